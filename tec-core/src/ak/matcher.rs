@@ -1,0 +1,274 @@
+//! The decision whether an attestation key may be bound to a machine.
+
+use std::fmt;
+
+use super::AkRecord;
+use super::AkState;
+use super::Fingerprint;
+use super::PublicKey;
+use crate::machine::Machine;
+use crate::machine::MachineState;
+
+/// A key that asks to be bound.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct AkCandidate {
+    /// The key.
+    pub public: PublicKey,
+    /// Endorsement key that was proven, by credential activation, to live in the same TPM.
+    pub proven_ek: Option<Fingerprint>,
+    /// Whether an admin asks for the binding.
+    pub approved_by_admin: ByAdmin,
+}
+
+/// Who asks for a binding.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(clippy::exhaustive_enums, reason = "a yes or no with names")]
+pub enum ByAdmin {
+    /// The node itself.
+    No,
+    /// An admin, who looked.
+    Yes,
+}
+
+impl AkCandidate {
+    /// A key that the node itself submitted.
+    pub fn from_node(public: PublicKey, proven_ek: Option<Fingerprint>) -> Self {
+        Self {
+            public,
+            proven_ek,
+            approved_by_admin: ByAdmin::No,
+        }
+    }
+
+    /// A key that an admin approves.
+    pub fn from_admin(public: PublicKey, proven_ek: Option<Fingerprint>) -> Self {
+        Self {
+            public,
+            proven_ek,
+            approved_by_admin: ByAdmin::Yes,
+        }
+    }
+}
+
+/// Why a matcher decided as it did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum AkReason {
+    /// The machine had no key: trust on first use.
+    FirstUse,
+    /// The very same key is bound to this machine already.
+    SameKeyAgain,
+    /// An endorsement key vouches for the key.
+    EkProven,
+    /// An admin approved it.
+    AdminApproved,
+    /// Waits for an admin.
+    NeedsAdmin,
+    /// Waits for credential activation.
+    NeedsEkProof,
+    /// There is no such machine, or it was revoked.
+    MachineNotWaiting,
+    /// The machine is bound to another key.
+    MachineHasOtherKey,
+    /// The key is bound to another machine.
+    KeyHasOtherMachine,
+    /// The key was revoked; it does not come back.
+    KeyRevoked,
+}
+
+impl fmt::Display for AkReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::FirstUse => "first key of this machine",
+            Self::SameKeyAgain => "already bound to this machine",
+            Self::EkProven => "proven by an endorsement key",
+            Self::AdminApproved => "approved by an admin",
+            Self::NeedsAdmin => "waits for an admin",
+            Self::NeedsEkProof => "waits for proof by an endorsement key",
+            Self::MachineNotWaiting => "no such machine, or revoked",
+            Self::MachineHasOtherKey => "the machine is bound to another key",
+            Self::KeyHasOtherMachine => "the key is bound to another machine",
+            Self::KeyRevoked => "the key was revoked",
+        })
+    }
+}
+
+/// What a matcher says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(
+    clippy::exhaustive_enums,
+    reason = "callers must handle every decision"
+)]
+pub enum AkDecision {
+    /// Bind it.
+    Approve(AkReason),
+    /// Keep it, unbound.
+    Wait(AkReason),
+    /// Refuse it.
+    Reject(AkReason),
+}
+
+/// Decides whether an attestation key may be bound to a machine.
+///
+/// *Contract*: pure and total; reads only its arguments; equal arguments give equal answers.
+/// `machine` is the machine that the key was submitted for, `of_machine` the key bound to it,
+/// `same_key` what the registry knows of this very key.
+/// *Implemented by* [`TofuMatcher`], [`EkBoundMatcher`], [`ManualMatcher`], [`AllOf`].
+/// *Conformance suite*: [`testing::ak_matcher`](crate::testing::ak_matcher).
+///
+/// # Security
+/// Never approves when the machine is bound to another key, when the key is bound to another
+/// machine, or when the key was revoked. The registry's compare-and-swap enforces the same once
+/// more.
+pub trait AkMatcher: fmt::Debug + Send + Sync {
+    /// Decides.
+    fn decide(
+        &self,
+        candidate: &AkCandidate,
+        machine: Option<&Machine>,
+        of_machine: Option<&AkRecord>,
+        same_key: Option<&AkRecord>,
+    ) -> AkDecision;
+}
+
+/// What every matcher refuses or grants before its own rule is asked: `Some` is final.
+fn common_rule(
+    candidate: &AkCandidate,
+    machine: Option<&Machine>,
+    of_machine: Option<&AkRecord>,
+    same_key: Option<&AkRecord>,
+) -> Option<AkDecision> {
+    let Some(machine) = machine.filter(|m| m.state != MachineState::Revoked) else {
+        return Some(AkDecision::Reject(AkReason::MachineNotWaiting));
+    };
+    if let Some(known) = same_key {
+        if known.state == AkState::Revoked {
+            return Some(AkDecision::Reject(AkReason::KeyRevoked));
+        }
+        if known.machine != machine.id {
+            return Some(AkDecision::Reject(AkReason::KeyHasOtherMachine));
+        }
+    }
+    match of_machine.filter(|bound| bound.state == AkState::Bound) {
+        Some(bound) if bound.public == candidate.public => {
+            Some(AkDecision::Approve(AkReason::SameKeyAgain))
+        }
+        Some(_) => Some(AkDecision::Reject(AkReason::MachineHasOtherKey)),
+        None => None,
+    }
+}
+
+/// Trust on first use: the first key of a machine is bound, every other is refused.
+#[derive(Clone, Copy, Debug, Default)]
+#[non_exhaustive]
+pub struct TofuMatcher;
+
+impl AkMatcher for TofuMatcher {
+    fn decide(
+        &self,
+        candidate: &AkCandidate,
+        machine: Option<&Machine>,
+        of_machine: Option<&AkRecord>,
+        same_key: Option<&AkRecord>,
+    ) -> AkDecision {
+        common_rule(candidate, machine, of_machine, same_key)
+            .unwrap_or(AkDecision::Approve(AkReason::FirstUse))
+    }
+}
+
+/// First use, and only with an endorsement key that was proven by credential activation; with an
+/// allow-list, only those endorsement keys.
+#[derive(Clone, Debug, Default)]
+pub struct EkBoundMatcher {
+    allowed: Option<std::collections::BTreeSet<Fingerprint>>,
+}
+
+impl EkBoundMatcher {
+    /// Any proven endorsement key will do.
+    pub fn any_ek() -> Self {
+        Self { allowed: None }
+    }
+
+    /// Only these endorsement keys will do.
+    pub fn allow_list(eks: impl IntoIterator<Item = Fingerprint>) -> Self {
+        Self {
+            allowed: Some(eks.into_iter().collect()),
+        }
+    }
+}
+
+impl AkMatcher for EkBoundMatcher {
+    fn decide(
+        &self,
+        candidate: &AkCandidate,
+        machine: Option<&Machine>,
+        of_machine: Option<&AkRecord>,
+        same_key: Option<&AkRecord>,
+    ) -> AkDecision {
+        if let Some(decision) = common_rule(candidate, machine, of_machine, same_key) {
+            return decision;
+        }
+        match (candidate.proven_ek, &self.allowed) {
+            (None, _) => AkDecision::Wait(AkReason::NeedsEkProof),
+            (Some(ek), Some(allowed)) if !allowed.contains(&ek) => {
+                AkDecision::Wait(AkReason::NeedsAdmin)
+            }
+            (Some(_), _) => AkDecision::Approve(AkReason::EkProven),
+        }
+    }
+}
+
+/// Every key waits until an admin approves it.
+#[derive(Clone, Copy, Debug, Default)]
+#[non_exhaustive]
+pub struct ManualMatcher;
+
+impl AkMatcher for ManualMatcher {
+    fn decide(
+        &self,
+        candidate: &AkCandidate,
+        machine: Option<&Machine>,
+        of_machine: Option<&AkRecord>,
+        same_key: Option<&AkRecord>,
+    ) -> AkDecision {
+        common_rule(candidate, machine, of_machine, same_key).unwrap_or(
+            match candidate.approved_by_admin {
+                ByAdmin::Yes => AkDecision::Approve(AkReason::AdminApproved),
+                ByAdmin::No => AkDecision::Wait(AkReason::NeedsAdmin),
+            },
+        )
+    }
+}
+
+/// Approves only what every inner matcher approves; any rejection wins over any wait.
+#[derive(Debug)]
+pub struct AllOf(Vec<Box<dyn AkMatcher>>);
+
+impl AllOf {
+    /// Combines matchers. An empty list approves nothing.
+    pub fn new(matchers: Vec<Box<dyn AkMatcher>>) -> Self {
+        Self(matchers)
+    }
+}
+
+impl AkMatcher for AllOf {
+    fn decide(
+        &self,
+        candidate: &AkCandidate,
+        machine: Option<&Machine>,
+        of_machine: Option<&AkRecord>,
+        same_key: Option<&AkRecord>,
+    ) -> AkDecision {
+        let strictness = |decision: &AkDecision| match decision {
+            AkDecision::Approve(_) => 0,
+            AkDecision::Wait(_) => 1,
+            AkDecision::Reject(_) => 2,
+        };
+        self.0
+            .iter()
+            .map(|matcher| matcher.decide(candidate, machine, of_machine, same_key))
+            .max_by_key(strictness)
+            .unwrap_or(AkDecision::Wait(AkReason::NeedsAdmin))
+    }
+}

@@ -1,0 +1,107 @@
+//! Attestation keys: parsing, and the decision whether one may be bound to a machine.
+
+mod matcher;
+mod public;
+
+use serde::Deserialize;
+use serde::Serialize;
+
+pub use self::matcher::AkCandidate;
+pub use self::matcher::AkDecision;
+pub use self::matcher::AkMatcher;
+pub use self::matcher::AkReason;
+pub use self::matcher::AllOf;
+pub use self::matcher::ByAdmin;
+pub use self::matcher::EkBoundMatcher;
+pub use self::matcher::ManualMatcher;
+pub use self::matcher::TofuMatcher;
+pub use self::public::Fingerprint;
+pub use self::public::KeyKind;
+pub use self::public::ParseFingerprintError;
+pub use self::public::ParsePublicKeyError;
+pub use self::public::PublicKey;
+
+use crate::id::MachineId;
+use crate::time::Timestamp;
+
+/// Where an attestation key stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum AkState {
+    /// Submitted, waits for an admin or for a proof.
+    Pending,
+    /// Bound to its machine.
+    Bound,
+    /// Taken back; never bound again.
+    Revoked,
+}
+
+/// One attestation key as the registry keeps it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct AkRecord {
+    /// The public key.
+    pub public: PublicKey,
+    /// The machine it was submitted for.
+    pub machine: MachineId,
+    /// Where it stands.
+    pub state: AkState,
+    /// Endorsement key that was proven to live in the same TPM.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ek: Option<Fingerprint>,
+    /// When it was first submitted.
+    pub submitted_at: Timestamp,
+}
+
+impl AkRecord {
+    /// A key that was just submitted.
+    pub fn pending(
+        public: PublicKey,
+        machine: MachineId,
+        ek: Option<Fingerprint>,
+        submitted_at: Timestamp,
+    ) -> Self {
+        Self {
+            public,
+            machine,
+            state: AkState::Pending,
+            ek,
+            submitted_at,
+        }
+    }
+
+    /// SHA-256 of the key's DER form: its name everywhere.
+    pub fn fingerprint(&self) -> Fingerprint {
+        self.public.fingerprint()
+    }
+}
+
+/// Proof that a key passed [`AkMatcher::decide`]; only [`flow::approve`](crate::flow::approve)
+/// makes one, and only [`AkRegistry::bind`](crate::port::AkRegistry::bind) takes it.
+#[derive(Clone, Debug)]
+pub struct ApprovedAk(AkRecord);
+
+impl ApprovedAk {
+    /// Builds the proof from a decision; `None` unless the decision is to approve.
+    pub(crate) fn from_decision(decision: AkDecision, record: AkRecord) -> Option<Self> {
+        matches!(decision, AkDecision::Approve(_)).then_some(Self(AkRecord {
+            state: AkState::Bound,
+            ..record
+        }))
+    }
+
+    /// The record to be stored, in state [`AkState::Bound`].
+    pub fn record(&self) -> &AkRecord {
+        &self.0
+    }
+
+    /// Skips the decision, for tests of registries.
+    #[cfg(any(test, feature = "test-util"))]
+    pub fn dangerous_assume_approved(record: AkRecord) -> Self {
+        Self(AkRecord {
+            state: AkState::Bound,
+            ..record
+        })
+    }
+}

@@ -1,0 +1,318 @@
+//! Public keys as SubjectPublicKeyInfo, bounded and canonical.
+
+use std::fmt;
+use std::str::FromStr;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use picky_asn1_x509::PublicKey as SpkiKey;
+use picky_asn1_x509::SubjectPublicKeyInfo;
+use serde::Deserialize;
+use serde::Deserializer;
+use serde::Serialize;
+use serde::Serializer;
+use serde::de::Error as _;
+use sha2::Digest as _;
+
+/// Largest PEM text that is looked at: an RSA-4096 key takes 800 bytes.
+const MAX_PEM: usize = 4096;
+/// Largest DER form: RSA-4096 takes 550 bytes.
+const MAX_DER: usize = 1024;
+/// Uncompressed P-256 point: 0x04 ‖ X ‖ Y (SEC 1, section 2.3.3).
+const P256_POINT: usize = 65;
+/// OID of the curve P-256 (RFC 5480, section 2.1.1.1).
+const OID_P256: &str = "1.2.840.10045.3.1.7";
+
+/// What sort of key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum KeyKind {
+    /// RSA with exponent 65537.
+    Rsa {
+        /// Size of the modulus.
+        bits: u32,
+    },
+    /// ECC on the curve P-256.
+    EcP256,
+}
+
+/// A public key that an attestation key or endorsement key may have, in its one canonical DER form.
+#[derive(Clone, PartialEq, Eq)]
+pub struct PublicKey {
+    der: Vec<u8>,
+    kind: KeyKind,
+}
+
+/// The key cannot be taken.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ParsePublicKeyError {
+    /// More bytes than any acceptable key has.
+    #[error("the key has {length} bytes, which is more than any acceptable key")]
+    TooLarge {
+        /// What was given.
+        length: usize,
+    },
+    /// Not PEM, or another label.
+    #[error("the key is not PEM with the label PUBLIC KEY")]
+    Pem,
+    /// Not base64.
+    #[error("the key is not standard base64")]
+    Base64,
+    /// Not a SubjectPublicKeyInfo, or not its canonical DER form.
+    #[error("the key is not a SubjectPublicKeyInfo in DER")]
+    Der,
+    /// RSA with a size or an exponent that is not accepted.
+    #[error("an RSA key needs 2048 to 4096 bits and the exponent 65537, this one has {bits} bits")]
+    Rsa {
+        /// Size of the modulus.
+        bits: u32,
+    },
+    /// Neither RSA nor P-256.
+    #[error("the key is neither RSA nor ECC P-256")]
+    Algorithm,
+}
+
+impl PublicKey {
+    /// Parses PEM with the label `PUBLIC KEY`, as `tpm2_readpublic -f pem` writes it.
+    pub fn from_pem(pem: &str) -> Result<Self, ParsePublicKeyError> {
+        if pem.len() > MAX_PEM {
+            return Err(ParsePublicKeyError::TooLarge { length: pem.len() });
+        }
+        let (label, der) =
+            pem_rfc7468::decode_vec(pem.as_bytes()).map_err(|_| ParsePublicKeyError::Pem)?;
+        if label != "PUBLIC KEY" {
+            return Err(ParsePublicKeyError::Pem);
+        }
+        Self::from_der(&der)
+    }
+
+    /// Parses standard base64 of DER: the form of `ak_public` in evidence and reference values.
+    pub fn from_base64(text: &str) -> Result<Self, ParsePublicKeyError> {
+        if text.len() > MAX_PEM {
+            return Err(ParsePublicKeyError::TooLarge { length: text.len() });
+        }
+        Self::from_der(
+            &STANDARD
+                .decode(text)
+                .map_err(|_| ParsePublicKeyError::Base64)?,
+        )
+    }
+
+    /// Parses the DER of a SubjectPublicKeyInfo (RFC 5280, section 4.1.2.7) and checks that it is
+    /// the one way to write this key, so that equal keys have equal bytes and fingerprints.
+    pub fn from_der(der: &[u8]) -> Result<Self, ParsePublicKeyError> {
+        if der.len() > MAX_DER {
+            return Err(ParsePublicKeyError::TooLarge { length: der.len() });
+        }
+        let spki: SubjectPublicKeyInfo =
+            picky_asn1_der::from_bytes(der).map_err(|_| ParsePublicKeyError::Der)?;
+        let kind = kind_of(&spki)?;
+        let canonical = picky_asn1_der::to_vec(&spki).map_err(|_| ParsePublicKeyError::Der)?;
+        if canonical != der {
+            return Err(ParsePublicKeyError::Der);
+        }
+        Ok(Self {
+            der: canonical,
+            kind,
+        })
+    }
+
+    /// The canonical DER form.
+    pub fn as_der(&self) -> &[u8] {
+        &self.der
+    }
+
+    /// Standard base64 of the DER form.
+    pub fn to_base64(&self) -> String {
+        STANDARD.encode(&self.der)
+    }
+
+    /// PEM with the label `PUBLIC KEY`.
+    pub fn to_pem(&self) -> String {
+        let body = self.to_base64();
+        let mut pem = String::from("-----BEGIN PUBLIC KEY-----\n");
+        for (i, c) in body.chars().enumerate() {
+            if i > 0 && i % 64 == 0 {
+                pem.push('\n');
+            }
+            pem.push(c);
+        }
+        pem.push_str("\n-----END PUBLIC KEY-----\n");
+        pem
+    }
+
+    /// What sort of key it is.
+    pub fn kind(&self) -> KeyKind {
+        self.kind
+    }
+
+    /// SHA-256 of the DER form.
+    pub fn fingerprint(&self) -> Fingerprint {
+        Fingerprint(sha2::Sha256::digest(&self.der).into())
+    }
+}
+
+fn kind_of(spki: &SubjectPublicKeyInfo) -> Result<KeyKind, ParsePublicKeyError> {
+    match &spki.subject_public_key {
+        SpkiKey::Rsa(key) => {
+            let modulus = key.0.modulus.as_unsigned_bytes_be();
+            let exponent = key.0.public_exponent.as_unsigned_bytes_be();
+            let leading = modulus.first().map_or(0, |byte| byte.leading_zeros());
+            let bits = u32::try_from(modulus.len())
+                .unwrap_or(u32::MAX)
+                .saturating_mul(8)
+                - leading;
+            if (2048..=4096).contains(&bits) && exponent == [1, 0, 1] {
+                Ok(KeyKind::Rsa { bits })
+            } else {
+                Err(ParsePublicKeyError::Rsa { bits })
+            }
+        }
+        SpkiKey::Ec(point) => {
+            let bytes = point.0.payload_view();
+            let curve_ok = curve(spki).as_deref() == Some(OID_P256);
+            if curve_ok && bytes.len() == P256_POINT && bytes.first() == Some(&4) {
+                Ok(KeyKind::EcP256)
+            } else {
+                Err(ParsePublicKeyError::Algorithm)
+            }
+        }
+        _ => Err(ParsePublicKeyError::Algorithm),
+    }
+}
+
+fn curve(spki: &SubjectPublicKeyInfo) -> Option<String> {
+    match spki.algorithm.parameters() {
+        picky_asn1_x509::AlgorithmIdentifierParameters::Ec(
+            picky_asn1_x509::EcParameters::NamedCurve(curve),
+        ) => Some(curve.0.clone().into()),
+        _ => None,
+    }
+}
+
+impl fmt::Debug for PublicKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "PublicKey({:?}, {})", self.kind, self.fingerprint())
+    }
+}
+
+impl Serialize for PublicKey {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&self.to_base64())
+    }
+}
+
+impl<'de> Deserialize<'de> for PublicKey {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Self::from_base64(&String::deserialize(deserializer)?).map_err(D::Error::custom)
+    }
+}
+
+/// SHA-256 of a public key's DER form, 64 lowercase hexadecimal digits.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Fingerprint([u8; 32]);
+
+/// The text is not a fingerprint.
+#[derive(Debug, thiserror::Error)]
+#[error("a fingerprint has 64 hexadecimal digits")]
+#[non_exhaustive]
+pub struct ParseFingerprintError;
+
+impl Fingerprint {
+    /// The 32 bytes.
+    pub fn as_bytes(&self) -> &[u8; 32] {
+        &self.0
+    }
+}
+
+impl FromStr for Fingerprint {
+    type Err = ParseFingerprintError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let mut bytes = [0; 32];
+        hex::decode_to_slice(text, &mut bytes).map_err(|_| ParseFingerprintError)?;
+        Ok(Self(bytes))
+    }
+}
+
+impl fmt::Display for Fingerprint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&hex::encode(self.0))
+    }
+}
+
+impl fmt::Debug for Fingerprint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Fingerprint({self})")
+    }
+}
+
+impl Serialize for Fingerprint {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Fingerprint {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?
+            .parse()
+            .map_err(D::Error::custom)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// openssl genpkey -algorithm RSA -pkeyopt rsa_keygen_bits:1024 | openssl pkey -pubout
+    const RSA_1024: &str = "-----BEGIN PUBLIC KEY-----
+MIGfMA0GCSqGSIb3DQEBAQUAA4GNADCBiQKBgQCqGKukO1De7zhZj6+H0qtjTkVxwTCpvKe4eCZ0
+FPqri0cb2JZfXJ/DgYSF6vUpwmJG8wVQZKjeGcjDOL5UlsuusFncCzWBQ7RKNUSesmQRMSGkVb1/
+3j+skZ6UtW+5u09lHNsj6tQ51s1SPrCBkedbNf0Tp0GbMJDyR4e9T04ZZwIDAQAB
+-----END PUBLIC KEY-----
+";
+
+    fn p256_der() -> Vec<u8> {
+        // SEQUENCE { SEQUENCE { id-ecPublicKey, prime256v1 }, BIT STRING { 04 ‖ X ‖ Y } }
+        let mut der = hex::decode("3059301306072a8648ce3d020106082a8648ce3d030107034200").unwrap();
+        der.push(4);
+        der.extend((0..64).map(|i| i as u8));
+        der
+    }
+
+    #[test]
+    fn a_p256_key_round_trips_in_all_forms() {
+        let key = PublicKey::from_der(&p256_der()).unwrap();
+        assert_eq!(key.kind(), KeyKind::EcP256);
+        assert_eq!(PublicKey::from_pem(&key.to_pem()).unwrap(), key);
+        assert_eq!(PublicKey::from_base64(&key.to_base64()).unwrap(), key);
+        let json = serde_json::to_string(&key).unwrap();
+        assert_eq!(serde_json::from_str::<PublicKey>(&json).unwrap(), key);
+    }
+
+    #[test]
+    fn short_rsa_keys_are_refused() {
+        // The 76-column text above is not strict PEM, so go through base64.
+        let body: String = RSA_1024.lines().filter(|l| !l.starts_with('-')).collect();
+        assert!(matches!(
+            PublicKey::from_base64(&body),
+            Err(ParsePublicKeyError::Rsa { bits: 1024 })
+        ));
+    }
+
+    #[test]
+    fn garbage_is_refused() {
+        for bad in ["", "-----BEGIN PUBLIC KEY-----", "hello", &"A".repeat(5000)] {
+            assert!(PublicKey::from_pem(bad).is_err());
+        }
+        let mut trailing = p256_der();
+        trailing.push(0);
+        assert!(PublicKey::from_der(&trailing).is_err());
+        let der = p256_der();
+        for cut in 0..der.len() {
+            assert!(PublicKey::from_der(&der[..cut]).is_err(), "{cut}");
+        }
+    }
+}

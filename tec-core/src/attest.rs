@@ -1,0 +1,493 @@
+//! Attestation: what a verifier found, and the appraisal that turns it into [`Attested`].
+//!
+//! ```text
+//! evidence ─ Verifier ─► Result<VerifiedEvidence, VerifyError> ─ appraise ─► Ladder + Attested
+//! ```
+//! [`appraise`] is pure; it names the first gate that failed, and only it makes [`Attested`].
+
+use std::fmt;
+
+use serde::Deserialize;
+use serde::Serialize;
+
+use crate::ak::AkRecord;
+use crate::ak::AkState;
+use crate::ak::Fingerprint;
+use crate::ak::PublicKey;
+use crate::digest::Sha256Digest;
+use crate::explain::Gate;
+use crate::explain::Ladder;
+use crate::explain::explain_pcrs;
+use crate::id::AttemptId;
+use crate::id::ImageName;
+use crate::id::MachineId;
+use crate::image::ApprovedImage;
+use crate::machine::Machine;
+use crate::machine::MachineState;
+use crate::pcr::PcrIndex;
+use crate::pcr::PcrSet;
+use crate::pcr::PcrValues;
+use crate::time::Timestamp;
+
+/// Sort of evidence, by its name on the wire.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum Tee {
+    /// A TPM quote.
+    Tpm,
+    /// A TPM quote of an Azure virtual machine, vouched for by an AMD SNP report.
+    #[serde(alias = "azsnpvtpm")]
+    AzSnpVtpm,
+    /// No hardware at all; for tests.
+    Sample,
+}
+
+impl Tee {
+    /// The name on the wire and in policies.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Tpm => "tpm",
+            Self::AzSnpVtpm => "az-snp-vtpm",
+            Self::Sample => "sample",
+        }
+    }
+}
+
+impl fmt::Display for Tee {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// One event of a boot's log. Digest and register are proven once the log replays; `detail` is what
+/// the log says about it, and proves nothing.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct LoggedEvent {
+    /// Number of the event in the log, from 0.
+    pub number: u32,
+    /// Register.
+    pub pcr: PcrIndex,
+    /// SHA-256 that the register was extended by.
+    pub digest: Sha256Digest,
+    /// Name of the event type, `EV_…`.
+    pub kind: String,
+    /// For people only: a path or text from the event data.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub detail: Option<String>,
+}
+
+impl LoggedEvent {
+    /// An event.
+    pub fn new(
+        number: u32,
+        pcr: PcrIndex,
+        digest: Sha256Digest,
+        kind: impl Into<String>,
+        detail: Option<String>,
+    ) -> Self {
+        Self {
+            number,
+            pcr,
+            digest,
+            kind: kind.into(),
+            detail,
+        }
+    }
+}
+
+/// The event log that came with evidence.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum LogEvidence {
+    /// None came; the PCR values alone decide, as always.
+    Absent,
+    /// It parses. The registers in `replayed` fold to the quoted values.
+    Parsed {
+        /// The events in order.
+        events: Vec<LoggedEvent>,
+        /// Registers whose events fold to the quoted value.
+        replayed: PcrSet,
+    },
+    /// It does not parse.
+    Broken {
+        /// Why, with offset.
+        reason: String,
+    },
+}
+
+/// Evidence whose signature, nonce, selection and digest are verified. Made by a
+/// [`Verifier`](crate::port::Verifier).
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct VerifiedEvidence {
+    /// Sort of evidence.
+    pub tee: Tee,
+    /// Key that signed; whether it is anybody's is not said.
+    pub ak: PublicKey,
+    /// Quoted values of the SHA-256 bank.
+    pub pcrs: PcrValues,
+    /// Event log.
+    pub log: LogEvidence,
+    /// Claims for policies: the object that stands under the name of the TEE.
+    pub claims: serde_json::Map<String, serde_json::Value>,
+    /// `report_data` claim: hexadecimal of the nonce that was bound.
+    pub report_data: String,
+    /// `init_data` claim.
+    pub init_data: String,
+}
+
+impl VerifiedEvidence {
+    /// Assembles what was verified.
+    pub fn new(tee: Tee, ak: PublicKey, pcrs: PcrValues) -> Self {
+        Self {
+            tee,
+            ak,
+            pcrs,
+            log: LogEvidence::Absent,
+            claims: serde_json::Map::new(),
+            report_data: String::new(),
+            init_data: String::new(),
+        }
+    }
+}
+
+/// Evidence was refused by a verifier.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum VerifyError {
+    /// It is not what its type prescribes.
+    #[error("the evidence is malformed at {at}")]
+    Malformed {
+        /// Member or offset.
+        at: String,
+    },
+    /// Signature, type, magic or nonce do not fit.
+    #[error("the quote is not valid: {reason}")]
+    Quote {
+        /// What does not fit.
+        reason: &'static str,
+        /// The key that the evidence names; not proven.
+        claimed_ak: Option<Fingerprint>,
+    },
+    /// The quote covers other registers than the pinned ones, or other values than were sent.
+    #[error("the PCR selection is not as pinned: {reason}")]
+    Selection {
+        /// What differs.
+        reason: &'static str,
+        /// The key that signed.
+        ak: Fingerprint,
+    },
+    /// This verifier does not take evidence of this sort.
+    #[error("evidence of the sort {tee} is not accepted")]
+    Unsupported {
+        /// What was offered.
+        tee: Tee,
+    },
+}
+
+impl VerifyError {
+    /// The key that the evidence names, proven or not.
+    pub fn ak(&self) -> Option<Fingerprint> {
+        match self {
+            Self::Quote { claimed_ak, .. } => *claimed_ak,
+            Self::Selection { ak, .. } => Some(*ak),
+            Self::Malformed { .. } | Self::Unsupported { .. } => None,
+        }
+    }
+}
+
+/// The registers that must match an approved image; never empty.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PinnedPcrs(PcrSet);
+
+/// No register was pinned, so every boot would match.
+#[derive(Debug, thiserror::Error)]
+#[error("at least one PCR must be pinned")]
+#[non_exhaustive]
+pub struct NoPinnedPcrError;
+
+impl PinnedPcrs {
+    /// Checks that the set is not empty.
+    pub fn new(set: PcrSet) -> Result<Self, NoPinnedPcrError> {
+        if set.is_empty() {
+            Err(NoPinnedPcrError)
+        } else {
+            Ok(Self(set))
+        }
+    }
+
+    /// PCR 4 alone: the boot loader and kernel images.
+    pub fn boot_manager() -> Self {
+        Self(PcrSet::default().with(PcrIndex::BOOT_MANAGER))
+    }
+
+    /// The registers in order.
+    pub fn iter(self) -> impl Iterator<Item = PcrIndex> {
+        self.0.iter()
+    }
+}
+
+/// What the registries know about the key that signed.
+#[derive(Clone, Copy, Debug, Default)]
+#[non_exhaustive]
+pub struct Known<'a> {
+    /// Record of the key.
+    pub ak: Option<&'a AkRecord>,
+    /// Machine of that record.
+    pub machine: Option<&'a Machine>,
+    /// All images, live or not.
+    pub images: &'a [ApprovedImage],
+}
+
+impl<'a> Known<'a> {
+    /// What was found.
+    pub fn new(
+        ak: Option<&'a AkRecord>,
+        machine: Option<&'a Machine>,
+        images: &'a [ApprovedImage],
+    ) -> Self {
+        Self {
+            ak,
+            machine,
+            images,
+        }
+    }
+}
+
+/// Proof that a machine attested: its own key signed fresh evidence of an approved boot.
+#[derive(Clone, Debug)]
+pub struct Attested {
+    machine: MachineId,
+    ak: Fingerprint,
+    image: ImageName,
+    attempt: AttemptId,
+}
+
+impl Attested {
+    /// The machine.
+    pub fn machine(&self) -> MachineId {
+        self.machine
+    }
+
+    /// Its key.
+    pub fn ak(&self) -> Fingerprint {
+        self.ak
+    }
+
+    /// The approved image that it booted.
+    pub fn image(&self) -> &ImageName {
+        &self.image
+    }
+
+    /// The attempt in which it attested.
+    pub fn attempt(&self) -> AttemptId {
+        self.attempt
+    }
+}
+
+/// One attempt to obtain a key, as it is kept for `tec explain`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Attempt {
+    /// Its id.
+    pub id: AttemptId,
+    /// When the evidence came.
+    pub at: Timestamp,
+    /// The machine, as far as it is known.
+    pub machine: Option<MachineId>,
+    /// The key that signed, or that the evidence names.
+    pub ak: Option<Fingerprint>,
+    /// How far it got.
+    pub ladder: Ladder,
+}
+
+/// Result of an appraisal: the record, and the proof if all gates so far are passed.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Appraisal {
+    /// For the attempt log.
+    pub attempt: Attempt,
+    /// Present exactly when no gate failed.
+    pub attested: Option<Attested>,
+}
+
+/// Climbs the gates "machine known" to "each PCR against approved images".
+///
+/// # Security
+/// The first failing gate ends it. Without an approved image that matches all pinned registers at
+/// once there is no [`Attested`].
+pub fn appraise(
+    id: AttemptId,
+    at: Timestamp,
+    evidence: &Result<VerifiedEvidence, VerifyError>,
+    known: Known<'_>,
+    pinned: PinnedPcrs,
+) -> Appraisal {
+    let ak = match evidence {
+        Ok(verified) => Some(verified.ak.fingerprint()),
+        Err(error) => error.ak(),
+    };
+    let mut ladder = Ladder::new();
+    ladder.pass(Gate::ReachedServer, "evidence received");
+    ladder.pass(Gate::Tls, "session established");
+    let image = climb(&mut ladder, at, evidence, known, pinned);
+    let machine = known.ak.map(|record| record.machine);
+    let attested = match (image, machine, ak) {
+        (Some(image), Some(machine), Some(ak)) if ladder.first_failure().is_none() => {
+            Some(Attested {
+                machine,
+                ak,
+                image,
+                attempt: id,
+            })
+        }
+        _ => None,
+    };
+    Appraisal {
+        attempt: Attempt {
+            id,
+            at,
+            machine,
+            ak,
+            ladder,
+        },
+        attested,
+    }
+}
+
+fn climb(
+    ladder: &mut Ladder,
+    at: Timestamp,
+    evidence: &Result<VerifiedEvidence, VerifyError>,
+    known: Known<'_>,
+    pinned: PinnedPcrs,
+) -> Option<ImageName> {
+    if let Err(VerifyError::Malformed { .. } | VerifyError::Unsupported { .. }) = evidence {
+        ladder.fail_malformed(
+            evidence
+                .as_ref()
+                .err()
+                .map(ToString::to_string)
+                .unwrap_or_default(),
+        );
+        return None;
+    }
+    identity_gates(ladder, known)?;
+    let verified = quote_gates(ladder, evidence)?;
+    log_gate(ladder, verified, pinned)?;
+    let finding = explain_pcrs(verified, known.images, pinned, at);
+    match finding {
+        Ok(image) => {
+            ladder.pass(Gate::Pcrs, format!("boot of image {image}"));
+            Some(image)
+        }
+        Err(mismatch) => {
+            ladder.fail_pcrs(mismatch);
+            None
+        }
+    }
+}
+
+fn identity_gates(ladder: &mut Ladder, known: Known<'_>) -> Option<()> {
+    let Some(record) = known.ak else {
+        ladder.skip(
+            Gate::MachineKnown,
+            "the evidence names no machine, only a key",
+        );
+        ladder.fail(Gate::AkBound, "the key is not registered");
+        return None;
+    };
+    match known.machine {
+        Some(machine) if machine.state == MachineState::Revoked => {
+            ladder.fail(
+                Gate::MachineKnown,
+                format!("machine {} was revoked", machine.id),
+            );
+            return None;
+        }
+        Some(machine) => ladder.pass(Gate::MachineKnown, format!("machine {}", machine.id)),
+        None => {
+            ladder.fail(
+                Gate::MachineKnown,
+                format!("machine {} was removed", record.machine),
+            );
+            return None;
+        }
+    }
+    match record.state {
+        AkState::Bound => {
+            ladder.pass(Gate::AkBound, format!("key {}", record.fingerprint()));
+            Some(())
+        }
+        AkState::Pending => {
+            ladder.fail(
+                Gate::AkBound,
+                format!("key {} waits for approval", record.fingerprint()),
+            );
+            None
+        }
+        AkState::Revoked => {
+            ladder.fail(
+                Gate::AkBound,
+                format!("key {} was revoked", record.fingerprint()),
+            );
+            None
+        }
+    }
+}
+
+fn quote_gates<'a>(
+    ladder: &mut Ladder,
+    evidence: &'a Result<VerifiedEvidence, VerifyError>,
+) -> Option<&'a VerifiedEvidence> {
+    let failed = match evidence {
+        Ok(verified) => {
+            ladder.pass(
+                Gate::NonceAndSignature,
+                "signed by the key, over this session's nonce",
+            );
+            ladder.pass(Gate::PcrSelection, "sha256:0-23, once");
+            return Some(verified);
+        }
+        Err(error) => error,
+    };
+    if matches!(failed, VerifyError::Selection { .. }) {
+        ladder.pass(
+            Gate::NonceAndSignature,
+            "signed by the key, over this session's nonce",
+        );
+        ladder.fail(Gate::PcrSelection, failed.to_string());
+    } else {
+        ladder.fail(Gate::NonceAndSignature, failed.to_string());
+    }
+    None
+}
+
+fn log_gate(ladder: &mut Ladder, verified: &VerifiedEvidence, pinned: PinnedPcrs) -> Option<()> {
+    match &verified.log {
+        LogEvidence::Absent => {
+            ladder.skip(
+                Gate::EventLog,
+                "no event log was sent; the PCR values alone decide",
+            );
+            Some(())
+        }
+        LogEvidence::Broken { reason } => {
+            ladder.fail(Gate::EventLog, format!("the log does not parse: {reason}"));
+            None
+        }
+        LogEvidence::Parsed { events, replayed } => {
+            if let Some(pcr) = pinned.iter().find(|pcr| !replayed.contains(*pcr)) {
+                ladder.fail(
+                    Gate::EventLog,
+                    format!("the log's events do not fold to the quoted value of PCR {pcr}"),
+                );
+                return None;
+            }
+            ladder.pass(Gate::EventLog, format!("{} events replay", events.len()));
+            Some(())
+        }
+    }
+}

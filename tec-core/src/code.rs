@@ -1,0 +1,238 @@
+//! Error codes: one per thing that can go wrong for a person, with cause and fix.
+//!
+//! A remote caller is told the code and the title, nothing else; the detail goes to the log and to
+//! `tec explain`. Each code has a page `docs/errors/<code>.md`, written by `cargo xtask codegen`
+//! from this table.
+
+use std::fmt;
+
+macro_rules! codes {
+    ($($name:ident = $text:literal, $status:literal, $title:literal, $cause:literal, $fix:literal;)*) => {
+        /// An error code. Families: R register, A attest, K key, P policy, T TLS, I image,
+        /// S store, N node.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[non_exhaustive]
+        pub enum Code {
+            $(#[doc = concat!("`", $text, "`: ", $title, ".")] $name,)*
+        }
+
+        impl Code {
+            /// Every code, in the order of the table.
+            pub const ALL: &'static [Self] = &[$(Self::$name),*];
+
+            /// The code as it is printed.
+            pub const fn as_str(self) -> &'static str {
+                match self { $(Self::$name => $text),* }
+            }
+
+            /// HTTP status that goes with it.
+            pub const fn http_status(self) -> u16 {
+                match self { $(Self::$name => $status),* }
+            }
+
+            /// One public sentence, without detail that would help an attacker.
+            pub const fn title(self) -> &'static str {
+                match self { $(Self::$name => $title),* }
+            }
+
+            /// The usual cause.
+            pub const fn cause(self) -> &'static str {
+                match self { $(Self::$name => $cause),* }
+            }
+
+            /// What to do.
+            pub const fn fix(self) -> &'static str {
+                match self { $(Self::$name => $fix),* }
+            }
+        }
+    };
+}
+
+codes! {
+    RegisterMalformed = "TEC-R400", 400, "the request is malformed",
+        "The body is not the JSON that the endpoint takes, has unknown fields, or an id is not a UUID.",
+        "Send {\"public_key\": \"<PEM>\", \"uuid\": \"<machine id>\"}; see docs/reference/http.md.";
+    RegisterToken = "TEC-R401", 401, "a valid registration token is needed",
+        "The server was started with a registration token, and the request carries none or another one.",
+        "Put the header Authorization: Bearer <token> into the merge directive of the node's Ignition config.";
+    RegisterMachineUnknown = "TEC-R404", 404, "no such machine is waiting for an attestation key",
+        "The machine id was never registered, has expired unclaimed, or the machine was removed.",
+        "Boot the node again so that it registers, or add the machine with `tec machine add`.";
+    RegisterMethod = "TEC-R405", 405, "the method is not allowed here",
+        "The endpoint exists, but takes another HTTP method.",
+        "GET the Ignition config, PUT the attestation key.";
+    RegisterAkKnown = "TEC-R409", 409, "Public key already registered",
+        "This attestation key is already registered, for this machine or for another one.",
+        "A node that registers its own key again may go on. A key can serve one machine only: see `tec ak list`.";
+    RegisterMachineTaken = "TEC-R410", 409, "the machine already has an attestation key",
+        "Trust on first use: the first key wins, and a second one for the same machine is refused.",
+        "If the node was reinstalled or its TPM replaced, revoke the old key with `tec ak revoke` first.";
+    RegisterNotFound = "TEC-R411", 404, "there is nothing at this path",
+        "The path is none of the endpoints of this server.",
+        "See docs/reference/http.md for the paths.";
+    RegisterTooLarge = "TEC-R413", 413, "the body is too large",
+        "Registration bodies are capped at 64 KiB.",
+        "A registration carries one public key; check what the client sends.";
+    RegisterContentType = "TEC-R415", 415, "the content type must be application/json",
+        "The Content-Type header names another type.",
+        "Send Content-Type: application/json.";
+    RegisterKeyRefused = "TEC-R422", 422, "the attestation key is not acceptable",
+        "The key is no RSA key of 2048 to 4096 bits with exponent 65537 nor an ECC P-256 key in PEM \
+         (SubjectPublicKeyInfo), or its TPM area does not say restricted signing key.",
+        "Create the key with `node-agent ak create`, or as a restricted, fixedTPM signing key.";
+    RegisterEkProof = "TEC-R423", 403, "the attestation key is not proven by an endorsement key",
+        "The server approves only keys that a TPM's endorsement key vouches for, and the proof is \
+         missing, failed, or expired.",
+        "Use a node-agent that answers credential activation, or start the server with --ak-approval tofu.";
+    RegisterRate = "TEC-R429", 429, "too many requests",
+        "The rate limit of the registration endpoints was reached.",
+        "Wait; nodes retry by themselves with back-off. Raise --register-rate for a large first boot.";
+    RegisterFull = "TEC-R430", 429, "too many machines wait to be claimed",
+        "The cap on machines without an attestation key was reached, so no new one is registered.",
+        "Remove strays with `tec machine prune`, wait for their expiry, or raise --max-unclaimed.";
+    RegisterUnavailable = "TEC-R503", 503, "the service cannot answer now",
+        "The store behind the server failed.",
+        "See the server's log at this time for a TEC-S code.";
+
+    EvidenceMalformed = "TEC-A400", 400, "the evidence is malformed",
+        "The evidence is not what its type prescribes, is truncated, or is too large.",
+        "Check that attester and server speak the same protocol version (0.4.0).";
+    ServerUnreachable = "TEC-A401", 503, "the server cannot be reached",
+        "No server of the list answered: network, name resolution, firewall, or the server is down.",
+        "Check the address in the Clevis pin and that the KBS listens there.";
+    TlsFailed = "TEC-A402", 503, "the TLS connection failed",
+        "The server's certificate is expired, names another host, or is not from the pinned CA.",
+        "Compare the CA in the pin with the server's; check the node's clock.";
+    MachineUnknown = "TEC-A403", 401, "the machine is not known",
+        "The machine was never registered, was removed, or was revoked.",
+        "See `tec machine list`; register the machine again if it is yours.";
+    AkNotBound = "TEC-A404", 401, "the attestation key is not bound to this machine",
+        "The key that signed is unknown, waits for approval, was revoked, or belongs to another machine.",
+        "See `tec ak list`; approve with `tec ak approve`, or register the node again.";
+    QuoteInvalid = "TEC-A405", 401, "nonce or signature do not fit",
+        "The quote is signed by another key, is for another nonce (old evidence), or is not a quote.",
+        "Boot the node again. If it persists on one node only, suspect a replay.";
+    SelectionWrong = "TEC-A406", 401, "the PCR selection is not as pinned",
+        "The quote must select SHA-256 PCRs 0 to 23 once, and come with exactly those values.",
+        "Use an attester that quotes sha256:0-23 in one selection.";
+    EventLogMismatch = "TEC-A407", 401, "the event log does not replay to the quoted PCRs",
+        "The log is truncated, was altered, or a register was extended without a log entry.",
+        "Read the log on the node with `tec explain`; suspect tampering if firmware is unchanged.";
+    PcrMismatch = "TEC-A412", 401, "the boot is not one of an approved image",
+        "A measured component is not the approved one: another kernel, boot loader, or an image whose \
+         approval ended.",
+        "See `tec explain <machine>` for the component; approve the image, or boot an approved one.";
+    ReleaseDenied = "TEC-A413", 401, "the release policy does not allow this",
+        "The attested machine asked for a path that is not its own, or the policy denies it.",
+        "Check the path in the node's Clevis pin: it must be default/<its own id>/root.";
+    KeyMissing = "TEC-A414", 401, "there is no key at this path",
+        "The machine attested well, but no key was stored for it, or it was removed.",
+        "If the key was lost, restore the store from a backup; a new key cannot open the old disk.";
+
+    KeySealed = "TEC-K500", 503, "a stored key cannot be unsealed",
+        "The seal key file is not the one that the keys were sealed with, or a record was altered.",
+        "Put back the seal key file that belongs to this store.";
+    PolicyInvalid = "TEC-P400", 400, "the policy does not compile",
+        "The Rego text has an error, or its package is not `policy`.",
+        "Try it offline first; the error names line and column.";
+    TlsMaterial = "TEC-T500", 503, "certificate or private key cannot be used",
+        "The file is missing, is not PEM, or certificate and key do not belong together.",
+        "Check the files; give both --tls-cert and --tls-key, or none for the built-in CA.";
+    ImageUnreadable = "TEC-I400", 400, "the image cannot be read",
+        "No shim, boot loader or kernel was found, or a file is corrupt.",
+        "Give the root of the image's file tree; the error names the file and the offset.";
+    ImageUnknown = "TEC-I404", 404, "there is no image of this name",
+        "The image was never approved.",
+        "See `tec image list`.";
+
+    StoreCorrupt = "TEC-S500", 503, "the store is damaged",
+        "The database file fails its integrity check, or is not a TEC store.",
+        "Stop the server, keep the file, and restore the last backup.";
+    StoreFull = "TEC-S507", 503, "the disk is full",
+        "The store could not write; nothing of the request was kept.",
+        "Free space on the disk of the state directory. The server resumes by itself.";
+    StoreAccess = "TEC-S403", 503, "the state directory has the wrong owner or mode",
+        "Files with keys must belong to the user of the server and be closed to all others.",
+        "chown it to the server's user; chmod 700 the directory and 600 its files.";
+    StoreVersion = "TEC-S505", 503, "the store was written by a newer version",
+        "The schema version in the file is higher than this program knows.",
+        "Use the newer program; stores are not downgraded.";
+    StoreUnavailable = "TEC-S503", 503, "the store cannot be used now",
+        "The database is locked by another process, or the writer stopped.",
+        "Check for a second server on the same state directory.";
+
+    NodeTpm = "TEC-N500", 503, "the TPM cannot be used",
+        "There is no TPM, it is busy, in lockout, or the resource manager is missing.",
+        "Check /dev/tpmrm0, or name another TPM with --tcti.";
+    NodeHandle = "TEC-N409", 409, "the attestation key's handle holds something else",
+        "Another object lies at the persistent handle 0x81010002.",
+        "Evict it, or give another --ak-handle on all commands.";
+    NodeConfig = "TEC-N400", 400, "the pin's configuration is malformed",
+        "The JSON handed to the Clevis pin is not a trustee configuration.",
+        "See docs/reference/clevis-pin.md.";
+    NodeHeader = "TEC-N422", 422, "the sealed header cannot be opened",
+        "The JWE in the LUKS token is damaged, or the key that was released is not the one it was made with.",
+        "Look at it with `clevis luks list`; use the recovery key if the token is lost.";
+}
+
+impl fmt::Display for Code {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl serde::Serialize for Code {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.as_str())
+    }
+}
+
+impl<'de> serde::Deserialize<'de> for Code {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = <std::borrow::Cow<'de, str>>::deserialize(deserializer)?;
+        Self::ALL
+            .iter()
+            .copied()
+            .find(|code| code.as_str() == text)
+            .ok_or_else(|| serde::de::Error::custom("unknown error code"))
+    }
+}
+
+impl std::str::FromStr for Code {
+    type Err = UnknownCodeError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        Self::ALL
+            .iter()
+            .copied()
+            .find(|code| code.as_str() == text)
+            .ok_or(UnknownCodeError)
+    }
+}
+
+/// The text is none of the codes.
+#[derive(Debug, thiserror::Error)]
+#[error("unknown error code")]
+#[non_exhaustive]
+pub struct UnknownCodeError;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn codes_are_unique_and_well_formed() {
+        let mut texts: Vec<_> = Code::ALL.iter().map(|c| c.as_str()).collect();
+        texts.sort_unstable();
+        texts.dedup();
+        assert_eq!(texts.len(), Code::ALL.len());
+        for code in Code::ALL {
+            assert_eq!(code.as_str().parse::<Code>().unwrap(), *code);
+            assert!((400..600).contains(&code.http_status()), "{code}");
+            assert!(
+                code.cause().ends_with('.') && code.fix().ends_with('.'),
+                "{code}"
+            );
+        }
+    }
+}

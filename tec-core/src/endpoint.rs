@@ -1,0 +1,150 @@
+//! Addresses that nodes are told.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::Deserialize;
+use serde::Serialize;
+
+/// Base URL of a service: `http(s)://host[:port]`, no path, no credentials.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct BaseUrl(String);
+
+/// The text is not a base URL.
+#[derive(Debug, thiserror::Error)]
+#[error("a service address is http(s)://host[:port] without path, query or user name")]
+#[non_exhaustive]
+pub struct ParseBaseUrlError;
+
+impl BaseUrl {
+    /// The URL as text, without a final slash.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// Whether the scheme is https.
+    pub fn is_tls(&self) -> bool {
+        self.0.starts_with("https://")
+    }
+}
+
+fn authority_ok(authority: &str) -> bool {
+    let (host, port) = if let Some(rest) = authority.strip_prefix('[') {
+        let Some((host, tail)) = rest.split_once(']') else {
+            return false;
+        };
+        if host.is_empty()
+            || !host
+                .chars()
+                .all(|c| c.is_ascii_hexdigit() || c == ':' || c == '.')
+        {
+            return false;
+        }
+        match tail.strip_prefix(':') {
+            Some(port) => ("v6", Some(port)),
+            None if tail.is_empty() => ("v6", None),
+            None => return false,
+        }
+    } else {
+        match authority.split_once(':') {
+            Some((host, port)) => (host, Some(port)),
+            None => (authority, None),
+        }
+    };
+    let host_ok = !host.is_empty()
+        && host.len() <= 253
+        && host
+            .chars()
+            .all(|c| c.is_ascii_alphanumeric() || c == '.' || c == '-' || c == '_');
+    host_ok && port.is_none_or(|port| port.parse::<u16>().is_ok_and(|p| p != 0))
+}
+
+impl FromStr for BaseUrl {
+    type Err = ParseBaseUrlError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let trimmed = text.strip_suffix('/').unwrap_or(text);
+        trimmed
+            .strip_prefix("https://")
+            .or_else(|| trimmed.strip_prefix("http://"))
+            .filter(|authority| authority_ok(authority))
+            .map(|_| Self(trimmed.to_owned()))
+            .ok_or(ParseBaseUrlError)
+    }
+}
+
+impl TryFrom<String> for BaseUrl {
+    type Error = ParseBaseUrlError;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        text.parse()
+    }
+}
+
+impl From<BaseUrl> for String {
+    fn from(url: BaseUrl) -> Self {
+        url.0
+    }
+}
+
+impl fmt::Display for BaseUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Debug for BaseUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "BaseUrl({self})")
+    }
+}
+
+/// A service as a node is told of it: where it is, and which CA vouches for it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Endpoint {
+    /// Where.
+    pub url: BaseUrl,
+    /// PEM bundle of the CA; empty for plain HTTP and for publicly trusted certificates.
+    #[serde(default)]
+    pub cert: String,
+}
+
+impl Endpoint {
+    /// An endpoint with the CA bundle that nodes shall pin (may be empty).
+    pub fn new(url: BaseUrl, cert: impl Into<String>) -> Self {
+        Self {
+            url,
+            cert: cert.into(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn base_urls_have_scheme_host_and_port_only() {
+        for good in [
+            "http://a",
+            "https://kbs.example.org:8080",
+            "https://[fd00::1]:8080/",
+        ] {
+            assert!(good.parse::<BaseUrl>().is_ok(), "{good}");
+        }
+        for bad in [
+            "",
+            "ftp://a",
+            "https://",
+            "https://a/b",
+            "https://u@h",
+            "http://a:0",
+            "http://a:x",
+            "http://[::1",
+        ] {
+            assert!(bad.parse::<BaseUrl>().is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,219 @@
+//! The ten gates and their states.
+
+use serde::Deserialize;
+use serde::Serialize;
+
+use super::PcrMismatch;
+use crate::code::Code;
+
+/// A gate between power-on and the key, in order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum Gate {
+    /// The node reached a server.
+    ReachedServer,
+    /// The TLS session stands.
+    Tls,
+    /// The machine is registered and not revoked.
+    MachineKnown,
+    /// The key that signed is bound to this machine.
+    AkBound,
+    /// The quote is fresh and its signature good.
+    NonceAndSignature,
+    /// The quote covers the pinned registers.
+    PcrSelection,
+    /// The event log folds to the quoted values.
+    EventLog,
+    /// Each pinned register has the value of an approved image.
+    Pcrs,
+    /// The release policy allows this path.
+    ReleasePolicy,
+    /// The key is there and was handed out.
+    Key,
+}
+
+impl Gate {
+    /// All gates in order.
+    pub const ALL: [Self; 10] = [
+        Self::ReachedServer,
+        Self::Tls,
+        Self::MachineKnown,
+        Self::AkBound,
+        Self::NonceAndSignature,
+        Self::PcrSelection,
+        Self::EventLog,
+        Self::Pcrs,
+        Self::ReleasePolicy,
+        Self::Key,
+    ];
+
+    /// The code of a failure at this gate.
+    pub fn code(self) -> Code {
+        match self {
+            Self::ReachedServer => Code::ServerUnreachable,
+            Self::Tls => Code::TlsFailed,
+            Self::MachineKnown => Code::MachineUnknown,
+            Self::AkBound => Code::AkNotBound,
+            Self::NonceAndSignature => Code::QuoteInvalid,
+            Self::PcrSelection => Code::SelectionWrong,
+            Self::EventLog => Code::EventLogMismatch,
+            Self::Pcrs => Code::PcrMismatch,
+            Self::ReleasePolicy => Code::ReleaseDenied,
+            Self::Key => Code::KeyMissing,
+        }
+    }
+
+    /// The gate in words.
+    pub fn label(self) -> &'static str {
+        match self {
+            Self::ReachedServer => "reached server",
+            Self::Tls => "TLS",
+            Self::MachineKnown => "machine known",
+            Self::AkBound => "AK bound to this machine",
+            Self::NonceAndSignature => "nonce and signature",
+            Self::PcrSelection => "PCR selection",
+            Self::EventLog => "event log replays",
+            Self::Pcrs => "each PCR against approved images",
+            Self::ReleasePolicy => "release policy",
+            Self::Key => "key",
+        }
+    }
+}
+
+/// State of one gate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum StepState {
+    /// Passed.
+    Passed,
+    /// Failed: the attempt ended here.
+    Failed,
+    /// Does not apply to this attempt.
+    Skipped,
+    /// An earlier gate failed, or the attempt went no further.
+    NotReached,
+}
+
+/// One rung.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Step {
+    /// Which gate.
+    pub gate: Gate,
+    /// Its state.
+    pub state: StepState,
+    /// What was seen there. For admins, never for the node.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub detail: String,
+}
+
+/// The ladder of one attempt: always all ten gates.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Ladder {
+    /// The gates in order.
+    pub steps: Vec<Step>,
+    /// Code of the refusal, if it was one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub code: Option<Code>,
+    /// Component by component, where a register does not match.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mismatch: Option<Box<PcrMismatch>>,
+}
+
+impl Default for Ladder {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Ladder {
+    /// A ladder at whose foot one stands.
+    pub fn new() -> Self {
+        let step = |gate| Step {
+            gate,
+            state: StepState::NotReached,
+            detail: String::new(),
+        };
+        Self {
+            steps: Gate::ALL.into_iter().map(step).collect(),
+            code: None,
+            mismatch: None,
+        }
+    }
+
+    fn set(&mut self, gate: Gate, state: StepState, detail: String) {
+        if let Some(step) = self.steps.iter_mut().find(|step| step.gate == gate) {
+            step.state = state;
+            step.detail = detail;
+        }
+    }
+
+    /// Marks a gate as passed.
+    pub fn pass(&mut self, gate: Gate, detail: impl Into<String>) {
+        self.set(gate, StepState::Passed, detail.into());
+    }
+
+    /// Marks a gate as not applicable.
+    pub fn skip(&mut self, gate: Gate, detail: impl Into<String>) {
+        self.set(gate, StepState::Skipped, detail.into());
+    }
+
+    /// Marks a gate as failed; the first failure gives the code.
+    pub fn fail(&mut self, gate: Gate, detail: impl Into<String>) {
+        self.set(gate, StepState::Failed, detail.into());
+        self.code.get_or_insert_with(|| gate.code());
+    }
+
+    /// Marks the register gate as failed, with what differs.
+    pub fn fail_pcrs(&mut self, mismatch: Box<PcrMismatch>) {
+        self.fail(Gate::Pcrs, mismatch.summary());
+        self.mismatch = Some(mismatch);
+    }
+
+    /// The evidence could not even be read: gate "nonce and signature", with its own code.
+    pub fn fail_malformed(&mut self, detail: impl Into<String>) {
+        self.code.get_or_insert(Code::EvidenceMalformed);
+        self.fail(Gate::NonceAndSignature, detail);
+    }
+
+    /// The gate that ended the attempt.
+    pub fn first_failure(&self) -> Option<&Step> {
+        self.steps
+            .iter()
+            .find(|step| step.state == StepState::Failed)
+    }
+
+    /// Whether the key was handed out.
+    pub fn is_released(&self) -> bool {
+        self.steps
+            .iter()
+            .any(|step| step.gate == Gate::Key && step.state == StepState::Passed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_failure_gives_the_code() {
+        let mut ladder = Ladder::new();
+        ladder.pass(Gate::ReachedServer, "");
+        ladder.fail(Gate::AkBound, "unknown key");
+        assert_eq!(ladder.code, Some(Code::AkNotBound));
+        assert_eq!(ladder.first_failure().unwrap().gate, Gate::AkBound);
+        assert_eq!(ladder.steps.len(), 10);
+        assert_eq!(ladder.steps[9].state, StepState::NotReached);
+    }
+
+    #[test]
+    fn every_gate_has_a_code_of_its_own_in_the_attest_family() {
+        let mut codes: Vec<_> = Gate::ALL.iter().map(|g| g.code()).collect();
+        assert!(codes.iter().all(|c| c.as_str().starts_with("TEC-A4")));
+        codes.dedup();
+        assert_eq!(codes.len(), 10);
+    }
+}

@@ -1,0 +1,334 @@
+//! Names of things, parsed once at the edge.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::Deserialize;
+use serde::Serialize;
+use uuid::Uuid;
+
+/// Identity of a machine: a UUID, in its hyphenated lowercase form.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct MachineId(Uuid);
+
+/// The text is not a hyphenated UUID.
+#[derive(Debug, thiserror::Error)]
+#[error("a machine id is a hyphenated UUID such as 7c9e6679-7425-40de-944b-e07fc1f90ae7")]
+#[non_exhaustive]
+pub struct ParseMachineIdError;
+
+fn random_uuid(rng: &mut dyn rand_core::CryptoRng) -> Uuid {
+    let mut bytes = [0; 16];
+    rng.fill_bytes(&mut bytes);
+    uuid::Builder::from_random_bytes(bytes).into_uuid()
+}
+
+/// Accepts exactly the 36-character hyphenated form in either case: other spellings of a UUID
+/// would give one machine two names in paths and files.
+fn parse_uuid(text: &str) -> Option<Uuid> {
+    if text.len() == 36 {
+        Uuid::try_parse(text).ok()
+    } else {
+        None
+    }
+}
+
+impl MachineId {
+    /// A new random (version 4) id.
+    pub fn random(rng: &mut dyn rand_core::CryptoRng) -> Self {
+        Self(random_uuid(rng))
+    }
+
+    /// The id as a UUID.
+    pub fn as_uuid(&self) -> Uuid {
+        self.0
+    }
+}
+
+impl FromStr for MachineId {
+    type Err = ParseMachineIdError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        parse_uuid(text).map(Self).ok_or(ParseMachineIdError)
+    }
+}
+
+impl TryFrom<String> for MachineId {
+    type Error = ParseMachineIdError;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        text.parse()
+    }
+}
+
+impl From<MachineId> for String {
+    fn from(id: MachineId) -> Self {
+        id.to_string()
+    }
+}
+
+impl From<Uuid> for MachineId {
+    fn from(uuid: Uuid) -> Self {
+        Self(uuid)
+    }
+}
+
+impl fmt::Display for MachineId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.hyphenated().fmt(f)
+    }
+}
+
+impl fmt::Debug for MachineId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "MachineId({self})")
+    }
+}
+
+/// Identity of one attempt to attest; a refused node prints it, an admin looks it up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct AttemptId(Uuid);
+
+impl AttemptId {
+    /// A new random id.
+    pub fn random(rng: &mut dyn rand_core::CryptoRng) -> Self {
+        Self(random_uuid(rng))
+    }
+}
+
+impl FromStr for AttemptId {
+    type Err = ParseAttemptIdError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        parse_uuid(text).map(Self).ok_or(ParseAttemptIdError)
+    }
+}
+
+/// The text is not the id of an attempt.
+#[derive(Debug, thiserror::Error)]
+#[error("an attempt id is a hyphenated UUID")]
+#[non_exhaustive]
+pub struct ParseAttemptIdError;
+
+impl fmt::Display for AttemptId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.hyphenated().fmt(f)
+    }
+}
+
+/// Name of an approved image: a Kubernetes object name (RFC 1123 subdomain, at most 253
+/// characters), so that it survives the move to a cluster.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct ImageName(String);
+
+/// The text is not a name for an image.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "an image name has 1 to 253 characters of a-z, 0-9, '-' and '.', and begins and ends with a \
+     letter or digit"
+)]
+#[non_exhaustive]
+pub struct ParseImageNameError;
+
+impl FromStr for ImageName {
+    type Err = ParseImageNameError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let alphanumeric = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
+        let label_ok = |label: &str| {
+            label.starts_with(alphanumeric)
+                && label.ends_with(alphanumeric)
+                && label.chars().all(|c| alphanumeric(c) || c == '-')
+        };
+        if text.len() <= 253 && text.split('.').all(label_ok) {
+            Ok(Self(text.to_owned()))
+        } else {
+            Err(ParseImageNameError)
+        }
+    }
+}
+
+impl TryFrom<String> for ImageName {
+    type Error = ParseImageNameError;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        text.parse()
+    }
+}
+
+impl From<ImageName> for String {
+    fn from(name: ImageName) -> Self {
+        name.0
+    }
+}
+
+impl ImageName {
+    /// The name as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for ImageName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Debug for ImageName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ImageName({self})")
+    }
+}
+
+/// Path of a KBS resource: `<repository>/<type>/<tag>`.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct ResourcePath {
+    text: String,
+}
+
+/// The text is not the path of a resource.
+#[derive(Debug, thiserror::Error)]
+#[error("a resource path has three segments of A-Z, a-z, 0-9, '_', '-' and (not first) '.'")]
+#[non_exhaustive]
+pub struct ParseResourcePathError;
+
+impl ResourcePath {
+    /// Where the root volume's key of a machine lies: `default/<uuid>/root`.
+    pub fn luks_root(machine: &MachineId) -> Self {
+        Self {
+            text: format!("default/{machine}/root"),
+        }
+    }
+
+    /// The machine whose disk key lies here, if this is such a path.
+    pub fn machine(&self) -> Option<MachineId> {
+        let id = self.text.strip_prefix("default/")?.strip_suffix("/root")?;
+        // Parsing accepts upper case, a path must not: one machine has one path.
+        let machine: MachineId = id.parse().ok()?;
+        (machine.to_string() == id).then_some(machine)
+    }
+
+    /// The whole path as text.
+    pub fn as_str(&self) -> &str {
+        &self.text
+    }
+
+    /// The three segments.
+    pub fn segments(&self) -> impl Iterator<Item = &str> {
+        self.text.split('/')
+    }
+}
+
+impl FromStr for ResourcePath {
+    type Err = ParseResourcePathError;
+
+    /// Rules of the KBS: the first character of a segment is never a dot, so no segment can be
+    /// `.` or `..`.
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let segment_ok = |segment: &str| {
+            let word = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
+            segment.starts_with(word) && segment.chars().all(|c| word(c) || c == '.')
+        };
+        if text.len() <= 768 && text.split('/').count() == 3 && text.split('/').all(segment_ok) {
+            Ok(Self {
+                text: text.to_owned(),
+            })
+        } else {
+            Err(ParseResourcePathError)
+        }
+    }
+}
+
+impl TryFrom<String> for ResourcePath {
+    type Error = ParseResourcePathError;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        text.parse()
+    }
+}
+
+impl From<ResourcePath> for String {
+    fn from(path: ResourcePath) -> Self {
+        path.text
+    }
+}
+
+impl fmt::Display for ResourcePath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl fmt::Debug for ResourcePath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ResourcePath({self})")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ID: &str = "7c9e6679-7425-40de-944b-e07fc1f90ae7";
+
+    #[test]
+    fn only_the_hyphenated_form_is_a_machine_id() {
+        assert_eq!(ID.parse::<MachineId>().unwrap().to_string(), ID);
+        assert_eq!(
+            ID.to_uppercase().parse::<MachineId>().unwrap().to_string(),
+            ID
+        );
+        for bad in [
+            "",
+            "x",
+            "7c9e6679742540de944be07fc1f90ae7",
+            &format!("{{{ID}}}"),
+            "../../etc",
+        ] {
+            assert!(bad.parse::<MachineId>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_machine_has_one_path() {
+        let machine: MachineId = ID.parse().unwrap();
+        let path = ResourcePath::luks_root(&machine);
+        assert_eq!(
+            path.as_str().parse::<ResourcePath>().unwrap().machine(),
+            Some(machine)
+        );
+        let upper: ResourcePath = format!("default/{}/root", ID.to_uppercase())
+            .parse()
+            .unwrap();
+        assert_eq!(upper.machine(), None);
+    }
+
+    #[test]
+    fn paths_cannot_climb() {
+        for bad in [
+            "a/b",
+            "a/b/c/d",
+            "a//c",
+            "../b/c",
+            "a/.b/c",
+            "a/b/c?",
+            "a/b/\u{e9}",
+        ] {
+            assert!(bad.parse::<ResourcePath>().is_err(), "{bad}");
+        }
+        assert!("default/x.y/tag-1".parse::<ResourcePath>().is_ok());
+    }
+
+    #[test]
+    fn image_names_are_object_names() {
+        assert!("fedora-44.20261101".parse::<ImageName>().is_ok());
+        for bad in ["", "A", "-a", "a-", "a..b", "a/b", &"a".repeat(254)] {
+            assert!(bad.parse::<ImageName>().is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,190 @@
+//! Approved images and the measurements that booting them makes.
+
+use serde::Deserialize;
+use serde::Serialize;
+
+use crate::digest::Sha256Digest;
+use crate::id::ImageName;
+use crate::pcr::PcrIndex;
+use crate::time::Timestamp;
+
+/// One measurement that an image makes when it boots.
+///
+/// The JSON form is that of the image label `org.coreos.pcrs` (`name`, `pcr`, `hash`, `id`), with
+/// `source` added where a file is known.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct ImageEvent {
+    /// Name of the event for people, for example `EV_EFI_BOOT_SERVICES_APPLICATION`.
+    pub name: String,
+    /// Register that it extends.
+    pub pcr: PcrIndex,
+    /// Digest that it extends by.
+    pub hash: Sha256Digest,
+    /// Which part of the boot chain makes it, for example `Pcr4Shim`.
+    pub id: String,
+    /// File that the digest was computed from, relative to the image's root.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub source: Option<String>,
+}
+
+impl ImageEvent {
+    /// An event; `source` is set with [`from_file`](Self::from_file).
+    pub fn new(
+        name: impl Into<String>,
+        pcr: PcrIndex,
+        hash: Sha256Digest,
+        id: impl Into<String>,
+    ) -> Self {
+        Self {
+            name: name.into(),
+            pcr,
+            hash,
+            id: id.into(),
+            source: None,
+        }
+    }
+
+    /// Says which file the digest comes from.
+    #[must_use]
+    pub fn from_file(mut self, path: impl Into<String>) -> Self {
+        self.source = Some(path.into());
+        self
+    }
+}
+
+/// The value that one register has after an image booted, with the events that make it up.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct ExpectedPcr {
+    /// Register.
+    pub id: PcrIndex,
+    /// Its value.
+    pub value: Sha256Digest,
+    /// The measurements in order.
+    pub events: Vec<ImageEvent>,
+}
+
+impl ExpectedPcr {
+    /// Folds `events` (those of other registers are left out) into the value of register `id`.
+    pub fn from_events(id: PcrIndex, events: impl IntoIterator<Item = ImageEvent>) -> Self {
+        let events: Vec<_> = events.into_iter().filter(|e| e.pcr == id).collect();
+        let value = events
+            .iter()
+            .fold(Sha256Digest::ZERO, |pcr, e| pcr.extended(&e.hash));
+        Self { id, value, events }
+    }
+
+    /// Whether folding the events gives the value.
+    pub fn is_consistent(&self) -> bool {
+        let folded = self
+            .events
+            .iter()
+            .fold(Sha256Digest::ZERO, |pcr, e| pcr.extended(&e.hash));
+        self.events.iter().all(|e| e.pcr == self.id) && folded == self.value
+    }
+}
+
+/// The label form: `{"pcrs":[…]}`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct ExpectedPcrs {
+    /// One entry per register, in index order.
+    pub pcrs: Vec<ExpectedPcr>,
+}
+
+impl ExpectedPcrs {
+    /// Sorts by register.
+    pub fn new(mut pcrs: Vec<ExpectedPcr>) -> Self {
+        pcrs.sort_by_key(|p| p.id);
+        Self { pcrs }
+    }
+
+    /// What the image makes of one register, if it says anything about it.
+    pub fn pcr(&self, id: PcrIndex) -> Option<&ExpectedPcr> {
+        self.pcrs.iter().find(|p| p.id == id)
+    }
+}
+
+/// An image whose boots may obtain keys.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct ApprovedImage {
+    /// Name, unique in the registry.
+    pub name: ImageName,
+    /// Where it came from: an image reference with digest, or a directory.
+    pub reference: String,
+    /// What booting it measures.
+    #[serde(flatten)]
+    pub expected: ExpectedPcrs,
+    /// When it was approved.
+    pub approved_at: Timestamp,
+    /// When the approval ends by itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expires_at: Option<Timestamp>,
+    /// When it was taken back; kept so that a refusal can say so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub revoked_at: Option<Timestamp>,
+}
+
+impl ApprovedImage {
+    /// An approval without end.
+    pub fn new(
+        name: ImageName,
+        reference: impl Into<String>,
+        expected: ExpectedPcrs,
+        approved_at: Timestamp,
+    ) -> Self {
+        Self {
+            name,
+            reference: reference.into(),
+            expected,
+            approved_at,
+            expires_at: None,
+            revoked_at: None,
+        }
+    }
+
+    /// Whether boots of it may obtain keys at `now`.
+    pub fn is_live(&self, now: Timestamp) -> bool {
+        self.revoked_at.is_none() && self.expires_at.is_none_or(|end| now < end)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The chain of spec/upstream-operator 2.5: the digests are those of a real Fedora boot.
+    #[test]
+    fn folding_the_events_gives_the_register() {
+        let digests = [
+            "3d6772b4f84ed47595d72a2c4c5ffd15f5bb72c7507fe26f2aaee2c69d5633ba",
+            "df3f619804a92fdb4057192dc43dd748ea778adc52bc498ce80524c014b81119",
+            "94896c17d49fc8c8df0cc2836611586edab1615ce7cb58cf13fc5798de56b367",
+            "bc6844fc7b59b4f0c7da70a307fc578465411d7a2c34b0f4dc2cc154c873b644",
+            "72c613f1b4d60dcf51f82f3458cca246580d23150130ec6751ac6fa62c867364",
+        ];
+        let events =
+            digests.map(|d| ImageEvent::new("E", PcrIndex::BOOT_MANAGER, d.parse().unwrap(), "Id"));
+        let pcr = ExpectedPcr::from_events(PcrIndex::BOOT_MANAGER, events);
+        assert_eq!(
+            pcr.value.to_string(),
+            "ff2b357be4a4bc66be796d4e7b2f1f27077dc89b96220aae60b443bcf4672525"
+        );
+        assert!(pcr.is_consistent());
+    }
+
+    #[test]
+    fn an_approval_ends_by_expiry_and_by_revocation() {
+        let at = Timestamp::from_unix_seconds;
+        let mut image =
+            ApprovedImage::new("a".parse().unwrap(), "ref", ExpectedPcrs::default(), at(0));
+        assert!(image.is_live(at(10)));
+        image.expires_at = Some(at(10));
+        assert!(image.is_live(at(9)) && !image.is_live(at(10)));
+        image.expires_at = None;
+        image.revoked_at = Some(at(5));
+        assert!(!image.is_live(at(4)));
+    }
+}

@@ -1,0 +1,44 @@
+//! The pure domain of Trusted Execution Clusters: clusters whose nodes prove with their TPM what
+//! they booted before they get the key of their own disk.
+//!
+//! *What it is*: newtypes, the five policies (pin generation, attestation-key matching, key
+//! generation, Trustee configuration, PCR reference values), the ports to the outside, the use
+//! cases over them, and the ladder of gates that says why a boot was refused.
+//!
+//! *What it is not*: it reads no clock, no randomness, no files and no network, and it starts no
+//! task. Those come in through [`port`]s and arguments. The exceptions stand behind the features
+//! `embedded` (a SQLite store) and `http` (registration endpoints as tower services).
+//!
+//! ```text
+//!   GET Ignition ──► flow::register ──► MachineRegistry
+//!   PUT AK ────────► flow::approve ───► AkMatcher::decide ──► AkRegistry::bind (compare and swap)
+//!                    flow::provision ─► LuksKeyGenerator ───► SecretStore::put_new (never twice)
+//!   approve image ─► flow::publish_image ─► ImageRegistry
+//!   evidence ──────► Verifier ──► attest::appraise ──► Attested ──► flow::release ──► key
+//! ```
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
+pub mod ak;
+pub mod attest;
+pub mod code;
+pub mod digest;
+pub mod endpoint;
+pub mod explain;
+pub mod flow;
+#[cfg(feature = "http")]
+pub mod http;
+pub mod id;
+pub mod ignition;
+pub mod image;
+pub mod luks;
+pub mod machine;
+pub mod pcr;
+pub mod port;
+pub mod reference;
+pub mod secret;
+#[cfg(feature = "embedded")]
+pub mod store;
+#[cfg(any(test, feature = "test-util"))]
+pub mod testing;
+pub mod time;
+pub mod trustee;

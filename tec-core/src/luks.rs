@@ -1,0 +1,149 @@
+//! Disk keys: generation, and the JSON form in which a KBS holds them.
+
+use std::fmt;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use rand_core::CryptoRng;
+use serde::Deserialize;
+use serde::Serialize;
+use zeroize::Zeroizing;
+
+use crate::secret::SecretArray;
+use crate::secret::SecretBytes;
+
+/// Makes the key that seals a machine's disk passphrase.
+///
+/// *Contract*: deterministic in the rng; each call draws anew. Whether a key may be generated at
+/// all is decided elsewhere: [`SecretStore::put_new`](crate::port::SecretStore::put_new) never
+/// overwrites. *Implemented by* [`RandomLuksKey`] and [`CompatLuksKey`].
+pub trait LuksKeyGenerator: fmt::Debug + Send + Sync {
+    /// Draws a key and returns the resource that a KBS serves.
+    fn generate(&self, rng: &mut dyn CryptoRng) -> LuksResource;
+}
+
+/// The KBS resource `{"key_type":"oct","key":"…"}` as JSON bytes.
+#[derive(Debug)]
+pub struct LuksResource(SecretBytes);
+
+/// The resource is not a disk key.
+#[derive(Debug, thiserror::Error)]
+#[error("the resource is not {{\"key_type\":\"oct\",\"key\":<32 characters, or 43 of base64url>}}")]
+#[non_exhaustive]
+pub struct ParseLuksResourceError;
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Wire<'a> {
+    key_type: &'a str,
+    key: &'a str,
+}
+
+impl LuksResource {
+    fn from_key_text(key: &str) -> Self {
+        // Both forms are plain ASCII without characters that JSON escapes.
+        let json = format!(r#"{{"key_type":"oct","key":"{key}"}}"#);
+        Self(SecretBytes::new(json.into_bytes()))
+    }
+
+    /// The bytes to be stored and served.
+    pub fn into_bytes(self) -> SecretBytes {
+        self.0
+    }
+}
+
+/// Reads the AES-256 key out of a resource: 32 characters are the key themselves (the upstream
+/// form), 43 characters are base64url of it.
+pub fn content_key(resource: &SecretBytes) -> Result<SecretArray<32>, ParseLuksResourceError> {
+    let json = resource.expose("parse the released resource");
+    let wire: Wire<'_> = serde_json::from_slice(json).map_err(|_| ParseLuksResourceError)?;
+    if wire.key_type != "oct" {
+        return Err(ParseLuksResourceError);
+    }
+    let mut key = Zeroizing::new([0; 32]);
+    match wire.key.len() {
+        32 => key.copy_from_slice(wire.key.as_bytes()),
+        43 => {
+            let decoded = Zeroizing::new(
+                URL_SAFE_NO_PAD
+                    .decode(wire.key)
+                    .map_err(|_| ParseLuksResourceError)?,
+            );
+            if decoded.len() != 32 {
+                return Err(ParseLuksResourceError);
+            }
+            key.copy_from_slice(&decoded);
+        }
+        _ => return Err(ParseLuksResourceError),
+    }
+    Ok(SecretArray::new(*key))
+}
+
+/// 256 random bits, written as 43 characters of base64url. For nodes that run this project's pin.
+#[derive(Clone, Copy, Debug, Default)]
+#[non_exhaustive]
+pub struct RandomLuksKey;
+
+impl LuksKeyGenerator for RandomLuksKey {
+    fn generate(&self, rng: &mut dyn CryptoRng) -> LuksResource {
+        let key = SecretArray::<32>::random(rng);
+        let text = Zeroizing::new(URL_SAFE_NO_PAD.encode(key.expose("write the resource")));
+        LuksResource::from_key_text(&text)
+    }
+}
+
+/// 192 random bits as the 32 characters of their base64, which themselves are the AES-256 key: the
+/// one form that every existing pin understands.
+#[derive(Clone, Copy, Debug, Default)]
+#[non_exhaustive]
+pub struct CompatLuksKey;
+
+impl LuksKeyGenerator for CompatLuksKey {
+    fn generate(&self, rng: &mut dyn CryptoRng) -> LuksResource {
+        let key = SecretArray::<24>::random(rng);
+        let text = Zeroizing::new(STANDARD.encode(key.expose("write the resource")));
+        LuksResource::from_key_text(&text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rand_chacha::ChaCha20Rng;
+    use rand_core::SeedableRng as _;
+
+    use super::*;
+
+    #[test]
+    fn both_forms_parse_back_to_32_bytes_and_differ_per_draw() {
+        let mut rng = ChaCha20Rng::seed_from_u64(1);
+        let generators: [&dyn LuksKeyGenerator; 2] = [&RandomLuksKey, &CompatLuksKey];
+        for generator in generators {
+            let a = content_key(&generator.generate(&mut rng).into_bytes()).unwrap();
+            let b = content_key(&generator.generate(&mut rng).into_bytes()).unwrap();
+            assert!(!a.ct_eq(&b));
+        }
+    }
+
+    #[test]
+    fn the_compatible_form_is_the_documented_json() {
+        let resource = CompatLuksKey
+            .generate(&mut ChaCha20Rng::seed_from_u64(2))
+            .into_bytes();
+        let json: serde_json::Value = serde_json::from_slice(resource.expose("test")).unwrap();
+        assert_eq!(json["key_type"], "oct");
+        assert_eq!(json["key"].as_str().unwrap().len(), 32);
+    }
+
+    #[test]
+    fn other_resources_are_refused() {
+        for bad in [
+            "",
+            "{}",
+            r#"{"key_type":"rsa","key":"x"}"#,
+            r#"{"key_type":"oct","key":"short"}"#,
+        ] {
+            assert!(content_key(&SecretBytes::new(bad.as_bytes().to_vec())).is_err());
+        }
+    }
+}

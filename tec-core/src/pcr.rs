@@ -1,0 +1,158 @@
+//! Platform configuration registers: indices, sets and quoted values of the SHA-256 bank.
+
+use std::fmt;
+
+use serde::Deserialize;
+use serde::Serialize;
+
+use crate::digest::Sha256Digest;
+
+/// Number of PCRs of a PC Client TPM (TCG PC Client Platform TPM Profile, "PCR Attributes").
+pub const PCR_COUNT: usize = 24;
+
+/// Index of a PCR, 0 to 23.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "u8", into = "u8")]
+pub struct PcrIndex(u8);
+
+/// The number is not the index of a PCR.
+#[derive(Debug, thiserror::Error)]
+#[error("PCR {index} does not exist, indices are 0 to 23")]
+#[non_exhaustive]
+pub struct PcrIndexError {
+    /// What was given.
+    pub index: u64,
+}
+
+impl PcrIndex {
+    /// Boot manager code: the images that the firmware and shim started.
+    pub const BOOT_MANAGER: Self = Self(4);
+    /// Secure Boot policy and the authorities that were used.
+    pub const SECURE_BOOT: Self = Self(7);
+    /// Machine owner keys, measured by shim.
+    pub const MOK: Self = Self(14);
+
+    /// Checks the range.
+    pub fn new(index: u8) -> Result<Self, PcrIndexError> {
+        Self::try_from(index)
+    }
+
+    /// All indices in order.
+    pub fn all() -> impl Iterator<Item = Self> {
+        (0..24).map(Self)
+    }
+
+    /// The index as a number.
+    pub fn as_usize(self) -> usize {
+        usize::from(self.0)
+    }
+}
+
+impl TryFrom<u8> for PcrIndex {
+    type Error = PcrIndexError;
+
+    fn try_from(index: u8) -> Result<Self, Self::Error> {
+        if usize::from(index) < PCR_COUNT {
+            Ok(Self(index))
+        } else {
+            Err(PcrIndexError {
+                index: index.into(),
+            })
+        }
+    }
+}
+
+impl From<PcrIndex> for u8 {
+    fn from(index: PcrIndex) -> Self {
+        index.0
+    }
+}
+
+impl fmt::Display for PcrIndex {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// A set of PCR indices.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct PcrSet(u32);
+
+impl PcrSet {
+    /// Whether `index` is in the set.
+    pub fn contains(self, index: PcrIndex) -> bool {
+        self.0 & (1 << index.0) != 0
+    }
+
+    /// The set with `index` added.
+    #[must_use]
+    pub fn with(self, index: PcrIndex) -> Self {
+        Self(self.0 | (1 << index.0))
+    }
+
+    /// The indices in order.
+    pub fn iter(self) -> impl Iterator<Item = PcrIndex> {
+        PcrIndex::all().filter(move |i| self.contains(*i))
+    }
+
+    /// Whether no index is in the set.
+    pub fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+}
+
+impl FromIterator<PcrIndex> for PcrSet {
+    fn from_iter<I: IntoIterator<Item = PcrIndex>>(indices: I) -> Self {
+        indices.into_iter().fold(Self::default(), Self::with)
+    }
+}
+
+impl fmt::Debug for PcrSet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_set().entries(self.iter().map(u8::from)).finish()
+    }
+}
+
+/// The values of all 24 PCRs of the SHA-256 bank.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct PcrValues([Sha256Digest; PCR_COUNT]);
+
+impl PcrValues {
+    /// Values in index order.
+    pub const fn new(values: [Sha256Digest; PCR_COUNT]) -> Self {
+        Self(values)
+    }
+
+    /// Value of one PCR.
+    pub fn value(&self, index: PcrIndex) -> &Sha256Digest {
+        #[expect(clippy::indexing_slicing, reason = "a PcrIndex is below PCR_COUNT")]
+        &self.0[index.as_usize()]
+    }
+
+    /// Index and value, in index order.
+    pub fn iter(&self) -> impl Iterator<Item = (PcrIndex, &Sha256Digest)> {
+        PcrIndex::all().zip(&self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn indices_end_at_23() {
+        assert!(PcrIndex::new(23).is_ok());
+        assert!(PcrIndex::new(24).is_err());
+        assert_eq!(PcrIndex::all().count(), PCR_COUNT);
+    }
+
+    #[test]
+    fn a_set_keeps_what_was_added() {
+        let set: PcrSet = [PcrIndex::MOK, PcrIndex::BOOT_MANAGER]
+            .into_iter()
+            .collect();
+        assert_eq!(set.iter().map(u8::from).collect::<Vec<_>>(), [4, 14]);
+        assert!(!set.contains(PcrIndex::SECURE_BOOT));
+    }
+}

@@ -1,0 +1,100 @@
+//! One opaque error for all ports.
+
+use std::error::Error;
+
+use crate::code::Code;
+
+/// What sort of failure; retry decisions use nothing else.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum PortErrorKind {
+    /// The thing is not there.
+    NotFound,
+    /// Somebody else was first, or the state does not allow it.
+    Conflict,
+    /// Not allowed.
+    Denied,
+    /// Try again later.
+    Unavailable,
+    /// The request can never succeed.
+    Invalid,
+    /// A defect, or damage.
+    Internal,
+}
+
+/// A port failed.
+#[derive(Debug, thiserror::Error)]
+#[error("{operation}")]
+pub struct PortError {
+    kind: PortErrorKind,
+    operation: String,
+    code: Option<Code>,
+    #[source]
+    source: Option<Box<dyn Error + Send + Sync>>,
+}
+
+impl PortError {
+    /// A failure of `operation`, for example `store the key of machine 7c9e…`.
+    pub fn new(kind: PortErrorKind, operation: impl Into<String>) -> Self {
+        Self {
+            kind,
+            operation: operation.into(),
+            code: None,
+            source: None,
+        }
+    }
+
+    /// Adds the cause.
+    #[must_use]
+    pub fn because(mut self, source: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
+        self.source = Some(source.into());
+        self
+    }
+
+    /// Adds the code that tells people what to do.
+    #[must_use]
+    pub fn with_code(mut self, code: Code) -> Self {
+        self.code = Some(code);
+        self
+    }
+
+    /// What sort of failure.
+    pub fn kind(&self) -> PortErrorKind {
+        self.kind
+    }
+
+    /// The code, where the implementation knew a better one than the caller.
+    pub fn code(&self) -> Option<Code> {
+        self.code
+    }
+
+    /// Whether the same call may succeed later.
+    pub fn is_retryable(&self) -> bool {
+        self.kind == PortErrorKind::Unavailable
+    }
+}
+
+/// An error and its causes in one line, each cause once: `a: b: c`.
+pub fn chain(error: &(dyn Error + 'static)) -> String {
+    let mut text = error.to_string();
+    let mut next = error.source();
+    while let Some(cause) = next {
+        text.push_str(": ");
+        text.push_str(&cause.to_string());
+        next = cause.source();
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_chain_prints_each_cause_once() {
+        let error = PortError::new(PortErrorKind::Unavailable, "store the key")
+            .because(std::io::Error::other("disk on fire"));
+        assert_eq!(chain(&error), "store the key: disk on fire");
+        assert!(error.is_retryable());
+    }
+}

@@ -1,0 +1,98 @@
+//! The ports: what the use cases need from the outside, as dyn-compatible async traits.
+//!
+//! Every port has an in-memory double, a fault wrapper and a conformance suite in
+//! [`testing`](crate::testing). Implementations report failure as [`PortError`]; its
+//! [`kind`](PortError::kind) alone decides about retries.
+//!
+//! # Cancel safety
+//! Any `.await` may be the last: every write is create-if-absent, compare-and-swap or idempotent,
+//! so that running it again converges.
+
+mod broker;
+mod error;
+mod registry;
+mod trust;
+
+use std::fmt;
+
+pub use self::broker::KeyBroker;
+#[cfg(any(test, feature = "test-util"))]
+pub use self::broker::MockKeyBroker;
+pub use self::broker::PolicySlot;
+pub use self::error::PortError;
+pub use self::error::PortErrorKind;
+pub use self::error::chain;
+pub use self::registry::AkRegistry;
+pub use self::registry::BindOutcome;
+pub use self::registry::CreateOutcome;
+pub use self::registry::ImageRegistry;
+pub use self::registry::MachineRegistry;
+#[cfg(any(test, feature = "test-util"))]
+pub use self::registry::MockAkRegistry;
+#[cfg(any(test, feature = "test-util"))]
+pub use self::registry::MockImageRegistry;
+#[cfg(any(test, feature = "test-util"))]
+pub use self::registry::MockMachineRegistry;
+#[cfg(any(test, feature = "test-util"))]
+pub use self::registry::MockSecretStore;
+pub use self::registry::PutOutcome;
+pub use self::registry::SecretStore;
+pub use self::registry::UnclaimedLimit;
+pub use self::trust::AttemptLog;
+pub use self::trust::AttestationEvidence;
+pub use self::trust::Attester;
+pub use self::trust::AuditAction;
+pub use self::trust::AuditEvent;
+pub use self::trust::AuditSink;
+pub use self::trust::EvidenceRequest;
+pub use self::trust::Verifier;
+
+use crate::time::Timestamp;
+
+/// Tells the time.
+pub trait Clock: fmt::Debug + Send + Sync {
+    /// Now.
+    fn now(&self) -> Timestamp;
+}
+
+/// Where fresh randomness comes from, shared by threads.
+///
+/// *Contract*: fills the whole slice or panics never; a source that can fail must not start.
+pub trait Entropy: fmt::Debug + Send + Sync {
+    /// Fills `bytes` with unpredictable bytes.
+    fn fill(&self, bytes: &mut [u8]);
+}
+
+/// An [`Entropy`] as the `CryptoRng` that pure code takes.
+#[derive(Debug)]
+pub struct EntropyRng<'a>(&'a dyn Entropy);
+
+impl<'a> EntropyRng<'a> {
+    /// Draws from `entropy`.
+    pub fn new(entropy: &'a dyn Entropy) -> Self {
+        Self(entropy)
+    }
+}
+
+impl rand_core::TryRng for EntropyRng<'_> {
+    type Error = std::convert::Infallible;
+
+    fn try_next_u32(&mut self) -> Result<u32, Self::Error> {
+        let mut bytes = [0; 4];
+        self.0.fill(&mut bytes);
+        Ok(u32::from_le_bytes(bytes))
+    }
+
+    fn try_next_u64(&mut self) -> Result<u64, Self::Error> {
+        let mut bytes = [0; 8];
+        self.0.fill(&mut bytes);
+        Ok(u64::from_le_bytes(bytes))
+    }
+
+    fn try_fill_bytes(&mut self, bytes: &mut [u8]) -> Result<(), Self::Error> {
+        self.0.fill(bytes);
+        Ok(())
+    }
+}
+
+impl rand_core::TryCryptoRng for EntropyRng<'_> {}

@@ -1,0 +1,170 @@
+//! Registries of machines, attestation keys and images, and the store of secrets.
+
+use std::fmt;
+
+use async_trait::async_trait;
+#[cfg(any(test, feature = "test-util"))]
+use mockall::automock;
+
+use super::PortError;
+use crate::ak::AkRecord;
+use crate::ak::ApprovedAk;
+use crate::ak::Fingerprint;
+use crate::id::ImageName;
+use crate::id::MachineId;
+use crate::id::ResourcePath;
+use crate::image::ApprovedImage;
+use crate::machine::Machine;
+use crate::secret::SecretBytes;
+use crate::time::Timestamp;
+
+/// Whether a create made something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(clippy::exhaustive_enums, reason = "callers must handle every outcome")]
+pub enum CreateOutcome {
+    /// It is new.
+    Created,
+    /// It was there before, and was left as it was.
+    Existed,
+}
+
+/// Whether a secret was stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(clippy::exhaustive_enums, reason = "callers must handle every outcome")]
+pub enum PutOutcome {
+    /// It is stored, durably.
+    Stored,
+    /// There is a secret at this path already; it was left as it was.
+    Existed,
+}
+
+/// How a compare-and-swap of an attestation key went.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[expect(clippy::exhaustive_enums, reason = "callers must handle every outcome")]
+pub enum BindOutcome {
+    /// The key is bound to the machine now.
+    Bound,
+    /// It was bound to this machine before.
+    AlreadyBound,
+    /// The machine is bound to another key.
+    MachineTaken,
+    /// The key is bound to another machine, or was revoked.
+    KeyTaken,
+    /// There is no such machine, or it was revoked.
+    NoMachine,
+}
+
+/// The most machines that may wait without an attestation key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(clippy::exhaustive_enums, reason = "a number or none")]
+pub enum UnclaimedLimit {
+    /// Any number: for machines that an admin adds.
+    Unlimited,
+    /// At most this many, the new one included.
+    AtMost(u64),
+}
+
+/// The machines.
+///
+/// *Contract*: writes are durable when the call returns. `list` is in order of the id.
+/// *Conformance suite*: [`testing::machine_registry`](crate::testing::machine_registry).
+#[cfg_attr(any(test, feature = "test-util"), automock)]
+#[async_trait]
+pub trait MachineRegistry: fmt::Debug + Send + Sync {
+    /// Adds a machine unless its id is known. Fails with kind `Denied` when the limit on unclaimed
+    /// machines is reached; the check and the insert are one step.
+    async fn create(
+        &self,
+        machine: &Machine,
+        limit: UnclaimedLimit,
+    ) -> Result<CreateOutcome, PortError>;
+
+    /// Looks a machine up.
+    async fn find(&self, id: &MachineId) -> Result<Option<Machine>, PortError>;
+
+    /// At most `limit` machines with ids greater than `after`.
+    async fn list(&self, after: Option<MachineId>, limit: usize)
+    -> Result<Vec<Machine>, PortError>;
+
+    /// Marks a machine as revoked. Fails with `NotFound` when there is none.
+    async fn revoke(&self, id: &MachineId) -> Result<(), PortError>;
+
+    /// Removes the machine and its attestation keys; a machine that is gone is fine.
+    async fn remove(&self, id: &MachineId) -> Result<(), PortError>;
+
+    /// Removes machines that registered themselves before `before` and are still unclaimed.
+    /// Returns how many.
+    async fn expire_unclaimed(&self, before: Timestamp) -> Result<u64, PortError>;
+}
+
+/// The attestation keys.
+///
+/// *Contract*: a key has one record, found by its fingerprint; a machine has at most one bound key;
+/// a revoked key stays known. `bind` is an atomic compare-and-swap, so that the first use wins with
+/// any number of replicas, and also moves the machine to `Active`. Writes are durable.
+/// *Conformance suite*: [`testing::ak_registry`](crate::testing::ak_registry).
+#[cfg_attr(any(test, feature = "test-util"), automock)]
+#[async_trait]
+pub trait AkRegistry: fmt::Debug + Send + Sync {
+    /// Keeps a key that waits for approval, unless the key is known. At most four keys wait per
+    /// machine (kind `Denied` beyond), so that a stranger cannot fill the store.
+    async fn submit(&self, record: &AkRecord) -> Result<CreateOutcome, PortError>;
+
+    /// Binds an approved key to the machine of its record.
+    async fn bind(&self, ak: &ApprovedAk) -> Result<BindOutcome, PortError>;
+
+    /// Looks a key up by fingerprint.
+    async fn find(&self, key: &Fingerprint) -> Result<Option<AkRecord>, PortError>;
+
+    /// The key that is bound to a machine.
+    async fn bound_to(&self, machine: &MachineId) -> Result<Option<AkRecord>, PortError>;
+
+    /// All keys submitted for a machine, or all there are.
+    async fn list(&self, machine: Option<MachineId>) -> Result<Vec<AkRecord>, PortError>;
+
+    /// Revokes a key; its machine may then bind another one. Fails with `NotFound` when unknown.
+    async fn revoke(&self, key: &Fingerprint) -> Result<(), PortError>;
+}
+
+/// The approved images.
+///
+/// *Conformance suite*: [`testing::image_registry`](crate::testing::image_registry).
+#[cfg_attr(any(test, feature = "test-util"), automock)]
+#[async_trait]
+pub trait ImageRegistry: fmt::Debug + Send + Sync {
+    /// Adds the image or replaces the one of the same name.
+    async fn put(&self, image: &ApprovedImage) -> Result<(), PortError>;
+
+    /// Looks an image up.
+    async fn find(&self, name: &ImageName) -> Result<Option<ApprovedImage>, PortError>;
+
+    /// All images, revoked and expired ones too, in order of their names.
+    async fn list(&self) -> Result<Vec<ApprovedImage>, PortError>;
+
+    /// Marks an image as revoked. Fails with `NotFound` when there is none.
+    async fn revoke(&self, name: &ImageName, at: Timestamp) -> Result<(), PortError>;
+}
+
+/// The disk keys.
+///
+/// *Contract*: `put_new` never overwrites, and what it stored is durable when it returns.
+/// *Conformance suite*: [`testing::secret_store`](crate::testing::secret_store).
+#[cfg_attr(any(test, feature = "test-util"), automock)]
+#[async_trait]
+pub trait SecretStore: fmt::Debug + Send + Sync {
+    /// Stores a secret unless there is one at the path.
+    async fn put_new(
+        &self,
+        path: &ResourcePath,
+        secret: &SecretBytes,
+    ) -> Result<PutOutcome, PortError>;
+
+    /// Reads a secret.
+    async fn find(&self, path: &ResourcePath) -> Result<Option<SecretBytes>, PortError>;
+
+    /// Whether there is a secret, without reading it.
+    async fn exists(&self, path: &ResourcePath) -> Result<bool, PortError>;
+
+    /// Removes a secret; one that is gone is fine.
+    async fn remove(&self, path: &ResourcePath) -> Result<(), PortError>;
+}

@@ -1,0 +1,182 @@
+//! Attesting, verifying, and the records that are kept of it.
+
+use std::fmt;
+
+use async_trait::async_trait;
+use serde::Deserialize;
+use serde::Serialize;
+
+use super::PortError;
+use crate::attest::Attempt;
+use crate::attest::Tee;
+use crate::attest::VerifiedEvidence;
+use crate::attest::VerifyError;
+use crate::id::AttemptId;
+use crate::id::MachineId;
+use crate::time::Timestamp;
+
+/// What an attester produces.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct AttestationEvidence {
+    /// Sort of evidence.
+    pub tee: Tee,
+    /// The evidence as its type prescribes.
+    pub evidence: serde_json::Value,
+}
+
+impl AttestationEvidence {
+    /// Evidence of a sort.
+    pub fn new(tee: Tee, evidence: serde_json::Value) -> Self {
+        Self { tee, evidence }
+    }
+}
+
+/// The node's side: makes evidence over given report data.
+///
+/// *Implemented by* the TPM of `tec-tpm` (feature `tss`) and its software double.
+#[async_trait]
+pub trait Attester: fmt::Debug + Send + Sync {
+    /// Sort of evidence that it makes.
+    fn tee(&self) -> Tee;
+
+    /// Makes evidence that binds the 48 bytes of `report_data`.
+    async fn attest(&self, report_data: &[u8; 48]) -> Result<AttestationEvidence, PortError>;
+}
+
+/// Evidence as a verifier gets it.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct EvidenceRequest<'a> {
+    /// Sort of evidence that was announced.
+    pub tee: Tee,
+    /// The evidence.
+    pub evidence: &'a serde_json::Value,
+    /// SHA-384 that the evidence must bind.
+    pub report_data: &'a [u8; 48],
+    /// Digest of the init-data text, where some was sent.
+    pub init_data: Option<&'a [u8]>,
+}
+
+impl<'a> EvidenceRequest<'a> {
+    /// Evidence without init-data.
+    pub fn new(tee: Tee, evidence: &'a serde_json::Value, report_data: &'a [u8; 48]) -> Self {
+        Self {
+            tee,
+            evidence,
+            report_data,
+            init_data: None,
+        }
+    }
+
+    /// Adds the digest of init-data.
+    #[must_use]
+    pub fn with_init_data(mut self, digest: &'a [u8]) -> Self {
+        self.init_data = Some(digest);
+        self
+    }
+}
+
+/// The server's side: checks that evidence is what a real TPM said about this nonce. It decides
+/// nothing about approval.
+///
+/// *Contract*: nothing of the evidence is believed before the signature over it is verified.
+/// *Implemented by* `tec_tpm::TpmVerifier`.
+#[async_trait]
+pub trait Verifier: fmt::Debug + Send + Sync {
+    /// Checks evidence.
+    async fn verify(&self, request: EvidenceRequest<'_>) -> Result<VerifiedEvidence, VerifyError>;
+}
+
+/// What an audit event tells of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum AuditAction {
+    /// A machine was registered.
+    MachineRegistered,
+    /// A machine was revoked.
+    MachineRevoked,
+    /// A machine was removed, with its keys.
+    MachineRemoved,
+    /// An attestation key was submitted and waits.
+    AkSubmitted,
+    /// An attestation key was bound to a machine.
+    AkBound,
+    /// An attestation key was refused.
+    AkRejected,
+    /// An attestation key was revoked.
+    AkRevoked,
+    /// A disk key was generated.
+    KeyGenerated,
+    /// A disk key was handed to an attested machine.
+    KeyReleased,
+    /// An attempt to obtain a key was refused.
+    KeyRefused,
+    /// An image was approved.
+    ImageApproved,
+    /// An image was revoked.
+    ImageRevoked,
+}
+
+/// One line of the audit log.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct AuditEvent {
+    /// When.
+    pub at: Timestamp,
+    /// What.
+    pub action: AuditAction,
+    /// Which machine, where one is concerned.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub machine: Option<MachineId>,
+    /// Fingerprint, image name, path or code that it is about.
+    pub subject: String,
+}
+
+impl AuditEvent {
+    /// An event.
+    pub fn new(
+        at: Timestamp,
+        action: AuditAction,
+        machine: Option<MachineId>,
+        subject: impl Into<String>,
+    ) -> Self {
+        Self {
+            at,
+            action,
+            machine,
+            subject: subject.into(),
+        }
+    }
+}
+
+/// Receives audit events.
+///
+/// *Contract*: durable when the call returns, in order, append-only.
+/// *Conformance suite*: [`testing::audit_sink`](crate::testing::audit_sink).
+#[async_trait]
+pub trait AuditSink: fmt::Debug + Send + Sync {
+    /// Appends one event.
+    async fn append(&self, event: &AuditEvent) -> Result<(), PortError>;
+}
+
+/// Keeps the latest attempts to attest, for `tec explain`.
+///
+/// *Contract*: keeps at least the last 16 attempts of each machine, and is bounded.
+/// *Conformance suite*: [`testing::attempt_log`](crate::testing::attempt_log).
+#[async_trait]
+pub trait AttemptLog: fmt::Debug + Send + Sync {
+    /// Stores an attempt, or replaces the one of the same id.
+    async fn record(&self, attempt: &Attempt) -> Result<(), PortError>;
+
+    /// Looks an attempt up.
+    async fn find(&self, id: &AttemptId) -> Result<Option<Attempt>, PortError>;
+
+    /// The attempts of a machine, or of all, latest first, at most `limit`.
+    async fn latest(
+        &self,
+        machine: Option<MachineId>,
+        limit: usize,
+    ) -> Result<Vec<Attempt>, PortError>;
+}

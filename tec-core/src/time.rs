@@ -1,0 +1,102 @@
+//! Points in time as seconds since the Unix epoch; the clock itself is a [`port`](crate::port::Clock).
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::Deserialize;
+use serde::Deserializer;
+use serde::Serialize;
+use serde::Serializer;
+use serde::de::Error as _;
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
+
+/// Seconds since 1970-01-01T00:00:00Z; written as RFC 3339 in JSON and for people.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Timestamp(i64);
+
+impl Timestamp {
+    /// From seconds since the Unix epoch; values outside the years 0 to 9999 are clamped, since
+    /// RFC 3339 cannot write them.
+    pub fn from_unix_seconds(seconds: i64) -> Self {
+        // 0000-01-01T00:00:00Z and 9999-12-31T23:59:59Z
+        Self(seconds.clamp(-62_167_219_200, 253_402_300_799))
+    }
+
+    /// Seconds since the Unix epoch.
+    pub fn unix_seconds(self) -> i64 {
+        self.0
+    }
+
+    /// This point moved by `seconds`, which may be negative.
+    #[must_use]
+    pub fn plus_seconds(self, seconds: i64) -> Self {
+        Self::from_unix_seconds(self.0.saturating_add(seconds))
+    }
+}
+
+impl fmt::Display for Timestamp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = OffsetDateTime::from_unix_timestamp(self.0)
+            .ok()
+            .and_then(|t| t.format(&Rfc3339).ok())
+            .ok_or(fmt::Error)?;
+        f.write_str(&text)
+    }
+}
+
+/// The text is not an RFC 3339 date and time.
+#[derive(Debug, thiserror::Error)]
+#[error("{text:?} is not an RFC 3339 date and time such as 2026-11-21T09:00:00Z")]
+#[non_exhaustive]
+pub struct ParseTimestampError {
+    /// What was given.
+    pub text: String,
+}
+
+impl FromStr for Timestamp {
+    type Err = ParseTimestampError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        OffsetDateTime::parse(text, &Rfc3339)
+            .map(|t| Self::from_unix_seconds(t.unix_timestamp()))
+            .map_err(|_| ParseTimestampError {
+                text: text.chars().take(64).collect(),
+            })
+    }
+}
+
+impl Serialize for Timestamp {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Timestamp {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?
+            .parse()
+            .map_err(D::Error::custom)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_form_round_trips() {
+        let t = Timestamp::from_unix_seconds(1_795_000_000);
+        assert_eq!(t.to_string(), "2026-11-18T11:06:40Z");
+        assert_eq!(t.to_string().parse::<Timestamp>().unwrap(), t);
+        assert!("yesterday".parse::<Timestamp>().is_err());
+    }
+
+    #[test]
+    fn far_values_are_clamped_and_printable() {
+        for s in [i64::MIN, i64::MAX] {
+            let t = Timestamp::from_unix_seconds(s);
+            assert_eq!(t.to_string().parse::<Timestamp>().unwrap(), t);
+        }
+    }
+}
