@@ -2,6 +2,7 @@
 
 mod matcher;
 mod public;
+mod tpm;
 
 use serde::Deserialize;
 use serde::Serialize;
@@ -20,6 +21,10 @@ pub use self::public::KeyKind;
 pub use self::public::ParseFingerprintError;
 pub use self::public::ParsePublicKeyError;
 pub use self::public::PublicKey;
+pub use self::tpm::Credential;
+pub use self::tpm::EkOffer;
+pub use self::tpm::TpmObjectError;
+pub use self::tpm::TpmObjects;
 
 use crate::id::MachineId;
 use crate::time::Timestamp;

@@ -1,1 +1,30 @@
-//! The use cases over the ports.
+//! The use cases over the ports. Each is idempotent, may be killed at any `.await` and run again,
+//! and brings no runtime.
+
+mod approve;
+mod provision;
+mod publish;
+mod register;
+mod release;
+
+pub use self::approve::AkOutcome;
+pub use self::approve::AkPorts;
+pub use self::approve::AkSubmission;
+pub use self::approve::ApproveError;
+pub use self::approve::approve;
+pub use self::approve::revoke_ak;
+pub use self::provision::ProvisionPorts;
+pub use self::provision::provision;
+pub use self::publish::PublishError;
+pub use self::publish::publish_image;
+pub use self::publish::revoke_image;
+pub use self::register::RegisterError;
+pub use self::register::RegisterPorts;
+pub use self::register::Registration;
+pub use self::register::register;
+pub use self::register::register_by_admin;
+pub use self::register::remove_machine;
+pub use self::register::revoke_machine;
+pub use self::release::ReleaseError;
+pub use self::release::ReleasePorts;
+pub use self::release::release;

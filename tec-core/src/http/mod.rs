@@ -1,1 +1,27 @@
-//! Registration endpoints.
+//! The registration endpoints as tower services: any HTTP server that speaks `http` types can
+//! serve them.
+//!
+//! ```text
+//! GET /ignition-clevis-pin-trustee ─► RegisterService ─► flow::register
+//! PUT /register-ak ─────────────────► AkService ───────► flow::approve, flow::provision
+//! PUT /register-ak/proof ───────────► AkService            (answer to a challenge of the TPM)
+//! ```
+//! Paths, methods, statuses and JSON are those of the existing operator; what is new is added.
+//! Rate limits and TLS belong to the server around it.
+
+mod ak;
+mod challenge;
+mod register;
+mod reply;
+
+pub use self::ak::AkService;
+pub use self::ak::AkServiceConfig;
+pub use self::ak::parse_ak_request;
+pub use self::register::RegisterService;
+pub use self::register::RegisterServiceConfig;
+pub use self::reply::ReplyBody;
+pub use self::reply::ReplyStyle;
+pub use self::reply::refusal;
+
+/// Most bytes of a request's body.
+pub const MAX_BODY: usize = 64 * 1024;

@@ -1,0 +1,87 @@
+//! What a registration service asks of somebody who understands TPM structures.
+
+use std::fmt;
+
+use rand_core::CryptoRng;
+
+use super::Fingerprint;
+use super::PublicKey;
+use crate::secret::SecretArray;
+
+/// The endorsement key that a node offers as witness.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct EkOffer {
+    /// The key.
+    pub public: PublicKey,
+    /// Its certificate in DER, if the TPM has one.
+    pub certificate: Option<Vec<u8>>,
+}
+
+impl EkOffer {
+    /// An offer.
+    pub fn new(public: PublicKey, certificate: Option<Vec<u8>>) -> Self {
+        Self {
+            public,
+            certificate,
+        }
+    }
+}
+
+/// A challenge that only the TPM with the endorsement key and this very attestation key can answer
+/// (TPM 2.0 Library Part 1, "Credential Protection").
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Credential {
+    /// TPM2B_ID_OBJECT.
+    pub id_object: Vec<u8>,
+    /// TPM2B_ENCRYPTED_SECRET.
+    pub encrypted_secret: Vec<u8>,
+}
+
+impl Credential {
+    /// Both parts of a challenge.
+    pub fn new(id_object: Vec<u8>, encrypted_secret: Vec<u8>) -> Self {
+        Self {
+            id_object,
+            encrypted_secret,
+        }
+    }
+}
+
+/// A TPM structure was refused.
+#[derive(Debug, thiserror::Error)]
+#[error("the TPM structure is not acceptable: {reason}")]
+#[non_exhaustive]
+pub struct TpmObjectError {
+    /// What is wrong with it, for the log.
+    pub reason: String,
+}
+
+impl TpmObjectError {
+    /// A refusal.
+    pub fn new(reason: impl Into<String>) -> Self {
+        Self {
+            reason: reason.into(),
+        }
+    }
+}
+
+/// Reads TPM structures for a registration service; pure.
+///
+/// *Implemented by* `tec_tpm`, in a few lines of the program that composes both.
+pub trait TpmObjects: fmt::Debug + Send + Sync {
+    /// Reads a TPM2B_PUBLIC and checks that it is a restricted signing key that never leaves its
+    /// TPM.
+    fn attestation_key(&self, tpm2b_public: &[u8]) -> Result<PublicKey, TpmObjectError>;
+
+    /// Makes a challenge for the attestation key of `tpm2b_public` under the offered endorsement
+    /// key. Returns it with the endorsement key's fingerprint.
+    fn challenge(
+        &self,
+        ek: &EkOffer,
+        tpm2b_public: &[u8],
+        secret: &SecretArray<32>,
+        rng: &mut dyn CryptoRng,
+    ) -> Result<(Credential, Fingerprint), TpmObjectError>;
+}

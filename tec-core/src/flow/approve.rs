@@ -1,0 +1,209 @@
+//! Approval: an attestation key is bound to its machine, once.
+
+use crate::ak::AkCandidate;
+use crate::ak::AkDecision;
+use crate::ak::AkMatcher;
+use crate::ak::AkReason;
+use crate::ak::AkRecord;
+use crate::ak::ApprovedAk;
+use crate::ak::Fingerprint;
+use crate::id::MachineId;
+use crate::port::AkRegistry;
+use crate::port::AuditAction;
+use crate::port::AuditEvent;
+use crate::port::AuditSink;
+use crate::port::BindOutcome;
+use crate::port::Clock;
+use crate::port::CreateOutcome;
+use crate::port::MachineRegistry;
+use crate::port::PortError;
+
+/// What approval needs.
+#[derive(Clone, Copy, Debug)]
+#[expect(
+    clippy::exhaustive_structs,
+    reason = "a bundle of references, built field by field"
+)]
+pub struct AkPorts<'a> {
+    /// The machines.
+    pub machines: &'a dyn MachineRegistry,
+    /// The keys.
+    pub aks: &'a dyn AkRegistry,
+    /// Decides.
+    pub matcher: &'a dyn AkMatcher,
+    /// Where it is noted.
+    pub audit: &'a dyn AuditSink,
+    /// Time.
+    pub clock: &'a dyn Clock,
+}
+
+/// A key that asks to be bound to a machine.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct AkSubmission {
+    /// The machine.
+    pub machine: MachineId,
+    /// The key, and what vouches for it.
+    pub candidate: AkCandidate,
+}
+
+impl AkSubmission {
+    /// A submission.
+    pub fn new(machine: MachineId, candidate: AkCandidate) -> Self {
+        Self { machine, candidate }
+    }
+}
+
+/// How a submission ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(clippy::exhaustive_enums, reason = "callers must handle every outcome")]
+pub enum AkOutcome {
+    /// The key is bound now.
+    Bound(AkReason),
+    /// The key was bound to this machine before.
+    AlreadyBound,
+    /// The key is kept and waits.
+    Waiting(AkReason),
+    /// The key was refused.
+    Rejected(AkReason),
+}
+
+/// Approval failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ApproveError {
+    /// The registries cannot be read.
+    #[error("look up machine {machine} and its keys")]
+    Lookup {
+        /// Which machine.
+        machine: MachineId,
+        /// Why.
+        #[source]
+        source: PortError,
+    },
+    /// The key cannot be stored.
+    #[error("store the key {key}")]
+    Store {
+        /// Which key.
+        key: Fingerprint,
+        /// Why.
+        #[source]
+        source: PortError,
+    },
+}
+
+impl ApproveError {
+    /// The port that failed.
+    pub fn port_error(&self) -> &PortError {
+        match self {
+            Self::Lookup { source, .. } | Self::Store { source, .. } => source,
+        }
+    }
+}
+
+/// Decides on a key and carries the decision out.
+///
+/// # Security
+/// The decision is made on what was read; the compare-and-swap of the registry makes it hold
+/// against everybody who decides at the same time.
+pub async fn approve(
+    ports: AkPorts<'_>,
+    submission: AkSubmission,
+) -> Result<AkOutcome, ApproveError> {
+    let AkSubmission { machine, candidate } = submission;
+    let lookup = |source| ApproveError::Lookup { machine, source };
+    let key = candidate.public.fingerprint();
+    let known_machine = ports.machines.find(&machine).await.map_err(lookup)?;
+    let of_machine = ports.aks.bound_to(&machine).await.map_err(lookup)?;
+    let same_key = ports.aks.find(&key).await.map_err(lookup)?;
+    let decision = ports.matcher.decide(
+        &candidate,
+        known_machine.as_ref(),
+        of_machine.as_ref(),
+        same_key.as_ref(),
+    );
+    let record = AkRecord::pending(
+        candidate.public,
+        machine,
+        candidate.proven_ek,
+        ports.clock.now(),
+    );
+    carry_out(ports, decision, record)
+        .await
+        .map_err(|source| ApproveError::Store { key, source })
+}
+
+async fn carry_out(
+    ports: AkPorts<'_>,
+    decision: AkDecision,
+    record: AkRecord,
+) -> Result<AkOutcome, PortError> {
+    match decision {
+        AkDecision::Approve(AkReason::SameKeyAgain) => Ok(AkOutcome::AlreadyBound),
+        AkDecision::Approve(reason) => bind(ports, decision, reason, record).await,
+        AkDecision::Wait(reason) => {
+            if ports.aks.submit(&record).await? == CreateOutcome::Created {
+                note(ports, AuditAction::AkSubmitted, &record).await?;
+            }
+            Ok(AkOutcome::Waiting(reason))
+        }
+        AkDecision::Reject(reason) => reject(ports, reason, &record).await,
+    }
+}
+
+async fn bind(
+    ports: AkPorts<'_>,
+    decision: AkDecision,
+    reason: AkReason,
+    record: AkRecord,
+) -> Result<AkOutcome, PortError> {
+    let Some(approved) = ApprovedAk::from_decision(decision, record.clone()) else {
+        return Ok(AkOutcome::Rejected(reason));
+    };
+    match ports.aks.bind(&approved).await? {
+        BindOutcome::Bound => {
+            note(ports, AuditAction::AkBound, &record).await?;
+            Ok(AkOutcome::Bound(reason))
+        }
+        BindOutcome::AlreadyBound => Ok(AkOutcome::AlreadyBound),
+        BindOutcome::MachineTaken => reject(ports, AkReason::MachineHasOtherKey, &record).await,
+        BindOutcome::KeyTaken => reject(ports, AkReason::KeyHasOtherMachine, &record).await,
+        BindOutcome::NoMachine => reject(ports, AkReason::MachineNotWaiting, &record).await,
+    }
+}
+
+async fn reject(
+    ports: AkPorts<'_>,
+    reason: AkReason,
+    record: &AkRecord,
+) -> Result<AkOutcome, PortError> {
+    // A key for a machine that is not there concerns nobody, and strangers could fill the log.
+    if reason != AkReason::MachineNotWaiting {
+        note(ports, AuditAction::AkRejected, record).await?;
+    }
+    Ok(AkOutcome::Rejected(reason))
+}
+
+async fn note(ports: AkPorts<'_>, action: AuditAction, record: &AkRecord) -> Result<(), PortError> {
+    let subject = record.fingerprint().to_string();
+    let event = AuditEvent::new(ports.clock.now(), action, Some(record.machine), subject);
+    ports.audit.append(&event).await
+}
+
+/// Revokes a key; its machine may then bind another one.
+pub async fn revoke_ak(
+    aks: &dyn AkRegistry,
+    audit: &dyn AuditSink,
+    clock: &dyn Clock,
+    key: Fingerprint,
+) -> Result<(), PortError> {
+    let machine = aks.find(&key).await?.map(|record| record.machine);
+    aks.revoke(&key).await?;
+    let event = AuditEvent::new(
+        clock.now(),
+        AuditAction::AkRevoked,
+        machine,
+        key.to_string(),
+    );
+    audit.append(&event).await
+}

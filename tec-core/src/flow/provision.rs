@@ -1,0 +1,63 @@
+//! Provisioning: a machine gets the key of its disk, exactly once.
+
+use crate::id::MachineId;
+use crate::id::ResourcePath;
+use crate::luks::LuksKeyGenerator;
+use crate::port::AuditAction;
+use crate::port::AuditEvent;
+use crate::port::AuditSink;
+use crate::port::Clock;
+use crate::port::Entropy;
+use crate::port::EntropyRng;
+use crate::port::PortError;
+use crate::port::PutOutcome;
+use crate::port::SecretStore;
+
+/// What provisioning needs.
+#[derive(Clone, Copy, Debug)]
+#[expect(
+    clippy::exhaustive_structs,
+    reason = "a bundle of references, built field by field"
+)]
+pub struct ProvisionPorts<'a> {
+    /// Where keys are kept.
+    pub secrets: &'a dyn SecretStore,
+    /// Makes a key.
+    pub generator: &'a dyn LuksKeyGenerator,
+    /// Where it is noted.
+    pub audit: &'a dyn AuditSink,
+    /// Time.
+    pub clock: &'a dyn Clock,
+    /// Randomness of the key.
+    pub entropy: &'a dyn Entropy,
+}
+
+/// Makes sure that a machine has a disk key. The key is durable when this returns.
+///
+/// # Security
+/// A key that exists is never generated again and never overwritten: of several callers at once
+/// one key survives, the store decides which.
+pub async fn provision(
+    ports: ProvisionPorts<'_>,
+    machine: MachineId,
+) -> Result<PutOutcome, PortError> {
+    let path = ResourcePath::luks_root(&machine);
+    if ports.secrets.exists(&path).await? {
+        return Ok(PutOutcome::Existed);
+    }
+    let key = ports
+        .generator
+        .generate(&mut EntropyRng::new(ports.entropy))
+        .into_bytes();
+    let outcome = ports.secrets.put_new(&path, &key).await?;
+    if outcome == PutOutcome::Stored {
+        let event = AuditEvent::new(
+            ports.clock.now(),
+            AuditAction::KeyGenerated,
+            Some(machine),
+            path.as_str(),
+        );
+        ports.audit.append(&event).await?;
+    }
+    Ok(outcome)
+}

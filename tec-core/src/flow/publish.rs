@@ -1,0 +1,92 @@
+//! Approval of images, and taking it back.
+
+use crate::id::ImageName;
+use crate::image::ApprovedImage;
+use crate::pcr::PcrIndex;
+use crate::port::AuditAction;
+use crate::port::AuditEvent;
+use crate::port::AuditSink;
+use crate::port::Clock;
+use crate::port::ImageRegistry;
+use crate::port::PortError;
+
+/// An image cannot be approved.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PublishError {
+    /// It says nothing about any register.
+    #[error("the image {image} has no PCR values")]
+    Empty {
+        /// Which image.
+        image: ImageName,
+    },
+    /// Events and value of a register disagree.
+    #[error("the events of PCR {pcr} of the image {image} do not fold to its value")]
+    Inconsistent {
+        /// Which image.
+        image: ImageName,
+        /// Which register.
+        pcr: PcrIndex,
+    },
+    /// The registry refused.
+    #[error("store the image {image}")]
+    Store {
+        /// Which image.
+        image: ImageName,
+        /// Why.
+        #[source]
+        source: PortError,
+    },
+}
+
+/// Approves an image from now on. Earlier approvals stay: during an update old and new both count.
+///
+/// # Errors
+/// A value that does not follow from its events is refused: it could not be explained.
+pub async fn publish_image(
+    images: &dyn ImageRegistry,
+    audit: &dyn AuditSink,
+    image: &ApprovedImage,
+) -> Result<(), PublishError> {
+    let name = || image.name.clone();
+    if image.expected.pcrs.is_empty() {
+        return Err(PublishError::Empty { image: name() });
+    }
+    if let Some(pcr) = image.expected.pcrs.iter().find(|pcr| !pcr.is_consistent()) {
+        return Err(PublishError::Inconsistent {
+            image: name(),
+            pcr: pcr.id,
+        });
+    }
+    let stored = |source| PublishError::Store {
+        image: name(),
+        source,
+    };
+    let event = AuditEvent::new(
+        image.approved_at,
+        AuditAction::ImageApproved,
+        None,
+        image.name.as_str(),
+    );
+    audit.append(&event).await.map_err(stored)?;
+    images.put(image).await.map_err(stored)
+}
+
+/// Takes the approval of an image back: boots of it obtain no key from now on.
+pub async fn revoke_image(
+    images: &dyn ImageRegistry,
+    audit: &dyn AuditSink,
+    clock: &dyn Clock,
+    name: &ImageName,
+) -> Result<(), PortError> {
+    let now = clock.now();
+    images.revoke(name, now).await?;
+    audit
+        .append(&AuditEvent::new(
+            now,
+            AuditAction::ImageRevoked,
+            None,
+            name.as_str(),
+        ))
+        .await
+}

@@ -1,0 +1,151 @@
+//! Registration: a machine gets an id and an Ignition config.
+
+use crate::id::MachineId;
+use crate::id::ResourcePath;
+use crate::ignition::PinGenerator;
+use crate::ignition::RenderError;
+use crate::machine::Machine;
+use crate::machine::RegisteredBy;
+use crate::port::AuditAction;
+use crate::port::AuditEvent;
+use crate::port::AuditSink;
+use crate::port::Clock;
+use crate::port::CreateOutcome;
+use crate::port::Entropy;
+use crate::port::EntropyRng;
+use crate::port::MachineRegistry;
+use crate::port::PortError;
+use crate::port::SecretStore;
+use crate::port::UnclaimedLimit;
+
+/// What registration needs.
+#[derive(Clone, Copy, Debug)]
+#[expect(
+    clippy::exhaustive_structs,
+    reason = "a bundle of references, built field by field"
+)]
+pub struct RegisterPorts<'a> {
+    /// Where machines are kept.
+    pub machines: &'a dyn MachineRegistry,
+    /// Where it is noted.
+    pub audit: &'a dyn AuditSink,
+    /// Renders the config.
+    pub pins: &'a dyn PinGenerator,
+    /// Time.
+    pub clock: &'a dyn Clock,
+    /// Randomness of the id.
+    pub entropy: &'a dyn Entropy,
+}
+
+/// A registered machine.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Registration {
+    /// Its id.
+    pub machine: MachineId,
+    /// Its Ignition config, JSON.
+    pub ignition: Vec<u8>,
+}
+
+/// Registration failed; nothing was kept.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RegisterError {
+    /// The config cannot be written.
+    #[error("render the config")]
+    Render(#[source] RenderError),
+    /// The registry or the audit log refused.
+    #[error("store the machine")]
+    Store(#[source] PortError),
+}
+
+/// Registers the machine whose first boot asks for a config.
+///
+/// The machine is created last, when its config is already rendered, so that a failure leaves no
+/// stray behind. A node that loses the answer asks again and gets another id; the first one
+/// expires unclaimed.
+///
+/// # Errors
+/// `Store` with kind `Denied` when `limit` is reached.
+pub async fn register(
+    ports: RegisterPorts<'_>,
+    limit: UnclaimedLimit,
+) -> Result<Registration, RegisterError> {
+    let machine = MachineId::random(&mut EntropyRng::new(ports.entropy));
+    create(ports, machine, RegisteredBy::FirstBoot, limit).await
+}
+
+/// Registers a machine by hand; doing it again gives the same config.
+pub async fn register_by_admin(
+    ports: RegisterPorts<'_>,
+    machine: Option<MachineId>,
+) -> Result<Registration, RegisterError> {
+    let machine = machine.unwrap_or_else(|| MachineId::random(&mut EntropyRng::new(ports.entropy)));
+    create(
+        ports,
+        machine,
+        RegisteredBy::Admin,
+        UnclaimedLimit::Unlimited,
+    )
+    .await
+}
+
+async fn create(
+    ports: RegisterPorts<'_>,
+    id: MachineId,
+    by: RegisteredBy,
+    limit: UnclaimedLimit,
+) -> Result<Registration, RegisterError> {
+    let ignition = ports
+        .pins
+        .render_ignition(&id)
+        .map_err(RegisterError::Render)?;
+    let now = ports.clock.now();
+    let machine = Machine::unclaimed(id, by, now);
+    let made = ports
+        .machines
+        .create(&machine, limit)
+        .await
+        .map_err(RegisterError::Store)?;
+    // First boots are not audited one by one: strangers could fill the log. The binding of the
+    // attestation key is.
+    if by == RegisteredBy::Admin && made == CreateOutcome::Created {
+        let event = AuditEvent::new(now, AuditAction::MachineRegistered, Some(id), "by an admin");
+        ports
+            .audit
+            .append(&event)
+            .await
+            .map_err(RegisterError::Store)?;
+    }
+    Ok(Registration {
+        machine: id,
+        ignition,
+    })
+}
+
+/// Revokes a machine: it attests no more, its key stays for an admin.
+pub async fn revoke_machine(
+    machines: &dyn MachineRegistry,
+    audit: &dyn AuditSink,
+    clock: &dyn Clock,
+    id: MachineId,
+) -> Result<(), PortError> {
+    machines.revoke(&id).await?;
+    let event = AuditEvent::new(clock.now(), AuditAction::MachineRevoked, Some(id), "");
+    audit.append(&event).await
+}
+
+/// Removes a machine, its attestation keys and its disk key, in this order: what could release the
+/// key goes before the key itself.
+pub async fn remove_machine(
+    machines: &dyn MachineRegistry,
+    secrets: &dyn SecretStore,
+    audit: &dyn AuditSink,
+    clock: &dyn Clock,
+    id: MachineId,
+) -> Result<(), PortError> {
+    let event = AuditEvent::new(clock.now(), AuditAction::MachineRemoved, Some(id), "");
+    audit.append(&event).await?;
+    machines.remove(&id).await?;
+    secrets.remove(&ResourcePath::luks_root(&id)).await
+}

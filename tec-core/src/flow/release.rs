@@ -1,0 +1,156 @@
+//! Release: an attested machine gets the key of its own disk.
+
+use crate::ak::AkState;
+use crate::attest::Attempt;
+use crate::attest::Attested;
+use crate::code::Code;
+use crate::explain::Gate;
+use crate::id::ResourcePath;
+use crate::machine::MachineState;
+use crate::port::AkRegistry;
+use crate::port::AuditAction;
+use crate::port::AuditEvent;
+use crate::port::AuditSink;
+use crate::port::Clock;
+use crate::port::ImageRegistry;
+use crate::port::MachineRegistry;
+use crate::port::PortError;
+use crate::port::SecretStore;
+use crate::secret::SecretBytes;
+
+/// What a release needs.
+#[derive(Clone, Copy, Debug)]
+#[expect(
+    clippy::exhaustive_structs,
+    reason = "a bundle of references, built field by field"
+)]
+pub struct ReleasePorts<'a> {
+    /// The machines.
+    pub machines: &'a dyn MachineRegistry,
+    /// The keys that attest.
+    pub aks: &'a dyn AkRegistry,
+    /// The approved images.
+    pub images: &'a dyn ImageRegistry,
+    /// The disk keys.
+    pub secrets: &'a dyn SecretStore,
+    /// Where it is noted.
+    pub audit: &'a dyn AuditSink,
+    /// Time.
+    pub clock: &'a dyn Clock,
+}
+
+/// No key was released.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ReleaseError {
+    /// A gate is closed; the attempt's ladder says which and why.
+    #[error("refused with {code}")]
+    Refused {
+        /// Code for the node.
+        code: Code,
+    },
+    /// A registry or the store failed; nothing was decided.
+    #[error("look up what the release needs")]
+    Port(#[source] PortError),
+}
+
+/// Releases the key at `path` to the machine that attested, and notes it on `attempt`.
+///
+/// # Errors
+/// `Refused` when the path is not the machine's own, or when machine, key or image were taken back
+/// since the attestation: revocation counts at once.
+///
+/// # Security
+/// The audit line is durable before the key leaves; if it cannot be written there is no key.
+pub async fn release(
+    ports: ReleasePorts<'_>,
+    attested: &Attested,
+    path: &ResourcePath,
+    attempt: &mut Attempt,
+) -> Result<SecretBytes, ReleaseError> {
+    if let Some((gate, why)) = closed_gate(ports, attested, path)
+        .await
+        .map_err(ReleaseError::Port)?
+    {
+        return refuse(ports, attempt, gate, why).await;
+    }
+    attempt.ladder.pass(Gate::ReleasePolicy, "its own path");
+    let Some(secret) = ports.secrets.find(path).await.map_err(ReleaseError::Port)? else {
+        return refuse(ports, attempt, Gate::Key, format!("nothing at {path}")).await;
+    };
+    let event = AuditEvent::new(
+        ports.clock.now(),
+        AuditAction::KeyReleased,
+        Some(attested.machine()),
+        format!(
+            "{path} image {} attempt {}",
+            attested.image(),
+            attested.attempt()
+        ),
+    );
+    ports
+        .audit
+        .append(&event)
+        .await
+        .map_err(ReleaseError::Port)?;
+    attempt.ladder.pass(Gate::Key, "released");
+    Ok(secret)
+}
+
+async fn closed_gate(
+    ports: ReleasePorts<'_>,
+    attested: &Attested,
+    path: &ResourcePath,
+) -> Result<Option<(Gate, String)>, PortError> {
+    let own = attested.machine();
+    if path.machine() != Some(own) {
+        return Ok(Some((
+            Gate::ReleasePolicy,
+            format!("machine {own} asked for {path}, which is not its own"),
+        )));
+    }
+    let machine = ports.machines.find(&own).await?;
+    if machine.is_none_or(|machine| machine.state != MachineState::Active) {
+        return Ok(Some((
+            Gate::MachineKnown,
+            format!("machine {own} was taken back"),
+        )));
+    }
+    let ak = ports.aks.find(&attested.ak()).await?;
+    if ak.is_none_or(|ak| ak.state != AkState::Bound || ak.machine != own) {
+        return Ok(Some((
+            Gate::AkBound,
+            format!("key {} was taken back", attested.ak()),
+        )));
+    }
+    let image = ports.images.find(attested.image()).await?;
+    if image.is_none_or(|image| !image.is_live(ports.clock.now())) {
+        return Ok(Some((
+            Gate::Pcrs,
+            format!("the approval of {} ended", attested.image()),
+        )));
+    }
+    Ok(None)
+}
+
+async fn refuse(
+    ports: ReleasePorts<'_>,
+    attempt: &mut Attempt,
+    gate: Gate,
+    why: String,
+) -> Result<SecretBytes, ReleaseError> {
+    attempt.ladder.fail(gate, why);
+    let code = gate.code();
+    let event = AuditEvent::new(
+        ports.clock.now(),
+        AuditAction::KeyRefused,
+        attempt.machine,
+        format!("{code} attempt {}", attempt.id),
+    );
+    ports
+        .audit
+        .append(&event)
+        .await
+        .map_err(ReleaseError::Port)?;
+    Err(ReleaseError::Refused { code })
+}

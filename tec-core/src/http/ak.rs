@@ -1,0 +1,328 @@
+//! The attestation-key registration server.
+
+use std::convert::Infallible;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::Context;
+use std::task::Poll;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use http::Method;
+use http::Request;
+use http::Response;
+use http::StatusCode;
+use http_body::Body;
+use serde::Deserialize;
+
+use super::challenge::Challenges;
+use super::challenge::Waiting;
+use super::reply::ReplyBody;
+use super::reply::ReplyStyle;
+use super::reply::code_of;
+use super::reply::is_json;
+use super::reply::json;
+use super::reply::read_body;
+use super::reply::refusal;
+use crate::ak::AkCandidate;
+use crate::ak::AkMatcher;
+use crate::ak::AkReason;
+use crate::ak::EkOffer;
+use crate::ak::PublicKey;
+use crate::ak::TpmObjects;
+use crate::code::Code;
+use crate::flow::AkOutcome;
+use crate::flow::AkPorts;
+use crate::flow::AkSubmission;
+use crate::flow::ProvisionPorts;
+use crate::flow::approve;
+use crate::flow::provision;
+use crate::id::MachineId;
+use crate::luks::LuksKeyGenerator;
+use crate::port::AkRegistry;
+use crate::port::AuditSink;
+use crate::port::Clock;
+use crate::port::Entropy;
+use crate::port::EntropyRng;
+use crate::port::MachineRegistry;
+use crate::port::SecretStore;
+use crate::secret::SecretArray;
+
+/// What the service is made of.
+#[derive(Debug)]
+#[expect(
+    clippy::exhaustive_structs,
+    reason = "built field by field by programs"
+)]
+pub struct AkServiceConfig {
+    /// The machines.
+    pub machines: Arc<dyn MachineRegistry>,
+    /// The keys.
+    pub aks: Arc<dyn AkRegistry>,
+    /// Decides.
+    pub matcher: Arc<dyn AkMatcher>,
+    /// Where it is noted.
+    pub audit: Arc<dyn AuditSink>,
+    /// Time.
+    pub clock: Arc<dyn Clock>,
+    /// Randomness.
+    pub entropy: Arc<dyn Entropy>,
+    /// Reads TPM structures.
+    pub tpm: Arc<dyn TpmObjects>,
+    /// Gives a machine its disk key as soon as its attestation key is bound; `None` where somebody
+    /// else does.
+    pub provision: Option<(Arc<dyn SecretStore>, Arc<dyn LuksKeyGenerator>)>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    config: AkServiceConfig,
+    challenges: Challenges,
+}
+
+/// `PUT /register-ak`, and `PUT /register-ak/proof` for the answer to a challenge.
+#[derive(Clone, Debug)]
+pub struct AkService(Arc<Inner>);
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct AkWire {
+    #[serde(alias = "attestation_key")]
+    public_key: String,
+    uuid: Option<String>,
+    tpm_public: Option<String>,
+    ek_public: Option<String>,
+    ek_certificate: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ProofWire {
+    challenge: String,
+    secret: String,
+}
+
+/// A registration as parsed.
+#[derive(Debug)]
+struct AkRequest {
+    machine: MachineId,
+    public: PublicKey,
+    tpm_public: Option<Vec<u8>>,
+    ek: Option<EkOffer>,
+}
+
+/// Parses a registration and drops the result: the entry point for fuzzing.
+#[doc(hidden)]
+pub fn parse_ak_request(body: &[u8]) -> Result<(), Code> {
+    AkRequest::parse(body).map(drop)
+}
+
+impl AkRequest {
+    fn parse(body: &[u8]) -> Result<Self, Code> {
+        let wire: AkWire = serde_json::from_slice(body).map_err(|_| Code::RegisterMalformed)?;
+        let base64 = |text: String| STANDARD.decode(text).map_err(|_| Code::RegisterMalformed);
+        let public = PublicKey::from_pem(&wire.public_key).map_err(|_| Code::RegisterKeyRefused)?;
+        // A key without a machine can never be matched; nothing is kept of it.
+        let uuid = wire.uuid.ok_or(Code::RegisterMachineUnknown)?;
+        let certificate = wire.ek_certificate.map(base64).transpose()?;
+        let ek = wire
+            .ek_public
+            .map(|pem| PublicKey::from_pem(&pem).map_err(|_| Code::RegisterKeyRefused))
+            .transpose()?
+            .map(|public| EkOffer::new(public, certificate));
+        Ok(Self {
+            machine: uuid.parse().map_err(|_| Code::RegisterMalformed)?,
+            public,
+            tpm_public: wire.tpm_public.map(base64).transpose()?,
+            ek,
+        })
+    }
+}
+
+impl AkService {
+    /// A service.
+    pub fn new(config: AkServiceConfig) -> Self {
+        Self(Arc::new(Inner {
+            config,
+            challenges: Challenges::default(),
+        }))
+    }
+
+    /// Answers one request.
+    pub async fn respond<B: Body>(&self, request: Request<B>) -> Response<ReplyBody>
+    where
+        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        match self.try_respond(request).await {
+            Ok(response) => response,
+            Err(code) => refusal(ReplyStyle::AttestationKey, code),
+        }
+    }
+
+    async fn try_respond<B: Body>(&self, request: Request<B>) -> Result<Response<ReplyBody>, Code>
+    where
+        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        let is_proof = match request.uri().path() {
+            "/register-ak" => false,
+            "/register-ak/proof" => true,
+            _ => return Err(Code::RegisterNotFound),
+        };
+        if request.method() != Method::PUT {
+            return Err(Code::RegisterMethod);
+        }
+        if !is_json(request.headers()) {
+            return Err(Code::RegisterContentType);
+        }
+        let body = read_body(request.into_body()).await?;
+        if is_proof {
+            self.prove(&body).await
+        } else {
+            self.submit(&body).await
+        }
+    }
+
+    async fn submit(&self, body: &[u8]) -> Result<Response<ReplyBody>, Code> {
+        let request = AkRequest::parse(body)?;
+        if let Some(area) = &request.tpm_public {
+            let named = self.0.config.tpm.attestation_key(area);
+            if named.map_err(|_| Code::RegisterKeyRefused)? != request.public {
+                return Err(Code::RegisterKeyRefused);
+            }
+        }
+        let candidate = AkCandidate::from_node(request.public.clone(), None);
+        match self
+            .decide(AkSubmission::new(request.machine, candidate))
+            .await?
+        {
+            AkOutcome::Waiting(AkReason::NeedsEkProof) => self.challenge(request),
+            outcome => reply(outcome),
+        }
+    }
+
+    /// Decides, and gives a bound machine its disk key. A key that is bound already is provisioned,
+    /// too: the last attempt may have died in between.
+    async fn decide(&self, submission: AkSubmission) -> Result<AkOutcome, Code> {
+        let config = &self.0.config;
+        let machine = submission.machine;
+        let ports = AkPorts {
+            machines: &*config.machines,
+            aks: &*config.aks,
+            matcher: &*config.matcher,
+            audit: &*config.audit,
+            clock: &*config.clock,
+        };
+        let outcome = approve(ports, submission)
+            .await
+            .map_err(|error| code_of(error.port_error(), Code::RegisterFull))?;
+        if matches!(outcome, AkOutcome::Bound(_) | AkOutcome::AlreadyBound) {
+            self.provision(machine).await?;
+        }
+        Ok(outcome)
+    }
+
+    async fn provision(&self, machine: MachineId) -> Result<(), Code> {
+        let config = &self.0.config;
+        let Some((secrets, generator)) = &config.provision else {
+            return Ok(());
+        };
+        let ports = ProvisionPorts {
+            secrets: &**secrets,
+            generator: &**generator,
+            audit: &*config.audit,
+            clock: &*config.clock,
+            entropy: &*config.entropy,
+        };
+        provision(ports, machine)
+            .await
+            .map(drop)
+            .map_err(|_| Code::RegisterUnavailable)
+    }
+
+    fn challenge(&self, request: AkRequest) -> Result<Response<ReplyBody>, Code> {
+        let config = &self.0.config;
+        let (Some(ek), Some(area)) = (&request.ek, &request.tpm_public) else {
+            return Err(Code::RegisterEkProof);
+        };
+        let mut rng = EntropyRng::new(&*config.entropy);
+        let secret = SecretArray::random(&mut rng);
+        let (credential, ek) = config
+            .tpm
+            .challenge(ek, area, &secret, &mut rng)
+            .map_err(|_| Code::RegisterEkProof)?;
+        let mut id = [0; 16];
+        config.entropy.fill(&mut id);
+        let waiting = Waiting {
+            machine: request.machine,
+            public: request.public,
+            ek,
+            secret,
+        };
+        if !self.0.challenges.keep(id, config.clock.now(), waiting) {
+            return Err(Code::RegisterRate);
+        }
+        let body = serde_json::json!({
+            "status": "challenge",
+            "challenge": hex::encode(id),
+            "id_object": STANDARD.encode(credential.id_object),
+            "encrypted_secret": STANDARD.encode(credential.encrypted_secret),
+        });
+        Ok(json(StatusCode::ACCEPTED, body.to_string()))
+    }
+
+    async fn prove(&self, body: &[u8]) -> Result<Response<ReplyBody>, Code> {
+        let wire: ProofWire = serde_json::from_slice(body).map_err(|_| Code::RegisterMalformed)?;
+        let mut id = [0; 16];
+        hex::decode_to_slice(&wire.challenge, &mut id).map_err(|_| Code::RegisterMalformed)?;
+        let mut answer = [0; 32];
+        let length = STANDARD
+            .decode_slice(&wire.secret, &mut answer)
+            .map_err(|_| Code::RegisterMalformed)?;
+        let now = self.0.config.clock.now();
+        let waiting = self
+            .0
+            .challenges
+            .take(id, now)
+            .ok_or(Code::RegisterEkProof)?;
+        if length != answer.len() || !SecretArray::new(answer).ct_eq(&waiting.secret) {
+            return Err(Code::RegisterEkProof);
+        }
+        let candidate = AkCandidate::from_node(waiting.public, Some(waiting.ek));
+        reply(
+            self.decide(AkSubmission::new(waiting.machine, candidate))
+                .await?,
+        )
+    }
+}
+
+fn reply(outcome: AkOutcome) -> Result<Response<ReplyBody>, Code> {
+    match outcome {
+        AkOutcome::Bound(_) => Ok(json(StatusCode::CREATED, r#"{"status":"success"}"#)),
+        AkOutcome::Waiting(_) => Ok(json(StatusCode::ACCEPTED, r#"{"status":"pending"}"#)),
+        AkOutcome::Rejected(AkReason::MachineNotWaiting) => Err(Code::RegisterMachineUnknown),
+        AkOutcome::Rejected(AkReason::MachineHasOtherKey) => Err(Code::RegisterMachineTaken),
+        AkOutcome::Rejected(AkReason::KeyRevoked) => Err(Code::RegisterKeyRefused),
+        AkOutcome::AlreadyBound | AkOutcome::Rejected(_) => Err(Code::RegisterAkKnown),
+    }
+}
+
+impl<B> tower_service::Service<Request<B>> for AkService
+where
+    B: Body + Send + 'static,
+    B::Data: Send,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
+    type Response = Response<ReplyBody>;
+    type Error = Infallible;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Infallible>> + Send>>;
+
+    fn poll_ready(&mut self, _cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<B>) -> Self::Future {
+        let service = self.clone();
+        Box::pin(async move { Ok(service.respond(request).await) })
+    }
+}

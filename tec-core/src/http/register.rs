@@ -1,0 +1,155 @@
+//! The registration server.
+
+use std::convert::Infallible;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::Context;
+use std::task::Poll;
+
+use http::HeaderMap;
+use http::Method;
+use http::Request;
+use http::Response;
+use http::StatusCode;
+use http::header::AUTHORIZATION;
+
+use super::reply::ReplyBody;
+use super::reply::ReplyStyle;
+use super::reply::code_of;
+use super::reply::json;
+use super::reply::refusal;
+use crate::code::Code;
+use crate::flow::RegisterError;
+use crate::flow::RegisterPorts;
+use crate::flow::register;
+use crate::ignition::PinGenerator;
+use crate::port::AuditSink;
+use crate::port::Clock;
+use crate::port::Entropy;
+use crate::port::MachineRegistry;
+use crate::port::UnclaimedLimit;
+use crate::secret::SecretBytes;
+
+/// The path and its aliases: what documents and clients of the existing operator use.
+const PATHS: [&str; 4] = [
+    "/ignition-clevis-pin-trustee",
+    "/ignition",
+    "/register",
+    "/ignitioni-clevis-pin-trustee",
+];
+
+/// What the service is made of.
+#[derive(Debug)]
+#[expect(
+    clippy::exhaustive_structs,
+    reason = "built field by field by programs"
+)]
+pub struct RegisterServiceConfig {
+    /// Where machines are kept.
+    pub machines: Arc<dyn MachineRegistry>,
+    /// Where it is noted.
+    pub audit: Arc<dyn AuditSink>,
+    /// Renders the configs.
+    pub pins: Arc<dyn PinGenerator>,
+    /// Time.
+    pub clock: Arc<dyn Clock>,
+    /// Randomness of ids.
+    pub entropy: Arc<dyn Entropy>,
+    /// Token that a node must show as `Authorization: Bearer`; `None` lets everybody register.
+    pub token: Option<SecretBytes>,
+    /// How many machines may wait unclaimed.
+    pub limit: UnclaimedLimit,
+    /// How long they may wait; older ones are removed when the limit is reached.
+    pub unclaimed_seconds: i64,
+}
+
+/// `GET /ignition-clevis-pin-trustee` and its aliases.
+#[derive(Clone, Debug)]
+pub struct RegisterService(Arc<RegisterServiceConfig>);
+
+impl RegisterService {
+    /// A service.
+    pub fn new(config: RegisterServiceConfig) -> Self {
+        Self(Arc::new(config))
+    }
+
+    /// Answers one request. The body is not read.
+    pub async fn respond<B>(&self, request: Request<B>) -> Response<ReplyBody> {
+        match self.try_respond(&request).await {
+            Ok(response) => response,
+            Err(code) => refusal(ReplyStyle::Registration, code),
+        }
+    }
+
+    async fn try_respond<B>(&self, request: &Request<B>) -> Result<Response<ReplyBody>, Code> {
+        if !PATHS.contains(&request.uri().path()) {
+            return Err(Code::RegisterNotFound);
+        }
+        if request.method() != Method::GET {
+            return Err(Code::RegisterMethod);
+        }
+        if !self.token_fits(request.headers()) {
+            return Err(Code::RegisterToken);
+        }
+        let config = &*self.0;
+        let ports = RegisterPorts {
+            machines: &*config.machines,
+            audit: &*config.audit,
+            pins: &*config.pins,
+            clock: &*config.clock,
+            entropy: &*config.entropy,
+        };
+        let registration = match register(ports, config.limit).await {
+            Err(RegisterError::Store(error))
+                if code_of(&error, Code::RegisterFull) == Code::RegisterFull =>
+            {
+                self.expire().await?;
+                register(ports, config.limit).await
+            }
+            other => other,
+        };
+        match registration {
+            Ok(registration) => Ok(json(StatusCode::OK, registration.ignition)),
+            Err(RegisterError::Store(error)) => Err(code_of(&error, Code::RegisterFull)),
+            Err(RegisterError::Render(_)) => Err(Code::RegisterUnavailable),
+        }
+    }
+
+    /// Makes room: removes machines that waited too long.
+    async fn expire(&self) -> Result<(), Code> {
+        let before = self.0.clock.now().plus_seconds(-self.0.unclaimed_seconds);
+        match self.0.machines.expire_unclaimed(before).await {
+            Ok(0) => Err(Code::RegisterFull),
+            Ok(_) => Ok(()),
+            Err(error) => Err(code_of(&error, Code::RegisterFull)),
+        }
+    }
+
+    fn token_fits(&self, headers: &HeaderMap) -> bool {
+        let Some(token) = &self.0.token else {
+            return true;
+        };
+        headers
+            .get(AUTHORIZATION)
+            .and_then(|value| value.as_bytes().strip_prefix(b"Bearer "))
+            .is_some_and(|given| SecretBytes::new(given.to_vec()).ct_eq(token))
+    }
+}
+
+impl<B: Send + 'static> tower_service::Service<Request<B>> for RegisterService {
+    type Response = Response<ReplyBody>;
+    type Error = Infallible;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Infallible>> + Send>>;
+
+    fn poll_ready(&mut self, _cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<B>) -> Self::Future {
+        let service = self.clone();
+        // The body is dropped here: it is not needed, and need not be Sync.
+        let request = request.map(drop);
+        Box::pin(async move { Ok(service.respond(request).await) })
+    }
+}
