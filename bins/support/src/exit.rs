@@ -1,0 +1,90 @@
+//! Exit codes and the one way to print an error.
+
+use std::error::Error;
+use std::io::IsTerminal as _;
+use std::io::Write as _;
+use std::process::ExitCode;
+
+use tec_core::code::Code;
+
+/// It worked.
+pub const OK: u8 = 0;
+/// It failed.
+pub const FAILED: u8 = 1;
+/// The command line is wrong.
+pub const USAGE: u8 = 2;
+/// It is not ready yet.
+pub const NOT_READY: u8 = 3;
+
+/// An error with the code that tells what to do.
+#[derive(Debug, thiserror::Error)]
+#[error("{context}")]
+#[non_exhaustive]
+pub struct CodedError {
+    /// The code.
+    pub code: Code,
+    /// What was tried, with the culprit.
+    pub context: String,
+    /// Why it failed.
+    #[source]
+    pub source: Option<Box<dyn Error + Send + Sync>>,
+}
+
+impl CodedError {
+    /// An error without a cause.
+    pub fn new(code: Code, context: impl Into<String>) -> Self {
+        Self {
+            code,
+            context: context.into(),
+            source: None,
+        }
+    }
+
+    /// An error with a cause.
+    pub fn caused(
+        code: Code,
+        context: impl Into<String>,
+        source: impl Into<Box<dyn Error + Send + Sync>>,
+    ) -> Self {
+        Self {
+            code,
+            context: context.into(),
+            source: Some(source.into()),
+        }
+    }
+}
+
+/// Ends a program: prints the error, if any, with its causes, code and fix, and gives the exit code.
+pub fn finish(result: Result<u8, anyhow::Error>) -> ExitCode {
+    match result {
+        Ok(code) => ExitCode::from(code),
+        Err(error) => {
+            print_error(&error);
+            ExitCode::from(FAILED)
+        }
+    }
+}
+
+fn print_error(error: &anyhow::Error) {
+    let mut stderr = std::io::stderr().lock();
+    let (on, off) = if stderr.is_terminal() {
+        ("\u{1b}[31m", "\u{1b}[0m")
+    } else {
+        ("", "")
+    };
+    let coded = error
+        .chain()
+        .find_map(|cause| cause.downcast_ref::<CodedError>());
+    let causes: Vec<_> = error.chain().map(ToString::to_string).collect();
+    let text = causes.join(": ");
+    // A closed stderr is no reason to fail once more.
+    let _ = match coded {
+        Some(CodedError { code, .. }) => writeln!(
+            stderr,
+            "{on}error{off} {code}: {text}\n  cause: {}\n  fix:   {}\n  more:  docs/errors/{code}.md",
+            code.cause(),
+            code.fix()
+        ),
+        None => writeln!(stderr, "{on}error{off}: {text}"),
+    };
+}

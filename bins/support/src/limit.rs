@@ -1,0 +1,96 @@
+//! Rate limits per address, for endpoints that strangers may call.
+
+use std::net::IpAddr;
+use std::net::Ipv6Addr;
+use std::net::SocketAddr;
+use std::num::NonZeroU32;
+use std::sync::Arc;
+
+use axum::extract::ConnectInfo;
+use axum::extract::Request;
+use axum::extract::State;
+use axum::middleware::Next;
+use axum::response::IntoResponse as _;
+use axum::response::Response;
+use governor::DefaultKeyedRateLimiter;
+use governor::Quota;
+use governor::RateLimiter;
+use tec_core::code::Code;
+use tec_core::http::ReplyStyle;
+use tec_core::http::refusal;
+
+/// Addresses that are kept before the idle ones are forgotten.
+const FORGET_ABOVE: usize = 10_000;
+
+/// Limits requests per client address and in all.
+#[derive(Debug)]
+pub struct Limiter {
+    each: DefaultKeyedRateLimiter<IpAddr>,
+    all: governor::DefaultDirectRateLimiter,
+    style: ReplyStyle,
+}
+
+impl Limiter {
+    /// At most `per_second` requests in all, a tenth of it (at least one) per address, with bursts
+    /// of ten seconds' worth: a rack that powers on at once is no attack.
+    pub fn new(per_second: NonZeroU32, style: ReplyStyle) -> Self {
+        let burst = |rate: NonZeroU32| rate.saturating_mul(TEN);
+        let each = NonZeroU32::new(per_second.get() / 10).unwrap_or(NonZeroU32::MIN);
+        Self {
+            each: RateLimiter::keyed(Quota::per_second(each).allow_burst(burst(per_second))),
+            all: RateLimiter::direct(Quota::per_second(per_second).allow_burst(burst(per_second))),
+            style,
+        }
+    }
+
+    fn allows(&self, address: IpAddr) -> bool {
+        if self.each.len() > FORGET_ABOVE {
+            self.each.retain_recent();
+        }
+        self.each.check_key(&network_of(address)).is_ok() && self.all.check().is_ok()
+    }
+}
+
+const TEN: NonZeroU32 = NonZeroU32::MIN.saturating_add(9);
+
+/// One customer usually owns a /64 of IPv6, so that is what counts as one address.
+fn network_of(address: IpAddr) -> IpAddr {
+    match address {
+        IpAddr::V6(v6) => IpAddr::V6(Ipv6Addr::from_bits(v6.to_bits() & !u128::from(u64::MAX))),
+        v4 @ IpAddr::V4(_) => v4,
+    }
+}
+
+/// The middleware.
+pub async fn limit(
+    State(limiter): State<Arc<Limiter>>,
+    ConnectInfo(peer): ConnectInfo<SocketAddr>,
+    request: Request,
+    next: Next,
+) -> Response {
+    if limiter.allows(peer.ip()) {
+        next.run(request).await
+    } else {
+        refusal(limiter.style, Code::RegisterRate).into_response()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_burst_is_allowed_and_a_flood_is_not() {
+        let limiter = Limiter::new(NonZeroU32::new(2).unwrap(), ReplyStyle::Registration);
+        let peer = IpAddr::from([192, 0, 2, 1]);
+        let allowed = (0..100).filter(|_| limiter.allows(peer)).count();
+        assert!((20..30).contains(&allowed), "{allowed}");
+    }
+
+    #[test]
+    fn one_ipv6_network_counts_as_one() {
+        let a: IpAddr = "2001:db8::1".parse().unwrap();
+        let b: IpAddr = "2001:db8::ffff:1".parse().unwrap();
+        assert_eq!(network_of(a), network_of(b));
+    }
+}

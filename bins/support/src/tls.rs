@@ -1,0 +1,340 @@
+//! TLS: certificates from files or from a CA of our own, reloaded while running.
+//!
+//! The built-in CA lives in the state directory (`ca.pem`, `ca.key`). Its leaf is renewed when a
+//! third of its life is left. Files that somebody else renews are read again when they change.
+
+use std::fmt;
+use std::fs;
+use std::path::Path;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::PoisonError;
+use std::sync::RwLock;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use rcgen::BasicConstraints;
+use rcgen::CertificateParams;
+use rcgen::DistinguishedName;
+use rcgen::DnType;
+use rcgen::ExtendedKeyUsagePurpose;
+use rcgen::IsCa;
+use rcgen::Issuer;
+use rcgen::KeyPair;
+use rcgen::KeyUsagePurpose;
+use rustls::ServerConfig;
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::PrivateKeyDer;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::server::ClientHello;
+use rustls::server::ResolvesServerCert;
+use rustls::sign::CertifiedKey;
+use tec_core::code::Code;
+use tec_core::port::Clock;
+use tec_core::time::Timestamp;
+use time::OffsetDateTime;
+
+use crate::exit::CodedError;
+use crate::files::write_private;
+use crate::serve::Shutdown;
+
+/// Life of a leaf certificate.
+const LEAF_DAYS: i64 = 90;
+/// A leaf with less life than this is renewed.
+const RENEW_DAYS: i64 = 30;
+/// Life of the built-in CA: disks pin it, so it must outlive them.
+const CA_DAYS: i64 = 3650;
+/// Certificates are valid from a bit earlier, for nodes whose clock is behind.
+const SKEW_SECONDS: i64 = 3600;
+/// How often files are looked at.
+const POLL: Duration = Duration::from_secs(5);
+const DAY: i64 = 86_400;
+
+/// Where certificates come from.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum Source {
+    /// Files that somebody else keeps fresh.
+    Files {
+        /// Certificate chain, PEM.
+        cert: PathBuf,
+        /// Private key, PEM.
+        key: PathBuf,
+    },
+    /// The built-in CA in this directory, for these names and addresses.
+    BuiltIn {
+        /// State directory.
+        directory: PathBuf,
+        /// DNS names and IP addresses of the leaf.
+        names: Vec<String>,
+    },
+}
+
+/// A certificate that can change while connections come in.
+pub struct LiveCertificate {
+    source: Source,
+    current: RwLock<Arc<CertifiedKey>>,
+}
+
+impl fmt::Debug for LiveCertificate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LiveCertificate")
+            .field("source", &self.source)
+            .finish_non_exhaustive()
+    }
+}
+
+impl ResolvesServerCert for LiveCertificate {
+    fn resolve(&self, _hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        Some(Arc::clone(
+            &self.current.read().unwrap_or_else(PoisonError::into_inner),
+        ))
+    }
+}
+
+impl LiveCertificate {
+    /// Reads the files, or makes CA and leaf where they are missing or old.
+    ///
+    /// # Errors
+    /// `TEC-T500` with the file that cannot be used.
+    pub fn load(source: Source, clock: &dyn Clock) -> anyhow::Result<Arc<Self>> {
+        let current = RwLock::new(Arc::new(read(&source, clock)?));
+        Ok(Arc::new(Self { source, current }))
+    }
+
+    /// A server configuration that always shows the current certificate. TLS 1.2 and 1.3, no
+    /// client certificates.
+    pub fn server_config(self: &Arc<Self>) -> Arc<ServerConfig> {
+        let resolver = Arc::clone(self) as Arc<dyn ResolvesServerCert>;
+        let mut config = ServerConfig::builder()
+            .with_no_client_auth()
+            .with_cert_resolver(resolver);
+        config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        Arc::new(config)
+    }
+
+    /// Keeps the certificate fresh until shutdown. What cannot be read leaves the old one in place
+    /// and is logged once per change.
+    pub async fn keep_fresh(self: Arc<Self>, clock: Arc<dyn Clock>, mut shutdown: Shutdown) {
+        let mut seen = self.stamp();
+        let mut checked = clock.now();
+        loop {
+            tokio::select! {
+                () = shutdown.triggered() => return,
+                () = tokio::time::sleep(POLL) => {},
+            }
+            let stamp = self.stamp();
+            let due = clock.now() >= checked.plus_seconds(DAY / 24);
+            if stamp == seen && !due {
+                continue;
+            }
+            checked = clock.now();
+            match read(&self.source, &*clock) {
+                Ok(fresh) => {
+                    *self.current.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(fresh);
+                    if stamp != seen {
+                        tracing::info!("certificate reloaded");
+                    }
+                }
+                Err(error) => {
+                    tracing::error!(error = %format!("{error:#}"), "certificate not reloaded");
+                }
+            }
+            seen = self.stamp();
+        }
+    }
+
+    /// What changes when a file is replaced.
+    fn stamp(&self) -> Vec<Option<(std::time::SystemTime, u64)>> {
+        let (cert, key) = paths(&self.source);
+        let of = |path: PathBuf| {
+            let metadata = fs::metadata(path).ok()?;
+            Some((metadata.modified().ok()?, metadata.len()))
+        };
+        vec![of(cert), of(key)]
+    }
+}
+
+fn paths(source: &Source) -> (PathBuf, PathBuf) {
+    match source {
+        Source::Files { cert, key } => (cert.clone(), key.clone()),
+        Source::BuiltIn { directory, .. } => (directory.join("tls.crt"), directory.join("tls.key")),
+    }
+}
+
+fn read(source: &Source, clock: &dyn Clock) -> anyhow::Result<CertifiedKey> {
+    if let Source::BuiltIn { directory, names } = source {
+        renew_leaf(directory, names, clock.now())?;
+    }
+    let (cert, key) = paths(source);
+    let unusable = |path: &Path, error: String| {
+        CodedError::new(
+            Code::TlsMaterial,
+            format!("use {}: {error}", path.display()),
+        )
+    };
+    let chain = CertificateDer::pem_file_iter(&cert)
+        .and_then(Iterator::collect::<Result<Vec<_>, _>>)
+        .map_err(|error| unusable(&cert, error.to_string()))?;
+    let private =
+        PrivateKeyDer::from_pem_file(&key).map_err(|error| unusable(&key, error.to_string()))?;
+    let provider = rustls::crypto::ring::default_provider();
+    let certified = CertifiedKey::from_der(chain, private, &provider)
+        .map_err(|error| unusable(&cert, error.to_string()))?;
+    Ok(certified)
+}
+
+/// PEM of the CA that nodes shall pin.
+///
+/// # Errors
+/// `TEC-T500` when the file cannot be read.
+pub fn ca_pem(path: &Path) -> anyhow::Result<String> {
+    fs::read_to_string(path).map_err(|error| {
+        CodedError::caused(Code::TlsMaterial, format!("read {}", path.display()), error).into()
+    })
+}
+
+/// Path of the built-in CA's certificate.
+pub fn built_in_ca(directory: &Path) -> PathBuf {
+    directory.join("ca.pem")
+}
+
+fn instant(at: Timestamp) -> anyhow::Result<OffsetDateTime> {
+    OffsetDateTime::from_unix_timestamp(at.unix_seconds()).context("the clock is out of range")
+}
+
+fn named(common_name: &str) -> DistinguishedName {
+    let mut name = DistinguishedName::new();
+    name.push(DnType::CommonName, common_name);
+    name
+}
+
+fn ca_params(now: Timestamp) -> anyhow::Result<CertificateParams> {
+    let mut params = CertificateParams::default();
+    params.distinguished_name = named("TEC built-in CA");
+    params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+    params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+    params.not_before = instant(now.plus_seconds(-SKEW_SECONDS))?;
+    params.not_after = instant(now.plus_seconds(CA_DAYS * DAY))?;
+    Ok(params)
+}
+
+/// Makes the CA once: the key is durable before the certificate appears, and a certificate that
+/// exists is never replaced.
+fn ensure_ca(directory: &Path, now: Timestamp) -> anyhow::Result<Issuer<'static, KeyPair>> {
+    let (cert_path, key_path) = (built_in_ca(directory), directory.join("ca.key"));
+    if !cert_path.exists() {
+        let key = KeyPair::generate().context("generate the CA's key")?;
+        let cert = ca_params(now)?
+            .self_signed(&key)
+            .context("sign the CA's certificate")?;
+        let stored = |path: &Path| format!("write {}", path.display());
+        write_private(&key_path, key.serialize_pem().as_bytes()).context(stored(&key_path))?;
+        write_private(&cert_path, cert.pem().as_bytes()).context(stored(&cert_path))?;
+    }
+    let unusable =
+        |what: &Path| CodedError::new(Code::TlsMaterial, format!("use {}", what.display()));
+    let pem = fs::read_to_string(&key_path).map_err(|_| unusable(&key_path))?;
+    let key = KeyPair::from_pem(&pem).map_err(|_| unusable(&key_path))?;
+    let pem = fs::read_to_string(&cert_path).map_err(|_| unusable(&cert_path))?;
+    Ok(Issuer::from_ca_cert_pem(&pem, key).map_err(|_| unusable(&cert_path))?)
+}
+
+/// Names and renewal date of the leaf, kept beside it so that it need not be parsed.
+fn leaf_note(names: &[String], renew_at: Timestamp) -> String {
+    format!("{}\n{}\n", renew_at.unix_seconds(), names.join(","))
+}
+
+fn leaf_is_fresh(directory: &Path, names: &[String], now: Timestamp) -> bool {
+    let Ok(note) = fs::read_to_string(directory.join("tls.note")) else {
+        return false;
+    };
+    let mut lines = note.lines();
+    let renew_at = lines.next().and_then(|line| line.parse().ok());
+    let same_names = lines.next().is_some_and(|line| line == names.join(","));
+    same_names
+        && renew_at.is_some_and(|at: i64| now.unix_seconds() < at)
+        && directory.join("tls.crt").exists()
+        && directory.join("tls.key").exists()
+}
+
+fn renew_leaf(directory: &Path, names: &[String], now: Timestamp) -> anyhow::Result<()> {
+    let issuer = ensure_ca(directory, now)?;
+    if leaf_is_fresh(directory, names, now) {
+        return Ok(());
+    }
+    let mut params = CertificateParams::new(names.to_vec()).context("names of the certificate")?;
+    params.distinguished_name = named("TEC server");
+    params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+    params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+    params.use_authority_key_identifier_extension = true;
+    params.not_before = instant(now.plus_seconds(-SKEW_SECONDS))?;
+    params.not_after = instant(now.plus_seconds(LEAF_DAYS * DAY))?;
+    let key = KeyPair::generate().context("generate the server's key")?;
+    let cert = params
+        .signed_by(&key, &issuer)
+        .context("sign the server's certificate")?;
+    let renew_at = now.plus_seconds((LEAF_DAYS - RENEW_DAYS) * DAY);
+    let files = [
+        ("tls.key", key.serialize_pem()),
+        ("tls.crt", cert.pem()),
+        // Last: a leaf without note is made anew.
+        ("tls.note", leaf_note(names, renew_at)),
+    ];
+    for (name, content) in files {
+        let path = directory.join(name);
+        write_private(&path, content.as_bytes())
+            .with_context(|| format!("write {}", path.display()))?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug)]
+    struct At(i64);
+
+    impl Clock for At {
+        fn now(&self) -> Timestamp {
+            Timestamp::from_unix_seconds(self.0)
+        }
+    }
+
+    const NOW: i64 = 1_795_000_000;
+
+    fn built_in(directory: &Path) -> Source {
+        Source::BuiltIn {
+            directory: directory.to_owned(),
+            names: vec!["localhost".to_owned(), "127.0.0.1".to_owned()],
+        }
+    }
+
+    #[test]
+    fn the_ca_stays_and_the_leaf_is_renewed_in_time() {
+        let dir = tempfile::tempdir().unwrap();
+        let read = |name: &str| fs::read(dir.path().join(name)).unwrap();
+        LiveCertificate::load(built_in(dir.path()), &At(NOW)).unwrap();
+        let (ca, leaf) = (read("ca.pem"), read("tls.crt"));
+        LiveCertificate::load(built_in(dir.path()), &At(NOW + 59 * DAY)).unwrap();
+        assert_eq!(
+            (read("ca.pem"), read("tls.crt")),
+            (ca.clone(), leaf.clone())
+        );
+        LiveCertificate::load(built_in(dir.path()), &At(NOW + 61 * DAY)).unwrap();
+        assert_eq!(read("ca.pem"), ca);
+        assert_ne!(read("tls.crt"), leaf);
+    }
+
+    #[test]
+    fn a_damaged_key_is_a_coded_error() {
+        let dir = tempfile::tempdir().unwrap();
+        LiveCertificate::load(built_in(dir.path()), &At(NOW)).unwrap();
+        fs::write(dir.path().join("tls.key"), "garbage").unwrap();
+        let error = LiveCertificate::load(built_in(dir.path()), &At(NOW)).unwrap_err();
+        let coded = error.downcast_ref::<CodedError>().unwrap();
+        assert_eq!(coded.code, Code::TlsMaterial);
+        assert!(coded.context.contains("tls.key"));
+    }
+}
