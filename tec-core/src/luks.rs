@@ -82,7 +82,7 @@ pub fn content_key(resource: &SecretBytes) -> Result<SecretArray<32>, ParseLuksR
 
 /// 256 random bits, written as 43 characters of base64url. For nodes that run this project's pin.
 #[derive(Clone, Copy, Debug, Default)]
-#[non_exhaustive]
+#[expect(clippy::exhaustive_structs, reason = "there is nothing to configure")]
 pub struct RandomLuksKey;
 
 impl LuksKeyGenerator for RandomLuksKey {
@@ -96,7 +96,7 @@ impl LuksKeyGenerator for RandomLuksKey {
 /// 192 random bits as the 32 characters of their base64, which themselves are the AES-256 key: the
 /// one form that every existing pin understands.
 #[derive(Clone, Copy, Debug, Default)]
-#[non_exhaustive]
+#[expect(clippy::exhaustive_structs, reason = "there is nothing to configure")]
 pub struct CompatLuksKey;
 
 impl LuksKeyGenerator for CompatLuksKey {

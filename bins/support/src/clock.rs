@@ -8,7 +8,7 @@ use tec_core::time::Timestamp;
 
 /// The real-time clock of the host.
 #[derive(Clone, Copy, Debug, Default)]
-#[non_exhaustive]
+#[expect(clippy::exhaustive_structs, reason = "there is nothing to configure")]
 pub struct SystemClock;
 
 impl Clock for SystemClock {

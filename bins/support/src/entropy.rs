@@ -4,7 +4,7 @@ use tec_core::port::Entropy;
 
 /// The random numbers of the kernel.
 #[derive(Clone, Copy, Debug, Default)]
-#[non_exhaustive]
+#[expect(clippy::exhaustive_structs, reason = "there is nothing to configure")]
 pub struct SystemEntropy;
 
 impl Entropy for SystemEntropy {

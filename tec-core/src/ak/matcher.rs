@@ -161,7 +161,7 @@ fn common_rule(
 
 /// Trust on first use: the first key of a machine is bound, every other is refused.
 #[derive(Clone, Copy, Debug, Default)]
-#[non_exhaustive]
+#[expect(clippy::exhaustive_structs, reason = "there is nothing to configure")]
 pub struct TofuMatcher;
 
 impl AkMatcher for TofuMatcher {
@@ -221,7 +221,7 @@ impl AkMatcher for EkBoundMatcher {
 
 /// Every key waits until an admin approves it.
 #[derive(Clone, Copy, Debug, Default)]
-#[non_exhaustive]
+#[expect(clippy::exhaustive_structs, reason = "there is nothing to configure")]
 pub struct ManualMatcher;
 
 impl AkMatcher for ManualMatcher {

@@ -1,0 +1,315 @@
+//! The command line.
+
+use std::net::SocketAddr;
+use std::num::NonZeroU32;
+use std::path::PathBuf;
+
+use clap::Args;
+use clap::Parser;
+use clap::Subcommand;
+use clap::ValueEnum;
+use tec_core::ak::Fingerprint;
+use tec_core::endpoint::BaseUrl;
+use tec_core::id::ImageName;
+use tec_core::id::MachineId;
+use tec_core::pcr::PcrIndex;
+use tec_support::log::LogForm;
+
+/// Keys only for nodes that prove what they booted.
+#[derive(Debug, Parser)]
+#[command(name = "tec", version = crate::VERSION, propagate_version = true, arg_required_else_help = true)]
+pub(crate) struct Cli {
+    /// Directory with the store, the seal key and the built-in CA.
+    #[arg(long, env = "TEC_STATE_DIR", default_value = "/var/lib/tec", global = true)]
+    pub(crate) state_dir: PathBuf,
+    /// Form of what is printed on stdout.
+    #[arg(long, env = "TEC_OUTPUT", value_enum, default_value_t = OutputForm::Text, global = true)]
+    pub(crate) output: OutputForm,
+    /// Which log lines go to stderr, for example `info` or `tec=debug`.
+    #[arg(long, env = "TEC_LOG", default_value = "info", global = true)]
+    pub(crate) log: String,
+    /// Form of the log lines.
+    #[arg(long, env = "TEC_LOG_FORM", value_enum, default_value_t = LogForm::Text, global = true)]
+    pub(crate) log_form: LogForm,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// Form of what is printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum OutputForm {
+    /// For people.
+    Text,
+    /// For programs.
+    Json,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Run registration, attestation-key registration and key broker in one process.
+    Serve(Box<ServeArgs>),
+    /// The registered machines.
+    #[command(subcommand)]
+    Machine(MachineCommand),
+    /// The attestation keys.
+    #[command(subcommand)]
+    Ak(AkCommand),
+    /// The approved images.
+    #[command(subcommand)]
+    Image(ImageCommand),
+    /// Ignition configs for installers and nodes.
+    #[command(subcommand)]
+    Ignition(IgnitionCommand),
+    /// Say why a machine got its key, or did not.
+    Explain(ExplainArgs),
+    /// The audit log.
+    #[command(subcommand)]
+    Audit(AuditCommand),
+    /// Servers, counts, and what needs a person.
+    Status,
+    /// Print a completion script.
+    Completion {
+        /// For which shell.
+        shell: clap_complete::Shell,
+    },
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ServeArgs {
+    /// Address of the registration server.
+    #[arg(long, env = "TEC_REGISTER_ADDR", default_value = "0.0.0.0:8000")]
+    pub(crate) register_addr: SocketAddr,
+    /// Address of the attestation-key registration server.
+    #[arg(long, env = "TEC_AK_ADDR", default_value = "0.0.0.0:8001")]
+    pub(crate) ak_addr: SocketAddr,
+    /// Address of the key broker.
+    #[arg(long, env = "TEC_KBS_ADDR", default_value = "0.0.0.0:8080")]
+    pub(crate) kbs_addr: SocketAddr,
+    /// Name or address under which nodes reach this host; also goes into the certificate.
+    #[arg(long, env = "TEC_PUBLIC_HOST", default_value = "localhost")]
+    pub(crate) public_host: String,
+    /// Further KBS servers that nodes try after this one, `URL` or `URL=CA-FILE`.
+    #[arg(long, value_name = "URL[=CA-FILE]")]
+    pub(crate) also_kbs: Vec<String>,
+    /// Block device of the root volume on nodes.
+    #[arg(long, env = "TEC_ROOT_DEVICE", default_value = "/dev/disk/by-partlabel/root")]
+    pub(crate) root_device: String,
+    /// Certificate chain; without it a CA is made on first start.
+    #[arg(long, env = "TEC_TLS_CERT", requires_all = ["tls_key", "tls_ca"])]
+    pub(crate) tls_cert: Option<PathBuf>,
+    /// Private key of the certificate.
+    #[arg(long, env = "TEC_TLS_KEY", requires = "tls_cert")]
+    pub(crate) tls_key: Option<PathBuf>,
+    /// CA bundle that nodes shall pin.
+    #[arg(long, env = "TEC_TLS_CA", requires = "tls_cert")]
+    pub(crate) tls_ca: Option<PathBuf>,
+    /// Serve plain HTTP. Everybody on the path can read the Ignition configs and drop requests.
+    #[arg(long, conflicts_with = "tls_cert")]
+    pub(crate) dangerous_plain_http: bool,
+    /// When an attestation key is approved.
+    #[arg(long, env = "TEC_AK_APPROVAL", value_enum, default_value_t = Approval::Tofu)]
+    pub(crate) ak_approval: Approval,
+    /// Endorsement keys that may vouch (fingerprints); with `--ak-approval ek`.
+    #[arg(long, value_name = "FINGERPRINT")]
+    pub(crate) allow_ek: Vec<Fingerprint>,
+    /// File with the token that nodes must show to register.
+    #[arg(long, env = "TEC_REGISTRATION_TOKEN_FILE")]
+    pub(crate) registration_token_file: Option<PathBuf>,
+    /// Registrations per second in all; one address gets a tenth, with bursts.
+    #[arg(long, env = "TEC_REGISTER_RATE", default_value = "50")]
+    pub(crate) register_rate: NonZeroU32,
+    /// Most machines that may wait without an attestation key.
+    #[arg(long, env = "TEC_MAX_UNCLAIMED", default_value_t = 10_000)]
+    pub(crate) max_unclaimed: u64,
+    /// Seconds after which a machine without an attestation key may be removed.
+    #[arg(long, env = "TEC_UNCLAIMED_SECONDS", default_value_t = 3600)]
+    pub(crate) unclaimed_seconds: i64,
+    /// Register that must match an approved image; may be given several times.
+    #[arg(long = "pin-pcr", value_name = "INDEX", value_parser = parse_pcr, default_value = "4")]
+    pub(crate) pin_pcrs: Vec<PcrIndex>,
+}
+
+fn parse_pcr(text: &str) -> Result<PcrIndex, String> {
+    let index: u8 = text.parse().map_err(|_| format!("{text} is not a number from 0 to 23"))?;
+    PcrIndex::new(index).map_err(|error| error.to_string())
+}
+
+/// When an attestation key is approved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Approval {
+    /// The first key of a machine.
+    Tofu,
+    /// The first key of a machine, proven by the TPM's endorsement key.
+    Ek,
+    /// Only by an admin, with `tec ak approve`.
+    Manual,
+}
+
+/// For commands that write.
+#[derive(Clone, Copy, Debug, Args)]
+pub(crate) struct DryRun {
+    /// Say what would happen, and change nothing.
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum MachineCommand {
+    /// List them.
+    List,
+    /// Show one, with its keys and last attempts.
+    Show {
+        /// Which.
+        id: MachineId,
+    },
+    /// Register one by hand, and print its Ignition config.
+    Add {
+        /// Its id; a random one if not given.
+        #[arg(long)]
+        id: Option<MachineId>,
+    },
+    /// Let it attest no more; its disk key stays.
+    Revoke {
+        /// Which.
+        id: MachineId,
+        #[command(flatten)]
+        dry_run: DryRun,
+    },
+    /// Remove it with its keys. Its disk can then be opened by nobody but a recovery key.
+    Remove {
+        /// Which.
+        id: MachineId,
+        #[command(flatten)]
+        dry_run: DryRun,
+    },
+    /// Remove those that registered long ago and never got an attestation key.
+    Prune {
+        /// How long ago, in seconds.
+        #[arg(long, default_value_t = 3600)]
+        older_than: i64,
+        #[command(flatten)]
+        dry_run: DryRun,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum AkCommand {
+    /// List them.
+    List {
+        /// Only those of this machine.
+        #[arg(long)]
+        machine: Option<MachineId>,
+    },
+    /// Bind a key that waits to its machine.
+    Approve {
+        /// Which.
+        key: Fingerprint,
+        #[command(flatten)]
+        dry_run: DryRun,
+    },
+    /// Take a key back; the machine may then register another one.
+    Revoke {
+        /// Which.
+        key: Fingerprint,
+        #[command(flatten)]
+        dry_run: DryRun,
+    },
+}
+
+/// Whether Secure Boot is on where an image boots.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum SecureBoot {
+    /// It is on.
+    On,
+    /// It is off.
+    Off,
+}
+
+#[derive(Debug, Args)]
+#[group(id = "origin", required = true, multiple = false)]
+pub(crate) struct Origin {
+    /// Root of the image's file tree.
+    #[arg(group = "origin")]
+    pub(crate) directory: Option<PathBuf>,
+    /// File with computed values, as in the label `org.coreos.pcrs`.
+    #[arg(long, group = "origin")]
+    pub(crate) pcrs: Option<PathBuf>,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum ImageCommand {
+    /// Approve an image: compute what its boot measures, and let such boots have keys.
+    Approve {
+        /// Name of the approval.
+        name: ImageName,
+        #[command(flatten)]
+        origin: Origin,
+        /// Kernel, where the image has several.
+        #[arg(long)]
+        kernel: Option<String>,
+        /// Whether Secure Boot is on where it boots.
+        #[arg(long, value_enum, default_value_t = SecureBoot::On)]
+        secure_boot: SecureBoot,
+        /// Let the approval end after this many hours.
+        #[arg(long, value_name = "HOURS")]
+        for_hours: Option<u32>,
+        #[command(flatten)]
+        dry_run: DryRun,
+    },
+    /// List them.
+    List,
+    /// Show one with all measurements.
+    Show {
+        /// Which.
+        name: ImageName,
+    },
+    /// Take an approval back; with --dry-run, list the machines that last booted it.
+    Revoke {
+        /// Which.
+        name: ImageName,
+        #[command(flatten)]
+        dry_run: DryRun,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum IgnitionCommand {
+    /// The merge directive for the installer's config.
+    Merge {
+        /// Registration server, if not the one that runs on this state directory.
+        #[arg(long, requires = "ca")]
+        url: Option<BaseUrl>,
+        /// CA bundle of that server.
+        #[arg(long, requires = "url")]
+        ca: Option<PathBuf>,
+        /// File with the registration token.
+        #[arg(long)]
+        token_file: Option<PathBuf>,
+    },
+    /// The config of a machine, as the registration server would hand it out.
+    Machine {
+        /// Which.
+        id: MachineId,
+    },
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ExplainArgs {
+    /// Machine id or attempt id; without it, the last attempt of all.
+    pub(crate) subject: Option<String>,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum AuditCommand {
+    /// List events, oldest first.
+    List {
+        /// Only events after this number.
+        #[arg(long, default_value_t = 0)]
+        after: u64,
+        /// At most this many.
+        #[arg(long, default_value_t = 1000)]
+        limit: usize,
+    },
+    /// Check that no event was changed, removed or put in between.
+    Verify,
+}

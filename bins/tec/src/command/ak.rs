@@ -1,0 +1,118 @@
+//! `tec ak`.
+
+use std::path::Path;
+
+use tec_core::ak::AkCandidate;
+use tec_core::ak::AkRecord;
+use tec_core::ak::Fingerprint;
+use tec_core::ak::ManualMatcher;
+use tec_core::code::Code;
+use tec_core::flow;
+use tec_core::flow::AkOutcome;
+use tec_core::flow::AkPorts;
+use tec_core::flow::AkSubmission;
+use tec_core::flow::ProvisionPorts;
+use tec_core::luks::CompatLuksKey;
+use tec_core::port::AkRegistry;
+use tec_core::store::Store;
+use tec_support::SystemClock;
+use tec_support::SystemEntropy;
+use tec_support::exit::CodedError;
+use tec_support::exit::OK;
+
+use super::coded;
+use super::word;
+use crate::cli::AkCommand;
+use crate::output::Output;
+use crate::output::table;
+use crate::state::open_existing;
+
+pub(crate) async fn ak(
+    state_dir: &Path,
+    command: AkCommand,
+    output: Output,
+) -> anyhow::Result<u8> {
+    let store = open_existing(state_dir)?;
+    match command {
+        AkCommand::List { machine } => {
+            let keys = AkRegistry::list(&*store, machine)
+                .await
+                .map_err(coded(Code::StoreUnavailable, "list the attestation keys"))?;
+            output.print(&keys, |keys| key_table(keys))?;
+        }
+        AkCommand::Approve { key, dry_run } => {
+            let record = find(&store, key).await?;
+            if !dry_run.dry_run {
+                approve(&store, record).await?;
+            }
+            say(output, "approved", dry_run.dry_run, key)?;
+        }
+        AkCommand::Revoke { key, dry_run } => {
+            find(&store, key).await?;
+            if !dry_run.dry_run {
+                flow::revoke_ak(&*store, &*store, &SystemClock, key)
+                    .await
+                    .map_err(coded(Code::StoreUnavailable, format!("revoke key {key}")))?;
+            }
+            say(output, "revoked", dry_run.dry_run, key)?;
+        }
+    }
+    Ok(OK)
+}
+
+fn key_table(keys: &[AkRecord]) -> String {
+    let row = |record: &AkRecord| {
+        [
+            record.fingerprint().to_string(),
+            record.machine.to_string(),
+            word(&record.state),
+            record.ek.map_or_else(|| "-".to_owned(), |ek| ek.to_string()),
+        ]
+    };
+    table(["KEY", "MACHINE", "STATE", "PROVEN BY EK"], &keys.iter().map(row).collect::<Vec<_>>())
+}
+
+async fn find(store: &Store, key: Fingerprint) -> anyhow::Result<AkRecord> {
+    AkRegistry::find(store, &key)
+        .await
+        .map_err(coded(Code::StoreUnavailable, format!("look up key {key}")))?
+        .ok_or_else(|| CodedError::new(Code::AkNotBound, format!("there is no key {key}")).into())
+}
+
+async fn approve(store: &Store, record: AkRecord) -> anyhow::Result<()> {
+    let key = record.fingerprint();
+    let machine = record.machine;
+    let ports = AkPorts {
+        machines: store,
+        aks: store,
+        matcher: &ManualMatcher,
+        audit: store,
+        clock: &SystemClock,
+    };
+    let candidate = AkCandidate::from_admin(record.public, record.ek);
+    match flow::approve(ports, AkSubmission::new(machine, candidate)).await? {
+        AkOutcome::Bound(_) | AkOutcome::AlreadyBound => {}
+        AkOutcome::Waiting(reason) | AkOutcome::Rejected(reason) => {
+            let context = format!("approve key {key}: {reason}");
+            return Err(CodedError::new(Code::RegisterMachineTaken, context).into());
+        }
+    }
+    let ports = ProvisionPorts {
+        secrets: store,
+        generator: &CompatLuksKey,
+        audit: store,
+        clock: &SystemClock,
+        entropy: &SystemEntropy,
+    };
+    flow::provision(ports, machine)
+        .await
+        .map_err(coded(Code::StoreUnavailable, format!("make the disk key of machine {machine}")))?;
+    Ok(())
+}
+
+fn say(output: Output, done: &str, dry_run: bool, key: Fingerprint) -> anyhow::Result<()> {
+    let value = serde_json::json!({ "key": key, "action": done, "dry_run": dry_run });
+    output.print(&value, |_| {
+        format!("key {key} {}{done}", if dry_run { "would be " } else { "" })
+    })
+}

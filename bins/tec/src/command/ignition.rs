@@ -1,0 +1,44 @@
+//! `tec ignition`.
+
+use std::path::Path;
+
+use anyhow::Context as _;
+use tec_core::endpoint::Endpoint;
+use tec_core::ignition::MergeSource;
+use tec_core::ignition::PinGenerator as _;
+use tec_core::ignition::render_merge;
+use tec_support::exit::OK;
+
+use crate::cli::IgnitionCommand;
+use crate::output::Output;
+use crate::state::Endpoints;
+
+pub(crate) async fn ignition(
+    state_dir: &Path,
+    command: IgnitionCommand,
+    output: Output,
+) -> anyhow::Result<u8> {
+    let bytes = match command {
+        IgnitionCommand::Merge { url, ca, token_file } => {
+            let service = match (url, ca) {
+                (Some(url), Some(ca)) => Endpoint::new(url, tec_support::tls::ca_pem(&ca)?),
+                _ => {
+                    let own = Endpoints::read(state_dir)?;
+                    Endpoint::new(own.register, own.ca)
+                }
+            };
+            let mut source = MergeSource::new(service);
+            if let Some(path) = token_file {
+                let token = std::fs::read_to_string(&path)
+                    .with_context(|| format!("read the token in {}", path.display()))?;
+                source.token = Some(token.trim().to_owned());
+            }
+            render_merge(&source)?
+        }
+        IgnitionCommand::Machine { id } => Endpoints::read(state_dir)?.pins()?.render_ignition(&id)?,
+    };
+    // An Ignition config is JSON in either form of output.
+    let config: serde_json::Value = serde_json::from_slice(&bytes)?;
+    output.print(&config, ToString::to_string)?;
+    Ok(OK)
+}

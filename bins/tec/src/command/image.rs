@@ -1,0 +1,205 @@
+//! `tec image`.
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use anyhow::Context as _;
+use tec_core::attest::Attempt;
+use tec_core::code::Code;
+use tec_core::explain::Gate;
+use tec_core::flow;
+use tec_core::id::ImageName;
+use tec_core::id::MachineId;
+use tec_core::image::ApprovedImage;
+use tec_core::image::ExpectedPcrs;
+use tec_core::port::AttemptLog;
+use tec_core::port::Clock as _;
+use tec_core::port::ImageRegistry;
+use tec_core::reference::PcrComputer as _;
+use tec_core::store::Store;
+use tec_support::SystemClock;
+use tec_support::exit::CodedError;
+use tec_support::exit::OK;
+use tec_tpm::compute::ChainComputer;
+use tec_tpm::compute::DirectoryImage;
+use tec_tpm::compute::SecureBootState;
+
+use super::coded;
+use super::machine::all;
+use crate::cli::ImageCommand;
+use crate::cli::Origin;
+use crate::cli::SecureBoot;
+use crate::output::Output;
+use crate::output::table;
+use crate::state::open;
+use crate::state::open_existing;
+
+/// Largest file of computed values that is read.
+const MAX_PCRS_FILE: u64 = 4 << 20;
+
+pub(crate) async fn image(
+    state_dir: &Path,
+    command: ImageCommand,
+    output: Output,
+) -> anyhow::Result<u8> {
+    match command {
+        ImageCommand::Approve { name, origin, kernel, secure_boot, for_hours, dry_run } => {
+            let expected = expected(&origin, kernel, secure_boot)?;
+            let reference = origin
+                .directory
+                .or(origin.pcrs)
+                .map(|path| path.display().to_string())
+                .unwrap_or_default();
+            let now = SystemClock.now();
+            let mut image = ApprovedImage::new(name, reference, expected, now);
+            image.expires_at = for_hours.map(|hours| now.plus_seconds(i64::from(hours) * 3600));
+            if !dry_run.dry_run {
+                let store = open(state_dir)?;
+                flow::publish_image(&*store, &*store, &image).await?;
+            }
+            output.print(&image, render)?;
+        }
+        ImageCommand::List => {
+            let store = open_existing(state_dir)?;
+            let images = ImageRegistry::list(&*store)
+                .await
+                .map_err(coded(Code::StoreUnavailable, "list the images"))?;
+            output.print(&images, |images| image_table(images))?;
+        }
+        ImageCommand::Show { name } => {
+            let image = find(&*open_existing(state_dir)?, &name).await?;
+            output.print(&image, render)?;
+        }
+        ImageCommand::Revoke { name, dry_run } => {
+            revoke(&*open_existing(state_dir)?, &name, dry_run.dry_run, output).await?;
+        }
+    }
+    Ok(OK)
+}
+
+fn expected(
+    origin: &Origin,
+    kernel: Option<String>,
+    secure_boot: SecureBoot,
+) -> anyhow::Result<ExpectedPcrs> {
+    if let Some(path) = &origin.pcrs {
+        return read_pcrs(path);
+    }
+    let directory = origin.directory.as_deref().context("no directory was given")?;
+    let state = match secure_boot {
+        SecureBoot::On => SecureBootState::On,
+        SecureBoot::Off => SecureBootState::Off,
+    };
+    let unreadable = |error| {
+        CodedError::caused(
+            Code::ImageUnreadable,
+            format!("compute the PCR values of {}", directory.display()),
+            error,
+        )
+    };
+    let image = DirectoryImage::open(directory).map_err(|error| {
+        CodedError::caused(Code::ImageUnreadable, format!("open {}", directory.display()), error)
+    })?;
+    let mut computer = ChainComputer::new(state);
+    if let Some(kernel) = kernel {
+        computer = computer.with_kernel(kernel);
+    }
+    Ok(computer.compute(&image).map_err(unreadable)?)
+}
+
+fn read_pcrs(path: &Path) -> anyhow::Result<ExpectedPcrs> {
+    let refuse = |why: String| {
+        CodedError::new(Code::ImageUnreadable, format!("read {}: {why}", path.display()))
+    };
+    let metadata = std::fs::metadata(path).map_err(|error| refuse(error.to_string()))?;
+    if metadata.len() > MAX_PCRS_FILE {
+        return Err(refuse("the file is larger than 4 MiB".to_owned()).into());
+    }
+    let text = std::fs::read(path).map_err(|error| refuse(error.to_string()))?;
+    let expected: ExpectedPcrs =
+        serde_json::from_slice(&text).map_err(|error| refuse(error.to_string()))?;
+    Ok(ExpectedPcrs::new(expected.pcrs))
+}
+
+async fn find(store: &Store, name: &ImageName) -> anyhow::Result<ApprovedImage> {
+    ImageRegistry::find(store, name)
+        .await
+        .map_err(coded(Code::StoreUnavailable, format!("look up image {name}")))?
+        .ok_or_else(|| {
+            CodedError::new(Code::ImageUnknown, format!("there is no image {name}")).into()
+        })
+}
+
+fn image_state(image: &ApprovedImage) -> String {
+    match (image.revoked_at, image.expires_at) {
+        (Some(at), _) => format!("revoked {at}"),
+        (None, Some(end)) if !image.is_live(SystemClock.now()) => format!("ended {end}"),
+        (None, Some(end)) => format!("until {end}"),
+        (None, None) => "approved".to_owned(),
+    }
+}
+
+fn image_table(images: &[ApprovedImage]) -> String {
+    let row = |image: &ApprovedImage| {
+        let pcrs: Vec<_> = image.expected.pcrs.iter().map(|pcr| pcr.id.to_string()).collect();
+        [image.name.to_string(), image_state(image), pcrs.join(","), image.reference.clone()]
+    };
+    table(["IMAGE", "STATE", "PCRS", "FROM"], &images.iter().map(row).collect::<Vec<_>>())
+}
+
+fn render(image: &ApprovedImage) -> String {
+    let mut text = format!("image {}  {}\n", image.name, image_state(image));
+    for pcr in &image.expected.pcrs {
+        let _ = writeln!(text, "  PCR {:2} = {}", pcr.id, pcr.value);
+        for event in &pcr.events {
+            let file = event.source.as_deref().unwrap_or("");
+            let _ = writeln!(text, "    {}  {:15} {file}", event.hash, event.id);
+        }
+    }
+    text
+}
+
+/// Machines whose last good boot was of this image: revoking it locks them out at their next boot,
+/// unless another approval covers them.
+async fn on_image(store: &Store, name: &ImageName) -> anyhow::Result<Vec<MachineId>> {
+    let booted = |attempt: &Attempt| {
+        let step = attempt.ladder.steps.iter().find(|step| step.gate == Gate::Pcrs);
+        step.is_some_and(|step| step.detail == format!("boot of image {name}"))
+    };
+    let mut on_it = Vec::new();
+    for machine in all(store).await? {
+        let attempts = store
+            .latest(Some(machine.id), 16)
+            .await
+            .map_err(coded(Code::StoreUnavailable, "look up the attempts"))?;
+        let last_good = attempts.iter().find(|attempt| attempt.ladder.is_released());
+        if last_good.is_some_and(booted) {
+            on_it.push(machine.id);
+        }
+    }
+    Ok(on_it)
+}
+
+async fn revoke(
+    store: &Store,
+    name: &ImageName,
+    dry_run: bool,
+    output: Output,
+) -> anyhow::Result<()> {
+    find(store, name).await?;
+    let machines = on_image(store, name).await?;
+    if !dry_run {
+        flow::revoke_image(store, store, &SystemClock, name)
+            .await
+            .map_err(coded(Code::StoreUnavailable, format!("revoke image {name}")))?;
+    }
+    let value = serde_json::json!({ "image": name, "dry_run": dry_run, "last_booted_by": machines });
+    output.print(&value, |_| {
+        let mut text =
+            format!("image {name} {}revoked", if dry_run { "would be " } else { "" });
+        for machine in &machines {
+            let _ = write!(text, "\n  last booted by machine {machine}");
+        }
+        text
+    })
+}

@@ -1,0 +1,195 @@
+//! `tec machine`.
+
+use std::path::Path;
+
+use serde::Serialize;
+use tec_core::ak::AkRecord;
+use tec_core::attest::Attempt;
+use tec_core::code::Code;
+use tec_core::flow;
+use tec_core::flow::RegisterPorts;
+use tec_core::id::MachineId;
+use tec_core::machine::Machine;
+use tec_core::machine::MachineState;
+use tec_core::machine::RegisteredBy;
+use tec_core::port::AkRegistry;
+use tec_core::port::AttemptLog;
+use tec_core::port::Clock as _;
+use tec_core::port::MachineRegistry;
+use tec_core::store::Store;
+use tec_support::SystemClock;
+use tec_support::SystemEntropy;
+use tec_support::exit::CodedError;
+use tec_support::exit::OK;
+
+use super::coded;
+use super::explain::one_line;
+use super::word;
+use crate::cli::MachineCommand;
+use crate::output::Output;
+use crate::output::table;
+use crate::state::Endpoints;
+use crate::state::open_existing;
+
+/// Machines are read in pages of this size.
+const PAGE: usize = 1000;
+
+pub(crate) async fn machine(
+    state_dir: &Path,
+    command: MachineCommand,
+    output: Output,
+) -> anyhow::Result<u8> {
+    let store = open_existing(state_dir)?;
+    match command {
+        MachineCommand::List => {
+            let machines = all(&store).await?;
+            output.print(&machines, |machines| machine_table(machines))?;
+        }
+        MachineCommand::Show { id } => show(&store, id, output).await?,
+        MachineCommand::Add { id } => add(state_dir, &store, id, output).await?,
+        MachineCommand::Revoke { id, dry_run } => {
+            find(&store, id).await?;
+            if !dry_run.dry_run {
+                flow::revoke_machine(&*store, &*store, &SystemClock, id)
+                    .await
+                    .map_err(coded(Code::StoreUnavailable, format!("revoke machine {id}")))?;
+            }
+            say(output, "revoked", dry_run.dry_run, &[id])?;
+        }
+        MachineCommand::Remove { id, dry_run } => {
+            find(&store, id).await?;
+            if !dry_run.dry_run {
+                flow::remove_machine(&*store, &*store, &*store, &SystemClock, id)
+                    .await
+                    .map_err(coded(Code::StoreUnavailable, format!("remove machine {id}")))?;
+            }
+            say(output, "removed", dry_run.dry_run, &[id])?;
+        }
+        MachineCommand::Prune { older_than, dry_run } => {
+            prune(&store, older_than, dry_run.dry_run, output).await?;
+        }
+    }
+    Ok(OK)
+}
+
+/// All machines, in order of their ids.
+pub(super) async fn all(store: &Store) -> anyhow::Result<Vec<Machine>> {
+    let mut machines: Vec<Machine> = Vec::new();
+    loop {
+        let after = machines.last().map(|machine| machine.id);
+        let page = MachineRegistry::list(store, after, PAGE)
+            .await
+            .map_err(coded(Code::StoreUnavailable, "list the machines"))?;
+        if page.is_empty() {
+            return Ok(machines);
+        }
+        machines.extend(page);
+    }
+}
+
+async fn find(store: &Store, id: MachineId) -> anyhow::Result<Machine> {
+    MachineRegistry::find(store, &id)
+        .await
+        .map_err(coded(Code::StoreUnavailable, format!("look up machine {id}")))?
+        .ok_or_else(|| {
+            CodedError::new(Code::MachineUnknown, format!("there is no machine {id}")).into()
+        })
+}
+
+fn machine_table(machines: &[Machine]) -> String {
+    let row = |machine: &Machine| {
+        [
+            machine.id.to_string(),
+            word(&machine.state),
+            word(&machine.registered_by),
+            machine.registered_at.to_string(),
+        ]
+    };
+    table(["MACHINE", "STATE", "BY", "REGISTERED"], &machines.iter().map(row).collect::<Vec<_>>())
+}
+
+#[derive(Serialize)]
+struct Shown {
+    machine: Machine,
+    keys: Vec<AkRecord>,
+    attempts: Vec<Attempt>,
+}
+
+async fn show(store: &Store, id: MachineId, output: Output) -> anyhow::Result<()> {
+    let unavailable = || coded(Code::StoreUnavailable, format!("look up machine {id}"));
+    let shown = Shown {
+        machine: find(store, id).await?,
+        keys: AkRegistry::list(store, Some(id)).await.map_err(unavailable())?,
+        attempts: store.latest(Some(id), 5).await.map_err(unavailable())?,
+    };
+    output.print(&shown, |shown| {
+        let mut text = machine_table(std::slice::from_ref(&shown.machine));
+        for key in &shown.keys {
+            text += &format!("\nkey {} {}", key.fingerprint(), word(&key.state));
+        }
+        for attempt in &shown.attempts {
+            text += &format!("\n{}", one_line(attempt));
+        }
+        text
+    })
+}
+
+async fn add(
+    state_dir: &Path,
+    store: &Store,
+    id: Option<MachineId>,
+    output: Output,
+) -> anyhow::Result<()> {
+    let pins = Endpoints::read(state_dir)?.pins()?;
+    let ports = RegisterPorts {
+        machines: store,
+        audit: store,
+        pins: &pins,
+        clock: &SystemClock,
+        entropy: &SystemEntropy,
+    };
+    let registration = flow::register_by_admin(ports, id).await?;
+    let ignition: serde_json::Value = serde_json::from_slice(&registration.ignition)?;
+    let added = serde_json::json!({ "machine": registration.machine, "ignition": ignition });
+    output.print(&added, |added| {
+        format!("machine {} registered; its Ignition config:\n{}", registration.machine, added["ignition"])
+    })
+}
+
+async fn prune(
+    store: &Store,
+    older_than: i64,
+    dry_run: bool,
+    output: Output,
+) -> anyhow::Result<()> {
+    let before = SystemClock.now().plus_seconds(-older_than);
+    let mut stray = all(store).await?;
+    stray.retain(|machine| {
+        machine.state == MachineState::Unclaimed
+            && machine.registered_by == RegisteredBy::FirstBoot
+            && machine.registered_at < before
+    });
+    if !dry_run {
+        store
+            .expire_unclaimed(before)
+            .await
+            .map_err(coded(Code::StoreUnavailable, "remove unclaimed machines"))?;
+    }
+    let ids: Vec<_> = stray.iter().map(|machine| machine.id).collect();
+    say(output, "removed", dry_run, &ids)
+}
+
+fn say(output: Output, done: &str, dry_run: bool, ids: &[MachineId]) -> anyhow::Result<()> {
+    let value = serde_json::json!({ "machines": ids, "action": done, "dry_run": dry_run });
+    output.print(&value, |_| {
+        let would = if dry_run { "would be " } else { "" };
+        match ids {
+            [] => format!("no machine {would}{done}"),
+            ids => ids
+                .iter()
+                .map(|id| format!("machine {id} {would}{done}"))
+                .collect::<Vec<_>>()
+                .join("\n"),
+        }
+    })
+}

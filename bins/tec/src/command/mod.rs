@@ -1,0 +1,35 @@
+//! The commands that look at the store, and change it.
+
+mod ak;
+mod audit;
+mod explain;
+mod ignition;
+mod image;
+mod machine;
+mod status;
+
+pub(crate) use self::ak::ak;
+pub(crate) use self::audit::audit;
+pub(crate) use self::explain::explain;
+pub(crate) use self::ignition::ignition;
+pub(crate) use self::image::image;
+pub(crate) use self::machine::machine;
+pub(crate) use self::status::status;
+
+use tec_core::code::Code;
+use tec_core::port::PortError;
+use tec_support::exit::CodedError;
+
+/// Gives a port's error its code and says what was tried.
+fn coded(fallback: Code, context: impl Into<String>) -> impl FnOnce(PortError) -> CodedError {
+    let context = context.into();
+    move |error| CodedError::caused(error.code().unwrap_or(fallback), context, error)
+}
+
+/// An enum's name as it stands in JSON.
+fn word<T: serde::Serialize>(value: &T) -> String {
+    match serde_json::to_value(value) {
+        Ok(serde_json::Value::String(text)) => text,
+        _ => String::new(),
+    }
+}

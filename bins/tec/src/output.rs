@@ -1,0 +1,65 @@
+//! What commands print: data on stdout, as text for people or JSON for programs.
+
+use std::io::Write as _;
+
+use serde::Serialize;
+
+use crate::cli::OutputForm;
+
+/// Prints results.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Output(OutputForm);
+
+impl Output {
+    pub(crate) fn new(form: OutputForm) -> Self {
+        Self(form)
+    }
+
+    /// Prints `value` as JSON, or the text made of it.
+    pub(crate) fn print<T: Serialize + ?Sized>(
+        self,
+        value: &T,
+        text: impl FnOnce(&T) -> String,
+    ) -> anyhow::Result<()> {
+        let printed = match self.0 {
+            OutputForm::Json => serde_json::to_string_pretty(value)?,
+            OutputForm::Text => text(value),
+        };
+        let mut stdout = std::io::stdout().lock();
+        writeln!(stdout, "{}", printed.trim_end())?;
+        stdout.flush()?;
+        Ok(())
+    }
+}
+
+/// Lines up rows under a head; an empty table says so.
+pub(crate) fn table<const N: usize>(head: [&str; N], rows: &[[String; N]]) -> String {
+    if rows.is_empty() {
+        return "none".to_owned();
+    }
+    let mut widths = head.map(|cell| cell.chars().count());
+    for row in rows {
+        for (width, cell) in widths.iter_mut().zip(row) {
+            *width = (*width).max(cell.chars().count());
+        }
+    }
+    let line = |cells: Vec<&str>| {
+        let padded = cells.iter().zip(widths).map(|(cell, width)| format!("{cell:width$}"));
+        padded.collect::<Vec<_>>().join("  ").trim_end().to_owned()
+    };
+    let mut lines = vec![line(head.to_vec())];
+    lines.extend(rows.iter().map(|row| line(row.iter().map(String::as_str).collect())));
+    lines.join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_are_as_wide_as_their_widest_cell() {
+        let rows = [["abc".to_owned(), "1".to_owned()], ["d".to_owned(), "22".to_owned()]];
+        assert_eq!(table(["A", "N"], &rows), "A    N\nabc  1\nd    22");
+        assert_eq!(table(["A"], &[]), "none");
+    }
+}

@@ -1,0 +1,166 @@
+//! `tec serve`: registration, attestation-key registration and key broker in one process on the
+//! embedded store.
+
+mod compose;
+mod tpm;
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use tec_core::endpoint::BaseUrl;
+use tec_core::endpoint::Endpoint;
+use tec_core::port::Clock;
+use tec_core::port::MachineRegistry as _;
+use tec_core::store::Store;
+use tec_support::SystemClock;
+use tec_support::exit::OK;
+use tec_support::serve::Shutdown;
+use tec_support::serve::Transport;
+use tec_support::serve::bind;
+use tec_support::serve::serve;
+use tec_support::tls;
+use tec_support::tls::LiveCertificate;
+use tokio::task::JoinSet;
+
+use crate::cli::ServeArgs;
+use crate::state::Endpoints;
+use crate::state::open;
+
+/// How often machines that nobody claimed are removed.
+const EXPIRE_EVERY: Duration = Duration::from_secs(300);
+
+pub(crate) async fn run(state_dir: &Path, args: ServeArgs) -> anyhow::Result<u8> {
+    // Another provider may be installed by a program that embeds this; that one is as good.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let store = open(state_dir)?;
+    let clock: Arc<dyn Clock> = Arc::new(SystemClock);
+    let (shutdown, signals) = Shutdown::on_signals()?;
+    let mut tasks: JoinSet<anyhow::Result<()>> = JoinSet::new();
+
+    let (transport, ca) = transport(state_dir, &args, &clock, &shutdown, &mut tasks)?;
+    let register = bind(args.register_addr)?;
+    let ak = bind(args.ak_addr)?;
+    let kbs = bind(args.kbs_addr)?;
+    let scheme = if args.dangerous_plain_http { "http" } else { "https" };
+    let url = |listener: &std::net::TcpListener| -> anyhow::Result<BaseUrl> {
+        let port = listener.local_addr()?.port();
+        format!("{scheme}://{}:{port}", bracketed(&args.public_host))
+            .parse()
+            .with_context(|| format!("--public-host {:?}", args.public_host))
+    };
+    let endpoints = Endpoints {
+        register: url(&register)?,
+        ak: url(&ak)?,
+        kbs: kbs_list(Endpoint::new(url(&kbs)?, ca.clone()), &args.also_kbs)?,
+        ca,
+        root_device: args.root_device.clone(),
+    };
+
+    let routers = compose::routers(&store, &clock, &args, &endpoints, state_dir)?;
+    for (listener, router) in [(register, routers.register), (ak, routers.ak), (kbs, routers.kbs)] {
+        tasks.spawn(serve(listener, transport.clone(), router, shutdown.clone()));
+    }
+    tasks.spawn(expire(store, clock, args.unclaimed_seconds, shutdown));
+    endpoints.write(state_dir)?;
+    tracing::info!(
+        register = %endpoints.register,
+        ak = %endpoints.ak,
+        kbs = ?endpoints.kbs.first().map(|kbs| kbs.url.as_str()),
+        "ready"
+    );
+    tasks.spawn(async {
+        signals.await;
+        Ok(())
+    });
+    // Whatever ends first, end or defect, ends the program; dropping the set ends the others, but
+    // only after requests in flight had their grace.
+    while let Some(ended) = tasks.join_next().await {
+        ended.context("a part of the server died")??;
+    }
+    Ok(OK)
+}
+
+fn bracketed(host: &str) -> String {
+    if host.parse::<std::net::Ipv6Addr>().is_ok() { format!("[{host}]") } else { host.to_owned() }
+}
+
+fn transport(
+    state_dir: &Path,
+    args: &ServeArgs,
+    clock: &Arc<dyn Clock>,
+    shutdown: &Shutdown,
+    tasks: &mut JoinSet<anyhow::Result<()>>,
+) -> anyhow::Result<(Transport, String)> {
+    if args.dangerous_plain_http {
+        tracing::warn!("serving plain HTTP: anybody on the network path can read and drop");
+        return Ok((Transport::DangerousPlain, String::new()));
+    }
+    let (source, ca_file) = match (&args.tls_cert, &args.tls_key, &args.tls_ca) {
+        (Some(cert), Some(key), Some(ca)) => {
+            (tls::Source::Files { cert: cert.clone(), key: key.clone() }, ca.clone())
+        }
+        _ => (
+            tls::Source::BuiltIn { directory: state_dir.to_owned(), names: names(args) },
+            tls::built_in_ca(state_dir),
+        ),
+    };
+    let certificate = LiveCertificate::load(source, &**clock)?;
+    let ca = tls::ca_pem(&ca_file)?;
+    let transport = Transport::Tls(certificate.server_config());
+    let (clock, shutdown) = (Arc::clone(clock), shutdown.clone());
+    tasks.spawn(async move {
+        certificate.keep_fresh(clock, shutdown).await;
+        Ok(())
+    });
+    Ok((transport, ca))
+}
+
+fn names(args: &ServeArgs) -> Vec<String> {
+    let mut names = vec![args.public_host.clone()];
+    let addresses = [args.register_addr, args.ak_addr, args.kbs_addr];
+    let concrete = |address: &&SocketAddr| !address.ip().is_unspecified();
+    names.extend(addresses.iter().filter(concrete).map(|address| address.ip().to_string()));
+    names.push("localhost".to_owned());
+    names.sort();
+    names.dedup();
+    names
+}
+
+/// The KBS servers that nodes are told: this one, then `URL` or `URL=CA-FILE`.
+fn kbs_list(own: Endpoint, also: &[String]) -> anyhow::Result<Vec<Endpoint>> {
+    let mut list = vec![own];
+    for text in also {
+        let (url, ca) = match text.split_once('=') {
+            Some((url, file)) => (url, tls::ca_pem(Path::new(file))?),
+            None => (text.as_str(), String::new()),
+        };
+        let url = url.parse().with_context(|| format!("--also-kbs {text:?}"))?;
+        list.push(Endpoint::new(url, ca));
+    }
+    Ok(list)
+}
+
+async fn expire(
+    store: Arc<Store>,
+    clock: Arc<dyn Clock>,
+    seconds: i64,
+    mut shutdown: Shutdown,
+) -> anyhow::Result<()> {
+    loop {
+        tokio::select! {
+            () = shutdown.triggered() => return Ok(()),
+            () = tokio::time::sleep(EXPIRE_EVERY) => {},
+        }
+        match store.expire_unclaimed(clock.now().plus_seconds(-seconds)).await {
+            Ok(0) => {}
+            Ok(count) => tracing::info!(count, "unclaimed machines removed"),
+            Err(error) => {
+                let error = tec_core::port::chain(&error);
+                tracing::warn!(error, "unclaimed machines not removed, will retry");
+            }
+        }
+    }
+}

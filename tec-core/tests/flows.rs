@@ -1,0 +1,580 @@
+//! The use cases over in-memory ports, with crashes and lost acknowledgements.
+#![cfg(feature = "test-util")]
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use proptest::prelude::*;
+use tec_core::ak::AkCandidate;
+use tec_core::ak::AkReason;
+use tec_core::ak::AkRecord;
+use tec_core::ak::AkState;
+use tec_core::ak::ManualMatcher;
+use tec_core::ak::TofuMatcher;
+use tec_core::attest::Appraisal;
+use tec_core::attest::Known;
+use tec_core::attest::LogEvidence;
+use tec_core::attest::LoggedEvent;
+use tec_core::attest::PinnedPcrs;
+use tec_core::attest::Tee;
+use tec_core::attest::VerifiedEvidence;
+use tec_core::attest::VerifyError;
+use tec_core::attest::appraise;
+use tec_core::code::Code;
+use tec_core::digest::Sha256Digest;
+use tec_core::endpoint::Endpoint;
+use tec_core::flow;
+use tec_core::flow::AkOutcome;
+use tec_core::flow::AkPorts;
+use tec_core::flow::AkSubmission;
+use tec_core::flow::ApproveError;
+use tec_core::flow::ProvisionPorts;
+use tec_core::flow::PublishError;
+use tec_core::flow::RegisterError;
+use tec_core::flow::RegisterPorts;
+use tec_core::flow::ReleaseError;
+use tec_core::flow::ReleasePorts;
+use tec_core::id::MachineId;
+use tec_core::id::ResourcePath;
+use tec_core::ignition::ClevisPinGenerator;
+use tec_core::image::ApprovedImage;
+use tec_core::image::ExpectedPcr;
+use tec_core::image::ExpectedPcrs;
+use tec_core::image::ImageEvent;
+use tec_core::luks::CompatLuksKey;
+use tec_core::pcr::PcrIndex;
+use tec_core::pcr::PcrValues;
+use tec_core::port::AkRegistry;
+use tec_core::port::AuditAction;
+use tec_core::port::ImageRegistry;
+use tec_core::port::MachineRegistry;
+use tec_core::port::PortError;
+use tec_core::port::PortErrorKind;
+use tec_core::port::PutOutcome;
+use tec_core::port::SecretStore;
+use tec_core::port::UnclaimedLimit;
+use tec_core::testing::Fault;
+use tec_core::testing::Faulty;
+use tec_core::testing::ManualClock;
+use tec_core::testing::MemoryRegistry;
+use tec_core::testing::SeededEntropy;
+use tec_core::testing::sample;
+
+type Ports = Faulty<MemoryRegistry>;
+
+struct World {
+    truth: Arc<MemoryRegistry>,
+    clock: ManualClock,
+    entropy: SeededEntropy,
+    pins: ClevisPinGenerator,
+}
+
+impl World {
+    fn new() -> Self {
+        let kbs = Endpoint::new("https://kbs:8080".parse().unwrap(), "");
+        Self {
+            truth: Arc::new(MemoryRegistry::new()),
+            clock: ManualClock::new(sample::time(10)),
+            entropy: SeededEntropy::new(7),
+            pins: ClevisPinGenerator::new(kbs),
+        }
+    }
+
+    fn healthy(&self) -> Ports {
+        Faulty::healthy(Arc::clone(&self.truth))
+    }
+
+    fn register<'a>(&'a self, ports: &'a Ports) -> RegisterPorts<'a> {
+        RegisterPorts {
+            machines: ports,
+            audit: ports,
+            pins: &self.pins,
+            clock: &self.clock,
+            entropy: &self.entropy,
+        }
+    }
+
+    async fn new_machine(&self) -> MachineId {
+        let ports = self.healthy();
+        let limit = UnclaimedLimit::Unlimited;
+        flow::register(self.register(&ports), limit)
+            .await
+            .unwrap()
+            .machine
+    }
+
+    fn ak<'a>(&'a self, ports: &'a Ports) -> AkPorts<'a> {
+        AkPorts {
+            machines: ports,
+            aks: ports,
+            matcher: &TofuMatcher,
+            audit: ports,
+            clock: &self.clock,
+        }
+    }
+
+    async fn submit(
+        &self,
+        ports: &Ports,
+        machine: MachineId,
+        key: u64,
+    ) -> Result<AkOutcome, ApproveError> {
+        let candidate = AkCandidate::from_node(sample::public_key(key), None);
+        flow::approve(self.ak(ports), AkSubmission::new(machine, candidate)).await
+    }
+
+    async fn provision(&self, ports: &Ports, machine: MachineId) -> Result<PutOutcome, PortError> {
+        let ports = ProvisionPorts {
+            secrets: ports,
+            generator: &CompatLuksKey,
+            audit: ports,
+            clock: &self.clock,
+            entropy: &self.entropy,
+        };
+        flow::provision(ports, machine).await
+    }
+
+    fn release<'a>(&'a self, ports: &'a Ports) -> ReleasePorts<'a> {
+        ReleasePorts {
+            machines: ports,
+            aks: ports,
+            images: ports,
+            secrets: ports,
+            audit: ports,
+            clock: &self.clock,
+        }
+    }
+
+    /// A machine that is registered, bound to `key` and provisioned.
+    async fn ready(&self, key: u64) -> MachineId {
+        let ports = self.healthy();
+        let machine = self.new_machine().await;
+        let outcome = self.submit(&ports, machine, key).await.unwrap();
+        assert_eq!(outcome, AkOutcome::Bound(AkReason::FirstUse));
+        self.provision(&ports, machine).await.unwrap();
+        machine
+    }
+
+    async fn publish(&self, image: &ApprovedImage) {
+        let ports = self.healthy();
+        flow::publish_image(&ports, &ports, image).await.unwrap();
+    }
+
+    async fn appraise(
+        &self,
+        key: u64,
+        evidence: Result<VerifiedEvidence, VerifyError>,
+    ) -> Appraisal {
+        let fingerprint = sample::public_key(key).fingerprint();
+        let ak = AkRegistry::find(&*self.truth, &fingerprint).await.unwrap();
+        let machine = match &ak {
+            Some(ak) => MachineRegistry::find(&*self.truth, &ak.machine)
+                .await
+                .unwrap(),
+            None => None,
+        };
+        let images = ImageRegistry::list(&*self.truth).await.unwrap();
+        appraise(
+            sample::attempt_id(1),
+            sample::time(20),
+            &evidence,
+            Known::new(ak.as_ref(), machine.as_ref(), &images),
+            PinnedPcrs::boot_manager(),
+        )
+    }
+}
+
+const COMPONENTS: [&str; 3] = ["Pcr4Shim", "Pcr4Grub", "Pcr4Vmlinuz"];
+const GOOD: [&str; 3] = ["shim", "grub", "kernel"];
+
+fn image(name: &str, files: [&str; 3]) -> ApprovedImage {
+    let events = files.iter().zip(COMPONENTS).map(|(content, id)| {
+        let kind = "EV_EFI_BOOT_SERVICES_APPLICATION";
+        ImageEvent::new(kind, PcrIndex::BOOT_MANAGER, Sha256Digest::of(content), id)
+            .from_file(format!("boot/{id}"))
+    });
+    let pcr = ExpectedPcr::from_events(PcrIndex::BOOT_MANAGER, events);
+    let expected = ExpectedPcrs::new(vec![pcr]);
+    ApprovedImage::new(name.parse().unwrap(), "dir", expected, sample::time(1))
+}
+
+fn boot(key: u64, files: [&str; 3]) -> VerifiedEvidence {
+    let digests = files.map(Sha256Digest::of);
+    let mut values = [Sha256Digest::ZERO; 24];
+    values[4] = digests
+        .iter()
+        .fold(Sha256Digest::ZERO, |pcr, event| pcr.extended(event));
+    let mut evidence =
+        VerifiedEvidence::new(Tee::Tpm, sample::public_key(key), PcrValues::new(values));
+    let event = |(number, digest): (u32, &Sha256Digest)| {
+        LoggedEvent::new(number, PcrIndex::BOOT_MANAGER, *digest, "EV", None)
+    };
+    evidence.log = LogEvidence::Parsed {
+        events: (0..).zip(&digests).map(event).collect(),
+        replayed: PcrIndex::all().collect(),
+    };
+    evidence
+}
+
+#[tokio::test]
+async fn an_attested_machine_gets_its_own_key_and_no_other() {
+    let world = World::new();
+    let ports = world.healthy();
+    world.publish(&image("good", GOOD)).await;
+    let (one, two) = (world.ready(1).await, world.ready(2).await);
+    let Appraisal {
+        mut attempt,
+        attested,
+        ..
+    } = world.appraise(1, Ok(boot(1, GOOD))).await;
+    let attested = attested.unwrap();
+    assert_eq!(
+        (attested.machine(), attested.image().as_str()),
+        (one, "good")
+    );
+
+    let own = ResourcePath::luks_root(&one);
+    let key = flow::release(world.release(&ports), &attested, &own, &mut attempt).await;
+    let stored = SecretStore::find(&*world.truth, &own)
+        .await
+        .unwrap()
+        .unwrap();
+    assert!(key.unwrap().ct_eq(&stored));
+    assert!(attempt.ladder.is_released());
+
+    let foreign = ResourcePath::luks_root(&two);
+    let refused = flow::release(world.release(&ports), &attested, &foreign, &mut attempt).await;
+    assert!(matches!(
+        refused,
+        Err(ReleaseError::Refused {
+            code: Code::ReleaseDenied
+        })
+    ));
+}
+
+#[tokio::test]
+async fn revocation_counts_between_attestation_and_release() {
+    for (what, code) in [
+        ("machine", Code::MachineUnknown),
+        ("ak", Code::AkNotBound),
+        ("image", Code::PcrMismatch),
+        ("key", Code::KeyMissing),
+    ] {
+        let world = World::new();
+        let ports = world.healthy();
+        let good = image("good", GOOD);
+        world.publish(&good).await;
+        let machine = world.ready(1).await;
+        let Appraisal {
+            mut attempt,
+            attested,
+            ..
+        } = world.appraise(1, Ok(boot(1, GOOD))).await;
+        let own = ResourcePath::luks_root(&machine);
+        let clock = &world.clock;
+        let key = sample::public_key(1).fingerprint();
+        match what {
+            "machine" => flow::revoke_machine(&ports, &ports, clock, machine)
+                .await
+                .unwrap(),
+            "ak" => flow::revoke_ak(&ports, &ports, clock, key).await.unwrap(),
+            "image" => flow::revoke_image(&ports, &ports, clock, &good.name)
+                .await
+                .unwrap(),
+            _ => SecretStore::remove(&ports, &own).await.unwrap(),
+        }
+        let attested = attested.unwrap();
+        let released = flow::release(world.release(&ports), &attested, &own, &mut attempt).await;
+        match released {
+            Err(ReleaseError::Refused { code: told }) => assert_eq!(told, code, "{what}"),
+            other => panic!("{what}: {other:?}"),
+        }
+        assert_eq!(attempt.ladder.code, Some(code));
+    }
+}
+
+#[tokio::test]
+async fn no_audit_line_means_no_key() {
+    let world = World::new();
+    world.publish(&image("good", GOOD)).await;
+    let machine = world.ready(1).await;
+    let Appraisal {
+        mut attempt,
+        attested,
+        ..
+    } = world.appraise(1, Ok(boot(1, GOOD))).await;
+    let deaf = Faulty::new(Arc::clone(&world.truth), |call| {
+        if call.operation.contains("append") {
+            Fault::Before
+        } else {
+            Fault::None
+        }
+    });
+    let own = ResourcePath::luks_root(&machine);
+    let released =
+        flow::release(world.release(&deaf), &attested.unwrap(), &own, &mut attempt).await;
+    assert!(matches!(released, Err(ReleaseError::Port(_))));
+}
+
+#[tokio::test]
+async fn a_changed_kernel_is_refused_and_named() {
+    let world = World::new();
+    world.publish(&image("good", GOOD)).await;
+    world.ready(1).await;
+    let appraisal = world
+        .appraise(1, Ok(boot(1, ["shim", "grub", "evil"])))
+        .await;
+    assert!(appraisal.attested.is_none());
+    let ladder = &appraisal.attempt.ladder;
+    assert_eq!(ladder.code, Some(Code::PcrMismatch));
+    let mismatch = ladder.mismatch.as_ref().unwrap();
+    assert_eq!(mismatch.closest.as_ref().unwrap().as_str(), "good");
+    let differing: Vec<_> = mismatch
+        .events
+        .iter()
+        .filter_map(|finding| finding.expected.as_ref())
+        .collect();
+    assert_eq!(differing.len(), 1);
+    assert_eq!(differing[0].component, "Pcr4Vmlinuz");
+    assert_eq!(differing[0].file.as_deref(), Some("boot/Pcr4Vmlinuz"));
+    assert!(mismatch.summary().contains("Pcr4Vmlinuz"));
+}
+
+#[tokio::test]
+async fn without_a_log_the_values_decide_and_a_revoked_image_is_recognized() {
+    let world = World::new();
+    let ports = world.healthy();
+    let old = image("old", GOOD);
+    world.publish(&old).await;
+    world.ready(1).await;
+    let without_log = || {
+        let mut evidence = boot(1, GOOD);
+        evidence.log = LogEvidence::Absent;
+        Ok(evidence)
+    };
+    assert!(world.appraise(1, without_log()).await.attested.is_some());
+    flow::revoke_image(&ports, &ports, &world.clock, &old.name)
+        .await
+        .unwrap();
+    let appraisal = world.appraise(1, without_log()).await;
+    assert!(appraisal.attested.is_none());
+    let mismatch = appraisal.attempt.ladder.mismatch.unwrap();
+    assert!(mismatch.ended.unwrap().contains("old was revoked"));
+}
+
+#[tokio::test]
+async fn each_gate_fails_with_its_own_code() {
+    let world = World::new();
+    world.publish(&image("good", GOOD)).await;
+    world.ready(1).await;
+    let ak = sample::public_key(1).fingerprint();
+    let mut broken_log = boot(1, GOOD);
+    broken_log.log = LogEvidence::Broken {
+        reason: "offset 3".to_owned(),
+    };
+    let mut lying_log = boot(1, GOOD);
+    if let LogEvidence::Parsed { replayed, .. } = &mut lying_log.log {
+        *replayed = [PcrIndex::MOK].into_iter().collect();
+    }
+    let quote = VerifyError::Quote {
+        reason: "nonce",
+        claimed_ak: Some(ak),
+    };
+    let cases = [
+        (
+            1,
+            Err(VerifyError::Malformed {
+                at: "tpm_quote".into(),
+            }),
+            Code::EvidenceMalformed,
+        ),
+        (99, Ok(boot(99, GOOD)), Code::AkNotBound),
+        (1, Err(quote), Code::QuoteInvalid),
+        (
+            1,
+            Err(VerifyError::Selection { reason: "two", ak }),
+            Code::SelectionWrong,
+        ),
+        (1, Ok(broken_log), Code::EventLogMismatch),
+        (1, Ok(lying_log), Code::EventLogMismatch),
+    ];
+    for (key, evidence, code) in cases {
+        let appraisal = world.appraise(key, evidence).await;
+        assert_eq!(appraisal.attempt.ladder.code, Some(code));
+        assert!(appraisal.attested.is_none(), "{code}");
+    }
+}
+
+#[tokio::test]
+async fn a_second_key_for_a_machine_is_rejected_until_the_first_is_revoked() {
+    let world = World::new();
+    let ports = world.healthy();
+    let machine = world.ready(1).await;
+    let again = world.submit(&ports, machine, 1).await.unwrap();
+    assert_eq!(again, AkOutcome::AlreadyBound);
+    let other = world.submit(&ports, machine, 2).await.unwrap();
+    assert_eq!(other, AkOutcome::Rejected(AkReason::MachineHasOtherKey));
+    let first = sample::public_key(1).fingerprint();
+    flow::revoke_ak(&ports, &ports, &world.clock, first)
+        .await
+        .unwrap();
+    let other = world.submit(&ports, machine, 2).await.unwrap();
+    assert_eq!(other, AkOutcome::Bound(AkReason::FirstUse));
+    let revoked = world.submit(&ports, machine, 1).await.unwrap();
+    assert_eq!(revoked, AkOutcome::Rejected(AkReason::KeyRevoked));
+}
+
+#[tokio::test]
+async fn a_waiting_key_is_bound_when_an_admin_approves() {
+    let world = World::new();
+    let ports = world.healthy();
+    let machine = world.new_machine().await;
+    let manual = AkPorts {
+        matcher: &ManualMatcher,
+        ..world.ak(&ports)
+    };
+    let key = || sample::public_key(1);
+    let from_node = AkSubmission::new(machine, AkCandidate::from_node(key(), None));
+    for _ in 0..2 {
+        let outcome = flow::approve(manual, from_node.clone()).await.unwrap();
+        assert_eq!(outcome, AkOutcome::Waiting(AkReason::NeedsAdmin));
+    }
+    let is_submission = |action| action == AuditAction::AkSubmitted;
+    assert_eq!(
+        world
+            .truth
+            .events()
+            .iter()
+            .filter(|e| is_submission(e.action))
+            .count(),
+        1
+    );
+    let from_admin = AkSubmission::new(machine, AkCandidate::from_admin(key(), None));
+    let outcome = flow::approve(manual, from_admin).await.unwrap();
+    assert_eq!(outcome, AkOutcome::Bound(AkReason::AdminApproved));
+}
+
+#[tokio::test]
+async fn the_cap_on_unclaimed_machines_holds_for_nodes_only() {
+    let world = World::new();
+    let ports = world.healthy();
+    let limit = UnclaimedLimit::AtMost(2);
+    for _ in 0..2 {
+        flow::register(world.register(&ports), limit).await.unwrap();
+    }
+    match flow::register(world.register(&ports), limit).await {
+        Err(RegisterError::Store(error)) => assert_eq!(error.kind(), PortErrorKind::Denied),
+        other => panic!("{other:?}"),
+    }
+    assert!(
+        flow::register_by_admin(world.register(&ports), None)
+            .await
+            .is_ok()
+    );
+}
+
+#[tokio::test]
+async fn an_image_whose_events_do_not_fold_is_not_approved() {
+    let world = World::new();
+    let ports = world.healthy();
+    let mut lie = image("lie", GOOD);
+    lie.expected.pcrs[0].value = Sha256Digest::ZERO;
+    let refused = flow::publish_image(&ports, &ports, &lie).await;
+    assert!(matches!(refused, Err(PublishError::Inconsistent { .. })));
+    let mut empty = image("empty", GOOD);
+    empty.expected.pcrs.clear();
+    let refused = flow::publish_image(&ports, &ports, &empty).await;
+    assert!(matches!(refused, Err(PublishError::Empty { .. })));
+    assert!(ImageRegistry::list(&ports).await.unwrap().is_empty());
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Action {
+    Submit { machine: usize, key: u64 },
+    Provision { machine: usize },
+    RevokeKey { key: u64 },
+}
+
+fn action() -> impl Strategy<Value = (Action, Option<(u64, bool)>)> {
+    let action = prop_oneof![
+        4 => (0..3usize, 0..4u64).prop_map(|(machine, key)| Action::Submit { machine, key }),
+        3 => (0..3usize).prop_map(|machine| Action::Provision { machine }),
+        1 => (0..4u64).prop_map(|key| Action::RevokeKey { key }),
+    ];
+    // The call at which the process dies, and whether that call still happened.
+    (action, proptest::option::of((0..6u64, any::<bool>())))
+}
+
+async fn act(world: &World, ports: &Ports, machines: &[MachineId], action: Action) {
+    // Errors are the point of the exercise; what was done anyway is what is checked.
+    match action {
+        Action::Submit { machine, key } => {
+            let _ = world.submit(ports, machines[machine], key).await;
+        }
+        Action::Provision { machine } => {
+            let _ = world.provision(ports, machines[machine]).await;
+        }
+        Action::RevokeKey { key } => {
+            let key = sample::public_key(key).fingerprint();
+            let _ = flow::revoke_ak(ports, ports, &world.clock, key).await;
+        }
+    }
+}
+
+/// No machine has two bound keys, no key two machines, and no disk key ever changes.
+async fn check_invariants(
+    world: &World,
+    machines: &[MachineId],
+    seen: &mut BTreeMap<MachineId, Vec<u8>>,
+) {
+    let aks = AkRegistry::list(&*world.truth, None).await.unwrap();
+    for machine in machines {
+        let is_bound = |ak: &&AkRecord| ak.machine == *machine && ak.state == AkState::Bound;
+        assert!(aks.iter().filter(is_bound).count() <= 1);
+        let path = ResourcePath::luks_root(machine);
+        let key = SecretStore::find(&*world.truth, &path).await.unwrap();
+        let key = key.map(|key| key.expose("compare in a test").to_vec());
+        match (seen.get(machine), key) {
+            (Some(before), now) => assert_eq!(Some(before), now.as_ref()),
+            (None, Some(now)) => drop(seen.insert(*machine, now)),
+            (None, None) => {}
+        }
+    }
+    let mut fingerprints: Vec<_> = aks.iter().map(AkRecord::fingerprint).collect();
+    fingerprints.sort();
+    fingerprints.dedup();
+    assert_eq!(fingerprints.len(), aks.len());
+}
+
+proptest! {
+    /// Any sequence of actions, each killed at any port call with or without its effect, and run
+    /// again afterwards.
+    #[test]
+    fn flows_converge_after_a_crash_at_any_call(
+        actions in proptest::collection::vec(action(), 1..24)
+    ) {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        runtime.block_on(async {
+            let world = World::new();
+            let mut machines = Vec::new();
+            for _ in 0..3 {
+                machines.push(world.new_machine().await);
+            }
+            let mut seen = BTreeMap::new();
+            for (action, crash) in actions {
+                if let Some((number, happened)) = crash {
+                    let fault = if happened { Fault::LostAck } else { Fault::Before };
+                    let dying = Faulty::crash_at(Arc::clone(&world.truth), number, fault);
+                    act(&world, &dying, &machines, action).await;
+                    check_invariants(&world, &machines, &mut seen).await;
+                }
+                act(&world, &world.healthy(), &machines, action).await;
+                check_invariants(&world, &machines, &mut seen).await;
+                if let Action::Provision { machine } = action {
+                    prop_assert!(seen.contains_key(&machines[machine]));
+                }
+            }
+            Ok(())
+        })?;
+    }
+}

@@ -1,0 +1,427 @@
+//! The registration endpoints, request by request.
+#![cfg(all(feature = "test-util", feature = "http"))]
+
+use std::sync::Arc;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
+use http::Request;
+use http::StatusCode;
+use http_body_util::BodyExt as _;
+use http_body_util::Full;
+use serde_json::Value;
+use serde_json::json;
+use tec_core::ak::AkMatcher;
+use tec_core::ak::Credential;
+use tec_core::ak::EkBoundMatcher;
+use tec_core::ak::EkOffer;
+use tec_core::ak::Fingerprint;
+use tec_core::ak::PublicKey;
+use tec_core::ak::TofuMatcher;
+use tec_core::ak::TpmObjectError;
+use tec_core::ak::TpmObjects;
+use tec_core::endpoint::Endpoint;
+use tec_core::http::AkService;
+use tec_core::http::AkServiceConfig;
+use tec_core::http::MAX_BODY;
+use tec_core::http::RegisterService;
+use tec_core::http::RegisterServiceConfig;
+use tec_core::id::ResourcePath;
+use tec_core::ignition::ClevisPinGenerator;
+use tec_core::luks::CompatLuksKey;
+use tec_core::machine::MachineState;
+use tec_core::port::AkRegistry;
+use tec_core::port::MachineRegistry;
+use tec_core::port::SecretStore;
+use tec_core::port::UnclaimedLimit;
+use tec_core::secret::SecretArray;
+use tec_core::secret::SecretBytes;
+use tec_core::testing::ManualClock;
+use tec_core::testing::MemoryRegistry;
+use tec_core::testing::SeededEntropy;
+use tec_core::testing::sample;
+
+/// A TPM whose challenge is the secret itself and whose areas are the key's DER form.
+#[derive(Debug)]
+struct GlassTpm;
+
+impl TpmObjects for GlassTpm {
+    fn attestation_key(&self, area: &[u8]) -> Result<PublicKey, TpmObjectError> {
+        PublicKey::from_der(area).map_err(|_| TpmObjectError::new("not restricted"))
+    }
+
+    fn challenge(
+        &self,
+        ek: &EkOffer,
+        _area: &[u8],
+        secret: &SecretArray<32>,
+        _rng: &mut dyn rand_core::CryptoRng,
+    ) -> Result<(Credential, Fingerprint), TpmObjectError> {
+        let open = secret.expose("a test reads it back").to_vec();
+        Ok((Credential::new(open, Vec::new()), ek.public.fingerprint()))
+    }
+}
+
+struct Server {
+    registry: Arc<MemoryRegistry>,
+    clock: Arc<ManualClock>,
+    register: RegisterService,
+    ak: AkService,
+}
+
+fn server(token: Option<&str>, limit: UnclaimedLimit, matcher: Arc<dyn AkMatcher>) -> Server {
+    let registry = Arc::new(MemoryRegistry::new());
+    let clock = Arc::new(ManualClock::new(sample::time(0)));
+    let entropy = Arc::new(SeededEntropy::new(1));
+    let kbs = Endpoint::new("https://kbs:8080".parse().unwrap(), "");
+    let register = RegisterService::new(RegisterServiceConfig {
+        machines: registry.clone(),
+        audit: registry.clone(),
+        pins: Arc::new(ClevisPinGenerator::new(kbs)),
+        clock: clock.clone(),
+        entropy: entropy.clone(),
+        token: token.map(|token| SecretBytes::new(token.as_bytes().to_vec())),
+        limit,
+        unclaimed_seconds: 60,
+    });
+    let ak = AkService::new(AkServiceConfig {
+        machines: registry.clone(),
+        aks: registry.clone(),
+        matcher,
+        audit: registry.clone(),
+        clock: clock.clone(),
+        entropy,
+        tpm: Arc::new(GlassTpm),
+        provision: Some((registry.clone(), Arc::new(CompatLuksKey))),
+    });
+    Server {
+        registry,
+        clock,
+        register,
+        ak,
+    }
+}
+
+fn open_server() -> Server {
+    server(None, UnclaimedLimit::Unlimited, Arc::new(TofuMatcher))
+}
+
+impl Server {
+    async fn get(&self, path: &str) -> (StatusCode, Value) {
+        self.get_with(path, "GET", None).await
+    }
+
+    async fn get_with(&self, path: &str, method: &str, token: Option<&str>) -> (StatusCode, Value) {
+        let mut request = Request::builder().method(method).uri(path);
+        if let Some(token) = token {
+            request = request.header("authorization", token);
+        }
+        let response = self.register.respond(request.body(()).unwrap()).await;
+        let status = response.status();
+        let body = response.into_body().collect().await.unwrap().to_bytes();
+        (status, serde_json::from_slice(&body).unwrap())
+    }
+
+    async fn put(&self, path: &str, body: impl Into<Bytes>) -> (StatusCode, Value) {
+        let request = Request::put(path).header("content-type", "application/json");
+        self.send(request.body(Full::new(body.into())).unwrap())
+            .await
+    }
+
+    async fn send(&self, request: Request<Full<Bytes>>) -> (StatusCode, Value) {
+        let response = self.ak.respond(request).await;
+        let status = response.status();
+        let body = response.into_body().collect().await.unwrap().to_bytes();
+        (status, serde_json::from_slice(&body).unwrap())
+    }
+
+    async fn machine(&self) -> String {
+        let (_, ignition) = self.get("/ignition").await;
+        let pin = ignition["storage"]["luks"][0]["clevis"]["custom"]["config"]
+            .as_str()
+            .unwrap();
+        let pin: Value = serde_json::from_str(pin).unwrap();
+        pin["path"]
+            .as_str()
+            .unwrap()
+            .split('/')
+            .nth(1)
+            .unwrap()
+            .to_owned()
+    }
+
+    async fn machines(&self) -> usize {
+        MachineRegistry::list(&*self.registry, None, 10)
+            .await
+            .unwrap()
+            .len()
+    }
+}
+
+fn key_body(machine: &str, key: u64) -> String {
+    json!({ "public_key": sample::public_key(key).to_pem(), "uuid": machine }).to_string()
+}
+
+#[tokio::test]
+async fn each_alias_registers_another_machine() {
+    let server = open_server();
+    for path in [
+        "/ignition-clevis-pin-trustee",
+        "/ignition",
+        "/register",
+        "/ignitioni-clevis-pin-trustee",
+    ] {
+        let (status, ignition) = server.get(path).await;
+        assert_eq!(status, StatusCode::OK);
+        assert_eq!(ignition["ignition"]["version"], "3.6.0");
+    }
+    assert_eq!(server.machines().await, 4);
+}
+
+#[tokio::test]
+async fn other_paths_and_methods_are_refused_and_register_nothing() {
+    let server = open_server();
+    assert_eq!(server.get("/").await.0, StatusCode::NOT_FOUND);
+    let (status, body) = server.get_with("/ignition", "POST", None).await;
+    assert_eq!(status, StatusCode::METHOD_NOT_ALLOWED);
+    assert_eq!(
+        (&body["error"], &body["code"]),
+        (&json!("TEC-R405"), &json!(405))
+    );
+    assert_eq!(server.machines().await, 0);
+}
+
+#[tokio::test]
+async fn a_token_is_asked_for_where_one_is_set() {
+    let server = server(
+        Some("s3cret"),
+        UnclaimedLimit::Unlimited,
+        Arc::new(TofuMatcher),
+    );
+    for wrong in [
+        None,
+        Some("Bearer wrong"),
+        Some("s3cret"),
+        Some("Basic s3cret"),
+    ] {
+        let (status, body) = server.get_with("/ignition", "GET", wrong).await;
+        assert_eq!(
+            (status, &body["error"]),
+            (StatusCode::UNAUTHORIZED, &json!("TEC-R401"))
+        );
+    }
+    let (status, _) = server
+        .get_with("/ignition", "GET", Some("Bearer s3cret"))
+        .await;
+    assert_eq!(status, StatusCode::OK);
+}
+
+#[tokio::test]
+async fn the_cap_holds_and_expired_machines_make_room() {
+    let server = server(None, UnclaimedLimit::AtMost(2), Arc::new(TofuMatcher));
+    for _ in 0..2 {
+        assert_eq!(server.get("/ignition").await.0, StatusCode::OK);
+    }
+    let (status, body) = server.get("/ignition").await;
+    assert_eq!(
+        (status, &body["error"]),
+        (StatusCode::TOO_MANY_REQUESTS, &json!("TEC-R430"))
+    );
+    server.clock.advance_seconds(61);
+    assert_eq!(server.get("/ignition").await.0, StatusCode::OK);
+    assert_eq!(server.machines().await, 1);
+}
+
+#[tokio::test]
+async fn the_first_key_is_bound_and_its_machine_provisioned() {
+    let server = open_server();
+    let machine = server.machine().await;
+    let (status, body) = server.put("/register-ak", key_body(&machine, 1)).await;
+    assert_eq!(
+        (status, body),
+        (StatusCode::CREATED, json!({ "status": "success" }))
+    );
+    let id = machine.parse().unwrap();
+    let stored = MachineRegistry::find(&*server.registry, &id)
+        .await
+        .unwrap()
+        .unwrap();
+    assert_eq!(stored.state, MachineState::Active);
+    assert!(
+        server
+            .registry
+            .exists(&ResourcePath::luks_root(&id))
+            .await
+            .unwrap()
+    );
+
+    let (status, body) = server.put("/register-ak", key_body(&machine, 1)).await;
+    assert_eq!(status, StatusCode::CONFLICT);
+    assert_eq!(body["message"], "Public key already registered");
+    let (status, body) = server.put("/register-ak", key_body(&machine, 2)).await;
+    assert_eq!(
+        (status, &body["code"]),
+        (StatusCode::CONFLICT, &json!("TEC-R410"))
+    );
+    let other = server.machine().await;
+    let (status, body) = server.put("/register-ak", key_body(&other, 1)).await;
+    assert_eq!(
+        (status, &body["code"]),
+        (StatusCode::CONFLICT, &json!("TEC-R409"))
+    );
+}
+
+#[tokio::test]
+async fn the_older_member_name_is_understood() {
+    let server = open_server();
+    let machine = server.machine().await;
+    let pem = sample::public_key(1).to_pem();
+    let body = json!({ "attestation_key": pem, "uuid": machine }).to_string();
+    assert_eq!(
+        server.put("/register-ak", body).await.0,
+        StatusCode::CREATED
+    );
+}
+
+#[tokio::test]
+async fn malformed_registrations_are_refused_and_nothing_is_stored() {
+    let server = open_server();
+    let machine = server.machine().await;
+    let pem = sample::public_key(1).to_pem();
+    let unknown = "7c9e6679-7425-40de-944b-e07fc1f90ae7";
+    let other_key = STANDARD.encode(sample::public_key(2).as_der());
+    let cases: [(Value, &str); 10] = [
+        (json!({}), "TEC-R400"),
+        (json!([]), "TEC-R400"),
+        (
+            json!({ "public_key": pem, "uuid": machine, "extra": 1 }),
+            "TEC-R400",
+        ),
+        (
+            json!({ "public_key": pem, "attestation_key": pem, "uuid": machine }),
+            "TEC-R400",
+        ),
+        (
+            json!({ "public_key": pem, "uuid": "not-a-uuid" }),
+            "TEC-R400",
+        ),
+        (
+            json!({ "public_key": "-----BEGIN", "uuid": machine }),
+            "TEC-R422",
+        ),
+        (
+            json!({ "public_key": pem, "uuid": machine, "tpm_public": "!" }),
+            "TEC-R400",
+        ),
+        (
+            json!({ "public_key": pem, "uuid": machine, "tpm_public": "AAAA" }),
+            "TEC-R422",
+        ),
+        (
+            json!({ "public_key": pem, "uuid": machine, "tpm_public": other_key }),
+            "TEC-R422",
+        ),
+        (json!({ "public_key": pem, "uuid": unknown }), "TEC-R404"),
+    ];
+    for (body, code) in cases {
+        let (status, reply) = server.put("/register-ak", body.to_string()).await;
+        assert!(status.is_client_error(), "{body}");
+        assert_eq!(
+            (&reply["code"], &reply["status"]),
+            (&json!(code), &json!("error")),
+            "{body}"
+        );
+    }
+    let (_, reply) = server.put("/register-ak", "{").await;
+    assert_eq!(reply["code"], "TEC-R400");
+    assert!(
+        AkRegistry::list(&*server.registry, None)
+            .await
+            .unwrap()
+            .is_empty()
+    );
+}
+
+#[tokio::test]
+async fn large_bodies_and_other_content_types_are_refused() {
+    let server = open_server();
+    let (status, reply) = server.put("/register-ak", vec![b' '; MAX_BODY + 1]).await;
+    assert_eq!(
+        (status, &reply["code"]),
+        (StatusCode::PAYLOAD_TOO_LARGE, &json!("TEC-R413"))
+    );
+    let with_kind = |kind: &str| {
+        let request = Request::put("/register-ak").header("content-type", kind);
+        request.body(Full::new(Bytes::from("{}"))).unwrap()
+    };
+    for kind in ["text/plain", "application/jsonx", ""] {
+        assert_eq!(
+            server.send(with_kind(kind)).await.0,
+            StatusCode::UNSUPPORTED_MEDIA_TYPE
+        );
+    }
+    let json_kind = with_kind("Application/JSON; charset=utf-8");
+    assert_eq!(server.send(json_kind).await.0, StatusCode::BAD_REQUEST);
+    let request = Request::post("/register-ak")
+        .body(Full::new(Bytes::new()))
+        .unwrap();
+    assert_eq!(server.send(request).await.0, StatusCode::METHOD_NOT_ALLOWED);
+}
+
+fn ek_body(machine: &str) -> String {
+    json!({
+        "public_key": sample::public_key(1).to_pem(),
+        "uuid": machine,
+        "tpm_public": STANDARD.encode(sample::public_key(1).as_der()),
+        "ek_public": sample::public_key(9).to_pem(),
+    })
+    .to_string()
+}
+
+#[tokio::test]
+async fn an_endorsement_key_proves_the_key_and_each_challenge_counts_once() {
+    let matcher = Arc::new(EkBoundMatcher::any_ek());
+    let server = server(None, UnclaimedLimit::Unlimited, matcher);
+    let machine = server.machine().await;
+    let (_, reply) = server.put("/register-ak", key_body(&machine, 1)).await;
+    assert_eq!(reply["code"], "TEC-R423");
+
+    let (status, reply) = server.put("/register-ak", ek_body(&machine)).await;
+    assert_eq!(
+        (status, &reply["status"]),
+        (StatusCode::ACCEPTED, &json!("challenge"))
+    );
+    let wrong = json!({ "challenge": reply["challenge"], "secret": "AAAA" }).to_string();
+    assert_eq!(
+        server.put("/register-ak/proof", wrong).await.1["code"],
+        "TEC-R423"
+    );
+    let right = json!({ "challenge": reply["challenge"], "secret": reply["id_object"] });
+    let used_up = server.put("/register-ak/proof", right.to_string()).await;
+    assert_eq!(used_up.1["code"], "TEC-R423");
+
+    let (_, reply) = server.put("/register-ak", ek_body(&machine)).await;
+    let right = json!({ "challenge": reply["challenge"], "secret": reply["id_object"] });
+    let (status, _) = server.put("/register-ak/proof", right.to_string()).await;
+    assert_eq!(status, StatusCode::CREATED);
+    let bound = server
+        .registry
+        .bound_to(&machine.parse().unwrap())
+        .await
+        .unwrap()
+        .unwrap();
+    assert_eq!(bound.ek, Some(sample::public_key(9).fingerprint()));
+}
+
+#[tokio::test]
+async fn a_late_answer_does_not_count() {
+    let matcher = Arc::new(EkBoundMatcher::any_ek());
+    let server = server(None, UnclaimedLimit::Unlimited, matcher);
+    let machine = server.machine().await;
+    let (_, reply) = server.put("/register-ak", ek_body(&machine)).await;
+    server.clock.advance_seconds(121);
+    let right = json!({ "challenge": reply["challenge"], "secret": reply["id_object"] });
+    let (_, reply) = server.put("/register-ak/proof", right.to_string()).await;
+    assert_eq!(reply["code"], "TEC-R423");
+}
