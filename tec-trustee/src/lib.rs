@@ -1,1 +1,35 @@
-//! tec-trustee
+//! Trustee spoken, configured and embedded.
+//!
+//! *What it is*: the wire formats of the key broker service (KBS) protocol 0.4.0, the sealed header
+//! of the Clevis pin, the Rego policies that bind a machine to its own key, and patching of a
+//! Trustee configuration. Behind the feature `rcar` the client's side of the attestation handshake,
+//! behind the feature `kbs` a small KBS with its own attestation service that other programs embed.
+//!
+//! *What it is not*: it knows no TPM structures. Evidence is made by an
+//! [`Attester`](tec_core::port::Attester) and checked by a [`Verifier`](tec_core::port::Verifier).
+//!
+//! ```text
+//!  RcarClient ──POST auth────────► Kbs        nonce, cookie
+//!     │ Attester over report_data
+//!     ├────────POST attest───────► Kbs        Verifier, Backend::admit, attestation policy → token
+//!     └────────GET resource/a/b/c► Kbs        resource policy, Backend::release → JWE
+//! ```
+//!
+//! "Contract" in these docs is the KBS attestation protocol, the Trustee documentation and the
+//! behavior of Trustee v0.14 to v0.21; sections are those of `docs/reference/trustee.md`.
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
+pub mod clevis;
+#[cfg(feature = "rcar")]
+pub mod client;
+pub mod config;
+pub mod jwe;
+#[cfg(feature = "kbs")]
+mod jwt;
+#[cfg(feature = "kbs")]
+pub mod kbs;
+pub mod policy;
+pub mod report_data;
+#[cfg(feature = "kbs")]
+pub mod token;
+pub mod wire;

@@ -1,1 +1,13 @@
-//! e2e
+//! The main job end to end, on one machine: a software TPM, real boot files, a real LUKS2 volume,
+//! the real Clevis, and our own programs. The scenes are shared by the demo and the tests.
+
+pub mod anchor;
+pub mod firmware;
+pub mod load;
+pub mod machine;
+pub mod process;
+pub mod report;
+pub mod scenes;
+pub mod settings;
+pub mod story;
+pub mod wire;

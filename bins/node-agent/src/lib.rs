@@ -1,1 +1,28 @@
-//! node-agent
+//! The program of a node: makes and registers the attestation key, and is the Clevis pin
+//! `trustee`.
+//!
+//! *What it is*: the composition of `tec_tpm::tss` (the TPM), `tec_trustee::client` (the key
+//! broker) and `tec_trustee::clevis` (the sealed passphrase) behind the command lines that Clevis
+//! and people use.
+//!
+//! *What it is not*: it decides nothing. Servers decide, and tell the node a code and an attempt.
+//!
+//! ```text
+//! first boot   clevis luks bind ─► encrypt ─► AK ─► PUT /register-ak ─► RCAR ─► key ─► seal ─► JWE
+//! later boots  clevis luks unlock ─► decrypt ◄── JWE ─► RCAR ─► key ─► open ─► passphrase
+//! ```
+
+pub mod backoff;
+pub mod cli;
+pub mod failure;
+pub mod fetch;
+pub mod kbs;
+pub mod key;
+pub mod links;
+pub mod pin;
+pub mod quiet;
+pub mod register;
+pub mod report;
+pub mod settings;
+pub mod stream;
+pub mod tpm;

@@ -20,7 +20,12 @@ use tec_support::log::LogForm;
 #[command(name = "tec", version = crate::VERSION, propagate_version = true, arg_required_else_help = true)]
 pub(crate) struct Cli {
     /// Directory with the store, the seal key and the built-in CA.
-    #[arg(long, env = "TEC_STATE_DIR", default_value = "/var/lib/tec", global = true)]
+    #[arg(
+        long,
+        env = "TEC_STATE_DIR",
+        default_value = "/var/lib/tec",
+        global = true
+    )]
     pub(crate) state_dir: PathBuf,
     /// Form of what is printed on stdout.
     #[arg(long, env = "TEC_OUTPUT", value_enum, default_value_t = OutputForm::Text, global = true)]
@@ -92,7 +97,11 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "URL[=CA-FILE]")]
     pub(crate) also_kbs: Vec<String>,
     /// Block device of the root volume on nodes.
-    #[arg(long, env = "TEC_ROOT_DEVICE", default_value = "/dev/disk/by-partlabel/root")]
+    #[arg(
+        long,
+        env = "TEC_ROOT_DEVICE",
+        default_value = "/dev/disk/by-partlabel/root"
+    )]
     pub(crate) root_device: String,
     /// Certificate chain; without it a CA is made on first start.
     #[arg(long, env = "TEC_TLS_CERT", requires_all = ["tls_key", "tls_ca"])]
@@ -112,6 +121,10 @@ pub(crate) struct ServeArgs {
     /// Endorsement keys that may vouch (fingerprints); with `--ak-approval ek`.
     #[arg(long, value_name = "FINGERPRINT")]
     pub(crate) allow_ek: Vec<Fingerprint>,
+    /// CA certificates, PEM, that endorsement key certificates must chain to; with
+    /// `--ak-approval ek`. Without it any endorsement key counts, and only names the TPM.
+    #[arg(long, env = "TEC_EK_ROOTS")]
+    pub(crate) ek_roots: Option<PathBuf>,
     /// File with the token that nodes must show to register.
     #[arg(long, env = "TEC_REGISTRATION_TOKEN_FILE")]
     pub(crate) registration_token_file: Option<PathBuf>,
@@ -130,7 +143,9 @@ pub(crate) struct ServeArgs {
 }
 
 fn parse_pcr(text: &str) -> Result<PcrIndex, String> {
-    let index: u8 = text.parse().map_err(|_| format!("{text} is not a number from 0 to 23"))?;
+    let index: u8 = text
+        .parse()
+        .map_err(|_| format!("{text} is not a number from 0 to 23"))?;
     PcrIndex::new(index).map_err(|error| error.to_string())
 }
 

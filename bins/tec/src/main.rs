@@ -32,7 +32,9 @@ fn run(cli: Cli) -> anyhow::Result<u8> {
         clap_complete::generate(shell, &mut Cli::command(), "tec", &mut std::io::stdout());
         return Ok(tec_support::exit::OK);
     }
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()?;
     let output = Output::new(cli.output);
     runtime.block_on(async {
         match cli.command {

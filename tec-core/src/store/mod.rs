@@ -1,1 +1,117 @@
-//! The embedded store.
+//! The embedded store: machines, attestation keys, images, sealed disk keys, audit log and attempt
+//! log in one SQLite file (feature `embedded`).
+//!
+//! *What it is*: the implementation of all storage [`port`](crate::port)s for one host. Every
+//! write is on disk when its call returns.
+//!
+//! *What it is not*: a cache, or a database for many hosts. It is the one place of this crate that
+//! does I/O; it starts one thread, which ends with the store.
+//!
+//! ```text
+//! call ─► bounded queue ─► writer thread: BEGIN IMMEDIATE
+//! call ─►      "              SAVEPOINT per call (one that is refused leaves nothing behind)
+//! call ─►      "           COMMIT: one fsync for all that waited ─► each caller is answered
+//! find ──────────────────► pool of read-only connections
+//! ```
+//! The state directory holds `tec.db` (with `-wal` and `-shm` beside it) and `seal.key`, all closed
+//! to other users. Losing `seal.key` is losing every disk key in the store: back both up.
+//!
+//! Reads run on the thread of the caller: they take microseconds, since the file is small and its
+//! pages are cached. Several processes may open one directory; writers take turns.
+//!
+//! # Cancel safety
+//! A write whose future is dropped may still happen, as if its acknowledgement had been lost.
+
+mod access;
+mod ak;
+mod attempt;
+mod audit;
+mod error;
+mod image;
+mod machine;
+mod reader;
+mod schema;
+mod seal;
+mod secret;
+mod writer;
+
+use std::path::Path;
+
+use rusqlite::Connection;
+
+use self::error::Failure;
+use self::reader::Readers;
+use self::seal::Seal;
+use self::writer::Writer;
+use crate::port::Entropy;
+
+pub use self::audit::AuditEntry;
+pub use self::audit::AuditVerdict;
+pub use self::error::StoreError;
+
+/// The embedded store.
+///
+/// Several of its traits have methods of the same name: call them through `&dyn MachineRegistry`
+/// and so on, or as `MachineRegistry::find(&store, …)`.
+///
+/// Dropping it waits for the writes that are queued.
+#[derive(Debug)]
+pub struct Store {
+    // In this order: readers close first, so that the writer is the last one and cleans up.
+    readers: Readers,
+    writer: Writer,
+    seal: Seal,
+}
+
+impl Store {
+    /// Opens the store in a state directory, or makes it there. The directory itself is made if
+    /// only it is missing.
+    ///
+    /// Reads the whole file once for a quick check, so give it a blocking thread if it may be
+    /// large.
+    ///
+    /// # Errors
+    /// `Access` when directory or files have the wrong owner or mode, `Corrupt` when the file is
+    /// damaged or not a store, `Newer` when a newer version wrote it, `Seal` when the seal key is
+    /// not the one that its secrets were sealed with, `Busy` while another process holds it.
+    ///
+    /// # Security
+    /// Refuses to make a new seal key, or an empty database, beside the other half of an old pair.
+    pub fn open(dir: &Path, entropy: &dyn Entropy) -> Result<Self, StoreError> {
+        access::check(dir)?;
+        // First starts at the same time make one database and one seal key.
+        let _alone = access::lock(dir)?;
+        let db_path = access::database_file(dir)?;
+        let mut db = schema::open_writer(&db_path)?;
+        let seal = Seal::load(dir, &mut db, entropy)?;
+        // SQLite has made its own files by now.
+        access::check(dir)?;
+        Ok(Self {
+            readers: Readers::open(&db_path)?,
+            writer: Writer::start(db)?,
+            seal,
+        })
+    }
+
+    /// Whether the store can be read and its writer runs.
+    pub fn health(&self) -> Result<(), StoreError> {
+        if !self.writer.is_running() {
+            return Err(StoreError::Stopped);
+        }
+        self.readers.with(|db| {
+            db.query_row("SELECT seq FROM audit_head", (), |_| Ok(()))
+                .map_err(|source| StoreError::sqlite("read the store", source))
+        })
+    }
+
+    /// Queues a write and waits until it is durable.
+    async fn write<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Connection) -> Result<T, Failure> + Send + 'static,
+    ) -> Result<T, Failure> {
+        self.writer.run(work).await
+    }
+}
+
+#[cfg(test)]
+mod tests;

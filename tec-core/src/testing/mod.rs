@@ -1,1 +1,57 @@
-//! Doubles and suites.
+//! Doubles, faults and conformance suites, so that code over the ports is tested without a network,
+//! a TPM or a disk (feature `test-util`).
+//!
+//! *What it is*: in-memory implementations of every port ([`MemoryRegistry`], [`MemoryBroker`]), a
+//! clock and randomness that do what a test says ([`ManualClock`], [`SeededEntropy`]), a wrapper
+//! that makes calls fail or lose their answer ([`Faulty`]), sample values ([`sample`]), and one
+//! conformance suite per port.
+//!
+//! *What it is not*: fit for production. Nothing here is durable, and suites panic where an
+//! implementation breaks its contract.
+//!
+//! # Conformance suites
+//! A suite takes a factory that makes an *empty* implementation each time it is called, and checks
+//! the contract that the trait's documentation states:
+//!
+//! ```
+//! use tec_core::testing;
+//! use tec_core::testing::MemoryRegistry;
+//!
+//! # fn block_on<T>(future: impl Future<Output = T>) -> T {
+//! #     let mut future = std::pin::pin!(future);
+//! #     let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+//! #     loop {
+//! #         if let std::task::Poll::Ready(value) = future.as_mut().poll(&mut context) {
+//! #             return value;
+//! #         }
+//! #     }
+//! # }
+//! block_on(testing::secret_store(async || MemoryRegistry::new()));
+//! ```
+
+mod broker;
+mod clock;
+mod entropy;
+mod faulty;
+mod memory;
+pub mod sample;
+mod suite;
+
+pub use self::broker::MemoryBroker;
+pub use self::clock::ManualClock;
+pub use self::entropy::SeededEntropy;
+pub use self::faulty::Call;
+pub use self::faulty::Fault;
+pub use self::faulty::Faulty;
+pub use self::memory::MemoryRegistry;
+pub use self::suite::ak_matcher;
+pub use self::suite::ak_registry;
+pub use self::suite::attempt_log;
+pub use self::suite::audit_sink;
+pub use self::suite::image_registry;
+pub use self::suite::key_broker;
+pub use self::suite::machine_registry;
+pub use self::suite::secret_store;
+
+#[cfg(test)]
+mod tests;

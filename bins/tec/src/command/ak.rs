@@ -27,11 +27,7 @@ use crate::output::Output;
 use crate::output::table;
 use crate::state::open_existing;
 
-pub(crate) async fn ak(
-    state_dir: &Path,
-    command: AkCommand,
-    output: Output,
-) -> anyhow::Result<u8> {
+pub(crate) async fn ak(state_dir: &Path, command: AkCommand, output: Output) -> anyhow::Result<u8> {
     let store = open_existing(state_dir)?;
     match command {
         AkCommand::List { machine } => {
@@ -66,10 +62,15 @@ fn key_table(keys: &[AkRecord]) -> String {
             record.fingerprint().to_string(),
             record.machine.to_string(),
             word(&record.state),
-            record.ek.map_or_else(|| "-".to_owned(), |ek| ek.to_string()),
+            record
+                .ek
+                .map_or_else(|| "-".to_owned(), |ek| ek.to_string()),
         ]
     };
-    table(["KEY", "MACHINE", "STATE", "PROVEN BY EK"], &keys.iter().map(row).collect::<Vec<_>>())
+    table(
+        ["KEY", "MACHINE", "STATE", "PROVEN BY EK"],
+        &keys.iter().map(row).collect::<Vec<_>>(),
+    )
 }
 
 async fn find(store: &Store, key: Fingerprint) -> anyhow::Result<AkRecord> {
@@ -104,9 +105,10 @@ async fn approve(store: &Store, record: AkRecord) -> anyhow::Result<()> {
         clock: &SystemClock,
         entropy: &SystemEntropy,
     };
-    flow::provision(ports, machine)
-        .await
-        .map_err(coded(Code::StoreUnavailable, format!("make the disk key of machine {machine}")))?;
+    flow::provision(ports, machine).await.map_err(coded(
+        Code::StoreUnavailable,
+        format!("make the disk key of machine {machine}"),
+    ))?;
     Ok(())
 }
 

@@ -3,8 +3,11 @@
 use std::path::Path;
 
 use tec_core::code::Code;
-use tec_core::port::AuditEvent;
+use tec_core::store::AuditEntry;
+use tec_core::store::AuditVerdict;
+use tec_core::store::Store;
 use tec_support::exit::CodedError;
+use tec_support::exit::FAILED;
 use tec_support::exit::OK;
 
 use super::word;
@@ -21,28 +24,54 @@ pub(crate) async fn audit(
     let store = open_existing(state_dir)?;
     match command {
         AuditCommand::List { after, limit } => {
-            let events = store.audit_events(after, limit).map_err(coded)?;
-            output.print(&events, |events| {
-                let row = |(number, event): &(u64, AuditEvent)| {
-                    [
-                        number.to_string(),
-                        event.at.to_string(),
-                        word(&event.action),
-                        event.machine.map_or_else(|| "-".to_owned(), |id| id.to_string()),
-                        event.subject.clone(),
-                    ]
-                };
-                let rows: Vec<_> = events.iter().map(row).collect();
+            let entries = store.audit_events(after, limit).map_err(coded)?;
+            let values: Vec<_> = entries.iter().map(value).collect();
+            output.print(&values, |_| {
+                let rows: Vec<_> = entries.iter().map(row).collect();
                 table(["NO", "AT", "ACTION", "MACHINE", "SUBJECT"], &rows)
             })?;
         }
         AuditCommand::Verify => {
-            let events = store.verify_audit().map_err(coded)?;
-            let value = serde_json::json!({ "events": events, "intact": true });
-            output.print(&value, |_| format!("{events} events, the chain is intact"))?;
+            return verify(&store, output);
         }
     }
     Ok(OK)
+}
+
+fn value(entry: &AuditEntry) -> serde_json::Value {
+    serde_json::json!({ "sequence": entry.sequence, "hash": entry.hash, "event": entry.event })
+}
+
+fn row(entry: &AuditEntry) -> [String; 5] {
+    let event = &entry.event;
+    [
+        entry.sequence.to_string(),
+        event.at.to_string(),
+        word(&event.action),
+        event
+            .machine
+            .map_or_else(|| "-".to_owned(), |id| id.to_string()),
+        event.subject.clone(),
+    ]
+}
+
+fn verify(store: &Store, output: Output) -> anyhow::Result<u8> {
+    match store.verify_audit().map_err(coded)? {
+        AuditVerdict::Intact { events, head } => {
+            let value = serde_json::json!({ "intact": true, "events": events, "head": head });
+            output.print(&value, |_| {
+                format!("{events} events, the chain is intact, head {head}")
+            })?;
+            Ok(OK)
+        }
+        AuditVerdict::Broken { sequence } => {
+            let value = serde_json::json!({ "intact": false, "sequence": sequence });
+            output.print(&value, |_| {
+                format!("the chain is broken: event {sequence} is not as it was written")
+            })?;
+            Ok(FAILED)
+        }
+    }
 }
 
 fn coded(error: tec_core::store::StoreError) -> CodedError {

@@ -69,8 +69,10 @@ pub(super) fn one_line(attempt: &Attempt) -> String {
 
 /// The whole ladder for people.
 pub(crate) fn render(attempt: &Attempt) -> String {
-    let machine =
-        attempt.machine.map_or_else(|| "unknown machine".to_owned(), |id| format!("machine {id}"));
+    let machine = attempt.machine.map_or_else(
+        || "unknown machine".to_owned(),
+        |id| format!("machine {id}"),
+    );
     let mut text = format!("{machine}  {}\n", one_line(attempt));
     for (number, step) in attempt.ladder.steps.iter().enumerate() {
         let mark = match step.state {
@@ -79,7 +81,12 @@ pub(crate) fn render(attempt: &Attempt) -> String {
             _ => "--",
         };
         let label = step.gate.label();
-        let _ = writeln!(text, " {mark} {:2}  {label}: {}", number + 1, detail(step.state, &step.detail));
+        let _ = writeln!(
+            text,
+            " {mark} {:2}  {label}: {}",
+            number + 1,
+            detail(step.state, &step.detail)
+        );
     }
     if let Some(mismatch) = &attempt.ladder.mismatch {
         text += &render_mismatch(mismatch);
@@ -97,7 +104,11 @@ pub(crate) fn render(attempt: &Attempt) -> String {
 }
 
 fn detail(state: StepState, detail: &str) -> &str {
-    if state == StepState::NotReached { "not reached" } else { detail }
+    if state == StepState::NotReached {
+        "not reached"
+    } else {
+        detail
+    }
 }
 
 fn render_mismatch(mismatch: &PcrMismatch) -> String {
@@ -125,9 +136,16 @@ fn render_event(finding: &EventFinding) -> String {
             format!("{} of {}{ended}", known.component, known.image)
         })
         .collect();
-    let known = if known.is_empty() { "of no image".to_owned() } else { known.join("; ") };
+    let known = if known.is_empty() {
+        "of no image".to_owned()
+    } else {
+        known.join("; ")
+    };
     let said = event.detail.as_deref().unwrap_or("");
-    let mut text = format!("    event {:3}  {}  {said}  = {known}\n", event.number, event.kind);
+    let mut text = format!(
+        "    event {:3}  {}  {said}  = {known}\n",
+        event.number, event.kind
+    );
     if let Some(expected) = &finding.expected {
         let file = expected.file.as_deref().unwrap_or("-");
         let _ = writeln!(

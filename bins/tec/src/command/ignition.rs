@@ -19,7 +19,11 @@ pub(crate) async fn ignition(
     output: Output,
 ) -> anyhow::Result<u8> {
     let bytes = match command {
-        IgnitionCommand::Merge { url, ca, token_file } => {
+        IgnitionCommand::Merge {
+            url,
+            ca,
+            token_file,
+        } => {
             let service = match (url, ca) {
                 (Some(url), Some(ca)) => Endpoint::new(url, tec_support::tls::ca_pem(&ca)?),
                 _ => {
@@ -35,7 +39,9 @@ pub(crate) async fn ignition(
             }
             render_merge(&source)?
         }
-        IgnitionCommand::Machine { id } => Endpoints::read(state_dir)?.pins()?.render_ignition(&id)?,
+        IgnitionCommand::Machine { id } => {
+            Endpoints::read(state_dir)?.pins()?.render_ignition(&id)?
+        }
     };
     // An Ignition config is JSON in either form of output.
     let config: serde_json::Value = serde_json::from_slice(&bytes)?;

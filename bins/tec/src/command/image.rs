@@ -22,7 +22,6 @@ use tec_support::exit::CodedError;
 use tec_support::exit::OK;
 use tec_tpm::compute::ChainComputer;
 use tec_tpm::compute::DirectoryImage;
-use tec_tpm::compute::SecureBootState;
 
 use super::coded;
 use super::machine::all;
@@ -43,7 +42,14 @@ pub(crate) async fn image(
     output: Output,
 ) -> anyhow::Result<u8> {
     match command {
-        ImageCommand::Approve { name, origin, kernel, secure_boot, for_hours, dry_run } => {
+        ImageCommand::Approve {
+            name,
+            origin,
+            kernel,
+            secure_boot,
+            for_hours,
+            dry_run,
+        } => {
             let expected = expected(&origin, kernel, secure_boot)?;
             let reference = origin
                 .directory
@@ -85,10 +91,13 @@ fn expected(
     if let Some(path) = &origin.pcrs {
         return read_pcrs(path);
     }
-    let directory = origin.directory.as_deref().context("no directory was given")?;
+    let directory = origin
+        .directory
+        .as_deref()
+        .context("no directory was given")?;
     let state = match secure_boot {
-        SecureBoot::On => SecureBootState::On,
-        SecureBoot::Off => SecureBootState::Off,
+        SecureBoot::On => tec_tpm::compute::SecureBoot::On,
+        SecureBoot::Off => tec_tpm::compute::SecureBoot::Off,
     };
     let unreadable = |error| {
         CodedError::caused(
@@ -98,7 +107,11 @@ fn expected(
         )
     };
     let image = DirectoryImage::open(directory).map_err(|error| {
-        CodedError::caused(Code::ImageUnreadable, format!("open {}", directory.display()), error)
+        CodedError::caused(
+            Code::ImageUnreadable,
+            format!("open {}", directory.display()),
+            error,
+        )
     })?;
     let mut computer = ChainComputer::new(state);
     if let Some(kernel) = kernel {
@@ -109,7 +122,10 @@ fn expected(
 
 fn read_pcrs(path: &Path) -> anyhow::Result<ExpectedPcrs> {
     let refuse = |why: String| {
-        CodedError::new(Code::ImageUnreadable, format!("read {}: {why}", path.display()))
+        CodedError::new(
+            Code::ImageUnreadable,
+            format!("read {}: {why}", path.display()),
+        )
     };
     let metadata = std::fs::metadata(path).map_err(|error| refuse(error.to_string()))?;
     if metadata.len() > MAX_PCRS_FILE {
@@ -124,7 +140,10 @@ fn read_pcrs(path: &Path) -> anyhow::Result<ExpectedPcrs> {
 async fn find(store: &Store, name: &ImageName) -> anyhow::Result<ApprovedImage> {
     ImageRegistry::find(store, name)
         .await
-        .map_err(coded(Code::StoreUnavailable, format!("look up image {name}")))?
+        .map_err(coded(
+            Code::StoreUnavailable,
+            format!("look up image {name}"),
+        ))?
         .ok_or_else(|| {
             CodedError::new(Code::ImageUnknown, format!("there is no image {name}")).into()
         })
@@ -141,10 +160,23 @@ fn image_state(image: &ApprovedImage) -> String {
 
 fn image_table(images: &[ApprovedImage]) -> String {
     let row = |image: &ApprovedImage| {
-        let pcrs: Vec<_> = image.expected.pcrs.iter().map(|pcr| pcr.id.to_string()).collect();
-        [image.name.to_string(), image_state(image), pcrs.join(","), image.reference.clone()]
+        let pcrs: Vec<_> = image
+            .expected
+            .pcrs
+            .iter()
+            .map(|pcr| pcr.id.to_string())
+            .collect();
+        [
+            image.name.to_string(),
+            image_state(image),
+            pcrs.join(","),
+            image.reference.clone(),
+        ]
     };
-    table(["IMAGE", "STATE", "PCRS", "FROM"], &images.iter().map(row).collect::<Vec<_>>())
+    table(
+        ["IMAGE", "STATE", "PCRS", "FROM"],
+        &images.iter().map(row).collect::<Vec<_>>(),
+    )
 }
 
 fn render(image: &ApprovedImage) -> String {
@@ -163,7 +195,11 @@ fn render(image: &ApprovedImage) -> String {
 /// unless another approval covers them.
 async fn on_image(store: &Store, name: &ImageName) -> anyhow::Result<Vec<MachineId>> {
     let booted = |attempt: &Attempt| {
-        let step = attempt.ladder.steps.iter().find(|step| step.gate == Gate::Pcrs);
+        let step = attempt
+            .ladder
+            .steps
+            .iter()
+            .find(|step| step.gate == Gate::Pcrs);
         step.is_some_and(|step| step.detail == format!("boot of image {name}"))
     };
     let mut on_it = Vec::new();
@@ -191,12 +227,18 @@ async fn revoke(
     if !dry_run {
         flow::revoke_image(store, store, &SystemClock, name)
             .await
-            .map_err(coded(Code::StoreUnavailable, format!("revoke image {name}")))?;
+            .map_err(coded(
+                Code::StoreUnavailable,
+                format!("revoke image {name}"),
+            ))?;
     }
-    let value = serde_json::json!({ "image": name, "dry_run": dry_run, "last_booted_by": machines });
+    let value =
+        serde_json::json!({ "image": name, "dry_run": dry_run, "last_booted_by": machines });
     output.print(&value, |_| {
-        let mut text =
-            format!("image {name} {}revoked", if dry_run { "would be " } else { "" });
+        let mut text = format!(
+            "image {name} {}revoked",
+            if dry_run { "would be " } else { "" }
+        );
         for machine in &machines {
             let _ = write!(text, "\n  last booted by machine {machine}");
         }

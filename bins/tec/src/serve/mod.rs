@@ -2,7 +2,6 @@
 //! embedded store.
 
 mod compose;
-mod tpm;
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -44,7 +43,11 @@ pub(crate) async fn run(state_dir: &Path, args: ServeArgs) -> anyhow::Result<u8>
     let register = bind(args.register_addr)?;
     let ak = bind(args.ak_addr)?;
     let kbs = bind(args.kbs_addr)?;
-    let scheme = if args.dangerous_plain_http { "http" } else { "https" };
+    let scheme = if args.dangerous_plain_http {
+        "http"
+    } else {
+        "https"
+    };
     let url = |listener: &std::net::TcpListener| -> anyhow::Result<BaseUrl> {
         let port = listener.local_addr()?.port();
         format!("{scheme}://{}:{port}", bracketed(&args.public_host))
@@ -59,8 +62,12 @@ pub(crate) async fn run(state_dir: &Path, args: ServeArgs) -> anyhow::Result<u8>
         root_device: args.root_device.clone(),
     };
 
-    let routers = compose::routers(&store, &clock, &args, &endpoints, state_dir)?;
-    for (listener, router) in [(register, routers.register), (ak, routers.ak), (kbs, routers.kbs)] {
+    let routers = compose::routers(&store, &clock, &args, &endpoints)?;
+    for (listener, router) in [
+        (register, routers.register),
+        (ak, routers.ak),
+        (kbs, routers.kbs),
+    ] {
         tasks.spawn(serve(listener, transport.clone(), router, shutdown.clone()));
     }
     tasks.spawn(expire(store, clock, args.unclaimed_seconds, shutdown));
@@ -84,7 +91,11 @@ pub(crate) async fn run(state_dir: &Path, args: ServeArgs) -> anyhow::Result<u8>
 }
 
 fn bracketed(host: &str) -> String {
-    if host.parse::<std::net::Ipv6Addr>().is_ok() { format!("[{host}]") } else { host.to_owned() }
+    if host.parse::<std::net::Ipv6Addr>().is_ok() {
+        format!("[{host}]")
+    } else {
+        host.to_owned()
+    }
 }
 
 fn transport(
@@ -99,11 +110,18 @@ fn transport(
         return Ok((Transport::DangerousPlain, String::new()));
     }
     let (source, ca_file) = match (&args.tls_cert, &args.tls_key, &args.tls_ca) {
-        (Some(cert), Some(key), Some(ca)) => {
-            (tls::Source::Files { cert: cert.clone(), key: key.clone() }, ca.clone())
-        }
+        (Some(cert), Some(key), Some(ca)) => (
+            tls::Source::Files {
+                cert: cert.clone(),
+                key: key.clone(),
+            },
+            ca.clone(),
+        ),
         _ => (
-            tls::Source::BuiltIn { directory: state_dir.to_owned(), names: names(args) },
+            tls::Source::BuiltIn {
+                directory: state_dir.to_owned(),
+                names: names(args),
+            },
             tls::built_in_ca(state_dir),
         ),
     };
@@ -122,7 +140,12 @@ fn names(args: &ServeArgs) -> Vec<String> {
     let mut names = vec![args.public_host.clone()];
     let addresses = [args.register_addr, args.ak_addr, args.kbs_addr];
     let concrete = |address: &&SocketAddr| !address.ip().is_unspecified();
-    names.extend(addresses.iter().filter(concrete).map(|address| address.ip().to_string()));
+    names.extend(
+        addresses
+            .iter()
+            .filter(concrete)
+            .map(|address| address.ip().to_string()),
+    );
     names.push("localhost".to_owned());
     names.sort();
     names.dedup();
@@ -137,7 +160,9 @@ fn kbs_list(own: Endpoint, also: &[String]) -> anyhow::Result<Vec<Endpoint>> {
             Some((url, file)) => (url, tls::ca_pem(Path::new(file))?),
             None => (text.as_str(), String::new()),
         };
-        let url = url.parse().with_context(|| format!("--also-kbs {text:?}"))?;
+        let url = url
+            .parse()
+            .with_context(|| format!("--also-kbs {text:?}"))?;
         list.push(Endpoint::new(url, ca));
     }
     Ok(list)
@@ -154,7 +179,10 @@ async fn expire(
             () = shutdown.triggered() => return Ok(()),
             () = tokio::time::sleep(EXPIRE_EVERY) => {},
         }
-        match store.expire_unclaimed(clock.now().plus_seconds(-seconds)).await {
+        match store
+            .expire_unclaimed(clock.now().plus_seconds(-seconds))
+            .await
+        {
             Ok(0) => {}
             Ok(count) => tracing::info!(count, "unclaimed machines removed"),
             Err(error) => {

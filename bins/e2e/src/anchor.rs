@@ -1,0 +1,252 @@
+//! A running `tec serve`: the trust anchor of the scenes.
+
+use std::fs;
+use std::net::TcpStream;
+use std::path::Path;
+use std::path::PathBuf;
+use std::process::Child;
+use std::process::Command;
+use std::process::Stdio;
+use std::sync::Arc;
+use std::time::Duration;
+use std::time::Instant;
+
+use anyhow::Context as _;
+use anyhow::bail;
+use serde_json::Value;
+use tec_core::endpoint::BaseUrl;
+use tec_core::endpoint::Endpoint;
+use tec_core::store::Store;
+use tec_support::SystemEntropy;
+
+use crate::process::Transcript;
+use crate::process::wait_for;
+use crate::settings::Settings;
+
+/// A server must be ready by then.
+const READY: Duration = Duration::from_secs(20);
+
+/// A server process and its state directory. Ends with the value.
+#[derive(Debug)]
+pub struct Anchor {
+    tec: PathBuf,
+    state_dir: PathBuf,
+    logs: Arc<Transcript>,
+    child: Child,
+    /// Addresses of the first start: disks know them, so later starts take the same.
+    addresses: [String; 3],
+    extra: Vec<String>,
+    /// How long the last start took.
+    pub time_to_ready: Duration,
+}
+
+impl Drop for Anchor {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Anchor {
+    /// Starts a server on free ports of the loopback address.
+    ///
+    /// # Errors
+    /// It did not become ready; the error says what it printed.
+    pub fn start(
+        settings: &Settings,
+        state_dir: &Path,
+        logs: &Arc<Transcript>,
+        extra: &[&str],
+    ) -> anyhow::Result<Self> {
+        let tec = settings.tec();
+        let extra: Vec<String> = extra.iter().map(|&word| word.to_owned()).collect();
+        let free = "127.0.0.1:0".to_owned();
+        let any = [free.clone(), free.clone(), free];
+        let (child, time_to_ready) = spawn(&tec, state_dir, logs, &any, &extra)?;
+        let mut anchor = Self {
+            tec,
+            state_dir: state_dir.to_owned(),
+            logs: Arc::clone(logs),
+            child,
+            addresses: any,
+            extra,
+            time_to_ready,
+        };
+        let address = |url: &BaseUrl| url.as_str().rsplit('/').next().unwrap_or("").to_owned();
+        let [register, ak, kbs] = anchor.urls()?;
+        anchor.addresses = [address(&register), address(&ak), address(&kbs)];
+        Ok(anchor)
+    }
+
+    /// Process id of the server.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Ends the server with SIGKILL: no handler runs, nothing is flushed.
+    ///
+    /// # Errors
+    /// It was gone already.
+    pub fn kill(&mut self) -> anyhow::Result<()> {
+        self.child.kill().context("kill the server")?;
+        self.child.wait().context("reap the server")?;
+        Ok(())
+    }
+
+    /// Starts the server again on the same state and addresses.
+    ///
+    /// # Errors
+    /// It did not become ready.
+    pub fn restart(&mut self) -> anyhow::Result<()> {
+        let (child, time) = spawn(
+            &self.tec,
+            &self.state_dir,
+            &self.logs,
+            &self.addresses,
+            &self.extra,
+        )?;
+        self.child = child;
+        self.time_to_ready = time;
+        Ok(())
+    }
+
+    /// Runs `tec … --output json` on the server's state and parses what it prints.
+    ///
+    /// # Errors
+    /// The command failed.
+    pub fn tec(&self, arguments: &[&str]) -> anyhow::Result<Value> {
+        let mut command = Command::new(&self.tec);
+        command.args(["--output", "json", "--log", "warn", "--state-dir"]);
+        let printed = self
+            .logs
+            .must(command.arg(&self.state_dir).args(arguments))?;
+        serde_json::from_str(&printed).with_context(|| format!("parse the output of {arguments:?}"))
+    }
+
+    /// Runs `tec …` and returns its text.
+    ///
+    /// # Errors
+    /// The command failed.
+    pub fn tec_text(&self, arguments: &[&str]) -> anyhow::Result<String> {
+        let mut command = Command::new(&self.tec);
+        command.args(["--log", "warn", "--state-dir"]);
+        self.logs.must(command.arg(&self.state_dir).args(arguments))
+    }
+
+    /// Base URLs of registration, attestation-key registration and key broker.
+    ///
+    /// # Errors
+    /// The server wrote none.
+    pub fn urls(&self) -> anyhow::Result<[BaseUrl; 3]> {
+        let endpoints = read_endpoints(&self.state_dir)?;
+        let url = |value: &Value| -> anyhow::Result<BaseUrl> {
+            Ok(value
+                .as_str()
+                .context("no URL in endpoints.json")?
+                .parse()?)
+        };
+        Ok([
+            url(&endpoints["register"])?,
+            url(&endpoints["ak"])?,
+            url(&endpoints["kbs"][0]["url"])?,
+        ])
+    }
+
+    /// The CA that nodes pin.
+    ///
+    /// # Errors
+    /// The server wrote none.
+    pub fn ca(&self) -> anyhow::Result<String> {
+        let endpoints = read_endpoints(&self.state_dir)?;
+        Ok(endpoints["ca"]
+            .as_str()
+            .context("no CA in endpoints.json")?
+            .to_owned())
+    }
+
+    /// The key broker as a node is told of it.
+    ///
+    /// # Errors
+    /// The server wrote none.
+    pub fn kbs(&self) -> anyhow::Result<Endpoint> {
+        let [_, _, kbs] = self.urls()?;
+        Ok(Endpoint::new(kbs, self.ca()?))
+    }
+
+    /// Opens the store beside the running server.
+    ///
+    /// # Errors
+    /// It cannot be opened.
+    pub fn store(&self) -> anyhow::Result<Store> {
+        Store::open(&self.state_dir, &SystemEntropy).context("open the server's store")
+    }
+
+    /// Resident memory of the server in bytes.
+    ///
+    /// # Errors
+    /// The kernel does not tell.
+    pub fn memory(&self) -> anyhow::Result<u64> {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.pid()))?;
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+        let kib = line.and_then(|line| line.split_whitespace().next());
+        Ok(kib.context("no VmRSS line")?.parse::<u64>()? * 1024)
+    }
+}
+
+fn read_endpoints(state_dir: &Path) -> anyhow::Result<Value> {
+    let path = state_dir.join("endpoints.json");
+    let text = fs::read(&path).with_context(|| format!("read {}", path.display()))?;
+    serde_json::from_slice(&text).with_context(|| format!("parse {}", path.display()))
+}
+
+fn spawn(
+    tec: &Path,
+    state_dir: &Path,
+    logs: &Transcript,
+    addresses: &[String; 3],
+    extra: &[String],
+) -> anyhow::Result<(Child, Duration)> {
+    // Written by the server when it listens, so its absence means "not yet".
+    let _ = fs::remove_file(state_dir.join("endpoints.json"));
+    let (path, log) = logs.file("serve")?;
+    let [register, ak, kbs] = addresses;
+    let begin = Instant::now();
+    let mut child = Command::new(tec)
+        .arg("--state-dir")
+        .arg(state_dir)
+        .args([
+            "serve",
+            "--public-host",
+            "127.0.0.1",
+            "--register-addr",
+            register,
+        ])
+        .args(["--ak-addr", ak, "--kbs-addr", kbs])
+        .args(extra)
+        .stdin(Stdio::null())
+        .stdout(log.try_clone()?)
+        .stderr(log)
+        .spawn()
+        .with_context(|| format!("start {}", tec.display()))?;
+    let ready = wait_for("tec serve", READY, || {
+        if let Some(status) = child.try_wait()? {
+            bail!(
+                "tec serve ended ({status}): {}",
+                fs::read_to_string(&path)?.trim()
+            );
+        }
+        let Ok(endpoints) = read_endpoints(state_dir) else {
+            return Ok(false);
+        };
+        let address = endpoints["kbs"][0]["url"]
+            .as_str()
+            .and_then(|url| url.rsplit('/').next());
+        Ok(address.is_some_and(|address| TcpStream::connect(address).is_ok()))
+    });
+    if let Err(error) = ready {
+        let _ = child.kill();
+        let _ = child.wait();
+        return Err(error);
+    }
+    Ok((child, begin.elapsed()))
+}

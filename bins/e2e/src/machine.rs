@@ -1,0 +1,255 @@
+//! A node: a software TPM, boot files, a LUKS2 volume on a file, and the real Clevis with our pin.
+
+use std::fs;
+use std::fs::File;
+use std::path::Path;
+use std::path::PathBuf;
+use std::process::Command;
+use std::process::Stdio;
+use std::sync::Arc;
+use std::time::Duration;
+use std::time::Instant;
+
+use anyhow::Context as _;
+use anyhow::bail;
+use anyhow::ensure;
+use serde_json::Value;
+use tec_core::id::MachineId;
+use tec_core::ignition::PinConfig;
+use tec_tpm::testing::Swtpm;
+use tec_tpm::tss::Tpm;
+
+use crate::firmware::BootChain;
+use crate::firmware::boot;
+use crate::process::Transcript;
+use crate::settings::Settings;
+
+/// Size of the volume: a LUKS2 header takes 16 MiB.
+const DISK_BYTES: u64 = 24 << 20;
+
+/// A node was refused its key.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Refusal {
+    /// Code that it was told, `TEC-…`.
+    pub code: String,
+    /// What its console shows.
+    pub console: String,
+}
+
+/// A node.
+#[derive(Debug)]
+pub struct Machine {
+    /// For the story.
+    pub name: String,
+    /// What it boots.
+    pub chain: BootChain,
+    directory: PathBuf,
+    node_agent: PathBuf,
+    logs: Arc<Transcript>,
+    swtpm: Swtpm,
+}
+
+impl Machine {
+    /// A new machine with an empty TPM and an empty disk that boots `chain`.
+    ///
+    /// # Errors
+    /// Its TPM does not start.
+    pub fn new(
+        settings: &Settings,
+        logs: &Arc<Transcript>,
+        directory: &Path,
+        name: &str,
+        chain: BootChain,
+    ) -> anyhow::Result<Self> {
+        let directory = directory.join(name);
+        fs::create_dir_all(directory.join("bin"))?;
+        let swtpm = Swtpm::start().context("start the software TPM")?;
+        let machine = Self {
+            name: name.to_owned(),
+            chain,
+            directory,
+            node_agent: settings.node_agent(),
+            logs: Arc::clone(logs),
+            swtpm,
+        };
+        let mut links = Command::new(&machine.node_agent);
+        machine.logs.must(
+            links
+                .arg("install-links")
+                .arg(machine.directory.join("bin")),
+        )?;
+        machine.measure()?;
+        Ok(machine)
+    }
+
+    /// How its TPM is reached.
+    pub fn tcti(&self) -> String {
+        self.swtpm.tcti()
+    }
+
+    /// The event log of the last boot.
+    pub fn event_log(&self) -> PathBuf {
+        self.directory.join("event-log")
+    }
+
+    fn disk(&self) -> PathBuf {
+        self.directory.join("disk.img")
+    }
+
+    fn measure(&self) -> anyhow::Result<()> {
+        let tpm = Tpm::open(&self.tcti()).context("open the TPM")?;
+        let log = boot(&tpm, &self.chain)?;
+        fs::write(self.event_log(), log)?;
+        Ok(())
+    }
+
+    /// Switches it off and on: the TPM starts with empty registers, everything is measured again.
+    ///
+    /// # Errors
+    /// The TPM does not start.
+    pub fn reboot(&mut self) -> anyhow::Result<()> {
+        self.swtpm.restart().context("restart the software TPM")?;
+        self.measure()
+    }
+
+    /// A command in the machine's environment: its TPM, its log, our pin in the PATH.
+    fn command(&self, program: &str) -> Command {
+        let mut path = vec![self.directory.join("bin")];
+        path.extend(std::env::split_paths(
+            &std::env::var_os("PATH").unwrap_or_default(),
+        ));
+        path.extend(["/usr/sbin", "/sbin"].map(PathBuf::from));
+        let mut command = Command::new(program);
+        command
+            .env("PATH", std::env::join_paths(path).unwrap_or_default())
+            .env("TEC_TCTI", self.tcti())
+            .env("TEC_EVENT_LOG", self.event_log());
+        command
+    }
+
+    /// First boot as Ignition does it: format the volume with a throw-away key, bind it with
+    /// Clevis, remove the throw-away key. Returns the id that the config names.
+    ///
+    /// # Errors
+    /// A step failed.
+    pub fn first_boot(&self, ignition: &Value) -> anyhow::Result<MachineId> {
+        let luks = &ignition["storage"]["luks"][0];
+        let config = luks["clevis"]["custom"]["config"]
+            .as_str()
+            .context("no pin in the config")?;
+        let machine = PinConfig::parse(config)?
+            .path
+            .machine()
+            .context("no machine in the path")?;
+        let key_file = self.directory.join("first-boot.key");
+        let mut key = [0; 32];
+        tec_core::port::Entropy::fill(&tec_support::SystemEntropy, &mut key);
+        tec_support::files::write_private(&key_file, &key)?;
+        File::create(self.disk())?.set_len(DISK_BYTES)?;
+        let format = [
+            "luksFormat",
+            "--batch-mode",
+            "--type",
+            "luks2",
+            "--pbkdf",
+            "pbkdf2",
+        ];
+        // The least count that cryptsetup takes; the key is random anyway.
+        let iterations = ["--pbkdf-force-iterations", "1000"];
+        let mut cryptsetup = self.command("cryptsetup");
+        cryptsetup
+            .args(format)
+            .args(iterations)
+            .arg(self.disk())
+            .arg(&key_file);
+        self.logs.must(&mut cryptsetup)?;
+        let mut bind = self.command("clevis");
+        bind.args(["luks", "bind", "-y", "-k"])
+            .arg(&key_file)
+            .arg("-d")
+            .arg(self.disk());
+        self.logs.must(bind.args(["trustee", config]))?;
+        let mut remove = self.command("cryptsetup");
+        remove
+            .args(["luksRemoveKey", "--batch-mode"])
+            .arg(self.disk())
+            .arg(&key_file);
+        self.logs.must(&mut remove)?;
+        fs::remove_file(&key_file)?;
+        Ok(machine)
+    }
+
+    /// What `clevis luks list` says.
+    ///
+    /// # Errors
+    /// The volume has no binding.
+    pub fn bindings(&self) -> anyhow::Result<String> {
+        self.logs.must(
+            self.command("clevis")
+                .args(["luks", "list", "-d"])
+                .arg(self.disk()),
+        )
+    }
+
+    /// Opens the volume as the initramfs does, up to device-mapper: Clevis obtains the passphrase,
+    /// cryptsetup tests it. The passphrase goes through a pipe and is never seen.
+    ///
+    /// # Errors
+    /// Something other than a refusal went wrong.
+    pub fn unlock(&self) -> anyhow::Result<Result<Duration, Refusal>> {
+        let begin = Instant::now();
+        let (path, log) = self.logs.file("clevis-luks-pass")?;
+        let mut clevis = self
+            .command("clevis")
+            .args(["luks", "pass", "-s", "1", "-d"])
+            .arg(self.disk())
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(log)
+            .spawn()
+            .context("run clevis")?;
+        let passphrase = clevis.stdout.take().context("no pipe from clevis")?;
+        let mut cryptsetup = self.command("cryptsetup");
+        cryptsetup.args([
+            "open",
+            "--test-passphrase",
+            "--batch-mode",
+            "--key-file",
+            "-",
+        ]);
+        let opened = cryptsetup.arg(self.disk()).stdin(passphrase).output()?;
+        let released = clevis.wait()?;
+        let console = fs::read_to_string(path)?;
+        if released.success() {
+            ensure!(
+                opened.status.success(),
+                "the key that was released does not open the volume"
+            );
+            return Ok(Ok(begin.elapsed()));
+        }
+        let Some(start) = console.find("TEC-") else {
+            bail!("clevis failed: {console}")
+        };
+        let code = console.get(start..).unwrap_or_default();
+        let code = code
+            .chars()
+            .take_while(|c| c.is_ascii_alphanumeric() || *c == '-')
+            .collect();
+        Ok(Err(Refusal { code, console }))
+    }
+
+    /// Flips one byte in the middle of the kernel.
+    ///
+    /// # Errors
+    /// The kernel cannot be changed.
+    pub fn tamper_with_kernel(&self) -> anyhow::Result<()> {
+        let path = self.chain.kernel()?;
+        let mut kernel = fs::read(&path)?;
+        let middle = kernel.len() / 2;
+        let byte = kernel.get_mut(middle).context("the kernel is empty")?;
+        *byte ^= 1;
+        fs::write(&path, kernel)?;
+        Ok(())
+    }
+}

@@ -1,0 +1,133 @@
+//! Running programs: everything they print is kept in a log directory, which is searched for key
+//! material at the end.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::fs::File;
+use std::io::Write as _;
+use std::path::Path;
+use std::path::PathBuf;
+use std::process::Command;
+use std::process::Output;
+use std::process::Stdio;
+use std::sync::atomic::AtomicU32;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use std::time::Instant;
+
+use anyhow::Context as _;
+use anyhow::bail;
+use anyhow::ensure;
+
+/// Keeps what programs print.
+#[derive(Debug)]
+pub struct Transcript {
+    directory: PathBuf,
+    next: AtomicU32,
+}
+
+impl Transcript {
+    /// Logs go to this directory, which is made.
+    ///
+    /// # Errors
+    /// It cannot be made.
+    pub fn new(directory: PathBuf) -> anyhow::Result<Self> {
+        fs::create_dir_all(&directory)
+            .with_context(|| format!("create {}", directory.display()))?;
+        Ok(Self {
+            directory,
+            next: AtomicU32::new(0),
+        })
+    }
+
+    /// A new log file with this word in its name.
+    ///
+    /// # Errors
+    /// It cannot be made.
+    pub fn file(&self, word: &str) -> anyhow::Result<(PathBuf, File)> {
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        let path = self.directory.join(format!("{number:03}-{word}.log"));
+        let file = File::create(&path).with_context(|| format!("create {}", path.display()))?;
+        Ok((path, file))
+    }
+
+    /// Runs a program to its end, and keeps what it printed.
+    ///
+    /// # Errors
+    /// It cannot be started, or its output not be kept.
+    pub fn run(&self, command: &mut Command) -> anyhow::Result<Output> {
+        let name = command.get_program().to_string_lossy().into_owned();
+        let word = Path::new(&name)
+            .file_name()
+            .unwrap_or(OsStr::new("program"));
+        let (_, mut log) = self.file(&word.to_string_lossy())?;
+        let output = command
+            .stdin(Stdio::null())
+            .output()
+            .with_context(|| format!("run {name}"))?;
+        log.write_all(&output.stdout)?;
+        log.write_all(&output.stderr)?;
+        Ok(output)
+    }
+
+    /// Runs a program that must succeed, and returns its standard output.
+    ///
+    /// # Errors
+    /// It failed; the error has what it printed on stderr.
+    pub fn must(&self, command: &mut Command) -> anyhow::Result<String> {
+        let output = self.run(command)?;
+        ensure!(
+            output.status.success(),
+            "{:?} failed: {}",
+            command.get_program(),
+            String::from_utf8_lossy(&output.stderr).trim()
+        );
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    }
+
+    /// Files whose content has one of the needles, with the needle's name.
+    ///
+    /// # Errors
+    /// A file cannot be read.
+    pub fn search(&self, needles: &[(String, Vec<u8>)]) -> anyhow::Result<Vec<String>> {
+        let mut found = Vec::new();
+        for entry in fs::read_dir(&self.directory)? {
+            let path = entry?.path();
+            let content = fs::read(&path)?;
+            for (name, needle) in needles {
+                if !needle.is_empty() && content.windows(needle.len()).any(|part| part == needle) {
+                    found.push(format!("{name} in {}", path.display()));
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    /// How many logs there are.
+    pub fn count(&self) -> u32 {
+        self.next.load(Ordering::Relaxed)
+    }
+}
+
+/// Waits until `ready` is true.
+///
+/// # Errors
+/// It was not in time; `what` says what was waited for.
+pub fn wait_for(
+    what: &str,
+    limit: Duration,
+    mut ready: impl FnMut() -> anyhow::Result<bool>,
+) -> anyhow::Result<()> {
+    let end = Instant::now() + limit;
+    while !ready()? {
+        if Instant::now() > end {
+            bail!("{what}: not within {} s", limit.as_secs());
+        }
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "the one poll loop, with a deadline"
+        )]
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    Ok(())
+}

@@ -1,0 +1,83 @@
+//! Approval, first boot, reboot.
+
+use anyhow::Context as _;
+use anyhow::bail;
+
+use super::Stage;
+
+impl Stage {
+    /// Scene a: an image directory made of Debian's real shim, GRUB and kernel is approved.
+    pub(super) fn approve_an_image(&mut self) -> anyhow::Result<()> {
+        self.story.scene('a', "An image is approved");
+        let begin = self.story.elapsed();
+        let approved = self.approve("debian-current", "current", &[])?;
+        let took = self.story.elapsed().saturating_sub(begin);
+        let value = approved.printed["pcrs"][0]["value"]
+            .as_str()
+            .unwrap_or_default()
+            .to_owned();
+        let files = approved.chain.files.len();
+        self.story.works(
+            &format!("{files} measurements of real files fold to PCR 4 = {value}"),
+            || {
+                if took.as_secs() < 10 {
+                    Ok(())
+                } else {
+                    bail!("that took {took:?}")
+                }
+            },
+        )?;
+        self.current = Some(approved);
+        Ok(())
+    }
+
+    /// Scene b: first boot through Ignition, AK, registration, LUKS and Clevis.
+    pub(super) fn first_boot(&mut self) -> anyhow::Result<()> {
+        self.story.scene('b', "First boot of machine one");
+        let chain = self.approved()?.chain;
+        let mut story = std::mem::take(&mut self.story);
+        let machine = story.works(
+            "power on: an empty TPM, the boot files are measured",
+            || self.new_machine("one", &chain),
+        )?;
+        let ignition = story.works(
+            "fetch the Ignition config by the merge URL; ignition-validate accepts it",
+            || self.ignition(),
+        )?;
+        let id = story.works(
+            "luksFormat; clevis luks bind: AK created and registered, key released and bound",
+            || machine.first_boot(&ignition),
+        )?;
+        story.works("clevis luks list shows the pin trustee", || {
+            let bindings = machine.bindings()?;
+            if bindings.contains("trustee") {
+                Ok(())
+            } else {
+                bail!("bindings: {bindings}")
+            }
+        })?;
+        story.works("the volume opens", || released(machine.unlock()?))?;
+        self.story = story;
+        self.one = Some(super::Node { machine, id });
+        Ok(())
+    }
+
+    /// Scene c: a reboot, everything measured again.
+    pub(super) fn reboot(&mut self) -> anyhow::Result<()> {
+        self.story.scene('c', "Reboot");
+        let mut node = self.one.take().context("machine one did not boot yet")?;
+        self.story.works(
+            "the TPM starts again with empty registers, the same files are measured",
+            || node.machine.reboot(),
+        )?;
+        self.story
+            .works("the volume opens", || released(node.machine.unlock()?))?;
+        self.one = Some(node);
+        Ok(())
+    }
+}
+
+/// An unlock that must work.
+pub(super) fn released<T>(result: Result<T, crate::machine::Refusal>) -> anyhow::Result<T> {
+    result.map_err(|refusal| anyhow::anyhow!("refused: {}", refusal.console.trim()))
+}

@@ -1,0 +1,113 @@
+//! Where the programs and files are that the scenes use.
+
+use std::path::Path;
+use std::path::PathBuf;
+
+use anyhow::Context as _;
+use anyhow::ensure;
+use clap::Parser;
+
+/// Plays the main job end to end and writes a report.
+#[derive(Clone, Debug, Parser)]
+#[command(version)]
+#[non_exhaustive]
+pub struct Settings {
+    /// Cache of tools and boot files, as `cargo xtask tools` fills it.
+    #[arg(long, env = "TEC_CACHE")]
+    pub cache: PathBuf,
+    /// Directory with the programs `tec` and `node-agent`.
+    #[arg(long, env = "TEC_BIN_DIR")]
+    pub bin_dir: PathBuf,
+    /// Where the HTML report goes.
+    #[arg(long, default_value = "report.html")]
+    pub report: PathBuf,
+    /// Keep the working directory, and say where it is.
+    #[arg(long)]
+    pub keep: bool,
+}
+
+impl Settings {
+    /// Settings for a test: everything from the environment that `cargo xtask` sets, or from where
+    /// cargo puts the programs.
+    ///
+    /// # Errors
+    /// A program or the boot files are missing.
+    pub fn for_tests(report: &Path) -> anyhow::Result<Self> {
+        let variable = std::env::var_os;
+        let home = || variable("HOME").map(|home| PathBuf::from(home).join(".cache"));
+        let cache = variable("TEC_CACHE")
+            .map(PathBuf::from)
+            .or_else(|| {
+                variable("XDG_CACHE_HOME")
+                    .map(PathBuf::from)
+                    .or_else(home)
+                    .map(|dir| dir.join("tec"))
+            })
+            .context("TEC_CACHE is not set; run `cargo xtask tools`")?;
+        let bin_dir = match variable("TEC_BIN_DIR") {
+            Some(dir) => PathBuf::from(dir),
+            // A test lies in target/<profile>/deps, the programs one above.
+            None => {
+                let test = std::env::current_exe()?;
+                let profile = test.parent().and_then(Path::parent);
+                profile
+                    .context("this test lies outside a target directory")?
+                    .to_owned()
+            }
+        };
+        let settings = Self {
+            cache,
+            bin_dir,
+            report: report.to_owned(),
+            keep: false,
+        };
+        settings.check()?;
+        Ok(settings)
+    }
+
+    /// Checks that everything is there.
+    ///
+    /// # Errors
+    /// Names what is missing, and the command that makes it.
+    pub fn check(&self) -> anyhow::Result<()> {
+        for program in [self.tec(), self.node_agent()] {
+            ensure!(
+                program.is_file(),
+                "{} is missing; run `cargo build -p tec -p node-agent`",
+                program.display()
+            );
+        }
+        for path in [
+            self.ignition_validate(),
+            self.image("current"),
+            self.image("update"),
+        ] {
+            ensure!(
+                path.exists(),
+                "{} is missing; run `cargo xtask tools`",
+                path.display()
+            );
+        }
+        Ok(())
+    }
+
+    /// The program `tec`.
+    pub fn tec(&self) -> PathBuf {
+        self.bin_dir.join("tec")
+    }
+
+    /// The program `node-agent`.
+    pub fn node_agent(&self) -> PathBuf {
+        self.bin_dir.join("node-agent")
+    }
+
+    /// The validator of Ignition configs.
+    pub fn ignition_validate(&self) -> PathBuf {
+        self.cache.join("bin/ignition-validate")
+    }
+
+    /// Root of an image's file tree.
+    pub fn image(&self, name: &str) -> PathBuf {
+        self.cache.join("images/debian").join(name)
+    }
+}

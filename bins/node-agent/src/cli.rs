@@ -1,0 +1,214 @@
+//! The command line, and the names under which Clevis calls the program.
+
+use std::ffi::OsStr;
+use std::ffi::OsString;
+use std::path::Path;
+use std::path::PathBuf;
+
+use clap::Args;
+use clap::Parser;
+use clap::Subcommand;
+use clap::ValueEnum;
+use tec_core::id::MachineId;
+
+use crate::settings::Flags;
+
+/// Names of the links that Clevis calls, and the command that each stands for.
+pub const LINKS: [(&str, &str); 2] = [
+    ("clevis-encrypt-trustee", "encrypt"),
+    ("clevis-decrypt-trustee", "decrypt"),
+];
+
+/// What `clevis` prints about the pin in its overview.
+pub const SUMMARY: &str = "Encrypts using a key that is released after attestation (Trustee)";
+
+/// Attests this node with its TPM, and seals and opens its disk passphrase (Clevis pin `trustee`)
+#[derive(Debug, Parser)]
+#[command(name = "node-agent", version)]
+#[non_exhaustive]
+pub struct Cli {
+    /// Settings of every command.
+    #[command(flatten)]
+    pub flags: Flags,
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+#[non_exhaustive]
+pub enum Command {
+    /// Seal what comes on stdin: registers the attestation key, fetches the disk key, writes a
+    /// compact JWE to stdout
+    Encrypt(EncryptArgs),
+    /// Open the compact JWE that comes on stdin: fetches the disk key, writes the plaintext to
+    /// stdout
+    Decrypt(DecryptArgs),
+    /// Create the links clevis-encrypt-trustee and clevis-decrypt-trustee in a directory
+    InstallLinks {
+        /// Where, usually /usr/bin
+        directory: PathBuf,
+    },
+    /// The attestation key
+    Ak {
+        /// What to do with it.
+        #[command(subcommand)]
+        command: AkCommand,
+        /// Form of the output
+        #[arg(long, value_enum, default_value_t = Output::Text, global = true)]
+        output: Output,
+    },
+}
+
+/// Arguments of `encrypt`, as Clevis gives them.
+#[derive(Args, Debug)]
+#[non_exhaustive]
+pub struct EncryptArgs {
+    /// Configuration of the pin, JSON
+    #[arg(required_unless_present = "summary")]
+    pub config: Option<String>,
+    /// Clevis passes `-y`, or an empty word, after the configuration; there is nothing to confirm.
+    #[arg(hide = true)]
+    ignored: Vec<String>,
+    #[arg(short = 'y', hide = true)]
+    yes: bool,
+    /// Print one line about the pin
+    #[arg(long)]
+    pub summary: bool,
+}
+
+/// Arguments of `decrypt`.
+#[derive(Args, Debug)]
+#[non_exhaustive]
+pub struct DecryptArgs {
+    /// Print one line about the pin
+    #[arg(long)]
+    pub summary: bool,
+}
+
+/// What can be done with the attestation key.
+#[derive(Debug, Subcommand)]
+#[non_exhaustive]
+pub enum AkCommand {
+    /// Create the key unless it exists, and print it
+    Create,
+    /// Print the key
+    Show,
+    /// Register the key for a machine, creating it first if need be
+    Register {
+        /// Address of the registration, …/register-ak
+        #[arg(long)]
+        url: String,
+        /// The machine
+        #[arg(long)]
+        uuid: MachineId,
+        /// PEM file with the CA of the server
+        #[arg(long)]
+        ca: Option<PathBuf>,
+    },
+}
+
+/// Form of the output.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[non_exhaustive]
+pub enum Output {
+    /// For people.
+    Text,
+    /// One JSON object.
+    Json,
+}
+
+/// Parses a command line; called by one of the [`LINKS`] names, it is that command's.
+///
+/// # Errors
+/// Also for `--help` and `--version`: [`clap::Error::exit_code`] tells them apart.
+pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Cli, clap::Error> {
+    let mut arguments = arguments.into_iter();
+    let program = arguments.next().unwrap_or_default();
+    let name = Path::new(&program).file_name().unwrap_or_default();
+    let command = LINKS.iter().find(|(link, _)| OsStr::new(link) == name);
+    let command = command.map(|(_, command)| OsString::from(command));
+    Cli::try_parse_from([program].into_iter().chain(command).chain(arguments))
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+    use clap::error::ErrorKind;
+
+    use super::*;
+
+    fn parsed(arguments: &[&str]) -> Result<Cli, ErrorKind> {
+        parse(arguments.iter().map(OsString::from)).map_err(|error| error.kind())
+    }
+
+    fn config(cli: Cli) -> String {
+        match cli.command {
+            Command::Encrypt(arguments) => arguments.config.unwrap(),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn the_definition_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn the_name_of_the_link_is_the_command() {
+        for program in ["clevis-encrypt-trustee", "/usr/bin/clevis-encrypt-trustee"] {
+            assert_eq!(config(parsed(&[program, "{}"]).unwrap()), "{}");
+        }
+        assert_eq!(
+            config(parsed(&["node-agent", "encrypt", "{}"]).unwrap()),
+            "{}"
+        );
+        let decrypt = parsed(&["/usr/bin/clevis-decrypt-trustee"]).unwrap();
+        assert!(matches!(decrypt.command, Command::Decrypt(_)));
+    }
+
+    #[test]
+    fn what_clevis_adds_is_tolerated() {
+        for more in [&["-y"][..], &[""], &["", "-y"]] {
+            let arguments = [&["clevis-encrypt-trustee", "{}"], more].concat();
+            assert_eq!(config(parsed(&arguments).unwrap()), "{}", "{more:?}");
+        }
+        let summary = parsed(&["clevis-encrypt-trustee", "--summary"]).unwrap();
+        assert!(matches!(
+            summary.command,
+            Command::Encrypt(EncryptArgs { summary: true, .. })
+        ));
+    }
+
+    #[test]
+    fn a_pin_without_configuration_is_a_usage_error() {
+        assert_eq!(
+            parsed(&["clevis-encrypt-trustee"]).unwrap_err(),
+            ErrorKind::MissingRequiredArgument
+        );
+        assert_eq!(
+            parsed(&["clevis-decrypt-trustee", "x"]).unwrap_err(),
+            ErrorKind::UnknownArgument
+        );
+    }
+
+    #[test]
+    fn the_attestation_key_is_registered_for_a_machine_only() {
+        let base = [
+            "node-agent",
+            "ak",
+            "register",
+            "--url",
+            "http://a/register-ak",
+        ];
+        let good = [
+            &base[..],
+            &["--uuid", "7c9e6679-7425-40de-944b-e07fc1f90ae7"],
+        ]
+        .concat();
+        assert!(parsed(&good).is_ok());
+        assert!(parsed(&base).is_err());
+        assert!(parsed(&[&base[..], &["--uuid", "x"]].concat()).is_err());
+    }
+}

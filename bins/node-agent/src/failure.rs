@@ -1,0 +1,140 @@
+//! Why a command failed, and how it is reported.
+
+use std::error::Error;
+use std::io;
+
+use tec_core::code::Code;
+use tec_core::id::MachineId;
+use tec_core::ignition::ParsePinConfigError;
+use tec_core::luks::ParseLuksResourceError;
+use tec_core::port::chain;
+use tec_tpm::ak::AkHandle;
+use tec_trustee::clevis::ClevisError;
+
+use crate::fetch::FetchError;
+use crate::register::RegisterError;
+use crate::report::Report;
+
+/// A command failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Failure {
+    /// What Clevis hands over is not a configuration.
+    #[error("read the pin's configuration")]
+    Config(#[source] ParsePinConfigError),
+    /// The TPM failed.
+    #[error("{operation}")]
+    Tpm {
+        /// What was tried.
+        operation: &'static str,
+        /// The code, where the TPM's adapter knows a better one.
+        code: Code,
+        /// Why.
+        #[source]
+        source: Box<dyn Error + Send + Sync>,
+    },
+    /// There is no attestation key.
+    #[error("there is no attestation key at {handle}: {hint}")]
+    NoAk {
+        /// Where it should be.
+        handle: AkHandle,
+        /// What it means, or what to do.
+        hint: &'static str,
+    },
+    /// The attestation key was not registered.
+    #[error("register the attestation key")]
+    Register(#[source] RegisterError),
+    /// No key came.
+    #[error("fetch the disk key")]
+    Fetch(#[source] FetchError),
+    /// What came is not a disk key.
+    #[error("read the disk key")]
+    Resource(#[source] ParseLuksResourceError),
+    /// The passphrase cannot be sealed or opened. The cause may quote the header, so it is not
+    /// reported.
+    #[error("{operation}")]
+    Sealed {
+        /// What was tried.
+        operation: &'static str,
+        /// Why.
+        #[source]
+        source: ClevisError,
+    },
+    /// A file or a stream cannot be read or written.
+    #[error("{operation}")]
+    Io {
+        /// What was tried.
+        operation: String,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+}
+
+impl Failure {
+    /// A failure of a file or a stream.
+    pub fn io(operation: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
+        let operation = operation.into();
+        move |source| Self::Io { operation, source }
+    }
+
+    /// The code that tells what to do.
+    pub fn code(&self) -> Code {
+        match self {
+            Self::Config(_) | Self::Io { .. } => Code::NodeConfig,
+            Self::Sealed { .. } => Code::NodeHeader,
+            Self::Tpm { code, .. } => *code,
+            Self::NoAk { .. } => Code::AkNotBound,
+            Self::Register(error) => error.code(),
+            Self::Fetch(error) => error.code(),
+            Self::Resource(_) => Code::KeyMissing,
+        }
+    }
+
+    /// The three lines for the console.
+    pub fn report(&self, machine: Option<MachineId>) -> Report {
+        let cause = match self {
+            Self::Sealed { .. } => self.to_string(),
+            _ => chain(self),
+        };
+        let attempt = match self {
+            Self::Fetch(error) => error.attempt(),
+            _ => None,
+        };
+        Report::new(self.code(), cause)
+            .of_attempt(attempt)
+            .of_machine(machine)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use base64::Engine as _;
+    use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+    use tec_core::ignition::PinConfig;
+    use tec_trustee::clevis::SealedPassphrase;
+
+    use super::*;
+
+    #[test]
+    fn a_broken_configuration_is_reported_with_its_cause() {
+        let failure = Failure::Config(PinConfig::parse("{").unwrap_err());
+        let report = failure.report(None);
+        assert_eq!(report.code, Code::NodeConfig);
+        assert!(report.cause.contains("not valid: EOF"), "{}", report.cause);
+    }
+
+    #[test]
+    fn a_broken_header_is_reported_without_its_content() {
+        let protected = URL_SAFE_NO_PAD.encode(
+            r#"{"alg":"dir","enc":"A256GCM","clevis":{"pin":"canary","servers":"canary"}}"#,
+        );
+        let text = format!("{protected}..AAAAAAAAAAAAAAAA.AA.AAAAAAAAAAAAAAAAAAAAAA");
+        let source = SealedPassphrase::parse(&text).unwrap_err();
+        assert!(matches!(source, ClevisError::Config(_)));
+        let operation = "read the sealed passphrase";
+        let report = Failure::Sealed { operation, source }.report(None);
+        assert_eq!(report.code, Code::NodeHeader);
+        assert!(!report.to_string().contains("canary"));
+    }
+}

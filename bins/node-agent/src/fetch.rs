@@ -1,0 +1,287 @@
+//! Obtaining the key: rounds over the servers, and how long one goes on asking.
+//!
+//! ```text
+//! round ─┬─ key ───────────────────────────► done
+//!        ├─ no server answered ── 1 s … 30 s ─► next round, up to num_retries
+//!        └─ refused ── 20 s … 120 s ─────────► two more rounds, then give up
+//! ```
+
+use std::error::Error;
+use std::fmt;
+
+use async_trait::async_trait;
+use tec_core::code::Code;
+use tec_core::id::AttemptId;
+use tec_core::ignition::NumRetries;
+use tec_core::port::Entropy;
+use tec_core::secret::SecretBytes;
+
+use crate::backoff::Backoff;
+
+/// Rounds where the configuration names none (contract of the existing pin).
+const DEFAULT_ROUNDS: u32 = 10;
+/// Further rounds after a refusal: one for a quote that raced with a measurement, one to spare.
+const ROUNDS_AFTER_REFUSAL: u32 = 2;
+
+/// One round: every server is asked once, in order.
+#[async_trait]
+pub trait KeyRound: fmt::Debug + Send + Sync {
+    /// Asks.
+    async fn ask(&self) -> Result<SecretBytes, FetchError>;
+}
+
+/// What asking again can change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Verdict {
+    /// No server answered, or none could: it may answer later.
+    Unanswered,
+    /// A server said no.
+    Refused,
+}
+
+/// Where in a machine's life the key is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(clippy::exhaustive_enums, reason = "a yes or no with names")]
+pub enum Stage {
+    /// Right after the registration: servers may need a moment until they know the machine.
+    FirstBoot,
+    /// On a later boot: servers know the machine, or have forgotten it.
+    LaterBoot,
+}
+
+/// A round brought no key.
+#[derive(Debug, thiserror::Error)]
+#[error("tried {servers}")]
+#[non_exhaustive]
+pub struct FetchError {
+    code: Code,
+    verdict: Verdict,
+    attempt: Option<AttemptId>,
+    servers: String,
+    #[source]
+    source: Box<dyn Error + Send + Sync>,
+}
+
+impl FetchError {
+    /// A failed round over `servers`, as they are named to a person.
+    pub fn new(
+        code: Code,
+        verdict: Verdict,
+        servers: impl Into<String>,
+        source: impl Into<Box<dyn Error + Send + Sync>>,
+    ) -> Self {
+        Self {
+            code,
+            verdict,
+            attempt: None,
+            servers: servers.into(),
+            source: source.into(),
+        }
+    }
+
+    /// Names the attempt under which the server keeps the reason.
+    #[must_use]
+    pub fn of_attempt(mut self, attempt: Option<AttemptId>) -> Self {
+        self.attempt = attempt;
+        self
+    }
+
+    /// The code.
+    pub fn code(&self) -> Code {
+        self.code
+    }
+
+    /// The attempt, if the server told it.
+    pub fn attempt(&self) -> Option<AttemptId> {
+        self.attempt
+    }
+
+    /// Whether this may still be the registration on its way through the servers.
+    fn may_settle(&self) -> bool {
+        matches!(
+            self.code,
+            Code::MachineUnknown | Code::AkNotBound | Code::KeyMissing
+        )
+    }
+
+    fn verdict(&self, stage: Stage) -> Verdict {
+        match stage {
+            Stage::FirstBoot if self.may_settle() => Verdict::Unanswered,
+            _ => self.verdict,
+        }
+    }
+}
+
+/// Asks until a key comes, the rounds are used up, or a refusal stands.
+///
+/// # Errors
+/// The error of the last round.
+///
+/// # Cancel safety
+/// Nothing is kept between rounds; dropping it loses nothing.
+pub async fn fetch_key(
+    round: &dyn KeyRound,
+    retries: Option<NumRetries>,
+    stage: Stage,
+    entropy: &dyn Entropy,
+) -> Result<SecretBytes, FetchError> {
+    let mut left = Rounds::new(retries.unwrap_or(NumRetries::Rounds(DEFAULT_ROUNDS)));
+    let (mut short, mut long) = (Backoff::short(entropy), Backoff::long(entropy));
+    loop {
+        let error = match round.ask().await {
+            Ok(key) => return Ok(key),
+            Err(error) => error,
+        };
+        let verdict = error.verdict(stage);
+        if !left.allow_another(verdict) {
+            return Err(error);
+        }
+        tracing::info!(code = %error.code, ?verdict, "no key in this round");
+        match verdict {
+            Verdict::Unanswered => short.wait().await,
+            Verdict::Refused => long.wait().await,
+        }
+    }
+}
+
+/// The rounds that are left, where they are counted.
+#[derive(Debug)]
+struct Rounds {
+    all: Option<u32>,
+    refused: Option<u32>,
+}
+
+impl Rounds {
+    fn new(retries: NumRetries) -> Self {
+        match retries {
+            NumRetries::Rounds(rounds) => Self {
+                all: Some(rounds),
+                refused: Some(ROUNDS_AFTER_REFUSAL + 1),
+            },
+            // `Infinity`: the admin wants the node to go on asking, if slowly.
+            _ => Self {
+                all: None,
+                refused: None,
+            },
+        }
+    }
+
+    /// Counts a round that failed; whether another one may follow.
+    fn allow_another(&mut self, verdict: Verdict) -> bool {
+        let used_up = |left: &mut Option<u32>| {
+            left.as_mut().is_some_and(|left| {
+                *left = left.saturating_sub(1);
+                *left == 0
+            })
+        };
+        let refused = verdict == Verdict::Refused && used_up(&mut self.refused);
+        !used_up(&mut self.all) && !refused
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use tec_core::testing::SeededEntropy;
+    use tokio::time::Instant;
+
+    use super::*;
+
+    /// Fails with the codes in order, then gives a key.
+    #[derive(Debug)]
+    struct Script(Mutex<Vec<(Code, Verdict)>>, Mutex<u32>);
+
+    impl Script {
+        fn new(failures: &[(Code, Verdict)]) -> Self {
+            Self(
+                Mutex::new(failures.iter().rev().copied().collect()),
+                Mutex::new(0),
+            )
+        }
+
+        fn rounds(&self) -> u32 {
+            *self.1.lock().unwrap()
+        }
+    }
+
+    #[async_trait]
+    impl KeyRound for Script {
+        async fn ask(&self) -> Result<SecretBytes, FetchError> {
+            *self.1.lock().unwrap() += 1;
+            match self.0.lock().unwrap().pop() {
+                None => Ok(SecretBytes::new(vec![1])),
+                Some((code, verdict)) => {
+                    Err(FetchError::new(code, verdict, "http://a", "scripted"))
+                }
+            }
+        }
+    }
+
+    const DOWN: (Code, Verdict) = (Code::ServerUnreachable, Verdict::Unanswered);
+    const PCR: (Code, Verdict) = (Code::PcrMismatch, Verdict::Refused);
+    const UNBOUND: (Code, Verdict) = (Code::AkNotBound, Verdict::Refused);
+
+    async fn run(
+        script: &Script,
+        retries: Option<NumRetries>,
+        stage: Stage,
+    ) -> (Result<(), Code>, u64) {
+        let start = Instant::now();
+        let result = fetch_key(script, retries, stage, &SeededEntropy::new(1)).await;
+        (
+            result.map(drop).map_err(|error| error.code()),
+            start.elapsed().as_secs(),
+        )
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn servers_that_are_down_are_asked_again_ten_times_by_default() {
+        let script = Script::new(&[DOWN; 20]);
+        let (result, seconds) = run(&script, None, Stage::LaterBoot).await;
+        assert_eq!(result, Err(Code::ServerUnreachable));
+        assert_eq!(script.rounds(), 10);
+        assert!((75..=151).contains(&seconds), "{seconds}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_refusal_is_retried_twice_and_slowly() {
+        let script = Script::new(&[PCR; 20]);
+        let (result, seconds) = run(&script, None, Stage::LaterBoot).await;
+        assert_eq!(result, Err(Code::PcrMismatch));
+        assert_eq!(script.rounds(), 3);
+        assert!((30..=60).contains(&seconds), "{seconds}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_key_that_comes_after_failures_is_taken() {
+        let script = Script::new(&[DOWN, DOWN, PCR]);
+        let (result, _) = run(&script, None, Stage::LaterBoot).await;
+        assert_eq!(result, Ok(()));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn fewer_rounds_are_obeyed_and_infinity_outlasts_refusals() {
+        let script = Script::new(&[PCR; 20]);
+        let (result, _) = run(&script, Some(one()), Stage::LaterBoot).await;
+        assert_eq!((result, script.rounds()), (Err(Code::PcrMismatch), 1));
+        let script = Script::new(&[PCR; 20]);
+        let (result, _) = run(&script, Some(NumRetries::Infinity), Stage::LaterBoot).await;
+        assert_eq!((result, script.rounds()), (Ok(()), 21));
+    }
+
+    fn one() -> NumRetries {
+        serde_json::from_str("1").unwrap()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn on_the_first_boot_servers_get_time_to_learn_of_the_machine() {
+        let script = Script::new(&[UNBOUND; 5]);
+        let (result, _) = run(&script, None, Stage::FirstBoot).await;
+        assert_eq!(result, Ok(()));
+        let script = Script::new(&[UNBOUND; 5]);
+        let (result, _) = run(&script, None, Stage::LaterBoot).await;
+        assert_eq!((result, script.rounds()), (Err(Code::AkNotBound), 3));
+    }
+}

@@ -1,0 +1,108 @@
+//! The program of a node: parses the command line, composes, and reports.
+
+use std::io::Write as _;
+use std::process::ExitCode;
+
+use node_agent::cli;
+use node_agent::cli::AkCommand;
+use node_agent::cli::Cli;
+use node_agent::cli::Command;
+use node_agent::cli::Output;
+use node_agent::failure::Failure;
+use node_agent::key;
+use node_agent::links;
+use node_agent::pin;
+use node_agent::quiet::restart_quietly;
+use node_agent::report::Report;
+use node_agent::settings::Flags;
+use node_agent::stream;
+use tec_core::code::Code;
+use tec_support::SystemEntropy;
+use tec_support::exit;
+use tec_support::log::LogForm;
+
+fn main() -> ExitCode {
+    let cli = match cli::parse(std::env::args_os()) {
+        Ok(cli) => cli,
+        Err(error) => {
+            let usage = error.use_stderr();
+            // A closed stream is no reason to fail once more.
+            let _ = error.print();
+            return ExitCode::from(if usage { exit::USAGE } else { exit::OK });
+        }
+    };
+    if let Err(error) = tec_support::log::start(&cli.flags.log, LogForm::Text) {
+        let _ = writeln!(std::io::stderr(), "TEC_LOG or --log: {error:#}");
+        return ExitCode::from(exit::USAGE);
+    }
+    if let Some(error) = restart_quietly(std::env::args_os()) {
+        tracing::info!(%error, "libtss2 may log to stderr");
+    }
+    // Fails only when a provider is installed already, which is as good.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    match block_on(run(cli)) {
+        Ok(()) => ExitCode::from(exit::OK),
+        Err(report) => {
+            let _ = writeln!(std::io::stderr(), "{report}");
+            ExitCode::from(exit::FAILED)
+        }
+    }
+}
+
+fn block_on(future: impl Future<Output = Result<(), Report>>) -> Result<(), Report> {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Report::new(Code::NodeTpm, format!("start: {error}")))?
+        .block_on(future)
+}
+
+async fn run(cli: Cli) -> Result<(), Report> {
+    let unnamed = |failure: Failure| failure.report(None);
+    match cli.command {
+        Command::Encrypt(arguments) if arguments.summary => {
+            stream::write_line(cli::SUMMARY).map_err(unnamed)
+        }
+        Command::Decrypt(arguments) if arguments.summary => {
+            stream::write_line(cli::SUMMARY).map_err(unnamed)
+        }
+        Command::Encrypt(arguments) => {
+            let config = arguments.config.unwrap_or_default();
+            let plaintext = stream::read_plaintext().map_err(unnamed)?;
+            let sealed = pin::encrypt(&cli.flags, &config, &plaintext, &SystemEntropy).await?;
+            stream::write(sealed.as_bytes()).map_err(unnamed)
+        }
+        Command::Decrypt(_) => {
+            let sealed = stream::read_sealed().map_err(unnamed)?;
+            let plaintext = pin::decrypt(&cli.flags, &sealed, &SystemEntropy).await?;
+            stream::write(plaintext.expose("the caller asked for it")).map_err(unnamed)
+        }
+        Command::InstallLinks { directory } => {
+            let program = std::env::current_exe().map_err(Failure::io("find this program"));
+            let program = program.map_err(unnamed)?;
+            let made = links::install(&directory, &program).map_err(unnamed)?;
+            made.iter()
+                .try_for_each(|link| stream::write_line(&link.display().to_string()))
+                .map_err(unnamed)
+        }
+        Command::Ak { command, output } => ak(&cli.flags, command, output).await,
+    }
+}
+
+async fn ak(
+    flags: &Flags,
+    command: AkCommand,
+    output: Output,
+) -> Result<(), Report> {
+    let (shown, machine) = match command {
+        AkCommand::Create => (key::create(flags), None),
+        AkCommand::Show => (key::show(flags), None),
+        AkCommand::Register { url, uuid, ca } => {
+            let shown = key::register(flags, &url, uuid, ca.as_deref(), &SystemEntropy).await;
+            (shown, Some(uuid))
+        }
+    };
+    shown
+        .and_then(|shown| stream::write_line(&shown.render(output)))
+        .map_err(|failure| failure.report(machine))
+}

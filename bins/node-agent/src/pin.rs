@@ -1,0 +1,148 @@
+//! The Clevis pin: sealing and opening a passphrase with a key that is released after attestation.
+
+use tec_core::id::MachineId;
+use tec_core::ignition::AttestationKeyConfig;
+use tec_core::ignition::HeaderConfig;
+use tec_core::ignition::PinConfig;
+use tec_core::luks::content_key;
+use tec_core::port::Entropy;
+use tec_core::port::EntropyRng;
+use tec_core::secret::SecretArray;
+use tec_core::secret::SecretBytes;
+use tec_trustee::clevis;
+use tec_trustee::clevis::SealedPassphrase;
+
+use crate::failure::Failure;
+use crate::fetch::Stage;
+use crate::fetch::fetch_key;
+use crate::kbs::KbsRound;
+use crate::register::HttpRegistrar;
+use crate::register::RegisterPorts;
+use crate::register::register;
+use crate::report::Report;
+use crate::settings::Flags;
+use crate::tpm::NodeTpm;
+
+/// First boot: makes and registers the attestation key, fetches the machine's key, and seals.
+///
+/// # Errors
+/// The three lines for the console.
+///
+/// # Security
+/// Everything of the configuration that can be checked is checked before anything is sent.
+pub async fn encrypt(
+    flags: &Flags,
+    config: &str,
+    plaintext: &SecretBytes,
+    entropy: &dyn Entropy,
+) -> Result<String, Report> {
+    let config = PinConfig::parse(config).map_err(|error| Failure::Config(error).report(None))?;
+    let machine = machine_of(&config);
+    try_encrypt(flags, &config, plaintext, entropy)
+        .await
+        .map_err(|failure| failure.report(machine))
+}
+
+fn machine_of(config: &PinConfig) -> Option<MachineId> {
+    let registration = config.attestation_key.as_ref();
+    config
+        .path
+        .machine()
+        .or_else(|| registration.map(|key| key.registration.uuid))
+}
+
+async fn try_encrypt(
+    flags: &Flags,
+    config: &PinConfig,
+    plaintext: &SecretBytes,
+    entropy: &dyn Entropy,
+) -> Result<String, Failure> {
+    let header = config.to_header();
+    let registrar = config
+        .attestation_key
+        .as_ref()
+        .map(|AttestationKeyConfig { registration, .. }| {
+            let (url, cert) = (&registration.url, &registration.cert);
+            HttpRegistrar::new(url, cert, flags.timeout())
+                .map(|registrar| (registrar, registration.uuid))
+                .map_err(Failure::Register)
+        })
+        .transpose()?;
+    let tpm = NodeTpm::open(flags)?;
+    let identity = tpm.ensure_ak()?;
+    if let Some((registrar, machine)) = &registrar {
+        let ports = RegisterPorts {
+            registrar,
+            activator: &tpm,
+            entropy,
+        };
+        register(ports, &identity, *machine, config.num_retries)
+            .await
+            .map_err(Failure::Register)?;
+    }
+    let key = released_key(flags, &tpm, &header, Stage::FirstBoot, entropy).await?;
+    clevis::seal(&header, &key, plaintext, &mut EntropyRng::new(entropy)).map_err(|source| {
+        Failure::Sealed {
+            operation: "seal the passphrase",
+            source,
+        }
+    })
+}
+
+/// Later boots: fetches the machine's key and opens what was sealed.
+///
+/// # Errors
+/// The three lines for the console.
+pub async fn decrypt(
+    flags: &Flags,
+    sealed: &str,
+    entropy: &dyn Entropy,
+) -> Result<SecretBytes, Report> {
+    let sealed = SealedPassphrase::parse(sealed).map_err(|source| {
+        let operation = "read the sealed passphrase";
+        Failure::Sealed { operation, source }.report(None)
+    })?;
+    let machine = sealed.config().path.machine();
+    try_decrypt(flags, &sealed, entropy)
+        .await
+        .map_err(|failure| failure.report(machine))
+}
+
+async fn try_decrypt(
+    flags: &Flags,
+    sealed: &SealedPassphrase,
+    entropy: &dyn Entropy,
+) -> Result<SecretBytes, Failure> {
+    let tpm = NodeTpm::open(flags)?;
+    // A key that is made now would not be registered, and would hide what happened.
+    if tpm.find_ak()?.is_none() {
+        return Err(Failure::NoAk {
+            handle: flags.ak_handle,
+            hint: "the TPM was cleared or replaced since this disk was sealed, and a new key would \
+                   not be registered",
+        });
+    }
+    let key = released_key(flags, &tpm, sealed.config(), Stage::LaterBoot, entropy).await?;
+    sealed.open(&key).map_err(|source| Failure::Sealed {
+        operation: "open the passphrase: the key that was released is another one",
+        source,
+    })
+}
+
+async fn released_key(
+    flags: &Flags,
+    tpm: &NodeTpm,
+    header: &HeaderConfig,
+    stage: Stage,
+    entropy: &dyn Entropy,
+) -> Result<SecretArray<32>, Failure> {
+    if header.initdata.is_some() {
+        tracing::warn!("initdata of the pin's configuration is not supported, and ignored");
+    }
+    let attester = tpm.attester(flags.read_event_log());
+    let round = KbsRound::new(header, attester, flags.timeout(), entropy)?;
+    let resource = fetch_key(&round, header.num_retries, stage, entropy)
+        .await
+        .map_err(Failure::Fetch)?;
+    content_key(&resource).map_err(Failure::Resource)
+}

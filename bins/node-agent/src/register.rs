@@ -1,0 +1,363 @@
+//! Registration of the attestation key.
+//!
+//! ```text
+//! PUT {public_key, uuid, tpm_public, ek_public, …} ─┬─ 201, 409 "already registered" ► registered
+//!                                                   ├─ 202 pending ─ wait ─► again
+//!                                                   ├─ 202 challenge ─ TPM ─► PUT …/proof
+//!                                                   ├─ 400, 422 ─► again with {public_key, uuid}
+//!                                                   └─ 429, 5xx, no answer ─ back-off ─► again
+//! ```
+//! The short body is all that the existing operator's server knows.
+
+mod answer;
+mod http;
+
+use std::error::Error;
+use std::fmt;
+
+use async_trait::async_trait;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::Value;
+use serde_json::json;
+use tec_core::ak::Credential;
+use tec_core::ak::EkOffer;
+use tec_core::ak::PublicKey;
+use tec_core::code::Code;
+use tec_core::id::MachineId;
+use tec_core::ignition::NumRetries;
+use tec_core::port::Entropy;
+use tec_core::secret::SecretBytes;
+
+use self::answer::Answer;
+pub use self::http::HttpRegistrar;
+use crate::backoff::Backoff;
+
+/// Tries at a server that does not answer, where the configuration names no number.
+const DEFAULT_TRIES: u32 = 10;
+/// Polls while an admin has not decided: about an hour, at 30 s each.
+const PENDING_POLLS: u32 = 130;
+/// Challenges that are answered: a server forgets them when it restarts.
+const MAX_CHALLENGES: u32 = 3;
+
+/// The attestation key as it is presented to a server.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct AkIdentity {
+    /// The public key.
+    pub public: PublicKey,
+    /// Its `TPM2B_PUBLIC`, which says that it is restricted and never leaves its TPM.
+    pub tpm_public: Option<Vec<u8>>,
+    /// The endorsement key of the same TPM, where the TPM shows it.
+    pub ek: Option<EkOffer>,
+}
+
+impl AkIdentity {
+    /// A key that only its public part is known of.
+    pub fn new(public: PublicKey) -> Self {
+        Self {
+            public,
+            tpm_public: None,
+            ek: None,
+        }
+    }
+}
+
+/// Answers challenges: the TPM.
+pub trait Activator: fmt::Debug + Send + Sync {
+    /// `TPM2_ActivateCredential` with the attestation key and the endorsement key.
+    fn activate(&self, credential: &Credential) -> Result<SecretBytes, ActivateError>;
+}
+
+/// The TPM did not answer a challenge.
+#[derive(Debug, thiserror::Error)]
+#[error("answer the challenge of the endorsement key")]
+#[non_exhaustive]
+pub struct ActivateError {
+    /// Why.
+    #[source]
+    pub source: Box<dyn Error + Send + Sync>,
+}
+
+impl ActivateError {
+    /// A failure of the TPM.
+    pub fn new(source: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
+        Self {
+            source: source.into(),
+        }
+    }
+}
+
+/// Where a body is put.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Target {
+    /// The registration itself.
+    Registration,
+    /// The answer to a challenge, one segment below.
+    Proof,
+}
+
+/// What a server said.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[expect(clippy::exhaustive_structs, reason = "status and body, nothing else")]
+pub struct Reply {
+    /// HTTP status.
+    pub status: u16,
+    /// Body, bounded by the transport.
+    pub body: Vec<u8>,
+}
+
+/// Carries a registration to a server, once.
+#[async_trait]
+pub trait Registrar: fmt::Debug + Send + Sync {
+    /// `PUT`s a body. Fails with [`RegisterError::Unanswered`].
+    async fn put(&self, target: Target, body: &Value) -> Result<Reply, RegisterError>;
+}
+
+/// The key is not registered.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RegisterError {
+    /// The address or the CA in the configuration cannot be used.
+    #[error("use the registration address {url}: {reason}")]
+    Address {
+        /// The address.
+        url: String,
+        /// What is wrong with it.
+        reason: &'static str,
+    },
+    /// No answer came.
+    #[error("reach {url}")]
+    Unanswered {
+        /// Where.
+        url: String,
+        /// Whether TLS failed, or the network.
+        code: Code,
+        /// Why.
+        #[source]
+        source: Box<dyn Error + Send + Sync>,
+    },
+    /// The server said no.
+    #[error("the server refused with status {status} ({code})")]
+    Refused {
+        /// HTTP status.
+        status: u16,
+        /// The server's code, or what its status stands for.
+        code: Code,
+    },
+    /// The server kept saying that it cannot answer now.
+    #[error("the server stayed busy, last with status {status} ({code})")]
+    Busy {
+        /// HTTP status.
+        status: u16,
+        /// The server's code, or what its status stands for.
+        code: Code,
+    },
+    /// Nobody approved the key in time.
+    #[error("the key waits for approval by an admin")]
+    Pending,
+    /// The TPM did not answer the challenge.
+    #[error("prove the key")]
+    Activate(#[source] ActivateError),
+}
+
+impl RegisterError {
+    /// The code that tells what to do.
+    pub fn code(&self) -> Code {
+        match self {
+            Self::Address { .. } => Code::NodeConfig,
+            Self::Unanswered { code, .. }
+            | Self::Refused { code, .. }
+            | Self::Busy { code, .. } => *code,
+            Self::Pending => Code::AkNotBound,
+            Self::Activate(_) => Code::NodeTpm,
+        }
+    }
+}
+
+/// What registration works with.
+#[derive(Clone, Copy, Debug)]
+#[expect(
+    clippy::exhaustive_structs,
+    reason = "a bundle of references, built field by field"
+)]
+pub struct RegisterPorts<'a> {
+    /// Carries requests.
+    pub registrar: &'a dyn Registrar,
+    /// Answers challenges.
+    pub activator: &'a dyn Activator,
+    /// Randomness of the waits.
+    pub entropy: &'a dyn Entropy,
+}
+
+/// Registers the key for a machine. Doing it again is fine: a key that is registered stays so.
+///
+/// # Errors
+/// `Refused` at once; `Unanswered` and `Busy` when `retries` are used up; `Pending` after about an
+/// hour, or never with [`NumRetries::Infinity`].
+///
+/// # Cancel safety
+/// May be dropped and run again at any point.
+pub async fn register(
+    ports: RegisterPorts<'_>,
+    identity: &AkIdentity,
+    machine: MachineId,
+    retries: Option<NumRetries>,
+) -> Result<(), RegisterError> {
+    let mut course = Course::new(ports, identity, machine, retries);
+    loop {
+        let failed = match course.submit().await? {
+            Step::Done => return Ok(()),
+            Step::Again => continue,
+            Step::Failed(error) => error,
+        };
+        if course.used_up(&failed) {
+            return Err(failed);
+        }
+        tracing::info!(code = %failed.code(), "attestation key not registered yet");
+        course.backoff.wait().await;
+    }
+}
+
+fn short_body(identity: &AkIdentity, machine: MachineId) -> Value {
+    json!({ "public_key": identity.public.to_pem(), "uuid": machine })
+}
+
+fn full_body(identity: &AkIdentity, machine: MachineId) -> Value {
+    let mut body = short_body(identity, machine);
+    let mut add = |name: &str, value: Option<String>| {
+        if let (Some(members), Some(value)) = (body.as_object_mut(), value) {
+            members.insert(name.to_owned(), Value::String(value));
+        }
+    };
+    let area = identity.tpm_public.as_ref();
+    add("tpm_public", area.map(|area| STANDARD.encode(area)));
+    if let Some(ek) = &identity.ek {
+        add("ek_public", Some(ek.public.to_pem()));
+        let certificate = ek.certificate.as_ref();
+        add(
+            "ek_certificate",
+            certificate.map(|der| STANDARD.encode(der)),
+        );
+    }
+    body
+}
+
+/// Where one submission led.
+enum Step {
+    Done,
+    Again,
+    Failed(RegisterError),
+}
+
+/// The state of one registration.
+struct Course<'a> {
+    ports: RegisterPorts<'a>,
+    backoff: Backoff<'a>,
+    body: Value,
+    /// Tried when the server does not understand `body`.
+    short: Option<Value>,
+    /// `None`: without end.
+    tries: Option<u32>,
+    polls: Option<u32>,
+    challenges: u32,
+}
+
+impl<'a> Course<'a> {
+    fn new(
+        ports: RegisterPorts<'a>,
+        identity: &AkIdentity,
+        machine: MachineId,
+        retries: Option<NumRetries>,
+    ) -> Self {
+        let (tries, polls) = match retries {
+            None => (Some(DEFAULT_TRIES), Some(PENDING_POLLS)),
+            Some(NumRetries::Rounds(rounds)) => (Some(rounds), Some(PENDING_POLLS)),
+            Some(_) => (None, None),
+        };
+        let (body, short) = (full_body(identity, machine), short_body(identity, machine));
+        Self {
+            backoff: Backoff::short(ports.entropy),
+            ports,
+            short: Some(short).filter(|short| *short != body),
+            body,
+            tries,
+            polls,
+            challenges: MAX_CHALLENGES,
+        }
+    }
+
+    async fn submit(&mut self) -> Result<Step, RegisterError> {
+        let reply = self.ports.registrar.put(Target::Registration, &self.body);
+        let reply = match reply.await {
+            Ok(reply) => reply,
+            Err(error @ RegisterError::Unanswered { .. }) => return Ok(Step::Failed(error)),
+            Err(error) => return Err(error),
+        };
+        let status = reply.status;
+        match Answer::read(&reply) {
+            Answer::Registered => Ok(Step::Done),
+            Answer::Pending => Ok(Step::Failed(RegisterError::Pending)),
+            Answer::Busy(code) => Ok(Step::Failed(RegisterError::Busy { status, code })),
+            Answer::Refused(code) => Err(RegisterError::Refused { status, code }),
+            Answer::NotUnderstood(code) => match self.short.take() {
+                Some(short) => {
+                    tracing::info!("the server takes only public_key and uuid");
+                    self.body = short;
+                    Ok(Step::Again)
+                }
+                None => Err(RegisterError::Refused { status, code }),
+            },
+            Answer::Challenge(id, credential) => self.prove(&id, &credential).await,
+        }
+    }
+
+    async fn prove(&mut self, id: &str, credential: &Credential) -> Result<Step, RegisterError> {
+        let secret = self.ports.activator.activate(credential);
+        let secret = secret.map_err(RegisterError::Activate)?;
+        let proof = STANDARD.encode(secret.expose("answer the challenge"));
+        let body = json!({ "challenge": id, "secret": proof });
+        let reply = match self.ports.registrar.put(Target::Proof, &body).await {
+            Ok(reply) => reply,
+            Err(error @ RegisterError::Unanswered { .. }) => return Ok(Step::Failed(error)),
+            Err(error) => return Err(error),
+        };
+        let status = reply.status;
+        match Answer::read(&reply) {
+            Answer::Registered => Ok(Step::Done),
+            Answer::Pending => Ok(Step::Failed(RegisterError::Pending)),
+            Answer::Busy(code) => Ok(Step::Failed(RegisterError::Busy { status, code })),
+            Answer::Refused(code @ Code::RegisterEkProof) if self.challenges > 1 => {
+                self.challenges -= 1;
+                Ok(Step::Failed(RegisterError::Busy { status, code }))
+            }
+            Answer::Refused(code) | Answer::NotUnderstood(code) => {
+                Err(RegisterError::Refused { status, code })
+            }
+            Answer::Challenge(..) => Err(RegisterError::Refused {
+                status,
+                code: Code::RegisterEkProof,
+            }),
+        }
+    }
+
+    /// Counts a failure; whether it was the last that is borne.
+    fn used_up(&mut self, failed: &RegisterError) -> bool {
+        let left = if let RegisterError::Pending = failed {
+            if self.polls == Some(PENDING_POLLS) {
+                tracing::warn!("the attestation key waits for approval by an admin");
+            }
+            &mut self.polls
+        } else {
+            &mut self.tries
+        };
+        left.as_mut().is_some_and(|left| {
+            *left = left.saturating_sub(1);
+            *left == 0
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests;

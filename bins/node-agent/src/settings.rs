@@ -1,0 +1,138 @@
+//! Settings: flags with environment mirrors, since Clevis calls the pin without flags.
+
+use std::fs::File;
+use std::io;
+use std::io::Read as _;
+use std::path::Path;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+use tec_tpm::ak::AkHandle;
+use tec_tpm::evidence::MAX_EVENT_LOG;
+
+/// The kernel's TPM with its resource manager.
+pub const DEFAULT_TCTI: &str = "device:/dev/tpmrm0";
+/// Where the kernel shows the firmware's event log.
+pub const DEFAULT_EVENT_LOG: &str = "/sys/kernel/security/tpm0/binary_bios_measurements";
+/// Seconds that one request may take.
+pub const DEFAULT_TIMEOUT: &str = "30";
+/// What is logged: what is degraded but safe, or worse. Retries are told at `info`.
+pub const DEFAULT_LOG: &str = "warn";
+
+/// The flags that every command takes.
+#[derive(Args, Clone, Debug)]
+#[non_exhaustive]
+pub struct Flags {
+    /// The TPM, as a TCTI of libtss2: `device:<path>`, `swtpm:host=<host>,port=<port>` or
+    /// `swtpm:path=<socket>`. Without it, `TPM2TOOLS_TCTI` counts, then device:/dev/tpmrm0
+    #[arg(long, env = "TEC_TCTI", global = true)]
+    pub tcti: Option<String>,
+    #[arg(long, env = "TPM2TOOLS_TCTI", global = true, hide = true)]
+    tpm2tools_tcti: Option<String>,
+    /// Persistent handle of the attestation key, hexadecimal
+    #[arg(long, env = "TEC_AK_HANDLE", global = true, default_value_t = AkHandle::DEFAULT)]
+    pub ak_handle: AkHandle,
+    /// Firmware event log that goes with the evidence; the kernel's by default, if readable
+    #[arg(long, env = "TEC_EVENT_LOG", global = true)]
+    pub event_log: Option<PathBuf>,
+    /// Seconds that one request to a server may take
+    #[arg(
+        long,
+        env = "TEC_TIMEOUT",
+        global = true,
+        default_value = DEFAULT_TIMEOUT,
+        value_parser = clap::value_parser!(u64).range(1..=3600)
+    )]
+    pub timeout: u64,
+    /// What is logged to stderr, as a filter of tracing
+    #[arg(long, env = "TEC_LOG", global = true, default_value = DEFAULT_LOG)]
+    pub log: String,
+}
+
+impl Flags {
+    /// The TCTI to open. Empty variables count as unset, as for the tools of libtss2.
+    pub fn tcti(&self) -> &str {
+        [&self.tcti, &self.tpm2tools_tcti]
+            .into_iter()
+            .flatten()
+            .map(String::as_str)
+            .find(|tcti| !tcti.is_empty())
+            .unwrap_or(DEFAULT_TCTI)
+    }
+
+    /// Deadline of one request.
+    pub fn timeout(&self) -> Duration {
+        Duration::from_secs(self.timeout)
+    }
+
+    /// The event log, if there is one. A boot does not fail for want of it: the PCR values decide.
+    pub fn read_event_log(&self) -> Option<Vec<u8>> {
+        let (path, asked_for) = match &self.event_log {
+            Some(path) if !path.as_os_str().is_empty() => (path.as_path(), true),
+            _ => (Path::new(DEFAULT_EVENT_LOG), false),
+        };
+        match read_bounded(path) {
+            Ok(log) => Some(log).filter(|log| !log.is_empty()),
+            Err(error) if asked_for => {
+                tracing::warn!(path = %path.display(), %error, "event log not sent");
+                None
+            }
+            Err(error) => {
+                tracing::info!(path = %path.display(), %error, "event log not sent");
+                None
+            }
+        }
+    }
+}
+
+fn read_bounded(path: &Path) -> io::Result<Vec<u8>> {
+    let mut log = Vec::new();
+    File::open(path)?
+        .take(MAX_EVENT_LOG as u64 + 1)
+        .read_to_end(&mut log)?;
+    if log.len() > MAX_EVENT_LOG {
+        return Err(io::Error::other("the event log is larger than any that is taken"));
+    }
+    Ok(log)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn flags(tcti: Option<&str>, tpm2tools: Option<&str>) -> Flags {
+        Flags {
+            tcti: tcti.map(str::to_owned),
+            tpm2tools_tcti: tpm2tools.map(str::to_owned),
+            ak_handle: AkHandle::DEFAULT,
+            event_log: None,
+            timeout: 30,
+            log: String::new(),
+        }
+    }
+
+    #[test]
+    fn our_tcti_wins_over_that_of_the_tools_and_empty_ones_do_not_count() {
+        assert_eq!(flags(Some("a"), Some("b")).tcti(), "a");
+        assert_eq!(flags(None, Some("b")).tcti(), "b");
+        assert_eq!(flags(Some(""), Some("b")).tcti(), "b");
+        assert_eq!(flags(Some(""), Some("")).tcti(), DEFAULT_TCTI);
+    }
+
+    #[test]
+    fn a_missing_or_oversized_event_log_is_left_out() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut flags = flags(None, None);
+        flags.event_log = Some(dir.path().join("absent"));
+        assert_eq!(flags.read_event_log(), None);
+        let big = dir.path().join("big");
+        std::fs::write(&big, vec![0; MAX_EVENT_LOG + 1]).unwrap();
+        flags.event_log = Some(big);
+        assert_eq!(flags.read_event_log(), None);
+        let good = dir.path().join("good");
+        std::fs::write(&good, b"log").unwrap();
+        flags.event_log = Some(good);
+        assert_eq!(flags.read_event_log().as_deref(), Some(&b"log"[..]));
+    }
+}

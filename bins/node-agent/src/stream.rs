@@ -1,0 +1,82 @@
+//! Stdin and stdout, bounded and without a trace of what went through.
+
+use std::fs::File;
+use std::io;
+use std::io::Read;
+use std::io::Write as _;
+use std::os::fd::AsFd as _;
+
+use tec_core::secret::SecretBytes;
+use zeroize::Zeroizing;
+
+use crate::failure::Failure;
+
+/// Most bytes that are sealed: Clevis hands over a passphrase, and `clevis encrypt` is for keys.
+const MAX_PLAINTEXT: usize = 64 * 1024;
+/// Most bytes of a sealed passphrase, as of `tec_trustee::clevis`.
+const MAX_SEALED: usize = 1024 * 1024;
+
+/// Reads what is to be sealed.
+///
+/// # Errors
+/// `Io`, also for more than 64 KiB.
+pub fn read_plaintext() -> Result<SecretBytes, Failure> {
+    read_bounded(io::stdin().lock(), MAX_PLAINTEXT)
+        .map(|bytes| SecretBytes::new(bytes.to_vec()))
+        .map_err(Failure::io("read what is to be sealed from stdin"))
+}
+
+/// Reads a sealed passphrase.
+///
+/// # Errors
+/// `Io`, also for more than 1 MiB and for what is not text.
+pub fn read_sealed() -> Result<String, Failure> {
+    let operation = "read the sealed passphrase from stdin";
+    let bytes = read_bounded(io::stdin().lock(), MAX_SEALED).map_err(Failure::io(operation))?;
+    std::str::from_utf8(&bytes)
+        .map(|text| text.trim().to_owned())
+        .map_err(|_| Failure::io(operation)(io::Error::other("it is not text")))
+}
+
+/// The buffer is as large as it can get from the start: growing would leave copies behind.
+fn read_bounded(input: impl Read, most: usize) -> io::Result<Zeroizing<Vec<u8>>> {
+    let mut bytes = Zeroizing::new(Vec::with_capacity(most + 1));
+    let limit = u64::try_from(most).unwrap_or(u64::MAX).saturating_add(1);
+    input.take(limit).read_to_end(&mut bytes)?;
+    if bytes.len() > most {
+        return Err(io::Error::other(format!("more than {most} bytes")));
+    }
+    Ok(bytes)
+}
+
+/// Writes bytes to stdout as they are, without a newline.
+///
+/// # Errors
+/// `Io`.
+pub fn write(bytes: &[u8]) -> Result<(), Failure> {
+    // Past the buffer of `Stdout`, which would keep a copy.
+    let stdout = io::stdout().as_fd().try_clone_to_owned();
+    stdout
+        .and_then(|fd| File::from(fd).write_all(bytes))
+        .map_err(Failure::io("write to stdout"))
+}
+
+/// Writes one line, or several, to stdout.
+///
+/// # Errors
+/// `Io`.
+pub fn write_line(line: &str) -> Result<(), Failure> {
+    write(format!("{line}\n").as_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn input_is_bounded_and_whole() {
+        assert_eq!(&**read_bounded(&b"12345"[..], 5).unwrap(), b"12345");
+        assert!(read_bounded(&b"123456"[..], 5).is_err());
+        assert!(read_bounded(&b""[..], 5).unwrap().is_empty());
+    }
+}

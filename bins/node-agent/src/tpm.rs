@@ -1,0 +1,108 @@
+//! The TPM of this node.
+
+use std::sync::Arc;
+
+use tec_core::ak::Credential;
+use tec_core::ak::PublicKey;
+use tec_core::code::Code;
+use tec_core::port::PortError;
+use tec_core::secret::SecretBytes;
+use tec_tpm::ak::AkAlgorithm;
+use tec_tpm::ak::AkHandle;
+use tec_tpm::ak::AkOrigin;
+use tec_tpm::tss::EventLogSource;
+use tec_tpm::tss::Tpm;
+use tec_tpm::tss::TpmAttester;
+use tec_tpm::tss::TpmError;
+
+use crate::failure::Failure;
+use crate::register::ActivateError;
+use crate::register::Activator;
+use crate::register::AkIdentity;
+use crate::settings::Flags;
+
+/// An open TPM, and the handle of the attestation key.
+#[derive(Clone, Debug)]
+pub struct NodeTpm {
+    tpm: Arc<Tpm>,
+    handle: AkHandle,
+}
+
+fn failed(operation: &'static str) -> impl FnOnce(TpmError) -> Failure {
+    move |error| {
+        let error = PortError::from(error);
+        Failure::Tpm {
+            operation,
+            code: error.code().unwrap_or(Code::NodeTpm),
+            source: error.into(),
+        }
+    }
+}
+
+impl NodeTpm {
+    /// Opens the TPM that the settings name.
+    ///
+    /// # Errors
+    /// `Tpm`.
+    pub fn open(flags: &Flags) -> Result<Self, Failure> {
+        Ok(Self {
+            tpm: Arc::new(Tpm::open(flags.tcti()).map_err(failed("open the TPM"))?),
+            handle: flags.ak_handle,
+        })
+    }
+
+    /// The attestation key, made now if there is none, with what vouches for it. A TPM that shows
+    /// no endorsement key is fine: whether one is needed is the server's decision.
+    ///
+    /// # Errors
+    /// `Tpm`.
+    pub fn ensure_ak(&self) -> Result<AkIdentity, Failure> {
+        // The one sort that every verifier of TPM evidence takes.
+        let stored = self
+            .tpm
+            .ensure_ak(self.handle, AkAlgorithm::Rsa2048)
+            .map_err(failed("find or make the attestation key"))?;
+        if stored.origin == AkOrigin::Created {
+            tracing::info!(handle = %self.handle, "attestation key created");
+        }
+        let ek = self.tpm.read_ek().inspect_err(|error| {
+            tracing::info!(%error, "the TPM shows no endorsement key");
+        });
+        let mut identity = AkIdentity::new(stored.key.public().clone());
+        identity.tpm_public = Some(stored.tpm2b_public);
+        identity.ek = ek.ok();
+        Ok(identity)
+    }
+
+    /// The attestation key, if there is one. Asked for by a quote that nobody gets to see.
+    ///
+    /// # Errors
+    /// `Tpm`.
+    pub fn find_ak(&self) -> Result<Option<PublicKey>, Failure> {
+        match self.tpm.quote(self.handle, &[0; 32]) {
+            Ok(evidence) => Ok(Some(evidence.ak)),
+            Err(TpmError::NoAk { .. }) => Ok(None),
+            Err(error) => Err(failed("find the attestation key")(error)),
+        }
+    }
+
+    /// Makes evidence with the attestation key, and sends the event log along.
+    pub fn attester(&self, event_log: Option<Vec<u8>>) -> TpmAttester {
+        let attester = TpmAttester::new(Arc::clone(&self.tpm), self.handle);
+        match event_log {
+            Some(log) => {
+                let source: EventLogSource = Arc::new(move || Some(log.clone()));
+                attester.with_event_log(source)
+            }
+            None => attester,
+        }
+    }
+}
+
+impl Activator for NodeTpm {
+    fn activate(&self, credential: &Credential) -> Result<SecretBytes, ActivateError> {
+        self.tpm
+            .activate_credential(self.handle, credential)
+            .map_err(ActivateError::new)
+    }
+}

@@ -1,0 +1,146 @@
+//! Puts the services together: core's flows over the store, the key broker over the same store.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::Context as _;
+use axum::Router;
+use axum::middleware::from_fn_with_state;
+use axum::routing::get;
+use tec_core::ak::AkMatcher;
+use tec_core::ak::EkBoundMatcher;
+use tec_core::ak::ManualMatcher;
+use tec_core::ak::TofuMatcher;
+use tec_core::ak::TpmObjects;
+use tec_core::attest::PinnedPcrs;
+use tec_core::http::AkService;
+use tec_core::http::AkServiceConfig;
+use tec_core::http::RegisterService;
+use tec_core::http::RegisterServiceConfig;
+use tec_core::http::ReplyStyle;
+use tec_core::luks::CompatLuksKey;
+use tec_core::port::Clock;
+use tec_core::port::UnclaimedLimit;
+use tec_core::secret::SecretBytes;
+use tec_core::store::Store;
+use tec_support::SystemEntropy;
+use tec_support::limit::Limiter;
+use tec_support::limit::limit;
+use tec_tpm::ek::CredentialIssuer;
+use tec_tpm::ek::TrustStore;
+
+use crate::cli::Approval;
+use crate::cli::ServeArgs;
+use crate::state::Endpoints;
+
+/// Longest registration token.
+const MAX_TOKEN: usize = 1024;
+
+/// The three routers of the server.
+#[derive(Debug)]
+pub(super) struct Routers {
+    pub(super) register: Router,
+    pub(super) ak: Router,
+    pub(super) kbs: Router,
+}
+
+pub(super) fn routers(
+    store: &Arc<Store>,
+    clock: &Arc<dyn Clock>,
+    args: &ServeArgs,
+    endpoints: &Endpoints,
+) -> anyhow::Result<Routers> {
+    let limited =
+        |style| from_fn_with_state(Arc::new(Limiter::new(args.register_rate, style)), limit);
+    let register = RegisterService::new(RegisterServiceConfig {
+        machines: store.clone(),
+        audit: store.clone(),
+        pins: Arc::new(endpoints.pins()?),
+        clock: clock.clone(),
+        entropy: Arc::new(SystemEntropy),
+        token: token(args)?,
+        limit: UnclaimedLimit::AtMost(args.max_unclaimed),
+        unclaimed_seconds: args.unclaimed_seconds,
+    });
+    let ak = AkService::new(AkServiceConfig {
+        machines: store.clone(),
+        aks: store.clone(),
+        matcher: matcher(args),
+        audit: store.clone(),
+        clock: clock.clone(),
+        entropy: Arc::new(SystemEntropy),
+        tpm: tpm_objects(args, clock)?,
+        provision: Some((store.clone(), Arc::new(CompatLuksKey))),
+    });
+    Ok(Routers {
+        register: health(store)
+            .fallback_service(register)
+            .layer(limited(ReplyStyle::Registration)),
+        ak: health(store)
+            .fallback_service(ak)
+            .layer(limited(ReplyStyle::AttestationKey)),
+        kbs: kbs(store, clock, args)?,
+    })
+}
+
+/// `GET /healthz`: 200 while the store answers.
+fn health(store: &Arc<Store>) -> Router {
+    let store = store.clone();
+    Router::new().route(
+        "/healthz",
+        get(move || async move {
+            match store.health() {
+                Ok(()) => axum::http::StatusCode::OK,
+                Err(_) => axum::http::StatusCode::SERVICE_UNAVAILABLE,
+            }
+        }),
+    )
+}
+
+fn token(args: &ServeArgs) -> anyhow::Result<Option<SecretBytes>> {
+    let Some(path) = &args.registration_token_file else {
+        return Ok(None);
+    };
+    let text = std::fs::read(path)
+        .with_context(|| format!("read the registration token in {}", path.display()))?;
+    let token = text.trim_ascii().to_vec();
+    anyhow::ensure!(
+        (16..=MAX_TOKEN).contains(&token.len()),
+        "the registration token in {} has {} characters; 16 to {MAX_TOKEN} are taken",
+        path.display(),
+        token.len()
+    );
+    Ok(Some(SecretBytes::new(token)))
+}
+
+fn matcher(args: &ServeArgs) -> Arc<dyn AkMatcher> {
+    match args.ak_approval {
+        Approval::Tofu => Arc::new(TofuMatcher),
+        Approval::Manual => Arc::new(ManualMatcher),
+        Approval::Ek if args.allow_ek.is_empty() => Arc::new(EkBoundMatcher::any_ek()),
+        Approval::Ek => Arc::new(EkBoundMatcher::allow_list(args.allow_ek.iter().copied())),
+    }
+}
+
+fn tpm_objects(args: &ServeArgs, clock: &Arc<dyn Clock>) -> anyhow::Result<Arc<dyn TpmObjects>> {
+    let Some(path) = &args.ek_roots else {
+        return Ok(Arc::new(CredentialIssuer::new()));
+    };
+    let mut roots = TrustStore::new();
+    let certificates = tec_support::tls::certificates(path)?;
+    anyhow::ensure!(
+        !certificates.is_empty(),
+        "{} has no certificate",
+        path.display()
+    );
+    for der in certificates {
+        roots
+            .add_root(&der)
+            .with_context(|| format!("use a root in {}", path.display()))?;
+    }
+    Ok(Arc::new(CredentialIssuer::with_roots(roots, clock.clone())))
+}
+
+fn pinned(args: &ServeArgs) -> anyhow::Result<PinnedPcrs> {
+    PinnedPcrs::new(args.pin_pcrs.iter().copied().collect()).context("--pin-pcr")
+}

@@ -1,0 +1,316 @@
+//! Rules over what cargo resolves: the tree of tec-core, cryptography, and choices that are the
+//! binary's.
+
+use std::path::Path;
+
+use anyhow::Result;
+use serde_json::Value;
+
+use super::CORE;
+use super::Violation;
+use super::is_library;
+use crate::cargo;
+use crate::cargo::Metadata;
+use crate::cargo::Package;
+use crate::process;
+
+/// What the pure domain never pulls in: async runtimes, clusters, TLS, TPM libraries, databases.
+/// A name stands for itself and for everything that begins with it and a hyphen.
+const NOT_IN_CORE: [&str; 18] = [
+    "async-std",
+    "aws-lc-rs",
+    "axum",
+    "hyper",
+    "k8s-openapi",
+    "kube",
+    "libsqlite3-sys",
+    "mio",
+    "native-tls",
+    "openssl",
+    "reqwest",
+    "ring",
+    "rusqlite",
+    "rustls",
+    "smol",
+    "tokio",
+    "tonic",
+    "tss-esapi",
+];
+
+/// Cryptography that was looked at. Everything else that calls itself cryptography is refused
+/// until somebody looks at it and adds it here.
+const CRYPTOGRAPHY: [&str; 67] = [
+    // RustCrypto, one generation (digest 0.11, rand_core 0.10).
+    "aead",
+    "aes",
+    "aes-gcm",
+    "aes-kw",
+    "base16ct",
+    "base64ct",
+    "block-buffer",
+    "cfb-mode",
+    "chacha20",
+    "cipher",
+    "cmov",
+    "const-oid",
+    "crypto-bigint",
+    "crypto-common",
+    "crypto-primes",
+    "ctr",
+    "ctutils",
+    "der",
+    "der_derive",
+    "digest",
+    "ecdsa",
+    "ed25519",
+    "elliptic-curve",
+    "ghash",
+    "hkdf",
+    "hmac",
+    "p256",
+    "p384",
+    "p521",
+    "pem-rfc7468",
+    "pkcs1",
+    "pkcs8",
+    "polyval",
+    "primefield",
+    "primeorder",
+    "rfc6979",
+    "rsa",
+    "sec1",
+    "serdect",
+    "sha1",
+    "sha2",
+    "signature",
+    "spki",
+    "universal-hash",
+    "wnaf",
+    "x509-cert",
+    // dalek, of the same generation.
+    "curve25519-dalek",
+    "ed25519-dalek",
+    // Randomness, wiping, constant time.
+    "getrandom",
+    "ppv-lite86",
+    "rand",
+    "rand_core",
+    "subtle",
+    "zeroize",
+    "zeroize_derive",
+    // TLS: rustls, with ring as the provider that binaries pick; certificates.
+    "oid",
+    "pem",
+    "ring",
+    "rustls",
+    "rustls-native-certs",
+    "rustls-pki-types",
+    "rustls-webpki",
+    "tokio-rustls",
+    "untrusted",
+    "x509-parser",
+    // The TPM software stack, behind tec-tpm's feature `tss`.
+    "tss-esapi",
+    "tss-esapi-sys",
+];
+
+/// Cryptography that does not call itself so on crates.io, or is named to be kept out.
+const KNOWN_CRYPTOGRAPHY: [&str; 16] = [
+    "aws-lc-rs",
+    "aws-lc-sys",
+    "boring",
+    "boring-sys",
+    "getrandom",
+    "jsonwebtoken",
+    "josekit",
+    "native-tls",
+    "openssl",
+    "openssl-sys",
+    "rand",
+    "rand_core",
+    "ring",
+    "rustls",
+    "untrusted",
+    "webpki",
+];
+
+/// Dependencies whose features pick a TLS provider or an API version.
+const CHOOSERS: [&str; 10] = [
+    "axum-server",
+    "hyper-rustls",
+    "k8s-openapi",
+    "kube",
+    "kube-client",
+    "reqwest",
+    "rustls",
+    "tokio-rustls",
+    "tonic",
+    "tower-http",
+];
+
+pub(super) fn check(root: &Path) -> Result<Vec<Violation>> {
+    let mut found = core_tree(root)?;
+    let metadata = Metadata::full(root)?;
+    for package in metadata.packages() {
+        unknown_cryptography(package, &mut found);
+    }
+    for library in metadata
+        .members()
+        .filter(|member| is_library(member.name()))
+    {
+        no_choice(root, library, &mut found);
+    }
+    Ok(found)
+}
+
+fn core_tree(root: &Path) -> Result<Vec<Violation>> {
+    let tree = process::capture(cargo::cargo(root).args([
+        "tree",
+        "--package",
+        CORE,
+        "--edges",
+        "normal",
+        "--prefix",
+        "none",
+        "--format",
+        "{p}",
+    ]))?;
+    let mut names: Vec<&str> = tree
+        .lines()
+        .filter_map(|line| line.split(' ').next())
+        .collect();
+    names.sort_unstable();
+    names.dedup();
+    Ok(names
+        .into_iter()
+        .filter(|name| NOT_IN_CORE.iter().any(|banned| is_of(name, banned)))
+        .map(|name| {
+            Violation::new(
+                "core-tree",
+                "tec-core/Cargo.toml",
+                0,
+                format!("{name} is in the dependency tree of tec-core with default features"),
+                "put it behind the feature `embedded` or `http`, or into an adapter; \
+                 `cargo tree --package tec-core --invert <name>` shows the way",
+            )
+        })
+        .collect())
+}
+
+fn is_of(name: &str, family: &str) -> bool {
+    name.strip_prefix(family)
+        .is_some_and(|rest| rest.is_empty() || rest.starts_with(['-', '_']))
+}
+
+fn unknown_cryptography(package: Package<'_>, found: &mut Vec<Violation>) {
+    let name = package.name();
+    let is_ours = package.text("source").is_empty();
+    let says_so = package
+        .texts("categories")
+        .any(|c| c.starts_with("cryptography"))
+        || package.texts("keywords").any(|k| k.starts_with("crypto"));
+    if is_ours || !(says_so || KNOWN_CRYPTOGRAPHY.contains(&name)) || CRYPTOGRAPHY.contains(&name) {
+        return;
+    }
+    found.push(Violation::new(
+        "cryptography-known",
+        "Cargo.lock",
+        0,
+        format!("{name} is cryptography that nobody looked at"),
+        "do without it, or look at it and add it to the list in bins/xtask/src/arch/graph.rs",
+    ));
+}
+
+/// Features that are enabled on a library's own dependencies.
+fn no_choice(root: &Path, library: Package<'_>, found: &mut Vec<Violation>) {
+    let manifest = library.manifest();
+    let manifest = manifest.strip_prefix(root).unwrap_or(manifest);
+    for dependency in library.dependencies() {
+        // Only normal ones carry a kind of null; tests may choose for themselves.
+        if dependency.get("kind").is_some_and(|kind| !kind.is_null()) {
+            continue;
+        }
+        let name = cargo::text(dependency, "name");
+        for feature in cargo::array(dependency, "features").filter_map(Value::as_str) {
+            if is_choice_of_binaries(name, feature) {
+                found.push(Violation::new(
+                    "no-choice",
+                    manifest.display().to_string(),
+                    0,
+                    format!("the library picks {name}/{feature}"),
+                    "leave API version and TLS provider to the binary",
+                ));
+            }
+        }
+    }
+}
+
+/// Whether the feature of this dependency picks a version of the Kubernetes API or a TLS provider.
+pub(super) fn is_choice_of_binaries(dependency: &str, feature: &str) -> bool {
+    if !CHOOSERS.contains(&dependency) {
+        return false;
+    }
+    let version = ["v1_", "latest", "earliest"];
+    let provider = [
+        "aws-lc",
+        "aws_lc",
+        "default-tls",
+        "native-tls",
+        "openssl",
+        "ring",
+        "tls-rustls",
+    ];
+    let picks = |prefixes: &[&str]| prefixes.iter().any(|prefix| feature.starts_with(prefix));
+    if dependency == "k8s-openapi" {
+        return picks(&version);
+    }
+    let bundled = matches!(feature, "rustls" | "rustls-tls" | "tls-ring" | "tls-aws-lc");
+    (picks(&provider) || bundled) && !feature.ends_with("no-provider")
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn refused(package: &Value) -> bool {
+        let mut found = Vec::new();
+        unknown_cryptography(Package::new(package), &mut found);
+        !found.is_empty()
+    }
+
+    #[test]
+    fn cryptography_is_refused_until_somebody_looked_at_it() {
+        let source = "registry";
+        let newcomer = json!({"name": "xor", "source": source, "categories": ["cryptography"]});
+        assert!(refused(&newcomer));
+        assert!(refused(&json!({"name": "openssl", "source": source})));
+        assert!(!refused(
+            &json!({"name": "sha2", "source": source, "keywords": ["crypto"]})
+        ));
+        assert!(!refused(&json!({"name": "time", "source": source})));
+        assert!(!refused(
+            &json!({"name": "tec-core", "categories": ["cryptography"]})
+        ));
+    }
+
+    #[test]
+    fn providers_and_versions_are_the_choice_of_binaries() {
+        assert!(is_choice_of_binaries("k8s-openapi", "v1_35"));
+        assert!(is_choice_of_binaries("rustls", "ring"));
+        assert!(is_choice_of_binaries("reqwest", "default-tls"));
+        assert!(!is_choice_of_binaries("reqwest", "rustls-no-provider"));
+        assert!(!is_choice_of_binaries(
+            "axum-server",
+            "tls-rustls-no-provider"
+        ));
+        assert!(!is_choice_of_binaries("rustls", "std"));
+    }
+
+    #[test]
+    fn a_family_is_the_crate_and_its_parts() {
+        assert!(is_of("tokio", "tokio") && is_of("tokio-util", "tokio"));
+        assert!(!is_of("ringbuf", "ring"));
+    }
+}

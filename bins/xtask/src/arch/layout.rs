@@ -1,0 +1,79 @@
+//! The folders and files at the top, and where there may be no build script.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::Context as _;
+use anyhow::Result;
+
+use super::ADAPTERS;
+use super::CORE;
+use super::Violation;
+
+const FOLDERS: [&str; 8] = [
+    "bins",
+    "benches",
+    "docs",
+    "examples",
+    CORE,
+    "tec-k8s",
+    "tec-tpm",
+    "tec-trustee",
+];
+const FILES: [&str; 11] = [
+    "CHANGELOG.md",
+    "CONTRIBUTING.md",
+    "Cargo.lock",
+    "Cargo.toml",
+    "LICENSE",
+    "README.md",
+    "SECURITY.md",
+    "clippy.toml",
+    "deny.toml",
+    "rust-toolchain.toml",
+    "rustfmt.toml",
+];
+/// Where cargo builds unless told otherwise; never committed.
+const TARGET: &str = "target";
+
+pub(super) fn check(root: &Path) -> Result<Vec<Violation>> {
+    let mut found = Vec::new();
+    let entries = fs::read_dir(root).with_context(|| format!("cannot list {}", root.display()))?;
+    for entry in entries {
+        let entry = entry.with_context(|| format!("cannot list {}", root.display()))?;
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let is_known = FOLDERS.contains(&name.as_str()) || FILES.contains(&name.as_str());
+        if !is_known && !name.starts_with('.') && name != TARGET {
+            found.push(Violation::new(
+                "top-level",
+                name,
+                0,
+                "is not one of the top-level folders and files",
+                "move it into a crate, bins/, examples/, benches/ or docs/",
+            ));
+        }
+    }
+    for folder in FOLDERS {
+        if !root.join(folder).is_dir() {
+            found.push(Violation::new(
+                "top-level",
+                folder,
+                0,
+                "this top-level folder is missing",
+                "restore it; the eight folders are fixed",
+            ));
+        }
+    }
+    for library in std::iter::once(CORE).chain(ADAPTERS) {
+        if root.join(library).join("build.rs").exists() {
+            found.push(Violation::new(
+                "no-build-script",
+                format!("{library}/build.rs"),
+                0,
+                "a library has a build script",
+                "commit what it generates and let `cargo xtask codegen` write it",
+            ));
+        }
+    }
+    Ok(found)
+}

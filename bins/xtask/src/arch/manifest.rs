@@ -1,0 +1,254 @@
+//! Rules over the text of the manifests and the lock file.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::Context as _;
+use anyhow::Result;
+use toml::Table;
+use toml::Value;
+
+use super::ADAPTERS;
+use super::CORE;
+use super::Violation;
+use super::is_library;
+
+/// The only place that third-party code comes from.
+const REGISTRY: &str = "registry+https://github.com/rust-lang/crates.io-index";
+const DEPENDENCY_TABLES: [&str; 3] = ["dependencies", "dev-dependencies", "build-dependencies"];
+
+pub(super) struct Manifest {
+    /// Relative to the root.
+    file: String,
+    text: String,
+    table: Table,
+}
+
+impl Manifest {
+    fn package(&self) -> &str {
+        self.table
+            .get("package")
+            .and_then(|package| package.get("name"))
+            .and_then(Value::as_str)
+            .unwrap_or_default()
+    }
+
+    /// The line that begins with `key`, or the first one of the file.
+    fn line_of(&self, key: &str) -> usize {
+        let begins = |line: &str| {
+            let rest = line.trim_start().strip_prefix(key);
+            rest.is_some_and(|rest| !rest.starts_with(|c: char| c.is_alphanumeric() || c == '-'))
+        };
+        self.text
+            .lines()
+            .position(begins)
+            .map_or(1, |index| index + 1)
+    }
+
+    /// Name and value of each dependency, of every kind and for every platform.
+    fn dependencies(&self) -> Vec<(&str, &Value)> {
+        let platforms = self.table.get("target").and_then(Value::as_table);
+        let tables = std::iter::once(&self.table).chain(
+            platforms
+                .into_iter()
+                .flat_map(Table::values)
+                .filter_map(Value::as_table),
+        );
+        tables
+            .flat_map(|table| DEPENDENCY_TABLES.iter().filter_map(|kind| table.get(*kind)))
+            .filter_map(Value::as_table)
+            .flatten()
+            .map(|(name, value)| (name.as_str(), value))
+            .collect()
+    }
+}
+
+pub(super) struct Manifests {
+    root: Manifest,
+    members: Vec<Manifest>,
+    lock: String,
+}
+
+pub(super) fn read_all(root: &Path) -> Result<Manifests> {
+    let top = read(root, "Cargo.toml")?;
+    let names = top
+        .table
+        .get("workspace")
+        .and_then(|workspace| workspace.get("members"))
+        .and_then(Value::as_array)
+        .context("the root Cargo.toml lists no workspace members")?;
+    let members = names
+        .iter()
+        .filter_map(Value::as_str)
+        .map(|member| read(root, &format!("{member}/Cargo.toml")))
+        .collect::<Result<_>>()?;
+    let lock = root.join("Cargo.lock");
+    Ok(Manifests {
+        root: top,
+        members,
+        lock: fs::read_to_string(&lock)
+            .with_context(|| format!("cannot read {}", lock.display()))?,
+    })
+}
+
+fn read(root: &Path, file: &str) -> Result<Manifest> {
+    let text =
+        fs::read_to_string(root.join(file)).with_context(|| format!("cannot read {file}"))?;
+    let table = text
+        .parse()
+        .with_context(|| format!("{file} is not a manifest"))?;
+    Ok(Manifest {
+        file: file.to_owned(),
+        text,
+        table,
+    })
+}
+
+pub(super) fn check(manifests: &Manifests) -> Vec<Violation> {
+    let mut found = Vec::new();
+    for manifest in &manifests.members {
+        inherits_from_workspace(manifest, &mut found);
+        adapters_are_apart(manifest, &mut found);
+        xtask_is_light(manifest, &mut found);
+        no_build_script(manifest, &mut found);
+        no_choice_in_features(manifest, &mut found);
+    }
+    for manifest in std::iter::once(&manifests.root).chain(&manifests.members) {
+        no_git(manifest, &mut found);
+    }
+    foreign_sources(&manifests.lock, &mut found);
+    found
+}
+
+fn inherits_from_workspace(manifest: &Manifest, found: &mut Vec<Violation>) {
+    let inherits = |value: &Value| value.get("workspace").and_then(Value::as_bool) == Some(true);
+    for (name, value) in manifest.dependencies() {
+        if !inherits(value) {
+            found.push(Violation::new(
+                "workspace-dependency",
+                &manifest.file,
+                manifest.line_of(name),
+                format!("the dependency {name} does not take its version from the workspace"),
+                "name version and source in [workspace.dependencies], and say `workspace = true`",
+            ));
+        }
+    }
+    if !manifest.table.get("lints").is_some_and(inherits) {
+        found.push(Violation::new(
+            "workspace-lints",
+            &manifest.file,
+            manifest.line_of("[lints"),
+            "the package does not take the workspace's lints",
+            "add `[lints]` with `workspace = true`",
+        ));
+    }
+}
+
+fn adapters_are_apart(manifest: &Manifest, found: &mut Vec<Violation>) {
+    let package = manifest.package();
+    if !is_library(package) {
+        return;
+    }
+    for (name, _) in manifest.dependencies() {
+        if ADAPTERS.contains(&name) && name != package {
+            found.push(Violation::new(
+                "adapters-apart",
+                &manifest.file,
+                manifest.line_of(name),
+                format!("{package} depends on the adapter {name}"),
+                "meet through a port or a type of tec-core, or in a binary; tests that need both \
+                 belong to bins/e2e",
+            ));
+        }
+    }
+}
+
+fn xtask_is_light(manifest: &Manifest, found: &mut Vec<Violation>) {
+    if manifest.package() != "xtask" {
+        return;
+    }
+    for (name, _) in manifest.dependencies() {
+        if name.starts_with("tec-") && name != CORE {
+            found.push(Violation::new(
+                "xtask-light",
+                &manifest.file,
+                manifest.line_of(name),
+                format!("xtask depends on {name}, which may need what xtask is to install"),
+                "run a program of that package instead, as codegen does",
+            ));
+        }
+    }
+}
+
+fn no_build_script(manifest: &Manifest, found: &mut Vec<Violation>) {
+    let package = manifest.table.get("package");
+    let named = package.and_then(|package| package.get("build")).is_some();
+    if is_library(manifest.package()) && named {
+        found.push(Violation::new(
+            "no-build-script",
+            &manifest.file,
+            manifest.line_of("build"),
+            "a library names a build script",
+            "commit what it generates and let `cargo xtask codegen` write it",
+        ));
+    }
+}
+
+/// Features of a library that reach through to a choice that is the binary's.
+fn no_choice_in_features(manifest: &Manifest, found: &mut Vec<Violation>) {
+    let features = manifest.table.get("features").and_then(Value::as_table);
+    if !is_library(manifest.package()) {
+        return;
+    }
+    for (feature, members) in features.into_iter().flatten() {
+        for member in members.as_array().into_iter().flatten() {
+            let Some((dependency, inner)) = member.as_str().and_then(|m| m.split_once('/')) else {
+                continue;
+            };
+            if super::graph::is_choice_of_binaries(dependency.trim_end_matches('?'), inner) {
+                found.push(Violation::new(
+                    "no-choice",
+                    &manifest.file,
+                    manifest.line_of(feature),
+                    format!("the feature {feature} picks {dependency}/{inner}"),
+                    "leave API version and TLS provider to the binary",
+                ));
+            }
+        }
+    }
+}
+
+fn no_git(manifest: &Manifest, found: &mut Vec<Violation>) {
+    for (index, line) in manifest.text.lines().enumerate() {
+        let code = line.split('#').next().unwrap_or_default();
+        let names_git = code
+            .split(['{', ',', ' '])
+            .any(|word| word == "git" || word.starts_with("git="));
+        if names_git && code.contains('=') {
+            found.push(Violation::new(
+                "no-git",
+                &manifest.file,
+                index + 1,
+                "a dependency comes from git",
+                "depend on a release on crates.io",
+            ));
+        }
+    }
+}
+
+fn foreign_sources(lock: &str, found: &mut Vec<Violation>) {
+    for (index, line) in lock.lines().enumerate() {
+        let source = line
+            .strip_prefix("source = \"")
+            .and_then(|rest| rest.strip_suffix('"'));
+        if let Some(source) = source.filter(|source| *source != REGISTRY) {
+            found.push(Violation::new(
+                "no-git",
+                "Cargo.lock",
+                index + 1,
+                format!("a package comes from {source}"),
+                "depend on a release on crates.io",
+            ));
+        }
+    }
+}

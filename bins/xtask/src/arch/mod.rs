@@ -1,0 +1,113 @@
+//! `cargo xtask arch`: the invariants of docs/architecture.md that a program can check.
+//!
+//! Each rule has a name, and each violation says where it is and what to do. What only a test or a
+//! lint can see is named beside its invariant in the document.
+
+mod graph;
+mod layout;
+mod manifest;
+mod source;
+mod text;
+
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+use std::path::Path;
+use std::path::PathBuf;
+
+use anyhow::Result;
+use anyhow::bail;
+
+use crate::term;
+
+/// The pure domain, and the adapters around it.
+const CORE: &str = "tec-core";
+const ADAPTERS: [&str; 3] = ["tec-k8s", "tec-tpm", "tec-trustee"];
+
+fn is_library(package: &str) -> bool {
+    package == CORE || ADAPTERS.contains(&package)
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Root of the workspace to check, instead of this one
+    #[arg(long)]
+    pub(crate) root: Option<PathBuf>,
+}
+
+/// One broken rule in one place.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Violation {
+    /// Relative to the root.
+    file: String,
+    /// Counted from 1; 0 for the file as a whole.
+    line: usize,
+    rule: &'static str,
+    what: String,
+    todo: &'static str,
+}
+
+impl Violation {
+    fn new(
+        rule: &'static str,
+        file: impl Into<String>,
+        line: usize,
+        what: impl Into<String>,
+        todo: &'static str,
+    ) -> Self {
+        Self {
+            file: file.into(),
+            line,
+            rule,
+            what: what.into(),
+            todo,
+        }
+    }
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "[{}] {}", self.rule, self.file)?;
+        if self.line > 0 {
+            write!(f, ":{}", self.line)?;
+        }
+        write!(f, ": {}\n      do: {}", self.what, self.todo)
+    }
+}
+
+/// Checks the workspace at `root` and prints what is broken.
+pub(crate) fn run(root: &Path) -> Result<()> {
+    term::step("check: architecture");
+    let found = violations(root)?;
+    for violation in &found {
+        term::note(&violation.to_string());
+    }
+    if !found.is_empty() {
+        bail!("{} violations of the architecture", found.len());
+    }
+    term::success("the architecture is as docs/architecture.md says");
+    Ok(())
+}
+
+fn violations(root: &Path) -> Result<Vec<Violation>> {
+    let manifests = manifest::read_all(root)?;
+    let sources = source::read_all(root)?;
+    let mut found = layout::check(root)?;
+    found.extend(manifest::check(&manifests));
+    found.extend(text::check(&sources));
+    match graph::check(root) {
+        Ok(more) => found.extend(more),
+        // A manifest that breaks a rule above may be one that cargo cannot resolve.
+        Err(error) => found.push(Violation::new(
+            "cargo",
+            "Cargo.toml",
+            0,
+            format!("cargo cannot read the workspace: {error:#}"),
+            "mend the manifests",
+        )),
+    }
+    found.sort();
+    found.dedup();
+    Ok(found)
+}

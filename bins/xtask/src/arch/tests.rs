@@ -1,0 +1,230 @@
+//! The rules hold here, and each is seen to fail on a copy of the workspace that breaks it.
+
+use std::fs;
+
+use super::*;
+use crate::cargo::workspace_root;
+
+#[test]
+fn this_repository_keeps_its_rules() {
+    let found = violations(&workspace_root().unwrap()).unwrap();
+    let list: Vec<String> = found.iter().map(ToString::to_string).collect();
+    assert!(list.is_empty(), "{}", list.join("\n"));
+}
+
+/// Manifests, lock file and sources of the workspace, in a directory of their own.
+fn copy() -> tempfile::TempDir {
+    let copy = tempfile::tempdir().unwrap();
+    copy_dir(&workspace_root().unwrap(), copy.path(), "");
+    // What is on this machine suffices: nothing that a test adds comes from a registry.
+    fs::create_dir(copy.path().join(".cargo")).unwrap();
+    write(copy.path(), ".cargo/config.toml", "[net]\noffline = true\n");
+    copy
+}
+
+fn copy_dir(from: &Path, to: &Path, below: &str) {
+    for entry in fs::read_dir(from.join(below)).unwrap() {
+        let entry = entry.unwrap();
+        let name = entry.file_name().into_string().unwrap();
+        let file = format!("{below}{name}");
+        if entry.file_type().unwrap().is_dir() {
+            if !name.starts_with('.') && file != "target" {
+                fs::create_dir(to.join(&file)).unwrap();
+                copy_dir(from, to, &format!("{file}/"));
+            }
+        } else if below.is_empty()
+            || Path::new(&name).extension().is_some_and(|end| end == "rs")
+            || name == "Cargo.toml"
+        {
+            fs::copy(entry.path(), to.join(&file)).unwrap();
+        }
+    }
+}
+
+fn write(root: &Path, file: &str, text: &str) {
+    fs::write(root.join(file), text).unwrap();
+}
+
+fn append(root: &Path, file: &str, text: &str) {
+    let old = fs::read_to_string(root.join(file)).unwrap();
+    write(root, file, &format!("{old}\n{text}\n"));
+}
+
+fn replace(root: &Path, file: &str, from: &str, to: &str) {
+    let old = fs::read_to_string(root.join(file)).unwrap();
+    assert!(old.contains(from), "{file} has no {from:?}");
+    write(root, file, &old.replacen(from, to, 1));
+}
+
+/// Violations that a change to a copy brings, as rule and file.
+fn broken_by(change: impl FnOnce(&Path)) -> Vec<(&'static str, String)> {
+    let copy = copy();
+    let before = violations(copy.path()).unwrap();
+    change(copy.path());
+    violations(copy.path())
+        .unwrap()
+        .into_iter()
+        .filter(|violation| !before.contains(violation))
+        .map(|violation| (violation.rule, violation.file))
+        .collect()
+}
+
+fn assert_broken(rule: &'static str, file: &str, change: impl FnOnce(&Path)) {
+    let found = broken_by(change);
+    assert!(
+        found.contains(&(rule, file.to_owned())),
+        "expected {rule} in {file}, found {found:?}"
+    );
+}
+
+/// A module of its own, so that the crate compiles in no other way than before.
+const LOOSE_FILE: &str = "tec-core/src/loose.rs";
+
+#[test]
+fn what_the_core_may_not_pull_in_is_seen() {
+    assert_broken("core-tree", "tec-core/Cargo.toml", |root| {
+        append(
+            root,
+            "tec-core/Cargo.toml",
+            "[dependencies.reqwest]\nworkspace = true",
+        );
+    });
+}
+
+#[test]
+fn impure_calls_in_the_core_are_seen() {
+    assert_broken("core-pure", LOOSE_FILE, |root| {
+        write(root, LOOSE_FILE, "fn f() { std::fs::read(\"x\"); }");
+    });
+}
+
+#[test]
+fn adapters_that_depend_on_one_another_are_seen() {
+    let depend = "\n[dev-dependencies.tec-tpm]\nworkspace = true";
+    assert_broken("adapters-apart", "tec-k8s/Cargo.toml", |root| {
+        append(root, "tec-k8s/Cargo.toml", depend);
+    });
+}
+
+#[test]
+fn a_second_file_that_names_tss_esapi_is_seen() {
+    assert_broken("tss-in-one-file", "tec-tpm/src/zzz.rs", |root| {
+        write(root, "tec-tpm/src/zzz.rs", "use tss_esapi::Context;");
+    });
+}
+
+#[test]
+fn a_kubernetes_client_out_of_place_is_seen() {
+    assert_broken("kube-client-in-place", "tec-k8s/src/api/loose.rs", |root| {
+        write(root, "tec-k8s/src/api/loose.rs", "use kube::Client;");
+    });
+}
+
+#[test]
+fn build_scripts_in_libraries_are_seen() {
+    assert_broken("no-build-script", "tec-tpm/build.rs", |root| {
+        write(root, "tec-tpm/build.rs", "fn main() {}");
+    });
+}
+
+#[test]
+fn long_files_are_seen() {
+    assert_broken("file-size", LOOSE_FILE, |root| {
+        write(root, LOOSE_FILE, &"const A: u8 = 0;\n".repeat(601));
+    });
+    assert_broken("main-is-short", "bins/xtask/src/main.rs", |root| {
+        append(root, "bins/xtask/src/main.rs", &"\n".repeat(151));
+    });
+}
+
+#[test]
+fn another_top_level_folder_is_seen() {
+    assert_broken("top-level", "scripts", |root| {
+        fs::create_dir(root.join("scripts")).unwrap();
+    });
+    assert_broken("top-level", "docs", |root| {
+        fs::remove_dir_all(root.join("docs")).unwrap();
+    });
+}
+
+#[test]
+fn dependencies_from_elsewhere_are_seen() {
+    assert_broken("no-git", "Cargo.toml", |root| {
+        replace(
+            root,
+            "Cargo.toml",
+            "[workspace.dependencies]",
+            "[workspace.dependencies]\nelsewhere = { git = \"https://example.org/elsewhere\" }",
+        );
+    });
+    assert_broken("workspace-dependency", "tec-tpm/Cargo.toml", |root| {
+        append(
+            root,
+            "tec-tpm/Cargo.toml",
+            "[dev-dependencies.hex]\nversion = \"0.4\"",
+        );
+    });
+    assert_broken("no-git", "Cargo.lock", |root| {
+        let package = "[[package]]\nname = \"elsewhere\"\nversion = \"0.1.0\"\nsource = \"git+https://example.org/elsewhere#0\"";
+        append(root, "Cargo.lock", package);
+    });
+}
+
+#[test]
+fn a_package_without_the_lints_is_seen() {
+    assert_broken("workspace-lints", "bins/xtask/Cargo.toml", |root| {
+        replace(
+            root,
+            "bins/xtask/Cargo.toml",
+            "[lints]\nworkspace = true",
+            "",
+        );
+    });
+}
+
+#[test]
+fn switched_off_lints_and_unfinished_code_are_seen() {
+    assert_broken("no-bare-allow", LOOSE_FILE, |root| {
+        write(root, LOOSE_FILE, "#[allow(dead_code)]\nfn f() {}");
+    });
+    assert_broken("no-bare-allow", LOOSE_FILE, |root| {
+        write(root, LOOSE_FILE, "#[expect(dead_code)]\nfn f() {}");
+    });
+    assert_broken("no-todo", LOOSE_FILE, |root| {
+        write(root, LOOSE_FILE, "fn f() { todo!() }");
+    });
+}
+
+#[test]
+fn secrets_that_reveal_themselves_are_seen() {
+    assert_broken("secrets-stay-secret", "tec-core/src/secret.rs", |root| {
+        replace(
+            root,
+            "tec-core/src/secret.rs",
+            "pub struct SecretBytes",
+            "#[derive(Clone)]\npub struct SecretBytes",
+        );
+    });
+    assert_broken("expose-says-why", LOOSE_FILE, |root| {
+        write(root, LOOSE_FILE, "fn f(s: &S) { s.expose(\"\"); }");
+    });
+}
+
+#[test]
+fn a_library_that_picks_what_binaries_pick_is_seen() {
+    assert_broken("no-choice", "tec-k8s/Cargo.toml", |root| {
+        let manifest = "tec-k8s/Cargo.toml";
+        let old = fs::read_to_string(root.join(manifest)).unwrap();
+        let feature = "latest-api = [\"k8s-openapi/latest\"]";
+        if old.contains("[features]") {
+            replace(
+                root,
+                manifest,
+                "[features]",
+                &format!("[features]\n{feature}"),
+            );
+        } else {
+            append(root, manifest, &format!("[features]\n{feature}"));
+        }
+    });
+}

@@ -1,0 +1,66 @@
+//! `cargo xtask check`: what needs no running program. Formatting, lints, documentation,
+//! architecture, generated files, and the supply chain where cargo-deny is installed.
+
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::Context as _;
+use anyhow::Result;
+
+use crate::arch;
+use crate::cargo::cargo;
+use crate::codegen;
+use crate::process;
+use crate::term;
+
+/// Libraries whose smallest feature set must build by itself.
+const LIBRARIES: [&str; 4] = ["tec-core", "tec-tpm", "tec-trustee", "tec-k8s"];
+
+/// Runs all checks and stops at the first that fails.
+pub(crate) fn run(root: &Path) -> Result<()> {
+    term::step("check: formatting");
+    process::run(cargo(root).args(["fmt", "--all", "--check"])).context("run `cargo fmt --all`")?;
+    arch::run(root)?;
+    term::step("check: lints, all features");
+    clippy(root, &["--workspace", "--all-targets", "--all-features"])?;
+    term::step("check: lints, default features");
+    clippy(root, &["--workspace", "--all-targets"])?;
+    for library in LIBRARIES {
+        term::step(&format!("check: lints, {library} without features"));
+        clippy(root, &["--package", library, "--no-default-features"])?;
+    }
+    term::step("check: documentation");
+    process::run(
+        cargo(root)
+            .args([
+                "doc",
+                "--quiet",
+                "--workspace",
+                "--no-deps",
+                "--all-features",
+            ])
+            .env("RUSTDOCFLAGS", "--deny warnings"),
+    )?;
+    codegen::check(root)?;
+    deny(root)
+}
+
+fn clippy(root: &Path, which: &[&str]) -> Result<()> {
+    let mut command: Command = cargo(root);
+    command.args(["clippy", "--quiet"]).args(which);
+    process::run(command.args(["--", "--deny", "warnings"]))
+}
+
+/// cargo-deny takes minutes to compile and an advisory database from the network, so it is not
+/// among the tools; bans, sources and the allow-list of cryptography are checked by `arch`.
+fn deny(root: &Path) -> Result<()> {
+    term::step("check: cargo-deny");
+    if process::which("cargo-deny").is_none() {
+        term::note(
+            "not installed: advisories and licences are not looked up here; bans, sources and \
+             cryptography were checked by arch (`cargo install cargo-deny` for the rest)",
+        );
+        return Ok(());
+    }
+    process::run(cargo(root).args(["deny", "--all-features", "check"]))
+}

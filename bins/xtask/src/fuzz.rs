@@ -1,0 +1,205 @@
+//! `cargo xtask fuzz`: libFuzzer on the stable toolchain. See docs/adr for why not cargo-fuzz.
+//!
+//! The fuzz targets are the binaries of the package tec-fuzz behind its feature `fuzzing`. They
+//! are built with the coverage instrumentation that libFuzzer reads, in a target directory of
+//! their own, and run over a copy of the committed seeds.
+
+use std::fs;
+use std::path::Path;
+use std::path::PathBuf;
+
+use anyhow::Context as _;
+use anyhow::Result;
+use anyhow::bail;
+
+use crate::cargo::Metadata;
+use crate::cargo::cargo;
+use crate::process;
+use crate::term;
+
+const PACKAGE: &str = "tec-fuzz";
+/// Given to cargo explicitly: with it, RUSTFLAGS reach the fuzzed code only, and neither build
+/// scripts nor procedural macros.
+const TRIPLE: &str = "x86_64-unknown-linux-gnu";
+/// Committed seeds, one directory per target.
+const SEEDS: &str = "bins/fuzz/corpus";
+/// Edge coverage with counters, a table of places, and compared values: what libFuzzer steers by
+/// (clang's SanitizerCoverage documentation). The pass is part of rustc's LLVM on every channel.
+const RUSTFLAGS: [&str; 6] = [
+    "-Cpasses=sancov-module",
+    "-Cllvm-args=-sanitizer-coverage-level=4",
+    "-Cllvm-args=-sanitizer-coverage-inline-8bit-counters",
+    "-Cllvm-args=-sanitizer-coverage-pc-table",
+    "-Cllvm-args=-sanitizer-coverage-trace-compares",
+    "--cfg=fuzzing",
+];
+/// An input that needs more is a finding.
+const RSS_LIMIT_MB: u32 = 2048;
+/// An input that takes longer is a finding.
+const TIMEOUT_SECONDS: u32 = 10;
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// How long each target runs
+    #[arg(long, default_value_t = 60)]
+    seconds: u32,
+    /// Only this target
+    target: Option<String>,
+}
+
+/// `cargo xtask fuzz`.
+pub(crate) fn run(root: &Path, args: &Args) -> Result<()> {
+    let metadata = Metadata::workspace(root)?;
+    let mut targets = metadata.binaries(PACKAGE)?;
+    if let Some(only) = &args.target {
+        if !targets.contains(only) {
+            bail!("no fuzz target {only}; there are: {}", targets.join(", "));
+        }
+        targets.retain(|target| target == only);
+    }
+    run_each(root, &targets, args.seconds)
+}
+
+/// Every target for `seconds` each.
+pub(crate) fn run_all(root: &Path, seconds: u32) -> Result<()> {
+    let targets = Metadata::workspace(root)?.binaries(PACKAGE)?;
+    run_each(root, &targets, seconds)
+}
+
+fn run_each(root: &Path, targets: &[String], seconds: u32) -> Result<()> {
+    if targets.is_empty() {
+        bail!("{PACKAGE} has no fuzz targets");
+    }
+    let target_dir = Metadata::workspace(root)?.target_dir()?;
+    let built = build(root, &target_dir)?;
+    let mut findings = Vec::new();
+    for target in targets {
+        term::step(&format!("fuzz {target}, {seconds} s"));
+        if let Err(error) = fuzz(root, &target_dir, &built, target, seconds) {
+            term::failure(&format!("{error:#}"));
+            findings.push(target.as_str());
+        }
+    }
+    if !findings.is_empty() {
+        bail!("fuzzing found something in: {}", findings.join(", "));
+    }
+    term::success(&format!("{} targets, no finding", targets.len()));
+    Ok(())
+}
+
+/// Builds all targets; returns the directory that they are in.
+fn build(root: &Path, target_dir: &Path) -> Result<PathBuf> {
+    term::step("build the fuzz targets");
+    let dir = target_dir.join("fuzz");
+    process::run(
+        cargo(root)
+            .args(["build", "--release", "--bins", "--package", PACKAGE])
+            .args(["--features", "fuzzing", "--target", TRIPLE])
+            .arg("--target-dir")
+            .arg(&dir)
+            .env_remove("RUSTFLAGS")
+            .env("CARGO_ENCODED_RUSTFLAGS", RUSTFLAGS.join("\u{1f}"))
+            // Speed where it counts, checks where they find something, no slow linking.
+            .env("CARGO_PROFILE_RELEASE_LTO", "off")
+            .env("CARGO_PROFILE_RELEASE_DEBUG_ASSERTIONS", "true")
+            .env("CARGO_PROFILE_RELEASE_OVERFLOW_CHECKS", "true"),
+    )?;
+    Ok(dir.join(TRIPLE).join("release"))
+}
+
+fn fuzz(root: &Path, target_dir: &Path, built: &Path, target: &str, seconds: u32) -> Result<()> {
+    let corpus = target_dir.join("fuzz-corpus").join(target);
+    copy_seeds(&root.join(SEEDS).join(target), &corpus)?;
+    let artifacts = target_dir.join("fuzz-artifacts").join(target);
+    fs::create_dir_all(&artifacts)
+        .with_context(|| format!("cannot create {}", artifacts.display()))?;
+    let log = artifacts.join("log.txt");
+    let mut command = process::command(built.join(target));
+    command
+        .current_dir(root)
+        .arg(format!("-max_total_time={seconds}"))
+        .arg(format!("-rss_limit_mb={RSS_LIMIT_MB}"))
+        .arg(format!("-timeout={TIMEOUT_SECONDS}"))
+        .arg(format!("-artifact_prefix={}/", artifacts.display()))
+        .arg(&corpus);
+    let output = process::output(&mut command)?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    fs::write(&log, said.as_bytes()).with_context(|| format!("cannot write {}", log.display()))?;
+    if output.status.success() {
+        term::note(&last_line(&said));
+        return Ok(());
+    }
+    let end: Vec<&str> = said.lines().rev().take(20).collect();
+    for line in end.iter().rev() {
+        term::note(line);
+    }
+    let artifact = said
+        .lines()
+        .find_map(|line| {
+            line.split_once("Test unit written to ")
+                .map(|(_, path)| path)
+        })
+        .unwrap_or("none was written");
+    bail!(
+        "{target} failed ({}); input: {artifact}; whole log: {}\nrun it again: {} {artifact}",
+        output.status,
+        log.display(),
+        built.join(target).display(),
+    )
+}
+
+/// libFuzzer's own summary, `Done 12345 runs in 5 second(s)`.
+fn last_line(said: &str) -> String {
+    said.lines()
+        .rev()
+        .find(|line| line.starts_with("Done "))
+        .unwrap_or("ended")
+        .to_owned()
+}
+
+/// A run adds what it found to its corpus, which must not dirty the work tree; what earlier runs
+/// found stays.
+fn copy_seeds(from: &Path, to: &Path) -> Result<()> {
+    fs::create_dir_all(to).with_context(|| format!("cannot create {}", to.display()))?;
+    if !from.is_dir() {
+        bail!(
+            "no seeds in {}: commit at least one valid input",
+            from.display()
+        );
+    }
+    let entries = fs::read_dir(from).with_context(|| format!("cannot list {}", from.display()))?;
+    for entry in entries {
+        let path = entry
+            .with_context(|| format!("cannot list {}", from.display()))?
+            .path();
+        if let Some(name) = path.file_name().filter(|_| path.is_file()) {
+            fs::copy(&path, to.join(name))
+                .with_context(|| format!("cannot copy {}", path.display()))?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn seeds_are_copied_and_a_target_without_seeds_is_an_error() {
+        let dir = tempfile::tempdir().unwrap();
+        let (from, to) = (dir.path().join("from"), dir.path().join("to"));
+        assert!(copy_seeds(&from, &to).is_err());
+        fs::create_dir(&from).unwrap();
+        fs::write(from.join("a"), "x").unwrap();
+        copy_seeds(&from, &to).unwrap();
+        assert_eq!(fs::read_to_string(to.join("a")).unwrap(), "x");
+    }
+
+    #[test]
+    fn the_summary_of_a_run_is_its_last_word() {
+        assert_eq!(
+            last_line("INFO\nDone 7 runs in 5 second(s)\n"),
+            "Done 7 runs in 5 second(s)"
+        );
+    }
+}

@@ -1,0 +1,77 @@
+//! The one command surface of the repository: `cargo xtask <verb>`.
+//!
+//! Flags and dispatch only; each verb is a module. Nothing here needs a system library, so that a
+//! fresh machine can build it and let `cargo xtask tools` install the rest.
+
+mod arch;
+mod bench;
+mod cargo;
+mod check;
+mod codegen;
+mod demo;
+mod fuzz;
+mod process;
+mod term;
+mod test;
+mod tools;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::Parser;
+use clap::Subcommand;
+
+#[derive(Debug, Parser)]
+#[command(name = "cargo xtask", about = "Builds, checks and shows TEC", version)]
+struct Cli {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// Set up what is missing: Debian packages, ignition-validate, real Debian boot files
+    Tools(tools::Args),
+    /// Formatting, lints, documentation, architecture, generated files
+    Check,
+    /// Everything that CI runs: tools, check, tests, examples, demo, fuzz smoke
+    Test(test::Args),
+    /// Play the main job end to end and write target/demo/report.html
+    Demo(demo::Args),
+    /// Write the generated pages and manifests, or compare them
+    Codegen(codegen::Args),
+    /// Check the invariants of docs/architecture.md that a program can check
+    Arch(arch::Args),
+    /// Run the benchmarks and print the ratios to their baselines
+    Bench(bench::Args),
+    /// Run the fuzz targets on the stable toolchain
+    Fuzz(fuzz::Args),
+}
+
+fn main() -> ExitCode {
+    match run(Cli::parse().verb) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            term::failure(&format!("{error:#}"));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(verb: Verb) -> Result<()> {
+    let root = cargo::workspace_root()?;
+    match verb {
+        Verb::Tools(args) => tools::run(&args),
+        Verb::Check => check::run(&root),
+        Verb::Test(args) => test::run(&root, &args),
+        Verb::Demo(args) => demo::run(&root, &args),
+        Verb::Codegen(args) => codegen::run(&root, &args),
+        Verb::Arch(args) => {
+            let chosen: PathBuf = args.root.unwrap_or(root);
+            arch::run(&chosen)
+        }
+        Verb::Bench(args) => bench::run(&root, &args),
+        Verb::Fuzz(args) => fuzz::run(&root, &args),
+    }
+}

@@ -1,0 +1,153 @@
+//! Child processes: no standard input, and an error that names the command.
+
+use std::ffi::OsStr;
+use std::io::BufRead as _;
+use std::io::BufReader;
+use std::path::Path;
+use std::path::PathBuf;
+use std::process::Command;
+use std::process::Output;
+use std::process::Stdio;
+
+use anyhow::Context as _;
+use anyhow::Result;
+use anyhow::bail;
+
+use crate::term;
+
+/// Where programs of the administrator lie; not in every user's PATH (Filesystem Hierarchy
+/// Standard 3.0, sections 3.16 and 4.10).
+const ADMIN_DIRS: [&str; 3] = ["/usr/local/sbin", "/usr/sbin", "/sbin"];
+
+/// A command without standard input, so that nothing ever waits for an answer.
+pub(crate) fn command(program: impl AsRef<OsStr>) -> Command {
+    let mut command = Command::new(program);
+    command.stdin(Stdio::null());
+    command
+}
+
+fn shown(command: &Command) -> String {
+    let mut words = vec![command.get_program().to_string_lossy().into_owned()];
+    words.extend(command.get_args().map(|a| a.to_string_lossy().into_owned()));
+    words.join(" ")
+}
+
+/// Runs it with this program's output.
+pub(crate) fn run(command: &mut Command) -> Result<()> {
+    let text = shown(command);
+    let status = command
+        .status()
+        .with_context(|| format!("cannot start `{text}`"))?;
+    if !status.success() {
+        bail!("`{text}` ended with {status}");
+    }
+    Ok(())
+}
+
+/// Runs it and keeps its output, whatever its exit status.
+pub(crate) fn output(command: &mut Command) -> Result<Output> {
+    let text = shown(command);
+    command
+        .output()
+        .with_context(|| format!("cannot start `{text}`"))
+}
+
+/// Runs it and returns standard output; what it wrote on standard error is told when it fails.
+pub(crate) fn capture(command: &mut Command) -> Result<String> {
+    let text = shown(command);
+    let output = output(command)?;
+    if !output.status.success() {
+        bail!(
+            "`{text}` ended with {}:\n{}",
+            output.status,
+            String::from_utf8_lossy(&output.stderr).trim_end()
+        );
+    }
+    String::from_utf8(output.stdout).with_context(|| format!("`{text}` printed bytes, not text"))
+}
+
+/// Runs it, passes standard output on line by line, and shows each line to `look`.
+///
+/// # Errors
+/// Only when it cannot be run; the exit status is the answer.
+pub(crate) fn watch(command: &mut Command, mut look: impl FnMut(&str)) -> Result<bool> {
+    let text = shown(command);
+    let mut child = command
+        .stdout(Stdio::piped())
+        .spawn()
+        .with_context(|| format!("cannot start `{text}`"))?;
+    if let Some(stdout) = child.stdout.take() {
+        for line in BufReader::new(stdout).split(b'\n') {
+            let line = line.with_context(|| format!("cannot read what `{text}` prints"))?;
+            let line = String::from_utf8_lossy(&line);
+            term::out(&line);
+            look(&line);
+        }
+    }
+    let status = child
+        .wait()
+        .with_context(|| format!("cannot wait for `{text}`"))?;
+    Ok(status.success())
+}
+
+/// PATH with the administrator's directories at its end.
+pub(crate) fn search_path() -> Vec<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let mut dirs: Vec<PathBuf> = std::env::split_paths(&path).collect();
+    for dir in ADMIN_DIRS.map(PathBuf::from) {
+        if !dirs.contains(&dir) {
+            dirs.push(dir);
+        }
+    }
+    dirs
+}
+
+/// The program's file, if it is installed.
+pub(crate) fn which(program: &str) -> Option<PathBuf> {
+    search_path()
+        .into_iter()
+        .map(|dir| dir.join(program))
+        .find(|file| is_executable(file))
+}
+
+#[cfg(unix)]
+fn is_executable(file: &Path) -> bool {
+    use std::os::unix::fs::PermissionsExt as _;
+    file.metadata()
+        .is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
+}
+
+#[cfg(not(unix))]
+fn is_executable(file: &Path) -> bool {
+    file.is_file()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failing_command_is_named_with_what_it_said() {
+        let error = capture(command("sh").args(["-c", "echo why >&2; exit 3"])).unwrap_err();
+        let text = format!("{error:#}");
+        assert!(text.contains("sh -c") && text.contains("why"), "{text}");
+    }
+
+    #[test]
+    fn watching_shows_every_line_and_the_exit_status() {
+        let mut lines = Vec::new();
+        let mut sh = command("sh");
+        let ended_well = watch(sh.args(["-c", "echo a; printf b; exit 1"]), |line| {
+            lines.push(line.to_owned());
+        })
+        .unwrap();
+        assert!(!ended_well);
+        assert_eq!(lines, ["a", "b"]);
+    }
+
+    #[test]
+    fn programs_are_found_by_name() {
+        assert!(which("sh").is_some());
+        assert!(which("no-such-program-here").is_none());
+    }
+}

@@ -1,0 +1,157 @@
+//! Debian packages: what the programs need to be built and shown.
+
+use std::process::Command;
+
+use anyhow::Result;
+use anyhow::bail;
+
+use crate::process;
+use crate::term;
+
+/// How to see that a package is there. Programs and libraries are looked for rather than packages,
+/// so that other distributions work too once somebody installed the same things there.
+enum Probe {
+    Program(&'static str),
+    PkgConfig(&'static [&'static str]),
+}
+
+struct Requirement {
+    package: &'static str,
+    probe: Probe,
+}
+
+const fn program(package: &'static str, name: &'static str) -> Requirement {
+    Requirement {
+        package,
+        probe: Probe::Program(name),
+    }
+}
+
+const REQUIREMENTS: [Requirement; 13] = [
+    program("build-essential", "cc"), // links every program, builds SQLite
+    program("build-essential", "c++"), // builds libFuzzer
+    program("pkg-config", "pkg-config"), // finds libtss2
+    Requirement {
+        package: "libtss2-dev", // the TPM software stack
+        probe: Probe::PkgConfig(&["tss2-sys", "tss2-esys", "tss2-tctildr", "tss2-mu"]),
+    },
+    program("swtpm", "swtpm"),             // the TPM of demo and tests
+    program("swtpm-tools", "swtpm_setup"), // its endorsement key and certificate
+    program("tpm2-tools", "tpm2"),         // a second opinion on keys and quotes
+    program("cryptsetup-bin", "cryptsetup"),
+    program("clevis", "clevis"),
+    program("clevis-luks", "clevis-luks-bind"),
+    program("jose", "jose"),
+    program("luksmeta", "luksmeta"),
+    program("golang-go", "go"), // builds ignition-validate
+];
+
+/// Names of the programs that are looked for.
+pub(super) fn programs() -> impl Iterator<Item = &'static str> {
+    REQUIREMENTS
+        .iter()
+        .filter_map(|requirement| match requirement.probe {
+            Probe::Program(name) => Some(name),
+            Probe::PkgConfig(_) => None,
+        })
+}
+
+impl Requirement {
+    fn is_met(&self) -> bool {
+        match self.probe {
+            Probe::Program(name) => process::which(name).is_some(),
+            Probe::PkgConfig(names) => {
+                let mut query = process::command("pkg-config");
+                process::output(query.arg("--exists").args(names))
+                    .is_ok_and(|output| output.status.success())
+            }
+        }
+    }
+}
+
+fn missing() -> Vec<&'static str> {
+    let mut packages: Vec<&str> = REQUIREMENTS
+        .iter()
+        .filter(|requirement| !requirement.is_met())
+        .map(|requirement| requirement.package)
+        .collect();
+    packages.dedup();
+    packages
+}
+
+/// apt-get, with its package lists brought up to date at most once per run.
+#[derive(Debug, Default)]
+pub(super) struct Apt {
+    updated: bool,
+}
+
+impl Apt {
+    /// Brings the package lists up to date. One source that cannot be reached is no reason to
+    /// stop: whether the packages can be had is decided when they are asked for.
+    pub(super) fn update(&mut self) {
+        if self.updated {
+            return;
+        }
+        self.updated = true;
+        term::note("apt-get update");
+        let result = as_root("apt-get")
+            .and_then(|mut command| process::capture(command.args(["-q", "update"])));
+        if let Err(error) = result {
+            term::warn(&format!("package lists may be old: {error:#}"));
+        }
+    }
+
+    fn install(&mut self, packages: &[&str]) -> Result<()> {
+        self.update();
+        term::note(&format!("apt-get install {}", packages.join(" ")));
+        let mut command = as_root("apt-get")?;
+        command
+            .args(["install", "-y", "-q", "--no-install-recommends"])
+            .args(packages);
+        process::capture(&mut command).map(drop)
+    }
+}
+
+/// The program as root: as it is, or through `sudo` where that needs no password.
+fn as_root(program: &str) -> Result<Command> {
+    let id = process::capture(process::command("id").arg("-u"))?;
+    // The front end variable goes on the command line, since sudo drops it from the environment.
+    let assignment = "DEBIAN_FRONTEND=noninteractive";
+    if id.trim() == "0" {
+        let mut command = process::command("env");
+        command.args([assignment, program]);
+        return Ok(command);
+    }
+    if process::which("sudo").is_none() {
+        bail!("`{program}` needs root, this user is not root, and there is no sudo");
+    }
+    let mut command = process::command("sudo");
+    command.args(["-n", "env", assignment, program]);
+    Ok(command)
+}
+
+/// Installs the packages whose programs or libraries are missing.
+pub(super) fn ensure_packages(apt: &mut Apt) -> Result<()> {
+    let packages = missing();
+    if packages.is_empty() {
+        return Ok(());
+    }
+    let list = packages.join(" ");
+    if process::which("apt-get").is_none() {
+        bail!(
+            "missing, and there is no apt-get to install them: {list} (these are Debian's package \
+             names; install their like with your distribution's package manager)"
+        );
+    }
+    if let Err(error) = apt.install(&packages) {
+        bail!("cannot install {list}: {error:#}\nrun as root: apt-get install {list}");
+    }
+    let still = missing();
+    if !still.is_empty() {
+        bail!(
+            "installed, yet its programs are not found: {}",
+            still.join(" ")
+        );
+    }
+    Ok(())
+}

@@ -1,0 +1,171 @@
+//! What a fresh machine lacks: set up once, found again without network.
+//!
+//! ```text
+//!   <cache> = $TEC_CACHE, or $XDG_CACHE_HOME/tec, or ~/.cache/tec
+//!     bin/ignition-validate          built from the Go module
+//!     images/debian/current/         shim, GRUB and a kernel of Debian, as files
+//!     images/debian/update/          the same with a newer kernel
+//!     images/debian/PACKAGES         which packages they came from
+//!     stamps/                        one file per finished tool
+//!     tmp/                           work in progress, never looked at by anybody else
+//! ```
+//!
+//! A tool counts as there when its stamp names the version that is wanted; the stamp is written
+//! last, after everything was renamed into place.
+
+mod apt;
+mod go;
+mod images;
+
+use std::fs;
+use std::fs::File;
+use std::path::Path;
+use std::path::PathBuf;
+use std::process::Command;
+
+use anyhow::Context as _;
+use anyhow::Result;
+
+use crate::process;
+use crate::term;
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Only list where the tools are, without setting anything up
+    #[arg(long)]
+    print: bool,
+}
+
+/// Where everything is.
+#[derive(Debug)]
+pub(crate) struct Tools {
+    /// The cache that holds what follows.
+    pub(crate) cache: PathBuf,
+    /// Validates Ignition configs.
+    pub(crate) ignition_validate: PathBuf,
+    /// Trees of boot files: `current` and `update`.
+    pub(crate) images: PathBuf,
+}
+
+impl Tools {
+    /// Tells a child where the tools are: `TEC_CACHE`, `TEC_IMAGES`, `TEC_IGNITION_VALIDATE`, and
+    /// a PATH with the tools and the administrator's programs.
+    pub(crate) fn environment(&self, command: &mut Command) -> Result<()> {
+        let mut path = vec![self.cache.join("bin")];
+        path.extend(process::search_path());
+        command
+            .env(
+                "PATH",
+                std::env::join_paths(path).context("PATH has an impossible entry")?,
+            )
+            .env("TEC_CACHE", &self.cache)
+            .env("TEC_IMAGES", &self.images)
+            .env("TEC_IGNITION_VALIDATE", &self.ignition_validate);
+        Ok(())
+    }
+}
+
+/// The cache directory; it need not exist.
+fn cache_dir() -> Result<PathBuf> {
+    let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty());
+    if let Some(dir) = variable("TEC_CACHE") {
+        return std::path::absolute(dir).context("TEC_CACHE is no usable path");
+    }
+    let base = variable("XDG_CACHE_HOME")
+        .map(PathBuf::from)
+        // The specification says that a relative path is to be ignored (XDG Base Directory 0.8).
+        .filter(|dir| dir.is_absolute())
+        .or_else(|| variable("HOME").map(|home| PathBuf::from(home).join(".cache")))
+        .context("neither TEC_CACHE nor XDG_CACHE_HOME nor HOME is set: no place for tools")?;
+    Ok(base.join("tec"))
+}
+
+/// Where the tools are, or would be.
+pub(crate) fn locate() -> Result<Tools> {
+    let cache = cache_dir()?;
+    Ok(Tools {
+        ignition_validate: cache.join("bin/ignition-validate"),
+        images: cache.join("images/debian"),
+        cache,
+    })
+}
+
+/// Sets up what is missing. A second run finds everything in place and asks no network.
+pub(crate) fn ensure() -> Result<Tools> {
+    term::step("tools");
+    let tools = locate()?;
+    for dir in ["bin", "stamps", "tmp"] {
+        let dir = tools.cache.join(dir);
+        fs::create_dir_all(&dir).with_context(|| format!("cannot create {}", dir.display()))?;
+    }
+    let _one_at_a_time = lock(&tools.cache)?;
+    let mut apt = apt::Apt::default();
+    apt::ensure_packages(&mut apt)?;
+    go::ensure_ignition_validate(&tools)?;
+    images::ensure(&tools, &mut apt)?;
+    term::success("all tools are in place");
+    Ok(tools)
+}
+
+/// `cargo xtask tools`.
+pub(crate) fn run(args: &Args) -> Result<()> {
+    let tools = if args.print { locate()? } else { ensure()? };
+    for (name, path) in [
+        ("cache", Some(tools.cache.clone())),
+        ("ignition-validate", Some(tools.ignition_validate.clone())),
+        ("images", Some(tools.images.clone())),
+    ]
+    .into_iter()
+    .chain(apt::programs().map(|program| (program, process::which(program))))
+    {
+        let there = match path {
+            Some(path) if path.exists() => path.display().to_string(),
+            Some(path) => format!("{} (missing)", path.display()),
+            None => "(missing)".to_owned(),
+        };
+        term::out(&format!("{name:<20} {there}"));
+    }
+    Ok(())
+}
+
+/// Two runs at once must not build the same tool; the lock ends with this process at the latest.
+fn lock(cache: &Path) -> Result<File> {
+    let path = cache.join("lock");
+    let file = File::create(&path).with_context(|| format!("cannot create {}", path.display()))?;
+    if file.try_lock().is_err() {
+        term::note("another run sets up tools, waiting for it");
+        file.lock()
+            .with_context(|| format!("cannot lock {}", path.display()))?;
+    }
+    Ok(file)
+}
+
+/// Whether `name` was finished in the version that is wanted.
+fn is_stamped(tools: &Tools, name: &str, version: &str) -> bool {
+    fs::read_to_string(tools.cache.join("stamps").join(name)).is_ok_and(|text| text == version)
+}
+
+fn stamp(tools: &Tools, name: &str, version: &str) -> Result<()> {
+    let partial = tools.cache.join("tmp").join(format!("{name}.stamp"));
+    let path = tools.cache.join("stamps").join(name);
+    fs::write(&partial, version)
+        .and_then(|()| fs::rename(&partial, &path))
+        .with_context(|| format!("cannot write {}", path.display()))
+}
+
+/// An empty directory under `tmp`, whatever an interrupted run left there.
+fn scratch(tools: &Tools, name: &str) -> Result<PathBuf> {
+    let dir = tools.cache.join("tmp").join(name);
+    remove_dir(&dir)?;
+    fs::create_dir_all(&dir).with_context(|| format!("cannot create {}", dir.display()))?;
+    Ok(dir)
+}
+
+fn remove_dir(dir: &Path) -> Result<()> {
+    match fs::remove_dir_all(dir) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(error).with_context(|| format!("cannot remove {}", dir.display()))
+        }
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,67 @@
+//! PCR reference values: what booting an image will measure into PCR 4, from its files.
+//!
+//! ```text
+//! cargo run -p tec-examples --bin pcr_reference_values                # small files made here
+//! cargo run -p tec-examples --bin pcr_reference_values -- /mnt/image  # a real image's file tree
+//! ```
+#![expect(clippy::print_stdout, reason = "an example tells what it does")]
+
+use std::path::PathBuf;
+
+use anyhow::Context as _;
+use anyhow::bail;
+use tec_core::image::ExpectedPcrs;
+use tec_core::pcr::PcrIndex;
+use tec_core::port::chain;
+use tec_core::reference::BootImage;
+use tec_core::reference::PcrComputer as _;
+use tec_tpm::compute::ChainComputer;
+use tec_tpm::compute::DirectoryImage;
+use tec_tpm::compute::SecureBoot;
+use tec_tpm::compute::testing::debian_chain;
+
+/// Where the image of [`debian_chain`] has its kernel.
+const KERNEL: &str = "boot/vmlinuz-6.12.0-amd64";
+
+fn tell(expected: &ExpectedPcrs) -> anyhow::Result<()> {
+    let pcr4 = expected
+        .pcr(PcrIndex::BOOT_MANAGER)
+        .context("PCR 4 was not computed")?;
+    for event in &pcr4.events {
+        let file = event.source.as_deref().unwrap_or("the firmware itself");
+        println!("  {:<14} {}  {file}", event.id, event.hash);
+    }
+    println!("  PCR 4        = {}", pcr4.value);
+    Ok(())
+}
+
+fn compute(image: &dyn BootImage) -> anyhow::Result<()> {
+    for secure_boot in [SecureBoot::On, SecureBoot::Off] {
+        println!("Secure Boot {secure_boot:?}");
+        tell(&ChainComputer::new(secure_boot).compute(image)?)?;
+    }
+    Ok(())
+}
+
+fn main() -> anyhow::Result<()> {
+    if let Some(root) = std::env::args_os().nth(1).map(PathBuf::from) {
+        return compute(&DirectoryImage::open(&root)?);
+    }
+    let image = debian_chain("2.12");
+    compute(&image)?;
+
+    // A changed kernel is refused: its signature signs another digest.
+    let mut changed = image.content(KERNEL).context("no kernel")?.to_vec();
+    let last_of_code = changed.iter_mut().nth(600).context("a short kernel")?;
+    *last_of_code ^= 1;
+    let image = image.with(KERNEL, changed);
+    let computer = ChainComputer::new(SecureBoot::On);
+    let Err(error) = computer.compute(&image) else {
+        bail!("a changed kernel was taken")
+    };
+    println!("one byte changed: {}", chain(&error));
+
+    // What a machine without Secure Boot's checks *would* measure; never approve such values.
+    println!("and would measure");
+    tell(&computer.dangerous_ignore_signatures().compute(&image)?)
+}

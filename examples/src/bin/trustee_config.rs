@@ -1,0 +1,68 @@
+//! Trustee configuration: an existing KBS configuration is patched, and nothing insecure stays.
+//!
+//! ```text
+//! cargo run -p tec-examples --bin trustee_config
+//! ```
+#![expect(clippy::print_stdout, reason = "an example tells what it does")]
+
+use anyhow::bail;
+use anyhow::ensure;
+use tec_core::trustee::Patched;
+use tec_core::trustee::TrusteeConfigurator as _;
+use tec_core::trustee::TrusteeIntent;
+use tec_trustee::config::Generation;
+
+const CURRENT: &str = r#"[http_server]
+sockets = ["0.0.0.0:8080"]
+insecure_http = true
+worker_count = 4
+
+[admin]
+authorization_mode = "InsecureAllowAll"
+
+[attestation_token]
+insecure_header_jwk = true
+
+[attestation_service]
+timeout = 5
+"#;
+
+fn main() -> anyhow::Result<()> {
+    let signer = (
+        "/etc/kbs/token.key".to_owned(),
+        "/etc/kbs/token.crt".to_owned(),
+    );
+    let trusted = vec!["/etc/kbs/token-ca.crt".to_owned()];
+    let mut intent = TrusteeIntent::new("0.0.0.0:8080", signer, trusted, "/opt/trustee/storage");
+    intent.tls = Some(("/etc/tls/tls.crt".to_owned(), "/etc/tls/tls.key".to_owned()));
+    intent.admin_public_key = Some("/etc/kbs/admin.pub".to_owned());
+
+    let Patched::Changed(patched) = Generation::V0_21.patch(CURRENT, &intent)? else {
+        bail!("a configuration with open doors must be changed");
+    };
+    // The patch orders tables by name, so this tells lines apart, not their places.
+    for line in CURRENT
+        .lines()
+        .filter(|line| !patched.lines().any(|new| new == *line))
+    {
+        println!("- {line}");
+    }
+    for line in patched
+        .lines()
+        .filter(|line| !CURRENT.lines().any(|old| old == *line))
+    {
+        println!("+ {line}");
+    }
+
+    ensure!(
+        !patched.contains("nsecure"),
+        "what switches checks off is gone"
+    );
+    ensure!(
+        patched.contains("worker_count = 4"),
+        "keys that are not ours stay"
+    );
+    ensure!(Generation::V0_21.patch(&patched, &intent)? == Patched::Unchanged);
+    println!("patched again: unchanged");
+    Ok(())
+}

@@ -1,0 +1,213 @@
+//! Attestation keys in the store.
+
+use async_trait::async_trait;
+use rusqlite::Connection;
+use rusqlite::OptionalExtension as _;
+use rusqlite::Params;
+use rusqlite::Row;
+
+use super::Store;
+use super::error::Failure;
+use super::error::StoreError;
+use super::machine;
+use crate::ak::AkRecord;
+use crate::ak::AkState;
+use crate::ak::ApprovedAk;
+use crate::ak::Fingerprint;
+use crate::ak::PublicKey;
+use crate::id::MachineId;
+use crate::machine::MachineState;
+use crate::port::AkRegistry;
+use crate::port::BindOutcome;
+use crate::port::CreateOutcome;
+use crate::port::PortError;
+use crate::port::PortErrorKind;
+use crate::time::Timestamp;
+
+/// Most keys that wait per machine; the contract of [`AkRegistry::submit`].
+const MAX_WAITING: i64 = 4;
+
+#[async_trait]
+impl AkRegistry for Store {
+    async fn submit(&self, record: &AkRecord) -> Result<CreateOutcome, PortError> {
+        let operation = format!("keep key {} until it is approved", record.fingerprint());
+        let waiting = AkRecord {
+            state: AkState::Pending,
+            ..record.clone()
+        };
+        self.write(move |db| submit(db, &waiting))
+            .await
+            .map_err(|failure| failure.during(operation))
+    }
+
+    async fn bind(&self, ak: &ApprovedAk) -> Result<BindOutcome, PortError> {
+        let record = ak.record().clone();
+        let operation = format!("bind key {}", record.fingerprint());
+        self.write(move |db| bind(db, record))
+            .await
+            .map_err(|failure| failure.during(operation))
+    }
+
+    async fn find(&self, key: &Fingerprint) -> Result<Option<AkRecord>, PortError> {
+        self.readers
+            .with(|db| find(db, key))
+            .map_err(|error| error.during(format!("look up key {key}")))
+    }
+
+    async fn bound_to(&self, machine: &MachineId) -> Result<Option<AkRecord>, PortError> {
+        self.readers
+            .with(|db| bound_to(db, machine))
+            .map_err(|error| error.during(format!("look up the key of machine {machine}")))
+    }
+
+    async fn list(&self, machine: Option<MachineId>) -> Result<Vec<AkRecord>, PortError> {
+        self.readers
+            .with(|db| list(db, machine))
+            .map_err(|error| error.during("list attestation keys"))
+    }
+
+    async fn revoke(&self, key: &Fingerprint) -> Result<(), PortError> {
+        let text = key.to_string();
+        self.write(move |db| {
+            let revoked = db
+                .prepare_cached("UPDATE ak SET state = 'revoked' WHERE fingerprint = ?1")?
+                .execute((text,))?;
+            machine::some_row(revoked)
+        })
+        .await
+        .map_err(|failure| failure.during(format!("revoke key {key}")))
+    }
+}
+
+fn submit(db: &Connection, record: &AkRecord) -> Result<CreateOutcome, Failure> {
+    if find(db, &record.fingerprint())?.is_some() {
+        return Ok(CreateOutcome::Existed);
+    }
+    if !is_live(db, &record.machine)? {
+        return Err(Failure::Refused(PortErrorKind::NotFound));
+    }
+    let waiting: i64 = db
+        .prepare_cached("SELECT count(*) FROM ak WHERE machine = ?1 AND state = 'pending'")?
+        .query_row((record.machine.to_string(),), |row| row.get(0))?;
+    if waiting >= MAX_WAITING {
+        return Err(Failure::Refused(PortErrorKind::Denied));
+    }
+    insert(db, record)?;
+    Ok(CreateOutcome::Created)
+}
+
+/// The compare-and-swap: all of it is one transaction of the one writer, and the index `ak_bound`
+/// holds even if this function were wrong.
+fn bind(db: &Connection, mut record: AkRecord) -> Result<BindOutcome, Failure> {
+    if !is_live(db, &record.machine)? {
+        return Ok(BindOutcome::NoMachine);
+    }
+    let known = find(db, &record.fingerprint())?;
+    if let Some(known) = &known {
+        if known.machine != record.machine || known.state == AkState::Revoked {
+            return Ok(BindOutcome::KeyTaken);
+        }
+        if known.state == AkState::Bound {
+            return Ok(BindOutcome::AlreadyBound);
+        }
+    }
+    if bound_to(db, &record.machine)?.is_some() {
+        return Ok(BindOutcome::MachineTaken);
+    }
+    if let Some(known) = known {
+        record.submitted_at = known.submitted_at;
+        record.ek = record.ek.or(known.ek);
+        db.prepare_cached("DELETE FROM ak WHERE fingerprint = ?1")?
+            .execute((record.fingerprint().to_string(),))?;
+    }
+    insert(db, &record)?;
+    machine::activate(db, &record.machine)?;
+    Ok(BindOutcome::Bound)
+}
+
+fn is_live(db: &Connection, id: &MachineId) -> Result<bool, StoreError> {
+    let machine = machine::find(db, id)?;
+    Ok(machine.is_some_and(|machine| machine.state != MachineState::Revoked))
+}
+
+fn insert(db: &Connection, record: &AkRecord) -> Result<(), StoreError> {
+    db.prepare_cached("INSERT INTO ak VALUES (?1, ?2, ?3, ?4, ?5, ?6)")?
+        .execute((
+            record.fingerprint().to_string(),
+            record.public.to_base64(),
+            record.machine.to_string(),
+            state_text(record.state),
+            record.ek.map(|ek| ek.to_string()),
+            record.submitted_at.unix_seconds(),
+        ))?;
+    Ok(())
+}
+
+fn find(db: &Connection, key: &Fingerprint) -> Result<Option<AkRecord>, StoreError> {
+    one(
+        db,
+        "SELECT * FROM ak WHERE fingerprint = ?1",
+        key.to_string(),
+    )
+}
+
+fn bound_to(db: &Connection, machine: &MachineId) -> Result<Option<AkRecord>, StoreError> {
+    let sql = "SELECT * FROM ak WHERE machine = ?1 AND state = 'bound'";
+    one(db, sql, machine.to_string())
+}
+
+fn one(db: &Connection, sql: &str, name: String) -> Result<Option<AkRecord>, StoreError> {
+    db.prepare_cached(sql)?
+        .query_row((name,), |row| Ok(decode(row)))
+        .optional()?
+        .transpose()
+}
+
+fn list(db: &Connection, machine: Option<MachineId>) -> Result<Vec<AkRecord>, StoreError> {
+    match machine {
+        Some(machine) => {
+            let sql = "SELECT * FROM ak WHERE machine = ?1 ORDER BY fingerprint";
+            all(db, sql, (machine.to_string(),))
+        }
+        None => all(db, "SELECT * FROM ak ORDER BY fingerprint", ()),
+    }
+}
+
+fn all(db: &Connection, sql: &str, params: impl Params) -> Result<Vec<AkRecord>, StoreError> {
+    db.prepare_cached(sql)?
+        .query_map(params, |row| Ok(decode(row)))?
+        .map(|row| row?)
+        .collect()
+}
+
+fn decode(row: &Row<'_>) -> Result<AkRecord, StoreError> {
+    let (public, machine): (String, String) = (row.get(1)?, row.get(2)?);
+    let (state, ek): (String, Option<String>) = (row.get(3)?, row.get(4)?);
+    let public = PublicKey::from_base64(&public)
+        .map_err(|error| StoreError::undecodable("attestation key", error))?;
+    let machine = machine
+        .parse()
+        .map_err(|error| StoreError::undecodable("machine id", error))?;
+    let ek = ek
+        .map(|ek| ek.parse())
+        .transpose()
+        .map_err(|error| StoreError::undecodable("fingerprint", error))?;
+    let submitted_at = Timestamp::from_unix_seconds(row.get(5)?);
+    let mut record = AkRecord::pending(public, machine, ek, submitted_at);
+    record.state = state_of(&state).ok_or_else(|| StoreError::undecodable("key state", state))?;
+    Ok(record)
+}
+
+fn state_text(state: AkState) -> &'static str {
+    match state {
+        AkState::Pending => "pending",
+        AkState::Bound => "bound",
+        AkState::Revoked => "revoked",
+    }
+}
+
+fn state_of(text: &str) -> Option<AkState> {
+    [AkState::Pending, AkState::Bound, AkState::Revoked]
+        .into_iter()
+        .find(|state| state_text(*state) == text)
+}

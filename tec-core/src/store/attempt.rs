@@ -1,0 +1,106 @@
+//! The latest attempts to attest, as their JSON.
+
+use async_trait::async_trait;
+use rusqlite::Connection;
+use rusqlite::OptionalExtension as _;
+use rusqlite::Params;
+
+use super::Store;
+use super::error::StoreError;
+use crate::attest::Attempt;
+use crate::id::AttemptId;
+use crate::id::MachineId;
+use crate::port::AttemptLog;
+use crate::port::PortError;
+
+/// Attempts kept per machine; the contract of [`AttemptLog`] asks for 16.
+const PER_MACHINE: i64 = 32;
+/// Attempts kept of machines that nobody knows.
+const WITHOUT_MACHINE: i64 = 1000;
+
+#[async_trait]
+impl AttemptLog for Store {
+    async fn record(&self, attempt: &Attempt) -> Result<(), PortError> {
+        let operation = format!("record attempt {}", attempt.id);
+        let attempt = attempt.clone();
+        self.write(move |db| Ok(record(db, &attempt)?))
+            .await
+            .map_err(|failure| failure.during(operation))
+    }
+
+    async fn find(&self, id: &AttemptId) -> Result<Option<Attempt>, PortError> {
+        self.readers
+            .with(|db| find(db, id))
+            .map_err(|error| error.during(format!("look up attempt {id}")))
+    }
+
+    async fn latest(
+        &self,
+        machine: Option<MachineId>,
+        limit: usize,
+    ) -> Result<Vec<Attempt>, PortError> {
+        self.readers
+            .with(|db| latest(db, machine, limit))
+            .map_err(|error| error.during("list attempts"))
+    }
+}
+
+/// The order is that of the first recording, so that it does not depend on a clock.
+fn record(db: &Connection, attempt: &Attempt) -> Result<(), StoreError> {
+    let machine = attempt.machine.map(|machine| machine.to_string());
+    let body = serde_json::to_string(attempt)
+        .map_err(|error| StoreError::undecodable("attempt", error))?;
+    db.prepare_cached(
+        "INSERT INTO attempt (id, machine, body) VALUES (?1, ?2, ?3) \
+         ON CONFLICT (id) DO UPDATE SET machine = excluded.machine, body = excluded.body",
+    )?
+    .execute((attempt.id.to_string(), &machine, body))?;
+    let kept = match machine {
+        Some(_) => PER_MACHINE,
+        None => WITHOUT_MACHINE,
+    };
+    db.prepare_cached(
+        "DELETE FROM attempt WHERE machine IS ?1 AND seq <= \
+         (SELECT seq FROM attempt WHERE machine IS ?1 ORDER BY seq DESC LIMIT 1 OFFSET ?2)",
+    )?
+    .execute((machine, kept))?;
+    Ok(())
+}
+
+fn find(db: &Connection, id: &AttemptId) -> Result<Option<Attempt>, StoreError> {
+    db.prepare_cached("SELECT body FROM attempt WHERE id = ?1")?
+        .query_row((id.to_string(),), |row| row.get(0))
+        .optional()?
+        .map(|body: String| decode(&body))
+        .transpose()
+}
+
+fn latest(
+    db: &Connection,
+    machine: Option<MachineId>,
+    limit: usize,
+) -> Result<Vec<Attempt>, StoreError> {
+    let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+    match machine {
+        Some(machine) => {
+            let sql = "SELECT body FROM attempt WHERE machine = ?1 ORDER BY seq DESC LIMIT ?2";
+            all(db, sql, (machine.to_string(), limit))
+        }
+        None => all(
+            db,
+            "SELECT body FROM attempt ORDER BY seq DESC LIMIT ?1",
+            (limit,),
+        ),
+    }
+}
+
+fn all(db: &Connection, sql: &str, params: impl Params) -> Result<Vec<Attempt>, StoreError> {
+    db.prepare_cached(sql)?
+        .query_map(params, |row| row.get::<_, String>(0))?
+        .map(|body| decode(&body?))
+        .collect()
+}
+
+fn decode(body: &str) -> Result<Attempt, StoreError> {
+    serde_json::from_str(body).map_err(|error| StoreError::undecodable("attempt", error))
+}

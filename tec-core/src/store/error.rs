@@ -1,0 +1,232 @@
+//! What can go wrong with the store, with a code each.
+
+use std::error::Error;
+use std::io;
+use std::path::Path;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use rusqlite::ErrorCode;
+
+use crate::code::Code;
+use crate::port::PortError;
+use crate::port::PortErrorKind;
+
+type Cause = Box<dyn Error + Send + Sync>;
+
+/// The store failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StoreError {
+    /// The state directory or a file in it has the wrong owner, mode or type.
+    #[error("{} {found}; fix: {fix}", path.display())]
+    Access {
+        /// Directory or file.
+        path: PathBuf,
+        /// What is wrong with it.
+        found: String,
+        /// Command that puts it right.
+        fix: String,
+    },
+    /// A file operation failed.
+    #[error("{operation} {}", path.display())]
+    File {
+        /// What was tried.
+        operation: &'static str,
+        /// Directory or file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// The database is damaged, or is not a store.
+    #[error("the store is damaged: {what}")]
+    Corrupt {
+        /// Where, or how that shows.
+        what: String,
+        /// Why, where a library says more.
+        #[source]
+        source: Option<Cause>,
+    },
+    /// The database was written by a newer version of this program.
+    #[error("the store has schema version {found}, this program knows up to {known}")]
+    Newer {
+        /// Version in the file.
+        found: i64,
+        /// Highest version that this program knows.
+        known: i64,
+    },
+    /// Secrets cannot be unsealed.
+    #[error("the seal key does not fit: {what}")]
+    Seal {
+        /// How that shows.
+        what: String,
+    },
+    /// There is no room to write.
+    #[error("no room to {operation}")]
+    Full {
+        /// What was tried.
+        operation: &'static str,
+        /// Why.
+        #[source]
+        source: Cause,
+    },
+    /// Another process holds the database.
+    #[error("another process holds the store, cannot {operation}")]
+    Busy {
+        /// What was tried.
+        operation: &'static str,
+        /// Why.
+        #[source]
+        source: Cause,
+    },
+    /// The database cannot be read or written for another reason.
+    #[error("{operation}")]
+    Database {
+        /// What was tried.
+        operation: &'static str,
+        /// Whether the same may succeed later.
+        kind: PortErrorKind,
+        /// Why.
+        #[source]
+        source: Cause,
+    },
+    /// The transaction that this write shared with others failed; nothing of it was kept.
+    #[error("commit")]
+    Commit(#[source] Arc<Self>),
+    /// The writer stopped.
+    #[error("the writer of the store stopped")]
+    Stopped,
+}
+
+impl StoreError {
+    /// The code that tells people what to do.
+    pub fn code(&self) -> Code {
+        match self {
+            Self::Access { .. } => Code::StoreAccess,
+            Self::Corrupt { .. } => Code::StoreCorrupt,
+            Self::Newer { .. } => Code::StoreVersion,
+            Self::Seal { .. } => Code::KeySealed,
+            Self::Full { .. } => Code::StoreFull,
+            Self::File { .. } | Self::Busy { .. } | Self::Database { .. } | Self::Stopped => {
+                Code::StoreUnavailable
+            }
+            Self::Commit(cause) => cause.code(),
+        }
+    }
+
+    /// What sort of failure it is to a caller of a port.
+    pub fn kind(&self) -> PortErrorKind {
+        match self {
+            Self::Full { .. } | Self::Busy { .. } | Self::File { .. } | Self::Stopped => {
+                PortErrorKind::Unavailable
+            }
+            Self::Database { kind, .. } => *kind,
+            Self::Commit(cause) => cause.kind(),
+            Self::Access { .. } | Self::Corrupt { .. } | Self::Newer { .. } | Self::Seal { .. } => {
+                PortErrorKind::Internal
+            }
+        }
+    }
+
+    pub(super) fn file(operation: &'static str, path: &Path, source: io::Error) -> Self {
+        if source.kind() == io::ErrorKind::StorageFull {
+            return Self::Full {
+                operation,
+                source: source.into(),
+            };
+        }
+        Self::File {
+            operation,
+            path: path.to_owned(),
+            source,
+        }
+    }
+
+    pub(super) fn corrupt(what: impl Into<String>) -> Self {
+        Self::Corrupt {
+            what: what.into(),
+            source: None,
+        }
+    }
+
+    /// A value in the database that this program cannot have written.
+    pub(super) fn undecodable(what: &str, source: impl Into<Cause>) -> Self {
+        Self::Corrupt {
+            what: format!("a stored {what} cannot be read"),
+            source: Some(source.into()),
+        }
+    }
+
+    pub(super) fn sqlite(operation: &'static str, source: rusqlite::Error) -> Self {
+        let code = source.sqlite_error_code();
+        let source = Cause::from(source);
+        match code {
+            Some(ErrorCode::DiskFull) => Self::Full { operation, source },
+            Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => {
+                Self::Busy { operation, source }
+            }
+            Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => Self::Corrupt {
+                what: format!("cannot {operation}"),
+                source: Some(source),
+            },
+            Some(ErrorCode::SystemIoFailure | ErrorCode::CannotOpen | ErrorCode::OutOfMemory) => {
+                Self::Database {
+                    operation,
+                    kind: PortErrorKind::Unavailable,
+                    source,
+                }
+            }
+            _ => Self::Database {
+                operation,
+                kind: PortErrorKind::Internal,
+                source,
+            },
+        }
+    }
+}
+
+/// Why one call was not carried out.
+#[derive(Debug)]
+pub(super) enum Failure {
+    /// The contract of the port says no.
+    Refused(PortErrorKind),
+    /// The store failed.
+    Store(StoreError),
+}
+
+impl Failure {
+    pub(super) fn during(self, operation: impl Into<String>) -> PortError {
+        match self {
+            Self::Refused(kind) => PortError::new(kind, operation),
+            Self::Store(error) => error.during(operation),
+        }
+    }
+}
+
+impl StoreError {
+    pub(super) fn during(self, operation: impl Into<String>) -> PortError {
+        PortError::new(self.kind(), operation)
+            .with_code(self.code())
+            .because(self)
+    }
+}
+
+impl From<StoreError> for Failure {
+    fn from(error: StoreError) -> Self {
+        Self::Store(error)
+    }
+}
+
+impl From<rusqlite::Error> for Failure {
+    fn from(error: rusqlite::Error) -> Self {
+        Self::Store(error.into())
+    }
+}
+
+/// For statements of the ports, whose own operation is named by [`PortError`].
+impl From<rusqlite::Error> for StoreError {
+    fn from(error: rusqlite::Error) -> Self {
+        Self::sqlite("run the statement", error)
+    }
+}

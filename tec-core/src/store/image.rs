@@ -1,0 +1,80 @@
+//! Approved images in the store, as their JSON.
+
+use async_trait::async_trait;
+use rusqlite::Connection;
+use rusqlite::OptionalExtension as _;
+
+use super::Store;
+use super::error::Failure;
+use super::error::StoreError;
+use crate::id::ImageName;
+use crate::image::ApprovedImage;
+use crate::port::ImageRegistry;
+use crate::port::PortError;
+use crate::port::PortErrorKind;
+use crate::time::Timestamp;
+
+#[async_trait]
+impl ImageRegistry for Store {
+    async fn put(&self, image: &ApprovedImage) -> Result<(), PortError> {
+        let operation = format!("store image {}", image.name);
+        let image = image.clone();
+        self.write(move |db| Ok(put(db, &image)?))
+            .await
+            .map_err(|failure| failure.during(operation))
+    }
+
+    async fn find(&self, name: &ImageName) -> Result<Option<ApprovedImage>, PortError> {
+        self.readers
+            .with(|db| find(db, name))
+            .map_err(|error| error.during(format!("look up image {name}")))
+    }
+
+    async fn list(&self) -> Result<Vec<ApprovedImage>, PortError> {
+        self.readers
+            .with(list)
+            .map_err(|error| error.during("list images"))
+    }
+
+    async fn revoke(&self, name: &ImageName, at: Timestamp) -> Result<(), PortError> {
+        let operation = format!("revoke image {name}");
+        let name = name.clone();
+        self.write(move |db| revoke(db, &name, at))
+            .await
+            .map_err(|failure| failure.during(operation))
+    }
+}
+
+fn put(db: &Connection, image: &ApprovedImage) -> Result<(), StoreError> {
+    let body =
+        serde_json::to_string(image).map_err(|error| StoreError::undecodable("image", error))?;
+    db.prepare_cached("INSERT OR REPLACE INTO image VALUES (?1, ?2)")?
+        .execute((image.name.as_str(), body))?;
+    Ok(())
+}
+
+fn find(db: &Connection, name: &ImageName) -> Result<Option<ApprovedImage>, StoreError> {
+    db.prepare_cached("SELECT body FROM image WHERE name = ?1")?
+        .query_row((name.as_str(),), |row| row.get(0))
+        .optional()?
+        .map(|body: String| decode(&body))
+        .transpose()
+}
+
+fn list(db: &Connection) -> Result<Vec<ApprovedImage>, StoreError> {
+    db.prepare_cached("SELECT body FROM image ORDER BY name")?
+        .query_map((), |row| row.get::<_, String>(0))?
+        .map(|body| decode(&body?))
+        .collect()
+}
+
+/// The first revocation counts.
+fn revoke(db: &Connection, name: &ImageName, at: Timestamp) -> Result<(), Failure> {
+    let mut image = find(db, name)?.ok_or(Failure::Refused(PortErrorKind::NotFound))?;
+    image.revoked_at.get_or_insert(at);
+    Ok(put(db, &image)?)
+}
+
+fn decode(body: &str) -> Result<ApprovedImage, StoreError> {
+    serde_json::from_str(body).map_err(|error| StoreError::undecodable("image", error))
+}

@@ -1,0 +1,217 @@
+//! Machines in the store.
+
+use async_trait::async_trait;
+use rusqlite::Connection;
+use rusqlite::OptionalExtension as _;
+use rusqlite::Row;
+
+use super::Store;
+use super::error::Failure;
+use super::error::StoreError;
+use crate::id::MachineId;
+use crate::machine::Machine;
+use crate::machine::MachineState;
+use crate::machine::RegisteredBy;
+use crate::port::CreateOutcome;
+use crate::port::MachineRegistry;
+use crate::port::PortError;
+use crate::port::PortErrorKind;
+use crate::port::UnclaimedLimit;
+use crate::time::Timestamp;
+
+#[async_trait]
+impl MachineRegistry for Store {
+    async fn create(
+        &self,
+        machine: &Machine,
+        limit: UnclaimedLimit,
+    ) -> Result<CreateOutcome, PortError> {
+        let operation = format!("register machine {}", machine.id);
+        let machine = machine.clone();
+        self.write(move |db| create(db, &machine, limit))
+            .await
+            .map_err(|failure| failure.during(operation))
+    }
+
+    async fn find(&self, id: &MachineId) -> Result<Option<Machine>, PortError> {
+        self.readers
+            .with(|db| find(db, id))
+            .map_err(|error| error.during(format!("look up machine {id}")))
+    }
+
+    async fn list(
+        &self,
+        after: Option<MachineId>,
+        limit: usize,
+    ) -> Result<Vec<Machine>, PortError> {
+        self.readers
+            .with(|db| list(db, after, limit))
+            .map_err(|error| error.during("list machines"))
+    }
+
+    async fn revoke(&self, id: &MachineId) -> Result<(), PortError> {
+        let text = id.to_string();
+        self.write(move |db| {
+            let revoked = db
+                .prepare_cached("UPDATE machine SET state = 'revoked' WHERE id = ?1")?
+                .execute((text,))?;
+            some_row(revoked)
+        })
+        .await
+        .map_err(|failure| failure.during(format!("revoke machine {id}")))
+    }
+
+    async fn remove(&self, id: &MachineId) -> Result<(), PortError> {
+        let text = id.to_string();
+        self.write(move |db| remove(db, &text))
+            .await
+            .map_err(|failure| failure.during(format!("remove machine {id}")))
+    }
+
+    async fn expire_unclaimed(&self, before: Timestamp) -> Result<u64, PortError> {
+        self.write(move |db| expire(db, before))
+            .await
+            .map_err(|failure| failure.during("expire unclaimed machines"))
+    }
+}
+
+/// `NotFound` unless a statement changed something.
+pub(super) fn some_row(changed: usize) -> Result<(), Failure> {
+    if changed == 0 {
+        Err(Failure::Refused(PortErrorKind::NotFound))
+    } else {
+        Ok(())
+    }
+}
+
+fn create(
+    db: &Connection,
+    machine: &Machine,
+    limit: UnclaimedLimit,
+) -> Result<CreateOutcome, Failure> {
+    let id = machine.id.to_string();
+    let known = db
+        .prepare_cached("SELECT 1 FROM machine WHERE id = ?1")?
+        .exists((&id,))?;
+    if known {
+        return Ok(CreateOutcome::Existed);
+    }
+    if machine.state == MachineState::Unclaimed
+        && let UnclaimedLimit::AtMost(most) = limit
+        && unclaimed(db)? >= most
+    {
+        return Err(Failure::Refused(PortErrorKind::Denied));
+    }
+    db.prepare_cached("INSERT INTO machine VALUES (?1, ?2, ?3, ?4)")?
+        .execute((
+            id,
+            registrar_text(machine.registered_by),
+            machine.registered_at.unix_seconds(),
+            state_text(machine.state),
+        ))?;
+    Ok(CreateOutcome::Created)
+}
+
+fn unclaimed(db: &Connection) -> Result<u64, StoreError> {
+    let machines: i64 = db
+        .prepare_cached("SELECT machines FROM unclaimed")?
+        .query_row((), |row| row.get(0))?;
+    // The table's constraint keeps it from being negative.
+    Ok(machines.unsigned_abs())
+}
+
+/// Looks a machine up; also for the writes of keys.
+pub(super) fn find(db: &Connection, id: &MachineId) -> Result<Option<Machine>, StoreError> {
+    db.prepare_cached("SELECT * FROM machine WHERE id = ?1")?
+        .query_row((id.to_string(),), |row| Ok(decode(row)))
+        .optional()?
+        .transpose()
+}
+
+fn list(
+    db: &Connection,
+    after: Option<MachineId>,
+    limit: usize,
+) -> Result<Vec<Machine>, StoreError> {
+    // The empty text sorts before all ids.
+    let after = after.map_or_else(String::new, |id| id.to_string());
+    let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+    db.prepare_cached("SELECT * FROM machine WHERE id > ?1 ORDER BY id LIMIT ?2")?
+        .query_map((after, limit), |row| Ok(decode(row)))?
+        .map(|row| row?)
+        .collect()
+}
+
+/// Moves a machine that got a key out of the unclaimed ones.
+pub(super) fn activate(db: &Connection, id: &MachineId) -> Result<(), StoreError> {
+    db.prepare_cached("UPDATE machine SET state = 'active' WHERE id = ?1")?
+        .execute((id.to_string(),))?;
+    Ok(())
+}
+
+/// Its attestation keys go by the foreign key.
+fn remove(db: &Connection, id: &str) -> Result<(), Failure> {
+    db.prepare_cached("DELETE FROM attempt WHERE machine = ?1")?
+        .execute((id,))?;
+    db.prepare_cached("DELETE FROM machine WHERE id = ?1")?
+        .execute((id,))?;
+    Ok(())
+}
+
+fn expire(db: &Connection, before: Timestamp) -> Result<u64, Failure> {
+    let strays: Vec<String> = db
+        .prepare_cached(
+            "SELECT id FROM machine WHERE state = 'unclaimed' AND registered_by = 'first-boot' \
+             AND registered_at < ?1",
+        )?
+        .query_map((before.unix_seconds(),), |row| row.get(0))?
+        .collect::<Result<_, _>>()?;
+    strays.iter().try_for_each(|id| remove(db, id))?;
+    Ok(u64::try_from(strays.len()).unwrap_or(u64::MAX))
+}
+
+fn decode(row: &Row<'_>) -> Result<Machine, StoreError> {
+    let (id, registered_by): (String, String) = (row.get(0)?, row.get(1)?);
+    let (registered_at, state): (i64, String) = (row.get(2)?, row.get(3)?);
+    let id = id
+        .parse()
+        .map_err(|error| StoreError::undecodable("machine id", error))?;
+    let registered_by = registrar(&registered_by)
+        .ok_or_else(|| StoreError::undecodable("registrar", registered_by))?;
+    let registered_at = Timestamp::from_unix_seconds(registered_at);
+    let mut machine = Machine::unclaimed(id, registered_by, registered_at);
+    machine.state =
+        state_of(&state).ok_or_else(|| StoreError::undecodable("machine state", state))?;
+    Ok(machine)
+}
+
+fn registrar_text(by: RegisteredBy) -> &'static str {
+    match by {
+        RegisteredBy::FirstBoot => "first-boot",
+        RegisteredBy::Admin => "admin",
+    }
+}
+
+fn registrar(text: &str) -> Option<RegisteredBy> {
+    [RegisteredBy::FirstBoot, RegisteredBy::Admin]
+        .into_iter()
+        .find(|by| registrar_text(*by) == text)
+}
+
+fn state_text(state: MachineState) -> &'static str {
+    match state {
+        MachineState::Unclaimed => "unclaimed",
+        MachineState::Active => "active",
+        MachineState::Revoked => "revoked",
+    }
+}
+
+fn state_of(text: &str) -> Option<MachineState> {
+    [
+        MachineState::Unclaimed,
+        MachineState::Active,
+        MachineState::Revoked,
+    ]
+    .into_iter()
+    .find(|state| state_text(*state) == text)
+}

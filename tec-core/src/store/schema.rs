@@ -1,0 +1,201 @@
+//! The tables, and how connections to them are opened.
+
+use std::path::Path;
+use std::time::Duration;
+
+use rusqlite::Connection;
+use rusqlite::OpenFlags;
+use rusqlite::TransactionBehavior;
+
+use super::error::StoreError;
+
+/// `application_id` of the file header: "TECs" (sqlite.org/fileformat2.html, section 1.3.17).
+const APPLICATION_ID: i64 = 0x5445_4373;
+/// `user_version` of the file header: version of [`TABLES`].
+pub(super) const VERSION: i64 = 1;
+/// Bytes of a page. Files are whole pages, see [`super::access::database_file`].
+pub(super) const PAGE: u64 = 4096;
+/// How long a statement waits for another process.
+const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
+/// What remains of the write-ahead log after a checkpoint, in bytes.
+const WAL_LIMIT: i64 = 16 * 1024 * 1024;
+/// Prepared statements kept per connection; there are fewer in this module.
+const STATEMENTS: usize = 64;
+
+/// Version 1.
+///
+/// The registries are checked by constraints as well as by code: at most one bound key per machine
+/// (`ak_bound`), no key without machine, an audit log that only grows. `unclaimed` counts machines
+/// without key, since counting rows at each registration would make a boot storm quadratic.
+const TABLES: &str = "
+CREATE TABLE machine (
+    id TEXT PRIMARY KEY,
+    registered_by TEXT NOT NULL,
+    registered_at INTEGER NOT NULL,
+    state TEXT NOT NULL CHECK (state IN ('unclaimed', 'active', 'revoked'))
+) STRICT, WITHOUT ROWID;
+CREATE INDEX machine_stray ON machine (registered_at)
+    WHERE state = 'unclaimed' AND registered_by = 'first-boot';
+
+CREATE TABLE unclaimed (
+    one INTEGER PRIMARY KEY CHECK (one = 1),
+    machines INTEGER NOT NULL CHECK (machines >= 0)
+) STRICT;
+INSERT INTO unclaimed VALUES (1, 0);
+CREATE TRIGGER machine_inserted AFTER INSERT ON machine WHEN new.state = 'unclaimed'
+BEGIN UPDATE unclaimed SET machines = machines + 1; END;
+CREATE TRIGGER machine_deleted AFTER DELETE ON machine WHEN old.state = 'unclaimed'
+BEGIN UPDATE unclaimed SET machines = machines - 1; END;
+CREATE TRIGGER machine_updated AFTER UPDATE OF state ON machine
+BEGIN UPDATE unclaimed
+    SET machines = machines + (new.state = 'unclaimed') - (old.state = 'unclaimed'); END;
+
+CREATE TABLE ak (
+    fingerprint TEXT PRIMARY KEY,
+    public TEXT NOT NULL,
+    machine TEXT NOT NULL REFERENCES machine (id) ON DELETE CASCADE,
+    state TEXT NOT NULL CHECK (state IN ('pending', 'bound', 'revoked')),
+    ek TEXT,
+    submitted_at INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+CREATE INDEX ak_machine ON ak (machine);
+CREATE UNIQUE INDEX ak_bound ON ak (machine) WHERE state = 'bound';
+
+CREATE TABLE image (
+    name TEXT PRIMARY KEY,
+    body TEXT NOT NULL
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE secret (
+    path TEXT PRIMARY KEY,
+    sealed BLOB NOT NULL
+) STRICT, WITHOUT ROWID;
+CREATE TABLE seal_check (
+    one INTEGER PRIMARY KEY CHECK (one = 1),
+    sealed BLOB NOT NULL
+) STRICT;
+
+CREATE TABLE audit (
+    seq INTEGER PRIMARY KEY,
+    event TEXT NOT NULL,
+    hash BLOB NOT NULL
+) STRICT;
+CREATE TRIGGER audit_updated BEFORE UPDATE ON audit
+BEGIN SELECT RAISE(ABORT, 'the audit log is append-only'); END;
+CREATE TRIGGER audit_deleted BEFORE DELETE ON audit
+BEGIN SELECT RAISE(ABORT, 'the audit log is append-only'); END;
+CREATE TABLE audit_head (
+    one INTEGER PRIMARY KEY CHECK (one = 1),
+    seq INTEGER NOT NULL,
+    hash BLOB NOT NULL
+) STRICT;
+INSERT INTO audit_head VALUES (1, 0, zeroblob(32));
+
+CREATE TABLE attempt (
+    seq INTEGER PRIMARY KEY,
+    id TEXT NOT NULL UNIQUE,
+    machine TEXT,
+    body TEXT NOT NULL
+) STRICT;
+CREATE INDEX attempt_machine ON attempt (machine, seq);
+";
+
+/// What lies at the path.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Found {
+    Nothing,
+    Ours,
+}
+
+/// Opens the connection that writes: recognises the file, checks it, makes the tables if it is new.
+pub(super) fn open_writer(path: &Path) -> Result<Connection, StoreError> {
+    let failed = |source| StoreError::sqlite("open the store", source);
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let mut db = Connection::open_with_flags(path, flags).map_err(failed)?;
+    db.busy_timeout(BUSY_TIMEOUT).map_err(failed)?;
+    // Nothing is written before the file is known to be ours.
+    let found = recognise(&db)?;
+    if found == Found::Ours {
+        check_integrity(&db)?;
+    }
+    configure_writer(&db).map_err(failed)?;
+    if found == Found::Nothing {
+        create_tables(&mut db)?;
+    }
+    Ok(db)
+}
+
+/// Opens a connection that only reads. The writer must be open.
+pub(super) fn open_reader(path: &Path) -> Result<Connection, StoreError> {
+    let failed = |source| StoreError::sqlite("open the store for reading", source);
+    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let db = Connection::open_with_flags(path, flags).map_err(failed)?;
+    db.busy_timeout(BUSY_TIMEOUT).map_err(failed)?;
+    db.pragma_update(None, "trusted_schema", false)
+        .map_err(failed)?;
+    db.set_prepared_statement_cache_capacity(STATEMENTS);
+    Ok(db)
+}
+
+fn configure_writer(db: &Connection) -> Result<(), rusqlite::Error> {
+    // FULL in WAL mode: each commit is synced (sqlite.org/pragma.html#pragma_synchronous). First,
+    // so that it holds for what follows.
+    db.pragma_update(None, "synchronous", "FULL")?;
+    // Without effect once there are tables.
+    db.pragma_update(None, "page_size", PAGE.cast_signed())?;
+    db.pragma_update_and_check(None, "journal_mode", "WAL", |_| Ok(()))?;
+    db.pragma_update(None, "foreign_keys", true)?;
+    db.pragma_update(None, "trusted_schema", false)?;
+    // What is removed is overwritten.
+    db.pragma_update_and_check(None, "secure_delete", true, |_| Ok(()))?;
+    db.pragma_update_and_check(None, "journal_size_limit", WAL_LIMIT, |_| Ok(()))?;
+    db.set_prepared_statement_cache_capacity(STATEMENTS);
+    Ok(())
+}
+
+fn header(db: &Connection, field: &str) -> Result<i64, StoreError> {
+    db.pragma_query_value(None, field, |row| row.get(0))
+        .map_err(|source| StoreError::sqlite("read the header of the store", source))
+}
+
+fn recognise(db: &Connection) -> Result<Found, StoreError> {
+    let tables: i64 = db
+        .query_row("SELECT count(*) FROM sqlite_schema", (), |row| row.get(0))
+        .map_err(|source| StoreError::sqlite("read the schema of the store", source))?;
+    let version = header(db, "user_version")?;
+    match (header(db, "application_id")?, version, tables) {
+        (0, 0, 0) => Ok(Found::Nothing),
+        (APPLICATION_ID, VERSION, _) => Ok(Found::Ours),
+        (APPLICATION_ID, found, _) if found > VERSION => Err(StoreError::Newer {
+            found,
+            known: VERSION,
+        }),
+        _ => Err(StoreError::corrupt("the file is not a TEC store")),
+    }
+}
+
+fn check_integrity(db: &Connection) -> Result<(), StoreError> {
+    let finding: String = db
+        .query_row("PRAGMA quick_check(1)", (), |row| row.get(0))
+        .map_err(|source| StoreError::sqlite("check the store", source))?;
+    if finding == "ok" {
+        Ok(())
+    } else {
+        Err(StoreError::corrupt(finding))
+    }
+}
+
+fn create_tables(db: &mut Connection) -> Result<(), StoreError> {
+    let failed = |source| StoreError::sqlite("make the tables of the store", source);
+    let transaction = db
+        .transaction_with_behavior(TransactionBehavior::Immediate)
+        .map_err(failed)?;
+    // Another process may have made them since.
+    if recognise(&transaction)? == Found::Nothing {
+        transaction.execute_batch(TABLES).map_err(failed)?;
+        let set = |field, value| transaction.pragma_update(None, field, value);
+        set("application_id", APPLICATION_ID).map_err(failed)?;
+        set("user_version", VERSION).map_err(failed)?;
+    }
+    transaction.commit().map_err(failed)
+}

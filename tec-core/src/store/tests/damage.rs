@@ -1,0 +1,236 @@
+use std::fs;
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::fs::chown;
+use std::os::unix::fs::symlink;
+
+use super::Place;
+use super::fill;
+use crate::code::Code;
+use crate::port::MachineRegistry;
+use crate::port::PortErrorKind;
+use crate::port::UnclaimedLimit;
+use crate::store::StoreError;
+use crate::testing::sample;
+
+async fn closed_store() -> Place {
+    let place = Place::new();
+    let store = place.open();
+    fill(&store).await;
+    for number in 100..300 {
+        let machine = sample::machine(number);
+        store
+            .create(&machine, UnclaimedLimit::Unlimited)
+            .await
+            .unwrap();
+    }
+    place
+}
+
+fn assert_corrupt(place: &Place) {
+    let error = place.try_open().unwrap_err();
+    assert!(matches!(error, StoreError::Corrupt { .. }), "{error:?}");
+    assert_eq!(error.code(), Code::StoreCorrupt);
+}
+
+#[tokio::test]
+async fn closing_cleans_up_the_log_and_leaves_two_closed_files() {
+    let place = closed_store().await;
+    let mut names: Vec<_> = fs::read_dir(place.dir())
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    names.sort_unstable();
+    assert_eq!(names, ["seal.key", "tec.db"]);
+    for name in names {
+        let mode = fs::metadata(place.file(&name))
+            .unwrap()
+            .permissions()
+            .mode();
+        assert_eq!(mode & 0o777, 0o600, "{name}");
+    }
+}
+
+#[tokio::test]
+async fn open_files_are_closed_to_others_too() {
+    let place = Place::new();
+    let store = place.open();
+    fill(&store).await;
+    for name in ["tec.db", "tec.db-wal", "tec.db-shm", "seal.key"] {
+        let mode = fs::metadata(place.file(name)).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600, "{name}");
+    }
+}
+
+#[tokio::test]
+async fn the_directory_is_made_closed_to_others() {
+    let place = Place::new();
+    let dir = place.file("state");
+    let entropy = crate::testing::SeededEntropy::new(1);
+    drop(crate::store::Store::open(&dir, &entropy).unwrap());
+    assert_eq!(
+        fs::metadata(dir).unwrap().permissions().mode() & 0o777,
+        0o700
+    );
+    let deep = place.file("a/b");
+    let error = crate::store::Store::open(&deep, &entropy).unwrap_err();
+    assert!(matches!(error, StoreError::File { .. }));
+}
+
+#[tokio::test]
+async fn overwritten_pages_are_found_at_opening() {
+    for page in 1..6 {
+        let place = closed_store().await;
+        let path = place.file("tec.db");
+        let mut bytes = fs::read(&path).unwrap();
+        bytes[page * 4096..][..4096].fill(0x5a);
+        fs::write(&path, bytes).unwrap();
+        assert_corrupt(&place);
+    }
+}
+
+#[tokio::test]
+async fn a_truncated_file_is_found_at_opening() {
+    let place = closed_store().await;
+    let path = place.file("tec.db");
+    let bytes = fs::read(&path).unwrap();
+    for length in [
+        0,
+        1,
+        50,
+        100,
+        4096,
+        bytes.len() / 2,
+        bytes.len() - 4096,
+        bytes.len() - 1,
+    ] {
+        fs::write(&path, &bytes[..length]).unwrap();
+        assert_corrupt(&place);
+        assert_eq!(
+            fs::read(&path).unwrap(),
+            &bytes[..length],
+            "nothing was written"
+        );
+    }
+    fs::write(&path, &bytes).unwrap();
+    super::assert_machines(&place.open(), 203).await;
+}
+
+#[tokio::test]
+async fn a_lost_database_is_not_replaced_by_an_empty_one() {
+    let place = closed_store().await;
+    fs::remove_file(place.file("tec.db")).unwrap();
+    assert_corrupt(&place);
+    assert!(!place.file("tec.db").exists());
+}
+
+#[tokio::test]
+async fn another_file_is_no_store() {
+    let place = Place::new();
+    fs::write(
+        place.file("tec.db"),
+        b"to whom it may concern\n".repeat(1000),
+    )
+    .unwrap();
+    fs::set_permissions(place.file("tec.db"), Permissions::from_mode(0o600)).unwrap();
+    assert_corrupt(&place);
+    fs::remove_file(place.file("tec.db")).unwrap();
+    place
+        .raw()
+        .execute_batch("CREATE TABLE machine (id TEXT)")
+        .unwrap();
+    fs::set_permissions(place.file("tec.db"), Permissions::from_mode(0o600)).unwrap();
+    assert_corrupt(&place);
+    let mode: String = place
+        .raw()
+        .pragma_query_value(None, "journal_mode", |row| row.get(0))
+        .unwrap();
+    assert_eq!(mode, "delete", "a file of somebody else is not touched");
+}
+
+#[tokio::test]
+async fn a_newer_version_is_left_alone() {
+    let place = closed_store().await;
+    place.raw().pragma_update(None, "user_version", 2).unwrap();
+    let error = place.try_open().unwrap_err();
+    assert!(
+        matches!(error, StoreError::Newer { found: 2, known: 1 }),
+        "{error:?}"
+    );
+    assert_eq!(error.code(), Code::StoreVersion);
+    place.raw().pragma_update(None, "user_version", 0).unwrap();
+    assert_corrupt(&place);
+}
+
+#[tokio::test]
+async fn a_value_that_nobody_writes_is_damage() {
+    let place = closed_store().await;
+    let raw = place.raw();
+    raw.execute_batch("UPDATE machine SET registered_by = 'magic' WHERE id LIKE '%0001'")
+        .unwrap();
+    let store = place.open();
+    let error = MachineRegistry::find(&store, &sample::machine_id(1))
+        .await
+        .unwrap_err();
+    assert_eq!(error.kind(), PortErrorKind::Internal);
+    assert_eq!(error.code(), Some(Code::StoreCorrupt));
+}
+
+fn assert_access(place: &Place, culprit: &str, found: &str, fix: &str) {
+    match place.try_open().unwrap_err() {
+        error @ StoreError::Access { .. } => {
+            assert_eq!(error.code(), Code::StoreAccess);
+            let text = error.to_string();
+            let path = place.file(culprit).display().to_string();
+            let path = path.trim_end_matches('/');
+            assert!(text.starts_with(path) && text.contains(found), "{text}");
+            assert!(text.contains(fix), "{text}");
+        }
+        error => panic!("{error:?}"),
+    }
+}
+
+#[tokio::test]
+async fn wrong_modes_are_named_with_their_fix() {
+    let place = closed_store().await;
+    let set = |name: &str, mode| {
+        fs::set_permissions(place.file(name), Permissions::from_mode(mode)).unwrap();
+    };
+    for mode in [0o755, 0o750, 0o701, 0o770] {
+        set("", mode);
+        assert_access(&place, "", &format!("{mode:o}"), "chmod 700");
+    }
+    set("", 0o700);
+    for name in ["tec.db", "seal.key"] {
+        for mode in [0o644, 0o640, 0o602] {
+            set(name, mode);
+            assert_access(&place, name, &format!("{mode:o}"), "chmod 600");
+        }
+        set(name, 0o600);
+    }
+    place.open();
+}
+
+#[tokio::test]
+async fn a_wrong_owner_is_named_with_the_fix() {
+    if !rustix::process::geteuid().is_root() {
+        return; // Only root can give files away.
+    }
+    let place = closed_store().await;
+    chown(place.dir(), Some(65_534), None).unwrap();
+    assert_access(&place, "", "belongs to user 65534", "chown 0");
+    chown(place.dir(), Some(0), None).unwrap();
+    chown(place.file("seal.key"), Some(65_534), None).unwrap();
+    assert_access(&place, "seal.key", "belongs to user 65534", "chown 0");
+}
+
+#[tokio::test]
+async fn links_and_directories_are_not_taken_for_files() {
+    let place = closed_store().await;
+    fs::rename(place.file("tec.db"), place.file("elsewhere")).unwrap();
+    symlink(place.file("elsewhere"), place.file("tec.db")).unwrap();
+    assert_access(&place, "tec.db", "is not a regular file", "remove");
+    fs::remove_file(place.file("tec.db")).unwrap();
+    fs::create_dir(place.file("tec.db")).unwrap();
+    assert_access(&place, "tec.db", "is not a regular file", "remove");
+}

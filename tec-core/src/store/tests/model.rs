@@ -1,0 +1,193 @@
+//! The same calls on the store and on the double give the same answers and the same state.
+
+use proptest::prelude::*;
+
+use super::Place;
+use crate::machine::Machine;
+use crate::machine::RegisteredBy;
+use crate::port::AkRegistry;
+use crate::port::AttemptLog;
+use crate::port::AuditSink;
+use crate::port::ImageRegistry;
+use crate::port::MachineRegistry;
+use crate::port::PortError;
+use crate::port::PortErrorKind;
+use crate::port::SecretStore;
+use crate::port::UnclaimedLimit;
+use crate::testing::MemoryRegistry;
+use crate::testing::sample;
+
+/// One call, over few names so that they meet.
+#[derive(Clone, Debug)]
+enum Step {
+    Create(u64, RegisteredBy, i64, UnclaimedLimit),
+    RevokeMachine(u64),
+    RemoveMachine(u64),
+    Expire(i64),
+    Submit(u64, u64, Option<u64>),
+    Bind(u64, u64, Option<u64>),
+    RevokeAk(u64),
+    PutImage(u64),
+    RevokeImage(u64, i64),
+    PutSecret(u64, u64),
+    RemoveSecret(u64),
+    Append(u64),
+    Record(u64, Option<u64>),
+    Reopen,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let machine = || 0..5_u64;
+    let key = || 0..12_u64;
+    let by = prop_oneof![3 => Just(RegisteredBy::FirstBoot), 1 => Just(RegisteredBy::Admin)];
+    let limit = prop_oneof![
+        Just(UnclaimedLimit::Unlimited),
+        (0..5_u64).prop_map(UnclaimedLimit::AtMost)
+    ];
+    prop_oneof![
+        6 => (machine(), by, 0..10_i64, limit).prop_map(|(m, by, at, l)| Step::Create(m, by, at, l)),
+        1 => machine().prop_map(Step::RevokeMachine),
+        1 => machine().prop_map(Step::RemoveMachine),
+        1 => (0..10_i64).prop_map(Step::Expire),
+        5 => (key(), machine(), prop::option::of(50..52_u64)).prop_map(|(k, m, e)| Step::Submit(k, m, e)),
+        5 => (key(), machine(), prop::option::of(50..52_u64)).prop_map(|(k, m, e)| Step::Bind(k, m, e)),
+        2 => key().prop_map(Step::RevokeAk),
+        2 => (0..3_u64).prop_map(Step::PutImage),
+        1 => (0..3_u64, 0..10_i64).prop_map(|(n, at)| Step::RevokeImage(n, at)),
+        2 => (machine(), 0..3_u64).prop_map(|(m, s)| Step::PutSecret(m, s)),
+        1 => machine().prop_map(Step::RemoveSecret),
+        1 => (0..9_u64).prop_map(Step::Append),
+        3 => (0..40_u64, prop::option::of(machine())).prop_map(|(id, m)| Step::Record(id, m)),
+        1 => Just(Step::Reopen),
+    ]
+}
+
+trait Ports:
+    MachineRegistry + AkRegistry + ImageRegistry + SecretStore + AuditSink + AttemptLog
+{
+}
+
+impl<T> Ports for T where
+    T: MachineRegistry + AkRegistry + ImageRegistry + SecretStore + AuditSink + AttemptLog
+{
+}
+
+type Answer = Result<String, PortErrorKind>;
+
+fn answer<T: std::fmt::Debug>(answer: Result<T, PortError>) -> Answer {
+    answer
+        .map(|value| format!("{value:?}"))
+        .map_err(|error| error.kind())
+}
+
+async fn run(ports: &impl Ports, step: &Step) -> Answer {
+    match *step {
+        Step::Create(id, by, at, limit) => {
+            let machine = Machine::unclaimed(sample::machine_id(id), by, sample::time(at));
+            answer(ports.create(&machine, limit).await)
+        }
+        Step::RevokeMachine(id) => {
+            answer(MachineRegistry::revoke(ports, &sample::machine_id(id)).await)
+        }
+        Step::RemoveMachine(id) => {
+            answer(MachineRegistry::remove(ports, &sample::machine_id(id)).await)
+        }
+        Step::Expire(before) => answer(ports.expire_unclaimed(sample::time(before)).await),
+        Step::Submit(key, machine, ek) => answer(ports.submit(&ak(key, machine, ek)).await),
+        Step::Bind(key, machine, ek) => {
+            let record = ak(key, machine, ek);
+            let approved = crate::ak::ApprovedAk::dangerous_assume_approved(record);
+            answer(ports.bind(&approved).await)
+        }
+        Step::RevokeAk(key) => {
+            answer(AkRegistry::revoke(ports, &sample::public_key(key).fingerprint()).await)
+        }
+        _ => run_other(ports, step).await,
+    }
+}
+
+fn ak(key: u64, machine: u64, ek: Option<u64>) -> crate::ak::AkRecord {
+    let mut record = sample::ak(key, machine);
+    record.ek = ek.map(|ek| sample::public_key(ek).fingerprint());
+    record.submitted_at = sample::time(i64::try_from(machine).unwrap());
+    record
+}
+
+async fn run_other(ports: &impl Ports, step: &Step) -> Answer {
+    match *step {
+        Step::PutImage(number) => answer(ports.put(&sample::image(number)).await),
+        Step::RevokeImage(number, at) => {
+            let name = sample::image_name(number);
+            answer(ImageRegistry::revoke(ports, &name, sample::time(at)).await)
+        }
+        Step::PutSecret(machine, secret) => {
+            let path = sample::secret_path(machine);
+            answer(ports.put_new(&path, &sample::secret(secret)).await)
+        }
+        Step::RemoveSecret(machine) => {
+            answer(SecretStore::remove(ports, &sample::secret_path(machine)).await)
+        }
+        Step::Append(number) => answer(ports.append(&sample::audit_event(number)).await),
+        Step::Record(id, machine) => answer(ports.record(&sample::attempt(id, machine)).await),
+        _ => Ok(String::new()),
+    }
+}
+
+/// All that the ports tell.
+async fn state(ports: &impl Ports) -> Vec<Answer> {
+    let mut state = vec![
+        answer(MachineRegistry::list(ports, None, 100).await),
+        answer(AkRegistry::list(ports, None).await),
+        answer(ImageRegistry::list(ports).await),
+        answer(ports.latest(None, 10_000).await),
+    ];
+    for machine in 0..5 {
+        let id = sample::machine_id(machine);
+        state.push(answer(ports.bound_to(&id).await));
+        state.push(answer(ports.latest(Some(id), 100).await));
+        let secret = SecretStore::find(ports, &sample::secret_path(machine)).await;
+        let bytes = secret.map(|found| found.map(|found| found.expose("test").to_vec()));
+        state.push(answer(bytes));
+    }
+    state
+}
+
+async fn compare(steps: Vec<Step>) {
+    let (place, double) = (Place::new(), MemoryRegistry::new());
+    let mut store = place.open();
+    for step in &steps {
+        if matches!(step, Step::Reopen) {
+            drop(store);
+            store = place.open();
+        }
+        assert_eq!(
+            run(&store, step).await,
+            run(&double, step).await,
+            "{step:?}"
+        );
+    }
+    assert_eq!(state(&store).await, state(&double).await);
+    let events = store.audit_events(0, usize::MAX).unwrap();
+    let events: Vec<_> = events.into_iter().map(|entry| entry.event).collect();
+    assert_eq!(events, double.events());
+    let unclaimed: i64 = place
+        .raw()
+        .query_row(
+            "SELECT machines = (SELECT count(*) FROM machine WHERE state = 'unclaimed') \
+             FROM unclaimed",
+            (),
+            |row| row.get(0),
+        )
+        .unwrap();
+    assert_eq!(unclaimed, 1, "the counter counts");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
+
+    #[test]
+    fn store_and_double_cannot_be_told_apart(steps in prop::collection::vec(step(), 1..60)) {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        runtime.block_on(compare(steps));
+    }
+}

@@ -1,0 +1,170 @@
+//! The one writer: takes all writes that wait into one transaction and syncs once.
+
+use std::fmt;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use rusqlite::Connection;
+use rusqlite::TransactionBehavior;
+use tokio::sync::mpsc;
+use tokio::sync::oneshot;
+
+use super::error::Failure;
+use super::error::StoreError;
+use crate::port::PortErrorKind;
+
+/// Writes that wait before callers have to wait for room.
+const QUEUE: usize = 1024;
+/// Most writes of one transaction, so that the first of them does not wait for long.
+const BATCH: usize = 256;
+
+/// Handle to the writer thread; dropping it waits until the queue is done.
+pub(super) struct Writer {
+    queue: Option<mpsc::Sender<Box<dyn Job>>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl fmt::Debug for Writer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Writer")
+            .field("running", &self.is_running())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Writer {
+    /// Starts the thread, which owns the connection.
+    pub(super) fn start(db: Connection) -> Result<Self, StoreError> {
+        let (queue, jobs) = mpsc::channel(QUEUE);
+        let thread = std::thread::Builder::new()
+            .name("tec-store-writer".to_owned())
+            .spawn(move || serve(db, jobs))
+            .map_err(|source| StoreError::Database {
+                operation: "start the writer of the store",
+                kind: PortErrorKind::Unavailable,
+                source: source.into(),
+            })?;
+        Ok(Self {
+            queue: Some(queue),
+            thread: Some(thread),
+        })
+    }
+
+    pub(super) fn is_running(&self) -> bool {
+        self.thread
+            .as_ref()
+            .is_some_and(|thread| !thread.is_finished())
+    }
+
+    /// Queues `work` and waits for its commit. When it fails, it leaves nothing behind.
+    pub(super) async fn run<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Connection) -> Result<T, Failure> + Send + 'static,
+    ) -> Result<T, Failure> {
+        let (reply, answer) = oneshot::channel();
+        let task = Task {
+            work: Some(work),
+            outcome: Err(StoreError::Stopped.into()),
+            reply,
+        };
+        let queue = self.queue.as_ref().ok_or(StoreError::Stopped)?;
+        queue
+            .send(Box::new(task))
+            .await
+            .map_err(|_| StoreError::Stopped)?;
+        answer.await.unwrap_or(Err(StoreError::Stopped.into()))
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        drop(self.queue.take());
+        if let Some(thread) = self.thread.take() {
+            // A writer that panicked has nothing left to say here; its callers were told.
+            let _ended = thread.join();
+        }
+    }
+}
+
+/// One write in the queue.
+trait Job: Send {
+    /// Does it, inside a savepoint. Says whether its changes shall stay.
+    fn run(&mut self, db: &Connection) -> Keep;
+
+    /// Answers the caller, after the commit.
+    fn answer(self: Box<Self>, commit: Result<(), Arc<StoreError>>);
+}
+
+enum Keep {
+    Yes,
+    No,
+}
+
+struct Task<T, W> {
+    work: Option<W>,
+    outcome: Result<T, Failure>,
+    reply: oneshot::Sender<Result<T, Failure>>,
+}
+
+impl<T, W> Job for Task<T, W>
+where
+    T: Send,
+    W: FnOnce(&Connection) -> Result<T, Failure> + Send,
+{
+    fn run(&mut self, db: &Connection) -> Keep {
+        if let Some(work) = self.work.take() {
+            self.outcome = work(db);
+        }
+        match self.outcome {
+            Ok(_) => Keep::Yes,
+            Err(_) => Keep::No,
+        }
+    }
+
+    fn answer(self: Box<Self>, commit: Result<(), Arc<StoreError>>) {
+        let answer = match (commit, self.outcome) {
+            (Ok(()), outcome) => outcome,
+            (Err(_), Err(Failure::Store(own))) => Err(Failure::Store(own)),
+            // A refusal may rest on what another call of this transaction wrote, and is gone.
+            (Err(shared), _) => Err(StoreError::Commit(shared).into()),
+        };
+        // A caller that went away does not want the answer.
+        let _gone = self.reply.send(answer);
+    }
+}
+
+fn serve(mut db: Connection, mut queue: mpsc::Receiver<Box<dyn Job>>) {
+    let mut batch = Vec::with_capacity(BATCH);
+    while queue.blocking_recv_many(&mut batch, BATCH) > 0 {
+        let commit = carry_out(&mut db, &mut batch).map_err(Arc::new);
+        for job in batch.drain(..) {
+            job.answer(commit.clone());
+        }
+    }
+}
+
+/// One transaction for all of `batch`; dropping it rolls back.
+fn carry_out(db: &mut Connection, batch: &mut [Box<dyn Job>]) -> Result<(), StoreError> {
+    let failed = |source| StoreError::sqlite("write to the store", source);
+    let mut transaction = db
+        .transaction_with_behavior(TransactionBehavior::Immediate)
+        .map_err(failed)?;
+    for job in batch {
+        let savepoint = transaction.savepoint().map_err(failed)?;
+        let ended = match job.run(&savepoint) {
+            Keep::Yes => savepoint.commit(),
+            Keep::No => savepoint.finish(),
+        };
+        if transaction.is_autocommit() {
+            // Some failures end the whole transaction (sqlite.org/lang_transaction.html, section
+            // 3.1); a further savepoint would begin another one.
+            return Err(StoreError::Database {
+                operation: "write to the store together with others",
+                kind: PortErrorKind::Unavailable,
+                source: "the transaction was rolled back".into(),
+            });
+        }
+        ended.map_err(failed)?;
+    }
+    transaction.commit().map_err(failed)
+}

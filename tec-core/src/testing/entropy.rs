@@ -1,0 +1,33 @@
+//! Randomness that repeats.
+
+use std::sync::Mutex;
+use std::sync::PoisonError;
+
+use rand_chacha::ChaCha20Rng;
+use rand_core::Rng as _;
+use rand_core::SeedableRng as _;
+
+use crate::port::Entropy;
+
+/// An [`Entropy`] that gives the same bytes for the same seed: ChaCha20 behind a lock.
+///
+/// # Security
+/// Predictable by design; for tests only.
+#[derive(Debug)]
+pub struct SeededEntropy(Mutex<ChaCha20Rng>);
+
+impl SeededEntropy {
+    /// The stream of `seed`.
+    pub fn new(seed: u64) -> Self {
+        Self(Mutex::new(ChaCha20Rng::seed_from_u64(seed)))
+    }
+}
+
+impl Entropy for SeededEntropy {
+    fn fill(&self, bytes: &mut [u8]) {
+        self.0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .fill_bytes(bytes);
+    }
+}

@@ -1,0 +1,217 @@
+//! Faults on purpose: calls that fail, and calls whose answer is lost.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::Mutex;
+use std::sync::PoisonError;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering;
+
+use async_trait::async_trait;
+use rand_chacha::ChaCha20Rng;
+use rand_core::Rng as _;
+use rand_core::SeedableRng as _;
+
+use crate::ak::AkRecord;
+use crate::ak::ApprovedAk;
+use crate::ak::Fingerprint;
+use crate::attest::Attempt;
+use crate::id::AttemptId;
+use crate::id::ImageName;
+use crate::id::MachineId;
+use crate::id::ResourcePath;
+use crate::image::ApprovedImage;
+use crate::machine::Machine;
+use crate::port::AkRegistry;
+use crate::port::AttemptLog;
+use crate::port::AuditEvent;
+use crate::port::AuditSink;
+use crate::port::BindOutcome;
+use crate::port::CreateOutcome;
+use crate::port::ImageRegistry;
+use crate::port::KeyBroker;
+use crate::port::MachineRegistry;
+use crate::port::PolicySlot;
+use crate::port::PortError;
+use crate::port::PortErrorKind;
+use crate::port::PutOutcome;
+use crate::port::SecretStore;
+use crate::port::UnclaimedLimit;
+use crate::secret::SecretBytes;
+use crate::time::Timestamp;
+
+/// What happens to one call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(clippy::exhaustive_enums, reason = "a plan must know every fault")]
+pub enum Fault {
+    /// Nothing: the call goes through.
+    None,
+    /// It fails before anything happened.
+    Before,
+    /// It happens, but the caller is told that it failed: the acknowledgement is lost.
+    LostAck,
+}
+
+/// One call, as a plan sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Call {
+    /// Number of the call over all ports of this wrapper, from 0.
+    pub number: u64,
+    /// Port and method, for example `AkRegistry::bind`.
+    pub operation: &'static str,
+}
+
+/// Wraps an implementation of any port and makes calls fail with kind `Unavailable` by a plan.
+///
+/// Implements every port that `T` implements. The inner value is shared: keep a clone of the `Arc` to
+/// look at what really happened.
+pub struct Faulty<T> {
+    inner: Arc<T>,
+    plan: Box<dyn Fn(Call) -> Fault + Send + Sync>,
+    calls: AtomicU64,
+}
+
+impl<T> fmt::Debug for Faulty<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Faulty")
+            .field("calls", &self.calls)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<T: Send + Sync> Faulty<T> {
+    /// Asks `plan` for every call.
+    pub fn new(inner: Arc<T>, plan: impl Fn(Call) -> Fault + Send + Sync + 'static) -> Self {
+        Self {
+            inner,
+            plan: Box::new(plan),
+            calls: AtomicU64::new(0),
+        }
+    }
+
+    /// No faults.
+    pub fn healthy(inner: Arc<T>) -> Self {
+        Self::new(inner, |_| Fault::None)
+    }
+
+    /// Call `number` suffers `fault`, and every later one fails: the process died there.
+    pub fn crash_at(inner: Arc<T>, number: u64, fault: Fault) -> Self {
+        Self::new(inner, move |call| match call.number.cmp(&number) {
+            std::cmp::Ordering::Less => Fault::None,
+            std::cmp::Ordering::Equal => fault,
+            std::cmp::Ordering::Greater => Fault::Before,
+        })
+    }
+
+    /// Of every 1000 calls about `per_mille` suffer a fault, either sort alike, repeatably by
+    /// `seed`.
+    pub fn seeded(inner: Arc<T>, seed: u64, per_mille: u32) -> Self {
+        let rng = Mutex::new(ChaCha20Rng::seed_from_u64(seed));
+        Self::new(inner, move |_| {
+            let mut rng = rng.lock().unwrap_or_else(PoisonError::into_inner);
+            let (draw, sort) = (rng.next_u32() % 1000, rng.next_u32() % 2);
+            match (draw < per_mille, sort) {
+                (false, _) => Fault::None,
+                (true, 0) => Fault::Before,
+                (true, _) => Fault::LostAck,
+            }
+        })
+    }
+
+    /// What is wrapped.
+    pub fn inner(&self) -> &Arc<T> {
+        &self.inner
+    }
+
+    /// How many calls there were.
+    pub fn calls(&self) -> u64 {
+        self.calls.load(Ordering::SeqCst)
+    }
+
+    /// `call` has not begun: a future does nothing before it is polled.
+    async fn run<R: Send>(
+        &self,
+        operation: &'static str,
+        call: impl Future<Output = Result<R, PortError>> + Send,
+    ) -> Result<R, PortError> {
+        let number = self.calls.fetch_add(1, Ordering::SeqCst);
+        match (self.plan)(Call { number, operation }) {
+            Fault::None => call.await,
+            Fault::Before => Err(injected(operation, "before the call")),
+            Fault::LostAck => {
+                call.await?;
+                Err(injected(operation, "after the call"))
+            }
+        }
+    }
+}
+
+fn injected(operation: &str, when: &'static str) -> PortError {
+    PortError::new(PortErrorKind::Unavailable, operation.to_owned())
+        .because(format!("fault injected {when}"))
+}
+
+/// Implements a port by passing each method through [`Faulty::run`].
+macro_rules! pass_through {
+    ($port:ident { $(fn $method:ident($($name:ident: $kind:ty),*) -> $answer:ty;)* }) => {
+        #[async_trait]
+        impl<T: $port> $port for Faulty<T> {
+            $(async fn $method(&self, $($name: $kind),*) -> Result<$answer, PortError> {
+                let operation = concat!(stringify!($port), "::", stringify!($method));
+                self.run(operation, $port::$method(&*self.inner, $($name),*)).await
+            })*
+        }
+    };
+}
+
+pass_through!(MachineRegistry {
+    fn create(machine: &Machine, limit: UnclaimedLimit) -> CreateOutcome;
+    fn find(id: &MachineId) -> Option<Machine>;
+    fn list(after: Option<MachineId>, limit: usize) -> Vec<Machine>;
+    fn revoke(id: &MachineId) -> ();
+    fn remove(id: &MachineId) -> ();
+    fn expire_unclaimed(before: Timestamp) -> u64;
+});
+
+pass_through!(AkRegistry {
+    fn submit(record: &AkRecord) -> CreateOutcome;
+    fn bind(ak: &ApprovedAk) -> BindOutcome;
+    fn find(key: &Fingerprint) -> Option<AkRecord>;
+    fn bound_to(machine: &MachineId) -> Option<AkRecord>;
+    fn list(machine: Option<MachineId>) -> Vec<AkRecord>;
+    fn revoke(key: &Fingerprint) -> ();
+});
+
+pass_through!(ImageRegistry {
+    fn put(image: &ApprovedImage) -> ();
+    fn find(name: &ImageName) -> Option<ApprovedImage>;
+    fn list() -> Vec<ApprovedImage>;
+    fn revoke(name: &ImageName, at: Timestamp) -> ();
+});
+
+pass_through!(SecretStore {
+    fn put_new(path: &ResourcePath, secret: &SecretBytes) -> PutOutcome;
+    fn find(path: &ResourcePath) -> Option<SecretBytes>;
+    fn exists(path: &ResourcePath) -> bool;
+    fn remove(path: &ResourcePath) -> ();
+});
+
+pass_through!(AuditSink {
+    fn append(event: &AuditEvent) -> ();
+});
+
+pass_through!(AttemptLog {
+    fn record(attempt: &Attempt) -> ();
+    fn find(id: &AttemptId) -> Option<Attempt>;
+    fn latest(machine: Option<MachineId>, limit: usize) -> Vec<Attempt>;
+});
+
+pass_through!(KeyBroker {
+    fn put(path: &ResourcePath, secret: &SecretBytes) -> ();
+    fn remove(path: &ResourcePath) -> ();
+    fn list() -> Option<Vec<ResourcePath>>;
+    fn set_policy(slot: PolicySlot, rego: &str) -> ();
+    fn set_reference_value(name: &str, value: &serde_json::Value) -> ();
+    fn reference_value(name: &str) -> Option<serde_json::Value>;
+});

@@ -1,0 +1,371 @@
+//! Registries, secrets, audit log and attempt log in memory, over one state.
+
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+use std::sync::MutexGuard;
+use std::sync::PoisonError;
+
+use async_trait::async_trait;
+
+use crate::ak::AkRecord;
+use crate::ak::AkState;
+use crate::ak::ApprovedAk;
+use crate::ak::Fingerprint;
+use crate::attest::Attempt;
+use crate::id::AttemptId;
+use crate::id::ImageName;
+use crate::id::MachineId;
+use crate::id::ResourcePath;
+use crate::image::ApprovedImage;
+use crate::machine::Machine;
+use crate::machine::MachineState;
+use crate::machine::RegisteredBy;
+use crate::port::AkRegistry;
+use crate::port::AttemptLog;
+use crate::port::AuditEvent;
+use crate::port::AuditSink;
+use crate::port::BindOutcome;
+use crate::port::CreateOutcome;
+use crate::port::ImageRegistry;
+use crate::port::MachineRegistry;
+use crate::port::PortError;
+use crate::port::PortErrorKind;
+use crate::port::PutOutcome;
+use crate::port::SecretStore;
+use crate::port::UnclaimedLimit;
+use crate::secret::SecretBytes;
+use crate::time::Timestamp;
+
+/// Most keys that wait per machine; the contract of [`AkRegistry::submit`].
+const MAX_WAITING: usize = 4;
+/// Attempts kept per machine; the contract of [`AttemptLog`] asks for 16.
+const ATTEMPTS_PER_MACHINE: usize = 32;
+/// Attempts kept of machines that nobody knows.
+const ATTEMPTS_WITHOUT_MACHINE: usize = 1000;
+
+#[derive(Debug, Default)]
+struct State {
+    machines: BTreeMap<MachineId, Machine>,
+    aks: BTreeMap<Fingerprint, AkRecord>,
+    images: BTreeMap<ImageName, ApprovedImage>,
+    secrets: BTreeMap<ResourcePath, SecretBytes>,
+    events: Vec<AuditEvent>,
+    attempts: Vec<Attempt>,
+}
+
+impl State {
+    fn is_live(&self, machine: &MachineId) -> bool {
+        self.machines
+            .get(machine)
+            .is_some_and(|machine| machine.state != MachineState::Revoked)
+    }
+
+    fn unclaimed(&self) -> usize {
+        self.machines
+            .values()
+            .filter(|machine| machine.state == MachineState::Unclaimed)
+            .count()
+    }
+
+    fn bound_to(&self, machine: &MachineId) -> Option<&AkRecord> {
+        self.aks
+            .values()
+            .find(|ak| ak.machine == *machine && ak.state == AkState::Bound)
+    }
+
+    fn remove_machine(&mut self, id: &MachineId) {
+        self.machines.remove(id);
+        self.aks.retain(|_, ak| ak.machine != *id);
+        self.attempts.retain(|attempt| attempt.machine != Some(*id));
+    }
+}
+
+/// Every registry, the secrets, the audit log and the attempt log over one state in memory.
+///
+/// Behaves as the embedded store does, without durability. Several of its traits have methods of
+/// the same name: call them through `&dyn MachineRegistry` and so on, or as
+/// `MachineRegistry::find(&registry, …)`.
+#[derive(Debug, Default)]
+pub struct MemoryRegistry(Mutex<State>);
+
+impl MemoryRegistry {
+    /// An empty registry.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// All audit events in order.
+    pub fn events(&self) -> Vec<AuditEvent> {
+        self.state().events.clone()
+    }
+
+    /// Paths of all secrets, in order.
+    pub fn secret_paths(&self) -> Vec<ResourcePath> {
+        self.state().secrets.keys().cloned().collect()
+    }
+}
+
+#[async_trait]
+impl MachineRegistry for MemoryRegistry {
+    async fn create(
+        &self,
+        machine: &Machine,
+        limit: UnclaimedLimit,
+    ) -> Result<CreateOutcome, PortError> {
+        let mut state = self.state();
+        if state.machines.contains_key(&machine.id) {
+            return Ok(CreateOutcome::Existed);
+        }
+        if let UnclaimedLimit::AtMost(most) = limit
+            && machine.state == MachineState::Unclaimed
+            && u64::try_from(state.unclaimed()).unwrap_or(u64::MAX) >= most
+        {
+            let why = format!("register machine {}: {most} wait unclaimed", machine.id);
+            return Err(PortError::new(PortErrorKind::Denied, why));
+        }
+        state.machines.insert(machine.id, machine.clone());
+        Ok(CreateOutcome::Created)
+    }
+
+    async fn find(&self, id: &MachineId) -> Result<Option<Machine>, PortError> {
+        Ok(self.state().machines.get(id).cloned())
+    }
+
+    async fn list(
+        &self,
+        after: Option<MachineId>,
+        limit: usize,
+    ) -> Result<Vec<Machine>, PortError> {
+        let state = self.state();
+        let machines = state.machines.values();
+        Ok(machines
+            .filter(|machine| after.is_none_or(|after| machine.id > after))
+            .take(limit)
+            .cloned()
+            .collect())
+    }
+
+    async fn revoke(&self, id: &MachineId) -> Result<(), PortError> {
+        let mut state = self.state();
+        let machine = state.machines.get_mut(id).ok_or_else(|| {
+            PortError::new(PortErrorKind::NotFound, format!("revoke machine {id}"))
+        })?;
+        machine.state = MachineState::Revoked;
+        Ok(())
+    }
+
+    async fn remove(&self, id: &MachineId) -> Result<(), PortError> {
+        self.state().remove_machine(id);
+        Ok(())
+    }
+
+    async fn expire_unclaimed(&self, before: Timestamp) -> Result<u64, PortError> {
+        let mut state = self.state();
+        let expired: Vec<_> = state
+            .machines
+            .values()
+            .filter(|machine| {
+                machine.state == MachineState::Unclaimed
+                    && machine.registered_by == RegisteredBy::FirstBoot
+                    && machine.registered_at < before
+            })
+            .map(|machine| machine.id)
+            .collect();
+        for id in &expired {
+            state.remove_machine(id);
+        }
+        Ok(u64::try_from(expired.len()).unwrap_or(u64::MAX))
+    }
+}
+
+#[async_trait]
+impl AkRegistry for MemoryRegistry {
+    async fn submit(&self, record: &AkRecord) -> Result<CreateOutcome, PortError> {
+        let mut state = self.state();
+        let key = record.fingerprint();
+        if state.aks.contains_key(&key) {
+            return Ok(CreateOutcome::Existed);
+        }
+        let refused = |kind| PortError::new(kind, format!("keep key {key} until it is approved"));
+        if !state.is_live(&record.machine) {
+            return Err(refused(PortErrorKind::NotFound));
+        }
+        let waits = |ak: &&AkRecord| ak.machine == record.machine && ak.state == AkState::Pending;
+        if state.aks.values().filter(waits).count() >= MAX_WAITING {
+            return Err(refused(PortErrorKind::Denied));
+        }
+        let waiting = AkRecord {
+            state: AkState::Pending,
+            ..record.clone()
+        };
+        state.aks.insert(key, waiting);
+        Ok(CreateOutcome::Created)
+    }
+
+    async fn bind(&self, ak: &ApprovedAk) -> Result<BindOutcome, PortError> {
+        let mut state = self.state();
+        let mut record = ak.record().clone();
+        if !state.is_live(&record.machine) {
+            return Ok(BindOutcome::NoMachine);
+        }
+        if let Some(known) = state.aks.get(&record.fingerprint()) {
+            if known.machine != record.machine || known.state == AkState::Revoked {
+                return Ok(BindOutcome::KeyTaken);
+            }
+            if known.state == AkState::Bound {
+                return Ok(BindOutcome::AlreadyBound);
+            }
+            record.submitted_at = known.submitted_at;
+            record.ek = record.ek.or(known.ek);
+        }
+        if state.bound_to(&record.machine).is_some() {
+            return Ok(BindOutcome::MachineTaken);
+        }
+        if let Some(machine) = state.machines.get_mut(&record.machine) {
+            machine.state = MachineState::Active;
+        }
+        state.aks.insert(record.fingerprint(), record);
+        Ok(BindOutcome::Bound)
+    }
+
+    async fn find(&self, key: &Fingerprint) -> Result<Option<AkRecord>, PortError> {
+        Ok(self.state().aks.get(key).cloned())
+    }
+
+    async fn bound_to(&self, machine: &MachineId) -> Result<Option<AkRecord>, PortError> {
+        Ok(self.state().bound_to(machine).cloned())
+    }
+
+    async fn list(&self, machine: Option<MachineId>) -> Result<Vec<AkRecord>, PortError> {
+        let state = self.state();
+        let aks = state.aks.values();
+        Ok(aks
+            .filter(|ak| machine.is_none_or(|machine| ak.machine == machine))
+            .cloned()
+            .collect())
+    }
+
+    async fn revoke(&self, key: &Fingerprint) -> Result<(), PortError> {
+        let mut state = self.state();
+        let ak = state
+            .aks
+            .get_mut(key)
+            .ok_or_else(|| PortError::new(PortErrorKind::NotFound, format!("revoke key {key}")))?;
+        ak.state = AkState::Revoked;
+        Ok(())
+    }
+}
+
+#[async_trait]
+impl ImageRegistry for MemoryRegistry {
+    async fn put(&self, image: &ApprovedImage) -> Result<(), PortError> {
+        self.state()
+            .images
+            .insert(image.name.clone(), image.clone());
+        Ok(())
+    }
+
+    async fn find(&self, name: &ImageName) -> Result<Option<ApprovedImage>, PortError> {
+        Ok(self.state().images.get(name).cloned())
+    }
+
+    async fn list(&self) -> Result<Vec<ApprovedImage>, PortError> {
+        Ok(self.state().images.values().cloned().collect())
+    }
+
+    async fn revoke(&self, name: &ImageName, at: Timestamp) -> Result<(), PortError> {
+        let mut state = self.state();
+        let image = state.images.get_mut(name).ok_or_else(|| {
+            PortError::new(PortErrorKind::NotFound, format!("revoke image {name}"))
+        })?;
+        image.revoked_at.get_or_insert(at);
+        Ok(())
+    }
+}
+
+#[async_trait]
+impl SecretStore for MemoryRegistry {
+    async fn put_new(
+        &self,
+        path: &ResourcePath,
+        secret: &SecretBytes,
+    ) -> Result<PutOutcome, PortError> {
+        let mut state = self.state();
+        if state.secrets.contains_key(path) {
+            return Ok(PutOutcome::Existed);
+        }
+        let copy = secret.duplicate("the store keeps it");
+        state.secrets.insert(path.clone(), copy);
+        Ok(PutOutcome::Stored)
+    }
+
+    async fn find(&self, path: &ResourcePath) -> Result<Option<SecretBytes>, PortError> {
+        let state = self.state();
+        let secret = state.secrets.get(path);
+        Ok(secret.map(|secret| secret.duplicate("the caller gets a copy")))
+    }
+
+    async fn exists(&self, path: &ResourcePath) -> Result<bool, PortError> {
+        Ok(self.state().secrets.contains_key(path))
+    }
+
+    async fn remove(&self, path: &ResourcePath) -> Result<(), PortError> {
+        self.state().secrets.remove(path);
+        Ok(())
+    }
+}
+
+#[async_trait]
+impl AuditSink for MemoryRegistry {
+    async fn append(&self, event: &AuditEvent) -> Result<(), PortError> {
+        self.state().events.push(event.clone());
+        Ok(())
+    }
+}
+
+#[async_trait]
+impl AttemptLog for MemoryRegistry {
+    async fn record(&self, attempt: &Attempt) -> Result<(), PortError> {
+        let mut state = self.state();
+        match state.attempts.iter_mut().find(|old| old.id == attempt.id) {
+            Some(old) => *old = attempt.clone(),
+            None => state.attempts.push(attempt.clone()),
+        }
+        let most = match attempt.machine {
+            Some(_) => ATTEMPTS_PER_MACHINE,
+            None => ATTEMPTS_WITHOUT_MACHINE,
+        };
+        let same = |old: &Attempt| old.machine == attempt.machine;
+        let kept = state.attempts.iter().filter(|old| same(old)).count();
+        let mut excess = kept.saturating_sub(most);
+        state.attempts.retain(|old| {
+            let drop = excess > 0 && same(old);
+            excess -= usize::from(drop);
+            !drop
+        });
+        Ok(())
+    }
+
+    async fn find(&self, id: &AttemptId) -> Result<Option<Attempt>, PortError> {
+        let state = self.state();
+        Ok(state.attempts.iter().find(|old| old.id == *id).cloned())
+    }
+
+    async fn latest(
+        &self,
+        machine: Option<MachineId>,
+        limit: usize,
+    ) -> Result<Vec<Attempt>, PortError> {
+        let state = self.state();
+        let attempts = state.attempts.iter().rev();
+        Ok(attempts
+            .filter(|old| machine.is_none() || old.machine == machine)
+            .take(limit)
+            .cloned()
+            .collect())
+    }
+}

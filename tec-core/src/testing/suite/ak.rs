@@ -1,0 +1,321 @@
+use super::at_once;
+use super::kind;
+use super::ok;
+use crate::ak::AkRecord;
+use crate::ak::AkState;
+use crate::ak::ApprovedAk;
+use crate::ak::Fingerprint;
+use crate::machine::MachineState;
+use crate::port::AkRegistry;
+use crate::port::BindOutcome;
+use crate::port::CreateOutcome;
+use crate::port::MachineRegistry;
+use crate::port::PortErrorKind;
+use crate::port::UnclaimedLimit;
+use crate::testing::sample;
+
+/// Most keys that wait per machine, see [`AkRegistry::submit`].
+const MAX_WAITING: u64 = 4;
+
+/// Checks the contract of [`AkRegistry`]; `make` gives an empty registry of machines and keys.
+///
+/// # Panics
+/// Where the contract is broken.
+pub async fn ak_registry<R: MachineRegistry + AkRegistry>(make: impl AsyncFn() -> R) {
+    submit_keeps_a_waiting_key_once(&with_machines(&make).await).await;
+    waiting_keys_are_bounded_per_machine(&with_machines(&make).await).await;
+    bind_claims_the_machine_and_repeats(&with_machines(&make).await).await;
+    bind_makes_a_waiting_key_bound(&with_machines(&make).await).await;
+    first_key_of_a_machine_wins(&with_machines(&make).await).await;
+    a_key_serves_one_machine(&with_machines(&make).await).await;
+    bind_needs_a_machine_that_is_not_revoked(&with_machines(&make).await).await;
+    one_of_many_at_once_wins(&with_machines(&make).await).await;
+    one_machine_of_many_at_once_wins(&with_machines(&make).await).await;
+    a_revoked_key_stays_known_and_frees_the_machine(&with_machines(&make).await).await;
+    keys_go_with_their_machine(&with_machines(&make).await).await;
+    a_claimed_machine_does_not_expire(&with_machines(&make).await).await;
+    list_tells_all_or_those_of_a_machine(&with_machines(&make).await).await;
+}
+
+/// A registry that knows the machines 1 to 8.
+async fn with_machines<R: MachineRegistry>(make: &impl AsyncFn() -> R) -> R {
+    let registry = make().await;
+    for number in 1..=8 {
+        ok(registry
+            .create(&sample::machine(number), UnclaimedLimit::Unlimited)
+            .await);
+    }
+    registry
+}
+
+fn key(number: u64) -> Fingerprint {
+    sample::public_key(number).fingerprint()
+}
+
+async fn state_of(registry: &impl MachineRegistry, machine: u64) -> Option<MachineState> {
+    let found = MachineRegistry::find(registry, &sample::machine_id(machine)).await;
+    ok(found).map(|machine| machine.state)
+}
+
+async fn bound_key(registry: &dyn AkRegistry, machine: u64) -> Option<Fingerprint> {
+    let bound = ok(registry.bound_to(&sample::machine_id(machine)).await);
+    bound.map(|record| {
+        assert_eq!(record.state, AkState::Bound);
+        assert_eq!(record.machine, sample::machine_id(machine));
+        record.fingerprint()
+    })
+}
+
+async fn submit_keeps_a_waiting_key_once<R: MachineRegistry + AkRegistry>(registry: &R) {
+    let aks: &dyn AkRegistry = registry;
+    let mut record = sample::ak(1, 1);
+    record.ek = Some(key(77));
+    assert_eq!(ok(aks.find(&key(1)).await), None);
+    assert_eq!(ok(aks.submit(&record).await), CreateOutcome::Created);
+    assert_eq!(ok(aks.find(&key(1)).await), Some(record.clone()));
+    let mut again = sample::ak(1, 2);
+    again.submitted_at = sample::time(50);
+    assert_eq!(ok(aks.submit(&again).await), CreateOutcome::Existed);
+    assert_eq!(ok(aks.find(&key(1)).await), Some(record), "left as it was");
+    assert_eq!(bound_key(aks, 1).await, None);
+    assert_eq!(state_of(registry, 1).await, Some(MachineState::Unclaimed));
+    let mut bold = sample::ak(2, 1);
+    bold.state = AkState::Bound;
+    ok(aks.submit(&bold).await);
+    let kept = ok(aks.find(&key(2)).await).map(|record| record.state);
+    assert_eq!(kept, Some(AkState::Pending), "submitting binds nothing");
+}
+
+async fn waiting_keys_are_bounded_per_machine(aks: &dyn AkRegistry) {
+    for number in 1..=MAX_WAITING {
+        ok(aks.submit(&sample::ak(number, 1)).await);
+    }
+    assert_eq!(
+        kind(aks.submit(&sample::ak(9, 1)).await),
+        PortErrorKind::Denied
+    );
+    assert_eq!(ok(aks.find(&key(9)).await), None);
+    assert_eq!(
+        ok(aks.submit(&sample::ak(1, 1)).await),
+        CreateOutcome::Existed
+    );
+    assert_eq!(
+        ok(aks.submit(&sample::ak(9, 2)).await),
+        CreateOutcome::Created
+    );
+    ok(aks.revoke(&key(2)).await);
+    let freed = aks.submit(&sample::ak(10, 1)).await;
+    assert_eq!(
+        ok(freed),
+        CreateOutcome::Created,
+        "a revoked key does not wait"
+    );
+    let many: Vec<_> = (20..28).map(|number| sample::ak(number, 3)).collect();
+    let answers = at_once(many.iter().map(|record| aks.submit(record)).collect()).await;
+    assert_eq!(answers.iter().filter(|answer| answer.is_ok()).count(), 4);
+}
+
+async fn bind_claims_the_machine_and_repeats<R: MachineRegistry + AkRegistry>(registry: &R) {
+    let approved = sample::approved_ak(1, 1);
+    assert_eq!(ok(registry.bind(&approved).await), BindOutcome::Bound);
+    assert_eq!(bound_key(registry, 1).await, Some(key(1)));
+    assert_eq!(state_of(registry, 1).await, Some(MachineState::Active));
+    assert_eq!(
+        ok(registry.bind(&approved).await),
+        BindOutcome::AlreadyBound
+    );
+    assert_eq!(bound_key(registry, 1).await, Some(key(1)));
+    assert_eq!(state_of(registry, 2).await, Some(MachineState::Unclaimed));
+    let again = ok(registry.submit(&sample::ak(1, 1)).await);
+    assert_eq!(again, CreateOutcome::Existed);
+    assert_eq!(
+        bound_key(registry, 1).await,
+        Some(key(1)),
+        "submitting unbinds nothing"
+    );
+}
+
+async fn bind_makes_a_waiting_key_bound(aks: &dyn AkRegistry) {
+    let waiting = sample::ak(1, 1);
+    ok(aks.submit(&waiting).await);
+    let mut later = sample::ak(1, 1);
+    later.submitted_at = sample::time(60);
+    later.ek = Some(key(77));
+    let approved = ApprovedAk::dangerous_assume_approved(later);
+    assert_eq!(ok(aks.bind(&approved).await), BindOutcome::Bound);
+    let expected = AkRecord {
+        state: AkState::Bound,
+        ek: Some(key(77)),
+        ..waiting
+    };
+    assert_eq!(
+        ok(aks.find(&key(1)).await),
+        Some(expected),
+        "one record, first submission kept"
+    );
+}
+
+async fn first_key_of_a_machine_wins(aks: &dyn AkRegistry) {
+    ok(aks.submit(&sample::ak(3, 1)).await);
+    ok(aks.bind(&sample::approved_ak(1, 1)).await);
+    for second in [2, 3] {
+        let outcome = ok(aks.bind(&sample::approved_ak(second, 1)).await);
+        assert_eq!(outcome, BindOutcome::MachineTaken);
+    }
+    assert_eq!(bound_key(aks, 1).await, Some(key(1)));
+    assert_eq!(
+        ok(aks.find(&key(2)).await),
+        None,
+        "a refused key is not kept"
+    );
+    assert_eq!(ok(aks.find(&key(3)).await), Some(sample::ak(3, 1)));
+}
+
+async fn a_key_serves_one_machine<R: MachineRegistry + AkRegistry>(registry: &R) {
+    ok(registry.bind(&sample::approved_ak(1, 1)).await);
+    let outcome = ok(registry.bind(&sample::approved_ak(1, 2)).await);
+    assert_eq!(outcome, BindOutcome::KeyTaken);
+    assert_eq!(bound_key(registry, 1).await, Some(key(1)));
+    assert_eq!(bound_key(registry, 2).await, None);
+    assert_eq!(state_of(registry, 2).await, Some(MachineState::Unclaimed));
+}
+
+async fn bind_needs_a_machine_that_is_not_revoked<R>(registry: &R)
+where
+    R: MachineRegistry + AkRegistry,
+{
+    let outcome = ok(registry.bind(&sample::approved_ak(1, 99)).await);
+    assert_eq!(outcome, BindOutcome::NoMachine);
+    assert_eq!(ok(AkRegistry::find(registry, &key(1)).await), None);
+    ok(MachineRegistry::revoke(registry, &sample::machine_id(1)).await);
+    let outcome = ok(registry.bind(&sample::approved_ak(1, 1)).await);
+    assert_eq!(outcome, BindOutcome::NoMachine);
+    assert_eq!(state_of(registry, 1).await, Some(MachineState::Revoked));
+    ok(registry.bind(&sample::approved_ak(2, 2)).await);
+    ok(MachineRegistry::revoke(registry, &sample::machine_id(2)).await);
+    let again = ok(registry.bind(&sample::approved_ak(2, 2)).await);
+    assert_eq!(
+        again,
+        BindOutcome::NoMachine,
+        "also for the key that was bound"
+    );
+    assert_eq!(state_of(registry, 2).await, Some(MachineState::Revoked));
+}
+
+async fn one_of_many_at_once_wins(aks: &dyn AkRegistry) {
+    let keys: Vec<_> = (1..=8)
+        .map(|number| sample::approved_ak(number, 1))
+        .collect();
+    let answers = at_once(keys.iter().map(|ak| aks.bind(ak)).collect()).await;
+    let outcomes: Vec<_> = answers.into_iter().map(ok).collect();
+    let count = |wanted| {
+        outcomes
+            .iter()
+            .filter(|outcome| **outcome == wanted)
+            .count()
+    };
+    assert_eq!(
+        (count(BindOutcome::Bound), count(BindOutcome::MachineTaken)),
+        (1, 7)
+    );
+    let winner = outcomes
+        .iter()
+        .position(|outcome| *outcome == BindOutcome::Bound);
+    let winner = winner
+        .and_then(|index| keys.get(index))
+        .map(|ak| ak.record().fingerprint());
+    assert_eq!(bound_key(aks, 1).await, winner);
+}
+
+async fn one_machine_of_many_at_once_wins(aks: &dyn AkRegistry) {
+    let keys: Vec<_> = (1..=8)
+        .map(|machine| sample::approved_ak(1, machine))
+        .collect();
+    let answers = at_once(keys.iter().map(|ak| aks.bind(ak)).collect()).await;
+    let outcomes: Vec<_> = answers.into_iter().map(ok).collect();
+    let count = |wanted| {
+        outcomes
+            .iter()
+            .filter(|outcome| **outcome == wanted)
+            .count()
+    };
+    assert_eq!(
+        (count(BindOutcome::Bound), count(BindOutcome::KeyTaken)),
+        (1, 7)
+    );
+    assert_eq!(ok(aks.list(None).await).len(), 1);
+}
+
+async fn a_revoked_key_stays_known_and_frees_the_machine(aks: &dyn AkRegistry) {
+    assert_eq!(kind(aks.revoke(&key(1)).await), PortErrorKind::NotFound);
+    ok(aks.bind(&sample::approved_ak(1, 1)).await);
+    for _ in 0..2 {
+        ok(aks.revoke(&key(1)).await);
+        let state = ok(aks.find(&key(1)).await).map(|record| record.state);
+        assert_eq!(state, Some(AkState::Revoked));
+    }
+    assert_eq!(bound_key(aks, 1).await, None);
+    for machine in [1, 2] {
+        let outcome = ok(aks.bind(&sample::approved_ak(1, machine)).await);
+        assert_eq!(
+            outcome,
+            BindOutcome::KeyTaken,
+            "a revoked key does not come back"
+        );
+    }
+    assert_eq!(
+        ok(aks.submit(&sample::ak(1, 1)).await),
+        CreateOutcome::Existed
+    );
+    assert_eq!(
+        ok(aks.bind(&sample::approved_ak(2, 1)).await),
+        BindOutcome::Bound
+    );
+    assert_eq!(bound_key(aks, 1).await, Some(key(2)));
+}
+
+async fn keys_go_with_their_machine<R: MachineRegistry + AkRegistry>(registry: &R) {
+    ok(registry.bind(&sample::approved_ak(1, 1)).await);
+    ok(registry.submit(&sample::ak(2, 1)).await);
+    ok(registry.submit(&sample::ak(3, 2)).await);
+    ok(registry.remove(&sample::machine_id(1)).await);
+    assert_eq!(
+        ok(AkRegistry::list(registry, None).await),
+        [sample::ak(3, 2)]
+    );
+    assert_eq!(bound_key(registry, 1).await, None);
+    ok(registry.expire_unclaimed(sample::time(1)).await);
+    let left = ok(AkRegistry::find(registry, &key(3)).await);
+    assert_eq!(left, None, "also when the machine expires");
+}
+
+async fn a_claimed_machine_does_not_expire<R: MachineRegistry + AkRegistry>(registry: &R) {
+    ok(registry.bind(&sample::approved_ak(1, 1)).await);
+    ok(registry.bind(&sample::approved_ak(2, 2)).await);
+    ok(AkRegistry::revoke(registry, &key(2)).await);
+    assert_eq!(ok(registry.expire_unclaimed(sample::time(100)).await), 6);
+    assert_eq!(state_of(registry, 1).await, Some(MachineState::Active));
+    assert!(state_of(registry, 2).await.is_some(), "it was claimed once");
+}
+
+async fn list_tells_all_or_those_of_a_machine(aks: &dyn AkRegistry) {
+    ok(aks.bind(&sample::approved_ak(1, 1)).await);
+    ok(aks.submit(&sample::ak(2, 1)).await);
+    ok(aks.submit(&sample::ak(3, 2)).await);
+    let names = |records: Vec<AkRecord>| {
+        let mut names: Vec<_> = records.iter().map(AkRecord::fingerprint).collect();
+        names.sort_unstable();
+        names
+    };
+    let sorted = |mut names: Vec<Fingerprint>| {
+        names.sort_unstable();
+        names
+    };
+    assert_eq!(
+        names(ok(aks.list(None).await)),
+        sorted([1, 2, 3].map(key).into())
+    );
+    let of_first = ok(aks.list(Some(sample::machine_id(1))).await);
+    assert_eq!(names(of_first), sorted([1, 2].map(key).into()));
+    assert!(ok(aks.list(Some(sample::machine_id(8))).await).is_empty());
+}

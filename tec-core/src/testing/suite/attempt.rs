@@ -1,0 +1,93 @@
+use super::ok;
+use crate::attest::Attempt;
+use crate::explain::Gate;
+use crate::id::AttemptId;
+use crate::port::AttemptLog;
+use crate::testing::sample;
+
+/// Attempts that are kept of each machine at least, see [`AttemptLog`].
+const KEPT: u64 = 16;
+/// More attempts than any bounded log keeps of one machine.
+const MANY: u64 = 500;
+
+/// Checks the contract of [`AttemptLog`]; `make` gives an empty log.
+///
+/// # Panics
+/// Where the contract is broken.
+pub async fn attempt_log<L: AttemptLog>(make: impl AsyncFn() -> L) {
+    record_stores_and_replaces(&make().await).await;
+    latest_comes_first(&make().await).await;
+    the_last_of_each_machine_are_kept(&make().await).await;
+    the_log_is_bounded(&make().await).await;
+}
+
+fn ids(attempts: Vec<Attempt>) -> Vec<AttemptId> {
+    attempts.into_iter().map(|attempt| attempt.id).collect()
+}
+
+async fn record_stores_and_replaces(log: &dyn AttemptLog) {
+    let mut attempt = sample::attempt(1, None);
+    assert_eq!(ok(log.find(&attempt.id).await), None);
+    ok(log.record(&attempt).await);
+    assert_eq!(ok(log.find(&attempt.id).await), Some(attempt.clone()));
+    attempt.machine = Some(sample::machine_id(1));
+    attempt.ladder.fail(Gate::Key, "later");
+    for _ in 0..2 {
+        ok(log.record(&attempt).await);
+        assert_eq!(ok(log.find(&attempt.id).await), Some(attempt.clone()));
+    }
+    assert_eq!(ok(log.latest(None, 10).await), [attempt.clone()]);
+    assert_eq!(ok(log.latest(attempt.machine, 10).await), [attempt]);
+}
+
+async fn latest_comes_first(log: &dyn AttemptLog) {
+    for (number, machine) in [(1, Some(1)), (2, None), (3, Some(2)), (4, Some(1))] {
+        ok(log.record(&sample::attempt(number, machine)).await);
+    }
+    let all = ids(ok(log.latest(None, 10).await));
+    assert_eq!(
+        all,
+        [4, 3, 2, 1].map(sample::attempt_id),
+        "of all, known machine or not"
+    );
+    let first = Some(sample::machine_id(1));
+    assert_eq!(
+        ids(ok(log.latest(first, 10).await)),
+        [4, 1].map(sample::attempt_id)
+    );
+    assert_eq!(ids(ok(log.latest(first, 1).await)), [sample::attempt_id(4)]);
+    assert!(ok(log.latest(None, 0).await).is_empty());
+    assert!(ok(log.latest(Some(sample::machine_id(9)), 10).await).is_empty());
+}
+
+async fn the_last_of_each_machine_are_kept(log: &dyn AttemptLog) {
+    for number in 1..=KEPT {
+        ok(log.record(&sample::attempt(number, Some(1))).await);
+    }
+    for number in 101..=200 {
+        ok(log.record(&sample::attempt(number, Some(2))).await);
+    }
+    let first = ids(ok(log.latest(Some(sample::machine_id(1)), 100).await));
+    let expected: Vec<_> = (1..=KEPT).rev().map(sample::attempt_id).collect();
+    assert_eq!(first, expected, "another machine's attempts push none out");
+    let second = ids(ok(log.latest(Some(sample::machine_id(2)), 16).await));
+    let expected: Vec<_> = (185..=200).rev().map(sample::attempt_id).collect();
+    assert_eq!(second, expected);
+}
+
+async fn the_log_is_bounded(log: &dyn AttemptLog) {
+    for number in 1..=MANY {
+        ok(log.record(&sample::attempt(number, Some(1))).await);
+    }
+    let kept = ok(log.latest(None, usize::MAX).await).len();
+    assert!(
+        u64::try_from(kept).is_ok_and(|kept| kept < MANY),
+        "{kept} attempts are kept"
+    );
+    assert_eq!(
+        ok(log.find(&sample::attempt_id(1)).await),
+        None,
+        "the oldest goes first"
+    );
+    assert!(ok(log.find(&sample::attempt_id(MANY)).await).is_some());
+}

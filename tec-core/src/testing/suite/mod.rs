@@ -1,0 +1,78 @@
+//! The contracts of the ports as executable suites.
+
+mod ak;
+mod attempt;
+mod audit;
+mod broker;
+mod image;
+mod machine;
+mod matcher;
+mod secret;
+
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::task::Poll;
+
+pub use self::ak::ak_registry;
+pub use self::attempt::attempt_log;
+pub use self::audit::audit_sink;
+pub use self::broker::key_broker;
+pub use self::image::image_registry;
+pub use self::machine::machine_registry;
+pub use self::matcher::ak_matcher;
+pub use self::secret::secret_store;
+
+use crate::port::PortError;
+use crate::port::PortErrorKind;
+
+/// What a port call gives back, boxed by `async_trait`.
+type PortFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, PortError>> + Send + 'a>>;
+
+/// Runs calls at the same time, without a runtime; answers come in the order of the calls.
+async fn at_once<T>(calls: Vec<PortFuture<'_, T>>) -> Vec<Result<T, PortError>> {
+    let mut calls: Vec<_> = calls.into_iter().map(|call| (call, None)).collect();
+    poll_fn(|context| {
+        let mut waiting = false;
+        for (call, answer) in &mut calls {
+            if answer.is_none() {
+                match call.as_mut().poll(context) {
+                    Poll::Ready(value) => *answer = Some(value),
+                    Poll::Pending => waiting = true,
+                }
+            }
+        }
+        if waiting {
+            Poll::Pending
+        } else {
+            Poll::Ready(())
+        }
+    })
+    .await;
+    calls.into_iter().filter_map(|(_, answer)| answer).collect()
+}
+
+/// The value of a call that must succeed.
+#[track_caller]
+#[expect(
+    clippy::panic,
+    reason = "a suite reports a broken contract by panicking"
+)]
+fn ok<T>(answer: Result<T, PortError>) -> T {
+    match answer {
+        Ok(value) => value,
+        Err(error) => panic!("the call must succeed: {}", crate::port::chain(&error)),
+    }
+}
+
+/// The kind of failure of a call that must fail.
+#[track_caller]
+#[expect(
+    clippy::panic,
+    reason = "a suite reports a broken contract by panicking"
+)]
+fn kind<T: std::fmt::Debug>(answer: Result<T, PortError>) -> PortErrorKind {
+    match answer {
+        Ok(value) => panic!("the call must fail, and gave {value:?}"),
+        Err(error) => error.kind(),
+    }
+}

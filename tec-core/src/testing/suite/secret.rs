@@ -1,0 +1,92 @@
+use super::at_once;
+use super::ok;
+use crate::port::PutOutcome;
+use crate::port::SecretStore;
+use crate::secret::SecretBytes;
+use crate::testing::sample;
+
+/// Checks the contract of [`SecretStore`]; `make` gives an empty store.
+///
+/// # Panics
+/// Where the contract is broken.
+pub async fn secret_store<S: SecretStore>(make: impl AsyncFn() -> S) {
+    put_new_never_overwrites(&make().await).await;
+    one_of_many_at_once_is_stored(&make().await).await;
+    any_bytes_come_back_as_they_were(&make().await).await;
+    remove_repeats(&make().await).await;
+}
+
+async fn holds(store: &dyn SecretStore, machine: u64, secret: &SecretBytes) -> bool {
+    let found = ok(store.find(&sample::secret_path(machine)).await);
+    found.is_some_and(|found| found.ct_eq(secret))
+}
+
+async fn put_new_never_overwrites(store: &dyn SecretStore) {
+    let path = sample::secret_path(1);
+    assert!(!ok(store.exists(&path).await));
+    assert!(ok(store.find(&path).await).is_none());
+    assert_eq!(
+        ok(store.put_new(&path, &sample::secret(1)).await),
+        PutOutcome::Stored
+    );
+    assert!(ok(store.exists(&path).await));
+    for number in [1, 2] {
+        let outcome = ok(store.put_new(&path, &sample::secret(number)).await);
+        assert_eq!(outcome, PutOutcome::Existed);
+        assert!(holds(store, 1, &sample::secret(1)).await, "left as it was");
+    }
+    assert!(!ok(store.exists(&sample::secret_path(2)).await));
+}
+
+async fn one_of_many_at_once_is_stored(store: &dyn SecretStore) {
+    let path = sample::secret_path(1);
+    let secrets: Vec<_> = (1..=8).map(sample::secret).collect();
+    let answers = at_once(
+        secrets
+            .iter()
+            .map(|secret| store.put_new(&path, secret))
+            .collect(),
+    )
+    .await;
+    let outcomes: Vec<_> = answers.into_iter().map(ok).collect();
+    let mut winners = outcomes.iter().zip(&secrets);
+    let stored = winners.find(|(outcome, _)| **outcome == PutOutcome::Stored);
+    let (_, winner) = stored.unwrap_or_else(|| unreachable!("one of the calls must store"));
+    assert!(
+        winners.all(|(outcome, _)| *outcome == PutOutcome::Existed),
+        "only one stores"
+    );
+    assert!(holds(store, 1, winner).await);
+}
+
+async fn any_bytes_come_back_as_they_were(store: &dyn SecretStore) {
+    let all_bytes: Vec<u8> = (0..=255).collect();
+    let contents = [Vec::new(), vec![0], all_bytes, vec![0xa5; 16 * 1024]];
+    for (number, content) in (1..).zip(&contents) {
+        let secret = SecretBytes::new(content.clone());
+        ok(store.put_new(&sample::secret_path(number), &secret).await);
+    }
+    for (number, content) in (1..).zip(contents) {
+        assert!(holds(store, number, &SecretBytes::new(content)).await);
+    }
+}
+
+async fn remove_repeats(store: &dyn SecretStore) {
+    let path = sample::secret_path(1);
+    ok(store.remove(&path).await);
+    ok(store.put_new(&path, &sample::secret(1)).await);
+    ok(store
+        .put_new(&sample::secret_path(2), &sample::secret(2))
+        .await);
+    for _ in 0..2 {
+        ok(store.remove(&path).await);
+        assert!(!ok(store.exists(&path).await));
+        assert!(ok(store.find(&path).await).is_none());
+    }
+    assert!(holds(store, 2, &sample::secret(2)).await);
+    assert_eq!(
+        ok(store.put_new(&path, &sample::secret(3)).await),
+        PutOutcome::Stored
+    );
+    assert!(holds(store, 1, &sample::secret(3)).await);
+}

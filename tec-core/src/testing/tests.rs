@@ -1,0 +1,143 @@
+//! The doubles pass their own suites, and the faults do what they say.
+
+use std::sync::Arc;
+
+use super::Fault;
+use super::Faulty;
+use super::ManualClock;
+use super::MemoryBroker;
+use super::MemoryRegistry;
+use super::SeededEntropy;
+use super::sample;
+use crate::ak::AllOf;
+use crate::ak::EkBoundMatcher;
+use crate::ak::ManualMatcher;
+use crate::ak::TofuMatcher;
+use crate::port::AuditSink;
+use crate::port::Clock;
+use crate::port::Entropy;
+use crate::port::PortErrorKind;
+use crate::port::PutOutcome;
+use crate::port::SecretStore;
+
+#[tokio::test]
+async fn memory_doubles_conform() {
+    let make = async || MemoryRegistry::new();
+    super::machine_registry(make).await;
+    super::ak_registry(make).await;
+    super::image_registry(make).await;
+    super::secret_store(make).await;
+    super::audit_sink(make, async |log: &MemoryRegistry| log.events()).await;
+    super::attempt_log(make).await;
+    super::key_broker(async || MemoryBroker::new()).await;
+}
+
+#[tokio::test]
+async fn a_healthy_wrapper_conforms() {
+    let make = async || Faulty::healthy(Arc::new(MemoryRegistry::new()));
+    super::machine_registry(make).await;
+    super::ak_registry(make).await;
+    super::image_registry(make).await;
+    super::secret_store(make).await;
+    let read = async |log: &Faulty<MemoryRegistry>| log.inner().events();
+    super::audit_sink(make, read).await;
+    super::attempt_log(make).await;
+    super::key_broker(async || Faulty::healthy(Arc::new(MemoryBroker::new()))).await;
+}
+
+#[test]
+fn all_matchers_conform() {
+    super::ak_matcher(&TofuMatcher);
+    super::ak_matcher(&ManualMatcher);
+    super::ak_matcher(&EkBoundMatcher::any_ek());
+    super::ak_matcher(&EkBoundMatcher::allow_list([
+        sample::public_key(9).fingerprint()
+    ]));
+    super::ak_matcher(&AllOf::new(Vec::new()));
+    super::ak_matcher(&AllOf::new(vec![
+        Box::new(TofuMatcher),
+        Box::new(ManualMatcher),
+    ]));
+}
+
+#[tokio::test]
+async fn a_fault_before_the_call_leaves_nothing_behind() {
+    let inner = Arc::new(MemoryRegistry::new());
+    let faulty = Faulty::new(inner.clone(), |_| Fault::Before);
+    let error = faulty.append(&sample::audit_event(1)).await.unwrap_err();
+    assert_eq!(error.kind(), PortErrorKind::Unavailable);
+    assert!(inner.events().is_empty());
+}
+
+#[tokio::test]
+async fn a_lost_acknowledgement_leaves_the_effect_behind() {
+    let inner = Arc::new(MemoryRegistry::new());
+    let faulty = Faulty::new(inner.clone(), |call| match call.operation {
+        "SecretStore::put_new" if call.number == 0 => Fault::LostAck,
+        _ => Fault::None,
+    });
+    let put = || async {
+        faulty
+            .put_new(&sample::secret_path(1), &sample::secret(1))
+            .await
+    };
+    assert_eq!(put().await.unwrap_err().kind(), PortErrorKind::Unavailable);
+    assert_eq!(inner.secret_paths(), [sample::secret_path(1)]);
+    assert_eq!(put().await.unwrap(), PutOutcome::Existed);
+    assert_eq!(faulty.calls(), 2);
+}
+
+#[tokio::test]
+async fn after_a_crash_every_call_fails() {
+    let inner = Arc::new(MemoryRegistry::new());
+    let faulty = Faulty::crash_at(inner.clone(), 1, Fault::LostAck);
+    assert!(faulty.append(&sample::audit_event(1)).await.is_ok());
+    assert!(faulty.append(&sample::audit_event(2)).await.is_err());
+    assert!(faulty.append(&sample::audit_event(3)).await.is_err());
+    assert_eq!(
+        inner.events(),
+        [sample::audit_event(1), sample::audit_event(2)]
+    );
+}
+
+#[tokio::test]
+async fn seeded_faults_repeat_and_come_in_both_sorts() {
+    let run = async |seed| {
+        let faulty = Faulty::seeded(Arc::new(MemoryRegistry::new()), seed, 300);
+        let mut failed = Vec::new();
+        for number in 0..200 {
+            failed.push(faulty.append(&sample::audit_event(number)).await.is_err());
+        }
+        (failed, faulty.inner().events().len())
+    };
+    let (failed, kept) = run(1).await;
+    assert_eq!(run(1).await, (failed.clone(), kept));
+    assert_ne!(run(2).await.0, failed);
+    let failures = failed.iter().filter(|failed| **failed).count();
+    assert!((20..=120).contains(&failures), "{failures}");
+    assert!(kept > 200 - failures && kept < 200, "{kept}");
+}
+
+#[test]
+fn the_clock_stands_still_until_told() {
+    let clock = ManualClock::new(sample::time(5));
+    assert_eq!(clock.now(), clock.now());
+    clock.advance_seconds(10);
+    assert_eq!(clock.now(), sample::time(15));
+    clock.set(sample::time(1));
+    assert_eq!(clock.now(), sample::time(1));
+}
+
+#[test]
+fn equal_seeds_give_equal_bytes() {
+    let draw = |seed| {
+        let entropy = SeededEntropy::new(seed);
+        let mut bytes = [[0; 16]; 2];
+        entropy.fill(&mut bytes[0]);
+        entropy.fill(&mut bytes[1]);
+        bytes
+    };
+    assert_eq!(draw(1), draw(1));
+    assert_ne!(draw(1), draw(2));
+    assert_ne!(draw(1)[0], draw(1)[1]);
+}

@@ -1,0 +1,188 @@
+//! Conditions: their types, reasons and schema, and how one is set.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use k8s_openapi::jiff;
+use schemars::Schema;
+use schemars::SchemaGenerator;
+use schemars::json_schema;
+use tec_core::time::Timestamp;
+
+use super::convert::ConvertError;
+
+/// Types of conditions (upstream-operator 1.3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ConditionKind {
+    /// Cluster: everything is set up.
+    Installed,
+    /// Cluster: it is known where nodes reach the key broker.
+    KnownTrusteeAddress,
+    /// Image: its reference values are published.
+    Committed,
+    /// Attestation key: bound to its machine.
+    Approved,
+}
+
+impl ConditionKind {
+    /// As it is written.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Installed => "Installed",
+            Self::KnownTrusteeAddress => "KnownTrusteeAddress",
+            Self::Committed => "Committed",
+            Self::Approved => "Approved",
+        }
+    }
+}
+
+/// Reasons of conditions (upstream-operator 1.3). Each goes with one type and one status.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Reason {
+    /// Everything is set up.
+    InstallationCompleted,
+    /// Objects are being created.
+    Installing,
+    /// Another cluster object is in this namespace.
+    NonUnique,
+    /// The object is being deleted.
+    Uninstalling,
+    /// The address is there.
+    AddressFound,
+    /// The address is not there yet.
+    NoAddressFound,
+    /// Reference values are published.
+    ImageCommitted,
+    /// Measurements are being computed.
+    Computing,
+    /// The reference has no digest.
+    NoDigestGiven,
+    /// Measurements could not be computed.
+    ComputationFailed,
+    /// The pod that computes them does not start.
+    PodPending,
+    /// The machine is there, and the key is bound to it.
+    MachineCreated,
+    /// The key was registered and is not bound.
+    Registration,
+}
+
+impl Reason {
+    /// As it is written.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::InstallationCompleted => "InstallationCompleted",
+            Self::Installing => "Installing",
+            Self::NonUnique => "NonUnique",
+            Self::Uninstalling => "Uninstalling",
+            Self::AddressFound => "AddressFound",
+            Self::NoAddressFound => "NoAddressFound",
+            Self::ImageCommitted => "ImageCommitted",
+            Self::Computing => "Computing",
+            Self::NoDigestGiven => "NoDigestGiven",
+            Self::ComputationFailed => "ComputationFailed",
+            Self::PodPending => "PodPending",
+            Self::MachineCreated => "MachineCreated",
+            Self::Registration => "Registration",
+        }
+    }
+
+    /// The status that goes with it.
+    const fn status(self) -> &'static str {
+        match self {
+            Self::InstallationCompleted
+            | Self::AddressFound
+            | Self::ImageCommitted
+            | Self::MachineCreated => "True",
+            _ => "False",
+        }
+    }
+}
+
+/// Sets the condition of this type and leaves all others, known or not, as they are.
+///
+/// `lastTransitionTime` moves only when the status does. Setting the same again changes nothing.
+///
+/// # Errors
+/// When `now` is not a time that Kubernetes can write.
+pub fn set_condition(
+    conditions: &mut Vec<Condition>,
+    kind: ConditionKind,
+    reason: Reason,
+    message: &str,
+    observed_generation: Option<i64>,
+    now: Timestamp,
+) -> Result<(), ConvertError> {
+    let now = jiff::Timestamp::from_second(now.unix_seconds())
+        .map_err(|source| ConvertError::Time { source })?;
+    let mut condition = Condition {
+        last_transition_time: Time(now),
+        message: message.to_owned(),
+        observed_generation,
+        reason: reason.as_str().to_owned(),
+        status: reason.status().to_owned(),
+        type_: kind.as_str().to_owned(),
+    };
+    let old = conditions.iter_mut().find(|c| c.type_ == condition.type_);
+    match old {
+        Some(old) => {
+            if old.status == condition.status {
+                condition.last_transition_time = old.last_transition_time.clone();
+            }
+            *old = condition;
+        }
+        None => conditions.push(condition),
+    }
+    Ok(())
+}
+
+/// A list of `metav1.Condition`, merged by type; bounds and patterns are those of the Go type's
+/// own validation markers (k8s.io/apimachinery, meta/v1, type Condition).
+pub(super) fn conditions_schema(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({
+        "type": "array",
+        "x-kubernetes-list-type": "map",
+        "x-kubernetes-list-map-keys": ["type"],
+        "items": {
+            "type": "object",
+            "required": ["lastTransitionTime", "message", "reason", "status", "type"],
+            "properties": {
+                "lastTransitionTime": {
+                    "description": "When the status last changed.",
+                    "type": "string",
+                    "format": "date-time",
+                },
+                "message": {
+                    "description": "Details for people; may be empty.",
+                    "type": "string",
+                    "maxLength": 32768,
+                },
+                "observedGeneration": {
+                    "description": "The metadata.generation that was looked at.",
+                    "type": "integer",
+                    "format": "int64",
+                    "minimum": 0,
+                },
+                "reason": {
+                    "description": "Why the status is as it is, as one word in CamelCase.",
+                    "type": "string",
+                    "minLength": 1,
+                    "maxLength": 1024,
+                    "pattern": "^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$",
+                },
+                "status": {
+                    "description": "True, False or Unknown.",
+                    "type": "string",
+                    "enum": ["True", "False", "Unknown"],
+                },
+                "type": {
+                    "description": "What the condition is about, in CamelCase.",
+                    "type": "string",
+                    "maxLength": 316,
+                    "pattern": "^([a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])$",
+                },
+            },
+        },
+    })
+}

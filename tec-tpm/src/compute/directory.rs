@@ -1,0 +1,153 @@
+//! An image that is mounted or unpacked in a directory. The only place here that opens files.
+
+use std::fs;
+use std::fs::File;
+use std::io;
+use std::io::Read;
+use std::path::Component;
+use std::path::Path;
+use std::path::PathBuf;
+
+use tec_core::reference::BootImage;
+use tec_core::reference::ImageFile;
+
+/// An image that is mounted or unpacked in a directory.
+///
+/// Names that are not UTF-8 and special files are left out; directories behind symbolic links are
+/// not searched, unless the link is part of the prefix that was asked for.
+///
+/// # Security
+/// What a symbolic link leads to is opened only within the root; a link that leads out of it is
+/// [`PermissionDenied`](io::ErrorKind::PermissionDenied). The directory must not change while it
+/// is read.
+#[derive(Clone, Debug)]
+pub struct DirectoryImage {
+    root: PathBuf,
+}
+
+/// Most files that are listed; a large operating system has some 300 000.
+const MAX_FILES: usize = 1_000_000;
+/// Deepest directory that is searched.
+const MAX_DEPTH: usize = 64;
+
+impl DirectoryImage {
+    /// The image in `root`.
+    ///
+    /// # Errors
+    /// When `root` is not a directory that can be read.
+    pub fn open(root: impl AsRef<Path>) -> io::Result<Self> {
+        let root = root.as_ref().canonicalize()?;
+        if !root.is_dir() {
+            return Err(io::ErrorKind::NotADirectory.into());
+        }
+        Ok(Self { root })
+    }
+
+    /// The directory, with all symbolic links resolved.
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// Where `path` leads, if that is within the root.
+    fn resolve(&self, path: &str) -> io::Result<PathBuf> {
+        let relative = Path::new(path);
+        let plain = |component| matches!(component, Component::Normal(_));
+        if !relative.components().all(plain) {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "the path is not relative and plain",
+            ));
+        }
+        let resolved = self.root.join(relative).canonicalize()?;
+        if !resolved.starts_with(&self.root) {
+            return Err(io::Error::new(
+                io::ErrorKind::PermissionDenied,
+                "a symbolic link leads out of the image",
+            ));
+        }
+        Ok(resolved)
+    }
+
+    fn search(
+        directory: &Path,
+        name: &str,
+        depth: usize,
+        found: &mut Vec<String>,
+    ) -> io::Result<()> {
+        if depth > MAX_DEPTH {
+            return Err(too_large("the directories are nested too deeply"));
+        }
+        for entry in fs::read_dir(directory)? {
+            let entry = entry?;
+            let Ok(file_name) = entry.file_name().into_string() else {
+                continue;
+            };
+            let path = if name.is_empty() {
+                file_name
+            } else {
+                format!("{name}/{file_name}")
+            };
+            let kind = entry.file_type()?;
+            if kind.is_dir() {
+                Self::search(&entry.path(), &path, depth + 1, found)?;
+            } else if kind.is_file() || (kind.is_symlink() && !entry.path().is_dir()) {
+                if found.len() >= MAX_FILES {
+                    return Err(too_large("the image has too many files"));
+                }
+                found.push(path);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl BootImage for DirectoryImage {
+    fn files(&self, prefix: &str) -> io::Result<Vec<String>> {
+        let mut found = Vec::new();
+        let directory = match self.resolve(prefix) {
+            Ok(directory) => directory,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(found),
+            Err(error) => return Err(error),
+        };
+        if directory.is_dir() {
+            Self::search(&directory, prefix.trim_end_matches('/'), 0, &mut found)?;
+        }
+        found.sort();
+        Ok(found)
+    }
+
+    fn open(&self, path: &str) -> io::Result<Box<dyn ImageFile>> {
+        let path = self.resolve(path)?;
+        // Opening a FIFO would block, so look before.
+        if !path.metadata()?.is_file() {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "this is not a regular file",
+            ));
+        }
+        let file = File::open(path)?;
+        let size = file.metadata()?.len();
+        Ok(Box::new(DirectoryFile { file, size }))
+    }
+}
+
+fn too_large(reason: &'static str) -> io::Error {
+    io::Error::new(io::ErrorKind::FileTooLarge, reason)
+}
+
+struct DirectoryFile {
+    file: File,
+    size: u64,
+}
+
+impl Read for DirectoryFile {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.file.read(buffer)
+    }
+}
+
+impl ImageFile for DirectoryFile {
+    fn size(&self) -> Option<u64> {
+        Some(self.size)
+    }
+}

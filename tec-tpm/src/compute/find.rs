@@ -1,0 +1,256 @@
+//! Where the boot files of an image lie.
+//!
+//! Layouts, tried in this order; the first one that has a shim or a GRUB counts:
+//! `usr/lib/efi/**/EFI/*/{shimx64,grubx64}.efi`, the same below `usr/lib/bootupd/updates`, the
+//! packages of Debian (`usr/lib/shim`, `usr/lib/grub`), and an EFI system partition at the root, in
+//! `boot/efi`, or in `efi`. Kernels: `usr/lib/modules/*/vmlinuz`, else `boot/vmlinuz-*`, else
+//! `vmlinuz*` at the root.
+
+use std::fmt;
+use std::io;
+
+use tec_core::reference::BootImage;
+
+/// A file of the boot chain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum BootComponent {
+    /// shim.
+    Shim,
+    /// GRUB.
+    Grub,
+    /// The kernel.
+    Kernel,
+}
+
+impl fmt::Display for BootComponent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Shim => "shim",
+            Self::Grub => "GRUB",
+            Self::Kernel => "kernel",
+        })
+    }
+}
+
+/// Paths of a boot chain.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct BootFiles {
+    /// shim.
+    pub shim: String,
+    /// GRUB.
+    pub grub: String,
+    /// All kernels; which one boots is not said.
+    pub kernels: Vec<String>,
+}
+
+/// The boot files cannot be told.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum FindError {
+    /// The image cannot be listed.
+    #[error("cannot list the files below {prefix:?}")]
+    List {
+        /// Folder; empty for the root.
+        prefix: String,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// No layout has the file.
+    #[error("no {component} was found in any known layout")]
+    Missing {
+        /// What is missing.
+        component: BootComponent,
+    },
+    /// Several files could be meant.
+    #[error("several files could be the {component}: {}", candidates.join(", "))]
+    Ambiguous {
+        /// What is meant.
+        component: BootComponent,
+        /// The files.
+        candidates: Vec<String>,
+    },
+}
+
+/// Finds shim, GRUB and kernels.
+///
+/// # Errors
+/// [`FindError`] when shim or GRUB is missing, or when there are several of them. An image without
+/// kernel is no error here.
+pub fn find_boot_files(image: &dyn BootImage) -> Result<BootFiles, FindError> {
+    let (shim, grub) = find_loaders(image)?.only()?;
+    Ok(BootFiles {
+        shim,
+        grub,
+        kernels: find_kernels(image)?,
+    })
+}
+
+/// The one kernel that can be meant.
+pub(super) fn only_kernel(image: &dyn BootImage) -> Result<String, FindError> {
+    only(BootComponent::Kernel, find_kernels(image)?)
+}
+
+/// The one shim and the one GRUB.
+pub(super) fn only_loaders(image: &dyn BootImage) -> Result<(String, String), FindError> {
+    find_loaders(image)?.only()
+}
+
+#[derive(Debug, Default)]
+struct Loaders {
+    shims: Vec<String>,
+    grubs: Vec<String>,
+}
+
+impl Loaders {
+    fn only(self) -> Result<(String, String), FindError> {
+        Ok((
+            only(BootComponent::Shim, self.shims)?,
+            only(BootComponent::Grub, self.grubs)?,
+        ))
+    }
+
+    fn is_empty(&self) -> bool {
+        self.shims.is_empty() && self.grubs.is_empty()
+    }
+}
+
+fn find_loaders(image: &dyn BootImage) -> Result<Loaders, FindError> {
+    for prefix in ["usr/lib/efi", "usr/lib/bootupd/updates"] {
+        let loaders = vendor_loaders(&list(image, prefix)?);
+        if !loaders.is_empty() {
+            return Ok(loaders);
+        }
+    }
+    let packages = package_loaders(image)?;
+    if !packages.is_empty() {
+        return Ok(packages);
+    }
+    for prefix in ["EFI", "efi/EFI", "boot/efi/EFI"] {
+        let loaders = partition_loaders(&list(image, prefix)?);
+        if !loaders.is_empty() {
+            return Ok(loaders);
+        }
+    }
+    Ok(Loaders::default())
+}
+
+/// `**/EFI/<vendor>/{shimx64,grubx64}.efi`.
+fn vendor_loaders(files: &[String]) -> Loaders {
+    let named = |name: &str| {
+        let fits = |path: &&String| {
+            let mut parts = path.rsplit('/');
+            parts.next() == Some(name) && parts.nth(1) == Some("EFI")
+        };
+        files.iter().filter(fits).cloned().collect()
+    };
+    Loaders {
+        shims: named("shimx64.efi"),
+        grubs: named("grubx64.efi"),
+    }
+}
+
+/// Where Debian's packages shim-signed and grub-efi-amd64-signed put their files.
+fn package_loaders(image: &dyn BootImage) -> Result<Loaders, FindError> {
+    let named = |prefix, path: &str| {
+        let files = list(image, prefix)?;
+        Ok(files.into_iter().filter(|file| file == path).collect())
+    };
+    Ok(Loaders {
+        shims: named("usr/lib/shim", "usr/lib/shim/shimx64.efi.signed")?,
+        grubs: named(
+            "usr/lib/grub/x86_64-efi-signed",
+            "usr/lib/grub/x86_64-efi-signed/grubx64.efi.signed",
+        )?,
+    })
+}
+
+/// Folders of an EFI system partition that hold a shim and a GRUB beside it; the file system
+/// ignores case. A folder with only one of the two counts only if there is no complete one.
+fn partition_loaders(files: &[String]) -> Loaders {
+    let mut complete = Loaders::default();
+    let mut partial = Loaders::default();
+    for shim in files.iter().filter(|path| is_partition_shim(path)) {
+        let folder = shim.rsplit_once('/').map_or("", |(folder, _)| folder);
+        let grub = files.iter().find(|path| {
+            path.rsplit_once('/').is_some_and(|(beside, name)| {
+                beside.eq_ignore_ascii_case(folder) && name.eq_ignore_ascii_case("grubx64.efi")
+            })
+        });
+        if let Some(grub) = grub {
+            complete.shims.push(shim.clone());
+            complete.grubs.push(grub.clone());
+        } else {
+            partial.shims.push(shim.clone());
+        }
+    }
+    if complete.is_empty() {
+        partial
+    } else {
+        complete
+    }
+}
+
+fn is_partition_shim(path: &str) -> bool {
+    let mut parts = path.rsplit('/');
+    let (name, folder) = (parts.next().unwrap_or(""), parts.next().unwrap_or(""));
+    let fallback = folder.eq_ignore_ascii_case("BOOT");
+    // UEFI 2.10, 3.5.1.1: the file name of the default boot on x64.
+    let name_of_shim = if fallback {
+        "BOOTX64.EFI"
+    } else {
+        "shimx64.efi"
+    };
+    name.eq_ignore_ascii_case(name_of_shim)
+}
+
+fn find_kernels(image: &dyn BootImage) -> Result<Vec<String>, FindError> {
+    let parts = |path: &str| path.split('/').map(str::to_owned).collect::<Vec<_>>();
+    let modules = kernels(
+        image,
+        "usr/lib/modules",
+        |path| matches!(parts(path).as_slice(), [_, _, _, _, name] if name == "vmlinuz"),
+    )?;
+    if !modules.is_empty() {
+        return Ok(modules);
+    }
+    let boot = kernels(
+        image,
+        "boot",
+        |path| matches!(parts(path).as_slice(), [_, name] if name.starts_with("vmlinuz-")),
+    )?;
+    if !boot.is_empty() {
+        return Ok(boot);
+    }
+    kernels(image, "", |path| {
+        !path.contains('/') && path.starts_with("vmlinuz")
+    })
+}
+
+fn kernels(
+    image: &dyn BootImage,
+    prefix: &str,
+    fits: impl Fn(&str) -> bool,
+) -> Result<Vec<String>, FindError> {
+    let files = list(image, prefix)?;
+    Ok(files.into_iter().filter(|path| fits(path)).collect())
+}
+
+fn only(component: BootComponent, mut candidates: Vec<String>) -> Result<String, FindError> {
+    if candidates.len() > 1 {
+        return Err(FindError::Ambiguous {
+            component,
+            candidates,
+        });
+    }
+    candidates.pop().ok_or(FindError::Missing { component })
+}
+
+fn list(image: &dyn BootImage, prefix: &str) -> Result<Vec<String>, FindError> {
+    image.files(prefix).map_err(|source| FindError::List {
+        prefix: prefix.to_owned(),
+        source,
+    })
+}

@@ -1,0 +1,803 @@
+use std::error::Error as _;
+use std::fs;
+use std::io;
+use std::io::Read;
+
+use proptest::prelude::*;
+use sha2::Digest as _;
+use sha2::Sha256;
+use tec_core::digest::Sha256Digest;
+use tec_core::image::ExpectedPcr;
+use tec_core::pcr::PcrIndex;
+use tec_core::reference::BootImage;
+use tec_core::reference::PcrComputer;
+
+use super::testing::PeBuilder;
+use super::testing::application;
+use super::testing::debian_chain;
+use super::testing::grub;
+use super::*;
+
+const SHIM: &str = "usr/lib/shim/shimx64.efi.signed";
+const GRUB: &str = "usr/lib/grub/x86_64-efi-signed/grubx64.efi.signed";
+const KERNEL: &str = "boot/vmlinuz-6.12.0-amd64";
+
+fn digest(file: &[u8]) -> Result<Sha256Digest, PeError> {
+    PeFile::read(file, &[]).map(|file| file.authenticode())
+}
+
+/// The algorithm of the specification on a file in memory, step by step, with no regard to speed.
+fn slow_digest(file: &[u8]) -> Sha256Digest {
+    let u16_at = |at: usize| usize::from(u16::from_le_bytes([file[at], file[at + 1]]));
+    let u32_at = |at: usize| u16_at(at) + (u16_at(at + 2) << 16);
+    let pe = u32_at(0x3c);
+    let optional = pe + 24;
+    let entry = optional + 112 + 32;
+    let headers = u32_at(optional + 60);
+    let mut hasher = Sha256::new()
+        .chain_update(&file[..optional + 64])
+        .chain_update(&file[optional + 68..entry])
+        .chain_update(&file[entry + 8..headers]);
+    let table = optional + u16_at(pe + 20);
+    let mut sections: Vec<(usize, usize)> = (0..u16_at(pe + 6))
+        .map(|n| (u32_at(table + n * 40 + 20), u32_at(table + n * 40 + 16)))
+        .filter(|(_, size)| *size > 0)
+        .collect();
+    sections.sort_unstable();
+    let mut sum = headers;
+    for (start, size) in sections {
+        hasher.update(&file[start..start + size]);
+        sum += size;
+    }
+    hasher.update(&file[sum..file.len() - u32_at(entry + 4)]);
+    Sha256Digest::new(hasher.finalize().into())
+}
+
+fn patch(file: &mut [u8], at: usize, bytes: &[u8]) {
+    file[at..at + bytes.len()].copy_from_slice(bytes);
+}
+
+// Offsets of PeBuilder: PE header 0x80, optional header 0x98, section table 0x188.
+const SECTION_COUNT: usize = 0x86;
+const CERTIFICATE_ENTRY: usize = 0x98 + 112 + 32;
+const SECTIONS: usize = 0x188;
+
+fn raw_size_of(section: usize) -> usize {
+    SECTIONS + section * 40 + 16
+}
+
+fn raw_start_of(section: usize) -> usize {
+    SECTIONS + section * 40 + 20
+}
+
+#[test]
+fn the_digest_leaves_out_checksum_directory_entry_and_certificates() {
+    let builder = PeBuilder::new()
+        .section(".text", vec![1; 700])
+        .section(".data", vec![2; 10])
+        .trailer(vec![3; 24]);
+    let unsigned = builder.build();
+    let signed = builder.signed().build();
+    assert!(signed.len() > unsigned.len());
+    let expected = digest(&unsigned).unwrap();
+    assert_eq!(expected, slow_digest(&unsigned));
+    assert_eq!(digest(&signed).unwrap(), expected);
+    assert_eq!(slow_digest(&signed), expected);
+
+    let mut checksum = signed.clone();
+    patch(&mut checksum, 0x98 + 64, &[9; 4]);
+    assert_eq!(digest(&checksum).unwrap(), expected);
+    let mut changed = signed;
+    changed[1025] ^= 1;
+    assert_ne!(digest(&changed).unwrap(), expected);
+}
+
+#[test]
+fn sections_out_of_order_and_gaps_are_hashed_as_the_specification_says() {
+    let file = PeBuilder::new()
+        .section(".a", vec![1; 512])
+        .section(".b", vec![2; 1024])
+        .section(".c", vec![3; 512])
+        .trailer(vec![4; 100])
+        .build();
+    // Section table out of order.
+    let mut swapped = file.clone();
+    let (a, b) = (SECTIONS, SECTIONS + 40);
+    let first: Vec<u8> = swapped[a..b].to_vec();
+    swapped.copy_within(b..b + 40, a);
+    patch(&mut swapped, b, &first);
+    assert_eq!(digest(&swapped).unwrap(), slow_digest(&swapped));
+
+    // A gap: the second section shrinks, so half of it belongs to nothing.
+    let mut gap = file.clone();
+    patch(&mut gap, raw_size_of(1), &512_u32.to_le_bytes());
+    assert_eq!(digest(&gap).unwrap(), slow_digest(&gap));
+    assert_ne!(digest(&gap).unwrap(), digest(&file).unwrap());
+
+    // The same with nothing after the last section.
+    gap.truncate(512 * 6);
+    assert_eq!(digest(&gap).unwrap(), slow_digest(&gap));
+}
+
+/// Gives one byte, or as many as asked for, in turns.
+struct Dribble<'a>(&'a [u8], usize);
+
+impl Read for Dribble<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.1 += 1;
+        if self.1.is_multiple_of(3) {
+            return Err(io::ErrorKind::Interrupted.into());
+        }
+        let most = if self.1.is_multiple_of(2) { 1 } else { 70_000 };
+        let end = most.min(buffer.len());
+        self.0.read(&mut buffer[..end])
+    }
+}
+
+#[test]
+fn files_larger_than_the_buffer_are_streamed() {
+    let file = PeBuilder::new()
+        .section(".text", vec![7; 700_000])
+        .section(".sbat", "sbat,1,SBAT Version,sbat,1,url\n")
+        .trailer(vec![8; 300_000])
+        .signed()
+        .build();
+    let read = PeFile::read(Dribble(&file, 0), &[".sbat"]).unwrap();
+    assert_eq!(read.authenticode(), slow_digest(&file));
+    assert_eq!(read.size(), file.len() as u64);
+    assert_eq!(
+        read.section(".sbat").unwrap(),
+        b"sbat,1,SBAT Version,sbat,1,url\n"
+    );
+    assert_eq!(read.section(".text"), None);
+    read.check_signatures(SignaturePresence::Required).unwrap();
+}
+
+#[test]
+fn a_read_error_says_how_far_reading_got() {
+    struct Failing;
+    impl Read for Failing {
+        fn read(&mut self, _: &mut [u8]) -> io::Result<usize> {
+            Err(io::ErrorKind::ConnectionReset.into())
+        }
+    }
+    let file = application("x");
+    let error = PeFile::read(file.as_slice().chain(Failing), &[]).unwrap_err();
+    let end = file.len() as u64;
+    assert!(matches!(error, PeError::Read { offset, .. } if offset == end));
+}
+
+#[test]
+fn a_file_cut_off_anywhere_is_refused() {
+    let file = PeBuilder::new()
+        .section(".text", vec![1; 512])
+        .section(".sbat", "a")
+        .signed()
+        .build();
+    assert!(digest(&file).is_ok());
+    for end in 0..file.len() {
+        let error = PeFile::read(&file[..end], &[".sbat"]).unwrap_err();
+        assert!(
+            matches!(error, PeError::Truncated { offset, .. } if offset == end as u64),
+            "{end}: {error}"
+        );
+    }
+}
+
+#[test]
+fn what_is_no_pe_file_is_refused() {
+    let magic = |file: &[u8]| match digest(file).unwrap_err() {
+        PeError::Magic { offset, .. } => offset,
+        other => panic!("{other}"),
+    };
+    assert_eq!(magic(b"\x7fELF and so on"), 0);
+    let mut file = application("x");
+    file[0x98] = 0;
+    assert_eq!(magic(&file), 0x98);
+    file[0x80] = b'L';
+    assert_eq!(magic(&file), 0x80);
+    patch(&mut file, 0x3c, &0x20_u32.to_le_bytes());
+    assert!(matches!(
+        digest(&file),
+        Err(PeError::Header {
+            offset: 0x3c,
+            value: 0x20,
+            ..
+        })
+    ));
+    patch(&mut file, 0x3c, &u32::MAX.to_le_bytes());
+    assert!(matches!(digest(&file), Err(PeError::Truncated { .. })));
+}
+
+#[test]
+fn section_counts_beyond_reason_are_refused() {
+    for count in [0_u16, 513, 65535] {
+        let mut file = application("x");
+        patch(&mut file, SECTION_COUNT, &count.to_le_bytes());
+        let error = digest(&file).unwrap_err();
+        assert!(
+            matches!(error, PeError::Header { value, .. } if value == u64::from(count)),
+            "{error}"
+        );
+    }
+}
+
+#[test]
+fn sections_that_overlap_or_lie_outside_are_refused() {
+    let file = PeBuilder::new()
+        .section(".a", vec![1; 512])
+        .section(".b", vec![2; 512])
+        .build();
+    let with = |at: usize, value: u32| {
+        let mut file = file.clone();
+        patch(&mut file, at, &value.to_le_bytes());
+        digest(&file).unwrap_err()
+    };
+    let overlap = with(raw_start_of(1), 600);
+    assert!(
+        matches!(&overlap, PeError::Overlap { section, offset: 600, end: 1024 } if section == ".b")
+    );
+    // Over the headers.
+    assert!(matches!(
+        with(raw_start_of(0), 0),
+        PeError::Overlap { offset: 0, .. }
+    ));
+    // Past the end of the file, and past the end of what 32 bits can say.
+    assert!(matches!(
+        with(raw_size_of(1), 513),
+        PeError::Truncated { needed: 1537, .. }
+    ));
+    assert!(matches!(
+        with(raw_size_of(1), u32::MAX),
+        PeError::Truncated { .. }
+    ));
+    assert!(matches!(
+        with(raw_start_of(1), u32::MAX),
+        PeError::Gap { .. }
+    ));
+    // Headers that end before the section table does, or beyond the limit.
+    assert!(matches!(with(0x98 + 60, 0x190), PeError::Header { .. }));
+    assert!(matches!(with(0x98 + 60, u32::MAX), PeError::Header { .. }));
+}
+
+#[test]
+fn the_certificate_table_must_be_the_end_of_the_file() {
+    let file = application("x");
+    let refused = |file: &[u8]| matches!(digest(file), Err(PeError::CertificateTable { .. }));
+    let mut longer = file.clone();
+    longer.extend([0; 8]);
+    assert!(refused(&longer));
+
+    let with = |offset: u32, size: u32| {
+        let mut file = file.clone();
+        patch(&mut file, CERTIFICATE_ENTRY, &offset.to_le_bytes());
+        patch(&mut file, CERTIFICATE_ENTRY + 4, &size.to_le_bytes());
+        file
+    };
+    assert!(refused(&with(0, 8)));
+    assert!(refused(&with(8, 0)));
+    assert!(refused(&with(0x200, 512)));
+    assert!(refused(&with(u32::MAX, u32::MAX)));
+    assert!(matches!(
+        digest(&with(u32::MAX, 8)),
+        Err(PeError::Truncated { .. })
+    ));
+    // The directory may not be there at all.
+    let mut few = file.clone();
+    patch(&mut few, 0x98 + 108, &4_u32.to_le_bytes());
+    assert!(matches!(
+        digest(&few),
+        Err(PeError::Header { value: 4, .. })
+    ));
+}
+
+#[test]
+fn sections_to_keep_are_unique_and_small() {
+    let twice = PeBuilder::new().section(".sbat", "a").section(".sbat", "b");
+    assert!(matches!(
+        PeFile::read(twice.build().as_slice(), &[".sbat"]),
+        Err(PeError::RepeatedSection { .. })
+    ));
+    let large = PeBuilder::new().section(".sbat", vec![1; 70_000]).build();
+    assert!(PeFile::read(large.as_slice(), &[]).is_ok());
+    assert!(matches!(
+        PeFile::read(large.as_slice(), &[".sbat"]),
+        Err(PeError::SectionTooLarge { size: 70_000, .. })
+    ));
+}
+
+#[test]
+fn signatures_must_sign_the_file() {
+    let plain = PeBuilder::new().section(".text", "code");
+    let read = |builder: &PeBuilder| PeFile::read(builder.build().as_slice(), &[]).unwrap();
+
+    let unsigned = read(&plain);
+    unsigned
+        .check_signatures(SignaturePresence::Optional)
+        .unwrap();
+    assert_eq!(
+        unsigned.check_signatures(SignaturePresence::Required),
+        Err(SignatureError::Unsigned)
+    );
+
+    let dual = read(&plain.clone().signed().signed());
+    dual.check_signatures(SignaturePresence::Required).unwrap();
+    let computed = dual.authenticode();
+    assert_eq!(
+        dual.signed_digests().unwrap(),
+        [
+            SignedDigest::Sha256(computed),
+            SignedDigest::Sha256(computed)
+        ]
+    );
+
+    // One that fits does not make up for one that does not.
+    let other = read(&plain.signed().signed_for([5; 32]));
+    for presence in [SignaturePresence::Optional, SignaturePresence::Required] {
+        assert_eq!(
+            other.check_signatures(presence),
+            Err(SignatureError::Mismatch {
+                computed: other.authenticode(),
+                signed: Sha256Digest::new([5; 32])
+            })
+        );
+    }
+}
+
+#[test]
+fn malformed_certificate_tables_are_refused() {
+    let file = PeBuilder::new().section(".text", "code").signed().build();
+    let start = file.len() - {
+        let size = &file[CERTIFICATE_ENTRY + 4..CERTIFICATE_ENTRY + 8];
+        u32::from_le_bytes(size.try_into().unwrap()) as usize
+    };
+    let with = |at: usize, bytes: &[u8]| {
+        let mut file = file.clone();
+        patch(&mut file, start + at, bytes);
+        PeFile::read(file.as_slice(), &[]).unwrap().signed_digests()
+    };
+    for length in [0_u32, 7, 100_000, u32::MAX] {
+        assert_eq!(
+            with(0, &length.to_le_bytes()),
+            Err(SignatureError::Entry { offset: 0, length })
+        );
+    }
+    // Not DER; lengths beyond the content; indefinite length.
+    for bytes in [
+        &[0x31_u8][..],
+        &[0x30, 0x84, 0xff, 0xff, 0xff, 0xff],
+        &[0x30, 0x80],
+    ] {
+        assert!(matches!(
+            with(8, bytes),
+            Err(SignatureError::Content { offset: 0, .. })
+        ));
+    }
+    // Another certificate type is no signature that could be compared.
+    assert!(matches!(
+        with(6, &[1]).unwrap().as_slice(),
+        [SignedDigest::Other { .. }]
+    ));
+    // Every byte of the table changed: never a panic.
+    for at in 0..file.len() - start {
+        for value in [0, 0x30, 0x80, 0xff] {
+            let _ = with(at, &[value]);
+        }
+    }
+}
+
+#[test]
+fn grub_tells_its_profile() {
+    let profile = |version: &str| {
+        let file = PeFile::read(grub(version).as_slice(), &[".sbat"]).unwrap();
+        GrubProfile::from_sbat(file.section(".sbat"))
+    };
+    assert_eq!(profile("2.06"), Ok(GrubProfile::V2_06));
+    assert_eq!(profile("2.12"), Ok(GrubProfile::V2_12));
+    assert_eq!(profile("2.14"), Ok(GrubProfile::V2_14));
+    assert_eq!(
+        profile("2.04"),
+        Err(GrubError::UnknownVersion {
+            version: "2.04".into(),
+            vendor: "debian".into()
+        })
+    );
+    let sbat = |text: &str| GrubProfile::from_sbat(Some(text.as_bytes()));
+    assert_eq!(GrubProfile::from_sbat(None), Err(GrubError::NoSbat));
+    assert_eq!(
+        sbat("systemd-stub,1,The systemd Developers,systemd,257,url\n"),
+        Err(GrubError::NotGrub)
+    );
+    assert!(matches!(
+        sbat("grub,3,FSF,grub,2.06,url\ngrub.rh,2,Red Hat,grub2,2.06-80.el9,url\n"),
+        Err(GrubError::UnknownVersion { .. })
+    ));
+    assert_eq!(
+        sbat("grub,3,FSF,grub,2.06,url\ngrub,3,FSF,grub,2.12,url\n"),
+        Err(GrubError::Contradiction {
+            first: "2.06".into(),
+            second: "2.12".into()
+        })
+    );
+    assert_eq!(
+        sbat("grub,3,FSF\n"),
+        Err(GrubError::Sbat(SbatError::Line { line: 1 }))
+    );
+    assert_eq!(
+        GrubProfile::from_sbat(Some(b"grub\xff")),
+        Err(GrubError::Sbat(SbatError::Encoding { offset: 4 }))
+    );
+    assert_eq!(
+        sbat(&"\n".repeat(257)),
+        Err(GrubError::Sbat(SbatError::TooManyLines { limit: 256 }))
+    );
+}
+
+#[test]
+fn the_kernel_is_measured_as_often_as_grub_has_it() {
+    use GrubProfile as G;
+    let table = [
+        (G::V2_06, SecureBoot::On, 2),
+        (G::V2_06, SecureBoot::Off, 0),
+        (G::V2_12, SecureBoot::On, 1),
+        (G::V2_12, SecureBoot::Off, 0),
+        (G::V2_14, SecureBoot::On, 1),
+        (G::V2_14, SecureBoot::Off, 1),
+    ];
+    let image = debian_chain("2.99");
+    for (profile, secure_boot, count) in table {
+        let measured = ChainComputer::new(secure_boot)
+            .with_grub_profile(profile)
+            .measure(&image)
+            .unwrap();
+        let kernels = measured
+            .iter()
+            .filter(|m| m.component == Component::Pcr4Vmlinuz);
+        assert_eq!(kernels.count(), count, "{profile:?} {secure_boot:?}");
+        assert_eq!(measured.len(), 4 + count);
+    }
+    let error = ChainComputer::new(SecureBoot::On)
+        .measure(&image)
+        .unwrap_err();
+    assert!(matches!(&error, ChainError::Grub { file, .. } if file == GRUB));
+}
+
+#[test]
+fn the_chain_folds_to_pcr_4_and_names_its_files() {
+    let image = debian_chain("2.12");
+    let computed = ChainComputer::new(SecureBoot::On).compute(&image).unwrap();
+    let pcr4 = computed.pcr(PcrIndex::BOOT_MANAGER).unwrap();
+    assert!(pcr4.is_consistent());
+    let sources: Vec<_> = pcr4.events.iter().map(|e| e.source.as_deref()).collect();
+    assert_eq!(sources, [None, None, Some(SHIM), Some(GRUB), Some(KERNEL)]);
+    let names: Vec<_> = pcr4.events.iter().map(|e| e.name.as_str()).collect();
+    assert_eq!(
+        names,
+        [
+            "EV_EFI_ACTION",
+            "EV_SEPARATOR",
+            "EV_EFI_BOOT_SERVICES_APPLICATION",
+            "EV_EFI_BOOT_SERVICES_APPLICATION",
+            "EV_EFI_BOOT_SERVICES_APPLICATION"
+        ]
+    );
+    let kernel = image.content(KERNEL).unwrap();
+    assert_eq!(pcr4.events[4].hash, slow_digest(kernel));
+    assert_eq!(
+        computed,
+        ChainComputer::new(SecureBoot::On).compute(&image).unwrap()
+    );
+}
+
+/// spec/upstream-operator 2.5: two boots of Fedora and the mixes of their loaders and kernels.
+#[test]
+fn known_digests_fold_to_known_values_in_all_mixes() {
+    let shim = "94896c17d49fc8c8df0cc2836611586edab1615ce7cb58cf13fc5798de56b367";
+    let grub_a = "bc6844fc7b59b4f0c7da70a307fc578465411d7a2c34b0f4dc2cc154c873b644";
+    let grub_b = "f45c2c974192366a5391e077c3cbf91e735e86eba2037fd86a1f1501818f73f4";
+    let kernel_a = "72c613f1b4d60dcf51f82f3458cca246580d23150130ec6751ac6fa62c867364";
+    let kernel_b = "f31e645e5e9ed131eea5dca0a18893a21e5625b4a56314fa39587ddc33a7fa91";
+    let expected = [
+        (
+            grub_a,
+            kernel_a,
+            "ff2b357be4a4bc66be796d4e7b2f1f27077dc89b96220aae60b443bcf4672525",
+        ),
+        (
+            grub_b,
+            kernel_b,
+            "37517a1f76c4d5cf615f4690921c732ad31359aac55f3aaf66d65a8ed38655a9",
+        ),
+        (
+            grub_a,
+            kernel_b,
+            "0c4e52c0bc5d2fedbf83b2fee82664dbe5347a79cfb2cbcb9a37f64211add6e8",
+        ),
+        (
+            grub_b,
+            kernel_a,
+            "cc5a5360e64b25718be370ca2056645a9ba9e9bae33df08308d6b8e05b8ebb87",
+        ),
+    ];
+    let efi_call = "3d6772b4f84ed47595d72a2c4c5ffd15f5bb72c7507fe26f2aaee2c69d5633ba";
+    let separator = "df3f619804a92fdb4057192dc43dd748ea778adc52bc498ce80524c014b81119";
+    assert_eq!(Measurement::efi_call().digest.to_string(), efi_call);
+    assert_eq!(Measurement::separator().digest.to_string(), separator);
+    for (grub, kernel, value) in expected {
+        let application = |component, digest: &str| {
+            Measurement::application(component, digest.parse().unwrap(), "file")
+        };
+        let folded = Measurement::fold([
+            Measurement::efi_call(),
+            Measurement::separator(),
+            application(Component::Pcr4Shim, shim),
+            application(Component::Pcr4Grub, grub),
+            application(Component::Pcr4Vmlinuz, kernel),
+        ]);
+        assert_eq!(folded.pcrs[0].value.to_string(), value);
+    }
+}
+
+#[test]
+fn a_changed_or_unsigned_file_is_refused_unless_signatures_are_ignored() {
+    let on = ChainComputer::new(SecureBoot::On);
+    let original = on.compute(&debian_chain("2.12")).unwrap();
+
+    let mut tampered = debian_chain("2.12");
+    let mut kernel = tampered.content(KERNEL).unwrap().to_vec();
+    kernel[600] ^= 1;
+    tampered.insert(KERNEL, kernel);
+    let error = on.measure(&tampered).unwrap_err();
+    assert!(matches!(
+        &error,
+        ChainError::Signature { file, source: SignatureError::Mismatch { .. } } if file == KERNEL
+    ));
+    let ignoring = on.clone().dangerous_ignore_signatures();
+    assert_ne!(ignoring.compute(&tampered).unwrap(), original);
+
+    let unsigned = PeBuilder::new().section(".text", "x").build();
+    let mut image = debian_chain("2.14");
+    image.insert(KERNEL, unsigned);
+    assert!(matches!(
+        on.measure(&image),
+        Err(ChainError::Signature {
+            source: SignatureError::Unsigned,
+            ..
+        })
+    ));
+    assert!(ChainComputer::new(SecureBoot::Off).measure(&image).is_ok());
+}
+
+#[test]
+fn several_kernels_are_listed_and_can_be_chosen_from() {
+    let mut image = debian_chain("2.12");
+    image.insert("boot/vmlinuz-6.13.0-amd64", application("Linux 6.13"));
+    let on = ChainComputer::new(SecureBoot::On);
+    let error = on.compute(&image).unwrap_err();
+    let chain = error.source().unwrap().downcast_ref::<ChainError>();
+    let Some(ChainError::Find(FindError::Ambiguous {
+        component,
+        candidates,
+    })) = chain
+    else {
+        panic!("{chain:?}");
+    };
+    assert_eq!(*component, BootComponent::Kernel);
+    assert_eq!(candidates, &[KERNEL, "boot/vmlinuz-6.13.0-amd64"]);
+
+    let value = |path: &str| pcr4(&on.clone().with_kernel(path), &image).value;
+    assert_eq!(value(KERNEL), pcr4(&on, &debian_chain("2.12")).value);
+    assert_ne!(value("boot/vmlinuz-6.13.0-amd64"), value(KERNEL));
+    assert!(matches!(
+        on.with_kernel("boot/none").measure(&image),
+        Err(ChainError::Open { file, .. }) if file == "boot/none"
+    ));
+    // Nobody asks which kernel when none is measured.
+    assert!(ChainComputer::new(SecureBoot::Off).measure(&image).is_ok());
+}
+
+fn pcr4(computer: &ChainComputer, image: &dyn BootImage) -> ExpectedPcr {
+    let computed = computer.compute(image).unwrap();
+    computed.pcr(PcrIndex::BOOT_MANAGER).unwrap().clone()
+}
+
+fn image_of(paths: &[&str]) -> MemoryImage {
+    let mut image = MemoryImage::new();
+    for path in paths {
+        image.insert(*path, Vec::new());
+    }
+    image
+}
+
+#[test]
+fn boot_files_are_found_in_every_layout() {
+    let layouts: [(&[&str], &str, &str, &str); 6] = [
+        (
+            &[
+                "usr/lib/efi/shim/16.1-5/EFI/fedora/shimx64.efi",
+                "usr/lib/efi/shim/16.1-5/EFI/BOOT/BOOTX64.EFI",
+                "usr/lib/efi/grub2/2.12-40/EFI/fedora/grubx64.efi",
+                "usr/lib/modules/6.17/vmlinuz",
+                "usr/lib/modules/6.17/kernel/vmlinuz",
+                "boot/vmlinuz-6.17",
+            ],
+            "usr/lib/efi/shim/16.1-5/EFI/fedora/shimx64.efi",
+            "usr/lib/efi/grub2/2.12-40/EFI/fedora/grubx64.efi",
+            "usr/lib/modules/6.17/vmlinuz",
+        ),
+        (
+            &[
+                "usr/lib/bootupd/updates/EFI/fedora/shimx64.efi",
+                "usr/lib/bootupd/updates/EFI/fedora/grubx64.efi",
+                "usr/lib/bootupd/updates/EFI/fedora/mmx64.efi",
+                "usr/lib/modules/6.16/vmlinuz",
+            ],
+            "usr/lib/bootupd/updates/EFI/fedora/shimx64.efi",
+            "usr/lib/bootupd/updates/EFI/fedora/grubx64.efi",
+            "usr/lib/modules/6.16/vmlinuz",
+        ),
+        (
+            &[SHIM, "usr/lib/shim/shimx64.efi", GRUB, KERNEL, "vmlinuz"],
+            SHIM,
+            GRUB,
+            KERNEL,
+        ),
+        (
+            &["EFI/BOOT/BOOTX64.EFI", "EFI/BOOT/grubx64.efi", "vmlinuz"],
+            "EFI/BOOT/BOOTX64.EFI",
+            "EFI/BOOT/grubx64.efi",
+            "vmlinuz",
+        ),
+        (
+            &[
+                "EFI/BOOT/BOOTX64.EFI",
+                "EFI/BOOT/fbx64.efi",
+                "EFI/debian/shimx64.efi",
+                "EFI/debian/grubx64.efi",
+                "boot/vmlinuz-6.1",
+            ],
+            "EFI/debian/shimx64.efi",
+            "EFI/debian/grubx64.efi",
+            "boot/vmlinuz-6.1",
+        ),
+        (
+            &[
+                "boot/efi/EFI/debian/SHIMX64.EFI",
+                "boot/efi/EFI/debian/GRUBX64.EFI",
+                "boot/vmlinuz-6.1",
+            ],
+            "boot/efi/EFI/debian/SHIMX64.EFI",
+            "boot/efi/EFI/debian/GRUBX64.EFI",
+            "boot/vmlinuz-6.1",
+        ),
+    ];
+    for (paths, shim, grub, kernel) in layouts {
+        let found = find_boot_files(&image_of(paths)).unwrap();
+        assert_eq!((found.shim.as_str(), found.grub.as_str()), (shim, grub));
+        assert_eq!(found.kernels, [kernel]);
+    }
+}
+
+#[test]
+fn missing_and_ambiguous_loaders_are_told() {
+    let error = |paths: &[&str]| find_boot_files(&image_of(paths)).unwrap_err();
+    assert!(matches!(
+        error(&["vmlinuz"]),
+        FindError::Missing {
+            component: BootComponent::Shim
+        }
+    ));
+    assert!(matches!(
+        error(&["EFI/BOOT/BOOTX64.EFI", "EFI/Linux/uki.efi"]),
+        FindError::Missing {
+            component: BootComponent::Grub
+        }
+    ));
+    let two = error(&[
+        "EFI/debian/shimx64.efi",
+        "EFI/debian/grubx64.efi",
+        "EFI/fedora/shimx64.efi",
+        "EFI/fedora/grubx64.efi",
+    ]);
+    assert!(matches!(
+        two,
+        FindError::Ambiguous { component: BootComponent::Shim, candidates } if candidates.len() == 2
+    ));
+
+    let mut image = debian_chain("2.12");
+    image.insert("other/shim.efi", application("other shim"));
+    let on = ChainComputer::new(SecureBoot::On);
+    let chosen = on.clone().with_loaders("other/shim.efi", GRUB);
+    assert_ne!(pcr4(&chosen, &image).value, pcr4(&on, &image).value);
+}
+
+#[test]
+fn a_directory_is_the_same_image_as_its_files_in_memory() {
+    let memory = debian_chain("2.12");
+    let root = tempfile::tempdir().unwrap();
+    for path in memory.files("").unwrap() {
+        let target = root.path().join(&path);
+        fs::create_dir_all(target.parent().unwrap()).unwrap();
+        fs::write(target, memory.content(&path).unwrap()).unwrap();
+    }
+    let directory = DirectoryImage::open(root.path()).unwrap();
+    assert_eq!(directory.files("").unwrap(), memory.files("").unwrap());
+    assert_eq!(directory.files("usr/lib/shim").unwrap(), [SHIM]);
+    assert_eq!(directory.files("none").unwrap(), Vec::<String>::new());
+    let on = ChainComputer::new(SecureBoot::On);
+    assert_eq!(
+        on.compute(&directory).unwrap(),
+        on.compute(&memory).unwrap()
+    );
+    let size = memory.content(SHIM).unwrap().len() as u64;
+    assert_eq!(directory.open(SHIM).unwrap().size(), Some(size));
+    assert_eq!(memory.open(SHIM).unwrap().size(), Some(size));
+}
+
+#[cfg(unix)]
+#[test]
+fn links_are_followed_within_the_root_only() {
+    use std::os::unix::fs::symlink;
+
+    let outside = tempfile::tempdir().unwrap();
+    fs::write(outside.path().join("secret"), "s").unwrap();
+    let root = tempfile::tempdir().unwrap();
+    let at = |path: &str| root.path().join(path);
+    fs::create_dir_all(at("real/boot")).unwrap();
+    fs::write(at("real/boot/vmlinuz-1"), "k").unwrap();
+    symlink("real/boot", at("boot")).unwrap();
+    symlink("real/boot/vmlinuz-1", at("vmlinuz")).unwrap();
+    symlink(outside.path().join("secret"), at("escape")).unwrap();
+    symlink(outside.path(), at("escapes")).unwrap();
+    symlink("loop", at("loop")).unwrap();
+
+    let image = DirectoryImage::open(root.path()).unwrap();
+    let denied = |path: &str| image.open(path).map(|_| ()).unwrap_err().kind();
+    assert_eq!(image.files("boot").unwrap(), ["boot/vmlinuz-1"]);
+    assert!(image.open("boot/vmlinuz-1").is_ok());
+    assert!(image.open("vmlinuz").is_ok());
+    assert_eq!(denied("escape"), io::ErrorKind::PermissionDenied);
+    assert_eq!(denied("escapes/secret"), io::ErrorKind::PermissionDenied);
+    assert_eq!(
+        image.files("escapes").unwrap_err().kind(),
+        io::ErrorKind::PermissionDenied
+    );
+    assert_eq!(denied("../secret"), io::ErrorKind::InvalidInput);
+    assert_eq!(denied("/etc/passwd"), io::ErrorKind::InvalidInput);
+    assert_eq!(denied("real"), io::ErrorKind::InvalidInput);
+    assert!(image.open("loop").is_err());
+    assert!(
+        !image
+            .files("")
+            .unwrap()
+            .iter()
+            .any(|f| f.contains("secret"))
+    );
+    assert!(DirectoryImage::open(at("vmlinuz")).is_err());
+}
+
+proptest! {
+    #[test]
+    fn a_changed_header_never_panics_and_agrees_with_the_specification(
+        at in 0..0x200_usize,
+        value in any::<u8>(),
+    ) {
+        let mut file = PeBuilder::new()
+            .section(".a", vec![1; 600])
+            .section(".sbat", "sbat,1,a,b,1,c\n")
+            .trailer(vec![4; 64])
+            .signed()
+            .build();
+        file[at] = value;
+        if let Ok(read) = PeFile::read(file.as_slice(), &[".sbat"]) {
+            prop_assert_eq!(read.authenticode(), slow_digest(&file));
+            let _ = read.check_signatures(SignaturePresence::Required);
+            let _ = read.section(".sbat").map(Sbat::parse);
+        }
+    }
+
+    #[test]
+    fn arbitrary_sbat_never_panics(section in any::<Vec<u8>>()) {
+        let _ = GrubProfile::from_sbat(Some(&section));
+    }
+}

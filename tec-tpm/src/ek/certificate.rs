@@ -1,0 +1,258 @@
+//! Reading one X.509 certificate strictly enough for a trust decision.
+
+use tec_core::ak::ParsePublicKeyError;
+use tec_core::ak::PublicKey;
+use tec_core::time::Timestamp;
+use x509_cert::Certificate;
+use x509_cert::certificate::Version;
+use x509_cert::der::Decode as _;
+use x509_cert::der::Encode as _;
+use x509_cert::der::Reader as _;
+use x509_cert::der::SliceReader;
+use x509_cert::der::oid::ObjectIdentifier;
+use x509_cert::ext::pkix::BasicConstraints;
+use x509_cert::ext::pkix::ExtendedKeyUsage;
+use x509_cert::ext::pkix::KeyUsage;
+
+/// Largest certificate that is looked at; endorsement key certificates take 1 to 2 KiB.
+const MAX_CERTIFICATE: usize = 16 * 1024;
+/// tcg-kp-EKCertificate (TCG EK Credential Profile for TPM Family 2.0, "Extended Key Usage").
+const EK_CERTIFICATE_PURPOSE: ObjectIdentifier = ObjectIdentifier::new_unwrap("2.23.133.8.1");
+
+// Extensions that may be critical, since they are understood or say nothing about trust (RFC 5280,
+// section 4.2.1).
+const UNDERSTOOD: [ObjectIdentifier; 5] = [
+    ObjectIdentifier::new_unwrap("2.5.29.15"), // keyUsage
+    ObjectIdentifier::new_unwrap("2.5.29.17"), // subjectAltName
+    ObjectIdentifier::new_unwrap("2.5.29.19"), // basicConstraints
+    ObjectIdentifier::new_unwrap("2.5.29.32"), // certificatePolicies
+    ObjectIdentifier::new_unwrap("2.5.29.37"), // extKeyUsage
+];
+
+/// A certificate was refused by itself, before anything of its chain.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CertificateError {
+    /// More bytes than any certificate has.
+    #[error("the certificate has {length} bytes, which is more than any should")]
+    TooLarge {
+        /// What was given.
+        length: usize,
+    },
+    /// Not an X.509 certificate in DER.
+    #[error("the certificate is malformed")]
+    Malformed(#[source] x509_cert::der::Error),
+    /// Not version 3.
+    #[error("the certificate is not of version 3")]
+    Version,
+    /// An extension is critical that is not understood here.
+    #[error("the critical extension {oid} is not understood")]
+    CriticalExtension {
+        /// Which.
+        oid: String,
+    },
+    /// An endorsement key certificate that may sign others.
+    #[error("an endorsement key certificate must not be that of a CA")]
+    IsCa,
+    /// Its key usage is not that of a key that decrypts or agrees on keys.
+    #[error("the key usage is not that of an endorsement key")]
+    KeyUsage,
+    /// Its purposes do not include endorsement.
+    #[error("the extended key usage does not name endorsement keys")]
+    Purpose,
+    /// The key inside cannot be taken.
+    #[error("the certified key is not acceptable")]
+    Key(#[source] ParsePublicKeyError),
+}
+
+/// A certificate and what of it is needed to check it.
+#[derive(Clone, Debug)]
+pub(super) struct Parsed {
+    certificate: Certificate,
+    signed: Vec<u8>,
+}
+
+impl Parsed {
+    pub(super) fn from_der(der: &[u8]) -> Result<Self, CertificateError> {
+        if der.len() > MAX_CERTIFICATE {
+            return Err(CertificateError::TooLarge { length: der.len() });
+        }
+        let certificate = Certificate::from_der(der).map_err(CertificateError::Malformed)?;
+        // The signature is over the bytes as they came, not over another encoding of them.
+        let signed = signed_part(der).map_err(CertificateError::Malformed)?;
+        let parsed = Self {
+            certificate,
+            signed: signed.to_vec(),
+        };
+        if parsed.certificate.tbs_certificate().version() != Version::V3 {
+            return Err(CertificateError::Version);
+        }
+        parsed.check_critical()?;
+        Ok(parsed)
+    }
+
+    fn check_critical(&self) -> Result<(), CertificateError> {
+        let extensions = self.certificate.tbs_certificate().extensions();
+        let unknown = extensions
+            .into_iter()
+            .flatten()
+            .find(|extension| extension.critical && !UNDERSTOOD.contains(&extension.extn_id));
+        match unknown {
+            Some(extension) => Err(CertificateError::CriticalExtension {
+                oid: extension.extn_id.to_string(),
+            }),
+            None => Ok(()),
+        }
+    }
+
+    pub(super) fn certificate(&self) -> &Certificate {
+        &self.certificate
+    }
+
+    /// The bytes that the signature is over.
+    pub(super) fn signed(&self) -> &[u8] {
+        &self.signed
+    }
+
+    pub(super) fn subject(&self) -> String {
+        self.certificate.tbs_certificate().subject().to_string()
+    }
+
+    pub(super) fn issuer(&self) -> String {
+        self.certificate.tbs_certificate().issuer().to_string()
+    }
+
+    /// First and last second of validity.
+    pub(super) fn validity(&self) -> (Timestamp, Timestamp) {
+        let seconds = |time: x509_cert::time::Time| {
+            let seconds = time.to_unix_duration().as_secs();
+            Timestamp::from_unix_seconds(i64::try_from(seconds).unwrap_or(i64::MAX))
+        };
+        let validity = self.certificate.tbs_certificate().validity();
+        (seconds(validity.not_before), seconds(validity.not_after))
+    }
+
+    /// Whether it may sign certificates, and how many CAs may follow.
+    pub(super) fn ca(&self) -> Result<Option<CaLimits>, CertificateError> {
+        let tbs = self.certificate.tbs_certificate();
+        let constraints = tbs
+            .get_extension::<BasicConstraints>()
+            .map_err(CertificateError::Malformed)?;
+        let usage = tbs
+            .get_extension::<KeyUsage>()
+            .map_err(CertificateError::Malformed)?;
+        Ok(match constraints {
+            Some((_, constraints)) if constraints.ca => Some(CaLimits {
+                path_length: constraints.path_len_constraint,
+                signs_certificates: usage.is_none_or(|(_, usage)| usage.key_cert_sign()),
+            }),
+            _ => None,
+        })
+    }
+}
+
+/// What a CA certificate allows.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct CaLimits {
+    pub(super) path_length: Option<u8>,
+    pub(super) signs_certificates: bool,
+}
+
+fn signed_part(der: &[u8]) -> Result<&[u8], x509_cert::der::Error> {
+    let mut outer = SliceReader::new(der)?;
+    outer.sequence(|inner: &mut SliceReader<'_>| {
+        let signed = inner.tlv_bytes()?;
+        while !inner.is_finished() {
+            inner.tlv_bytes()?;
+        }
+        Ok(signed)
+    })
+}
+
+/// A certificate of an endorsement key, well formed by itself. Who signed it is not said.
+#[derive(Clone, Debug)]
+pub struct EkCertificate {
+    parsed: Parsed,
+    public: PublicKey,
+}
+
+impl EkCertificate {
+    /// Parses the DER form.
+    ///
+    /// # Errors
+    /// [`CertificateError`] when it is no certificate that an endorsement key may have (TCG EK
+    /// Credential Profile for TPM Family 2.0, "EK Certificate").
+    pub fn from_der(der: &[u8]) -> Result<Self, CertificateError> {
+        let parsed = Parsed::from_der(der)?;
+        if parsed.ca()?.is_some() {
+            return Err(CertificateError::IsCa);
+        }
+        check_usage(&parsed)?;
+        let spki = parsed
+            .certificate()
+            .tbs_certificate()
+            .subject_public_key_info()
+            .to_der()
+            .map_err(CertificateError::Malformed)?;
+        let public = PublicKey::from_der(&spki).map_err(CertificateError::Key)?;
+        Ok(Self { parsed, public })
+    }
+
+    /// Parses what a TPM keeps in its NV index: the DER form, with padding after it where the
+    /// index is larger.
+    ///
+    /// # Errors
+    /// As [`from_der`](Self::from_der).
+    pub fn from_nv(bytes: &[u8]) -> Result<Self, CertificateError> {
+        Self::from_der(without_padding(bytes))
+    }
+
+    /// The certified key.
+    pub fn public(&self) -> &PublicKey {
+        &self.public
+    }
+
+    /// Name of the issuer, for people.
+    pub fn issuer(&self) -> String {
+        self.parsed.issuer()
+    }
+
+    pub(super) fn parsed(&self) -> &Parsed {
+        &self.parsed
+    }
+}
+
+/// Cuts a run of 0x00 or 0xff after the first DER element.
+pub(crate) fn without_padding(bytes: &[u8]) -> &[u8] {
+    let length = SliceReader::new(bytes)
+        .and_then(|mut reader| reader.tlv_bytes().map(<[u8]>::len))
+        .ok();
+    match length.and_then(|length| bytes.split_at_checked(length)) {
+        Some((der, rest)) if rest.iter().all(|b| *b == 0) || rest.iter().all(|b| *b == 0xff) => der,
+        _ => bytes,
+    }
+}
+
+/// Key usage and purpose, where the certificate has them.
+fn check_usage(parsed: &Parsed) -> Result<(), CertificateError> {
+    let tbs = parsed.certificate().tbs_certificate();
+    let usage = tbs
+        .get_extension::<KeyUsage>()
+        .map_err(CertificateError::Malformed)?;
+    if let Some((_, usage)) = usage {
+        // RSA keys decrypt, ECC keys agree; a key that signs certificates is neither.
+        let fits = usage.key_encipherment() || usage.key_agreement();
+        if !fits || usage.key_cert_sign() {
+            return Err(CertificateError::KeyUsage);
+        }
+    }
+    let purposes = tbs
+        .get_extension::<ExtendedKeyUsage>()
+        .map_err(CertificateError::Malformed)?;
+    match purposes {
+        Some((_, purposes)) if !purposes.0.contains(&EK_CERTIFICATE_PURPOSE) => {
+            Err(CertificateError::Purpose)
+        }
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,356 @@
+//! From an endorsement key certificate to a trusted root.
+
+use p256::pkcs8::DecodePublicKey as _;
+use rsa::pkcs1v15;
+use rsa::signature::Verifier as _;
+use tec_core::ak::PublicKey;
+use tec_core::time::Timestamp;
+use x509_cert::der::Encode as _;
+use x509_cert::der::oid::ObjectIdentifier;
+
+use super::certificate::CertificateError;
+use super::certificate::EkCertificate;
+use super::certificate::Parsed;
+
+// Signature algorithms (RFC 4055, section 5, and RFC 5758, section 3.2). SHA-1 is none of them.
+const SHA256_RSA: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.2.840.113549.1.1.11");
+const SHA384_RSA: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.2.840.113549.1.1.12");
+const SHA512_RSA: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.2.840.113549.1.1.13");
+const ECDSA_SHA256: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.2.840.10045.4.3.2");
+const ECDSA_SHA384: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.2.840.10045.4.3.3");
+
+/// Curve P-256 as parameter of a key (RFC 5480, section 2.1.1.1).
+const SECP256R1: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.2.840.10045.3.1.7");
+
+/// CA certificates between an endorsement key and its root; real chains have up to three.
+const MAX_INTERMEDIATES: usize = 5;
+/// Signature checks of one verification, however many CAs carry the same name.
+const MAX_CHECKS: usize = 64;
+
+/// A chain does not lead to a trusted root.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ChainError {
+    /// A certificate of the chain is not valid yet.
+    #[error("the certificate of {subject:?} is valid from {from} only")]
+    NotYetValid {
+        /// Whose.
+        subject: String,
+        /// First second of validity.
+        from: Timestamp,
+    },
+    /// A certificate of the chain has expired.
+    #[error("the certificate of {subject:?} was valid until {until}")]
+    Expired {
+        /// Whose.
+        subject: String,
+        /// Last second of validity.
+        until: Timestamp,
+    },
+    /// Nobody of this name is in the trust store.
+    #[error("the issuer {issuer:?} is not known")]
+    UnknownIssuer {
+        /// Name of the issuer.
+        issuer: String,
+    },
+    /// The signature is of an algorithm that is not accepted.
+    #[error("the signature algorithm {oid} is not accepted")]
+    Algorithm {
+        /// Which.
+        oid: String,
+    },
+    /// The issuer's key is of a sort that is not accepted, or does not parse.
+    #[error("the key of the issuer {issuer:?} is not usable")]
+    IssuerKey {
+        /// Name of the issuer.
+        issuer: String,
+    },
+    /// The issuer did not sign this.
+    #[error("the certificate of {subject:?} is not signed by its issuer")]
+    Signature {
+        /// Whose certificate.
+        subject: String,
+    },
+    /// The issuer is no CA.
+    #[error("the issuer {issuer:?} is no CA")]
+    NotCa {
+        /// Name of the issuer.
+        issuer: String,
+    },
+    /// More CAs follow than one of them allows, or than are looked at.
+    #[error("the chain is longer than {issuer:?} allows")]
+    PathLength {
+        /// Name of the CA.
+        issuer: String,
+    },
+    /// A CA certificate cannot be read.
+    #[error("a CA certificate cannot be read")]
+    Certificate(#[source] CertificateError),
+}
+
+/// Roots that are trusted and CAs that may stand between.
+#[derive(Clone, Debug, Default)]
+pub struct TrustStore {
+    roots: Vec<Parsed>,
+    intermediates: Vec<Parsed>,
+}
+
+impl TrustStore {
+    /// A store that trusts nobody.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds a trusted root in DER.
+    pub fn add_root(&mut self, der: &[u8]) -> Result<(), CertificateError> {
+        self.roots.push(Parsed::from_der(der)?);
+        Ok(())
+    }
+
+    /// Adds a CA in DER that is trusted only through a root.
+    pub fn add_intermediate(&mut self, der: &[u8]) -> Result<(), CertificateError> {
+        self.intermediates.push(Parsed::from_der(der)?);
+        Ok(())
+    }
+}
+
+/// Proof that a trusted root vouches for an endorsement key.
+#[derive(Clone, Debug)]
+pub struct VerifiedEk {
+    public: PublicKey,
+    root: String,
+}
+
+impl VerifiedEk {
+    /// The key.
+    pub fn public(&self) -> &PublicKey {
+        &self.public
+    }
+
+    /// Subject of the root, for people.
+    pub fn root(&self) -> &str {
+        &self.root
+    }
+}
+
+/// Checks an endorsement key certificate against trusted roots: every certificate of the chain,
+/// the root too, is valid now, signed by the next, and each issuer is a CA that allows the length.
+///
+/// # Errors
+/// [`ChainError`]: where several chains were tried, the finding of the one that came furthest.
+///
+/// # Security
+/// Revocation is not checked: that needs a network. Names are compared byte by byte.
+pub fn verify_ek_certificate(
+    certificate: &EkCertificate,
+    store: &TrustStore,
+    now: Timestamp,
+) -> Result<VerifiedEk, ChainError> {
+    let mut search = Search {
+        store,
+        now,
+        checks_left: MAX_CHECKS,
+    };
+    let leaf = certificate.parsed();
+    check_validity(leaf, now)?;
+    match search.climb(leaf, 0) {
+        Ok(root) => Ok(VerifiedEk {
+            public: certificate.public().clone(),
+            root,
+        }),
+        Err(finding) => Err(finding.error),
+    }
+}
+
+/// Why a chain ended, and how many certificates it had by then.
+struct Finding {
+    depth: usize,
+    error: ChainError,
+}
+
+struct Search<'a> {
+    store: &'a TrustStore,
+    now: Timestamp,
+    checks_left: usize,
+}
+
+impl Search<'_> {
+    /// Looks for a chain from `child`, which has `below` CAs under it, to a root.
+    fn climb(&mut self, child: &Parsed, below: usize) -> Result<String, Finding> {
+        let store = self.store;
+        let at = |error| Finding {
+            depth: below,
+            error,
+        };
+        let mut furthest = at(ChainError::UnknownIssuer {
+            issuer: child.issuer(),
+        });
+        for root in named(&store.roots, child) {
+            match self.step(child, root, below) {
+                Ok(()) => return Ok(root.subject()),
+                Err(error) => furthest = at(error),
+            }
+        }
+        for ca in named(&store.intermediates, child) {
+            let found = match self.step(child, ca, below) {
+                Ok(()) if below < MAX_INTERMEDIATES => self.climb(ca, below + 1),
+                Ok(()) => Err(at(ChainError::PathLength {
+                    issuer: ca.subject(),
+                })),
+                Err(error) => Err(at(error)),
+            };
+            match found {
+                Ok(root) => return Ok(root),
+                Err(finding) if finding.depth >= furthest.depth => furthest = finding,
+                Err(_) => {}
+            }
+        }
+        Err(furthest)
+    }
+
+    /// Whether `issuer` may have signed `child` and did.
+    fn step(&mut self, child: &Parsed, issuer: &Parsed, below: usize) -> Result<(), ChainError> {
+        let name = || issuer.subject();
+        check_validity(issuer, self.now)?;
+        let limits = issuer.ca().map_err(ChainError::Certificate)?;
+        let Some(limits) = limits.filter(|limits| limits.signs_certificates) else {
+            return Err(ChainError::NotCa { issuer: name() });
+        };
+        let too_long = limits
+            .path_length
+            .is_some_and(|length| usize::from(length) < below);
+        self.checks_left = self.checks_left.saturating_sub(1);
+        if too_long || self.checks_left == 0 {
+            return Err(ChainError::PathLength { issuer: name() });
+        }
+        verify_signature(child, issuer)
+    }
+}
+
+/// Those certificates whose subject is the issuer of `child`.
+fn named<'a>(
+    certificates: &'a [Parsed],
+    child: &Parsed,
+) -> impl Iterator<Item = &'a Parsed> + use<'a> {
+    let issuer = child.certificate().tbs_certificate().issuer().clone();
+    certificates
+        .iter()
+        .filter(move |one| *one.certificate().tbs_certificate().subject() == issuer)
+}
+
+fn check_validity(certificate: &Parsed, now: Timestamp) -> Result<(), ChainError> {
+    let (from, until) = certificate.validity();
+    if now < from {
+        return Err(ChainError::NotYetValid {
+            subject: certificate.subject(),
+            from,
+        });
+    }
+    if until < now {
+        return Err(ChainError::Expired {
+            subject: certificate.subject(),
+            until,
+        });
+    }
+    Ok(())
+}
+
+fn verify_signature(child: &Parsed, issuer: &Parsed) -> Result<(), ChainError> {
+    let certificate = child.certificate();
+    let algorithm = certificate.signature_algorithm();
+    let wrong = || ChainError::Signature {
+        subject: child.subject(),
+    };
+    // RFC 5280, section 4.1.1.2: both places name the same algorithm.
+    if algorithm != certificate.tbs_certificate().signature() {
+        return Err(wrong());
+    }
+    let signature = certificate.signature().as_bytes().ok_or_else(wrong)?;
+    let verified = match algorithm.oid {
+        SHA256_RSA => verify_rsa::<sha2::Sha256>(child, issuer, signature)?,
+        SHA384_RSA => verify_rsa::<sha2::Sha384>(child, issuer, signature)?,
+        SHA512_RSA => verify_rsa::<sha2::Sha512>(child, issuer, signature)?,
+        ECDSA_SHA256 | ECDSA_SHA384 => verify_ecdsa(child, issuer, signature, algorithm.oid)?,
+        oid => {
+            return Err(ChainError::Algorithm {
+                oid: oid.to_string(),
+            });
+        }
+    };
+    if verified { Ok(()) } else { Err(wrong()) }
+}
+
+fn key_der(issuer: &Parsed) -> Result<Vec<u8>, ChainError> {
+    issuer
+        .certificate()
+        .tbs_certificate()
+        .subject_public_key_info()
+        .to_der()
+        .map_err(|_| unusable(issuer))
+}
+
+fn unusable(issuer: &Parsed) -> ChainError {
+    ChainError::IssuerKey {
+        issuer: issuer.subject(),
+    }
+}
+
+fn verify_rsa<D>(child: &Parsed, issuer: &Parsed, signature: &[u8]) -> Result<bool, ChainError>
+where
+    D: sha2::Digest + x509_cert::der::oid::AssociatedOid,
+    pkcs1v15::VerifyingKey<D>: rsa::signature::Verifier<pkcs1v15::Signature>,
+{
+    // The smallest RSA key that is accepted anywhere here.
+    const MIN_MODULUS: usize = 2048 / 8;
+    let key =
+        rsa::RsaPublicKey::from_public_key_der(&key_der(issuer)?).map_err(|_| unusable(issuer))?;
+    if rsa::traits::PublicKeyParts::size(&key) < MIN_MODULUS {
+        return Err(unusable(issuer));
+    }
+    let Ok(signature) = pkcs1v15::Signature::try_from(signature) else {
+        return Ok(false);
+    };
+    let key = pkcs1v15::VerifyingKey::<D>::new(key);
+    Ok(key.verify(child.signed(), &signature).is_ok())
+}
+
+/// ECDSA by a key on P-256 or P-384, over the hash that the algorithm names.
+fn verify_ecdsa(
+    child: &Parsed,
+    issuer: &Parsed,
+    signature: &[u8],
+    algorithm: ObjectIdentifier,
+) -> Result<bool, ChainError> {
+    use p256::ecdsa::signature::hazmat::PrehashVerifier as _;
+    use sha2::Digest as _;
+
+    let digest = if algorithm == ECDSA_SHA256 {
+        sha2::Sha256::digest(child.signed()).to_vec()
+    } else {
+        sha2::Sha384::digest(child.signed()).to_vec()
+    };
+    let der = key_der(issuer)?;
+    if is_p256(issuer) {
+        let key =
+            p256::ecdsa::VerifyingKey::from_public_key_der(&der).map_err(|_| unusable(issuer))?;
+        Ok(p256::ecdsa::Signature::from_der(signature)
+            .is_ok_and(|signature| key.verify_prehash(&digest, &signature).is_ok()))
+    } else {
+        let key =
+            p384::ecdsa::VerifyingKey::from_public_key_der(&der).map_err(|_| unusable(issuer))?;
+        Ok(p384::ecdsa::Signature::from_der(signature)
+            .is_ok_and(|signature| key.verify_prehash(&digest, &signature).is_ok()))
+    }
+}
+
+fn is_p256(issuer: &Parsed) -> bool {
+    let spki = issuer
+        .certificate()
+        .tbs_certificate()
+        .subject_public_key_info();
+    spki.algorithm
+        .parameters
+        .as_ref()
+        .and_then(|parameters| parameters.decode_as::<ObjectIdentifier>().ok())
+        == Some(SECP256R1)
+}

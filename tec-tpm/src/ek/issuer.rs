@@ -1,0 +1,127 @@
+//! The port of a registration service, over the pieces of this crate.
+
+use std::sync::Arc;
+
+use rand_core::CryptoRng;
+use tec_core::ak::Credential;
+use tec_core::ak::EkOffer;
+use tec_core::ak::Fingerprint;
+use tec_core::ak::PublicKey;
+use tec_core::ak::TpmObjectError;
+use tec_core::ak::TpmObjects;
+use tec_core::port::Clock;
+use tec_core::port::chain;
+use tec_core::secret::SecretArray;
+
+use super::CertificateError;
+use super::ChainError;
+use super::CredentialError;
+use super::EkCertificate;
+use super::TrustStore;
+use super::make_credential;
+use super::verify_ek_certificate;
+use crate::ak::AkError;
+use crate::ak::AttestationKey;
+
+/// A challenge was not issued.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum IssuerError {
+    /// The attestation key is not acceptable.
+    #[error("the attestation key is not acceptable")]
+    Ak(#[source] AkError),
+    /// A certificate is needed and did not come.
+    #[error("the endorsement key came without a certificate")]
+    NoCertificate,
+    /// The certificate is not acceptable.
+    #[error("the endorsement key certificate is not acceptable")]
+    Certificate(#[source] CertificateError),
+    /// The certificate is for another key.
+    #[error("the certificate is for another key than the one offered")]
+    OtherKey,
+    /// No trusted root vouches for it.
+    #[error("no trusted root vouches for the endorsement key")]
+    Chain(#[source] ChainError),
+    /// The challenge could not be made.
+    #[error("the challenge cannot be made")]
+    Credential(#[source] CredentialError),
+}
+
+/// Issues challenges to endorsement keys.
+///
+/// Without roots ([`new`](Self::new)) any endorsement key is challenged; then it is for the
+/// `AkMatcher` to know which ones are wanted. With roots a certificate is needed, too.
+#[derive(Clone, Debug, Default)]
+pub struct CredentialIssuer {
+    trust: Option<(TrustStore, Arc<dyn Clock>)>,
+}
+
+impl CredentialIssuer {
+    /// Challenges any endorsement key; a certificate that comes along must be for it.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Challenges only endorsement keys whose certificate leads to a root of `store`.
+    #[must_use]
+    pub fn with_roots(store: TrustStore, clock: Arc<dyn Clock>) -> Self {
+        Self {
+            trust: Some((store, clock)),
+        }
+    }
+
+    fn check_ek(&self, offer: &EkOffer) -> Result<(), IssuerError> {
+        let Some(der) = &offer.certificate else {
+            return if self.trust.is_some() {
+                Err(IssuerError::NoCertificate)
+            } else {
+                Ok(())
+            };
+        };
+        let certificate = EkCertificate::from_nv(der).map_err(IssuerError::Certificate)?;
+        if *certificate.public() != offer.public {
+            return Err(IssuerError::OtherKey);
+        }
+        if let Some((store, clock)) = &self.trust {
+            verify_ek_certificate(&certificate, store, clock.now()).map_err(IssuerError::Chain)?;
+        }
+        Ok(())
+    }
+
+    /// Checks both keys and makes a challenge.
+    ///
+    /// # Errors
+    /// [`IssuerError`] with the check that failed.
+    pub fn issue(
+        &self,
+        offer: &EkOffer,
+        tpm2b_public: &[u8],
+        secret: &SecretArray<32>,
+        rng: &mut dyn CryptoRng,
+    ) -> Result<Credential, IssuerError> {
+        let ak = AttestationKey::from_tpm2b(tpm2b_public).map_err(IssuerError::Ak)?;
+        self.check_ek(offer)?;
+        make_credential(&offer.public, &ak.name(), secret, rng).map_err(IssuerError::Credential)
+    }
+}
+
+impl TpmObjects for CredentialIssuer {
+    fn attestation_key(&self, tpm2b_public: &[u8]) -> Result<PublicKey, TpmObjectError> {
+        AttestationKey::from_tpm2b(tpm2b_public)
+            .map(|ak| ak.public().clone())
+            .map_err(|error| TpmObjectError::new(chain(&error)))
+    }
+
+    fn challenge(
+        &self,
+        ek: &EkOffer,
+        tpm2b_public: &[u8],
+        secret: &SecretArray<32>,
+        rng: &mut dyn CryptoRng,
+    ) -> Result<(Credential, Fingerprint), TpmObjectError> {
+        let credential = self
+            .issue(ek, tpm2b_public, secret, rng)
+            .map_err(|error| TpmObjectError::new(chain(&error)))?;
+        Ok((credential, ek.public.fingerprint()))
+    }
+}

@@ -1,0 +1,118 @@
+//! What can be wrong with a log.
+
+use super::bank::Bank;
+
+/// A log cannot be read or replayed. Offsets count bytes from the start of the log.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum EventLogError {
+    /// The log is larger than the limit.
+    #[error("the log has {size} bytes, at most {limit} are read")]
+    TooLarge {
+        /// Size of the log.
+        size: usize,
+        /// Limit.
+        limit: usize,
+    },
+    /// Nothing, or nothing but padding.
+    #[error("the log has no event")]
+    Empty,
+    /// A field or an announced length reaches past the end.
+    #[error("offset {offset}: {field} needs {needed} bytes, {left} are left")]
+    Truncated {
+        /// Where the field begins.
+        offset: usize,
+        /// The field.
+        field: &'static str,
+        /// Bytes that it needs.
+        needed: usize,
+        /// Bytes that are left.
+        left: usize,
+    },
+    /// More events than the limit.
+    #[error("offset {offset}: more than {limit} events")]
+    TooManyEvents {
+        /// Where the first event too many begins.
+        offset: usize,
+        /// Limit.
+        limit: usize,
+    },
+    /// The header announces no algorithm or too many.
+    #[error("offset {offset}: the header announces {count} algorithms, 1 to {limit} are read")]
+    AlgorithmCount {
+        /// Where the count stands.
+        offset: usize,
+        /// What it says.
+        count: u32,
+        /// Limit.
+        limit: usize,
+    },
+    /// The header announces an algorithm twice, or with a digest size that it does not have.
+    #[error("offset {offset}: algorithm {algorithm:#06x} announced wrongly with {size} bytes")]
+    Algorithm {
+        /// Where the entry begins.
+        offset: usize,
+        /// `TPM_ALG_ID`.
+        algorithm: u16,
+        /// Announced digest size.
+        size: u16,
+    },
+    /// The header's own length and the lengths within it disagree.
+    #[error("offset {offset}: {extra} bytes after the end of the header's fields")]
+    HeaderLength {
+        /// Where the fields end.
+        offset: usize,
+        /// Bytes that are left over.
+        extra: usize,
+    },
+    /// An event names a register that does not exist.
+    #[error("offset {offset}: PCR {index} does not exist")]
+    Register {
+        /// Where the event begins.
+        offset: usize,
+        /// What it names.
+        index: u32,
+    },
+    /// An event has more digests than the header has algorithms.
+    #[error("offset {offset}: {count} digests, the header announces {announced}")]
+    DigestCount {
+        /// Where the count stands.
+        offset: usize,
+        /// What it says.
+        count: u32,
+        /// Number of algorithms in the header.
+        announced: usize,
+    },
+    /// An event has a digest of an algorithm that the header lacks, or two of one algorithm.
+    #[error("offset {offset}: digest of algorithm {algorithm:#06x} unannounced or repeated")]
+    Digest {
+        /// Where the digest begins.
+        offset: usize,
+        /// `TPM_ALG_ID`.
+        algorithm: u16,
+    },
+    /// A StartupLocality event is malformed, repeated, or comes after PCR 0 was extended.
+    #[error("offset {offset}: StartupLocality event {reason}")]
+    StartupLocality {
+        /// Where the event begins.
+        offset: usize,
+        /// What is wrong.
+        reason: &'static str,
+    },
+    /// The log does not cover the bank.
+    #[error("the log has no {bank} digests")]
+    NoBank {
+        /// Bank that was asked for.
+        bank: Bank,
+    },
+    /// An event that extends a register lacks the digest of the bank.
+    #[error("offset {offset}: event {number} has no {bank} digest")]
+    MissingDigest {
+        /// Where the event begins.
+        offset: usize,
+        /// Its number.
+        number: u32,
+        /// Bank that was asked for.
+        bank: Bank,
+    },
+}

@@ -1,0 +1,65 @@
+//! One event, borrowed from the log.
+
+use tec_core::pcr::PcrIndex;
+
+use super::bank::Bank;
+use super::detail;
+use super::kind::EventKind;
+
+/// The digests of an event, one per bank.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Digests<'a> {
+    /// SHA-1.
+    pub sha1: Option<&'a [u8; 20]>,
+    /// SHA-256.
+    pub sha256: Option<&'a [u8; 32]>,
+    /// SHA-384.
+    pub sha384: Option<&'a [u8; 48]>,
+    /// SHA-512.
+    pub sha512: Option<&'a [u8; 64]>,
+}
+
+impl<'a> Digests<'a> {
+    /// The digest of one bank.
+    pub fn get(&self, bank: Bank) -> Option<&'a [u8]> {
+        match bank {
+            Bank::Sha1 => self.sha1.map(<[u8; 20]>::as_slice),
+            Bank::Sha256 => self.sha256.map(<[u8; 32]>::as_slice),
+            Bank::Sha384 => self.sha384.map(<[u8; 48]>::as_slice),
+            Bank::Sha512 => self.sha512.map(<[u8; 64]>::as_slice),
+        }
+    }
+}
+
+/// One event as logged. Nothing in it is proven.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Event<'a> {
+    /// Number in the log, from 0 (the header of a crypto-agile log is event 0).
+    pub number: u32,
+    /// Where it begins in the log.
+    pub offset: usize,
+    /// Register; `None` only for `EV_NO_ACTION` events that name none.
+    pub pcr: Option<PcrIndex>,
+    /// Type.
+    pub kind: EventKind,
+    /// Digests.
+    pub digests: Digests<'a>,
+    /// Event data.
+    pub data: &'a [u8],
+}
+
+impl Event<'_> {
+    /// The register that it extends: none for `EV_NO_ACTION` (PC Client Platform Firmware
+    /// Profile, 10.4.1).
+    pub fn extends(&self) -> Option<PcrIndex> {
+        self.pcr.filter(|_| self.kind != EventKind::NO_ACTION)
+    }
+
+    /// What the event data says, for people: a path, a variable's name or a text. At most 128
+    /// printable characters. Proves nothing.
+    pub fn detail(&self) -> Option<String> {
+        detail::describe(self.kind, self.data)
+    }
+}

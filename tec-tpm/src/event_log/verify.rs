@@ -1,0 +1,134 @@
+//! What a log is worth beside quoted values.
+
+use tec_core::attest::LogEvidence;
+use tec_core::attest::LoggedEvent;
+use tec_core::digest::Sha256Digest;
+use tec_core::pcr::PcrIndex;
+use tec_core::pcr::PcrSet;
+use tec_core::pcr::PcrValues;
+
+use super::error::EventLogError;
+use super::event::Event;
+use super::parse::EventLog;
+
+/// Proof that the events of the chosen registers fold to their quoted values.
+///
+/// Only [`EventLog::verify`] makes one. Proven are digests, registers and order of
+/// [`events`](Self::events); their data is not.
+#[derive(Clone, Debug)]
+pub struct VerifiedLog<'a> {
+    log: EventLog<'a>,
+    registers: PcrSet,
+}
+
+impl<'a> VerifiedLog<'a> {
+    /// The registers that were chosen.
+    pub fn registers(&self) -> PcrSet {
+        self.registers
+    }
+
+    /// The events that extend a chosen register, in order.
+    pub fn events(&self) -> impl Iterator<Item = &Event<'a>> {
+        let proven = |event: &&Event<'a>| {
+            event
+                .extends()
+                .is_some_and(|pcr| self.registers.contains(pcr))
+        };
+        self.log.events().iter().filter(proven)
+    }
+}
+
+/// A log does not prove the chosen registers.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum VerifyLogError {
+    /// No register was chosen, so anything would pass.
+    #[error("no register was chosen to verify the log against")]
+    NothingChosen,
+    /// The log has no complete SHA-256 bank.
+    #[error("the log cannot be replayed")]
+    Replay(#[source] EventLogError),
+    /// The fold differs from the quoted value.
+    #[error("PCR {pcr}: the log folds to {replayed}, quoted is {quoted}")]
+    Mismatch {
+        /// First register that differs.
+        pcr: PcrIndex,
+        /// What the log folds to.
+        replayed: Sha256Digest,
+        /// What was quoted.
+        quoted: Sha256Digest,
+    },
+}
+
+impl<'a> EventLog<'a> {
+    /// Proves the log against quoted values, for the registers in `chosen`.
+    ///
+    /// # Errors
+    /// [`VerifyLogError`] when a chosen register does not fold to its quoted value.
+    ///
+    /// # Security
+    /// `quoted` must come from a quote whose signature and nonce are verified.
+    pub fn verify(
+        self,
+        quoted: &PcrValues,
+        chosen: PcrSet,
+    ) -> Result<VerifiedLog<'a>, VerifyLogError> {
+        if chosen.is_empty() {
+            return Err(VerifyLogError::NothingChosen);
+        }
+        let replayed = self.replay_sha256().map_err(VerifyLogError::Replay)?;
+        let differs = |pcr: &PcrIndex| replayed.value(*pcr) != quoted.value(*pcr);
+        if let Some(pcr) = chosen.iter().find(differs) {
+            return Err(VerifyLogError::Mismatch {
+                pcr,
+                replayed: *replayed.value(pcr),
+                quoted: *quoted.value(pcr),
+            });
+        }
+        Ok(VerifiedLog {
+            log: self,
+            registers: chosen,
+        })
+    }
+
+    /// The log as evidence beside quoted values: every event that extends a register, and the
+    /// registers that the log explains. Registers without an event count as explained when the
+    /// quoted value is the reset value.
+    ///
+    /// A log without a complete SHA-256 bank is [`LogEvidence::Broken`].
+    pub fn evidence_against(&self, quoted: &PcrValues) -> LogEvidence {
+        match self.replay_sha256() {
+            Ok(replayed) => LogEvidence::Parsed {
+                events: self.events().iter().filter_map(logged).collect(),
+                replayed: PcrIndex::all()
+                    .filter(|pcr| replayed.value(*pcr) == quoted.value(*pcr))
+                    .collect(),
+            },
+            Err(error) => LogEvidence::Broken {
+                reason: error.to_string(),
+            },
+        }
+    }
+}
+
+/// Reads a log that came with evidence; one that does not parse is [`LogEvidence::Broken`].
+pub fn evidence(log: &[u8], quoted: &PcrValues) -> LogEvidence {
+    match EventLog::parse(log) {
+        Ok(log) => log.evidence_against(quoted),
+        Err(error) => LogEvidence::Broken {
+            reason: error.to_string(),
+        },
+    }
+}
+
+fn logged(event: &Event<'_>) -> Option<LoggedEvent> {
+    let digest = Sha256Digest::new(*event.digests.sha256?);
+    let kind = event.kind.name();
+    Some(LoggedEvent::new(
+        event.number,
+        event.extends()?,
+        digest,
+        kind,
+        event.detail(),
+    ))
+}

@@ -1,0 +1,432 @@
+//! Verification of TPM quotes, without a TPM.
+//!
+//! ```text
+//! UntrustedQuote ── verify(key, nonce) ──► VerifiedQuote
+//!   1 bound all sizes        3 magic, type, nonce
+//!   2 signature over the     4 one selection: SHA-256, PCRs 0 to 23
+//!     raw message bytes      5 24 values, their digest is the quoted one
+//! ```
+//! Not one field of the message is read before its signature is verified, and no field can be read
+//! by others before all five steps passed: [`VerifiedQuote`] has no other constructor.
+//!
+//! What is *not* checked here: whose key it is, and whether the values are those of an approved
+//! image.
+
+use p256::ecdsa;
+use rsa::pkcs1v15;
+use rsa::pkcs8::DecodePublicKey as _;
+use rsa::signature::Verifier as _;
+use sha2::Digest as _;
+use sha2::Sha256;
+use subtle::ConstantTimeEq as _;
+use tec_core::ak::KeyKind;
+use tec_core::ak::PublicKey;
+use tec_core::digest::Sha256Digest;
+use tec_core::pcr::PCR_COUNT;
+use tec_core::pcr::PcrValues;
+
+use crate::wire::WireError;
+use crate::wire::WireReader;
+
+/// TPM_ST_ATTEST_QUOTE (TPM 2.0 Library Part 2, "TPM_ST").
+pub(crate) const ST_ATTEST_QUOTE: u16 = 0x8018;
+/// TPM_GENERATED_VALUE (Part 2, "TPM_GENERATED"): only a TPM signs with a restricted key what
+/// begins so.
+pub(crate) const GENERATED: u32 = 0xff54_4347;
+/// TPM_ALG_SHA256 (TCG Algorithm Registry, "TPM_ALG_ID").
+pub(crate) const ALG_SHA256: u16 = 0x000b;
+/// TPM_ALG_RSASSA (TCG Algorithm Registry).
+pub(crate) const ALG_RSASSA: u16 = 0x0014;
+/// TPM_ALG_ECDSA (TCG Algorithm Registry).
+pub(crate) const ALG_ECDSA: u16 = 0x0018;
+/// PCRs 0 to 23, one bit each, least significant first (Part 2, "TPMS_PCR_SELECT").
+pub(crate) const ALL_PCRS: [u8; 3] = [0xff, 0xff, 0xff];
+
+/// Largest TPMS_ATTEST that is looked at; a quote with one selection takes at most 209 bytes.
+pub const MAX_MESSAGE: usize = 1024;
+/// Largest TPMT_SIGNATURE that is looked at; RSA-4096 takes 518 bytes.
+pub const MAX_SIGNATURE: usize = 1024;
+/// TPM2B_NAME: algorithm and SHA-512 digest (Part 2, "TPM2B_NAME").
+const MAX_NAME: usize = 2 + 64;
+/// TPM2B_DATA: algorithm and SHA-512 digest (Part 2, "TPM2B_DATA").
+const MAX_EXTRA_DATA: usize = 2 + 64;
+/// SHA-512 digest.
+const MAX_DIGEST: usize = 64;
+/// RSA-4096 signature.
+const MAX_RSA: usize = 512;
+/// Number of hash banks that a TPM may have (Part 2, "TPML_PCR_SELECTION": HASH_COUNT; the
+/// reference code has 16 at most).
+const MAX_SELECTIONS: u32 = 16;
+/// Coordinate of P-256 (FIPS 186-5).
+const P256_SCALAR: usize = 32;
+
+/// A quote as it came: nothing of it can be read.
+#[derive(Clone, Copy)]
+pub struct UntrustedQuote<'a> {
+    message: &'a [u8],
+    signature: &'a [u8],
+    values: &'a [Sha256Digest],
+}
+
+impl std::fmt::Debug for UntrustedQuote<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("UntrustedQuote").finish_non_exhaustive()
+    }
+}
+
+/// A quote was refused: the first check that failed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum QuoteError {
+    /// Message or signature is larger than any can be.
+    #[error("message or signature has {length} bytes, which is more than any quote has")]
+    TooLarge {
+        /// Bytes of the one that is.
+        length: usize,
+    },
+    /// The signature is no TPMT_SIGNATURE.
+    #[error("the signature is malformed")]
+    SignatureFormat(#[source] WireError),
+    /// The signature is of another scheme than the key's, or not over SHA-256.
+    #[error("the signature scheme {scheme:#06x} with hash {hash:#06x} does not fit the key")]
+    SignatureScheme {
+        /// TPM_ALG_ID of the scheme.
+        scheme: u16,
+        /// TPM_ALG_ID of the hash.
+        hash: u16,
+    },
+    /// The key cannot verify anything, for example a point that is not on the curve.
+    #[error("the key is not usable")]
+    Key,
+    /// The key did not sign this message.
+    #[error("the signature is not by this key over this message")]
+    Signature,
+    /// The signed message is no TPMS_ATTEST of a quote, or has trailing bytes.
+    #[error("the signed message is malformed")]
+    Message(#[source] WireError),
+    /// The message was not made by a TPM.
+    #[error("the message does not begin as a TPM begins what it attests")]
+    Magic,
+    /// The message attests something else.
+    #[error("the message is an attestation of type {found:#06x}, not a quote")]
+    Type {
+        /// TPM_ST of the message.
+        found: u16,
+    },
+    /// The quote was made for another nonce.
+    #[error("the quote is for another nonce")]
+    Nonce,
+    /// Not exactly one bank was selected.
+    #[error("{found} selections, exactly one must be there")]
+    SelectionCount {
+        /// How many entries.
+        found: u32,
+    },
+    /// Another bank than SHA-256 was selected.
+    #[error("the bank {found:#06x} is selected, not SHA-256")]
+    Bank {
+        /// TPM_ALG_ID of the bank.
+        found: u16,
+    },
+    /// Other registers than 0 to 23 were selected.
+    #[error("the selection is not exactly the PCRs 0 to 23")]
+    Bitmap,
+    /// Not 24 values came with the quote.
+    #[error("{found} PCR values, exactly 24 must be there")]
+    ValueCount {
+        /// How many.
+        found: usize,
+    },
+    /// The values are not those that were quoted.
+    #[error("the PCR values are not the quoted ones")]
+    Digest,
+}
+
+/// State of the TPM's clock (TPM 2.0 Library Part 2, "TPMS_CLOCK_INFO").
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ClockInfo {
+    /// Milliseconds that the TPM was powered since its owner last cleared it.
+    pub clock_ms: u64,
+    /// Number of TPM resets (reboots) since then.
+    pub reset_count: u32,
+    /// Number of restarts and resumes since the last reset.
+    pub restart_count: u32,
+    /// Whether `clock_ms` never was a higher number before.
+    pub safe: bool,
+}
+
+/// Proof that a key signed this quote for this nonce over exactly these 24 values.
+#[derive(Clone, Debug)]
+pub struct VerifiedQuote {
+    pcrs: PcrValues,
+    clock: ClockInfo,
+    firmware_version: u64,
+    qualified_signer: Vec<u8>,
+}
+
+impl VerifiedQuote {
+    /// The quoted values.
+    pub fn pcrs(&self) -> &PcrValues {
+        &self.pcrs
+    }
+
+    /// Clock and counters at the time of the quote.
+    pub fn clock(&self) -> ClockInfo {
+        self.clock
+    }
+
+    /// Vendor-specific version of the TPM's firmware.
+    pub fn firmware_version(&self) -> u64 {
+        self.firmware_version
+    }
+
+    /// Qualified name of the key that signed (Part 1, "Qualified Name").
+    pub fn qualified_signer(&self) -> &[u8] {
+        &self.qualified_signer
+    }
+}
+
+impl<'a> UntrustedQuote<'a> {
+    /// Takes a TPMS_ATTEST, a TPMT_SIGNATURE, and the PCR values that came along.
+    pub fn new(message: &'a [u8], signature: &'a [u8], values: &'a [Sha256Digest]) -> Self {
+        Self {
+            message,
+            signature,
+            values,
+        }
+    }
+
+    /// Verifies the quote; see the steps at the [module](self).
+    ///
+    /// # Errors
+    /// The first check that failed.
+    ///
+    /// # Security
+    /// The key is an argument: whether it is the right one is for the caller to say.
+    pub fn verify(self, key: &PublicKey, nonce: &[u8]) -> Result<VerifiedQuote, QuoteError> {
+        for (part, limit) in [(self.message, MAX_MESSAGE), (self.signature, MAX_SIGNATURE)] {
+            if part.len() > limit {
+                return Err(QuoteError::TooLarge { length: part.len() });
+            }
+        }
+        let attest = SignedMessage::verify(self.message, self.signature, key)?.parse()?;
+        attest.check(nonce, self.values)
+    }
+}
+
+/// Bytes whose signature is verified.
+struct SignedMessage<'a>(&'a [u8]);
+
+impl<'a> SignedMessage<'a> {
+    fn verify(message: &'a [u8], signature: &[u8], key: &PublicKey) -> Result<Self, QuoteError> {
+        match Signature::parse(signature).map_err(QuoteError::SignatureFormat)? {
+            Signature::Rsassa(bytes) if matches!(key.kind(), KeyKind::Rsa { .. }) => {
+                verify_rsa(message, bytes, key)?;
+            }
+            Signature::Ecdsa { r, s } if key.kind() == KeyKind::EcP256 => {
+                verify_ecdsa(message, &r, &s, key)?;
+            }
+            other => {
+                let (scheme, hash) = other.algorithms();
+                return Err(QuoteError::SignatureScheme { scheme, hash });
+            }
+        }
+        Ok(Self(message))
+    }
+
+    fn parse(self) -> Result<Attest<'a>, QuoteError> {
+        let mut reader = WireReader::new(self.0);
+        let malformed = QuoteError::Message;
+        if reader.u32().map_err(malformed)? != GENERATED {
+            return Err(QuoteError::Magic);
+        }
+        let found = reader.u16().map_err(malformed)?;
+        if found != ST_ATTEST_QUOTE {
+            return Err(QuoteError::Type { found });
+        }
+        Attest::read(reader).map_err(malformed)
+    }
+}
+
+fn verify_rsa(message: &[u8], signature: &[u8], key: &PublicKey) -> Result<(), QuoteError> {
+    let key = rsa::RsaPublicKey::from_public_key_der(key.as_der()).map_err(|_| QuoteError::Key)?;
+    let signature = pkcs1v15::Signature::try_from(signature).map_err(|_| QuoteError::Signature)?;
+    pkcs1v15::VerifyingKey::<Sha256>::new(key)
+        .verify(message, &signature)
+        .map_err(|_| QuoteError::Signature)
+}
+
+fn verify_ecdsa(
+    message: &[u8],
+    r: &[u8; P256_SCALAR],
+    s: &[u8; P256_SCALAR],
+    key: &PublicKey,
+) -> Result<(), QuoteError> {
+    let key =
+        ecdsa::VerifyingKey::from_public_key_der(key.as_der()).map_err(|_| QuoteError::Key)?;
+    let signature = ecdsa::Signature::from_scalars(*r, *s).map_err(|_| QuoteError::Signature)?;
+    key.verify(message, &signature)
+        .map_err(|_| QuoteError::Signature)
+}
+
+/// TPMT_SIGNATURE of the schemes that are known (Part 2, "TPMU_SIGNATURE").
+enum Signature<'a> {
+    Rsassa(&'a [u8]),
+    Ecdsa {
+        r: [u8; P256_SCALAR],
+        s: [u8; P256_SCALAR],
+    },
+    Other {
+        scheme: u16,
+        hash: u16,
+    },
+}
+
+impl<'a> Signature<'a> {
+    fn parse(bytes: &'a [u8]) -> Result<Self, WireError> {
+        let mut reader = WireReader::new(bytes);
+        let scheme = reader.u16()?;
+        let hash = reader.u16()?;
+        let signature = match (scheme, hash) {
+            (ALG_RSASSA, ALG_SHA256) => Self::Rsassa(reader.sized(MAX_RSA)?),
+            (ALG_ECDSA, ALG_SHA256) => Self::Ecdsa {
+                r: scalar(&mut reader)?,
+                s: scalar(&mut reader)?,
+            },
+            _ => return Ok(Self::Other { scheme, hash }),
+        };
+        reader.finish()?;
+        Ok(signature)
+    }
+
+    fn algorithms(&self) -> (u16, u16) {
+        match self {
+            Self::Rsassa(_) => (ALG_RSASSA, ALG_SHA256),
+            Self::Ecdsa { .. } => (ALG_ECDSA, ALG_SHA256),
+            Self::Other { scheme, hash } => (*scheme, *hash),
+        }
+    }
+}
+
+/// A number as TPM2B_ECC_PARAMETER; TPMs may leave out leading zeros.
+fn scalar(reader: &mut WireReader<'_>) -> Result<[u8; P256_SCALAR], WireError> {
+    let bytes = reader.sized(P256_SCALAR)?;
+    let mut padded = [0; P256_SCALAR];
+    for (to, from) in padded.iter_mut().rev().zip(bytes.iter().rev()) {
+        *to = *from;
+    }
+    Ok(padded)
+}
+
+struct Selection<'a> {
+    bank: u16,
+    bitmap: &'a [u8],
+}
+
+/// TPMS_ATTEST of a quote after magic and type (Part 2, "TPMS_ATTEST").
+struct Attest<'a> {
+    qualified_signer: &'a [u8],
+    extra_data: &'a [u8],
+    clock: ClockInfo,
+    firmware_version: u64,
+    selection_count: u32,
+    first: Option<Selection<'a>>,
+    pcr_digest: &'a [u8],
+}
+
+impl<'a> Attest<'a> {
+    fn read(mut reader: WireReader<'a>) -> Result<Self, WireError> {
+        let qualified_signer = reader.sized(MAX_NAME)?;
+        let extra_data = reader.sized(MAX_EXTRA_DATA)?;
+        let clock = ClockInfo {
+            clock_ms: reader.u64()?,
+            reset_count: reader.u32()?,
+            restart_count: reader.u32()?,
+            safe: reader.yes_no()?,
+        };
+        let firmware_version = reader.u64()?;
+        let (selection_count, first) = read_selections(&mut reader)?;
+        let pcr_digest = reader.sized(MAX_DIGEST)?;
+        reader.finish()?;
+        Ok(Self {
+            qualified_signer,
+            extra_data,
+            clock,
+            firmware_version,
+            selection_count,
+            first,
+            pcr_digest,
+        })
+    }
+
+    fn check(self, nonce: &[u8], values: &[Sha256Digest]) -> Result<VerifiedQuote, QuoteError> {
+        // Slices of unequal length compare as unequal.
+        if !bool::from(self.extra_data.ct_eq(nonce)) {
+            return Err(QuoteError::Nonce);
+        }
+        self.check_selection()?;
+        let pcrs =
+            <[Sha256Digest; PCR_COUNT]>::try_from(values).map_err(|_| QuoteError::ValueCount {
+                found: values.len(),
+            })?;
+        let digest = pcrs
+            .iter()
+            .fold(Sha256::new(), |hash, value| {
+                hash.chain_update(value.as_bytes())
+            })
+            .finalize();
+        if !bool::from(digest.as_slice().ct_eq(self.pcr_digest)) {
+            return Err(QuoteError::Digest);
+        }
+        Ok(VerifiedQuote {
+            pcrs: PcrValues::new(pcrs),
+            clock: self.clock,
+            firmware_version: self.firmware_version,
+            qualified_signer: self.qualified_signer.to_vec(),
+        })
+    }
+
+    fn check_selection(&self) -> Result<(), QuoteError> {
+        let (1, Some(selection)) = (self.selection_count, &self.first) else {
+            return Err(QuoteError::SelectionCount {
+                found: self.selection_count,
+            });
+        };
+        if selection.bank != ALG_SHA256 {
+            return Err(QuoteError::Bank {
+                found: selection.bank,
+            });
+        }
+        if selection.bitmap == ALL_PCRS {
+            Ok(())
+        } else {
+            Err(QuoteError::Bitmap)
+        }
+    }
+}
+
+/// Number of entries and the first of them (Part 2, "TPML_PCR_SELECTION").
+fn read_selections<'a>(
+    reader: &mut WireReader<'a>,
+) -> Result<(u32, Option<Selection<'a>>), WireError> {
+    let offset = reader.offset();
+    let count = reader.u32()?;
+    if count > MAX_SELECTIONS {
+        return Err(WireError::Value {
+            offset,
+            value: count.into(),
+        });
+    }
+    let mut first = None;
+    for _ in 0..count {
+        let bank = reader.u16()?;
+        let size = reader.u8()?;
+        let bitmap = reader.bytes(size)?;
+        first.get_or_insert(Selection { bank, bitmap });
+    }
+    Ok((count, first))
+}
+
+#[cfg(test)]
+mod tests;

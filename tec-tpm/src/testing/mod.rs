@@ -1,0 +1,14 @@
+//! Doubles for tests: a TPM in software, quotes made to measure, and a runner for `swtpm`.
+//!
+//! Nothing here protects anything: keys come from a seed, and the TPM signs what it is told to.
+
+mod attest;
+mod soft;
+mod swtpm;
+
+pub use self::attest::AttestFields;
+pub use self::attest::SelectionFields;
+pub use self::soft::SoftTpm;
+pub use self::swtpm::EkCa;
+pub use self::swtpm::Swtpm;
+pub use self::swtpm::SwtpmError;

@@ -1,0 +1,599 @@
+//! A real TPM, through libtss2. The only module that knows the names of `tss_esapi`.
+//!
+//! Every call blocks for as long as the TPM takes: milliseconds for a quote, up to half a minute
+//! for making an RSA key in a discrete TPM. The node's programs have nothing else to do meanwhile;
+//! a server should call from a thread that may block.
+
+mod attester;
+mod error;
+mod values;
+
+use std::fmt;
+use std::str::FromStr as _;
+use std::sync::Mutex;
+use std::sync::MutexGuard;
+use std::sync::PoisonError;
+
+use tec_core::ak::Credential;
+use tec_core::ak::EkOffer;
+use tec_core::digest::Sha256Digest;
+use tec_core::pcr::PCR_COUNT;
+use tec_core::pcr::PcrIndex;
+use tec_core::pcr::PcrValues;
+use tec_core::secret::SecretBytes;
+use tss_esapi::Context;
+use tss_esapi::WrapperErrorKind;
+use tss_esapi::abstraction::AsymmetricAlgorithmSelection;
+use tss_esapi::abstraction::DefaultKey;
+use tss_esapi::abstraction::ak::create_ak_2;
+use tss_esapi::abstraction::ak::load_ak;
+use tss_esapi::abstraction::ek::create_ek_object_2;
+use tss_esapi::abstraction::ek::retrieve_ek_pubcert;
+use tss_esapi::constants::CapabilityType;
+use tss_esapi::constants::SessionType;
+use tss_esapi::handles::AuthHandle;
+use tss_esapi::handles::KeyHandle;
+use tss_esapi::handles::ObjectHandle;
+use tss_esapi::handles::PcrHandle;
+use tss_esapi::handles::PersistentTpmHandle;
+use tss_esapi::handles::SessionHandle;
+use tss_esapi::handles::TpmHandle;
+use tss_esapi::interface_types::algorithm::HashingAlgorithm;
+use tss_esapi::interface_types::algorithm::SignatureSchemeAlgorithm;
+use tss_esapi::interface_types::dynamic_handles::Persistent;
+use tss_esapi::interface_types::ecc::EccCurve;
+use tss_esapi::interface_types::key_bits::RsaKeyBits;
+use tss_esapi::interface_types::resource_handles::Provision;
+use tss_esapi::interface_types::session_handles::AuthSession;
+use tss_esapi::interface_types::session_handles::PolicySession;
+use tss_esapi::structures::CapabilityData;
+use tss_esapi::structures::Data;
+use tss_esapi::structures::Digest;
+use tss_esapi::structures::DigestValues;
+use tss_esapi::structures::EncryptedSecret;
+use tss_esapi::structures::IdObject;
+use tss_esapi::structures::Nonce;
+use tss_esapi::structures::PcrSelectSize;
+use tss_esapi::structures::PcrSelection;
+use tss_esapi::structures::PcrSelectionList;
+use tss_esapi::structures::PcrSlot;
+use tss_esapi::structures::SignatureScheme;
+use tss_esapi::structures::SymmetricDefinition;
+use tss_esapi::tcti_ldr::TctiNameConf;
+use tss_esapi::traits::Marshall as _;
+
+pub use self::attester::EventLogSource;
+pub use self::attester::TpmAttester;
+pub use self::error::TpmError;
+use crate::ak::AkAlgorithm;
+use crate::ak::AkHandle;
+use crate::ak::AkOrigin;
+use crate::ak::AttestationKey;
+use crate::ak::StoredAk;
+use crate::ek::EkAlgorithm;
+use crate::ek::without_padding;
+use crate::evidence::TpmEvidence;
+use crate::public::PublicArea;
+use crate::quote::QuoteError;
+use crate::wire::only_sized;
+use crate::wire::push_sized;
+
+/// Quotes are made again while registers move under them; at boot they do not for long.
+const QUOTE_ATTEMPTS: usize = 8;
+/// TPM2B_ID_OBJECT and TPM2B_ENCRYPTED_SECRET: an RSA-4096 ciphertext is the largest.
+const MAX_CREDENTIAL: usize = 512;
+
+type TssError = tss_esapi::Error;
+
+fn failed(operation: &'static str) -> impl Fn(TssError) -> TpmError {
+    move |source| TpmError::Command {
+        operation,
+        source: Box::new(source),
+    }
+}
+
+/// An open TPM. Calls of several threads take turns.
+///
+/// Passwords of the hierarchies are taken to be empty, as they are on nodes that boot by
+/// themselves.
+pub struct Tpm {
+    context: Mutex<Context>,
+    ek: EkAlgorithm,
+}
+
+impl fmt::Debug for Tpm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Tpm")
+            .field("ek", &self.ek)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Tpm {
+    /// Opens a TPM by a TCTI configuration: `device:/dev/tpmrm0`, `swtpm:host=…,port=…`,
+    /// `mssim:host=…,port=…` or `tabrmd:…`.
+    ///
+    /// # Errors
+    /// [`TpmError::Tcti`] or [`TpmError::Open`].
+    pub fn open(tcti: &str) -> Result<Self, TpmError> {
+        let name = parse_tcti(tcti).ok_or_else(|| TpmError::Tcti {
+            tcti: tcti.to_owned(),
+        })?;
+        let context = Context::new(name).map_err(|source| TpmError::Open {
+            tcti: tcti.to_owned(),
+            source: Box::new(source),
+        })?;
+        Ok(Self {
+            context: Mutex::new(context),
+            ek: EkAlgorithm::default(),
+        })
+    }
+
+    /// Uses another endorsement key than RSA 2048.
+    #[must_use]
+    pub fn with_ek(mut self, ek: EkAlgorithm) -> Self {
+        self.ek = ek;
+        self
+    }
+
+    /// A poisoned lock is taken over: the context holds no half-done state between commands.
+    fn context(&self) -> MutexGuard<'_, Context> {
+        self.context.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The attestation key at `handle`; makes a restricted signing key under the endorsement key
+    /// and keeps it there if the handle is free. Running it again gives the same key.
+    ///
+    /// # Errors
+    /// [`TpmError::HandleOccupied`] when something else lies there; it is never evicted.
+    pub fn ensure_ak(
+        &self,
+        handle: AkHandle,
+        algorithm: AkAlgorithm,
+    ) -> Result<StoredAk, TpmError> {
+        let mut context = self.context();
+        if let Some(object) = open_persistent(&mut context, handle)? {
+            return closing(&mut context, object, |context| {
+                found_ak(context, handle, algorithm, object)
+            });
+        }
+        let ek = create_ek(&mut context, self.ek)?;
+        flushing(&mut context, ek.into(), |context| {
+            create_ak(context, ek, handle, algorithm)
+        })?;
+        let object = open_persistent(&mut context, handle)?.ok_or(TpmError::NoAk { handle })?;
+        let stored = closing(&mut context, object, |context| {
+            found_ak(context, handle, algorithm, object)
+        })?;
+        Ok(StoredAk {
+            origin: AkOrigin::Created,
+            ..stored
+        })
+    }
+
+    /// Removes the attestation key at `handle`, for good; `false` when nothing lies there.
+    ///
+    /// # Errors
+    /// [`TpmError::HandleOccupied`] when something else lies there.
+    pub fn evict_ak(&self, handle: AkHandle) -> Result<bool, TpmError> {
+        let mut context = self.context();
+        let Some(object) = open_persistent(&mut context, handle)? else {
+            return Ok(false);
+        };
+        if let Err(error) = read_ak(&mut context, handle, object) {
+            close(&mut context, object)?;
+            return Err(error);
+        }
+        evict(&mut context, object, handle)?;
+        // libtss2 before 3.2.3 keeps what it knows of the object, and would then refuse a new one
+        // at this handle. Later ones forgot it already, so failing is right, too.
+        let _ = close(&mut context, object);
+        Ok(true)
+    }
+
+    /// Quotes all 24 registers of the SHA-256 bank in one selection, with their values.
+    ///
+    /// # Errors
+    /// [`TpmError::NoAk`] without a key, [`TpmError::Quote`] when registers keep moving.
+    pub fn quote(&self, handle: AkHandle, nonce: &[u8; 32]) -> Result<TpmEvidence, TpmError> {
+        let mut context = self.context();
+        let object = open_persistent(&mut context, handle)?.ok_or(TpmError::NoAk { handle })?;
+        closing(&mut context, object, |context| {
+            let (ak, _) = read_ak(context, handle, object)?;
+            let mut moved = QuoteError::Digest;
+            for _ in 0..QUOTE_ATTEMPTS {
+                let evidence = quote_once(context, object.into(), &ak, nonce)?;
+                match evidence.quote().verify(&evidence.ak, nonce) {
+                    Ok(_) => return Ok(evidence),
+                    // A register was extended between quote and read.
+                    Err(QuoteError::Digest) => {}
+                    Err(error) => {
+                        moved = error;
+                        break;
+                    }
+                }
+            }
+            Err(TpmError::Quote(moved))
+        })
+    }
+
+    /// The endorsement key of the default template, and its certificate if the TPM has one.
+    ///
+    /// # Errors
+    /// [`TpmError::Command`] when the key cannot be made.
+    pub fn read_ek(&self) -> Result<EkOffer, TpmError> {
+        let mut context = self.context();
+        let ek = create_ek(&mut context, self.ek)?;
+        let area = flushing(&mut context, ek.into(), |context| read_area(context, ek))?;
+        let public = PublicArea::from_tpm2b(&area).map_err(TpmError::Public)?;
+        let certificate = if handle_exists(&mut context, self.ek.certificate_handle())? {
+            let bytes = retrieve_ek_pubcert(&mut context, selection_of(self.ek))
+                .map_err(failed("read the endorsement key certificate"))?;
+            Some(without_padding(&bytes).to_vec())
+        } else {
+            None
+        };
+        Ok(EkOffer::new(public.key().clone(), certificate))
+    }
+
+    /// Answers a challenge (TPM2_ActivateCredential): the secret in it.
+    ///
+    /// # Errors
+    /// [`TpmError::ChallengeRefused`] when it is not for this endorsement key and the attestation
+    /// key at `handle`.
+    pub fn activate_credential(
+        &self,
+        handle: AkHandle,
+        credential: &Credential,
+    ) -> Result<SecretBytes, TpmError> {
+        let content = |part| only_sized(part, MAX_CREDENTIAL).map_err(TpmError::Challenge);
+        let id_object = content(credential.id_object.as_slice())?;
+        let secret = content(credential.encrypted_secret.as_slice())?;
+        let mut context = self.context();
+        let object = open_persistent(&mut context, handle)?.ok_or(TpmError::NoAk { handle })?;
+        closing(&mut context, object, |context| {
+            let ek = create_ek(context, self.ek)?;
+            flushing(context, ek.into(), |context| {
+                let session = endorsement_session(context)?;
+                flushing(context, SessionHandle::from(session).into(), |context| {
+                    activate(context, object.into(), ek, session, id_object, secret)
+                })
+            })
+        })
+    }
+
+    /// Extends a register of the SHA-256 bank. Other banks keep their values: whoever relies on
+    /// them must extend them, too.
+    ///
+    /// # Errors
+    /// [`TpmError::Command`], for example when the locality may not extend this register.
+    pub fn pcr_extend(&self, index: PcrIndex, event: &Sha256Digest) -> Result<(), TpmError> {
+        let operation = failed("extend a PCR");
+        let handle = PcrHandle::try_from(u32::from(u8::from(index))).map_err(&operation)?;
+        let digest = Digest::try_from(event.as_bytes().as_slice()).map_err(&operation)?;
+        let mut values = DigestValues::new();
+        values.set(HashingAlgorithm::Sha256, digest);
+        self.context()
+            .execute_with_session(Some(AuthSession::Password), |context| {
+                context.pcr_extend(handle, values)
+            })
+            .map_err(&operation)
+    }
+
+    /// All registers of the SHA-256 bank.
+    ///
+    /// # Errors
+    /// [`TpmError::Bank`] when the TPM has no such bank.
+    pub fn pcr_read(&self) -> Result<PcrValues, TpmError> {
+        read_pcrs(&mut self.context()).map(PcrValues::new)
+    }
+}
+
+/// The library takes unknown options for defaults and would open another TPM than was meant.
+fn parse_tcti(tcti: &str) -> Option<TctiNameConf> {
+    let (name, options) = tcti.split_once(':')?;
+    let known = match name {
+        "swtpm" | "mssim" => options
+            .split(',')
+            .all(|option| option.starts_with("host=") || option.starts_with("port=")),
+        "device" => !options.is_empty(),
+        "tabrmd" => true,
+        _ => false,
+    };
+    if known {
+        TctiNameConf::from_str(tcti).ok()
+    } else {
+        None
+    }
+}
+
+/// Runs `work`, then removes a transient object or session, whatever came of it.
+fn flushing<T>(
+    context: &mut Context,
+    object: ObjectHandle,
+    work: impl FnOnce(&mut Context) -> Result<T, TpmError>,
+) -> Result<T, TpmError> {
+    let result = work(context);
+    let flushed = context.flush_context(object);
+    let value = result?;
+    flushed.map_err(failed("remove a temporary object"))?;
+    Ok(value)
+}
+
+/// Runs `work`, then forgets a persistent object, whatever came of it.
+fn closing<T>(
+    context: &mut Context,
+    object: ObjectHandle,
+    work: impl FnOnce(&mut Context) -> Result<T, TpmError>,
+) -> Result<T, TpmError> {
+    let result = work(context);
+    let closed = close(context, object);
+    let value = result?;
+    closed?;
+    Ok(value)
+}
+
+fn close(context: &mut Context, mut object: ObjectHandle) -> Result<(), TpmError> {
+    context
+        .tr_close(&mut object)
+        .map_err(failed("close a persistent object"))
+}
+
+/// Whether an object or index lies at a handle; asking for it directly would make an absent one
+/// look like any other failure.
+fn handle_exists(context: &mut Context, handle: u32) -> Result<bool, TpmError> {
+    let (data, _) = context
+        .execute_without_session(|context| {
+            context.get_capability(CapabilityType::Handles, handle, 1)
+        })
+        .map_err(failed("list the TPM's handles"))?;
+    Ok(match data {
+        CapabilityData::Handles(handles) => handles.iter().any(|found| u32::from(*found) == handle),
+        _ => false,
+    })
+}
+
+fn open_persistent(
+    context: &mut Context,
+    handle: AkHandle,
+) -> Result<Option<ObjectHandle>, TpmError> {
+    if !handle_exists(context, handle.as_u32())? {
+        return Ok(None);
+    }
+    let operation = failed("open a persistent object");
+    let handle = PersistentTpmHandle::new(handle.as_u32()).map_err(&operation)?;
+    context
+        .execute_without_session(|context| {
+            context.tr_from_tpm_public(TpmHandle::Persistent(handle))
+        })
+        .map(Some)
+        .map_err(operation)
+}
+
+/// TPM2B_PUBLIC of a loaded object.
+fn read_area(context: &mut Context, key: KeyHandle) -> Result<Vec<u8>, TpmError> {
+    let operation = failed("read the public area of a key");
+    let (public, _, _) = context
+        .execute_without_session(|context| context.read_public(key))
+        .map_err(&operation)?;
+    let mut area = Vec::new();
+    push_sized(&mut area, &public.marshall().map_err(operation)?);
+    Ok(area)
+}
+
+fn read_ak(
+    context: &mut Context,
+    handle: AkHandle,
+    object: ObjectHandle,
+) -> Result<(AttestationKey, Vec<u8>), TpmError> {
+    let area = read_area(context, object.into())?;
+    match AttestationKey::from_tpm2b(&area) {
+        Ok(key) => Ok((key, area)),
+        Err(source) => Err(TpmError::HandleOccupied {
+            handle,
+            source: Some(source),
+        }),
+    }
+}
+
+fn found_ak(
+    context: &mut Context,
+    handle: AkHandle,
+    algorithm: AkAlgorithm,
+    object: ObjectHandle,
+) -> Result<StoredAk, TpmError> {
+    let (key, tpm2b_public) = read_ak(context, handle, object)?;
+    if !algorithm.fits(key.public().kind()) {
+        return Err(TpmError::HandleOccupied {
+            handle,
+            source: None,
+        });
+    }
+    Ok(StoredAk {
+        key,
+        tpm2b_public,
+        origin: AkOrigin::Found,
+    })
+}
+
+fn selection_of(algorithm: EkAlgorithm) -> AsymmetricAlgorithmSelection {
+    match algorithm {
+        EkAlgorithm::Rsa2048 => AsymmetricAlgorithmSelection::Rsa(RsaKeyBits::Rsa2048),
+        EkAlgorithm::EccP256 => AsymmetricAlgorithmSelection::Ecc(EccCurve::NistP256),
+    }
+}
+
+fn create_ek(context: &mut Context, algorithm: EkAlgorithm) -> Result<KeyHandle, TpmError> {
+    create_ek_object_2(context, selection_of(algorithm), None::<DefaultKey>)
+        .map_err(failed("make the endorsement key"))
+}
+
+/// Makes the key as a child of the endorsement key, as `tpm2_createak` does, and keeps it.
+fn create_ak(
+    context: &mut Context,
+    ek: KeyHandle,
+    handle: AkHandle,
+    algorithm: AkAlgorithm,
+) -> Result<(), TpmError> {
+    let (kind, scheme) = match algorithm {
+        AkAlgorithm::Rsa2048 => (
+            AsymmetricAlgorithmSelection::Rsa(RsaKeyBits::Rsa2048),
+            SignatureSchemeAlgorithm::RsaSsa,
+        ),
+        AkAlgorithm::EccP256 => (
+            AsymmetricAlgorithmSelection::Ecc(EccCurve::NistP256),
+            SignatureSchemeAlgorithm::EcDsa,
+        ),
+    };
+    let operation = failed("make the attestation key");
+    let hash = HashingAlgorithm::Sha256;
+    let made = create_ak_2(context, ek, hash, kind, scheme, None, None::<DefaultKey>)
+        .map_err(&operation)?;
+    let key = load_ak(context, ek, None, made.out_private, made.out_public).map_err(operation)?;
+    flushing(context, key.into(), |context| {
+        let kept = evict(context, key.into(), handle)?;
+        close(context, kept)
+    })
+}
+
+/// TPM2_EvictControl: keeps a transient object at the handle, or removes the one that lies there.
+fn evict(
+    context: &mut Context,
+    object: ObjectHandle,
+    handle: AkHandle,
+) -> Result<ObjectHandle, TpmError> {
+    let operation = failed("keep or remove the attestation key");
+    let handle = PersistentTpmHandle::new(handle.as_u32()).map_err(&operation)?;
+    context
+        .execute_with_session(Some(AuthSession::Password), |context| {
+            context.evict_control(Provision::Owner, object, Persistent::Persistent(handle))
+        })
+        .map_err(operation)
+}
+
+/// One quote and the values of that moment.
+fn quote_once(
+    context: &mut Context,
+    key: KeyHandle,
+    ak: &AttestationKey,
+    nonce: &[u8; 32],
+) -> Result<TpmEvidence, TpmError> {
+    let operation = failed("quote the PCRs");
+    let data = Data::try_from(nonce.as_slice()).map_err(&operation)?;
+    let all = PcrIndex::all().map(slot).collect::<Result<Vec<_>, _>>()?;
+    let selection = select(&all)?;
+    let (attest, signature) = context
+        .execute_with_session(Some(AuthSession::Password), |context| {
+            context.quote(key, data, SignatureScheme::Null, selection)
+        })
+        .map_err(&operation)?;
+    let values = read_pcrs(context)?;
+    Ok(TpmEvidence::new(
+        attest.marshall().map_err(&operation)?,
+        signature.marshall().map_err(operation)?,
+        values.to_vec(),
+        ak.public().clone(),
+    ))
+}
+
+fn slot(index: PcrIndex) -> Result<PcrSlot, TpmError> {
+    PcrSlot::try_from(1 << index.as_usize()).map_err(failed("name a PCR"))
+}
+
+fn select(slots: &[PcrSlot]) -> Result<PcrSelectionList, TpmError> {
+    PcrSelectionList::builder()
+        .with_size_of_select(PcrSelectSize::ThreeOctets)
+        .with_selection(HashingAlgorithm::Sha256, slots)
+        .build()
+        .map_err(failed("select PCRs"))
+}
+
+fn read_pcrs(context: &mut Context) -> Result<[Sha256Digest; PCR_COUNT], TpmError> {
+    values::collect(|missing| read_some(context, missing))
+}
+
+/// One TPM2_PCR_Read: those of the registers that fit into a response.
+fn read_some(
+    context: &mut Context,
+    wanted: &[PcrIndex],
+) -> Result<Vec<(usize, Sha256Digest)>, TpmError> {
+    let slots = wanted
+        .iter()
+        .copied()
+        .map(slot)
+        .collect::<Result<Vec<_>, _>>()?;
+    let selection = select(&slots)?;
+    let (_, read, digests) = context
+        .execute_without_session(|context| context.pcr_read(selection))
+        .map_err(failed("read PCRs"))?;
+    let selected = read
+        .get_selections()
+        .iter()
+        .flat_map(PcrSelection::selected);
+    let value = |(slot, digest): (PcrSlot, &Digest)| {
+        let digest = <[u8; 32]>::try_from(digest.value()).ok()?;
+        let index = u32::from(slot).trailing_zeros() as usize;
+        Some((index, Sha256Digest::new(digest)))
+    };
+    Ok(selected.zip(digests.value()).filter_map(value).collect())
+}
+
+/// A session that satisfies the endorsement key's policy: the password of its hierarchy.
+fn endorsement_session(context: &mut Context) -> Result<AuthSession, TpmError> {
+    let operation = failed("authorize the use of the endorsement key");
+    let session = context
+        .execute_without_session(|context| {
+            context.start_auth_session(
+                None,
+                None,
+                None,
+                SessionType::Policy,
+                SymmetricDefinition::AES_128_CFB,
+                HashingAlgorithm::Sha256,
+            )
+        })
+        .map_err(&operation)?
+        .ok_or_else(|| operation(TssError::WrapperError(WrapperErrorKind::WrongValueFromTpm)))?;
+    let authorized = PolicySession::try_from(session).and_then(|policy| {
+        context.execute_with_session(Some(AuthSession::Password), |context| {
+            context.policy_secret(
+                policy,
+                AuthHandle::Endorsement,
+                Nonce::default(),
+                Digest::default(),
+                Nonce::default(),
+                None,
+            )
+        })
+    });
+    if let Err(error) = authorized {
+        let refused = operation(error);
+        context
+            .flush_context(SessionHandle::from(session).into())
+            .map_err(failed("remove a session"))?;
+        return Err(refused);
+    }
+    Ok(session)
+}
+
+fn activate(
+    context: &mut Context,
+    ak: KeyHandle,
+    ek: KeyHandle,
+    session: AuthSession,
+    id_object: &[u8],
+    secret: &[u8],
+) -> Result<SecretBytes, TpmError> {
+    let refused = |source: TssError| TpmError::ChallengeRefused {
+        source: Box::new(source),
+    };
+    let id_object = IdObject::try_from(id_object).map_err(refused)?;
+    let secret = EncryptedSecret::try_from(secret).map_err(refused)?;
+    let sessions = (Some(AuthSession::Password), Some(session), None);
+    let answer = context
+        .execute_with_sessions(sessions, |context| {
+            context.activate_credential(ak, ek, id_object, secret)
+        })
+        .map_err(refused)?;
+    Ok(SecretBytes::new(answer.value().to_vec()))
+}

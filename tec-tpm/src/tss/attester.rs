@@ -1,0 +1,71 @@
+//! The attester port over a TPM.
+
+use std::fmt;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use tec_core::attest::Tee;
+use tec_core::port::AttestationEvidence;
+use tec_core::port::Attester;
+use tec_core::port::PortError;
+
+use super::Tpm;
+use crate::ak::AkHandle;
+use crate::verifier;
+
+/// Where an attester finds the event log of this boot.
+pub type EventLogSource = Arc<dyn Fn() -> Option<Vec<u8>> + Send + Sync>;
+
+/// The node's side of attestation: a TPM, the handle of its attestation key, and the event log.
+///
+/// # Security
+/// Blocks while the TPM works, see the [module](super).
+#[derive(Clone)]
+pub struct TpmAttester {
+    tpm: Arc<Tpm>,
+    handle: AkHandle,
+    event_log: Option<EventLogSource>,
+}
+
+impl fmt::Debug for TpmAttester {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TpmAttester")
+            .field("handle", &self.handle)
+            .finish_non_exhaustive()
+    }
+}
+
+impl TpmAttester {
+    /// Attests with the key at `handle`, without an event log.
+    pub fn new(tpm: Arc<Tpm>, handle: AkHandle) -> Self {
+        Self {
+            tpm,
+            handle,
+            event_log: None,
+        }
+    }
+
+    /// Sends the log that `source` returns along, each time.
+    #[must_use]
+    pub fn with_event_log(mut self, source: EventLogSource) -> Self {
+        self.event_log = Some(source);
+        self
+    }
+}
+
+#[async_trait]
+impl Attester for TpmAttester {
+    fn tee(&self) -> Tee {
+        Tee::Tpm
+    }
+
+    async fn attest(&self, report_data: &[u8; 48]) -> Result<AttestationEvidence, PortError> {
+        let evidence = self.tpm.quote(self.handle, &verifier::nonce(report_data))?;
+        let log = self.event_log.as_ref().and_then(|source| source());
+        let evidence = match log {
+            Some(log) => evidence.with_event_log(log),
+            None => evidence,
+        };
+        Ok(AttestationEvidence::new(Tee::Tpm, evidence.to_value()))
+    }
+}

@@ -1,0 +1,104 @@
+//! What can go wrong with a TPM.
+
+use std::error::Error;
+
+use tec_core::code::Code;
+use tec_core::pcr::PcrIndex;
+use tec_core::port::PortError;
+use tec_core::port::PortErrorKind;
+
+use crate::ak::AkError;
+use crate::ak::AkHandle;
+use crate::public::PublicError;
+use crate::quote::QuoteError;
+use crate::wire::WireError;
+
+/// The TPM could not do it.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TpmError {
+    /// The configuration string names no way to a TPM.
+    #[error(
+        "{tcti:?} is none of device:<path>, swtpm:host=<host>,port=<port>, \
+         mssim:host=<host>,port=<port>, tabrmd:<options>"
+    )]
+    Tcti {
+        /// What was given.
+        tcti: String,
+    },
+    /// There is no TPM there, or it is in use.
+    #[error("open the TPM at {tcti:?}")]
+    Open {
+        /// Where.
+        tcti: String,
+        /// Why.
+        #[source]
+        source: Box<dyn Error + Send + Sync>,
+    },
+    /// A command failed.
+    #[error("{operation}")]
+    Command {
+        /// What was to be done.
+        operation: &'static str,
+        /// Why.
+        #[source]
+        source: Box<dyn Error + Send + Sync>,
+    },
+    /// Another object lies at the handle.
+    #[error("the handle {handle} holds something else than the wanted attestation key")]
+    HandleOccupied {
+        /// Where.
+        handle: AkHandle,
+        /// What is wrong with it; `None` when it is an attestation key of another algorithm.
+        #[source]
+        source: Option<AkError>,
+    },
+    /// No object lies at the handle.
+    #[error("there is no attestation key at the handle {handle}")]
+    NoAk {
+        /// Where.
+        handle: AkHandle,
+    },
+    /// A public area of the TPM cannot be read.
+    #[error("the TPM describes a key in an unknown way")]
+    Public(#[source] PublicError),
+    /// The TPM has no SHA-256 bank, or not all registers in it.
+    #[error("PCR {index} of the SHA-256 bank cannot be read")]
+    Bank {
+        /// First register that is missing.
+        index: PcrIndex,
+    },
+    /// The TPM's quote does not verify, or registers did not stop to move.
+    #[error("the TPM's own quote does not verify")]
+    Quote(#[source] QuoteError),
+    /// The challenge is no TPM structure.
+    #[error("the challenge is malformed")]
+    Challenge(#[source] WireError),
+    /// The challenge is not for this TPM and this attestation key.
+    #[error("the TPM refuses the challenge")]
+    ChallengeRefused {
+        /// What the TPM said.
+        #[source]
+        source: Box<dyn Error + Send + Sync>,
+    },
+}
+
+impl From<TpmError> for PortError {
+    fn from(error: TpmError) -> Self {
+        let (kind, code) = match &error {
+            TpmError::HandleOccupied { .. } => (PortErrorKind::Conflict, Code::NodeHandle),
+            TpmError::NoAk { .. } => (PortErrorKind::NotFound, Code::NodeTpm),
+            TpmError::Tcti { .. } | TpmError::Challenge(_) => {
+                (PortErrorKind::Invalid, Code::NodeTpm)
+            }
+            TpmError::ChallengeRefused { .. } => (PortErrorKind::Denied, Code::NodeTpm),
+            TpmError::Public(_) | TpmError::Bank { .. } => (PortErrorKind::Internal, Code::NodeTpm),
+            TpmError::Open { .. } | TpmError::Command { .. } | TpmError::Quote(_) => {
+                (PortErrorKind::Unavailable, Code::NodeTpm)
+            }
+        };
+        Self::new(kind, "use the TPM")
+            .because(error)
+            .with_code(code)
+    }
+}

@@ -1,0 +1,207 @@
+//! Bounded reading and writing of TPM structures: big-endian, sized buffers (TPM 2.0 Library
+//! Part 2, "Buffers and Sizes").
+
+/// Bytes are not the structure that they should be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum WireError {
+    /// The bytes end early.
+    #[error("truncated at offset {offset}: {wanted} bytes wanted, {left} left")]
+    Truncated {
+        /// Where.
+        offset: usize,
+        /// How many were wanted.
+        wanted: usize,
+        /// How many there were.
+        left: usize,
+    },
+    /// A sized buffer is larger than this member may be.
+    #[error("a buffer of {size} bytes at offset {offset}, at most {limit} may be there")]
+    Oversized {
+        /// Where.
+        offset: usize,
+        /// Its size.
+        size: usize,
+        /// The limit.
+        limit: usize,
+    },
+    /// A value that the structure does not allow.
+    #[error("the value {value:#x} at offset {offset} is not allowed there")]
+    Value {
+        /// Where.
+        offset: usize,
+        /// What.
+        value: u64,
+    },
+    /// Something follows the structure.
+    #[error("{left} bytes too many at offset {offset}")]
+    Trailing {
+        /// Where.
+        offset: usize,
+        /// How many.
+        left: usize,
+    },
+}
+
+/// Reads one structure from front to back.
+#[derive(Debug)]
+pub(crate) struct WireReader<'a> {
+    bytes: &'a [u8],
+    offset: usize,
+}
+
+impl<'a> WireReader<'a> {
+    pub(crate) fn new(bytes: &'a [u8]) -> Self {
+        Self { bytes, offset: 0 }
+    }
+
+    /// Offset of what is read next.
+    pub(crate) fn offset(&self) -> usize {
+        self.offset
+    }
+
+    fn take(&mut self, wanted: usize) -> Result<&'a [u8], WireError> {
+        let Some((head, tail)) = self.bytes.split_at_checked(wanted) else {
+            return Err(WireError::Truncated {
+                offset: self.offset,
+                wanted,
+                left: self.bytes.len(),
+            });
+        };
+        self.bytes = tail;
+        self.offset += wanted;
+        Ok(head)
+    }
+
+    pub(crate) fn array<const N: usize>(&mut self) -> Result<[u8; N], WireError> {
+        let mut bytes = [0; N];
+        bytes.copy_from_slice(self.take(N)?);
+        Ok(bytes)
+    }
+
+    pub(crate) fn u8(&mut self) -> Result<u8, WireError> {
+        self.array().map(u8::from_be_bytes)
+    }
+
+    pub(crate) fn u16(&mut self) -> Result<u16, WireError> {
+        self.array().map(u16::from_be_bytes)
+    }
+
+    pub(crate) fn u32(&mut self) -> Result<u32, WireError> {
+        self.array().map(u32::from_be_bytes)
+    }
+
+    pub(crate) fn u64(&mut self) -> Result<u64, WireError> {
+        self.array().map(u64::from_be_bytes)
+    }
+
+    /// TPMI_YES_NO: one byte, 0 or 1.
+    pub(crate) fn yes_no(&mut self) -> Result<bool, WireError> {
+        let offset = self.offset;
+        match self.u8()? {
+            0 => Ok(false),
+            1 => Ok(true),
+            other => Err(WireError::Value {
+                offset,
+                value: other.into(),
+            }),
+        }
+    }
+
+    /// `size` bytes, where the size was read before from a field of one byte.
+    pub(crate) fn bytes(&mut self, size: u8) -> Result<&'a [u8], WireError> {
+        self.take(size.into())
+    }
+
+    /// TPM2B: size in two bytes, then that many.
+    pub(crate) fn sized(&mut self, limit: usize) -> Result<&'a [u8], WireError> {
+        let offset = self.offset;
+        let size = usize::from(self.u16()?);
+        if size > limit {
+            return Err(WireError::Oversized {
+                offset,
+                size,
+                limit,
+            });
+        }
+        self.take(size)
+    }
+
+    /// Ends the structure; nothing may follow.
+    pub(crate) fn finish(self) -> Result<(), WireError> {
+        if self.bytes.is_empty() {
+            Ok(())
+        } else {
+            Err(WireError::Trailing {
+                offset: self.offset,
+                left: self.bytes.len(),
+            })
+        }
+    }
+}
+
+/// The content of a TPM2B that is all there is.
+pub(crate) fn only_sized(bytes: &[u8], limit: usize) -> Result<&[u8], WireError> {
+    let mut reader = WireReader::new(bytes);
+    let content = reader.sized(limit)?;
+    reader.finish()?;
+    Ok(content)
+}
+
+/// Appends a TPM2B. Callers pass bounded buffers; what does not fit the size field is cut, so that
+/// the structure stays well formed.
+pub(crate) fn push_sized(out: &mut Vec<u8>, bytes: &[u8]) {
+    let size = u16::try_from(bytes.len()).unwrap_or(u16::MAX);
+    out.extend_from_slice(&size.to_be_bytes());
+    out.extend(bytes.iter().take(size.into()));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reading_past_the_end_says_where() {
+        let mut reader = WireReader::new(&[0, 1, 2]);
+        assert_eq!(reader.u16(), Ok(1));
+        assert_eq!(
+            reader.u32(),
+            Err(WireError::Truncated {
+                offset: 2,
+                wanted: 4,
+                left: 1
+            })
+        );
+    }
+
+    #[test]
+    fn buffers_are_bounded_and_round_trip() {
+        let mut bytes = Vec::new();
+        push_sized(&mut bytes, b"abc");
+        assert_eq!(WireReader::new(&bytes).sized(3), Ok(b"abc".as_slice()));
+        assert_eq!(
+            WireReader::new(&bytes).sized(2),
+            Err(WireError::Oversized {
+                offset: 0,
+                size: 3,
+                limit: 2
+            })
+        );
+    }
+
+    #[test]
+    fn trailing_bytes_and_wrong_booleans_are_refused() {
+        let mut reader = WireReader::new(&[2, 0]);
+        assert_eq!(
+            reader.yes_no(),
+            Err(WireError::Value {
+                offset: 0,
+                value: 2
+            })
+        );
+        assert_eq!(
+            reader.finish(),
+            Err(WireError::Trailing { offset: 1, left: 1 })
+        );
+    }
+}

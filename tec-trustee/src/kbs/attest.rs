@@ -1,0 +1,316 @@
+//! The handshake: `auth` and `attest` (contract 1.1, 1.2, 3.1).
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use axum::http::HeaderMap;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::Map;
+use serde_json::Value;
+use tec_core::attest::Tee;
+use tec_core::attest::VerifiedEvidence;
+use tec_core::attest::VerifyError;
+use tec_core::code::Code;
+use tec_core::id::AttemptId;
+use tec_core::port::EntropyRng;
+use tec_core::port::EvidenceRequest;
+use tec_core::port::PortError;
+use tec_core::time::Timestamp;
+
+use super::Admission;
+use super::Kbs;
+use super::backend::code_of;
+use super::init_data;
+use super::reply;
+use super::reply::Refusal;
+use super::reply::Reply;
+use super::session::Begin;
+use super::session::Passed;
+use super::session::SessionId;
+use super::session_cookie;
+use crate::jwe::TeePubKey;
+use crate::policy::AttestationPolicy;
+use crate::policy::Evaluation;
+use crate::policy::PolicyError;
+use crate::policy::Verdict;
+use crate::report_data;
+use crate::report_data::HashAlgorithm;
+use crate::token::EarClaims;
+use crate::wire::AttestRequest;
+use crate::wire::AttestResponse;
+use crate::wire::AuthRequest;
+use crate::wire::Challenge;
+use crate::wire::ErrorKind;
+use crate::wire::PROTOCOL_VERSION;
+
+/// Most rounds of an evaluation: names of reference values may follow from reference values.
+const MAX_ROUNDS: usize = 8;
+
+fn refused(detail: &str) -> Refusal {
+    Refusal::new(&ErrorKind::AttestationError, detail)
+}
+
+fn refused_with(code: Code, attempt: Option<AttemptId>) -> Refusal {
+    Refusal::with_code(&ErrorKind::AttestationError, code, attempt)
+}
+
+fn port(error: &PortError) -> Refusal {
+    Refusal::port(&ErrorKind::AttestationError, error)
+}
+
+impl Kbs {
+    /// `POST auth`: unknown members and extra parameters are ignored, the version is exact.
+    pub(super) fn auth(&self, body: &[u8]) -> Reply {
+        let config = &self.0.config;
+        let request: AuthRequest = serde_json::from_slice(body)
+            .map_err(|_| refused_with(Code::EvidenceMalformed, None))?;
+        if request.version != PROTOCOL_VERSION {
+            return Err(refused(&format!(
+                "KBS Client Protocol Version Mismatch: expect ={PROTOCOL_VERSION}"
+            )));
+        }
+        let tee: Tee = serde_json::from_value(Value::String(request.tee))
+            .ok()
+            .filter(|tee| config.tees.contains(tee))
+            .ok_or_else(|| refused("evidence of this sort is not accepted"))?;
+        let mut nonce = [0; 32];
+        config.entropy.fill(&mut nonce);
+        let nonce = STANDARD.encode(nonce);
+        let now = config.clock.now();
+        let (id, expires) = self
+            .0
+            .sessions
+            .open(tee, &nonce, now, &*config.entropy)
+            .ok_or_else(|| {
+                tracing::warn!("the table of sessions is full");
+                Refusal::busy()
+            })?;
+        let response = reply::json(&Challenge::new(nonce))?;
+        Ok(reply::with_session(response, id, expires, now))
+    }
+
+    /// `POST attest`, in the order of the contract.
+    pub(super) async fn attest(&self, headers: &HeaderMap, body: &[u8]) -> Reply {
+        let now = self.0.config.clock.now();
+        let id = session_cookie(headers).ok_or_else(|| refused("cookie not found"))?;
+        let request = serde_json::from_slice::<AttestRequest>(body);
+        let nonce = request.as_ref().ok().map(|r| r.runtime_data.nonce.as_str());
+        match (self.0.sessions.begin(id, nonce, now), request) {
+            (Begin::Unknown, _) => Err(refused("session not found")),
+            (Begin::Attested(passed, expires), _) => answer(&passed, id, expires, now),
+            (Begin::Fresh(tee, expires), Ok(request)) => {
+                let passed = self.appraise(tee, &request).await?;
+                self.0.sessions.finish(id, passed.clone());
+                answer(&passed, id, expires, now)
+            }
+            (Begin::WrongNonce(_), Ok(request)) => {
+                let stale = VerifyError::Quote {
+                    reason: "the evidence is for another session's nonce",
+                    claimed_ak: claimed_ak(&request),
+                };
+                Err(self.record_bad(stale).await)
+            }
+            (Begin::WrongNonce(_) | Begin::Fresh(..), Err(_)) => {
+                let malformed = VerifyError::Malformed {
+                    at: "the request body".to_owned(),
+                };
+                Err(self.record_bad(malformed).await)
+            }
+        }
+    }
+
+    fn new_attempt(&self) -> AttemptId {
+        AttemptId::random(&mut EntropyRng::new(&*self.0.config.entropy))
+    }
+
+    /// Records evidence that no verifier needs to see.
+    async fn record_bad(&self, error: VerifyError) -> Refusal {
+        let attempt = self.new_attempt();
+        let code = code_of(&error);
+        match self.0.config.backend.admit(attempt, &Err(error)).await {
+            Ok(admission) => denial(&admission, code),
+            Err(error) => port(&error),
+        }
+    }
+
+    /// Verification, the backend's gate, the policy, the token.
+    async fn appraise(&self, tee: Tee, request: &AttestRequest) -> Result<Passed, Refusal> {
+        let config = &self.0.config;
+        let attempt = self.new_attempt();
+        let (verified, init_data_claims) = self.verify(tee, request).await;
+        let mut admission = config
+            .backend
+            .admit(attempt, &verified)
+            .await
+            .map_err(|error| port(&error))?;
+        let verified = verified.map_err(|error| denial(&admission, code_of(&error)))?;
+        let evidence = annotate(&verified, request, init_data_claims);
+        let mut verdict = self.verdict(&evidence, &admission).await?;
+        if let Some(code) = admission.refused {
+            tracing::warn!(%attempt, %code, "attestation refused");
+            verdict.withhold();
+        }
+        let lifetime = config.token_seconds.into();
+        let claims = EarClaims::new(attempt, config.clock.now(), lifetime, &verdict, &evidence);
+        let token = config
+            .signer
+            .sign(&claims.to_value())
+            .map_err(|_| refused("the token cannot be signed"))?;
+        admission.references = BTreeMap::new();
+        tracing::info!(%attempt, status = verdict.status().as_str(), "attestation token issued");
+        Ok(Passed {
+            token: token.into(),
+            admission: Arc::new(admission),
+        })
+    }
+
+    /// Checks the evidence; also returns the claims of init-data.
+    async fn verify(
+        &self,
+        tee: Tee,
+        request: &AttestRequest,
+    ) -> (Result<VerifiedEvidence, VerifyError>, Value) {
+        let prepared = match Prepared::new(request) {
+            Ok(prepared) => prepared,
+            Err(at) => {
+                let at = at.to_owned();
+                return (Err(VerifyError::Malformed { at }), Value::Null);
+            }
+        };
+        let evidence = &request.tee_evidence.primary_evidence;
+        let mut to_verify = EvidenceRequest::new(tee, evidence, &prepared.report_data);
+        if let Some(init_data) = &prepared.init_data {
+            to_verify = to_verify.with_init_data(&init_data.digest);
+        }
+        let verified = match self.0.config.verifier.verify(to_verify).await {
+            Ok(verified) if verified.tee != tee => Err(VerifyError::Unsupported {
+                tee: verified.tee,
+            }),
+            other => other,
+        };
+        let claims = prepared.init_data.map_or(Value::Null, |parsed| parsed.claims);
+        (verified, claims)
+    }
+
+    /// Evaluates the attestation policy, fetching the reference values that it asks for.
+    async fn verdict(&self, evidence: &Value, admission: &Admission) -> Result<Verdict, Refusal> {
+        let backend = &self.0.config.backend;
+        let Some(text) = backend
+            .attestation_policy()
+            .await
+            .map_err(|error| port(&error))?
+        else {
+            tracing::warn!("there is no attestation policy, so nothing is affirmed");
+            let mut verdict = Verdict::default();
+            verdict.withhold();
+            return Ok(verdict);
+        };
+        let failed = |error: PolicyError| {
+            tracing::error!(attempt = %admission.attempt, %error, "attestation policy failed");
+            refused_with(Code::PolicyInvalid, Some(admission.attempt))
+        };
+        let policy = self
+            .0
+            .attestation
+            .parsed(&text, AttestationPolicy::parse)
+            .map_err(failed)?;
+        let mut references = admission.references.clone();
+        for _ in 0..MAX_ROUNDS {
+            match policy.evaluate(evidence, &references).map_err(failed)? {
+                Evaluation::Done(verdict) => return Ok(verdict),
+                Evaluation::Wants(names) => {
+                    for name in names {
+                        let value = backend
+                            .reference_value(&name)
+                            .await
+                            .map_err(|error| port(&error))?;
+                        references.insert(name, value.unwrap_or(Value::Null));
+                    }
+                }
+            }
+        }
+        Err(failed(PolicyError::Evaluate {
+            reason: "reference values are asked for without end".to_owned(),
+        }))
+    }
+}
+
+/// What of a request is checked before a verifier sees it.
+struct Prepared {
+    report_data: [u8; 48],
+    init_data: Option<init_data::Parsed>,
+}
+
+impl Prepared {
+    fn new(request: &AttestRequest) -> Result<Self, &'static str> {
+        let runtime = &request.runtime_data;
+        let additional = request.tee_evidence.additional_evidence.as_str();
+        // Devices cannot be verified here, and what is not verified must not be passed over.
+        let no_devices = additional.is_empty()
+            || serde_json::from_str::<Map<String, Value>>(additional).is_ok_and(|m| m.is_empty());
+        if !no_devices {
+            return Err("additional_evidence");
+        }
+        serde_json::from_value::<TeePubKey>(runtime.tee_pubkey.clone())
+            .ok()
+            .filter(|key| key.check().is_ok())
+            .ok_or("tee-pubkey")?;
+        let report_data = report_data::primary(
+            &runtime.nonce,
+            &runtime.tee_pubkey,
+            additional,
+            HashAlgorithm::Sha384,
+        )
+        .map_err(|_| "runtime-data")?;
+        let init_data = match &request.init_data {
+            Some(text) => Some(init_data::parse(text).ok_or("init-data")?),
+            None => None,
+        };
+        Ok(Self {
+            report_data,
+            init_data,
+        })
+    }
+}
+
+/// The object that policies and tokens hold (contract 1.5).
+fn annotate(verified: &VerifiedEvidence, request: &AttestRequest, init_data_claims: Value) -> Value {
+    let text_or_null = |text: &str| match text {
+        "" => Value::Null,
+        text => Value::from(text),
+    };
+    let mut claims = verified.claims.clone();
+    claims.remove("report_data");
+    claims.remove("init_data");
+    serde_json::json!({
+        verified.tee.as_str(): claims,
+        "report_data": text_or_null(&verified.report_data),
+        "runtime_data_claims": {
+            "tee-pubkey": request.runtime_data.tee_pubkey,
+            "nonce": request.runtime_data.nonce,
+            "additional-evidence": request.tee_evidence.additional_evidence,
+        },
+        "init_data": text_or_null(&verified.init_data),
+        "init_data_claims": init_data_claims,
+    })
+}
+
+/// The key that unverified evidence of a TPM names.
+fn claimed_ak(request: &AttestRequest) -> Option<tec_core::ak::Fingerprint> {
+    let named = request.tee_evidence.primary_evidence.get("ak_public")?;
+    let key = tec_core::ak::PublicKey::from_base64(named.as_str()?).ok()?;
+    Some(key.fingerprint())
+}
+
+fn denial(admission: &Admission, code: Code) -> Refusal {
+    let code = admission.refused.unwrap_or(code);
+    let attempt = admission.attempt;
+    tracing::warn!(%attempt, %code, "attestation refused");
+    refused_with(code, Some(attempt))
+}
+
+fn answer(passed: &Passed, id: SessionId, expires: Timestamp, now: Timestamp) -> Reply {
+    let response = reply::json(&AttestResponse::new(&*passed.token))?;
+    Ok(reply::with_session(response, id, expires, now))
+}

@@ -1,0 +1,113 @@
+//! What a KBS is run on.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use serde_json::Value;
+use tec_core::attest::Attempt;
+use tec_core::attest::Attested;
+use tec_core::attest::VerifiedEvidence;
+use tec_core::attest::VerifyError;
+use tec_core::code::Code;
+use tec_core::flow::ReleaseError;
+use tec_core::id::AttemptId;
+use tec_core::id::ResourcePath;
+use tec_core::port::KeyBroker;
+use tec_core::port::PortError;
+use tec_core::secret::SecretBytes;
+
+/// What a backend says about evidence; the KBS keeps it with the session.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Admission {
+    /// Number of the attempt.
+    pub attempt: AttemptId,
+    /// Why the backend refuses, if it does. The token is then never affirming.
+    pub refused: Option<Code>,
+    /// Proof of the machine, where the backend has machines.
+    pub attested: Option<Attested>,
+    /// The attempt as it was recorded, to be continued at the release.
+    pub record: Option<Attempt>,
+    /// Reference values that stand for this appraisal alone; they go before all others.
+    pub references: BTreeMap<String, Value>,
+}
+
+impl Admission {
+    /// Neither refused nor bound to a machine.
+    pub fn new(attempt: AttemptId) -> Self {
+        Self {
+            attempt,
+            refused: None,
+            attested: None,
+            record: None,
+            references: BTreeMap::new(),
+        }
+    }
+
+    /// Refused with a code.
+    #[must_use]
+    pub fn refused_with(mut self, code: Code) -> Self {
+        self.refused = Some(code);
+        self
+    }
+}
+
+/// What the resource policy said.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(clippy::exhaustive_enums, reason = "yes or no")]
+pub enum PolicyDecision {
+    /// The policy allows it.
+    Allow,
+    /// The policy does not allow it, or there is none.
+    Deny,
+}
+
+/// Policies, reference values, resources, and the gate before them.
+///
+/// *Contract*: `release` is called for every request of an attested session, also when the policy
+/// denies it, so that the refusal can be recorded; it must not give anything out on
+/// [`PolicyDecision::Deny`]. A policy that is `None` denies. *Implemented by*
+/// [`MemoryBackend`](super::MemoryBackend) and [`LiveBackend`](super::LiveBackend).
+///
+/// # Cancel safety
+/// Any call may be dropped when a client hangs up.
+#[async_trait]
+pub trait Backend: fmt::Debug + Send + Sync {
+    /// The attestation policy `default_cpu`.
+    async fn attestation_policy(&self) -> Result<Option<Arc<str>>, PortError>;
+
+    /// The resource policy.
+    async fn resource_policy(&self) -> Result<Option<Arc<str>>, PortError>;
+
+    /// Looks at evidence, good or bad, and records the attempt.
+    async fn admit(
+        &self,
+        attempt: AttemptId,
+        evidence: &Result<VerifiedEvidence, VerifyError>,
+    ) -> Result<Admission, PortError>;
+
+    /// A reference value; `None` where there is none.
+    async fn reference_value(&self, name: &str) -> Result<Option<Value>, PortError>;
+
+    /// Releases a resource.
+    async fn release(
+        &self,
+        admission: &Admission,
+        path: &ResourcePath,
+        policy: PolicyDecision,
+    ) -> Result<SecretBytes, ReleaseError>;
+
+    /// Where the admin API writes; `None` where everything is managed elsewhere.
+    fn broker(&self) -> Option<&dyn KeyBroker>;
+}
+
+/// The code for evidence that a verifier refused.
+pub(super) fn code_of(error: &VerifyError) -> Code {
+    match error {
+        VerifyError::Quote { .. } => Code::QuoteInvalid,
+        VerifyError::Selection { .. } => Code::SelectionWrong,
+        _ => Code::EvidenceMalformed,
+    }
+}

@@ -1,0 +1,120 @@
+//! What a KBS is made of.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use tec_core::attest::Tee;
+use tec_core::port::Clock;
+use tec_core::port::Entropy;
+use tec_core::port::Verifier;
+
+use super::AdminAuth;
+use super::Backend;
+use super::sample::SampleVerifier;
+use crate::token::TokenSigner;
+use crate::token::TokenVerifier;
+
+/// Lifetime of a session in seconds (contract 1.1).
+pub const DEFAULT_SESSION_SECONDS: u32 = 300;
+/// Lifetime of an attestation token in seconds (contract 1.5).
+pub const DEFAULT_TOKEN_SECONDS: u32 = 300;
+/// Most sessions at a time; an unfinished one takes about 300 bytes.
+pub const DEFAULT_MAX_SESSIONS: usize = 65_536;
+/// Largest request body in bytes (contract 4.1, `payload_request_size`).
+pub const DEFAULT_MAX_PAYLOAD: usize = 2 * 1024 * 1024;
+
+/// Configuration of a [`Kbs`](super::Kbs).
+#[derive(Debug)]
+pub struct KbsConfig {
+    pub(super) backend: Arc<dyn Backend>,
+    pub(super) verifier: Arc<dyn Verifier>,
+    pub(super) clock: Arc<dyn Clock>,
+    pub(super) entropy: Arc<dyn Entropy>,
+    pub(super) signer: TokenSigner,
+    pub(super) tokens: TokenVerifier,
+    pub(super) tees: BTreeSet<Tee>,
+    pub(super) admin: Option<AdminAuth>,
+    pub(super) session_seconds: u32,
+    pub(super) token_seconds: u32,
+    pub(super) max_sessions: usize,
+    pub(super) max_payload: usize,
+}
+
+impl KbsConfig {
+    /// Takes TPM evidence, has no admin API, and accepts the tokens of its own signer.
+    pub fn new(
+        backend: Arc<dyn Backend>,
+        verifier: Arc<dyn Verifier>,
+        signer: TokenSigner,
+        clock: Arc<dyn Clock>,
+        entropy: Arc<dyn Entropy>,
+    ) -> Self {
+        let tokens = TokenVerifier::new(&signer);
+        Self {
+            backend,
+            verifier,
+            clock,
+            entropy,
+            signer,
+            tokens,
+            tees: BTreeSet::from([Tee::Tpm]),
+            admin: None,
+            session_seconds: DEFAULT_SESSION_SECONDS,
+            token_seconds: DEFAULT_TOKEN_SECONDS,
+            max_sessions: DEFAULT_MAX_SESSIONS,
+            max_payload: DEFAULT_MAX_PAYLOAD,
+        }
+    }
+
+    /// Takes evidence of these sorts. `Sample` is ignored here, see
+    /// [`dangerous_accept_sample`](Self::dangerous_accept_sample).
+    #[must_use]
+    pub fn with_tees(mut self, tees: impl IntoIterator<Item = Tee>) -> Self {
+        self.tees = tees.into_iter().filter(|tee| *tee != Tee::Sample).collect();
+        self
+    }
+
+    /// Opens the admin API to tokens that `auth` accepts.
+    #[must_use]
+    pub fn with_admin(mut self, auth: AdminAuth) -> Self {
+        self.admin = Some(auth);
+        self
+    }
+
+    /// Accepts the tokens that `tokens` accepts, instead of those of the own signer alone.
+    #[must_use]
+    pub fn with_token_verifier(mut self, tokens: TokenVerifier) -> Self {
+        self.tokens = tokens;
+        self
+    }
+
+    /// Lifetimes of sessions and tokens.
+    #[must_use]
+    pub fn with_lifetimes(mut self, session_seconds: u32, token_seconds: u32) -> Self {
+        self.session_seconds = session_seconds;
+        self.token_seconds = token_seconds;
+        self
+    }
+
+    /// Bounds on sessions and on bytes per request.
+    #[must_use]
+    pub fn with_limits(mut self, max_sessions: usize, max_payload: usize) -> Self {
+        self.max_sessions = max_sessions;
+        self.max_payload = max_payload;
+        self
+    }
+
+    /// Takes evidence that anybody can make.
+    ///
+    /// # Security
+    /// For tests of the protocol only: whether it obtains anything is left to the policies.
+    #[must_use]
+    pub fn dangerous_accept_sample(mut self) -> Self {
+        tracing::warn!("sample evidence is accepted, which anybody can make");
+        self.tees.insert(Tee::Sample);
+        self.verifier = Arc::new(SampleVerifier {
+            inner: self.verifier,
+        });
+        self
+    }
+}

@@ -1,0 +1,256 @@
+//! A backend over the registries: nothing is pushed, everything is read when it is needed.
+//!
+//! ```text
+//! admit ─── AkRegistry, MachineRegistry, ImageRegistry ─► attest::appraise ─► AttemptLog, AuditSink
+//! policies ◄── reference values of that very look
+//! release ─ the same registries again ─► flow::release ─► audit line, then the key
+//! ```
+
+use std::collections::BTreeMap;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use serde_json::Value;
+use tec_core::ak::AkRecord;
+use tec_core::ak::AkState;
+use tec_core::attest::Known;
+use tec_core::attest::PinnedPcrs;
+use tec_core::attest::VerifiedEvidence;
+use tec_core::attest::VerifyError;
+use tec_core::attest::appraise;
+use tec_core::code::Code;
+use tec_core::explain::Gate;
+use tec_core::flow::ReleaseError;
+use tec_core::flow::ReleasePorts;
+use tec_core::flow::release;
+use tec_core::id::AttemptId;
+use tec_core::id::ResourcePath;
+use tec_core::image::ApprovedImage;
+use tec_core::machine::Machine;
+use tec_core::machine::MachineState;
+use tec_core::port::AkRegistry;
+use tec_core::port::AttemptLog;
+use tec_core::port::AuditAction;
+use tec_core::port::AuditEvent;
+use tec_core::port::AuditSink;
+use tec_core::port::Clock;
+use tec_core::port::ImageRegistry;
+use tec_core::port::KeyBroker;
+use tec_core::port::MachineRegistry;
+use tec_core::port::PortError;
+use tec_core::port::SecretStore;
+use tec_core::port::chain;
+use tec_core::secret::SecretBytes;
+use tec_core::time::Timestamp;
+
+use super::Admission;
+use super::Backend;
+use super::PolicyDecision;
+use crate::policy::PolicyIntent;
+use crate::policy::ak_reference_name;
+use crate::policy::ak_reference_value;
+use crate::policy::pcr_reference_name;
+
+/// The ports of a live backend.
+#[derive(Clone, Debug)]
+#[expect(
+    clippy::exhaustive_structs,
+    reason = "a bundle of ports, built field by field"
+)]
+pub struct LivePorts {
+    /// The machines.
+    pub machines: Arc<dyn MachineRegistry>,
+    /// The keys that attest.
+    pub aks: Arc<dyn AkRegistry>,
+    /// The approved images.
+    pub images: Arc<dyn ImageRegistry>,
+    /// The disk keys.
+    pub secrets: Arc<dyn SecretStore>,
+    /// Where refusals and releases are noted.
+    pub audit: Arc<dyn AuditSink>,
+    /// Where attempts are kept for `tec explain`.
+    pub attempts: Arc<dyn AttemptLog>,
+    /// Time.
+    pub clock: Arc<dyn Clock>,
+}
+
+/// Decides from the registries, twice: when evidence comes and when the key leaves.
+///
+/// # Security
+/// A machine needs both, the appraisal against the registries and the policies. What is revoked in
+/// a registry counts from the next request on, also for sessions and tokens that exist.
+#[derive(Debug)]
+pub struct LiveBackend {
+    ports: LivePorts,
+    pinned: PinnedPcrs,
+    attestation: Arc<str>,
+    resource: Arc<str>,
+}
+
+impl LiveBackend {
+    /// A backend with the policies of `intent`, which also says what is pinned.
+    pub fn new(ports: LivePorts, intent: &PolicyIntent) -> Self {
+        Self {
+            ports,
+            pinned: intent.pinned(),
+            attestation: intent.render_attestation().into(),
+            resource: intent.render_resource().into(),
+        }
+    }
+
+    /// What policies may ask for, from one look at the registries.
+    fn references(
+        &self,
+        evidence: &VerifiedEvidence,
+        ak: Option<&AkRecord>,
+        machine: Option<&Machine>,
+        images: &[ApprovedImage],
+        now: Timestamp,
+    ) -> BTreeMap<String, Value> {
+        let bound = ak.filter(|ak| ak.state == AkState::Bound && ak.public == evidence.ak);
+        let active = machine.filter(|machine| machine.state == MachineState::Active);
+        let value = match (bound, active) {
+            (Some(ak), Some(machine)) if ak.machine == machine.id => {
+                ak_reference_value(&ak.public, &machine.id)
+            }
+            _ => Value::Null,
+        };
+        let mut references = BTreeMap::from([(ak_reference_name(&evidence.ak), value)]);
+        for pcr in self.pinned.iter() {
+            references.insert(pcr_reference_name(pcr), live_values(images, pcr, now));
+        }
+        references
+    }
+
+    async fn refused(&self, admission: &Admission, code: Code) -> Result<(), PortError> {
+        let event = AuditEvent::new(
+            self.ports.clock.now(),
+            AuditAction::KeyRefused,
+            admission.record.as_ref().and_then(|attempt| attempt.machine),
+            format!("{code} attempt {}", admission.attempt),
+        );
+        self.ports.audit.append(&event).await
+    }
+}
+
+fn live_values(images: &[ApprovedImage], pcr: tec_core::pcr::PcrIndex, now: Timestamp) -> Value {
+    let values: BTreeSet<String> = images
+        .iter()
+        .filter(|image| image.is_live(now))
+        .filter_map(|image| image.expected.pcr(pcr))
+        .map(|expected| expected.value.to_string())
+        .collect();
+    values.into_iter().collect()
+}
+
+#[async_trait]
+impl Backend for LiveBackend {
+    async fn attestation_policy(&self) -> Result<Option<Arc<str>>, PortError> {
+        Ok(Some(Arc::clone(&self.attestation)))
+    }
+
+    async fn resource_policy(&self) -> Result<Option<Arc<str>>, PortError> {
+        Ok(Some(Arc::clone(&self.resource)))
+    }
+
+    async fn admit(
+        &self,
+        attempt: AttemptId,
+        evidence: &Result<VerifiedEvidence, VerifyError>,
+    ) -> Result<Admission, PortError> {
+        let key = match evidence {
+            Ok(verified) => Some(verified.ak.fingerprint()),
+            Err(error) => error.ak(),
+        };
+        let ak = match &key {
+            Some(key) => self.ports.aks.find(key).await?,
+            None => None,
+        };
+        let machine = match &ak {
+            Some(ak) => self.ports.machines.find(&ak.machine).await?,
+            None => None,
+        };
+        let images = self.ports.images.list().await?;
+        let now = self.ports.clock.now();
+        let known = Known::new(ak.as_ref(), machine.as_ref(), &images);
+        let appraisal = appraise(attempt, now, evidence, known, self.pinned);
+        self.ports.attempts.record(&appraisal.attempt).await?;
+        let mut admission = Admission::new(attempt);
+        if let Ok(verified) = evidence {
+            admission.references =
+                self.references(verified, ak.as_ref(), machine.as_ref(), &images, now);
+        }
+        admission.record = Some(appraisal.attempt);
+        admission.attested = appraisal.attested;
+        if admission.attested.is_none() {
+            let code = admission
+                .record
+                .as_ref()
+                .and_then(|attempt| attempt.ladder.code)
+                .unwrap_or(Code::EvidenceMalformed);
+            self.refused(&admission, code).await?;
+            // What the ladder holds of a refusal is in the log; the session needs the code alone.
+            admission.record = None;
+            admission.refused = Some(code);
+        }
+        Ok(admission)
+    }
+
+    async fn reference_value(&self, name: &str) -> Result<Option<Value>, PortError> {
+        if let Some(pcr) = self
+            .pinned
+            .iter()
+            .find(|pcr| pcr_reference_name(*pcr) == name)
+        {
+            let images = self.ports.images.list().await?;
+            return Ok(Some(live_values(&images, pcr, self.ports.clock.now())));
+        }
+        // Keys are answered from the look of the appraisal, see `references`.
+        Ok(None)
+    }
+
+    async fn release(
+        &self,
+        admission: &Admission,
+        path: &ResourcePath,
+        policy: PolicyDecision,
+    ) -> Result<SecretBytes, ReleaseError> {
+        let (Some(attested), Some(record)) = (&admission.attested, &admission.record) else {
+            let code = admission.refused.unwrap_or(Code::ReleaseDenied);
+            return Err(ReleaseError::Refused { code });
+        };
+        let mut attempt = record.clone();
+        let own = path.machine() == Some(attested.machine());
+        let released = if policy == PolicyDecision::Deny && own {
+            attempt
+                .ladder
+                .fail(Gate::ReleasePolicy, "the resource policy denies it");
+            let code = Code::ReleaseDenied;
+            self.refused(admission, code)
+                .await
+                .map_err(ReleaseError::Port)?;
+            Err(ReleaseError::Refused { code })
+        } else {
+            // For a path that is not its own the flow refuses, too, and says so better.
+            let ports = ReleasePorts {
+                machines: &*self.ports.machines,
+                aks: &*self.ports.aks,
+                images: &*self.ports.images,
+                secrets: &*self.ports.secrets,
+                audit: &*self.ports.audit,
+                clock: &*self.ports.clock,
+            };
+            release(ports, attested, path, &mut attempt).await
+        };
+        if let Err(error) = self.ports.attempts.record(&attempt).await {
+            // The audit log, which counts, is written before; this record is for explaining.
+            tracing::warn!(attempt = %attempt.id, error = chain(&error), "attempt not recorded");
+        }
+        released
+    }
+
+    fn broker(&self) -> Option<&dyn KeyBroker> {
+        None
+    }
+}

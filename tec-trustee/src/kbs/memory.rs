@@ -1,0 +1,155 @@
+//! A plain key-value backend, as Trustee has one: policies, reference values and resources are
+//! pushed to it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::Mutex;
+use std::sync::MutexGuard;
+use std::sync::PoisonError;
+
+use async_trait::async_trait;
+use serde_json::Value;
+use tec_core::attest::VerifiedEvidence;
+use tec_core::attest::VerifyError;
+use tec_core::code::Code;
+use tec_core::flow::ReleaseError;
+use tec_core::id::AttemptId;
+use tec_core::id::ResourcePath;
+use tec_core::port::KeyBroker;
+use tec_core::port::PolicySlot;
+use tec_core::port::PortError;
+use tec_core::port::PortErrorKind;
+use tec_core::secret::SecretBytes;
+
+use super::Admission;
+use super::Backend;
+use super::PolicyDecision;
+use super::backend::code_of;
+use crate::policy::AttestationPolicy;
+use crate::policy::PolicyError;
+use crate::policy::ResourcePolicy;
+
+#[derive(Debug, Default)]
+struct State {
+    attestation: Option<Arc<str>>,
+    resource: Option<Arc<str>>,
+    references: BTreeMap<String, Value>,
+    resources: BTreeMap<ResourcePath, SecretBytes>,
+}
+
+/// Everything in memory, lost at the end of the process. Policies alone decide.
+///
+/// # Security
+/// Unlike Trustee, which starts with policies of its own, it denies everything until policies are
+/// set.
+#[derive(Debug, Default)]
+pub struct MemoryBackend(Mutex<State>);
+
+impl MemoryBackend {
+    /// An empty backend.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[async_trait]
+impl Backend for MemoryBackend {
+    async fn attestation_policy(&self) -> Result<Option<Arc<str>>, PortError> {
+        Ok(self.state().attestation.clone())
+    }
+
+    async fn resource_policy(&self) -> Result<Option<Arc<str>>, PortError> {
+        Ok(self.state().resource.clone())
+    }
+
+    async fn admit(
+        &self,
+        attempt: AttemptId,
+        evidence: &Result<VerifiedEvidence, VerifyError>,
+    ) -> Result<Admission, PortError> {
+        let admission = Admission::new(attempt);
+        Ok(match evidence {
+            Ok(_) => admission,
+            Err(error) => admission.refused_with(code_of(error)),
+        })
+    }
+
+    async fn reference_value(&self, name: &str) -> Result<Option<Value>, PortError> {
+        Ok(self.state().references.get(name).cloned())
+    }
+
+    async fn release(
+        &self,
+        admission: &Admission,
+        path: &ResourcePath,
+        policy: PolicyDecision,
+    ) -> Result<SecretBytes, ReleaseError> {
+        if policy == PolicyDecision::Deny || admission.refused.is_some() {
+            return Err(ReleaseError::Refused {
+                code: Code::ReleaseDenied,
+            });
+        }
+        self.state()
+            .resources
+            .get(path)
+            .map(|secret| secret.duplicate("release it"))
+            .ok_or(ReleaseError::Refused {
+                code: Code::KeyMissing,
+            })
+    }
+
+    fn broker(&self) -> Option<&dyn KeyBroker> {
+        Some(self)
+    }
+}
+
+#[async_trait]
+impl KeyBroker for MemoryBackend {
+    async fn put(&self, path: &ResourcePath, secret: &SecretBytes) -> Result<(), PortError> {
+        let copy = secret.duplicate("the broker keeps it");
+        self.state().resources.insert(path.clone(), copy);
+        Ok(())
+    }
+
+    async fn remove(&self, path: &ResourcePath) -> Result<(), PortError> {
+        self.state().resources.remove(path);
+        Ok(())
+    }
+
+    async fn list(&self) -> Result<Option<Vec<ResourcePath>>, PortError> {
+        Ok(Some(self.state().resources.keys().cloned().collect()))
+    }
+
+    async fn set_policy(&self, slot: PolicySlot, rego: &str) -> Result<(), PortError> {
+        let checked: Result<(), PolicyError> = match slot {
+            PolicySlot::Attestation => AttestationPolicy::parse(rego).map(drop),
+            _ => ResourcePolicy::parse(rego).map(drop),
+        };
+        checked.map_err(|error| {
+            PortError::new(PortErrorKind::Invalid, "set a policy")
+                .because(error)
+                .with_code(Code::PolicyInvalid)
+        })?;
+        let mut state = self.state();
+        match slot {
+            PolicySlot::Attestation => state.attestation = Some(rego.into()),
+            _ => state.resource = Some(rego.into()),
+        }
+        Ok(())
+    }
+
+    async fn set_reference_value(&self, name: &str, value: &Value) -> Result<(), PortError> {
+        self.state()
+            .references
+            .insert(name.to_owned(), value.clone());
+        Ok(())
+    }
+
+    async fn reference_value(&self, name: &str) -> Result<Option<Value>, PortError> {
+        Ok(self.state().references.get(name).cloned())
+    }
+}

@@ -1,0 +1,216 @@
+//! A small embeddable KBS with its own attestation service, wire-compatible with Trustee
+//! (contract 1).
+//!
+//! *What it is*: the endpoints of the attestation handshake, resources, and the admin API, over a
+//! [`Backend`]. *What it is not*: it opens no socket and terminates no TLS; the router is served by
+//! a program. There are no plugins but `resource`.
+//!
+//! ```text
+//! POST /kbs/v0/auth                nonce, cookie
+//! POST /kbs/v0/attest              Verifier ─► Backend::admit ─► attestation policy ─► token
+//! GET  /kbs/v0/resource/a/b/c      token ─► resource policy ─► Backend::release ─► JWE
+//! POST, DELETE …                   admin API, with a bearer token
+//! GET  /healthz
+//! ```
+//!
+//! # Differences from Trustee, on purpose
+//! - Without policies everything is denied.
+//! - Tokens count only when signed by this server's key, or keys that it was given.
+//! - A nonce is good for one request, whatever its outcome.
+//! - The number of sessions is bounded; beyond, `auth` answers 503.
+//! - Denials carry a code (`TEC-A4xx`) and the number of the attempt in `detail`.
+//! - `RSA1_5` session keys, additional devices, and init-data digests of SM3 are refused.
+
+mod admin;
+mod attest;
+mod backend;
+mod config;
+mod init_data;
+mod live;
+mod memory;
+mod reply;
+mod resource;
+mod sample;
+mod session;
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::Mutex;
+use std::sync::PoisonError;
+
+use axum::Router;
+use axum::body::Body;
+use axum::body::Bytes;
+use axum::extract::State;
+use axum::http::HeaderMap;
+use axum::http::Method;
+use axum::http::Request;
+use axum::http::Response;
+use axum::http::header::AUTHORIZATION;
+use axum::http::header::CONTENT_LENGTH;
+use axum::http::header::COOKIE;
+
+pub use self::admin::AdminAuth;
+pub use self::admin::AdminKeyError;
+pub use self::backend::Admission;
+pub use self::backend::Backend;
+pub use self::backend::PolicyDecision;
+pub use self::config::DEFAULT_MAX_PAYLOAD;
+pub use self::config::DEFAULT_MAX_SESSIONS;
+pub use self::config::DEFAULT_SESSION_SECONDS;
+pub use self::config::DEFAULT_TOKEN_SECONDS;
+pub use self::config::KbsConfig;
+pub use self::live::LiveBackend;
+pub use self::live::LivePorts;
+pub use self::memory::MemoryBackend;
+use self::reply::Refusal;
+use self::reply::Reply;
+use self::session::SessionId;
+use self::session::Sessions;
+use crate::policy::AttestationPolicy;
+use crate::policy::PolicyError;
+use crate::policy::ResourcePolicy;
+use crate::wire::BASE_PATH;
+use crate::wire::ErrorKind;
+use crate::wire::SESSION_COOKIE;
+
+/// A key broker service. Cheap to clone; all clones share their sessions.
+#[derive(Clone, Debug)]
+pub struct Kbs(Arc<Inner>);
+
+struct Inner {
+    config: KbsConfig,
+    sessions: Sessions,
+    attestation: Cached<AttestationPolicy>,
+    resource: Cached<ResourcePolicy>,
+}
+
+impl fmt::Debug for Inner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Kbs").finish_non_exhaustive()
+    }
+}
+
+/// A parsed policy, as long as its text stays the same.
+struct Cached<P>(Mutex<Option<(Arc<str>, Arc<P>)>>);
+
+impl<P> Cached<P> {
+    fn new() -> Self {
+        Self(Mutex::new(None))
+    }
+
+    fn parsed(
+        &self,
+        text: &Arc<str>,
+        parse: impl FnOnce(&str) -> Result<P, PolicyError>,
+    ) -> Result<Arc<P>, PolicyError> {
+        let mut cached = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((known, policy)) = &*cached
+            && (Arc::ptr_eq(known, text) || known == text)
+        {
+            return Ok(Arc::clone(policy));
+        }
+        let policy = Arc::new(parse(text)?);
+        *cached = Some((Arc::clone(text), Arc::clone(&policy)));
+        Ok(policy)
+    }
+}
+
+impl Kbs {
+    /// A KBS without sessions.
+    pub fn new(config: KbsConfig) -> Self {
+        let sessions = Sessions::new(config.max_sessions, config.session_seconds.into());
+        Self(Arc::new(Inner {
+            config,
+            sessions,
+            attestation: Cached::new(),
+            resource: Cached::new(),
+        }))
+    }
+
+    /// All endpoints, for a server of the caller's.
+    ///
+    /// One handler takes everything, since the rules for unknown paths and methods are those of the
+    /// contract and not those of a router.
+    pub fn router(&self) -> Router {
+        Router::new().fallback(serve).with_state(self.clone())
+    }
+}
+
+async fn serve(State(kbs): State<Kbs>, request: Request<Body>) -> Response<Body> {
+    match kbs.dispatch(request).await {
+        Ok(response) => response,
+        Err(refusal) => refusal.into_response(),
+    }
+}
+
+impl Kbs {
+    async fn dispatch(&self, request: Request<Body>) -> Reply {
+        let (parts, body) = request.into_parts();
+        let path = parts.uri.path();
+        if path == "/healthz" && parts.method == Method::GET {
+            return Ok(reply::empty(None));
+        }
+        let rest = path
+            .strip_prefix(BASE_PATH)
+            .and_then(|rest| rest.strip_prefix('/'))
+            .filter(|rest| !rest.is_empty())
+            .ok_or_else(|| Refusal::new(&ErrorKind::InvalidRequestPath, "no such path"))?;
+        let (verb, tail) = rest.split_once('/').unwrap_or((rest, ""));
+        let headers = &parts.headers;
+        match (&parts.method, verb, tail) {
+            (&Method::POST, "auth", "") => self.auth(&self.body(headers, body).await?),
+            (&Method::POST, "attest", "") => {
+                let body = self.body(headers, body).await?;
+                self.attest(headers, &body).await
+            }
+            (&Method::GET, "resource", tail) => {
+                self.resource(headers, tail, parts.uri.query().unwrap_or_default())
+                    .await
+            }
+            (method, "resource" | "attestation-policy" | "resource-policy" | "reference-value", _) => {
+                self.authorize_admin(headers)?;
+                let body = self.body(headers, body).await?;
+                self.admin(method, verb, tail, body).await
+            }
+            _ => Err(Refusal::new(
+                &ErrorKind::PluginNotFound,
+                "there is no such plugin",
+            )),
+        }
+    }
+
+    async fn body(&self, headers: &HeaderMap, body: Body) -> Result<Bytes, Refusal> {
+        let max = self.0.config.max_payload;
+        let announced = headers
+            .get(CONTENT_LENGTH)
+            .and_then(|value| value.to_str().ok()?.parse::<usize>().ok());
+        if announced.is_some_and(|length| length > max) {
+            return Err(Refusal::too_large());
+        }
+        // A body that breaks off has nobody left to be answered.
+        axum::body::to_bytes(body, max)
+            .await
+            .map_err(|_| Refusal::too_large())
+    }
+}
+
+/// The session cookie among all cookies of a request.
+fn session_cookie(headers: &HeaderMap) -> Option<SessionId> {
+    headers
+        .get_all(COOKIE)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(';'))
+        .filter_map(|pair| pair.trim().split_once('='))
+        .find(|(name, _)| *name == SESSION_COOKIE)
+        .and_then(|(_, value)| SessionId::parse(value))
+}
+
+fn bearer(headers: &HeaderMap) -> Option<&str> {
+    let value = headers.get(AUTHORIZATION)?.to_str().ok()?;
+    let (scheme, token) = value.split_once(' ')?;
+    scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
+}

@@ -1,0 +1,149 @@
+//! Replies (contract 1.1, 1.4).
+
+use axum::body::Body;
+use axum::http::HeaderValue;
+use axum::http::Response;
+use axum::http::StatusCode;
+use axum::http::header::CONTENT_TYPE;
+use axum::http::header::SET_COOKIE;
+use serde::Serialize;
+use tec_core::code::Code;
+use tec_core::id::AttemptId;
+use tec_core::port::PortError;
+use tec_core::port::chain;
+use tec_core::time::Timestamp;
+use time::OffsetDateTime;
+
+use super::session::SessionId;
+use crate::wire::ErrorBody;
+use crate::wire::ErrorKind;
+use crate::wire::SESSION_COOKIE;
+
+/// Why a request is refused, as the client is told.
+#[derive(Debug)]
+pub(super) struct Refusal {
+    status: u16,
+    body: Option<ErrorBody>,
+}
+
+impl Refusal {
+    pub(super) fn new(kind: &ErrorKind, detail: impl Into<String>) -> Self {
+        Self {
+            status: kind.http_status(),
+            body: Some(ErrorBody::new(kind, detail)),
+        }
+    }
+
+    /// Code and title, and where to look up more. Nothing of what was seen.
+    pub(super) fn with_code(kind: &ErrorKind, code: Code, attempt: Option<AttemptId>) -> Self {
+        let title = code.title();
+        Self::new(
+            kind,
+            match attempt {
+                Some(attempt) => format!("{code} {title} (attempt {attempt})"),
+                None => format!("{code} {title}"),
+            },
+        )
+    }
+
+    /// A port failed; the chain is for the log.
+    pub(super) fn port(kind: &ErrorKind, error: &PortError) -> Self {
+        tracing::error!(error = chain(error), "a port of the KBS failed");
+        Self::with_code(kind, error.code().unwrap_or(Code::StoreUnavailable), None)
+    }
+
+    /// The body is larger than allowed: 413, and no JSON.
+    pub(super) fn too_large() -> Self {
+        Self {
+            status: 413,
+            body: None,
+        }
+    }
+
+    /// The table of sessions is full. Trustee has no such bound, so the status is ours.
+    pub(super) fn busy() -> Self {
+        Self {
+            status: 503,
+            ..Self::new(
+                &ErrorKind::AttestationError,
+                "too many sessions, try again later",
+            )
+        }
+    }
+
+    /// No Content-Type, as the real server.
+    pub(super) fn into_response(self) -> Response<Body> {
+        let body = self
+            .body
+            .and_then(|body| serde_json::to_vec(&body).ok())
+            .map_or_else(Body::empty, Body::from);
+        let mut response = Response::new(body);
+        *response.status_mut() =
+            StatusCode::from_u16(self.status).unwrap_or(StatusCode::UNAUTHORIZED);
+        response
+    }
+}
+
+pub(super) type Reply = Result<Response<Body>, Refusal>;
+
+/// 200 without a body.
+pub(super) fn empty(content_type: Option<&'static str>) -> Response<Body> {
+    let mut response = Response::new(Body::empty());
+    if let Some(content_type) = content_type {
+        response
+            .headers_mut()
+            .insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+    }
+    response
+}
+
+/// 200 with JSON.
+pub(super) fn json(value: &impl Serialize) -> Reply {
+    let body = serde_json::to_vec(value)
+        .map_err(|_| Refusal::new(&ErrorKind::SerdeError, "the response cannot be written"))?;
+    let mut response = empty(Some("application/json"));
+    *response.body_mut() = Body::from(body);
+    Ok(response)
+}
+
+/// Adds the session cookie. `Max-Age` wins over `Expires` in cookie jars, so that a client whose
+/// clock is wrong keeps its session (contract 7).
+pub(super) fn with_session(
+    mut response: Response<Body>,
+    id: SessionId,
+    expires: Timestamp,
+    now: Timestamp,
+) -> Response<Body> {
+    let max_age = expires.unix_seconds().saturating_sub(now.unix_seconds());
+    let expires = imf_fixdate(expires);
+    let cookie = format!("{SESSION_COOKIE}={id}; Expires={expires}; Max-Age={max_age}");
+    if let Ok(value) = HeaderValue::try_from(cookie) {
+        response.headers_mut().insert(SET_COOKIE, value);
+    }
+    response
+}
+
+/// `Sun, 06 Nov 1994 08:49:37 GMT` (RFC 9110, section 5.6.7).
+fn imf_fixdate(time: Timestamp) -> String {
+    let time = OffsetDateTime::from_unix_timestamp(time.unix_seconds())
+        .unwrap_or(OffsetDateTime::UNIX_EPOCH);
+    let (hour, minute, second) = time.to_hms();
+    format!(
+        "{:.3}, {:02} {:.3} {:04} {hour:02}:{minute:02}:{second:02} GMT",
+        time.weekday().to_string(),
+        time.day(),
+        time.month().to_string(),
+        time.year(),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dates_are_those_of_rfc_9110() {
+        let time = Timestamp::from_unix_seconds(784_111_777);
+        assert_eq!(imf_fixdate(time), "Sun, 06 Nov 1994 08:49:37 GMT");
+    }
+}

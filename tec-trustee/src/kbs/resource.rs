@@ -1,0 +1,182 @@
+//! `GET resource` (contract 1.3, 3.4).
+
+use std::sync::Arc;
+
+use axum::http::HeaderMap;
+use serde_json::Value;
+use tec_core::code::Code;
+use tec_core::flow::ReleaseError;
+use tec_core::id::AttemptId;
+use tec_core::id::ResourcePath;
+use tec_core::port::EntropyRng;
+use tec_core::port::PortError;
+
+use super::Admission;
+use super::Kbs;
+use super::PolicyDecision;
+use super::bearer;
+use super::reply;
+use super::reply::Refusal;
+use super::reply::Reply;
+use super::session_cookie;
+use crate::jwe;
+use crate::jwe::TeePubKey;
+use crate::policy::PolicyError;
+use crate::policy::ResourcePolicy;
+use crate::wire::ErrorKind;
+
+/// Where a token may hold the session key, in this order (contract 1.3).
+const KEY_POINTERS: [&str; 5] = [
+    "/tdx/attester_runtime_data/tee-pubkey",
+    "/tdx/attester_user_data/tee-pubkey",
+    "/customized_claims/runtime_data/tee-pubkey",
+    "/submods/cpu0/ear.veraison.annotated-evidence/runtime_data_claims/tee-pubkey",
+    "/tee-pubkey",
+];
+
+fn port(error: &PortError) -> Refusal {
+    Refusal::port(&ErrorKind::PluginInternalError, error)
+}
+
+impl Kbs {
+    pub(super) async fn resource(&self, headers: &HeaderMap, tail: &str, query: &str) -> Reply {
+        let (claims, admission) = self.authenticate(headers)?;
+        let path = parse_path(tail)?;
+        let policy = self.decide(&claims, &path, query, &admission).await?;
+        let secret = self
+            .0
+            .config
+            .backend
+            .release(&admission, &path, policy)
+            .await
+            .map_err(|error| refusal(&error, &admission))?;
+        let encrypted = session_key(&claims).and_then(|key| {
+            let mut rng = EntropyRng::new(&*self.0.config.entropy);
+            jwe::encrypt(&key, &secret, &mut rng).ok()
+        });
+        let encrypted = encrypted.ok_or_else(|| {
+            Refusal::new(
+                &ErrorKind::JweError,
+                "the resource cannot be encrypted for the session key",
+            )
+        })?;
+        tracing::info!(attempt = %admission.attempt, resource = %path, "resource released");
+        reply::json(&encrypted)
+    }
+
+    /// The attested session of the cookie is tried first, then a bearer token. Either way the token
+    /// is verified again.
+    fn authenticate(&self, headers: &HeaderMap) -> Result<(Value, Arc<Admission>), Refusal> {
+        let now = self.0.config.clock.now();
+        let not_accepted =
+            || Refusal::new(&ErrorKind::TokenVerifierError, "the token is not accepted");
+        let tokens = &self.0.config.tokens;
+        let session = session_cookie(headers).and_then(|id| self.0.sessions.passed(id, now));
+        if let Some(passed) = session {
+            let claims = tokens
+                .verify(&passed.token, now)
+                .map_err(|_| not_accepted())?;
+            return Ok((claims, passed.admission));
+        }
+        let token = bearer(headers)
+            .ok_or_else(|| Refusal::new(&ErrorKind::TokenNotFound, "attestation token not found"))?;
+        let claims = tokens.verify(token, now).map_err(|_| not_accepted())?;
+        let attempt: Option<AttemptId> = claims
+            .get("jti")
+            .and_then(Value::as_str)
+            .and_then(|id| id.parse().ok());
+        let known = attempt.and_then(|attempt| self.0.sessions.of_attempt(attempt, now));
+        // Without a session nothing is known but what the token says; backends that want a proof of
+        // the machine then release nothing.
+        let admission = known.map(|passed| passed.admission).unwrap_or_else(|| {
+            Arc::new(Admission::new(attempt.unwrap_or_else(|| {
+                AttemptId::random(&mut EntropyRng::new(&*self.0.config.entropy))
+            })))
+        });
+        Ok((claims, admission))
+    }
+
+    async fn decide(
+        &self,
+        claims: &Value,
+        path: &ResourcePath,
+        query: &str,
+        admission: &Admission,
+    ) -> Result<PolicyDecision, Refusal> {
+        let text = self
+            .0
+            .config
+            .backend
+            .resource_policy()
+            .await
+            .map_err(|error| port(&error))?;
+        let Some(text) = text else {
+            tracing::warn!("there is no resource policy, so nothing is released");
+            return Ok(PolicyDecision::Deny);
+        };
+        let failed = |error: PolicyError| {
+            tracing::error!(attempt = %admission.attempt, %error, "resource policy failed");
+            let attempt = Some(admission.attempt);
+            Refusal::with_code(&ErrorKind::PolicyEngineError, Code::PolicyInvalid, attempt)
+        };
+        let policy = self
+            .0
+            .resource
+            .parsed(&text, ResourcePolicy::parse)
+            .map_err(failed)?;
+        let segments: Vec<_> = path.segments().collect();
+        let request = serde_json::json!({
+            "plugin": "resource", "resource-path": segments, "query": query_map(query),
+        });
+        Ok(match policy.allows(claims, &request).map_err(failed)? {
+            true => PolicyDecision::Allow,
+            false => PolicyDecision::Deny,
+        })
+    }
+}
+
+/// Three segments. One empty segment in front is dropped: clients of v0.21 send
+/// `resource//a/b/c` (contract 6).
+pub(super) fn parse_path(tail: &str) -> Result<ResourcePath, Refusal> {
+    tail.strip_prefix('/')
+        .unwrap_or(tail)
+        .parse()
+        .map_err(|_| {
+            Refusal::new(
+                &ErrorKind::PluginInternalError,
+                "a resource path has three segments",
+            )
+        })
+}
+
+/// Names and values as they stand in the query, not decoded.
+fn query_map(query: &str) -> serde_json::Map<String, Value> {
+    query
+        .split('&')
+        .filter(|pair| !pair.is_empty())
+        .map(|pair| pair.split_once('=').unwrap_or((pair, "")))
+        .map(|(name, value)| (name.to_owned(), Value::from(value)))
+        .collect()
+}
+
+fn session_key(claims: &Value) -> Option<TeePubKey> {
+    let key = KEY_POINTERS
+        .iter()
+        .find_map(|pointer| claims.pointer(pointer))?;
+    serde_json::from_value(key.clone()).ok()
+}
+
+fn refusal(error: &ReleaseError, admission: &Admission) -> Refusal {
+    let code = match error {
+        ReleaseError::Refused { code } => *code,
+        ReleaseError::Port(error) => return port(error),
+        _ => Code::ReleaseDenied,
+    };
+    let attempt = admission.attempt;
+    tracing::warn!(%attempt, %code, "release refused");
+    let kind = match code {
+        Code::KeyMissing => ErrorKind::PluginInternalError,
+        _ => ErrorKind::PolicyDeny,
+    };
+    Refusal::with_code(&kind, code, Some(attempt))
+}

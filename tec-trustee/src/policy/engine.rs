@@ -1,0 +1,360 @@
+//! Evaluation with the semantics of Trustee's attestation service (contract 3.1, 3.4).
+//!
+//! Policies are parsed once; an evaluation runs on a clone of the engine. The look-up of reference
+//! values is asynchronous and Rego is not, so an evaluation names the values that it wants and is
+//! run again with them: [`Evaluation::Wants`].
+
+use std::collections::BTreeMap;
+use std::collections::BTreeSet;
+use std::num::NonZeroU32;
+use std::sync::Arc;
+use std::sync::Mutex;
+use std::sync::PoisonError;
+use std::time::Duration;
+
+use regorus::Engine;
+use regorus::utils::limits::ExecutionTimerConfig;
+use serde_json::Map;
+use serde_json::Value;
+
+/// Largest policy text.
+const MAX_POLICY: usize = 256 * 1024;
+/// Longest evaluation; the default policies take well below a millisecond.
+const TIME_LIMIT: Duration = Duration::from_secs(2);
+/// Work units between two looks at the clock.
+const CHECK_INTERVAL: NonZeroU32 = NonZeroU32::MIN.saturating_add(255);
+/// Name of the function that policies call (contract 3.1).
+const QUERY: &str = "query_reference_value";
+/// Most reference values that one evaluation may ask for.
+const MAX_WANTED: usize = 256;
+/// Trust claims of an AR4SI trust vector.
+const CLAIMS: [&str; 8] = [
+    "instance-identity",
+    "configuration",
+    "executables",
+    "file-system",
+    "hardware",
+    "runtime-opaque",
+    "storage-opaque",
+    "sourced-data",
+];
+
+/// A policy cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PolicyError {
+    /// Longer than any sensible policy.
+    #[error("the policy has {length} bytes, at most 262144 are taken")]
+    TooLarge {
+        /// What was given.
+        length: usize,
+    },
+    /// The text does not parse.
+    #[error("the policy does not parse: {reason}")]
+    Parse {
+        /// Line, column and message.
+        reason: String,
+    },
+    /// The package is not `policy`.
+    #[error("the package of the policy is {package:?} instead of \"policy\"")]
+    Package {
+        /// What it is.
+        package: String,
+    },
+    /// The evaluation failed.
+    #[error("the policy cannot be evaluated: {reason}")]
+    Evaluate {
+        /// What went wrong.
+        reason: String,
+    },
+    /// The result is not of the prescribed form.
+    #[error("the policy's result is malformed at {at}")]
+    Result {
+        /// Rule or claim.
+        at: String,
+    },
+}
+
+/// Tier of a trust claim and of a whole verdict; the worse, the greater.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum TrustTier {
+    /// Nothing is said.
+    None,
+    /// Good.
+    Affirming,
+    /// Not as expected.
+    Warning,
+    /// Known to be bad.
+    Contraindicated,
+}
+
+impl TrustTier {
+    /// Tier of a claim's value (contract 3.1).
+    pub fn of(value: i8) -> Self {
+        match value {
+            -1..=1 => Self::None,
+            -32..=31 => Self::Affirming,
+            -96..=95 => Self::Warning,
+            _ => Self::Contraindicated,
+        }
+    }
+
+    /// The word in `ear.status`.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Affirming => "affirming",
+            Self::Warning => "warning",
+            Self::Contraindicated => "contraindicated",
+        }
+    }
+}
+
+/// What an attestation policy found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Verdict {
+    /// The trust vector: the claims that the policy set.
+    pub claims: BTreeMap<String, i8>,
+    /// Further claims for the token.
+    pub extensions: Map<String, Value>,
+}
+
+impl Verdict {
+    /// `ear.status`: the worst tier of all claims.
+    pub fn status(&self) -> TrustTier {
+        self.claims
+            .values()
+            .map(|value| TrustTier::of(*value))
+            .max()
+            .unwrap_or(TrustTier::None)
+    }
+
+    /// Makes sure that the verdict is not affirming: executables are not recognized (AR4SI 33).
+    pub fn withhold(&mut self) {
+        if self.status() <= TrustTier::Affirming {
+            self.claims.insert("executables".to_owned(), 33);
+        }
+    }
+}
+
+/// How far an evaluation came.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[expect(clippy::exhaustive_enums, reason = "callers must handle every outcome")]
+pub enum Evaluation {
+    /// It is done.
+    Done(Verdict),
+    /// Run it again with these reference values too; those that do not exist are `null`.
+    Wants(BTreeSet<String>),
+}
+
+/// Reference values as the function sees them: what is known, and what was asked for in vain.
+#[derive(Debug, Default)]
+struct References {
+    known: BTreeMap<String, regorus::Value>,
+    wanted: BTreeSet<String>,
+}
+
+/// A parsed attestation policy.
+#[derive(Clone, Debug)]
+pub struct AttestationPolicy {
+    engine: Engine,
+}
+
+/// A parsed resource policy.
+#[derive(Clone, Debug)]
+pub struct ResourcePolicy {
+    engine: Engine,
+}
+
+fn parse(text: &str) -> Result<Engine, PolicyError> {
+    if text.len() > MAX_POLICY {
+        return Err(PolicyError::TooLarge { length: text.len() });
+    }
+    let mut engine = Engine::new();
+    engine.set_execution_timer_config(ExecutionTimerConfig {
+        limit: TIME_LIMIT,
+        check_interval: CHECK_INTERVAL,
+    });
+    let package = engine
+        .add_policy("policy.rego".to_owned(), text.to_owned())
+        .map_err(|error| PolicyError::Parse {
+            reason: error.to_string(),
+        })?;
+    if package == "data.policy" {
+        Ok(engine)
+    } else {
+        Err(PolicyError::Package { package })
+    }
+}
+
+fn evaluation_failed(error: impl std::fmt::Display) -> PolicyError {
+    PolicyError::Evaluate {
+        reason: error.to_string(),
+    }
+}
+
+fn to_rego(value: &Value) -> Result<regorus::Value, PolicyError> {
+    regorus::Value::from_json_str(&value.to_string()).map_err(evaluation_failed)
+}
+
+/// Value of a rule, `None` when undefined.
+fn rule(engine: &mut Engine, path: &str) -> Result<Option<Value>, PolicyError> {
+    let results = engine
+        .eval_query(path.to_owned(), false)
+        .map_err(evaluation_failed)?;
+    let value = results
+        .result
+        .first()
+        .and_then(|result| result.expressions.first())
+        .map(|expression| &expression.value);
+    match value {
+        None | Some(regorus::Value::Undefined) => Ok(None),
+        Some(value) => serde_json::to_value(value)
+            .map(Some)
+            .map_err(evaluation_failed),
+    }
+}
+
+impl AttestationPolicy {
+    /// Parses a policy.
+    ///
+    /// # Errors
+    /// Text that does not parse, or of another package.
+    pub fn parse(text: &str) -> Result<Self, PolicyError> {
+        parse(text).map(|engine| Self { engine })
+    }
+
+    /// Evaluates the policy over annotated evidence, with the reference values in `references`.
+    ///
+    /// # Errors
+    /// Runtime errors of the policy, and results that are not of the prescribed form.
+    pub fn evaluate(
+        &self,
+        input: &Value,
+        references: &BTreeMap<String, Value>,
+    ) -> Result<Evaluation, PolicyError> {
+        let mut known = BTreeMap::new();
+        for (name, value) in references {
+            known.insert(name.clone(), to_rego(value)?);
+        }
+        let shared = Arc::new(Mutex::new(References {
+            known,
+            wanted: BTreeSet::new(),
+        }));
+        let mut engine = self.engine.clone();
+        let for_query = Arc::clone(&shared);
+        engine
+            .add_extension(
+                QUERY.to_owned(),
+                1,
+                Box::new(move |arguments: Vec<regorus::Value>| Ok(query(&for_query, &arguments))),
+            )
+            .map_err(evaluation_failed)?;
+        engine.set_input(to_rego(input)?);
+        let verdict = verdict(&mut engine);
+        let wanted =
+            std::mem::take(&mut shared.lock().unwrap_or_else(PoisonError::into_inner).wanted);
+        // A null in place of a value that was not fetched yet may fail the policy: fetch first.
+        if wanted.is_empty() {
+            verdict.map(Evaluation::Done)
+        } else if wanted.len() + references.len() > MAX_WANTED {
+            Err(evaluation_failed("too many reference values are asked for"))
+        } else {
+            Ok(Evaluation::Wants(wanted))
+        }
+    }
+}
+
+fn query(references: &Mutex<References>, arguments: &[regorus::Value]) -> regorus::Value {
+    let Some(regorus::Value::String(name)) = arguments.first() else {
+        return regorus::Value::Null;
+    };
+    let mut references = references.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(value) = references.known.get(name.as_ref()) {
+        return value.clone();
+    }
+    references.wanted.insert(name.to_string());
+    regorus::Value::Null
+}
+
+fn verdict(engine: &mut Engine) -> Result<Verdict, PolicyError> {
+    let mut verdict = Verdict::default();
+    match rule(engine, "data.policy.trust_claims")? {
+        None => {
+            // Contract 3.1: an undefined rule says nothing about anything.
+            for claim in CLAIMS {
+                verdict.claims.insert(claim.to_owned(), 0);
+            }
+        }
+        Some(Value::Object(claims)) => {
+            for (name, value) in claims {
+                let value = value
+                    .as_i64()
+                    .and_then(|value| i8::try_from(value).ok())
+                    .filter(|_| CLAIMS.contains(&name.as_str()))
+                    .ok_or_else(|| malformed(format!("trust_claims.{name}")))?;
+                verdict.claims.insert(name, value);
+            }
+        }
+        Some(_) => return Err(malformed("trust_claims")),
+    }
+    match rule(engine, "data.policy.extensions")? {
+        None => {}
+        Some(Value::Array(list)) => {
+            for entry in list {
+                let (name, value) = extension(entry).ok_or_else(|| malformed("extensions"))?;
+                verdict.extensions.insert(name, value);
+            }
+        }
+        Some(_) => return Err(malformed("extensions")),
+    }
+    Ok(verdict)
+}
+
+fn malformed(at: impl Into<String>) -> PolicyError {
+    PolicyError::Result { at: at.into() }
+}
+
+/// `{name, key, value}`; names of the token's own claims are not for policies.
+fn extension(entry: Value) -> Option<(String, Value)> {
+    let Value::Object(mut entry) = entry else {
+        return None;
+    };
+    entry.get("key")?.as_i64()?;
+    let name = entry.get("name")?.as_str()?.to_owned();
+    let reserved = matches!(
+        name.as_str(),
+        "ear.status"
+            | "ear.trustworthiness-vector"
+            | "ear.appraisal-policy-id"
+            | "ear.veraison.annotated-evidence"
+    );
+    let value = entry.remove("value")?;
+    (!reserved).then_some((name, value))
+}
+
+impl ResourcePolicy {
+    /// Parses a policy.
+    ///
+    /// # Errors
+    /// Text that does not parse, or of another package.
+    pub fn parse(text: &str) -> Result<Self, PolicyError> {
+        parse(text).map(|engine| Self { engine })
+    }
+
+    /// Whether the policy allows it: `data.policy.allow` is `true`; undefined and everything else
+    /// is no. `claims` are those of the token, `request` is `{"plugin","resource-path","query"}`.
+    ///
+    /// # Errors
+    /// Runtime errors of the policy.
+    pub fn allows(&self, claims: &Value, request: &Value) -> Result<bool, PolicyError> {
+        let mut engine = self.engine.clone();
+        engine
+            .add_data(to_rego(request)?)
+            .map_err(evaluation_failed)?;
+        engine.set_input(to_rego(claims)?);
+        Ok(rule(&mut engine, "data.policy.allow")? == Some(Value::Bool(true)))
+    }
+}

@@ -1,0 +1,44 @@
+//! Policies that let a machine have its own key and no other (contract 3, 7a).
+//!
+//! ```text
+//! evidence ─ attestation policy ─► trust claims, extension tec.machine ─► token
+//!   name of the AK (derived in Rego) ─ query_reference_value ─► {"ak", "machine"}, compared in full
+//! token ─ resource policy ─► allow, if tec.machine == resource-path[1] and ear.status is affirming
+//! ```
+//! The texts run on an unmodified Trustee (v0.20 and later) and on the embedded KBS alike. They use
+//! no `crypto.*` builtins, which Trustee does not have.
+//!
+//! ```
+//! use tec_core::attest::{PinnedPcrs, Tee};
+//! use tec_trustee::policy::PolicyIntent;
+//! let intent = PolicyIntent::new(PinnedPcrs::boot_manager(), [Tee::Tpm])?;
+//! assert!(intent.render_attestation().contains(r#"approved("tpm_pcr4", registers.pcr04)"#));
+//! assert!(intent.render_resource().contains("default allow := false"));
+//! # Ok::<(), tec_trustee::policy::PolicyIntentError>(())
+//! ```
+
+#[cfg(feature = "kbs")]
+mod engine;
+mod name;
+mod render;
+#[cfg(all(test, feature = "kbs"))]
+mod tests;
+
+#[cfg(feature = "kbs")]
+pub use self::engine::AttestationPolicy;
+#[cfg(feature = "kbs")]
+pub use self::engine::Evaluation;
+#[cfg(feature = "kbs")]
+pub use self::engine::PolicyError;
+#[cfg(feature = "kbs")]
+pub use self::engine::ResourcePolicy;
+#[cfg(feature = "kbs")]
+pub use self::engine::TrustTier;
+#[cfg(feature = "kbs")]
+pub use self::engine::Verdict;
+pub use self::name::ak_reference_name;
+pub use self::name::ak_reference_value;
+pub use self::name::pcr_reference_name;
+pub use self::render::MACHINE_CLAIM;
+pub use self::render::PolicyIntent;
+pub use self::render::PolicyIntentError;

@@ -1,0 +1,379 @@
+//! The attestation token: an EAR as a JWT signed with ES256 (contract 1.5).
+//!
+//! # Security
+//! A verifier accepts the keys that it was given. The key in a token's own header is never used.
+//!
+//! ```
+//! use tec_core::time::Timestamp;
+//! use tec_trustee::token::{TokenSigner, TokenVerifier};
+//! # use rand_core::SeedableRng as _;
+//! # let mut rng = rand_chacha::ChaCha20Rng::seed_from_u64(1);
+//! let signer = TokenSigner::random(&mut rng);
+//! let token = signer.sign(&serde_json::json!({"exp": 300}))?;
+//! let now = Timestamp::from_unix_seconds(100);
+//! assert!(TokenVerifier::new(&signer).verify(&token, now).is_ok());
+//! let stranger = TokenSigner::random(&mut rng);
+//! assert!(TokenVerifier::new(&stranger).verify(&token, now).is_err());
+//! # Ok::<(), tec_trustee::token::TokenError>(())
+//! ```
+
+use std::fmt;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use p256::ecdsa::SigningKey;
+use p256::ecdsa::VerifyingKey;
+use p256::ecdsa::signature::Signer as _;
+use p256::elliptic_curve::Generate as _;
+use p256::pkcs8::DecodePublicKey as _;
+use rand_core::CryptoRng;
+use serde_json::Map;
+use serde_json::Value;
+use tec_core::id::AttemptId;
+use tec_core::secret::SecretBytes;
+use tec_core::time::Timestamp;
+
+use crate::jwt::Unverified;
+use crate::jwt::verify_es256;
+use crate::policy::Verdict;
+
+/// Largest token that is looked at; one with evidence has about 8 KiB.
+const MAX_TOKEN: usize = 512 * 1024;
+/// Largest PEM file of a signer.
+const MAX_PEM: usize = 16 * 1024;
+/// Profile of the token (contract 1.5).
+const PROFILE: &str = "tag:github.com,2024:confidential-containers/Trustee";
+/// Issuer that clients of Trustee v0.21 and later see (contract 1.5).
+const ISSUER: &str = "CoCo-Attestation-Service";
+/// Name of the one appraisal policy (contract 3.1).
+const POLICY_ID: &str = "default";
+
+/// A token cannot be made or is not accepted.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TokenError {
+    /// The signer's key is not a P-256 private key in PEM.
+    #[error("the token signer's key is not a P-256 private key in PEM")]
+    SignerKey,
+    /// A trusted key is not a P-256 public key in PEM.
+    #[error("the trusted token key is not a P-256 public key in PEM")]
+    TrustedKey,
+    /// The claims cannot be written.
+    #[error("the claims of the token cannot be written")]
+    Write(#[source] serde_json::Error),
+    /// Malformed, expired, or not signed by a trusted key.
+    #[error("the token is not accepted")]
+    Refused,
+}
+
+/// The key that signs tokens. Zeroized on drop.
+pub struct TokenSigner {
+    key: SigningKey,
+    /// Certificates in DER, the signer's own first.
+    chain: Vec<Vec<u8>>,
+}
+
+impl fmt::Debug for TokenSigner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "TokenSigner([redacted], {} certificates)", self.chain.len())
+    }
+}
+
+impl TokenSigner {
+    /// A new key. Tokens are worthless after it is gone, which for a few minutes' tokens is fine.
+    pub fn random(rng: &mut dyn CryptoRng) -> Self {
+        Self {
+            key: SigningKey::from(p256::SecretKey::generate_from_rng(rng)),
+            chain: Vec::new(),
+        }
+    }
+
+    /// Reads a private key in PEM: PKCS #8 or SEC 1.
+    ///
+    /// # Errors
+    /// `SignerKey`.
+    pub fn from_pem(pem: &SecretBytes) -> Result<Self, TokenError> {
+        let text = Some(pem.expose("parse the token signer's key"))
+            .filter(|pem| pem.len() <= MAX_PEM)
+            .and_then(|pem| std::str::from_utf8(pem).ok())
+            .ok_or(TokenError::SignerKey)?;
+        let key = p256::SecretKey::from_pem(text.trim()).map_err(|_| TokenError::SignerKey)?;
+        Ok(Self {
+            key: SigningKey::from(key),
+            chain: Vec::new(),
+        })
+    }
+
+    /// Adds the certificate chain in DER, the signer's own first; it goes into the header as `x5c`.
+    #[must_use]
+    pub fn with_certificates(mut self, chain: Vec<Vec<u8>>) -> Self {
+        self.chain = chain;
+        self
+    }
+
+    /// Header: `typ`, `alg`, `jwk`, and no `kid`.
+    fn header(&self) -> Value {
+        let point = self.key.verifying_key().to_sec1_point(false);
+        let coordinate = |bytes: Option<&[u8]>| URL_SAFE_NO_PAD.encode(bytes.unwrap_or_default());
+        let mut jwk = serde_json::json!({
+            "alg": "ES256", "kty": "EC", "crv": "P-256",
+            "x": coordinate(point.x().map(|x| x.as_slice())),
+            "y": coordinate(point.y().map(|y| y.as_slice())),
+        });
+        if !self.chain.is_empty()
+            && let Some(jwk) = jwk.as_object_mut()
+        {
+            let chain = self.chain.iter().map(|der| STANDARD.encode(der)).collect();
+            jwk.insert("x5c".to_owned(), chain);
+        }
+        serde_json::json!({"typ": "JWT", "alg": "ES256", "jwk": jwk})
+    }
+
+    /// Signs claims.
+    ///
+    /// # Errors
+    /// Claims that cannot be written as JSON.
+    pub fn sign(&self, claims: &Value) -> Result<String, TokenError> {
+        let encode = |value: &Value| {
+            serde_json::to_vec(value)
+                .map(|json| URL_SAFE_NO_PAD.encode(json))
+                .map_err(TokenError::Write)
+        };
+        let signed = format!("{}.{}", encode(&self.header())?, encode(claims)?);
+        let signature: p256::ecdsa::Signature = self.key.sign(signed.as_bytes());
+        let signature = URL_SAFE_NO_PAD.encode(signature.to_bytes());
+        Ok(format!("{signed}.{signature}"))
+    }
+}
+
+/// Checks tokens against a fixed set of keys.
+#[derive(Clone, Debug)]
+pub struct TokenVerifier {
+    keys: Vec<VerifyingKey>,
+}
+
+impl TokenVerifier {
+    /// Accepts the tokens of one signer.
+    pub fn new(signer: &TokenSigner) -> Self {
+        Self {
+            keys: vec![*signer.key.verifying_key()],
+        }
+    }
+
+    /// Accepts the tokens of another signer, too; its public key in PEM (SubjectPublicKeyInfo).
+    ///
+    /// # Errors
+    /// `TrustedKey`.
+    ///
+    /// # Security
+    /// Who holds the private key obtains every resource that the policy allows a token.
+    pub fn trust(mut self, pem: &str) -> Result<Self, TokenError> {
+        if pem.len() > MAX_PEM {
+            return Err(TokenError::TrustedKey);
+        }
+        let key = p256::PublicKey::from_public_key_pem(pem).map_err(|_| TokenError::TrustedKey)?;
+        self.keys.push(VerifyingKey::from(key));
+        Ok(self)
+    }
+
+    /// The claims of a token that is signed by a trusted key and not expired; `exp` is required,
+    /// 60 seconds of clock difference are forgiven.
+    ///
+    /// # Errors
+    /// `Refused`, without telling why.
+    pub fn verify(&self, token: &str, now: Timestamp) -> Result<Value, TokenError> {
+        Unverified::split(token, MAX_TOKEN)
+            .and_then(|token| {
+                token.claims(now, |alg, signed, signature| {
+                    alg == "ES256"
+                        && self
+                            .keys
+                            .iter()
+                            .any(|key| verify_es256(key, signed, signature))
+                })
+            })
+            .ok_or(TokenError::Refused)
+    }
+}
+
+/// What a token says.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct EarClaims<'a> {
+    /// Number of the attempt; `jti`.
+    pub attempt: AttemptId,
+    /// When it was issued.
+    pub issued_at: Timestamp,
+    /// How long it is valid.
+    pub lifetime_seconds: i64,
+    /// What the policy found.
+    pub verdict: &'a Verdict,
+    /// The annotated evidence: what the policy saw.
+    pub evidence: &'a Value,
+}
+
+impl<'a> EarClaims<'a> {
+    /// Claims about one appraisal.
+    pub fn new(
+        attempt: AttemptId,
+        issued_at: Timestamp,
+        lifetime_seconds: i64,
+        verdict: &'a Verdict,
+        evidence: &'a Value,
+    ) -> Self {
+        Self {
+            attempt,
+            issued_at,
+            lifetime_seconds,
+            verdict,
+            evidence,
+        }
+    }
+
+    /// The claims as JSON, one submodule `cpu0`.
+    pub fn to_value(&self) -> Value {
+        let mut cpu: Map<String, Value> = self.verdict.extensions.clone();
+        let own = [
+            ("ear.status", Value::from(self.verdict.status().as_str())),
+            (
+                "ear.trustworthiness-vector",
+                serde_json::json!(self.verdict.claims),
+            ),
+            ("ear.appraisal-policy-id", POLICY_ID.into()),
+            ("ear.veraison.annotated-evidence", self.evidence.clone()),
+        ];
+        cpu.extend(own.map(|(name, value)| (name.to_owned(), value)));
+        serde_json::json!({
+            "eat_profile": PROFILE,
+            "iss": ISSUER,
+            "iat": self.issued_at.unix_seconds(),
+            "exp": self.issued_at.plus_seconds(self.lifetime_seconds).unix_seconds(),
+            "jti": self.attempt.to_string(),
+            "ear.verifier-id": {
+                "developer": env!("CARGO_PKG_REPOSITORY"),
+                "build": concat!(env!("CARGO_PKG_NAME"), " ", env!("CARGO_PKG_VERSION")),
+            },
+            "submods": {"cpu0": cpu},
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use p256::pkcs8::EncodePrivateKey as _;
+    use p256::pkcs8::EncodePublicKey as _;
+    use rand_chacha::ChaCha20Rng;
+    use rand_core::SeedableRng as _;
+    use serde_json::json;
+
+    use super::*;
+
+    fn signer(seed: u64) -> TokenSigner {
+        TokenSigner::random(&mut ChaCha20Rng::seed_from_u64(seed))
+    }
+
+    fn at(seconds: i64) -> Timestamp {
+        Timestamp::from_unix_seconds(seconds)
+    }
+
+    fn part(token: &str, index: usize) -> Value {
+        let part = token.split('.').nth(index).unwrap();
+        serde_json::from_slice(&URL_SAFE_NO_PAD.decode(part).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn header_and_claims_are_those_of_the_contract() {
+        let mut verdict = Verdict::default();
+        verdict.claims.insert("executables".to_owned(), 3);
+        verdict
+            .extensions
+            .insert("tec.machine".to_owned(), "m".into());
+        let id = "7c9e6679-7425-40de-944b-e07fc1f90ae7".parse().unwrap();
+        let evidence = json!({"tpm": {}});
+        let claims = EarClaims::new(id, at(1000), 300, &verdict, &evidence).to_value();
+        let signer = signer(1).with_certificates(vec![vec![1, 2, 3]]);
+        let token = signer.sign(&claims).unwrap();
+        let header = part(&token, 0);
+        assert_eq!((&header["typ"], &header["alg"]), (&json!("JWT"), &json!("ES256")));
+        assert!(header.get("kid").is_none());
+        assert_eq!(header["jwk"]["x5c"], json!(["AQID"]));
+        assert_eq!(header["jwk"]["x"].as_str().unwrap().len(), 43);
+        let claims = part(&token, 1);
+        assert_eq!(claims["exp"], 1300);
+        assert_eq!(claims["eat_profile"], PROFILE);
+        assert_eq!(claims["submods"]["cpu0"]["ear.status"], "affirming");
+        assert_eq!(claims["submods"]["cpu0"]["tec.machine"], "m");
+        assert_eq!(
+            claims["submods"]["cpu0"]["ear.trustworthiness-vector"],
+            json!({"executables": 3})
+        );
+    }
+
+    #[test]
+    fn only_trusted_keys_count_whatever_the_header_says() {
+        let (own, other) = (signer(1), signer(2));
+        let token = other.sign(&json!({"exp": 1000})).unwrap();
+        let verifier = TokenVerifier::new(&own);
+        assert!(verifier.verify(&token, at(0)).is_err());
+        let pem = other
+            .key
+            .verifying_key()
+            .to_public_key_pem(p256::pkcs8::LineEnding::LF)
+            .unwrap();
+        let verifier = verifier.trust(&pem).unwrap();
+        assert!(verifier.verify(&token, at(0)).is_ok());
+    }
+
+    #[test]
+    fn expiry_is_required_and_has_a_minute_of_leeway() {
+        let signer = signer(1);
+        let verifier = TokenVerifier::new(&signer);
+        let token = signer.sign(&json!({"exp": 1000})).unwrap();
+        assert!(verifier.verify(&token, at(1059)).is_ok());
+        assert!(verifier.verify(&token, at(1060)).is_err());
+        for claims in [json!({}), json!({"exp": "soon"}), json!({"exp": 9, "nbf": 500})] {
+            let token = signer.sign(&claims).unwrap();
+            assert!(verifier.verify(&token, at(0)).is_err(), "{claims}");
+        }
+    }
+
+    #[test]
+    fn altered_and_unsigned_tokens_are_refused() {
+        let signer = signer(1);
+        let verifier = TokenVerifier::new(&signer);
+        let token = signer.sign(&json!({"exp": 1000})).unwrap();
+        let (signed, signature) = token.rsplit_once('.').unwrap();
+        let payload = URL_SAFE_NO_PAD.encode(r#"{"exp":9999}"#);
+        let header = signed.split_once('.').unwrap().0;
+        let none = URL_SAFE_NO_PAD.encode(r#"{"alg":"none"}"#);
+        for bad in [
+            String::new(),
+            format!("{header}.{payload}.{signature}"),
+            format!("{none}.{payload}."),
+            format!("{signed}."),
+            "a.b.c".to_owned(),
+            format!("{token}.x"),
+            "A".repeat(1_000_000),
+        ] {
+            assert!(verifier.verify(&bad, at(0)).is_err());
+        }
+    }
+
+    #[test]
+    fn a_signer_is_read_from_pem() {
+        let key = p256::SecretKey::generate_from_rng(&mut ChaCha20Rng::seed_from_u64(3));
+        let pem = key.to_pkcs8_pem(p256::pkcs8::LineEnding::LF).unwrap();
+        let read = TokenSigner::from_pem(&SecretBytes::new(pem.as_bytes().to_vec())).unwrap();
+        let token = read.sign(&json!({"exp": 10})).unwrap();
+        let original = TokenSigner {
+            key: SigningKey::from(key),
+            chain: Vec::new(),
+        };
+        assert!(TokenVerifier::new(&original).verify(&token, at(0)).is_ok());
+        for bad in ["", "-----BEGIN PRIVATE KEY-----", "hello"] {
+            let pem = SecretBytes::new(bad.as_bytes().to_vec());
+            assert!(matches!(TokenSigner::from_pem(&pem), Err(TokenError::SignerKey)));
+        }
+    }
+}

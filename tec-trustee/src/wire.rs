@@ -1,0 +1,332 @@
+//! The JSON of the KBS protocol 0.4.0 (contract 1).
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::Deserialize;
+use serde::Serialize;
+use serde_json::Value;
+use tec_core::code::Code;
+use tec_core::id::AttemptId;
+
+/// The one protocol version: servers accept exactly this, clients send exactly this.
+pub const PROTOCOL_VERSION: &str = "0.4.0";
+/// Where everything lies.
+pub const BASE_PATH: &str = "/kbs/v0";
+/// Name of the session cookie.
+pub const SESSION_COOKIE: &str = "kbs-session-id";
+/// Namespace of the error types.
+pub const ERROR_NAMESPACE: &str = "https://github.com/confidential-containers/kbs/errors/";
+
+/// Body of `POST auth`. All members must be there; unknown ones are ignored.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct AuthRequest {
+    /// Protocol version.
+    pub version: String,
+    /// Sort of evidence that will come.
+    pub tee: String,
+    /// Anything; clients send an object with `supported-hash-algorithms`.
+    #[serde(rename = "extra-params")]
+    pub extra_params: Value,
+}
+
+impl AuthRequest {
+    /// The request of this client for evidence of a sort.
+    pub fn new(tee: impl Into<String>, extra_params: Value) -> Self {
+        Self {
+            version: PROTOCOL_VERSION.to_owned(),
+            tee: tee.into(),
+            extra_params,
+        }
+    }
+}
+
+/// Reply to `POST auth`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Challenge {
+    /// Standard base64 of 32 random bytes; it is used as this text everywhere.
+    pub nonce: String,
+    /// The empty string, but for one sort of evidence.
+    #[serde(rename = "extra-params", default)]
+    pub extra_params: Value,
+}
+
+impl Challenge {
+    /// A challenge without extra parameters.
+    pub fn new(nonce: impl Into<String>) -> Self {
+        Self {
+            nonce: nonce.into(),
+            extra_params: Value::String(String::new()),
+        }
+    }
+}
+
+/// Body of `POST attest`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
+pub struct AttestRequest {
+    /// Init-data, or null.
+    #[serde(default)]
+    pub init_data: Option<InitData>,
+    /// What the evidence binds.
+    pub runtime_data: RuntimeData,
+    /// The evidence.
+    pub tee_evidence: CompositeEvidence,
+}
+
+impl AttestRequest {
+    /// A request without init-data and additional devices.
+    pub fn new(runtime_data: RuntimeData, primary_evidence: Value) -> Self {
+        Self {
+            init_data: None,
+            runtime_data,
+            tee_evidence: CompositeEvidence {
+                primary_evidence,
+                additional_evidence: String::new(),
+            },
+        }
+    }
+}
+
+/// Init-data as it travels.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct InitData {
+    /// `toml`.
+    pub format: String,
+    /// The text; its digest is over these very bytes.
+    pub body: String,
+}
+
+/// What evidence binds.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
+pub struct RuntimeData {
+    /// The challenge's nonce.
+    pub nonce: String,
+    /// The session key; kept as it came, since its canonical form is hashed.
+    pub tee_pubkey: Value,
+}
+
+impl RuntimeData {
+    /// Runtime data.
+    pub fn new(nonce: impl Into<String>, tee_pubkey: Value) -> Self {
+        Self {
+            nonce: nonce.into(),
+            tee_pubkey,
+        }
+    }
+}
+
+/// Evidence of the platform and of its devices.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct CompositeEvidence {
+    /// Evidence of the platform, as its sort prescribes.
+    pub primary_evidence: Value,
+    /// Empty, or the JSON text of a map from sort to evidence.
+    pub additional_evidence: String,
+}
+
+/// Reply to `POST attest`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct AttestResponse {
+    /// The attestation token, a JWT.
+    pub token: String,
+}
+
+impl AttestResponse {
+    /// A reply.
+    pub fn new(token: impl Into<String>) -> Self {
+        Self {
+            token: token.into(),
+        }
+    }
+}
+
+/// Body of every error.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct ErrorBody {
+    /// [`ERROR_NAMESPACE`] and the name of the variant.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// For people.
+    #[serde(default)]
+    pub detail: String,
+}
+
+impl ErrorBody {
+    /// An error body.
+    pub fn new(kind: &ErrorKind, detail: impl Into<String>) -> Self {
+        Self {
+            kind: format!("{ERROR_NAMESPACE}{kind}"),
+            detail: detail.into(),
+        }
+    }
+
+    /// The variant.
+    pub fn error_kind(&self) -> ErrorKind {
+        let name = self.kind.rsplit('/').next().unwrap_or_default();
+        name.parse().unwrap_or(ErrorKind::Other(String::new()))
+    }
+
+    /// The code that this project's servers put first into the detail.
+    pub fn code(&self) -> Option<Code> {
+        self.detail.split_whitespace().next()?.parse().ok()
+    }
+
+    /// The attempt that this project's servers name in the detail.
+    pub fn attempt(&self) -> Option<AttemptId> {
+        let (_, rest) = self.detail.split_once("(attempt ")?;
+        rest.split(')').next()?.parse().ok()
+    }
+}
+
+macro_rules! error_kinds {
+    ($($(#[doc = $doc:literal])+ $name:ident $(| $old:literal)?;)*) => {
+        /// What sort of error, by the suffix of its type (contract 1.4).
+        #[derive(Clone, Debug, PartialEq, Eq)]
+        #[non_exhaustive]
+        pub enum ErrorKind {
+            $($(#[doc = $doc])+ $name,)*
+            /// A sort that this version does not know; its name, at most 64 characters of it.
+            Other(String),
+        }
+
+        impl ErrorKind {
+            /// The name on the wire.
+            pub fn as_str(&self) -> &str {
+                match self {
+                    $(Self::$name => stringify!($name),)*
+                    Self::Other(name) => name,
+                }
+            }
+        }
+
+        impl FromStr for ErrorKind {
+            type Err = std::convert::Infallible;
+
+            fn from_str(name: &str) -> Result<Self, Self::Err> {
+                Ok(match name {
+                    $(stringify!($name) $(| $old)? => Self::$name,)*
+                    other => Self::Other(
+                        other.chars().filter(char::is_ascii_alphanumeric).take(64).collect(),
+                    ),
+                })
+            }
+        }
+    };
+}
+
+error_kinds! {
+    /// The handshake failed.
+    AttestationError;
+    /// The admin token is missing or not accepted.
+    AdminAuthAccess | "AdminAuth";
+    /// No attested session and no attestation token.
+    TokenNotFound;
+    /// The attestation token is not accepted.
+    TokenVerifierError;
+    /// The resource policy says no.
+    PolicyDeny;
+    /// A policy does not parse.
+    ParsePolicyError;
+    /// A policy cannot be evaluated.
+    PolicyEngineError | "PolicyEngine";
+    /// The resource is missing, its path is none, or the method is not known.
+    PluginInternalError;
+    /// The reference value service failed.
+    RvpsError;
+    /// The response cannot be encrypted.
+    JweError;
+    /// A body is not the JSON that is expected.
+    SerdeError;
+    /// There is no such plugin.
+    PluginNotFound;
+    /// The path is none of this API.
+    InvalidRequestPath;
+}
+
+impl ErrorKind {
+    /// HTTP status that goes with it (contract 1.4): 404 for two, 401 for all else.
+    pub fn http_status(&self) -> u16 {
+        match self {
+            Self::PluginNotFound | Self::InvalidRequestPath => 404,
+            _ => 401,
+        }
+    }
+}
+
+impl fmt::Display for ErrorKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bodies_are_those_of_the_contract() {
+        let auth = AuthRequest::new("tpm", serde_json::json!({}));
+        assert_eq!(
+            serde_json::to_string(&auth).unwrap(),
+            r#"{"version":"0.4.0","tee":"tpm","extra-params":{}}"#
+        );
+        assert_eq!(
+            serde_json::to_string(&Challenge::new("bm8=")).unwrap(),
+            r#"{"nonce":"bm8=","extra-params":""}"#
+        );
+        let runtime = RuntimeData::new("bm8=", serde_json::json!({"kty": "EC"}));
+        assert_eq!(
+            serde_json::to_string(&AttestRequest::new(runtime, serde_json::json!({}))).unwrap(),
+            concat!(
+                r#"{"init-data":null,"runtime-data":{"nonce":"bm8=","tee-pubkey":{"kty":"EC"}},"#,
+                r#""tee-evidence":{"primary_evidence":{},"additional_evidence":""}}"#
+            )
+        );
+    }
+
+    #[test]
+    fn auth_needs_all_three_members() {
+        for missing in [
+            r#"{"version":"0.4.0","tee":"tpm"}"#,
+            r#"{"version":"0.4.0","extra-params":{}}"#,
+            r#"{"tee":"tpm","extra-params":{}}"#,
+        ] {
+            assert!(serde_json::from_str::<AuthRequest>(missing).is_err());
+        }
+    }
+
+    #[test]
+    fn errors_are_told_by_suffix_with_old_names_too() {
+        let body = |suffix: &str, detail: &str| ErrorBody {
+            kind: format!("{ERROR_NAMESPACE}{suffix}"),
+            detail: detail.to_owned(),
+        };
+        assert_eq!(
+            body("PolicyDeny", "").error_kind(),
+            ErrorKind::PolicyDeny
+        );
+        assert_eq!(
+            body("AdminAuth", "").error_kind(),
+            ErrorKind::AdminAuthAccess
+        );
+        assert_eq!(
+            body("New!", "").error_kind(),
+            ErrorKind::Other("New".to_owned())
+        );
+        let id = "7c9e6679-7425-40de-944b-e07fc1f90ae7";
+        let told = body("PolicyDeny", &format!("TEC-A412 the boot (attempt {id})"));
+        assert_eq!(told.code(), Some(Code::PcrMismatch));
+        assert_eq!(told.attempt().unwrap().to_string(), id);
+        assert_eq!(body("PolicyDeny", "policy denied").code(), None);
+    }
+}
