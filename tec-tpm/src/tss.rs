@@ -74,12 +74,9 @@ use crate::ek::EkAlgorithm;
 use crate::ek::without_padding;
 use crate::evidence::TpmEvidence;
 use crate::public::PublicArea;
-use crate::quote::QuoteError;
 use crate::wire::only_sized;
 use crate::wire::push_sized;
 
-/// Quotes are made again while registers move under them; at boot they do not for long.
-const QUOTE_ATTEMPTS: usize = 8;
 /// TPM2B_ID_OBJECT and TPM2B_ENCRYPTED_SECRET: an RSA-4096 ciphertext is the largest.
 const MAX_CREDENTIAL: usize = 512;
 
@@ -200,20 +197,9 @@ impl Tpm {
         let object = open_persistent(&mut context, handle)?.ok_or(TpmError::NoAk { handle })?;
         closing(&mut context, object, |context| {
             let (ak, _) = read_ak(context, handle, object)?;
-            let mut moved = QuoteError::Digest;
-            for _ in 0..QUOTE_ATTEMPTS {
-                let evidence = quote_once(context, object.into(), &ak, nonce)?;
-                match evidence.quote().verify(&evidence.ak, nonce) {
-                    Ok(_) => return Ok(evidence),
-                    // A register was extended between quote and read.
-                    Err(QuoteError::Digest) => {}
-                    Err(error) => {
-                        moved = error;
-                        break;
-                    }
-                }
-            }
-            Err(TpmError::Quote(moved))
+            values::settled(ak.public(), nonce, || {
+                quote_once(context, object.into(), &ak, nonce)
+            })
         })
     }
 

@@ -114,8 +114,7 @@ pub fn seal(
         });
     }
     let protected = URL_SAFE_NO_PAD.encode(header);
-    let sealed =
-        gcm_seal(key, protected.as_bytes(), passphrase, rng).map_err(ClevisError::Jwe)?;
+    let sealed = gcm_seal(key, protected.as_bytes(), passphrase, rng).map_err(ClevisError::Jwe)?;
     Ok(format!(
         "{protected}..{}.{}.{}",
         URL_SAFE_NO_PAD.encode(sealed.iv),
@@ -265,7 +264,9 @@ mod tests {
             ));
         }
         let tang = clevis.replace("\"trustee\"", "\"tang\"");
-        let tang = with_header(&format!(r#"{{"alg":"dir","clevis":{tang},"enc":"A256GCM"}}"#));
+        let tang = with_header(&format!(
+            r#"{{"alg":"dir","clevis":{tang},"enc":"A256GCM"}}"#
+        ));
         assert!(matches!(
             SealedPassphrase::parse(&tang),
             Err(ClevisError::Config(_))

@@ -58,22 +58,19 @@ impl TrusteeConfigurator for Generation {
 fn patch_v0_21(config: &mut Table, intent: &TrusteeIntent) -> Result<(), PatchError> {
     let http = table(config, "http_server", "http_server")?;
     set(http, "sockets", strings([&intent.socket]));
-    match &intent.tls {
-        Some((certificate, private_key)) => {
-            set(http, "certificate", certificate.as_str());
-            set(http, "private_key", private_key.as_str());
-            http.remove("insecure_http");
-        }
-        None => {
-            http.remove("certificate");
-            http.remove("private_key");
-            set(http, "insecure_http", true);
-        }
+    if let Some((certificate, private_key)) = &intent.tls {
+        set(http, "certificate", certificate.as_str());
+        set(http, "private_key", private_key.as_str());
+        http.remove("insecure_http");
+    } else {
+        http.remove("certificate");
+        http.remove("private_key");
+        set(http, "insecure_http", true);
     }
     config.insert("admin".to_owned(), Value::Table(admin(intent)));
 
     let token = table(config, "attestation_token", "attestation_token")?;
-    INSECURE.map(|flag| token.remove(flag));
+    token.retain(|key, _| !INSECURE.contains(&key));
     set(token, "trusted_certs_paths", strings(&intent.trusted_certs));
 
     let service = table(config, "attestation_service", "attestation_service")?;
@@ -104,7 +101,11 @@ fn admin(intent: &TrusteeIntent) -> Table {
         set(&mut admin, "authorization_mode", "DenyAll");
         return admin;
     };
-    set(&mut admin, "authorization_mode", "AuthenticatedAuthorization");
+    set(
+        &mut admin,
+        "authorization_mode",
+        "AuthenticatedAuthorization",
+    );
     let provider = Table::from_iter([("public_key_uri".to_owned(), key.as_str().into())]);
     let bearer = Table::from_iter([("identity_providers".to_owned(), tables([provider]))]);
     let acl = Table::from_iter([
@@ -151,7 +152,8 @@ fn plugins(config: &mut Table) -> Result<(), PatchError> {
         .or_insert_with(|| Value::Array(Vec::new()))
         .as_array_mut()
         .ok_or_else(shape)?;
-    let is_resource = |plugin: &Value| plugin.get("name").and_then(Value::as_str) == Some("resource");
+    let is_resource =
+        |plugin: &Value| plugin.get("name").and_then(Value::as_str) == Some("resource");
     if !plugins.iter().any(is_resource) {
         let name = Table::from_iter([("name".to_owned(), "resource".into())]);
         plugins.push(Value::Table(name));
@@ -195,8 +197,12 @@ mod tests {
 
     fn intent() -> TrusteeIntent {
         let signer = ("/k/signer.key".to_owned(), "/k/signer.crt".to_owned());
-        let mut intent =
-            TrusteeIntent::new("0.0.0.0:8080", signer, vec!["/k/ca.crt".to_owned()], "/data");
+        let mut intent = TrusteeIntent::new(
+            "0.0.0.0:8080",
+            signer,
+            vec!["/k/ca.crt".to_owned()],
+            "/data",
+        );
         intent.tls = Some(("/etc/tls/tls.crt".to_owned(), "/etc/tls/tls.key".to_owned()));
         intent.admin_public_key = Some("/k/public.pub".to_owned());
         intent
@@ -269,10 +275,16 @@ mod tests {
             &intent(),
         );
         let text = toml::to_string(&config).unwrap();
-        assert!(!text.contains("insecure") && !text.contains("personas"), "{text}");
+        assert!(
+            !text.contains("insecure") && !text.contains("personas"),
+            "{text}"
+        );
         assert_eq!(config["future"].as_integer(), Some(1));
         assert_eq!(config["http_server"]["worker_count"].as_integer(), Some(4));
-        assert_eq!(config["attestation_service"]["timeout"].as_integer(), Some(7));
+        assert_eq!(
+            config["attestation_service"]["timeout"].as_integer(),
+            Some(7)
+        );
         assert_eq!(config["plugins"][0]["name"].as_str(), Some("pkcs11"));
         assert_eq!(config["plugins"][1]["name"].as_str(), Some("resource"));
     }
@@ -282,14 +294,23 @@ mod tests {
         let mut intent = intent();
         intent.admin_public_key = None;
         let config = patched("", &intent);
-        assert_eq!(config["admin"]["authorization_mode"].as_str(), Some("DenyAll"));
+        assert_eq!(
+            config["admin"]["authorization_mode"].as_str(),
+            Some("DenyAll")
+        );
         assert_eq!(config["admin"].as_table().unwrap().len(), 1);
     }
 
     #[test]
     fn shared_storage_is_left_alone() {
-        let config = patched("[storage_backend]\nstorage_type = \"Postgres\"\n", &intent());
-        assert_eq!(config["storage_backend"]["storage_type"].as_str(), Some("Postgres"));
+        let config = patched(
+            "[storage_backend]\nstorage_type = \"Postgres\"\n",
+            &intent(),
+        );
+        assert_eq!(
+            config["storage_backend"]["storage_type"].as_str(),
+            Some("Postgres")
+        );
         assert!(!config.contains_key("session_storage_type"));
     }
 
@@ -302,7 +323,10 @@ mod tests {
         for (text, culprit) in [
             ("http_server = 1", "http_server"),
             ("plugins = 1", "plugins"),
-            ("[attestation_service]\nrvps_config = []", "attestation_service.rvps_config"),
+            (
+                "[attestation_service]\nrvps_config = []",
+                "attestation_service.rvps_config",
+            ),
         ] {
             assert!(matches!(
                 Generation::V0_21.patch(text, &intent()),
@@ -330,9 +354,18 @@ mod tests {
         prop_oneof![
             "[a-z]{1,6}",
             prop::sample::select(vec![
-                "http_server", "admin", "attestation_token", "attestation_service",
-                "storage_backend", "storage_type", "plugins", "backends", "signer",
-                "insecure_header_jwk", "rvps_config", "name",
+                "http_server",
+                "admin",
+                "attestation_token",
+                "attestation_service",
+                "storage_backend",
+                "storage_type",
+                "plugins",
+                "backends",
+                "signer",
+                "insecure_header_jwk",
+                "rvps_config",
+                "name",
             ])
             .prop_map(str::to_owned),
         ]

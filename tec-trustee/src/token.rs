@@ -76,7 +76,11 @@ pub struct TokenSigner {
 
 impl fmt::Debug for TokenSigner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "TokenSigner([redacted], {} certificates)", self.chain.len())
+        write!(
+            f,
+            "TokenSigner([redacted], {} certificates)",
+            self.chain.len()
+        )
     }
 }
 
@@ -118,8 +122,8 @@ impl TokenSigner {
         let coordinate = |bytes: Option<&[u8]>| URL_SAFE_NO_PAD.encode(bytes.unwrap_or_default());
         let mut jwk = serde_json::json!({
             "alg": "ES256", "kty": "EC", "crv": "P-256",
-            "x": coordinate(point.x().map(|x| x.as_slice())),
-            "y": coordinate(point.y().map(|y| y.as_slice())),
+            "x": coordinate(point.x().map(AsRef::as_ref)),
+            "y": coordinate(point.y().map(AsRef::as_ref)),
         });
         if !self.chain.is_empty()
             && let Some(jwk) = jwk.as_object_mut()
@@ -295,7 +299,10 @@ mod tests {
         let signer = signer(1).with_certificates(vec![vec![1, 2, 3]]);
         let token = signer.sign(&claims).unwrap();
         let header = part(&token, 0);
-        assert_eq!((&header["typ"], &header["alg"]), (&json!("JWT"), &json!("ES256")));
+        assert_eq!(
+            (&header["typ"], &header["alg"]),
+            (&json!("JWT"), &json!("ES256"))
+        );
         assert!(header.get("kid").is_none());
         assert_eq!(header["jwk"]["x5c"], json!(["AQID"]));
         assert_eq!(header["jwk"]["x"].as_str().unwrap().len(), 43);
@@ -332,7 +339,11 @@ mod tests {
         let token = signer.sign(&json!({"exp": 1000})).unwrap();
         assert!(verifier.verify(&token, at(1059)).is_ok());
         assert!(verifier.verify(&token, at(1060)).is_err());
-        for claims in [json!({}), json!({"exp": "soon"}), json!({"exp": 9, "nbf": 500})] {
+        for claims in [
+            json!({}),
+            json!({"exp": "soon"}),
+            json!({"exp": 9, "nbf": 500}),
+        ] {
             let token = signer.sign(&claims).unwrap();
             assert!(verifier.verify(&token, at(0)).is_err(), "{claims}");
         }
@@ -373,7 +384,10 @@ mod tests {
         assert!(TokenVerifier::new(&original).verify(&token, at(0)).is_ok());
         for bad in ["", "-----BEGIN PRIVATE KEY-----", "hello"] {
             let pem = SecretBytes::new(bad.as_bytes().to_vec());
-            assert!(matches!(TokenSigner::from_pem(&pem), Err(TokenError::SignerKey)));
+            assert!(matches!(
+                TokenSigner::from_pem(&pem),
+                Err(TokenError::SignerKey)
+            ));
         }
     }
 }

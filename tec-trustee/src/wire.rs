@@ -311,10 +311,7 @@ mod tests {
             kind: format!("{ERROR_NAMESPACE}{suffix}"),
             detail: detail.to_owned(),
         };
-        assert_eq!(
-            body("PolicyDeny", "").error_kind(),
-            ErrorKind::PolicyDeny
-        );
+        assert_eq!(body("PolicyDeny", "").error_kind(), ErrorKind::PolicyDeny);
         assert_eq!(
             body("AdminAuth", "").error_kind(),
             ErrorKind::AdminAuthAccess

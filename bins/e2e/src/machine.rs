@@ -13,6 +13,8 @@ use std::time::Instant;
 use anyhow::Context as _;
 use anyhow::bail;
 use anyhow::ensure;
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::Value;
 use tec_core::id::MachineId;
 use tec_core::ignition::PinConfig;
@@ -180,16 +182,26 @@ impl Machine {
         Ok(machine)
     }
 
-    /// What `clevis luks list` says.
+    /// The object `clevis` in the header of the sealed passphrase, as it lies on the volume.
     ///
     /// # Errors
-    /// The volume has no binding.
-    pub fn bindings(&self) -> anyhow::Result<String> {
-        self.logs.must(
-            self.command("clevis")
-                .args(["luks", "list", "-d"])
-                .arg(self.disk()),
-        )
+    /// The volume has no such token.
+    pub fn clevis_header(&self) -> anyhow::Result<Value> {
+        let mut export = self.command("cryptsetup");
+        export
+            .args(["token", "export", "--token-id", "0"])
+            .arg(self.disk());
+        let token: Value = serde_json::from_str(&self.logs.must(&mut export)?)?;
+        ensure!(
+            token["type"] == "clevis",
+            "the token is of the type {}",
+            token["type"]
+        );
+        let protected = token["jwe"]["protected"]
+            .as_str()
+            .context("the token has no header")?;
+        let header: Value = serde_json::from_slice(&URL_SAFE_NO_PAD.decode(protected)?)?;
+        Ok(header["clevis"].clone())
     }
 
     /// Opens the volume as the initramfs does, up to device-mapper: Clevis obtains the passphrase,

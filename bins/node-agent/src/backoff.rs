@@ -3,7 +3,10 @@
 
 use std::time::Duration;
 
+use tec_core::ignition::NumRetries;
 use tec_core::port::Entropy;
+use tec_core::port::EntropyRng;
+use tec_trustee::client::RetryPolicy;
 
 /// Waits before tries at a server that did not answer: 1 s, then twice as long each time up to
 /// 30 s (the existing pin waits 5 s each time).
@@ -12,12 +15,12 @@ const SHORT: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs
 /// appraisal.
 const LONG: (Duration, Duration) = (Duration::from_secs(20), Duration::from_mins(2));
 
-/// A series of waits.
+/// A series of waits without end; whoever waits counts.
 #[derive(Debug)]
 pub struct Backoff<'a> {
     entropy: &'a dyn Entropy,
-    next: Duration,
-    cap: Duration,
+    policy: RetryPolicy,
+    attempt: u32,
 }
 
 impl<'a> Backoff<'a> {
@@ -31,18 +34,20 @@ impl<'a> Backoff<'a> {
         Self::new(entropy, LONG)
     }
 
-    fn new(entropy: &'a dyn Entropy, (next, cap): (Duration, Duration)) -> Self {
-        Self { entropy, next, cap }
+    fn new(entropy: &'a dyn Entropy, (base, cap): (Duration, Duration)) -> Self {
+        Self {
+            entropy,
+            policy: RetryPolicy::from_config(Some(NumRetries::Infinity)).with_delays(base, cap),
+            attempt: 0,
+        }
     }
 
     /// The next wait: half of it fixed, half of it random.
     pub fn delay(&mut self) -> Duration {
-        let whole = self.next.min(self.cap);
-        self.next = whole.saturating_mul(2);
-        let mut random = [0; 4];
-        self.entropy.fill(&mut random);
-        let half = whole / 2;
-        half + half.mul_f64(f64::from(u32::from_le_bytes(random)) / f64::from(u32::MAX))
+        let mut rng = EntropyRng::new(self.entropy);
+        let delay = self.policy.delay(self.attempt, &mut rng);
+        self.attempt = self.attempt.saturating_add(1);
+        delay.unwrap_or(self.policy.cap)
     }
 
     /// Waits. Nothing is lost when it is dropped.
@@ -53,35 +58,25 @@ impl<'a> Backoff<'a> {
 
 #[cfg(test)]
 mod tests {
+    use tec_core::testing::SeededEntropy;
+
     use super::*;
 
-    #[derive(Debug)]
-    struct Fixed(u8);
-
-    impl Entropy for Fixed {
-        fn fill(&self, bytes: &mut [u8]) {
-            bytes.fill(self.0);
+    fn assert_waits(mut backoff: Backoff<'_>, whole: &[u64]) {
+        for seconds in whole {
+            let whole = Duration::from_secs(*seconds);
+            let delay = backoff.delay();
+            assert!(
+                delay >= whole / 2 && delay <= whole,
+                "{delay:?} of {whole:?}"
+            );
         }
     }
 
-    fn seconds(mut backoff: Backoff<'_>, count: usize) -> Vec<f64> {
-        (0..count).map(|_| backoff.delay().as_secs_f64()).collect()
-    }
-
     #[test]
-    fn waits_double_up_to_the_cap_and_jitter_never_exceeds_them() {
-        assert_eq!(
-            seconds(Backoff::short(&Fixed(0xff)), 7),
-            [1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0]
-        );
-        assert_eq!(
-            seconds(Backoff::short(&Fixed(0)), 3),
-            [0.5, 1.0, 2.0],
-            "half of a wait is certain"
-        );
-        assert_eq!(
-            seconds(Backoff::long(&Fixed(0xff)), 4),
-            [20.0, 40.0, 80.0, 120.0]
-        );
+    fn waits_double_up_to_the_cap() {
+        let entropy = SeededEntropy::new(1);
+        assert_waits(Backoff::short(&entropy), &[1, 2, 4, 8, 16, 30, 30, 30]);
+        assert_waits(Backoff::long(&entropy), &[20, 40, 80, 120, 120]);
     }
 }

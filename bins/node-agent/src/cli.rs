@@ -37,7 +37,7 @@ pub struct Cli {
 
 /// The commands.
 #[derive(Debug, Subcommand)]
-#[non_exhaustive]
+#[expect(clippy::exhaustive_enums, reason = "the program handles every command")]
 pub enum Command {
     /// Seal what comes on stdin: registers the attestation key, fetches the disk key, writes a
     /// compact JWE to stdout
@@ -89,7 +89,7 @@ pub struct DecryptArgs {
 
 /// What can be done with the attestation key.
 #[derive(Debug, Subcommand)]
-#[non_exhaustive]
+#[expect(clippy::exhaustive_enums, reason = "the program handles every command")]
 pub enum AkCommand {
     /// Create the key unless it exists, and print it
     Create,

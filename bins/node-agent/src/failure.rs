@@ -10,6 +10,7 @@ use tec_core::luks::ParseLuksResourceError;
 use tec_core::port::chain;
 use tec_tpm::ak::AkHandle;
 use tec_trustee::clevis::ClevisError;
+use tec_trustee::client::SetupError;
 
 use crate::fetch::FetchError;
 use crate::register::RegisterError;
@@ -44,6 +45,9 @@ pub enum Failure {
     /// The attestation key was not registered.
     #[error("register the attestation key")]
     Register(#[source] RegisterError),
+    /// The servers of the configuration cannot be used.
+    #[error("use the servers of the pin's configuration")]
+    Servers(#[source] SetupError),
     /// No key came.
     #[error("fetch the disk key")]
     Fetch(#[source] FetchError),
@@ -81,7 +85,7 @@ impl Failure {
     /// The code that tells what to do.
     pub fn code(&self) -> Code {
         match self {
-            Self::Config(_) | Self::Io { .. } => Code::NodeConfig,
+            Self::Config(_) | Self::Servers(_) | Self::Io { .. } => Code::NodeConfig,
             Self::Sealed { .. } => Code::NodeHeader,
             Self::Tpm { code, .. } => *code,
             Self::NoAk { .. } => Code::AkNotBound,

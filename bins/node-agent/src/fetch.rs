@@ -14,7 +14,9 @@ use tec_core::code::Code;
 use tec_core::id::AttemptId;
 use tec_core::ignition::NumRetries;
 use tec_core::port::Entropy;
+use tec_core::port::PortErrorKind;
 use tec_core::secret::SecretBytes;
+use tec_trustee::client::RcarError;
 
 use crate::backoff::Backoff;
 
@@ -36,8 +38,12 @@ pub trait KeyRound: fmt::Debug + Send + Sync {
 pub enum Verdict {
     /// No server answered, or none could: it may answer later.
     Unanswered,
+    /// A server said no, perhaps only since it has not learned of this machine yet.
+    Unsettled,
     /// A server said no.
     Refused,
+    /// This node cannot even ask.
+    Hopeless,
 }
 
 /// Where in a machine's life the key is asked for.
@@ -97,18 +103,20 @@ impl FetchError {
         self.attempt
     }
 
-    /// Whether this may still be the registration on its way through the servers.
-    fn may_settle(&self) -> bool {
-        matches!(
-            self.code,
-            Code::MachineUnknown | Code::AkNotBound | Code::KeyMissing
-        )
+    /// Whether the TPM holds no attestation key.
+    pub fn is_for_want_of_ak(&self) -> bool {
+        match self.source.downcast_ref::<RcarError>() {
+            Some(RcarError::Attester(error)) => error.kind() == PortErrorKind::NotFound,
+            _ => false,
+        }
     }
 
+    /// On the first boot the registration may still be on its way through the servers.
     fn verdict(&self, stage: Stage) -> Verdict {
-        match stage {
-            Stage::FirstBoot if self.may_settle() => Verdict::Unanswered,
-            _ => self.verdict,
+        match (self.verdict, stage) {
+            (Verdict::Unsettled, Stage::FirstBoot) => Verdict::Unanswered,
+            (Verdict::Unsettled, Stage::LaterBoot) => Verdict::Refused,
+            (verdict, _) => verdict,
         }
     }
 }
@@ -134,13 +142,13 @@ pub async fn fetch_key(
             Err(error) => error,
         };
         let verdict = error.verdict(stage);
-        if !left.allow_another(verdict) {
+        if verdict == Verdict::Hopeless || !left.allow_another(verdict) {
             return Err(error);
         }
         tracing::info!(code = %error.code, ?verdict, "no key in this round");
         match verdict {
             Verdict::Unanswered => short.wait().await,
-            Verdict::Refused => long.wait().await,
+            _ => long.wait().await,
         }
     }
 }
@@ -221,7 +229,8 @@ mod tests {
 
     const DOWN: (Code, Verdict) = (Code::ServerUnreachable, Verdict::Unanswered);
     const PCR: (Code, Verdict) = (Code::PcrMismatch, Verdict::Refused);
-    const UNBOUND: (Code, Verdict) = (Code::AkNotBound, Verdict::Refused);
+    const UNBOUND: (Code, Verdict) = (Code::AkNotBound, Verdict::Unsettled);
+    const NO_TPM: (Code, Verdict) = (Code::NodeTpm, Verdict::Hopeless);
 
     async fn run(
         script: &Script,
@@ -269,6 +278,13 @@ mod tests {
         let script = Script::new(&[PCR; 20]);
         let (result, _) = run(&script, Some(NumRetries::Infinity), Stage::LaterBoot).await;
         assert_eq!((result, script.rounds()), (Ok(()), 21));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_node_that_cannot_ask_gives_up_at_once() {
+        let script = Script::new(&[NO_TPM]);
+        let (result, _) = run(&script, Some(NumRetries::Infinity), Stage::FirstBoot).await;
+        assert_eq!((result, script.rounds()), (Err(Code::NodeTpm), 1));
     }
 
     fn one() -> NumRetries {

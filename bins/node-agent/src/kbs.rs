@@ -1,25 +1,113 @@
-//! temporary
+//! One round over the key brokers of a configuration.
+
+use std::sync::Arc;
 use std::time::Duration;
+
 use async_trait::async_trait;
+use rustls::crypto::ring;
+use tec_core::code::Code;
+use tec_core::id::ResourcePath;
 use tec_core::ignition::HeaderConfig;
+use tec_core::port::Attester;
 use tec_core::port::Entropy;
 use tec_core::secret::SecretBytes;
-use tec_tpm::tss::TpmAttester;
-use tec_core::code::Code;
-use crate::failure::Failure;
+use tec_trustee::client::Deadlines;
+use tec_trustee::client::RcarClient;
+use tec_trustee::client::RcarError;
+use tec_trustee::client::SetupError;
+
 use crate::fetch::FetchError;
-use crate::fetch::Verdict;
 use crate::fetch::KeyRound;
-/// x
+use crate::fetch::Verdict;
+
+/// Longest wait for a connection: an address where nothing answers must not use up the deadline of
+/// a whole call.
+const CONNECT: Duration = Duration::from_secs(10);
+
+/// Attests to the servers of a configuration in turn, and fetches the key at its path.
 #[derive(Debug)]
-pub struct KbsRound(TpmAttester);
-impl KbsRound {
-    /// x
-    pub fn new(_h: &HeaderConfig, a: TpmAttester, _t: Duration, _e: &dyn Entropy) -> Result<Self, Failure> { Ok(Self(a)) }
+pub struct KbsRound<A> {
+    client: RcarClient,
+    path: ResourcePath,
+    attester: A,
+    servers: String,
 }
+
+impl<A: Attester> KbsRound<A> {
+    /// A round over the servers of `config`; each call to one may take `timeout`.
+    ///
+    /// # Errors
+    /// A server's CA cannot be used.
+    pub fn new(
+        config: &HeaderConfig,
+        attester: A,
+        timeout: Duration,
+        entropy: &Arc<dyn Entropy>,
+    ) -> Result<Self, SetupError> {
+        let deadlines = Deadlines::new(CONNECT.min(timeout), timeout);
+        let provider = Arc::new(ring::default_provider());
+        let client = RcarClient::new(&config.servers, deadlines, &provider, Arc::clone(entropy))?;
+        let urls: Vec<_> = config.servers.iter().map(|one| one.url.as_str()).collect();
+        Ok(Self {
+            client,
+            path: config.path.clone(),
+            attester,
+            servers: urls.join(", "),
+        })
+    }
+}
+
 #[async_trait]
-impl KeyRound for KbsRound {
+impl<A: Attester> KeyRound for KbsRound<A> {
     async fn ask(&self) -> Result<SecretBytes, FetchError> {
-        Err(FetchError::new(Code::ServerUnreachable, Verdict::Unanswered, "x", format!("{:?}", self.0)))
+        let fetched = self.client.fetch(&self.path, &self.attester).await;
+        fetched.map_err(|error| {
+            let attempt = match &error {
+                RcarError::Denied { attempt, .. } => *attempt,
+                _ => None,
+            };
+            FetchError::new(error.code(), verdict(&error), &self.servers, error).of_attempt(attempt)
+        })
+    }
+}
+
+fn verdict(error: &RcarError) -> Verdict {
+    match error {
+        RcarError::Denied { code, .. } => match code {
+            // Trustee gives no codes: a key broker that does not know the machine's attestation
+            // key yet denies like one that does not like its boot.
+            None | Some(Code::MachineUnknown | Code::AkNotBound | Code::KeyMissing) => {
+                Verdict::Unsettled
+            }
+            Some(_) if error.is_retryable() => Verdict::Unanswered,
+            Some(_) => Verdict::Refused,
+        },
+        _ if error.is_retryable() => Verdict::Unanswered,
+        _ => Verdict::Hopeless,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tec_core::port::PortError;
+    use tec_core::port::PortErrorKind;
+
+    use super::*;
+
+    #[test]
+    fn a_tpm_that_cannot_attest_is_not_asked_again_but_a_busy_one_is() {
+        let attester = |kind| RcarError::Attester(PortError::new(kind, "quote"));
+        let verdict_of = |kind| verdict(&attester(kind));
+        assert_eq!(verdict_of(PortErrorKind::NotFound), Verdict::Hopeless);
+        assert_eq!(verdict_of(PortErrorKind::Unavailable), Verdict::Unanswered);
+    }
+
+    #[test]
+    fn outages_are_outwaited() {
+        let error = RcarError::Unavailable {
+            server: "http://a".parse().unwrap(),
+            status: 503,
+        };
+        assert_eq!(verdict(&error), Verdict::Unanswered);
     }
 }

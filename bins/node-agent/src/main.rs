@@ -2,6 +2,7 @@
 
 use std::io::Write as _;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use node_agent::cli;
 use node_agent::cli::AkCommand;
@@ -17,6 +18,7 @@ use node_agent::report::Report;
 use node_agent::settings::Flags;
 use node_agent::stream;
 use tec_core::code::Code;
+use tec_core::port::Entropy;
 use tec_support::SystemEntropy;
 use tec_support::exit;
 use tec_support::log::LogForm;
@@ -59,6 +61,7 @@ fn block_on(future: impl Future<Output = Result<(), Report>>) -> Result<(), Repo
 
 async fn run(cli: Cli) -> Result<(), Report> {
     let unnamed = |failure: Failure| failure.report(None);
+    let entropy: Arc<dyn Entropy> = Arc::new(SystemEntropy);
     match cli.command {
         Command::Encrypt(arguments) if arguments.summary => {
             stream::write_line(cli::SUMMARY).map_err(unnamed)
@@ -69,12 +72,12 @@ async fn run(cli: Cli) -> Result<(), Report> {
         Command::Encrypt(arguments) => {
             let config = arguments.config.unwrap_or_default();
             let plaintext = stream::read_plaintext().map_err(unnamed)?;
-            let sealed = pin::encrypt(&cli.flags, &config, &plaintext, &SystemEntropy).await?;
+            let sealed = pin::encrypt(&cli.flags, &config, &plaintext, &entropy).await?;
             stream::write(sealed.as_bytes()).map_err(unnamed)
         }
         Command::Decrypt(_) => {
             let sealed = stream::read_sealed().map_err(unnamed)?;
-            let plaintext = pin::decrypt(&cli.flags, &sealed, &SystemEntropy).await?;
+            let plaintext = pin::decrypt(&cli.flags, &sealed, &entropy).await?;
             stream::write(plaintext.expose("the caller asked for it")).map_err(unnamed)
         }
         Command::InstallLinks { directory } => {
@@ -89,11 +92,7 @@ async fn run(cli: Cli) -> Result<(), Report> {
     }
 }
 
-async fn ak(
-    flags: &Flags,
-    command: AkCommand,
-    output: Output,
-) -> Result<(), Report> {
+async fn ak(flags: &Flags, command: AkCommand, output: Output) -> Result<(), Report> {
     let (shown, machine) = match command {
         AkCommand::Create => (key::create(flags), None),
         AkCommand::Show => (key::show(flags), None),

@@ -1,5 +1,7 @@
 //! The Clevis pin: sealing and opening a passphrase with a key that is released after attestation.
 
+use std::sync::Arc;
+
 use tec_core::id::MachineId;
 use tec_core::ignition::AttestationKeyConfig;
 use tec_core::ignition::HeaderConfig;
@@ -34,7 +36,7 @@ pub async fn encrypt(
     flags: &Flags,
     config: &str,
     plaintext: &SecretBytes,
-    entropy: &dyn Entropy,
+    entropy: &Arc<dyn Entropy>,
 ) -> Result<String, Report> {
     let config = PinConfig::parse(config).map_err(|error| Failure::Config(error).report(None))?;
     let machine = machine_of(&config);
@@ -55,9 +57,13 @@ async fn try_encrypt(
     flags: &Flags,
     config: &PinConfig,
     plaintext: &SecretBytes,
-    entropy: &dyn Entropy,
+    entropy: &Arc<dyn Entropy>,
 ) -> Result<String, Failure> {
     let header = config.to_header();
+    for server in config.servers.iter().filter(|one| !one.url.is_tls()) {
+        // Later boots need no warning: a key that somebody else hands out opens nothing.
+        tracing::warn!(server = %server.url, "the key is fetched without TLS, as configured");
+    }
     let registrar = config
         .attestation_key
         .as_ref()
@@ -74,14 +80,14 @@ async fn try_encrypt(
         let ports = RegisterPorts {
             registrar,
             activator: &tpm,
-            entropy,
+            entropy: &**entropy,
         };
         register(ports, &identity, *machine, config.num_retries)
             .await
             .map_err(Failure::Register)?;
     }
     let key = released_key(flags, &tpm, &header, Stage::FirstBoot, entropy).await?;
-    clevis::seal(&header, &key, plaintext, &mut EntropyRng::new(entropy)).map_err(|source| {
+    clevis::seal(&header, &key, plaintext, &mut EntropyRng::new(&**entropy)).map_err(|source| {
         Failure::Sealed {
             operation: "seal the passphrase",
             source,
@@ -96,7 +102,7 @@ async fn try_encrypt(
 pub async fn decrypt(
     flags: &Flags,
     sealed: &str,
-    entropy: &dyn Entropy,
+    entropy: &Arc<dyn Entropy>,
 ) -> Result<SecretBytes, Report> {
     let sealed = SealedPassphrase::parse(sealed).map_err(|source| {
         let operation = "read the sealed passphrase";
@@ -111,18 +117,20 @@ pub async fn decrypt(
 async fn try_decrypt(
     flags: &Flags,
     sealed: &SealedPassphrase,
-    entropy: &dyn Entropy,
+    entropy: &Arc<dyn Entropy>,
 ) -> Result<SecretBytes, Failure> {
     let tpm = NodeTpm::open(flags)?;
     // A key that is made now would not be registered, and would hide what happened.
-    if tpm.find_ak()?.is_none() {
-        return Err(Failure::NoAk {
-            handle: flags.ak_handle,
-            hint: "the TPM was cleared or replaced since this disk was sealed, and a new key would \
-                   not be registered",
-        });
-    }
-    let key = released_key(flags, &tpm, sealed.config(), Stage::LaterBoot, entropy).await?;
+    let key = released_key(flags, &tpm, sealed.config(), Stage::LaterBoot, entropy)
+        .await
+        .map_err(|failure| match failure {
+            Failure::Fetch(error) if error.is_for_want_of_ak() => Failure::NoAk {
+                handle: flags.ak_handle,
+                hint: "the TPM was cleared or replaced since this disk was sealed, and a new key \
+                       would not be registered",
+            },
+            other => other,
+        })?;
     sealed.open(&key).map_err(|source| Failure::Sealed {
         operation: "open the passphrase: the key that was released is another one",
         source,
@@ -134,14 +142,15 @@ async fn released_key(
     tpm: &NodeTpm,
     header: &HeaderConfig,
     stage: Stage,
-    entropy: &dyn Entropy,
+    entropy: &Arc<dyn Entropy>,
 ) -> Result<SecretArray<32>, Failure> {
     if header.initdata.is_some() {
         tracing::warn!("initdata of the pin's configuration is not supported, and ignored");
     }
     let attester = tpm.attester(flags.read_event_log());
-    let round = KbsRound::new(header, attester, flags.timeout(), entropy)?;
-    let resource = fetch_key(&round, header.num_retries, stage, entropy)
+    let round =
+        KbsRound::new(header, attester, flags.timeout(), entropy).map_err(Failure::Servers)?;
+    let resource = fetch_key(&round, header.num_retries, stage, &**entropy)
         .await
         .map_err(Failure::Fetch)?;
     content_key(&resource).map_err(Failure::Resource)

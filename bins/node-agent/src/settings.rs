@@ -15,10 +15,11 @@ use tec_tpm::evidence::MAX_EVENT_LOG;
 pub const DEFAULT_TCTI: &str = "device:/dev/tpmrm0";
 /// Where the kernel shows the firmware's event log.
 pub const DEFAULT_EVENT_LOG: &str = "/sys/kernel/security/tpm0/binary_bios_measurements";
-/// Seconds that one request may take.
-pub const DEFAULT_TIMEOUT: &str = "30";
-/// What is logged: what is degraded but safe, or worse. Retries are told at `info`.
-pub const DEFAULT_LOG: &str = "warn";
+/// Seconds that one request may take: the existing client waits as long.
+pub const DEFAULT_TIMEOUT: &str = "60";
+/// What is logged: what is degraded but safe, or worse. Servers that gave no key are not: on the
+/// console of a refused node there shall be the three lines of the report and nothing else.
+pub const DEFAULT_LOG: &str = "warn,tec_trustee=error";
 
 /// The flags that every command takes.
 #[derive(Args, Clone, Debug)]
@@ -92,7 +93,9 @@ fn read_bounded(path: &Path) -> io::Result<Vec<u8>> {
         .take(MAX_EVENT_LOG as u64 + 1)
         .read_to_end(&mut log)?;
     if log.len() > MAX_EVENT_LOG {
-        return Err(io::Error::other("the event log is larger than any that is taken"));
+        return Err(io::Error::other(
+            "the event log is larger than any that is taken",
+        ));
     }
     Ok(log)
 }

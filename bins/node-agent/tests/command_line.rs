@@ -1,4 +1,9 @@
 //! The program as Clevis and people call it, where no TPM is needed.
+#![expect(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "clippy takes helpers of tests for library code"
+)]
 
 use std::io::Write as _;
 use std::path::Path;
@@ -8,7 +13,7 @@ use std::process::Stdio;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_node-agent");
 const PLAINTEXT: &str = "canary-passphrase";
-const CONFIG: &str = r#"{"servers":[{"url":"http://127.0.0.1:1"}],
+const CONFIG: &str = r#"{"servers":[{"url":"https://127.0.0.1:1"}],
     "path":"default/7c9e6679-7425-40de-944b-e07fc1f90ae7/root","num_retries":1}"#;
 
 fn call(program: &Path, arguments: &[&str], input: &str) -> Output {
@@ -70,7 +75,10 @@ fn calls_without_configuration_or_with_unknown_flags_are_usage_errors() {
     assert_eq!(call(&encrypt, &[], PLAINTEXT).status.code(), Some(2));
     let program = Path::new(PROGRAM);
     assert_eq!(call(program, &[], "").status.code(), Some(2));
-    assert_eq!(call(program, &["decrypt", "--x"], "").status.code(), Some(2));
+    assert_eq!(
+        call(program, &["decrypt", "--x"], "").status.code(),
+        Some(2)
+    );
     let bad_handle = ["--ak-handle", "0x01", "ak", "show"];
     assert_eq!(call(program, &bad_handle, "").status.code(), Some(2));
     assert_eq!(call(program, &["--version"], "").status.code(), Some(0));

@@ -131,6 +131,10 @@ pub(crate) struct ServeArgs {
     /// Registrations per second in all; one address gets a tenth, with bursts.
     #[arg(long, env = "TEC_REGISTER_RATE", default_value = "50")]
     pub(crate) register_rate: NonZeroU32,
+    /// Requests to the key broker per second in all; an unlock takes three. One address gets a
+    /// tenth, with bursts.
+    #[arg(long, env = "TEC_KBS_RATE", default_value = "600")]
+    pub(crate) kbs_rate: NonZeroU32,
     /// Most machines that may wait without an attestation key.
     #[arg(long, env = "TEC_MAX_UNCLAIMED", default_value_t = 10_000)]
     pub(crate) max_unclaimed: u64,

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use anyhow::Context as _;
 use serde::Deserialize;
 use serde::Serialize;
-use tec_core::code::Code;
 use tec_core::endpoint::BaseUrl;
 use tec_core::endpoint::Endpoint;
 use tec_core::ignition::ClevisPinGenerator;
@@ -33,14 +32,10 @@ pub(crate) fn open(directory: &Path) -> anyhow::Result<Arc<Store>> {
 /// Opens the store of a server that was started before: commands that only look must not make one.
 pub(crate) fn open_existing(directory: &Path) -> anyhow::Result<Arc<Store>> {
     if !directory.exists() {
-        return Err(CodedError::new(
-            Code::StoreUnavailable,
-            format!(
-                "there is no state directory {}; start `tec serve` or give --state-dir",
-                directory.display()
-            ),
-        )
-        .into());
+        anyhow::bail!(
+            "there is no state directory {}; start `tec serve`, or give --state-dir",
+            directory.display()
+        );
     }
     open(directory)
 }

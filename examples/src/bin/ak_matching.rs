@@ -49,10 +49,8 @@ fn main() -> anyhow::Result<()> {
     ensure!(first == AkDecision::Approve(AkReason::FirstUse));
 
     // Once a key is bound, every other key is refused, whatever the policy.
-    let bound = AkRecord {
-        state: AkState::Bound,
-        ..AkRecord::pending(tpm.public_key(), id, None, now)
-    };
+    let mut bound = AkRecord::pending(tpm.public_key(), id, None, now);
+    bound.state = AkState::Bound;
     let second = AkCandidate::from_node(stranger.public_key(), None);
     let decision = TofuMatcher.decide(&second, Some(&machine), Some(&bound), None);
     tell("trust on first use, second key", decision);

@@ -52,8 +52,8 @@ fn main() -> anyhow::Result<()> {
 
     // A changed kernel is refused: its signature signs another digest.
     let mut changed = image.content(KERNEL).context("no kernel")?.to_vec();
-    let last_of_code = changed.iter_mut().nth(600).context("a short kernel")?;
-    *last_of_code ^= 1;
+    let byte_of_code = changed.get_mut(600).context("a short kernel")?;
+    *byte_of_code ^= 1;
     let image = image.with(KERNEL, changed);
     let computer = ChainComputer::new(SecureBoot::On);
     let Err(error) = computer.compute(&image) else {

@@ -5,6 +5,7 @@
 //! ```
 #![expect(clippy::print_stdout, reason = "an example tells what it does")]
 
+use anyhow::Context as _;
 use anyhow::ensure;
 use tec_core::endpoint::Endpoint;
 use tec_core::id::MachineId;
@@ -37,26 +38,23 @@ fn main() -> anyhow::Result<()> {
     let ignition = generator.render_ignition(&machine)?;
     ensure!(ignition == generator.render_ignition(&machine)?);
     let config: serde_json::Value = serde_json::from_slice(&ignition)?;
-    let luks = &config["storage"]["luks"][0];
+    let text = |pointer| config.pointer(pointer).and_then(serde_json::Value::as_str);
+    let (version, bytes) = (text("/ignition/version"), ignition.len());
     println!(
-        "ignition   {}, {} bytes",
-        config["ignition"]["version"],
-        ignition.len()
+        "ignition   {}, {bytes} bytes",
+        version.context("no version")?
     );
-    println!("volume     {} on {}", luks["name"], luks["device"]);
-    let carried = luks["clevis"]["custom"]["config"]
-        .as_str()
-        .unwrap_or_default();
+    println!(
+        "volume     on {}",
+        text("/storage/luks/0/device").context("no volume")?
+    );
+    let carried = text("/storage/luks/0/clevis/custom/config").context("no pin")?;
     ensure!(PinConfig::parse(carried)? == pin);
 
     // What goes into the installer's config: where to fetch the rest, and whom to trust for it.
-    let merge = render_merge(&MergeSource::new(service(
-        "https://register.example.org:8000",
-    )?))?;
-    let merge: serde_json::Value = serde_json::from_slice(&merge)?;
-    println!(
-        "merge      {}",
-        merge["ignition"]["config"]["merge"][0]["source"]
-    );
+    let source = MergeSource::new(service("https://register.example.org:8000")?);
+    let merge: serde_json::Value = serde_json::from_slice(&render_merge(&source)?)?;
+    let from = merge.pointer("/ignition/config/merge/0/source");
+    println!("merge      {}", from.context("no merge directive")?);
     Ok(())
 }

@@ -10,6 +10,7 @@
 use std::path::PathBuf;
 
 use anyhow::Context as _;
+use anyhow::anyhow;
 use anyhow::ensure;
 use serde_json::Value;
 use tec_core::attest::Tee;
@@ -36,7 +37,8 @@ fn input() -> anyhow::Result<(Value, [u8; 48])> {
             .next()
             .context("give the report data after the file")?;
         let mut report_data = [0; 48];
-        hex::decode_to_slice(digits.to_string_lossy().as_bytes(), &mut report_data)?;
+        hex::decode_to_slice(digits.to_string_lossy().as_bytes(), &mut report_data)
+            .map_err(|error| anyhow!("the report data: {error}"))?;
         return Ok((serde_json::from_slice(&std::fs::read(path)?)?, report_data));
     }
     let report_data = [0x5a; 48];

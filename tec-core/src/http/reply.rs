@@ -27,6 +27,8 @@ pub enum ReplyStyle {
     Registration,
     /// `{"status":"error","message":…}`, with `code` added.
     AttestationKey,
+    /// `{"type":<URL of the error>,"detail":…}`, as a KBS words it.
+    KeyBroker,
 }
 
 /// The reply that refuses with `code`: status and title, nothing else.
@@ -38,6 +40,10 @@ pub fn refusal(style: ReplyStyle, code: Code) -> Response<ReplyBody> {
         }),
         ReplyStyle::AttestationKey => serde_json::json!({
             "status": "error", "message": code.title(), "code": code,
+        }),
+        ReplyStyle::KeyBroker => serde_json::json!({
+            "type": "https://github.com/confidential-containers/kbs/errors/AttestationError",
+            "detail": format!("{code} {}", code.title()),
         }),
     };
     json(status, body.to_string())

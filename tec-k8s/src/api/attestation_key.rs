@@ -33,18 +33,11 @@ use super::convert::created_at;
     namespaced,
     status = "AttestationKeyStatus",
     derive = "PartialEq",
+    attr = "non_exhaustive",
     doc = "The public key with which the TPM of a machine signs.",
-    printcolumn(name = "Machine", type_ = "string", json_path = ".spec.uuid"),
-    printcolumn(
-        name = "Approved",
-        type_ = "string",
-        json_path = ".status.conditions[?(@.type==\"Approved\")].status"
-    ),
-    printcolumn(
-        name = "Age",
-        type_ = "date",
-        json_path = ".metadata.creationTimestamp"
-    )
+    printcolumn = r#"{"name":"Machine","type":"string","jsonPath":".spec.uuid"}"#,
+    printcolumn = r#"{"name":"Approved","type":"string","jsonPath":".status.conditions[?(@.type==\"Approved\")].status"}"#,
+    printcolumn = r#"{"name":"Age","type":"date","jsonPath":".metadata.creationTimestamp"}"#
 )]
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
@@ -59,7 +52,7 @@ pub struct AttestationKeySpec {
 }
 
 /// What is known of the key.
-#[derive(KubeSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct AttestationKeyStatus {
     /// `Approved`.
@@ -87,10 +80,7 @@ impl AttestationKey {
                 });
             }
         };
-        let mut name = String::from("ak-");
-        for byte in fingerprint.as_bytes() {
-            name.push_str(&format!("{byte:02x}"));
-        }
+        let name = format!("ak-{fingerprint}");
         let mut object = Self::new(
             &name,
             AttestationKeySpec {

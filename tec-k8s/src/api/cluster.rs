@@ -7,11 +7,13 @@ use serde::Deserialize;
 use serde::Serialize;
 
 use super::condition::conditions_schema;
+use super::rule::immutable;
+use super::rule::set_at_creation;
+use super::rule::stays_set;
 
 /// Addresses, ports and certificates of the services that nodes talk to.
 ///
-/// A field cannot change once it is set. `publicTrusteeAddr` may be added later; for all others it
-/// is fixed at creation whether they are there (upstream-operator 1.2).
+/// A field cannot change once it is set. Only publicTrusteeAddr may be added later.
 #[derive(
     CustomResource, KubeSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize,
 )]
@@ -25,102 +27,85 @@ use super::condition::conditions_schema;
     namespaced,
     status = "TrustedExecutionClusterStatus",
     derive = "PartialEq",
+    attr = "non_exhaustive",
     doc = "A cluster whose nodes prove what they booted before they get the key of their disk.",
-    printcolumn(
-        name = "Address",
-        type_ = "string",
-        json_path = ".spec.publicTrusteeAddr",
-        description = "Where nodes reach the key broker"
-    ),
-    printcolumn(
-        name = "Installed",
-        type_ = "string",
-        json_path = ".status.conditions[?(@.type==\"Installed\")].status"
-    ),
-    printcolumn(
-        name = "Reason",
-        type_ = "string",
-        json_path = ".status.conditions[?(@.type==\"Installed\")].reason",
-        priority = 1
-    ),
-    printcolumn(
-        name = "Age",
-        type_ = "date",
-        json_path = ".metadata.creationTimestamp"
-    )
+    printcolumn = r#"{"name":"Address","type":"string","jsonPath":".spec.publicTrusteeAddr","description":"Where nodes reach the key broker"}"#,
+    printcolumn = r#"{"name":"Installed","type":"string","jsonPath":".status.conditions[?(@.type==\"Installed\")].status"}"#,
+    printcolumn = r#"{"name":"Reason","type":"string","jsonPath":".status.conditions[?(@.type==\"Installed\")].reason","priority":1}"#,
+    printcolumn = r#"{"name":"Age","type":"date","jsonPath":".metadata.creationTimestamp"}"#
 )]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
-    validation = Rule::new("!has(oldSelf.publicTrusteeAddr) || has(self.publicTrusteeAddr)").message("Value is required once set"),
-    validation = Rule::new("!has(oldSelf.publicAttestationKeyRegisterAddr) || has(self.publicAttestationKeyRegisterAddr)").message("Value is required once set"),
-    validation = Rule::new("has(oldSelf.publicAttestationKeyRegisterAddr) || !has(self.publicAttestationKeyRegisterAddr)").message("Value must be set at creation"),
-    validation = Rule::new("!has(oldSelf.trusteeSecret) || has(self.trusteeSecret)").message("Value is required once set"),
-    validation = Rule::new("has(oldSelf.trusteeSecret) || !has(self.trusteeSecret)").message("Value must be set at creation"),
-    validation = Rule::new("!has(oldSelf.registerServerSecret) || has(self.registerServerSecret)").message("Value is required once set"),
-    validation = Rule::new("has(oldSelf.registerServerSecret) || !has(self.registerServerSecret)").message("Value must be set at creation"),
-    validation = Rule::new("!has(oldSelf.attestationKeyRegisterSecret) || has(self.attestationKeyRegisterSecret)").message("Value is required once set"),
-    validation = Rule::new("has(oldSelf.attestationKeyRegisterSecret) || !has(self.attestationKeyRegisterSecret)").message("Value must be set at creation"),
-    validation = Rule::new("!has(oldSelf.trusteeKbsPort) || has(self.trusteeKbsPort)").message("Value is required once set"),
-    validation = Rule::new("has(oldSelf.trusteeKbsPort) || !has(self.trusteeKbsPort)").message("Value must be set at creation"),
-    validation = Rule::new("!has(oldSelf.registerServerPort) || has(self.registerServerPort)").message("Value is required once set"),
-    validation = Rule::new("has(oldSelf.registerServerPort) || !has(self.registerServerPort)").message("Value must be set at creation"),
-    validation = Rule::new("!has(oldSelf.attestationKeyRegisterPort) || has(self.attestationKeyRegisterPort)").message("Value is required once set"),
-    validation = Rule::new("has(oldSelf.attestationKeyRegisterPort) || !has(self.attestationKeyRegisterPort)").message("Value must be set at creation")
+    validation = stays_set("publicTrusteeAddr"),
+    validation = stays_set("publicAttestationKeyRegisterAddr"),
+    validation = set_at_creation("publicAttestationKeyRegisterAddr"),
+    validation = stays_set("trusteeSecret"),
+    validation = set_at_creation("trusteeSecret"),
+    validation = stays_set("registerServerSecret"),
+    validation = set_at_creation("registerServerSecret"),
+    validation = stays_set("attestationKeyRegisterSecret"),
+    validation = set_at_creation("attestationKeyRegisterSecret"),
+    validation = stays_set("trusteeKbsPort"),
+    validation = set_at_creation("trusteeKbsPort"),
+    validation = stays_set("registerServerPort"),
+    validation = set_at_creation("registerServerPort"),
+    validation = stays_set("attestationKeyRegisterPort"),
+    validation = set_at_creation("attestationKeyRegisterPort"),
 )]
 #[non_exhaustive]
 pub struct TrustedExecutionClusterSpec {
     /// Address at which nodes reach the key broker: host and optional port, no scheme.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String")]
-    #[x_kube(validation = Rule::new("self == oldSelf").message("Value is immutable"))]
+    #[x_kube(validation = immutable())]
     pub public_trustee_addr: Option<String>,
 
     /// Address at which nodes register their attestation key: host and optional port, no scheme.
     /// Without it nodes are not told to register one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String")]
-    #[x_kube(validation = Rule::new("self == oldSelf").message("Value is immutable"))]
+    #[x_kube(validation = immutable())]
     pub public_attestation_key_register_addr: Option<String>,
 
     /// Name of the Secret with tls.crt, tls.key and ca.crt of the key broker.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String")]
-    #[x_kube(validation = Rule::new("self == oldSelf").message("Value is immutable"))]
+    #[x_kube(validation = immutable())]
     pub trustee_secret: Option<String>,
 
     /// Name of the Secret with tls.crt and tls.key of the registration server.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String")]
-    #[x_kube(validation = Rule::new("self == oldSelf").message("Value is immutable"))]
+    #[x_kube(validation = immutable())]
     pub register_server_secret: Option<String>,
 
     /// Name of the Secret with tls.crt, tls.key and ca.crt of the attestation key server.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String")]
-    #[x_kube(validation = Rule::new("self == oldSelf").message("Value is immutable"))]
+    #[x_kube(validation = immutable())]
     pub attestation_key_register_secret: Option<String>,
 
     /// Port of the key broker's Service; 8080 where absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "i32")]
-    #[x_kube(validation = Rule::new("self == oldSelf").message("Value is immutable"))]
+    #[x_kube(validation = immutable())]
     pub trustee_kbs_port: Option<i32>,
 
     /// Port of the registration server's Service; 8000 where absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "i32")]
-    #[x_kube(validation = Rule::new("self == oldSelf").message("Value is immutable"))]
+    #[x_kube(validation = immutable())]
     pub register_server_port: Option<i32>,
 
     /// Port of the attestation key server's Service; 8001 where absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "i32")]
-    #[x_kube(validation = Rule::new("self == oldSelf").message("Value is immutable"))]
+    #[x_kube(validation = immutable())]
     pub attestation_key_register_port: Option<i32>,
 }
 
 /// What is known of the cluster.
-#[derive(KubeSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct TrustedExecutionClusterStatus {
     /// `Installed` and `KnownTrusteeAddress`.

@@ -12,6 +12,8 @@ use tec_core::image::ExpectedPcrs;
 use super::condition::conditions_schema;
 use super::convert::ConvertError;
 use super::convert::created_at;
+use super::rule::by_digest;
+use super::rule::immutable;
 
 /// What stands between the name of an image and its digest.
 const DIGEST_MARK: &str = "@sha256:";
@@ -30,38 +32,26 @@ const DIGEST_MARK: &str = "@sha256:";
     namespaced,
     status = "ApprovedImageStatus",
     derive = "PartialEq",
+    attr = "non_exhaustive",
     doc = "An image whose boots may obtain keys.",
-    printcolumn(name = "Image", type_ = "string", json_path = ".spec.image"),
-    printcolumn(
-        name = "Committed",
-        type_ = "string",
-        json_path = ".status.conditions[?(@.type==\"Committed\")].status"
-    ),
-    printcolumn(
-        name = "Reason",
-        type_ = "string",
-        json_path = ".status.conditions[?(@.type==\"Committed\")].reason",
-        priority = 1
-    ),
-    printcolumn(
-        name = "Age",
-        type_ = "date",
-        json_path = ".metadata.creationTimestamp"
-    )
+    printcolumn = r#"{"name":"Image","type":"string","jsonPath":".spec.image"}"#,
+    printcolumn = r#"{"name":"Committed","type":"string","jsonPath":".status.conditions[?(@.type==\"Committed\")].status"}"#,
+    printcolumn = r#"{"name":"Reason","type":"string","jsonPath":".status.conditions[?(@.type==\"Committed\")].reason","priority":1}"#,
+    printcolumn = r#"{"name":"Age","type":"date","jsonPath":".metadata.creationTimestamp"}"#
 )]
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
 pub struct ApprovedImageSpec {
     /// Reference of the image, with its digest: `registry.example/os@sha256:…`.
     #[x_kube(
-        validation = Rule::new("self == oldSelf").message("Value is immutable"),
-        validation = Rule::new("self.matches('.*@sha256:.*')").message("Image must be referenced by digest")
+        validation = immutable(),
+        validation = by_digest()
     )]
     pub image: String,
 }
 
 /// What is known of the image.
-#[derive(KubeSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct ApprovedImageStatus {
     /// `Committed`.

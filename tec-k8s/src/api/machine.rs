@@ -14,6 +14,7 @@ use tec_core::machine::RegisteredBy;
 use super::condition::conditions_schema;
 use super::convert::ConvertError;
 use super::convert::created_at;
+use super::rule::immutable;
 
 /// Says that an admin made the object; absent on what a first boot made.
 const REGISTERED_BY: &str = "trusted-execution-clusters.io/registered-by";
@@ -33,24 +34,21 @@ const ADMIN: &str = "admin";
     namespaced,
     status = "MachineStatus",
     derive = "PartialEq",
+    attr = "non_exhaustive",
     doc = "A node that may attest and obtain the key of its own disk.",
-    printcolumn(name = "Id", type_ = "string", json_path = ".spec.id"),
-    printcolumn(
-        name = "Age",
-        type_ = "date",
-        json_path = ".metadata.creationTimestamp"
-    )
+    printcolumn = r#"{"name":"Id","type":"string","jsonPath":".spec.id"}"#,
+    printcolumn = r#"{"name":"Age","type":"date","jsonPath":".metadata.creationTimestamp"}"#
 )]
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
 pub struct MachineSpec {
     /// The id that the node was given in its Ignition config, a UUID.
-    #[x_kube(validation = Rule::new("self == oldSelf").message("Value is immutable"))]
+    #[x_kube(validation = immutable())]
     pub id: String,
 }
 
 /// What is known of the machine.
-#[derive(KubeSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct MachineStatus {
     /// No type of condition is defined yet.

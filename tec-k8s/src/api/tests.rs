@@ -1,1 +1,346 @@
+use kube::core::cel::validate_cel;
+use kube::core::cel::validate_cel_update;
+use serde_json::Value;
+use serde_json::json;
+use tec_core::ak::AkRecord;
+use tec_core::ak::AkState;
+use tec_core::image::ExpectedPcrs;
+use tec_core::machine;
+use tec_core::machine::MachineState;
+use tec_core::machine::RegisteredBy;
+use tec_core::time::Timestamp;
 
+use super::*;
+
+const ID: &str = "7c9e6679-7425-40de-944b-e07fc1f90ae7";
+const IMAGE: &str = "registry.example/os@sha256:\
+    3d6772b4f84ed47595d72a2c4c5ffd15f5bb72c7507fe26f2aaee2c69d5633ba";
+const CREATED: &str = "2026-11-18T11:06:40Z";
+/// A P-256 key made for these tests with `openssl ecparam -name prime256v1 -genkey`.
+const KEY: &str = include_str!("../../tests/data/ak.pem");
+
+fn created() -> Timestamp {
+    CREATED.parse().unwrap()
+}
+
+/// Reads an object as the API server stores it, and checks that writing it gives the same back.
+fn stored<T: serde::de::DeserializeOwned + serde::Serialize>(
+    kind: &str,
+    name: &str,
+    rest: &Value,
+) -> T {
+    let mut object = json!({
+        "apiVersion": "trusted-execution-clusters.io/v1alpha1",
+        "kind": kind,
+        "metadata": {"name": name, "namespace": "tec", "creationTimestamp": CREATED},
+    });
+    let members = object.as_object_mut().unwrap();
+    members.extend(rest.as_object().unwrap().clone());
+    let parsed: T = serde_json::from_value(object.clone()).unwrap();
+    assert_eq!(serde_json::to_value(&parsed).unwrap(), object);
+    parsed
+}
+
+fn condition(kind: &str, status: &str, reason: &str) -> Value {
+    json!({
+        "type": kind, "status": status, "reason": reason, "message": "m",
+        "observedGeneration": 1, "lastTransitionTime": CREATED,
+    })
+}
+
+fn cluster(spec: &Value) -> TrustedExecutionCluster {
+    stored("TrustedExecutionCluster", "c", &json!({ "spec": spec }))
+}
+
+fn image(reference: &str) -> ApprovedImage {
+    stored(
+        "ApprovedImage",
+        "os",
+        &json!({"spec": {"image": reference}}),
+    )
+}
+
+fn key(public_key: &str, uuid: Option<&str>, conditions: &[Value]) -> AttestationKey {
+    let mut object = json!({"spec": {"publicKey": public_key}});
+    if let Some(uuid) = uuid {
+        object["spec"]["uuid"] = uuid.into();
+    }
+    if !conditions.is_empty() {
+        object["status"] = json!({ "conditions": conditions });
+    }
+    stored("AttestationKey", "ak-1", &object)
+}
+
+#[test]
+fn objects_of_existing_clusters_are_read_and_written_unchanged() {
+    let full = json!({
+        "spec": {
+            "publicTrusteeAddr": "kbs.example:8080",
+            "publicAttestationKeyRegisterAddr": "ak.example:8001",
+            "trusteeSecret": "a",
+            "registerServerSecret": "b",
+            "attestationKeyRegisterSecret": "c",
+            "trusteeKbsPort": 8080,
+            "registerServerPort": 8000,
+            "attestationKeyRegisterPort": 8001,
+        },
+        "status": {"conditions": [
+            condition("Installed", "True", "InstallationCompleted"),
+            condition("SomebodyElses", "Unknown", "Whatever"),
+        ]},
+    });
+    let _: TrustedExecutionCluster = stored("TrustedExecutionCluster", "c", &full);
+    cluster(&json!({}));
+    let _: Machine = stored("Machine", "machine-x", &json!({"spec": {"id": "anything"}}));
+    image(IMAGE);
+    key("not even PEM", None, &[]);
+    key(
+        KEY,
+        Some(ID),
+        &[condition("Approved", "True", "MachineCreated")],
+    );
+}
+
+#[test]
+fn nulls_of_go_clients_mean_absent() {
+    let spec: TrustedExecutionClusterSpec =
+        serde_json::from_value(json!({"trusteeSecret": null})).unwrap();
+    assert_eq!(spec, TrustedExecutionClusterSpec::default());
+}
+
+#[test]
+fn the_address_may_be_added_later_and_never_changed() {
+    let (without, with) = (
+        cluster(&json!({})),
+        cluster(&json!({"publicTrusteeAddr": "a"})),
+    );
+    let other = cluster(&json!({"publicTrusteeAddr": "b"}));
+    validate_cel(&with).unwrap();
+    validate_cel_update(&with, &without).unwrap();
+    validate_cel_update(&with, &with).unwrap();
+    let unset = validate_cel_update(&without, &with).unwrap_err();
+    assert!(
+        unset.to_string().contains("Value is required once set"),
+        "{unset}"
+    );
+    let changed = validate_cel_update(&other, &with).unwrap_err();
+    assert!(
+        changed.to_string().contains("Value is immutable"),
+        "{changed}"
+    );
+}
+
+#[test]
+fn everything_else_is_fixed_at_creation() {
+    for (field, one, two) in [
+        ("publicAttestationKeyRegisterAddr", json!("a"), json!("b")),
+        ("trusteeSecret", json!("a"), json!("b")),
+        ("registerServerSecret", json!("a"), json!("b")),
+        ("attestationKeyRegisterSecret", json!("a"), json!("b")),
+        ("trusteeKbsPort", json!(1), json!(2)),
+        ("registerServerPort", json!(1), json!(2)),
+        ("attestationKeyRegisterPort", json!(1), json!(2)),
+    ] {
+        let absent = cluster(&json!({}));
+        let (one, two) = (cluster(&json!({field: one})), cluster(&json!({field: two})));
+        validate_cel(&one).unwrap();
+        validate_cel_update(&one, &one).unwrap();
+        for (new, old, message) in [
+            (&one, &absent, "Value must be set at creation"),
+            (&absent, &one, "Value is required once set"),
+            (&two, &one, "Value is immutable"),
+        ] {
+            let error = validate_cel_update(new, old).unwrap_err().to_string();
+            assert!(error.contains(message), "{field}: {error}");
+        }
+    }
+}
+
+#[test]
+fn an_image_needs_a_digest_and_stays_what_it_is() {
+    validate_cel(&image(IMAGE)).unwrap();
+    assert!(validate_cel(&image("registry.example/os:latest")).is_err());
+    let other = image(&IMAGE.replace("/os@", "/other@"));
+    assert!(validate_cel_update(&other, &image(IMAGE)).is_err());
+}
+
+#[test]
+fn the_id_of_a_machine_never_changes() {
+    let machine = |id: &str| Machine::new("m", MachineSpec { id: id.to_owned() });
+    assert!(validate_cel_update(&machine("b"), &machine("a")).is_err());
+    validate_cel_update(&machine("a"), &machine("a")).unwrap();
+}
+
+#[test]
+fn a_machine_survives_the_way_there_and_back() {
+    for registered_by in [RegisteredBy::FirstBoot, RegisteredBy::Admin] {
+        let machine = machine::Machine::unclaimed(ID.parse().unwrap(), registered_by, created());
+        let mut object = Machine::from_core(&machine).unwrap();
+        assert_eq!(
+            object.metadata.name.as_deref(),
+            Some(format!("machine-{ID}").as_str())
+        );
+        assert!(matches!(
+            object.to_core(MachineState::Unclaimed),
+            Err(ConvertError::NotCreated { .. })
+        ));
+        object.metadata.creation_timestamp = stored_time();
+        assert_eq!(object.to_core(MachineState::Unclaimed).unwrap(), machine);
+    }
+}
+
+fn stored_time() -> Option<k8s_openapi::apimachinery::pkg::apis::meta::v1::Time> {
+    image(IMAGE).metadata.creation_timestamp
+}
+
+#[test]
+fn what_is_revoked_or_ends_by_itself_has_no_object() {
+    let mut machine =
+        machine::Machine::unclaimed(ID.parse().unwrap(), RegisteredBy::Admin, created());
+    machine.state = MachineState::Revoked;
+    assert!(matches!(
+        Machine::from_core(&machine),
+        Err(ConvertError::Revoked { .. })
+    ));
+
+    let mut approved = image(IMAGE).to_core(ExpectedPcrs::default()).unwrap();
+    approved.expires_at = Some(created());
+    assert!(matches!(
+        ApprovedImage::from_core(&approved),
+        Err(ConvertError::Expires { .. })
+    ));
+    approved.revoked_at = Some(created());
+    assert!(matches!(
+        ApprovedImage::from_core(&approved),
+        Err(ConvertError::Revoked { .. })
+    ));
+}
+
+#[test]
+fn an_image_survives_the_way_there_and_back() {
+    let object = image(IMAGE);
+    let approved = object.to_core(ExpectedPcrs::default()).unwrap();
+    assert_eq!(
+        (approved.reference.as_str(), approved.approved_at),
+        (IMAGE, created())
+    );
+    assert_eq!(
+        ApprovedImage::from_core(&approved).unwrap().spec,
+        object.spec
+    );
+    for bad in ["os@sha256:12", "@sha256:", "os@sha256:"] {
+        let error = image(bad).to_core(ExpectedPcrs::default());
+        assert!(matches!(error, Err(ConvertError::NoDigest { .. })), "{bad}");
+    }
+}
+
+#[test]
+fn a_key_is_bound_exactly_when_it_is_approved() {
+    let state = |conditions: &[Value]| key(KEY, Some(ID), conditions).to_core().unwrap().state;
+    assert_eq!(state(&[]), AkState::Pending);
+    assert_eq!(
+        state(&[condition("Approved", "False", "Registration")]),
+        AkState::Pending
+    );
+    assert_eq!(
+        state(&[condition("Other", "True", "MachineCreated")]),
+        AkState::Pending
+    );
+    assert_eq!(
+        state(&[condition("Approved", "True", "MachineCreated")]),
+        AkState::Bound
+    );
+}
+
+#[test]
+fn a_key_survives_the_way_there_and_back() {
+    for state in [AkState::Pending, AkState::Bound] {
+        let public = tec_core::ak::PublicKey::from_pem(KEY).unwrap();
+        let mut record = AkRecord::pending(public, ID.parse().unwrap(), None, created());
+        record.state = state;
+        let mut object = AttestationKey::from_core(&record, created()).unwrap();
+        object.metadata.creation_timestamp = stored_time();
+        assert_eq!(object.to_core().unwrap(), record);
+    }
+}
+
+#[test]
+fn keys_that_the_domain_cannot_take_are_told_apart() {
+    let refused = |key: AttestationKey| key.to_core().unwrap_err();
+    assert!(matches!(
+        refused(key("x", Some(ID), &[])),
+        ConvertError::PublicKey { .. }
+    ));
+    assert!(matches!(
+        refused(key(KEY, None, &[])),
+        ConvertError::NoMachine { .. }
+    ));
+    assert!(matches!(
+        refused(key(KEY, Some("x"), &[])),
+        ConvertError::MachineId { .. }
+    ));
+}
+
+#[test]
+fn setting_a_condition_keeps_the_others_and_moves_time_only_with_the_status() {
+    let mut conditions: Vec<_> = [condition("Foreign", "Unknown", "X")]
+        .into_iter()
+        .map(|value| serde_json::from_value(value).unwrap())
+        .collect();
+    let mut set = |reason, now: Timestamp| {
+        set_condition(
+            &mut conditions,
+            ConditionKind::Installed,
+            reason,
+            "",
+            Some(1),
+            now,
+        )
+        .unwrap();
+        let last = conditions.last().unwrap();
+        (conditions.len(), last.last_transition_time.0.as_second())
+    };
+    let (start, later) = (created(), created().plus_seconds(60));
+    assert_eq!(set(Reason::Installing, start), (2, start.unix_seconds()));
+    assert_eq!(set(Reason::NonUnique, later), (2, start.unix_seconds()));
+    assert_eq!(
+        set(Reason::InstallationCompleted, later),
+        (2, later.unix_seconds())
+    );
+}
+
+#[test]
+fn the_committed_definitions_are_those_of_the_types() {
+    for crd in crds() {
+        let name = crd.metadata.name.clone().unwrap();
+        let path = format!("{}/crds/{name}.yaml", env!("CARGO_MANIFEST_DIR"));
+        let committed = std::fs::read_to_string(&path).unwrap();
+        let committed: Value = serde_saphyr::from_str(&committed).unwrap();
+        assert_eq!(committed, serde_json::to_value(&crd).unwrap(), "{path}");
+    }
+}
+
+#[test]
+fn the_definitions_are_namespaced_with_status_columns_and_no_nullable_fields() {
+    for crd in crds() {
+        let name = crd.metadata.name.clone().unwrap();
+        assert_eq!(
+            (crd.spec.group.as_str(), crd.spec.scope.as_str()),
+            (GROUP, "Namespaced")
+        );
+        let version = crd.spec.versions.first().unwrap();
+        assert_eq!(version.name, VERSION);
+        assert!(
+            version.subresources.as_ref().unwrap().status.is_some(),
+            "{name}"
+        );
+        assert!(
+            version.additional_printer_columns.as_ref().unwrap().len() >= 2,
+            "{name}"
+        );
+        let schema = serde_json::to_value(version.schema.as_ref().unwrap()).unwrap();
+        let spec = schema.pointer("/openAPIV3Schema/properties/spec").unwrap();
+        // A null that were kept would count as set in the rules on presence.
+        assert!(!spec.to_string().contains("nullable"), "{name}: {spec}");
+    }
+}

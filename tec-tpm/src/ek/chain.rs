@@ -354,3 +354,6 @@ fn is_p256(issuer: &Parsed) -> bool {
         .and_then(|parameters| parameters.decode_as::<ObjectIdentifier>().ok())
         == Some(SECP256R1)
 }
+
+#[cfg(test)]
+mod tests;

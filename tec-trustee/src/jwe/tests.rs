@@ -165,10 +165,7 @@ fn what_is_not_understood_is_refused() {
         protected: "A".repeat(10_000),
         ..jwe.clone()
     };
-    assert!(matches!(
-        key.decrypt(&huge),
-        Err(JweError::TooLarge { .. })
-    ));
+    assert!(matches!(key.decrypt(&huge), Err(JweError::TooLarge { .. })));
 }
 
 proptest! {

@@ -113,12 +113,16 @@ impl AdminAuth {
         let Some(claims) = claims else {
             return false;
         };
-        let is = |claim: &str, wanted: &str| claims.get(claim).and_then(Value::as_str) == Some(wanted);
+        let is =
+            |claim: &str, wanted: &str| claims.get(claim).and_then(Value::as_str) == Some(wanted);
         let among = |claim: &str, wanted: &str| {
             let list = claims.get(claim).and_then(Value::as_array);
             list.is_some_and(|list| list.iter().any(|one| one.as_str() == Some(wanted)))
         };
-        let role = claims.get("role").and_then(Value::as_str).unwrap_or_default();
+        let role = claims
+            .get("role")
+            .and_then(Value::as_str)
+            .unwrap_or_default();
         bool::from(role.as_bytes().ct_eq(ADMIN_ROLE.as_bytes()))
             && self.issuer.as_ref().is_none_or(|issuer| is("iss", issuer))
             && self
@@ -206,7 +210,8 @@ impl Kbs {
     async fn set_policy(&self, slot: PolicySlot, body: &[u8]) -> Reply {
         let body: PolicyBody = parse(body)?;
         let bad_policy = |detail: &str| Refusal::new(&ErrorKind::ParsePolicyError, detail);
-        if slot == PolicySlot::Attestation && body.policy_id.as_deref() != Some(ATTESTATION_POLICY) {
+        if slot == PolicySlot::Attestation && body.policy_id.as_deref() != Some(ATTESTATION_POLICY)
+        {
             return Err(bad_policy("the only attestation policy is default_cpu"));
         }
         // URL-safe and without padding, strictly (contract 5.1).
@@ -226,7 +231,8 @@ impl Kbs {
 
     async fn list_resource_policies(&self) -> Reply {
         let policy = self.0.config.backend.resource_policy().await;
-        let policy = policy.map_err(|error| Refusal::port(&ErrorKind::PolicyEngineError, &error))?;
+        let policy =
+            policy.map_err(|error| Refusal::port(&ErrorKind::PolicyEngineError, &error))?;
         let ids: Vec<&str> = policy.iter().map(|_| "resource-policy").collect();
         reply::json(&ids)
     }

@@ -104,14 +104,14 @@ impl Kbs {
                 self.0.sessions.finish(id, passed.clone());
                 answer(&passed, id, expires, now)
             }
-            (Begin::WrongNonce(_), Ok(request)) => {
+            (Begin::WrongNonce, Ok(request)) => {
                 let stale = VerifyError::Quote {
                     reason: "the evidence is for another session's nonce",
                     claimed_ak: claimed_ak(&request),
                 };
                 Err(self.record_bad(stale).await)
             }
-            (Begin::WrongNonce(_) | Begin::Fresh(..), Err(_)) => {
+            (Begin::WrongNonce | Begin::Fresh(..), Err(_)) => {
                 let malformed = VerifyError::Malformed {
                     at: "the request body".to_owned(),
                 };
@@ -120,7 +120,7 @@ impl Kbs {
         }
     }
 
-    fn new_attempt(&self) -> AttemptId {
+    pub(super) fn new_attempt(&self) -> AttemptId {
         AttemptId::random(&mut EntropyRng::new(&*self.0.config.entropy))
     }
 
@@ -145,7 +145,7 @@ impl Kbs {
             .await
             .map_err(|error| port(&error))?;
         let verified = verified.map_err(|error| denial(&admission, code_of(&error)))?;
-        let evidence = annotate(&verified, request, init_data_claims);
+        let evidence = annotate(&verified, request, &init_data_claims);
         let mut verdict = self.verdict(&evidence, &admission).await?;
         if let Some(code) = admission.refused {
             tracing::warn!(%attempt, %code, "attestation refused");
@@ -184,12 +184,14 @@ impl Kbs {
             to_verify = to_verify.with_init_data(&init_data.digest);
         }
         let verified = match self.0.config.verifier.verify(to_verify).await {
-            Ok(verified) if verified.tee != tee => Err(VerifyError::Unsupported {
-                tee: verified.tee,
-            }),
+            Ok(verified) if verified.tee != tee => {
+                Err(VerifyError::Unsupported { tee: verified.tee })
+            }
             other => other,
         };
-        let claims = prepared.init_data.map_or(Value::Null, |parsed| parsed.claims);
+        let claims = prepared
+            .init_data
+            .map_or(Value::Null, |parsed| parsed.claims);
         (verified, claims)
     }
 
@@ -275,7 +277,11 @@ impl Prepared {
 }
 
 /// The object that policies and tokens hold (contract 1.5).
-fn annotate(verified: &VerifiedEvidence, request: &AttestRequest, init_data_claims: Value) -> Value {
+fn annotate(
+    verified: &VerifiedEvidence,
+    request: &AttestRequest,
+    init_data_claims: &Value,
+) -> Value {
     let text_or_null = |text: &str| match text {
         "" => Value::Null,
         text => Value::from(text),

@@ -127,7 +127,10 @@ impl LiveBackend {
         let event = AuditEvent::new(
             self.ports.clock.now(),
             AuditAction::KeyRefused,
-            admission.record.as_ref().and_then(|attempt| attempt.machine),
+            admission
+                .record
+                .as_ref()
+                .and_then(|attempt| attempt.machine),
             format!("{code} attempt {}", admission.attempt),
         );
         self.ports.audit.append(&event).await

@@ -170,7 +170,11 @@ impl Kbs {
                 self.resource(headers, tail, parts.uri.query().unwrap_or_default())
                     .await
             }
-            (method, "resource" | "attestation-policy" | "resource-policy" | "reference-value", _) => {
+            (
+                method,
+                "resource" | "attestation-policy" | "resource-policy" | "reference-value",
+                _,
+            ) => {
                 self.authorize_admin(headers)?;
                 let body = self.body(headers, body).await?;
                 self.admin(method, verb, tail, body).await

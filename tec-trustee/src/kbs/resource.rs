@@ -78,8 +78,9 @@ impl Kbs {
                 .map_err(|_| not_accepted())?;
             return Ok((claims, passed.admission));
         }
-        let token = bearer(headers)
-            .ok_or_else(|| Refusal::new(&ErrorKind::TokenNotFound, "attestation token not found"))?;
+        let token = bearer(headers).ok_or_else(|| {
+            Refusal::new(&ErrorKind::TokenNotFound, "attestation token not found")
+        })?;
         let claims = tokens.verify(token, now).map_err(|_| not_accepted())?;
         let attempt: Option<AttemptId> = claims
             .get("jti")
@@ -88,11 +89,12 @@ impl Kbs {
         let known = attempt.and_then(|attempt| self.0.sessions.of_attempt(attempt, now));
         // Without a session nothing is known but what the token says; backends that want a proof of
         // the machine then release nothing.
-        let admission = known.map(|passed| passed.admission).unwrap_or_else(|| {
-            Arc::new(Admission::new(attempt.unwrap_or_else(|| {
-                AttemptId::random(&mut EntropyRng::new(&*self.0.config.entropy))
-            })))
-        });
+        let admission = if let Some(passed) = known {
+            passed.admission
+        } else {
+            let attempt = attempt.unwrap_or_else(|| self.new_attempt());
+            Arc::new(Admission::new(attempt))
+        };
         Ok((claims, admission))
     }
 
@@ -128,25 +130,23 @@ impl Kbs {
         let request = serde_json::json!({
             "plugin": "resource", "resource-path": segments, "query": query_map(query),
         });
-        Ok(match policy.allows(claims, &request).map_err(failed)? {
-            true => PolicyDecision::Allow,
-            false => PolicyDecision::Deny,
-        })
+        if policy.allows(claims, &request).map_err(failed)? {
+            Ok(PolicyDecision::Allow)
+        } else {
+            Ok(PolicyDecision::Deny)
+        }
     }
 }
 
 /// Three segments. One empty segment in front is dropped: clients of v0.21 send
 /// `resource//a/b/c` (contract 6).
 pub(super) fn parse_path(tail: &str) -> Result<ResourcePath, Refusal> {
-    tail.strip_prefix('/')
-        .unwrap_or(tail)
-        .parse()
-        .map_err(|_| {
-            Refusal::new(
-                &ErrorKind::PluginInternalError,
-                "a resource path has three segments",
-            )
-        })
+    tail.strip_prefix('/').unwrap_or(tail).parse().map_err(|_| {
+        Refusal::new(
+            &ErrorKind::PluginInternalError,
+            "a resource path has three segments",
+        )
+    })
 }
 
 /// Names and values as they stand in the query, not decoded.

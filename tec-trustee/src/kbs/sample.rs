@@ -65,6 +65,9 @@ fn verify(request: EvidenceRequest<'_>) -> Result<VerifiedEvidence, VerifyError>
         verified.claims = claims;
     }
     report_data.clone_into(&mut verified.report_data);
-    verified.init_data = request.init_data.map(|d| STANDARD.encode(d)).unwrap_or_default();
+    verified.init_data = request
+        .init_data
+        .map(|d| STANDARD.encode(d))
+        .unwrap_or_default();
     Ok(verified)
 }

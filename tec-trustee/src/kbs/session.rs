@@ -84,7 +84,7 @@ pub(super) enum Begin {
     /// It is attested already.
     Attested(Passed, Timestamp),
     /// The evidence is for another nonce. This session's nonce is spent now.
-    WrongNonce(Tee),
+    WrongNonce,
     /// Go on; the nonce is spent now.
     Fresh(Tee, Timestamp),
 }
@@ -159,7 +159,7 @@ impl Sessions {
                 if nonce == Some(session.nonce.as_str()) {
                     Begin::Fresh(session.tee, session.expires)
                 } else {
-                    Begin::WrongNonce(session.tee)
+                    Begin::WrongNonce
                 }
             }
         }
@@ -250,7 +250,7 @@ mod tests {
         let (bad, _) = sessions.open(Tee::Tpm, "n", at(0), &entropy).unwrap();
         assert!(matches!(
             sessions.begin(bad, Some("old"), at(1)),
-            Begin::WrongNonce(Tee::Tpm)
+            Begin::WrongNonce
         ));
         assert!(matches!(
             sessions.begin(bad, Some("n"), at(1)),
@@ -272,9 +272,16 @@ mod tests {
             },
         );
         assert!(sessions.passed(id, at(299)).is_some());
-        assert!(sessions.of_attempt(sample::attempt_id(1), at(299)).is_some());
+        assert!(
+            sessions
+                .of_attempt(sample::attempt_id(1), at(299))
+                .is_some()
+        );
         assert!(sessions.passed(id, at(300)).is_none());
-        assert!(matches!(sessions.begin(id, Some("n"), at(300)), Begin::Unknown));
+        assert!(matches!(
+            sessions.begin(id, Some("n"), at(300)),
+            Begin::Unknown
+        ));
         sessions.open(Tee::Tpm, "n", at(301), &entropy).unwrap();
         assert!(sessions.table().by_attempt.is_empty());
     }

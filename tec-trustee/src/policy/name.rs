@@ -79,7 +79,8 @@ mod tests {
     }
 
     fn ec_key(coordinates: &[u8; 64]) -> PublicKey {
-        let mut der = hex::decode("3059301306072a8648ce3d020106082a8648ce3d03010703420004").unwrap();
+        let mut der =
+            hex::decode("3059301306072a8648ce3d020106082a8648ce3d03010703420004").unwrap();
         der.extend(coordinates);
         PublicKey::from_der(&der).unwrap()
     }
@@ -92,8 +93,7 @@ mod tests {
             let name = ak_reference_name(&rsa_key(&modulus));
             assert_eq!(name.len(), 199);
             use base64::Engine as _;
-            let expected =
-                base64::engine::general_purpose::URL_SAFE_NO_PAD.encode(&modulus[..144]);
+            let expected = base64::engine::general_purpose::URL_SAFE_NO_PAD.encode(&modulus[..144]);
             assert_eq!(name, format!("tec-ak-{expected}"));
         }
     }

@@ -148,10 +148,7 @@ allow if {{
 fn path_of(tee: Tee) -> Option<(&'static str, &'static str)> {
     match tee {
         Tee::Tpm => Some(("input.tpm", "input.tpm")),
-        Tee::AzSnpVtpm => Some((
-            r#"input["az-snp-vtpm"]"#,
-            r#"input["az-snp-vtpm"].tpm"#,
-        )),
+        Tee::AzSnpVtpm => Some((r#"input["az-snp-vtpm"]"#, r#"input["az-snp-vtpm"].tpm"#)),
         _ => None,
     }
 }

@@ -18,7 +18,9 @@ fn ak(fill: u8) -> PublicKey {
 }
 
 fn intent() -> PolicyIntent {
-    let pinned = [PcrIndex::BOOT_MANAGER, PcrIndex::MOK].into_iter().collect();
+    let pinned = [PcrIndex::BOOT_MANAGER, PcrIndex::MOK]
+        .into_iter()
+        .collect();
     PolicyIntent::new(PinnedPcrs::new(pinned).unwrap(), [Tee::Tpm]).unwrap()
 }
 
@@ -98,23 +100,39 @@ fn whatever_is_missing_or_wrong_is_denied_without_an_error() {
     };
     let cases: Vec<(&str, (Value, Value))> = vec![
         ("register differs", tampered("/tpm/pcr04", json!("dd"))),
-        ("register of another list", tampered("/tpm/pcr14", json!("aa"))),
+        (
+            "register of another list",
+            tampered("/tpm/pcr14", json!("aa")),
+        ),
         ("register is no text", tampered("/tpm/pcr14", json!(null))),
-        ("unknown key", tampered("/tpm/ak_public", json!(ak(2).to_base64()))),
+        (
+            "unknown key",
+            tampered("/tpm/ak_public", json!(ak(2).to_base64())),
+        ),
         ("key is no text", tampered("/tpm/ak_public", json!(7))),
         ("key is short", tampered("/tpm/ak_public", json!("AAAA"))),
         ("key revoked with null", stored(&name, json!(null))),
         ("key revoked with an object", stored(&name, json!({}))),
         ("key revoked with a list", stored(&name, json!([]))),
-        ("value of a colliding key", stored(&name, ak_reference_value(&ak(2), &machine()))),
-        ("machine is no text", stored(&name, json!({"ak": ak(1).to_base64(), "machine": 1}))),
+        (
+            "value of a colliding key",
+            stored(&name, ak_reference_value(&ak(2), &machine())),
+        ),
+        (
+            "machine is no text",
+            stored(&name, json!({"ak": ak(1).to_base64(), "machine": 1})),
+        ),
         ("no list of values", stored("tpm_pcr4", json!(null))),
         ("values are text", stored("tpm_pcr4", json!("bb"))),
         ("empty list", stored("tpm_pcr4", json!([]))),
-        ("other sort of evidence", (json!({"sample": evidence()["tpm"]}), store())),
-        ("Azure evidence, not asked for", (
-            json!({"az-snp-vtpm": {"tpm": evidence()["tpm"]}}), store(),
-        )),
+        (
+            "other sort of evidence",
+            (json!({"sample": evidence()["tpm"]}), store()),
+        ),
+        (
+            "Azure evidence, not asked for",
+            (json!({"az-snp-vtpm": {"tpm": evidence()["tpm"]}}), store()),
+        ),
         ("nothing", (json!({}), store())),
     ];
     for (case, (evidence, store)) in cases {
@@ -133,7 +151,11 @@ fn whatever_is_missing_or_wrong_is_denied_without_an_error() {
 fn claims_that_are_missing_in_the_token_deny() {
     let path = ["default", MACHINE, "root"];
     let cpu = json!({"ear.status": "affirming", "tec.machine": MACHINE});
-    assert!(allows(&json!({"submods": {"cpu0": cpu}}), "resource", &path));
+    assert!(allows(
+        &json!({"submods": {"cpu0": cpu}}),
+        "resource",
+        &path
+    ));
     for claims in [
         json!({}),
         json!({"submods": {}}),
@@ -182,7 +204,13 @@ fn texts_are_the_same_every_time() {
 
 #[test]
 fn policies_with_wrong_results_give_errors() {
-    let run = |body: &str| attest(&format!("package policy\nimport rego.v1\n{body}"), &json!({}), &json!({}));
+    let run = |body: &str| {
+        attest(
+            &format!("package policy\nimport rego.v1\n{body}"),
+            &json!({}),
+            &json!({}),
+        )
+    };
     assert!(matches!(
         run("trust_claims := {\"wizardry\": 1}"),
         Err(PolicyError::Result { .. })

@@ -2,6 +2,7 @@
 
 use anyhow::Context as _;
 use anyhow::bail;
+use anyhow::ensure;
 
 use super::Stage;
 
@@ -48,14 +49,18 @@ impl Stage {
             "luksFormat; clevis luks bind: AK created and registered, key released and bound",
             || machine.first_boot(&ignition),
         )?;
-        story.works("clevis luks list shows the pin trustee", || {
-            let bindings = machine.bindings()?;
-            if bindings.contains("trustee") {
+        story.works(
+            "the volume's token is Clevis' own, its pin is trustee, its path the id",
+            || {
+                let header = machine.clevis_header()?;
+                ensure!(header["pin"] == "trustee", "the header is {header}");
+                ensure!(
+                    header["path"] == format!("default/{id}/root"),
+                    "the header is {header}"
+                );
                 Ok(())
-            } else {
-                bail!("bindings: {bindings}")
-            }
-        })?;
+            },
+        )?;
         story.works("the volume opens", || released(machine.unlock()?))?;
         self.story = story;
         self.one = Some(super::Node { machine, id });

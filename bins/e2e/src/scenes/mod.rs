@@ -159,7 +159,9 @@ impl Stage {
         let mut needles = Vec::new();
         for node in [&self.one, &self.two].into_iter().flatten() {
             let path = ResourcePath::luks_root(&node.id);
-            let found = self.runtime.block_on(tec_core::port::SecretStore::find(&store, &path))?;
+            let found = self
+                .runtime
+                .block_on(tec_core::port::SecretStore::find(&store, &path))?;
             let key = found.with_context(|| format!("no key at {path}"))?;
             let json: Value = serde_json::from_slice(key.expose("search the logs for it"))?;
             let text = json["key"]

@@ -1,6 +1,5 @@
 //! Puts the services together: core's flows over the store, the key broker over the same store.
 
-use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::Context as _;
@@ -13,6 +12,7 @@ use tec_core::ak::ManualMatcher;
 use tec_core::ak::TofuMatcher;
 use tec_core::ak::TpmObjects;
 use tec_core::attest::PinnedPcrs;
+use tec_core::attest::Tee;
 use tec_core::http::AkService;
 use tec_core::http::AkServiceConfig;
 use tec_core::http::RegisterService;
@@ -20,6 +20,7 @@ use tec_core::http::RegisterServiceConfig;
 use tec_core::http::ReplyStyle;
 use tec_core::luks::CompatLuksKey;
 use tec_core::port::Clock;
+use tec_core::port::EntropyRng;
 use tec_core::port::UnclaimedLimit;
 use tec_core::secret::SecretBytes;
 use tec_core::store::Store;
@@ -28,6 +29,13 @@ use tec_support::limit::Limiter;
 use tec_support::limit::limit;
 use tec_tpm::ek::CredentialIssuer;
 use tec_tpm::ek::TrustStore;
+use tec_tpm::verifier::TpmVerifier;
+use tec_trustee::kbs::Kbs;
+use tec_trustee::kbs::KbsConfig;
+use tec_trustee::kbs::LiveBackend;
+use tec_trustee::kbs::LivePorts;
+use tec_trustee::policy::PolicyIntent;
+use tec_trustee::token::TokenSigner;
 
 use crate::cli::Approval;
 use crate::cli::ServeArgs;
@@ -50,8 +58,7 @@ pub(super) fn routers(
     args: &ServeArgs,
     endpoints: &Endpoints,
 ) -> anyhow::Result<Routers> {
-    let limited =
-        |style| from_fn_with_state(Arc::new(Limiter::new(args.register_rate, style)), limit);
+    let limited = |rate, style| from_fn_with_state(Arc::new(Limiter::new(rate, style)), limit);
     let register = RegisterService::new(RegisterServiceConfig {
         machines: store.clone(),
         audit: store.clone(),
@@ -75,11 +82,11 @@ pub(super) fn routers(
     Ok(Routers {
         register: health(store)
             .fallback_service(register)
-            .layer(limited(ReplyStyle::Registration)),
+            .layer(limited(args.register_rate, ReplyStyle::Registration)),
         ak: health(store)
             .fallback_service(ak)
-            .layer(limited(ReplyStyle::AttestationKey)),
-        kbs: kbs(store, clock, args)?,
+            .layer(limited(args.register_rate, ReplyStyle::AttestationKey)),
+        kbs: kbs(store, clock, args)?.layer(limited(args.kbs_rate, ReplyStyle::KeyBroker)),
     })
 }
 
@@ -143,4 +150,27 @@ fn tpm_objects(args: &ServeArgs, clock: &Arc<dyn Clock>) -> anyhow::Result<Arc<d
 
 fn pinned(args: &ServeArgs) -> anyhow::Result<PinnedPcrs> {
     PinnedPcrs::new(args.pin_pcrs.iter().copied().collect()).context("--pin-pcr")
+}
+
+fn kbs(store: &Arc<Store>, clock: &Arc<dyn Clock>, args: &ServeArgs) -> anyhow::Result<Router> {
+    let intent = PolicyIntent::new(pinned(args)?, [Tee::Tpm])?;
+    let ports = LivePorts {
+        machines: store.clone(),
+        aks: store.clone(),
+        images: store.clone(),
+        secrets: store.clone(),
+        audit: store.clone(),
+        attempts: store.clone(),
+        clock: clock.clone(),
+    };
+    let entropy = Arc::new(SystemEntropy);
+    let config = KbsConfig::new(
+        Arc::new(LiveBackend::new(ports, &intent)),
+        Arc::new(TpmVerifier::new()),
+        // Tokens live for minutes, so their key need not outlive the process.
+        TokenSigner::random(&mut EntropyRng::new(&*entropy)),
+        clock.clone(),
+        entropy,
+    );
+    Ok(Kbs::new(config).router())
 }

@@ -1,0 +1,201 @@
+//! Durable registrations on the embedded store against one synced insert per call.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use std::time::Instant;
+
+use anyhow::Context as _;
+use rusqlite::Connection;
+use tec_benches::Suite;
+use tec_core::endpoint::Endpoint;
+use tec_core::flow::RegisterPorts;
+use tec_core::flow::register;
+use tec_core::id::MachineId;
+use tec_core::ignition::ClevisPinGenerator;
+use tec_core::port::Entropy;
+use tec_core::port::EntropyRng;
+use tec_core::port::MachineRegistry as _;
+use tec_core::port::UnclaimedLimit;
+use tec_core::store::Store;
+use tec_core::testing::ManualClock;
+use tec_core::testing::SeededEntropy;
+use tec_core::testing::sample;
+use tokio::runtime::Runtime;
+use tokio::task::JoinSet;
+
+/// Registrations in flight at the same time, as when a rack is switched on.
+const CALLERS: u64 = 64;
+
+fn main() -> anyhow::Result<()> {
+    // Beside the build results, so that both sides write to that disk and not to one in memory.
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR"))?;
+    let service = Service::open(&dir.path().join("store"))?;
+    let baseline = Baseline::open(&dir.path().join("baseline.db"))?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .build()?;
+    check(&runtime, &service, &baseline)?;
+
+    let mut suite = Suite::new(env!("CARGO_TARGET_TMPDIR"));
+    for (name, callers) in [("registration", CALLERS), ("registration_alone", 1)] {
+        suite.compare_timed(
+            name,
+            |ratio| {
+                format!(
+                    "flow::register, {callers} in flight / one synced insert per call; \
+                     {:.0} against {:.0} per second",
+                    ratio.ours_per_second(),
+                    ratio.baseline_per_second()
+                )
+            },
+            |times| service.storm(&runtime, callers, times),
+            |times| baseline.insert(times),
+        )?;
+    }
+    suite.finish();
+    // What failed was not measured, so the numbers would be of something else.
+    service.verdict(&runtime)?;
+    baseline.verdict()
+}
+
+#[derive(Clone)]
+struct Service {
+    store: Arc<Store>,
+    entropy: Arc<SeededEntropy>,
+    clock: Arc<ManualClock>,
+    pins: Arc<ClevisPinGenerator>,
+    acknowledged: Arc<AtomicU64>,
+    failed: Arc<AtomicU64>,
+}
+
+impl Service {
+    fn open(dir: &Path) -> anyhow::Result<Self> {
+        let entropy = Arc::new(SeededEntropy::new(1));
+        let kbs = Endpoint::new("https://kbs.example.org:8080".parse()?, "PEM");
+        let aks = Endpoint::new("https://ak.example.org:8001".parse()?, "PEM");
+        Ok(Self {
+            store: Arc::new(Store::open(dir, &*entropy)?),
+            entropy,
+            clock: Arc::new(ManualClock::new(sample::time(0))),
+            pins: Arc::new(ClevisPinGenerator::new(kbs).register_ak_at(aks)),
+            acknowledged: Arc::default(),
+            failed: Arc::default(),
+        })
+    }
+
+    async fn register(&self, times: u64) {
+        let ports = RegisterPorts {
+            machines: &*self.store,
+            audit: &*self.store,
+            pins: &*self.pins,
+            clock: &*self.clock,
+            entropy: &*self.entropy,
+        };
+        for _ in 0..times {
+            let count = match register(ports, UnclaimedLimit::AtMost(u64::MAX)).await {
+                Ok(_) => &self.acknowledged,
+                Err(_) => &self.failed,
+            };
+            count.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// `times` registrations by some callers at once. Each caller does equally many, so these may
+    /// be more; the time is scaled down to `times`.
+    fn storm(&self, runtime: &Runtime, callers: u64, times: u64) -> Duration {
+        let each = times.div_ceil(callers);
+        let begin = Instant::now();
+        runtime.block_on(async {
+            let mut tasks = JoinSet::new();
+            for _ in 0..callers {
+                let service = self.clone();
+                tasks.spawn(async move { service.register(each).await });
+            }
+            tasks.join_all().await;
+        });
+        let nanos = begin.elapsed().as_nanos() * u128::from(times) / u128::from(each * callers);
+        Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
+    }
+
+    /// Whether exactly what was acknowledged is there.
+    fn verdict(&self, runtime: &Runtime) -> anyhow::Result<()> {
+        let machines = runtime.block_on(self.store.list(None, usize::MAX))?;
+        let ids: BTreeSet<MachineId> = machines.iter().map(|machine| machine.id).collect();
+        let acknowledged = self.acknowledged.load(Ordering::Relaxed);
+        anyhow::ensure!(
+            ids.len() as u64 == acknowledged && self.failed.load(Ordering::Relaxed) == 0,
+            "{} machines are stored, {acknowledged} were acknowledged",
+            ids.len()
+        );
+        Ok(())
+    }
+}
+
+/// The least that makes a registration durable: one row, one transaction, one sync.
+struct Baseline {
+    db: Connection,
+    entropy: Box<dyn Entropy>,
+    inserted: AtomicU64,
+}
+
+impl Baseline {
+    fn open(path: &Path) -> anyhow::Result<Self> {
+        let db = Connection::open(path)?;
+        db.pragma_update(None, "synchronous", "FULL")?;
+        let mode: String = db.query_row("PRAGMA journal_mode = WAL", (), |row| row.get(0))?;
+        anyhow::ensure!(mode == "wal", "the journal mode is {mode}");
+        db.execute_batch(
+            "CREATE TABLE machine (id TEXT PRIMARY KEY, registered_by TEXT NOT NULL,
+             registered_at INTEGER NOT NULL, state TEXT NOT NULL) STRICT, WITHOUT ROWID",
+        )?;
+        Ok(Self {
+            db,
+            entropy: Box::new(SeededEntropy::new(2)),
+            inserted: AtomicU64::new(0),
+        })
+    }
+
+    fn insert(&self, times: u64) -> Duration {
+        let begin = Instant::now();
+        for _ in 0..times {
+            if self.insert_one().is_ok() {
+                self.inserted.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        begin.elapsed()
+    }
+
+    fn insert_one(&self) -> Result<usize, rusqlite::Error> {
+        let id = MachineId::random(&mut EntropyRng::new(&*self.entropy)).to_string();
+        self.db
+            .prepare_cached("INSERT INTO machine VALUES (?1, 'first-boot', ?2, 'unclaimed')")?
+            .execute((id, sample::time(0).unix_seconds()))
+    }
+
+    fn verdict(&self) -> anyhow::Result<()> {
+        let rows: i64 = self
+            .db
+            .query_row("SELECT count(*) FROM machine", (), |row| row.get(0))?;
+        let inserted = self.inserted.load(Ordering::Relaxed);
+        anyhow::ensure!(rows.unsigned_abs() == inserted, "{rows} rows of {inserted}");
+        Ok(())
+    }
+}
+
+fn check(runtime: &Runtime, service: &Service, baseline: &Baseline) -> anyhow::Result<()> {
+    service.storm(runtime, CALLERS, 1);
+    service.verdict(runtime)?;
+    baseline.insert(1);
+    baseline.verdict()?;
+    let first = runtime
+        .block_on(service.store.list(None, 1))?
+        .pop()
+        .context("no machine is stored")?;
+    let found = runtime.block_on(service.store.find(&first.id))?;
+    anyhow::ensure!(found == Some(first), "a stored machine is found");
+    Ok(())
+}

@@ -1,0 +1,273 @@
+//! First boot, later boots, and refusals: the real program, a TPM emulator, real services.
+#![expect(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::missing_docs_in_private_items,
+    reason = "clippy takes helpers of tests for library code"
+)]
+
+mod world;
+
+use std::process::Command;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use tec_core::ak::EkBoundMatcher;
+use tec_core::ak::TofuMatcher;
+use tec_core::code::Code;
+use tec_core::port::AkRegistry as _;
+use tec_core::port::AttemptLog;
+use tec_tpm::testing::Swtpm;
+
+use self::world::NOBODY;
+use self::world::PASSPHRASE;
+use self::world::Wire;
+use self::world::World;
+use self::world::boot;
+use self::world::good;
+use self::world::pipe;
+use self::world::refused;
+
+#[test]
+fn the_first_boot_seals_and_later_boots_of_the_same_image_open() {
+    let world = World::start(Wire::Tls, TofuMatcher);
+    world.approve("kernel");
+    let mut tpm = Swtpm::start().unwrap();
+    boot(&tpm, "kernel");
+    let (machine, config) = world.machine();
+    let output = world.encrypt(&tpm, &config);
+    assert!(output.stderr.is_empty(), "{output:?}");
+    let sealed = good(output);
+    assert_eq!(sealed.iter().filter(|byte| **byte == b'.').count(), 4);
+
+    tpm.restart().unwrap();
+    boot(&tpm, "kernel");
+    let output = world.decrypt(&tpm, &sealed);
+    assert!(output.stderr.is_empty(), "{output:?}");
+    assert_eq!(good(output), PASSPHRASE.as_bytes());
+
+    tpm.restart().unwrap();
+    boot(&tpm, "another kernel");
+    let output = world.decrypt(&tpm, &sealed);
+    let lines = refused(&output);
+    assert_eq!(
+        output.stderr.iter().filter(|byte| **byte == b'\n').count(),
+        3
+    );
+    assert_eq!(lines[0], format!("TEC-A412 {}", Code::PcrMismatch.title()));
+    let attempt = lines[1].strip_prefix("attempt ").unwrap();
+    assert_eq!(
+        lines[2],
+        format!("see: tec explain {attempt}, docs/errors/TEC-A412.md")
+    );
+    let id = attempt.parse().unwrap();
+    let found = AttemptLog::find(&*world.registry, &id);
+    let found = world.runtime.block_on(found).unwrap().unwrap();
+    assert_eq!(found.machine, Some(machine));
+    assert_eq!(found.ladder.code, Some(Code::PcrMismatch));
+}
+
+#[test]
+fn no_key_or_passphrase_is_ever_printed_not_even_to_a_trace() {
+    let world = World::start(Wire::Plain, TofuMatcher);
+    world.approve("kernel");
+    let tpm = Swtpm::start().unwrap();
+    boot(&tpm, "kernel");
+    let (machine, config) = world.machine();
+    let traced = |name: &str, argument: Option<String>, input: &[u8]| {
+        let mut command = Command::new(world.link(name));
+        let command = world.prepare(command.args(argument), &tpm);
+        pipe(command.env("TEC_LOG", "trace"), input)
+    };
+    let first = traced(
+        "clevis-encrypt-trustee",
+        Some(config.to_string()),
+        PASSPHRASE.as_bytes(),
+    );
+    let later = traced("clevis-decrypt-trustee", None, &first.stdout);
+    assert_eq!(later.stdout, PASSPHRASE.as_bytes());
+    let key = world.key_of(&machine);
+    let resource = format!(r#"{{"key_type":"oct","key":"{key}"}}"#);
+    let sealed = String::from_utf8(first.stdout.clone()).unwrap();
+    let ciphertext = sealed.split('.').nth(3).unwrap();
+    for secret in [
+        key.clone(),
+        STANDARD.encode(&key),
+        STANDARD.encode(resource),
+        PASSPHRASE.to_owned(),
+        STANDARD.encode(PASSPHRASE),
+        ciphertext.to_owned(),
+        "ff54434780".to_owned(),
+    ] {
+        for log in [&first.stderr, &later.stderr] {
+            let log = String::from_utf8_lossy(log);
+            assert!(log.len() > 1000, "the trace is on");
+            assert!(!log.contains(&secret), "{secret} in {log}");
+        }
+        assert_eq!(sealed.contains(&secret), secret == ciphertext);
+    }
+}
+
+#[test]
+fn the_installed_clevis_finds_the_pin() {
+    let world = World::start(Wire::Plain, TofuMatcher);
+    world.approve("kernel");
+    let tpm = Swtpm::start().unwrap();
+    boot(&tpm, "kernel");
+    let (_, config) = world.machine();
+    let config = config.to_string();
+    let path = format!("{}:/usr/bin:/bin", world.directory.path().display());
+    let clevis = |arguments: &[&str], input: &[u8]| {
+        let mut command = Command::new("clevis");
+        let command = command.args(arguments).env("PATH", &path);
+        good(pipe(world.prepare(command, &tpm), input))
+    };
+    let sealed = clevis(
+        &["encrypt", "trustee", &config, "-y"],
+        PASSPHRASE.as_bytes(),
+    );
+    assert_eq!(clevis(&["decrypt"], &sealed), PASSPHRASE.as_bytes());
+}
+
+#[test]
+fn a_server_that_demands_it_gets_the_proof_of_the_endorsement_key() {
+    let world = World::start(Wire::Tls, EkBoundMatcher::any_ek());
+    world.approve("kernel");
+    let tpm = Swtpm::manufacture().unwrap();
+    boot(&tpm, "kernel");
+    let (machine, config) = world.machine();
+    good(world.encrypt(&tpm, &config));
+    let bound = world.runtime.block_on(world.registry.bound_to(&machine));
+    assert!(bound.unwrap().unwrap().ek.is_some());
+}
+
+#[test]
+fn a_cleared_tpm_is_told_as_such_and_gets_no_new_key() {
+    let world = World::start(Wire::Tls, TofuMatcher);
+    world.approve("kernel");
+    let tpm = Swtpm::start().unwrap();
+    boot(&tpm, "kernel");
+    let (machine, config) = world.machine();
+    let sealed = good(world.encrypt(&tpm, &config));
+    let other = Swtpm::start().unwrap();
+    let lines = refused(&world.decrypt(&other, &sealed));
+    assert!(lines[0].starts_with("TEC-A404 "), "{lines:?}");
+    assert!(lines[1].contains("at 0x81010002"), "{lines:?}");
+    assert_eq!(
+        lines[2],
+        format!("see: tec explain {machine}, docs/errors/TEC-A404.md")
+    );
+    let shown = refused(&world.agent(&other, &["ak", "show"]));
+    assert!(shown[1].contains("node-agent ak create"), "{shown:?}");
+}
+
+#[test]
+fn a_second_key_for_a_machine_is_refused_with_the_server_s_code() {
+    let world = World::start(Wire::Tls, TofuMatcher);
+    world.approve("kernel");
+    let (_, config) = world.machine();
+    let (first, second) = (Swtpm::start().unwrap(), Swtpm::start().unwrap());
+    boot(&first, "kernel");
+    boot(&second, "kernel");
+    good(world.encrypt(&first, &config));
+    // The same node again is fine: its first boot may have been cut off.
+    good(world.encrypt(&first, &config));
+    let lines = refused(&world.encrypt(&second, &config));
+    assert!(lines[0].starts_with("TEC-R410 "), "{lines:?}");
+}
+
+#[test]
+fn a_server_that_is_down_is_passed_over_and_all_down_are_named() {
+    let world = World::start(Wire::Plain, TofuMatcher);
+    world.approve("kernel");
+    let tpm = Swtpm::start().unwrap();
+    boot(&tpm, "kernel");
+    let (_, mut config) = world.machine();
+    let alive = config["servers"][0].clone();
+    config["servers"] = serde_json::json!([{ "url": NOBODY, "cert": "" }, alive]);
+    let sealed = good(world.encrypt(&tpm, &config));
+    assert_eq!(good(world.decrypt(&tpm, &sealed)), PASSPHRASE.as_bytes());
+    config["servers"] = serde_json::json!([{ "url": NOBODY }]);
+    let lines = refused(&world.encrypt(&tpm, &config));
+    assert!(lines[0].starts_with("TEC-A401 "), "{lines:?}");
+    assert!(lines[1].contains(NOBODY), "{lines:?}");
+}
+
+#[test]
+fn a_server_of_another_ca_is_not_trusted() {
+    let world = World::start(Wire::Tls, TofuMatcher);
+    let other = World::start(Wire::Tls, TofuMatcher);
+    world.approve("kernel");
+    let tpm = Swtpm::start().unwrap();
+    boot(&tpm, "kernel");
+    let (_, mut config) = world.machine();
+    config["servers"][0]["cert"] = other.endpoint.cert.clone().into();
+    let lines = refused(&world.encrypt(&tpm, &config));
+    assert!(lines[0].starts_with("TEC-A402 "), "{lines:?}");
+    config["attestation_key"]["registration"]["cert"] = other.endpoint.cert.clone().into();
+    let lines = refused(&world.encrypt(&tpm, &config));
+    assert!(lines[0].starts_with("TEC-A402 "), "{lines:?}");
+    assert!(lines[1].contains("/register-ak"), "{lines:?}");
+}
+
+#[test]
+fn the_key_is_created_shown_and_registered_by_hand() {
+    let world = World::start(Wire::Tls, TofuMatcher);
+    let tpm = Swtpm::start().unwrap();
+    let json = |arguments: &[&str]| -> serde_json::Value {
+        serde_json::from_slice(&good(world.agent(&tpm, arguments))).unwrap()
+    };
+    let created = json(&["ak", "create", "--output", "json"]);
+    assert_eq!(json(&["ak", "show", "--output", "json"]), created);
+    assert_eq!(created["handle"], "0x81010002");
+    let (machine, _) = world.machine();
+    let ca = world.directory.path().join("pinned.pem");
+    std::fs::write(&ca, &world.endpoint.cert).unwrap();
+    let url = format!("{}/register-ak", world.endpoint.url);
+    let registered = json(&[
+        "ak",
+        "register",
+        "--output",
+        "json",
+        "--url",
+        &url,
+        "--uuid",
+        &machine.to_string(),
+        "--ca",
+        ca.to_str().unwrap(),
+    ]);
+    assert_eq!(registered["registered_for"], machine.to_string());
+    let bound = world.runtime.block_on(world.registry.bound_to(&machine));
+    let bound = bound.unwrap().unwrap();
+    assert_eq!(registered["fingerprint"], bound.fingerprint().to_string());
+}
+
+/// What the existing operator's server does with members that it does not know is up to its
+/// framework; this is the strict case.
+#[test]
+fn a_server_that_knows_only_key_and_uuid_registers_the_key() {
+    let world = World::start(Wire::Plain, TofuMatcher);
+    let tpm = Swtpm::start().unwrap();
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.set_nonblocking(true).unwrap();
+    let url = format!("http://{}/register-ak", listener.local_addr().unwrap());
+    let strict = axum::routing::put(async |body: String| {
+        let body: serde_json::Value = serde_json::from_str(&body).unwrap();
+        let names: Vec<_> = body.as_object().unwrap().keys().cloned().collect();
+        if names == ["public_key", "uuid"] {
+            (axum::http::StatusCode::CREATED, r#"{"status":"success"}"#)
+        } else {
+            let words = "Failed to deserialize the JSON body into the target type";
+            (axum::http::StatusCode::UNPROCESSABLE_ENTITY, words)
+        }
+    });
+    let router = axum::Router::new().route("/register-ak", strict);
+    world.runtime.spawn(async move {
+        let listener = tokio::net::TcpListener::from_std(listener).unwrap();
+        axum::serve(listener, router).await.unwrap();
+    });
+    let (machine, _) = world.machine();
+    let id = machine.to_string();
+    good(world.agent(&tpm, &["ak", "register", "--url", &url, "--uuid", &id]));
+}

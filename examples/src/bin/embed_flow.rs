@@ -1,0 +1,272 @@
+//! The whole attestation flow inside another program: no operator, no Kubernetes, no TPM, no files.
+//!
+//! ```text
+//! cargo run -p tec-examples --bin embed_flow
+//! ```
+//! One type in memory stands for every store, a key broker listens on the loopback address, and a
+//! TPM in software attests. To embed it in earnest, put your own stores behind the same ports (or
+//! take `tec_core::store`), serve the router with TLS, and let a real TPM attest
+//! (`tec_tpm::tss::TpmAttester`). The calls stay the same.
+#![expect(clippy::print_stdout, reason = "an example tells what it does")]
+
+use std::future::IntoFuture as _;
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+
+use anyhow::Context as _;
+use anyhow::bail;
+use anyhow::ensure;
+use rand_core::Rng as _;
+use rand_core::UnwrapErr;
+use tec_core::ak::AkCandidate;
+use tec_core::ak::TofuMatcher;
+use tec_core::attest::PinnedPcrs;
+use tec_core::attest::Tee;
+use tec_core::code::Code;
+use tec_core::endpoint::Endpoint;
+use tec_core::explain::StepState;
+use tec_core::flow;
+use tec_core::flow::AkOutcome;
+use tec_core::flow::AkPorts;
+use tec_core::flow::AkSubmission;
+use tec_core::flow::ProvisionPorts;
+use tec_core::flow::RegisterPorts;
+use tec_core::id::MachineId;
+use tec_core::ignition::ClevisPinGenerator;
+use tec_core::ignition::PinGenerator as _;
+use tec_core::image::ApprovedImage;
+use tec_core::luks::RandomLuksKey;
+use tec_core::luks::content_key;
+use tec_core::port::AttemptLog;
+use tec_core::port::Clock;
+use tec_core::port::Entropy;
+use tec_core::port::EntropyRng;
+use tec_core::port::UnclaimedLimit;
+use tec_core::reference::PcrComputer as _;
+use tec_core::testing::ManualClock;
+use tec_core::testing::MemoryRegistry;
+use tec_core::time::Timestamp;
+use tec_tpm::compute::ChainComputer;
+use tec_tpm::compute::Measurement;
+use tec_tpm::compute::MemoryImage;
+use tec_tpm::compute::SecureBoot;
+use tec_tpm::compute::testing::application;
+use tec_tpm::compute::testing::debian_chain;
+use tec_tpm::event_log::EventLogBuilder;
+use tec_tpm::testing::SoftTpm;
+use tec_tpm::verifier::TpmVerifier;
+use tec_trustee::client::Deadlines;
+use tec_trustee::client::RcarClient;
+use tec_trustee::client::RcarError;
+use tec_trustee::kbs::Kbs;
+use tec_trustee::kbs::KbsConfig;
+use tec_trustee::kbs::LiveBackend;
+use tec_trustee::kbs::LivePorts;
+use tec_trustee::policy::PolicyIntent;
+use tec_trustee::token::TokenSigner;
+use tokio::net::TcpListener;
+
+/// Where the image of [`debian_chain`] has its kernel.
+const KERNEL: &str = "boot/vmlinuz-6.12.0-amd64";
+
+/// A port is a trait with a method or a few: here, the randomness of the operating system.
+#[derive(Debug)]
+struct SystemEntropy;
+
+impl Entropy for SystemEntropy {
+    fn fill(&self, bytes: &mut [u8]) {
+        UnwrapErr(getrandom::SysRng).fill_bytes(bytes);
+    }
+}
+
+/// The server's side: what is known, and the time.
+struct Anchor {
+    /// Machines, keys, images, secrets, audit and attempts; a database in earnest.
+    store: Arc<MemoryRegistry>,
+    clock: Arc<dyn Clock>,
+}
+
+impl Anchor {
+    /// Approves an image: computes what its boot measures, and lets such boots have keys.
+    async fn approve_image(&self, image: &MemoryImage) -> anyhow::Result<()> {
+        let expected = ChainComputer::new(SecureBoot::On).compute(image)?;
+        let approved =
+            ApprovedImage::new("debian".parse()?, "in memory", expected, self.clock.now());
+        flow::publish_image(&*self.store, &*self.store, &approved).await?;
+        println!("image    {} approved", approved.name);
+        Ok(())
+    }
+
+    /// First boot of a machine: it gets an id and its pin, its key is bound, and it gets a disk key.
+    /// A server does this in answer to two requests; see `tec_core::http`.
+    async fn admit(&self, pins: &ClevisPinGenerator, tpm: &SoftTpm) -> anyhow::Result<MachineId> {
+        let (store, clock) = (&*self.store, &*self.clock);
+        let entropy = &SystemEntropy;
+        let ports = RegisterPorts {
+            machines: store,
+            audit: store,
+            pins,
+            clock,
+            entropy,
+        };
+        let machine = flow::register(ports, UnclaimedLimit::AtMost(100))
+            .await?
+            .machine;
+
+        let matcher = &TofuMatcher;
+        let ports = AkPorts {
+            machines: store,
+            aks: store,
+            matcher,
+            audit: store,
+            clock,
+        };
+        let candidate = AkCandidate::from_node(tpm.public_key(), None);
+        let outcome = flow::approve(ports, AkSubmission::new(machine, candidate)).await?;
+        let AkOutcome::Bound(reason) = outcome else {
+            bail!("the key was not bound: {outcome:?}")
+        };
+
+        let generator = &RandomLuksKey;
+        let ports = ProvisionPorts {
+            secrets: store,
+            generator,
+            audit: store,
+            clock,
+            entropy,
+        };
+        flow::provision(ports, machine).await?;
+        println!(
+            "machine  {machine}\nkey      {} bound: {reason}",
+            tpm.public_key().fingerprint()
+        );
+        Ok(machine)
+    }
+
+    /// A key broker over the same stores. What is revoked in them counts at the next request.
+    fn key_broker(&self) -> anyhow::Result<Kbs> {
+        let store = &self.store;
+        let ports = LivePorts {
+            machines: store.clone(),
+            aks: store.clone(),
+            images: store.clone(),
+            secrets: store.clone(),
+            audit: store.clone(),
+            attempts: store.clone(),
+            clock: Arc::clone(&self.clock),
+        };
+        let intent = PolicyIntent::new(PinnedPcrs::boot_manager(), [Tee::Tpm])?;
+        Ok(Kbs::new(KbsConfig::new(
+            Arc::new(LiveBackend::new(ports, &intent)),
+            Arc::new(TpmVerifier::new()),
+            TokenSigner::random(&mut EntropyRng::new(&SystemEntropy)),
+            Arc::clone(&self.clock),
+            Arc::new(SystemEntropy),
+        )))
+    }
+
+    /// Says why a boot was refused, gate by gate.
+    async fn explain(&self, error: &RcarError) -> anyhow::Result<()> {
+        let RcarError::Denied {
+            code: Some(code),
+            attempt: Some(attempt),
+            ..
+        } = error
+        else {
+            bail!("not a refusal: {error}");
+        };
+        ensure!(*code == Code::PcrMismatch);
+        println!("refused  {code} {}", code.title());
+        let attempts: &dyn AttemptLog = &*self.store;
+        let attempt = attempts
+            .find(attempt)
+            .await?
+            .context("the attempt was not recorded")?;
+        for step in attempt
+            .ladder
+            .steps
+            .iter()
+            .filter(|s| s.state != StepState::NotReached)
+        {
+            println!(
+                "  {:<8} {}: {}",
+                format!("{:?}", step.state),
+                step.gate.label(),
+                step.detail
+            );
+        }
+        Ok(())
+    }
+}
+
+/// What firmware and boot loaders do: measure each file into the TPM, and log it.
+fn boot(tpm: &SoftTpm, image: &MemoryImage) -> anyhow::Result<()> {
+    tpm.reboot();
+    // Firmware that an attacker controls checks no signatures, but it cannot un-measure.
+    let chain = ChainComputer::new(SecureBoot::On).dangerous_ignore_signatures();
+    let mut log = EventLogBuilder::new();
+    for Measurement {
+        pcr,
+        kind,
+        digest,
+        file,
+        ..
+    } in chain.measure(image)?
+    {
+        tpm.extend(pcr, &digest);
+        match file {
+            Some(file) => log.image(digest, &file),
+            None => log.measure_digest(pcr, kind, digest, b""),
+        };
+    }
+    tpm.set_event_log(log.build());
+    Ok(())
+}
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> anyhow::Result<()> {
+    // The server. A program takes the system's clock; this one stands still.
+    let clock = Arc::new(ManualClock::new(Timestamp::from_unix_seconds(
+        1_795_000_000,
+    )));
+    let anchor = Anchor {
+        store: Arc::new(MemoryRegistry::new()),
+        clock,
+    };
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
+    let kbs = Endpoint::new(format!("http://{}", listener.local_addr()?).parse()?, "");
+    let server = axum::serve(listener, anchor.key_broker()?.router());
+
+    tokio::select! {
+        ended = server.into_future() => bail!("the key broker ended: {ended:?}"),
+        told = story(&anchor, kbs) => told,
+    }
+}
+
+async fn story(anchor: &Anchor, kbs: Endpoint) -> anyhow::Result<()> {
+    let image = debian_chain("2.12");
+    anchor.approve_image(&image).await?;
+
+    // The node: it boots, is admitted, attests, and gets the key of its own disk.
+    let tpm = SoftTpm::p256(1);
+    boot(&tpm, &image)?;
+    let pins = ClevisPinGenerator::new(kbs);
+    let machine = anchor.admit(&pins, &tpm).await?;
+    let pin = pins.pin_config(&machine);
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let deadlines = Deadlines::default();
+    let client = RcarClient::new(&pin.servers, deadlines, &provider, Arc::new(SystemEntropy))?;
+    let released = client.fetch(&pin.path, &tpm).await?;
+    content_key(&released).context("the released resource is a disk key")?;
+    println!("released {released:?} at {}", pin.path);
+
+    // Another kernel, though everything else is as before: no key, and a reason.
+    boot(
+        &tpm,
+        &image.with(KERNEL, application("Linux, but not as approved")),
+    )?;
+    let Err(error) = client.fetch(&pin.path, &tpm).await else {
+        bail!("a changed kernel was given the key");
+    };
+    anchor.explain(&error).await
+}

@@ -1,0 +1,25 @@
+//! Validation rules in CEL, with the messages that existing clusters give (upstream-operator 1.2).
+
+use kube::core::Rule;
+
+/// The value never changes. Kubernetes asks this only when it was there before.
+pub(super) fn immutable() -> Rule {
+    Rule::new("self == oldSelf").message("Value is immutable")
+}
+
+/// The image is referenced by digest. Existing clusters accept anything behind `@sha256:`.
+pub(super) fn by_digest() -> Rule {
+    Rule::new("self.matches('.*@sha256:.*')").message("Image must be referenced by digest")
+}
+
+/// A field of the object may be added, and not taken away.
+pub(super) fn stays_set(field: &str) -> Rule {
+    Rule::new(format!("!has(oldSelf.{field}) || has(self.{field})"))
+        .message("Value is required once set")
+}
+
+/// A field of the object cannot be added later.
+pub(super) fn set_at_creation(field: &str) -> Rule {
+    Rule::new(format!("has(oldSelf.{field}) || !has(self.{field})"))
+        .message("Value must be set at creation")
+}

@@ -1,0 +1,220 @@
+//! Chains of every shape, made for the purpose.
+
+use rcgen::BasicConstraints;
+use rcgen::CertificateParams;
+use rcgen::CustomExtension;
+use rcgen::DnType;
+use rcgen::IsCa;
+use rcgen::Issuer;
+use rcgen::KeyPair;
+use rcgen::KeyUsagePurpose;
+use rcgen::SignatureAlgorithm;
+
+use super::*;
+
+const P256: &SignatureAlgorithm = &rcgen::PKCS_ECDSA_P256_SHA256;
+const P384: &SignatureAlgorithm = &rcgen::PKCS_ECDSA_P384_SHA384;
+
+type Ca = Issuer<'static, KeyPair>;
+
+/// 2026-11-18, between 1975 and 4096, the validity of what is made here.
+fn now() -> Timestamp {
+    Timestamp::from_unix_seconds(1_795_000_000)
+}
+
+fn named(name: &str) -> CertificateParams {
+    let mut params = CertificateParams::default();
+    params.distinguished_name.push(DnType::CommonName, name);
+    params
+}
+
+fn ca_params(name: &str, path_length: Option<u8>) -> CertificateParams {
+    let mut params = named(name);
+    params.is_ca = IsCa::Ca(match path_length {
+        Some(length) => BasicConstraints::Constrained(length),
+        None => BasicConstraints::Unconstrained,
+    });
+    params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
+    params
+}
+
+fn ek_params() -> CertificateParams {
+    let mut params = named("EK");
+    params.key_usages = vec![KeyUsagePurpose::KeyAgreement];
+    params
+}
+
+fn key(algorithm: &'static SignatureAlgorithm) -> KeyPair {
+    KeyPair::generate_for(algorithm).unwrap()
+}
+
+fn root(params: CertificateParams, algorithm: &'static SignatureAlgorithm) -> (Vec<u8>, Ca) {
+    let key = key(algorithm);
+    let der = params.self_signed(&key).unwrap().der().to_vec();
+    (der, Issuer::new(params, key))
+}
+
+fn below(
+    params: CertificateParams,
+    issuer: &Ca,
+    algorithm: &'static SignatureAlgorithm,
+) -> (Vec<u8>, Ca) {
+    let key = key(algorithm);
+    let der = params.signed_by(&key, issuer).unwrap().der().to_vec();
+    (der, Issuer::new(params, key))
+}
+
+fn ek(issuer: &Ca) -> EkCertificate {
+    EkCertificate::from_der(&below(ek_params(), issuer, P256).0).unwrap()
+}
+
+fn store(root: &[u8], intermediates: &[&[u8]]) -> TrustStore {
+    let mut store = TrustStore::new();
+    store.add_root(root).unwrap();
+    for der in intermediates {
+        store.add_intermediate(der).unwrap();
+    }
+    store
+}
+
+#[test]
+fn chains_on_both_curves_lead_to_their_root() {
+    for algorithm in [P256, P384] {
+        let (root_der, root) = root(ca_params("Root", None), algorithm);
+        let (ca_der, ca) = below(ca_params("CA", None), &root, algorithm);
+        for (issuer, intermediates) in [(&root, vec![]), (&ca, vec![ca_der.as_slice()])] {
+            let certificate = ek(issuer);
+            let store = store(&root_der, &intermediates);
+            let verified = verify_ek_certificate(&certificate, &store, now()).unwrap();
+            assert_eq!(verified.public(), certificate.public());
+            assert_eq!(verified.root().matches("Root").count(), 1);
+        }
+    }
+}
+
+#[test]
+fn a_ca_of_the_same_name_with_another_key_is_not_the_issuer() {
+    let (_, genuine) = root(ca_params("Root", None), P256);
+    let (impostor_der, _) = root(ca_params("Root", None), P256);
+    assert!(matches!(
+        verify_ek_certificate(&ek(&genuine), &store(&impostor_der, &[]), now()),
+        Err(ChainError::Signature { .. })
+    ));
+    // Beside the genuine one it does not matter.
+    let (genuine_der, genuine) = root(ca_params("Root", None), P256);
+    let mut both = store(&impostor_der, &[]);
+    both.add_root(&genuine_der).unwrap();
+    assert!(verify_ek_certificate(&ek(&genuine), &both, now()).is_ok());
+}
+
+#[test]
+fn who_is_no_ca_vouches_for_nobody() {
+    let (root_der, root) = root(ca_params("Root", None), P256);
+    let (leaf_der, leaf) = below(named("Leaf"), &root, P256);
+    let mut signs_only_lists = ca_params("Lists", None);
+    signs_only_lists.key_usages = vec![KeyUsagePurpose::CrlSign];
+    let (lists_der, lists) = below(signs_only_lists, &root, P256);
+    for (issuer, der) in [(&leaf, &leaf_der), (&lists, &lists_der)] {
+        assert!(matches!(
+            verify_ek_certificate(&ek(issuer), &store(&root_der, &[der]), now()),
+            Err(ChainError::NotCa { .. })
+        ));
+    }
+}
+
+#[test]
+fn path_lengths_are_kept() {
+    let (root_der, root) = root(ca_params("Root", Some(0)), P256);
+    assert!(verify_ek_certificate(&ek(&root), &store(&root_der, &[]), now()).is_ok());
+    let (ca_der, ca) = below(ca_params("CA", None), &root, P256);
+    assert!(matches!(
+        verify_ek_certificate(&ek(&ca), &store(&root_der, &[&ca_der]), now()),
+        Err(ChainError::PathLength { issuer }) if issuer.contains("Root")
+    ));
+}
+
+#[test]
+fn chains_end_after_five_intermediates_and_circles_end_at_all() {
+    let (root_der, root) = root(ca_params("Root", None), P256);
+    let mut ders: Vec<Vec<u8>> = Vec::new();
+    let mut issuer = root;
+    for number in 0..=MAX_INTERMEDIATES {
+        let name = format!("CA {number}");
+        let (der, ca) = below(ca_params(&name, None), &issuer, P256);
+        ders.push(der);
+        issuer = ca;
+        let chain: Vec<&[u8]> = ders.iter().map(Vec::as_slice).collect();
+        let result = verify_ek_certificate(&ek(&issuer), &store(&root_der, &chain), now());
+        if number < MAX_INTERMEDIATES {
+            assert!(result.is_ok(), "{number}");
+        } else {
+            assert!(matches!(result, Err(ChainError::PathLength { .. })));
+        }
+    }
+    // Three self-signed CAs of one name, none of them trusted.
+    let key = key(P256);
+    let params = ca_params("Circle", None);
+    let circle = params.self_signed(&key).unwrap().der().to_vec();
+    let certificate = ek(&Issuer::new(params, key));
+    let store = store(&root_der, &[&circle, &circle, &circle]);
+    assert!(matches!(
+        verify_ek_certificate(&certificate, &store, now()),
+        Err(ChainError::PathLength { .. })
+    ));
+}
+
+#[test]
+fn an_expired_ca_ends_the_chain() {
+    let mut params = ca_params("Root", None);
+    params.not_after = rcgen::date_time_ymd(2020, 1, 1);
+    let (root_der, root) = root(params, P256);
+    assert!(matches!(
+        verify_ek_certificate(&ek(&root), &store(&root_der, &[]), now()),
+        Err(ChainError::Expired { subject, .. }) if subject.contains("Root")
+    ));
+}
+
+#[test]
+fn unusual_keys_and_algorithms_are_refused() {
+    let (root_der, root) = root(ca_params("Root", None), &rcgen::PKCS_ED25519);
+    assert!(matches!(
+        verify_ek_certificate(&ek(&root), &store(&root_der, &[]), now()),
+        Err(ChainError::Algorithm { oid }) if oid == "1.3.101.112"
+    ));
+}
+
+#[test]
+fn certificates_that_no_endorsement_key_has_are_refused() {
+    let (_, root) = root(ca_params("Root", None), P256);
+    let parse = |change: &dyn Fn(&mut CertificateParams), algorithm| {
+        let mut params = ek_params();
+        change(&mut params);
+        EkCertificate::from_der(&below(params, &root, algorithm).0).unwrap_err()
+    };
+    let mut unknown = CustomExtension::from_oid_content(&[1, 2, 3, 4], vec![5, 0]);
+    unknown.set_criticality(true);
+    assert!(matches!(
+        parse(&|params| params.custom_extensions = vec![unknown.clone()], P256),
+        CertificateError::CriticalExtension { oid } if oid == "1.2.3.4"
+    ));
+    assert!(matches!(
+        parse(
+            &|params| params.key_usages = vec![KeyUsagePurpose::DigitalSignature],
+            P256
+        ),
+        CertificateError::KeyUsage
+    ));
+    let server = rcgen::ExtendedKeyUsagePurpose::ServerAuth;
+    assert!(matches!(
+        parse(
+            &|params| params.extended_key_usages = vec![server.clone()],
+            P256
+        ),
+        CertificateError::Purpose
+    ));
+    assert!(matches!(
+        parse(&|params| *params = ca_params("CA", None), P256),
+        CertificateError::IsCa
+    ));
+    assert!(matches!(parse(&|_| {}, P384), CertificateError::Key(_)));
+}

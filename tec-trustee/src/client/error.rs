@@ -1,0 +1,190 @@
+//! What can go wrong, in classes that a node can act on.
+
+use std::error::Error;
+
+use tec_core::code::Code;
+use tec_core::endpoint::BaseUrl;
+use tec_core::id::AttemptId;
+use tec_core::port::PortError;
+
+use crate::jwe::JweError;
+use crate::wire::ErrorKind;
+
+/// A client cannot be set up.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SetupError {
+    /// The list is empty.
+    #[error("no server is given")]
+    NoServer,
+    /// The CA bundle of a server cannot be used.
+    #[error("the CA bundle of {server} holds no usable certificate")]
+    Ca {
+        /// Which server.
+        server: BaseUrl,
+        /// Why, where there is more to say.
+        #[source]
+        source: Option<Box<dyn Error + Send + Sync>>,
+    },
+    /// TLS or the HTTP client cannot be set up.
+    #[error("set up the connection to {server}")]
+    Client {
+        /// Which server.
+        server: BaseUrl,
+        /// Why.
+        #[source]
+        source: Box<dyn Error + Send + Sync>,
+    },
+}
+
+/// A resource was not obtained.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RcarError {
+    /// The list of servers is empty.
+    #[error("no server is given")]
+    NoServer,
+    /// The server says no.
+    #[error("{server} refuses: {kind}{}", code.map(|code| format!(", {code}")).unwrap_or_default())]
+    Denied {
+        /// Which server.
+        server: BaseUrl,
+        /// What sort of refusal.
+        kind: ErrorKind,
+        /// The server's words, at most 512 characters.
+        detail: String,
+        /// The code that this project's servers give.
+        code: Option<Code>,
+        /// The attempt that this project's servers name; `tec explain` knows it.
+        attempt: Option<AttemptId>,
+        /// Whether it was a resource that was refused, and not a step of the handshake.
+        stage: Stage,
+    },
+    /// The server answers that it cannot serve now.
+    #[error("{server} cannot serve now (status {status})")]
+    Unavailable {
+        /// Which server.
+        server: BaseUrl,
+        /// HTTP status.
+        status: u16,
+    },
+    /// No connection, or no answer in time.
+    #[error("{server} cannot be reached")]
+    Unreachable {
+        /// Which server.
+        server: BaseUrl,
+        /// Why.
+        #[source]
+        source: Box<dyn Error + Send + Sync>,
+    },
+    /// The TLS session does not come about.
+    #[error("no TLS session with {server}")]
+    Tls {
+        /// Which server.
+        server: BaseUrl,
+        /// Why.
+        #[source]
+        source: Box<dyn Error + Send + Sync>,
+    },
+    /// The answer is not that of a KBS.
+    #[error("the answer of {server} is malformed at {at}")]
+    Malformed {
+        /// Which server.
+        server: BaseUrl,
+        /// What is wrong with it.
+        at: &'static str,
+    },
+    /// The resource cannot be decrypted.
+    #[error("the response of {server} cannot be decrypted")]
+    Jwe {
+        /// Which server.
+        server: BaseUrl,
+        /// Why.
+        #[source]
+        source: JweError,
+    },
+    /// No evidence could be made.
+    #[error("make evidence")]
+    Attester(#[source] PortError),
+}
+
+/// Where a server refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Stage {
+    /// In the handshake.
+    Handshake,
+    /// At the resource.
+    Resource,
+}
+
+impl RcarError {
+    /// The code that tells people what to do.
+    pub fn code(&self) -> Code {
+        match self {
+            Self::Denied {
+                code: Some(code), ..
+            } => *code,
+            Self::Denied { kind, .. } => match kind {
+                ErrorKind::PluginInternalError => Code::KeyMissing,
+                ErrorKind::AttestationError => Code::QuoteInvalid,
+                ErrorKind::PluginNotFound | ErrorKind::InvalidRequestPath => {
+                    Code::EvidenceMalformed
+                }
+                _ => Code::ReleaseDenied,
+            },
+            Self::NoServer | Self::Unavailable { .. } | Self::Unreachable { .. } => {
+                Code::ServerUnreachable
+            }
+            Self::Tls { .. } => Code::TlsFailed,
+            Self::Malformed { .. } | Self::Jwe { .. } => Code::EvidenceMalformed,
+            Self::Attester(error) => error.code().unwrap_or(Code::NodeTpm),
+        }
+    }
+
+    /// Whether another round may go better: not when a server denied for a reason that waiting does
+    /// not change. A key that waits for approval, or a store that is away, are worth waiting for.
+    pub fn is_retryable(&self) -> bool {
+        match self {
+            Self::Denied { kind, code, .. } => match code {
+                Some(code) => {
+                    matches!(
+                        code,
+                        Code::AkNotBound | Code::StoreUnavailable | Code::StoreFull
+                    )
+                }
+                None => !matches!(kind, ErrorKind::PolicyDeny | ErrorKind::PluginInternalError),
+            },
+            Self::NoServer => false,
+            Self::Attester(error) => error.is_retryable(),
+            _ => true,
+        }
+    }
+
+    /// A refusal of the resource that a new session may overcome (contract 10).
+    pub(super) fn is_stale_session(&self) -> bool {
+        matches!(
+            self,
+            Self::Denied {
+                kind: ErrorKind::TokenNotFound
+                    | ErrorKind::TokenVerifierError
+                    | ErrorKind::AttestationError,
+                stage: Stage::Resource,
+                ..
+            }
+        )
+    }
+
+    /// How telling the error is, among those of several servers.
+    pub(super) fn weight(&self) -> u8 {
+        match self {
+            Self::NoServer => 0,
+            Self::Unreachable { .. } => 1,
+            Self::Tls { .. } => 2,
+            Self::Unavailable { .. } => 3,
+            Self::Malformed { .. } | Self::Jwe { .. } => 4,
+            Self::Denied { .. } => 5,
+            Self::Attester(_) => 6,
+        }
+    }
+}

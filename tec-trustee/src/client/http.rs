@@ -1,0 +1,222 @@
+//! HTTP calls: bounded, with deadlines, and their failures in classes.
+
+use std::error::Error;
+use std::sync::Arc;
+
+use reqwest::Client;
+use reqwest::Method;
+use reqwest::RequestBuilder;
+use reqwest::Response;
+use reqwest::StatusCode;
+use reqwest::header::CONTENT_TYPE;
+use reqwest::header::COOKIE;
+use reqwest::header::SET_COOKIE;
+use rustls::crypto::CryptoProvider;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tec_core::endpoint::BaseUrl;
+use tec_core::endpoint::Endpoint;
+use zeroize::Zeroizing;
+
+use super::Deadlines;
+use super::RcarError;
+use super::SetupError;
+use super::Stage;
+use super::tls;
+use crate::wire::BASE_PATH;
+use crate::wire::ErrorBody;
+use crate::wire::SESSION_COOKIE;
+
+/// Largest answer: a resource of 1 MiB in base64, with room.
+const MAX_ANSWER: usize = 2 * 1024 * 1024;
+/// Largest session cookie that is kept.
+const MAX_COOKIE: usize = 256;
+/// Most of a server's words that is kept.
+const MAX_DETAIL: usize = 512;
+
+/// One server.
+pub(super) struct Server {
+    pub(super) url: BaseUrl,
+    client: Client,
+}
+
+/// One call.
+pub(super) struct Call<'a> {
+    method: Method,
+    place: &'a str,
+    body: Option<Vec<u8>>,
+    cookie: Option<&'a str>,
+    stage: Stage,
+}
+
+impl<'a> Call<'a> {
+    pub(super) fn post(place: &'a str, body: &impl Serialize, cookie: Option<&'a str>) -> Self {
+        Self {
+            method: Method::POST,
+            place,
+            // Our own types always serialize.
+            body: Some(serde_json::to_vec(body).unwrap_or_default()),
+            cookie,
+            stage: Stage::Handshake,
+        }
+    }
+
+    pub(super) fn get(place: &'a str, cookie: &'a str) -> Self {
+        Self {
+            method: Method::GET,
+            place,
+            body: None,
+            cookie: Some(cookie),
+            stage: Stage::Resource,
+        }
+    }
+}
+
+impl Server {
+    pub(super) fn new(
+        endpoint: &Endpoint,
+        deadlines: Deadlines,
+        provider: &Arc<CryptoProvider>,
+    ) -> Result<Self, SetupError> {
+        if !endpoint.url.is_tls() {
+            tracing::warn!(server = %endpoint.url, "the connection to this server is plain HTTP");
+        }
+        let client = Client::builder()
+            .tls_backend_preconfigured(tls::config(endpoint, provider)?)
+            .connect_timeout(deadlines.connect)
+            .timeout(deadlines.call)
+            .redirect(reqwest::redirect::Policy::none())
+            .no_proxy()
+            .build()
+            .map_err(|error| SetupError::Client {
+                server: endpoint.url.clone(),
+                source: Box::new(error),
+            })?;
+        Ok(Self {
+            url: endpoint.url.clone(),
+            client,
+        })
+    }
+
+    pub(super) fn malformed(&self, at: &'static str) -> RcarError {
+        RcarError::Malformed {
+            server: self.url.clone(),
+            at,
+        }
+    }
+
+    /// Makes a call. Returns the answer and the session cookie that came with it.
+    pub(super) async fn call<T: DeserializeOwned>(
+        &self,
+        call: Call<'_>,
+    ) -> Result<(T, Option<String>), RcarError> {
+        let stage = call.stage;
+        let response = self
+            .request(call)
+            .send()
+            .await
+            .map_err(|error| self.failed(error))?;
+        let status = response.status();
+        let cookie = session_cookie(&response);
+        let body = self.body(response).await?;
+        if status != StatusCode::OK {
+            return Err(self.refusal(status, &body, stage));
+        }
+        let answer = serde_json::from_slice(&body).map_err(|_| self.malformed("the body"))?;
+        Ok((answer, cookie))
+    }
+
+    fn request(&self, call: Call<'_>) -> RequestBuilder {
+        // One slash between all segments: a KBS does not collapse them (contract 6).
+        let url = format!("{}{BASE_PATH}/{}", self.url, call.place);
+        let mut request = self.client.request(call.method, url);
+        if let Some(cookie) = call.cookie {
+            request = request.header(COOKIE, format!("{SESSION_COOKIE}={cookie}"));
+        }
+        if let Some(body) = call.body {
+            request = request.header(CONTENT_TYPE, "application/json").body(body);
+        }
+        request
+    }
+
+    async fn body(&self, mut response: Response) -> Result<Zeroizing<Vec<u8>>, RcarError> {
+        let mut body = Zeroizing::new(Vec::new());
+        while let Some(chunk) = response.chunk().await.map_err(|error| self.failed(error))? {
+            if body.len().saturating_add(chunk.len()) > MAX_ANSWER {
+                return Err(self.malformed("the size of the body"));
+            }
+            body.extend_from_slice(&chunk);
+        }
+        Ok(body)
+    }
+
+    fn refusal(&self, status: StatusCode, body: &[u8], stage: Stage) -> RcarError {
+        if status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS {
+            return RcarError::Unavailable {
+                server: self.url.clone(),
+                status: status.as_u16(),
+            };
+        }
+        let Ok(body) = serde_json::from_slice::<ErrorBody>(body) else {
+            return self.malformed("the error body");
+        };
+        RcarError::Denied {
+            server: self.url.clone(),
+            kind: body.error_kind(),
+            code: body.code(),
+            attempt: body.attempt(),
+            detail: body
+                .detail
+                .chars()
+                .filter(|c| !c.is_control())
+                .take(MAX_DETAIL)
+                .collect(),
+            stage,
+        }
+    }
+
+    fn failed(&self, error: reqwest::Error) -> RcarError {
+        let server = self.url.clone();
+        let source = Box::new(error.without_url());
+        if is_tls(&*source) {
+            RcarError::Tls { server, source }
+        } else {
+            RcarError::Unreachable { server, source }
+        }
+    }
+}
+
+/// Whether a TLS error is among the causes, also inside of I/O errors.
+fn is_tls(error: &(dyn Error + 'static)) -> bool {
+    let mut next = Some(error);
+    while let Some(cause) = next {
+        if cause.is::<rustls::Error>() {
+            return true;
+        }
+        let inner = cause
+            .downcast_ref::<std::io::Error>()
+            .and_then(std::io::Error::get_ref);
+        next = match inner {
+            Some(inner) => Some(inner),
+            None => cause.source(),
+        };
+    }
+    false
+}
+
+/// The value of the session cookie; `Expires`, `Max-Age` and `Path` are not looked at.
+fn session_cookie(response: &Response) -> Option<String> {
+    let value = response
+        .headers()
+        .get_all(SET_COOKIE)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .filter_map(|cookie| cookie.split(';').next())
+        .filter_map(|pair| pair.trim().split_once('='))
+        .find(|(name, _)| *name == SESSION_COOKIE)
+        .map(|(_, value)| value)?;
+    let legal = !value.is_empty()
+        && value.len() <= MAX_COOKIE
+        && value.bytes().all(|c| c.is_ascii_graphic() && c != b',');
+    legal.then(|| value.to_owned())
+}

@@ -1,0 +1,231 @@
+//! The client's side of the attestation handshake (contract 1.1 to 1.4).
+//!
+//! ```text
+//! for each server: POST auth ─► Attester ─► POST attest ─► GET resource ─► open the JWE
+//!                    ▲── once more, when the session is not accepted any longer ──┘
+//! ```
+//! A [`RcarClient`] makes one round over its servers; waiting between rounds is the caller's, with
+//! [`RetryPolicy`]. It picks no TLS provider and keeps its session cookie itself, whatever expiry
+//! the server writes into it: the clock of a node in its initrd may be wrong.
+
+mod error;
+mod http;
+mod retry;
+#[cfg(test)]
+mod tests;
+mod tls;
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustls::crypto::CryptoProvider;
+use serde_json::Value;
+use tec_core::endpoint::Endpoint;
+use tec_core::id::ResourcePath;
+use tec_core::port::Attester;
+use tec_core::port::Entropy;
+use tec_core::port::EntropyRng;
+use tec_core::secret::SecretBytes;
+
+pub use self::error::RcarError;
+pub use self::error::SetupError;
+pub use self::error::Stage;
+use self::http::Call;
+use self::http::Server;
+pub use self::retry::RetryPolicy;
+use crate::jwe::Curve;
+use crate::jwe::EcPrivateKey;
+use crate::jwe::Jwe;
+use crate::report_data;
+use crate::report_data::HashAlgorithm;
+use crate::wire::AttestRequest;
+use crate::wire::AttestResponse;
+use crate::wire::AuthRequest;
+use crate::wire::Challenge;
+use crate::wire::RuntimeData;
+
+/// Deadlines of one HTTP call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Deadlines {
+    /// For the connection with its TLS handshake.
+    pub connect: Duration,
+    /// For the whole call; the existing client waits this long, too (contract 1.4).
+    pub call: Duration,
+}
+
+impl Default for Deadlines {
+    fn default() -> Self {
+        Self {
+            connect: Duration::from_secs(10),
+            call: Duration::from_mins(1),
+        }
+    }
+}
+
+impl Deadlines {
+    /// Deadlines other than the default ones (10 and 60 seconds).
+    pub fn new(connect: Duration, call: Duration) -> Self {
+        Self { connect, call }
+    }
+}
+
+/// Fetches resources from the first server that gives them.
+pub struct RcarClient {
+    servers: Vec<Server>,
+    entropy: Arc<dyn Entropy>,
+}
+
+impl fmt::Debug for RcarClient {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let urls = self.servers.iter().map(|server| &server.url);
+        f.debug_list().entries(urls).finish()
+    }
+}
+
+/// An attested session.
+struct Session {
+    key: EcPrivateKey,
+    cookie: String,
+}
+
+impl RcarClient {
+    /// A client for `servers`, in this order. An https server with a CA bundle is trusted by that
+    /// bundle alone, one without by the platform's roots.
+    ///
+    /// # Errors
+    /// No server, or a CA bundle that is not PEM.
+    ///
+    /// # Security
+    /// Plain HTTP is taken where a server's address says so, and warned about. The resource is
+    /// still encrypted for a key that the evidence binds, but anybody on the way can answer.
+    pub fn new(
+        servers: &[Endpoint],
+        deadlines: Deadlines,
+        provider: &Arc<CryptoProvider>,
+        entropy: Arc<dyn Entropy>,
+    ) -> Result<Self, SetupError> {
+        if servers.is_empty() {
+            return Err(SetupError::NoServer);
+        }
+        let servers = servers
+            .iter()
+            .map(|endpoint| Server::new(endpoint, deadlines, provider))
+            .collect::<Result<_, _>>()?;
+        Ok(Self { servers, entropy })
+    }
+
+    /// Attests and fetches a resource; one round over all servers.
+    ///
+    /// # Errors
+    /// The most telling error of all servers: a denial before a malformed answer before a server
+    /// that cannot be reached.
+    ///
+    /// # Cancel safety
+    /// Nothing is changed on this side; a server forgets the session by itself.
+    pub async fn fetch(
+        &self,
+        path: &ResourcePath,
+        attester: &dyn Attester,
+    ) -> Result<SecretBytes, RcarError> {
+        let mut worst: Option<RcarError> = None;
+        for server in &self.servers {
+            let error = match self.fetch_from(server, path, attester).await {
+                Ok(secret) => return Ok(secret),
+                Err(error) => error,
+            };
+            tracing::warn!(
+                server = %server.url,
+                code = %error.code(),
+                error = tec_core::port::chain(&error),
+                "this server gave no key"
+            );
+            // A failing attester fails for the next server as well.
+            let done = matches!(error, RcarError::Attester(_));
+            if worst
+                .as_ref()
+                .is_none_or(|worst| error.weight() > worst.weight())
+            {
+                worst = Some(error);
+            }
+            if done {
+                break;
+            }
+        }
+        Err(worst.unwrap_or(RcarError::NoServer))
+    }
+
+    /// A session that was not accepted any longer is renewed once; a denial is final.
+    async fn fetch_from(
+        &self,
+        server: &Server,
+        path: &ResourcePath,
+        attester: &dyn Attester,
+    ) -> Result<SecretBytes, RcarError> {
+        let session = self.handshake(server, attester).await?;
+        match resource(server, &session, path).await {
+            Err(error) if error.is_stale_session() => {
+                tracing::info!(server = %server.url, "attesting once more");
+                let session = self.handshake(server, attester).await?;
+                resource(server, &session, path).await
+            }
+            other => other,
+        }
+    }
+
+    async fn handshake(
+        &self,
+        server: &Server,
+        attester: &dyn Attester,
+    ) -> Result<Session, RcarError> {
+        let algorithms = HashAlgorithm::ALL.map(HashAlgorithm::as_str);
+        let extra = serde_json::json!({"supported-hash-algorithms": algorithms});
+        let auth = AuthRequest::new(attester.tee().as_str(), extra);
+        let (challenge, cookie): (Challenge, _) =
+            server.call(Call::post("auth", &auth, None)).await?;
+        let cookie = cookie.ok_or_else(|| server.malformed("the session cookie"))?;
+
+        let key = EcPrivateKey::generate(Curve::P256, &mut EntropyRng::new(&*self.entropy));
+        let tee_pubkey =
+            serde_json::to_value(key.public()).map_err(|_| server.malformed("the session key"))?;
+        let algorithm = selected_algorithm(&challenge.extra_params)
+            .ok_or_else(|| server.malformed("selected-hash-algorithm"))?;
+        let report_data = report_data::primary(&challenge.nonce, &tee_pubkey, "", algorithm)
+            .map_err(|_| server.malformed("the nonce"))?;
+        let evidence = attester
+            .attest(&report_data)
+            .await
+            .map_err(RcarError::Attester)?;
+
+        let runtime_data = RuntimeData::new(challenge.nonce, tee_pubkey);
+        let request = AttestRequest::new(runtime_data, evidence.evidence);
+        // The token is not needed: the session vouches for us.
+        let (_, renewed): (AttestResponse, _) = server
+            .call(Call::post("attest", &request, Some(&cookie)))
+            .await?;
+        let cookie = renewed.unwrap_or(cookie);
+        Ok(Session { key, cookie })
+    }
+}
+
+async fn resource(
+    server: &Server,
+    session: &Session,
+    path: &ResourcePath,
+) -> Result<SecretBytes, RcarError> {
+    let place = format!("resource/{path}");
+    let (jwe, _): (Jwe, _) = server.call(Call::get(&place, &session.cookie)).await?;
+    session.key.decrypt(&jwe).map_err(|source| RcarError::Jwe {
+        server: server.url.clone(),
+        source,
+    })
+}
+
+/// SHA-384 unless the server selects another one; `None` for one that is not known.
+fn selected_algorithm(extra_params: &Value) -> Option<HashAlgorithm> {
+    match extra_params.get("selected-hash-algorithm") {
+        None | Some(Value::Null) => Some(HashAlgorithm::Sha384),
+        Some(name) => HashAlgorithm::by_name(name.as_str()?),
+    }
+}

@@ -1,0 +1,116 @@
+//! Waiting between rounds.
+
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+use rand_core::CryptoRng;
+use tec_core::ignition::NumRetries;
+
+/// Exponential back-off with jitter: pure, attempt number in, delay out.
+///
+/// The delay of attempt `n` lies between a half and the whole of `base * 2^n`, at most `cap`, so
+/// that a rack of nodes that lost power together does not come back in step.
+///
+/// ```
+/// use std::time::Duration;
+/// use tec_trustee::client::RetryPolicy;
+/// # use rand_core::SeedableRng as _;
+/// # let mut rng = rand_chacha::ChaCha20Rng::seed_from_u64(1);
+/// let policy = RetryPolicy::default();
+/// let first = policy.delay(0, &mut rng).unwrap();
+/// assert!(first >= Duration::from_secs(1) && first <= Duration::from_secs(2));
+/// assert_eq!(policy.delay(9, &mut rng), None);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RetryPolicy {
+    /// Rounds in all; `None` is without end.
+    pub rounds: Option<NonZeroU32>,
+    /// Longest delay after the first round.
+    pub base: Duration,
+    /// Longest delay at all.
+    pub cap: Duration,
+}
+
+/// Rounds of the existing pin when the configuration says nothing (contract 6).
+const DEFAULT_ROUNDS: NonZeroU32 = NonZeroU32::MIN.saturating_add(9);
+
+impl Default for RetryPolicy {
+    fn default() -> Self {
+        Self {
+            rounds: Some(DEFAULT_ROUNDS),
+            base: Duration::from_secs(2),
+            cap: Duration::from_mins(1),
+        }
+    }
+}
+
+impl RetryPolicy {
+    /// The rounds of a pin's configuration, with the default delays.
+    pub fn from_config(retries: Option<NumRetries>) -> Self {
+        let rounds = match retries {
+            Some(NumRetries::Rounds(rounds)) => NonZeroU32::new(rounds),
+            Some(NumRetries::Infinity) => None,
+            _ => Some(DEFAULT_ROUNDS),
+        };
+        Self {
+            rounds,
+            ..Self::default()
+        }
+    }
+
+    /// Other delays.
+    #[must_use]
+    pub fn with_delays(mut self, base: Duration, cap: Duration) -> Self {
+        self.base = base;
+        self.cap = cap;
+        self
+    }
+
+    /// How long to wait after round `attempt` (from 0) failed; `None` when it was the last.
+    pub fn delay(&self, attempt: u32, rng: &mut dyn CryptoRng) -> Option<Duration> {
+        let next = attempt.saturating_add(1);
+        if self.rounds.is_some_and(|rounds| next >= rounds.get()) {
+            return None;
+        }
+        let factor = 1_u32.checked_shl(attempt).unwrap_or(u32::MAX);
+        let whole = self.base.saturating_mul(factor).min(self.cap);
+        let half = whole / 2;
+        let millis = u64::try_from(half.as_millis()).unwrap_or(u64::MAX);
+        let jitter = rng.next_u64().checked_rem(millis.saturating_add(1));
+        Some(half + Duration::from_millis(jitter.unwrap_or_default()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use rand_chacha::ChaCha20Rng;
+    use rand_core::SeedableRng as _;
+
+    use super::*;
+
+    #[test]
+    fn rounds_follow_the_configuration() {
+        let rounds = |retries| {
+            RetryPolicy::from_config(retries)
+                .rounds
+                .map(NonZeroU32::get)
+        };
+        assert_eq!(rounds(None), Some(10));
+        assert_eq!(rounds(Some(NumRetries::Rounds(3))), Some(3));
+        assert_eq!(rounds(Some(NumRetries::Infinity)), None);
+    }
+
+    proptest! {
+        #[test]
+        fn delays_grow_stay_below_the_cap_and_differ(attempt in any::<u32>(), seed in any::<u64>()) {
+            let policy = RetryPolicy::from_config(Some(NumRetries::Infinity));
+            let mut rng = ChaCha20Rng::seed_from_u64(seed);
+            let delay = policy.delay(attempt, &mut rng).unwrap();
+            prop_assert!(delay <= policy.cap);
+            let whole = policy.base.saturating_mul(1_u32.checked_shl(attempt).unwrap_or(u32::MAX));
+            prop_assert!(delay >= whole.min(policy.cap) / 2);
+        }
+    }
+}

@@ -1,0 +1,974 @@
+//! The KBS over its router, without a socket. `World` holds registries with one machine, one key
+//! and one image, and a verifier that believes what the evidence says.
+
+use axum::body::to_bytes;
+use axum::http::StatusCode;
+use axum::http::header::CONTENT_TYPE;
+use axum::http::header::SET_COOKIE;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use serde_json::Value;
+use serde_json::json;
+use tec_core::attest::PinnedPcrs;
+use tec_core::attest::Tee;
+use tec_core::code::Code;
+use tec_core::explain::Gate;
+use tec_core::explain::StepState;
+use tec_core::id::MachineId;
+use tec_core::id::ResourcePath;
+use tec_core::machine::Machine;
+use tec_core::port::AkRegistry;
+use tec_core::port::AttemptLog;
+use tec_core::port::AuditAction;
+use tec_core::port::AuditSink;
+use tec_core::port::ImageRegistry;
+use tec_core::port::KeyBroker;
+use tec_core::port::MachineRegistry;
+use tec_core::port::PolicySlot;
+use tec_core::port::SecretStore;
+use tec_core::port::UnclaimedLimit;
+use tec_core::testing::ManualClock;
+use tec_core::testing::MemoryRegistry;
+use tec_core::testing::SeededEntropy;
+use tec_core::testing::sample;
+
+use super::*;
+use crate::jwe::Curve;
+use crate::jwe::EcPrivateKey;
+use crate::jwe::Jwe;
+use crate::policy::PolicyIntent;
+use crate::report_data;
+use crate::report_data::HashAlgorithm;
+use crate::testing::FakeAttester;
+use crate::testing::FakeVerifier;
+use crate::token::TokenSigner;
+use crate::token::TokenVerifier;
+use crate::wire::ErrorBody;
+
+fn rng(seed: u64) -> rand_chacha::ChaCha20Rng {
+    use rand_core::SeedableRng as _;
+    rand_chacha::ChaCha20Rng::seed_from_u64(seed)
+}
+
+struct World {
+    kbs: Kbs,
+    registry: Arc<MemoryRegistry>,
+    clock: Arc<ManualClock>,
+    attester: FakeAttester,
+}
+
+fn config(backend: Arc<dyn Backend>, clock: &Arc<ManualClock>) -> KbsConfig {
+    KbsConfig::new(
+        backend,
+        Arc::new(FakeVerifier),
+        TokenSigner::random(&mut rng(7)),
+        Arc::clone(clock) as _,
+        Arc::new(SeededEntropy::new(8)),
+    )
+}
+
+fn intent() -> PolicyIntent {
+    PolicyIntent::new(PinnedPcrs::boot_manager(), [Tee::Tpm]).unwrap()
+}
+
+async fn register(registry: &MemoryRegistry, number: u64) {
+    let machines: &dyn MachineRegistry = registry;
+    let machine: Machine = sample::machine(number);
+    machines
+        .create(&machine, UnclaimedLimit::Unlimited)
+        .await
+        .unwrap();
+    let aks: &dyn AkRegistry = registry;
+    aks.submit(&sample::ak(number, number)).await.unwrap();
+    aks.bind(&sample::approved_ak(number, number))
+        .await
+        .unwrap();
+    let secrets: &dyn SecretStore = registry;
+    secrets
+        .put_new(&sample::secret_path(number), &sample::secret(number))
+        .await
+        .unwrap();
+}
+
+impl World {
+    async fn new() -> Self {
+        let registry = Arc::new(MemoryRegistry::new());
+        let clock = Arc::new(ManualClock::new(sample::time(1000)));
+        register(&registry, 1).await;
+        register(&registry, 2).await;
+        let images: &dyn ImageRegistry = &*registry;
+        images.put(&sample::image(1)).await.unwrap();
+        let ports = LivePorts {
+            machines: Arc::clone(&registry) as _,
+            aks: Arc::clone(&registry) as _,
+            images: Arc::clone(&registry) as _,
+            secrets: Arc::clone(&registry) as _,
+            audit: Arc::clone(&registry) as _,
+            attempts: Arc::clone(&registry) as _,
+            clock: Arc::clone(&clock) as _,
+        };
+        let backend = Arc::new(LiveBackend::new(ports, &intent()));
+        Self {
+            kbs: Kbs::new(config(backend, &clock)),
+            registry,
+            clock,
+            attester: FakeAttester::new(1, 1),
+        }
+    }
+
+    fn audit(&self, action: AuditAction) -> usize {
+        let events = self.registry.events();
+        events.iter().filter(|event| event.action == action).count()
+    }
+}
+
+struct Answer {
+    status: StatusCode,
+    cookie: Option<String>,
+    content_type: Option<String>,
+    body: Vec<u8>,
+}
+
+impl Answer {
+    fn json(&self) -> Value {
+        serde_json::from_slice(&self.body).unwrap()
+    }
+
+    fn error(&self) -> ErrorBody {
+        assert_eq!(self.content_type, None, "errors carry no content type");
+        serde_json::from_slice(&self.body).unwrap()
+    }
+
+    #[track_caller]
+    fn is_error(&self, status: u16, kind: &ErrorKind) {
+        let body = self.error();
+        assert_eq!(
+            (self.status.as_u16(), &body.error_kind()),
+            (status, kind),
+            "{body:?}"
+        );
+        assert!(body.kind.starts_with(crate::wire::ERROR_NAMESPACE));
+    }
+}
+
+struct Ask {
+    method: &'static str,
+    path: String,
+    body: Vec<u8>,
+    cookie: Option<String>,
+    bearer: Option<String>,
+}
+
+fn post(path: &str, body: impl AsRef<[u8]>) -> Ask {
+    Ask {
+        method: "POST",
+        path: format!("/kbs/v0/{path}"),
+        body: body.as_ref().to_vec(),
+        cookie: None,
+        bearer: None,
+    }
+}
+
+fn get(path: &str) -> Ask {
+    Ask {
+        method: "GET",
+        ..post(path, "")
+    }
+}
+
+impl Ask {
+    fn cookie(mut self, cookie: &str) -> Self {
+        self.cookie = Some(cookie.to_owned());
+        self
+    }
+
+    fn bearer(mut self, token: &str) -> Self {
+        self.bearer = Some(token.to_owned());
+        self
+    }
+
+    async fn of(self, kbs: &Kbs) -> Answer {
+        let mut request = Request::builder().method(self.method).uri(self.path);
+        if let Some(cookie) = self.cookie {
+            request = request.header("cookie", format!("a=b; kbs-session-id={cookie}; c=d"));
+        }
+        if let Some(token) = self.bearer {
+            request = request.header("authorization", format!("Bearer {token}"));
+        }
+        let request = request.body(Body::from(self.body)).unwrap();
+        let response = serve(State(kbs.clone()), request).await;
+        let header = |name| {
+            let value: Option<&axum::http::HeaderValue> = response.headers().get(name);
+            value.map(|value| value.to_str().unwrap().to_owned())
+        };
+        let cookie = header(SET_COOKIE);
+        let content_type = header(CONTENT_TYPE);
+        Answer {
+            status: response.status(),
+            cookie,
+            content_type,
+            body: to_bytes(response.into_body(), 10_000_000)
+                .await
+                .unwrap()
+                .to_vec(),
+        }
+    }
+}
+
+const AUTH: &str = r#"{"version":"0.4.0","tee":"tpm","extra-params":{"future":1},"more":2}"#;
+
+async fn auth(kbs: &Kbs) -> (String, String) {
+    let answer = post("auth", AUTH).of(kbs).await;
+    assert_eq!(answer.status, StatusCode::OK);
+    let cookie = answer.cookie.unwrap();
+    let id = cookie.split(['=', ';']).nth(1).unwrap().to_owned();
+    let body: Value = serde_json::from_slice(&answer.body).unwrap();
+    (id, body["nonce"].as_str().unwrap().to_owned())
+}
+
+fn session_key() -> EcPrivateKey {
+    EcPrivateKey::generate(Curve::P256, &mut rng(9))
+}
+
+async fn request(nonce: &str, attester: &FakeAttester) -> Value {
+    use tec_core::port::Attester as _;
+    let key = serde_json::to_value(session_key().public()).unwrap();
+    let data = report_data::primary(nonce, &key, "", HashAlgorithm::Sha384).unwrap();
+    let evidence = attester.attest(&data).await.unwrap().evidence;
+    json!({
+        "init-data": null,
+        "runtime-data": {"nonce": nonce, "tee-pubkey": key},
+        "tee-evidence": {"primary_evidence": evidence, "additional_evidence": ""},
+    })
+}
+
+/// Attests and returns the cookie and the answer.
+async fn attest_with(world: &World, attester: &FakeAttester) -> (String, Answer) {
+    let (cookie, nonce) = auth(&world.kbs).await;
+    let body = request(&nonce, attester).await;
+    let ask = post("attest", body.to_string()).cookie(&cookie);
+    let answer = ask.of(&world.kbs).await;
+    (cookie, answer)
+}
+
+async fn attest(world: &World) -> String {
+    let (cookie, answer) = attest_with(world, &world.attester).await;
+    assert_eq!(answer.status, StatusCode::OK);
+    cookie
+}
+
+fn own_path() -> String {
+    format!("resource/{}", sample::secret_path(1))
+}
+
+#[tokio::test]
+async fn a_machine_gets_its_key() {
+    let world = World::new().await;
+    let (cookie, answer) = attest_with(&world, &world.attester).await;
+    assert_eq!(answer.status, StatusCode::OK);
+    assert_eq!(answer.content_type.as_deref(), Some("application/json"));
+    assert!(answer.cookie.as_ref().unwrap().contains(&cookie));
+    assert!(answer.json()["token"].is_string());
+
+    let answer = get(&own_path()).cookie(&cookie).of(&world.kbs).await;
+    assert_eq!(answer.status, StatusCode::OK);
+    let jwe: Jwe = serde_json::from_slice(&answer.body).unwrap();
+    let secret = session_key().decrypt(&jwe).unwrap();
+    assert!(secret.ct_eq(&sample::secret(1)));
+    assert_eq!(world.audit(AuditAction::KeyReleased), 1);
+
+    let attempts: &dyn AttemptLog = &*world.registry;
+    let attempt = attempts.latest(None, 1).await.unwrap().remove(0);
+    assert!(attempt.ladder.is_released());
+    assert_eq!(attempt.ladder.code, None);
+}
+
+#[tokio::test]
+async fn the_challenge_is_that_of_the_contract() {
+    let world = World::new().await;
+    let answer = post("auth", AUTH).of(&world.kbs).await;
+    let cookie = answer.cookie.clone().unwrap();
+    let (id, attributes) = cookie.strip_prefix("kbs-session-id=").unwrap().split_at(32);
+    assert!(id.bytes().all(|c| matches!(c, b'0'..=b'9' | b'a'..=b'f')));
+    assert_eq!(
+        attributes,
+        "; Expires=Thu, 01 Jan 2026 00:21:40 GMT; Max-Age=300"
+    );
+    let body = answer.json();
+    assert_eq!(body["extra-params"], "");
+    assert_eq!(
+        STANDARD
+            .decode(body["nonce"].as_str().unwrap())
+            .unwrap()
+            .len(),
+        32
+    );
+    assert_eq!(answer.content_type.as_deref(), Some("application/json"));
+}
+
+#[tokio::test]
+async fn the_path_with_an_empty_first_segment_is_the_same() {
+    let world = World::new().await;
+    let cookie = attest(&world).await;
+    let path = own_path().replacen("resource/", "resource//", 1);
+    let answer = get(&path).cookie(&cookie).of(&world.kbs).await;
+    assert_eq!(answer.status, StatusCode::OK);
+    let path = own_path().replacen("resource/", "resource///", 1);
+    let answer = get(&path).cookie(&cookie).of(&world.kbs).await;
+    answer.is_error(401, &ErrorKind::PluginInternalError);
+}
+
+#[tokio::test]
+async fn the_path_of_another_machine_is_refused_and_told_as_such() {
+    let world = World::new().await;
+    let cookie = attest(&world).await;
+    let path = format!("resource/{}", sample::secret_path(2));
+    let answer = get(&path).cookie(&cookie).of(&world.kbs).await;
+    answer.is_error(401, &ErrorKind::PolicyDeny);
+    assert_eq!(answer.error().code(), Some(Code::ReleaseDenied));
+    assert_eq!(world.audit(AuditAction::KeyReleased), 0);
+    assert_eq!(world.audit(AuditAction::KeyRefused), 1);
+    let attempts: &dyn AttemptLog = &*world.registry;
+    let id = answer.error().attempt().unwrap();
+    let attempt = attempts.find(&id).await.unwrap().unwrap();
+    assert_eq!(
+        attempt.ladder.first_failure().unwrap().gate,
+        Gate::ReleasePolicy
+    );
+}
+
+/// What must be denied at the resource although the session is attested, and by which code.
+async fn denied_after(world: &World, cookie: &str, code: Code) {
+    let answer = get(&own_path()).cookie(cookie).of(&world.kbs).await;
+    answer.is_error(401, &ErrorKind::PolicyDeny);
+    assert_eq!(answer.error().code(), Some(code));
+    assert_eq!(world.audit(AuditAction::KeyReleased), 0);
+}
+
+#[tokio::test]
+async fn revocation_counts_at_once_for_sessions_that_exist() {
+    let world = World::new().await;
+    let cookie = attest(&world).await;
+    let machines: &dyn MachineRegistry = &*world.registry;
+    machines.revoke(&sample::machine_id(1)).await.unwrap();
+    denied_after(&world, &cookie, Code::MachineUnknown).await;
+
+    let world = World::new().await;
+    let cookie = attest(&world).await;
+    let aks: &dyn AkRegistry = &*world.registry;
+    let key = sample::public_key(1).fingerprint();
+    aks.revoke(&key).await.unwrap();
+    denied_after(&world, &cookie, Code::AkNotBound).await;
+
+    let world = World::new().await;
+    let cookie = attest(&world).await;
+    let images: &dyn ImageRegistry = &*world.registry;
+    images
+        .revoke(&sample::image_name(1), sample::time(1000))
+        .await
+        .unwrap();
+    denied_after(&world, &cookie, Code::PcrMismatch).await;
+}
+
+#[tokio::test]
+async fn a_refused_attempt_has_a_token_that_opens_nothing() {
+    let cases = [
+        (FakeAttester::new(99, 1), Code::AkNotBound),
+        (FakeAttester::new(1, 2), Code::PcrMismatch),
+    ];
+    for (attester, code) in cases {
+        let world = World::new().await;
+        let (cookie, answer) = attest_with(&world, &attester).await;
+        assert_eq!(answer.status, StatusCode::OK);
+        let token = answer.json()["token"].as_str().unwrap().to_owned();
+        let payload = URL_SAFE_NO_PAD
+            .decode(token.split('.').nth(1).unwrap())
+            .unwrap();
+        let claims: Value = serde_json::from_slice(&payload).unwrap();
+        assert_ne!(claims["submods"]["cpu0"]["ear.status"], "affirming");
+        assert_eq!(world.audit(AuditAction::KeyRefused), 1);
+        let answer = get(&own_path()).cookie(&cookie).of(&world.kbs).await;
+        answer.is_error(401, &ErrorKind::PolicyDeny);
+        let detail = answer.error().detail;
+        assert_eq!(answer.error().code(), Some(code));
+        assert!(detail.starts_with(&format!("{code} {} (attempt ", code.title())));
+    }
+}
+
+#[tokio::test]
+async fn a_missing_key_has_its_own_error() {
+    let world = World::new().await;
+    let cookie = attest(&world).await;
+    let secrets: &dyn SecretStore = &*world.registry;
+    secrets.remove(&sample::secret_path(1)).await.unwrap();
+    let answer = get(&own_path()).cookie(&cookie).of(&world.kbs).await;
+    answer.is_error(401, &ErrorKind::PluginInternalError);
+    assert_eq!(answer.error().code(), Some(Code::KeyMissing));
+}
+
+#[tokio::test]
+async fn evidence_of_an_old_session_is_refused_and_recorded() {
+    let world = World::new().await;
+    let (_, old_nonce) = auth(&world.kbs).await;
+    let old = request(&old_nonce, &world.attester).await;
+    let (cookie, nonce) = auth(&world.kbs).await;
+    let answer = post("attest", old.to_string())
+        .cookie(&cookie)
+        .of(&world.kbs)
+        .await;
+    answer.is_error(401, &ErrorKind::AttestationError);
+    assert_eq!(answer.error().code(), Some(Code::QuoteInvalid));
+
+    // The nonce is spent: good evidence comes too late.
+    let good = request(&nonce, &world.attester).await;
+    let answer = post("attest", good.to_string())
+        .cookie(&cookie)
+        .of(&world.kbs)
+        .await;
+    answer.is_error(401, &ErrorKind::AttestationError);
+
+    // Old evidence under the new nonce does not verify.
+    let (cookie, nonce) = auth(&world.kbs).await;
+    let mut replay = old;
+    replay["runtime-data"]["nonce"] = nonce.into();
+    let answer = post("attest", replay.to_string())
+        .cookie(&cookie)
+        .of(&world.kbs)
+        .await;
+    answer.is_error(401, &ErrorKind::AttestationError);
+    let id = answer.error().attempt().unwrap();
+    let attempts: &dyn AttemptLog = &*world.registry;
+    let attempt = attempts.find(&id).await.unwrap().unwrap();
+    let failure = attempt.ladder.first_failure().unwrap();
+    assert_eq!(failure.gate, Gate::NonceAndSignature);
+    assert_eq!(failure.state, StepState::Failed);
+    assert_eq!(world.audit(AuditAction::KeyRefused), 2);
+}
+
+#[tokio::test]
+async fn an_attested_session_answers_with_its_token_whatever_comes() {
+    let world = World::new().await;
+    let (cookie, first) = attest_with(&world, &world.attester).await;
+    let again = post("attest", "garbage")
+        .cookie(&cookie)
+        .of(&world.kbs)
+        .await;
+    assert_eq!(again.status, StatusCode::OK);
+    assert_eq!(again.json()["token"], first.json()["token"]);
+}
+
+#[tokio::test]
+async fn sessions_end_with_their_time() {
+    let world = World::new().await;
+    let cookie = attest(&world).await;
+    world.clock.advance_seconds(300);
+    let answer = get(&own_path()).cookie(&cookie).of(&world.kbs).await;
+    answer.is_error(401, &ErrorKind::TokenNotFound);
+    let (cookie, nonce) = auth(&world.kbs).await;
+    let body = request(&nonce, &world.attester).await;
+    world.clock.advance_seconds(301);
+    let answer = post("attest", body.to_string())
+        .cookie(&cookie)
+        .of(&world.kbs)
+        .await;
+    answer.is_error(401, &ErrorKind::AttestationError);
+}
+
+#[tokio::test]
+async fn the_bearer_form_works_while_the_session_lives_and_obeys_revocation() {
+    let world = World::new().await;
+    let (_, answer) = attest_with(&world, &world.attester).await;
+    let token = answer.json()["token"].as_str().unwrap().to_owned();
+    let answer = get(&own_path()).bearer(&token).of(&world.kbs).await;
+    assert_eq!(answer.status, StatusCode::OK);
+    let machines: &dyn MachineRegistry = &*world.registry;
+    machines.revoke(&sample::machine_id(1)).await.unwrap();
+    let answer = get(&own_path()).bearer(&token).of(&world.kbs).await;
+    answer.is_error(401, &ErrorKind::PolicyDeny);
+}
+
+#[tokio::test]
+async fn tokens_of_other_signers_open_nothing() {
+    let world = World::new().await;
+    let (_, answer) = attest_with(&world, &world.attester).await;
+    let token = answer.json()["token"].as_str().unwrap().to_owned();
+    let payload = URL_SAFE_NO_PAD
+        .decode(token.split('.').nth(1).unwrap())
+        .unwrap();
+    let claims: Value = serde_json::from_slice(&payload).unwrap();
+    let forged = TokenSigner::random(&mut rng(66)).sign(&claims).unwrap();
+    let answer = get(&own_path()).bearer(&forged).of(&world.kbs).await;
+    answer.is_error(401, &ErrorKind::TokenVerifierError);
+    let answer = get(&own_path()).bearer("garbage").of(&world.kbs).await;
+    answer.is_error(401, &ErrorKind::TokenVerifierError);
+
+    // Even a trusted signer's token opens nothing without an attested session of this server.
+    let stranger = TokenSigner::random(&mut rng(66));
+    let clock = Arc::clone(&world.clock);
+    let config = config(Arc::new(live_of(&world)), &clock)
+        .with_token_verifier(TokenVerifier::new(&stranger));
+    let answer = get(&own_path()).bearer(&forged).of(&Kbs::new(config)).await;
+    answer.is_error(401, &ErrorKind::PolicyDeny);
+    assert_eq!(world.audit(AuditAction::KeyReleased), 0);
+}
+
+fn live_of(world: &World) -> LiveBackend {
+    let ports = LivePorts {
+        machines: Arc::clone(&world.registry) as _,
+        aks: Arc::clone(&world.registry) as _,
+        images: Arc::clone(&world.registry) as _,
+        secrets: Arc::clone(&world.registry) as _,
+        audit: Arc::clone(&world.registry) as _,
+        attempts: Arc::clone(&world.registry) as _,
+        clock: Arc::clone(&world.clock) as _,
+    };
+    LiveBackend::new(ports, &intent())
+}
+
+#[tokio::test]
+async fn malformed_requests_get_the_status_and_body_of_the_contract() {
+    let world = World::new().await;
+    let auth_bodies = [
+        "",
+        "{",
+        "[]",
+        r#"{"version":"0.4.0","tee":"tpm"}"#,
+        r#"{"version":"0.4.0","tee":"wizard","extra-params":{}}"#,
+        r#"{"version":"0.4.0","tee":"sample","extra-params":{}}"#,
+        r#"{"version":"0.4.0","tee":"tdx","extra-params":{}}"#,
+        r#"{"version":"0.4.1","tee":"tpm","extra-params":{}}"#,
+        r#"{"version":"0.3.0","tee":"tpm","extra-params":{}}"#,
+    ];
+    for body in auth_bodies {
+        let answer = post("auth", body).of(&world.kbs).await;
+        answer.is_error(401, &ErrorKind::AttestationError);
+    }
+    let mismatch = post("auth", auth_bodies[8]).of(&world.kbs).await;
+    let detail = mismatch.error().detail;
+    assert!(detail.starts_with("KBS Client Protocol Version Mismatch"));
+
+    for cookie in [None, Some("0123"), Some("00000000000040008000000000000000")] {
+        let mut ask = post("attest", "{}");
+        ask.cookie = cookie.map(str::to_owned);
+        let answer = ask.of(&world.kbs).await;
+        answer.is_error(401, &ErrorKind::AttestationError);
+    }
+    let answer = get(&own_path()).of(&world.kbs).await;
+    answer.is_error(401, &ErrorKind::TokenNotFound);
+    let (cookie, _) = auth(&world.kbs).await;
+    let answer = get(&own_path()).cookie(&cookie).of(&world.kbs).await;
+    answer.is_error(401, &ErrorKind::TokenNotFound);
+
+    let cookie = attest(&world).await;
+    for path in [
+        "resource",
+        "resource/a/b",
+        "resource/a/b/c/d",
+        "resource/a/../c",
+        "resource/a/%2e/c",
+    ] {
+        let answer = get(path).cookie(&cookie).of(&world.kbs).await;
+        answer.is_error(401, &ErrorKind::PluginInternalError);
+    }
+    for path in ["auth", "attest", "pkcs11/a/b/c", "metrics", "auth/x"] {
+        get(path)
+            .of(&world.kbs)
+            .await
+            .is_error(404, &ErrorKind::PluginNotFound);
+    }
+    for path in ["/", "/kbs/v0/", "/kbs/v0", "/kbs/v1/auth", "/kbs/v0auth"] {
+        let ask = Ask {
+            path: path.to_owned(),
+            ..post("", "")
+        };
+        ask.of(&world.kbs)
+            .await
+            .is_error(404, &ErrorKind::InvalidRequestPath);
+    }
+    let health = Ask {
+        path: "/healthz".to_owned(),
+        ..get("")
+    };
+    let answer = health.of(&world.kbs).await;
+    assert_eq!((answer.status, answer.body.len()), (StatusCode::OK, 0));
+}
+
+#[tokio::test]
+async fn malformed_attestations_are_recorded_and_never_verified() {
+    let world = World::new().await;
+    let changes: [(&str, Value); 8] = [
+        (
+            "/tee-evidence/additional_evidence",
+            json!(r#"{"nvidia":{}}"#),
+        ),
+        ("/tee-evidence/additional_evidence", json!("garbage")),
+        ("/tee-evidence", json!({})),
+        ("/runtime-data/tee-pubkey", json!({"kty": "EC"})),
+        ("/runtime-data/tee-pubkey/x", json!("AAAA")),
+        ("/runtime-data/tee-pubkey/alg", json!("RSA1_5")),
+        ("/init-data", json!({"format": "json", "body": "{}"})),
+        ("/tee-evidence/primary_evidence", json!("garbage")),
+    ];
+    for (pointer, value) in changes {
+        let (cookie, nonce) = auth(&world.kbs).await;
+        let mut body = request(&nonce, &world.attester).await;
+        *body.pointer_mut(pointer).unwrap() = value;
+        let answer = post("attest", body.to_string())
+            .cookie(&cookie)
+            .of(&world.kbs)
+            .await;
+        answer.is_error(401, &ErrorKind::AttestationError);
+        assert_eq!(
+            answer.error().code(),
+            Some(Code::EvidenceMalformed),
+            "{pointer}"
+        );
+        assert!(answer.error().attempt().is_some());
+    }
+    assert_eq!(world.audit(AuditAction::KeyRefused), 8);
+}
+
+#[tokio::test]
+async fn large_bodies_are_413_and_no_json() {
+    let world = World::new().await;
+    let answer = post("auth", vec![b' '; DEFAULT_MAX_PAYLOAD + 1])
+        .of(&world.kbs)
+        .await;
+    assert_eq!(answer.status, StatusCode::PAYLOAD_TOO_LARGE);
+    assert!(answer.body.is_empty());
+}
+
+#[tokio::test]
+async fn the_number_of_sessions_is_bounded() {
+    let clock = Arc::new(ManualClock::new(sample::time(0)));
+    let config = config(Arc::new(MemoryBackend::new()), &clock).with_limits(2, 1000);
+    let kbs = Kbs::new(config);
+    for _ in 0..2 {
+        auth(&kbs).await;
+    }
+    post("auth", AUTH)
+        .of(&kbs)
+        .await
+        .is_error(503, &ErrorKind::AttestationError);
+    clock.advance_seconds(300);
+    auth(&kbs).await;
+}
+
+/// An admin's key and a token of it.
+fn admin(claims: &Value) -> (AdminAuth, String) {
+    use ed25519_dalek::Signer as _;
+    use ed25519_dalek::pkcs8::EncodePublicKey as _;
+    let key = ed25519_dalek::SigningKey::from_bytes(&[5; 32]);
+    let pem = key
+        .verifying_key()
+        .to_public_key_pem(ed25519_dalek::pkcs8::spki::der::pem::LineEnding::LF)
+        .unwrap();
+    let header = URL_SAFE_NO_PAD.encode(r#"{"typ":"JWT","alg":"EdDSA"}"#);
+    let signed = format!("{header}.{}", URL_SAFE_NO_PAD.encode(claims.to_string()));
+    let signature = URL_SAFE_NO_PAD.encode(key.sign(signed.as_bytes()).to_bytes());
+    (
+        AdminAuth::from_pem(&pem).unwrap(),
+        format!("{signed}.{signature}"),
+    )
+}
+
+/// A Trustee-like KBS that an admin feeds over the API.
+async fn fed_kbs() -> (Kbs, String) {
+    let clock = Arc::new(ManualClock::new(sample::time(1000)));
+    let (auth, token) = admin(&json!({"role": "admin", "exp": i32::MAX}));
+    let config = config(Arc::new(MemoryBackend::new()), &clock).with_admin(auth);
+    let kbs = Kbs::new(config);
+    let feed = async |path: &str, body: String| {
+        let answer = post(path, body).bearer(&token).of(&kbs).await;
+        assert_eq!(answer.status, StatusCode::OK, "{path}");
+    };
+    let encoded = URL_SAFE_NO_PAD.encode(intent().render_attestation());
+    let policy = json!({"type": "rego", "policy_id": "default_cpu", "policy": encoded});
+    feed("attestation-policy", policy.to_string()).await;
+    let encoded = URL_SAFE_NO_PAD.encode(intent().render_resource());
+    feed("resource-policy", json!({"policy": encoded}).to_string()).await;
+    let image = sample::image(1).expected.pcrs[0].value.to_string();
+    let (ak, id): (_, MachineId) = (sample::public_key(1), sample::machine_id(1));
+    let values = json!({
+        "tpm_pcr4": [image],
+        crate::policy::ak_reference_name(&ak): crate::policy::ak_reference_value(&ak, &id),
+    });
+    let payload = STANDARD.encode(values.to_string());
+    let message = json!({"version": "0.1.0", "type": "sample", "payload": payload});
+    feed("reference-value", message.to_string()).await;
+    for number in [1, 2] {
+        let path = format!("resource/{}", sample::secret_path(number));
+        feed(&path, format!("secret {number}")).await;
+    }
+    (kbs, token)
+}
+
+#[tokio::test]
+async fn policies_pushed_over_the_admin_api_bind_a_machine_to_its_key() {
+    let (kbs, token) = fed_kbs().await;
+    let (cookie, nonce) = auth(&kbs).await;
+    let body = request(&nonce, &FakeAttester::new(1, 1)).await;
+    let answer = post("attest", body.to_string())
+        .cookie(&cookie)
+        .of(&kbs)
+        .await;
+    assert_eq!(answer.status, StatusCode::OK);
+    let answer = get(&own_path()).cookie(&cookie).of(&kbs).await;
+    let jwe: Jwe = serde_json::from_slice(&answer.body).unwrap();
+    let secret = session_key().decrypt(&jwe).unwrap();
+    assert_eq!(secret.expose("test"), b"secret 1");
+    let other = format!("resource/{}", sample::secret_path(2));
+    let answer = get(&other).cookie(&cookie).of(&kbs).await;
+    answer.is_error(401, &ErrorKind::PolicyDeny);
+
+    // Null revokes, with a clean denial for new sessions.
+    let name = crate::policy::ak_reference_name(&sample::public_key(1));
+    let payload = STANDARD.encode(json!({name: null}).to_string());
+    let message = json!({"type": "sample", "payload": payload}).to_string();
+    let answer = post("reference-value", message)
+        .bearer(&token)
+        .of(&kbs)
+        .await;
+    assert_eq!(answer.content_type.as_deref(), Some("application/json"));
+    let (cookie, nonce) = auth(&kbs).await;
+    let body = request(&nonce, &FakeAttester::new(1, 1)).await;
+    let answer = post("attest", body.to_string())
+        .cookie(&cookie)
+        .of(&kbs)
+        .await;
+    assert_eq!(answer.status, StatusCode::OK);
+    let answer = get(&own_path()).cookie(&cookie).of(&kbs).await;
+    answer.is_error(401, &ErrorKind::PolicyDeny);
+}
+
+#[tokio::test]
+async fn the_admin_api_answers_as_the_contract_says() {
+    let (kbs, token) = fed_kbs().await;
+    let ask = |ask: Ask| ask.bearer(&token).of(&kbs);
+    let answer = ask(get("reference-value/tpm_pcr4")).await;
+    assert_eq!(answer.json().as_array().unwrap().len(), 1);
+    ask(get("reference-value/unknown"))
+        .await
+        .is_error(401, &ErrorKind::RvpsError);
+    assert_eq!(
+        ask(get("resource-policy")).await.json(),
+        json!(["resource-policy"])
+    );
+    let delete = |path: &str| Ask {
+        method: "DELETE",
+        ..post(path, "")
+    };
+    assert_eq!(ask(delete(&own_path())).await.status, StatusCode::OK);
+    ask(delete(&own_path()))
+        .await
+        .is_error(401, &ErrorKind::PluginInternalError);
+    let padded = base64::engine::general_purpose::URL_SAFE.encode("package policy\n");
+    for policy in [padded, URL_SAFE_NO_PAD.encode("package x"), "!".to_owned()] {
+        let body = json!({"policy": policy}).to_string();
+        ask(post("resource-policy", body))
+            .await
+            .is_error(401, &ErrorKind::ParsePolicyError);
+    }
+    ask(post("resource-policy", "{}"))
+        .await
+        .is_error(401, &ErrorKind::SerdeError);
+    for message in [
+        json!({"type": "swid", "payload": ""}),
+        json!({"type": "sample", "payload": "!"}),
+        json!({"type": "sample", "payload": STANDARD.encode("[]")}),
+        json!({"type": "sample", "payload": STANDARD.encode("{\"../x\":1}")}),
+        json!({"version": "0.2.0", "type": "sample", "payload": STANDARD.encode("{}")}),
+    ] {
+        let answer = ask(post("reference-value", message.to_string())).await;
+        answer.is_error(401, &ErrorKind::RvpsError);
+    }
+    let put = Ask {
+        method: "PUT",
+        ..post(&own_path(), "x")
+    };
+    ask(put)
+        .await
+        .is_error(401, &ErrorKind::PluginInternalError);
+}
+
+#[tokio::test]
+async fn admin_requests_without_a_good_token_are_refused() {
+    let (kbs, _) = fed_kbs().await;
+    let good = json!({"role": "admin", "exp": i32::MAX});
+    let wrong = [
+        json!({"role": "user", "exp": i32::MAX}),
+        json!({"exp": i32::MAX}),
+        json!({"role": ["admin"], "exp": i32::MAX}),
+        json!({"role": "admin", "exp": 1}),
+        json!({"role": "admin"}),
+    ];
+    for claims in &wrong {
+        let answer = post(&own_path(), "x")
+            .bearer(&admin(claims).1)
+            .of(&kbs)
+            .await;
+        answer.is_error(401, &ErrorKind::AdminAuthAccess);
+    }
+    post(&own_path(), "x")
+        .of(&kbs)
+        .await
+        .is_error(401, &ErrorKind::AdminAuthAccess);
+
+    // Without an admin key nobody is an admin, and content managed elsewhere takes no writes.
+    let world = World::new().await;
+    let answer = post(&own_path(), "x")
+        .bearer(&admin(&good).1)
+        .of(&world.kbs)
+        .await;
+    answer.is_error(401, &ErrorKind::AdminAuthAccess);
+    let config = config(Arc::new(live_of(&world)), &world.clock).with_admin(admin(&good).0);
+    let answer = post(&own_path(), "x")
+        .bearer(&admin(&good).1)
+        .of(&Kbs::new(config))
+        .await;
+    answer.is_error(401, &ErrorKind::PluginInternalError);
+}
+
+#[test]
+fn issuer_and_audience_count_where_they_are_demanded() {
+    let claims = json!({"role": "admin", "exp": 100, "iss": "i", "aud": ["x", "a"]});
+    let (auth, token) = admin(&claims);
+    let now = tec_core::time::Timestamp::from_unix_seconds(50);
+    assert!(auth.accepts(&token, now));
+    let both = auth.clone().with_issuer("i").with_audience("a");
+    assert!(both.accepts(&token, now));
+    assert!(!auth.clone().with_issuer("j").accepts(&token, now));
+    assert!(!auth.with_audience("b").accepts(&token, now));
+    assert!(AdminAuth::from_pem("-----BEGIN PUBLIC KEY-----").is_err());
+}
+
+#[tokio::test]
+async fn without_policies_everything_is_denied() {
+    let clock = Arc::new(ManualClock::new(sample::time(1000)));
+    let backend = Arc::new(MemoryBackend::new());
+    let path: ResourcePath = sample::secret_path(1);
+    KeyBroker::put(&*backend, &path, &sample::secret(1))
+        .await
+        .unwrap();
+    let kbs = Kbs::new(config(Arc::clone(&backend) as _, &clock));
+    for policies in 0..2 {
+        let (cookie, nonce) = auth(&kbs).await;
+        let body = request(&nonce, &FakeAttester::new(1, 1)).await;
+        post("attest", body.to_string())
+            .cookie(&cookie)
+            .of(&kbs)
+            .await;
+        let answer = get(&own_path()).cookie(&cookie).of(&kbs).await;
+        answer.is_error(401, &ErrorKind::PolicyDeny);
+        if policies == 0 {
+            let text = intent().render_resource();
+            backend
+                .set_policy(PolicySlot::Resource, &text)
+                .await
+                .unwrap();
+        }
+    }
+}
+
+#[tokio::test]
+async fn sample_evidence_needs_the_dangerous_switch() {
+    let clock = Arc::new(ManualClock::new(sample::time(1000)));
+    let backend = Arc::new(MemoryBackend::new());
+    let allow = "package policy\nimport rego.v1\nallow if input.submods.cpu0[\"ear.veraison.\
+        annotated-evidence\"].sample.svn == \"1\"\n";
+    backend
+        .set_policy(PolicySlot::Resource, allow)
+        .await
+        .unwrap();
+    let path = sample::secret_path(1);
+    KeyBroker::put(&*backend, &path, &sample::secret(1))
+        .await
+        .unwrap();
+    let config = config(backend, &clock).dangerous_accept_sample();
+    let kbs = Kbs::new(config);
+    for (fill, status) in [(None, 200), (Some(0_u8), 401)] {
+        let body = AUTH.replace("tpm", "sample");
+        let answer = post("auth", body).of(&kbs).await;
+        let nonce = answer.json()["nonce"].as_str().unwrap().to_owned();
+        let cookie = answer.cookie.unwrap();
+        let cookie = cookie.split(['=', ';']).nth(1).unwrap().to_owned();
+        let key = serde_json::to_value(session_key().public()).unwrap();
+        let mut data = report_data::primary(&nonce, &key, "", HashAlgorithm::Sha384).unwrap();
+        if let Some(fill) = fill {
+            data = [fill; 48];
+        }
+        let evidence = json!({"svn": "1", "report_data": STANDARD.encode(data)});
+        let body = json!({
+            "runtime-data": {"nonce": nonce, "tee-pubkey": key},
+            "tee-evidence": {"primary_evidence": evidence, "additional_evidence": ""},
+        });
+        let answer = post("attest", body.to_string())
+            .cookie(&cookie)
+            .of(&kbs)
+            .await;
+        assert_eq!(answer.status.as_u16(), status);
+        let answer = get(&own_path()).cookie(&cookie).of(&kbs).await;
+        assert_eq!(answer.status.as_u16(), status);
+    }
+}
+
+#[tokio::test]
+async fn init_data_reaches_verifier_policy_and_token() {
+    let world = World::new().await;
+    let (cookie, nonce) = auth(&world.kbs).await;
+    let mut body = request(&nonce, &world.attester).await;
+    let text = "version = \"0.1.0\"\nalgorithm = \"sha256\"\n[data]\nuuid = \"7c9e\"\n";
+    body["init-data"] = json!({"format": "toml", "body": text});
+    let answer = post("attest", body.to_string())
+        .cookie(&cookie)
+        .of(&world.kbs)
+        .await;
+    let token = answer.json()["token"].as_str().unwrap().to_owned();
+    let payload = URL_SAFE_NO_PAD
+        .decode(token.split('.').nth(1).unwrap())
+        .unwrap();
+    let claims: Value = serde_json::from_slice(&payload).unwrap();
+    let evidence = &claims["submods"]["cpu0"]["ear.veraison.annotated-evidence"];
+    assert_eq!(evidence["init_data_claims"]["uuid"], "7c9e");
+    let digest = tec_core::digest::Sha256Digest::of(text).to_string();
+    assert_eq!(evidence["init_data"], digest.as_str());
+    assert_eq!(evidence["runtime_data_claims"]["nonce"], nonce.as_str());
+    assert!(evidence["tpm"]["pcr04"].is_string());
+}
+
+#[tokio::test]
+async fn no_key_leaves_when_the_audit_log_is_away() {
+    use tec_core::testing::Fault;
+    use tec_core::testing::Faulty;
+    let world = World::new().await;
+    let broken: Arc<dyn AuditSink> = Arc::new(Faulty::crash_at(
+        Arc::clone(&world.registry),
+        0,
+        Fault::Before,
+    ));
+    let ports = LivePorts {
+        machines: Arc::clone(&world.registry) as _,
+        aks: Arc::clone(&world.registry) as _,
+        images: Arc::clone(&world.registry) as _,
+        secrets: Arc::clone(&world.registry) as _,
+        audit: broken,
+        attempts: Arc::clone(&world.registry) as _,
+        clock: Arc::clone(&world.clock) as _,
+    };
+    let backend = LiveBackend::new(ports, &intent());
+    let kbs = Kbs::new(config(Arc::new(backend), &world.clock));
+    let (cookie, nonce) = auth(&kbs).await;
+    let body = request(&nonce, &world.attester).await;
+    post("attest", body.to_string())
+        .cookie(&cookie)
+        .of(&kbs)
+        .await;
+    let answer = get(&own_path()).cookie(&cookie).of(&kbs).await;
+    answer.is_error(401, &ErrorKind::PluginInternalError);
+}
+
+#[tokio::test]
+async fn the_memory_backend_keeps_the_contract_of_a_key_broker() {
+    tec_core::testing::key_broker(async || MemoryBackend::new()).await;
+}
