@@ -30,7 +30,8 @@ mod jwt;
 pub mod kbs;
 pub mod policy;
 pub mod report_data;
-#[cfg(all(test, any(feature = "kbs", feature = "rcar")))]
+#[cfg(test)]
+#[cfg(any(feature = "kbs", feature = "rcar"))]
 mod testing;
 #[cfg(feature = "kbs")]
 pub mod token;

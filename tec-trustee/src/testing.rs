@@ -38,6 +38,7 @@ impl Attester for FakeAttester {
     async fn attest(&self, report_data: &[u8; 48]) -> Result<AttestationEvidence, PortError> {
         let evidence = json!({
             "bound": hex::encode(report_data), "key": self.key, "image": self.image,
+            "ak_public": sample::public_key(self.key).to_base64(),
         });
         Ok(AttestationEvidence::new(Tee::Tpm, evidence))
     }

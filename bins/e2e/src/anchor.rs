@@ -6,6 +6,7 @@ use std::path::Path;
 use std::path::PathBuf;
 use std::process::Child;
 use std::process::Command;
+use std::process::ExitStatus;
 use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
@@ -91,6 +92,24 @@ impl Anchor {
         self.child.kill().context("kill the server")?;
         self.child.wait().context("reap the server")?;
         Ok(())
+    }
+
+    /// Asks the server to end, with SIGTERM, and waits for it.
+    ///
+    /// # Errors
+    /// It did not end in time.
+    pub fn terminate(&mut self, limit: Duration) -> anyhow::Result<ExitStatus> {
+        let pid = i32::try_from(self.pid())
+            .ok()
+            .and_then(rustix::process::Pid::from_raw);
+        let pid = pid.context("the server has no process id")?;
+        rustix::process::kill_process(pid, rustix::process::Signal::TERM)?;
+        let mut status = None;
+        wait_for("the server to end", limit, || {
+            status = self.child.try_wait()?;
+            Ok(status.is_some())
+        })?;
+        status.context("the server did not end")
     }
 
     /// Starts the server again on the same state and addresses.

@@ -1,1 +1,97 @@
-//! fuzz
+//! What must hold for every input of every parser: one plain function per target.
+//!
+//! *What it is*: properties. Nothing panics or takes for ever, and beyond that: what was parsed is
+//! rendered and parsed again to the same value, what is verified is what was signed, what is
+//! refused leaves nothing behind. Where a result can be computed in another way, it is.
+//!
+//! *What it is not*: a fuzzer. The same functions run twice:
+//!
+//! ```text
+//! corpus/<target>/* ─┬─ cargo test -p tec-fuzz ── each seed, and seeded mutations of the seeds
+//!                    └─ cargo xtask fuzz ──────── libFuzzer, guided by coverage (src/bin)
+//! examples/seed.rs ───► corpus/<target>/*         every seed is made by the builders of the crates
+//! ```
+//! A target panics when its property does not hold; that is how libFuzzer is told.
+#![expect(
+    clippy::missing_panics_doc,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a property that does not hold must stop the fuzzer"
+)]
+
+mod boot_file;
+mod clevis_pin;
+mod ek;
+mod ignition;
+mod jwe;
+mod kbs_settings;
+mod key;
+mod log;
+pub mod mutate;
+mod policy;
+mod quote;
+mod registration;
+mod sample;
+mod tpm_evidence;
+mod tpm_public;
+
+pub use self::boot_file::pe;
+pub use self::clevis_pin::clevis;
+pub use self::ek::ek_certificate;
+pub use self::ignition::ignition;
+pub use self::jwe::jwe;
+pub use self::kbs_settings::kbs_config;
+pub use self::key::public_key;
+pub use self::log::event_log;
+pub use self::policy::policy_evidence;
+pub use self::policy::policy_text;
+pub use self::quote::quote;
+pub use self::registration::http;
+pub use self::tpm_evidence::evidence;
+pub use self::tpm_public::tpm2b_public;
+
+/// One target.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct Target {
+    /// Its name: that of its function, of its binary and of its directory of seeds.
+    pub name: &'static str,
+    /// The function.
+    pub run: fn(&[u8]),
+    /// Makes its seeds; the same ones every time.
+    pub seeds: fn() -> Vec<Seed>,
+    /// Mutations of seeds that a test tries: some thousand where one takes microseconds.
+    pub mutations: usize,
+}
+
+/// One seed.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Seed {
+    /// Name of its file.
+    pub name: String,
+    /// What the target is given.
+    pub content: Vec<u8>,
+}
+
+impl Seed {
+    /// A seed.
+    pub(crate) fn new(name: impl Into<String>, content: impl Into<Vec<u8>>) -> Self {
+        Self {
+            name: name.into(),
+            content: content.into(),
+        }
+    }
+}
+
+macro_rules! targets {
+    ($($name:ident from $module:ident, $mutations:literal;)*) => {
+        /// All targets, in the order of their names.
+        pub const TARGETS: &[Target] = &[$(Target {
+            name: stringify!($name),
+            run: $name,
+            seeds: self::$module::$name::seeds,
+            mutations: $mutations,
+        }),*];
+    };
+}

@@ -214,21 +214,21 @@ fn family(code: Code) -> &'static Family {
 
 const OTHER: Family = Family {
     letter: '?',
-    title: "other",
+    title: "Other",
     look: "Read the log of the program that printed the code.",
 };
 
 const FAMILIES: [Family; 8] = [
     Family {
         letter: 'R',
-        title: "registration of machines and attestation keys",
+        title: "Registration of machines and attestation keys",
         look: "On the server, search the log for the request id that the answer carries; \
                `tec machine list` and `tec ak list` show what is registered, `tec audit` shows who \
                changed it when.",
     },
     Family {
         letter: 'A',
-        title: "attestation: the ladder of gates",
+        title: "Attestation: the ladder of gates",
         look: "On the server, `tec explain <machine>` climbs the gates of the machine's last \
                attempt one by one and names the first that failed; with `--output json` it carries \
                every event and digest. On the node, the journal of the boot has the id of the \
@@ -236,13 +236,13 @@ const FAMILIES: [Family; 8] = [
     },
     Family {
         letter: 'K',
-        title: "stored keys",
+        title: "Stored keys",
         look: "On the server, the log at the time of the request names the record; `tec status` \
                says whether the seal key file fits the store.",
     },
     Family {
         letter: 'P',
-        title: "policies",
+        title: "Policies",
         look: "The answer and the log name line and column. docs/reference has what a policy is \
                given as input and data.",
     },
@@ -254,19 +254,19 @@ const FAMILIES: [Family; 8] = [
     },
     Family {
         letter: 'I',
-        title: "approved images",
+        title: "Approved images",
         look: "`tec image list` shows what is approved, since when, and until when. The error \
                names the file and, within it, the offset.",
     },
     Family {
         letter: 'S',
-        title: "the embedded store",
+        title: "The embedded store",
         look: "The log at the time of the request, or at start-up, has the cause that the database \
                or the operating system gave. `tec status` runs the same checks as start-up.",
     },
     Family {
         letter: 'N',
-        title: "the node",
+        title: "The node",
         look: "On the node, the journal of the boot has the whole chain of causes; no key material \
                is ever in it.",
     },

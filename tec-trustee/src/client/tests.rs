@@ -34,11 +34,19 @@ fn client_of(servers: &[Endpoint]) -> RcarClient {
     RcarClient::new(servers, deadlines, &provider(), entropy).unwrap()
 }
 
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a test's server ends with its runtime"
+)]
+fn spawn(task: impl Future<Output = ()> + Send + 'static) {
+    tokio::task::spawn(task);
+}
+
 async fn serve(router: Router) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let task = async move { axum::serve(listener, router).await.unwrap() };
-    tokio::task::spawn(task);
+    spawn(task);
     format!("http://{address}")
 }
 
@@ -53,8 +61,8 @@ struct Played {
 }
 
 impl Script {
-    fn answer(self, status: u16, cookie: Option<&'static str>, body: impl ToString) -> Self {
-        let body = body.to_string();
+    fn answer(self, status: u16, cookie: Option<&'static str>, body: impl Into<String>) -> Self {
+        let body = body.into();
         self.0
             .lock()
             .unwrap()
@@ -72,7 +80,7 @@ impl Script {
     fn error(self, kind: &str, detail: &str) -> Self {
         let namespace = crate::wire::ERROR_NAMESPACE;
         let body = serde_json::json!({"type": format!("{namespace}{kind}"), "detail": detail});
-        self.answer(401, None, body)
+        self.answer(401, None, body.to_string())
     }
 
     async fn serve(&self) -> String {
@@ -391,7 +399,7 @@ mod with_kbs {
         let config = axum_server::tls_rustls::RustlsConfig::from_config(Arc::new(config));
         let service = kbs().await.router().into_make_service();
         let server = axum_server::from_tcp_rustls(listener, config).unwrap();
-        tokio::task::spawn(async move { server.serve(service).await.unwrap() });
+        spawn(async move { server.serve(service).await.unwrap() });
         (certificate.pem(), format!("https://localhost:{port}"))
     }
 

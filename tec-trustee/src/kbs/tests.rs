@@ -763,7 +763,7 @@ async fn the_admin_api_answers_as_the_contract_says() {
     ask(delete(&own_path()))
         .await
         .is_error(401, &ErrorKind::PluginInternalError);
-    let padded = base64::engine::general_purpose::URL_SAFE.encode("package policy\n");
+    let padded = base64::engine::general_purpose::URL_SAFE.encode("package policy");
     for policy in [padded, URL_SAFE_NO_PAD.encode("package x"), "!".to_owned()] {
         let body = json!({"policy": policy}).to_string();
         ask(post("resource-policy", body))

@@ -21,7 +21,8 @@
 mod engine;
 mod name;
 mod render;
-#[cfg(all(test, feature = "kbs"))]
+#[cfg(test)]
+#[cfg(feature = "kbs")]
 mod tests;
 
 #[cfg(feature = "kbs")]

@@ -49,6 +49,7 @@ pub fn pcr_reference_name(pcr: PcrIndex) -> String {
 
 #[cfg(test)]
 mod tests {
+    use base64::Engine as _;
     use proptest::prelude::*;
 
     use super::*;
@@ -88,11 +89,10 @@ mod tests {
     #[test]
     fn names_of_rsa_keys_begin_with_the_modulus_for_every_size() {
         for bytes in [256, 384, 512] {
-            let mut modulus: Vec<u8> = (0..bytes).map(|i| (i % 251) as u8).collect();
+            let mut modulus: Vec<u8> = (0..bytes).map(|i| u8::try_from(i % 251).unwrap()).collect();
             modulus[0] = 0xc3;
             let name = ak_reference_name(&rsa_key(&modulus));
             assert_eq!(name.len(), 199);
-            use base64::Engine as _;
             let expected = base64::engine::general_purpose::URL_SAFE_NO_PAD.encode(&modulus[..144]);
             assert_eq!(name, format!("tec-ak-{expected}"));
         }

@@ -124,18 +124,14 @@ impl Registrar for HttpRegistrar {
 fn code_of(error: &reqwest::Error) -> Code {
     let mut next: Option<&(dyn Error + 'static)> = Some(error);
     while let Some(cause) = next {
-        // An `io::Error` hides what it wraps from `source`.
-        let wrapped = cause
-            .downcast_ref::<io::Error>()
-            .and_then(io::Error::get_ref);
-        let tls = match wrapped {
-            Some(inner) => inner.is::<rustls::Error>(),
-            None => cause.is::<rustls::Error>(),
-        };
-        if tls {
+        if cause.is::<rustls::Error>() {
             return Code::TlsFailed;
         }
-        next = cause.source();
+        // An `io::Error` hides what it wraps from `source`.
+        next = match cause.downcast_ref::<io::Error>().map(io::Error::get_ref) {
+            Some(Some(wrapped)) => Some(wrapped),
+            _ => cause.source(),
+        };
     }
     Code::ServerUnreachable
 }
