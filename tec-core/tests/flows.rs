@@ -1,5 +1,10 @@
 //! The use cases over in-memory ports, with crashes and lost acknowledgements.
 #![cfg(feature = "test-util")]
+#![expect(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "a test's own tools may fail the test"
+)]
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

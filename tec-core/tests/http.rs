@@ -1,5 +1,10 @@
 //! The registration endpoints, request by request.
 #![cfg(all(feature = "test-util", feature = "http"))]
+#![expect(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "a test's own tools may fail the test"
+)]
 
 use std::sync::Arc;
 

@@ -2,19 +2,11 @@
 //! hexadecimal, a key number, and an image number.
 
 use async_trait::async_trait;
-use serde_json::Value;
 use serde_json::json;
 use tec_core::attest::Tee;
-use tec_core::attest::VerifiedEvidence;
-use tec_core::attest::VerifyError;
-use tec_core::digest::Sha256Digest;
-use tec_core::pcr::PCR_COUNT;
-use tec_core::pcr::PcrValues;
 use tec_core::port::AttestationEvidence;
 use tec_core::port::Attester;
-use tec_core::port::EvidenceRequest;
 use tec_core::port::PortError;
-use tec_core::port::Verifier;
 use tec_core::testing::sample;
 
 #[derive(Clone, Debug)]
@@ -44,35 +36,56 @@ impl Attester for FakeAttester {
     }
 }
 
-#[derive(Debug)]
-pub(crate) struct FakeVerifier;
+#[cfg(feature = "kbs")]
+pub(crate) use self::verifier::FakeVerifier;
 
-#[async_trait]
-impl Verifier for FakeVerifier {
-    async fn verify(&self, request: EvidenceRequest<'_>) -> Result<VerifiedEvidence, VerifyError> {
-        let malformed = |at: &str| VerifyError::Malformed { at: at.to_owned() };
-        let number = |name| request.evidence.get(name).and_then(Value::as_u64);
-        let ak = sample::public_key(number("key").ok_or_else(|| malformed("key"))?);
-        let image = sample::image(number("image").ok_or_else(|| malformed("image"))?);
-        if request.evidence["bound"] != hex::encode(request.report_data) {
-            return Err(VerifyError::Quote {
-                reason: "the evidence is for another nonce",
-                claimed_ak: Some(ak.fingerprint()),
-            });
+#[cfg(feature = "kbs")]
+mod verifier {
+    use async_trait::async_trait;
+    use serde_json::Value;
+    use tec_core::attest::Tee;
+    use tec_core::attest::VerifiedEvidence;
+    use tec_core::attest::VerifyError;
+    use tec_core::digest::Sha256Digest;
+    use tec_core::pcr::PCR_COUNT;
+    use tec_core::pcr::PcrValues;
+    use tec_core::port::EvidenceRequest;
+    use tec_core::port::Verifier;
+    use tec_core::testing::sample;
+
+    #[derive(Debug)]
+    pub(crate) struct FakeVerifier;
+
+    #[async_trait]
+    impl Verifier for FakeVerifier {
+        async fn verify(
+            &self,
+            request: EvidenceRequest<'_>,
+        ) -> Result<VerifiedEvidence, VerifyError> {
+            let malformed = |at: &str| VerifyError::Malformed { at: at.to_owned() };
+            let number = |name| request.evidence.get(name).and_then(Value::as_u64);
+            let ak = sample::public_key(number("key").ok_or_else(|| malformed("key"))?);
+            let image = sample::image(number("image").ok_or_else(|| malformed("image"))?);
+            if request.evidence["bound"] != hex::encode(request.report_data) {
+                return Err(VerifyError::Quote {
+                    reason: "the evidence is for another nonce",
+                    claimed_ak: Some(ak.fingerprint()),
+                });
+            }
+            let mut values = [Sha256Digest::ZERO; PCR_COUNT];
+            values[4] = image.expected.pcrs[0].value;
+            let mut verified = VerifiedEvidence::new(Tee::Tpm, ak, PcrValues::new(values));
+            for (pcr, value) in verified.pcrs.iter() {
+                let name = format!("pcr{:02}", pcr.as_usize());
+                verified.claims.insert(name, value.to_string().into());
+            }
+            let ak_public = verified.ak.to_base64();
+            verified
+                .claims
+                .insert("ak_public".to_owned(), ak_public.into());
+            verified.report_data = hex::encode(&request.report_data[..32]);
+            verified.init_data = request.init_data.map(hex::encode).unwrap_or_default();
+            Ok(verified)
         }
-        let mut values = [Sha256Digest::ZERO; PCR_COUNT];
-        values[4] = image.expected.pcrs[0].value;
-        let mut verified = VerifiedEvidence::new(Tee::Tpm, ak, PcrValues::new(values));
-        for (pcr, value) in verified.pcrs.iter() {
-            let name = format!("pcr{:02}", pcr.as_usize());
-            verified.claims.insert(name, value.to_string().into());
-        }
-        let ak_public = verified.ak.to_base64();
-        verified
-            .claims
-            .insert("ak_public".to_owned(), ak_public.into());
-        verified.report_data = hex::encode(&request.report_data[..32]);
-        verified.init_data = request.init_data.map(hex::encode).unwrap_or_default();
-        Ok(verified)
     }
 }

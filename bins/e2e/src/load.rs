@@ -113,7 +113,13 @@ fn run(
         match runtime.block_on(one(&client, target, known)) {
             Ok(()) => {}
             // Only the network may fail: that is what a killed server looks like.
-            Err(error) if error.chain().any(|cause| cause.is::<reqwest::Error>()) => return Ok(()),
+            Err(error)
+                if error
+                    .chain()
+                    .any(<dyn std::error::Error>::is::<reqwest::Error>) =>
+            {
+                return Ok(());
+            }
             Err(error) => return Err(error),
         }
     }

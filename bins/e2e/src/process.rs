@@ -59,7 +59,7 @@ impl Transcript {
         let name = command.get_program().to_string_lossy().into_owned();
         let word = Path::new(&name)
             .file_name()
-            .unwrap_or(OsStr::new("program"));
+            .unwrap_or_else(|| OsStr::new("program"));
         let (_, mut log) = self.file(&word.to_string_lossy())?;
         let output = command
             .stdin(Stdio::null())
@@ -78,8 +78,8 @@ impl Transcript {
         let output = self.run(command)?;
         ensure!(
             output.status.success(),
-            "{:?} failed: {}",
-            command.get_program(),
+            "{} failed: {}",
+            command.get_program().display(),
             String::from_utf8_lossy(&output.stderr).trim()
         );
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())

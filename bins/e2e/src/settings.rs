@@ -44,16 +44,15 @@ impl Settings {
                     .map(|dir| dir.join("tec"))
             })
             .context("TEC_CACHE is not set; run `cargo xtask tools`")?;
-        let bin_dir = match variable("TEC_BIN_DIR") {
-            Some(dir) => PathBuf::from(dir),
+        let bin_dir = if let Some(dir) = variable("TEC_BIN_DIR") {
+            PathBuf::from(dir)
+        } else {
             // A test lies in target/<profile>/deps, the programs one above.
-            None => {
-                let test = std::env::current_exe()?;
-                let profile = test.parent().and_then(Path::parent);
-                profile
-                    .context("this test lies outside a target directory")?
-                    .to_owned()
-            }
+            let test = std::env::current_exe()?;
+            let profile = test.parent().and_then(Path::parent);
+            profile
+                .context("this test lies outside a target directory")?
+                .to_owned()
         };
         let settings = Self {
             cache,

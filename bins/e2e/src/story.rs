@@ -102,6 +102,12 @@ impl Story {
         Ok(value)
     }
 
+    /// Shows a text, as part of the story.
+    pub fn shows(&mut self, what: &str, text: &str) {
+        let begin = self.elapsed();
+        self.keep(what, Outcome::Worked, begin, text.to_owned());
+    }
+
     /// Does a step that is refused with `code`; the step returns the code that it met, and lines
     /// that explain it.
     ///

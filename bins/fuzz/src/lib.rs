@@ -19,36 +19,42 @@
     reason = "a property that does not hold must stop the fuzzer"
 )]
 
-mod boot_file;
-mod clevis_pin;
-mod ek;
+mod clevis;
+mod ek_certificate;
+mod event_log;
+mod evidence;
 mod ignition;
 mod jwe;
-mod kbs_settings;
-mod key;
-mod log;
+mod kbs;
+mod kbs_config;
 pub mod mutate;
-mod policy;
+mod pe;
+mod policy_evidence;
+mod policy_text;
+mod public_key;
 mod quote;
 mod registration;
+mod request;
 mod sample;
-mod tpm_evidence;
-mod tpm_public;
+mod token;
+mod tpm2b_public;
 
-pub use self::boot_file::pe;
-pub use self::clevis_pin::clevis;
-pub use self::ek::ek_certificate;
+pub use self::clevis::clevis;
+pub use self::ek_certificate::ek_certificate;
+pub use self::event_log::event_log;
+pub use self::evidence::evidence;
 pub use self::ignition::ignition;
 pub use self::jwe::jwe;
-pub use self::kbs_settings::kbs_config;
-pub use self::key::public_key;
-pub use self::log::event_log;
-pub use self::policy::policy_evidence;
-pub use self::policy::policy_text;
+pub use self::kbs::kbs;
+pub use self::kbs_config::kbs_config;
+pub use self::pe::pe;
+pub use self::policy_evidence::policy_evidence;
+pub use self::policy_text::policy_text;
+pub use self::public_key::public_key;
 pub use self::quote::quote;
-pub use self::registration::http;
-pub use self::tpm_evidence::evidence;
-pub use self::tpm_public::tpm2b_public;
+pub use self::registration::registration;
+pub use self::token::token;
+pub use self::tpm2b_public::tpm2b_public;
 
 /// One target.
 #[derive(Clone, Copy, Debug)]
@@ -85,13 +91,32 @@ impl Seed {
 }
 
 macro_rules! targets {
-    ($($name:ident from $module:ident, $mutations:literal;)*) => {
+    ($($name:ident, $mutations:literal;)*) => {
         /// All targets, in the order of their names.
         pub const TARGETS: &[Target] = &[$(Target {
             name: stringify!($name),
             run: $name,
-            seeds: self::$module::$name::seeds,
+            seeds: self::$name::seeds,
             mutations: $mutations,
         }),*];
     };
+}
+
+targets! {
+    clevis, 3000;
+    ek_certificate, 3000;
+    event_log, 3000;
+    evidence, 600;
+    ignition, 1500;
+    jwe, 600;
+    kbs, 200;
+    kbs_config, 1500;
+    pe, 1500;
+    policy_evidence, 400;
+    policy_text, 600;
+    public_key, 3000;
+    quote, 1500;
+    registration, 800;
+    token, 2000;
+    tpm2b_public, 3000;
 }

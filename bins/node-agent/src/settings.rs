@@ -25,8 +25,8 @@ pub const DEFAULT_LOG: &str = "warn,tec_trustee=error";
 #[derive(Args, Clone, Debug)]
 #[non_exhaustive]
 pub struct Flags {
-    /// The TPM, as a TCTI of libtss2: `device:<path>`, `swtpm:host=<host>,port=<port>` or
-    /// `swtpm:path=<socket>`. Without it, `TPM2TOOLS_TCTI` counts, then device:/dev/tpmrm0
+    /// The TPM, as a TCTI of libtss2: `device:<path>` or
+    /// `swtpm:host=<host>,port=<port>`. Without it, `TPM2TOOLS_TCTI` counts, then device:/dev/tpmrm0
     #[arg(long, env = "TEC_TCTI", global = true)]
     pub tcti: Option<String>,
     #[arg(long, env = "TPM2TOOLS_TCTI", global = true, hide = true)]

@@ -2,7 +2,9 @@
 
 use std::fs::File;
 use std::io;
+use std::io::IsTerminal as _;
 use std::io::Read;
+use std::io::StdinLock;
 use std::io::Write as _;
 use std::os::fd::AsFd as _;
 
@@ -21,7 +23,8 @@ const MAX_SEALED: usize = 1024 * 1024;
 /// # Errors
 /// `Io`, also for more than 64 KiB.
 pub fn read_plaintext() -> Result<SecretBytes, Failure> {
-    read_bounded(io::stdin().lock(), MAX_PLAINTEXT)
+    piped_stdin()
+        .and_then(|stdin| read_bounded(stdin, MAX_PLAINTEXT))
         .map(|bytes| SecretBytes::new(bytes.to_vec()))
         .map_err(Failure::io("read what is to be sealed from stdin"))
 }
@@ -32,10 +35,21 @@ pub fn read_plaintext() -> Result<SecretBytes, Failure> {
 /// `Io`, also for more than 1 MiB and for what is not text.
 pub fn read_sealed() -> Result<String, Failure> {
     let operation = "read the sealed passphrase from stdin";
-    let bytes = read_bounded(io::stdin().lock(), MAX_SEALED).map_err(Failure::io(operation))?;
+    let bytes = piped_stdin()
+        .and_then(|stdin| read_bounded(stdin, MAX_SEALED))
+        .map_err(Failure::io(operation))?;
     std::str::from_utf8(&bytes)
         .map(|text| text.trim().to_owned())
         .map_err(|_| Failure::io(operation)(io::Error::other("it is not text")))
+}
+
+/// A passphrase shall not be typed where it shows.
+fn piped_stdin() -> io::Result<StdinLock<'static>> {
+    let stdin = io::stdin();
+    if stdin.is_terminal() {
+        return Err(io::Error::other("it is a terminal, and a pipe is needed"));
+    }
+    Ok(stdin.lock())
 }
 
 /// The buffer is as large as it can get from the start: growing would leave copies behind.

@@ -1,9 +1,7 @@
 //! First boot, later boots, and refusals: the real program, a TPM emulator, real services.
 #![expect(
     clippy::unwrap_used,
-    clippy::panic,
     clippy::indexing_slicing,
-    clippy::missing_docs_in_private_items,
     reason = "clippy takes helpers of tests for library code"
 )]
 
@@ -16,8 +14,12 @@ use base64::engine::general_purpose::STANDARD;
 use tec_core::ak::EkBoundMatcher;
 use tec_core::ak::TofuMatcher;
 use tec_core::code::Code;
+use tec_core::digest::Sha256Digest;
+use tec_core::explain::Gate;
+use tec_core::explain::StepState;
 use tec_core::port::AkRegistry as _;
 use tec_core::port::AttemptLog;
+use tec_tpm::event_log::EventLogBuilder;
 use tec_tpm::testing::Swtpm;
 
 use self::world::NOBODY;
@@ -39,7 +41,7 @@ fn the_first_boot_seals_and_later_boots_of_the_same_image_open() {
     let output = world.encrypt(&tpm, &config);
     assert!(output.stderr.is_empty(), "{output:?}");
     let sealed = good(output);
-    assert_eq!(sealed.iter().filter(|byte| **byte == b'.').count(), 4);
+    assert_eq!(sealed.split(|byte| *byte == b'.').count(), 5);
 
     tpm.restart().unwrap();
     boot(&tpm, "kernel");
@@ -51,10 +53,7 @@ fn the_first_boot_seals_and_later_boots_of_the_same_image_open() {
     boot(&tpm, "another kernel");
     let output = world.decrypt(&tpm, &sealed);
     let lines = refused(&output);
-    assert_eq!(
-        output.stderr.iter().filter(|byte| **byte == b'\n').count(),
-        3
-    );
+    assert_eq!(String::from_utf8_lossy(&output.stderr).lines().count(), 3);
     assert_eq!(lines[0], format!("TEC-A412 {}", Code::PcrMismatch.title()));
     let attempt = lines[1].strip_prefix("attempt ").unwrap();
     assert_eq!(
@@ -98,7 +97,8 @@ fn no_key_or_passphrase_is_ever_printed_not_even_to_a_trace() {
         PASSPHRASE.to_owned(),
         STANDARD.encode(PASSPHRASE),
         ciphertext.to_owned(),
-        "ff54434780".to_owned(),
+        // How the quote begins: TPM_GENERATED and TPM_ST_ATTEST_QUOTE, base64.
+        "/1RDR4AY".to_owned(),
     ] {
         for log in [&first.stderr, &later.stderr] {
             let log = String::from_utf8_lossy(log);
@@ -107,6 +107,37 @@ fn no_key_or_passphrase_is_ever_printed_not_even_to_a_trace() {
         }
         assert_eq!(sealed.contains(&secret), secret == ciphertext);
     }
+}
+
+#[test]
+fn the_event_log_goes_along_and_must_replay() {
+    let world = World::start(Wire::Tls, TofuMatcher);
+    world.approve("kernel");
+    let mut tpm = Swtpm::start().unwrap();
+    boot(&tpm, "kernel");
+    let (machine, config) = world.machine();
+    let sealed = good(world.encrypt(&tpm, &config));
+    tpm.restart().unwrap();
+    boot(&tpm, "kernel");
+    let path = world.directory.path().join("event-log");
+    let decrypt_with = |log: &EventLogBuilder| {
+        std::fs::write(&path, log.build()).unwrap();
+        let mut command = Command::new(world.link("clevis-decrypt-trustee"));
+        let command = world.prepare(&mut command, &tpm);
+        pipe(command.env("TEC_EVENT_LOG", &path), &sealed)
+    };
+    let mut log = EventLogBuilder::new();
+    log.image(Sha256Digest::of("kernel"), "\\kernel");
+    good(decrypt_with(&log));
+    let latest = world.registry.latest(Some(machine), 1);
+    let latest = world.runtime.block_on(latest).unwrap();
+    let mut steps = latest[0].ladder.steps.iter();
+    let step = steps.find(|step| step.gate == Gate::EventLog).unwrap();
+    assert_eq!(step.state, StepState::Passed);
+
+    log.image(Sha256Digest::of("never measured"), "\\other");
+    let lines = refused(&decrypt_with(&log));
+    assert!(lines[0].starts_with("TEC-A407 "), "{lines:?}");
 }
 
 #[test]

@@ -1,7 +1,6 @@
 //! The program as Clevis and people call it, where no TPM is needed.
 #![expect(
     clippy::unwrap_used,
-    clippy::indexing_slicing,
     reason = "clippy takes helpers of tests for library code"
 )]
 

@@ -278,7 +278,7 @@ FPqri0cb2JZfXJ/DgYSF6vUpwmJG8wVQZKjeGcjDOL5UlsuusFncCzWBQ7RKNUSesmQRMSGkVb1/
         // SEQUENCE { SEQUENCE { id-ecPublicKey, prime256v1 }, BIT STRING { 04 ‖ X ‖ Y } }
         let mut der = hex::decode("3059301306072a8648ce3d020106082a8648ce3d030107034200").unwrap();
         der.push(4);
-        der.extend((0..64).map(|i| i as u8));
+        der.extend(0..64u8);
         der
     }
 

@@ -17,6 +17,7 @@ use tec_core::port::KeyBroker;
 use tec_core::port::PolicySlot;
 use tec_core::port::PortError;
 use tec_core::port::PortErrorKind;
+use tec_core::port::chain;
 use tec_core::secret::SecretBytes;
 use tec_core::time::Timestamp;
 
@@ -222,7 +223,8 @@ impl Kbs {
             .ok_or_else(|| bad_policy("the policy is not base64url of a text"))?;
         let stored = self.broker()?.set_policy(slot, &text).await;
         stored.map_err(|error| match error.kind() {
-            PortErrorKind::Invalid => bad_policy("the policy does not parse"),
+            // The admin is told line and column.
+            PortErrorKind::Invalid => bad_policy(&chain(&error)),
             _ => Refusal::port(&ErrorKind::PolicyEngineError, &error),
         })?;
         tracing::info!(?slot, "policy set");

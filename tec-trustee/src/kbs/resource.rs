@@ -86,7 +86,10 @@ impl Kbs {
             .get("jti")
             .and_then(Value::as_str)
             .and_then(|id| id.parse().ok());
-        let known = attempt.and_then(|attempt| self.0.sessions.of_attempt(attempt, now));
+        // The very token of the session: another trusted signer cannot speak for it.
+        let known = attempt
+            .and_then(|attempt| self.0.sessions.of_attempt(attempt, now))
+            .filter(|passed| *passed.token == *token);
         // Without a session nothing is known but what the token says; backends that want a proof of
         // the machine then release nothing.
         let admission = if let Some(passed) = known {

@@ -972,3 +972,39 @@ async fn no_key_leaves_when_the_audit_log_is_away() {
 async fn the_memory_backend_keeps_the_contract_of_a_key_broker() {
     tec_core::testing::key_broker(async || MemoryBackend::new()).await;
 }
+
+proptest::proptest! {
+    #![proptest_config(proptest::prelude::ProptestConfig::with_cases(200))]
+    #[test]
+    fn whatever_is_sent_is_answered_in_the_form_of_the_contract(
+        method in proptest::sample::select(vec!["GET", "POST", "PUT", "DELETE", "PATCH"]),
+        path in "(/kbs/v0)?(/(auth|attest|resource|resource-policy|reference-value|[a-z.%0-9]{0,5})){0,5}(\\?[a-z=&%]{0,9})?",
+        body in proptest::collection::vec(proptest::prelude::any::<u8>(), 0..200),
+        template in proptest::prelude::any::<bool>(),
+        cut in 0..400_usize,
+        bearer in "[A-Za-z0-9._-]{0,60}",
+    ) {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        runtime.block_on(async {
+            let (kbs, token) = fed_kbs().await;
+            let (cookie, nonce) = auth(&kbs).await;
+            let good = request(&nonce, &FakeAttester::new(1, 1)).await.to_string();
+            let body = if template { good.into_bytes().into_iter().take(cut).collect() } else { body };
+            let path = if path.starts_with('/') { path } else { format!("/{path}") };
+            for bearer in [Some(token), Some(bearer), None] {
+                let ask = Ask {
+                    method, path: path.clone(), body: body.clone(), bearer,
+                    cookie: Some(cookie.clone()),
+                };
+                let answer = ask.of(&kbs).await;
+                match answer.status.as_u16() {
+                    200 => {}
+                    status @ (401 | 404) => {
+                        assert_eq!(answer.error().error_kind().http_status(), status);
+                    }
+                    other => panic!("{other}"),
+                }
+            }
+        });
+    }
+}

@@ -68,8 +68,7 @@ impl Stage {
                 Ok(())
             })?;
         let text = self.anchor.tec_text(&["explain", &id])?;
-        self.story
-            .works(&format!("what an admin reads:\n{text}"), || Ok(()))?;
+        self.story.shows("what an admin reads", &text);
         self.story.works(
             "the right kernel put back, reboot: the volume opens",
             || {

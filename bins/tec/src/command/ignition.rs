@@ -24,12 +24,11 @@ pub(crate) async fn ignition(
             ca,
             token_file,
         } => {
-            let service = match (url, ca) {
-                (Some(url), Some(ca)) => Endpoint::new(url, tec_support::tls::ca_pem(&ca)?),
-                _ => {
-                    let own = Endpoints::read(state_dir)?;
-                    Endpoint::new(own.register, own.ca)
-                }
+            let service = if let (Some(url), Some(ca)) = (url, ca) {
+                Endpoint::new(url, tec_support::tls::ca_pem(&ca)?)
+            } else {
+                let own = Endpoints::read(state_dir)?;
+                Endpoint::new(own.register, own.ca)
             };
             let mut source = MergeSource::new(service);
             if let Some(path) = token_file {

@@ -1,5 +1,6 @@
 //! `tec machine`.
 
+use std::fmt::Write as _;
 use std::path::Path;
 
 use serde::Serialize;
@@ -142,10 +143,10 @@ async fn show(store: &Store, id: MachineId, output: Output) -> anyhow::Result<()
     output.print(&shown, |shown| {
         let mut text = machine_table(std::slice::from_ref(&shown.machine));
         for key in &shown.keys {
-            text += &format!("\nkey {} {}", key.fingerprint(), word(&key.state));
+            let _ = write!(text, "\nkey {} {}", key.fingerprint(), word(&key.state));
         }
         for attempt in &shown.attempts {
-            text += &format!("\n{}", one_line(attempt));
+            let _ = write!(text, "\n{}", one_line(attempt));
         }
         text
     })

@@ -29,7 +29,7 @@ use crate::state::Endpoints;
 use crate::state::open;
 
 /// How often machines that nobody claimed are removed.
-const EXPIRE_EVERY: Duration = Duration::from_secs(300);
+const EXPIRE_EVERY: Duration = Duration::from_mins(5);
 
 pub(crate) async fn run(state_dir: &Path, args: ServeArgs) -> anyhow::Result<u8> {
     // Another provider may be installed by a program that embeds this; that one is as good.

@@ -1,0 +1,272 @@
+//! Event logs: parsed, rendered again, replayed in another way.
+
+use sha1::Sha1;
+use sha2::Digest as _;
+use sha2::Sha256;
+use sha2::Sha384;
+use sha2::Sha512;
+use tec_core::attest::LogEvidence;
+use tec_core::digest::Sha256Digest;
+use tec_core::pcr::PcrIndex;
+use tec_core::pcr::PcrSet;
+use tec_core::pcr::PcrValues;
+use tec_tpm::event_log;
+use tec_tpm::event_log::Bank;
+use tec_tpm::event_log::Event;
+use tec_tpm::event_log::EventKind;
+use tec_tpm::event_log::EventLog;
+use tec_tpm::event_log::EventLogBuilder;
+use tec_tpm::event_log::EventLogError;
+use tec_tpm::event_log::Format;
+use tec_tpm::event_log::Limits;
+use tec_tpm::event_log::VerifyLogError;
+
+use crate::Seed;
+
+/// Most characters of an event's detail, see its documentation.
+const MAX_DETAIL: usize = 128;
+
+/// A log that parses renders to a log that parses to the same events; its replay is that of a
+/// plainer fold; it is worth something exactly for the registers that fold to the quoted value.
+pub fn event_log(data: &[u8]) {
+    let Ok(log) = EventLog::parse(data) else {
+        let quoted = PcrValues::new([Sha256Digest::ZERO; 24]);
+        let evidence = event_log::evidence(data, &quoted);
+        assert!(matches!(evidence, LogEvidence::Broken { .. }));
+        return;
+    };
+    check_shape(data, &log);
+    check_limits(data, &log);
+    check_rendering(&log);
+    for bank in Bank::ALL {
+        check_replay(&log, bank);
+    }
+    check_worth(data, &log);
+}
+
+fn check_shape(data: &[u8], log: &EventLog<'_>) {
+    let mut end = 0;
+    for (number, event) in log.events().iter().enumerate() {
+        assert_eq!(u32::try_from(number), Ok(event.number));
+        assert!(event.offset == end || number == 0, "events follow each other");
+        let begin = data.len() - data.get(event.offset..).map_or(0, <[u8]>::len);
+        assert_eq!(begin, event.offset, "an event begins in the log");
+        end = end_of(data, event);
+        assert!(event.extends().is_none() || event.kind != EventKind::NO_ACTION);
+        if let Some(detail) = event.detail() {
+            assert!((1..=MAX_DETAIL).contains(&detail.chars().count()));
+            assert!(!detail.contains(char::is_control), "{detail:?}");
+        }
+    }
+    let rest = data.get(end..).expect("the last event ends in the log");
+    let padding = rest.iter().all(|b| *b == 0) || rest.iter().all(|b| *b == 0xff);
+    assert!(padding, "nothing but padding follows the last event");
+}
+
+/// The data of an event lies in the log, so its address says where the event ends.
+fn end_of(data: &[u8], event: &Event<'_>) -> usize {
+    event.data.as_ptr_range().end.addr() - data.as_ptr().addr()
+}
+
+fn check_limits(data: &[u8], log: &EventLog<'_>) {
+    let events = log.events().len();
+    let shorter = Limits::new(data.len() - 1, events);
+    assert!(matches!(
+        EventLog::parse_within(data, shorter),
+        Err(EventLogError::TooLarge { .. })
+    ));
+    assert!(EventLog::parse_within(data, Limits::new(data.len(), events)).is_ok());
+    if events > 1 {
+        assert!(matches!(
+            EventLog::parse_within(data, Limits::new(data.len(), events - 1)),
+            Err(EventLogError::TooManyEvents { .. })
+        ));
+    }
+}
+
+fn check_rendering(log: &EventLog<'_>) {
+    let bytes = render(log);
+    let again = EventLog::parse(&bytes).expect("a rendered log parses");
+    assert_eq!(again.format(), log.format());
+    assert_eq!(again.startup_locality(), log.startup_locality());
+    assert!(again.banks().eq(log.banks()));
+    assert_eq!(again.events().len(), log.events().len());
+    for (again, event) in again.events().iter().zip(log.events()) {
+        assert_eq!((again.pcr, again.kind), (event.pcr, event.kind));
+        assert_eq!((again.digests, again.data), (event.digests, event.data));
+    }
+}
+
+/// Digests of unknown algorithms are not kept by the parser, so they are left out.
+fn render(log: &EventLog<'_>) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for event in log.events() {
+        let register = event.pcr.map_or(u32::MAX, |pcr| u8::from(pcr).into());
+        bytes.extend(register.to_le_bytes());
+        bytes.extend(event.kind.number().to_le_bytes());
+        if event.number == 0 || log.format() == Format::Sha1 {
+            bytes.extend(event.digests.sha1.expect("this form has a SHA-1 digest"));
+        } else {
+            let digests = || {
+                Bank::ALL
+                    .into_iter()
+                    .filter_map(|bank| Some((bank, event.digests.get(bank)?)))
+            };
+            bytes.extend(u32::try_from(digests().count()).unwrap_or(0).to_le_bytes());
+            for (bank, digest) in digests() {
+                bytes.extend(bank.algorithm_id().to_le_bytes());
+                bytes.extend(digest);
+            }
+        }
+        let size = u32::try_from(event.data.len()).expect("a size that was read fits");
+        bytes.extend(size.to_le_bytes());
+        bytes.extend(event.data);
+    }
+    // Padding, so that zeros at the end of the last event are not taken for it.
+    bytes.push(0xff);
+    bytes
+}
+
+fn check_replay(log: &EventLog<'_>, bank: Bank) {
+    let covered = log.banks().any(|one| one == bank);
+    let complete = log
+        .events()
+        .iter()
+        .all(|event| event.extends().is_none() || event.digests.get(bank).is_some());
+    let replayed = log.replay(bank);
+    assert_eq!(replayed.is_ok(), covered && complete, "{bank}");
+    let Ok(replayed) = replayed else { return };
+    for pcr in PcrIndex::all() {
+        assert_eq!(replayed.value(pcr), fold(log, bank, pcr), "{bank} PCR {pcr}");
+        let extended = log.events().iter().any(|e| e.extends() == Some(pcr));
+        assert_eq!(replayed.extended().contains(pcr), extended);
+    }
+    if bank == Bank::Sha256 {
+        let values = log.replay_sha256().expect("the same bank replays");
+        for (pcr, value) in values.iter() {
+            assert_eq!(value.as_bytes(), replayed.value(pcr));
+        }
+    }
+}
+
+/// One register by itself: the plainest fold there is.
+fn fold(log: &EventLog<'_>, bank: Bank, pcr: PcrIndex) -> Vec<u8> {
+    let begin = if (17..=22).contains(&u8::from(pcr)) { 0xff } else { 0 };
+    let mut value = vec![begin; bank.digest_size()];
+    if let (0, Some(last)) = (u8::from(pcr), value.last_mut()) {
+        *last = log.startup_locality();
+    }
+    for event in log.events().iter().filter(|event| event.extends() == Some(pcr)) {
+        value.extend(event.digests.get(bank).expect("the log is complete"));
+        value = match bank {
+            Bank::Sha1 => Sha1::digest(&value).to_vec(),
+            Bank::Sha256 => Sha256::digest(&value).to_vec(),
+            Bank::Sha384 => Sha384::digest(&value).to_vec(),
+            _ => Sha512::digest(&value).to_vec(),
+        };
+    }
+    value
+}
+
+fn check_worth(data: &[u8], log: &EventLog<'_>) {
+    let all: PcrSet = PcrIndex::all().collect();
+    let Ok(quoted) = log.replay_sha256() else {
+        let quoted = PcrValues::new([Sha256Digest::ZERO; 24]);
+        assert!(matches!(
+            log.evidence_against(&quoted),
+            LogEvidence::Broken { .. }
+        ));
+        return;
+    };
+    let verified = log.clone().verify(&quoted, all).expect("it folds to itself");
+    let extending = log.events().iter().filter(|e| e.extends().is_some());
+    assert_eq!(verified.events().count(), extending.clone().count());
+    let evidence = log.evidence_against(&quoted);
+    assert_eq!(evidence, event_log::evidence(data, &quoted));
+    let LogEvidence::Parsed { events, replayed } = evidence else {
+        panic!("a log that replays is evidence");
+    };
+    assert_eq!((events.len(), replayed), (extending.count(), all));
+
+    let mut other = [Sha256Digest::ZERO; 24];
+    for (value, (pcr, quoted)) in other.iter_mut().zip(quoted.iter()) {
+        *value = match pcr {
+            PcrIndex::BOOT_MANAGER => Sha256Digest::of(quoted.as_bytes()),
+            _ => *quoted,
+        };
+    }
+    let other = PcrValues::new(other);
+    let refused = log.clone().verify(&other, all);
+    assert!(matches!(
+        refused,
+        Err(VerifyLogError::Mismatch { pcr, .. }) if pcr == PcrIndex::BOOT_MANAGER
+    ));
+    let LogEvidence::Parsed { replayed, .. } = log.evidence_against(&other) else {
+        panic!("a log that replays is evidence");
+    };
+    assert!(!replayed.contains(PcrIndex::BOOT_MANAGER));
+    assert_eq!(replayed.iter().count(), 23);
+}
+
+pub(crate) fn seeds() -> Vec<Seed> {
+    let pcr = |index| PcrIndex::new(index).expect("a register");
+    let mut boot = EventLogBuilder::with_banks(&[Bank::Sha1, Bank::Sha256, Bank::Sha384]);
+    boot.startup_locality(3)
+        .measure(pcr(0), EventKind::S_CRTM_VERSION, b"1\0.\00\0\0\0")
+        .measure(pcr(0), EventKind::EFI_PLATFORM_FIRMWARE_BLOB2, b"\x03FV0\0\0\0\0")
+        .variable(
+            PcrIndex::SECURE_BOOT,
+            EventKind::EFI_VARIABLE_DRIVER_CONFIG,
+            [0x61; 16],
+            "SecureBoot",
+            &[1],
+        )
+        .separator(PcrIndex::BOOT_MANAGER)
+        .image(Sha256Digest::of("shim"), "\\EFI\\debian\\shimx64.efi")
+        .measure(pcr(9), EventKind::EVENT_TAG, b"\0\0\0\0\x06\0\0\0initrd")
+        .measure(pcr(8), EventKind::IPL, b"grub_cmd: linux /vmlinuz");
+    let mut small = EventLogBuilder::new();
+    small.measure(PcrIndex::BOOT_MANAGER, EventKind::EFI_ACTION, b"Calling EFI Application");
+    let padded = |byte| [small.build(), vec![byte; 40]].concat();
+    vec![
+        Seed::new("boot", boot.build()),
+        Seed::new("small", small.build()),
+        Seed::new("padded_with_zeros", padded(0)),
+        Seed::new("padded_with_ones", padded(0xff)),
+        Seed::new("all_banks", EventLogBuilder::with_banks(&Bank::ALL).separator(pcr(5)).build()),
+        Seed::new("unknown_algorithm", unknown_algorithm()),
+        Seed::new("sha1_form", sha1_form()),
+    ]
+}
+
+/// One event in the older form.
+fn sha1_event(register: u32, kind: EventKind, data: &[u8]) -> Vec<u8> {
+    let mut event = [register.to_le_bytes(), kind.number().to_le_bytes()].concat();
+    event.extend(Sha1::digest(data));
+    event.extend(u32::try_from(data.len()).unwrap_or(0).to_le_bytes());
+    event.extend(data);
+    event
+}
+
+fn sha1_form() -> Vec<u8> {
+    [
+        sha1_event(0, EventKind::NO_ACTION, b"StartupLocality\0\x03"),
+        sha1_event(4, EventKind::EFI_ACTION, b"Calling EFI Application"),
+        sha1_event(u32::MAX, EventKind::NO_ACTION, b"SP800-155 Event"),
+        sha1_event(7, EventKind::SEPARATOR, &[0; 4]),
+    ]
+    .concat()
+}
+
+/// SHA-256 and SM3-256 (TCG Algorithm Registry: 0x0012), which is only skipped.
+fn unknown_algorithm() -> Vec<u8> {
+    let mut header = b"Spec ID Event03\0".to_vec();
+    header.extend([0, 0, 0, 0, 0, 2, 2, 2]);
+    header.extend([2, 0, 0, 0, 0x0b, 0, 32, 0, 0x12, 0, 32, 0, 3, b'x', b'y', b'z']);
+    let mut log = sha1_event(0, EventKind::NO_ACTION, &header);
+    log.extend([4, 0, 0, 0, 4, 0, 0, 0, 2, 0, 0, 0]);
+    log.extend([0x12, 0].into_iter().chain([0x53; 32]));
+    log.extend([0x0b, 0].into_iter().chain([0x26; 32]));
+    log.extend([4, 0, 0, 0, 0, 0, 0, 0]);
+    log
+}

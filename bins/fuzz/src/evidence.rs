@@ -1,0 +1,110 @@
+//! TPM evidence in its JSON form, through the verifier.
+
+use serde_json::Value;
+use tec_core::attest::LogEvidence;
+use tec_core::attest::Tee;
+use tec_core::attest::VerifiedEvidence;
+use tec_core::attest::VerifyError;
+use tec_core::digest::Sha256Digest;
+use tec_core::pcr::PcrIndex;
+use tec_core::port::EvidenceRequest;
+use tec_core::port::Verifier as _;
+use tec_tpm::event_log;
+use tec_tpm::event_log::EventLogBuilder;
+use tec_tpm::evidence::MAX_EVENT_LOG;
+use tec_tpm::evidence::TpmEvidence;
+use tec_tpm::verifier::TpmVerifier;
+
+use crate::Seed;
+use crate::sample::p256_tpm;
+use crate::sample::ready;
+use crate::sample::rsa_tpm;
+
+const REPORT_DATA: [u8; 48] = [0x5a; 48];
+/// What of the report data fits into a quote.
+const NONCE: [u8; 32] = [0x5a; 32];
+
+/// Evidence that parses has one value, whatever its form; evidence that verifies says what was
+/// quoted, and only for its own report data. Each input is tried twice: as it is, and signed by a
+/// TPM that signs everything.
+pub fn evidence(data: &[u8]) {
+    let Ok(json) = serde_json::from_slice::<Value>(data) else {
+        return;
+    };
+    let verified = verify(&json, &REPORT_DATA);
+    let Ok(parsed) = TpmEvidence::from_value(&json) else {
+        assert!(matches!(verified, Err(VerifyError::Malformed { .. })));
+        return;
+    };
+    let again = TpmEvidence::from_value(&parsed.to_value());
+    assert_eq!(again.ok().as_ref(), Some(&parsed));
+    if let Ok(verified) = verified {
+        check(&parsed, &json, &verified);
+    }
+    let signed = sign(&parsed);
+    let json = signed.to_value();
+    if let Ok(verified) = verify(&json, &REPORT_DATA) {
+        check(&signed, &json, &verified);
+    }
+}
+
+fn verify(json: &Value, report_data: &[u8; 48]) -> Result<VerifiedEvidence, VerifyError> {
+    let request = EvidenceRequest::new(Tee::Tpm, json, report_data);
+    ready(TpmVerifier::new().verify(request))
+}
+
+fn sign(parsed: &TpmEvidence) -> TpmEvidence {
+    let tpm = p256_tpm();
+    let (message, values) = (parsed.message.clone(), parsed.values.clone());
+    let signature = tpm.sign(&message);
+    let signed = TpmEvidence::new(message, signature, values, tpm.public_key());
+    match &parsed.event_log {
+        Some(log) => signed.with_event_log(log.clone()),
+        None => signed,
+    }
+}
+
+fn check(parsed: &TpmEvidence, json: &Value, verified: &VerifiedEvidence) {
+    assert_eq!(verified.tee, Tee::Tpm);
+    assert_eq!(verified.ak, parsed.ak);
+    assert!(verified.pcrs.iter().map(|(_, value)| value).eq(&parsed.values));
+    assert!(parsed.message.windows(NONCE.len()).any(|window| window == NONCE));
+    assert_eq!(verified.report_data, "5a".repeat(NONCE.len()));
+    for (pcr, value) in verified.pcrs.iter() {
+        let claim = verified.claims.get(&format!("pcr{:02}", u8::from(pcr)));
+        assert_eq!(claim.and_then(Value::as_str), Some(value.to_string().as_str()));
+    }
+    let ak = verified.claims.get("ak_public").and_then(Value::as_str);
+    assert_eq!(ak, Some(parsed.ak.to_base64().as_str()));
+    let log = match &parsed.event_log {
+        Some(log) => event_log::evidence(log, &verified.pcrs),
+        None => LogEvidence::Absent,
+    };
+    assert_eq!(verified.log, log);
+    assert!(parsed.event_log.as_ref().is_none_or(|log| log.len() <= MAX_EVENT_LOG));
+
+    let stale = verify(json, &[0; 48]);
+    assert!(matches!(stale, Err(VerifyError::Quote { .. })));
+    let request = EvidenceRequest::new(Tee::AzSnpVtpm, json, &REPORT_DATA);
+    let other_sort = ready(TpmVerifier::new().verify(request));
+    assert!(matches!(other_sort, Err(VerifyError::Unsupported { .. })));
+}
+
+pub(crate) fn seeds() -> Vec<Seed> {
+    let (ecc, rsa) = (p256_tpm().quote(&NONCE), rsa_tpm().quote(&NONCE));
+    let mut log = EventLogBuilder::new();
+    log.image(Sha256Digest::of("shim"), "\\shimx64.efi");
+    log.separator(PcrIndex::BOOT_MANAGER);
+    let with_log = ecc.clone().with_event_log(log.build());
+    let broken_log = ecc.clone().with_event_log(vec![1, 2, 3]);
+    let mut few = ecc.clone();
+    few.values.pop();
+    let json = |name: &str, evidence: &TpmEvidence| Seed::new(name, evidence.to_value().to_string());
+    vec![
+        json("ecc", &ecc),
+        json("rsa", &rsa),
+        json("event_log", &with_log),
+        json("broken_log", &broken_log),
+        json("few_values", &few),
+    ]
+}

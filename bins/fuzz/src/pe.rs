@@ -1,0 +1,218 @@
+//! PE files: the streaming digest against one over the whole file in memory.
+
+use std::io;
+use std::io::Read;
+
+use sha2::Digest as _;
+use sha2::Sha256;
+use tec_core::digest::Sha256Digest;
+use tec_core::pcr::PcrIndex;
+use tec_core::reference::PcrComputer as _;
+use tec_tpm::compute::ChainComputer;
+use tec_tpm::compute::PeFile;
+use tec_tpm::compute::Sbat;
+use tec_tpm::compute::SecureBoot;
+use tec_tpm::compute::SignatureError;
+use tec_tpm::compute::SignaturePresence;
+use tec_tpm::compute::SignedDigest;
+use tec_tpm::compute::testing::PeBuilder;
+use tec_tpm::compute::testing::application;
+use tec_tpm::compute::testing::debian_chain;
+use tec_tpm::compute::testing::grub;
+
+use crate::Seed;
+
+const KEEP: [&str; 2] = [".sbat", ".text"];
+/// Largest section that is kept in memory, as documented.
+const MAX_KEPT: usize = 64 << 10;
+/// Most entries of a certificate table that are read.
+const MAX_SIGNATURES: usize = 16;
+
+/// However a file is cut into reads, its digest is that of the specification's own procedure, and
+/// neither checksum nor signatures change it.
+pub fn pe(data: &[u8]) {
+    let read = PeFile::read(data, &KEEP);
+    let slowly = PeFile::read(Slowly { data, reads: 0 }, &KEEP);
+    let Ok(file) = read else {
+        let (one, other) = (read.err(), slowly.err());
+        assert_eq!(one.map(|e| e.to_string()), other.map(|e| e.to_string()));
+        return;
+    };
+    assert_eq!(slowly.ok().as_ref(), Some(&file));
+    assert_eq!(file.size(), data.len() as u64);
+    assert_eq!(file.authenticode(), authenticode(data));
+    check_blind_spots(data, &file);
+    check_sections(data, &file);
+    check_signatures(&file);
+    check_chain(data, &file);
+}
+
+/// A reader that gives little at a time and is interrupted now and then.
+struct Slowly<'a> {
+    data: &'a [u8],
+    reads: usize,
+}
+
+impl Read for Slowly<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.reads += 1;
+        if self.reads.is_multiple_of(5) {
+            return Err(io::ErrorKind::Interrupted.into());
+        }
+        let size = (self.reads * 37 % 251 + 1).min(buffer.len());
+        let mut now = self.data.get(..size).unwrap_or(self.data);
+        self.data = self.data.get(size..).unwrap_or_default();
+        now.read(buffer)
+    }
+}
+
+/// Offsets that the procedure needs. The file was accepted, so all of them lie in it.
+struct Layout {
+    optional: usize,
+    certificate_entry: usize,
+}
+
+impl Layout {
+    fn of(data: &[u8]) -> Self {
+        let optional = u32_at(data, 0x3c) + 24;
+        let is_plus = u16_at(data, optional) == 0x20b;
+        let directories = optional + if is_plus { 112 } else { 96 };
+        Self {
+            optional,
+            certificate_entry: directories + 4 * 8,
+        }
+    }
+}
+
+fn u16_at(data: &[u8], at: usize) -> usize {
+    let field = data.get(at..at + 2).expect("a field of an accepted file");
+    field.iter().rev().fold(0, |value, b| value << 8 | usize::from(*b))
+}
+
+fn u32_at(data: &[u8], at: usize) -> usize {
+    u16_at(data, at) | u16_at(data, at + 2) << 16
+}
+
+/// "Windows Authenticode Portable Executable Signature Format", "Calculating the PE Image Hash",
+/// step by step over the whole file.
+fn authenticode(data: &[u8]) -> Sha256Digest {
+    let layout = Layout::of(data);
+    let (optional, entry) = (layout.optional, layout.certificate_entry);
+    let part = |from: usize, to: usize| data.get(from..to).expect("a part of an accepted file");
+    let headers = u32_at(data, optional + 60);
+    let mut hasher = Sha256::new();
+    hasher.update(part(0, optional + 64));
+    hasher.update(part(optional + 68, entry));
+    hasher.update(part(entry + 8, headers));
+    let mut hashed = headers;
+    let table = optional + u16_at(data, optional - 4);
+    let mut sections: Vec<(usize, usize)> = (0..u16_at(data, optional - 18))
+        .map(|number| table + number * 40)
+        .map(|header| (u32_at(data, header + 20), u32_at(data, header + 16)))
+        .filter(|(_, size)| *size > 0)
+        .collect();
+    sections.sort_unstable();
+    for (start, size) in sections {
+        hasher.update(part(start, start + size));
+        hashed += size;
+    }
+    let certificates = u32_at(data, entry + 4);
+    if data.len() > hashed + certificates {
+        hasher.update(part(hashed, data.len() - certificates));
+    }
+    Sha256Digest::new(hasher.finalize().into())
+}
+
+fn check_blind_spots(data: &[u8], file: &PeFile) {
+    let layout = Layout::of(data);
+    let mut other = data.to_vec();
+    for byte in other.iter_mut().skip(layout.optional + 64).take(4) {
+        *byte = !*byte;
+    }
+    let certificates = u32_at(data, layout.certificate_entry + 4);
+    let signed = data.len() - certificates;
+    for byte in other.iter_mut().skip(signed) {
+        *byte = !*byte;
+    }
+    let other = PeFile::read(other.as_slice(), &KEEP).expect("neither field is looked at");
+    assert_eq!(other.authenticode(), file.authenticode());
+}
+
+fn check_sections(data: &[u8], file: &PeFile) {
+    for name in KEEP {
+        let Some(content) = file.section(name) else {
+            continue;
+        };
+        assert!(content.len() <= MAX_KEPT);
+        let found = content.is_empty() || data.windows(content.len()).any(|w| w == content);
+        assert!(found, "a section is a part of the file");
+    }
+    if let Some(Ok(sbat)) = file.section(".sbat").map(Sbat::parse) {
+        for entry in sbat.entries() {
+            let first = sbat.component(&entry.component);
+            assert_eq!(first.map(|e| &e.component), Some(&entry.component));
+        }
+    }
+}
+
+fn check_signatures(file: &PeFile) {
+    let Ok(signed) = file.signed_digests() else {
+        return;
+    };
+    assert!(signed.len() <= MAX_SIGNATURES);
+    let sha256: Vec<_> = signed
+        .iter()
+        .filter_map(|digest| match digest {
+            SignedDigest::Sha256(digest) => Some(digest),
+            _ => None,
+        })
+        .collect();
+    let own = sha256.iter().all(|digest| **digest == file.authenticode());
+    let optional = file.check_signatures(SignaturePresence::Optional);
+    assert_eq!(optional.is_ok(), own);
+    match file.check_signatures(SignaturePresence::Required) {
+        Ok(()) => assert!(own && !sha256.is_empty()),
+        Err(SignatureError::Unsigned) => assert!(sha256.is_empty()),
+        Err(_) => assert!(!own),
+    }
+}
+
+/// The file in the place of GRUB: if values come out, its digest is among what they are made of.
+fn check_chain(data: &[u8], file: &PeFile) {
+    let path = "usr/lib/grub/x86_64-efi-signed/grubx64.efi.signed";
+    let image = debian_chain("2.12").with(path, data);
+    let Ok(expected) = ChainComputer::new(SecureBoot::On).compute(&image) else {
+        return;
+    };
+    let pcr4 = expected.pcr(PcrIndex::BOOT_MANAGER).expect("PCR 4 is computed");
+    assert!(pcr4.is_consistent());
+    assert!(pcr4.events.iter().any(|event| event.hash == file.authenticode()));
+}
+
+pub(crate) fn seeds() -> Vec<Seed> {
+    let text = PeBuilder::new().section(".text", "code");
+    vec![
+        Seed::new("grub", grub("2.12")),
+        Seed::new("application", application("Linux")),
+        Seed::new("unsigned", text.build()),
+        Seed::new("trailer", text.clone().trailer(*b"appended").signed().build()),
+        Seed::new("signed_twice", text.clone().signed().signed().build()),
+        Seed::new("signed_for_another", text.signed_for([7; 32]).build()),
+        Seed::new("gap", with_gap()),
+    ]
+}
+
+/// Moves the second section 512 bytes further, so that there is a gap before it.
+fn with_gap() -> Vec<u8> {
+    let mut file = PeBuilder::new()
+        .section(".text", "code")
+        .section(".data", "data")
+        .build();
+    let optional = u32_at(&file, 0x3c) + 24;
+    let pointer = optional + u16_at(&file, optional - 4) + 40 + 20;
+    let start = u32_at(&file, pointer);
+    let moved = u32::try_from(start + 512).unwrap_or(0).to_le_bytes();
+    file.splice(pointer..pointer + 4, moved);
+    file.splice(start..start, [0x67; 512]);
+    file
+}

@@ -1,0 +1,56 @@
+//! Keys, machines and other fixed things that targets and their seeds share.
+
+use std::pin::pin;
+use std::sync::OnceLock;
+use std::task::Context;
+use std::task::Poll;
+use std::task::Waker;
+
+use rand_chacha::ChaCha20Rng;
+use rand_core::SeedableRng as _;
+use tec_core::digest::Sha256Digest;
+use tec_core::pcr::PcrIndex;
+use tec_tpm::testing::SoftTpm;
+
+/// The machine that owns [`p256_tpm`].
+pub(crate) const MACHINE: &str = "7c9e6679-7425-40de-944b-e07fc1f90ae7";
+/// Another machine.
+pub(crate) const OTHER_MACHINE: &str = "00000000-7425-40de-944b-e07fc1f90ae7";
+
+/// Polls of [`ready`]: every future here is made of steps that wait for nothing.
+const POLLS: usize = 64;
+
+/// A generator; the same number gives the same stream.
+pub(crate) fn rng(seed: u64) -> ChaCha20Rng {
+    ChaCha20Rng::seed_from_u64(seed)
+}
+
+fn booted(tpm: SoftTpm) -> SoftTpm {
+    tpm.extend(PcrIndex::BOOT_MANAGER, &Sha256Digest::of("shim"));
+    tpm.extend(PcrIndex::MOK, &Sha256Digest::of("keys"));
+    tpm
+}
+
+/// A TPM with a P-256 attestation key.
+pub(crate) fn p256_tpm() -> &'static SoftTpm {
+    static TPM: OnceLock<SoftTpm> = OnceLock::new();
+    TPM.get_or_init(|| booted(SoftTpm::p256(1)))
+}
+
+/// A TPM with an RSA 2048 attestation key.
+pub(crate) fn rsa_tpm() -> &'static SoftTpm {
+    static TPM: OnceLock<SoftTpm> = OnceLock::new();
+    TPM.get_or_init(|| booted(SoftTpm::rsa(1)))
+}
+
+/// The result of a future over doubles, which wait for nobody.
+pub(crate) fn ready<F: Future>(future: F) -> F::Output {
+    let mut future = pin!(future);
+    let mut context = Context::from_waker(Waker::noop());
+    for _ in 0..POLLS {
+        if let Poll::Ready(value) = future.as_mut().poll(&mut context) {
+            return value;
+        }
+    }
+    panic!("a future over doubles waits for something");
+}

@@ -1,0 +1,9 @@
+//! The examples are the binaries of this package; the library only lets rustdoc compile and run
+//! the code of the README.
+
+/// The README.
+#[cfg(doctest)]
+#[doc = include_str!("../../README.md")]
+#[derive(Debug)]
+#[expect(clippy::exhaustive_structs, reason = "it exists for its documentation only")]
+pub struct Readme;
