@@ -5,8 +5,12 @@
 //! their own, and run over a copy of the committed seeds.
 
 use std::fs;
+use std::num::NonZeroUsize;
 use std::path::Path;
 use std::path::PathBuf;
+use std::sync::Mutex;
+use std::sync::MutexGuard;
+use std::sync::PoisonError;
 
 use anyhow::Context as _;
 use anyhow::Result;
@@ -72,19 +76,35 @@ fn run_each(root: &Path, targets: &[String], seconds: u32) -> Result<()> {
     }
     let target_dir = Metadata::workspace(root)?.target_dir()?;
     let built = build(root, &target_dir)?;
-    let mut findings = Vec::new();
-    for target in targets {
-        term::step(&format!("fuzz {target}, {seconds} s"));
-        if let Err(error) = fuzz(root, &target_dir, &built, target, seconds) {
-            term::failure(&format!("{error:#}"));
-            findings.push(target.as_str());
+    let workers = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
+    term::step(&format!("fuzz: {seconds} s each, {workers} at a time"));
+    let queue = Mutex::new(targets.iter());
+    let findings = Mutex::new(Vec::new());
+    let next = || lock(&queue).next();
+    let work = || {
+        while let Some(target) = next() {
+            if let Err(error) = fuzz(root, &target_dir, &built, target, seconds) {
+                term::failure(&format!("{error:#}"));
+                lock(&findings).push(target.as_str());
+            }
         }
-    }
+    };
+    std::thread::scope(|scope| {
+        for _ in 0..workers {
+            scope.spawn(work);
+        }
+    });
+    let findings = lock(&findings);
     if !findings.is_empty() {
         bail!("fuzzing found something in: {}", findings.join(", "));
     }
     term::success(&format!("{} targets, no finding", targets.len()));
     Ok(())
+}
+
+/// What a thread that panicked left behind is whole: nothing here is changed in steps.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Builds all targets; returns the directory that they are in.
@@ -126,7 +146,7 @@ fn fuzz(root: &Path, target_dir: &Path, built: &Path, target: &str, seconds: u32
     let said = String::from_utf8_lossy(&output.stderr);
     fs::write(&log, said.as_bytes()).with_context(|| format!("cannot write {}", log.display()))?;
     if output.status.success() {
-        term::note(&last_line(&said));
+        term::note(&format!("{target}: {}", last_line(&said)));
         return Ok(());
     }
     let end: Vec<&str> = said.lines().rev().take(20).collect();

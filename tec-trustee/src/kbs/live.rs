@@ -192,7 +192,11 @@ impl Backend for LiveBackend {
                 .as_ref()
                 .and_then(|attempt| attempt.ladder.code)
                 .unwrap_or(Code::EvidenceMalformed);
-            self.refused(&admission, code).await?;
+            // Strangers could fill the audit log; what they tried is in the attempt log, which is
+            // bounded.
+            if ak.is_some() {
+                self.refused(&admission, code).await?;
+            }
             // What the ladder holds of a refusal is in the log; the session needs the code alone.
             admission.record = None;
             admission.refused = Some(code);
