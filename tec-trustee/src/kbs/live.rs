@@ -192,9 +192,9 @@ impl Backend for LiveBackend {
                 .as_ref()
                 .and_then(|attempt| attempt.ladder.code)
                 .unwrap_or(Code::EvidenceMalformed);
-            // Strangers could fill the audit log; what they tried is in the attempt log, which is
-            // bounded.
-            if ak.is_some() {
+            // Only what a registered key signed: strangers, and who replays, could fill the audit
+            // log. What they tried is in the attempt log, which is bounded.
+            if evidence.is_ok() && ak.is_some() {
                 self.refused(&admission, code).await?;
             }
             // What the ladder holds of a refusal is in the log; the session needs the code alone.
