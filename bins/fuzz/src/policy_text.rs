@@ -1,0 +1,57 @@
+//! Texts of policies.
+
+use serde_json::json;
+use tec_core::attest::PinnedPcrs;
+use tec_core::attest::Tee;
+use tec_core::pcr::PcrIndex;
+use tec_trustee::policy::AttestationPolicy;
+use tec_trustee::policy::PolicyIntent;
+use tec_trustee::policy::ResourcePolicy;
+
+use crate::Seed;
+
+/// Longer texts only take longer.
+const MAX_TEXT: usize = 16 << 10;
+
+/// A text is a policy of both sorts or of none, and saying so does not depend on white space at
+/// its end. What a stranger's policy says is not evaluated: admins set policies.
+pub fn policy_text(data: &[u8]) {
+    let Ok(text) = std::str::from_utf8(data) else {
+        return;
+    };
+    if text.len() > MAX_TEXT {
+        return;
+    }
+    let attestation = AttestationPolicy::parse(text);
+    let resource = ResourcePolicy::parse(text);
+    assert_eq!(attestation.is_ok(), resource.is_ok());
+    let longer = format!("{text}\n\n");
+    assert_eq!(ResourcePolicy::parse(&longer).is_ok(), resource.is_ok());
+}
+
+/// The policies that are rendered, for some intents.
+pub(crate) fn intent() -> PolicyIntent {
+    let pinned = [PcrIndex::BOOT_MANAGER, PcrIndex::MOK].into_iter().collect();
+    let pinned = PinnedPcrs::new(pinned).expect("two registers");
+    PolicyIntent::new(pinned, [Tee::Tpm]).expect("an intent")
+}
+
+pub(crate) fn seeds() -> Vec<Seed> {
+    let azure = PolicyIntent::new(PinnedPcrs::boot_manager(), [Tee::Tpm, Tee::AzSnpVtpm]);
+    let azure = azure.expect("an intent");
+    let resource = intent().render_resource();
+    let denied = ResourcePolicy::parse(&resource).map(|policy| policy.allows(&json!({}), &json!({})));
+    assert!(matches!(denied, Ok(Ok(false))));
+    vec![
+        Seed::new("attestation", intent().render_attestation()),
+        Seed::new("attestation_azure", azure.render_attestation()),
+        Seed::new("resource", resource),
+        Seed::new("small", "package policy\ndefault allow = true\n"),
+        Seed::new("other_package", "package other\nx := [y | some y in [1, 2]]\n"),
+        Seed::new(
+            "builtins",
+            "package policy\nimport rego.v1\nallow if {\n\tevery x in [1] { x > 0 }\n\t\
+             not input.deny\n\tsprintf(\"%d\", [1]) == \"1\"\n} else := false\n",
+        ),
+    ]
+}
