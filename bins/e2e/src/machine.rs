@@ -126,7 +126,9 @@ impl Machine {
         command
             .env("PATH", std::env::join_paths(path).unwrap_or_default())
             .env("TEC_TCTI", self.tcti())
-            .env("TEC_EVENT_LOG", self.event_log());
+            .env("TEC_EVENT_LOG", self.event_log())
+            // Refusals are part of the story; nobody wants to wait for the node to ask again.
+            .env("TEC_ROUNDS", "1");
         command
     }
 

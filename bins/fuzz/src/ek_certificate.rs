@@ -76,7 +76,10 @@ fn check(certificate: &EkCertificate, der: Option<&[u8]>) {
     assert_eq!(verified.root(), "CN=Root");
     if let Some(der) = der {
         let mut known = certified().iter();
-        assert!(known.any(|one| signed(one) == signed(der)), "nobody signed this");
+        assert!(
+            known.any(|one| signed(one) == signed(der)),
+            "nobody signed this"
+        );
     }
 }
 
@@ -113,7 +116,9 @@ impl BuilderProfile for Profile {
     }
 }
 
-fn extension<E: x509_cert::ext::Criticality + x509_cert::der::oid::AssociatedOid + x509_cert::der::Encode>(
+fn extension<
+    E: x509_cert::ext::Criticality + x509_cert::der::oid::AssociatedOid + x509_cert::der::Encode,
+>(
     value: &E,
 ) -> Extension {
     value
@@ -213,7 +218,12 @@ fn certified() -> &'static [Vec<u8>; 2] {
         let rsa = rsa_tpm().public_key();
         [
             certify(vendor, "CN=EK 1", ecc.as_der(), ek(KeyUsages::KeyAgreement)),
-            certify(vendor, "CN=EK 2", rsa.as_der(), ek(KeyUsages::KeyEncipherment)),
+            certify(
+                vendor,
+                "CN=EK 2",
+                rsa.as_der(),
+                ek(KeyUsages::KeyEncipherment),
+            ),
         ]
     })
 }
@@ -222,13 +232,20 @@ pub(crate) fn seeds() -> Vec<Seed> {
     let [ecc, rsa] = certified();
     let (stranger, _) = authority(33);
     let key = p256_tpm().ek().public;
-    let foreign = |issuer, extensions| certify((issuer, &stranger), "CN=EK 3", key.as_der(), extensions);
+    let foreign =
+        |issuer, extensions| certify((issuer, &stranger), "CN=EK 3", key.as_der(), extensions);
     vec![
         Seed::new("ecc", ecc.clone()),
         Seed::new("rsa", rsa.clone()),
         Seed::new("padded", [ecc, &[0xff; 12][..]].concat()),
-        Seed::new("of_a_stranger", foreign("CN=Vendor", ek(KeyUsages::KeyAgreement))),
-        Seed::new("unknown_issuer", foreign("CN=Nobody", ek(KeyUsages::KeyAgreement))),
+        Seed::new(
+            "of_a_stranger",
+            foreign("CN=Vendor", ek(KeyUsages::KeyAgreement)),
+        ),
+        Seed::new(
+            "unknown_issuer",
+            foreign("CN=Nobody", ek(KeyUsages::KeyAgreement)),
+        ),
         Seed::new("ca", foreign("CN=Vendor", ca())),
     ]
 }

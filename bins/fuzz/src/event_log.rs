@@ -48,7 +48,10 @@ fn check_shape(data: &[u8], log: &EventLog<'_>) {
     let mut end = 0;
     for (number, event) in log.events().iter().enumerate() {
         assert_eq!(u32::try_from(number), Ok(event.number));
-        assert!(event.offset == end || number == 0, "events follow each other");
+        assert!(
+            event.offset == end || number == 0,
+            "events follow each other"
+        );
         let begin = data.len() - data.get(event.offset..).map_or(0, <[u8]>::len);
         assert_eq!(begin, event.offset, "an event begins in the log");
         end = end_of(data, event);
@@ -137,7 +140,11 @@ fn check_replay(log: &EventLog<'_>, bank: Bank) {
     assert_eq!(replayed.is_ok(), covered && complete, "{bank}");
     let Ok(replayed) = replayed else { return };
     for pcr in PcrIndex::all() {
-        assert_eq!(replayed.value(pcr), fold(log, bank, pcr), "{bank} PCR {pcr}");
+        assert_eq!(
+            replayed.value(pcr),
+            fold(log, bank, pcr),
+            "{bank} PCR {pcr}"
+        );
         let extended = log.events().iter().any(|e| e.extends() == Some(pcr));
         assert_eq!(replayed.extended().contains(pcr), extended);
     }
@@ -151,12 +158,20 @@ fn check_replay(log: &EventLog<'_>, bank: Bank) {
 
 /// One register by itself: the plainest fold there is.
 fn fold(log: &EventLog<'_>, bank: Bank, pcr: PcrIndex) -> Vec<u8> {
-    let begin = if (17..=22).contains(&u8::from(pcr)) { 0xff } else { 0 };
+    let begin = if (17..=22).contains(&u8::from(pcr)) {
+        0xff
+    } else {
+        0
+    };
     let mut value = vec![begin; bank.digest_size()];
     if let (0, Some(last)) = (u8::from(pcr), value.last_mut()) {
         *last = log.startup_locality();
     }
-    for event in log.events().iter().filter(|event| event.extends() == Some(pcr)) {
+    for event in log
+        .events()
+        .iter()
+        .filter(|event| event.extends() == Some(pcr))
+    {
         value.extend(event.digests.get(bank).expect("the log is complete"));
         value = match bank {
             Bank::Sha1 => Sha1::digest(&value).to_vec(),
@@ -178,7 +193,10 @@ fn check_worth(data: &[u8], log: &EventLog<'_>) {
         ));
         return;
     };
-    let verified = log.clone().verify(&quoted, all).expect("it folds to itself");
+    let verified = log
+        .clone()
+        .verify(&quoted, all)
+        .expect("it folds to itself");
     let extending = log.events().iter().filter(|e| e.extends().is_some());
     assert_eq!(verified.events().count(), extending.clone().count());
     let evidence = log.evidence_against(&quoted);
@@ -212,8 +230,12 @@ pub(crate) fn seeds() -> Vec<Seed> {
     let pcr = |index| PcrIndex::new(index).expect("a register");
     let mut boot = EventLogBuilder::with_banks(&[Bank::Sha1, Bank::Sha256, Bank::Sha384]);
     boot.startup_locality(3)
-        .measure(pcr(0), EventKind::S_CRTM_VERSION, b"1\0.\00\0\0\0")
-        .measure(pcr(0), EventKind::EFI_PLATFORM_FIRMWARE_BLOB2, b"\x03FV0\0\0\0\0")
+        .measure(pcr(0), EventKind::S_CRTM_VERSION, b"1\0.\x000\0\0\0")
+        .measure(
+            pcr(0),
+            EventKind::EFI_PLATFORM_FIRMWARE_BLOB2,
+            b"\x03FV0\0\0\0\0",
+        )
         .variable(
             PcrIndex::SECURE_BOOT,
             EventKind::EFI_VARIABLE_DRIVER_CONFIG,
@@ -226,14 +248,23 @@ pub(crate) fn seeds() -> Vec<Seed> {
         .measure(pcr(9), EventKind::EVENT_TAG, b"\0\0\0\0\x06\0\0\0initrd")
         .measure(pcr(8), EventKind::IPL, b"grub_cmd: linux /vmlinuz");
     let mut small = EventLogBuilder::new();
-    small.measure(PcrIndex::BOOT_MANAGER, EventKind::EFI_ACTION, b"Calling EFI Application");
+    small.measure(
+        PcrIndex::BOOT_MANAGER,
+        EventKind::EFI_ACTION,
+        b"Calling EFI Application",
+    );
     let padded = |byte| [small.build(), vec![byte; 40]].concat();
     vec![
         Seed::new("boot", boot.build()),
         Seed::new("small", small.build()),
         Seed::new("padded_with_zeros", padded(0)),
         Seed::new("padded_with_ones", padded(0xff)),
-        Seed::new("all_banks", EventLogBuilder::with_banks(&Bank::ALL).separator(pcr(5)).build()),
+        Seed::new(
+            "all_banks",
+            EventLogBuilder::with_banks(&Bank::ALL)
+                .separator(pcr(5))
+                .build(),
+        ),
         Seed::new("unknown_algorithm", unknown_algorithm()),
         Seed::new("sha1_form", sha1_form()),
     ]
@@ -262,7 +293,9 @@ fn sha1_form() -> Vec<u8> {
 fn unknown_algorithm() -> Vec<u8> {
     let mut header = b"Spec ID Event03\0".to_vec();
     header.extend([0, 0, 0, 0, 0, 2, 2, 2]);
-    header.extend([2, 0, 0, 0, 0x0b, 0, 32, 0, 0x12, 0, 32, 0, 3, b'x', b'y', b'z']);
+    header.extend([
+        2, 0, 0, 0, 0x0b, 0, 32, 0, 0x12, 0, 32, 0, 3, b'x', b'y', b'z',
+    ]);
     let mut log = sha1_event(0, EventKind::NO_ACTION, &header);
     log.extend([4, 0, 0, 0, 4, 0, 0, 0, 2, 0, 0, 0]);
     log.extend([0x12, 0].into_iter().chain([0x53; 32]));

@@ -76,7 +76,10 @@ fn check(text: &str, intent: &TrusteeIntent) {
     let plugins = plugins.as_ref().and_then(Value::as_array);
     let resource = |plugin: &Value| plugin.get("name").and_then(Value::as_str) == Some("resource");
     assert!(plugins.is_some_and(|plugins| plugins.iter().any(resource)));
-    for (key, value) in before.iter().filter(|(key, _)| !PATCHED.contains(&key.as_str())) {
+    for (key, value) in before
+        .iter()
+        .filter(|(key, _)| !PATCHED.contains(&key.as_str()))
+    {
         // Not a number is not equal to itself.
         let kept = after.get(key).map(ToString::to_string);
         assert_eq!(kept, Some(value.to_string()));

@@ -58,7 +58,10 @@ fn change(rng: &mut impl Rng, data: &mut Vec<u8>, seeds: &[Vec<u8>]) {
             data.drain(removed);
         }
         5 => {
-            let copied = data.get(piece(rng, data.len())).unwrap_or_default().to_vec();
+            let copied = data
+                .get(piece(rng, data.len()))
+                .unwrap_or_default()
+                .to_vec();
             data.splice(place..place, copied);
         }
         6 => data.truncate(place),

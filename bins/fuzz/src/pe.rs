@@ -86,7 +86,10 @@ impl Layout {
 
 fn u16_at(data: &[u8], at: usize) -> usize {
     let field = data.get(at..at + 2).expect("a field of an accepted file");
-    field.iter().rev().fold(0, |value, b| value << 8 | usize::from(*b))
+    field
+        .iter()
+        .rev()
+        .fold(0, |value, b| value << 8 | usize::from(*b))
 }
 
 fn u32_at(data: &[u8], at: usize) -> usize {
@@ -184,9 +187,15 @@ fn check_chain(data: &[u8], file: &PeFile) {
     let Ok(expected) = ChainComputer::new(SecureBoot::On).compute(&image) else {
         return;
     };
-    let pcr4 = expected.pcr(PcrIndex::BOOT_MANAGER).expect("PCR 4 is computed");
+    let pcr4 = expected
+        .pcr(PcrIndex::BOOT_MANAGER)
+        .expect("PCR 4 is computed");
     assert!(pcr4.is_consistent());
-    assert!(pcr4.events.iter().any(|event| event.hash == file.authenticode()));
+    assert!(
+        pcr4.events
+            .iter()
+            .any(|event| event.hash == file.authenticode())
+    );
 }
 
 pub(crate) fn seeds() -> Vec<Seed> {
@@ -195,7 +204,10 @@ pub(crate) fn seeds() -> Vec<Seed> {
         Seed::new("grub", grub("2.12")),
         Seed::new("application", application("Linux")),
         Seed::new("unsigned", text.build()),
-        Seed::new("trailer", text.clone().trailer(*b"appended").signed().build()),
+        Seed::new(
+            "trailer",
+            text.clone().trailer(*b"appended").signed().build(),
+        ),
         Seed::new("signed_twice", text.clone().signed().signed().build()),
         Seed::new("signed_for_another", text.signed_for([7; 32]).build()),
         Seed::new("gap", with_gap()),

@@ -31,7 +31,9 @@ pub fn policy_text(data: &[u8]) {
 
 /// The policies that are rendered, for some intents.
 pub(crate) fn intent() -> PolicyIntent {
-    let pinned = [PcrIndex::BOOT_MANAGER, PcrIndex::MOK].into_iter().collect();
+    let pinned = [PcrIndex::BOOT_MANAGER, PcrIndex::MOK]
+        .into_iter()
+        .collect();
     let pinned = PinnedPcrs::new(pinned).expect("two registers");
     PolicyIntent::new(pinned, [Tee::Tpm]).expect("an intent")
 }
@@ -40,14 +42,18 @@ pub(crate) fn seeds() -> Vec<Seed> {
     let azure = PolicyIntent::new(PinnedPcrs::boot_manager(), [Tee::Tpm, Tee::AzSnpVtpm]);
     let azure = azure.expect("an intent");
     let resource = intent().render_resource();
-    let denied = ResourcePolicy::parse(&resource).map(|policy| policy.allows(&json!({}), &json!({})));
+    let denied =
+        ResourcePolicy::parse(&resource).map(|policy| policy.allows(&json!({}), &json!({})));
     assert!(matches!(denied, Ok(Ok(false))));
     vec![
         Seed::new("attestation", intent().render_attestation()),
         Seed::new("attestation_azure", azure.render_attestation()),
         Seed::new("resource", resource),
         Seed::new("small", "package policy\ndefault allow = true\n"),
-        Seed::new("other_package", "package other\nx := [y | some y in [1, 2]]\n"),
+        Seed::new(
+            "other_package",
+            "package other\nx := [y | some y in [1, 2]]\n",
+        ),
         Seed::new(
             "builtins",
             "package policy\nimport rego.v1\nallow if {\n\tevery x in [1] { x > 0 }\n\t\

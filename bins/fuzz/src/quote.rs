@@ -60,7 +60,9 @@ fn check_message(message: &[u8]) {
     assert_eq!(verified.pcrs(), &tpm.pcrs());
     let digest = values
         .iter()
-        .fold(Sha256::new(), |hash, value| hash.chain_update(value.as_bytes()))
+        .fold(Sha256::new(), |hash, value| {
+            hash.chain_update(value.as_bytes())
+        })
         .finalize();
     assert!(message.ends_with(&digest));
     let other_nonce = quote.verify(&tpm.public_key(), &[0; 32]);
@@ -87,7 +89,8 @@ fn encode(verified: &VerifiedQuote, values: &[Sha256Digest]) -> Vec<u8> {
 fn check_ecc_signature(signature: &[u8]) {
     let tpm = p256_tpm();
     let message = tpm.attest_fields(&NONCE).marshal();
-    let quote = UntrustedQuote::new(&message, signature, &values(tpm)).verify(&tpm.public_key(), &NONCE);
+    let quote =
+        UntrustedQuote::new(&message, signature, &values(tpm)).verify(&tpm.public_key(), &NONCE);
     if quote.is_ok() {
         // r is the same whichever sign s has; it follows scheme, hash and size.
         let own = tpm.sign(&message);
@@ -99,7 +102,8 @@ fn check_ecc_signature(signature: &[u8]) {
 fn check_rsa_signature(signature: &[u8]) {
     let tpm = rsa_tpm();
     let message = tpm.attest_fields(&NONCE).marshal();
-    let quote = UntrustedQuote::new(&message, signature, &values(tpm)).verify(&tpm.public_key(), &NONCE);
+    let quote =
+        UntrustedQuote::new(&message, signature, &values(tpm)).verify(&tpm.public_key(), &NONCE);
     if quote.is_ok() {
         assert_eq!(sized(signature, 4), sized(&tpm.sign(&message), 4));
     }
@@ -136,7 +140,11 @@ fn check_anything(data: &[u8]) {
         }
         for cut in [0, 1, 23] {
             let fewer = values.get(..cut).unwrap_or_default();
-            assert!(UntrustedQuote::new(message, signature, fewer).verify(&key, &NONCE).is_err());
+            assert!(
+                UntrustedQuote::new(message, signature, fewer)
+                    .verify(&key, &NONCE)
+                    .is_err()
+            );
         }
     }
 }
@@ -153,17 +161,27 @@ pub(crate) fn seeds() -> Vec<Seed> {
     };
     let rsa_signature = rsa.sign(&rsa.attest_fields(&NONCE).marshal());
     let ecc_signature = ecc.sign(&message);
-    let size = u16::try_from(ecc_signature.len()).unwrap_or(0).to_be_bytes();
+    let size = u16::try_from(ecc_signature.len())
+        .unwrap_or(0)
+        .to_be_bytes();
     let whole = [&size[..], &ecc_signature, &message].concat();
     vec![
         seed("message", MESSAGE, &message),
         seed("message_certify", MESSAGE, &with(|f| f.kind = 0x8017)),
-        seed("message_two_banks", MESSAGE, &with(|f| {
-            let mut second = f.selections.clone();
-            f.selections.append(&mut second);
-        })),
+        seed(
+            "message_two_banks",
+            MESSAGE,
+            &with(|f| {
+                let mut second = f.selections.clone();
+                f.selections.append(&mut second);
+            }),
+        ),
         seed("message_trailing", MESSAGE, &with(|f| f.trailing = vec![0])),
-        seed("message_short_name", MESSAGE, &with(|f| f.qualified_signer.clear())),
+        seed(
+            "message_short_name",
+            MESSAGE,
+            &with(|f| f.qualified_signer.clear()),
+        ),
         seed("signature_ecc", ECC_SIGNATURE, &ecc_signature),
         seed("signature_rsa", RSA_SIGNATURE, &rsa_signature),
         seed("whole", b'w', &whole),

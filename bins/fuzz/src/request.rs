@@ -100,6 +100,9 @@ mod tests {
     #[test]
     fn what_is_no_request_is_left_out() {
         assert_eq!(requests(b"").count(), 0);
-        assert_eq!(requests(b"GET\x1e\x1ebad request line\nx\x1eGET /\n").count(), 0);
+        assert_eq!(
+            requests(b"GET\x1e\x1ebad request line\nx\x1eGET /\n").count(),
+            0
+        );
     }
 }

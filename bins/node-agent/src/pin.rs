@@ -82,9 +82,14 @@ async fn try_encrypt(
             activator: &tpm,
             entropy: &**entropy,
         };
-        register(ports, &identity, *machine, config.num_retries)
-            .await
-            .map_err(Failure::Register)?;
+        register(
+            ports,
+            &identity,
+            *machine,
+            flags.retries(config.num_retries),
+        )
+        .await
+        .map_err(Failure::Register)?;
     }
     let key = released_key(flags, &tpm, &header, Stage::FirstBoot, entropy).await?;
     clevis::seal(&header, &key, plaintext, &mut EntropyRng::new(&**entropy)).map_err(|source| {
@@ -150,7 +155,7 @@ async fn released_key(
     let attester = tpm.attester(flags.read_event_log());
     let round =
         KbsRound::new(header, attester, flags.timeout(), entropy).map_err(Failure::Servers)?;
-    let resource = fetch_key(&round, header.num_retries, stage, &**entropy)
+    let resource = fetch_key(&round, flags.retries(header.num_retries), stage, &**entropy)
         .await
         .map_err(Failure::Fetch)?;
     content_key(&resource).map_err(Failure::Resource)

@@ -3,11 +3,13 @@
 use std::fs::File;
 use std::io;
 use std::io::Read as _;
+use std::num::NonZeroU32;
 use std::path::Path;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
+use tec_core::ignition::NumRetries;
 use tec_tpm::ak::AkHandle;
 use tec_tpm::evidence::MAX_EVENT_LOG;
 
@@ -46,6 +48,10 @@ pub struct Flags {
         value_parser = clap::value_parser!(u64).range(1..=3600)
     )]
     pub timeout: u64,
+    /// Rounds over the servers, instead of what the pin's configuration says; 1 asks once, for
+    /// looking at a refusal without waiting
+    #[arg(long, env = "TEC_ROUNDS", global = true)]
+    pub rounds: Option<NonZeroU32>,
     /// What is logged to stderr, as a filter of tracing
     #[arg(long, env = "TEC_LOG", global = true, default_value = DEFAULT_LOG)]
     pub log: String,
@@ -60,6 +66,13 @@ impl Flags {
             .map(String::as_str)
             .find(|tcti| !tcti.is_empty())
             .unwrap_or(DEFAULT_TCTI)
+    }
+
+    /// How often servers are asked: as the flag says, or else the configuration.
+    pub fn retries(&self, configured: Option<NumRetries>) -> Option<NumRetries> {
+        self.rounds
+            .map(|rounds| NumRetries::Rounds(rounds.get()))
+            .or(configured)
     }
 
     /// Deadline of one request.
@@ -111,6 +124,7 @@ mod tests {
             ak_handle: AkHandle::DEFAULT,
             event_log: None,
             timeout: 30,
+            rounds: None,
             log: String::new(),
         }
     }
@@ -121,6 +135,20 @@ mod tests {
         assert_eq!(flags(None, Some("b")).tcti(), "b");
         assert_eq!(flags(Some(""), Some("b")).tcti(), "b");
         assert_eq!(flags(Some(""), Some("")).tcti(), DEFAULT_TCTI);
+    }
+
+    #[test]
+    fn the_flag_for_rounds_wins_over_the_configuration() {
+        let mut flags = flags(None, None);
+        assert_eq!(
+            flags.retries(Some(NumRetries::Infinity)),
+            Some(NumRetries::Infinity)
+        );
+        flags.rounds = NonZeroU32::new(1);
+        assert_eq!(
+            flags.retries(Some(NumRetries::Infinity)),
+            Some(NumRetries::Rounds(1))
+        );
     }
 
     #[test]

@@ -5,9 +5,12 @@ pub mod clock;
 pub mod entropy;
 pub mod exit;
 pub mod files;
+#[cfg(feature = "server")]
 pub mod limit;
 pub mod log;
+#[cfg(feature = "server")]
 pub mod serve;
+#[cfg(feature = "server")]
 pub mod tls;
 
 pub use self::clock::SystemClock;

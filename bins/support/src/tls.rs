@@ -200,7 +200,10 @@ pub fn ca_pem(path: &Path) -> anyhow::Result<String> {
 /// `TEC-T500` when the file cannot be read.
 pub fn certificates(path: &Path) -> anyhow::Result<Vec<Vec<u8>>> {
     let unusable = |error: rustls::pki_types::pem::Error| {
-        CodedError::new(Code::TlsMaterial, format!("read {}: {error}", path.display()))
+        CodedError::new(
+            Code::TlsMaterial,
+            format!("read {}: {error}", path.display()),
+        )
     };
     let mut list = Vec::new();
     for certificate in CertificateDer::pem_file_iter(path).map_err(unusable)? {

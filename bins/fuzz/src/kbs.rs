@@ -1,0 +1,388 @@
+//! The key broker service over its router, request after request.
+
+use std::sync::Arc;
+use std::sync::OnceLock;
+
+use axum::Router;
+use axum::body::Body;
+use axum::body::to_bytes;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use bytes::Bytes;
+use http::HeaderValue;
+use http::Method;
+use http::Request;
+use http::StatusCode;
+use http::header::AUTHORIZATION;
+use http::header::SET_COOKIE;
+use serde_json::Value;
+use serde_json::json;
+use tec_core::ak::AkRecord;
+use tec_core::ak::ApprovedAk;
+use tec_core::attest::Tee;
+use tec_core::digest::Sha256Digest;
+use tec_core::id::MachineId;
+use tec_core::id::ResourcePath;
+use tec_core::image::ApprovedImage;
+use tec_core::image::ExpectedPcr;
+use tec_core::image::ExpectedPcrs;
+use tec_core::image::ImageEvent;
+use tec_core::machine::Machine;
+use tec_core::machine::RegisteredBy;
+use tec_core::pcr::PcrIndex;
+use tec_core::port::AkRegistry;
+use tec_core::port::Attester as _;
+use tec_core::port::AuditAction;
+use tec_core::port::ImageRegistry;
+use tec_core::port::MachineRegistry;
+use tec_core::port::SecretStore;
+use tec_core::port::UnclaimedLimit;
+use tec_core::secret::SecretBytes;
+use tec_core::testing::ManualClock;
+use tec_core::testing::MemoryRegistry;
+use tec_core::testing::SeededEntropy;
+use tec_core::testing::sample::time;
+use tec_core::time::Timestamp;
+use tec_tpm::testing::SoftTpm;
+use tec_tpm::verifier::TpmVerifier;
+use tec_trustee::jwe::Curve;
+use tec_trustee::jwe::EcPrivateKey;
+use tec_trustee::jwe::Jwe;
+use tec_trustee::kbs::Kbs;
+use tec_trustee::kbs::KbsConfig;
+use tec_trustee::kbs::LiveBackend;
+use tec_trustee::kbs::LivePorts;
+use tec_trustee::kbs::MemoryBackend;
+use tec_trustee::report_data::HashAlgorithm;
+use tec_trustee::report_data::primary;
+use tec_trustee::token::TokenSigner;
+use tec_trustee::wire::AuthRequest;
+use tec_trustee::wire::ERROR_NAMESPACE;
+use tec_trustee::wire::ErrorBody;
+use tec_trustee::wire::ErrorKind;
+
+use crate::Seed;
+use crate::policy_text::intent;
+use crate::request::Written;
+use crate::request::requests;
+use crate::sample::MACHINE;
+use crate::sample::OTHER_MACHINE;
+use crate::sample::p256_tpm;
+use crate::sample::ready;
+use crate::sample::rng;
+use crate::sample::rsa_tpm;
+use crate::token::admin_token;
+use crate::token::admins;
+
+/// The disk keys of both machines; they must never be seen.
+const SECRETS: [&[u8]; 2] = [
+    b"the disk key of the machine",
+    b"the disk key of another one",
+];
+/// What an input writes for the token of an admin.
+const ADMIN: &str = "Bearer admin";
+/// More sessions than one input can open are never needed; fewer show what happens then.
+const MAX_SESSIONS: usize = 4;
+/// Largest body of a request, so that the limit can be met.
+const MAX_PAYLOAD: usize = 8192;
+
+/// Every request is answered as the contract says, and a disk key leaves only for the machine that
+/// attested, to its path, encrypted for its session key, and noted in the audit log. The first byte
+/// of an input chooses the backend.
+pub fn kbs(data: &[u8]) {
+    let Some((choice, rest)) = data.split_first() else {
+        return;
+    };
+    let world = World::new(*choice);
+    for request in requests(rest) {
+        world.send(request);
+    }
+}
+
+struct World {
+    router: Router,
+    registry: Arc<MemoryRegistry>,
+    is_live: bool,
+}
+
+/// An answer of the service.
+struct Reply {
+    status: StatusCode,
+    cookie: String,
+    body: Bytes,
+}
+
+/// The session key of the seeds.
+fn session_key() -> &'static EcPrivateKey {
+    static KEY: OnceLock<EcPrivateKey> = OnceLock::new();
+    KEY.get_or_init(|| EcPrivateKey::generate(Curve::P256, &mut rng(51)))
+}
+
+fn machines() -> [MachineId; 2] {
+    [MACHINE, OTHER_MACHINE].map(|id| id.parse().expect("a machine id"))
+}
+
+impl World {
+    fn new(choice: u8) -> Self {
+        let registry = Arc::new(MemoryRegistry::new());
+        let clock = Arc::new(ManualClock::new(Timestamp::from_unix_seconds(1000)));
+        let is_live = choice & 1 == 0;
+        let signer = TokenSigner::random(&mut rng(52));
+        let entropy = Arc::new(SeededEntropy::new(53));
+        let verifier = Arc::new(TpmVerifier::new());
+        let config = if is_live {
+            ready(register(&registry));
+            let ports = LivePorts {
+                machines: registry.clone(),
+                aks: registry.clone(),
+                images: registry.clone(),
+                secrets: registry.clone(),
+                audit: registry.clone(),
+                attempts: registry.clone(),
+                clock: clock.clone(),
+            };
+            let backend = Arc::new(LiveBackend::new(ports, &intent()));
+            KbsConfig::new(backend, verifier, signer, clock, entropy)
+        } else {
+            let backend = Arc::new(MemoryBackend::new());
+            KbsConfig::new(backend, verifier, signer, clock, entropy).with_admin(admins())
+        };
+        let config = config.with_limits(MAX_SESSIONS, MAX_PAYLOAD);
+        Self {
+            router: Kbs::new(config).router(),
+            registry,
+            is_live,
+        }
+    }
+
+    fn released(&self) -> usize {
+        let events = self.registry.events();
+        let released = events
+            .iter()
+            .filter(|e| e.action == AuditAction::KeyReleased);
+        released.count()
+    }
+
+    fn send(&self, mut request: Request<Bytes>) -> Reply {
+        if request
+            .headers()
+            .get(AUTHORIZATION)
+            .is_some_and(|value| value == ADMIN)
+        {
+            let token = HeaderValue::try_from(format!("Bearer {}", admin_token()));
+            let token = token.expect("a token is a header value");
+            request.headers_mut().insert(AUTHORIZATION, token);
+        }
+        let method = request.method().clone();
+        let path = request.uri().path().to_owned();
+        let before = self.released();
+        let reply = self.answer(request);
+        reply.check();
+        let resource = path.strip_prefix("/kbs/v0/resource/");
+        match resource {
+            Some(tail) if method == Method::GET && reply.status == StatusCode::OK => {
+                self.check_release(tail.strip_prefix('/').unwrap_or(tail), &reply);
+            }
+            _ => assert_eq!(self.released(), before),
+        }
+        reply
+    }
+
+    fn answer(&self, request: Request<Bytes>) -> Reply {
+        let served = tower::ServiceExt::oneshot(self.router.clone(), request.map(Body::from));
+        let response = match ready(served) {
+            Ok(response) => response,
+            Err(never) => match never {},
+        };
+        let (parts, body) = response.into_parts();
+        let cookie = parts
+            .headers
+            .get(SET_COOKIE)
+            .and_then(|value| value.to_str().ok());
+        let cookie = cookie.and_then(|value| value.split(';').next());
+        Reply {
+            status: parts.status,
+            cookie: cookie.unwrap_or_default().to_owned(),
+            body: ready(to_bytes(body, usize::MAX)).expect("the body is whole"),
+        }
+    }
+
+    fn check_release(&self, path: &str, reply: &Reply) {
+        let jwe: Jwe = serde_json::from_slice(&reply.body).expect("a resource is a JWE");
+        if !self.is_live {
+            return;
+        }
+        let own = ResourcePath::luks_root(&machines()[0]);
+        assert_eq!(path, own.as_str(), "a machine has the key of its own disk");
+        assert!(self.released() > 0, "releases are noted");
+        let opened = session_key()
+            .decrypt(&jwe)
+            .expect("for the key in the evidence");
+        assert_eq!(opened.expose("compare"), SECRETS[0]);
+    }
+}
+
+impl Reply {
+    fn check(&self) {
+        for secret in SECRETS {
+            let texts = [STANDARD.encode(secret), URL_SAFE_NO_PAD.encode(secret)];
+            for form in [secret, texts[0].as_bytes(), texts[1].as_bytes()] {
+                assert!(!self.body.windows(form.len()).any(|window| window == form));
+            }
+        }
+        match self.status.as_u16() {
+            200 => return,
+            413 => assert!(self.body.is_empty()),
+            401 | 404 | 503 => {}
+            other => panic!("the contract knows no status {other}"),
+        }
+        if !self.body.is_empty() {
+            let error: ErrorBody = serde_json::from_slice(&self.body).expect("an error body");
+            assert!(error.kind.starts_with(ERROR_NAMESPACE));
+            assert!(!matches!(error.error_kind(), ErrorKind::Other(_)));
+        }
+    }
+
+    fn json(&self) -> Value {
+        serde_json::from_slice(&self.body).expect("JSON")
+    }
+}
+
+/// Two machines with a key each, and one image that the first of them boots.
+async fn register(registry: &MemoryRegistry) {
+    let aks: &dyn AkRegistry = registry;
+    let all: &dyn MachineRegistry = registry;
+    let secrets: &dyn SecretStore = registry;
+    let images: &dyn ImageRegistry = registry;
+    let keys = [p256_tpm().public_key(), rsa_tpm().public_key()];
+    let failed = "registries in memory do not fail";
+    for ((id, key), secret) in machines().into_iter().zip(keys).zip(SECRETS) {
+        let machine = Machine::unclaimed(id, RegisteredBy::FirstBoot, time(0));
+        all.create(&machine, UnclaimedLimit::Unlimited)
+            .await
+            .expect(failed);
+        let record = AkRecord::pending(key, id, None, time(0));
+        let approved = ApprovedAk::dangerous_assume_approved(record);
+        aks.bind(&approved).await.expect(failed);
+        let secret = SecretBytes::new(secret.to_vec());
+        secrets
+            .put_new(&ResourcePath::luks_root(&id), &secret)
+            .await
+            .expect(failed);
+    }
+    let expected =
+        [(PcrIndex::BOOT_MANAGER, "shim"), (PcrIndex::MOK, "keys")].map(|(pcr, what)| {
+            let event = ImageEvent::new("EV_IPL", pcr, Sha256Digest::of(what), what);
+            ExpectedPcr::from_events(pcr, [event])
+        });
+    let name = "image".parse().expect("a name");
+    let expected = ExpectedPcrs::new(expected.into());
+    let image = ApprovedImage::new(name, "registry.example/os", expected, time(0));
+    images.put(&image).await.expect(failed);
+}
+
+/// A conversation that becomes a seed: what is sent depends on what was answered.
+struct Talk {
+    world: World,
+    input: Written,
+}
+
+impl Talk {
+    fn new(choice: &str) -> Self {
+        Self {
+            world: World::new(choice.bytes().next().unwrap_or_default()),
+            input: Written::new(choice),
+        }
+    }
+
+    fn say(mut self, text: &str) -> (Self, Reply) {
+        self.input = self.input.with(text);
+        let request = requests(text.as_bytes()).next().expect("a request");
+        let reply = self.world.send(request);
+        (self, reply)
+    }
+
+    fn admin(self, line: &str, body: &str) -> Self {
+        let (talk, reply) = self.say(&format!("{line}\nauthorization: {ADMIN}\n\n{body}"));
+        assert_eq!(reply.status, StatusCode::OK, "{line}");
+        talk
+    }
+
+    /// The whole handshake, then the resource. The status of the last answer.
+    fn handshake(self, tpm: &SoftTpm, path: &str) -> (Self, StatusCode) {
+        let auth = serde_json::to_string(&AuthRequest::new("tpm", json!({}))).expect("an object");
+        let (talk, reply) = self.say(&format!("POST /kbs/v0/auth\n\n{auth}"));
+        let challenge = reply.json();
+        let nonce = challenge
+            .get("nonce")
+            .and_then(Value::as_str)
+            .expect("a nonce");
+        let key = serde_json::to_value(session_key().public()).expect("an object");
+        let report_data = primary(nonce, &key, "", HashAlgorithm::Sha384).expect("a digest");
+        let made = ready(tpm.attest(&report_data)).expect("software does not fail");
+        assert_eq!(made.tee, Tee::Tpm);
+        let attest = json!({
+            "init-data": null,
+            "runtime-data": {"nonce": nonce, "tee-pubkey": key},
+            "tee-evidence": {"primary_evidence": made.evidence, "additional_evidence": ""},
+        });
+        let cookie = format!("cookie: {}", reply.cookie);
+        let (talk, _) = talk.say(&format!("POST /kbs/v0/attest\n{cookie}\n\n{attest}"));
+        let (talk, reply) = talk.say(&format!("GET /kbs/v0/resource/{path}?a=b\n{cookie}"));
+        (talk, reply.status)
+    }
+
+    fn seed(self, name: &str) -> Seed {
+        Seed::new(name, self.input.bytes())
+    }
+}
+
+pub(crate) fn seeds() -> Vec<Seed> {
+    let path = |machine: &str| format!("default/{machine}/root");
+    let (own, status) = Talk::new("0").handshake(p256_tpm(), &path(MACHINE));
+    assert_eq!(status, StatusCode::OK);
+    let (foreign, status) = Talk::new("0").handshake(p256_tpm(), &path(OTHER_MACHINE));
+    assert_eq!(status, StatusCode::UNAUTHORIZED);
+    let (unknown, status) = Talk::new("0").handshake(&SoftTpm::p256(9), &path(MACHINE));
+    assert_eq!(status, StatusCode::UNAUTHORIZED);
+    let (pushed, status) = managed().handshake(p256_tpm(), "a/b/c");
+    assert_eq!(status, StatusCode::OK);
+    let values = STANDARD.encode(r#"{"tpm_pcr4": ["aa"]}"#);
+    let values = json!({"version": "0.1.0", "type": "sample", "payload": values});
+    let references = Talk::new("1")
+        .admin("POST /kbs/v0/reference-value", &values.to_string())
+        .admin("GET /kbs/v0/reference-value/tpm_pcr4", "")
+        .admin("POST /kbs/v0/resource/a/b/c", "secret")
+        .admin("DELETE /kbs/v0/resource/a/b/c", "")
+        .admin("GET /kbs/v0/resource-policy", "");
+    let odd = Written::new("0")
+        .with("GET /healthz")
+        .with("POST /kbs/v0/auth\n\n{\"version\":\"0.1.0\",\"tee\":\"tpm\",\"extra-params\":\"\"}")
+        .with("GET /kbs/v0/resource//a/b/c\nauthorization: Bearer x")
+        .with("PUT /kbs/v0/nothing")
+        .with("POST /kbs/v0/attest\ncookie: kbs-session-id=00\n\n{}");
+    vec![
+        own.seed("own_key"),
+        foreign.seed("key_of_another"),
+        unknown.seed("unknown_key"),
+        pushed.seed("pushed"),
+        references.seed("references"),
+        Seed::new("odd", odd.bytes()),
+    ]
+}
+
+/// A backend to which everything was pushed by an admin.
+fn managed() -> Talk {
+    let head = "package policy\nimport rego.v1\n";
+    let attestation = format!("{head}trust_claims := {{\"executables\": 3}}\n");
+    let attestation = json!({
+        "policy_id": "default_cpu", "policy": URL_SAFE_NO_PAD.encode(attestation),
+    });
+    let resource = format!("{head}allow if input.submods.cpu0[\"ear.status\"] == \"affirming\"\n");
+    let resource = json!({"policy": URL_SAFE_NO_PAD.encode(resource)});
+    Talk::new("1")
+        .admin("POST /kbs/v0/attestation-policy", &attestation.to_string())
+        .admin("POST /kbs/v0/resource-policy", &resource.to_string())
+        .admin("POST /kbs/v0/resource/a/b/c", "secret")
+}

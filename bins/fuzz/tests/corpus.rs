@@ -1,0 +1,127 @@
+//! Every seed, and some mutations of the seeds, hold the properties of their target.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::PathBuf;
+
+use rand_chacha::ChaCha20Rng;
+use rand_core::SeedableRng as _;
+use tec_fuzz::TARGETS;
+use tec_fuzz::Target;
+use tec_fuzz::mutate::mutate;
+
+/// Most bytes of all seeds together: the repository carries them for ever.
+const MAX_CORPUS: usize = 500 << 10;
+
+fn manifest_dir() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn corpus(name: &str) -> BTreeMap<String, Vec<u8>> {
+    let dir = manifest_dir().join("corpus").join(name);
+    fs::read_dir(&dir)
+        .unwrap_or_else(|error| panic!("{}: {error}", dir.display()))
+        .map(|entry| {
+            let entry = entry.unwrap();
+            let name = entry.file_name().into_string().unwrap();
+            (name, fs::read(entry.path()).unwrap())
+        })
+        .collect()
+}
+
+fn target(name: &str) -> Target {
+    let found = TARGETS.iter().find(|target| target.name == name);
+    *found.unwrap_or_else(|| panic!("no target {name}"))
+}
+
+/// Prints the input when the target panics: what to give to it to see the same again.
+struct Witness<'a>(&'a str, &'a [u8]);
+
+impl Drop for Witness<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            println!("input of {}: b\"{}\"", self.0, self.1.escape_ascii());
+        }
+    }
+}
+
+fn run(name: &str) {
+    let target = target(name);
+    let seeds: Vec<Vec<u8>> = corpus(name).into_values().collect();
+    assert!(!seeds.is_empty());
+    let mut rng = ChaCha20Rng::seed_from_u64(7);
+    let mutations = (0..target.mutations).map(|_| mutate(&mut rng, &seeds));
+    for input in seeds.iter().cloned().chain(mutations) {
+        let _witness = Witness(name, &input);
+        (target.run)(&input);
+    }
+}
+
+macro_rules! tests {
+    ($($target:ident: $test:ident;)*) => {
+        $(#[test] fn $test() { run(stringify!($target)); })*
+
+        #[test]
+        fn every_target_has_a_test() {
+            let tested = [$(stringify!($target)),*];
+            assert!(TARGETS.iter().map(|target| target.name).eq(tested));
+        }
+    };
+}
+
+tests! {
+    clevis: sealed_passphrases_keep_their_properties;
+    ek_certificate: certificates_of_endorsement_keys_keep_their_properties;
+    event_log: event_logs_keep_their_properties;
+    evidence: evidence_keeps_its_properties;
+    ignition: pin_configurations_keep_their_properties;
+    jwe: responses_and_session_keys_keep_their_properties;
+    kbs: the_key_broker_keeps_its_properties;
+    kbs_config: patched_configurations_keep_their_properties;
+    pe: boot_files_keep_their_properties;
+    policy_evidence: decisions_of_policies_keep_their_properties;
+    policy_text: texts_of_policies_keep_their_properties;
+    public_key: public_keys_keep_their_properties;
+    quote: quotes_keep_their_properties;
+    registration: registrations_keep_their_properties;
+    token: tokens_keep_their_properties;
+    tpm2b_public: public_areas_keep_their_properties;
+}
+
+#[test]
+fn the_committed_seeds_are_those_that_are_made() {
+    let mut total = 0;
+    for target in TARGETS {
+        let made: BTreeMap<_, _> = (target.seeds)()
+            .into_iter()
+            .map(|seed| (seed.name, seed.content))
+            .collect();
+        total += made.values().map(Vec::len).sum::<usize>();
+        let committed = corpus(target.name);
+        assert!(committed.keys().eq(made.keys()), "{}", target.name);
+        for (name, content) in &committed {
+            assert!(
+                made.get(name) == Some(content),
+                "{}/{name}: run `cargo run -p tec-fuzz --example seed`",
+                target.name
+            );
+        }
+    }
+    assert!(total < MAX_CORPUS, "{total} bytes of seeds");
+}
+
+#[test]
+fn every_target_has_a_binary_of_its_name_and_no_seeds_are_left_over() {
+    let names: Vec<&str> = TARGETS.iter().map(|target| target.name).collect();
+    let list = |dir: &str| {
+        let mut found: Vec<String> = fs::read_dir(manifest_dir().join(dir))
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .map(|name| name.trim_end_matches(".rs").to_owned())
+            .collect();
+        found.sort();
+        found
+    };
+    assert_eq!(list("src/bin"), names);
+    assert_eq!(list("corpus"), names);
+}
