@@ -75,7 +75,7 @@ fn first_line(text: &str) -> &str {
 /// Steps as bars over time, one row a scene.
 fn timeline(story: &Story) -> String {
     let total = story.elapsed().as_secs_f64().max(0.001);
-    let x = |at: Duration| 150.0 + at.as_secs_f64() / total * 830.0;
+    let x = |at: Duration| 290.0 + at.as_secs_f64() / total * 690.0;
     let height = 26 * story.scenes.len() + 30;
     let mut svg = format!(
         "<h2>Timeline</h2><svg viewBox=\"0 0 1000 {height}\" role=\"img\" \
@@ -83,7 +83,7 @@ fn timeline(story: &Story) -> String {
     );
     for (row, scene) in story.scenes.iter().enumerate() {
         let y = 26 * row + 6;
-        let title: String = scene.title.chars().take(24).collect();
+        let title: String = scene.title.chars().take(48).collect();
         let _ = write!(
             svg,
             "<text x=\"0\" y=\"{}\" fill=\"currentColor\">{} {}</text>",
