@@ -102,6 +102,11 @@ fn check_attestation(input: &Value) {
 fn check_resource(input: &Value) {
     let part = |name: &str| input.get(name).cloned().unwrap_or_default();
     let (claims, path) = (part("claims"), part("path"));
+    // A KBS always hands over a list of texts.
+    let texts = |list: &Vec<Value>| list.iter().all(Value::is_string);
+    if !path.as_array().is_some_and(texts) {
+        return;
+    }
     let request = json!({"plugin": part("plugin"), "resource-path": path, "query": part("query")});
     let cpu = |claim: &str| claims.get("submods")?.get("cpu0")?.get(claim)?.as_str();
     let own = match path.as_array().map(Vec::as_slice) {

@@ -1,4 +1,10 @@
 //! Every seed, and some mutations of the seeds, hold the properties of their target.
+#![expect(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::print_stdout,
+    reason = "all of this is a test"
+)]
 
 use std::collections::BTreeMap;
 use std::fs;
