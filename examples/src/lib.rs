@@ -5,5 +5,5 @@
 #[cfg(doctest)]
 #[doc = include_str!("../../README.md")]
 #[derive(Debug)]
-#[expect(clippy::exhaustive_structs, reason = "it exists for its documentation only")]
+#[non_exhaustive]
 pub struct Readme;
