@@ -105,6 +105,9 @@ impl PublicKey {
         if der.len() > MAX_DER {
             return Err(ParsePublicKeyError::TooLarge { length: der.len() });
         }
+        if !has_expected_frame(der) {
+            return Err(ParsePublicKeyError::Der);
+        }
         let spki: SubjectPublicKeyInfo =
             picky_asn1_der::from_bytes(der).map_err(|_| ParsePublicKeyError::Der)?;
         let kind = kind_of(&spki)?;
@@ -151,6 +154,44 @@ impl PublicKey {
     pub fn fingerprint(&self) -> Fingerprint {
         Fingerprint(sha2::Sha256::digest(&self.der).into())
     }
+}
+
+/// AlgorithmIdentifier of RSA keys: rsaEncryption with NULL (RFC 3279, section 2.3.1).
+const ALGORITHM_RSA: [u8; 15] = [
+    0x30, 0x0d, 0x06, 0x09, 0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x01, 0x01, 0x05, 0x00,
+];
+/// AlgorithmIdentifier of P-256 keys: id-ecPublicKey with the named curve (RFC 5480, 2.1.1).
+const ALGORITHM_P256: [u8; 21] = [
+    0x30, 0x13, 0x06, 0x07, 0x2a, 0x86, 0x48, 0xce, 0x3d, 0x02, 0x01, 0x06, 0x08, 0x2a, 0x86, 0x48,
+    0xce, 0x3d, 0x03, 0x01, 0x07,
+];
+
+/// Whether this is a SEQUENCE of one of the two algorithms and a BIT STRING without unused bits.
+///
+/// Strangers send keys, so the general parser sees nothing but what passes here; it panics on an
+/// empty BIT STRING, for example.
+fn has_expected_frame(der: &[u8]) -> bool {
+    let Some((0x30, body, [])) = element(der) else {
+        return false;
+    };
+    let bits = body
+        .strip_prefix(&ALGORITHM_RSA[..])
+        .or_else(|| body.strip_prefix(&ALGORITHM_P256[..]));
+    matches!(bits.and_then(element), Some((0x03, [0, _, ..], [])))
+}
+
+/// Tag, content and what follows of one DER element with a length of at most two bytes (X.690,
+/// section 8.1.3).
+fn element(der: &[u8]) -> Option<(u8, &[u8], &[u8])> {
+    let (&tag, rest) = der.split_first()?;
+    let (length, rest) = match rest {
+        [0x81, length, rest @ ..] => (usize::from(*length), rest),
+        [0x82, high, low, rest @ ..] => (usize::from(u16::from_be_bytes([*high, *low])), rest),
+        [length @ ..=0x7f, rest @ ..] => (usize::from(*length), rest),
+        _ => return None,
+    };
+    let (content, rest) = rest.split_at_checked(length)?;
+    Some((tag, content, rest))
 }
 
 fn kind_of(spki: &SubjectPublicKeyInfo) -> Result<KeyKind, ParsePublicKeyError> {
@@ -290,6 +331,20 @@ FPqri0cb2JZfXJ/DgYSF6vUpwmJG8wVQZKjeGcjDOL5UlsuusFncCzWBQ7RKNUSesmQRMSGkVb1/
         assert_eq!(PublicKey::from_base64(&key.to_base64()).unwrap(), key);
         let json = serde_json::to_string(&key).unwrap();
         assert_eq!(serde_json::from_str::<PublicKey>(&json).unwrap(), key);
+    }
+
+    #[test]
+    fn an_empty_bit_string_is_refused() {
+        let mut der = hex::decode("3016301306072a8648ce3d020106082a8648ce3d03010703").unwrap();
+        der.push(0);
+        der[1] = u8::try_from(der.len() - 2).unwrap();
+        assert!(matches!(
+            PublicKey::from_der(&der),
+            Err(ParsePublicKeyError::Der)
+        ));
+        let found = "MFkwEwYHKoZIzj0CAQYIKoZIzj0DAQcDAAAXsNOXcXmOuxg+cXX4MQofIfV++zpX/ycd3Uw/RS3z\
+                     iudic3lxw0uLBY94m2OhYIc=";
+        assert!(PublicKey::from_base64(found).is_err());
     }
 
     #[test]
