@@ -62,14 +62,18 @@ codes! {
         "The endpoint exists, but takes another HTTP method.",
         "GET the Ignition config, PUT the attestation key.";
     RegisterAkKnown = "TEC-R409", 409, "Public key already registered",
-        "This attestation key is already registered, for this machine or for another one.",
-        "A node that registers its own key again may go on. A key can serve one machine only: see `tec ak list`.";
+        "This attestation key is already registered for this machine.",
+        "Nothing: a node that registers its own key again may go on.";
     RegisterMachineTaken = "TEC-R410", 409, "the machine already has an attestation key",
         "Trust on first use: the first key wins, and a second one for the same machine is refused.",
         "If the node was reinstalled or its TPM replaced, revoke the old key with `tec ak revoke` first.";
     RegisterNotFound = "TEC-R411", 404, "there is nothing at this path",
         "The path is none of the endpoints of this server.",
         "See docs/reference/http.md for the paths.";
+    RegisterKeyElsewhere = "TEC-R412", 409, "the attestation key belongs to another machine",
+        "A node with this TPM was registered before, under another id: it was reinstalled, or its TPM \
+         moved.",
+        "Remove the old machine with `tec machine remove` (`tec ak list` names it), then register again.";
     RegisterTooLarge = "TEC-R413", 413, "the body is too large",
         "Registration bodies are capped at 64 KiB.",
         "A registration carries one public key; check what the client sends.";

@@ -273,7 +273,7 @@ async fn the_first_key_is_bound_and_its_machine_provisioned() {
     let (status, body) = server.put("/register-ak", key_body(&other, 1)).await;
     assert_eq!(
         (status, &body["code"]),
-        (StatusCode::CONFLICT, &json!("TEC-R409"))
+        (StatusCode::CONFLICT, &json!("TEC-R412"))
     );
 }
 

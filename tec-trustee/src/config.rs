@@ -46,12 +46,16 @@ impl TrusteeConfigurator for Generation {
         match self {
             Self::V0_21 => patch_v0_21(&mut after, intent)?,
         }
-        if before == after {
-            return Ok(Patched::Unchanged);
-        }
-        toml::to_string(&after)
-            .map(Patched::Changed)
-            .map_err(|error| PatchError::Parse(Box::new(error)))
+        let render = |config: &Table| {
+            toml::to_string(config).map_err(|error| PatchError::Parse(Box::new(error)))
+        };
+        // Texts are compared, since a value that is no number does not equal itself.
+        let text = render(&after)?;
+        Ok(if text == render(&before)? {
+            Patched::Unchanged
+        } else {
+            Patched::Changed(text)
+        })
     }
 }
 
@@ -206,6 +210,17 @@ mod tests {
         intent.tls = Some(("/etc/tls/tls.crt".to_owned(), "/etc/tls/tls.key".to_owned()));
         intent.admin_public_key = Some("/k/public.pub".to_owned());
         intent
+    }
+
+    #[test]
+    fn a_value_that_is_no_number_does_not_count_as_a_change() {
+        let Ok(Patched::Changed(text)) = Generation::V0_21.patch("other = nan", &intent()) else {
+            panic!("an empty configuration must change");
+        };
+        assert_eq!(
+            Generation::V0_21.patch(&text, &intent()).unwrap(),
+            Patched::Unchanged
+        );
     }
 
     fn patched(current: &str, intent: &TrusteeIntent) -> Table {

@@ -176,8 +176,7 @@ fn error_page(code: Code) -> String {
 fn error_index() -> String {
     let mut page = format!(
         "{GENERATED}\n# Error codes\n\nA refused caller is told the code and its title, never more. \
-         The detail is in the server's log under the request id of the answer, and in \
-         `tec explain`.\n"
+         The detail is in the server's log, and in `tec explain`.\n"
     );
     for family in FAMILIES {
         page.extend([
@@ -222,8 +221,7 @@ const FAMILIES: [Family; 8] = [
     Family {
         letter: 'R',
         title: "Registration of machines and attestation keys",
-        look: "On the server, search the log for the request id that the answer carries; \
-               `tec machine list` and `tec ak list` show what is registered, `tec audit` shows who \
+        look: "On the server, read the log at that time; `tec machine list` and `tec ak list` show what is registered, `tec audit` shows who \
                changed it when.",
     },
     Family {

@@ -303,7 +303,8 @@ fn reply(outcome: AkOutcome) -> Result<Response<ReplyBody>, Code> {
         AkOutcome::Rejected(AkReason::MachineNotWaiting) => Err(Code::RegisterMachineUnknown),
         AkOutcome::Rejected(AkReason::MachineHasOtherKey) => Err(Code::RegisterMachineTaken),
         AkOutcome::Rejected(AkReason::KeyRevoked) => Err(Code::RegisterKeyRefused),
-        AkOutcome::AlreadyBound | AkOutcome::Rejected(_) => Err(Code::RegisterAkKnown),
+        AkOutcome::AlreadyBound => Err(Code::RegisterAkKnown),
+        AkOutcome::Rejected(_) => Err(Code::RegisterKeyElsewhere),
     }
 }
 

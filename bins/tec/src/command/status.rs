@@ -12,6 +12,7 @@ use tec_core::port::AttemptLog;
 use tec_core::port::Clock as _;
 use tec_core::port::ImageRegistry;
 use tec_support::SystemClock;
+use tec_support::exit::NOT_READY;
 use tec_support::exit::OK;
 
 use super::coded;
@@ -78,7 +79,11 @@ pub(crate) async fn status(state_dir: &Path, output: Output) -> anyhow::Result<u
     };
     status.needs_you = needs_you(&status);
     output.print(&status, render)?;
-    Ok(OK)
+    Ok(if status.images_live == 0 {
+        NOT_READY
+    } else {
+        OK
+    })
 }
 
 fn needs_you(status: &Status) -> Vec<String> {
