@@ -46,6 +46,12 @@ fn main() -> anyhow::Result<()> {
         || bare.verify(),
     )?;
     suite.compare(
+        "quote_from_der",
+        "verify a quote by an RSA-2048 key in DER / read the key and verify its signature",
+        || evidence.quote().verify(&evidence.ak, &NONCE),
+        || Bare::new(&evidence).map(|bare| bare.verify()),
+    )?;
+    suite.compare(
         "evidence",
         "TpmVerifier over the JSON form / verify the signature by a parsed key",
         || verify(&json),

@@ -185,9 +185,8 @@ fn has_expected_frame(der: &[u8]) -> bool {
 fn element(der: &[u8]) -> Option<(u8, &[u8], &[u8])> {
     let (&tag, rest) = der.split_first()?;
     let (length, rest) = match rest {
-        [0x81, length, rest @ ..] => (usize::from(*length), rest),
         [0x82, high, low, rest @ ..] => (usize::from(u16::from_be_bytes([*high, *low])), rest),
-        [length @ ..=0x7f, rest @ ..] => (usize::from(*length), rest),
+        [0x81, length, rest @ ..] | [length @ ..=0x7f, rest @ ..] => (usize::from(*length), rest),
         _ => return None,
     };
     let (content, rest) = rest.split_at_checked(length)?;
