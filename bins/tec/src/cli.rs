@@ -139,8 +139,9 @@ pub(crate) struct ServeArgs {
     #[arg(long, env = "TEC_MAX_UNCLAIMED", default_value_t = 10_000)]
     pub(crate) max_unclaimed: u64,
     /// Seconds after which a machine without an attestation key may be removed.
-    #[arg(long, env = "TEC_UNCLAIMED_SECONDS", default_value_t = 3600)]
-    pub(crate) unclaimed_seconds: i64,
+    /// An hour by default, a week where an admin approves keys.
+    #[arg(long, env = "TEC_UNCLAIMED_SECONDS")]
+    pub(crate) unclaimed_seconds: Option<u32>,
     /// Register that must match an approved image; may be given several times.
     #[arg(long = "pin-pcr", value_name = "INDEX", value_parser = parse_pcr, default_value = "4")]
     pub(crate) pin_pcrs: Vec<PcrIndex>,
@@ -152,6 +153,23 @@ fn parse_pcr(text: &str) -> Result<PcrIndex, String> {
         .map_err(|_| format!("{text} is not a number from 0 to 23"))?;
     PcrIndex::new(index).map_err(|error| error.to_string())
 }
+
+impl ServeArgs {
+    /// How long a machine may wait for its key to be bound.
+    pub(crate) fn unclaimed_seconds(&self) -> i64 {
+        let default = match self.ak_approval {
+            Approval::Tofu | Approval::Ek => UNCLAIMED_SECONDS,
+            // Admins have weekends.
+            Approval::Manual => UNCLAIMED_MANUAL_SECONDS,
+        };
+        self.unclaimed_seconds.unwrap_or(default).into()
+    }
+}
+
+/// Default of `--unclaimed-seconds`.
+const UNCLAIMED_SECONDS: u32 = 3600;
+/// Default of `--unclaimed-seconds` with manual approval.
+const UNCLAIMED_MANUAL_SECONDS: u32 = 7 * 24 * 3600;
 
 /// When an attestation key is approved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

@@ -67,7 +67,7 @@ pub(super) fn routers(
         entropy: Arc::new(SystemEntropy),
         token: token(args)?,
         limit: UnclaimedLimit::AtMost(args.max_unclaimed),
-        unclaimed_seconds: args.unclaimed_seconds,
+        unclaimed_seconds: args.unclaimed_seconds(),
     });
     let ak = AkService::new(AkServiceConfig {
         machines: store.clone(),

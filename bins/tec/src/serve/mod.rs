@@ -70,7 +70,7 @@ pub(crate) async fn run(state_dir: &Path, args: ServeArgs) -> anyhow::Result<u8>
     ] {
         tasks.spawn(serve(listener, transport.clone(), router, shutdown.clone()));
     }
-    tasks.spawn(expire(store, clock, args.unclaimed_seconds, shutdown));
+    tasks.spawn(expire(store, clock, args.unclaimed_seconds(), shutdown));
     endpoints.write(state_dir)?;
     tracing::info!(
         register = %endpoints.register,
