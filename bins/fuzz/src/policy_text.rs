@@ -12,6 +12,9 @@ use crate::Seed;
 
 /// Longer texts only take longer.
 const MAX_TEXT: usize = 16 << 10;
+/// The parser takes twice as long for each further bracket within brackets; real policies have
+/// fewer than five.
+const MAX_NESTING: usize = 8;
 
 /// A text is a policy of both sorts or of none, and saying so does not depend on white space at
 /// its end. What a stranger's policy says is not evaluated: admins set policies.
@@ -19,7 +22,7 @@ pub fn policy_text(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else {
         return;
     };
-    if text.len() > MAX_TEXT {
+    if text.len() > MAX_TEXT || nesting(text) > MAX_NESTING {
         return;
     }
     let attestation = AttestationPolicy::parse(text);
@@ -29,7 +32,20 @@ pub fn policy_text(data: &[u8]) {
     assert_eq!(ResourcePolicy::parse(&longer).is_ok(), resource.is_ok());
 }
 
-/// The policies that are rendered, for some intents.
+/// Most brackets within one another, counting those in texts and comments, too.
+fn nesting(text: &str) -> usize {
+    let depths = text.bytes().scan(0_usize, |depth, byte| {
+        *depth = match byte {
+            b'[' | b'{' => *depth + 1,
+            b']' | b'}' => depth.saturating_sub(1),
+            _ => *depth,
+        };
+        Some(*depth)
+    });
+    depths.max().unwrap_or_default()
+}
+
+/// What the rendered policies here enforce.
 pub(crate) fn intent() -> PolicyIntent {
     let pinned = [PcrIndex::BOOT_MANAGER, PcrIndex::MOK]
         .into_iter()

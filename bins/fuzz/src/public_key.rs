@@ -14,6 +14,10 @@ use crate::sample::rsa_tpm;
 
 /// Largest DER form that is taken.
 const MAX_DER: usize = 1024;
+/// A P-256 key whose BIT STRING has no content, not even the number of unused bits.
+const EMPTY_BIT_STRING: &[u8] = b"0\x17\
+    0\x13\x06\x07*\x86H\xce=\x02\x01\x06\x08*\x86H\xce=\x03\x01\x07\
+    \x03\x00";
 
 /// A key that is accepted in any of its three forms has exactly one DER form, which other
 /// implementations read and write, too.
@@ -81,6 +85,7 @@ pub(crate) fn seeds() -> Vec<Seed> {
         Seed::new("ecc_pem", ecc.to_pem()),
         Seed::new("rsa_pem", rsa.to_pem()),
         Seed::new("ecc_base64", ecc.to_base64()),
+        Seed::new("empty_bit_string", EMPTY_BIT_STRING),
         Seed::new("fingerprint", ecc.fingerprint().to_string()),
     ]
 }

@@ -1,5 +1,7 @@
 //! Quotes: whatever is signed, only a right quote over the given values passes.
 
+use std::sync::OnceLock;
+
 use sha2::Digest as _;
 use sha2::Sha256;
 use tec_core::ak::PublicKey;
@@ -37,6 +39,12 @@ pub fn quote(data: &[u8]) {
     }
 }
 
+/// The key of another TPM.
+fn stranger() -> &'static PublicKey {
+    static STRANGER: OnceLock<PublicKey> = OnceLock::new();
+    STRANGER.get_or_init(|| SoftTpm::p256(2).public_key())
+}
+
 fn values(tpm: &SoftTpm) -> Vec<Sha256Digest> {
     tpm.pcrs().iter().map(|(_, value)| *value).collect()
 }
@@ -67,7 +75,7 @@ fn check_message(message: &[u8]) {
     assert!(message.ends_with(&digest));
     let other_nonce = quote.verify(&tpm.public_key(), &[0; 32]);
     assert_eq!(other_nonce.err(), Some(QuoteError::Nonce));
-    let other_key = quote.verify(&SoftTpm::p256(2).public_key(), &NONCE);
+    let other_key = quote.verify(stranger(), &NONCE);
     assert_eq!(other_key.err(), Some(QuoteError::Signature));
 }
 
