@@ -33,24 +33,44 @@
 //! # Ok::<(), tec_core::reference::ComputeError>(())
 //! ```
 
+mod authenticode;
+mod authority;
+mod boot;
+mod boot_grub;
+mod boot_uki;
 mod chain;
+mod cpio;
+mod der;
 mod directory;
 mod find;
 mod grub;
+mod grub_script;
+mod guid;
 mod hash;
+mod kernel;
 mod layout;
 mod measurement;
 mod memory;
 mod pe;
+mod platform;
+mod predict;
 mod sbat;
+mod shim;
+mod siglist;
 mod signature;
+mod stub;
 #[cfg(any(test, feature = "test-util"))]
 pub mod testing;
+mod varstore;
 mod walk;
+mod x509;
 
+pub use authenticode::AuthenticodeError;
+pub use authority::AuthorityError;
 pub use chain::ChainComputer;
 pub use chain::ChainError;
 pub use chain::SecureBoot;
+pub use der::DerError;
 pub use directory::DirectoryImage;
 pub use find::BootComponent;
 pub use find::BootFiles;
@@ -58,6 +78,8 @@ pub use find::FindError;
 pub use find::find_boot_files;
 pub use grub::GrubError;
 pub use grub::GrubProfile;
+pub use guid::Guid;
+pub use guid::ParseGuidError;
 pub use hash::BankDigests;
 pub use hash::Banks;
 pub use layout::PeError;
@@ -66,13 +88,27 @@ pub use measurement::Measurement;
 pub use memory::MemoryImage;
 pub use pe::PeFile;
 pub use pe::PeRequest;
+pub use platform::PlatformError;
+pub use platform::PlatformState;
+pub use predict::BootPredictor;
+pub use predict::PredictError;
+pub use predict::Prediction;
+pub use predict::Register;
+pub use predict::Unpredictable;
 pub use sbat::Sbat;
 pub use sbat::SbatEntry;
 pub use sbat::SbatError;
+pub use shim::ShimError;
+pub use shim::ShimProfile;
+pub use siglist::SignatureListError;
 pub use signature::SignatureContentError;
 pub use signature::SignatureError;
 pub use signature::SignaturePresence;
 pub use signature::SignedDigest;
+pub use stub::StubError;
+pub use stub::StubProfile;
+pub use varstore::VariableStoreError;
+pub use x509::UnsupportedSignature;
 
 #[cfg(test)]
 mod tests;

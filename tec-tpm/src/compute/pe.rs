@@ -29,6 +29,8 @@ pub struct PeFile {
     pub(super) parts: Vec<Part>,
     pub(super) sections: Vec<String>,
     pub(super) certificates: Vec<u8>,
+    /// The first bytes, if the whole file was hashed.
+    pub(super) start: Vec<u8>,
 }
 
 /// What is wanted of a PE file. All of it is computed in one pass over the bytes.

@@ -19,6 +19,9 @@ const MAX_KEPT: u64 = 64 << 10;
 const MAX_CANDIDATES: u64 = 1 << 20;
 /// Most bytes of the string table that are read; it begins with the names of sections.
 const MAX_STRINGS: usize = 64 << 10;
+/// First bytes of the file and of hashed sections that are kept: enough for the header of a Linux
+/// kernel, with the text of its version.
+const MAX_START: usize = 32 << 10;
 /// Most zero bytes after the content of a section that are hashed.
 const MAX_ZEROS: u64 = 1 << 20;
 
@@ -32,6 +35,8 @@ pub(super) struct Part {
     /// Size in memory.
     pub(super) size: u64,
     pub(super) nested: Option<Arc<Result<PeFile, PeError>>>,
+    /// The first bytes of the content.
+    pub(super) start: Vec<u8>,
     stream: Option<Box<PeStream>>,
     /// Bytes of the content that are still to come.
     left: u64,
@@ -131,6 +136,7 @@ struct Walk {
     strings_from: Option<u64>,
     strings: Vec<u8>,
     certificates: Vec<u8>,
+    start: Vec<u8>,
 }
 
 impl Walk {
@@ -150,6 +156,7 @@ impl Walk {
             strings_from: layout.strings.filter(|_| wants_names && has_names),
             strings: Vec::new(),
             certificates: Vec::new(),
+            start: Vec::new(),
             layout,
         };
         walk.refuse_unwritten(request)?;
@@ -219,6 +226,7 @@ impl Walk {
             hasher: hash.then(|| MultiHasher::new(request.banks)),
             size: section.content + section.zeros,
             nested: None,
+            start: Vec::new(),
             stream: nested.then(|| Box::new(PeStream::new(inner))),
             left: section.content,
             zeros: section.zeros,
@@ -229,6 +237,7 @@ impl Walk {
     fn feed(&mut self, mut chunk: &[u8]) -> Result<(), PeError> {
         if let Some(whole) = &mut self.whole {
             whole.update(chunk);
+            push_start(&mut self.start, chunk);
         }
         while !chunk.is_empty() {
             let Some(stretch) = self.stretches.get(self.current).copied() else {
@@ -323,6 +332,7 @@ impl Walk {
             parts: named,
             sections: names.collect(),
             certificates: self.certificates,
+            start: self.start,
         })
     }
 
@@ -373,6 +383,7 @@ impl Part {
         let room = usize::try_from(self.left).unwrap_or(usize::MAX);
         let content = bytes.get(..room.min(bytes.len())).unwrap_or_default();
         self.left -= content.len() as u64;
+        push_start(&mut self.start, content);
         if let Some(kept) = &mut self.kept {
             kept.extend_from_slice(content);
         }
@@ -409,6 +420,12 @@ impl Part {
         hasher.update(more);
         Some(hasher.finish())
     }
+}
+
+/// Takes what fits of the first bytes.
+fn push_start(start: &mut Vec<u8>, bytes: &[u8]) {
+    let room = MAX_START.saturating_sub(start.len()).min(bytes.len());
+    start.extend_from_slice(bytes.get(..room).unwrap_or_default());
 }
 
 const ZEROS: [u8; 4096] = [0; 4096];
