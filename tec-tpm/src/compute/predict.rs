@@ -343,3 +343,6 @@ impl fmt::Display for Register<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

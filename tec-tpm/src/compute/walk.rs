@@ -402,6 +402,9 @@ impl Part {
         if let Some(hasher) = &mut self.hasher {
             // At most `MAX_ZEROS`, which was checked before.
             let zeros = usize::try_from(self.zeros).unwrap_or(usize::MAX);
+            if let Some(kept) = &mut self.kept {
+                kept.resize(kept.len().saturating_add(zeros), 0);
+            }
             for left in (0..zeros).step_by(ZEROS.len()) {
                 let count = ZEROS.len().min(zeros - left);
                 hasher.update(ZEROS.get(..count).unwrap_or_default());
