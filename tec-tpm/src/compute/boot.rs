@@ -340,9 +340,11 @@ impl<'b> Boot<'b> {
 
     /// Reads what may be shim, GRUB, a unified kernel image or an add-on.
     pub(super) fn read_loader(&self, path: String) -> Result<Started, PredictError> {
-        let request = PeRequest::new(self.options.banks)
-            .keep(KEPT)
-            .hash(stub::hashed_sections());
+        let mut request = PeRequest::new(self.options.banks).keep(KEPT);
+        let sections = [PcrIndex::KERNEL_BOOT, PcrIndex::BOOT_FILES];
+        if sections.into_iter().any(|pcr| self.options.wants(pcr)) {
+            request = request.hash(stub::hashed_sections());
+        }
         let request = match self.verification {
             SecureBoot::On => request,
             SecureBoot::Off => request.nested(".linux"),
@@ -384,6 +386,6 @@ impl<'b> Boot<'b> {
 
 impl Started {
     fn is_uki(&self) -> bool {
-        self.file.part(".linux").is_some()
+        self.file.sections().any(|name| name == ".linux")
     }
 }

@@ -198,6 +198,9 @@ impl Boot<'_> {
             if words.next().is_some() || loaded.kernel.is_none() || loaded.initrd.is_some() {
                 return refuse("there is not one file after one kernel");
             }
+            if !self.options.wants(PcrIndex::BOOT_FILES) {
+                return Ok(Ok(()));
+            }
             let digests = self.hash(&path)?;
             self.push_file(path.clone(), digests);
             loaded.initrd = Some((path, digests));
@@ -210,7 +213,11 @@ impl Boot<'_> {
         if other {
             return refuse("it names another kernel than the chosen one");
         }
-        let kernel = self.read(path, &PeRequest::new(self.options.banks).whole())?;
+        let mut request = PeRequest::new(self.options.banks);
+        if self.options.wants(PcrIndex::BOOT_FILES) {
+            request = request.whole();
+        }
+        let kernel = self.read(path, &request)?;
         if let Some(digests) = kernel.file.whole_digests() {
             self.push_file(kernel.path.clone(), digests);
         }

@@ -85,6 +85,7 @@ components! {
     Pcr14MokListX: "The revoked machine owner keys.",
     Pcr14MokSbState: "Verification by shim is switched off.",
     Pcr14MokListTrusted: "Whether the kernel may trust machine owner keys.",
+    Recorded: "Taken from the log of an earlier boot.",
     Pcr14MokPolicy: "Policy of shim.",
 }
 

@@ -5,10 +5,13 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
 
+use tec_core::digest::Sha256Digest;
 use tec_core::image::ExpectedPcrs;
 use tec_core::pcr::PcrIndex;
 use tec_core::pcr::PcrSet;
 use tec_core::reference::BootImage;
+use tec_core::reference::ComputeError;
+use tec_core::reference::PcrComputer;
 
 use super::authority::AuthorityError;
 use super::boot::Boot;
@@ -18,6 +21,7 @@ use super::grub::GrubProfile;
 use super::hash::BankDigests;
 use super::hash::Banks;
 use super::layout::PeError;
+use super::measurement::Component;
 use super::measurement::Measurement;
 use super::platform::PlatformError;
 use super::platform::PlatformState;
@@ -26,6 +30,8 @@ use super::shim::ShimProfile;
 use super::signature::SignatureError;
 use super::stub::StubError;
 use super::stub::StubProfile;
+use crate::event_log::Event;
+use crate::event_log::VerifiedLog;
 
 /// Predicts PCRs 4, 7, 8, 9, 11, 12 and 14 of the next boot of an image on a machine.
 ///
@@ -39,6 +45,26 @@ pub struct BootPredictor {
     pub(super) grub: Option<GrubProfile>,
     pub(super) stub: Option<StubProfile>,
     pub(super) shim: Option<ShimProfile>,
+    registers: Option<PcrSet>,
+}
+
+/// A [`BootPredictor`] for one machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MachinePredictor {
+    predictor: BootPredictor,
+    platform: PlatformState,
+}
+
+impl PcrComputer for MachinePredictor {
+    fn compute(&self, image: &dyn BootImage) -> Result<ExpectedPcrs, ComputeError> {
+        match self.predictor.predict(image, &self.platform) {
+            Ok(prediction) => Ok(prediction.expected()),
+            Err(error) => {
+                let file = error.file().unwrap_or("the boot files").to_owned();
+                Err(ComputeError::new(file, error))
+            }
+        }
+    }
 }
 
 /// What a boot measures, in order, and which registers cannot be told.
@@ -67,6 +93,9 @@ pub enum Unpredictable {
     /// Code, settings and devices of the machine.
     #[error("the firmware measures its own code, settings and devices; take it from a log")]
     Firmware,
+    /// The register was not asked for.
+    #[error("it was not asked for")]
+    NotAsked,
     /// Measured after the boot chain.
     #[error("the running system measures it")]
     OperatingSystem,
@@ -217,6 +246,24 @@ pub enum PredictError {
     },
 }
 
+impl PredictError {
+    /// The file that it is about; none when files could not be found or a variable is at fault.
+    pub fn file(&self) -> Option<&str> {
+        match self {
+            Self::Find(_) | Self::Platform(_) => None,
+            Self::Open { file, .. }
+            | Self::Pe { file, .. }
+            | Self::Signature { file, .. }
+            | Self::Authority { file, .. }
+            | Self::Shim { file, .. }
+            | Self::Grub { file, .. }
+            | Self::Stub { file, .. }
+            | Self::UnknownLoader { file }
+            | Self::NoSecondStage { file } => Some(file),
+        }
+    }
+}
+
 impl BootPredictor {
     /// A predictor for the SHA-256 bank that finds everything by itself.
     pub fn new() -> Self {
@@ -265,6 +312,27 @@ impl BootPredictor {
         self
     }
 
+    /// Predicts these registers only, and reads no more than they need: without PCR 9, programs
+    /// are hashed once instead of twice.
+    #[must_use]
+    pub fn with_registers(mut self, registers: PcrSet) -> Self {
+        self.registers = Some(registers);
+        self
+    }
+
+    pub(super) fn wants(&self, pcr: PcrIndex) -> bool {
+        self.registers
+            .is_none_or(|registers| registers.contains(pcr))
+    }
+
+    /// Binds the predictor to a machine, so that it can stand where images alone are computed.
+    pub fn on(self, platform: PlatformState) -> MachinePredictor {
+        MachinePredictor {
+            predictor: self,
+            platform,
+        }
+    }
+
     /// Predicts the next boot.
     ///
     /// # Errors
@@ -281,7 +349,11 @@ impl BootPredictor {
     ) -> Result<Prediction, PredictError> {
         let mut boot = Boot::new(self, image, platform)?;
         boot.run()?;
-        let (measurements, unpredictable) = boot.finish();
+        let (mut measurements, mut unpredictable) = boot.finish();
+        measurements.retain(|measurement| self.wants(measurement.pcr));
+        for pcr in PcrIndex::all().filter(|pcr| !self.wants(*pcr)) {
+            unpredictable.insert(pcr, Unpredictable::NotAsked);
+        }
         Ok(Prediction {
             measurements,
             unpredictable,
@@ -327,12 +399,42 @@ impl Prediction {
             .map(|(pcr, reason)| (*pcr, reason))
     }
 
+    /// Takes registers that the firmware makes (0 to 3, 5 and 6) from the log of an earlier boot of
+    /// the machine, in the SHA-256 bank, which is the one that was verified.
+    ///
+    /// Only registers that are not predicted are taken. PCR 0 stays unpredictable if the TPM was
+    /// started at another locality than 0, as its value then does not start at zero.
+    #[must_use]
+    pub fn with_recorded(mut self, log: &VerifiedLog<'_>, registers: PcrSet) -> Self {
+        for pcr in registers.iter() {
+            let is_firmware = self.unpredictable.get(&pcr) == Some(&Unpredictable::Firmware);
+            let at_zero = u8::from(pcr) != 0 || log.startup_locality() == 0;
+            if !is_firmware || !at_zero || !log.registers().contains(pcr) {
+                continue;
+            }
+            self.unpredictable.remove(&pcr);
+            let events = log.events().filter(|event| event.pcr == Some(pcr));
+            self.measurements.extend(events.filter_map(recorded));
+        }
+        self
+    }
+
     /// The SHA-256 values of the predicted registers that something is measured into.
     pub fn expected(&self) -> ExpectedPcrs {
         let predicted = self.predicted();
         let known = self.measurements.iter();
         Measurement::fold(known.filter(|m| predicted.contains(m.pcr)).cloned())
     }
+}
+
+fn recorded(event: &Event<'_>) -> Option<Measurement> {
+    let digest = Sha256Digest::new(*event.digests.sha256?);
+    let digests = BankDigests::from_sha256(digest);
+    let recorded = Measurement::new(Component::Recorded, event.pcr?, event.kind, digests);
+    Some(match event.detail() {
+        Some(detail) => recorded.about(detail),
+        None => recorded,
+    })
 }
 
 impl fmt::Display for Register<'_> {

@@ -573,6 +573,63 @@ fn what_is_not_followed_leaves_the_other_registers_predicted() {
     assert!(!prediction.predicted().contains(PcrIndex::MOK));
 }
 
+#[test]
+fn registers_that_were_not_asked_for_are_not_computed() {
+    let asked: PcrSet = [PcrIndex::BOOT_MANAGER, PcrIndex::MOK]
+        .into_iter()
+        .collect();
+    let predictor = BootPredictor::new().with_registers(asked);
+    for image in [chain("2.12"), alone("257")] {
+        let machine = platform(SecureBoot::On);
+        let all = predict(&image, &machine).unwrap();
+        let prediction = predictor.predict(&image, &machine).unwrap();
+        assert_eq!(prediction.predicted().iter().count(), 2);
+        for pcr in asked.iter() {
+            assert_eq!(prediction.register(pcr), all.register(pcr));
+        }
+        let not_asked = Register::Unpredictable(&Unpredictable::NotAsked);
+        assert_eq!(prediction.register(PcrIndex::BOOT_FILES), not_asked);
+    }
+}
+
+#[test]
+fn a_predictor_bound_to_a_machine_computes_images() {
+    let machine = BootPredictor::new().on(platform(SecureBoot::On));
+    let expected = machine.compute(&chain("2.12")).unwrap();
+    assert!(expected.pcr(PcrIndex::SECURE_BOOT).unwrap().is_consistent());
+    let error = machine.compute(&chain("2.04")).unwrap_err();
+    assert_eq!(error.file, "EFI/BOOT/grubx64.efi");
+}
+
+#[test]
+fn registers_of_the_firmware_are_taken_from_a_verified_log() {
+    use crate::event_log::EventKind;
+    use crate::event_log::EventLog;
+    use crate::event_log::EventLogBuilder;
+    let pcr = |index| PcrIndex::new(index).unwrap();
+    let bytes = EventLogBuilder::new()
+        .measure(pcr(0), EventKind::POST_CODE, b"firmware")
+        .measure(pcr(2), EventKind::SEPARATOR, &[0; 4])
+        .measure(PcrIndex::SECURE_BOOT, EventKind::SEPARATOR, b"other")
+        .build();
+    let log = EventLog::parse(&bytes).unwrap();
+    let quoted = log.replay_sha256().unwrap();
+    let log = log.verify(&quoted, PcrIndex::all().collect()).unwrap();
+    let prediction = predict(&chain("2.12"), &platform(SecureBoot::On)).unwrap();
+    let own = prediction.expected();
+    let recorded: PcrSet = [pcr(0), pcr(2), PcrIndex::SECURE_BOOT]
+        .into_iter()
+        .collect();
+    let prediction = prediction.with_recorded(&log, recorded);
+    let expected = prediction.expected();
+    assert_eq!(expected.pcr(pcr(0)).unwrap().value, *quoted.value(pcr(0)));
+    assert_eq!(expected.pcr(pcr(2)).unwrap().value, *quoted.value(pcr(2)));
+    // What is predicted is not overwritten.
+    let secure_boot = PcrIndex::SECURE_BOOT;
+    assert_eq!(expected.pcr(secure_boot), own.pcr(secure_boot));
+    assert!(!prediction.predicted().contains(pcr(1)));
+}
+
 /// A unified kernel image of this stub.
 fn uki(stub: &str) -> PeBuilder {
     PeBuilder::new()
