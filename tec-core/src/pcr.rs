@@ -29,6 +29,14 @@ impl PcrIndex {
     pub const BOOT_MANAGER: Self = Self(4);
     /// Secure Boot policy and the authorities that were used.
     pub const SECURE_BOOT: Self = Self(7);
+    /// Commands of GRUB and the kernel's command line.
+    pub const BOOT_COMMANDS: Self = Self(8);
+    /// Files that GRUB reads, and what the kernel's EFI stub finds.
+    pub const BOOT_FILES: Self = Self(9);
+    /// Sections of a unified kernel image.
+    pub const KERNEL_BOOT: Self = Self(11);
+    /// Command lines and other parameters beside a unified kernel image.
+    pub const KERNEL_CONFIG: Self = Self(12);
     /// Machine owner keys, measured by shim.
     pub const MOK: Self = Self(14);
 

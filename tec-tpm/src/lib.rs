@@ -51,10 +51,12 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 pub mod ak;
+pub mod combine;
 pub mod compute;
 pub mod ek;
 pub mod event_log;
 pub mod evidence;
+pub mod output;
 pub mod public;
 pub mod quote;
 #[cfg(any(test, feature = "test-util"))]

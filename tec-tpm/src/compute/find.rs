@@ -93,6 +93,33 @@ pub(super) fn only_kernel(image: &dyn BootImage) -> Result<String, FindError> {
     only(BootComponent::Kernel, find_kernels(image)?)
 }
 
+/// The one file that firmware starts, and the one that shim would start, if there is one.
+pub(super) fn stages(image: &dyn BootImage) -> Result<(String, Option<String>), FindError> {
+    let mut loaders = find_loaders(image)?;
+    let second = loaders.grubs.pop();
+    if !loaders.grubs.is_empty() {
+        loaders.grubs.extend(second);
+        return Err(FindError::Ambiguous {
+            component: BootComponent::Grub,
+            candidates: loaders.grubs,
+        });
+    }
+    Ok((only(BootComponent::Shim, loaders.shims)?, second))
+}
+
+/// A path that is spelled otherwise in capital and small letters, as a FAT file system allows.
+pub(super) fn spelled(image: &dyn BootImage, path: &str) -> Result<Option<String>, FindError> {
+    let folder = path.split('/').next().filter(|first| *first != path);
+    let mut files = list(image, folder.unwrap_or_default())?;
+    if files.is_empty() {
+        files = list(image, "")?;
+    }
+    let exact = files.iter().position(|file| file == path);
+    let same = || files.iter().position(|f| f.eq_ignore_ascii_case(path));
+    let found = exact.or_else(same);
+    Ok(found.map(|position| files.swap_remove(position)))
+}
+
 /// The one shim and the one GRUB.
 pub(super) fn only_loaders(image: &dyn BootImage) -> Result<(String, String), FindError> {
     find_loaders(image)?.only()

@@ -24,6 +24,13 @@ pub enum GrubProfile {
     V2_14,
 }
 
+/// Whether a text handed to the kernel ends with a NUL.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Terminator {
+    Present,
+    Absent,
+}
+
 /// GRUB's version is not known, so its measurements cannot be predicted.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -72,6 +79,30 @@ impl GrubProfile {
                 version: version.to_owned(),
                 vendor: vendors(&sbat),
             }),
+        }
+    }
+
+    /// How many times the script is measured into PCR 9: from 2.12 on, asking whether it exists
+    /// reads it once before.
+    pub(super) fn script_measurements(self) -> usize {
+        match self {
+            Self::V2_06 => 1,
+            Self::V2_12 | Self::V2_14 => 2,
+        }
+    }
+
+    /// Whether the commands of the embedded script are measured too.
+    pub(super) fn measures_embedded_script(self) -> bool {
+        self == Self::V2_06
+    }
+
+    /// Whether the kernel is entered by its EFI stub and, if so, whether its command line ends
+    /// with a terminator. Debian's 2.06 jumps past the stub.
+    pub(super) fn load_options(self) -> Option<Terminator> {
+        match self {
+            Self::V2_06 => None,
+            Self::V2_12 => Some(Terminator::Absent),
+            Self::V2_14 => Some(Terminator::Present),
         }
     }
 

@@ -94,6 +94,12 @@ pub enum PeError {
         /// Limit.
         limit: u64,
     },
+    /// A section that is to be read has a size in memory but nothing in the file.
+    #[error("section {section} has no content in the file")]
+    SectionWithoutContent {
+        /// Its name.
+        section: String,
+    },
     /// The file exceeds the limit.
     #[error("the file has more than {limit} bytes")]
     TooLarge {
@@ -121,10 +127,12 @@ pub(super) struct Section {
     pub(super) raw: Range<u64>,
     /// Bytes of the content that count; the rest is padding to the file alignment.
     pub(super) content: u64,
+    /// Zero bytes that follow the content in memory.
+    pub(super) zeros: u64,
 }
 
 /// Where the parts of the file lie.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Layout {
     pub(super) checksum: Range<u64>,
     pub(super) certificate_entry: Range<u64>,
@@ -132,6 +140,10 @@ pub(super) struct Layout {
     /// In the order of the file, without overlaps.
     pub(super) sections: Vec<Section>,
     pub(super) certificates: Option<Range<u64>>,
+    /// Where the COFF string table begins, which holds long names of sections.
+    pub(super) strings: Option<u64>,
+    /// Names of sections that have a size in memory but nothing in the file.
+    pub(super) unwritten: Vec<String>,
 }
 
 impl Layout {
@@ -140,7 +152,7 @@ impl Layout {
         let file = Fields(start);
         let coff = coff_offset(&file)?;
         let optional = Optional::parse(&file, coff)?;
-        let sections = sections(&file, coff, &optional)?;
+        let (sections, unwritten) = sections(&file, coff, &optional)?;
         let end = sections.last().map_or(optional.headers, |s| s.raw.end);
         let certificates = optional.certificates(end)?;
         Ok(Self {
@@ -149,6 +161,8 @@ impl Layout {
             headers: optional.headers,
             sections,
             certificates,
+            strings: string_table(&file, coff)?,
+            unwritten,
         })
     }
 
@@ -190,6 +204,13 @@ fn coff_offset(file: &Fields<'_>) -> Result<u64, PeError> {
         });
     }
     Ok(pe + 4)
+}
+
+/// The string table follows the symbols of 18 bytes each (PE format, "COFF String Table").
+fn string_table(file: &Fields<'_>, coff: u64) -> Result<Option<u64>, PeError> {
+    let symbols = u64::from(file.u32(coff + 8, "COFF header")?);
+    let count = u64::from(file.u32(coff + 12, "COFF header")?);
+    Ok((symbols > 0).then_some(symbols + count * 18))
 }
 
 /// What counts of the optional header (PE format, "Optional Header").
@@ -265,7 +286,11 @@ impl Optional {
 }
 
 /// Sections with content, sorted and checked (PE format, "Section Table").
-fn sections(file: &Fields<'_>, coff: u64, optional: &Optional) -> Result<Vec<Section>, PeError> {
+fn sections(
+    file: &Fields<'_>,
+    coff: u64,
+    optional: &Optional,
+) -> Result<(Vec<Section>, Vec<String>), PeError> {
     let count = file.u16(coff + 2, "COFF header")?;
     if count == 0 || count > MAX_SECTIONS {
         return Err(PeError::Header {
@@ -284,12 +309,18 @@ fn sections(file: &Fields<'_>, coff: u64, optional: &Optional) -> Result<Vec<Sec
     }
     file.check_end(optional.headers, "the headers")?;
     let mut sections = Vec::with_capacity(count.into());
+    let mut unwritten = Vec::new();
     for number in 0..u64::from(count) {
-        sections.extend(section(file, optional.table + number * 40)?);
+        let section = section(file, optional.table + number * 40)?;
+        if section.raw.is_empty() {
+            unwritten.extend((section.zeros > 0).then_some(section.name));
+        } else {
+            sections.push(section);
+        }
     }
     sections.sort_by_key(|section: &Section| section.raw.start);
     check_order(&sections, optional.headers)?;
-    Ok(sections)
+    Ok((sections, unwritten))
 }
 
 fn check_order(sections: &[Section], headers: u64) -> Result<(), PeError> {
@@ -319,13 +350,13 @@ fn check_order(sections: &[Section], headers: u64) -> Result<(), PeError> {
 
 /// One section header: name 8, VirtualSize at 8, SizeOfRawData at 16, PointerToRawData at 20.
 /// Sections without raw data are not hashed.
-fn section(file: &Fields<'_>, at: u64) -> Result<Option<Section>, PeError> {
+fn section(file: &Fields<'_>, at: u64) -> Result<Section, PeError> {
     let name: [u8; 8] = file.array(at, "section table")?;
     let virtual_size = u64::from(file.u32(at + 8, "section table")?);
     let size = u64::from(file.u32(at + 16, "section table")?);
     let start = u64::from(file.u32(at + 20, "section table")?);
     let name = name.split(|b| *b == 0).next().unwrap_or_default();
-    Ok((size > 0).then(|| Section {
+    Ok(Section {
         name: name.escape_ascii().to_string(),
         raw: start..start + size,
         content: if virtual_size == 0 {
@@ -333,7 +364,8 @@ fn section(file: &Fields<'_>, at: u64) -> Result<Option<Section>, PeError> {
         } else {
             virtual_size.min(size)
         },
-    }))
+        zeros: virtual_size.saturating_sub(size),
+    })
 }
 
 /// Little-endian fields at checked offsets.

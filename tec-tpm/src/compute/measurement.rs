@@ -9,35 +9,84 @@ use tec_core::image::ImageEvent;
 use tec_core::pcr::PcrIndex;
 use tec_core::pcr::PcrSet;
 
+use super::hash::BankDigests;
+use super::hash::Banks;
 use crate::event_log::EventKind;
 
-/// The part of the boot that makes a measurement; the names are those of image labels.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[non_exhaustive]
-pub enum Component {
-    /// The firmware says that it starts a boot option.
-    Pcr4EfiCall,
-    /// The firmware separates its own measurements from the rest.
-    Pcr4Separator,
-    /// shim.
-    Pcr4Shim,
-    /// GRUB.
-    Pcr4Grub,
-    /// The kernel.
-    Pcr4Vmlinuz,
+macro_rules! components {
+    ($($name:ident: $doc:literal,)*) => {
+        /// The part of the boot that makes a measurement; the names are those of image labels.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[non_exhaustive]
+        pub enum Component {
+            $(#[doc = $doc] $name,)*
+        }
+
+        impl Component {
+            /// Name in labels and ConfigMaps.
+            pub const fn as_str(self) -> &'static str {
+                match self {
+                    $(Self::$name => stringify!($name),)*
+                }
+            }
+        }
+    };
 }
 
-impl Component {
-    /// Name in labels and ConfigMaps.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Pcr4EfiCall => "Pcr4EfiCall",
-            Self::Pcr4Separator => "Pcr4Separator",
-            Self::Pcr4Shim => "Pcr4Shim",
-            Self::Pcr4Grub => "Pcr4Grub",
-            Self::Pcr4Vmlinuz => "Pcr4Vmlinuz",
-        }
-    }
+components! {
+    Pcr4EfiCall: "The firmware says that it starts a boot option.",
+    Pcr4Separator: "The firmware separates its own measurements from the rest.",
+    Pcr4Shim: "shim.",
+    Pcr4Grub: "GRUB.",
+    Pcr4Vmlinuz: "The kernel.",
+    Pcr4Uki: "A unified kernel image.",
+    Pcr4Addon: "An add-on of a unified kernel image.",
+    Pcr4UkiLinux: "The kernel within a unified kernel image.",
+    Pcr7SecureBoot: "Variable `SecureBoot`.",
+    Pcr7Pk: "Variable `PK`.",
+    Pcr7Kek: "Variable `KEK`.",
+    Pcr7Db: "Variable `db`.",
+    Pcr7Dbx: "Variable `dbx`.",
+    Pcr7Dbt: "Variable `dbt`.",
+    Pcr7Separator: "The end of the variables.",
+    Pcr7ShimCert: "The entry of `db` that allows what the firmware starts first: shim or a unified image.",
+    Pcr7SbatLevel: "The revocation level of shim.",
+    Pcr7MokSbState: "Verification by shim is switched off.",
+    Pcr7GrubDbCert: "An entry of `db` that allows what shim starts.",
+    Pcr7GrubVendorDbCert: "An entry of shim's own list that allows what shim starts.",
+    Pcr7GrubMokListCert: "A machine owner key, or shim's certificate, that allows what shim starts.",
+    Pcr8Command: "A command of GRUB.",
+    Pcr8KernelCmdline: "The command line that GRUB hands to the kernel.",
+    Pcr9File: "A file that GRUB reads.",
+    Pcr9LoadOptions: "The command line as the kernel's EFI stub finds it.",
+    Pcr9Initrd: "The initial file system as the kernel's EFI stub finds it.",
+    Pcr11Linux: "Name of section `.linux` of a unified kernel image.",
+    Pcr11LinuxContent: "Content of section `.linux` of a unified kernel image.",
+    Pcr11Osrel: "Name of section `.osrel` of a unified kernel image.",
+    Pcr11OsrelContent: "Content of section `.osrel` of a unified kernel image.",
+    Pcr11Cmdline: "Name of section `.cmdline` of a unified kernel image.",
+    Pcr11CmdlineContent: "Content of section `.cmdline` of a unified kernel image.",
+    Pcr11Initrd: "Name of section `.initrd` of a unified kernel image.",
+    Pcr11InitrdContent: "Content of section `.initrd` of a unified kernel image.",
+    Pcr11Ucode: "Name of section `.ucode` of a unified kernel image.",
+    Pcr11UcodeContent: "Content of section `.ucode` of a unified kernel image.",
+    Pcr11Splash: "Name of section `.splash` of a unified kernel image.",
+    Pcr11SplashContent: "Content of section `.splash` of a unified kernel image.",
+    Pcr11Dtb: "Name of section `.dtb` of a unified kernel image.",
+    Pcr11DtbContent: "Content of section `.dtb` of a unified kernel image.",
+    Pcr11Uname: "Name of section `.uname` of a unified kernel image.",
+    Pcr11UnameContent: "Content of section `.uname` of a unified kernel image.",
+    Pcr11Sbat: "Name of section `.sbat` of a unified kernel image.",
+    Pcr11SbatContent: "Content of section `.sbat` of a unified kernel image.",
+    Pcr11Pcrpkey: "Name of section `.pcrpkey` of a unified kernel image.",
+    Pcr11PcrpkeyContent: "Content of section `.pcrpkey` of a unified kernel image.",
+    Pcr12AddonCmdline: "Command lines of add-ons.",
+    Pcr14MokList: "The machine owner keys, shim's own first.",
+    Pcr14MokListX: "The revoked machine owner keys.",
+    Pcr14MokSbState: "Verification by shim is switched off.",
+    Pcr14MokListTrusted: "Whether the kernel may trust machine owner keys.",
+    Recorded: "Taken from the log of an earlier boot.",
+    Pcr14MokPolicy: "Policy of shim.",
 }
 
 impl fmt::Display for Component {
@@ -56,50 +105,112 @@ pub struct Measurement {
     pub pcr: PcrIndex,
     /// Event type in the log.
     pub kind: EventKind,
-    /// Digest that it extends by.
+    /// Digest that it extends the SHA-256 bank by.
     pub digest: Sha256Digest,
+    /// Digests that it extends the computed banks by, SHA-256 among them.
+    pub digests: BankDigests,
     /// File that the digest was computed from.
     pub file: Option<String>,
+    /// What was measured, for people: a variable, a command or the name of a section.
+    pub subject: Option<String>,
 }
 
 impl Measurement {
+    /// A measurement of `component`, from nothing that has a file.
+    pub fn new(component: Component, pcr: PcrIndex, kind: EventKind, digests: BankDigests) -> Self {
+        Self {
+            component,
+            pcr,
+            kind,
+            digest: digests.sha256(),
+            digests,
+            file: None,
+            subject: None,
+        }
+    }
+
+    /// Says which file the digest comes from.
+    #[must_use]
+    pub fn of_file(mut self, file: impl Into<String>) -> Self {
+        self.file = Some(file.into());
+        self
+    }
+
+    /// Says what was measured.
+    #[must_use]
+    pub fn about(mut self, subject: impl Into<String>) -> Self {
+        self.subject = Some(subject.into());
+        self
+    }
+
+    /// The firmware's announcement of a boot option, in the SHA-256 bank.
+    pub fn efi_call() -> Self {
+        Self::efi_call_in(Banks::SHA256)
+    }
+
     /// The firmware's announcement of a boot option (PC Client Platform Firmware Profile 1.06,
     /// 3.3.4.5: the text without terminator).
-    pub fn efi_call() -> Self {
-        Self {
-            component: Component::Pcr4EfiCall,
-            pcr: PcrIndex::BOOT_MANAGER,
-            kind: EventKind::EFI_ACTION,
-            digest: Sha256Digest::of(b"Calling EFI Application from Boot Option"),
-            file: None,
-        }
+    pub fn efi_call_in(banks: Banks) -> Self {
+        Self::new(
+            Component::Pcr4EfiCall,
+            PcrIndex::BOOT_MANAGER,
+            EventKind::EFI_ACTION,
+            BankDigests::of(banks, b"Calling EFI Application from Boot Option"),
+        )
     }
 
-    /// The separator of PCR 4 (PC Client Platform Firmware Profile 1.06, 10.4.1: four zero
-    /// bytes).
+    /// The separator of PCR 4, in the SHA-256 bank.
     pub fn separator() -> Self {
-        Self {
-            component: Component::Pcr4Separator,
-            pcr: PcrIndex::BOOT_MANAGER,
-            kind: EventKind::SEPARATOR,
-            digest: Sha256Digest::of([0; 4]),
-            file: None,
-        }
+        Self::separator_in(
+            Component::Pcr4Separator,
+            PcrIndex::BOOT_MANAGER,
+            Banks::SHA256,
+        )
     }
 
-    /// An application that firmware or shim starts, by its Authenticode digest.
+    /// A separator (PC Client Platform Firmware Profile 1.06, 10.4.1: four zero bytes).
+    pub fn separator_in(component: Component, pcr: PcrIndex, banks: Banks) -> Self {
+        Self::new(
+            component,
+            pcr,
+            EventKind::SEPARATOR,
+            BankDigests::of(banks, [0; 4]),
+        )
+    }
+
+    /// An application that firmware or shim starts, by its SHA-256 Authenticode digest.
     pub fn application(
         component: Component,
         digest: Sha256Digest,
         file: impl Into<String>,
     ) -> Self {
-        Self {
+        Self::application_in(component, BankDigests::from_sha256(digest), file)
+    }
+
+    /// An application that firmware or shim starts, by its Authenticode digests.
+    pub fn application_in(
+        component: Component,
+        digests: BankDigests,
+        file: impl Into<String>,
+    ) -> Self {
+        Self::new(
             component,
-            pcr: PcrIndex::BOOT_MANAGER,
-            kind: EventKind::EFI_BOOT_SERVICES_APPLICATION,
-            digest,
-            file: Some(file.into()),
-        }
+            PcrIndex::BOOT_MANAGER,
+            EventKind::EFI_BOOT_SERVICES_APPLICATION,
+            digests,
+        )
+        .of_file(file)
+    }
+
+    /// Folds measurements into the value of one register, in the banks that all of them have.
+    pub fn fold_register<'m>(
+        pcr: PcrIndex,
+        measurements: impl IntoIterator<Item = &'m Self>,
+    ) -> BankDigests {
+        let events = measurements.into_iter().filter(|m| m.pcr == pcr);
+        events.fold(BankDigests::zero(Banks::ALL), |value, event| {
+            value.extended(&event.digests)
+        })
     }
 
     /// Folds measurements into the values of all registers that they extend.

@@ -1,17 +1,21 @@
-//! PCR values from boot files: what a shim → GRUB → kernel chain measures into PCR 4.
+//! PCR values from boot files: what the next boot of an image will measure.
 //!
 //! *What it is*: a bounded reader of PE files that hashes them the way firmware does
-//! (Authenticode), a finder of the boot files in the usual image layouts, and the sequence of
-//! measurements that GRUB's version and Secure Boot make of them.
+//! (Authenticode), a finder of the boot files in the usual image layouts, a verifier of their
+//! signatures, and the rules by which firmware, shim, GRUB, systemd-stub and the kernel's own EFI
+//! stub measure. [`BootPredictor`] gives PCRs 4, 7, 8, 9, 11, 12 and 14 of an image on a machine;
+//! [`ChainComputer`] gives PCR 4 of an image alone.
 //!
-//! *What it is not*: a guess. An unknown GRUB, an unsigned file under Secure Boot, or several
-//! kernels with no way to choose are typed errors. Signatures are not verified, only compared
-//! with what they sign.
+//! *What it is not*: a guess. An unknown shim, GRUB or stub, a file that no key allows, or several
+//! kernels with no way to choose are typed errors; a register that does not follow from image and
+//! machine is [`Register::Unpredictable`], with the reason.
 //!
 //! ```text
-//! BootImage ─ find_boot_files ─► shim, GRUB, kernel ─ PeFile::read ─► Authenticode digests
-//!                                          GRUB's .sbat ─ GrubProfile ─► how often the kernel
-//!                                                  └──► Vec<Measurement> ─ fold ─► PCR values
+//! BootImage ─ find ─► files ─ PeFile::read_as ─► digests in all banks, sections, signatures
+//!                                                      │
+//! PlatformState (variables) ───────────────────────────┼─► who allows whom, which lists
+//! profiles of shim, GRUB, stub (from the files) ───────┘
+//!            └──► Vec<Measurement> in the order of the boot ─ fold ─► PCR values
 //! ```
 //! The ordered list of [`Measurement`]s is the model; register values are a fold over it.
 //!
@@ -32,23 +36,71 @@
 //! # }
 //! # Ok::<(), tec_core::reference::ComputeError>(())
 //! ```
+//!
+//! The same for a machine, here one without keys that starts a unified kernel image:
+//! ```
+//! # #[cfg(feature = "test-util")] {
+//! use tec_core::pcr::PcrIndex;
+//! use tec_tpm::compute::BootPredictor;
+//! use tec_tpm::compute::MemoryImage;
+//! use tec_tpm::compute::PlatformState;
+//! use tec_tpm::compute::Register;
+//! use tec_tpm::compute::Unpredictable;
+//! use tec_tpm::compute::testing::PeBuilder;
+//! use tec_tpm::compute::testing::application;
+//!
+//! let uki = PeBuilder::new()
+//!     .section(".sdmagic", "#### LoaderInfo: systemd-stub 262.1 ####")
+//!     .section(".linux", application("Linux"));
+//! let image = MemoryImage::new().with("EFI/BOOT/BOOTX64.EFI", uki.build());
+//! let machine = PlatformState::new(); // or from_efivars, from_variable_store
+//! let prediction = BootPredictor::new().predict(&image, &machine)?;
+//!
+//! assert!(matches!(prediction.register(PcrIndex::KERNEL_BOOT), Register::Predicted(_)));
+//! let why = prediction.register(PcrIndex::BOOT_FILES); // stub 262 adds a secret
+//! assert_eq!(why, Register::Unpredictable(&Unpredictable::BootSecret));
+//! # }
+//! # Ok::<(), tec_tpm::compute::PredictError>(())
+//! ```
 
+mod authenticode;
+mod authority;
+mod boot;
+mod boot_grub;
+mod boot_uki;
 mod chain;
+mod cpio;
+mod der;
 mod directory;
 mod find;
 mod grub;
+mod grub_script;
+mod guid;
+mod hash;
+mod kernel;
 mod layout;
 mod measurement;
 mod memory;
 mod pe;
+mod platform;
+mod predict;
 mod sbat;
+mod shim;
+mod siglist;
 mod signature;
+mod stub;
 #[cfg(any(test, feature = "test-util"))]
 pub mod testing;
+mod varstore;
+mod walk;
+mod x509;
 
+pub use authenticode::AuthenticodeError;
+pub use authority::AuthorityError;
 pub use chain::ChainComputer;
 pub use chain::ChainError;
 pub use chain::SecureBoot;
+pub use der::DerError;
 pub use directory::DirectoryImage;
 pub use find::BootComponent;
 pub use find::BootFiles;
@@ -56,18 +108,38 @@ pub use find::FindError;
 pub use find::find_boot_files;
 pub use grub::GrubError;
 pub use grub::GrubProfile;
+pub use guid::Guid;
+pub use guid::ParseGuidError;
+pub use hash::BankDigests;
+pub use hash::Banks;
 pub use layout::PeError;
 pub use measurement::Component;
 pub use measurement::Measurement;
 pub use memory::MemoryImage;
 pub use pe::PeFile;
+pub use pe::PeRequest;
+pub use platform::PlatformError;
+pub use platform::PlatformState;
+pub use predict::BootPredictor;
+pub use predict::MachinePredictor;
+pub use predict::PredictError;
+pub use predict::Prediction;
+pub use predict::Register;
+pub use predict::Unpredictable;
 pub use sbat::Sbat;
 pub use sbat::SbatEntry;
 pub use sbat::SbatError;
+pub use shim::ShimError;
+pub use shim::ShimProfile;
+pub use siglist::SignatureListError;
 pub use signature::SignatureContentError;
 pub use signature::SignatureError;
 pub use signature::SignaturePresence;
 pub use signature::SignedDigest;
+pub use stub::StubError;
+pub use stub::StubProfile;
+pub use varstore::VariableStoreError;
+pub use x509::UnsupportedSignature;
 
 #[cfg(test)]
 mod tests;

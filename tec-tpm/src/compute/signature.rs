@@ -130,9 +130,40 @@ pub(super) fn check(
     Ok(())
 }
 
-/// Walks the entries: length 4, revision 2, type 2, content; each padded to 8 bytes.
+/// The digest that each entry signs.
 pub(super) fn signed_digests(table: &[u8]) -> Result<Vec<SignedDigest>, SignatureError> {
     let mut digests = Vec::new();
+    for entry in entries(table)? {
+        if entry.kind == PKCS_SIGNED_DATA {
+            let offset = entry.offset;
+            let digest = signed_digest(entry.content)
+                .map_err(|source| SignatureError::Content { offset, source })?;
+            digests.push(digest);
+        } else {
+            digests.push(SignedDigest::Other {
+                algorithm: "unknown certificate type".to_owned(),
+            });
+        }
+    }
+    Ok(digests)
+}
+
+/// The content of the entries that are PKCS #7 signatures.
+pub(super) fn pkcs7_entries(table: &[u8]) -> Result<Vec<&[u8]>, SignatureError> {
+    let signatures = entries(table)?.into_iter();
+    let signatures = signatures.filter(|entry| entry.kind == PKCS_SIGNED_DATA);
+    Ok(signatures.map(|entry| entry.content).collect())
+}
+
+struct Entry<'t> {
+    offset: usize,
+    kind: u16,
+    content: &'t [u8],
+}
+
+/// Walks the entries: length 4, revision 2, type 2, content; each padded to 8 bytes.
+fn entries(table: &[u8]) -> Result<Vec<Entry<'_>>, SignatureError> {
+    let mut entries = Vec::new();
     let mut offset = 0;
     while let Some(rest) = table.get(offset..).filter(|rest| !rest.is_empty()) {
         let Some((&[l0, l1, l2, l3, _, _, t0, t1], _)) = rest.split_first_chunk() else {
@@ -143,22 +174,18 @@ pub(super) fn signed_digests(table: &[u8]) -> Result<Vec<SignedDigest>, Signatur
         let Some(content) = rest.get(8..size) else {
             return Err(SignatureError::Entry { offset, length });
         };
-        if digests.len() >= MAX_ENTRIES {
+        if entries.len() >= MAX_ENTRIES {
             return Err(SignatureError::TooManyEntries { limit: MAX_ENTRIES });
         }
-        if u16::from_le_bytes([t0, t1]) == PKCS_SIGNED_DATA {
-            let digest = signed_digest(content)
-                .map_err(|source| SignatureError::Content { offset, source })?;
-            digests.push(digest);
-        } else {
-            digests.push(SignedDigest::Other {
-                algorithm: "unknown certificate type".to_owned(),
-            });
-        }
+        entries.push(Entry {
+            offset,
+            kind: u16::from_le_bytes([t0, t1]),
+            content,
+        });
         // `size` is at most the length of the table, so rounding up cannot overflow.
         offset += size.next_multiple_of(8);
     }
-    Ok(digests)
+    Ok(entries)
 }
 
 /// ContentInfo → SignedData → SpcIndirectDataContent → DigestInfo. What follows the ContentInfo is

@@ -13,6 +13,7 @@ pub struct PeBuilder {
     trailer: Vec<u8>,
     signed: Vec<Vec<u8>>,
     sign_itself: usize,
+    signatures: Vec<Vec<u8>>,
 }
 
 /// Where [`PeBuilder`] puts things.
@@ -31,7 +32,8 @@ impl PeBuilder {
         Self::default()
     }
 
-    /// Adds a section; its content is padded to 512 bytes.
+    /// Adds a section; its content is padded to 512 bytes. Names of more than 8 characters go to a
+    /// string table.
     #[must_use]
     pub fn section(mut self, name: &str, content: impl Into<Vec<u8>>) -> Self {
         self.sections.push((name.to_owned(), content.into()));
@@ -59,20 +61,54 @@ impl PeBuilder {
         self
     }
 
-    /// The bytes of the file.
-    pub fn build(&self) -> Vec<u8> {
+    /// Adds a PKCS #7 signature as it is.
+    #[must_use]
+    pub fn signature(mut self, signature: impl Into<Vec<u8>>) -> Self {
+        self.signatures.push(signature.into());
+        self
+    }
+
+    /// The SHA-256 Authenticode digest of the file, with or without signatures.
+    pub fn digest(&self) -> [u8; 32] {
+        let digest = plain_digest(&self.unsigned());
+        digest.try_into().unwrap_or_default()
+    }
+
+    /// Everything but the certificate table.
+    fn unsigned(&self) -> Vec<u8> {
         let mut file = self.headers();
         for (_, content) in &self.sections {
             file.extend(content);
             pad(&mut file, ALIGNMENT);
         }
+        if !self.strings().is_empty() {
+            let strings = self.strings();
+            let offset = le32(file.len());
+            put(&mut file, PE_OFFSET + 12, &offset);
+            file.extend(le32(strings.len() + 4));
+            file.extend(strings);
+        }
         file.extend(&self.trailer);
         pad(&mut file, 8);
+        file
+    }
+
+    /// Long names of sections, each with a terminator.
+    fn strings(&self) -> Vec<u8> {
+        let long = self.sections.iter().filter(|(name, _)| name.len() > 8);
+        long.flat_map(|(name, _)| name.bytes().chain([0])).collect()
+    }
+
+    /// The bytes of the file.
+    pub fn build(&self) -> Vec<u8> {
+        let mut file = self.unsigned();
         let digest = plain_digest(&file);
         let own = std::iter::repeat_n(digest, self.sign_itself);
         let table: Vec<u8> = own
             .chain(self.signed.iter().cloned())
-            .flat_map(|digest| win_certificate(&digest))
+            .map(|digest| signed_data(&digest))
+            .chain(self.signatures.iter().cloned())
+            .flat_map(|signature| win_certificate(&signature))
             .collect();
         if !table.is_empty() {
             let offset = le32(file.len());
@@ -97,7 +133,14 @@ impl PeBuilder {
         let headers = table.next_multiple_of(ALIGNMENT);
         put(&mut file, OPTIONAL + 60, &le32(headers));
         let mut start = headers;
+        let mut long = 4;
         for (name, content) in &self.sections {
+            let mut name = name.clone();
+            if name.len() > 8 {
+                let at = long;
+                long += name.len() + 1;
+                name = format!("/{at}");
+            }
             let size = content.len().next_multiple_of(ALIGNMENT);
             let mut header = [0; 40];
             put(&mut header, 0, name.as_bytes());
@@ -159,11 +202,10 @@ fn plain_digest(file: &[u8]) -> Vec<u8> {
 }
 
 /// `WIN_CERTIFICATE` revision 2.0 of type PKCS #7, padded to 8 bytes.
-fn win_certificate(digest: &[u8]) -> Vec<u8> {
-    let content = signed_data(digest);
-    let mut entry = le32(content.len() + 8).to_vec();
+fn win_certificate(signature: &[u8]) -> Vec<u8> {
+    let mut entry = le32(signature.len() + 8).to_vec();
     entry.extend([0, 2, 2, 0]);
-    entry.extend(content);
+    entry.extend(signature);
     pad(&mut entry, 8);
     entry
 }
@@ -173,11 +215,8 @@ fn signed_data(digest: &[u8]) -> Vec<u8> {
     // Object identifiers in DER: signedData, SPC_INDIRECT_DATA, SPC_PE_IMAGE_DATA, SHA-256.
     const SIGNED_DATA: &[u8] = b"\x06\x09\x2a\x86\x48\x86\xf7\x0d\x01\x07\x02";
     const INDIRECT: &[u8] = b"\x06\x0a\x2b\x06\x01\x04\x01\x82\x37\x02\x01\x04";
-    const PE_IMAGE: &[u8] = b"\x06\x0a\x2b\x06\x01\x04\x01\x82\x37\x02\x01\x0f";
-    const SHA256: &[u8] = b"\x06\x09\x60\x86\x48\x01\x65\x03\x04\x02\x01";
     let algorithm = der(0x30, &[SHA256, b"\x05\x00"]);
-    let digest_info = der(0x30, &[&algorithm, &der(0x04, &[digest])]);
-    let indirect = der(0x30, &[&der(0x30, &[PE_IMAGE]), &digest_info]);
+    let indirect = der(0x30, &[&indirect_data(digest)]);
     let encapsulated = der(0x30, &[INDIRECT, &der(0xa0, &[&indirect])]);
     let data = der(
         0x30,
@@ -186,8 +225,19 @@ fn signed_data(digest: &[u8]) -> Vec<u8> {
     der(0x30, &[SIGNED_DATA, &der(0xa0, &[&data])])
 }
 
+/// Content of an SpcIndirectDataContent: what an Authenticode signature signs.
+pub(super) fn indirect_data(digest: &[u8]) -> Vec<u8> {
+    const PE_IMAGE: &[u8] = b"\x06\x0a\x2b\x06\x01\x04\x01\x82\x37\x02\x01\x0f";
+    let algorithm = der(0x30, &[SHA256, b"\x05\x00"]);
+    let digest_info = der(0x30, &[&algorithm, &der(0x04, &[digest])]);
+    [der(0x30, &[PE_IMAGE]), digest_info].concat()
+}
+
+/// `id-sha256` in DER.
+pub(super) const SHA256: &[u8] = b"\x06\x09\x60\x86\x48\x01\x65\x03\x04\x02\x01";
+
 /// One element; contents here are below 64 KiB.
-fn der(tag: u8, parts: &[&[u8]]) -> Vec<u8> {
+pub(super) fn der(tag: u8, parts: &[&[u8]]) -> Vec<u8> {
     let content = parts.concat();
     let length = u16::try_from(content.len()).unwrap_or(u16::MAX);
     let mut element = vec![tag];

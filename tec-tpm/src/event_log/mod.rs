@@ -10,6 +10,8 @@
 //! ```text
 //! bytes ── EventLog::parse ──► EventLog ──┬─ replay(bank) ───────────► Replayed
 //!                                         ├─ verify(quoted, chosen) ─► VerifiedLog
+//!                                         ├─ diff(other, bank) ──────► LogDiff
+//!                                         ├─ LogView ─► JSON, table
 //!                                         └─ evidence_against ───────► LogEvidence
 //! ```
 //!
@@ -40,15 +42,20 @@ mod bank;
 mod build;
 mod cursor;
 mod detail;
+mod diff;
 mod error;
 mod event;
 mod kind;
 mod parse;
 mod replay;
 mod verify;
+mod view;
 
 pub use bank::Bank;
 pub use build::EventLogBuilder;
+pub use diff::Change;
+pub use diff::LogDiff;
+pub use diff::RegisterDiff;
 pub use error::EventLogError;
 pub use event::Digests;
 pub use event::Event;
@@ -60,6 +67,9 @@ pub use replay::Replayed;
 pub use verify::VerifiedLog;
 pub use verify::VerifyLogError;
 pub use verify::evidence;
+pub use view::DataProof;
+pub use view::EventView;
+pub use view::LogView;
 
 #[cfg(test)]
 mod tests;

@@ -27,6 +27,11 @@ impl<'a> VerifiedLog<'a> {
         self.registers
     }
 
+    /// The locality that the TPM was started at, as the log says; PCR 0 begins with it.
+    pub fn startup_locality(&self) -> u8 {
+        self.log.startup_locality()
+    }
+
     /// The events that extend a chosen register, in order.
     pub fn events(&self) -> impl Iterator<Item = &Event<'a>> {
         let proven = |event: &&Event<'a>| {

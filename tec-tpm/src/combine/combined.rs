@@ -1,0 +1,136 @@
+//! The result: values per register, with what makes them.
+
+use tec_core::digest::Sha256Digest;
+use tec_core::pcr::PcrIndex;
+use tec_core::pcr::PcrSet;
+
+use super::CombineError;
+use super::Provenance;
+use super::Reason;
+use super::group::Grouping;
+use super::provenance;
+use super::sbat::SbatLevels;
+use super::source::Family;
+use super::walk;
+use super::walk::Choice;
+use super::walk::Leaf;
+use super::walk::Outcome;
+
+/// The states of a fleet that moves between images.
+#[derive(Debug)]
+pub struct Combined {
+    pub(super) names: Vec<String>,
+    pub(super) families: Vec<Enumerated>,
+}
+
+/// A family with what its registers can hold.
+#[derive(Debug)]
+pub(super) struct Enumerated {
+    pub(super) family: Family,
+    pub(super) registers: Vec<Outcome>,
+}
+
+/// A state whose value of a register is not known.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Undetermined {
+    /// The register.
+    pub pcr: PcrIndex,
+    /// The state, as far as it matters.
+    pub state: Provenance,
+    /// Why.
+    pub reason: Reason,
+}
+
+impl Combined {
+    pub(super) fn enumerate(
+        names: Vec<String>,
+        families: Vec<Family>,
+        grouping: Grouping,
+        levels: &SbatLevels,
+    ) -> Result<Self, CombineError> {
+        let mut enumerated = Vec::with_capacity(families.len());
+        for family in families {
+            let mut registers = Vec::new();
+            for pcr in PcrIndex::all() {
+                registers.extend(walk::enumerate(&family, pcr, grouping, levels)?);
+            }
+            enumerated.push(Enumerated { family, registers });
+        }
+        Ok(Self {
+            names,
+            families: enumerated,
+        })
+    }
+
+    /// Registers that at least one image says something about.
+    pub fn registers(&self) -> PcrSet {
+        let outcomes = self.families.iter().flat_map(|f| &f.registers);
+        outcomes.map(|outcome| outcome.pcr).collect()
+    }
+
+    /// All values that a register can hold, sorted, each once.
+    pub fn values(&self, pcr: PcrIndex) -> Vec<Sha256Digest> {
+        let mut values: Vec<_> = self.leaves(pcr).map(|(_, leaf)| leaf.value).collect();
+        values.sort_unstable();
+        values.dedup();
+        values
+    }
+
+    /// The states that make this value; empty when none does.
+    pub fn provenance(&self, pcr: PcrIndex, value: &Sha256Digest) -> Vec<Provenance> {
+        let mut found = Vec::new();
+        for enumerated in &self.families {
+            for leaf in enumerated.with_value(pcr, value) {
+                found.push(provenance::of(
+                    &self.names,
+                    &enumerated.family,
+                    &leaf.choice,
+                ));
+            }
+        }
+        provenance::tidied(found)
+    }
+
+    /// States whose values are not known, and therefore in no list.
+    pub fn undetermined(&self) -> Vec<Undetermined> {
+        let mut found: Vec<Undetermined> = Vec::new();
+        for enumerated in &self.families {
+            for outcome in &enumerated.registers {
+                found.extend(outcome.gaps.iter().map(|gap| Undetermined {
+                    pcr: outcome.pcr,
+                    state: provenance::of(&self.names, &enumerated.family, &gap.choice),
+                    reason: gap.reason,
+                }));
+            }
+        }
+        found
+    }
+
+    fn leaves(&self, pcr: PcrIndex) -> impl Iterator<Item = (&Family, &Leaf)> {
+        self.families.iter().flat_map(move |enumerated| {
+            let leaves = enumerated.leaves(pcr).iter();
+            leaves.map(|leaf| (&enumerated.family, leaf))
+        })
+    }
+
+    pub(super) fn provenance_of(&self, family: &Family, choice: &Choice) -> Provenance {
+        provenance::of(&self.names, family, choice)
+    }
+}
+
+impl Enumerated {
+    /// Sorted by value.
+    pub(super) fn leaves(&self, pcr: PcrIndex) -> &[Leaf] {
+        let outcome = self.registers.iter().find(|outcome| outcome.pcr == pcr);
+        outcome.map_or(&[], |outcome| outcome.leaves.as_slice())
+    }
+
+    pub(super) fn with_value(&self, pcr: PcrIndex, value: &Sha256Digest) -> &[Leaf] {
+        let leaves = self.leaves(pcr);
+        let start = leaves.partition_point(|leaf| leaf.value < *value);
+        let rest = leaves.get(start..).unwrap_or_default();
+        let end = rest.partition_point(|leaf| leaf.value == *value);
+        rest.get(..end).unwrap_or_default()
+    }
+}

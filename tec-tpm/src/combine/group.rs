@@ -1,0 +1,282 @@
+//! Which part of a boot chain a measurement depends on, told by its id.
+
+use std::fmt;
+
+use serde::Serialize;
+
+/// A part of the boot chain that is updated as one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum Group {
+    /// What the firmware measures by itself: the boot attempt, separators.
+    Firmware,
+    /// The Secure Boot variables: state, PK, KEK, db, dbx.
+    SecureBoot,
+    /// shim and GRUB as one unit.
+    Bootloader,
+    /// shim, where it is updated apart from GRUB.
+    Shim,
+    /// GRUB, where it is updated apart from shim.
+    Grub,
+    /// The kernel and what is loaded with it.
+    Kernel,
+    /// The unified kernel image with its add-ons.
+    Uki,
+    /// The lists of machine owner keys, where they do not follow from shim.
+    Mok,
+    /// The revocation level that the firmware stores; it only rises.
+    SbatLevel,
+}
+
+/// Number of groups.
+pub(super) const GROUPS: usize = 9;
+
+impl Group {
+    pub(super) const ALL: [Self; GROUPS] = [
+        Self::Firmware,
+        Self::SecureBoot,
+        Self::Bootloader,
+        Self::Shim,
+        Self::Grub,
+        Self::Kernel,
+        Self::Uki,
+        Self::Mok,
+        Self::SbatLevel,
+    ];
+
+    /// Name for people.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Firmware => "firmware",
+            Self::SecureBoot => "Secure Boot variables",
+            Self::Bootloader => "bootloader",
+            Self::Shim => "shim",
+            Self::Grub => "GRUB",
+            Self::Kernel => "kernel",
+            Self::Uki => "UKI",
+            Self::Mok => "machine owner keys",
+            Self::SbatLevel => "SbatLevel",
+        }
+    }
+
+    pub(super) const fn index(self) -> usize {
+        self as usize
+    }
+
+    /// Whether an image brings all measurements of the group along, whatever loads it. How often
+    /// a kernel is measured, on the contrary, is the loader's doing.
+    pub(super) const fn shapes_itself(self) -> bool {
+        !matches!(
+            self,
+            Self::Kernel | Self::Shim | Self::Grub | Self::Bootloader
+        )
+    }
+}
+
+impl fmt::Display for Group {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// A set of groups.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct GroupSet(u16);
+
+impl GroupSet {
+    pub(super) const fn of(group: Group) -> Self {
+        Self(1 << group.index())
+    }
+
+    pub(super) const fn and(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
+    pub(super) const fn contains(self, group: Group) -> bool {
+        self.0 & (1 << group.index()) != 0
+    }
+
+    pub(super) const fn shared(self, other: Self) -> Self {
+        Self(self.0 & other.0)
+    }
+
+    pub(super) fn iter(self) -> impl Iterator<Item = Group> {
+        Group::ALL.into_iter().filter(move |g| self.contains(*g))
+    }
+
+    /// The group, if it is exactly one.
+    pub(super) fn single(self) -> Option<Group> {
+        let lowest = usize::try_from(self.0.trailing_zeros()).ok()?;
+        Group::ALL
+            .get(lowest)
+            .copied()
+            .filter(|_| self.0.is_power_of_two())
+    }
+
+    fn replaced(self, from: Group, to: Group) -> Self {
+        if self.contains(from) {
+            Self(self.0 & !Self::of(from).0).and(Self::of(to))
+        } else {
+            self
+        }
+    }
+}
+
+/// Whether shim and GRUB are updated together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Loaders {
+    /// As one unit, the way `bootupd` and distribution packages of signed loaders do.
+    #[default]
+    OneUnit,
+    /// One by one; a power loss between the two leaves a mix.
+    Separate,
+}
+
+/// What the measured lists of machine owner keys (PCR 14) belong to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum MokLists {
+    /// To shim: its vendor certificate begins the list, so they change when shim does.
+    #[default]
+    FollowShim,
+    /// To the machine: any list may come with any shim.
+    Independent,
+}
+
+/// How measurements are put into groups.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub struct Grouping {
+    /// Unit of shim and GRUB.
+    pub loaders: Loaders,
+    /// Owner of the lists of machine owner keys.
+    pub mok_lists: MokLists,
+}
+
+impl Grouping {
+    /// A grouping.
+    pub const fn new(loaders: Loaders, mok_lists: MokLists) -> Self {
+        Self { loaders, mok_lists }
+    }
+
+    /// The group that stands for shim.
+    pub(super) const fn shim(self) -> Group {
+        match self.loaders {
+            Loaders::OneUnit => Group::Bootloader,
+            Loaders::Separate => Group::Shim,
+        }
+    }
+
+    /// What a measurement with this id depends on.
+    pub(super) fn of_id(self, id: &str) -> GroupSet {
+        let mut set = dependence(id);
+        if self.mok_lists == MokLists::FollowShim {
+            set = set.replaced(Group::Mok, Group::Shim);
+        }
+        if self.loaders == Loaders::OneUnit {
+            set = set
+                .replaced(Group::Shim, Group::Bootloader)
+                .replaced(Group::Grub, Group::Bootloader);
+        }
+        set
+    }
+}
+
+/// With a unified kernel image there is no kernel of its own: what is measured of the inner
+/// kernel comes with the image.
+pub(super) fn within_uki(set: GroupSet) -> GroupSet {
+    set.replaced(Group::Kernel, Group::Uki)
+}
+
+const FIRMWARE: GroupSet = GroupSet::of(Group::Firmware);
+const SECURE_BOOT: GroupSet = GroupSet::of(Group::SecureBoot);
+const SHIM: GroupSet = GroupSet::of(Group::Shim);
+const GRUB: GroupSet = GroupSet::of(Group::Grub);
+const KERNEL: GroupSet = GroupSet::of(Group::Kernel);
+const UKI: GroupSet = GroupSet::of(Group::Uki);
+const MOK: GroupSet = GroupSet::of(Group::Mok);
+const LOADERS: GroupSet = SHIM.and(GRUB);
+
+/// The groups of an id such as `Pcr4Shim` or `Pcr7GrubDbCert`: the register, then the component.
+/// An id that is not known depends on everything that boots, so that no mix of it is guessed.
+fn dependence(id: &str) -> GroupSet {
+    let rest = id.strip_prefix("Pcr").unwrap_or(id);
+    let digits = rest.bytes().take_while(u8::is_ascii_digit).count();
+    let (register, component) = rest.split_at(digits);
+    let any = |words: &[&str]| words.iter().any(|word| component.contains(word));
+    if any(&["Separator", "EfiCall"]) {
+        return FIRMWARE;
+    }
+    match register {
+        "0" | "1" | "2" | "3" | "5" | "6" => FIRMWARE,
+        "4" if any(&["Uki", "Addon", "Inner"]) => UKI,
+        "4" if any(&["Shim"]) => SHIM,
+        "4" if any(&["Grub"]) => GRUB,
+        "4" if any(&["Vmlinuz", "Kernel", "Linux"]) => KERNEL,
+        "7" => secure_boot(component),
+        "11" | "12" | "13" => UKI,
+        "14" => MOK,
+        _ => LOADERS.and(KERNEL).and(UKI),
+    }
+}
+
+/// PCR 7. An authority depends on the image that it vouches for, on the keys that it was chosen
+/// from, and on the images before, since each authority is measured once.
+fn secure_boot(component: &str) -> GroupSet {
+    match component {
+        "SecureBoot" | "Pk" | "Kek" | "Db" | "Dbx" | "Dbt" | "Dbr" => SECURE_BOOT,
+        _ if component.starts_with("SbatLevel") => GroupSet::of(Group::SbatLevel),
+        _ if component.starts_with("Shim") => SECURE_BOOT.and(SHIM),
+        _ if component.starts_with("Grub") => SECURE_BOOT.and(LOADERS).and(MOK),
+        _ if component.starts_with("Uki") => SECURE_BOOT.and(SHIM).and(MOK).and(UKI),
+        _ => SECURE_BOOT.and(LOADERS).and(MOK).and(KERNEL).and(UKI),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn groups(grouping: Grouping, id: &str) -> Vec<Group> {
+        grouping.of_id(id).iter().collect()
+    }
+
+    #[test]
+    fn shim_and_grub_are_one_unit_unless_told_otherwise() {
+        let unit = Grouping::default();
+        assert_eq!(groups(unit, "Pcr4Shim"), [Group::Bootloader]);
+        assert_eq!(groups(unit, "Pcr4Grub"), [Group::Bootloader]);
+        let separate = Grouping::new(Loaders::Separate, MokLists::Independent);
+        assert_eq!(groups(separate, "Pcr4Shim"), [Group::Shim]);
+        assert_eq!(groups(separate, "Pcr4Grub"), [Group::Grub]);
+    }
+
+    #[test]
+    fn owner_key_lists_follow_shim_unless_told_otherwise() {
+        assert_eq!(
+            groups(Grouping::default(), "Pcr14MokListX"),
+            [Group::Bootloader]
+        );
+        let own = Grouping::new(Loaders::OneUnit, MokLists::Independent);
+        assert_eq!(groups(own, "Pcr14MokListX"), [Group::Mok]);
+    }
+
+    #[test]
+    fn an_authority_depends_on_what_it_vouches_for_and_on_the_keys() {
+        assert_eq!(
+            groups(Grouping::default(), "Pcr7ShimCert"),
+            [Group::SecureBoot, Group::Bootloader]
+        );
+    }
+
+    #[test]
+    fn an_unknown_id_depends_on_everything_that_boots() {
+        assert_eq!(
+            groups(Grouping::default(), "Pcr9Something"),
+            [Group::Bootloader, Group::Kernel, Group::Uki]
+        );
+        assert_eq!(groups(Grouping::default(), "odd").len(), 3);
+    }
+}

@@ -1,0 +1,227 @@
+//! What made a value, and what each event of a log is.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+use tec_core::attest::LoggedEvent;
+use tec_core::digest::Sha256Digest;
+use tec_core::image::ExpectedPcrs;
+use tec_core::pcr::PcrIndex;
+
+use super::CombineError;
+use super::Combined;
+use super::Combiner;
+use super::Grouping;
+use super::Loaders;
+use super::MokLists;
+use super::Provenance;
+use super::loose;
+use crate::event_log::EventLog;
+
+/// An event as an image makes it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[non_exhaustive]
+pub struct KnownEvent {
+    /// The image.
+    pub image: String,
+    /// The component, for example `Pcr4Shim`.
+    pub component: String,
+    /// Its file.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub file: Option<String>,
+}
+
+/// An event of a log, and which images make the same.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct IdentifiedEvent {
+    /// The event; its `detail` proves nothing.
+    #[serde(flatten)]
+    pub event: LoggedEvent,
+    /// Images that extend the same register by the same digest; empty for what no image makes.
+    pub known_as: Vec<KnownEvent>,
+    /// What the digest is by itself, for those that every firmware measures.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub well_known: Option<&'static str>,
+}
+
+/// How far from the images as they come a value is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum Liberty {
+    /// An image as it comes.
+    Image,
+    /// A state of a fleet on the move.
+    Fleet,
+    /// shim and GRUB of different images, or machine owner keys of another one.
+    SplitUnits,
+    /// Known components in an order that is known, left out, replaced or repeated at will.
+    Loose,
+}
+
+/// What makes a value.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum Made {
+    /// A state.
+    By(Provenance),
+    /// A sequence of components: the events, and how often each.
+    From(Vec<(Vec<KnownEvent>, u32)>),
+}
+
+/// What is known about a value.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct Identification {
+    /// The register.
+    pub pcr: PcrIndex,
+    /// The value.
+    pub value: Sha256Digest,
+    /// How far from the images; `None` when nothing known makes the value.
+    pub liberty: Option<Liberty>,
+    /// What makes it, all ways of that liberty.
+    pub made: Vec<Made>,
+    /// Whether every way was tried; `false` when there were too many.
+    pub exhaustive: bool,
+}
+
+/// Known images, for asking what made a value or an event.
+#[derive(Debug)]
+pub struct Catalog<'a> {
+    images: Vec<(&'a str, &'a ExpectedPcrs)>,
+    states: Combined,
+    split: Combined,
+    events: BTreeMap<(PcrIndex, Sha256Digest), Vec<KnownEvent>>,
+}
+
+/// Digests that firmware measures whatever it boots: separators and actions (PC Client Platform
+/// Firmware Profile 1.06, 10.4.1 and 10.4.4).
+const WELL_KNOWN: [(&[u8], &str); 7] = [
+    (&[0; 4], "separator"),
+    (&[0xff; 4], "separator after an error"),
+    (
+        b"Calling EFI Application from Boot Option",
+        "boot option is called",
+    ),
+    (
+        b"Returning from EFI Application from Boot Option",
+        "boot option returned",
+    ),
+    (
+        b"Exit Boot Services Invocation",
+        "operating system takes over",
+    ),
+    (
+        b"Exit Boot Services Returned with Success",
+        "operating system took over",
+    ),
+    (
+        b"Exit Boot Services Returned with Failure",
+        "operating system failed to take over",
+    ),
+];
+
+impl<'a> Catalog<'a> {
+    /// A catalog of these images, each with its name; approved or not.
+    ///
+    /// # Errors
+    /// [`CombineError`] when they cannot be combined.
+    pub fn new(images: &[(&'a str, &'a ExpectedPcrs)]) -> Result<Self, CombineError> {
+        let mut events: BTreeMap<_, Vec<KnownEvent>> = BTreeMap::new();
+        for (name, expected) in images {
+            for event in expected.pcrs.iter().flat_map(|pcr| &pcr.events) {
+                let known = KnownEvent {
+                    image: (*name).to_owned(),
+                    component: event.id.clone(),
+                    file: event.source.clone(),
+                };
+                let same = events.entry((event.pcr, event.hash)).or_default();
+                if !same.contains(&known) {
+                    same.push(known);
+                }
+            }
+        }
+        let split = Grouping::new(Loaders::Separate, MokLists::Independent);
+        Ok(Self {
+            states: Combiner::new().combine(images)?,
+            split: Combiner::new().with_grouping(split).combine(images)?,
+            images: images.to_vec(),
+            events,
+        })
+    }
+
+    /// What makes this value: an image as it comes, else a state of the fleet, else split units,
+    /// else known components in any selection. The nearest that is found is told.
+    pub fn value(&self, pcr: PcrIndex, value: &Sha256Digest) -> Identification {
+        let mut found = Identification {
+            pcr,
+            value: *value,
+            liberty: None,
+            made: Vec::new(),
+            exhaustive: true,
+        };
+        let states = self.states.provenance(pcr, value);
+        let whole = |p: &&Provenance| !p.whole_images().is_empty();
+        let images: Vec<_> = states.iter().filter(whole).cloned().collect();
+        let (liberty, states) = if !images.is_empty() {
+            (Liberty::Image, images)
+        } else if !states.is_empty() {
+            (Liberty::Fleet, states)
+        } else {
+            (Liberty::SplitUnits, self.split.provenance(pcr, value))
+        };
+        if !states.is_empty() {
+            found.liberty = Some(liberty);
+            found.made = states.into_iter().map(Made::By).collect();
+            return found;
+        }
+        let search = loose::search(&self.images, pcr, value);
+        found.exhaustive = search.exhaustive;
+        found.liberty = (!search.found.is_empty()).then_some(Liberty::Loose);
+        let known = |(digest, count)| (self.known_as(pcr, &digest).to_vec(), count);
+        let sequences = search.found.into_iter();
+        found.made = sequences
+            .map(|sequence| Made::From(sequence.into_iter().map(known).collect()))
+            .collect();
+        found
+    }
+
+    /// Images that extend a register by this digest.
+    pub fn known_as(&self, pcr: PcrIndex, digest: &Sha256Digest) -> &[KnownEvent] {
+        self.events.get(&(pcr, *digest)).map_or(&[], Vec::as_slice)
+    }
+
+    /// Says of each event which images make it.
+    pub fn events(&self, events: impl IntoIterator<Item = LoggedEvent>) -> Vec<IdentifiedEvent> {
+        let identify = |event: LoggedEvent| IdentifiedEvent {
+            known_as: self.known_as(event.pcr, &event.digest).to_vec(),
+            well_known: well_known(&event.digest),
+            event,
+        };
+        events.into_iter().map(identify).collect()
+    }
+
+    /// Says of each event of a log that extends a register which images make it. Events without a
+    /// SHA-256 digest are left out.
+    pub fn log(&self, log: &EventLog<'_>) -> Vec<IdentifiedEvent> {
+        self.events(log.events().iter().filter_map(|event| {
+            let digest = Sha256Digest::new(*event.digests.sha256?);
+            let (pcr, kind) = (event.extends()?, event.kind.name());
+            Some(LoggedEvent::new(
+                event.number,
+                pcr,
+                digest,
+                kind,
+                event.detail(),
+            ))
+        }))
+    }
+}
+
+fn well_known(digest: &Sha256Digest) -> Option<&'static str> {
+    let known = WELL_KNOWN.iter();
+    let mut same = known.filter(|(data, _)| Sha256Digest::of(data) == *digest);
+    same.next().map(|(_, name)| *name)
+}

@@ -1,0 +1,197 @@
+//! The register values of a fleet on the move: which values occur while machines are updated, part
+//! by part, between any of the approved images, and back.
+//!
+//! *What it is*: an enumeration of the states of a fleet. An image is taken apart into
+//! [`Group`]s that are updated as one (boot loader, kernel, unified kernel image, …); a state has
+//! any image's alternative of each group; its values are folds over the measurements that such a
+//! machine makes. Beside the values of single registers it knows which occur *together*, and for
+//! each one which part comes from which image.
+//!
+//! *What it is not*: a guess. Where the images do not tell what a mix measures there is no value,
+//! but an entry in [`Combined::undetermined`]. Nothing is approved here.
+//!
+//! ```text
+//! images ─ families ─► groups with alternatives ─ walk (common beginnings once) ─► Combined
+//!   Combined ─┬─ values(pcr) ────────► for lists of reference values
+//!             ├─ joint(4, 7, 14) ────► tuples that occur together
+//!             ├─ provenance(pcr, v) ─► "bootloader of 44.2 + kernel of 44.1"
+//!             └─ admit(quoted, …) ───► the state that explains all pinned registers at once
+//! ```
+//!
+//! # The rules
+//! * The boot loader decides which measurements are made, in which order and how often; the other
+//!   groups only give the digests. So a kernel that one GRUB has measured twice is measured once
+//!   under another.
+//! * What several groups decide together (an authority in PCR 7) is taken from an image that has
+//!   all of them, or where every image that has one of them agrees; else it is undetermined.
+//! * A stored SbatLevel only rises: shim measures its own level, or a newer one of the set.
+//! * Between chains of another sort (GRUB with kernel, UKI) and between Secure Boot on and off
+//!   nothing is mixed.
+//!
+//! # Example
+//! ```
+//! use tec_core::digest::Sha256Digest;
+//! use tec_core::image::{ExpectedPcr, ExpectedPcrs, ImageEvent};
+//! use tec_core::pcr::PcrIndex;
+//! use tec_tpm::combine::Combiner;
+//!
+//! let pcr4 = PcrIndex::BOOT_MANAGER;
+//! let event = |id: &str, file: &str| ImageEvent::new("E", pcr4, Sha256Digest::of(file), id);
+//! let image = |shim: &str, kernel: &str| {
+//!     let events = [event("Pcr4Shim", shim), event("Pcr4Vmlinuz", kernel)];
+//!     ExpectedPcrs::new(vec![ExpectedPcr::from_events(pcr4, events)])
+//! };
+//! let (old, new) = (image("shim 15.8", "linux 6.1"), image("shim 16.1", "linux 6.12"));
+//!
+//! let combined = Combiner::new().combine(&[("44.1", &old), ("44.2", &new)])?;
+//! assert_eq!(combined.values(pcr4).len(), 4);
+//! let mixed = image("shim 16.1", "linux 6.1").pcr(pcr4).unwrap().value;
+//! let made_by = &combined.provenance(pcr4, &mixed)[0];
+//! assert_eq!(made_by.to_string(), "bootloader of 44.2 + kernel of 44.1");
+//! # Ok::<(), tec_tpm::combine::CombineError>(())
+//! ```
+
+mod admit;
+mod combined;
+mod group;
+mod identify;
+mod joint;
+mod loose;
+mod provenance;
+mod sbat;
+mod source;
+mod walk;
+
+use tec_core::image::ExpectedPcrs;
+use tec_core::pcr::PcrIndex;
+
+pub use self::admit::Refusal;
+pub use self::combined::Combined;
+pub use self::combined::Undetermined;
+pub use self::group::Group;
+pub use self::group::Grouping;
+pub use self::group::Loaders;
+pub use self::group::MokLists;
+pub use self::identify::Catalog;
+pub use self::identify::Identification;
+pub use self::identify::IdentifiedEvent;
+pub use self::identify::KnownEvent;
+pub use self::identify::Liberty;
+pub use self::identify::Made;
+pub use self::joint::JointState;
+pub use self::provenance::Origin;
+pub use self::provenance::Provenance;
+pub use self::sbat::SbatLevelError;
+pub use self::sbat::SbatLevels;
+
+/// Most images; alternatives are counted in 16 bits.
+const MAX_IMAGES: usize = 10_000;
+
+/// Images cannot be combined.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum CombineError {
+    /// The value of a register is not the fold of its events.
+    #[error("image {image}: the events of PCR {pcr} do not fold to its value")]
+    Inconsistent {
+        /// The image.
+        image: String,
+        /// The register.
+        pcr: PcrIndex,
+    },
+    /// An image has two entries for one register.
+    #[error("image {image} has two entries for PCR {pcr}")]
+    RepeatedRegister {
+        /// The image.
+        image: String,
+        /// The register.
+        pcr: PcrIndex,
+    },
+    /// More images than can be counted.
+    #[error("{count} images are more than the limit of {limit}")]
+    TooManyImages {
+        /// How many were given.
+        count: usize,
+        /// Limit.
+        limit: usize,
+    },
+    /// The events have more than 65 535 ids.
+    #[error("the events have more than 65535 different ids")]
+    TooManyComponents,
+    /// A register would have more values than anything takes.
+    #[error("PCR {pcr} would have more than {limit} values")]
+    TooManyValues {
+        /// The register.
+        pcr: PcrIndex,
+        /// Limit.
+        limit: usize,
+    },
+}
+
+/// Why the value of a mix is not known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
+#[non_exhaustive]
+pub enum Reason {
+    /// An image says nothing about the register.
+    #[error("an image of the mix says nothing about the register")]
+    RegisterUnknown,
+    /// The loader measures a part that the image of that part was not seen to have.
+    #[error("the loader measures a part that the other image was not seen to have")]
+    NotMeasured,
+    /// Parts of both images decide it together, and no image has both.
+    #[error("parts of both images decide a measurement together")]
+    Entangled,
+    /// Which of two revocation levels is newer is not known.
+    #[error("which of two revocation levels is newer is not known")]
+    LevelOrder,
+}
+
+/// Combines the expected measurements of images.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Combiner {
+    grouping: Grouping,
+    levels: SbatLevels,
+}
+
+impl Combiner {
+    /// shim and GRUB as one unit, lists of machine owner keys as shim makes them.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Groups otherwise.
+    #[must_use]
+    pub fn with_grouping(mut self, grouping: Grouping) -> Self {
+        self.grouping = grouping;
+        self
+    }
+
+    /// Knows more revocation levels.
+    #[must_use]
+    pub fn with_sbat_levels(mut self, levels: SbatLevels) -> Self {
+        self.levels = levels;
+        self
+    }
+
+    /// The states of machines that move between these images, each given with its name.
+    ///
+    /// # Errors
+    /// [`CombineError`] for images whose values are not those of their events, and for sets whose
+    /// states cannot be listed.
+    pub fn combine(&self, images: &[(&str, &ExpectedPcrs)]) -> Result<Combined, CombineError> {
+        if images.len() > MAX_IMAGES {
+            return Err(CombineError::TooManyImages {
+                count: images.len(),
+                limit: MAX_IMAGES,
+            });
+        }
+        let families = source::families(images, self.grouping, &self.levels)?;
+        let names = images.iter().map(|(name, _)| (*name).to_owned()).collect();
+        Combined::enumerate(names, families, self.grouping, &self.levels)
+    }
+}
+
+#[cfg(test)]
+mod simulation;
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,168 @@
+//! The order of revocation levels: which stored level is newer than which.
+
+use std::collections::BTreeMap;
+
+use tec_core::digest::Sha256Digest;
+
+/// GUID of shim, under which it stores its variables (shim, `SHIM_LOCK_GUID`), as in memory.
+const SHIM_GUID: [u8; 16] = [
+    0x50, 0xab, 0x5d, 0x60, 0x46, 0xe0, 0x00, 0x43, 0xab, 0xb6, 0x3d, 0xd8, 0x10, 0xdd, 0x8b, 0x23,
+];
+
+/// Levels that shim's makers published (shim, `SbatLevel_Variable.txt`).
+const PUBLISHED: [&str; 9] = [
+    "sbat,1,2021030218\n",
+    "sbat,1,2022052400\ngrub,2\n",
+    "sbat,1,2022111500\ngrub,3\n",
+    "sbat,1,2022111500\nshim,2\ngrub,3\n",
+    "sbat,1,2023012900\nshim,2\ngrub,3\ngrub.debian,4\n",
+    "sbat,1,2024010900\nshim,4\ngrub,3\ngrub.debian,4\n",
+    "sbat,1,2024040900\nshim,4\ngrub,4\ngrub.peimage,2\n",
+    "sbat,1,2025021800\nshim,4\ngrub,5\n",
+    "sbat,1,2025051000\nshim,4\ngrub,5\ngrub.proxmox,2\n",
+];
+
+/// A text is no SbatLevel.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{text:?} does not begin with sbat,1 and a date")]
+#[non_exhaustive]
+pub struct SbatLevelError {
+    /// What was given, cut to 64 characters.
+    pub text: String,
+}
+
+/// Revocation levels, told by the digest of their measurement, with their dates.
+///
+/// The firmware keeps the newest level that any shim brought, and that one is measured from then
+/// on, also by older shims. An event holds a digest only, so the texts must be known to tell which
+/// level is newer: those that shim's makers published are, others are added by text.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SbatLevels {
+    dates: BTreeMap<Sha256Digest, u64>,
+    stored: Vec<Sha256Digest>,
+}
+
+impl Default for SbatLevels {
+    fn default() -> Self {
+        let known = PUBLISHED
+            .iter()
+            .filter_map(|text| Some((digest(text), date(text)?)));
+        Self {
+            dates: known.collect(),
+            stored: Vec::new(),
+        }
+    }
+}
+
+impl SbatLevels {
+    /// Adds a level that an image of the fleet may bring.
+    ///
+    /// # Errors
+    /// [`SbatLevelError`] when the text does not begin with `sbat,1,` and a date.
+    pub fn with_known(mut self, text: &str) -> Result<Self, SbatLevelError> {
+        let date = date(text).ok_or_else(|| SbatLevelError {
+            text: text.chars().take(64).collect(),
+        })?;
+        self.dates.insert(digest(text), date);
+        Ok(self)
+    }
+
+    /// Adds a level that machines of the fleet have stored already, whichever image brought it.
+    ///
+    /// # Errors
+    /// [`SbatLevelError`] when the text does not begin with `sbat,1,` and a date.
+    pub fn with_stored(mut self, text: &str) -> Result<Self, SbatLevelError> {
+        self = self.with_known(text)?;
+        self.stored.push(digest(text));
+        Ok(self)
+    }
+
+    /// Levels by digest and date, for tests that measure something else.
+    #[cfg(test)]
+    pub(super) fn of_digests(levels: impl IntoIterator<Item = (Sha256Digest, u64)>) -> Self {
+        Self {
+            dates: levels.into_iter().collect(),
+            stored: Vec::new(),
+        }
+    }
+
+    #[cfg(test)]
+    pub(super) fn with_stored_digest(mut self, digest: Sha256Digest) -> Self {
+        self.stored.push(digest);
+        self
+    }
+
+    /// Levels that machines have stored already.
+    pub(super) fn stored(&self) -> &[Sha256Digest] {
+        &self.stored
+    }
+
+    /// Whether `level` replaces `own`; `None` when one of them is not known.
+    pub(super) fn replaces(&self, level: &Sha256Digest, own: &Sha256Digest) -> Option<bool> {
+        Some(self.dates.get(level)? > self.dates.get(own)?)
+    }
+}
+
+/// What a shim measures for a level (a `UEFI_VARIABLE_DATA`, PC Client Platform Firmware Profile
+/// 1.06, 10.2.6).
+fn digest(text: &str) -> Sha256Digest {
+    let name: Vec<u8> = "SbatLevel"
+        .encode_utf16()
+        .flat_map(u16::to_le_bytes)
+        .collect();
+    let mut data = SHIM_GUID.to_vec();
+    data.extend((name.len() as u64 / 2).to_le_bytes());
+    data.extend((text.len() as u64).to_le_bytes());
+    data.extend(name);
+    data.extend(text.as_bytes());
+    Sha256Digest::of(data)
+}
+
+fn date(text: &str) -> Option<u64> {
+    let first = text.lines().next()?;
+    let mut fields = first.split(',');
+    let head = (fields.next()?, fields.next()?);
+    let date = fields.next()?.parse().ok()?;
+    (head == ("sbat", "1")).then_some(date)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The first four bytes that real boots of Debian measured for the level of 2021 (Secure Boot
+    /// off) and for that of shim 16.1.
+    #[test]
+    fn the_digest_is_what_firmware_measures() {
+        let measured = |text| digest(text).to_string();
+        assert!(measured("sbat,1,2021030218\n").starts_with("922e939a"));
+        assert!(measured("sbat,1,2025021800\nshim,4\ngrub,5\n").starts_with("ef611239"));
+    }
+
+    #[test]
+    fn a_later_date_replaces_an_earlier_one() {
+        let levels = SbatLevels::default();
+        let (old, new) = (digest(PUBLISHED[4]), digest(PUBLISHED[7]));
+        assert_eq!(levels.replaces(&new, &old), Some(true));
+        assert_eq!(levels.replaces(&old, &new), Some(false));
+        assert_eq!(levels.replaces(&old, &old), Some(false));
+    }
+
+    #[test]
+    fn a_level_that_nobody_published_is_unknown_until_it_is_added() {
+        let text = "sbat,1,2099010100\nshim,9\n";
+        let levels = SbatLevels::default();
+        assert_eq!(levels.replaces(&digest(text), &digest(PUBLISHED[0])), None);
+        let levels = levels.with_known(text).unwrap();
+        assert_eq!(
+            levels.replaces(&digest(text), &digest(PUBLISHED[0])),
+            Some(true)
+        );
+    }
+
+    #[test]
+    fn a_text_without_a_date_is_refused() {
+        let refused = SbatLevels::default().with_known("grub,3\n");
+        assert_eq!(refused.unwrap_err().text, "grub,3\n");
+    }
+}

@@ -1,0 +1,360 @@
+//! Images taken apart: per register the parts of its measurement, per group the alternatives.
+
+use std::collections::BTreeMap;
+
+use tec_core::digest::Sha256Digest;
+use tec_core::image::ExpectedPcr;
+use tec_core::image::ExpectedPcrs;
+use tec_core::pcr::PCR_COUNT;
+use tec_core::pcr::PcrIndex;
+
+use super::CombineError;
+use super::group::GROUPS;
+use super::group::Group;
+use super::group::GroupSet;
+use super::group::Grouping;
+use super::group::within_uki;
+use super::sbat::SbatLevels;
+
+/// Number of an alternative within its group.
+pub(super) type Class = u16;
+
+/// Equal measurements that follow one another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Part {
+    /// Number of the id.
+    pub(super) key: u16,
+    pub(super) groups: GroupSet,
+    pub(super) hash: Sha256Digest,
+    pub(super) count: u32,
+}
+
+/// The parts of one register, in order.
+pub(super) type Parts = Vec<Part>;
+
+/// One image.
+#[derive(Debug)]
+pub(super) struct Source {
+    /// Per register; `None` where the image says nothing about it.
+    pub(super) registers: Vec<Option<Parts>>,
+    /// Per group, the alternative that it has.
+    pub(super) classes: [Class; GROUPS],
+}
+
+impl Source {
+    pub(super) fn register(&self, pcr: PcrIndex) -> Option<&Parts> {
+        self.registers.get(pcr.as_usize())?.as_ref()
+    }
+
+    pub(super) fn class(&self, group: Group) -> Class {
+        self.classes.get(group.index()).copied().unwrap_or_default()
+    }
+}
+
+/// State of Secure Boot, as far as the measurements tell. Between the two states the chain
+/// measures other things, so no mix across them is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Enforcement {
+    On,
+    Off,
+    Unknown,
+}
+
+/// Images between which machines can move part by part.
+#[derive(Debug)]
+pub(super) struct Family {
+    pub(super) sources: Vec<Source>,
+    /// Per source, its number among the images that were given.
+    pub(super) numbers: Vec<u16>,
+    /// Per group, how many alternatives there are; 1 also where nothing is measured.
+    pub(super) alternatives: [Class; GROUPS],
+    /// The levels in the order of their classes, with those that are only stored.
+    pub(super) sbat_levels: Vec<Sha256Digest>,
+    /// Whether stored levels count: they do not while Secure Boot is off.
+    pub(super) sbat_rises: bool,
+}
+
+/// SHA-256 of what firmware measures for the variable `SecureBoot` when it is 0
+/// (`UEFI_VARIABLE_DATA`, PC Client Platform Firmware Profile 1.06, 10.2.6; measured by EDK II).
+const SECURE_BOOT_OFF: [u8; 32] = [
+    0x11, 0x5a, 0xa8, 0x27, 0xdb, 0xcc, 0xfb, 0x44, 0xd2, 0x16, 0xad, 0x9e, 0xcf, 0xda, 0x56, 0xbd,
+    0xea, 0x62, 0x0b, 0x86, 0x0a, 0x94, 0xbe, 0xd5, 0xb7, 0xa2, 0x7b, 0xba, 0x1c, 0x4d, 0x02, 0xd8,
+];
+
+/// Takes images apart, and sorts them into families.
+pub(super) fn families(
+    images: &[(&str, &ExpectedPcrs)],
+    grouping: Grouping,
+    levels: &SbatLevels,
+) -> Result<Vec<Family>, CombineError> {
+    let mut ids = Ids::new(grouping);
+    let mut taken = Vec::with_capacity(images.len());
+    for (name, expected) in images {
+        taken.push(Taken::apart(name, expected, &mut ids)?);
+    }
+    let mut families = Vec::new();
+    for chain in [Chain::Loader, Chain::LoaderAndUki, Chain::Uki, Chain::None] {
+        let of_chain = || {
+            taken
+                .iter()
+                .enumerate()
+                .filter(move |(_, t)| t.chain == chain)
+        };
+        let has = |state| of_chain().any(|(_, t)| t.enforcement == state);
+        let mut states = Vec::new();
+        states.extend(
+            [Enforcement::On, Enforcement::Off]
+                .into_iter()
+                .filter(|s| has(*s)),
+        );
+        if states.is_empty() && has(Enforcement::Unknown) {
+            states.push(Enforcement::Unknown);
+        }
+        for state in states {
+            let members = of_chain()
+                .filter(|(_, t)| t.enforcement == state || t.enforcement == Enforcement::Unknown);
+            families.push(Family::of(members, levels, state));
+        }
+    }
+    Ok(families)
+}
+
+/// What the firmware starts. Machines do not mix parts of one sort of chain with those of another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Chain {
+    Loader,
+    LoaderAndUki,
+    Uki,
+    None,
+}
+
+/// Numbers for ids, with what they depend on.
+struct Ids<'a> {
+    numbers: BTreeMap<&'a str, u16>,
+    groups: Vec<GroupSet>,
+    grouping: Grouping,
+    secure_boot: Option<u16>,
+}
+
+impl<'a> Ids<'a> {
+    fn new(grouping: Grouping) -> Self {
+        Self {
+            numbers: BTreeMap::new(),
+            groups: Vec::new(),
+            grouping,
+            secure_boot: None,
+        }
+    }
+
+    fn number(&mut self, id: &'a str) -> Result<(u16, GroupSet), CombineError> {
+        if let Some(number) = self.numbers.get(id) {
+            let groups = self.groups.get(usize::from(*number)).copied();
+            return Ok((*number, groups.unwrap_or_default()));
+        }
+        let number =
+            u16::try_from(self.groups.len()).map_err(|_| CombineError::TooManyComponents)?;
+        let groups = self.grouping.of_id(id);
+        self.numbers.insert(id, number);
+        self.groups.push(groups);
+        if id == "Pcr7SecureBoot" {
+            self.secure_boot = Some(number);
+        }
+        Ok((number, groups))
+    }
+}
+
+/// An image taken apart, before it is compared with others.
+struct Taken {
+    registers: Vec<Option<Parts>>,
+    chain: Chain,
+    enforcement: Enforcement,
+}
+
+impl Taken {
+    fn apart<'a>(
+        name: &str,
+        expected: &'a ExpectedPcrs,
+        ids: &mut Ids<'a>,
+    ) -> Result<Self, CombineError> {
+        let mut registers = vec![None; PCR_COUNT];
+        let mut seen = GroupSet::default();
+        for pcr in &expected.pcrs {
+            let refuse = || CombineError::Inconsistent {
+                image: name.to_owned(),
+                pcr: pcr.id,
+            };
+            if !pcr.is_consistent() {
+                return Err(refuse());
+            }
+            let parts = parts(pcr, ids)?;
+            for part in &parts {
+                seen = seen.and(single_only(part.groups));
+            }
+            let slot = registers.get_mut(pcr.id.as_usize()).ok_or_else(refuse)?;
+            if slot.replace(parts).is_some() {
+                return Err(CombineError::RepeatedRegister {
+                    image: name.to_owned(),
+                    pcr: pcr.id,
+                });
+            }
+        }
+        let loader = [Group::Bootloader, Group::Shim, Group::Grub]
+            .into_iter()
+            .any(|group| seen.contains(group));
+        let chain = match (loader, seen.contains(Group::Uki)) {
+            (true, false) => Chain::Loader,
+            (true, true) => Chain::LoaderAndUki,
+            (false, true) => Chain::Uki,
+            (false, false) => Chain::None,
+        };
+        let enforcement = enforcement(&registers, ids.secure_boot);
+        Ok(Self {
+            registers,
+            chain,
+            enforcement,
+        })
+    }
+}
+
+/// The group that a set consists of, as a set; nothing for sets of several.
+fn single_only(set: GroupSet) -> GroupSet {
+    set.single().map(GroupSet::of).unwrap_or_default()
+}
+
+fn parts<'a>(pcr: &'a ExpectedPcr, ids: &mut Ids<'a>) -> Result<Parts, CombineError> {
+    let mut parts: Parts = Vec::with_capacity(pcr.events.len());
+    for event in &pcr.events {
+        let (key, groups) = ids.number(&event.id)?;
+        match parts.last_mut() {
+            Some(last) if last.key == key && last.hash == event.hash => last.count += 1,
+            _ => parts.push(Part {
+                key,
+                groups,
+                hash: event.hash,
+                count: 1,
+            }),
+        }
+    }
+    Ok(parts)
+}
+
+fn enforcement(registers: &[Option<Parts>], secure_boot: Option<u16>) -> Enforcement {
+    let parts = registers.get(PcrIndex::SECURE_BOOT.as_usize());
+    let part = parts
+        .and_then(Option::as_ref)
+        .and_then(|parts| parts.iter().find(|part| Some(part.key) == secure_boot));
+    match part {
+        Some(part) if *part.hash.as_bytes() == SECURE_BOOT_OFF => Enforcement::Off,
+        Some(_) => Enforcement::On,
+        None => Enforcement::Unknown,
+    }
+}
+
+impl Family {
+    fn of<'t>(
+        members: impl Iterator<Item = (usize, &'t Taken)>,
+        levels: &SbatLevels,
+        state: Enforcement,
+    ) -> Self {
+        let mut numbers = Vec::new();
+        let mut sources = Vec::new();
+        for (number, taken) in members {
+            numbers.push(u16::try_from(number).unwrap_or(u16::MAX));
+            let mut registers = taken.registers.clone();
+            if matches!(taken.chain, Chain::Uki | Chain::LoaderAndUki) {
+                let all = registers.iter_mut().flatten().flatten();
+                all.for_each(|part| part.groups = within_uki(part.groups));
+            }
+            sources.push(Source {
+                registers,
+                classes: [0; GROUPS],
+            });
+        }
+        let sbat_rises = state != Enforcement::Off;
+        let mut family = Self {
+            sources,
+            numbers,
+            alternatives: [1; GROUPS],
+            sbat_levels: Vec::new(),
+            sbat_rises,
+        };
+        for group in Group::ALL {
+            family.classify(group);
+        }
+        family.collect_levels(levels);
+        family
+    }
+
+    /// Numbers the alternatives of a group: images that measure the same of it share one. How
+    /// often something is measured is not part of it.
+    fn classify(&mut self, group: Group) {
+        let set = GroupSet::of(group);
+        let measured_in: Vec<bool> = (0..PCR_COUNT)
+            .map(|pcr| {
+                let parts = self
+                    .sources
+                    .iter()
+                    .filter_map(|s| s.registers.get(pcr)?.as_ref());
+                parts.flatten().any(|part| part.groups == set)
+            })
+            .collect();
+        let mut known: BTreeMap<Vec<(usize, u16, Sha256Digest)>, Class> = BTreeMap::new();
+        for source in &mut self.sources {
+            let mut content = Vec::new();
+            for (pcr, parts) in source.registers.iter().enumerate() {
+                if !measured_in.get(pcr).is_some_and(|measured| *measured) {
+                    continue;
+                }
+                // A register that the image says nothing about is not one without measurements.
+                let Some(parts) = parts else {
+                    content.push((pcr, u16::MAX, Sha256Digest::ZERO));
+                    continue;
+                };
+                let own = parts.iter().filter(|part| part.groups == set);
+                content.extend(own.map(|part| (pcr, part.key, part.hash)));
+            }
+            let next = Class::try_from(known.len()).unwrap_or(Class::MAX);
+            let class = *known.entry(content).or_insert(next);
+            if let Some(slot) = source.classes.get_mut(group.index()) {
+                *slot = class;
+            }
+        }
+        if let Some(slot) = self.alternatives.get_mut(group.index()) {
+            *slot = Class::try_from(known.len().max(1)).unwrap_or(Class::MAX);
+        }
+    }
+
+    /// The digest of each class of levels, then those that machines have stored besides.
+    fn collect_levels(&mut self, levels: &SbatLevels) {
+        let set = GroupSet::of(Group::SbatLevel);
+        let mut digests = BTreeMap::new();
+        for source in &self.sources {
+            let parts = source.register(PcrIndex::SECURE_BOOT);
+            let level = parts.and_then(|parts| parts.iter().find(|part| part.groups == set));
+            if let Some(level) = level {
+                digests.insert(source.class(Group::SbatLevel), level.hash);
+            }
+        }
+        let known: Vec<Sha256Digest> = digests.values().copied().collect();
+        if known.len() != usize::from(self.alternatives(Group::SbatLevel)) {
+            // Some image measures none, so classes are no places in the list; nothing rises.
+            self.sbat_rises = false;
+            return;
+        }
+        let more = levels
+            .stored()
+            .iter()
+            .filter(|level| !known.contains(level));
+        self.sbat_levels = known.iter().chain(more).copied().collect();
+    }
+
+    pub(super) fn alternatives(&self, group: Group) -> Class {
+        self.alternatives.get(group.index()).copied().unwrap_or(1)
+    }
+
+    /// Images of one alternative.
+    pub(super) fn of_class(&self, group: Group, class: Class) -> impl Iterator<Item = &Source> {
+        let same = move |source: &&Source| source.class(group) == class;
+        self.sources.iter().filter(same)
+    }
+}

@@ -1,0 +1,244 @@
+//! Embedded signatures, verified the way firmware does: does a path lead from the signer to this
+//! one certificate? (Authenticode PE 1.0, "PKCS #7 SignedData Structure"; RFC 2315.)
+
+use super::der;
+use super::der::Der;
+use super::der::DerError;
+use super::x509::Certificate;
+use super::x509::Hash;
+use super::x509::UnsupportedSignature;
+
+/// One embedded signature.
+#[derive(Clone, Debug)]
+pub(super) struct Signature<'d> {
+    certificates: Vec<Certificate<'d>>,
+    image_hash: &'d [u8],
+    image_digest: &'d [u8],
+    /// What is signed: the content of the SpcIndirectDataContent.
+    content: &'d [u8],
+    signer_issuer: &'d [u8],
+    signer_serial: &'d [u8],
+    signer_hash: &'d [u8],
+    attributes: Option<&'d [u8]>,
+    value: &'d [u8],
+}
+
+/// Why it cannot be told whether a certificate verifies a signature.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum AuthenticodeError {
+    /// The structure cannot be read.
+    #[error("a signature or certificate cannot be read")]
+    Der(#[source] DerError),
+    /// More certificates than the limit.
+    #[error("the signature holds more than {limit} certificates")]
+    TooManyCertificates {
+        /// Limit.
+        limit: usize,
+    },
+    /// An algorithm that is not implemented.
+    #[error("the signature cannot be verified")]
+    Unsupported(#[source] UnsupportedSignature),
+    /// A hash algorithm that is not implemented.
+    #[error("the hash algorithm {oid} is not known")]
+    Hash {
+        /// Encoded object identifier, in hexadecimal.
+        oid: String,
+    },
+    /// The search for a path took too many steps.
+    #[error("more than {limit} checks were needed to find a path of certificates")]
+    TooManyChecks {
+        /// Limit.
+        limit: usize,
+    },
+}
+
+/// Most certificates of one signature; real ones have up to four.
+const MAX_CERTIFICATES: usize = 16;
+/// Most checks of a signature by a certificate in one search.
+const MAX_CHECKS: usize = 64;
+/// Longest path of certificates.
+const MAX_DEPTH: usize = 6;
+/// RFC 2315, 14: `signedData`.
+const SIGNED_DATA: &[u8] = b"\x2a\x86\x48\x86\xf7\x0d\x01\x07\x02";
+/// Authenticode PE, "SpcIndirectDataContent": `SPC_INDIRECT_DATA_OBJID`.
+const SPC_INDIRECT_DATA: &[u8] = b"\x2b\x06\x01\x04\x01\x82\x37\x02\x01\x04";
+/// RFC 2985, 5.3: `messageDigest`.
+const MESSAGE_DIGEST: &[u8] = b"\x2a\x86\x48\x86\xf7\x0d\x01\x09\x04";
+const STRUCTURE: &str = "signature";
+
+impl<'d> Signature<'d> {
+    /// Reads the content of an entry of the certificate table.
+    pub(super) fn parse(data: &'d [u8]) -> Result<Self, AuthenticodeError> {
+        Self::read(data).map_err(AuthenticodeError::Der)
+    }
+
+    fn read(data: &'d [u8]) -> Result<Self, DerError> {
+        let mut content_info = Der::new(data, STRUCTURE).within(der::SEQUENCE)?;
+        expect(&mut content_info, SIGNED_DATA)?;
+        let mut fields = content_info.within(der::CONTEXT_0)?.within(der::SEQUENCE)?;
+        fields.element(der::INTEGER)?; // version
+        fields.element(der::SET)?; // digest algorithms
+
+        let mut encapsulated = fields.within(der::SEQUENCE)?;
+        expect(&mut encapsulated, SPC_INDIRECT_DATA)?;
+        let content = encapsulated
+            .within(der::CONTEXT_0)?
+            .element(der::SEQUENCE)?;
+        let mut indirect = Der::new(content.value, STRUCTURE);
+        indirect.element(der::SEQUENCE)?; // SpcAttributeTypeAndOptionalValue
+        let mut image = indirect.within(der::SEQUENCE)?;
+        let image_hash = image.within(der::SEQUENCE)?.element(der::OID)?.value;
+        let image_digest = image.element(der::OCTET_STRING)?.value;
+
+        let mut certificates = Vec::new();
+        if let Some(list) = fields.optional(der::CONTEXT_0)? {
+            let mut list = Der::new(list.value, STRUCTURE);
+            while !list.is_empty() && certificates.len() <= MAX_CERTIFICATES {
+                // What is no X.509 certificate has another tag, and is none that counts.
+                let element = list.any()?;
+                if element.tag == der::SEQUENCE {
+                    certificates.push(Certificate::parse(element.raw)?);
+                }
+            }
+        }
+        fields.optional(der::CONTEXT_0 + 1)?; // revocation lists
+        let mut signer = fields.within(der::SET)?.within(der::SEQUENCE)?;
+        signer.element(der::INTEGER)?; // version
+        let mut identifier = signer.within(der::SEQUENCE)?;
+        let signer_issuer = identifier.element(der::SEQUENCE)?.raw;
+        let signer_serial = identifier.element(der::INTEGER)?.raw;
+        let signer_hash = signer.within(der::SEQUENCE)?.element(der::OID)?.value;
+        let attributes = signer.optional(der::CONTEXT_0)?.map(|element| element.raw);
+        signer.element(der::SEQUENCE)?; // signature algorithm: the key says it too
+        let value = signer.element(der::OCTET_STRING)?.value;
+        Ok(Self {
+            certificates,
+            image_hash,
+            image_digest,
+            content: content.value,
+            signer_issuer,
+            signer_serial,
+            signer_hash,
+            attributes,
+            value,
+        })
+    }
+
+    /// The certificates that come with the signature.
+    pub(super) fn certificates(&self) -> &[Certificate<'d>] {
+        &self.certificates
+    }
+
+    /// Whether this is a signature of an image with this SHA-256 digest, by somebody whom a path
+    /// of signatures connects with `trusted`.
+    pub(super) fn is_trusted_by(
+        &self,
+        trusted: &Certificate<'_>,
+        image: &[u8; 32],
+    ) -> Result<bool, AuthenticodeError> {
+        if self.certificates.len() > MAX_CERTIFICATES {
+            return Err(AuthenticodeError::TooManyCertificates {
+                limit: MAX_CERTIFICATES,
+            });
+        }
+        let unknown = |oid| AuthenticodeError::Hash {
+            oid: hex::encode(oid),
+        };
+        match Hash::from_oid(self.image_hash) {
+            Some(Hash::Sha256) => {}
+            Some(_) => return Ok(false),
+            None => return Err(unknown(self.image_hash)),
+        }
+        if self.image_digest != image {
+            return Ok(false);
+        }
+        let hash = Hash::from_oid(self.signer_hash).ok_or_else(|| unknown(self.signer_hash))?;
+        let Some(digest) = self.signed_digest(hash).map_err(AuthenticodeError::Der)? else {
+            return Ok(false);
+        };
+        let is_signer = |certificate: &&Certificate<'_>| {
+            certificate.issuer == self.signer_issuer && certificate.serial == self.signer_serial
+        };
+        let Some(signer) = self.certificates.iter().find(is_signer) else {
+            return Ok(false);
+        };
+        let signed = signer.verifies(hash, &digest, self.value);
+        if !signed.map_err(AuthenticodeError::Unsupported)? {
+            return Ok(false);
+        }
+        let mut checks = 0;
+        self.leads_to(signer, trusted, MAX_DEPTH, &mut checks)
+    }
+
+    /// The digest that the signer signs; none if it is not that of the content.
+    fn signed_digest(&self, hash: Hash) -> Result<Option<Vec<u8>>, DerError> {
+        let content = hash.digest(self.content);
+        let Some(attributes) = self.attributes else {
+            return Ok(Some(content));
+        };
+        let mut list = Der::new(attributes, STRUCTURE).within(der::CONTEXT_0)?;
+        while !list.is_empty() {
+            let mut attribute = list.within(der::SEQUENCE)?;
+            if attribute.element(der::OID)?.value != MESSAGE_DIGEST {
+                continue;
+            }
+            let mut values = attribute.within(der::SET)?;
+            if values.element(der::OCTET_STRING)?.value != content {
+                return Ok(None);
+            }
+            // RFC 2315, 9.3: signed with the tag of a SET OF.
+            let mut signed = vec![der::SET];
+            signed.extend(attributes.iter().skip(1));
+            return Ok(Some(hash.digest(&signed)));
+        }
+        Ok(None)
+    }
+
+    fn leads_to(
+        &self,
+        from: &Certificate<'_>,
+        trusted: &Certificate<'_>,
+        depth: usize,
+        checks: &mut usize,
+    ) -> Result<bool, AuthenticodeError> {
+        if from.raw == trusted.raw {
+            return Ok(true);
+        }
+        *checks += 1;
+        if *checks > MAX_CHECKS {
+            return Err(AuthenticodeError::TooManyChecks { limit: MAX_CHECKS });
+        }
+        if from
+            .is_signed_by(trusted)
+            .map_err(AuthenticodeError::Unsupported)?
+        {
+            return Ok(true);
+        }
+        if depth == 0 {
+            return Ok(false);
+        }
+        for issuer in &self.certificates {
+            if issuer.subject == from.issuer
+                && issuer.raw != from.raw
+                && from
+                    .is_signed_by(issuer)
+                    .map_err(AuthenticodeError::Unsupported)?
+                && self.leads_to(issuer, trusted, depth - 1, checks)?
+            {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+}
+
+fn expect(reader: &mut Der<'_>, oid: &[u8]) -> Result<(), DerError> {
+    if reader.element(der::OID)?.value == oid {
+        Ok(())
+    } else {
+        Err(DerError {
+            structure: STRUCTURE,
+        })
+    }
+}

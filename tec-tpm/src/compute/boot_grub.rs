@@ -1,0 +1,286 @@
+//! The boot from GRUB on: its script, the kernel, and what the kernel finds.
+
+use tec_core::pcr::PcrIndex;
+
+use super::boot::Boot;
+use super::boot::Started;
+use super::chain::SecureBoot;
+use super::find;
+use super::grub::GrubProfile;
+use super::grub::Terminator;
+use super::grub_script;
+use super::grub_script::Command;
+use super::hash::BankDigests;
+use super::hash::MultiHasher;
+use super::kernel;
+use super::measurement::Component;
+use super::measurement::Measurement;
+use super::pe::PeRequest;
+use super::predict::PredictError;
+use super::predict::Unpredictable;
+use super::sbat::Sbat;
+use super::shim::Shim;
+use crate::event_log::EventKind;
+
+/// Where Debian's GRUB looks for its script.
+const DEBIAN_FOLDER: &str = "EFI/debian";
+/// Size of the pieces in which other files than programs are read.
+const PIECE: usize = 256 << 10;
+
+/// What GRUB has loaded so far.
+#[derive(Default)]
+struct Loaded {
+    /// Whether the kernel is known, and its start for the version.
+    kernel: Option<Vec<u8>>,
+    options: String,
+    initrd: Option<(String, BankDigests)>,
+}
+
+impl Boot<'_> {
+    pub(super) fn start_grub(&mut self, grub: &Started, shim: &Shim) -> Result<(), PredictError> {
+        let sbat = grub.file.section(".sbat");
+        let profile = match self.options.grub {
+            Some(profile) => profile,
+            None => GrubProfile::from_sbat(sbat).map_err(|source| PredictError::Grub {
+                file: grub.path.clone(),
+                source,
+            })?,
+        };
+        if self.verification == SecureBoot::On && !shim.verifies() {
+            for pcr in [
+                PcrIndex::BOOT_MANAGER,
+                PcrIndex::BOOT_COMMANDS,
+                PcrIndex::BOOT_FILES,
+            ] {
+                self.give_up(pcr, Unpredictable::Insecure);
+            }
+        }
+        let vendor_is_known = self.options.grub.is_some()
+            || sbat
+                .and_then(|section| Sbat::parse(section).ok())
+                .is_some_and(|sbat| sbat.component("grub.debian").is_some());
+        let mut loaded = Loaded::default();
+        let followed = if vendor_is_known {
+            self.follow_script(profile, shim, &mut loaded)?
+        } else {
+            Err(Unpredictable::GrubVendor)
+        };
+        if let Err(reason) = followed {
+            self.give_up(PcrIndex::BOOT_COMMANDS, reason.clone());
+            self.give_up(PcrIndex::BOOT_FILES, reason);
+        }
+        if loaded.kernel.is_none() {
+            self.start_found_kernel(profile, shim)?;
+        }
+        Ok(())
+    }
+
+    /// PCR 4 and 7 without a script that could be followed: the one kernel of the image.
+    fn start_found_kernel(
+        &mut self,
+        profile: GrubProfile,
+        shim: &Shim,
+    ) -> Result<(), PredictError> {
+        if profile.kernel_measurements(self.verification) == 0 {
+            return Ok(());
+        }
+        let path = match &self.options.kernel {
+            Some(path) => path.clone(),
+            None => find::only_kernel(self.image).map_err(PredictError::Find)?,
+        };
+        let kernel = self.read(path, &PeRequest::new(self.options.banks))?;
+        self.start_kernel(profile, shim, &kernel)
+    }
+
+    fn start_kernel(
+        &mut self,
+        profile: GrubProfile,
+        shim: &Shim,
+        kernel: &Started,
+    ) -> Result<(), PredictError> {
+        self.allow_by_shim(shim, kernel)?;
+        for _ in 0..profile.kernel_measurements(self.verification) {
+            self.push_image(Component::Pcr4Vmlinuz, kernel);
+        }
+        Ok(())
+    }
+
+    /// Follows GRUB's script as far as the boot.
+    fn follow_script(
+        &mut self,
+        profile: GrubProfile,
+        shim: &Shim,
+        loaded: &mut Loaded,
+    ) -> Result<Result<(), Unpredictable>, PredictError> {
+        let path = match self.find_script(profile)? {
+            Ok(path) => path,
+            Err(reason) => return Ok(Err(reason)),
+        };
+        let script = self.read_script(&path)?;
+        let digests = BankDigests::of(self.options.banks, &script);
+        for _ in 0..profile.script_measurements() {
+            self.push_file(path.clone(), digests);
+        }
+        let commands = match grub_script::parse(&path, &script) {
+            Ok(commands) => commands,
+            Err(reason) => return Ok(Err(reason)),
+        };
+        for command in &commands {
+            self.push_command(&command.text);
+            if let Err(reason) = self.obey(profile, shim, command, &path, loaded)? {
+                return Ok(Err(reason));
+            }
+        }
+        Ok(self.boot(profile, loaded))
+    }
+
+    /// The script that embedded one picks, with what GRUB 2.06 measures on the way.
+    fn find_script(
+        &mut self,
+        profile: GrubProfile,
+    ) -> Result<Result<String, Unpredictable>, PredictError> {
+        let find = |path: &str| find::spelled(self.image, path).map_err(PredictError::Find);
+        let platform = format!("{DEBIAN_FOLDER}/x86_64-efi/grub.cfg");
+        let plain = format!("{DEBIAN_FOLDER}/grub.cfg");
+        let for_platform = find(&platform)?;
+        let is_for_platform = for_platform.is_some();
+        let found = match for_platform {
+            Some(found) => Some(found),
+            None => find(&plain)?,
+        };
+        let Some(found) = found else {
+            return Ok(Err(Unpredictable::NoScript { file: plain }));
+        };
+        if profile.measures_embedded_script() {
+            let Some(device) = self.platform.grub_device().map(str::to_owned) else {
+                return Ok(Err(Unpredictable::GrubDevice));
+            };
+            let folder = format!("({device})/{DEBIAN_FOLDER}");
+            self.push_command(&format!("[ -z {folder} -o ! -e {folder} ]"));
+            self.push_command(&format!("[ -e ({device})/{platform} ]"));
+            if !is_for_platform {
+                self.push_command(&format!("[ -e ({device})/{plain} ]"));
+            }
+            let script = if is_for_platform { platform } else { plain };
+            self.push_command(&format!("source ({device})/{script}"));
+        }
+        Ok(Ok(found))
+    }
+
+    /// What one command measures beside itself.
+    fn obey(
+        &mut self,
+        profile: GrubProfile,
+        shim: &Shim,
+        command: &Command,
+        script: &str,
+        loaded: &mut Loaded,
+    ) -> Result<Result<(), Unpredictable>, PredictError> {
+        let refuse = |reason| {
+            Ok(Err(Unpredictable::Script {
+                file: script.to_owned(),
+                line: command.line,
+                reason,
+            }))
+        };
+        let mut words = command.text.split(' ');
+        let (name, argument) = (words.next().unwrap_or_default(), words.next());
+        if name != "linux" && name != "initrd" {
+            return Ok(Ok(()));
+        }
+        let Some(file) = argument.and_then(|path| path.strip_prefix('/')) else {
+            return refuse("the path is not absolute");
+        };
+        let Some(path) = find::spelled(self.image, file).map_err(PredictError::Find)? else {
+            return refuse("there is no such file in the image");
+        };
+        if name == "initrd" {
+            if words.next().is_some() || loaded.kernel.is_none() || loaded.initrd.is_some() {
+                return refuse("there is not one file after one kernel");
+            }
+            if !self.options.wants(PcrIndex::BOOT_FILES) {
+                return Ok(Ok(()));
+            }
+            let digests = self.hash(&path)?;
+            self.push_file(path.clone(), digests);
+            loaded.initrd = Some((path, digests));
+            return Ok(Ok(()));
+        }
+        if loaded.kernel.is_some() {
+            return refuse("there is more than one kernel");
+        }
+        let other = self.options.kernel.as_ref().is_some_and(|k| *k != path);
+        if other {
+            return refuse("it names another kernel than the chosen one");
+        }
+        let mut request = PeRequest::new(self.options.banks);
+        if self.options.wants(PcrIndex::BOOT_FILES) {
+            request = request.whole();
+        }
+        let kernel = self.read(path, &request)?;
+        if let Some(digests) = kernel.file.whole_digests() {
+            self.push_file(kernel.path.clone(), digests);
+        }
+        self.start_kernel(profile, shim, &kernel)?;
+        let line = command.text.strip_prefix("linux ").unwrap_or_default();
+        let (pcr, component) = (PcrIndex::BOOT_COMMANDS, Component::Pcr8KernelCmdline);
+        self.push_data(component, pcr, EventKind::IPL, line.as_bytes(), line);
+        line.clone_into(&mut loaded.options);
+        loaded.kernel = Some(kernel.file.start);
+        Ok(Ok(()))
+    }
+
+    /// What the kernel finds, where GRUB enters it by its EFI stub.
+    fn boot(&mut self, profile: GrubProfile, loaded: &Loaded) -> Result<(), Unpredictable> {
+        let Some(kernel) = &loaded.kernel else {
+            return Err(Unpredictable::CommandLine {
+                reason: "is not known: the script starts no kernel",
+            });
+        };
+        let Some(terminator) = profile.load_options() else {
+            return Ok(());
+        };
+        let (pcr, kind) = (PcrIndex::BOOT_FILES, EventKind::EVENT_TAG);
+        let line = format!("BOOT_IMAGE={}", loaded.options);
+        let mut options = kernel::wide(&line);
+        if terminator == Terminator::Absent {
+            options.truncate(options.len().saturating_sub(2));
+        }
+        self.push_data(Component::Pcr9LoadOptions, pcr, kind, &options, &line);
+        kernel::check_options(&line)?;
+        kernel::check_version(kernel)?;
+        if let Some((path, digests)) = &loaded.initrd {
+            let initrd = Measurement::new(Component::Pcr9Initrd, pcr, kind, *digests);
+            self.push(initrd.of_file(path.clone()));
+        }
+        Ok(())
+    }
+
+    fn push_command(&mut self, text: &str) {
+        let (pcr, component) = (PcrIndex::BOOT_COMMANDS, Component::Pcr8Command);
+        self.push_data(component, pcr, EventKind::IPL, text.as_bytes(), text);
+    }
+
+    fn push_file(&mut self, path: String, digests: BankDigests) {
+        let (pcr, component) = (PcrIndex::BOOT_FILES, Component::Pcr9File);
+        self.push(Measurement::new(component, pcr, EventKind::IPL, digests).of_file(path));
+    }
+
+    fn hash(&self, path: &str) -> Result<BankDigests, PredictError> {
+        let refuse = |source| PredictError::Open {
+            file: path.to_owned(),
+            source,
+        };
+        let mut reader = self.image.open(path).map_err(refuse)?;
+        let mut hasher = MultiHasher::new(self.options.banks);
+        let mut piece = vec![0; PIECE];
+        loop {
+            match reader.read(&mut piece) {
+                Ok(0) => return Ok(hasher.finish()),
+                Ok(count) => hasher.update(piece.get(..count).unwrap_or_default()),
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(refuse(error)),
+            }
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! GUIDs as firmware writes them.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// A GUID in the byte order of UEFI 2.10, appendix A: the first three fields are little-endian.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Guid([u8; 16]);
+
+/// The text is no GUID.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a GUID has 32 hexadecimal digits in groups of 8-4-4-4-12, this text has not")]
+#[non_exhaustive]
+pub struct ParseGuidError;
+
+impl Guid {
+    /// `EFI_GLOBAL_VARIABLE` (UEFI 2.10, 3.3): `SecureBoot`, `PK`, `KEK`, `Boot####`.
+    pub const GLOBAL: Self = Self::of(0x8be4_df61_93ca_11d2_aa0d_00e0_9803_2b8c);
+    /// `EFI_IMAGE_SECURITY_DATABASE_GUID` (UEFI 2.10, 32.6.1): `db`, `dbx`, `dbt`.
+    pub const SECURITY_DATABASE: Self = Self::of(0xd719_b2cb_3d3a_4596_a3bc_dad0_0e67_656f);
+    /// shim's variables: `MokList`, `SbatLevel` (shim, MokVars.txt).
+    pub const SHIM: Self = Self::of(0x605d_ab50_e046_4300_abb6_3dd8_10dd_8b23);
+    /// EDK II's `SecureBootEnable` (SecurityPkg, AuthenticatedVariableFormat.h).
+    pub const SECURE_BOOT_ENABLE: Self = Self::of(0xf0a3_0bc7_af08_4556_99c4_0010_09c9_3a44);
+
+    /// A GUID from its bytes in memory.
+    pub const fn from_bytes(bytes: [u8; 16]) -> Self {
+        Self(bytes)
+    }
+
+    /// The bytes in memory.
+    pub const fn as_bytes(&self) -> &[u8; 16] {
+        &self.0
+    }
+
+    /// A GUID from the number that its digits make when written as text.
+    pub(super) const fn of(digits: u128) -> Self {
+        let [a0, a1, a2, a3, b0, b1, c0, c1, rest @ ..] = digits.to_be_bytes();
+        let [d0, d1, e0, e1, e2, e3, e4, e5] = rest;
+        Self([
+            a3, a2, a1, a0, b1, b0, c1, c0, d0, d1, e0, e1, e2, e3, e4, e5,
+        ])
+    }
+}
+
+impl FromStr for Guid {
+    type Err = ParseGuidError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let groups: Vec<usize> = text.split('-').map(str::len).collect();
+        if groups != [8, 4, 4, 4, 12] || !text.is_ascii() {
+            return Err(ParseGuidError);
+        }
+        let digits = text.replace('-', "");
+        // `from_str_radix` would take a sign.
+        if !digits.bytes().all(|digit| digit.is_ascii_hexdigit()) {
+            return Err(ParseGuidError);
+        }
+        u128::from_str_radix(&digits, 16)
+            .map(Self::of)
+            .map_err(|_| ParseGuidError)
+    }
+}
+
+impl fmt::Display for Guid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Swapping bytes twice gives the original order.
+        let text = hex::encode(Self::of(u128::from_be_bytes(self.0)).0);
+        let part = |range| text.get(range).unwrap_or_default();
+        write!(
+            f,
+            "{}-{}-{}-{}-{}",
+            part(0..8),
+            part(8..12),
+            part(12..16),
+            part(16..20),
+            part(20..32)
+        )
+    }
+}
+
+impl fmt::Debug for Guid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Guid({self})")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_and_bytes_are_the_same_guid() {
+        let text = "8be4df61-93ca-11d2-aa0d-00e098032b8c";
+        let guid: Guid = text.parse().unwrap();
+        assert_eq!(guid, Guid::GLOBAL);
+        assert_eq!(guid.to_string(), text);
+        assert_eq!(guid.as_bytes()[..4], [0x61, 0xdf, 0xe4, 0x8b]);
+    }
+
+    #[test]
+    fn other_text_is_no_guid() {
+        for text in ["", "8be4df61", "8be4df6193ca-11d2-aa0d-00e098032b8c-", "é"] {
+            assert_eq!(text.parse::<Guid>(), Err(ParseGuidError), "{text}");
+        }
+        let signed = "+be4df61-93ca-11d2-aa0d-00e098032b8c";
+        assert_eq!(signed.parse::<Guid>(), Err(ParseGuidError));
+    }
+}

@@ -1,0 +1,315 @@
+//! The state of a machine that its next boot depends on: firmware variables and disk names.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::io::Read as _;
+
+use tec_core::reference::BootImage;
+
+use super::chain::SecureBoot;
+use super::guid::Guid;
+use super::varstore;
+use super::varstore::VariableStoreError;
+
+/// Firmware variables, and what else of a machine decides what its next boot measures.
+///
+/// *What it is not*: the image. The same image gives other values of PCR 7 and 14 on a machine
+/// with other keys.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PlatformState {
+    variables: BTreeMap<(Guid, String), Variable>,
+    grub_device: Option<String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Variable {
+    pub(super) attributes: u32,
+    pub(super) data: Vec<u8>,
+}
+
+/// The state of a machine cannot be read.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PlatformError {
+    /// The variables cannot be listed.
+    #[error("cannot list the variables below {folder:?}")]
+    List {
+        /// Folder.
+        folder: String,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// A variable's file cannot be read.
+    #[error("cannot read {file}")]
+    Read {
+        /// File.
+        file: String,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// A file is not named like a variable.
+    #[error("{file} is not named NAME-GUID")]
+    Name {
+        /// File.
+        file: String,
+    },
+    /// A file is shorter than the attributes that it must begin with.
+    #[error("{file} has {size} bytes, 4 bytes of attributes come first")]
+    Attributes {
+        /// File.
+        file: String,
+        /// Its size.
+        size: usize,
+    },
+    /// A variable is larger than the limit.
+    #[error("{file} is larger than {limit} bytes")]
+    TooLarge {
+        /// File.
+        file: String,
+        /// Limit.
+        limit: u64,
+    },
+    /// An image of a variable store cannot be read.
+    #[error("cannot read the variable store")]
+    Store(#[source] VariableStoreError),
+    /// A variable that is one byte, 0 or 1, is something else.
+    #[error("{variable} has {size} bytes and is neither 0 nor 1")]
+    Switch {
+        /// Name of the variable.
+        variable: &'static str,
+        /// Its size.
+        size: usize,
+    },
+}
+
+/// Largest variable that is read; the largest real one, dbx, has some 25 KiB.
+const MAX_VARIABLE: u64 = 1 << 20;
+/// `-` and the text of a GUID.
+const GUID_SUFFIX: usize = 37;
+
+impl PlatformState {
+    /// A machine without any variable: no keys, Secure Boot off.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds or replaces a variable.
+    #[must_use]
+    pub fn with_variable(
+        mut self,
+        name: impl Into<String>,
+        vendor: Guid,
+        attributes: u32,
+        data: impl Into<Vec<u8>>,
+    ) -> Self {
+        self.insert(name.into(), vendor, attributes, data.into());
+        self
+    }
+
+    /// Says how GRUB names the partition that it starts from, for example `hd0,gpt1`. GRUB 2.06
+    /// measures that name.
+    #[must_use]
+    pub fn with_grub_device(mut self, device: impl Into<String>) -> Self {
+        self.grub_device = Some(device.into());
+        self
+    }
+
+    /// Reads the files below `folder` as Linux shows them in efivarfs: `NAME-GUID`, with 4 bytes
+    /// of attributes before the data.
+    ///
+    /// A running system shows shim's lists only as mirrors (`MokListRT`, `SbatLevelRT`); they are
+    /// understood as what they mirror.
+    ///
+    /// # Errors
+    /// [`PlatformError`] naming the file.
+    pub fn from_efivars(image: &dyn BootImage, folder: &str) -> Result<Self, PlatformError> {
+        let mut state = Self::new();
+        let files = image.files(folder).map_err(|source| PlatformError::List {
+            folder: folder.to_owned(),
+            source,
+        })?;
+        for file in files {
+            let content = read(image, &file)?;
+            state.insert_efivarfs(&file, &content)?;
+        }
+        Ok(state)
+    }
+
+    /// Adds one file of efivarfs.
+    ///
+    /// # Errors
+    /// [`PlatformError::Name`] and [`PlatformError::Attributes`].
+    pub fn insert_efivarfs(&mut self, file: &str, content: &[u8]) -> Result<(), PlatformError> {
+        let base = file.rsplit('/').next().unwrap_or(file);
+        let named = || {
+            let (name, suffix) = base.split_at_checked(base.len().checked_sub(GUID_SUFFIX)?)?;
+            let vendor: Guid = suffix.strip_prefix('-')?.parse().ok()?;
+            (!name.is_empty()).then(|| (name.to_owned(), vendor))
+        };
+        let (name, vendor) = named().ok_or_else(|| PlatformError::Name {
+            file: file.to_owned(),
+        })?;
+        let (attributes, data) =
+            content
+                .split_first_chunk()
+                .ok_or_else(|| PlatformError::Attributes {
+                    file: file.to_owned(),
+                    size: content.len(),
+                })?;
+        self.insert(name, vendor, u32::from_le_bytes(*attributes), data.to_vec());
+        Ok(())
+    }
+
+    /// Reads a flash image with EDK II's variable store, such as `OVMF_VARS.fd`.
+    ///
+    /// # Errors
+    /// [`PlatformError::Store`].
+    pub fn from_variable_store(image: &[u8]) -> Result<Self, PlatformError> {
+        let mut state = Self::new();
+        for variable in varstore::parse(image).map_err(PlatformError::Store)? {
+            let data = variable.data.to_vec();
+            state.insert(variable.name, variable.vendor, variable.attributes, data);
+        }
+        Ok(state)
+    }
+
+    fn insert(&mut self, name: String, vendor: Guid, attributes: u32, data: Vec<u8>) {
+        let variable = Variable { attributes, data };
+        self.variables.insert((vendor, name), variable);
+    }
+
+    /// Data of a variable.
+    pub fn variable(&self, name: &str, vendor: Guid) -> Option<&[u8]> {
+        self.get(name, vendor)
+            .map(|variable| variable.data.as_slice())
+    }
+
+    pub(super) fn get(&self, name: &str, vendor: Guid) -> Option<&Variable> {
+        self.variables.get(&(vendor, name.to_owned()))
+    }
+
+    /// How GRUB names the partition that it starts from.
+    pub fn grub_device(&self) -> Option<&str> {
+        self.grub_device.as_deref()
+    }
+
+    /// Whether images will be verified.
+    ///
+    /// Without the variable `SecureBoot`, which no store holds, the answer follows from its cause
+    /// (UEFI 2.10, 32.3, and EDK II's `SecureBootEnable`): a platform key, and no switch that is
+    /// off.
+    ///
+    /// # Errors
+    /// [`PlatformError::Switch`] when a variable is neither 0 nor 1.
+    pub fn secure_boot(&self) -> Result<SecureBoot, PlatformError> {
+        if let Some(state) = self.switch("SecureBoot", Guid::GLOBAL)? {
+            return Ok(state);
+        }
+        let has_key = self
+            .variable("PK", Guid::GLOBAL)
+            .is_some_and(|key| !key.is_empty());
+        if !has_key {
+            return Ok(SecureBoot::Off);
+        }
+        let enabled = self.switch("SecureBootEnable", Guid::SECURE_BOOT_ENABLE)?;
+        Ok(enabled.unwrap_or(SecureBoot::On))
+    }
+
+    fn switch(
+        &self,
+        variable: &'static str,
+        vendor: Guid,
+    ) -> Result<Option<SecureBoot>, PlatformError> {
+        match self.variable(variable, vendor) {
+            None => Ok(None),
+            Some([0]) => Ok(Some(SecureBoot::Off)),
+            Some([1]) => Ok(Some(SecureBoot::On)),
+            Some(data) => Err(PlatformError::Switch {
+                variable,
+                size: data.len(),
+            }),
+        }
+    }
+}
+
+fn read(image: &dyn BootImage, file: &str) -> Result<Vec<u8>, PlatformError> {
+    let refuse = |source| PlatformError::Read {
+        file: file.to_owned(),
+        source,
+    };
+    let reader = image.open(file).map_err(refuse)?;
+    let mut content = Vec::new();
+    let mut limited = reader.take(MAX_VARIABLE + 1);
+    limited.read_to_end(&mut content).map_err(refuse)?;
+    if content.len() as u64 > MAX_VARIABLE {
+        return Err(PlatformError::TooLarge {
+            file: file.to_owned(),
+            limit: MAX_VARIABLE,
+        });
+    }
+    Ok(content)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::memory::MemoryImage;
+    use super::*;
+
+    const PK: &str = "efivars/PK-8be4df61-93ca-11d2-aa0d-00e098032b8c";
+
+    #[test]
+    fn efivarfs_files_are_variables_after_their_attributes() {
+        let image = MemoryImage::new().with(PK, b"\x27\0\0\0key".to_vec());
+        let state = PlatformState::from_efivars(&image, "efivars").unwrap();
+        assert_eq!(state.variable("PK", Guid::GLOBAL), Some(&b"key"[..]));
+        assert_eq!(state.get("PK", Guid::GLOBAL).unwrap().attributes, 0x27);
+        assert_eq!(state.secure_boot().unwrap(), SecureBoot::On);
+    }
+
+    #[test]
+    fn other_files_are_refused_by_name() {
+        let mut state = PlatformState::new();
+        for name in ["PK", "8be4df61-93ca-11d2-aa0d-00e098032b8c", "é-x"] {
+            assert!(matches!(
+                state.insert_efivarfs(name, b"\0\0\0\0"),
+                Err(PlatformError::Name { file }) if file == name
+            ));
+        }
+        for size in 0..4 {
+            assert!(matches!(
+                state.insert_efivarfs(PK, &[0; 4][..size]),
+                Err(PlatformError::Attributes { .. })
+            ));
+        }
+    }
+
+    #[test]
+    fn secure_boot_follows_from_the_platform_key_and_its_switch() {
+        let with = |switch: &[u8]| {
+            PlatformState::new()
+                .with_variable("PK", Guid::GLOBAL, 0x27, *b"key")
+                .with_variable("SecureBootEnable", Guid::SECURE_BOOT_ENABLE, 3, switch)
+        };
+        let off = PlatformState::new().secure_boot().unwrap();
+        assert_eq!(off, SecureBoot::Off);
+        assert_eq!(with(&[1]).secure_boot().unwrap(), SecureBoot::On);
+        assert_eq!(with(&[0]).secure_boot().unwrap(), SecureBoot::Off);
+        assert!(matches!(
+            with(&[2]).secure_boot(),
+            Err(PlatformError::Switch { size: 1, .. })
+        ));
+        let says_off = with(&[1]).with_variable("SecureBoot", Guid::GLOBAL, 6, [0]);
+        assert_eq!(says_off.secure_boot().unwrap(), SecureBoot::Off);
+    }
+
+    #[test]
+    fn a_huge_variable_is_refused() {
+        let image = MemoryImage::new().with(PK, vec![0; (1 << 20) + 1]);
+        assert!(matches!(
+            PlatformState::from_efivars(&image, "efivars"),
+            Err(PlatformError::TooLarge { .. })
+        ));
+    }
+}

@@ -1,0 +1,231 @@
+//! A log as JSON and as a table for people.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use serde::Serialize;
+use sha1::Sha1;
+use sha2::Digest as _;
+use sha2::Sha256;
+use sha2::Sha384;
+use sha2::Sha512;
+use tec_core::pcr::PcrIndex;
+
+use super::bank::Bank;
+use super::diff::Change;
+use super::diff::LogDiff;
+use super::event::Event;
+use super::parse::EventLog;
+use super::replay::Replayed;
+
+/// Whether an event's digest is that of its own data, so that the data is proven with the digest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum DataProof {
+    /// The digest is that of the data.
+    Hashed,
+    /// The digest is that of something else (a file, a table); the data is only a remark.
+    Unverified,
+}
+
+/// An event in words.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct EventView {
+    /// Number in the log, from 0.
+    pub number: u32,
+    /// The register that it names; none for some that extend nothing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pcr: Option<PcrIndex>,
+    /// Name of the type.
+    pub kind: String,
+    /// Digest per bank, hexadecimal.
+    pub digests: BTreeMap<&'static str, String>,
+    /// Bytes of event data.
+    pub size: usize,
+    /// Whether the data is proven with the digest.
+    pub data: DataProof,
+    /// What the data says: a path, a variable's name or a text.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub detail: Option<String>,
+}
+
+impl EventView {
+    /// An event with the digests of all banks.
+    pub fn new(event: &Event<'_>) -> Self {
+        Self::with_banks(event, &Bank::ALL)
+    }
+
+    /// An event with the digest of one bank.
+    pub(super) fn of(event: &Event<'_>, bank: Bank) -> Self {
+        Self::with_banks(event, &[bank])
+    }
+
+    fn with_banks(event: &Event<'_>, banks: &[Bank]) -> Self {
+        let digest = |bank: &Bank| Some((bank.as_str(), hex::encode(event.digests.get(*bank)?)));
+        Self {
+            number: event.number,
+            pcr: event.pcr,
+            kind: event.kind.name().into_owned(),
+            digests: banks.iter().filter_map(digest).collect(),
+            size: event.data.len(),
+            data: proof(event),
+            detail: event.detail(),
+        }
+    }
+}
+
+/// The strongest digest of the event decides.
+fn proof(event: &Event<'_>) -> DataProof {
+    let digests = &event.digests;
+    let data = event.data;
+    let hashed = if let Some(digest) = digests.sha256 {
+        Sha256::digest(data).as_slice() == digest
+    } else if let Some(digest) = digests.sha384 {
+        Sha384::digest(data).as_slice() == digest
+    } else if let Some(digest) = digests.sha512 {
+        Sha512::digest(data).as_slice() == digest
+    } else {
+        digests
+            .sha1
+            .is_some_and(|digest| Sha1::digest(data).as_slice() == digest)
+    };
+    if hashed {
+        DataProof::Hashed
+    } else {
+        DataProof::Unverified
+    }
+}
+
+/// A whole log in words, with the values that it folds to.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct LogView {
+    /// The events in order.
+    pub events: Vec<EventView>,
+    /// Per bank and register that is extended, the value that the log folds to.
+    pub replay: BTreeMap<&'static str, BTreeMap<PcrIndex, String>>,
+}
+
+impl LogView {
+    /// A log in words. Banks that cannot be replayed are left out of `replay`.
+    pub fn new(log: &EventLog<'_>) -> Self {
+        let replay = log.banks().filter_map(|bank| log.replay(bank).ok());
+        Self {
+            events: log.events().iter().map(EventView::new).collect(),
+            replay: replay.map(|r| (r.bank().as_str(), values(&r))).collect(),
+        }
+    }
+
+    /// A table for people: one line per event, then the values.
+    pub fn table(&self) -> String {
+        let mut text = String::new();
+        for event in &self.events {
+            let _ = writeln!(text, "{}", line(event));
+        }
+        for (bank, values) in &self.replay {
+            let _ = writeln!(text, "\n{bank}");
+            for (pcr, value) in values {
+                let _ = writeln!(text, "  PCR {pcr:>2} = {value}", pcr = u8::from(*pcr));
+            }
+        }
+        text
+    }
+}
+
+/// The registers that a replay extended, with their values in hexadecimal.
+fn values(replayed: &Replayed) -> BTreeMap<PcrIndex, String> {
+    let extended = replayed.extended();
+    let value = |pcr| (pcr, hex::encode(replayed.value(pcr)));
+    extended.iter().map(value).collect()
+}
+
+/// One event on one line: number, register, type, start of the digest, detail. A detail that
+/// nothing proves stands in parentheses.
+fn line(event: &EventView) -> String {
+    // SHA-256 where there is one, else the first.
+    let digest = event
+        .digests
+        .get(Bank::Sha256.as_str())
+        .or_else(|| event.digests.values().next())
+        .map_or("", String::as_str);
+    let start: String = digest.chars().take(16).collect();
+    let pcr = event
+        .pcr
+        .map_or_else(|| "-".to_owned(), |pcr| pcr.to_string());
+    let detail = match (&event.detail, event.data) {
+        (Some(detail), DataProof::Unverified) => format!("({detail})"),
+        (Some(detail), DataProof::Hashed) => detail.clone(),
+        (None, _) => format!("[{} bytes]", event.size),
+    };
+    let number = event.number;
+    format!(
+        "{number:>4}  {pcr:>2}  {:<34}  {start:<16}  {detail}",
+        event.kind
+    )
+}
+
+impl LogDiff {
+    /// A table for people: per register the values, then the events, those of one log only marked
+    /// with `-` and `+`.
+    pub fn table(&self) -> String {
+        if self.is_empty() {
+            return format!("the logs do not differ in the {} bank\n", self.bank);
+        }
+        let mut text = String::new();
+        for register in &self.registers {
+            let _ = writeln!(text, "PCR {}", register.pcr);
+            let _ = writeln!(text, "- {}\n+ {}", register.before, register.after);
+            for change in &register.changes {
+                let (mark, event) = match change {
+                    Change::Same { event } => (' ', event),
+                    Change::Removed { event } => ('-', event),
+                    Change::Added { event } => ('+', event),
+                };
+                let _ = writeln!(text, "{mark} {}", line(event));
+            }
+        }
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::EventKind;
+    use super::super::EventLogBuilder;
+    use super::*;
+
+    fn log() -> Vec<u8> {
+        EventLogBuilder::with_banks(&[Bank::Sha1, Bank::Sha256])
+            .measure(PcrIndex::BOOT_MANAGER, EventKind::EFI_ACTION, b"Calling")
+            .measure_other(PcrIndex::BOOT_MANAGER, EventKind::IPL, b"file", b"/path")
+            .build()
+    }
+
+    #[test]
+    fn data_that_is_not_what_was_hashed_is_marked() {
+        let bytes = log();
+        let view = LogView::new(&EventLog::parse(&bytes).unwrap());
+        let proofs: Vec<_> = view.events.iter().skip(1).map(|event| event.data).collect();
+        assert_eq!(proofs, [DataProof::Hashed, DataProof::Unverified]);
+        let table = view.table();
+        assert!(
+            table.contains("  Calling\n") && table.contains("  (/path)\n"),
+            "{table}"
+        );
+    }
+
+    #[test]
+    fn the_json_form_has_events_and_values_of_all_banks() {
+        let bytes = log();
+        let log = EventLog::parse(&bytes).unwrap();
+        let json = serde_json::to_value(LogView::new(&log)).unwrap();
+        assert_eq!(json["events"][1]["kind"], "EV_EFI_ACTION");
+        assert_eq!(json["events"][2]["data"], "unverified");
+        let replayed = log.replay(Bank::Sha256).unwrap();
+        let value = hex::encode(replayed.value(PcrIndex::BOOT_MANAGER));
+        assert_eq!(json["replay"]["sha256"]["4"], value);
+        assert!(json["replay"]["sha1"]["4"].is_string());
+    }
+}

@@ -1,0 +1,134 @@
+//! The forms in which expected values leave and enter: labels, reference values, lock files, text.
+//!
+//! *What it is*: pure functions between the types of this crate and the JSON and text that other
+//! programs take. Equal input gives equal bytes.
+//!
+//! *What it is not*: a signer or a sender, and no judge: what is read back is checked for form and,
+//! where events are given, for folding to its values, nothing else.
+//!
+//! | form | write | read |
+//! |---|---|---|
+//! | image label `org.coreos.pcrs`, `compute-pcrs` | [`label`], [`register`] | [`read_label`] |
+//! | own form: values with origins, tuples, gaps | [`FleetReport`] | |
+//! | Trustee, ConfigMap | [`ReferenceValues::to_config_map`] | [`ReferenceValues::read_config_map`] |
+//! | Trustee, message | [`ReferenceValues::to_message`] | [`ReferenceValues::read_message`] |
+//! | `systemd-pcrlock` | [`pcrlock`], [`pcrlock_of_log`] | [`read_pcrlock`] |
+//! | `tpm2_pcrread` | [`pcrread`] | [`read_pcrread`] |
+//!
+//! # Example
+//! ```
+//! use tec_core::digest::Sha256Digest;
+//! use tec_core::image::{ExpectedPcr, ExpectedPcrs, ImageEvent};
+//! use tec_core::pcr::PcrIndex;
+//! use tec_tpm::output;
+//!
+//! let pcr4 = PcrIndex::BOOT_MANAGER;
+//! let shim = ImageEvent::new("E", pcr4, Sha256Digest::of("shim"), "Pcr4Shim");
+//! let image = ExpectedPcrs::new(vec![ExpectedPcr::from_events(pcr4, [shim])]);
+//! let label = output::label(&image)?;
+//! assert_eq!(output::read_label(&label)?, image);
+//! # Ok::<(), output::OutputError>(())
+//! ```
+
+mod fleet;
+mod label;
+mod pcrlock;
+mod pcrread;
+mod trustee;
+
+use tec_core::pcr::PcrIndex;
+
+pub use self::fleet::FleetReport;
+pub use self::fleet::JointReport;
+pub use self::fleet::RegisterReport;
+pub use self::fleet::UndeterminedReport;
+pub use self::fleet::ValueReport;
+pub use self::label::label;
+pub use self::label::read_label;
+pub use self::label::register;
+pub use self::pcrlock::pcrlock;
+pub use self::pcrlock::pcrlock_of_log;
+pub use self::pcrlock::read_pcrlock;
+pub use self::pcrread::pcrread;
+pub use self::pcrread::read_pcrread;
+pub use self::trustee::ReferenceValues;
+
+/// Largest text that is read.
+pub const MAX_INPUT: usize = 16 << 20;
+
+/// A form cannot be written or read.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OutputError {
+    /// The text is too large.
+    #[error("the text has {size} bytes, at most {limit} are read")]
+    TooLarge {
+        /// Its size.
+        size: usize,
+        /// Limit.
+        limit: usize,
+    },
+    /// The text is no JSON of this form, or cannot become one.
+    #[error("this is not the JSON of {form}")]
+    Json {
+        /// Which form.
+        form: &'static str,
+        /// Why.
+        #[source]
+        source: serde_json::Error,
+    },
+    /// The value of a register is not the fold of its events.
+    #[error("the events of PCR {pcr} do not fold to its value")]
+    Inconsistent {
+        /// The register.
+        pcr: PcrIndex,
+    },
+    /// A register stands in it more than once.
+    #[error("PCR {pcr} stands in it more than once")]
+    Repeated {
+        /// The register.
+        pcr: PcrIndex,
+    },
+    /// A member says something that the form does not allow.
+    #[error("{member} is not what {form} has there")]
+    Member {
+        /// Which member or line.
+        member: String,
+        /// Which form.
+        form: &'static str,
+    },
+    /// A record lacks the digest of the bank that is read.
+    #[error("record {number} has no sha256 digest")]
+    NoSha256 {
+        /// Number of the record, from 0.
+        number: usize,
+    },
+}
+
+fn check_size(text: &str) -> Result<(), OutputError> {
+    if text.len() > MAX_INPUT {
+        return Err(OutputError::TooLarge {
+            size: text.len(),
+            limit: MAX_INPUT,
+        });
+    }
+    Ok(())
+}
+
+fn to_json<T: serde::Serialize + ?Sized>(
+    value: &T,
+    form: &'static str,
+) -> Result<String, OutputError> {
+    serde_json::to_string_pretty(value).map_err(|source| OutputError::Json { form, source })
+}
+
+fn from_json<T: serde::de::DeserializeOwned>(
+    text: &str,
+    form: &'static str,
+) -> Result<T, OutputError> {
+    check_size(text)?;
+    serde_json::from_str(text).map_err(|source| OutputError::Json { form, source })
+}
+
+#[cfg(test)]
+mod tests;
