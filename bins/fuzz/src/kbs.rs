@@ -94,10 +94,26 @@ pub fn kbs(data: &[u8]) {
     let Some((choice, rest)) = data.split_first() else {
         return;
     };
+    // An input that holds a key itself, which the fuzzer learns from the comparisons below, may
+    // have it echoed.
+    if shows_a_secret(data) {
+        return;
+    }
     let world = World::new(*choice);
     for request in requests(rest) {
         world.send(request);
     }
+}
+
+/// Whether the bytes hold a disk key, as it is or in base64.
+fn shows_a_secret(bytes: &[u8]) -> bool {
+    SECRETS.iter().any(|secret| {
+        let texts = [STANDARD.encode(secret), URL_SAFE_NO_PAD.encode(secret)];
+        let forms = [secret, texts[0].as_bytes(), texts[1].as_bytes()];
+        forms
+            .iter()
+            .any(|form| bytes.windows(form.len()).any(|window| window == *form))
+    })
 }
 
 struct World {
@@ -225,12 +241,7 @@ impl World {
 
 impl Reply {
     fn check(&self) {
-        for secret in SECRETS {
-            let texts = [STANDARD.encode(secret), URL_SAFE_NO_PAD.encode(secret)];
-            for form in [secret, texts[0].as_bytes(), texts[1].as_bytes()] {
-                assert!(!self.body.windows(form.len()).any(|window| window == form));
-            }
-        }
+        assert!(!shows_a_secret(&self.body));
         match self.status.as_u16() {
             200 => return,
             413 => assert!(self.body.is_empty()),
