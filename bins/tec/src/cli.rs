@@ -15,6 +15,9 @@ use tec_core::id::MachineId;
 use tec_core::pcr::PcrIndex;
 use tec_support::log::LogForm;
 
+use crate::command::pcr::EventlogCommand;
+use crate::command::pcr::PcrCommand;
+
 /// Keys only for nodes that prove what they booted.
 #[derive(Debug, Parser)]
 #[command(name = "tec", version = crate::VERSION, propagate_version = true, arg_required_else_help = true)]
@@ -62,6 +65,12 @@ pub(crate) enum Command {
     /// The approved images.
     #[command(subcommand)]
     Image(ImageCommand),
+    /// PCR values: compute, combine, identify, compare.
+    #[command(subcommand)]
+    Pcr(PcrCommand),
+    /// Event logs: show, replay, compare.
+    #[command(subcommand)]
+    Eventlog(EventlogCommand),
     /// Ignition configs for installers and nodes.
     #[command(subcommand)]
     Ignition(IgnitionCommand),
@@ -147,7 +156,7 @@ pub(crate) struct ServeArgs {
     pub(crate) pin_pcrs: Vec<PcrIndex>,
 }
 
-fn parse_pcr(text: &str) -> Result<PcrIndex, String> {
+pub(crate) fn parse_pcr(text: &str) -> Result<PcrIndex, String> {
     let index: u8 = text
         .parse()
         .map_err(|_| format!("{text} is not a number from 0 to 23"))?;

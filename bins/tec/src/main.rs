@@ -42,6 +42,8 @@ fn run(cli: Cli) -> anyhow::Result<u8> {
             Command::Machine(command) => command::machine(&cli.state_dir, command, output).await,
             Command::Ak(command) => command::ak(&cli.state_dir, command, output).await,
             Command::Image(command) => command::image(&cli.state_dir, command, output).await,
+            Command::Pcr(command) => command::pcr(&cli.state_dir, command, output).await,
+            Command::Eventlog(command) => command::eventlog(command, output),
             Command::Ignition(command) => command::ignition(&cli.state_dir, command, output).await,
             Command::Explain(args) => command::explain(&cli.state_dir, args, output).await,
             Command::Audit(command) => command::audit(&cli.state_dir, command, output).await,

@@ -25,11 +25,16 @@ impl Output {
             OutputForm::Json => serde_json::to_string_pretty(value)?,
             OutputForm::Text => text(value),
         };
-        let mut stdout = std::io::stdout().lock();
-        writeln!(stdout, "{}", printed.trim_end())?;
-        stdout.flush()?;
-        Ok(())
+        raw(&printed)
     }
+}
+
+/// Prints what has a form of its own, whatever `--output` says.
+pub(crate) fn raw(printed: &str) -> anyhow::Result<()> {
+    let mut stdout = std::io::stdout().lock();
+    writeln!(stdout, "{}", printed.trim_end())?;
+    stdout.flush()?;
+    Ok(())
 }
 
 /// Lines up rows under a head; an empty table says so.

@@ -190,6 +190,15 @@ pub(super) fn within_uki(set: GroupSet) -> GroupSet {
     set.replaced(Group::Kernel, Group::Uki)
 }
 
+/// Where the firmware starts the unified kernel image, the authority of what it starts first is
+/// that of the image.
+pub(super) fn only_uki(set: GroupSet) -> GroupSet {
+    let loaders = [Group::Bootloader, Group::Shim, Group::Grub].into_iter();
+    loaders.fold(within_uki(set), |set, loader| {
+        set.replaced(loader, Group::Uki)
+    })
+}
+
 const FIRMWARE: GroupSet = GroupSet::of(Group::Firmware);
 const SECURE_BOOT: GroupSet = GroupSet::of(Group::SecureBoot);
 const SHIM: GroupSet = GroupSet::of(Group::Shim);

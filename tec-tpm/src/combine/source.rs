@@ -13,6 +13,7 @@ use super::group::GROUPS;
 use super::group::Group;
 use super::group::GroupSet;
 use super::group::Grouping;
+use super::group::only_uki;
 use super::group::within_uki;
 use super::sbat::SbatLevels;
 
@@ -66,8 +67,9 @@ pub(super) struct Family {
     pub(super) sources: Vec<Source>,
     /// Per source, its number among the images that were given.
     pub(super) numbers: Vec<u16>,
-    /// Per group, how many alternatives there are; 1 also where nothing is measured.
-    pub(super) alternatives: [Class; GROUPS],
+    /// Per group and alternative, the places of the images that have it. One alternative also
+    /// where nothing is measured.
+    members: [Vec<Vec<usize>>; GROUPS],
     /// The levels in the order of their classes, with those that are only stored.
     pub(super) sbat_levels: Vec<Sha256Digest>,
     /// Whether stored levels count: they do not while Secure Boot is off.
@@ -263,7 +265,11 @@ impl Family {
             let mut registers = taken.registers.clone();
             if matches!(taken.chain, Chain::Uki | Chain::LoaderAndUki) {
                 let all = registers.iter_mut().flatten().flatten();
-                all.for_each(|part| part.groups = within_uki(part.groups));
+                let within = match taken.chain {
+                    Chain::Uki => only_uki,
+                    _ => within_uki,
+                };
+                all.for_each(|part| part.groups = within(part.groups));
             }
             sources.push(Source {
                 registers,
@@ -274,7 +280,7 @@ impl Family {
         let mut family = Self {
             sources,
             numbers,
-            alternatives: [1; GROUPS],
+            members: Default::default(),
             sbat_levels: Vec::new(),
             sbat_rises,
         };
@@ -299,7 +305,8 @@ impl Family {
             })
             .collect();
         let mut known: BTreeMap<Vec<(usize, u16, Sha256Digest)>, Class> = BTreeMap::new();
-        for source in &mut self.sources {
+        let mut members = Vec::new();
+        for (place, source) in self.sources.iter_mut().enumerate() {
             let mut content = Vec::new();
             for (pcr, parts) in source.registers.iter().enumerate() {
                 if !measured_in.get(pcr).is_some_and(|measured| *measured) {
@@ -318,9 +325,15 @@ impl Family {
             if let Some(slot) = source.classes.get_mut(group.index()) {
                 *slot = class;
             }
+            if class == next {
+                members.push(Vec::new());
+            }
+            if let Some(same) = members.get_mut(usize::from(class)) {
+                same.push(place);
+            }
         }
-        if let Some(slot) = self.alternatives.get_mut(group.index()) {
-            *slot = Class::try_from(known.len().max(1)).unwrap_or(Class::MAX);
+        if let Some(slot) = self.members.get_mut(group.index()) {
+            *slot = members;
         }
     }
 
@@ -349,12 +362,15 @@ impl Family {
     }
 
     pub(super) fn alternatives(&self, group: Group) -> Class {
-        self.alternatives.get(group.index()).copied().unwrap_or(1)
+        let members = self.members.get(group.index());
+        Class::try_from(members.map_or(1, Vec::len)).unwrap_or(Class::MAX)
     }
 
     /// Images of one alternative.
     pub(super) fn of_class(&self, group: Group, class: Class) -> impl Iterator<Item = &Source> {
-        let same = move |source: &&Source| source.class(group) == class;
-        self.sources.iter().filter(same)
+        let members = self.members.get(group.index());
+        let places = members.and_then(|members| members.get(usize::from(class)));
+        let places = places.into_iter().flatten();
+        places.filter_map(|place| self.sources.get(*place))
     }
 }

@@ -398,33 +398,33 @@ impl<'a> Walk<'a> {
         choice: &Choice,
     ) -> Result<Sha256Digest, Option<Reason>> {
         let set = part.groups;
-        let known = || {
-            let all = self.family.sources.iter();
-            all.filter_map(|source| Some((source, source.register(self.pcr)?)))
+        let known = |group, class| {
+            let images = self.family.of_class(group, class);
+            images.filter_map(|source| Some((source, source.register(self.pcr)?)))
         };
-        if set.contains(self.leader) && known().any(|(source, _)| choice.fits(source, set)) {
+        let leader = choice.get(self.leader).unwrap_or_default();
+        if set.contains(self.leader)
+            && known(self.leader, leader).any(|(source, _)| choice.fits(source, set))
+        {
             // That image is a template of its own.
             return Err(None);
         }
         let rank = template.rank(at, set);
         let keys = || template.of(set).map(|(_, p)| p.key);
-        let shares = |source: &Source| {
-            let varying = set
-                .iter()
-                .filter(|group| self.family.alternatives(*group) > 1);
-            varying
-                .into_iter()
-                .any(|group| choice.get(group) == Some(source.class(group)))
-        };
+        let varying = set
+            .iter()
+            .filter(|group| self.family.alternatives(*group) > 1);
         let mut found: Option<Sha256Digest> = None;
-        for (_, parts) in known().filter(|(source, _)| shares(source)) {
-            let theirs = || parts.iter().filter(|p| p.groups == set);
-            let hash = theirs().nth(rank).map(|p| p.hash);
-            let agrees = hash.is_some() && (found.is_none() || found == hash);
-            if !agrees || !theirs().map(|p| p.key).eq(keys()) {
-                return Err(Some(Reason::Entangled));
+        for (group, class) in varying.filter_map(|group| Some((group, choice.get(group)?))) {
+            for (_, parts) in known(group, class) {
+                let theirs = || parts.iter().filter(|p| p.groups == set);
+                let hash = theirs().nth(rank).map(|p| p.hash);
+                let agrees = hash.is_some() && (found.is_none() || found == hash);
+                if !agrees || !theirs().map(|p| p.key).eq(keys()) {
+                    return Err(Some(Reason::Entangled));
+                }
+                found = hash;
             }
-            found = hash;
         }
         found.ok_or(Some(Reason::Entangled))
     }

@@ -10,6 +10,7 @@
 //! |---|---|---|
 //! | image label `org.coreos.pcrs`, `compute-pcrs` | [`label`], [`register`] | [`read_label`] |
 //! | own form: values with origins, tuples, gaps | [`FleetReport`] | |
+//! | comparison of two images | [`difference`] | |
 //! | Trustee, ConfigMap | [`ReferenceValues::to_config_map`] | [`ReferenceValues::read_config_map`] |
 //! | Trustee, message | [`ReferenceValues::to_message`] | [`ReferenceValues::read_message`] |
 //! | `systemd-pcrlock` | [`pcrlock`], [`pcrlock_of_log`] | [`read_pcrlock`] |
@@ -30,6 +31,7 @@
 //! # Ok::<(), output::OutputError>(())
 //! ```
 
+mod difference;
 mod fleet;
 mod label;
 mod pcrlock;
@@ -38,6 +40,10 @@ mod trustee;
 
 use tec_core::pcr::PcrIndex;
 
+pub use self::difference::ComponentDiff;
+pub use self::difference::ExpectedDiff;
+pub use self::difference::difference;
+pub use self::difference::difference_text;
 pub use self::fleet::FleetReport;
 pub use self::fleet::JointReport;
 pub use self::fleet::RegisterReport;

@@ -224,3 +224,24 @@ fn the_own_form_says_what_makes_each_value() {
     assert!(json["registers"][0]["values"][0]["origins"][0][0]["groups"].is_array());
     assert!(report.text().contains("bootloader of b + kernel of a"));
 }
+
+#[test]
+fn a_comparison_names_the_components_that_differ() {
+    let (a, b) = (image("shim", "old"), image("shim", "new"));
+    assert!(difference(&a, &a).is_empty());
+    let found = difference(&a, &b);
+    assert_eq!(found.len(), 1);
+    assert_eq!(
+        (found[0].before, found[0].after),
+        (Some(a.pcrs[0].value), Some(b.pcrs[0].value))
+    );
+    let components: Vec<_> = found[0]
+        .components
+        .iter()
+        .map(|c| c.component.as_str())
+        .collect();
+    assert_eq!(components, ["Pcr4Vmlinuz"]);
+    let gone = difference(&a, &ExpectedPcrs::default());
+    assert_eq!((gone[0].after, gone[0].components.len()), (None, 2));
+    assert!(difference_text(&found).contains("Pcr4Vmlinuz"));
+}

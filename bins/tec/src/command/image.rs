@@ -95,6 +95,15 @@ fn expected(
         .directory
         .as_deref()
         .context("no directory was given")?;
+    compute(directory, kernel, secure_boot)
+}
+
+/// Computes what booting the image in a directory measures.
+pub(super) fn compute(
+    directory: &Path,
+    kernel: Option<String>,
+    secure_boot: SecureBoot,
+) -> anyhow::Result<ExpectedPcrs> {
     let state = match secure_boot {
         SecureBoot::On => tec_tpm::compute::SecureBoot::On,
         SecureBoot::Off => tec_tpm::compute::SecureBoot::Off,

@@ -2,18 +2,22 @@
 
 mod ak;
 mod audit;
+mod eventlog;
 mod explain;
 mod ignition;
 mod image;
 mod machine;
+pub(crate) mod pcr;
 mod status;
 
 pub(crate) use self::ak::ak;
 pub(crate) use self::audit::audit;
+pub(crate) use self::eventlog::eventlog;
 pub(crate) use self::explain::explain;
 pub(crate) use self::ignition::ignition;
 pub(crate) use self::image::image;
 pub(crate) use self::machine::machine;
+pub(crate) use self::pcr::pcr;
 pub(crate) use self::status::status;
 
 use tec_core::code::Code;

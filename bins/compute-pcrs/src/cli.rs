@@ -1,0 +1,108 @@
+//! The command line.
+
+use std::path::PathBuf;
+
+use clap::ArgAction;
+use clap::Args;
+use clap::Parser;
+use clap::Subcommand;
+
+/// Compute the PCR values of an image's boot before it boots.
+#[derive(Debug, Parser)]
+#[command(name = "compute-pcrs", version, arg_required_else_help = true)]
+pub(crate) struct Cli {
+    /// Log more: -v for info, -vv for debug, -vvv for trace.
+    #[arg(short, long, action = ArgAction::Count, global = true)]
+    verbose: u8,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+impl Cli {
+    /// Which log lines go to stderr.
+    pub(crate) fn log_filter(&self) -> &'static str {
+        match self.verbose {
+            0 => "warn",
+            1 => "info",
+            2 => "debug",
+            _ => "trace",
+        }
+    }
+}
+
+/// The image.
+#[derive(Debug, Args)]
+pub(crate) struct Image {
+    /// Root of the image's file tree.
+    #[arg(short, long, default_value = "/")]
+    pub(crate) rootfs: PathBuf,
+    /// Kernel within the image, where it has several.
+    #[arg(long)]
+    pub(crate) kernel: Option<String>,
+    /// Compute as if Secure Boot was off.
+    #[arg(long)]
+    pub(crate) secureboot_disabled: bool,
+}
+
+/// What starts the kernel.
+#[derive(Clone, Copy, Debug, Args)]
+pub(crate) struct Kind {
+    /// The image boots a unified kernel image instead of GRUB and a kernel.
+    #[arg(long)]
+    pub(crate) uki: bool,
+}
+
+/// The variables of the machine.
+#[derive(Debug, Args)]
+pub(crate) struct Variables {
+    /// Directory with files `NAME-GUID` as in efivarfs: four bytes of attributes, then the data.
+    #[arg(long)]
+    pub(crate) efivars: PathBuf,
+}
+
+/// What shim made of the machine owner keys.
+#[derive(Debug, Args)]
+pub(crate) struct MokVariables {
+    /// Directory with MokListRT, MokListXRT and MokListTrustedRT, without attributes.
+    #[arg(long)]
+    pub(crate) mok_variables: PathBuf,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// PCR 4, 7 and 14.
+    All {
+        #[command(flatten)]
+        image: Image,
+        #[command(flatten)]
+        kind: Kind,
+        #[command(flatten)]
+        variables: Variables,
+        #[command(flatten)]
+        mok: MokVariables,
+    },
+    /// PCR 4: boot loaders and kernel.
+    Pcr4 {
+        #[command(flatten)]
+        image: Image,
+        #[command(flatten)]
+        kind: Kind,
+    },
+    /// PCR 7: Secure Boot variables and authorities.
+    Pcr7 {
+        #[command(flatten)]
+        image: Image,
+        #[command(flatten)]
+        variables: Variables,
+    },
+    /// PCR 11: the sections of a unified kernel image.
+    Pcr11 {
+        /// The image.
+        uki: PathBuf,
+    },
+    /// PCR 14: machine owner keys.
+    Pcr14 {
+        #[command(flatten)]
+        mok: MokVariables,
+    },
+}

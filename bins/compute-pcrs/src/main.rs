@@ -1,0 +1,30 @@
+//! `compute-pcrs`: the PCR values that an image's boot will leave, from its files.
+//!
+//! Takes the command line of the program of the same name that images are labeled with today, and
+//! prints the same JSON on stdout. Exit code 0, or 1 with the reason on stderr.
+
+mod cli;
+mod compute;
+mod mok;
+
+use std::io::Write as _;
+use std::process::ExitCode;
+
+use clap::Parser as _;
+use tec_support::exit;
+use tec_support::log::LogForm;
+
+use crate::cli::Cli;
+
+fn main() -> ExitCode {
+    exit::finish(run(&Cli::parse()))
+}
+
+fn run(cli: &Cli) -> anyhow::Result<u8> {
+    tec_support::log::start(cli.log_filter(), LogForm::Text)?;
+    let printed = compute::run(&cli.command)?;
+    let mut stdout = std::io::stdout().lock();
+    writeln!(stdout, "{printed}")?;
+    stdout.flush()?;
+    Ok(exit::OK)
+}

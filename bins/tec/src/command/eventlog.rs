@@ -1,0 +1,81 @@
+//! `tec eventlog`: what a log says, folds to, and how two differ.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::path::Path;
+
+use anyhow::Context as _;
+use tec_core::pcr::PcrIndex;
+use tec_support::exit::OK;
+use tec_tpm::event_log::Bank;
+use tec_tpm::event_log::EventLog;
+use tec_tpm::event_log::LogDiff;
+use tec_tpm::event_log::LogView;
+
+use super::pcr::BankName;
+use super::pcr::EventlogCommand;
+use super::pcr::log_bytes;
+use crate::output::Output;
+
+pub(crate) fn eventlog(command: EventlogCommand, output: Output) -> anyhow::Result<u8> {
+    match command {
+        EventlogCommand::Show { log_file } => {
+            let bytes = log_bytes(&log_file)?;
+            output.print(&LogView::new(&parse(&bytes, &log_file)?), LogView::table)?;
+        }
+        EventlogCommand::Replay { log_file, bank } => {
+            let bytes = log_bytes(&log_file)?;
+            let values = replay(&parse(&bytes, &log_file)?, bank)?;
+            output.print(&values, values_text)?;
+        }
+        EventlogCommand::Diff {
+            before,
+            after,
+            bank,
+        } => {
+            let (first, second) = (log_bytes(&before)?, log_bytes(&after)?);
+            let (first, second) = (parse(&first, &before)?, parse(&second, &after)?);
+            output.print(&first.diff(&second, bank.into())?, LogDiff::table)?;
+        }
+    }
+    Ok(OK)
+}
+
+fn parse<'a>(bytes: &'a [u8], path: &Path) -> anyhow::Result<EventLog<'a>> {
+    EventLog::parse(bytes).with_context(|| format!("{} is no event log", path.display()))
+}
+
+/// Per bank and register that is extended, its value.
+type Values = BTreeMap<&'static str, BTreeMap<PcrIndex, String>>;
+
+/// One bank, which the log must have, or all that can be replayed.
+fn replay(log: &EventLog<'_>, bank: Option<BankName>) -> anyhow::Result<Values> {
+    let mut view = LogView::new(log);
+    if let Some(bank) = bank.map(Bank::from) {
+        log.replay(bank)?;
+        view.replay.retain(|name, _| *name == bank.as_str());
+    }
+    Ok(view.replay)
+}
+
+fn values_text(values: &Values) -> String {
+    let mut text = String::new();
+    for (bank, registers) in values {
+        let _ = writeln!(text, "{bank}");
+        for (pcr, value) in registers {
+            let _ = writeln!(text, "  PCR {:2} = {value}", u8::from(*pcr));
+        }
+    }
+    text
+}
+
+impl From<BankName> for Bank {
+    fn from(name: BankName) -> Self {
+        match name {
+            BankName::Sha1 => Self::Sha1,
+            BankName::Sha256 => Self::Sha256,
+            BankName::Sha384 => Self::Sha384,
+            BankName::Sha512 => Self::Sha512,
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! The command lines of `tec pcr` and `tec eventlog`.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use clap::Subcommand;
+use clap::ValueEnum;
+use tec_core::digest::Sha256Digest;
+use tec_core::pcr::PcrIndex;
+use tec_core::time::Timestamp;
+
+use crate::cli::SecureBoot;
+use crate::cli::parse_pcr;
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum PcrCommand {
+    /// Compute what an image's boot measures.
+    Compute {
+        /// Root of the image's file tree.
+        directory: PathBuf,
+        /// Kernel, where the image has several.
+        #[arg(long)]
+        kernel: Option<String>,
+        /// Whether Secure Boot is on where it boots.
+        #[arg(long, value_enum, default_value_t = SecureBoot::On)]
+        secure_boot: SecureBoot,
+        #[command(flatten)]
+        form: FormArgs,
+    },
+    /// List the values that occur while machines move between images, part by part.
+    Combine {
+        #[command(flatten)]
+        images: Images,
+        /// Registers whose values are also told together; may be given several times.
+        #[arg(long = "together", value_name = "INDEX", value_parser = parse_pcr)]
+        together: Vec<PcrIndex>,
+        /// shim and GRUB are updated one by one.
+        #[arg(long)]
+        separate_loaders: bool,
+        /// Lists of machine owner keys do not follow from shim.
+        #[arg(long)]
+        independent_mok: bool,
+        /// File with a SbatLevel that machines have stored already; may be given several times.
+        #[arg(long, value_name = "FILE")]
+        stored_sbat_level: Vec<PathBuf>,
+        #[command(flatten)]
+        form: FormArgs,
+    },
+    /// Say what made a value, or each event of a log.
+    Identify {
+        #[command(flatten)]
+        images: Images,
+        /// Register of the value.
+        #[arg(long, value_name = "INDEX", value_parser = parse_pcr, default_value = "4")]
+        pcr: PcrIndex,
+        /// The value.
+        #[arg(
+            long,
+            required_unless_present = "log_file",
+            conflicts_with = "log_file"
+        )]
+        value: Option<Sha256Digest>,
+        /// Event log, as in /sys/kernel/security/tpm0/binary_bios_measurements.
+        #[arg(long)]
+        log_file: Option<PathBuf>,
+    },
+    /// Compare what two images measure.
+    Diff {
+        /// Computed values of the first image.
+        before: PathBuf,
+        /// Computed values of the second image.
+        after: PathBuf,
+    },
+}
+
+/// The images that are asked about.
+#[derive(Debug, Args)]
+#[group(id = "images", required = true, multiple = true)]
+pub(crate) struct Images {
+    /// File with computed values, as in the label `org.coreos.pcrs`, with or without a name.
+    #[arg(long = "image", value_name = "[NAME=]FILE", group = "images")]
+    pub(crate) files: Vec<String>,
+    /// The approved images of the store.
+    #[arg(long, group = "images")]
+    pub(crate) approved: bool,
+}
+
+/// In which form values are printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Form {
+    /// What `--output` says: text for people, or JSON with what makes each value.
+    Report,
+    /// The label `org.coreos.pcrs`; of one image only.
+    Label,
+    /// A component of systemd-pcrlock; of one image only.
+    Pcrlock,
+    /// As tpm2_pcrread prints values; of one image only.
+    Tpm2Tools,
+    /// The list of reference values in Trustee's ConfigMap.
+    TrusteeConfigMap,
+    /// The message with reference values that Trustee takes.
+    TrusteeMessage,
+}
+
+#[derive(Clone, Copy, Debug, Args)]
+pub(crate) struct FormArgs {
+    /// Form of what is printed.
+    #[arg(long, value_enum, default_value_t = Form::Report)]
+    pub(crate) form: Form,
+    /// End of reference values in a ConfigMap, such as 2027-01-01T00:00:00Z; one year from now if
+    /// not given.
+    #[arg(long, value_name = "TIME")]
+    pub(crate) expires: Option<Timestamp>,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum EventlogCommand {
+    /// Show the events of a log and the values that it folds to.
+    Show {
+        /// The log.
+        log_file: PathBuf,
+    },
+    /// Show the values that a log folds to.
+    Replay {
+        /// The log.
+        log_file: PathBuf,
+        /// Bank; all that the log has if not given.
+        #[arg(long, value_enum)]
+        bank: Option<BankName>,
+    },
+    /// Compare two logs, register by register.
+    Diff {
+        /// The first log.
+        before: PathBuf,
+        /// The second log.
+        after: PathBuf,
+        /// Bank whose digests are compared.
+        #[arg(long, value_enum, default_value_t = BankName::Sha256)]
+        bank: BankName,
+    },
+}
+
+/// A bank of PCRs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum BankName {
+    /// SHA-1.
+    Sha1,
+    /// SHA-256.
+    Sha256,
+    /// SHA-384.
+    Sha384,
+    /// SHA-512.
+    Sha512,
+}

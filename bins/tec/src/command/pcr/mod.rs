@@ -1,0 +1,234 @@
+//! `tec pcr`: values of images and fleets, and what made them.
+
+mod args;
+mod input;
+
+use std::fmt::Write as _;
+use std::path::Path;
+use std::path::PathBuf;
+
+use anyhow::Context as _;
+use tec_core::image::ExpectedPcrs;
+use tec_core::pcr::PcrIndex;
+use tec_core::pcr::PcrSet;
+use tec_core::port::Clock as _;
+use tec_core::time::Timestamp;
+use tec_support::SystemClock;
+use tec_support::exit::OK;
+use tec_tpm::combine::Catalog;
+use tec_tpm::combine::Combined;
+use tec_tpm::combine::Combiner;
+use tec_tpm::combine::Grouping;
+use tec_tpm::combine::Identification;
+use tec_tpm::combine::IdentifiedEvent;
+use tec_tpm::combine::KnownEvent;
+use tec_tpm::combine::Loaders;
+use tec_tpm::combine::Made;
+use tec_tpm::combine::MokLists;
+use tec_tpm::combine::SbatLevels;
+use tec_tpm::event_log::EventLog;
+use tec_tpm::output as form;
+use tec_tpm::output::FleetReport;
+use tec_tpm::output::ReferenceValues;
+
+pub(crate) use self::args::BankName;
+pub(crate) use self::args::EventlogCommand;
+use self::args::Form;
+use self::args::FormArgs;
+pub(crate) use self::args::PcrCommand;
+pub(super) use self::input::log_bytes;
+use crate::output::Output;
+use crate::output::raw;
+
+/// Seconds of a year of 365 days, as the existing operator counts.
+const YEAR: i64 = 365 * 24 * 3600;
+/// Largest SbatLevel that is read; real ones have less than 100 bytes.
+const MAX_LEVEL: u64 = 64 << 10;
+
+pub(crate) async fn pcr(
+    state_dir: &Path,
+    command: PcrCommand,
+    output: Output,
+) -> anyhow::Result<u8> {
+    match command {
+        PcrCommand::Compute {
+            directory,
+            kernel,
+            secure_boot,
+            form,
+        } => {
+            let expected = super::image::compute(&directory, kernel, secure_boot)?;
+            one_image(&expected, form, output)?;
+        }
+        PcrCommand::Combine {
+            images,
+            together,
+            separate_loaders,
+            independent_mok,
+            stored_sbat_level,
+            form,
+        } => {
+            let images = input::images(state_dir, &images).await?;
+            let combined = Combiner::new()
+                .with_grouping(grouping(separate_loaders, independent_mok))
+                .with_sbat_levels(stored_levels(&stored_sbat_level)?)
+                .combine(&input::named(&images))?;
+            fleet(&combined, together.into_iter().collect(), form, output)?;
+        }
+        PcrCommand::Identify {
+            images,
+            pcr,
+            value,
+            log_file,
+        } => {
+            let images = input::images(state_dir, &images).await?;
+            let catalog = Catalog::new(&input::named(&images))?;
+            if let Some(value) = value {
+                output.print(&catalog.value(pcr, &value), identification_text)?;
+            }
+            if let Some(file) = log_file {
+                let bytes = log_bytes(&file)?;
+                let log = EventLog::parse(&bytes).with_context(|| file.display().to_string())?;
+                output.print(&catalog.log(&log), |events| events_text(events))?;
+            }
+        }
+        PcrCommand::Diff { before, after } => {
+            let (before, after) = (input::label(&before)?, input::label(&after)?);
+            let difference = form::difference(&before, &after);
+            output.print(&difference, |d| form::difference_text(d))?;
+        }
+    }
+    Ok(OK)
+}
+
+fn stored_levels(files: &[PathBuf]) -> anyhow::Result<SbatLevels> {
+    let mut levels = SbatLevels::default();
+    for file in files {
+        let shown = file.display();
+        let text = String::from_utf8(input::read(file, MAX_LEVEL)?)
+            .with_context(|| format!("{shown} is no text"))?;
+        levels = levels
+            .with_stored(&text)
+            .with_context(|| shown.to_string())?;
+    }
+    Ok(levels)
+}
+
+fn fleet(
+    combined: &Combined,
+    together: PcrSet,
+    args: FormArgs,
+    output: Output,
+) -> anyhow::Result<()> {
+    match args.form {
+        Form::Report => output.print(&FleetReport::new(combined, together)?, FleetReport::text),
+        Form::TrusteeConfigMap | Form::TrusteeMessage => {
+            reference_values(&ReferenceValues::of_fleet(combined), args)
+        }
+        Form::Label | Form::Pcrlock | Form::Tpm2Tools => {
+            anyhow::bail!("this form holds one value per register, a fleet has several")
+        }
+    }
+}
+
+fn grouping(separate_loaders: bool, independent_mok: bool) -> Grouping {
+    let loaders = if separate_loaders {
+        Loaders::Separate
+    } else {
+        Loaders::OneUnit
+    };
+    let mok_lists = if independent_mok {
+        MokLists::Independent
+    } else {
+        MokLists::FollowShim
+    };
+    Grouping::new(loaders, mok_lists)
+}
+
+fn one_image(expected: &ExpectedPcrs, args: FormArgs, output: Output) -> anyhow::Result<()> {
+    match args.form {
+        Form::Report => output.print(expected, expected_text),
+        Form::Label => raw(&form::label(expected)?),
+        Form::Pcrlock => raw(&form::pcrlock(expected)?),
+        Form::Tpm2Tools => {
+            let values = expected.pcrs.iter().map(|pcr| (pcr.id, pcr.value));
+            raw(&form::pcrread(&values.collect()))
+        }
+        Form::TrusteeConfigMap | Form::TrusteeMessage => {
+            reference_values(&ReferenceValues::of_image(expected), args)
+        }
+    }
+}
+
+fn reference_values(values: &ReferenceValues, args: FormArgs) -> anyhow::Result<()> {
+    let in_a_year = || SystemClock.now().plus_seconds(YEAR);
+    let expires: Timestamp = args.expires.unwrap_or_else(in_a_year);
+    raw(&match args.form {
+        Form::TrusteeConfigMap => values.to_config_map(expires)?,
+        _ => values.to_message()?,
+    })
+}
+
+fn expected_text(expected: &ExpectedPcrs) -> String {
+    let mut text = String::new();
+    for pcr in &expected.pcrs {
+        let _ = writeln!(text, "PCR {:2} = {}", u8::from(pcr.id), pcr.value);
+        for event in &pcr.events {
+            let file = event.source.as_deref().unwrap_or("");
+            let _ = writeln!(text, "  {}  {:15} {file}", event.hash, event.id);
+        }
+    }
+    text
+}
+
+fn identification_text(found: &Identification) -> String {
+    let pcr: PcrIndex = found.pcr;
+    let mut text = format!("PCR {pcr} = {}\n", found.value);
+    for made in &found.made {
+        match made {
+            Made::By(provenance) => {
+                let _ = writeln!(text, "  made by {provenance}");
+            }
+            Made::From(sequence) => {
+                text += "  made from\n";
+                for (known, times) in sequence {
+                    let _ = writeln!(text, "    {times} × {}", known_text(known));
+                }
+            }
+            _ => {}
+        }
+    }
+    let verdict = match (found.liberty, found.exhaustive) {
+        (Some(liberty), _) => format!("which is {}", super::word(&liberty)),
+        (None, true) => "made by nothing known".to_owned(),
+        (None, false) => "nothing found; there were too many ways to try all".to_owned(),
+    };
+    let _ = writeln!(text, "  {verdict}");
+    text
+}
+
+fn events_text(events: &[IdentifiedEvent]) -> String {
+    let mut text = String::new();
+    for identified in events {
+        let event = &identified.event;
+        let known = match (identified.known_as.as_slice(), identified.well_known) {
+            ([], Some(name)) => name.to_owned(),
+            ([], None) => "unknown".to_owned(),
+            (known, _) => known_text(known),
+        };
+        let said = event.detail.as_deref().unwrap_or("");
+        let _ = writeln!(
+            text,
+            "{:>4}  PCR {:2}  {:<34}  {known}  ({said})",
+            event.number,
+            u8::from(event.pcr),
+            event.kind
+        );
+    }
+    text
+}
+
+fn known_text(known: &[KnownEvent]) -> String {
+    let one = |event: &KnownEvent| format!("{} of {}", event.component, event.image);
+    known.iter().map(one).collect::<Vec<_>>().join(" or ")
+}
