@@ -22,7 +22,7 @@ use crate::tools::Tools;
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// How long each fuzz target runs
-    #[arg(long, default_value_t = 5)]
+    #[arg(long, default_value_t = 2)]
     fuzz_seconds: u32,
 }
 
