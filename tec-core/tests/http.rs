@@ -391,6 +391,12 @@ async fn an_endorsement_key_proves_the_key_and_each_challenge_counts_once() {
     let machine = server.machine().await;
     let (_, reply) = server.put("/register-ak", key_body(&machine, 1)).await;
     assert_eq!(reply["code"], "TEC-R423");
+    assert!(
+        AkRegistry::list(&*server.registry, None)
+            .await
+            .unwrap()
+            .is_empty()
+    );
 
     let (status, reply) = server.put("/register-ak", ek_body(&machine)).await;
     assert_eq!(

@@ -141,6 +141,9 @@ async fn carry_out(
     match decision {
         AkDecision::Approve(AkReason::SameKeyAgain) => Ok(AkOutcome::AlreadyBound),
         AkDecision::Approve(reason) => bind(ports, decision, reason, record).await,
+        // Nothing is kept of a key that a TPM has yet to vouch for: strangers could fill the
+        // machine's waiting places.
+        AkDecision::Wait(reason @ AkReason::NeedsEkProof) => Ok(AkOutcome::Waiting(reason)),
         AkDecision::Wait(reason) => {
             if ports.aks.submit(&record).await? == CreateOutcome::Created {
                 note(ports, AuditAction::AkSubmitted, &record).await?;

@@ -172,6 +172,11 @@ fn parse(text: &str) -> Result<Engine, PolicyError> {
     if text.len() > MAX_POLICY {
         return Err(PolicyError::TooLarge { length: text.len() });
     }
+    if parsing_effort(text) > MAX_PARSING_EFFORT {
+        return Err(PolicyError::Parse {
+            reason: "brackets are nested too deeply".to_owned(),
+        });
+    }
     let mut engine = Engine::new();
     engine.set_execution_timer_config(ExecutionTimerConfig {
         limit: TIME_LIMIT,
@@ -187,6 +192,26 @@ fn parse(text: &str) -> Result<Engine, PolicyError> {
     } else {
         Err(PolicyError::Package { package })
     }
+}
+
+/// Most [`parsing_effort`] of a text: a hundred brackets nine deep pass, twenty nested ones do not.
+const MAX_PARSING_EFFORT: u64 = 1 << 16;
+
+/// How hard a text is to parse: the parser tries each bracket in two ways, so its effort doubles
+/// with each level. Brackets in strings and comments count, too.
+fn parsing_effort(text: &str) -> u64 {
+    let (mut depth, mut effort) = (0_u32, 0_u64);
+    for byte in text.bytes() {
+        match byte {
+            b'[' | b'{' => {
+                depth = depth.saturating_add(1);
+                effort = effort.saturating_add(1_u64.checked_shl(depth).unwrap_or(u64::MAX));
+            }
+            b']' | b'}' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+    }
+    effort
 }
 
 fn evaluation_failed(error: impl std::fmt::Display) -> PolicyError {

@@ -267,3 +267,12 @@ fn tiers_are_those_of_the_contract() {
         assert_eq!(TrustTier::of(value), tier, "{value}");
     }
 }
+
+#[test]
+fn deeply_nested_policies_are_refused_without_parsing() {
+    let text = format!("package policy\nx := {}", "[".repeat(70));
+    assert!(matches!(
+        AttestationPolicy::parse(&text),
+        Err(PolicyError::Parse { .. })
+    ));
+}
