@@ -17,6 +17,9 @@ use super::group::only_uki;
 use super::group::within_uki;
 use super::sbat::SbatLevels;
 
+/// In place of an id, where an image says nothing about a register.
+const UNKNOWN: u16 = u16::MAX;
+
 /// Number of an alternative within its group.
 pub(super) type Class = u16;
 
@@ -153,8 +156,11 @@ impl<'a> Ids<'a> {
             let groups = self.groups.get(usize::from(*number)).copied();
             return Ok((*number, groups.unwrap_or_default()));
         }
-        let number =
-            u16::try_from(self.groups.len()).map_err(|_| CombineError::TooManyComponents)?;
+        // The last number stands for a register that an image says nothing about.
+        let number = u16::try_from(self.groups.len())
+            .ok()
+            .filter(|number| *number < UNKNOWN)
+            .ok_or(CombineError::TooManyComponents)?;
         let groups = self.grouping.of_id(id);
         self.numbers.insert(id, number);
         self.groups.push(groups);
@@ -314,7 +320,7 @@ impl Family {
                 }
                 // A register that the image says nothing about is not one without measurements.
                 let Some(parts) = parts else {
-                    content.push((pcr, u16::MAX, Sha256Digest::ZERO));
+                    content.push((pcr, UNKNOWN, Sha256Digest::ZERO));
                     continue;
                 };
                 let own = parts.iter().filter(|part| part.groups == set);

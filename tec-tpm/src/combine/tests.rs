@@ -390,6 +390,19 @@ fn images_with_and_without_enforcement_are_not_mixed() {
     );
 }
 
+/// The last number of an id stands for what an image says nothing about.
+#[test]
+fn more_ids_than_are_numbered_are_refused() {
+    let of = |count: usize| {
+        let event = |id: usize| ImageEvent::new("E", PCR4, Sha256Digest::ZERO, id.to_string());
+        let events = (0..count).map(event);
+        ExpectedPcrs::new(vec![ExpectedPcr::from_events(PCR4, events)])
+    };
+    let combine = |image: &ExpectedPcrs| Combiner::new().combine(&[("a", image)]).map(drop);
+    assert_eq!(combine(&of(65_535)), Ok(()));
+    assert_eq!(combine(&of(65_536)), Err(CombineError::TooManyComponents));
+}
+
 #[test]
 fn an_image_whose_events_do_not_fold_is_refused() {
     let mut a = vector(GRUB_A, KERNEL_A);

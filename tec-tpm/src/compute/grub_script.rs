@@ -35,7 +35,7 @@ pub(super) fn parse(file: &str, script: &[u8]) -> Result<Vec<Command>, Unpredict
     let mut last = 1;
     for (number, text) in script.lines().enumerate() {
         last = number + 1;
-        let text = text.trim();
+        let text = text.trim_matches([' ', '\t']);
         if text.is_empty() || text.starts_with('#') {
             continue;
         }
@@ -103,6 +103,8 @@ mod tests {
             ("insmod x\nboot\n", 1),
             ("set root=hd1\nboot\n", 1),
             ("echo 'a'\nboot\n", 1),
+            ("\u{a0}boot\n", 1),
+            ("boot\u{3000}\n", 1),
         ] {
             assert_eq!(texts(script).unwrap_err().0, line, "{script}");
         }

@@ -345,6 +345,9 @@ fn check_order(sections: &[Section], headers: u64) -> Result<(), PeError> {
         }
         end = section.raw.end;
     }
+    if end > MAX_FILE {
+        return Err(PeError::TooLarge { limit: MAX_FILE });
+    }
     Ok(())
 }
 

@@ -249,7 +249,7 @@ fn sections_that_overlap_or_lie_outside_are_refused() {
     ));
     assert!(matches!(
         with(raw_size_of(1), u32::MAX),
-        PeError::Truncated { .. }
+        PeError::TooLarge { .. }
     ));
     assert!(matches!(
         with(raw_start_of(1), u32::MAX),

@@ -22,6 +22,8 @@ const MAX_STRINGS: usize = 64 << 10;
 /// First bytes of the file and of hashed sections that are kept: enough for the header of a Linux
 /// kernel, with the text of its version.
 const MAX_START: usize = 32 << 10;
+/// Longest name in a section's header (PE format, "Section Table").
+const SHORT_NAME: usize = 8;
 /// Most zero bytes after the content of a section that are hashed.
 const MAX_ZEROS: u64 = 1 << 20;
 
@@ -367,6 +369,10 @@ impl Walk {
         else {
             return Ok(None);
         };
+        // Programs compare the header's eight bytes: a shorter name does not count in this place.
+        if name.len() <= SHORT_NAME {
+            return Ok(None);
+        }
         part.name = name.escape_ascii().to_string();
         if !request.keep.contains(&part.name) {
             return Ok(None);

@@ -121,6 +121,11 @@ fn check_size(text: &str) -> Result<(), OutputError> {
     Ok(())
 }
 
+/// A register's number as it is printed: without a sign, and without zeros before it.
+fn register_number(text: &str) -> Option<PcrIndex> {
+    PcrIndex::all().find(|pcr| pcr.to_string() == text)
+}
+
 fn to_json<T: serde::Serialize + ?Sized>(
     value: &T,
     form: &'static str,

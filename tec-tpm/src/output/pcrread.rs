@@ -8,6 +8,7 @@ use tec_core::pcr::PcrIndex;
 
 use super::OutputError;
 use super::check_size;
+use super::register_number;
 use crate::event_log::Bank;
 
 const FORM: &str = "the text of tpm2_pcrread";
@@ -47,8 +48,7 @@ pub fn read_pcrread(text: &str) -> Result<BTreeMap<PcrIndex, Sha256Digest>, Outp
         if bank.as_deref().ok_or_else(refuse)? != Bank::Sha256.as_str() {
             continue;
         }
-        let index: u8 = key.parse().map_err(|_| refuse())?;
-        let pcr = PcrIndex::new(index).map_err(|_| refuse())?;
+        let pcr = register_number(key).ok_or_else(refuse)?;
         let digits = value.strip_prefix("0x").unwrap_or(value);
         let digest: Sha256Digest = digits.parse().map_err(|_| refuse())?;
         if values.insert(pcr, digest).is_some() {

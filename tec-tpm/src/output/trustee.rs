@@ -14,6 +14,7 @@ use tec_core::time::Timestamp;
 
 use super::OutputError;
 use super::from_json;
+use super::register_number;
 use super::to_json;
 use crate::combine::Combined;
 
@@ -191,8 +192,7 @@ impl ReferenceValues {
                 member: name.clone(),
                 form,
             };
-            let index: u8 = number.parse().map_err(|_| refuse())?;
-            let pcr = PcrIndex::new(index).map_err(|_| refuse())?;
+            let pcr = register_number(number).ok_or_else(refuse)?;
             if read.registers.contains_key(&pcr) {
                 return Err(OutputError::Repeated { pcr });
             }
