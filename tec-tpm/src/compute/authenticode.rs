@@ -13,7 +13,7 @@ use super::x509::UnsupportedSignature;
 pub(super) struct Signature<'d> {
     certificates: Vec<Certificate<'d>>,
     image_hash: &'d [u8],
-    image_digest: &'d [u8],
+    pub(super) image_digest: &'d [u8],
     /// What is signed: the content of the SpcIndirectDataContent.
     content: &'d [u8],
     signer_issuer: &'d [u8],

@@ -194,13 +194,13 @@ impl Shim {
 }
 
 /// shim, cert.S: sizes of the allowed and the revoked part 4 and 4, their offsets 4 and 4.
-struct VendorKeys<'s> {
-    authorized: &'s [u8],
-    deauthorized: &'s [u8],
+pub(super) struct VendorKeys<'s> {
+    pub(super) authorized: &'s [u8],
+    pub(super) deauthorized: &'s [u8],
 }
 
 impl<'s> VendorKeys<'s> {
-    fn parse(section: &'s [u8]) -> Result<Self, ShimError> {
+    pub(super) fn parse(section: &'s [u8]) -> Result<Self, ShimError> {
         let word = |at: usize| {
             let field = section.get(at..).and_then(|rest| rest.first_chunk());
             field.and_then(|field| usize::try_from(u32::from_le_bytes(*field)).ok())
@@ -262,7 +262,7 @@ fn user_list(
 
 /// The level that is in force after shim has looked at the stored one (shim, sbat.c,
 /// `set_sbat_uefi_variable`).
-fn sbat_level(
+pub(super) fn sbat_level(
     section: Option<&[u8]>,
     platform: &PlatformState,
     secure_boot: SecureBoot,

@@ -190,7 +190,7 @@ fn entries(table: &[u8]) -> Result<Vec<Entry<'_>>, SignatureError> {
 
 /// ContentInfo → SignedData → SpcIndirectDataContent → DigestInfo. What follows the ContentInfo is
 /// padding.
-fn signed_digest(content: &[u8]) -> Result<SignedDigest, SignatureContentError> {
+pub(super) fn signed_digest(content: &[u8]) -> Result<SignedDigest, SignatureContentError> {
     let (algorithm, digest) = digest_info(content)?;
     if algorithm != SHA256 {
         return Ok(SignedDigest::Other {

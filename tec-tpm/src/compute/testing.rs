@@ -1,5 +1,7 @@
 //! Small PE files and images, built byte by byte: for tests, fuzzing and benches.
 
+pub mod parsers;
+
 use sha2::Digest as _;
 use sha2::Sha256;
 
@@ -226,7 +228,7 @@ fn signed_data(digest: &[u8]) -> Vec<u8> {
 }
 
 /// Content of an SpcIndirectDataContent: what an Authenticode signature signs.
-pub(super) fn indirect_data(digest: &[u8]) -> Vec<u8> {
+pub fn indirect_data(digest: &[u8]) -> Vec<u8> {
     const PE_IMAGE: &[u8] = b"\x06\x0a\x2b\x06\x01\x04\x01\x82\x37\x02\x01\x0f";
     let algorithm = der(0x30, &[SHA256, b"\x05\x00"]);
     let digest_info = der(0x30, &[&algorithm, &der(0x04, &[digest])]);
@@ -234,10 +236,10 @@ pub(super) fn indirect_data(digest: &[u8]) -> Vec<u8> {
 }
 
 /// `id-sha256` in DER.
-pub(super) const SHA256: &[u8] = b"\x06\x09\x60\x86\x48\x01\x65\x03\x04\x02\x01";
+pub const SHA256: &[u8] = b"\x06\x09\x60\x86\x48\x01\x65\x03\x04\x02\x01";
 
 /// One element; contents here are below 64 KiB.
-pub(super) fn der(tag: u8, parts: &[&[u8]]) -> Vec<u8> {
+pub fn der(tag: u8, parts: &[&[u8]]) -> Vec<u8> {
     let content = parts.concat();
     let length = u16::try_from(content.len()).unwrap_or(u16::MAX);
     let mut element = vec![tag];

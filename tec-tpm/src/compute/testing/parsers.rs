@@ -1,0 +1,169 @@
+//! The readers that no public function takes alone, for fuzzing and for hostile files.
+
+use super::super::authenticode::AuthenticodeError;
+use super::super::authenticode::Signature;
+use super::super::chain::SecureBoot;
+use super::super::der::DerError;
+use super::super::grub_script;
+use super::super::guid::Guid;
+use super::super::platform::PlatformState;
+use super::super::predict::Unpredictable;
+use super::super::shim;
+use super::super::shim::ShimError;
+use super::super::shim::VendorKeys;
+use super::super::siglist;
+use super::super::siglist::SignatureListError;
+use super::super::signature;
+use super::super::signature::SignatureContentError;
+use super::super::signature::SignedDigest;
+use super::super::x509::Certificate;
+
+/// An entry of a signature list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ListEntry<'d> {
+    /// Type of its list.
+    pub kind: Guid,
+    /// Owner and value.
+    pub whole: &'d [u8],
+    /// Certificate or digest.
+    pub value: &'d [u8],
+    /// Number of the entry in its list.
+    pub position: usize,
+}
+
+/// The entries of a variable such as `db`.
+///
+/// # Errors
+/// [`SignatureListError`] with the offset.
+pub fn signature_lists(data: &[u8]) -> Result<Vec<ListEntry<'_>>, SignatureListError> {
+    let entries = siglist::parse(data)?.into_iter();
+    let entries = entries.map(|entry| ListEntry {
+        kind: entry.kind,
+        whole: entry.whole,
+        value: entry.value,
+        position: entry.position,
+    });
+    Ok(entries.collect())
+}
+
+/// The encoded parts of a certificate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct CertificateParts<'d> {
+    /// The certificate without what follows it.
+    pub raw: &'d [u8],
+    /// What its issuer signed.
+    pub tbs: &'d [u8],
+    /// Serial number.
+    pub serial: &'d [u8],
+    /// Name of the issuer.
+    pub issuer: &'d [u8],
+    /// Name of the subject.
+    pub subject: &'d [u8],
+    /// Whether its key is for kernel modules.
+    pub signs_modules_only: bool,
+}
+
+/// Takes a certificate apart.
+///
+/// # Errors
+/// [`DerError`].
+pub fn certificate(data: &[u8]) -> Result<CertificateParts<'_>, DerError> {
+    let certificate = Certificate::parse(data)?;
+    Ok(CertificateParts {
+        raw: certificate.raw,
+        tbs: certificate.tbs,
+        serial: certificate.serial,
+        issuer: certificate.issuer,
+        subject: certificate.subject,
+        signs_modules_only: certificate.signs_modules_only(),
+    })
+}
+
+/// Whether `issuer` signed `certificate`.
+///
+/// # Errors
+/// [`AuthenticodeError`] when one of them cannot be read or the algorithm is not supported.
+pub fn is_signed_by(certificate: &[u8], issuer: &[u8]) -> Result<bool, AuthenticodeError> {
+    let certificate = Certificate::parse(certificate).map_err(AuthenticodeError::Der)?;
+    let issuer = Certificate::parse(issuer).map_err(AuthenticodeError::Der)?;
+    let signed = certificate.is_signed_by(&issuer);
+    signed.map_err(AuthenticodeError::Unsupported)
+}
+
+/// What an embedded signature holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct SignatureParts<'d> {
+    /// Its certificates, in order.
+    pub certificates: Vec<&'d [u8]>,
+    /// The digest of the image that it signs.
+    pub image_digest: &'d [u8],
+}
+
+/// Takes an embedded signature apart.
+///
+/// # Errors
+/// [`AuthenticodeError::Der`].
+pub fn signature(data: &[u8]) -> Result<SignatureParts<'_>, AuthenticodeError> {
+    let signature = Signature::parse(data)?;
+    let certificates = signature.certificates().iter();
+    Ok(SignatureParts {
+        certificates: certificates.map(|certificate| certificate.raw).collect(),
+        image_digest: signature.image_digest,
+    })
+}
+
+/// What an embedded signature signs, as it is compared with the file.
+///
+/// # Errors
+/// [`SignatureContentError`].
+pub fn signed_digest(data: &[u8]) -> Result<SignedDigest, SignatureContentError> {
+    signature::signed_digest(data)
+}
+
+/// Whether a certificate vouches for an embedded signature of an image with this digest.
+///
+/// # Errors
+/// [`AuthenticodeError`] when that cannot be told.
+pub fn is_trusted_by(
+    signature: &[u8],
+    certificate: &[u8],
+    image: &[u8; 32],
+) -> Result<bool, AuthenticodeError> {
+    let certificate = Certificate::parse(certificate).map_err(AuthenticodeError::Der)?;
+    Signature::parse(signature)?.is_trusted_by(&certificate, image)
+}
+
+/// The allowed and the revoked part of the section `.vendor_cert`.
+///
+/// # Errors
+/// [`ShimError::VendorKeys`].
+pub fn vendor_keys(section: &[u8]) -> Result<(&[u8], &[u8]), ShimError> {
+    let keys = VendorKeys::parse(section)?;
+    Ok((keys.authorized, keys.deauthorized))
+}
+
+/// The revocation level that is in force after a shim with this section `.sbatlevel` has started.
+///
+/// # Errors
+/// [`ShimError::SbatLevel`].
+pub fn sbat_level(
+    section: &[u8],
+    platform: &PlatformState,
+    secure_boot: SecureBoot,
+) -> Result<Vec<u8>, ShimError> {
+    shim::sbat_level(Some(section), platform, secure_boot)
+}
+
+/// The commands of a script of GRUB, each with its line.
+///
+/// # Errors
+/// [`Unpredictable::Script`] with the line.
+pub fn grub_script(file: &str, script: &[u8]) -> Result<Vec<(usize, String)>, Unpredictable> {
+    let commands = grub_script::parse(file, script)?.into_iter();
+    Ok(commands
+        .map(|command| (command.line, command.text))
+        .collect())
+}
