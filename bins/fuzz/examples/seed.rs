@@ -1,4 +1,5 @@
-//! Writes the seeds of all targets into `corpus/`: `cargo run -p tec-fuzz --example seed`.
+//! Writes the seeds of all targets into `corpus/`, and the list of the hostile ones:
+//! `cargo run -p tec-fuzz --example seed`.
 //!
 //! Seeds are a function of the code, so that running it again changes nothing; what is no seed any
 //! more is removed.
@@ -24,5 +25,5 @@ fn main() -> std::io::Result<()> {
             }
         }
     }
-    Ok(())
+    fs::write(corpus.join("README.md"), tec_fuzz::manifest::manifest())
 }

@@ -130,7 +130,7 @@ fn usage(usages: impl Into<FlagSet<KeyUsages>>) -> Extension {
     extension(&KeyUsage(usages.into()))
 }
 
-fn ca() -> Vec<Extension> {
+pub(crate) fn ca() -> Vec<Extension> {
     let constraints = BasicConstraints {
         ca: true,
         path_len_constraint: None,
@@ -157,7 +157,7 @@ fn time(seconds: u64) -> Time {
 }
 
 /// Signs a certificate; ECDSA here is deterministic (RFC 6979), so the bytes are always the same.
-fn certify(
+pub(crate) fn certify(
     issuer: (&str, &SigningKey),
     subject: &str,
     key: &[u8],
@@ -178,7 +178,7 @@ fn certify(
         .expect("a certificate is encoded")
 }
 
-fn authority(seed: u64) -> (SigningKey, Vec<u8>) {
+pub(crate) fn authority(seed: u64) -> (SigningKey, Vec<u8>) {
     let key = SigningKey::generate_from_rng(&mut rng(seed));
     let public = key.verifying_key().to_public_key_der();
     let public = public.expect("a key is encoded").as_bytes().to_vec();

@@ -10,7 +10,10 @@
 //! corpus/<target>/* ─┬─ cargo test -p tec-fuzz ── each seed, and seeded mutations of the seeds
 //!                    └─ cargo xtask fuzz ──────── libFuzzer, guided by coverage (src/bin)
 //! examples/seed.rs ───► corpus/<target>/*         every seed is made by the builders of the crates
+//!                  └──► corpus/README.md          the hostile seeds, each with its typed error
 //! ```
+//! Hostile seeds are files that a parser must refuse, and in which way ([`Refusal`]).
+//!
 //! A target panics when its property does not hold; that is how libFuzzer is told.
 #![expect(
     clippy::missing_panics_doc,
@@ -19,42 +22,79 @@
     reason = "a property that does not hold must stop the fuzzer"
 )]
 
+mod bytes;
 mod clevis;
+mod combine;
+mod combine_input;
+mod efivars;
 mod ek_certificate;
 mod event_log;
+mod event_log_sha1;
 mod evidence;
+mod grub_script;
 mod ignition;
 mod jwe;
 mod kbs;
 mod kbs_config;
+mod label;
+pub mod manifest;
 pub mod mutate;
+mod pcrlock;
+mod pcrread;
 mod pe;
+mod pkcs7;
 mod policy_evidence;
 mod policy_text;
+mod predict;
 mod public_key;
 mod quote;
+mod reference_values;
 mod registration;
 mod request;
 mod sample;
+mod sbat;
+mod signature_list;
+mod signer;
 mod token;
 mod tpm2b_public;
+mod uki;
+mod variable_store;
+mod vendor_cert;
+mod x509;
 
 pub use self::clevis::clevis;
+pub use self::combine::combine;
+pub use self::combine_input::combine_input;
+pub use self::efivars::efivars;
 pub use self::ek_certificate::ek_certificate;
 pub use self::event_log::event_log;
+pub use self::event_log_sha1::event_log_sha1;
 pub use self::evidence::evidence;
+pub use self::grub_script::grub_script;
 pub use self::ignition::ignition;
 pub use self::jwe::jwe;
 pub use self::kbs::kbs;
 pub use self::kbs_config::kbs_config;
+pub use self::label::label;
+pub use self::pcrlock::pcrlock;
+pub use self::pcrread::pcrread;
 pub use self::pe::pe;
+pub use self::pkcs7::pkcs7;
 pub use self::policy_evidence::policy_evidence;
 pub use self::policy_text::policy_text;
+pub use self::predict::predict;
 pub use self::public_key::public_key;
 pub use self::quote::quote;
+pub use self::reference_values::reference_values;
 pub use self::registration::registration;
+pub use self::sbat::sbat;
+pub use self::signature_list::signature_list;
 pub use self::token::token;
 pub use self::tpm2b_public::tpm2b_public;
+pub use self::uki::uki;
+pub use self::variable_store::variable_store;
+pub use self::vendor_cert::vendor_cert;
+pub use self::x509::x509;
 
 /// One target.
 #[derive(Clone, Copy, Debug)]
@@ -78,6 +118,28 @@ pub struct Seed {
     pub name: String,
     /// What the target is given.
     pub content: Vec<u8>,
+    /// For a hostile seed, how it is refused.
+    pub refusal: Option<Refusal>,
+}
+
+/// How a hostile seed is refused.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct Refusal {
+    /// The parser; it gives the `Debug` form of its error, which names variant, offset and culprit.
+    pub read: fn(&[u8]) -> Result<(), String>,
+    /// The error. What another crate says as its cause is cut off at an ellipsis.
+    pub error: &'static str,
+}
+
+impl Refusal {
+    /// Whether `given` is the error.
+    pub fn is(&self, given: &str) -> bool {
+        match self.error.strip_suffix('…') {
+            Some(beginning) => given.starts_with(beginning),
+            None => given == self.error,
+        }
+    }
 }
 
 impl Seed {
@@ -86,8 +148,24 @@ impl Seed {
         Self {
             name: name.into(),
             content: content.into(),
+            refusal: None,
         }
     }
+
+    /// Says that the parser refuses it with this error.
+    pub(crate) fn refused(
+        mut self,
+        read: fn(&[u8]) -> Result<(), String>,
+        error: &'static str,
+    ) -> Self {
+        self.refusal = Some(Refusal { read, error });
+        self
+    }
+}
+
+/// What a parser says, as [`Refusal::read`] gives it.
+pub(crate) fn outcome<T, E: std::fmt::Debug>(result: Result<T, E>) -> Result<(), String> {
+    result.map(drop).map_err(|error| format!("{error:?}"))
 }
 
 macro_rules! targets {
@@ -104,19 +182,36 @@ macro_rules! targets {
 
 targets! {
     clevis, 3000;
+    combine, 300;
+    combine_input, 600;
+    efivars, 3000;
     ek_certificate, 3000;
     event_log, 3000;
+    event_log_sha1, 3000;
     evidence, 600;
+    grub_script, 3000;
     ignition, 1500;
     jwe, 600;
     kbs, 200;
     kbs_config, 1500;
+    label, 3000;
+    pcrlock, 3000;
+    pcrread, 3000;
     pe, 1500;
+    pkcs7, 600;
     policy_evidence, 400;
     policy_text, 600;
+    predict, 150;
     public_key, 3000;
     quote, 1500;
+    reference_values, 3000;
     registration, 800;
+    sbat, 3000;
+    signature_list, 3000;
     token, 2000;
     tpm2b_public, 3000;
+    uki, 300;
+    variable_store, 3000;
+    vendor_cert, 3000;
+    x509, 1500;
 }

@@ -1,5 +1,7 @@
 //! PE files: the streaming digest against one over the whole file in memory.
 
+mod hostile;
+
 use std::io;
 use std::io::Read;
 
@@ -21,6 +23,7 @@ use tec_tpm::compute::testing::debian_chain;
 use tec_tpm::compute::testing::grub;
 
 use crate::Seed;
+use crate::bytes;
 
 const KEEP: [&str; 2] = [".sbat", ".text"];
 /// Largest section that is kept in memory, as documented.
@@ -91,15 +94,11 @@ impl Layout {
 }
 
 fn u16_at(data: &[u8], at: usize) -> usize {
-    let field = data.get(at..at + 2).expect("a field of an accepted file");
-    field
-        .iter()
-        .rev()
-        .fold(0, |value, b| value << 8 | usize::from(*b))
+    bytes::u16_at(data, at).expect("a field of an accepted file")
 }
 
 fn u32_at(data: &[u8], at: usize) -> usize {
-    u16_at(data, at) | u16_at(data, at + 2) << 16
+    bytes::u32_at(data, at).expect("a field of an accepted file")
 }
 
 /// "Windows Authenticode Portable Executable Signature Format", "Calculating the PE Image Hash",
@@ -206,7 +205,7 @@ fn check_chain(data: &[u8], file: &PeFile) {
 
 pub(crate) fn seeds() -> Vec<Seed> {
     let text = PeBuilder::new().section(".text", "code");
-    vec![
+    let mut seeds = vec![
         Seed::new("grub", grub("2.12")),
         Seed::new("application", application("Linux")),
         Seed::new("unsigned", text.build()),
@@ -217,7 +216,9 @@ pub(crate) fn seeds() -> Vec<Seed> {
         Seed::new("signed_twice", text.clone().signed().signed().build()),
         Seed::new("signed_for_another", text.signed_for([7; 32]).build()),
         Seed::new("gap", with_gap()),
-    ]
+    ];
+    seeds.extend(hostile::seeds());
+    seeds
 }
 
 /// Moves the second section 512 bytes further, so that there is a gap before it.

@@ -14,6 +14,7 @@ use rand_chacha::ChaCha20Rng;
 use rand_core::SeedableRng as _;
 use tec_fuzz::TARGETS;
 use tec_fuzz::Target;
+use tec_fuzz::manifest::manifest;
 use tec_fuzz::mutate::mutate;
 
 /// Most bytes of all seeds together: the repository carries them for ever.
@@ -77,21 +78,38 @@ macro_rules! tests {
 
 tests! {
     clevis: sealed_passphrases_keep_their_properties;
+    combine: fleets_on_the_move_keep_their_properties;
+    combine_input: images_to_combine_keep_their_properties;
+    efivars: files_of_efivarfs_keep_their_properties;
     ek_certificate: certificates_of_endorsement_keys_keep_their_properties;
     event_log: event_logs_keep_their_properties;
+    event_log_sha1: event_logs_of_the_older_form_keep_their_properties;
     evidence: evidence_keeps_its_properties;
+    grub_script: scripts_of_grub_keep_their_properties;
     ignition: pin_configurations_keep_their_properties;
     jwe: responses_and_session_keys_keep_their_properties;
     kbs: the_key_broker_keeps_its_properties;
     kbs_config: patched_configurations_keep_their_properties;
+    label: labels_keep_their_properties;
+    pcrlock: components_of_pcrlock_keep_their_properties;
+    pcrread: printed_registers_keep_their_properties;
     pe: boot_files_keep_their_properties;
+    pkcs7: embedded_signatures_keep_their_properties;
     policy_evidence: decisions_of_policies_keep_their_properties;
     policy_text: texts_of_policies_keep_their_properties;
+    predict: predictions_keep_their_properties;
     public_key: public_keys_keep_their_properties;
     quote: quotes_keep_their_properties;
+    reference_values: reference_values_keep_their_properties;
     registration: registrations_keep_their_properties;
+    sbat: sbat_sections_keep_their_properties;
+    signature_list: signature_lists_keep_their_properties;
     token: tokens_keep_their_properties;
     tpm2b_public: public_areas_keep_their_properties;
+    uki: unified_kernel_images_keep_their_properties;
+    variable_store: variable_stores_keep_their_properties;
+    vendor_cert: vendor_keys_keep_their_properties;
+    x509: certificates_keep_their_properties;
 }
 
 #[test]
@@ -129,5 +147,35 @@ fn every_target_has_a_binary_of_its_name_and_no_seeds_are_left_over() {
         found
     };
     assert_eq!(list("src/bin"), names);
-    assert_eq!(list("corpus"), names);
+    let folders: Vec<String> = list("corpus")
+        .into_iter()
+        .filter(|n| n != "README.md")
+        .collect();
+    assert_eq!(folders, names);
+}
+
+#[test]
+fn hostile_seeds_are_refused_with_the_error_that_the_list_says() {
+    let list = fs::read_to_string(manifest_dir().join("corpus/README.md")).unwrap();
+    assert_eq!(
+        list,
+        manifest(),
+        "run `cargo run -p tec-fuzz --example seed`"
+    );
+    let (mut refused, mut wrong) = (0, Vec::new());
+    for target in TARGETS {
+        let committed = corpus(target.name);
+        for seed in (target.seeds)() {
+            let Some(refusal) = seed.refusal else {
+                continue;
+            };
+            let given = (refusal.read)(&committed[&seed.name]).err();
+            if !given.as_ref().is_some_and(|given| refusal.is(given)) {
+                wrong.push(format!("{}/{}: {given:?}", target.name, seed.name));
+            }
+            refused += 1;
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+    assert!(refused > 150, "{refused}");
 }

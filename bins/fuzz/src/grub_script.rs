@@ -1,0 +1,116 @@
+//! Scripts of GRUB: what is followed is what stands there, word by word.
+
+use tec_tpm::compute::Unpredictable;
+use tec_tpm::compute::testing::parsers;
+
+use crate::Seed;
+use crate::outcome;
+
+const FILE: &str = "grub.cfg";
+/// Most commands, see the reader.
+const MAX_COMMANDS: usize = 10_000;
+
+/// The commands are the lines up to `boot`, split at blanks and nothing else; what follows `boot`
+/// says nothing; and a refusal names a line of the script.
+pub fn grub_script(data: &[u8]) {
+    let longer = [data, b"\nexit 'x\n\xff"].concat();
+    match parsers::grub_script(FILE, data) {
+        Ok(commands) => {
+            let lines: Vec<&[u8]> = data.split(|byte| *byte == b'\n').collect();
+            check_commands(&lines, &commands);
+            let text = longer.get(..data.len() + 6).unwrap_or_default();
+            assert_eq!(parsers::grub_script(FILE, text), Ok(commands));
+        }
+        Err(Unpredictable::Script { file, line, .. }) => {
+            assert_eq!(file, FILE);
+            let lines = data.split(|byte| *byte == b'\n').count();
+            assert!((1..=lines).contains(&line), "line {line} of {lines}");
+            assert!(parsers::grub_script(FILE, &longer).is_err());
+        }
+        Err(other) => panic!("{other:?} is not about the script"),
+    }
+}
+
+fn check_commands(lines: &[&[u8]], commands: &[(usize, String)]) {
+    assert!(commands.len() <= MAX_COMMANDS);
+    let last = commands.last().expect("a script has commands");
+    assert_eq!(last.1, "boot");
+    let mut commands = commands.iter();
+    for (number, line) in lines.iter().enumerate().take(last.0) {
+        // Lines may end as those of DOS do: GRUB passes over each carriage return.
+        let line = line.strip_suffix(b"\r").unwrap_or(line);
+        let words: Vec<&[u8]> = line
+            .split(|b| b" \t".contains(b))
+            .filter(|word| !word.is_empty())
+            .collect();
+        if words.first().is_some_and(|word| !word.starts_with(b"#")) {
+            let (at, text) = commands.next().expect("each line is a command");
+            assert_eq!(*at, number + 1);
+            assert_eq!(text.as_bytes(), words.join(&b' '));
+        }
+    }
+    assert!(commands.next().is_none(), "each command is a line");
+}
+
+fn read(data: &[u8]) -> Result<(), String> {
+    outcome(parsers::grub_script(FILE, data))
+}
+
+const DEBIAN: &str =
+    "set timeout=0\nlinux /vmlinuz root=/dev/vda1 quiet\ninitrd /initrd.img\nboot\n";
+
+pub(crate) fn seeds() -> Vec<Seed> {
+    let mut seeds = vec![
+        Seed::new("plain", DEBIAN),
+        Seed::new("dos_lines", DEBIAN.replace('\n', "\r\n")),
+        Seed::new("blanks", "\n# comment\n \techo  a\tb \nboot\nexit"),
+    ];
+    seeds.extend(hostile());
+    seeds
+}
+
+fn hostile() -> Vec<Seed> {
+    let lying = |name, script: &[u8], error| Seed::new(name, script).refused(read, error);
+    vec![
+        lying(
+            "no_text",
+            b"set a=b\n\xff\nboot\n",
+            "Script { file: \"grub.cfg\", line: 1, reason: \"it is no text\" }",
+        ),
+        lying(
+            "nothing",
+            b"",
+            "Script { file: \"grub.cfg\", line: 1, reason: \"it does not end with the command boot\" }",
+        ),
+        lying(
+            "no_boot",
+            b"set a=b\necho a\n",
+            "Script { file: \"grub.cfg\", line: 2, reason: \"it does not end with the command boot\" }",
+        ),
+        lying(
+            "unknown_command",
+            b"set a=b\nchainloader /x\nboot\n",
+            "Script { file: \"grub.cfg\", line: 2, reason: \"the command is not known here\" }",
+        ),
+        lying(
+            "other_root",
+            b"set a=b\n\nset root=hd1\nboot\n",
+            "Script { file: \"grub.cfg\", line: 3, reason: \"it changes where files are looked for\" }",
+        ),
+        lying(
+            "variable",
+            b"linux $kernel\nboot\n",
+            "Script { file: \"grub.cfg\", line: 1, reason: \"it has characters with a meaning of their own\" }",
+        ),
+        lying(
+            "null_byte",
+            b"set a=b\0\nboot\n",
+            "Script { file: \"grub.cfg\", line: 1, reason: \"it has characters with a meaning of their own\" }",
+        ),
+        lying(
+            "blank_that_is_none",
+            "\u{a0}boot\n".as_bytes(),
+            "Script { file: \"grub.cfg\", line: 1, reason: \"the command is not known here\" }",
+        ),
+    ]
+}

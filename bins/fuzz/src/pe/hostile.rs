@@ -1,0 +1,208 @@
+//! PE files whose headers lie.
+
+mod certificates;
+
+use tec_tpm::compute::PeFile;
+use tec_tpm::compute::SignaturePresence;
+use tec_tpm::compute::testing::PeBuilder;
+
+use super::KEEP;
+use crate::Seed;
+use crate::bytes::cut;
+use crate::bytes::le32;
+use crate::bytes::put;
+use crate::outcome;
+
+/// Where the builder puts things: fields of the MS-DOS header, of the COFF header, of the optional
+/// header, and the section table of 40 bytes per section.
+const PE_OFFSET: usize = 0x3c;
+const SIGNATURE: usize = 0x80;
+const SECTION_COUNT: usize = 0x86;
+const OPTIONAL_SIZE: usize = 0x94;
+const OPTIONAL: usize = 0x98;
+const HEADERS_SIZE: usize = OPTIONAL + 60;
+const CHECKSUM: usize = OPTIONAL + 64;
+const DIRECTORY_COUNT: usize = OPTIONAL + 108;
+const CERTIFICATES: usize = OPTIONAL + 112 + 4 * 8;
+const TEXT: usize = 0x188;
+const DATA: usize = TEXT + 40;
+/// Fields of a section's header.
+const VIRTUAL_SIZE: usize = 8;
+const SIZE: usize = 16;
+const POINTER: usize = 20;
+/// Size of [`good`].
+const LENGTH: usize = 0x600;
+
+/// Headers of 512 bytes, then `.text` and `.data` of 512 bytes each.
+fn good() -> Vec<u8> {
+    PeBuilder::new()
+        .section(".text", "code")
+        .section(".data", "data")
+        .build()
+}
+
+fn with(at: usize, bytes: &[u8]) -> Vec<u8> {
+    put(good(), at, bytes)
+}
+
+fn read(data: &[u8]) -> Result<(), String> {
+    let file = PeFile::read(data, &KEEP).map_err(|error| format!("{error:?}"))?;
+    outcome(file.check_signatures(SignaturePresence::Optional))
+}
+
+fn lying(name: &'static str, content: Vec<u8>, error: &'static str) -> Seed {
+    Seed::new(name, content).refused(read, error)
+}
+
+pub(super) fn seeds() -> Vec<Seed> {
+    let mut seeds = vec![
+        Seed::new("checksum_of_ones", with(CHECKSUM, &[0xff; 4])),
+        Seed::new("name_without_a_string", put(good(), TEXT, b"/9999999")),
+    ];
+    seeds.extend(headers());
+    seeds.extend(sections());
+    seeds.extend(kept_sections());
+    seeds.extend(certificates::entries());
+    seeds.extend(certificates::signatures());
+    seeds
+}
+
+fn headers() -> Vec<Seed> {
+    vec![
+        lying(
+            "nothing",
+            Vec::new(),
+            "Truncated { offset: 0, part: \"MS-DOS header\", needed: 2 }",
+        ),
+        lying(
+            "no_mz",
+            with(0, b"ZM"),
+            "Magic { offset: 0, magic: \"MZ\" }",
+        ),
+        lying(
+            "headers_are_cut_off",
+            cut(good(), 0x90),
+            "Truncated { offset: 144, part: \"COFF header\", needed: 150 }",
+        ),
+        lying(
+            "pe_header_within_the_dos_header",
+            with(PE_OFFSET, &le32(4)),
+            "Header { offset: 60, field: \"offset of the PE header\", value: 4 }",
+        ),
+        lying(
+            "pe_header_past_the_end",
+            with(PE_OFFSET, &[0xff; 4]),
+            "Truncated { offset: 1536, part: \"PE header\", needed: 4294967299 }",
+        ),
+        lying(
+            "no_pe",
+            with(SIGNATURE, b"NE"),
+            "Magic { offset: 128, magic: \"PE\" }",
+        ),
+        lying(
+            "rom_image",
+            with(OPTIONAL, &[7, 1]),
+            "Magic { offset: 152, magic: \"PE32 or PE32+ magic\" }",
+        ),
+        lying(
+            "four_directories",
+            with(DIRECTORY_COUNT, &[4]),
+            "Header { offset: 260, field: \"number of data directories\", value: 4 }",
+        ),
+        lying(
+            "optional_header_without_directories",
+            with(OPTIONAL_SIZE, &[112]),
+            "Header { offset: 260, field: \"number of data directories\", value: 16 }",
+        ),
+        lying(
+            "zero_sections",
+            with(SECTION_COUNT, &[0]),
+            "Header { offset: 134, field: \"number of sections\", value: 0 }",
+        ),
+        lying(
+            "65535_sections",
+            with(SECTION_COUNT, &[0xff; 2]),
+            "Header { offset: 134, field: \"number of sections\", value: 65535 }",
+        ),
+        lying(
+            "headers_of_two_gigabytes",
+            with(HEADERS_SIZE, &[0xff, 0xff, 0xff, 0x7f]),
+            "Header { offset: 212, field: \"size of the headers\", value: 2147483647 }",
+        ),
+        lying(
+            "headers_without_the_section_table",
+            with(HEADERS_SIZE, &le32(0x100)),
+            "Header { offset: 212, field: \"size of the headers\", value: 256 }",
+        ),
+        lying(
+            "headers_past_the_end",
+            with(HEADERS_SIZE, &le32(0x10000)),
+            "Truncated { offset: 1536, part: \"the headers\", needed: 65536 }",
+        ),
+    ]
+}
+
+fn sections() -> Vec<Seed> {
+    vec![
+        lying(
+            "overlapping_sections",
+            with(DATA + POINTER, &le32(0x300)),
+            "Overlap { section: \".data\", offset: 768, end: 1024 }",
+        ),
+        lying(
+            "section_within_another",
+            put(
+                with(TEXT + SIZE, &le32(0x400)),
+                DATA + POINTER,
+                &le32(0x300),
+            ),
+            "Overlap { section: \".data\", offset: 768, end: 1536 }",
+        ),
+        lying(
+            "section_over_the_headers",
+            with(TEXT + POINTER, &le32(0x100)),
+            "Overlap { section: \".text\", offset: 256, end: 512 }",
+        ),
+        lying(
+            "section_past_the_end",
+            with(DATA + SIZE, &le32(0x10000)),
+            "Truncated { offset: 1536, part: \"section .data\", needed: 66560 }",
+        ),
+        lying(
+            "section_at_the_last_offset",
+            with(DATA + SIZE, &[0xff; 8]),
+            "Gap { section: \".data\", offset: 4294967295, size: 4294966271, limit: 1048576 }",
+        ),
+        lying(
+            "section_over_the_last_offset",
+            with(DATA + SIZE, &[0xff; 4]),
+            "TooLarge { limit: 4294967296 }",
+        ),
+    ]
+}
+
+fn kept_sections() -> Vec<Seed> {
+    let sbat = || PeBuilder::new().section(".sbat", "sbat,1,S,sbat,1,u\n");
+    let with = |at: usize, bytes: &[u8]| put(sbat().build(), at, bytes);
+    vec![
+        lying(
+            "two_sbat_sections",
+            sbat().section(".sbat", "").section(".sbat", "x").build(),
+            "RepeatedSection { section: \".sbat\" }",
+        ),
+        lying(
+            "sbat_in_memory_only",
+            with(TEXT + SIZE, &[0; 8]),
+            "SectionWithoutContent { section: \".sbat\" }",
+        ),
+        lying(
+            "sbat_of_four_gigabytes",
+            put(
+                with(TEXT + VIRTUAL_SIZE, &[0; 4]),
+                TEXT + SIZE,
+                &le32(0xffff_f000),
+            ),
+            "SectionTooLarge { section: \".sbat\", size: 4294963200, limit: 65536 }",
+        ),
+    ]
+}

@@ -1,0 +1,197 @@
+//! The whole predictor over a tiny boot that the input changes in places.
+
+mod boot;
+mod edit;
+mod hostile;
+
+use std::collections::BTreeSet;
+use std::io;
+use std::io::Read;
+
+use tec_core::digest::Sha256Digest;
+use tec_core::pcr::PcrIndex;
+use tec_core::pcr::PcrSet;
+use tec_core::reference::BootImage;
+use tec_core::reference::ImageFile;
+use tec_tpm::compute::Banks;
+use tec_tpm::compute::BootPredictor;
+use tec_tpm::compute::Component;
+use tec_tpm::compute::MemoryImage;
+use tec_tpm::compute::PeFile;
+use tec_tpm::compute::PlatformState;
+use tec_tpm::compute::PredictError;
+use tec_tpm::compute::Prediction;
+use tec_tpm::compute::Register;
+use tec_tpm::compute::SecureBoot;
+
+use crate::Seed;
+use crate::outcome;
+
+use self::boot::Boot;
+use self::edit::edits;
+
+/// However the files come, the prediction is the same, in all banks as in one; asking for fewer
+/// registers changes none of them; what is said to be started is a file with that digest; an error
+/// names a file; and with Secure Boot on nothing starts that nobody signed.
+///
+/// The first byte of an input chooses the boot, the rest are changes of its files and variables.
+pub fn predict(data: &[u8]) {
+    let Some(boot) = changed(data) else {
+        return;
+    };
+    let image = boot.image();
+    let machine = boot.machine();
+    let slow = Slow(&image);
+    let all = BootPredictor::new().with_banks(Banks::ALL);
+    match (
+        BootPredictor::new().predict(&slow, &machine),
+        all.predict(&image, &machine),
+    ) {
+        (Ok(one), Ok(all)) => {
+            check_same(&one, &all);
+            check_fewer(&one, &image, &machine);
+            check_files(&one, &image);
+            if boot.state == SecureBoot::On && !boot.other_keys {
+                check_signed(&one, &boot.signed);
+            }
+        }
+        (Err(one), Err(all)) => {
+            assert_eq!(format!("{one:?}"), format!("{all:?}"));
+            check_error(&one, &image);
+        }
+        (one, all) => panic!("{one:?} but {all:?}"),
+    }
+}
+
+fn changed(data: &[u8]) -> Option<Boot> {
+    let (choice, rest) = data.split_first()?;
+    let mut boot = Boot::choose(*choice);
+    for edit in edits(rest) {
+        boot.apply(&edit);
+    }
+    Some(boot)
+}
+
+/// An image whose files come in small pieces, with interruptions.
+#[derive(Debug)]
+struct Slow<'i>(&'i MemoryImage);
+
+impl BootImage for Slow<'_> {
+    fn files(&self, prefix: &str) -> io::Result<Vec<String>> {
+        self.0.files(prefix)
+    }
+
+    fn open(&self, path: &str) -> io::Result<Box<dyn ImageFile>> {
+        let file = self.0.open(path)?;
+        Ok(Box::new(SlowFile { file, reads: 0 }))
+    }
+}
+
+struct SlowFile {
+    file: Box<dyn ImageFile>,
+    reads: usize,
+}
+
+impl Read for SlowFile {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.reads += 1;
+        if self.reads.is_multiple_of(7) {
+            return Err(io::ErrorKind::Interrupted.into());
+        }
+        let size = (self.reads * 97 % 811 + 1).min(buffer.len());
+        self.file.read(buffer.get_mut(..size).unwrap_or_default())
+    }
+}
+
+impl ImageFile for SlowFile {
+    fn size(&self) -> Option<u64> {
+        self.file.size()
+    }
+}
+
+fn check_same(one: &Prediction, all: &Prediction) {
+    assert_eq!(one.expected(), all.expected());
+    assert!(one.unpredictable().eq(all.unpredictable()));
+    assert_eq!(one.measurements().len(), all.measurements().len());
+    for (one, all) in one.measurements().iter().zip(all.measurements()) {
+        assert_eq!(
+            (one.component, one.pcr, one.digest),
+            (all.component, all.pcr, all.digest)
+        );
+    }
+    for expected in one.expected().pcrs {
+        assert!(expected.is_consistent());
+        match one.register(expected.id) {
+            Register::Predicted(value) => assert_eq!(value.sha256(), expected.value),
+            other => panic!("{other:?} of a register that is expected"),
+        }
+    }
+}
+
+fn check_fewer(full: &Prediction, image: &MemoryImage, machine: &PlatformState) {
+    let pinned: PcrSet = [PcrIndex::BOOT_MANAGER, PcrIndex::SECURE_BOOT, PcrIndex::MOK]
+        .into_iter()
+        .collect();
+    let predictor = BootPredictor::new().with_registers(pinned);
+    let fewer = predictor
+        .predict(image, machine)
+        .expect("fewer registers need no more");
+    for pcr in pinned.iter() {
+        assert_eq!(fewer.register(pcr), full.register(pcr));
+    }
+}
+
+/// What firmware, shim or GRUB start is a file of the image.
+fn check_files(prediction: &Prediction, image: &MemoryImage) {
+    for started in prediction.of_register(PcrIndex::BOOT_MANAGER) {
+        let Some(path) = &started.file else { continue };
+        let content = image.content(path).expect("a file of the image");
+        if started.component != Component::Pcr4UkiLinux {
+            let file = PeFile::read(content, &[]).expect("it was read before");
+            assert_eq!(file.authenticode(), started.digest);
+        }
+    }
+}
+
+fn check_signed(prediction: &Prediction, signed: &BTreeSet<Sha256Digest>) {
+    for started in prediction.of_register(PcrIndex::BOOT_MANAGER) {
+        let is_file = started.file.is_some();
+        assert!(
+            !is_file || signed.contains(&started.digest),
+            "nobody signed this: {started:?}"
+        );
+    }
+}
+
+fn check_error(error: &PredictError, image: &MemoryImage) {
+    if let Some(file) = error.file() {
+        let path = file.split(", section ").next().unwrap_or(file);
+        let is_there = image.content(path).is_some();
+        assert!(
+            is_there || matches!(error, PredictError::Open { .. }),
+            "{file}"
+        );
+    }
+    assert!(!error.to_string().is_empty());
+}
+
+fn read(data: &[u8]) -> Result<(), String> {
+    let boot = changed(data).ok_or("no boot is chosen")?;
+    outcome(BootPredictor::new().predict(&boot.image(), &boot.machine()))
+}
+
+pub(crate) fn seeds() -> Vec<Seed> {
+    let mut seeds: Vec<Seed> = (0..Boot::CHOICES)
+        .map(|choice| {
+            Seed::new(
+                Boot::NAMES
+                    .get(usize::from(choice))
+                    .copied()
+                    .unwrap_or("boot"),
+                [choice],
+            )
+        })
+        .collect();
+    seeds.extend(hostile::seeds(read));
+    seeds
+}

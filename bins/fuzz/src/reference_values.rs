@@ -1,0 +1,163 @@
+//! Reference values for Trustee, in both forms.
+
+use std::collections::BTreeMap;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::Value;
+use serde_json::json;
+use tec_core::pcr::PcrIndex;
+use tec_core::time::Timestamp;
+use tec_tpm::output::OutputError;
+use tec_tpm::output::ReferenceValues;
+
+use crate::Seed;
+use crate::label::image;
+use crate::label::text;
+use crate::outcome;
+
+/// Whichever form the values were read from, both forms say them again; and they are read from the
+/// names that policies ask for, and from no other.
+pub fn reference_values(data: &[u8]) {
+    let Some(text) = text(data) else { return };
+    if let Ok(values) = ReferenceValues::read_config_map(text) {
+        let records: Vec<Value> = serde_json::from_str(text).expect("a list that was read");
+        let names = records
+            .iter()
+            .filter_map(|record| record.get("name")?.as_str());
+        check(&values, &names.collect::<Vec<_>>());
+    }
+    if let Ok(values) = ReferenceValues::read_message(text) {
+        let names = payload(text);
+        let names: Vec<&str> = names.keys().map(String::as_str).collect();
+        check(&values, &names);
+    }
+}
+
+fn payload(message: &str) -> BTreeMap<String, Value> {
+    let message: Value = serde_json::from_str(message).expect("a message that was read");
+    let payload = message
+        .get("payload")
+        .and_then(Value::as_str)
+        .unwrap_or_default();
+    let payload = STANDARD.decode(payload).expect("a payload that was read");
+    serde_json::from_slice(&payload).expect("a payload that was read")
+}
+
+fn check(values: &ReferenceValues, names: &[&str]) {
+    let list = values
+        .to_config_map(Timestamp::from_unix_seconds(0))
+        .expect("a list is written");
+    assert_eq!(
+        ReferenceValues::read_config_map(&list).ok().as_ref(),
+        Some(values)
+    );
+    let message = values.to_message().expect("a message is written");
+    assert_eq!(
+        ReferenceValues::read_message(&message).ok().as_ref(),
+        Some(values)
+    );
+    let asked = |pcr: &PcrIndex| names.contains(&format!("tpm_pcr{pcr}").as_str());
+    assert!(values.registers().eq(PcrIndex::all().filter(asked)));
+}
+
+fn read_list(data: &[u8]) -> Result<(), String> {
+    outcome(ReferenceValues::read_config_map(
+        text(data).ok_or("no text")?,
+    ))
+}
+
+fn read_message(data: &[u8]) -> Result<(), String> {
+    outcome(ReferenceValues::read_message(text(data).ok_or("no text")?))
+}
+
+pub(crate) fn seeds() -> Vec<Seed> {
+    let values = ReferenceValues::of_image(&image("shim", "kernel"));
+    let written: Result<[String; 2], OutputError> = (|| {
+        Ok([
+            values.to_config_map(Timestamp::from_unix_seconds(4_000_000_000))?,
+            values.to_message()?,
+        ])
+    })();
+    let [list, message] = written.expect("values are written");
+    let mut seeds = vec![
+        Seed::new("list", list.clone()),
+        Seed::new("message", message.clone()),
+        Seed::new("empty_list", "[]"),
+    ];
+    seeds.extend(hostile_lists(&list));
+    seeds.extend(hostile_messages(&message));
+    seeds
+}
+
+fn hostile_lists(good: &str) -> Vec<Seed> {
+    const NO_LIST: &str = "Json { form: \"a list of reference values\", source: Error(…";
+    let lying = |name, text: String, error| Seed::new(name, text).refused(read_list, error);
+    let named = |name: &str| good.replacen("tpm_pcr4", name, 1);
+    vec![
+        lying("list_of_nothing", String::new(), NO_LIST),
+        lying("list_of_brackets", "[".repeat(2000), NO_LIST),
+        lying(
+            "list_with_register_24",
+            named("tpm_pcr24"),
+            "Member { member: \"tpm_pcr24\", form: \"a list of reference values\" }",
+        ),
+        lying(
+            "list_with_a_zero_before",
+            named("tpm_pcr04"),
+            "Member { member: \"tpm_pcr04\", form: \"a list of reference values\" }",
+        ),
+        lying(
+            "list_with_a_sign",
+            named("tpm_pcr+4"),
+            "Member { member: \"tpm_pcr+4\", form: \"a list of reference values\" }",
+        ),
+        lying(
+            "list_with_a_register_twice",
+            named("tpm_pcr14"),
+            "Repeated { pcr: PcrIndex(14) }",
+        ),
+    ]
+}
+
+fn hostile_messages(good: &str) -> Vec<Seed> {
+    let lying = |name, text: String, error| Seed::new(name, text).refused(read_message, error);
+    let with = |payload: &[u8]| {
+        json!({"version": "0.1.0", "type": "sample", "payload": STANDARD.encode(payload)})
+            .to_string()
+    };
+    let member = "Member { member: \"payload\", form: \"a message of reference values\" }";
+    vec![
+        lying(
+            "message_of_another_version",
+            good.replace("0.1.0", "0.2.0"),
+            "Member { member: \"version\", form: \"a message of reference values\" }",
+        ),
+        lying(
+            "message_of_another_type",
+            good.replace("sample", "swid"),
+            "Member { member: \"type\", form: \"a message of reference values\" }",
+        ),
+        lying(
+            "message_without_base64",
+            good.replace("\"payload\": \"", "\"payload\": \"-"),
+            member,
+        ),
+        lying("message_of_no_text", with(&[0xff]), member),
+        lying(
+            "message_of_no_object",
+            with(b"[]"),
+            "Json { form: \"a message of reference values\", source: Error(…",
+        ),
+        lying(
+            "message_of_a_value_that_is_no_list",
+            with(b"{\"tpm_pcr4\":\"00\"}"),
+            "Member { member: \"tpm_pcr4\", form: \"a message of reference values\" }",
+        ),
+        lying(
+            "message_of_a_short_digest",
+            with(b"{\"tpm_pcr4\":[\"00\"]}"),
+            "Member { member: \"tpm_pcr4\", form: \"a message of reference values\" }",
+        ),
+    ]
+}

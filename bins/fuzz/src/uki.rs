@@ -1,0 +1,241 @@
+//! Unified kernel images: their sections, the kernel within, and what booting them measures.
+
+use std::io;
+use std::io::Read;
+
+use tec_core::pcr::PcrIndex;
+use tec_tpm::compute::BankDigests;
+use tec_tpm::compute::Banks;
+use tec_tpm::compute::BootPredictor;
+use tec_tpm::compute::MemoryImage;
+use tec_tpm::compute::PeFile;
+use tec_tpm::compute::PeRequest;
+use tec_tpm::compute::PlatformState;
+use tec_tpm::compute::PredictError;
+use tec_tpm::compute::Prediction;
+use tec_tpm::compute::Register;
+use tec_tpm::compute::testing::PeBuilder;
+use tec_tpm::compute::testing::application;
+
+use crate::Seed;
+use crate::bytes::put;
+use crate::outcome;
+
+/// Where firmware looks for what it starts.
+const PATH: &str = "EFI/BOOT/BOOTX64.EFI";
+const SECTIONS: [&str; 4] = [".linux", ".osrel", ".cmdline", ".initrd"];
+const KEPT: [&str; 3] = [".osrel", ".cmdline", ".sdmagic"];
+/// Longest name in a section header (PE format, "Section Table"); the stub looks at no longer one.
+const SHORT_NAME: usize = 8;
+
+/// However the file is cut into reads, its parts have the same digests; what is kept of a section is
+/// what is hashed of it; a name that a section header can hold is found nowhere else; and a boot
+/// measures the same in one bank as in all of them.
+pub fn uki(data: &[u8]) {
+    let request = PeRequest::new(Banks::ALL)
+        .keep(KEPT)
+        .hash(SECTIONS)
+        .nested(".linux")
+        .whole();
+    let slowly = PeFile::read_as(Slowly(data), &request);
+    match PeFile::read_as(data, &request) {
+        Ok(file) => check_file(data, &file, &slowly.expect("the same file, read in pieces")),
+        Err(error) => {
+            let other = slowly.err().map(|other| other.to_string());
+            assert_eq!(other, Some(error.to_string()));
+        }
+    }
+    check_boot(data);
+}
+
+/// A reader that gives little at a time.
+struct Slowly<'a>(&'a [u8]);
+
+impl Read for Slowly<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let size = (self.0.len() * 7 % 509 + 1)
+            .min(buffer.len())
+            .min(self.0.len());
+        let (mut now, rest) = self.0.split_at(size);
+        self.0 = rest;
+        now.read(buffer)
+    }
+}
+
+fn check_file(data: &[u8], file: &PeFile, slowly: &PeFile) {
+    assert_eq!(file.authenticode_digests(), slowly.authenticode_digests());
+    assert_eq!(
+        file.whole_digests(),
+        Some(BankDigests::of(Banks::ALL, data))
+    );
+    assert_eq!(slowly.whole_digests(), file.whole_digests());
+    for name in SECTIONS {
+        let digests = file.section_digests(name);
+        assert_eq!(digests, slowly.section_digests(name));
+        if let (Some(digests), Some(content)) = (digests, file.section(name)) {
+            assert_eq!(digests, BankDigests::of(Banks::ALL, content));
+        }
+    }
+    for name in KEPT {
+        assert_eq!(file.section(name), slowly.section(name));
+        let is_named = file.sections().any(|other| other == name);
+        assert!(is_named || file.section(name).is_none() || name.len() > SHORT_NAME);
+    }
+    let inner = |file: &PeFile| match file.nested() {
+        Some(Ok(inner)) => Some(Ok(inner.authenticode_digests())),
+        Some(Err(error)) => Some(Err(error.to_string())),
+        None => None,
+    };
+    assert_eq!(inner(file), inner(slowly));
+}
+
+fn check_boot(data: &[u8]) {
+    let boot = |banks| predict(data, &BootPredictor::new().with_banks(banks));
+    match (boot(Banks::SHA256), boot(Banks::ALL)) {
+        (Ok(one), Ok(all)) => {
+            assert_eq!(one.expected(), all.expected());
+            assert!(one.unpredictable().eq(all.unpredictable()));
+            let pcr11 = |prediction: &Prediction| match prediction.register(PcrIndex::KERNEL_BOOT) {
+                Register::Predicted(digests) => Some(digests.sha256()),
+                _ => None,
+            };
+            assert_eq!(pcr11(&one), pcr11(&all));
+        }
+        (Err(one), Err(all)) => assert_eq!(one.to_string(), all.to_string()),
+        (one, all) => panic!("{one:?} but {all:?}"),
+    }
+}
+
+fn predict(data: &[u8], predictor: &BootPredictor) -> Result<Prediction, PredictError> {
+    let image = MemoryImage::new().with(PATH, data);
+    predictor.predict(&image, &PlatformState::new())
+}
+
+fn read(data: &[u8]) -> Result<(), String> {
+    outcome(predict(data, &BootPredictor::new()))
+}
+
+/// A small image with the stub of this version.
+pub(crate) fn image(version: &str) -> PeBuilder {
+    PeBuilder::new()
+        .section(".text", "stub")
+        .section(
+            ".sdmagic",
+            format!("#### LoaderInfo: systemd-stub {version} ####"),
+        )
+        .section(".osrel", "ID=x\n")
+        .section(".cmdline", "root=/dev/vda1 quiet")
+        .section(".linux", kernel("6.12"))
+        .section(".initrd", "initial file system")
+}
+
+/// A kernel with the header of a bzImage: the first section begins at 0x200 here, and the header at
+/// 0x1f1 (Linux, Documentation/arch/x86/boot.rst).
+pub(crate) fn kernel(version: &str) -> Vec<u8> {
+    let text = put(vec![0; 512], 2, b"HdrS\0\0\0\0\0\0\0\0\0\x01");
+    let text = put(text, 0x100, version.as_bytes());
+    PeBuilder::new().section(".text", text).build()
+}
+
+pub(crate) fn seeds() -> Vec<Seed> {
+    let mut seeds: Vec<Seed> = ["252.39-1", "257.3", "262~rc1"]
+        .map(|version| Seed::new(version, image(version).build()))
+        .into();
+    let long = image("257.3")
+        .section(".a_long_name", "x")
+        .section(".another_name", "y");
+    seeds.extend([
+        Seed::new(
+            "unpredictable",
+            image("257.3").section(".profile", "ID=a").build(),
+        ),
+        Seed::new("long_names", long.build()),
+        Seed::new(
+            "signed",
+            image("257.3").signed().trailer(*b"appended").build(),
+        ),
+        Seed::new(
+            "key",
+            image("252")
+                .section(".pcrpkey", "PEM")
+                .section(".pcrsig", "{}")
+                .build(),
+        ),
+    ]);
+    seeds.extend(hostile());
+    seeds
+}
+
+fn hostile() -> Vec<Seed> {
+    let stub = |name, magic: &str, error| {
+        let file = PeBuilder::new()
+            .section(".sdmagic", magic)
+            .section(".linux", "x");
+        Seed::new(name, file.build()).refused(read, error)
+    };
+    let lying = |name, file: Vec<u8>, error| Seed::new(name, file).refused(read, error);
+    // Headers of sections begin at 0x188, 40 bytes each; the sixth is that of `.initrd`.
+    let initrd = 0x188 + 5 * 40;
+    let good = || image("257.3").build();
+    vec![
+        stub(
+            "no_stub",
+            "#### LoaderInfo: other 1 ####",
+            "Stub { file: \"EFI/BOOT/BOOTX64.EFI\", source: NoMagic }",
+        ),
+        stub(
+            "unknown_stub",
+            "#### LoaderInfo: systemd-stub 9999 ####",
+            "Stub { file: \"EFI/BOOT/BOOTX64.EFI\", source: UnknownVersion { version: \"9999\" } }",
+        ),
+        stub(
+            "kernel_that_is_none",
+            "#### LoaderInfo: systemd-stub 257 ####",
+            "UnknownLoader { file: \"EFI/BOOT/BOOTX64.EFI, section .linux\" }",
+        ),
+        lying(
+            "stub_named_in_the_string_table",
+            renamed(),
+            "Stub { file: \"EFI/BOOT/BOOTX64.EFI\", source: NoMagic }",
+        ),
+        lying(
+            "no_loader",
+            application("x"),
+            "UnknownLoader { file: \"EFI/BOOT/BOOTX64.EFI\" }",
+        ),
+        lying(
+            "two_kernels",
+            image("257.3").section(".linux", kernel("6.12")).build(),
+            "Pe { file: \"EFI/BOOT/BOOTX64.EFI\", source: RepeatedSection { section: \".linux\" } }",
+        ),
+        lying(
+            "initrd_that_grows_in_memory",
+            put(good(), initrd + 8, &[0xff; 4]),
+            "Pe { file: \"EFI/BOOT/BOOTX64.EFI\", source: SectionTooLarge { section: \".initrd\", size: 4294966783, limit: 1048576 } }",
+        ),
+        lying(
+            "initrd_of_nothing",
+            put(good(), initrd + 16, &[0; 8]),
+            "Pe { file: \"EFI/BOOT/BOOTX64.EFI\", source: SectionWithoutContent { section: \".initrd\" } }",
+        ),
+        lying(
+            "signed_for_another",
+            image("257.3").signed_for([7; 32]).build(),
+            "Signature { file: \"EFI/BOOT/BOOTX64.EFI\", source: Mismatch {…",
+        ),
+    ]
+}
+
+/// A stub whose version is in a section that has its name from the string table, where programs do
+/// not look for a short one.
+fn renamed() -> Vec<u8> {
+    let name = ".sdmagic_long";
+    let file = PeBuilder::new()
+        .section(name, "#### LoaderInfo: systemd-stub 257 ####")
+        .section(".linux", kernel("6.12"))
+        .build();
+    let at = file
+        .windows(name.len())
+        .position(|part| part == name.as_bytes());
+    put(file, at.expect("the string table") + SHORT_NAME, &[0; 5])
+}
