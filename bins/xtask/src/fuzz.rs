@@ -8,6 +8,7 @@ use std::fs;
 use std::num::NonZeroUsize;
 use std::path::Path;
 use std::path::PathBuf;
+use std::process::Command;
 use std::sync::Mutex;
 use std::sync::MutexGuard;
 use std::sync::PoisonError;
@@ -47,6 +48,9 @@ pub(crate) struct Args {
     /// How long each target runs
     #[arg(long, default_value_t = 60)]
     seconds: u32,
+    /// Stop a target after this many executions, too
+    #[arg(long)]
+    runs: Option<u64>,
     /// Only this target
     target: Option<String>,
 }
@@ -61,29 +65,45 @@ pub(crate) fn run(root: &Path, args: &Args) -> Result<()> {
         }
         targets.retain(|target| target == only);
     }
-    run_each(root, &targets, args.seconds)
+    let budget = Budget {
+        seconds: args.seconds,
+        runs: args.runs,
+    };
+    run_each(root, &targets, budget)
 }
 
 /// Every target for `seconds` each.
 pub(crate) fn run_all(root: &Path, seconds: u32) -> Result<()> {
     let targets = Metadata::workspace(root)?.binaries(PACKAGE)?;
-    run_each(root, &targets, seconds)
+    let budget = Budget {
+        seconds,
+        runs: None,
+    };
+    run_each(root, &targets, budget)
 }
 
-fn run_each(root: &Path, targets: &[String], seconds: u32) -> Result<()> {
+/// When a target ends: whatever comes first.
+#[derive(Clone, Copy, Debug)]
+struct Budget {
+    seconds: u32,
+    runs: Option<u64>,
+}
+
+fn run_each(root: &Path, targets: &[String], budget: Budget) -> Result<()> {
     if targets.is_empty() {
         bail!("{PACKAGE} has no fuzz targets");
     }
     let target_dir = Metadata::workspace(root)?.target_dir()?;
     let built = build(root, &target_dir)?;
     let workers = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
+    let seconds = budget.seconds;
     term::step(&format!("fuzz: {seconds} s each, {workers} at a time"));
     let queue = Mutex::new(targets.iter());
     let findings = Mutex::new(Vec::new());
     let next = || lock(&queue).next();
     let work = || {
         while let Some(target) = next() {
-            if let Err(error) = fuzz(root, &target_dir, &built, target, seconds) {
+            if let Err(error) = fuzz(root, &target_dir, &built, target, budget) {
                 term::failure(&format!("{error:#}"));
                 lock(&findings).push(target.as_str());
             }
@@ -127,21 +147,15 @@ fn build(root: &Path, target_dir: &Path) -> Result<PathBuf> {
     Ok(dir.join(TRIPLE).join("release"))
 }
 
-fn fuzz(root: &Path, target_dir: &Path, built: &Path, target: &str, seconds: u32) -> Result<()> {
+fn fuzz(root: &Path, target_dir: &Path, built: &Path, target: &str, budget: Budget) -> Result<()> {
     let corpus = target_dir.join("fuzz-corpus").join(target);
     copy_seeds(&root.join(SEEDS).join(target), &corpus)?;
     let artifacts = target_dir.join("fuzz-artifacts").join(target);
     fs::create_dir_all(&artifacts)
         .with_context(|| format!("cannot create {}", artifacts.display()))?;
     let log = artifacts.join("log.txt");
-    let mut command = process::command(built.join(target));
-    command
-        .current_dir(root)
-        .arg(format!("-max_total_time={seconds}"))
-        .arg(format!("-rss_limit_mb={RSS_LIMIT_MB}"))
-        .arg(format!("-timeout={TIMEOUT_SECONDS}"))
-        .arg(format!("-artifact_prefix={}/", artifacts.display()))
-        .arg(&corpus);
+    let mut command = libfuzzer(&built.join(target), budget, &artifacts);
+    command.current_dir(root).arg(&corpus);
     let output = process::output(&mut command)?;
     let said = String::from_utf8_lossy(&output.stderr);
     fs::write(&log, said.as_bytes()).with_context(|| format!("cannot write {}", log.display()))?;
@@ -166,6 +180,18 @@ fn fuzz(root: &Path, target_dir: &Path, built: &Path, target: &str, seconds: u32
         log.display(),
         built.join(target).display(),
     )
+}
+
+/// A target with its limits.
+fn libfuzzer(program: &Path, budget: Budget, artifacts: &Path) -> Command {
+    let mut command = process::command(program);
+    command
+        .arg(format!("-max_total_time={}", budget.seconds))
+        .args(budget.runs.map(|runs| format!("-runs={runs}")))
+        .arg(format!("-rss_limit_mb={RSS_LIMIT_MB}"))
+        .arg(format!("-timeout={TIMEOUT_SECONDS}"))
+        .arg(format!("-artifact_prefix={}/", artifacts.display()));
+    command
 }
 
 /// libFuzzer's own summary, `Done 12345 runs in 5 second(s)`.
@@ -213,6 +239,27 @@ mod tests {
         fs::write(from.join("a"), "x").unwrap();
         copy_seeds(&from, &to).unwrap();
         assert_eq!(fs::read_to_string(to.join("a")).unwrap(), "x");
+    }
+
+    #[test]
+    fn a_target_ends_after_its_time_or_its_executions() {
+        let arguments = |runs| {
+            let budget = Budget { seconds: 7, runs };
+            let command = libfuzzer(Path::new("pe"), budget, Path::new("found"));
+            let arguments = command
+                .get_args()
+                .map(|arg| arg.to_string_lossy().into_owned());
+            arguments
+                .filter(|arg| !arg.contains("limit"))
+                .collect::<Vec<_>>()
+        };
+        let ends = [
+            "-max_total_time=7",
+            "-timeout=10",
+            "-artifact_prefix=found/",
+        ];
+        assert_eq!(arguments(None), ends);
+        assert!(arguments(Some(1000)).contains(&"-runs=1000".to_owned()));
     }
 
     #[test]
