@@ -198,6 +198,17 @@ pub fn application(text: &str) -> Vec<u8> {
         .build()
 }
 
+/// A file that [`PeBuilder`] made, without its signatures: what a machine allows by its digest.
+pub fn unsigned(mut file: Vec<u8>) -> Vec<u8> {
+    let entry = file.get(CERTIFICATE_ENTRY..).and_then(<[u8]>::first_chunk);
+    let table = entry.map_or(0, |offset| u32::from_le_bytes(*offset));
+    if let Ok(table @ 1..) = usize::try_from(table) {
+        file.truncate(table);
+        put(&mut file, CERTIFICATE_ENTRY, &[0; 8]);
+    }
+    file
+}
+
 /// An image in the layout of Debian's packages with a GRUB of the given version.
 pub fn debian_chain(grub_version: &str) -> MemoryImage {
     MemoryImage::new()
