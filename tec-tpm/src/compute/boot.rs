@@ -84,6 +84,9 @@ impl<'b> Boot<'b> {
                 _ => boot.give_up(pcr, Unpredictable::OperatingSystem),
             }
         }
+        if !platform.knows_keys() {
+            boot.give_up(PcrIndex::SECURE_BOOT, Unpredictable::Keys);
+        }
         Ok(boot)
     }
 
@@ -216,6 +219,9 @@ impl<'b> Boot<'b> {
         if self.verification == SecureBoot::Off {
             return Ok(());
         }
+        if !self.platform.knows_keys() {
+            return require_signature(started);
+        }
         let authority = authority::by_firmware(self.platform, &started.file);
         let authority = authority.map_err(|source| PredictError::Authority {
             file: started.path.clone(),
@@ -236,6 +242,9 @@ impl<'b> Boot<'b> {
     ) -> Result<(), PredictError> {
         if !shim.verifies() {
             return Ok(());
+        }
+        if !self.platform.knows_keys() {
+            return require_signature(started);
         }
         let authorities = authority::by_shim(self.platform, shim, &started.file);
         let authorities = authorities.map_err(|source| PredictError::Authority {
@@ -275,6 +284,9 @@ impl<'b> Boot<'b> {
         }
         let shim = Shim::new(&started.file, self.platform, self.verification).map_err(refuse)?;
         self.notice_unbundled(started)?;
+        if !self.platform.knows_mok_lists() {
+            self.give_up(PcrIndex::MOK, Unpredictable::MokLists);
+        }
         let log = |boot: &mut Self, component, name: &str, data: &[u8]| {
             boot.push_data(component, PcrIndex::MOK, EventKind::IPL, data, name);
         };
@@ -382,6 +394,15 @@ impl<'b> Boot<'b> {
         }
         Ok(script)
     }
+}
+
+/// What can be asked of a file where it is not known who may allow it: a signature of somebody.
+fn require_signature(started: &Started) -> Result<(), PredictError> {
+    let checked = started.file.check_signatures(SignaturePresence::Required);
+    checked.map_err(|source| PredictError::Signature {
+        file: started.path.clone(),
+        source,
+    })
 }
 
 impl Started {

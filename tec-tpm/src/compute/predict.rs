@@ -93,6 +93,12 @@ pub enum Unpredictable {
     /// Code, settings and devices of the machine.
     #[error("the firmware measures its own code, settings and devices; take it from a log")]
     Firmware,
+    /// The keys of the machine were not given.
+    #[error("it holds the keys of the machine, which were not given")]
+    Keys,
+    /// The lists of machine owner keys were not given.
+    #[error("it holds the machine owner keys, which were not given")]
+    MokLists,
     /// The register was not asked for.
     #[error("it was not asked for")]
     NotAsked,
@@ -341,7 +347,8 @@ impl BootPredictor {
     ///
     /// # Security
     /// With Secure Boot on, every image must be allowed by a key of the machine or of shim: the
-    /// signatures are verified. With Secure Boot off they must fit their files, and nothing more.
+    /// signatures are verified. With Secure Boot off, or on a machine whose keys are not known,
+    /// they must fit their files, and nothing more.
     pub fn predict(
         &self,
         image: &dyn BootImage,

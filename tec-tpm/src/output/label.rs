@@ -83,7 +83,7 @@ struct LabelIn {
 }
 
 #[derive(Deserialize)]
-struct RegisterIn {
+pub(super) struct RegisterIn {
     id: PcrIndex,
     value: Sha256Digest,
     /// Labels of old images call them parts.
@@ -101,6 +101,11 @@ pub fn read_label(text: &str) -> Result<ExpectedPcrs, OutputError> {
         Readable::Label(label) => label.pcrs,
         Readable::Register(register) => vec![register],
     };
+    folded(registers)
+}
+
+/// The registers, each once and with a value that follows from its events.
+pub(super) fn folded(registers: Vec<RegisterIn>) -> Result<ExpectedPcrs, OutputError> {
     let mut seen = PcrSet::default();
     let mut pcrs = Vec::with_capacity(registers.len());
     for RegisterIn { id, value, events } in registers {

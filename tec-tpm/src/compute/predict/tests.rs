@@ -253,6 +253,40 @@ fn each_verifier_measures_the_key_that_it_found() {
 }
 
 #[test]
+fn without_variables_only_what_holds_no_keys_is_predicted() {
+    let image = chain("2.12");
+    for secure_boot in [SecureBoot::On, SecureBoot::Off] {
+        let known = predict(&image, &platform(secure_boot)).unwrap();
+        let unknown = PlatformState::with_unknown_variables(secure_boot);
+        let without = predict(&image, &unknown).unwrap();
+        let left: Vec<_> = without.unpredictable().collect();
+        assert!(left.contains(&(PcrIndex::SECURE_BOOT, &Unpredictable::Keys)));
+        assert!(left.contains(&(PcrIndex::MOK, &Unpredictable::MokLists)));
+        for pcr in without.predicted().iter() {
+            assert_eq!(known.register(pcr), without.register(pcr), "PCR {pcr}");
+        }
+        assert!(without.predicted().contains(PcrIndex::BOOT_FILES));
+
+        let with_lists = unknown.with_known_mok_lists();
+        let with_lists = predict(&image, &with_lists).unwrap();
+        let mok = |prediction: &Prediction| prediction.expected().pcr(PcrIndex::MOK).cloned();
+        assert!(mok(&with_lists).is_some() && mok(&with_lists) == mok(&known));
+    }
+}
+
+#[test]
+fn without_variables_somebody_must_have_signed_what_is_started() {
+    let unsigned = chain("2.12").with("vmlinuz", kernel("6.12").build());
+    let on = PlatformState::with_unknown_variables(SecureBoot::On);
+    assert!(matches!(
+        predict(&unsigned, &on),
+        Err(PredictError::Signature { file, source: SignatureError::Unsigned }) if file == "vmlinuz"
+    ));
+    let off = PlatformState::with_unknown_variables(SecureBoot::Off);
+    assert!(predict(&unsigned, &off).is_ok());
+}
+
+#[test]
 fn secure_boot_off_asks_nobody() {
     let prediction = predict(&chain("2.12"), &platform(SecureBoot::Off)).unwrap();
     let events = components(&prediction, PcrIndex::SECURE_BOOT);

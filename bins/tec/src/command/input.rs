@@ -1,4 +1,4 @@
-//! What `tec pcr` reads: files of computed values, logs, and the store.
+//! What commands read: files of computed values, logs, keys, and the store.
 
 use std::fs;
 use std::path::Path;
@@ -11,8 +11,8 @@ use tec_core::port::ImageRegistry;
 use tec_support::SystemClock;
 use tec_tpm::output;
 
-use super::args::Images;
-use crate::command::coded;
+use super::coded;
+use super::pcr::Images;
 use crate::state::open_existing;
 
 /// Largest event log that is read; firmware reserves some 64 KiB, runtime logs grow.
@@ -36,15 +36,18 @@ pub(super) fn read(path: &Path, limit: u64) -> anyhow::Result<Vec<u8>> {
 }
 
 /// Bytes of an event log.
-pub(in crate::command) fn log_bytes(path: &Path) -> anyhow::Result<Vec<u8>> {
+pub(super) fn log_bytes(path: &Path) -> anyhow::Result<Vec<u8>> {
     read(path, MAX_LOG)
+}
+
+/// Reads a text that must not be larger than `limit` bytes.
+pub(super) fn text(path: &Path, limit: u64) -> anyhow::Result<String> {
+    String::from_utf8(read(path, limit)?).with_context(|| format!("{} is no text", path.display()))
 }
 
 /// Computed values of an image.
 pub(super) fn label(path: &Path) -> anyhow::Result<ExpectedPcrs> {
-    let bytes = read(path, output::MAX_INPUT as u64)?;
-    let text =
-        String::from_utf8(bytes).with_context(|| format!("{} is no text", path.display()))?;
+    let text = text(path, output::MAX_INPUT as u64)?;
     output::read_label(&text).with_context(|| format!("{}", path.display()))
 }
 
@@ -71,7 +74,7 @@ pub(super) async fn images(
 }
 
 /// `NAME=FILE`, or a file that is named by its stem.
-fn named_file(given: &str) -> (String, &Path) {
+pub(super) fn named_file(given: &str) -> (String, &Path) {
     if let Some((name, path)) = given.split_once('=') {
         return (name.to_owned(), Path::new(path));
     }
