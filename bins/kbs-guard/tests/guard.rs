@@ -1,6 +1,12 @@
 //! The guard in front of a key broker that believes what evidence says, as verifiers do that take
 //! register values by their position. The attacks reach the key without the guard, and with it
 //! they do not.
+#![expect(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    clippy::disallowed_methods,
+    reason = "clippy takes helpers of tests for library code; servers end with their test"
+)]
 
 use std::fs;
 use std::net::SocketAddr;
@@ -137,7 +143,7 @@ async fn serve(router: axum::Router) -> SocketAddr {
 /// Evidence made by a function of TPM and nonce.
 struct Forger<'a> {
     tpm: &'a SoftTpm,
-    forge: fn(&SoftTpm, &[u8]) -> Value,
+    forge: Forge,
 }
 
 impl std::fmt::Debug for Forger<'_> {
@@ -157,6 +163,8 @@ impl Attester for Forger<'_> {
         Ok(AttestationEvidence::new(Tee::Tpm, evidence))
     }
 }
+
+type Forge = fn(&SoftTpm, &[u8]) -> Value;
 
 /// A quote of these selections, signed by the TPM, that comes with `values`.
 fn quote(
@@ -280,7 +288,7 @@ async fn an_approved_machine_gets_its_key_through_the_guard_as_without() {
 async fn quotes_that_take_values_out_of_place_get_nothing_through_the_guard() {
     let (world, _, changed) = world().await;
     assert!(world.fetch(world.direct, OTHER, &changed).await.is_err());
-    let attacks: [(&str, fn(&SoftTpm, &[u8]) -> Value); 8] = [
+    let attacks: [(&str, Forge); 8] = [
         ("PCRs 0 to 3, then 16 to 23", |tpm, nonce| {
             let mut values = forged_values(tpm);
             values.truncate(12);
