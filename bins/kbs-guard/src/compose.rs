@@ -43,7 +43,7 @@ pub fn guard(upstream: Authority, store: &Arc<Store>, clock: Arc<dyn Clock>) -> 
     let registries = Registries {
         machines: Arc::clone(store) as _,
         aks: Arc::clone(store) as _,
-        images: None,
+        boots: None,
         attempts: Arc::clone(store) as _,
         audit: Arc::clone(store) as _,
         clock: Arc::clone(&clock),

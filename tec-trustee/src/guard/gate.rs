@@ -11,6 +11,8 @@ use tec_core::attest::PinnedPcrs;
 use tec_core::attest::VerifiedEvidence;
 use tec_core::attest::VerifyError;
 use tec_core::attest::appraise;
+use tec_core::boot::BootStates;
+use tec_core::boot::WholeImages;
 use tec_core::code::Code;
 use tec_core::explain::Gate;
 use tec_core::flow::ReleaseError;
@@ -94,6 +96,21 @@ pub trait Gatekeeper: fmt::Debug + Send + Sync {
     ) -> Result<(), PortError>;
 }
 
+/// Approved images, and what counts as a boot of them.
+#[derive(Clone, Debug)]
+#[expect(
+    clippy::exhaustive_structs,
+    reason = "a bundle of ports, built field by field"
+)]
+pub struct ApprovedBoots {
+    /// The images.
+    pub images: Arc<dyn ImageRegistry>,
+    /// Registers that must match.
+    pub pinned: PinnedPcrs,
+    /// States that machines may be in.
+    pub states: Arc<dyn BootStates>,
+}
+
 /// A gatekeeper over the registries: the ladder of gates, with or without approved images.
 #[derive(Clone, Debug)]
 #[expect(
@@ -105,9 +122,8 @@ pub struct Registries {
     pub machines: Arc<dyn MachineRegistry>,
     /// Keys.
     pub aks: Arc<dyn AkRegistry>,
-    /// Approved images and the registers that must match one; `None` leaves the registers to the
-    /// broker's policies alone.
-    pub images: Option<(Arc<dyn ImageRegistry>, PinnedPcrs)>,
+    /// Approved boots; `None` leaves the registers to the broker's policies alone.
+    pub boots: Option<ApprovedBoots>,
     /// Attempts, for `tec explain`.
     pub attempts: Arc<dyn AttemptLog>,
     /// Audit log.
@@ -134,14 +150,15 @@ impl Registries {
             Some(ak) => self.machines.find(&ak.machine).await?,
             None => None,
         };
-        let (images, pinned) = match &self.images {
-            Some((images, pinned)) => (images.list().await?, *pinned),
-            None => (Vec::new(), PinnedPcrs::boot_manager()),
+        let whole: &dyn BootStates = &WholeImages;
+        let (images, pinned, states) = match &self.boots {
+            Some(boots) => (boots.images.list().await?, boots.pinned, &*boots.states),
+            None => (Vec::new(), PinnedPcrs::boot_manager(), whole),
         };
         let known = Known::new(ak.as_ref(), machine.as_ref(), &images);
         let now = self.clock.now();
-        let mut record = appraise(attempt, now, evidence, known, pinned).attempt;
-        if self.images.is_none() {
+        let mut record = appraise(attempt, now, evidence, known, pinned, states).attempt;
+        if self.boots.is_none() {
             leave_registers_to_broker(&mut record);
         }
         Ok(record)

@@ -51,6 +51,7 @@ use tec_core::port::Entropy;
 use tec_core::port::Verifier;
 use tokio::sync::Semaphore;
 
+pub use self::gate::ApprovedBoots;
 pub use self::gate::BrokerAnswer;
 pub use self::gate::Gatekeeper;
 pub use self::gate::Passage;

@@ -16,6 +16,7 @@ use axum::http::StatusCode;
 use serde_json::Value;
 use serde_json::json;
 use tec_core::attest::PinnedPcrs;
+use tec_core::boot::WholeImages;
 use tec_core::code::Code;
 use tec_core::explain::Gate;
 use tec_core::explain::StepState;
@@ -151,7 +152,7 @@ fn registries(registry: &Arc<MemoryRegistry>, clock: &Arc<ManualClock>) -> Regis
     Registries {
         machines: Arc::clone(registry) as _,
         aks: Arc::clone(registry) as _,
-        images: None,
+        boots: None,
         attempts: Arc::clone(registry) as _,
         audit: Arc::clone(registry) as _,
         clock: Arc::clone(clock) as _,
@@ -445,7 +446,11 @@ async fn with_images_the_registers_are_looked_at_too() {
     let clock = Arc::new(ManualClock::new(sample::time(1000)));
     register(&registry, 1).await;
     let gatekeeper = Registries {
-        images: Some((Arc::clone(&registry) as _, PinnedPcrs::boot_manager())),
+        boots: Some(ApprovedBoots {
+            images: Arc::clone(&registry) as _,
+            pinned: PinnedPcrs::boot_manager(),
+            states: Arc::new(WholeImages),
+        }),
         ..registries(&registry, &clock)
     };
     let guard = Guard::new(config(upstream, gatekeeper, &clock));
