@@ -84,6 +84,7 @@ mod memory;
 mod pe;
 mod platform;
 mod predict;
+mod resolve;
 mod sbat;
 mod shim;
 mod siglist;
