@@ -137,6 +137,10 @@ pub(super) struct Section {
     pub(super) zeros: u64,
 }
 
+/// A section that has a size in memory but nothing in the file: its name, and the offset of its
+/// header.
+pub(super) type Unwritten = (String, u64);
+
 /// Where the parts of the file lie.
 #[derive(Clone, Debug)]
 pub(super) struct Layout {
@@ -148,8 +152,7 @@ pub(super) struct Layout {
     pub(super) certificates: Option<Range<u64>>,
     /// Where the COFF string table begins, which holds long names of sections.
     pub(super) strings: Option<u64>,
-    /// Sections that have a size in memory but nothing in the file: names, and offsets of headers.
-    pub(super) unwritten: Vec<(String, u64)>,
+    pub(super) unwritten: Vec<Unwritten>,
 }
 
 impl Layout {
@@ -296,7 +299,7 @@ fn sections(
     file: &Fields<'_>,
     coff: u64,
     optional: &Optional,
-) -> Result<(Vec<Section>, Vec<(String, u64)>), PeError> {
+) -> Result<(Vec<Section>, Vec<Unwritten>), PeError> {
     let count = file.u16(coff + 2, "COFF header")?;
     if count == 0 || count > MAX_SECTIONS {
         return Err(PeError::Header {

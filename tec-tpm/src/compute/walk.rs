@@ -9,6 +9,7 @@ use super::layout::MAX_FILE;
 use super::layout::MAX_HEADERS;
 use super::layout::PeError;
 use super::layout::Section;
+use super::layout::Unwritten;
 use super::pe::PeFile;
 use super::pe::PeRequest;
 
@@ -189,7 +190,7 @@ impl Walk {
     /// A section that is wanted must have content: nothing is made up.
     fn refuse_unwritten(&self, request: &PeRequest) -> Result<(), PeError> {
         let wanted =
-            |(name, _): &&(String, u64)| request.keep.contains(name) || request.hash.contains(name);
+            |(name, _): &&Unwritten| request.keep.contains(name) || request.hash.contains(name);
         match self.layout.unwritten.iter().find(wanted) {
             Some((name, offset)) => Err(PeError::SectionWithoutContent {
                 section: name.clone(),
