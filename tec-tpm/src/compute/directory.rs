@@ -10,6 +10,8 @@ use std::path::PathBuf;
 use tec_core::reference::BootImage;
 use tec_core::reference::ImageFile;
 
+#[cfg(feature = "images")]
+use super::input::Folders;
 use super::resolve::MAX_DEPTH;
 use super::resolve::resolve;
 
@@ -126,6 +128,21 @@ impl BootImage for DirectoryImage {
         let file = File::open(path)?;
         let size = file.metadata()?.len();
         Ok(Box::new(DirectoryFile { file, size }))
+    }
+}
+
+#[cfg(feature = "images")]
+impl Folders for DirectoryImage {
+    fn folders(&self, path: &str) -> io::Result<Vec<String>> {
+        let mut found = Vec::new();
+        for entry in fs::read_dir(self.resolve(path)?)? {
+            let entry = entry?;
+            if entry.file_type()?.is_dir() {
+                found.extend(entry.file_name().into_string());
+            }
+        }
+        found.sort();
+        Ok(found)
     }
 }
 
