@@ -10,6 +10,9 @@
 //! kernels with no way to choose are typed errors; a register that does not follow from image and
 //! machine is [`Register::Unpredictable`], with the reason.
 //!
+//! Images are directories ([`DirectoryImage`]) or lie in memory ([`MemoryImage`]); the feature
+//! `images` adds disks, archives and OCI image layouts (`input::BootSource`).
+//!
 //! ```text
 //! BootImage ─ find ─► files ─ PeFile::read_as ─► digests in all banks, sections, signatures
 //!                                                      │
@@ -77,6 +80,8 @@ mod grub;
 mod grub_script;
 mod guid;
 mod hash;
+#[cfg(feature = "images")]
+pub mod input;
 mod kernel;
 mod layout;
 mod measurement;
@@ -84,6 +89,7 @@ mod memory;
 mod pe;
 mod platform;
 mod predict;
+mod resolve;
 mod sbat;
 mod shim;
 mod siglist;
