@@ -11,6 +11,7 @@ pub mod firmware;
 pub mod load;
 pub mod machine;
 pub mod process;
+pub mod qemu;
 pub mod report;
 pub mod scenes;
 pub mod settings;
