@@ -10,6 +10,7 @@ pub mod anchor;
 pub mod firmware;
 pub mod load;
 pub mod machine;
+pub mod pcr_live;
 pub mod process;
 pub mod qemu;
 pub mod report;
