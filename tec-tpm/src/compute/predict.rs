@@ -20,8 +20,9 @@ use super::unpredictable::Unpredictable;
 
 /// Predicts PCRs 4, 7, 8, 9, 11, 12 and 14 of the next boot of an image on a machine.
 ///
-/// Chains: shim → GRUB → kernel, shim → unified kernel image, firmware → unified kernel image.
-/// Which shim, GRUB and stub these are is read from the files; the `with_` methods override that.
+/// Chains: shim → GRUB → kernel, shim → unified kernel image, firmware → unified kernel image, and
+/// the last through systemd-boot, where it has nothing to choose. The first boot entry of the
+/// machine whose file the image has says what starts, else its usual place. Which shim, GRUB and stub these are is read from the files; the `with_` methods override that.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BootPredictor {
     pub(super) banks: Banks,

@@ -258,6 +258,17 @@ fn alone(stub: &str) -> MemoryImage {
     )
 }
 
+/// A unified kernel image with a base and two profiles.
+fn profiles(stub: &str) -> MemoryImage {
+    let builder = uki(stub)
+        .section(".profile", "ID=0")
+        .section(".cmdline", "zero")
+        .section(".profile", "ID=1")
+        .section(".uname", "one");
+    let file = signed(&builder, &[&keys().firmware.1]);
+    MemoryImage::new().with("EFI/BOOT/BOOTX64.EFI", file)
+}
+
 /// A boot entry that starts a file with options.
 fn with_entry(machine: PlatformState, path: &str, options: &str) -> PlatformState {
     let wide = |text: &str| -> Vec<u8> { text.encode_utf16().flat_map(u16::to_le_bytes).collect() };

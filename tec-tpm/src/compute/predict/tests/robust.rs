@@ -39,18 +39,35 @@ proptest! {
 
     #[test]
     fn no_change_of_a_file_makes_the_predictor_panic(
-        file in 0..3_usize,
+        file in 0..5_usize,
         changes in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..6),
     ) {
-        let path = ["EFI/BOOT/BOOTX64.EFI", "EFI/BOOT/grubx64.efi", "vmlinuz"][file];
-        let image = chain("2.12");
+        let (image, path) = match file {
+            0 => (chain("2.12"), "EFI/BOOT/BOOTX64.EFI"),
+            1 => (chain("2.12"), "EFI/BOOT/grubx64.efi"),
+            2 => (chain("2.12"), "vmlinuz"),
+            3 => (alone("257"), "EFI/BOOT/BOOTX64.EFI"),
+            _ => (profiles("257"), "EFI/BOOT/BOOTX64.EFI"),
+        };
         let mut content = image.content(path).unwrap().to_vec();
-        for (index, byte) in changes {
-            let at = index.index(content.len());
-            content[at] = byte;
+        // Half of the changes hit the headers.
+        for (number, (index, byte)) in changes.into_iter().enumerate() {
+            let within = if number % 2 == 0 { content.len() } else { 0x300 };
+            content[index.index(within)] = byte;
         }
         let image = image.with(path, content);
-        let _ = predict(&image, &platform(SecureBoot::On));
-        let _ = predict(&image, &platform(SecureBoot::Off));
+        for secure_boot in [SecureBoot::On, SecureBoot::Off] {
+            let machine = platform(secure_boot);
+            let _ = predict(&image, &machine);
+            let _ = predict(&image, &with_entry(machine, "\\EFI\\BOOT\\BOOTX64.EFI", "@1 x"));
+        }
+    }
+
+    #[test]
+    fn no_boot_entry_makes_the_predictor_panic(entry in proptest::collection::vec(any::<u8>(), 0..80)) {
+        let machine = platform(SecureBoot::Off)
+            .with_variable("BootOrder", Guid::GLOBAL, 7, [5, 0, 9])
+            .with_variable("Boot0005", Guid::GLOBAL, 7, entry);
+        let _ = predict(&alone("257"), &machine);
     }
 }

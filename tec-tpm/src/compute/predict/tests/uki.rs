@@ -185,17 +185,6 @@ fn credentials_are_measured_as_the_archives_that_the_stub_packs() {
     }
 }
 
-/// A unified kernel image with a base and two profiles.
-fn profiles(stub: &str) -> MemoryImage {
-    let builder = uki(stub)
-        .section(".profile", "ID=0")
-        .section(".cmdline", "zero")
-        .section(".profile", "ID=1")
-        .section(".uname", "one");
-    let file = signed(&builder, &[&keys().firmware.1]);
-    MemoryImage::new().with("EFI/BOOT/BOOTX64.EFI", file)
-}
-
 #[test]
 fn a_profile_takes_the_place_of_the_base_and_its_number_is_measured() {
     let machine = platform(SecureBoot::On);
