@@ -6,15 +6,28 @@ use std::io::Read as _;
 
 use tec_core::reference::BootImage;
 
-use super::chain::SecureBoot;
 use super::guid::Guid;
 use super::varstore;
 use super::varstore::VariableStoreError;
 
+/// State of Secure Boot on the machines that boot the image.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[expect(
+    clippy::exhaustive_enums,
+    reason = "the firmware variable SecureBoot is one byte, 0 or 1 (UEFI 2.10, 3.3)"
+)]
+pub enum SecureBoot {
+    /// Images are verified before they start.
+    On,
+    /// Images start without verification.
+    Off,
+}
+
 /// Firmware variables, and what else of a machine decides what its next boot measures.
 ///
 /// *What it is not*: the image. The same image gives other values of PCR 7 and 14 on a machine
-/// with other keys.
+/// with other keys. What a host hands to a virtual machine by SMBIOS (a command line for
+/// systemd-stub) is not part of it and taken to be absent.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PlatformState {
     variables: BTreeMap<(Guid, String), Variable>,
@@ -92,14 +105,13 @@ pub enum PlatformError {
     },
 }
 
+/// UEFI 2.10, 3.3 and 8.2.1: attributes of `SecureBoot` and of shim's mirrors.
+const BOOT_SERVICES_RUNTIME: u32 = 6;
 /// Largest variable that is read; the largest real one, dbx, has some 25 KiB.
 const MAX_VARIABLE: u64 = 1 << 20;
 /// `-` and the text of a GUID.
 const GUID_SUFFIX: usize = 37;
-/// `EFI_VARIABLE_BOOTSERVICE_ACCESS | EFI_VARIABLE_RUNTIME_ACCESS` (UEFI 2.10, 8.2.1): attributes
-/// of `SecureBoot` (3.3) and of shim's mirrors.
-const VOLATILE: u32 = 0x6;
-/// shim's mirrors of its lists and its level (shim, MokVars.txt), as Linux shows them in
+/// Mirrors of shim's lists and level (shim, MokVars.txt), as Linux shows them in
 /// `/sys/firmware/efi/mok-variables`.
 const MIRRORS: [&str; 4] = ["MokListRT", "MokListXRT", "MokListTrustedRT", "SbatLevelRT"];
 
@@ -134,13 +146,6 @@ impl PlatformState {
         self
     }
 
-    /// Sets the variable `SecureBoot`, whatever state the variables were captured in.
-    #[must_use]
-    pub fn with_secure_boot(self, state: SecureBoot) -> Self {
-        let data = [u8::from(state == SecureBoot::On)];
-        self.with_variable("SecureBoot", Guid::GLOBAL, VOLATILE, data)
-    }
-
     /// Takes shim's lists from the files `MokListRT`, `MokListXRT`, `MokListTrustedRT` and
     /// `SbatLevelRT` below `folder`, without attributes, as Linux shows them in
     /// `/sys/firmware/efi/mok-variables`. `MokListRT`, which every shim makes, must be there.
@@ -156,7 +161,7 @@ impl PlatformState {
             let file = [folder, name].join("/");
             let file = file.trim_start_matches('/');
             match read(image, file) {
-                Ok(data) => self.insert(name.to_owned(), Guid::SHIM, VOLATILE, data),
+                Ok(data) => self.insert(name.to_owned(), Guid::SHIM, BOOT_SERVICES_RUNTIME, data),
                 Err(PlatformError::Read { source, .. })
                     if number > 0 && source.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => return Err(error),
@@ -176,6 +181,13 @@ impl PlatformState {
     ) -> Self {
         self.insert(name.into(), vendor, attributes, data.into());
         self
+    }
+
+    /// Says whether firmware verifies images, whatever the other variables say.
+    #[must_use]
+    pub fn with_secure_boot(self, state: SecureBoot) -> Self {
+        let state = [u8::from(state == SecureBoot::On)];
+        self.with_variable("SecureBoot", Guid::GLOBAL, BOOT_SERVICES_RUNTIME, state)
     }
 
     /// Says how GRUB names the partition that it starts from, for example `hd0,gpt1`. GRUB 2.06

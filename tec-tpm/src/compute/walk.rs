@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use super::hash::BankDigests;
 use super::hash::MultiHasher;
 use super::layout::Layout;
 use super::layout::MAX_FILE;
@@ -208,7 +207,8 @@ impl Walk {
         let mut keep = request.keep.contains(&section.name);
         let hash = request.hash.contains(&section.name);
         let nested = request.nested.as_ref() == Some(&section.name);
-        if !(candidate || keep || hash || nested) {
+        let left_out = request.left_out.contains(&section.raw.start);
+        if left_out || !(candidate || keep || hash || nested) {
             return Ok(None);
         }
         if self.parts.iter().any(|part| part.name == section.name) {
@@ -431,14 +431,6 @@ impl Part {
             self.nested = Some(Arc::new(stream.finish()));
         }
         self
-    }
-
-    /// Digest of the content, padding, and what `more` adds.
-    pub(super) fn digests_with(&self, padding: usize, more: &[u8]) -> Option<BankDigests> {
-        let mut hasher = self.hasher.clone()?;
-        hasher.update(ZEROS.get(..padding)?);
-        hasher.update(more);
-        Some(hasher.finish())
     }
 }
 

@@ -21,11 +21,12 @@ use tec_core::reference::BootImage;
 use tec_tpm::compute::MemoryImage;
 use tec_tpm::compute::testing::application;
 use tec_tpm::compute::testing::grub;
+use tec_tpm::compute::testing::shim;
 
 /// An EFI system partition with shim, GRUB and kernel.
 pub(crate) fn esp() -> MemoryImage {
     MemoryImage::new()
-        .with("EFI/BOOT/BOOTX64.EFI", application("shim"))
+        .with("EFI/BOOT/BOOTX64.EFI", shim("16.1"))
         .with("EFI/BOOT/grubx64.efi", grub("2.12"))
         .with("vmlinuz", application("Linux"))
 }

@@ -7,9 +7,9 @@ use tec_core::pcr::PcrIndex;
 use tec_core::reference::BootImage;
 use tec_core::reference::PcrComputer;
 use tec_tpm::compute::ChainComputer;
-use tec_tpm::compute::ChainError;
 use tec_tpm::compute::FindError;
 use tec_tpm::compute::MemoryImage;
+use tec_tpm::compute::PredictError;
 use tec_tpm::compute::SecureBoot;
 use tec_tpm::compute::SignatureError;
 use tec_tpm::compute::input::BootSource;
@@ -19,6 +19,7 @@ use tec_tpm::compute::testing::PeBuilder;
 use tec_tpm::compute::testing::application;
 use tec_tpm::compute::testing::debian_chain;
 use tec_tpm::compute::testing::grub;
+use tec_tpm::compute::testing::shim;
 
 use crate::build;
 use crate::build::LAYER;
@@ -126,10 +127,7 @@ fn a_pipe_is_read_to_its_end() {
 /// Where OSTree images keep their files: the newer and the older layout.
 fn system(loaders: &str, kernels: &[&str]) -> MemoryImage {
     let mut image = MemoryImage::new()
-        .with(
-            format!("{loaders}/EFI/fedora/shimx64.efi"),
-            application("shim"),
-        )
+        .with(format!("{loaders}/EFI/fedora/shimx64.efi"), shim("16.1"))
         .with(format!("{loaders}/EFI/fedora/grubx64.efi"), grub("2.12"));
     for version in kernels {
         let path = format!("usr/lib/modules/{version}/vmlinuz");
@@ -158,7 +156,7 @@ fn several_kernels_are_listed_and_one_can_be_chosen() {
     let kernels = ["6.12", "6.13"].map(|v| format!("usr/lib/modules/{v}/vmlinuz"));
     assert!(matches!(
         computer.measure(&opened),
-        Err(ChainError::Find(FindError::Ambiguous { candidates, .. })) if candidates == kernels
+        Err(PredictError::Find(FindError::Ambiguous { candidates, .. })) if candidates == kernels
     ));
     let [old, new] = kernels.map(|kernel| {
         let chosen = computer
@@ -183,7 +181,7 @@ fn an_unsigned_kernel_is_an_error_in_every_form() {
         let opened = BootSource::new().read(bytes.as_slice()).unwrap();
         assert!(matches!(
             ChainComputer::new(SecureBoot::On).measure(&opened),
-            Err(ChainError::Signature {
+            Err(PredictError::Signature {
                 file,
                 source: SignatureError::Unsigned,
             }) if file == "vmlinuz"
