@@ -16,6 +16,7 @@ use super::Loaders;
 use super::MokLists;
 use super::Provenance;
 use super::loose;
+use crate::event_log::Event;
 use crate::event_log::EventLog;
 
 /// An event as an image makes it.
@@ -98,9 +99,10 @@ pub struct Catalog<'a> {
 
 /// Digests that firmware measures whatever it boots: separators and actions (PC Client Platform
 /// Firmware Profile 1.06, 10.4.1 and 10.4.4).
-const WELL_KNOWN: [(&[u8], &str); 7] = [
+const WELL_KNOWN: [(&[u8], &str); 8] = [
     (&[0; 4], "separator"),
-    (&[0xff; 4], "separator after an error"),
+    (&[0xff; 4], "separator"),
+    (&[1, 0, 0, 0], "separator after an error"),
     (
         b"Calling EFI Application from Boot Option",
         "boot option is called",
@@ -206,17 +208,7 @@ impl<'a> Catalog<'a> {
     /// Says of each event of a log that extends a register which images make it. Events without a
     /// SHA-256 digest are left out.
     pub fn log(&self, log: &EventLog<'_>) -> Vec<IdentifiedEvent> {
-        self.events(log.events().iter().filter_map(|event| {
-            let digest = Sha256Digest::new(*event.digests.sha256?);
-            let (pcr, kind) = (event.extends()?, event.kind.name());
-            Some(LoggedEvent::new(
-                event.number,
-                pcr,
-                digest,
-                kind,
-                event.detail(),
-            ))
-        }))
+        self.events(log.events().iter().filter_map(Event::logged))
     }
 }
 

@@ -40,19 +40,25 @@
 
 mod bank;
 mod build;
+mod content;
 mod cursor;
 mod detail;
+mod device_path;
 mod diff;
 mod error;
 mod event;
 mod kind;
+mod measured;
 mod parse;
 mod replay;
+mod text;
 mod verify;
 mod view;
 
 pub use bank::Bank;
 pub use build::EventLogBuilder;
+pub use content::Content;
+pub use content::Partition;
 pub use diff::Change;
 pub use diff::LogDiff;
 pub use diff::RegisterDiff;
@@ -60,6 +66,7 @@ pub use error::EventLogError;
 pub use event::Digests;
 pub use event::Event;
 pub use kind::EventKind;
+pub use measured::DataProof;
 pub use parse::EventLog;
 pub use parse::Format;
 pub use parse::Limits;
@@ -67,7 +74,6 @@ pub use replay::Replayed;
 pub use verify::VerifiedLog;
 pub use verify::VerifyLogError;
 pub use verify::evidence;
-pub use view::DataProof;
 pub use view::EventView;
 pub use view::LogView;
 
