@@ -12,6 +12,7 @@ use tec_core::pcr::PcrSet;
 use tec_core::pcr::PcrValues;
 use tec_tpm::event_log;
 use tec_tpm::event_log::Bank;
+use tec_tpm::event_log::DataProof;
 use tec_tpm::event_log::Event;
 use tec_tpm::event_log::EventKind;
 use tec_tpm::event_log::EventLog;
@@ -19,6 +20,7 @@ use tec_tpm::event_log::EventLogBuilder;
 use tec_tpm::event_log::EventLogError;
 use tec_tpm::event_log::Format;
 use tec_tpm::event_log::Limits;
+use tec_tpm::event_log::LogView;
 use tec_tpm::event_log::VerifyLogError;
 
 use crate::Seed;
@@ -36,6 +38,7 @@ pub fn event_log(data: &[u8]) {
         return;
     };
     check_shape(data, &log);
+    let _ = LogView::new(&log).table();
     check_limits(data, &log);
     check_rendering(&log);
     for bank in Bank::ALL {
@@ -56,6 +59,7 @@ fn check_shape(data: &[u8], log: &EventLog<'_>) {
         assert_eq!(begin, event.offset, "an event begins in the log");
         end = end_of(data, event);
         assert!(event.extends().is_none() || event.kind != EventKind::NO_ACTION);
+        check_measured(event);
         if let Some(detail) = event.detail() {
             assert!((1..=MAX_DETAIL).contains(&detail.chars().count()));
             assert!(!detail.contains(char::is_control), "{detail:?}");
@@ -64,6 +68,35 @@ fn check_shape(data: &[u8], log: &EventLog<'_>) {
     let rest = data.get(end..).expect("the last event ends in the log");
     let padding = rest.iter().all(|b| *b == 0) || rest.iter().all(|b| *b == 0xff);
     assert!(padding, "nothing but padding follows the last event");
+}
+
+/// What is said to be measured has the digest, and the whole data is found where it has it.
+fn check_measured(event: &Event<'_>) {
+    for bank in Bank::ALL {
+        let digest = event
+            .digests
+            .get(bank)
+            .filter(|_| event.extends().is_some());
+        let measured = event.measured(bank);
+        if let Some(bytes) = &measured {
+            assert_eq!(Some(&*hash(bank, bytes)), digest, "{bank}");
+        }
+        let whole = digest.is_some_and(|digest| hash(bank, event.data) == digest);
+        assert_eq!(whole, event.proof(bank) == DataProof::Hashed);
+        assert_eq!(
+            event.extends().is_none(),
+            event.proof(bank) == DataProof::NotMeasured
+        );
+    }
+}
+
+fn hash(bank: Bank, data: &[u8]) -> Vec<u8> {
+    match bank {
+        Bank::Sha1 => Sha1::digest(data).to_vec(),
+        Bank::Sha256 => Sha256::digest(data).to_vec(),
+        Bank::Sha384 => Sha384::digest(data).to_vec(),
+        _ => Sha512::digest(data).to_vec(),
+    }
 }
 
 /// The data of an event lies in the log, so its address says where the event ends.
@@ -173,12 +206,7 @@ fn fold(log: &EventLog<'_>, bank: Bank, pcr: PcrIndex) -> Vec<u8> {
         .filter(|event| event.extends() == Some(pcr))
     {
         value.extend(event.digests.get(bank).expect("the log is complete"));
-        value = match bank {
-            Bank::Sha1 => Sha1::digest(&value).to_vec(),
-            Bank::Sha256 => Sha256::digest(&value).to_vec(),
-            Bank::Sha384 => Sha384::digest(&value).to_vec(),
-            _ => Sha512::digest(&value).to_vec(),
-        };
+        value = hash(bank, &value);
     }
     value
 }
@@ -267,7 +295,59 @@ pub(crate) fn seeds() -> Vec<Seed> {
         ),
         Seed::new("unknown_algorithm", unknown_algorithm()),
         Seed::new("sha1_form", sha1_form()),
+        Seed::new("structures", structures()),
     ]
+}
+
+/// One event of each structure that event data may have.
+fn structures() -> Vec<u8> {
+    let numbers = |numbers: &[u64]| -> Vec<u8> {
+        let bytes = numbers.iter().flat_map(|number| number.to_le_bytes());
+        bytes.collect()
+    };
+    let mut gpt = [&b"EFI PART"[..], &[0x11; 84], &numbers(&[1])].concat();
+    gpt.extend(
+        [
+            &[0x22; 32][..],
+            &numbers(&[34, 99, 0]),
+            b"E\0S\0P\0",
+            &[0; 66],
+        ]
+        .concat(),
+    );
+    let blob = [&b"\x03PEI"[..], &numbers(&[0x1000, 16])].concat();
+    let tables = [&numbers(&[1])[..], &[0x61; 16], &numbers(&[0xf000])].concat();
+    let value = b"\x01\0\0\0";
+    let boot = [&[0x61; 16][..], &numbers(&[1, 4]), b"B\0", value].concat();
+    let mut log = EventLogBuilder::new();
+    log.no_action(b"SP800-155 Event\0\x01")
+        .measure(PcrIndex::BOOT_MANAGER, EventKind::EFI_GPT_EVENT, &gpt)
+        .measure(PcrIndex::BOOT_MANAGER, EventKind::POST_CODE2, &blob)
+        .measure(
+            PcrIndex::BOOT_MANAGER,
+            EventKind::EFI_HANDOFF_TABLES,
+            &tables,
+        )
+        .measure_other(
+            PcrIndex::BOOT_MANAGER,
+            EventKind::EFI_VARIABLE_BOOT,
+            value,
+            &boot,
+        )
+        .measure_other(
+            PcrIndex::BOOT_MANAGER,
+            EventKind::IPL,
+            b"boot",
+            b"grub_cmd: boot\0",
+        )
+        .measure_other(
+            PcrIndex::KERNEL_BOOT,
+            EventKind::IPL,
+            b".linux\0",
+            b".\0l\0i\0n\0u\0x\0\0\0",
+        )
+        .measure(PcrIndex::BOOT_MANAGER, EventKind::SEPARATOR, &[1, 0, 0, 0]);
+    log.build()
 }
 
 /// One event in the older form.

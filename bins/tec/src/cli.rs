@@ -15,7 +15,7 @@ use tec_core::id::MachineId;
 use tec_core::pcr::PcrIndex;
 use tec_support::log::LogForm;
 
-use crate::command::pcr::EventlogCommand;
+use crate::command::eventlog::EventlogCommand;
 use crate::command::pcr::PcrCommand;
 
 /// Keys only for nodes that prove what they booted.
@@ -68,7 +68,7 @@ pub(crate) enum Command {
     /// PCR values: compute, combine, identify, compare.
     #[command(subcommand)]
     Pcr(PcrCommand),
-    /// Event logs: show, replay, compare.
+    /// Event logs: show, replay, verify, compare.
     #[command(subcommand)]
     Eventlog(EventlogCommand),
     /// Ignition configs for installers and nodes.

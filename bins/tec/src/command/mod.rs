@@ -2,7 +2,7 @@
 
 mod ak;
 mod audit;
-mod eventlog;
+pub(crate) mod eventlog;
 mod explain;
 mod ignition;
 mod image;

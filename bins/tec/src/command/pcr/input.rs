@@ -40,12 +40,15 @@ pub(in crate::command) fn log_bytes(path: &Path) -> anyhow::Result<Vec<u8>> {
     read(path, MAX_LOG)
 }
 
+/// A text of values.
+pub(in crate::command) fn text_file(path: &Path) -> anyhow::Result<String> {
+    let bytes = read(path, output::MAX_INPUT as u64)?;
+    String::from_utf8(bytes).with_context(|| format!("{} is no text", path.display()))
+}
+
 /// Computed values of an image.
 pub(super) fn label(path: &Path) -> anyhow::Result<ExpectedPcrs> {
-    let bytes = read(path, output::MAX_INPUT as u64)?;
-    let text =
-        String::from_utf8(bytes).with_context(|| format!("{} is no text", path.display()))?;
-    output::read_label(&text).with_context(|| format!("{}", path.display()))
+    output::read_label(&text_file(path)?).with_context(|| format!("{}", path.display()))
 }
 
 /// The images of the command line, each with a name.

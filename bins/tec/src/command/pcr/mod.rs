@@ -31,12 +31,11 @@ use tec_tpm::output as form;
 use tec_tpm::output::FleetReport;
 use tec_tpm::output::ReferenceValues;
 
-pub(crate) use self::args::BankName;
-pub(crate) use self::args::EventlogCommand;
 use self::args::Form;
 use self::args::FormArgs;
 pub(crate) use self::args::PcrCommand;
 pub(super) use self::input::log_bytes;
+pub(super) use self::input::text_file;
 use crate::output::Output;
 use crate::output::raw;
 
