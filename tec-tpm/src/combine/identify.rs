@@ -89,6 +89,34 @@ pub struct Identification {
 }
 
 /// Known images, for asking what made a value or an event.
+///
+/// # Example
+/// ```
+/// use tec_core::digest::Sha256Digest;
+/// use tec_core::image::{ExpectedPcr, ExpectedPcrs, ImageEvent};
+/// use tec_core::pcr::PcrIndex;
+/// use tec_tpm::combine::{Catalog, Liberty};
+/// use tec_tpm::event_log::{EventLog, EventLogBuilder};
+///
+/// let pcr4 = PcrIndex::BOOT_MANAGER;
+/// let event = |id: &str, file: &str| ImageEvent::new("E", pcr4, Sha256Digest::of(file), id);
+/// let events = [event("Pcr4Shim", "shim 16.1"), event("Pcr4Vmlinuz", "linux 6.12")];
+/// let image = ExpectedPcrs::new(vec![ExpectedPcr::from_events(pcr4, events)]);
+/// let catalog = Catalog::new(&[("44.2", &image)])?;
+///
+/// // From a value alone: all of the image, or shim without the kernel.
+/// let whole = image.pcr(pcr4).unwrap().value;
+/// assert_eq!(catalog.value(pcr4, &whole).liberty, Some(Liberty::Image));
+/// let shim = Sha256Digest::ZERO.extended(&Sha256Digest::of("shim 16.1"));
+/// assert_eq!(catalog.value(pcr4, &shim).liberty, Some(Liberty::Loose));
+///
+/// // From a log: which component of which image each event is.
+/// let log = EventLogBuilder::new().image(Sha256Digest::of("linux 6.12"), "/vmlinuz").build();
+/// let found = catalog.log(&EventLog::parse(&log)?);
+/// assert_eq!(found[0].known_as[0].component, "Pcr4Vmlinuz");
+/// assert_eq!(found[0].known_as[0].image, "44.2");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct Catalog<'a> {
     images: Vec<(&'a str, &'a ExpectedPcrs)>,
