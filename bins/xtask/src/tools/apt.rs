@@ -27,7 +27,7 @@ const fn program(package: &'static str, name: &'static str) -> Requirement {
     }
 }
 
-const REQUIREMENTS: [Requirement; 13] = [
+const REQUIREMENTS: [Requirement; 17] = [
     program("build-essential", "cc"), // links every program, builds SQLite
     program("build-essential", "c++"), // builds libFuzzer
     program("pkg-config", "pkg-config"), // finds libtss2
@@ -44,6 +44,11 @@ const REQUIREMENTS: [Requirement; 13] = [
     program("jose", "jose"),
     program("luksmeta", "luksmeta"),
     program("golang-go", "go"), // builds ignition-validate
+    // What computed values are compared with.
+    program("pesign", "pesign"),
+    program("osslsigncode", "osslsigncode"),
+    program("sbsigntool", "sbsign"),
+    program("systemd", "/usr/lib/systemd/systemd-measure"),
 ];
 
 /// Names of the programs that are looked for.

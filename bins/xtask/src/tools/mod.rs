@@ -16,6 +16,7 @@
 mod apt;
 mod go;
 mod images;
+pub(crate) mod wasm;
 
 use std::fs;
 use std::fs::File;
@@ -26,6 +27,7 @@ use std::process::Command;
 use anyhow::Context as _;
 use anyhow::Result;
 
+use crate::cargo::workspace_root;
 use crate::process;
 use crate::term;
 
@@ -103,6 +105,7 @@ pub(crate) fn ensure() -> Result<Tools> {
     apt::ensure_packages(&mut apt)?;
     go::ensure_ignition_validate(&tools)?;
     images::ensure(&tools, &mut apt)?;
+    wasm::ensure_targets(&workspace_root()?)?;
     term::success("all tools are in place");
     Ok(tools)
 }
