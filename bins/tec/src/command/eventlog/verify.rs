@@ -99,7 +99,10 @@ fn text(verdict: &Verdict) -> String {
             writeln!(text, "PCR {pcr:2} = {value}  explained by the log")
         } else {
             let replayed = register.replayed;
-            writeln!(text, "PCR {pcr:2} = {value}  NOT explained, the log gives {replayed}")
+            writeln!(
+                text,
+                "PCR {pcr:2} = {value}  NOT explained, the log gives {replayed}"
+            )
         };
     }
     let _ = write!(text, "\n{}", EventView::table(&verdict.events));
