@@ -11,6 +11,29 @@
 //!
 //! What is *not* checked here: whose key it is, and whether the values are those of an approved
 //! image.
+//!
+//! # Example
+//! ```
+//! # #[cfg(feature = "test-util")] {
+//! use tec_core::digest::Sha256Digest;
+//! use tec_core::pcr::PcrIndex;
+//! use tec_tpm::quote::UntrustedQuote;
+//! use tec_tpm::testing::SoftTpm;
+//!
+//! let nonce = [0x5a; 32]; // the verifier's, at random, for this quote only
+//! let tpm = SoftTpm::p256(7); // in earnest, bytes from a node
+//! tpm.extend(PcrIndex::BOOT_MANAGER, &Sha256Digest::of("shim"));
+//! let sent = tpm.quote(&nonce);
+//!
+//! let quote = UntrustedQuote::new(&sent.message, &sent.signature, &sent.values);
+//! let verified = quote.verify(&sent.ak, &nonce)?;
+//! let booted = Sha256Digest::ZERO.extended(&Sha256Digest::of("shim"));
+//! assert_eq!(verified.pcrs().value(PcrIndex::BOOT_MANAGER), &booted);
+//!
+//! assert!(quote.verify(&sent.ak, &[0; 32]).is_err()); // a quote for somebody else
+//! # }
+//! # Ok::<(), tec_tpm::quote::QuoteError>(())
+//! ```
 
 use p256::ecdsa;
 use rsa::pkcs1v15;

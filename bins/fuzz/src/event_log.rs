@@ -15,12 +15,14 @@ use tec_core::pcr::PcrSet;
 use tec_core::pcr::PcrValues;
 use tec_tpm::event_log;
 use tec_tpm::event_log::Bank;
+use tec_tpm::event_log::DataProof;
 use tec_tpm::event_log::Event;
 use tec_tpm::event_log::EventKind;
 use tec_tpm::event_log::EventLog;
 use tec_tpm::event_log::EventLogError;
 use tec_tpm::event_log::Format;
 use tec_tpm::event_log::Limits;
+use tec_tpm::event_log::LogView;
 use tec_tpm::event_log::VerifyLogError;
 
 pub(crate) use self::seeds::seeds;
@@ -38,6 +40,7 @@ pub fn event_log(data: &[u8]) {
         return;
     };
     check_shape(data, &log);
+    let _ = LogView::new(&log).table();
     check_limits(data, &log);
     check_rendering(&log);
     for bank in Bank::ALL {
@@ -58,6 +61,7 @@ fn check_shape(data: &[u8], log: &EventLog<'_>) {
         assert_eq!(begin, event.offset, "an event begins in the log");
         end = end_of(data, event);
         assert!(event.extends().is_none() || event.kind != EventKind::NO_ACTION);
+        check_measured(event);
         if let Some(detail) = event.detail() {
             assert!((1..=MAX_DETAIL).contains(&detail.chars().count()));
             assert!(!detail.contains(char::is_control), "{detail:?}");
@@ -66,6 +70,35 @@ fn check_shape(data: &[u8], log: &EventLog<'_>) {
     let rest = data.get(end..).expect("the last event ends in the log");
     let padding = rest.iter().all(|b| *b == 0) || rest.iter().all(|b| *b == 0xff);
     assert!(padding, "nothing but padding follows the last event");
+}
+
+/// What is said to be measured has the digest, and the whole data is found where it has it.
+fn check_measured(event: &Event<'_>) {
+    for bank in Bank::ALL {
+        let digest = event
+            .digests
+            .get(bank)
+            .filter(|_| event.extends().is_some());
+        let measured = event.measured(bank);
+        if let Some(bytes) = &measured {
+            assert_eq!(Some(&*hash(bank, bytes)), digest, "{bank}");
+        }
+        let whole = digest.is_some_and(|digest| hash(bank, event.data) == digest);
+        assert_eq!(whole, event.proof(bank) == DataProof::Hashed);
+        assert_eq!(
+            event.extends().is_none(),
+            event.proof(bank) == DataProof::NotMeasured
+        );
+    }
+}
+
+fn hash(bank: Bank, data: &[u8]) -> Vec<u8> {
+    match bank {
+        Bank::Sha1 => Sha1::digest(data).to_vec(),
+        Bank::Sha256 => Sha256::digest(data).to_vec(),
+        Bank::Sha384 => Sha384::digest(data).to_vec(),
+        _ => Sha512::digest(data).to_vec(),
+    }
 }
 
 /// The data of an event lies in the log, so its address says where the event ends.
@@ -175,12 +208,7 @@ fn fold(log: &EventLog<'_>, bank: Bank, pcr: PcrIndex) -> Vec<u8> {
         .filter(|event| event.extends() == Some(pcr))
     {
         value.extend(event.digests.get(bank).expect("the log is complete"));
-        value = match bank {
-            Bank::Sha1 => Sha1::digest(&value).to_vec(),
-            Bank::Sha256 => Sha256::digest(&value).to_vec(),
-            Bank::Sha384 => Sha384::digest(&value).to_vec(),
-            _ => Sha512::digest(&value).to_vec(),
-        };
+        value = hash(bank, &value);
     }
     value
 }

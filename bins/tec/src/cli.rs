@@ -17,8 +17,8 @@ use tec_support::log::LogForm;
 
 use crate::command::boot::ChainArgs;
 use crate::command::boot::MachineArgs;
+use crate::command::eventlog::EventlogCommand;
 use crate::command::node::NodeCommand;
-use crate::command::pcr::EventlogCommand;
 use crate::command::pcr::PcrCommand;
 use crate::command::pcr::ProofArgs;
 
@@ -72,7 +72,7 @@ pub(crate) enum Command {
     /// PCR values: compute, combine, identify, compare.
     #[command(subcommand)]
     Pcr(PcrCommand),
-    /// Event logs: show, replay, compare.
+    /// Event logs: show, replay, verify, compare.
     #[command(subcommand)]
     Eventlog(EventlogCommand),
     /// What the next boot of a node will measure.

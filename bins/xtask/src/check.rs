@@ -1,5 +1,5 @@
 //! `cargo xtask check`: what needs no running program. Formatting, lints, documentation,
-//! architecture, generated files, and the supply chain where cargo-deny is installed.
+//! architecture, WebAssembly, generated files, and the supply chain where cargo-deny is installed.
 
 use std::path::Path;
 use std::process::Command;
@@ -12,6 +12,7 @@ use crate::cargo::cargo;
 use crate::codegen;
 use crate::process;
 use crate::term;
+use crate::tools::wasm;
 
 /// Libraries whose smallest feature set must build by itself.
 const LIBRARIES: [&str; 4] = ["tec-core", "tec-tpm", "tec-trustee", "tec-k8s"];
@@ -29,6 +30,7 @@ pub(crate) fn run(root: &Path) -> Result<()> {
         term::step(&format!("check: lints, {library} without features"));
         clippy(root, &["--package", library, "--no-default-features"])?;
     }
+    webassembly(root)?;
     term::step("check: documentation");
     process::run(
         cargo(root)
@@ -43,6 +45,17 @@ pub(crate) fn run(root: &Path) -> Result<()> {
     )?;
     codegen::check(root)?;
     deny(root)
+}
+
+/// Verification needs no operating system: tec-tpm with default features builds where there is
+/// none, and a program around it where there is hardly any.
+fn webassembly(root: &Path) -> Result<()> {
+    let [bare, wasi] = wasm::TARGETS;
+    wasm::ensure_targets(root)?;
+    term::step(&format!("check: lints, tec-tpm for {bare}"));
+    clippy(root, &["--package", "tec-tpm", "--target", bare])?;
+    term::step(&format!("check: lints, example for {wasi}"));
+    clippy(root, &["--package", "tec-example-wasm", "--target", wasi])
 }
 
 fn clippy(root: &Path, which: &[&str]) -> Result<()> {

@@ -16,6 +16,7 @@ use super::Loaders;
 use super::MokLists;
 use super::Provenance;
 use super::loose;
+use crate::event_log::Event;
 use crate::event_log::EventLog;
 
 /// An event as an image makes it.
@@ -88,6 +89,34 @@ pub struct Identification {
 }
 
 /// Known images, for asking what made a value or an event.
+///
+/// # Example
+/// ```
+/// use tec_core::digest::Sha256Digest;
+/// use tec_core::image::{ExpectedPcr, ExpectedPcrs, ImageEvent};
+/// use tec_core::pcr::PcrIndex;
+/// use tec_tpm::combine::{Catalog, Liberty};
+/// use tec_tpm::event_log::{EventLog, EventLogBuilder};
+///
+/// let pcr4 = PcrIndex::BOOT_MANAGER;
+/// let event = |id: &str, file: &str| ImageEvent::new("E", pcr4, Sha256Digest::of(file), id);
+/// let events = [event("Pcr4Shim", "shim 16.1"), event("Pcr4Vmlinuz", "linux 6.12")];
+/// let image = ExpectedPcrs::new(vec![ExpectedPcr::from_events(pcr4, events)]);
+/// let catalog = Catalog::new(&[("44.2", &image)])?;
+///
+/// // From a value alone: all of the image, or shim without the kernel.
+/// let whole = image.pcr(pcr4).unwrap().value;
+/// assert_eq!(catalog.value(pcr4, &whole).liberty, Some(Liberty::Image));
+/// let shim = Sha256Digest::ZERO.extended(&Sha256Digest::of("shim 16.1"));
+/// assert_eq!(catalog.value(pcr4, &shim).liberty, Some(Liberty::Loose));
+///
+/// // From a log: which component of which image each event is.
+/// let log = EventLogBuilder::new().image(Sha256Digest::of("linux 6.12"), "/vmlinuz").build();
+/// let found = catalog.log(&EventLog::parse(&log)?);
+/// assert_eq!(found[0].known_as[0].component, "Pcr4Vmlinuz");
+/// assert_eq!(found[0].known_as[0].image, "44.2");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct Catalog<'a> {
     images: Vec<(&'a str, &'a ExpectedPcrs)>,
@@ -98,9 +127,10 @@ pub struct Catalog<'a> {
 
 /// Digests that firmware measures whatever it boots: separators and actions (PC Client Platform
 /// Firmware Profile 1.06, 10.4.1 and 10.4.4).
-const WELL_KNOWN: [(&[u8], &str); 7] = [
+const WELL_KNOWN: [(&[u8], &str); 8] = [
     (&[0; 4], "separator"),
-    (&[0xff; 4], "separator after an error"),
+    (&[0xff; 4], "separator"),
+    (&[1, 0, 0, 0], "separator after an error"),
     (
         b"Calling EFI Application from Boot Option",
         "boot option is called",
@@ -206,17 +236,7 @@ impl<'a> Catalog<'a> {
     /// Says of each event of a log that extends a register which images make it. Events without a
     /// SHA-256 digest are left out.
     pub fn log(&self, log: &EventLog<'_>) -> Vec<IdentifiedEvent> {
-        self.events(log.events().iter().filter_map(|event| {
-            let digest = Sha256Digest::new(*event.digests.sha256?);
-            let (pcr, kind) = (event.extends()?, event.kind.name());
-            Some(LoggedEvent::new(
-                event.number,
-                pcr,
-                digest,
-                kind,
-                event.detail(),
-            ))
-        }))
+        self.events(log.events().iter().filter_map(Event::logged))
     }
 }
 

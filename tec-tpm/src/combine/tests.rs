@@ -9,6 +9,9 @@ use tec_core::pcr::PcrSet;
 use tec_core::pcr::PcrValues;
 
 use super::*;
+use crate::event_log::EventKind;
+use crate::event_log::EventLog;
+use crate::event_log::EventLogBuilder;
 
 const PCR4: PcrIndex = PcrIndex::BOOT_MANAGER;
 const PCR7: PcrIndex = PcrIndex::SECURE_BOOT;
@@ -481,4 +484,47 @@ fn a_value_alone_tells_what_made_it() {
     );
     let unknown = ask(&chain("shim c", "grub a", &[]));
     assert_eq!((unknown.liberty, unknown.exhaustive), (None, true));
+}
+
+#[test]
+fn events_of_a_log_are_told_by_image_or_by_what_every_firmware_measures() {
+    let (a, b) = (
+        chain("shim", "grub a", &["kernel a"]),
+        chain("shim", "grub b", &["kernel b"]),
+    );
+    let catalog = Catalog::new(&[("a", &a), ("b", &b)]).unwrap();
+    let bytes = EventLogBuilder::new()
+        .startup_locality(3)
+        .measure(PCR4, EventKind::SEPARATOR, &[1, 0, 0, 0])
+        .image(Sha256Digest::of("shim"), "\\EFI\\BOOT\\BOOTX64.EFI")
+        .image(Sha256Digest::of("kernel b"), "")
+        .image(Sha256Digest::of("evil"), "")
+        .measure_digest(
+            PCR14,
+            EventKind::IPL,
+            Sha256Digest::of("shim"),
+            b"elsewhere",
+        )
+        .build();
+    let found = catalog.log(&EventLog::parse(&bytes).unwrap());
+    let told: Vec<_> = found
+        .iter()
+        .map(|event| {
+            let known = event.known_as.iter();
+            let known = known.map(|k| format!("{} of {}", k.component, k.image));
+            let known = known.collect::<Vec<_>>().join(", ");
+            event.well_known.map_or(known, str::to_owned)
+        })
+        .collect();
+    // What extends nothing is left out; a digest counts in its own register only.
+    assert_eq!(
+        told,
+        [
+            "separator after an error",
+            "Pcr4Shim of a, Pcr4Shim of b",
+            "Pcr4Vmlinuz of b",
+            "",
+            "",
+        ]
+    );
 }

@@ -3,6 +3,9 @@
 use std::fmt;
 use std::str::FromStr;
 
+use serde::Serialize;
+use serde::Serializer;
+
 /// A GUID in the byte order of UEFI 2.10, appendix A: the first three fields are little-endian.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Guid([u8; 16]);
@@ -76,6 +79,12 @@ impl fmt::Display for Guid {
             part(16..20),
             part(20..32)
         )
+    }
+}
+
+impl Serialize for Guid {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
     }
 }
 

@@ -2,6 +2,12 @@
 
 use std::fmt;
 
+use sha1::Sha1;
+use sha2::Digest as _;
+use sha2::Sha256;
+use sha2::Sha384;
+use sha2::Sha512;
+
 /// A bank of PCRs, named by its hash algorithm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
@@ -42,6 +48,16 @@ impl Bank {
             Self::Sha256 => 32,
             Self::Sha384 => 48,
             Self::Sha512 => 64,
+        }
+    }
+
+    /// The digest of some bytes.
+    pub(super) fn hash(self, data: &[u8]) -> Vec<u8> {
+        match self {
+            Self::Sha1 => Sha1::digest(data).to_vec(),
+            Self::Sha256 => Sha256::digest(data).to_vec(),
+            Self::Sha384 => Sha384::digest(data).to_vec(),
+            Self::Sha512 => Sha512::digest(data).to_vec(),
         }
     }
 

@@ -1,19 +1,16 @@
 //! Writing logs: for tests, for firmware that is only simulated, and for fuzzing.
 
-use sha1::Sha1;
-use sha2::Digest as _;
-use sha2::Sha256;
-use sha2::Sha384;
-use sha2::Sha512;
 use tec_core::digest::Sha256Digest;
 use tec_core::pcr::PcrIndex;
 
 use super::bank::Bank;
 use super::kind::EventKind;
+use super::parse::Format;
 
-/// Writes a crypto-agile log: a `Spec ID Event03` header, then events.
+/// Writes a log: events after a `Spec ID Event03` header, or events of the SHA-1 form.
 #[derive(Clone, Debug)]
 pub struct EventLogBuilder {
+    format: Format,
     banks: Vec<Bank>,
     bytes: Vec<u8>,
 }
@@ -33,11 +30,21 @@ impl EventLogBuilder {
     /// A log of several banks.
     pub fn with_banks(banks: &[Bank]) -> Self {
         let mut builder = Self {
+            format: Format::CryptoAgile,
             banks: banks.to_vec(),
             bytes: Vec::new(),
         };
         builder.header();
         builder
+    }
+
+    /// A log of the SHA-1 form, as firmware writes it for a TPM 1.2.
+    pub fn sha1_form() -> Self {
+        Self {
+            format: Format::Sha1,
+            banks: vec![Bank::Sha1],
+            bytes: Vec::new(),
+        }
     }
 
     /// An event whose digest is that of its data.
@@ -53,7 +60,7 @@ impl EventLogBuilder {
         measured: &[u8],
         data: &[u8],
     ) -> &mut Self {
-        self.event(pcr, kind, data, |bank| hash(bank, measured))
+        self.event(pcr, kind, data, |bank| bank.hash(measured))
     }
 
     /// An event with a digest that was computed elsewhere. Other banks than SHA-256 get their hash
@@ -67,7 +74,7 @@ impl EventLogBuilder {
     ) -> &mut Self {
         self.event(pcr, kind, data, |bank| match bank {
             Bank::Sha256 => digest.as_bytes().to_vec(),
-            other => hash(other, digest.as_bytes()),
+            other => other.hash(digest.as_bytes()),
         })
     }
 
@@ -149,10 +156,15 @@ impl EventLogBuilder {
     ) -> &mut Self {
         self.bytes.extend(pcr.to_le_bytes());
         self.bytes.extend(kind.number().to_le_bytes());
-        self.bytes.extend(length(&self.banks));
-        for bank in &self.banks {
-            self.bytes.extend(bank.algorithm_id().to_le_bytes());
-            self.bytes.extend(digest(*bank));
+        match self.format {
+            Format::Sha1 => self.bytes.extend(digest(Bank::Sha1)),
+            Format::CryptoAgile => {
+                self.bytes.extend(length(&self.banks));
+                for bank in &self.banks {
+                    self.bytes.extend(bank.algorithm_id().to_le_bytes());
+                    self.bytes.extend(digest(*bank));
+                }
+            }
         }
         self.bytes.extend(length(data));
         self.bytes.extend(data);
@@ -186,15 +198,6 @@ fn length<T>(items: &[T]) -> [u8; 4] {
 
 fn length_u16(length: usize) -> [u8; 2] {
     u16::try_from(length).unwrap_or(u16::MAX).to_le_bytes()
-}
-
-fn hash(bank: Bank, data: &[u8]) -> Vec<u8> {
-    match bank {
-        Bank::Sha1 => Sha1::digest(data).to_vec(),
-        Bank::Sha256 => Sha256::digest(data).to_vec(),
-        Bank::Sha384 => Sha384::digest(data).to_vec(),
-        Bank::Sha512 => Sha512::digest(data).to_vec(),
-    }
 }
 
 /// `UEFI_IMAGE_LOAD_EVENT` whose device path is one file path node and the end node

@@ -1,8 +1,11 @@
 //! One event, borrowed from the log.
 
+use tec_core::attest::LoggedEvent;
+use tec_core::digest::Sha256Digest;
 use tec_core::pcr::PcrIndex;
 
 use super::bank::Bank;
+use super::content::Content;
 use super::detail;
 use super::kind::EventKind;
 
@@ -50,16 +53,29 @@ pub struct Event<'a> {
     pub data: &'a [u8],
 }
 
-impl Event<'_> {
+impl<'a> Event<'a> {
     /// The register that it extends: none for `EV_NO_ACTION` (PC Client Platform Firmware
     /// Profile, 10.4.1).
     pub fn extends(&self) -> Option<PcrIndex> {
         self.pcr.filter(|_| self.kind != EventKind::NO_ACTION)
     }
 
+    /// The event data by the structure that the type prescribes. Proves nothing.
+    pub fn content(&self) -> Content<'a> {
+        Content::read(self.kind, self.data)
+    }
+
     /// What the event data says, for people: a path, a variable's name or a text. At most 128
     /// printable characters. Proves nothing.
     pub fn detail(&self) -> Option<String> {
-        detail::describe(self.kind, self.data)
+        detail::describe(&self.content())
+    }
+
+    /// The event as evidence: none for one that extends nothing or has no SHA-256 digest.
+    pub fn logged(&self) -> Option<LoggedEvent> {
+        let digest = Sha256Digest::new(*self.digests.sha256?);
+        let (pcr, kind) = (self.extends()?, self.kind.name());
+        let detail = self.detail();
+        Some(LoggedEvent::new(self.number, pcr, digest, kind, detail))
     }
 }

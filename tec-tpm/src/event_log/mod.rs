@@ -5,7 +5,8 @@
 //! the fold that turns a log into register values.
 //!
 //! *What it is not*: a judge. A log proves something only about registers whose fold equals a
-//! quoted value; [`VerifiedLog`] is that proof. Event data is never proven, not even then.
+//! quoted value; [`VerifiedLog`] is that proof. Of event data only the bytes are proven then whose
+//! digest the event is, [`VerifiedLog::measured`]; the types of events never are.
 //!
 //! ```text
 //! bytes ── EventLog::parse ──► EventLog ──┬─ replay(bank) ───────────► Replayed
@@ -22,37 +23,51 @@
 //! ```
 //! use tec_core::pcr::PcrIndex;
 //! use tec_core::pcr::PcrSet;
+//! use tec_tpm::compute::Guid;
+//! use tec_tpm::event_log::Content;
 //! use tec_tpm::event_log::EventKind;
 //! use tec_tpm::event_log::EventLog;
 //! use tec_tpm::event_log::EventLogBuilder;
 //!
+//! let (pcr7, kind) = (PcrIndex::SECURE_BOOT, EventKind::EFI_VARIABLE_DRIVER_CONFIG);
 //! let bytes = EventLogBuilder::new()
-//!     .measure(PcrIndex::BOOT_MANAGER, EventKind::EFI_ACTION, b"Calling EFI Application")
+//!     .variable(pcr7, kind, *Guid::GLOBAL.as_bytes(), "SecureBoot", &[1])
 //!     .build();
 //!
 //! let log = EventLog::parse(&bytes)?;
 //! let quoted = log.replay_sha256()?; // in earnest these come from a quote
-//! let chosen = PcrSet::default().with(PcrIndex::BOOT_MANAGER);
-//! let verified = log.verify(&quoted, chosen)?;
-//! assert_eq!(verified.events().count(), 1);
+//! let verified = log.verify(&quoted, PcrSet::default().with(pcr7))?;
+//!
+//! // Was Secure Boot on? The variable was measured with its name, so both are proven.
+//! let secure_boot = verified.measured().find_map(|(event, _)| match event.content() {
+//!     Content::Variable { vendor: Guid::GLOBAL, name, data } if name == "SecureBoot" => Some(data),
+//!     _ => None,
+//! });
+//! assert_eq!(secure_boot, Some(&[1][..]));
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
 mod bank;
 mod build;
+mod content;
 mod cursor;
 mod detail;
+mod device_path;
 mod diff;
 mod error;
 mod event;
 mod kind;
+mod measured;
 mod parse;
 mod replay;
+mod text;
 mod verify;
 mod view;
 
 pub use bank::Bank;
 pub use build::EventLogBuilder;
+pub use content::Content;
+pub use content::Partition;
 pub use diff::Change;
 pub use diff::LogDiff;
 pub use diff::RegisterDiff;
@@ -60,6 +75,7 @@ pub use error::EventLogError;
 pub use event::Digests;
 pub use event::Event;
 pub use kind::EventKind;
+pub use measured::DataProof;
 pub use parse::EventLog;
 pub use parse::Format;
 pub use parse::Limits;
@@ -67,7 +83,6 @@ pub use replay::Replayed;
 pub use verify::VerifiedLog;
 pub use verify::VerifyLogError;
 pub use verify::evidence;
-pub use view::DataProof;
 pub use view::EventView;
 pub use view::LogView;
 

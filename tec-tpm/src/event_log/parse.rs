@@ -1,5 +1,6 @@
 //! From bytes to borrowed events.
 
+use serde::Serialize;
 use tec_core::pcr::PcrIndex;
 
 use super::bank::Bank;
@@ -34,7 +35,8 @@ impl Default for Limits {
 }
 
 /// Form of a log.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum Format {
     /// `TCG_PCR_EVENT` throughout: SHA-1 only.

@@ -33,7 +33,12 @@ fn small_log() -> Vec<u8> {
         )
         .separator(pcr(4))
         .image(Sha256Digest::of("shim"), "\\EFI\\debian\\shimx64.efi")
-        .measure(pcr(8), EventKind::IPL, b"grub_cmd: linux /vmlinuz\0")
+        .measure_other(
+            pcr(8),
+            EventKind::IPL,
+            b"linux /vmlinuz",
+            b"grub_cmd: linux /vmlinuz\0",
+        )
         .build()
 }
 
@@ -60,6 +65,8 @@ fn what_the_builder_writes_is_what_the_parser_reads() {
     assert_eq!(
         details,
         [
+            "Spec ID Event03",
+            "StartupLocality 3",
             "1.2",
             "SecureBoot",
             "Calling EFI Application from Boot Option",
@@ -121,6 +128,41 @@ fn a_log_is_verified_only_for_registers_that_fold_to_the_quoted_values() {
     let other = EventLog::parse(&other).unwrap();
     let error = other.verify(&quoted, set(&[4, 7])).unwrap_err();
     assert!(matches!(error, VerifyLogError::Mismatch { pcr, .. } if u8::from(pcr) == 4));
+}
+
+#[test]
+fn a_verified_log_gives_the_bytes_that_were_measured() {
+    let bytes = small_log();
+    let log = EventLog::parse(&bytes).unwrap();
+    let quoted = log.replay_sha256().unwrap();
+    let verified = log.verify(&quoted, set(&[4, 7, 8])).unwrap();
+    let secure_boot = verified
+        .measured()
+        .find_map(|(event, _)| match event.content() {
+            Content::Variable { name, data, .. } if name == "SecureBoot" => Some(data),
+            _ => None,
+        });
+    assert_eq!(secure_boot, Some(&[1][..]));
+    // shim's digest is that of a file, which the log does not hold.
+    let kinds: Vec<_> = verified.measured().map(|(event, _)| event.kind).collect();
+    assert!(!kinds.contains(&EventKind::EFI_BOOT_SERVICES_APPLICATION));
+    let command = verified.measured().last().unwrap().1;
+    assert_eq!(&*command, b"linux /vmlinuz");
+}
+
+#[test]
+fn the_older_form_is_written_and_read_too() {
+    let bytes = EventLogBuilder::sha1_form()
+        .startup_locality(3)
+        .measure(pcr(0), EventKind::S_CRTM_VERSION, b"1.2")
+        .separator(pcr(4))
+        .build();
+    let log = EventLog::parse(&bytes).unwrap();
+    assert_eq!((log.format(), log.startup_locality()), (Format::Sha1, 3));
+    assert_eq!(log.banks().collect::<Vec<_>>(), [Bank::Sha1]);
+    assert_eq!(log.events()[1].proof(Bank::Sha1), DataProof::Hashed);
+    let replayed = log.replay(Bank::Sha1).unwrap();
+    assert_eq!(replayed.extended(), set(&[0, 4]));
 }
 
 #[test]
@@ -441,6 +483,7 @@ proptest! {
     fn arbitrary_bytes_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..600)) {
         if let Ok(log) = EventLog::parse(&bytes) {
             log.events().iter().for_each(|event| { event.detail(); });
+            let _ = LogView::new(&log).table();
         }
     }
 

@@ -1,12 +1,14 @@
 //! What a log is worth beside quoted values.
 
+use std::borrow::Cow;
+
 use tec_core::attest::LogEvidence;
-use tec_core::attest::LoggedEvent;
 use tec_core::digest::Sha256Digest;
 use tec_core::pcr::PcrIndex;
 use tec_core::pcr::PcrSet;
 use tec_core::pcr::PcrValues;
 
+use super::bank::Bank;
 use super::error::EventLogError;
 use super::event::Event;
 use super::parse::EventLog;
@@ -14,7 +16,8 @@ use super::parse::EventLog;
 /// Proof that the events of the chosen registers fold to their quoted values.
 ///
 /// Only [`EventLog::verify`] makes one. Proven are digests, registers and order of
-/// [`events`](Self::events); their data is not.
+/// [`events`](Self::events), and the bytes that [`measured`](Self::measured) gives. The types of
+/// events and all other data are not.
 #[derive(Clone, Debug)]
 pub struct VerifiedLog<'a> {
     log: EventLog<'a>,
@@ -40,6 +43,12 @@ impl<'a> VerifiedLog<'a> {
                 .is_some_and(|pcr| self.registers.contains(pcr))
         };
         self.log.events().iter().filter(proven)
+    }
+
+    /// Of these events, the ones whose measured bytes the log holds, with those bytes.
+    pub fn measured(&self) -> impl Iterator<Item = (&Event<'a>, Cow<'a, [u8]>)> {
+        self.events()
+            .filter_map(|event| Some((event, event.measured(Bank::Sha256)?)))
     }
 }
 
@@ -104,7 +113,7 @@ impl<'a> EventLog<'a> {
     pub fn evidence_against(&self, quoted: &PcrValues) -> LogEvidence {
         match self.replay_sha256() {
             Ok(replayed) => LogEvidence::Parsed {
-                events: self.events().iter().filter_map(logged).collect(),
+                events: self.events().iter().filter_map(Event::logged).collect(),
                 replayed: PcrIndex::all()
                     .filter(|pcr| replayed.value(*pcr) == quoted.value(*pcr))
                     .collect(),
@@ -124,16 +133,4 @@ pub fn evidence(log: &[u8], quoted: &PcrValues) -> LogEvidence {
             reason: error.to_string(),
         },
     }
-}
-
-fn logged(event: &Event<'_>) -> Option<LoggedEvent> {
-    let digest = Sha256Digest::new(*event.digests.sha256?);
-    let kind = event.kind.name();
-    Some(LoggedEvent::new(
-        event.number,
-        event.extends()?,
-        digest,
-        kind,
-        event.detail(),
-    ))
 }

@@ -4,30 +4,18 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use serde::Serialize;
-use sha1::Sha1;
-use sha2::Digest as _;
-use sha2::Sha256;
-use sha2::Sha384;
-use sha2::Sha512;
+use serde_json::Value;
 use tec_core::pcr::PcrIndex;
 
 use super::bank::Bank;
+use super::content::Content;
 use super::diff::Change;
 use super::diff::LogDiff;
 use super::event::Event;
+use super::measured::DataProof;
 use super::parse::EventLog;
+use super::parse::Format;
 use super::replay::Replayed;
-
-/// Whether an event's digest is that of its own data, so that the data is proven with the digest.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
-#[non_exhaustive]
-pub enum DataProof {
-    /// The digest is that of the data.
-    Hashed,
-    /// The digest is that of something else (a file, a table); the data is only a remark.
-    Unverified,
-}
 
 /// An event in words.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -35,6 +23,8 @@ pub enum DataProof {
 pub struct EventView {
     /// Number in the log, from 0.
     pub number: u32,
+    /// Where it begins in the log, in bytes.
+    pub offset: usize,
     /// The register that it names; none for some that extend nothing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pcr: Option<PcrIndex>,
@@ -44,11 +34,14 @@ pub struct EventView {
     pub digests: BTreeMap<&'static str, String>,
     /// Bytes of event data.
     pub size: usize,
-    /// Whether the data is proven with the digest.
+    /// How much of the data is proven with the strongest of the digests.
     pub data: DataProof,
     /// What the data says: a path, a variable's name or a text.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub detail: Option<String>,
+    /// The data as its type prescribes it, a [`Content`]; none where that is only a text.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub content: Option<Value>,
 }
 
 impl EventView {
@@ -62,46 +55,49 @@ impl EventView {
         Self::with_banks(event, &[bank])
     }
 
+    /// A table for people: one line per event.
+    pub fn table(events: &[Self]) -> String {
+        let mut text = LEGEND.to_owned();
+        for event in events {
+            let _ = writeln!(text, "{}", line(event));
+        }
+        text
+    }
+
     fn with_banks(event: &Event<'_>, banks: &[Bank]) -> Self {
         let digest = |bank: &Bank| Some((bank.as_str(), hex::encode(event.digests.get(*bank)?)));
         Self {
             number: event.number,
+            offset: event.offset,
             pcr: event.pcr,
             kind: event.kind.name().into_owned(),
             digests: banks.iter().filter_map(digest).collect(),
             size: event.data.len(),
-            data: proof(event),
+            data: event.proof(strongest(event)),
             detail: event.detail(),
+            content: match event.content() {
+                Content::Text { .. } | Content::Opaque => None,
+                content => serde_json::to_value(content).ok(),
+            },
         }
     }
 }
 
-/// The strongest digest of the event decides.
-fn proof(event: &Event<'_>) -> DataProof {
-    let digests = &event.digests;
-    let data = event.data;
-    let hashed = if let Some(digest) = digests.sha256 {
-        Sha256::digest(data).as_slice() == digest
-    } else if let Some(digest) = digests.sha384 {
-        Sha384::digest(data).as_slice() == digest
-    } else if let Some(digest) = digests.sha512 {
-        Sha512::digest(data).as_slice() == digest
-    } else {
-        digests
-            .sha1
-            .is_some_and(|digest| Sha1::digest(data).as_slice() == digest)
-    };
-    if hashed {
-        DataProof::Hashed
-    } else {
-        DataProof::Unverified
-    }
+/// The first bank of those that are trusted that the event has a digest of.
+fn strongest(event: &Event<'_>) -> Bank {
+    let there = |bank: &Bank| event.digests.get(*bank).is_some();
+    let trusted = [Bank::Sha256, Bank::Sha384, Bank::Sha512].into_iter();
+    trusted.into_iter().find(there).unwrap_or(Bank::Sha1)
 }
 
 /// A whole log in words, with the values that it folds to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct LogView {
+    /// Form of the log.
+    pub format: Format,
+    /// Locality that started the TPM, as the log says; PCR 0 begins with it.
+    pub startup_locality: u8,
     /// The events in order.
     pub events: Vec<EventView>,
     /// Per bank and register that is extended, the value that the log folds to.
@@ -113,6 +109,8 @@ impl LogView {
     pub fn new(log: &EventLog<'_>) -> Self {
         let replay = log.banks().filter_map(|bank| log.replay(bank).ok());
         Self {
+            format: log.format(),
+            startup_locality: log.startup_locality(),
             events: log.events().iter().map(EventView::new).collect(),
             replay: replay.map(|r| (r.bank().as_str(), values(&r))).collect(),
         }
@@ -120,10 +118,7 @@ impl LogView {
 
     /// A table for people: one line per event, then the values.
     pub fn table(&self) -> String {
-        let mut text = String::new();
-        for event in &self.events {
-            let _ = writeln!(text, "{}", line(event));
-        }
+        let mut text = EventView::table(&self.events);
         for (bank, values) in &self.replay {
             let _ = writeln!(text, "\n{bank}");
             for (pcr, value) in values {
@@ -134,6 +129,9 @@ impl LogView {
     }
 }
 
+const LEGEND: &str =
+    "(…) is not what was measured, only a remark beside it; * was measured in part\n";
+
 /// The registers that a replay extended, with their values in hexadecimal.
 fn values(replayed: &Replayed) -> BTreeMap<PcrIndex, String> {
     let extended = replayed.extended();
@@ -142,7 +140,7 @@ fn values(replayed: &Replayed) -> BTreeMap<PcrIndex, String> {
 }
 
 /// One event on one line: number, register, type, start of the digest, detail. A detail that
-/// nothing proves stands in parentheses.
+/// nothing proves stands in parentheses; one of data that is proven in part has a star.
 fn line(event: &EventView) -> String {
     // SHA-256 where there is one, else the first.
     let digest = event
@@ -155,8 +153,9 @@ fn line(event: &EventView) -> String {
         .pcr
         .map_or_else(|| "-".to_owned(), |pcr| pcr.to_string());
     let detail = match (&event.detail, event.data) {
-        (Some(detail), DataProof::Unverified) => format!("({detail})"),
         (Some(detail), DataProof::Hashed) => detail.clone(),
+        (Some(detail), DataProof::Part) => format!("{detail} *"),
+        (Some(detail), _) => format!("({detail})"),
         (None, _) => format!("[{} bytes]", event.size),
     };
     let number = event.number;

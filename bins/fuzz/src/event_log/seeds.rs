@@ -51,6 +51,7 @@ pub(crate) fn seeds() -> Vec<Seed> {
         ),
         Seed::new("unknown_algorithm", unknown_algorithm()),
         Seed::new("sha1_form", sha1_form()),
+        Seed::new("structures", structures()),
     ];
     seeds.extend(super::hostile::seeds());
     seeds
@@ -88,4 +89,55 @@ fn unknown_algorithm() -> Vec<u8> {
     log.extend([0x0b, 0].into_iter().chain([0x26; 32]));
     log.extend([4, 0, 0, 0, 0, 0, 0, 0]);
     log
+}
+
+/// One event of each structure that event data may have.
+fn structures() -> Vec<u8> {
+    let numbers = |numbers: &[u64]| -> Vec<u8> {
+        let bytes = numbers.iter().flat_map(|number| number.to_le_bytes());
+        bytes.collect()
+    };
+    let mut gpt = [&b"EFI PART"[..], &[0x11; 84], &numbers(&[1])].concat();
+    gpt.extend(
+        [
+            &[0x22; 32][..],
+            &numbers(&[34, 99, 0]),
+            b"E\0S\0P\0",
+            &[0; 66],
+        ]
+        .concat(),
+    );
+    let blob = [&b"\x03PEI"[..], &numbers(&[0x1000, 16])].concat();
+    let tables = [&numbers(&[1])[..], &[0x61; 16], &numbers(&[0xf000])].concat();
+    let value = b"\x01\0\0\0";
+    let boot = [&[0x61; 16][..], &numbers(&[1, 4]), b"B\0", value].concat();
+    let mut log = EventLogBuilder::new();
+    log.no_action(b"SP800-155 Event\0\x01")
+        .measure(PcrIndex::BOOT_MANAGER, EventKind::EFI_GPT_EVENT, &gpt)
+        .measure(PcrIndex::BOOT_MANAGER, EventKind::POST_CODE2, &blob)
+        .measure(
+            PcrIndex::BOOT_MANAGER,
+            EventKind::EFI_HANDOFF_TABLES,
+            &tables,
+        )
+        .measure_other(
+            PcrIndex::BOOT_MANAGER,
+            EventKind::EFI_VARIABLE_BOOT,
+            value,
+            &boot,
+        )
+        .measure_other(
+            PcrIndex::BOOT_MANAGER,
+            EventKind::IPL,
+            b"boot",
+            b"grub_cmd: boot\0",
+        )
+        .measure_other(
+            PcrIndex::KERNEL_BOOT,
+            EventKind::IPL,
+            b".linux\0",
+            b".\0l\0i\0n\0u\0x\0\0\0",
+        )
+        .measure(PcrIndex::BOOT_MANAGER, EventKind::SEPARATOR, &[1, 0, 0, 0]);
+    log.build()
 }

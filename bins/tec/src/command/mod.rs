@@ -3,7 +3,7 @@
 mod ak;
 mod audit;
 pub(crate) mod boot;
-mod eventlog;
+pub(crate) mod eventlog;
 mod explain;
 mod ignition;
 mod image;

@@ -1,5 +1,5 @@
-//! Rules over what cargo resolves: the tree of tec-core, cryptography, and choices that are the
-//! binary's.
+//! Rules over what cargo resolves: the trees of tec-core and tec-tpm, cryptography, and choices
+//! that are the binary's.
 
 use std::path::Path;
 
@@ -14,9 +14,25 @@ use crate::cargo::Metadata;
 use crate::cargo::Package;
 use crate::process;
 
-/// What the pure domain never pulls in: async runtimes, clusters, TLS, TPM libraries, databases.
+/// Libraries whose default features need no operating system: the pure domain, and verification.
+const PURE: [(&str, &str, &str); 2] = [
+    (
+        CORE,
+        "core-tree",
+        "put it behind the feature `embedded` or `http`, or into an adapter; \
+         `cargo tree --package tec-core --invert <name>` shows the way",
+    ),
+    (
+        "tec-tpm",
+        "tpm-tree",
+        "put it behind a feature, so that quotes, logs and values can be verified anywhere; \
+         `cargo tree --package tec-tpm --invert <name>` shows the way",
+    ),
+];
+
+/// What they never pull in: async runtimes, clusters, TLS, TPM libraries, databases.
 /// A name stands for itself and for everything that begins with it and a hyphen.
-const NOT_IN_CORE: [&str; 18] = [
+const IMPURE: [&str; 18] = [
     "async-std",
     "aws-lc-rs",
     "axum",
@@ -149,7 +165,10 @@ const CHOOSERS: [&str; 10] = [
 ];
 
 pub(super) fn check(root: &Path) -> Result<Vec<Violation>> {
-    let mut found = core_tree(root)?;
+    let mut found = Vec::new();
+    for (library, rule, todo) in PURE {
+        found.extend(pure_tree(root, library, rule, todo)?);
+    }
     let metadata = Metadata::full(root)?;
     for package in metadata.packages() {
         unknown_cryptography(package, &mut found);
@@ -163,11 +182,16 @@ pub(super) fn check(root: &Path) -> Result<Vec<Violation>> {
     Ok(found)
 }
 
-fn core_tree(root: &Path) -> Result<Vec<Violation>> {
+fn pure_tree(
+    root: &Path,
+    library: &str,
+    rule: &'static str,
+    todo: &'static str,
+) -> Result<Vec<Violation>> {
     let tree = process::capture(cargo::cargo(root).args([
         "tree",
         "--package",
-        CORE,
+        library,
         "--edges",
         "normal",
         "--prefix",
@@ -181,20 +205,12 @@ fn core_tree(root: &Path) -> Result<Vec<Violation>> {
         .collect();
     names.sort_unstable();
     names.dedup();
-    Ok(names
-        .into_iter()
-        .filter(|name| NOT_IN_CORE.iter().any(|banned| is_of(name, banned)))
-        .map(|name| {
-            Violation::new(
-                "core-tree",
-                "tec-core/Cargo.toml",
-                0,
-                format!("{name} is in the dependency tree of tec-core with default features"),
-                "put it behind the feature `embedded` or `http`, or into an adapter; \
-                 `cargo tree --package tec-core --invert <name>` shows the way",
-            )
-        })
-        .collect())
+    let banned = |name: &&str| IMPURE.iter().any(|banned| is_of(name, banned));
+    let violation = |name: &str| {
+        let what = format!("{name} is in the dependency tree of {library} with default features");
+        Violation::new(rule, format!("{library}/Cargo.toml"), 0, what, todo)
+    };
+    Ok(names.into_iter().filter(banned).map(violation).collect())
 }
 
 fn is_of(name: &str, family: &str) -> bool {

@@ -92,6 +92,18 @@ fn what_the_core_may_not_pull_in_is_seen() {
 }
 
 #[test]
+fn what_verification_may_not_pull_in_is_seen() {
+    assert_broken("tpm-tree", "tec-tpm/Cargo.toml", |root| {
+        replace(
+            root,
+            "tec-tpm/Cargo.toml",
+            "default = []",
+            "default = [\"tss\"]",
+        );
+    });
+}
+
+#[test]
 fn impure_calls_in_the_core_are_seen() {
     assert_broken("core-pure", LOOSE_FILE, |root| {
         write(root, LOOSE_FILE, "fn f() { std::fs::read(\"x\"); }");

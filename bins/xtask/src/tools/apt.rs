@@ -29,7 +29,7 @@ const fn program(package: &'static str, name: &'static str) -> Requirement {
 }
 
 /// What everything needs.
-pub(super) const BASE: [Requirement; 13] = [
+pub(super) const BASE: [Requirement; 17] = [
     program("build-essential", "cc"), // links every program, builds SQLite
     program("build-essential", "c++"), // builds libFuzzer
     program("pkg-config", "pkg-config"), // finds libtss2
@@ -46,14 +46,18 @@ pub(super) const BASE: [Requirement; 13] = [
     program("jose", "jose"),
     program("luksmeta", "luksmeta"),
     program("golang-go", "go"), // builds ignition-validate
+    // What computed values are compared with.
+    program("pesign", "pesign"),
+    program("osslsigncode", "osslsigncode"),
+    program("sbsigntool", "sbsign"), // signs the images of virtual machines, too
+    program("systemd", "/usr/lib/systemd/systemd-measure"),
 ];
 
 /// What virtual machines need beside it.
-pub(super) const MACHINES: [Requirement; 4] = [
+pub(super) const MACHINES: [Requirement; 3] = [
     program("qemu-system-x86", "qemu-system-x86_64"),
-    program("mtools", "mformat"),    // their EFI system partition
-    program("sbsigntool", "sbsign"), // signs unified kernel images
-    program("openssl", "openssl"),   // keys of their owners
+    program("mtools", "mformat"),  // their EFI system partition
+    program("openssl", "openssl"), // keys of their owners
 ];
 
 /// Names of the programs that are looked for.

@@ -19,6 +19,7 @@ mod archive;
 mod boot_files;
 mod go;
 mod images;
+pub(crate) mod wasm;
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -31,6 +32,7 @@ use anyhow::Context as _;
 use anyhow::Result;
 use anyhow::bail;
 
+use crate::cargo::workspace_root;
 use crate::pcr_live;
 use crate::process;
 use crate::term;
@@ -109,6 +111,7 @@ pub(crate) fn ensure() -> Result<Tools> {
     apt::ensure_packages(&mut apt, &apt::BASE)?;
     go::ensure_ignition_validate(&tools)?;
     images::ensure(&tools, &mut apt)?;
+    wasm::ensure_targets(&workspace_root()?)?;
     term::success("all tools are in place");
     Ok(tools)
 }

@@ -1,4 +1,4 @@
-//! The command lines of `tec pcr` and `tec eventlog`.
+//! The command line of `tec pcr`.
 
 use std::path::PathBuf;
 
@@ -13,6 +13,7 @@ use super::bundle::BundleCommand;
 use crate::cli::parse_pcr;
 use crate::command::boot::ChainArgs;
 use crate::command::boot::MachineArgs;
+use crate::command::eventlog::BankName;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum PcrCommand {
@@ -118,44 +119,4 @@ pub(crate) struct FormArgs {
     /// not given.
     #[arg(long, value_name = "TIME")]
     pub(crate) expires: Option<Timestamp>,
-}
-
-#[derive(Debug, Subcommand)]
-pub(crate) enum EventlogCommand {
-    /// Show the events of a log and the values that it folds to.
-    Show {
-        /// The log.
-        log_file: PathBuf,
-    },
-    /// Show the values that a log folds to.
-    Replay {
-        /// The log.
-        log_file: PathBuf,
-        /// Bank; all that the log has if not given.
-        #[arg(long, value_enum)]
-        bank: Option<BankName>,
-    },
-    /// Compare two logs, register by register.
-    Diff {
-        /// The first log.
-        before: PathBuf,
-        /// The second log.
-        after: PathBuf,
-        /// Bank whose digests are compared.
-        #[arg(long, value_enum, default_value_t = BankName::Sha256)]
-        bank: BankName,
-    },
-}
-
-/// A bank of PCRs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum BankName {
-    /// SHA-1.
-    Sha1,
-    /// SHA-256.
-    Sha256,
-    /// SHA-384.
-    Sha384,
-    /// SHA-512.
-    Sha512,
 }

@@ -34,8 +34,6 @@ use tec_tpm::output::FleetReport;
 use tec_tpm::output::PredictionReport;
 use tec_tpm::output::ReferenceValues;
 
-pub(crate) use self::args::BankName;
-pub(crate) use self::args::EventlogCommand;
 use self::args::Form;
 use self::args::FormArgs;
 pub(crate) use self::args::Images;

@@ -1,4 +1,7 @@
-//! `tec eventlog`: what a log says, folds to, and how two differ.
+//! `tec eventlog`: what a log says, folds to, explains, and how two differ.
+
+mod args;
+mod verify;
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -12,9 +15,9 @@ use tec_tpm::event_log::EventLog;
 use tec_tpm::event_log::LogDiff;
 use tec_tpm::event_log::LogView;
 
+pub(crate) use self::args::BankName;
+pub(crate) use self::args::EventlogCommand;
 use super::input::log_bytes;
-use super::pcr::BankName;
-use super::pcr::EventlogCommand;
 use crate::output::Output;
 
 pub(crate) fn eventlog(command: EventlogCommand, output: Output) -> anyhow::Result<u8> {
@@ -27,6 +30,14 @@ pub(crate) fn eventlog(command: EventlogCommand, output: Output) -> anyhow::Resu
             let bytes = log_bytes(&log_file)?;
             let values = replay(&parse(&bytes, &log_file)?, bank)?;
             output.print(&values, values_text)?;
+        }
+        EventlogCommand::Verify {
+            log_file,
+            values,
+            pcrs,
+        } => {
+            let bytes = log_bytes(&log_file)?;
+            return verify::verify(parse(&bytes, &log_file)?, &values, &pcrs, output);
         }
         EventlogCommand::Diff {
             before,
@@ -67,15 +78,4 @@ fn values_text(values: &Values) -> String {
         }
     }
     text
-}
-
-impl From<BankName> for Bank {
-    fn from(name: BankName) -> Self {
-        match name {
-            BankName::Sha1 => Self::Sha1,
-            BankName::Sha256 => Self::Sha256,
-            BankName::Sha384 => Self::Sha384,
-            BankName::Sha512 => Self::Sha512,
-        }
-    }
 }

@@ -1,0 +1,24 @@
+//! Reads a request on standard input, prints the verdict. Exit status 0: the machine booted what
+//! it should; 1: it did not, or nothing can be said.
+
+use std::error::Error;
+use std::io::Read as _;
+use std::io::Write as _;
+use std::process::ExitCode;
+
+/// Largest request: an event log of its largest size in base64, and as much besides.
+const MAX_REQUEST: u64 = 2 << 20;
+
+fn main() -> Result<ExitCode, Box<dyn Error>> {
+    let mut request = Vec::new();
+    std::io::stdin()
+        .take(MAX_REQUEST)
+        .read_to_end(&mut request)?;
+    let verdict = tec_example_wasm::verify(&request)?;
+    writeln!(std::io::stdout(), "{}", serde_json::to_string(&verdict)?)?;
+    Ok(if verdict.is_good() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
+}

@@ -1,0 +1,27 @@
+//! Differential tests: what this crate says about boot files and event logs against what
+//! independent tools say. A tool that is missing fails its test; `cargo xtask tools` installs all.
+//!
+//! | tool | compared |
+//! |---|---|
+//! | pesign | Authenticode digests, SHA-256 and SHA-1 |
+//! | osslsigncode | Authenticode digests of signed files |
+//! | sbsign, sbverify | the digest that a fresh signature signs |
+//! | `tpm2_eventlog` | events in order, replayed registers of all banks |
+//! | systemd-measure | PCR 11 of unified kernel images in all banks |
+//!
+//! Inputs: files and logs that are made here, Debian's boot files where `TEC_IMAGES` or the cache
+//! of `cargo xtask tools` has them, and recorded boots where they lie beside the repository.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::print_stdout,
+    reason = "all of this is test code, its helper functions too"
+)]
+
+mod authenticode;
+mod event_log;
+mod input;
+mod tool;
+mod uki;
