@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io;
+use std::io::Write as _;
 use std::path::Path;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -113,14 +115,7 @@ fn run(machine: &Machine, nonce: &[u8]) -> anyhow::Result<Frames> {
 }
 
 fn converse(running: &Running, nonce: &[u8]) -> anyhow::Result<Frames> {
-    use std::io::Write as _;
-    let limit = || {
-        format!(
-            "wait {} s at most for the guest to come up",
-            BOOT_LIMIT.as_secs()
-        )
-    };
-    frame::find_greeting(&mut running.line(BOOT_LIMIT)).with_context(limit)?;
+    greet(running)?;
     let mut line = running.line(REPORT_LIMIT);
     line.write_all(nonce).context("send the nonce")?;
     let mut frames = Frames::new();
@@ -134,6 +129,18 @@ fn converse(running: &Running, nonce: &[u8]) -> anyhow::Result<Frames> {
         frames.insert(frame.name, frame.content);
     }
     Ok(frames)
+}
+
+fn greet(running: &Running) -> anyhow::Result<()> {
+    match frame::find_greeting(&mut running.line(BOOT_LIMIT)) {
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+            bail!("the machine went off before its guest came up")
+        }
+        other => other.with_context(|| {
+            let seconds = BOOT_LIMIT.as_secs();
+            format!("the guest did not come up within {seconds} s")
+        }),
+    }
 }
 
 fn keep(path: &Path, content: &[u8]) -> anyhow::Result<()> {

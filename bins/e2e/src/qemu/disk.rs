@@ -13,7 +13,7 @@ use anyhow::Context as _;
 use super::gpt;
 use super::must;
 
-/// How GRUB names the partition of a disk that [`write`] made, when it is the first disk.
+/// How GRUB names the partition of a disk that [`write()`] made, when it is the first disk.
 pub const GRUB_DEVICE: &str = "hd0,gpt1";
 /// Room beside the files: directories, tables, and what firmware may write.
 const SPARE: u64 = 16 << 20;

@@ -22,7 +22,7 @@ const MEMORY_MIB: &str = "768";
 /// QEMU itself starts within a second; the machine waits for the host at that point.
 const START_LIMIT: Duration = Duration::from_mins(1);
 /// Lines of the console that an error shows.
-const TAIL: usize = 12;
+const TAIL: usize = 30;
 
 /// A machine that is switched off. Variables, disk and TPM keep what a boot writes.
 ///
