@@ -11,6 +11,9 @@ use std::path::PathBuf;
 
 use anyhow::Context as _;
 use tec_core::digest::Sha256Digest;
+use tec_core::image::ExpectedPcr;
+use tec_core::image::ExpectedPcrs;
+use tec_core::image::ImageEvent;
 use tec_core::pcr::PcrIndex;
 use tec_tpm::compute::PeFile;
 use tec_tpm::event_log::EventKind;
@@ -20,6 +23,13 @@ use tec_tpm::tss::Tpm;
 /// What EDK II measures before it starts a boot option (TCG PC Client Platform Firmware Profile,
 /// section "Event Logging", action strings).
 const CALLING_APPLICATION: &[u8] = b"Calling EFI Application from Boot Option";
+
+/// Place of shim in a [`BootChain`].
+pub const SHIM: usize = 0;
+/// Place of GRUB.
+pub const GRUB: usize = 1;
+/// Place of the kernel, and of its repetitions.
+const KERNEL: usize = 2;
 
 /// The files that a machine boots, in order, each with how often it is measured.
 #[derive(Clone, Debug)]
@@ -69,14 +79,85 @@ impl BootChain {
         })
     }
 
-    /// The last file: the kernel.
+    /// One of the files.
     ///
     /// # Errors
-    /// There are no files.
+    /// There is none in this place.
+    pub fn file(&self, place: usize) -> anyhow::Result<PathBuf> {
+        let file = self.files.get(place);
+        Ok(self.root.join(file.context("the chain is too short")?))
+    }
+
+    /// The kernel.
+    ///
+    /// # Errors
+    /// There is none.
     pub fn kernel(&self) -> anyhow::Result<PathBuf> {
-        Ok(self
-            .root
-            .join(self.files.last().context("the chain is empty")?))
+        self.file(KERNEL)
+    }
+
+    /// The same tree with a file of another one in its place, copied there.
+    ///
+    /// # Errors
+    /// One of them has none in this place, or it cannot be copied.
+    pub fn with_file_of(mut self, place: usize, other: &Self) -> anyhow::Result<Self> {
+        let name = other.files.get(place).context("the chain is too short")?;
+        let from = other.file(place)?;
+        std::fs::copy(&from, self.root.join(name))
+            .with_context(|| format!("copy {}", from.display()))?;
+        let slot = self.files.get_mut(place);
+        name.clone_into(slot.context("the chain is too short")?);
+        Ok(self)
+    }
+
+    /// The same tree with the kernel of another one, as often as its own was measured.
+    ///
+    /// # Errors
+    /// The other one has none, or it cannot be copied.
+    pub fn with_kernel_of(mut self, other: &Self) -> anyhow::Result<Self> {
+        for place in KERNEL..self.files.len() {
+            self = self.with_file_of(place, other)?;
+        }
+        Ok(self)
+    }
+
+    /// What booting it leaves in PCR 4, as who builds an image may say it.
+    ///
+    /// # Errors
+    /// A file is no PE image.
+    pub fn expected(&self) -> anyhow::Result<ExpectedPcrs> {
+        let pcr = PcrIndex::BOOT_MANAGER;
+        let calling = Sha256Digest::of(CALLING_APPLICATION);
+        let mut events = vec![
+            ImageEvent::new("EV_EFI_ACTION", pcr, calling, "Pcr4EfiCall"),
+            ImageEvent::new(
+                "EV_SEPARATOR",
+                pcr,
+                Sha256Digest::of([0; 4]),
+                "Pcr4Separator",
+            ),
+        ];
+        for (place, name) in self.files.iter().enumerate() {
+            let id = match place {
+                SHIM => "Pcr4Shim",
+                GRUB => "Pcr4Grub",
+                _ => "Pcr4Vmlinuz",
+            };
+            let kind = "EV_EFI_BOOT_SERVICES_APPLICATION";
+            let digest = self.authenticode(name)?;
+            events.push(ImageEvent::new(kind, pcr, digest, id).from_file(name));
+        }
+        Ok(ExpectedPcrs::new(vec![ExpectedPcr::from_events(
+            pcr, events,
+        )]))
+    }
+
+    fn authenticode(&self, name: &str) -> anyhow::Result<Sha256Digest> {
+        let path = self.root.join(name);
+        let file = File::open(&path).with_context(|| format!("open {}", path.display()))?;
+        let image =
+            PeFile::read(file, &[]).with_context(|| format!("measure {}", path.display()))?;
+        Ok(image.authenticode())
     }
 }
 
@@ -92,15 +173,9 @@ pub fn boot(tpm: &Tpm, chain: &BootChain) -> anyhow::Result<Vec<u8>> {
     tpm.pcr_extend(pcr, &Sha256Digest::of([0; 4]))?;
     log.separator(pcr);
     for name in &chain.files {
-        let path = chain.root.join(name);
-        let file = File::open(&path).with_context(|| format!("open {}", path.display()))?;
-        let image =
-            PeFile::read(file, &[]).with_context(|| format!("measure {}", path.display()))?;
-        tpm.pcr_extend(pcr, &image.authenticode())?;
-        log.image(
-            image.authenticode(),
-            &format!("\\{}", name.replace('/', "\\")),
-        );
+        let digest = chain.authenticode(name)?;
+        tpm.pcr_extend(pcr, &digest)?;
+        log.image(digest, &format!("\\{}", name.replace('/', "\\")));
     }
     Ok(log.build())
 }

@@ -45,6 +45,7 @@ pub fn write(path: &Path, story: &Story, anchor: &Anchor) -> anyhow::Result<()> 
     );
     html += &timeline(story);
     html += &refusals(story);
+    html += &releases(&anchor.tec(&["audit", "list"])?);
     html += &pcr_table(&images);
     for scene in &story.scenes {
         html += &scene_table(scene);
@@ -136,6 +137,28 @@ fn refusals(story: &Story) -> String {
                 escape(why)
             );
         }
+    }
+    html + "</table>"
+}
+
+/// What the audit log says of each key that left: whose, and what its machine had booted.
+fn releases(entries: &Value) -> String {
+    let mut html = String::from(
+        "<h2>Keys that were released, and to which boots</h2><table><tr><th>At<th>Machine<th>What",
+    );
+    for entry in entries.as_array().into_iter().flatten() {
+        let event = &entry["event"];
+        if event["action"] != "key-released" {
+            continue;
+        }
+        let text = |key: &str| escape(event[key].as_str().unwrap_or(""));
+        let _ = write!(
+            html,
+            "<tr><td>{}<td><code>{}</code><td>{}",
+            text("at"),
+            text("machine"),
+            text("subject")
+        );
     }
     html + "</table>"
 }

@@ -15,7 +15,7 @@ fn every_scene_ends_as_it_must() {
         .iter()
         .map(|scene| scene.letter)
         .collect();
-    assert_eq!(letters, "abcdefghiz");
+    assert_eq!(letters, "abcdefghijz");
     let html = std::fs::read_to_string(report).unwrap();
     for code in ["TEC-A412", "TEC-A405", "TEC-R410", "TEC-A413"] {
         assert!(html.contains(code), "{code}");

@@ -161,9 +161,17 @@ pub(crate) struct ServeArgs {
     /// An hour by default, a week where an admin approves keys.
     #[arg(long, env = "TEC_UNCLAIMED_SECONDS")]
     pub(crate) unclaimed_seconds: Option<u32>,
-    /// Register that must match an approved image; may be given several times.
-    #[arg(long = "pin-pcr", value_name = "INDEX", value_parser = parse_pcr, default_value = "4")]
-    pub(crate) pin_pcrs: Vec<PcrIndex>,
+    /// Registers that must be those of approved images, together; separated by commas.
+    #[arg(
+        long,
+        alias = "pin-pcr",
+        env = "TEC_PCRS",
+        value_name = "LIST",
+        value_delimiter = ',',
+        value_parser = parse_pcr,
+        default_value = "4"
+    )]
+    pub(crate) pcrs: Vec<PcrIndex>,
 }
 
 pub(crate) fn parse_pcr(text: &str) -> Result<PcrIndex, String> {

@@ -4,15 +4,16 @@
 //! told as a code, what an admin reads with `tec explain`, and what conditions and events show.
 
 mod ladder;
+mod mismatch;
 mod pcrs;
 
 pub use self::ladder::Gate;
 pub use self::ladder::Ladder;
 pub use self::ladder::Step;
 pub use self::ladder::StepState;
-pub use self::pcrs::ComponentMatch;
-pub use self::pcrs::EventFinding;
-pub use self::pcrs::ExpectedComponent;
-pub use self::pcrs::PcrMismatch;
-pub use self::pcrs::RegisterStates;
+pub use self::mismatch::ComponentMatch;
+pub use self::mismatch::EventFinding;
+pub use self::mismatch::ExpectedComponent;
+pub use self::mismatch::PcrMismatch;
+pub use self::mismatch::RegisterStates;
 pub use self::pcrs::explain_pcrs;

@@ -3,6 +3,7 @@
 mod attack;
 mod boot;
 mod crash;
+mod parts;
 mod update;
 
 use std::path::Path;
@@ -91,6 +92,7 @@ impl Stage {
         self.foreign_path()?;
         self.killed_server()?;
         self.update()?;
+        self.update_in_parts()?;
         self.epilogue()?;
         report::write(&self.settings.report, &self.story, &self.anchor)?;
         Ok(())

@@ -4,12 +4,15 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use tec_core::attest::Attempt;
+use tec_core::boot::BootState;
 use tec_core::code::Code;
 use tec_core::explain::EventFinding;
 use tec_core::explain::PcrMismatch;
+use tec_core::explain::RegisterStates;
 use tec_core::explain::StepState;
 use tec_core::id::AttemptId;
 use tec_core::id::MachineId;
+use tec_core::pcr::PcrIndex;
 use tec_core::port::AttemptLog;
 use tec_core::store::Store;
 use tec_support::exit::CodedError;
@@ -88,6 +91,10 @@ pub(crate) fn render(attempt: &Attempt) -> String {
             detail(step.state, &step.detail)
         );
     }
+    if let Some(state) = attempt.booted.as_ref().filter(|state| state.is_mixed()) {
+        text += "  between images:\n";
+        text += &render_parts(state);
+    }
     if let Some(mismatch) = &attempt.ladder.mismatch {
         text += &render_mismatch(mismatch);
     }
@@ -111,10 +118,41 @@ fn detail(state: StepState, detail: &str) -> &str {
     }
 }
 
+/// Which registers depend on which part, and which images have it.
+fn render_parts(state: &BootState) -> String {
+    let mut text = String::new();
+    for part in state.parts() {
+        let images: Vec<_> = part.images.iter().map(ToString::to_string).collect();
+        let _ = writeln!(
+            text,
+            "    {} (PCR {}): {}",
+            part.components.join(" and "),
+            list(&part.pcrs),
+            images.join(" or ")
+        );
+    }
+    text
+}
+
+fn list(pcrs: &[PcrIndex]) -> String {
+    let numbers: Vec<_> = pcrs.iter().map(ToString::to_string).collect();
+    numbers.join(", ")
+}
+
 fn render_mismatch(mismatch: &PcrMismatch) -> String {
     let mut text = format!("  PCR {} = {}\n", mismatch.pcr, mismatch.quoted);
     if let Some(closest) = &mismatch.closest {
-        let _ = writeln!(text, "  closest image: {closest}");
+        let _ = writeln!(text, "  closest: {closest}");
+    }
+    if !mismatch.others.is_empty() {
+        let _ = writeln!(text, "  differing, too: PCR {}", list(&mismatch.others));
+    }
+    for RegisterStates { pcr, states, .. } in &mismatch.apart {
+        let states: Vec<_> = states.iter().map(ToString::to_string).collect();
+        let _ = writeln!(text, "  PCR {pcr} alone: {}", states.join("; "));
+    }
+    if let Some(trouble) = &mismatch.trouble {
+        let _ = writeln!(text, "  not known: {trouble}");
     }
     for finding in &mismatch.events {
         text += &render_event(finding);
@@ -142,8 +180,9 @@ fn render_event(finding: &EventFinding) -> String {
         known.join("; ")
     };
     let said = event.detail.as_deref().unwrap_or("");
+    let besides = if finding.surplus { ", besides" } else { "" };
     let mut text = format!(
-        "    event {:3}  {}  {said}  = {known}\n",
+        "    event {:3}  {}  {said}  = {known}{besides}\n",
         event.number, event.kind
     );
     if let Some(expected) = &finding.expected {

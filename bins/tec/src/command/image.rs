@@ -5,9 +5,8 @@ use std::path::Path;
 
 use anyhow::Context as _;
 use serde::Serialize;
-use tec_core::attest::Attempt;
+use tec_core::boot::BootState;
 use tec_core::code::Code;
-use tec_core::explain::Gate;
 use tec_core::flow;
 use tec_core::id::ImageName;
 use tec_core::id::MachineId;
@@ -217,29 +216,30 @@ fn render(image: &ApprovedImage) -> String {
     text
 }
 
-/// Machines whose last good boot was of this image: revoking it locks them out at their next boot,
-/// unless another approval covers them.
-async fn on_image(store: &Store, name: &ImageName) -> anyhow::Result<Vec<MachineId>> {
-    let booted = |attempt: &Attempt| {
-        let step = attempt
-            .ladder
-            .steps
-            .iter()
-            .find(|step| step.gate == Gate::Pcrs);
-        step.is_some_and(|step| step.detail == format!("boot of image {name}"))
-    };
+/// Machines whose last good boot was of this image, or had parts of it: revoking it locks them out at
+/// their next boot, unless another approval covers them.
+async fn on_image(store: &Store, name: &ImageName) -> anyhow::Result<Vec<OnImage>> {
     let mut on_it = Vec::new();
     for machine in all(store).await? {
         let attempts = store
             .latest(Some(machine.id), 16)
             .await
             .map_err(coded(Code::StoreUnavailable, "look up the attempts"))?;
-        let last_good = attempts.iter().find(|attempt| attempt.ladder.is_released());
-        if last_good.is_some_and(booted) {
-            on_it.push(machine.id);
-        }
+        let last_good = attempts.into_iter().find(|a| a.ladder.is_released());
+        let booted = last_good.and_then(|attempt| attempt.booted);
+        let booted = booted.filter(|state| state.images().any(|image| image == name));
+        on_it.extend(booted.map(|booted| OnImage {
+            machine: machine.id,
+            booted,
+        }));
     }
     Ok(on_it)
+}
+
+/// A machine, and what it booted last.
+struct OnImage {
+    machine: MachineId,
+    booted: BootState,
 }
 
 async fn revoke(
@@ -258,15 +258,15 @@ async fn revoke(
                 format!("revoke image {name}"),
             ))?;
     }
-    let value =
-        serde_json::json!({ "image": name, "dry_run": dry_run, "last_booted_by": machines });
+    let ids: Vec<_> = machines.iter().map(|on| on.machine).collect();
+    let value = serde_json::json!({ "image": name, "dry_run": dry_run, "last_booted_by": ids });
     output.print(&value, |_| {
         let mut text = format!(
             "image {name} {}revoked",
             if dry_run { "would be " } else { "" }
         );
-        for machine in &machines {
-            let _ = write!(text, "\n  last booted by machine {machine}");
+        for OnImage { machine, booted } in &machines {
+            let _ = write!(text, "\n  machine {machine}: last {}", booted.sentence());
         }
         text
     })

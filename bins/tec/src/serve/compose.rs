@@ -27,6 +27,7 @@ use tec_core::store::Store;
 use tec_support::SystemEntropy;
 use tec_support::limit::Limiter;
 use tec_support::limit::limit;
+use tec_tpm::combine::MixedStates;
 use tec_tpm::ek::CredentialIssuer;
 use tec_tpm::ek::TrustStore;
 use tec_tpm::verifier::TpmVerifier;
@@ -149,7 +150,7 @@ fn tpm_objects(args: &ServeArgs, clock: &Arc<dyn Clock>) -> anyhow::Result<Arc<d
 }
 
 fn pinned(args: &ServeArgs) -> anyhow::Result<PinnedPcrs> {
-    PinnedPcrs::new(args.pin_pcrs.iter().copied().collect()).context("--pin-pcr")
+    PinnedPcrs::new(args.pcrs.iter().copied().collect()).context("--pcrs")
 }
 
 fn kbs(store: &Arc<Store>, clock: &Arc<dyn Clock>, args: &ServeArgs) -> anyhow::Result<Router> {
@@ -164,8 +165,10 @@ fn kbs(store: &Arc<Store>, clock: &Arc<dyn Clock>, args: &ServeArgs) -> anyhow::
         clock: clock.clone(),
     };
     let entropy = Arc::new(SystemEntropy);
+    // Machines are updated part by part, and may boot at any moment in between.
+    let states = Arc::new(MixedStates::default());
     let config = KbsConfig::new(
-        Arc::new(LiveBackend::new(ports, &intent)),
+        Arc::new(LiveBackend::new(ports, &intent).with_states(states)),
         Arc::new(TpmVerifier::new()),
         // Tokens live for minutes, so their key need not outlive the process.
         TokenSigner::random(&mut EntropyRng::new(&*entropy)),

@@ -2,6 +2,7 @@ use super::*;
 use crate::attest::LogEvidence;
 use crate::attest::Tee;
 use crate::boot::WholeImages;
+use crate::digest::Sha256Digest;
 use crate::image::ExpectedPcr;
 use crate::image::ExpectedPcrs;
 use crate::pcr::PCR_COUNT;

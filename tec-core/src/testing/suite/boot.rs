@@ -1,6 +1,7 @@
 use crate::attest::PinnedPcrs;
 use crate::attest::Tee;
 use crate::attest::VerifiedEvidence;
+use crate::boot::BootState;
 use crate::boot::BootStates;
 use crate::boot::LiveImages;
 use crate::digest::Sha256Digest;
@@ -73,7 +74,7 @@ fn check_values(states: &dyn BootStates, live: &LiveImages<'_>) {
     for value in &values {
         let admitted = states.admit(live, &quoted(*value), PinnedPcrs::only(PCR4));
         assert!(!admitted.is_empty(), "{value} is listed and not admitted");
-        for image in admitted.iter().flat_map(|state| state.images()) {
+        for image in admitted.iter().flat_map(BootState::images) {
             let named = live.iter().any(|other| other.name == *image);
             assert!(named, "{image} is not live");
         }
