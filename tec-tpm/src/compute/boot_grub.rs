@@ -161,42 +161,41 @@ impl Boot<'_> {
         script: &str,
         loaded: &mut Loaded,
     ) -> Result<Result<(), Unpredictable>, PredictError> {
-        let refuse = |reason| {
-            Ok(Err(Unpredictable::Script {
-                file: script.to_owned(),
-                line: command.line,
-                reason,
-            }))
-        };
         let mut words = command.text.split(' ');
         let (name, argument) = (words.next().unwrap_or_default(), words.next());
         if name != "linux" && name != "initrd" {
             return Ok(Ok(()));
         }
-        let Some(file) = argument.and_then(|path| path.strip_prefix('/')) else {
-            return refuse("the path is not absolute");
+        let obeyed = match argument.and_then(|path| path.strip_prefix('/')) {
+            None => Err("the path is not absolute"),
+            Some(file) => match find::spelled(self.image, file).map_err(PredictError::Find)? {
+                None => Err("there is no such file in the image"),
+                Some(path) if name == "linux" => {
+                    self.load_kernel(profile, path, &command.text, loaded)?
+                }
+                Some(_) if words.next().is_some() => Err("there is not one file"),
+                Some(path) => self.load_initrd(path, loaded)?,
+            },
         };
-        let Some(path) = find::spelled(self.image, file).map_err(PredictError::Find)? else {
-            return refuse("there is no such file in the image");
-        };
-        if name == "initrd" {
-            if words.next().is_some() || loaded.kernel.is_none() || loaded.initrd.is_some() {
-                return refuse("there is not one file after one kernel");
-            }
-            if !self.options.wants(PcrIndex::BOOT_FILES) {
-                return Ok(Ok(()));
-            }
-            let digests = self.hash(&path)?;
-            self.push_file(path.clone(), digests);
-            loaded.initrd = Some((path, digests));
-            return Ok(Ok(()));
-        }
+        Ok(obeyed.map_err(|reason| Unpredictable::Script {
+            file: script.to_owned(),
+            line: command.line,
+            reason,
+        }))
+    }
+
+    fn load_kernel(
+        &mut self,
+        profile: GrubProfile,
+        path: String,
+        command: &str,
+        loaded: &mut Loaded,
+    ) -> Result<Result<(), &'static str>, PredictError> {
         if loaded.kernel.is_some() {
-            return refuse("there is more than one kernel");
+            return Ok(Err("there is more than one kernel"));
         }
-        let other = self.options.kernel.as_ref().is_some_and(|k| *k != path);
-        if other {
-            return refuse("it names another kernel than the chosen one");
+        if self.options.kernel.as_ref().is_some_and(|k| *k != path) {
+            return Ok(Err("it names another kernel than the chosen one"));
         }
         let mut request = PeRequest::new(self.options.banks).keep([".sbat"]);
         if self.options.wants(PcrIndex::BOOT_FILES) {
@@ -207,11 +206,27 @@ impl Boot<'_> {
             self.push_file(kernel.path.clone(), digests);
         }
         self.start_kernel(profile, &kernel)?;
-        let line = command.text.strip_prefix("linux ").unwrap_or_default();
+        let line = command.strip_prefix("linux ").unwrap_or_default();
         let (pcr, component) = (PcrIndex::BOOT_COMMANDS, Component::Pcr8KernelCmdline);
         self.push_data(component, pcr, EventKind::IPL, line.as_bytes(), line);
         line.clone_into(&mut loaded.options);
         loaded.kernel = Some(kernel.file.start);
+        Ok(Ok(()))
+    }
+
+    fn load_initrd(
+        &mut self,
+        path: String,
+        loaded: &mut Loaded,
+    ) -> Result<Result<(), &'static str>, PredictError> {
+        if loaded.kernel.is_none() || loaded.initrd.is_some() {
+            return Ok(Err("there is not one file after one kernel"));
+        }
+        if self.options.wants(PcrIndex::BOOT_FILES) {
+            let digests = self.hash(&path)?;
+            self.push_file(path.clone(), digests);
+            loaded.initrd = Some((path, digests));
+        }
         Ok(Ok(()))
     }
 
