@@ -11,7 +11,6 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde::Deserialize;
-use serde::Serialize;
 use tec_core::ak::ParsePublicKeyError;
 use tec_core::ak::PublicKey;
 use tec_core::digest::ParseDigestError;
@@ -74,19 +73,22 @@ impl EvidenceError {
     }
 }
 
-#[derive(Serialize, Deserialize)]
-struct Wire {
-    tpm_quote: WireQuote,
-    ak_public: String,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    event_log: Option<String>,
+/// Borrows its texts from the JSON value: they are decoded once and never copied.
+#[derive(Deserialize)]
+struct Wire<'v> {
+    #[serde(borrow)]
+    tpm_quote: WireQuote<'v>,
+    ak_public: &'v str,
+    #[serde(default)]
+    event_log: Option<&'v str>,
 }
 
-#[derive(Serialize, Deserialize)]
-struct WireQuote {
-    signature: String,
-    message: String,
-    pcrs: Vec<String>,
+#[derive(Deserialize)]
+struct WireQuote<'v> {
+    signature: &'v str,
+    message: &'v str,
+    #[serde(borrow)]
+    pcrs: Vec<&'v str>,
 }
 
 /// TPM evidence, decoded and bounded; nothing of it is verified.
@@ -142,23 +144,23 @@ impl TpmEvidence {
                 count: quote.pcrs.len(),
             });
         }
-        let parse = |(position, text): (usize, &String)| {
+        let parse = |(position, text): (usize, &&str)| {
             text.parse()
                 .map_err(|source| EvidenceError::Value { position, source })
         };
         Ok(Self {
-            signature: decode("tpm_quote.signature", &quote.signature, MAX_SIGNATURE)?,
-            message: decode("tpm_quote.message", &quote.message, MAX_MESSAGE)?,
+            signature: decode("tpm_quote.signature", quote.signature, MAX_SIGNATURE)?,
+            message: decode("tpm_quote.message", quote.message, MAX_MESSAGE)?,
             values: quote
                 .pcrs
                 .iter()
                 .enumerate()
                 .map(parse)
                 .collect::<Result<_, _>>()?,
-            ak: PublicKey::from_base64(&wire.ak_public).map_err(EvidenceError::Key)?,
+            ak: PublicKey::from_base64(wire.ak_public).map_err(EvidenceError::Key)?,
             event_log: wire
                 .event_log
-                .map(|text| decode("event_log", &text, MAX_EVENT_LOG))
+                .map(|text| decode("event_log", text, MAX_EVENT_LOG))
                 .transpose()?,
         })
     }
