@@ -1,7 +1,5 @@
 //! What all commands have in common: forms, completions, what goes to a terminal only.
 
-mod world;
-
 use tec_tpm::compute::testing::debian_chain;
 
 use crate::world::json;
