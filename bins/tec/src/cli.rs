@@ -94,7 +94,6 @@ pub(crate) enum Command {
         shell: clap_complete::Shell,
     },
     /// Print the reference of all commands, as Markdown.
-    #[command(hide = true)]
     Reference,
 }
 

@@ -25,11 +25,12 @@ fn global(tec: &Command) -> impl Iterator<Item = &Arg> {
 
 /// Commands without commands below them.
 fn leaves(command: &Command, path: &str, page: &mut String) {
-    let below = || command.get_subcommands().filter(|c| !c.is_hide_set());
-    for next in below().filter(|c| c.get_name() != "help") {
-        leaves(next, &format!("{path} {}", next.get_name()), page);
+    for next in command.get_subcommands() {
+        if next.get_name() != "help" {
+            leaves(next, &format!("{path} {}", next.get_name()), page);
+        }
     }
-    if below().next().is_some() {
+    if command.has_subcommands() {
         return;
     }
     let about = command.get_long_about().or_else(|| command.get_about());

@@ -17,6 +17,7 @@ use super::prediction::PredictedRegister;
 use super::prediction::unpredictable_text;
 use crate::event_log::Event;
 use crate::event_log::EventLog;
+use crate::event_log::EventLogError;
 use crate::event_log::EventView;
 
 /// What runs now, as far as it is known.
@@ -109,12 +110,18 @@ impl NextRegister {
 
 impl NextBoot {
     /// Compares a prediction with the running boot.
-    pub fn new(prediction: PredictionReport, current: CurrentBoot<'_>) -> Self {
+    ///
+    /// # Errors
+    /// [`EventLogError`] when the log has no whole SHA-256 bank.
+    pub fn new(
+        prediction: PredictionReport,
+        current: CurrentBoot<'_>,
+    ) -> Result<Self, EventLogError> {
         let PredictionReport {
             pcrs,
             unpredictable,
         } = prediction;
-        let replayed = current.log.and_then(|log| log.replay_sha256().ok());
+        let replayed = current.log.map(EventLog::replay_sha256).transpose()?;
         // The log ends where the boot does; a running system extends registers further.
         let now = |pcr| match (&replayed, current.values) {
             (Some(values), _) => Some(*values.value(pcr)),
@@ -125,11 +132,11 @@ impl NextBoot {
             let now = now(register.id);
             next_register(register, now, current.log)
         });
-        Self {
+        Ok(Self {
             registers: registers.collect(),
             unpredictable,
             verdict: None,
-        }
+        })
     }
 
     /// Says whether the registers in `pinned` have accepted values. A register that nothing is

@@ -117,7 +117,8 @@ pub fn unpredictable_text(unpredictable: &[UnpredictableRegisters]) -> String {
     for left in unpredictable {
         let pcrs: Vec<_> = left.pcrs.iter().map(ToString::to_string).collect();
         let (word, pcrs) = (plural(pcrs.len()), pcrs.join(", "));
-        let _ = write!(text, "{word} {pcrs}: not predicted, {}", left.reason);
+        let reason = printable(&left.reason);
+        let _ = write!(text, "{word} {pcrs}: not predicted, {reason}");
         match &left.remedy {
             Some(remedy) => text.extend(["; give ", remedy, "\n"]),
             None => text.push('\n'),

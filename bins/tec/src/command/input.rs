@@ -17,6 +17,8 @@ use crate::state::open_existing;
 
 /// Largest event log that is read; firmware reserves some 64 KiB, runtime logs grow.
 const MAX_LOG: u64 = 16 << 20;
+/// Largest SbatLevel that is read; real ones have less than 100 bytes.
+pub(super) const MAX_LEVEL: u64 = 64 << 10;
 
 /// Reads a file that must not be larger than `limit` bytes.
 pub(super) fn read(path: &Path, limit: u64) -> anyhow::Result<Vec<u8>> {

@@ -108,7 +108,7 @@ fn compared(args: &NextbootArgs, prediction: Prediction) -> anyhow::Result<NextB
     current.values = values.as_ref();
     current.log = log.as_ref();
     let report = PredictionReport::new(&prediction, boot::remedy);
-    Ok(NextBoot::new(report, current))
+    Ok(NextBoot::new(report, current)?)
 }
 
 /// The firmware's registers, where the log proves their values.

@@ -47,7 +47,7 @@ fn the_next_boot_of_the_same_files_is_as_now() {
         log: Some(&log),
         values: None,
     };
-    let next = NextBoot::new(report(&prediction), current);
+    let next = NextBoot::new(report(&prediction), current).unwrap();
     let register = &next.registers[0];
     assert_eq!((register.pcr, register.changes()), (PCR4, Some(false)));
     assert!(register.gone.is_empty() && register.new.is_empty());
@@ -62,16 +62,12 @@ fn an_update_changes_the_event_of_the_file_that_changes() {
         log: Some(&log),
         values: None,
     };
-    let next = NextBoot::new(report(&updated()), current);
+    let next = NextBoot::new(report(&updated()), current).unwrap();
     let register = &next.registers[0];
     assert_eq!(register.changes(), Some(true));
     assert_eq!((register.gone.len(), register.new.len()), (1, 1));
     assert_eq!(register.new[0].source.as_deref(), Some(KERNEL));
-    assert_eq!(
-        register.gone[0].number,
-        4 + 1,
-        "after header and four events"
-    );
+    assert_eq!(register.gone[0].kind, "EV_EFI_BOOT_SERVICES_APPLICATION");
     assert!(next.text().contains("Pcr4Vmlinuz"));
 }
 
@@ -82,17 +78,17 @@ fn values_alone_tell_which_registers_change() {
         log: None,
         values: Some(&now),
     };
-    let next = NextBoot::new(report(&updated()), current);
+    let next = NextBoot::new(report(&updated()), current).unwrap();
     assert_eq!(next.registers[0].now, Some(Sha256Digest::ZERO));
     assert_eq!(next.registers[0].changes(), Some(true));
-    let unknown = NextBoot::new(report(&updated()), CurrentBoot::default());
+    let unknown = NextBoot::new(report(&updated()), CurrentBoot::default()).unwrap();
     assert_eq!(unknown.registers[0].changes(), None);
 }
 
 #[test]
 fn the_next_boot_is_accepted_by_an_image_or_a_list_and_else_refused() {
     let (old, new) = (predict(&debian_chain("2.12")).expected(), updated());
-    let next = || NextBoot::new(report(&new), CurrentBoot::default());
+    let next = || NextBoot::new(report(&new), CurrentBoot::default()).unwrap();
     let accepted = Accepted {
         images: vec![
             ("old".to_owned(), old.clone()),
@@ -123,7 +119,7 @@ fn a_pinned_register_that_cannot_be_told_is_accepted_by_nobody() {
         images: vec![("new".to_owned(), updated().expected())],
         ..Accepted::default()
     };
-    let next = NextBoot::new(report(&updated()), CurrentBoot::default());
+    let next = NextBoot::new(report(&updated()), CurrentBoot::default()).unwrap();
     let both = pinned().with(PcrIndex::SECURE_BOOT);
     let verdict = next.clone().judged(&accepted, both).verdict;
     let pcrs = vec![PcrIndex::SECURE_BOOT];

@@ -58,7 +58,7 @@ pub(crate) struct MachineArgs {
     #[arg(long, value_name = "FILE", conflicts_with = "efivars")]
     pub(crate) variable_store: Option<PathBuf>,
     /// Directory with shim's lists, as in /sys/firmware/efi/mok-variables.
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", conflicts_with = "variable_store")]
     pub(crate) mok_variables: Option<PathBuf>,
     /// Machines have no machine owner keys but those of shim's vendor.
     #[arg(

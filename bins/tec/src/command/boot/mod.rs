@@ -26,8 +26,6 @@ use super::input;
 
 /// Largest variable store that is read; flash images of OVMF have at most 4 MiB.
 const MAX_STORE: u64 = 16 << 20;
-/// Largest SbatLevel that is read; real ones have less than 100 bytes.
-const MAX_LEVEL: u64 = 64 << 10;
 /// Attributes of a stored `SbatLevel`: non-volatile, boot services (shim, sbat.c; UEFI 2.10,
 /// 8.2.1).
 const STORED: u32 = 0x3;
@@ -100,7 +98,7 @@ pub(super) fn machine(args: &MachineArgs) -> anyhow::Result<PlatformState> {
         machine = machine.with_known_mok_lists();
     }
     if let Some(file) = &args.sbat_level {
-        let level = input::read(file, MAX_LEVEL)?;
+        let level = input::read(file, input::MAX_LEVEL)?;
         machine = machine.with_variable("SbatLevel", Guid::SHIM, STORED, level);
     }
     if let Some(device) = &args.grub_device {

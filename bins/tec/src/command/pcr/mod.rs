@@ -53,9 +53,6 @@ fn end(given: Option<Timestamp>) -> Timestamp {
     given.unwrap_or_else(|| SystemClock.now().plus_seconds(YEAR))
 }
 
-/// Largest SbatLevel that is read; real ones have less than 100 bytes.
-const MAX_LEVEL: u64 = 64 << 10;
-
 pub(crate) async fn pcr(
     state_dir: &Path,
     command: PcrCommand,
@@ -121,7 +118,7 @@ fn stored_levels(files: &[PathBuf]) -> anyhow::Result<SbatLevels> {
     let mut levels = SbatLevels::default();
     for file in files {
         levels = levels
-            .with_stored(&input::text(file, MAX_LEVEL)?)
+            .with_stored(&input::text(file, input::MAX_LEVEL)?)
             .with_context(|| file.display().to_string())?;
     }
     Ok(levels)

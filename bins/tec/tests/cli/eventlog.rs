@@ -1,7 +1,5 @@
 //! `tec eventlog` as a process.
 
-mod world;
-
 use std::fs;
 
 use serde_json::Value;

@@ -1,7 +1,5 @@
 //! `tec image approve` as a process: what is pinned, and what is left.
 
-mod world;
-
 use std::path::PathBuf;
 
 use tec_tpm::compute::testing::debian_chain;

@@ -1,7 +1,5 @@
 //! `tec node nextboot` as a process.
 
-mod world;
-
 use std::fmt::Write as _;
 use std::fs;
 use std::path::PathBuf;

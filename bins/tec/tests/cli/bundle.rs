@@ -1,7 +1,4 @@
 //! Signed bundles of reference values: `tec pcr bundle` and `tec image approve --bundle`.
-#![expect(clippy::unwrap_used, reason = "all of this file is test code")]
-
-mod world;
 
 use std::fs;
 use std::path::PathBuf;

@@ -1,6 +1,4 @@
 //! The program as a process, and the files that it is given.
-#![expect(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
-#![allow(dead_code, reason = "each test program uses its part of this")]
 
 use std::fs;
 use std::path::Path;

@@ -1,0 +1,10 @@
+//! The commands as processes, on generated files and, where they are there, on real ones.
+#![expect(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
+
+mod bundle;
+mod command_line;
+mod eventlog;
+mod image;
+mod node;
+mod pcr;
+mod world;
