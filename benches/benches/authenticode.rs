@@ -25,7 +25,7 @@ fn main() -> anyhow::Result<()> {
     check(&file)?;
     let mut suite = Suite::new(env!("CARGO_TARGET_TMPDIR"));
     suite.compare(
-        "authenticode",
+        "pcr/authenticode",
         "digest of an 8 MiB PE file / SHA-256 of its bytes",
         || PeFile::read(file.as_slice(), &[".sbat"]).map(|pe| pe.authenticode()),
         || Sha256::digest(&file),

@@ -14,12 +14,13 @@ use crate::ak::AkRecord;
 use crate::ak::AkState;
 use crate::ak::Fingerprint;
 use crate::ak::PublicKey;
+use crate::boot::BootState;
+use crate::boot::BootStates;
 use crate::digest::Sha256Digest;
 use crate::explain::Gate;
 use crate::explain::Ladder;
 use crate::explain::explain_pcrs;
 use crate::id::AttemptId;
-use crate::id::ImageName;
 use crate::id::MachineId;
 use crate::image::ApprovedImage;
 use crate::machine::Machine;
@@ -151,6 +152,16 @@ impl VerifiedEvidence {
             init_data: String::new(),
         }
     }
+
+    /// The logged events of a register, if they fold to its quoted value.
+    pub fn logged(&self, pcr: PcrIndex) -> Option<Vec<&LoggedEvent>> {
+        match &self.log {
+            LogEvidence::Parsed { events, replayed } if replayed.contains(pcr) => {
+                Some(events.iter().filter(|event| event.pcr == pcr).collect())
+            }
+            _ => None,
+        }
+    }
 }
 
 /// Evidence was refused by a verifier.
@@ -198,7 +209,7 @@ impl VerifyError {
     }
 }
 
-/// The registers that must match an approved image; never empty.
+/// The registers that must be those of approved images; never empty.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PinnedPcrs(PcrSet);
 
@@ -220,7 +231,12 @@ impl PinnedPcrs {
 
     /// PCR 4 alone: the boot loader and kernel images.
     pub fn boot_manager() -> Self {
-        Self(PcrSet::default().with(PcrIndex::BOOT_MANAGER))
+        Self::only(PcrIndex::BOOT_MANAGER)
+    }
+
+    /// One register.
+    pub fn only(pcr: PcrIndex) -> Self {
+        Self(PcrSet::default().with(pcr))
     }
 
     /// The registers in order.
@@ -261,7 +277,9 @@ impl<'a> Known<'a> {
 pub struct Attested {
     machine: MachineId,
     ak: Fingerprint,
-    image: ImageName,
+    booted: BootState,
+    quoted: PcrValues,
+    pinned: PinnedPcrs,
     attempt: AttemptId,
 }
 
@@ -276,9 +294,19 @@ impl Attested {
         self.ak
     }
 
-    /// The approved image that it booted.
-    pub fn image(&self) -> &ImageName {
-        &self.image
+    /// What it booted, in terms of the images that were approved then.
+    pub fn booted(&self) -> &BootState {
+        &self.booted
+    }
+
+    /// The values that were quoted, to be looked at again before a key leaves.
+    pub(crate) fn quoted(&self) -> &PcrValues {
+        &self.quoted
+    }
+
+    /// The registers that counted.
+    pub(crate) fn pinned(&self) -> PinnedPcrs {
+        self.pinned
     }
 
     /// The attempt in which it attested.
@@ -299,8 +327,19 @@ pub struct Attempt {
     pub machine: Option<MachineId>,
     /// The key that signed, or that the evidence names.
     pub ak: Option<Fingerprint>,
+    /// What was booted, where the registers are those of approved images.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub booted: Option<BootState>,
     /// How far it got.
     pub ladder: Ladder,
+}
+
+impl Attempt {
+    /// Notes that the registers are explained, and by what.
+    pub(crate) fn explained_by(&mut self, state: &BootState) {
+        self.ladder.pass(Gate::Pcrs, state.sentence());
+        self.booted = Some(state.clone());
+    }
 }
 
 /// Result of an appraisal: the record, and the proof if all gates so far are passed.
@@ -316,7 +355,7 @@ pub struct Appraisal {
 /// Climbs the gates "machine known" to "each PCR against approved images".
 ///
 /// # Security
-/// The first failing gate ends it. Without an approved image that matches all pinned registers at
+/// The first failing gate ends it. Without a state of live images that has all pinned registers at
 /// once there is no [`Attested`].
 pub fn appraise(
     id: AttemptId,
@@ -324,70 +363,71 @@ pub fn appraise(
     evidence: &Result<VerifiedEvidence, VerifyError>,
     known: Known<'_>,
     pinned: PinnedPcrs,
+    states: &dyn BootStates,
 ) -> Appraisal {
-    let ak = match evidence {
-        Ok(verified) => Some(verified.ak.fingerprint()),
-        Err(error) => error.ak(),
+    let mut attempt = Attempt {
+        id,
+        at,
+        machine: known.ak.map(|record| record.machine),
+        ak: match evidence {
+            Ok(verified) => Some(verified.ak.fingerprint()),
+            Err(error) => error.ak(),
+        },
+        booted: None,
+        ladder: Ladder::new(),
     };
-    let mut ladder = Ladder::new();
+    let ladder = &mut attempt.ladder;
     ladder.pass(Gate::ReachedServer, "evidence received");
     ladder.pass(Gate::Tls, "session established");
-    let image = climb(&mut ladder, at, evidence, known, pinned);
-    let machine = known.ak.map(|record| record.machine);
-    let attested = match (image, machine, ak) {
-        (Some(image), Some(machine), Some(ak)) if ladder.first_failure().is_none() => {
-            Some(Attested {
-                machine,
-                ak,
-                image,
-                attempt: id,
-            })
-        }
-        _ => None,
+    let Some(verified) = gates_before_pcrs(ladder, evidence, known, pinned) else {
+        return Appraisal::refused(attempt);
     };
-    Appraisal {
-        attempt: Attempt {
-            id,
-            at,
+    let booted = match explain_pcrs(verified, known.images, pinned, at, states) {
+        Ok(booted) => booted,
+        Err(mismatch) => {
+            ladder.fail_pcrs(mismatch);
+            return Appraisal::refused(attempt);
+        }
+    };
+    attempt.explained_by(&booted);
+    let attested = match (attempt.machine, attempt.ak) {
+        (Some(machine), Some(ak)) if attempt.ladder.first_failure().is_none() => Some(Attested {
             machine,
             ak,
-            ladder,
-        },
-        attested,
+            booted,
+            quoted: verified.pcrs.clone(),
+            pinned,
+            attempt: id,
+        }),
+        _ => None,
+    };
+    Appraisal { attempt, attested }
+}
+
+impl Appraisal {
+    fn refused(attempt: Attempt) -> Self {
+        Self {
+            attempt,
+            attested: None,
+        }
     }
 }
 
-fn climb(
+fn gates_before_pcrs<'a>(
     ladder: &mut Ladder,
-    at: Timestamp,
-    evidence: &Result<VerifiedEvidence, VerifyError>,
+    evidence: &'a Result<VerifiedEvidence, VerifyError>,
     known: Known<'_>,
     pinned: PinnedPcrs,
-) -> Option<ImageName> {
-    if let Err(VerifyError::Malformed { .. } | VerifyError::Unsupported { .. }) = evidence {
-        ladder.fail_malformed(
-            evidence
-                .as_ref()
-                .err()
-                .map(ToString::to_string)
-                .unwrap_or_default(),
-        );
+) -> Option<&'a VerifiedEvidence> {
+    if let Err(error @ (VerifyError::Malformed { .. } | VerifyError::Unsupported { .. })) = evidence
+    {
+        ladder.fail_malformed(error.to_string());
         return None;
     }
     identity_gates(ladder, known)?;
     let verified = quote_gates(ladder, evidence)?;
     log_gate(ladder, verified, pinned)?;
-    let finding = explain_pcrs(verified, known.images, pinned, at);
-    match finding {
-        Ok(image) => {
-            ladder.pass(Gate::Pcrs, format!("boot of image {image}"));
-            Some(image)
-        }
-        Err(mismatch) => {
-            ladder.fail_pcrs(mismatch);
-            None
-        }
-    }
+    Some(verified)
 }
 
 fn identity_gates(ladder: &mut Ladder, known: Known<'_>) -> Option<()> {

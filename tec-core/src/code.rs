@@ -145,6 +145,18 @@ codes! {
     ImageUnreadable = "TEC-I400", 400, "the image cannot be read",
         "No shim, boot loader or kernel was found, or a file is corrupt.",
         "Give the root of the image's file tree; the error names the file and the offset.";
+    BundleSignature = "TEC-I401", 401, "no given key signed the bundle of reference values",
+        "The bundle was changed after it was signed, or another key signed it.",
+        "Fetch bundle and signature again; give the public key of whoever built the image with --key.";
+    BundleImage = "TEC-I409", 409, "the bundle of reference values is about another image",
+        "The digest in the bundle is not the one that was asked for.",
+        "Take the bundle that was made for this very build of the image.";
+    BundleExpired = "TEC-I410", 410, "the bundle of reference values has ended",
+        "The end that the signer set is past, or the clock is wrong.",
+        "Ask the signer for a new bundle of the image; check the clock.";
+    BundleMalformed = "TEC-I422", 422, "the bundle of reference values is malformed",
+        "Bundle, signature or key is not of the form that `tec pcr bundle` writes and takes.",
+        "Sign with `tec pcr bundle sign`; keys are on P-256, in PEM.";
     ImageUnknown = "TEC-I404", 404, "there is no image of this name",
         "The image was never approved.",
         "See `tec image list`.";

@@ -1,8 +1,8 @@
 //! The pure domain of Trusted Execution Clusters: clusters whose nodes prove with their TPM what
 //! they booted before they get the key of their own disk.
 //!
-//! *What it is*: newtypes, the five policies (pin generation, attestation-key matching, key
-//! generation, Trustee configuration, PCR reference values), the ports to the outside, the use
+//! *What it is*: newtypes, the policies (pin generation, attestation-key matching, key generation,
+//! Trustee configuration, PCR reference values, boot states), the ports to the outside, the use
 //! cases over them, and the ladder of gates that says why a boot was refused.
 //!
 //! *What it is not*: it reads no clock, no randomness, no files and no network, and it starts no
@@ -20,6 +20,7 @@
 
 pub mod ak;
 pub mod attest;
+pub mod boot;
 pub mod code;
 pub mod digest;
 pub mod endpoint;

@@ -16,8 +16,13 @@ pub struct TrusteeIntent {
     pub trusted_certs: Vec<String>,
     /// Public key that admin tokens are verified with; `None` closes the admin API.
     pub admin_public_key: Option<String>,
-    /// Directory for what the KBS stores.
+    /// Directory for what the KBS stores; in the mounted form, the one below which files are
+    /// mounted.
     pub storage_dir: String,
+    /// Directory of trusted attestation keys; read by the mounted form only.
+    pub ak_dir: String,
+    /// Most attestation keys that the mounted form loads.
+    pub max_aks: u32,
 }
 
 /// How a configuration came out.
@@ -69,6 +74,8 @@ impl TrusteeIntent {
             trusted_certs,
             admin_public_key: None,
             storage_dir: storage_dir.into(),
+            ak_dir: "/etc/tpm/trusted_ak_keys".to_owned(),
+            max_aks: 10_000,
         }
     }
 }

@@ -25,6 +25,7 @@ use tec_core::attest::Tee;
 use tec_core::attest::VerifiedEvidence;
 use tec_core::attest::VerifyError;
 use tec_core::attest::appraise;
+use tec_core::boot::WholeImages;
 use tec_core::code::Code;
 use tec_core::digest::Sha256Digest;
 use tec_core::endpoint::Endpoint;
@@ -144,6 +145,7 @@ impl World {
             machines: ports,
             aks: ports,
             images: ports,
+            states: &WholeImages,
             secrets: ports,
             audit: ports,
             clock: &self.clock,
@@ -185,6 +187,7 @@ impl World {
             &evidence,
             Known::new(ak.as_ref(), machine.as_ref(), &images),
             PinnedPcrs::boot_manager(),
+            &WholeImages,
         )
     }
 }
@@ -234,8 +237,8 @@ async fn an_attested_machine_gets_its_own_key_and_no_other() {
     } = world.appraise(1, Ok(boot(1, GOOD))).await;
     let attested = attested.unwrap();
     assert_eq!(
-        (attested.machine(), attested.image().as_str()),
-        (one, "good")
+        (attested.machine(), attested.booted().to_string()),
+        (one, "good".to_owned())
     );
 
     let own = ResourcePath::luks_root(&one);
@@ -246,6 +249,7 @@ async fn an_attested_machine_gets_its_own_key_and_no_other() {
         .unwrap();
     assert!(key.unwrap().ct_eq(&stored));
     assert!(attempt.ladder.is_released());
+    assert_eq!(attempt.booted.as_ref(), Some(attested.booted()));
 
     let foreign = ResourcePath::luks_root(&two);
     let refused = flow::release(world.release(&ports), &attested, &foreign, &mut attempt).await;
@@ -263,6 +267,7 @@ async fn revocation_counts_between_attestation_and_release() {
         ("machine", Code::MachineUnknown),
         ("ak", Code::AkNotBound),
         ("image", Code::PcrMismatch),
+        ("other image of the name", Code::PcrMismatch),
         ("key", Code::KeyMissing),
     ] {
         let world = World::new();
@@ -286,6 +291,10 @@ async fn revocation_counts_between_attestation_and_release() {
             "image" => flow::revoke_image(&ports, &ports, clock, &good.name)
                 .await
                 .unwrap(),
+            "other image of the name" => {
+                let other = image("good", ["shim", "grub", "kernel 2"]);
+                world.publish(&other).await;
+            }
             _ => SecretStore::remove(&ports, &own).await.unwrap(),
         }
         let attested = attested.unwrap();
@@ -333,7 +342,7 @@ async fn a_changed_kernel_is_refused_and_named() {
     let ladder = &appraisal.attempt.ladder;
     assert_eq!(ladder.code, Some(Code::PcrMismatch));
     let mismatch = ladder.mismatch.as_ref().unwrap();
-    assert_eq!(mismatch.closest.as_ref().unwrap().as_str(), "good");
+    assert_eq!(mismatch.closest.as_ref().unwrap().to_string(), "good");
     let differing: Vec<_> = mismatch
         .events
         .iter()

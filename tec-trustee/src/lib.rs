@@ -38,6 +38,8 @@ pub mod clevis;
 #[cfg(feature = "rcar")]
 pub mod client;
 pub mod config;
+#[cfg(feature = "guard")]
+pub mod guard;
 pub mod jwe;
 #[cfg(feature = "kbs")]
 mod jwt;

@@ -7,12 +7,10 @@ use std::path::PathBuf;
 use tec_core::image::ExpectedPcr;
 use tec_core::image::ExpectedPcrs;
 use tec_core::pcr::PcrIndex;
-use tec_core::reference::ComputeError;
-use tec_core::reference::PcrComputer as _;
+use tec_core::pcr::PcrSet;
 use tec_tpm::compute::BootPredictor;
-use tec_tpm::compute::ChainComputer;
+use tec_tpm::compute::Component;
 use tec_tpm::compute::DirectoryImage;
-use tec_tpm::compute::Guid;
 use tec_tpm::compute::PlatformError;
 use tec_tpm::compute::PlatformState;
 use tec_tpm::compute::PredictError;
@@ -26,12 +24,9 @@ use tec_tpm::output::OutputError;
 use crate::cli::Command;
 use crate::cli::Image;
 use crate::cli::Kind;
+use crate::cli::MokVariables;
 use crate::mok;
 use crate::mok::MokError;
-
-/// Attributes of the variable SecureBoot: boot service and runtime access (UEFI 2.10, 3.3 and
-/// 8.2.1).
-const ATTRIBUTES: u32 = 0x6;
 
 /// Nothing was computed.
 #[derive(Debug, thiserror::Error)]
@@ -42,14 +37,6 @@ pub(crate) enum ComputePcrsError {
         rootfs: PathBuf,
         #[source]
         source: io::Error,
-    },
-    /// The boot files do not tell.
-    #[error("PCR {pcr} of {}", .rootfs.display())]
-    Chain {
-        pcr: PcrIndex,
-        rootfs: PathBuf,
-        #[source]
-        source: ComputeError,
     },
     /// The machine owner keys do not tell.
     #[error("PCR 14")]
@@ -78,12 +65,15 @@ pub(crate) enum ComputePcrsError {
     /// Nothing is measured into the register.
     #[error("nothing is measured into PCR {pcr}")]
     NotMeasured { pcr: PcrIndex },
-    /// What is asked for does not follow from what was given.
-    #[error("PCR {pcr} of {what} does not follow from the arguments; {hint}")]
-    NotComputable {
-        pcr: PcrIndex,
-        what: &'static str,
-        hint: &'static str,
+    /// The image boots something else than the flag says.
+    #[error("{} boots no unified kernel image, so --uki is wrong", .rootfs.display())]
+    NoUki { rootfs: PathBuf },
+    /// shim's lists cannot be read.
+    #[error("cannot read shim's lists in {}", .directory.display())]
+    MokVariables {
+        directory: PathBuf,
+        #[source]
+        source: PlatformError,
     },
     /// The result cannot be printed.
     #[error("cannot print the result")]
@@ -99,25 +89,27 @@ pub(crate) fn run(command: &Command) -> Result<String, ComputePcrsError> {
             variables,
             mok,
         } => {
-            let efivars = &variables.efivars;
-            let pcr4 = if kind.uki {
-                predicted(image, efivars, PcrIndex::BOOT_MANAGER)?
-            } else {
-                pcr4(image, *kind)?
-            };
+            let (pcr4, pcr7) = (PcrIndex::BOOT_MANAGER, PcrIndex::SECURE_BOOT);
+            let platform = with_mok(with_variables(image, &variables.efivars)?, mok)?;
+            let prediction = predict(image, *kind, &platform, &[pcr4, pcr7])?;
             let pcrs = vec![
-                pcr4,
-                predicted(image, efivars, PcrIndex::SECURE_BOOT)?,
+                register(&prediction, pcr4)?,
+                register(&prediction, pcr7)?,
                 pcr14(&mok.mok_variables)?,
             ];
             output::label(&ExpectedPcrs::new(pcrs)).map_err(ComputePcrsError::Print)
         }
-        Command::Pcr4 { image, kind } => one(&pcr4(image, *kind)?),
-        Command::Pcr7 { image, variables } => one(&predicted(
-            image,
-            &variables.efivars,
-            PcrIndex::SECURE_BOOT,
-        )?),
+        Command::Pcr4 { image, kind } => {
+            let platform = PlatformState::with_unknown_variables(secure_boot(image));
+            let pcr = PcrIndex::BOOT_MANAGER;
+            one(&register(&predict(image, *kind, &platform, &[pcr])?, pcr)?)
+        }
+        Command::Pcr7 { image, variables } => {
+            let platform = with_variables(image, &variables.efivars)?;
+            let pcr = PcrIndex::SECURE_BOOT;
+            let prediction = predict(image, Kind { uki: false }, &platform, &[pcr])?;
+            one(&register(&prediction, pcr)?)
+        }
         Command::Pcr11 { uki } => one(&pcr11(uki)?),
         Command::Pcr14 { mok } => one(&pcr14(&mok.mok_variables)?),
     }
@@ -125,34 +117,6 @@ pub(crate) fn run(command: &Command) -> Result<String, ComputePcrsError> {
 
 fn one(pcr: &ExpectedPcr) -> Result<String, ComputePcrsError> {
     output::register(pcr).map_err(ComputePcrsError::Print)
-}
-
-fn pcr4(image: &Image, kind: Kind) -> Result<ExpectedPcr, ComputePcrsError> {
-    let pcr = PcrIndex::BOOT_MANAGER;
-    if kind.uki {
-        return Err(ComputePcrsError::NotComputable {
-            pcr,
-            what: "a unified kernel image",
-            hint: "use `all`, which knows the machine's variables",
-        });
-    }
-    let rootfs = &image.rootfs;
-    let files = open(rootfs)?;
-    let mut computer = ChainComputer::new(secure_boot(image));
-    if let Some(kernel) = &image.kernel {
-        computer = computer.with_kernel(kernel);
-    }
-    let failed = |source| ComputePcrsError::Chain {
-        pcr,
-        rootfs: rootfs.clone(),
-        source,
-    };
-    let expected = computer.compute(&files).map_err(failed)?;
-    let found = expected
-        .pcrs
-        .into_iter()
-        .find(|expected| expected.id == pcr);
-    found.ok_or(ComputePcrsError::NotMeasured { pcr })
 }
 
 fn secure_boot(image: &Image) -> SecureBoot {
@@ -163,6 +127,7 @@ fn secure_boot(image: &Image) -> SecureBoot {
     }
 }
 
+/// The one place where a path becomes an image.
 fn open(rootfs: &Path) -> Result<DirectoryImage, ComputePcrsError> {
     DirectoryImage::open(rootfs).map_err(|source| ComputePcrsError::Rootfs {
         rootfs: rootfs.to_owned(),
@@ -170,31 +135,57 @@ fn open(rootfs: &Path) -> Result<DirectoryImage, ComputePcrsError> {
     })
 }
 
-/// A register of the next boot on the machine with these variables.
-fn predicted(
-    image: &Image,
-    efivars: &Path,
-    pcr: PcrIndex,
-) -> Result<ExpectedPcr, ComputePcrsError> {
-    let files = open(&image.rootfs)?;
-    let platform = PlatformState::from_efivars(&open(efivars)?, "").map_err(|source| {
-        ComputePcrsError::Variables {
-            efivars: efivars.to_owned(),
-            source,
-        }
+/// The machine with these variables. The flag decides about Secure Boot, whatever state they were
+/// captured in.
+fn with_variables(image: &Image, efivars: &Path) -> Result<PlatformState, ComputePcrsError> {
+    let platform = PlatformState::from_efivars(&open(efivars)?, "");
+    let platform = platform.map_err(|source| ComputePcrsError::Variables {
+        efivars: efivars.to_owned(),
+        source,
     })?;
-    // The flag decides, whatever state the variables were captured in.
-    let state = match secure_boot(image) {
-        SecureBoot::On => [1],
-        SecureBoot::Off => [0],
-    };
-    let platform = platform.with_variable("SecureBoot", Guid::GLOBAL, ATTRIBUTES, state);
-    let mut predictor = BootPredictor::new();
+    Ok(platform.with_secure_boot(secure_boot(image)))
+}
+
+/// The same machine with shim's lists, whose keys may allow what shim starts.
+fn with_mok(
+    platform: PlatformState,
+    mok: &MokVariables,
+) -> Result<PlatformState, ComputePcrsError> {
+    let directory = &mok.mok_variables;
+    let taken = platform.with_mok_variables(&open(directory)?, "");
+    taken.map_err(|source| ComputePcrsError::MokVariables {
+        directory: directory.clone(),
+        source,
+    })
+}
+
+fn predict(
+    image: &Image,
+    kind: Kind,
+    platform: &PlatformState,
+    registers: &[PcrIndex],
+) -> Result<Prediction, ComputePcrsError> {
+    let registers: PcrSet = registers.iter().copied().collect();
+    let mut predictor = BootPredictor::new().with_registers(registers);
     if let Some(kernel) = &image.kernel {
         predictor = predictor.with_kernel(kernel);
     }
-    let prediction = predictor.predict(&files, &platform);
-    register(prediction, &image.rootfs, pcr)
+    let rootfs = &image.rootfs;
+    let predicted = predictor.predict(&open(rootfs)?, platform);
+    let prediction = predicted.map_err(|source| failed(rootfs, source))?;
+    let mut events = prediction.measurements().iter();
+    if kind.uki && !events.any(|event| event.component == Component::Pcr4Uki) {
+        let rootfs = rootfs.clone();
+        return Err(ComputePcrsError::NoUki { rootfs });
+    }
+    Ok(prediction)
+}
+
+fn failed(rootfs: &Path, source: PredictError) -> ComputePcrsError {
+    ComputePcrsError::Predict {
+        rootfs: rootfs.to_owned(),
+        source: Box::new(source),
+    }
 }
 
 /// PCR 11 depends on no variable; without any, the image's signature need only fit.
@@ -208,18 +199,11 @@ fn pcr11(uki: &Path) -> Result<ExpectedPcr, ComputePcrsError> {
     let files = open(folder.unwrap_or_else(|| Path::new(".")))?;
     let predictor = BootPredictor::new().with_stages(name, None);
     let prediction = predictor.predict(&files, &PlatformState::new());
-    register(prediction, uki, PcrIndex::KERNEL_BOOT)
+    let prediction = prediction.map_err(|source| failed(uki, source))?;
+    register(&prediction, PcrIndex::KERNEL_BOOT)
 }
 
-fn register(
-    prediction: Result<Prediction, PredictError>,
-    rootfs: &Path,
-    pcr: PcrIndex,
-) -> Result<ExpectedPcr, ComputePcrsError> {
-    let prediction = prediction.map_err(|source| ComputePcrsError::Predict {
-        rootfs: rootfs.to_owned(),
-        source: Box::new(source),
-    })?;
+fn register(prediction: &Prediction, pcr: PcrIndex) -> Result<ExpectedPcr, ComputePcrsError> {
     if let Register::Unpredictable(reason) = prediction.register(pcr) {
         let source = reason.clone();
         return Err(ComputePcrsError::Unpredictable { pcr, source });

@@ -8,6 +8,8 @@ use std::process::Output;
 
 use serde_json::Value;
 use tec_tpm::compute::MemoryImage;
+use tec_tpm::compute::testing::PeBuilder;
+use tec_tpm::compute::testing::application;
 use tec_tpm::compute::testing::debian_chain;
 use tempfile::TempDir;
 
@@ -136,4 +138,105 @@ fn a_wrong_command_line_fails_with_code_2() {
     assert_eq!(run(&["pcr14"]).status.code(), Some(2));
     assert_eq!(run(&["pcr7", "--rootfs", "/"]).status.code(), Some(2));
     assert_eq!(run(&["pcr99"]).status.code(), Some(2));
+}
+
+/// The bytes that a label's readers are used to, for the two events that are the same everywhere.
+#[test]
+fn the_output_has_the_bytes_of_the_existing_program() {
+    let image = debian("2.12");
+    let output = run(&["pcr4", "-r", text(image.path())]);
+    let printed = String::from_utf8(output.stdout).unwrap();
+    let value = json(&run(&["pcr4", "-r", text(image.path())]))["value"].clone();
+    let begins = format!(
+        r#"{{
+  "id": 4,
+  "value": {value},
+  "events": [
+    {{
+      "name": "EV_EFI_ACTION",
+      "pcr": 4,
+      "hash": "3d6772b4f84ed47595d72a2c4c5ffd15f5bb72c7507fe26f2aaee2c69d5633ba",
+      "id": "Pcr4EfiCall"
+    }},
+    {{
+      "name": "EV_SEPARATOR",
+      "pcr": 4,
+      "hash": "df3f619804a92fdb4057192dc43dd748ea778adc52bc498ce80524c014b81119",
+      "id": "Pcr4Separator"
+    }},
+"#
+    );
+    assert!(printed.starts_with(&begins), "{printed}");
+    assert!(printed.ends_with("    }\n  ]\n}\n"), "{printed}");
+}
+
+#[test]
+fn a_unified_kernel_image_is_predicted_where_the_flag_says_that_there_is_one() {
+    let uki = PeBuilder::new()
+        .section(".sdmagic", "#### LoaderInfo: systemd-stub 257.1 ####")
+        .section(".cmdline", "quiet")
+        .section(".linux", application("Linux"))
+        .signed()
+        .build();
+    let path = "EFI/BOOT/BOOTX64.EFI";
+    let image = unpack(&MemoryImage::new().with(path, uki), &[path]);
+    let pcr4 = json(&run(&["pcr4", "--uki", "-r", text(image.path())]));
+    assert_eq!(ids(&pcr4), ["Pcr4EfiCall", "Pcr4Separator", "Pcr4Uki"]);
+    let pcr11 = json(&run(&["pcr11", text(&image.path().join(path))]));
+    assert_eq!(pcr11["id"], 11);
+    assert_eq!(ids(&pcr11)[..2], ["Pcr11Linux", "Pcr11LinuxContent"]);
+
+    let other = run(&["pcr4", "--uki", "-r", text(debian("2.12").path())]);
+    assert_eq!(other.status.code(), Some(1));
+    let said = String::from_utf8(other.stderr).unwrap();
+    assert!(said.contains("no unified kernel image"), "{said}");
+}
+
+#[test]
+fn logs_go_to_stderr_at_every_verbosity() {
+    let image = debian("2.12");
+    let quiet = run(&["pcr4", "-r", text(image.path())]);
+    assert!(quiet.stderr.is_empty());
+    for verbose in ["-v", "-vv", "-vvv"] {
+        let output = run(&[verbose, "pcr4", "-r", text(image.path())]);
+        assert_eq!(output.stdout, quiet.stdout, "{verbose}");
+    }
+}
+
+#[test]
+fn recorded_machines_have_what_all_prints() {
+    let folder = std::env::var_os("TEC_PCR_FIXTURES").map_or_else(
+        || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/fixtures/qemu"),
+        Into::into,
+    );
+    let boots = [
+        ("bookworm-sb-on", false),
+        ("bookworm-shim-mokgrub", false),
+        ("trixie-sb-off", true),
+        ("trixie-sb-on", false),
+    ];
+    for (name, is_off) in boots {
+        let boot = folder.join(name);
+        if !boot.is_dir() {
+            println!("skipped: there is no recorded boot {name}");
+            continue;
+        }
+        let measured = fs::read(boot.join("pcrs.json")).unwrap();
+        let measured: Value = serde_json::from_slice(&measured).unwrap();
+        let [esp, efivars, mok] = ["esp", "efivars", "mok-variables"].map(|part| boot.join(part));
+        let mut arguments = vec!["all", "--rootfs", text(&esp), "--efivars", text(&efivars)];
+        arguments.extend(["--mok-variables", text(&mok)]);
+        arguments.extend(is_off.then_some("--secureboot-disabled"));
+        let all = json(&run(&arguments));
+        let pcrs = all["pcrs"].as_array().unwrap();
+        let registers: Vec<_> = pcrs.iter().map(|pcr| pcr["id"].to_string()).collect();
+        assert_eq!(registers, ["4", "7", "14"]);
+        for pcr in pcrs {
+            let register = pcr["id"].to_string();
+            assert_eq!(
+                pcr["value"], measured["sha256"][&register],
+                "{name}: {register}"
+            );
+        }
+    }
 }

@@ -15,8 +15,12 @@ use tec_core::id::MachineId;
 use tec_core::pcr::PcrIndex;
 use tec_support::log::LogForm;
 
+use crate::command::boot::ChainArgs;
+use crate::command::boot::MachineArgs;
+use crate::command::node::NodeCommand;
 use crate::command::pcr::EventlogCommand;
 use crate::command::pcr::PcrCommand;
+use crate::command::pcr::ProofArgs;
 
 /// Keys only for nodes that prove what they booted.
 #[derive(Debug, Parser)]
@@ -71,6 +75,9 @@ pub(crate) enum Command {
     /// Event logs: show, replay, compare.
     #[command(subcommand)]
     Eventlog(EventlogCommand),
+    /// What the next boot of a node will measure.
+    #[command(subcommand)]
+    Node(NodeCommand),
     /// Ignition configs for installers and nodes.
     #[command(subcommand)]
     Ignition(IgnitionCommand),
@@ -86,6 +93,9 @@ pub(crate) enum Command {
         /// For which shell.
         shell: clap_complete::Shell,
     },
+    /// Print the reference of all commands, as Markdown.
+    #[command(hide = true)]
+    Reference,
 }
 
 #[derive(Debug, Args)]
@@ -262,15 +272,6 @@ pub(crate) enum AkCommand {
     },
 }
 
-/// Whether Secure Boot is on where an image boots.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum SecureBoot {
-    /// It is on.
-    On,
-    /// It is off.
-    Off,
-}
-
 #[derive(Debug, Args)]
 #[group(id = "origin", required = true, multiple = false)]
 pub(crate) struct Origin {
@@ -278,8 +279,22 @@ pub(crate) struct Origin {
     #[arg(group = "origin")]
     pub(crate) directory: Option<PathBuf>,
     /// File with computed values, as in the label `org.coreos.pcrs`.
-    #[arg(long, group = "origin")]
+    #[arg(
+        long,
+        value_name = "FILE",
+        group = "origin",
+        conflicts_with_all = ["ChainArgs", "MachineArgs"]
+    )]
     pub(crate) pcrs: Option<PathBuf>,
+    /// Signed bundle of values, as `tec pcr bundle sign` writes it.
+    #[arg(
+        long,
+        value_name = "FILE",
+        group = "origin",
+        requires_all = ["signature", "keys"],
+        conflicts_with_all = ["ChainArgs", "MachineArgs"]
+    )]
+    pub(crate) bundle: Option<PathBuf>,
 }
 
 #[derive(Debug, Subcommand)]
@@ -290,17 +305,18 @@ pub(crate) enum ImageCommand {
         name: ImageName,
         #[command(flatten)]
         origin: Origin,
-        /// Kernel, where the image has several.
-        #[arg(long)]
-        kernel: Option<String>,
-        /// Whether Secure Boot is on where it boots.
-        #[arg(long, value_enum, default_value_t = SecureBoot::On)]
-        secure_boot: SecureBoot,
+        #[command(flatten)]
+        proof: ProofArgs,
         /// Let the approval end after this many hours.
         #[arg(long, value_name = "HOURS")]
         for_hours: Option<u32>,
         #[command(flatten)]
         dry_run: DryRun,
+        // Last, since their headings go on below them.
+        #[command(flatten)]
+        chain: Box<ChainArgs>,
+        #[command(flatten)]
+        machine: Box<MachineArgs>,
     },
     /// List them.
     List,

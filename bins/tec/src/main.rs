@@ -3,6 +3,7 @@
 mod cli;
 mod command;
 mod output;
+mod reference;
 mod serve;
 mod state;
 
@@ -28,9 +29,16 @@ fn main() -> ExitCode {
 
 fn run(cli: Cli) -> anyhow::Result<u8> {
     tec_support::log::start(&cli.log, cli.log_form)?;
-    if let Command::Completion { shell } = cli.command {
-        clap_complete::generate(shell, &mut Cli::command(), "tec", &mut std::io::stdout());
-        return Ok(tec_support::exit::OK);
+    match cli.command {
+        Command::Completion { shell } => {
+            clap_complete::generate(shell, &mut Cli::command(), "tec", &mut std::io::stdout());
+            return Ok(tec_support::exit::OK);
+        }
+        Command::Reference => {
+            output::raw(&reference::markdown(Cli::command()))?;
+            return Ok(tec_support::exit::OK);
+        }
+        _ => {}
     }
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
@@ -48,7 +56,8 @@ fn run(cli: Cli) -> anyhow::Result<u8> {
             Command::Explain(args) => command::explain(&cli.state_dir, args, output).await,
             Command::Audit(command) => command::audit(&cli.state_dir, command, output).await,
             Command::Status => command::status(&cli.state_dir, output).await,
-            Command::Completion { .. } => Ok(tec_support::exit::OK),
+            Command::Node(command) => command::node(command, output),
+            Command::Completion { .. } | Command::Reference => Ok(tec_support::exit::OK),
         }
     })
 }

@@ -1,96 +1,172 @@
-//! `cargo xtask bench`: the criterion suites, and then what matters of them: each measurement as a
-//! multiple of its baseline in the same run, which other machines give, too.
+//! `cargo xtask bench`: the suites, and then what matters of them: each measurement as a multiple
+//! of its baseline in the same run, which other machines give, too.
 
 use std::fs;
 use std::path::Path;
+use std::path::PathBuf;
 
 use anyhow::Context as _;
 use anyhow::Result;
-use serde_json::Value;
 
 use crate::cargo::Metadata;
-use crate::cargo::array;
 use crate::cargo::cargo;
-use crate::cargo::text;
 use crate::process;
 use crate::term;
 
 /// Written by the suites, below the target directory.
-const RATIOS: &str = "bench/ratios.json";
+const REPORT: &str = "bench/report.json";
+/// The page, in the same place.
+const PAGE: &str = "bench/index.html";
+/// A measurement that runs the release build of `compute-pcrs`.
+const PROCESS: &str = "pcr/process/";
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Run only the benchmarks whose name contains this
+    /// Run only the benchmarks whose name contains this; all of PCR values begin with `pcr`
     filter: Option<String>,
+    /// Compare with a report or a commit instead; a second one stands for the last run. A commit
+    /// without a report is measured first
+    #[arg(long, num_args = 1..=2, value_names = ["BEFORE", "AFTER"])]
+    compare: Vec<String>,
 }
 
-/// Runs the suites and prints the ratios.
+/// Runs the suites, or compares.
 pub(crate) fn run(root: &Path, args: &Args) -> Result<()> {
-    let path = Metadata::workspace(root)?.target_dir()?.join(RATIOS);
-    // Ratios of an earlier run must not pass for those of this one.
-    if path.exists() {
-        fs::remove_file(&path).with_context(|| format!("cannot remove {}", path.display()))?;
-    }
-    term::step("benchmarks");
-    let mut bench = cargo(root);
-    bench.args(["bench", "--package", "tec-benches"]);
-    if let Some(filter) = &args.filter {
-        bench.args(["--", filter]);
-    }
-    process::run(&mut bench)?;
-    let json = fs::read_to_string(&path)
-        .with_context(|| format!("the benchmarks left no {}", path.display()))?;
-    let ratios: Value =
-        serde_json::from_str(&json).with_context(|| format!("{} is not JSON", path.display()))?;
-    term::step("ratios to the baseline of the same run");
-    term::table(
-        &["benchmark", "ours", "baseline", "ratio", "note"],
-        &rows(&ratios),
-    );
-    Ok(())
-}
-
-fn rows(ratios: &Value) -> Vec<Vec<String>> {
-    ratios
-        .as_array()
-        .map(Vec::as_slice)
-        .unwrap_or_default()
-        .iter()
-        .chain(array(ratios, "ratios"))
-        .map(|entry| {
-            let number = |member| entry.get(member).and_then(Value::as_f64);
-            vec![
-                text(entry, "name").to_owned(),
-                number("ours_ns").map_or_else(String::new, nanoseconds),
-                number("baseline_ns").map_or_else(String::new, nanoseconds),
-                number("ratio").map_or_else(String::new, |ratio| format!("{ratio:.2}")),
-                text(entry, "note").to_owned(),
-            ]
-        })
-        .collect()
-}
-
-/// With the largest unit that leaves at least one before the point.
-fn nanoseconds(ns: f64) -> String {
-    let units = [(1e9, "s"), (1e6, "ms"), (1e3, "µs")];
-    units.into_iter().find(|(unit, _)| ns >= *unit).map_or_else(
-        || format!("{ns:.0} ns"),
-        |(unit, name)| format!("{:.2} {name}", ns / unit),
-    )
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_ratio_becomes_a_row() {
-        let json = serde_json::json!([
-            {"name": "quote", "ours_ns": 2500.0, "baseline_ns": 2000.0, "ratio": 1.25, "note": "rsa"}
+    let bench = Bench {
+        root,
+        target: Metadata::workspace(root)?.target_dir()?,
+        filter: args.filter.as_deref(),
+    };
+    let Some(before) = args.compare.first() else {
+        let mut describe = git(root);
+        describe.args([
+            "describe",
+            "--always",
+            "--dirty",
+            "--abbrev=12",
+            "--exclude=*",
         ]);
-        assert_eq!(
-            rows(&json),
-            [["quote", "2.50 µs", "2.00 µs", "1.25", "rsa"]]
-        );
+        let name = process::capture(&mut describe)?;
+        let name = name.trim();
+        bench.measure(root)?;
+        term::step("against the baselines of the same run");
+        bench.show(&bench.target.join(REPORT), &["--commit", name])?;
+        return bench.keep(name).map(drop);
+    };
+    // First of all, since measuring a commit overwrites the report of the last run.
+    let after = match args.compare.get(1) {
+        Some(after) => bench.report_of(after)?,
+        None => bench.keep("last")?,
+    };
+    let before = bench.report_of(before)?;
+    term::step("since the earlier report; * is more than noise");
+    bench.show(&after, &["--since", &before.to_string_lossy()])
+}
+
+struct Bench<'a> {
+    root: &'a Path,
+    target: PathBuf,
+    filter: Option<&'a str>,
+}
+
+impl Bench<'_> {
+    /// Runs the suites of the sources in `tree`, and leaves their report in the target directory.
+    fn measure(&self, tree: &Path) -> Result<()> {
+        let report = self.target.join(REPORT);
+        // Ratios of an earlier run must not pass for those of this one.
+        if report.exists() {
+            fs::remove_file(&report)
+                .with_context(|| format!("cannot remove {}", report.display()))?;
+        }
+        let runs_processes = |filter: &str| PROCESS.contains(filter) || filter.contains(PROCESS);
+        if self.filter.is_none_or(runs_processes) {
+            term::step("the program that is measured as a whole");
+            let mut build = cargo(tree);
+            build.args([
+                "build",
+                "--release",
+                "--package",
+                "compute-pcrs",
+                "--target-dir",
+            ]);
+            process::run(build.arg(&self.target))?;
+        }
+        term::step("benchmarks");
+        let mut bench = cargo(tree);
+        bench.args(["bench", "--package", "tec-benches", "--target-dir"]);
+        bench.arg(&self.target);
+        if let Some(filter) = self.filter {
+            bench.args(["--", filter]);
+        }
+        process::run(&mut bench)
     }
+
+    /// Prints a report and writes the page; the program of the benchmarks knows how.
+    fn show(&self, report: &Path, more: &[&str]) -> Result<()> {
+        let page = self.target.join(PAGE);
+        let mut show = cargo(self.root);
+        show.args([
+            "run",
+            "--quiet",
+            "--profile",
+            "bench",
+            "--package",
+            "tec-benches",
+            "--",
+        ]);
+        show.arg(report).arg("--page").arg(&page).args(more);
+        process::run(&mut show)?;
+        term::success(&format!("the page is {}", page.display()));
+        Ok(())
+    }
+
+    /// Keeps the report of this run under the name of its commit.
+    fn keep(&self, name: &str) -> Result<PathBuf> {
+        let kept = self.target.join(format!("bench/{name}.json"));
+        fs::copy(self.target.join(REPORT), &kept)
+            .with_context(|| format!("cannot write {}", kept.display()))?;
+        Ok(kept)
+    }
+
+    /// A report by its file, or by its commit, which is measured if it was not yet.
+    fn report_of(&self, what: &str) -> Result<PathBuf> {
+        let file = Path::new(what);
+        if file.is_file() {
+            return std::path::absolute(file).with_context(|| format!("{what} is no usable path"));
+        }
+        let commit = commit(self.root, what)
+            .with_context(|| format!("{what} is neither a report nor a commit"))?;
+        let kept = self.target.join(format!("bench/{commit}.json"));
+        if kept.is_file() {
+            return Ok(kept);
+        }
+        let tree = self.target.join(format!("bench/tree-{commit}"));
+        let mut add = git(self.root);
+        process::run(
+            add.args(["worktree", "add", "--detach"])
+                .arg(&tree)
+                .arg(&commit),
+        )?;
+        let measured = self.measure(&tree);
+        let mut remove = git(self.root);
+        process::run(remove.args(["worktree", "remove", "--force"]).arg(&tree))?;
+        measured?;
+        self.show(&self.target.join(REPORT), &["--commit", &commit])?;
+        self.keep(&commit)
+    }
+}
+
+fn git(root: &Path) -> std::process::Command {
+    let mut git = process::command("git");
+    git.current_dir(root);
+    git
+}
+
+/// The short name of a commit.
+fn commit(root: &Path, revision: &str) -> Result<String> {
+    let revision = format!("{revision}^{{commit}}");
+    let mut parse = git(root);
+    parse.args(["rev-parse", "--verify", "--quiet", "--short=12", &revision]);
+    let name = process::capture(&mut parse)?;
+    Ok(name.trim().to_owned())
 }

@@ -1,6 +1,7 @@
 //! `cargo xtask codegen`: files that are committed, and written by a program.
 //!
 //! * `docs/errors/`: one page per error code, from the table in tec-core;
+//! * `docs/reference/commands/`: all commands and flags, as `tec reference` prints them;
 //! * `tec-k8s/crds/`: the custom resources, from the types in tec-k8s. That crate's example `crds`
 //!   writes them, so that xtask itself needs no Kubernetes crates.
 
@@ -20,6 +21,7 @@ use crate::process;
 use crate::term;
 
 const ERRORS: &str = "docs/errors";
+const COMMANDS: &str = "docs/reference/commands";
 const CRDS: &str = "tec-k8s/crds";
 
 #[derive(Debug, clap::Args)]
@@ -117,8 +119,17 @@ fn names(dir: &Path) -> Result<Vec<String>> {
 fn generate(root: &Path) -> Result<Generated> {
     Ok(BTreeMap::from([
         (ERRORS, error_pages()),
+        (COMMANDS, commands(root)?),
         (CRDS, custom_resources(root)?),
     ]))
+}
+
+/// Asks the program itself.
+fn commands(root: &Path) -> Result<BTreeMap<String, String>> {
+    let mut tec = cargo(root);
+    tec.args(["run", "--quiet", "--package", "tec", "--", "reference"]);
+    let page = process::capture(&mut tec)?;
+    Ok(BTreeMap::from([("tec.md".to_owned(), page)]))
 }
 
 /// Lets the example of tec-k8s write its files into the target directory.

@@ -10,6 +10,7 @@ mod check;
 mod codegen;
 mod demo;
 mod fuzz;
+mod pcr_live;
 mod process;
 mod term;
 mod test;
@@ -35,7 +36,7 @@ enum Verb {
     Tools(tools::Args),
     /// Formatting, lints, documentation, architecture, generated files
     Check,
-    /// Everything that CI runs: tools, check, tests, examples, demo, fuzz smoke
+    /// Everything that CI runs: tools, check, tests, examples, demo, real boots, fuzz smoke
     Test(test::Args),
     /// Play the main job end to end and write target/demo/report.html
     Demo(demo::Args),
@@ -47,6 +48,8 @@ enum Verb {
     Bench(bench::Args),
     /// Run the fuzz targets on the stable toolchain
     Fuzz(fuzz::Args),
+    /// Boot virtual machines with Debian's packages and compare them with the predicted PCRs
+    PcrLive(pcr_live::Args),
 }
 
 fn main() -> ExitCode {
@@ -73,5 +76,6 @@ fn run(verb: Verb) -> Result<()> {
         }
         Verb::Bench(args) => bench::run(&root, &args),
         Verb::Fuzz(args) => fuzz::run(&root, &args),
+        Verb::PcrLive(args) => pcr_live::run(&root, &args),
     }
 }

@@ -14,9 +14,11 @@ use crate::cargo::cargo;
 use crate::check;
 use crate::demo;
 use crate::fuzz;
+use crate::pcr_live;
 use crate::process;
 use crate::term;
 use crate::tools;
+use crate::tools::Renew;
 use crate::tools::Tools;
 
 #[derive(Debug, clap::Args)]
@@ -55,6 +57,7 @@ struct Step {
 pub(crate) fn run(root: &Path, args: &Args) -> Result<()> {
     let begin = Instant::now();
     let tools = tools::ensure()?;
+    tools::ensure_machines(&tools, &pcr_live::default_suites(), Renew::IfMissing)?;
     let mut steps = vec![Step {
         name: "tools",
         took: begin.elapsed(),
@@ -67,6 +70,7 @@ pub(crate) fn run(root: &Path, args: &Args) -> Result<()> {
     take("tests", &|| cargo_test(root, &tools));
     take("examples", &|| examples(root, &tools));
     take("demo", &|| one(demo::play(root, &tools, &[])));
+    take("real boots", &|| boots(root, &tools));
     take("fuzz smoke", &|| {
         one(fuzz::run_all(root, args.fuzz_seconds))
     });
@@ -155,6 +159,12 @@ fn examples(root: &Path, tools: &Tools) -> Result<Count> {
         }
     }
     Ok(count)
+}
+
+/// Boots virtual machines; each counts as a check.
+fn boots(root: &Path, tools: &Tools) -> Result<Count> {
+    let passed = u64::try_from(pcr_live::check(root, tools)?)?;
+    Ok(Count { passed, failed: 0 })
 }
 
 fn total(steps: &[Step]) -> Count {

@@ -25,7 +25,7 @@ pub enum Gate {
     PcrSelection,
     /// The event log folds to the quoted values.
     EventLog,
-    /// Each pinned register has the value of an approved image.
+    /// The pinned registers are those of an approved image, or of a state between approved images.
     Pcrs,
     /// The release policy allows this path.
     ReleasePolicy,

@@ -14,4 +14,5 @@ pub use self::pcrs::ComponentMatch;
 pub use self::pcrs::EventFinding;
 pub use self::pcrs::ExpectedComponent;
 pub use self::pcrs::PcrMismatch;
+pub use self::pcrs::RegisterStates;
 pub use self::pcrs::explain_pcrs;

@@ -3,10 +3,16 @@
 use serde::Deserialize;
 use serde::Serialize;
 
-use crate::attest::LogEvidence;
 use crate::attest::LoggedEvent;
 use crate::attest::PinnedPcrs;
 use crate::attest::VerifiedEvidence;
+use crate::boot::BootState;
+use crate::boot::BootStates;
+use crate::boot::LiveImages;
+use crate::boot::NearState;
+use crate::boot::fits;
+use crate::boot::nearest;
+use crate::boot::of_image;
 use crate::digest::Sha256Digest;
 use crate::id::ImageName;
 use crate::image::ApprovedImage;
@@ -29,7 +35,7 @@ pub struct ComponentMatch {
     pub live: bool,
 }
 
-/// What the closest image would have measured here.
+/// What the closest state would have measured here.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct ExpectedComponent {
@@ -50,30 +56,61 @@ pub struct EventFinding {
     pub event: LoggedEvent,
     /// Images that measure the same; empty for what nobody knows.
     pub known_as: Vec<ComponentMatch>,
-    /// What the closest image has in this place, where it differs.
+    /// What the closest state has in this place, where it differs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expected: Option<ExpectedComponent>,
+    /// Whether the closest state has nothing in this place.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub surplus: bool,
 }
 
-/// A register whose quoted value is that of no approved image.
+impl EventFinding {
+    /// The image that it is known from, where only images have it whose approval ended.
+    fn ended_image(&self) -> Option<&ImageName> {
+        let first = self.known_as.first()?;
+        let all_ended = self.known_as.iter().all(|known| !known.live);
+        all_ended.then_some(&first.image)
+    }
+}
+
+/// A pinned register by itself, and the states that have its value.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct RegisterStates {
+    /// The register.
+    pub pcr: PcrIndex,
+    /// The states; at least one.
+    pub states: Vec<BootState>,
+}
+
+/// Registers whose quoted values are those of no state of the approved images.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct PcrMismatch {
-    /// The register.
+    /// The first pinned register that differs from the closest state.
     pub pcr: PcrIndex,
     /// The quoted value.
     pub quoted: Sha256Digest,
-    /// The image that comes closest, live or not.
+    /// The state that comes closest: one of live images if there are any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub closest: Option<ImageName>,
-    /// When the closest image matches in full: why its approval does not count.
+    pub closest: Option<BootState>,
+    /// When an image matches in full: why its approval does not count.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended: Option<String>,
     /// The events, if a log came.
     pub events: Vec<EventFinding>,
-    /// Components that the closest image measures and the log lacks.
+    /// Components that the closest state measures and the log lacks.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub missing: Vec<ExpectedComponent>,
+    /// Other pinned registers that differ from the closest state.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub others: Vec<PcrIndex>,
+    /// Where each pinned register is that of some state, but no state has them all: whose.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub apart: Vec<RegisterStates>,
+    /// Why states are refused that the live images may be in.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trouble: Option<String>,
 }
 
 impl PcrMismatch {
@@ -83,107 +120,127 @@ impl PcrMismatch {
         if let Some(ended) = &self.ended {
             return format!("PCR {pcr} is that of an image whose approval ended: {ended}");
         }
-        let differing = self
-            .events
-            .iter()
-            .find_map(|finding| finding.expected.as_ref());
-        if let Some(component) = differing.or_else(|| self.missing.first()) {
+        let component = self
+            .differing()
+            .unwrap_or_else(|| format!("PCR {pcr} does not match any approved image"));
+        if self.apart.is_empty() {
+            return component;
+        }
+        let told = |register: &RegisterStates| {
+            let state = register.states.first().map(ToString::to_string);
+            format!("PCR {} of {}", register.pcr, state.unwrap_or_default())
+        };
+        let apart: Vec<_> = self.apart.iter().map(told).collect();
+        format!("{component}; {} do not occur together", apart.join(", "))
+    }
+
+    /// The first component that differs.
+    fn differing(&self) -> Option<String> {
+        let pcr = self.pcr;
+        let named = |component: &ExpectedComponent| {
             let file = component.file.as_deref().unwrap_or("no file known");
-            return format!("PCR {pcr}: {} ({file}) differs", component.component);
+            format!("PCR {pcr}: {} ({file})", component.component)
+        };
+        let mut findings = self.events.iter();
+        let differs = findings.find_map(|finding| Some((finding, finding.expected.as_ref()?)));
+        if let Some((finding, component)) = differs {
+            let how = match finding.ended_image() {
+                Some(image) => format!("is that of {image}, whose approval ended"),
+                None => "differs".to_owned(),
+            };
+            return Some(format!("{} {how}", named(component)));
         }
-        if self
-            .events
-            .iter()
-            .any(|finding| finding.known_as.is_empty())
-        {
-            return format!("PCR {pcr}: a component that no image has was measured");
+        if let Some(component) = self.missing.first() {
+            return Some(format!("{} was not measured", named(component)));
         }
-        format!("PCR {pcr} does not match any approved image")
+        let surplus = self.events.iter().find(|finding| finding.surplus)?;
+        Some(match surplus.known_as.first() {
+            Some(known) => format!("PCR {pcr}: {} was measured besides", known.component),
+            None => format!("PCR {pcr}: a component that no image has was measured"),
+        })
     }
 }
 
-/// Finds the approved image that all pinned registers fit at once.
+/// Finds the state of live images that all pinned registers fit at once.
 ///
 /// # Errors
-/// The first pinned register that fits no live image, told against the closest one. When each
-/// register fits some image but no image fits them all, the first register that the best image
-/// lacks is told.
+/// What differs from the nearest state, beginning with the first pinned register that does. An
+/// image whose approval ended is told as such where it fits as a whole.
 pub fn explain_pcrs(
     evidence: &VerifiedEvidence,
     images: &[ApprovedImage],
     pinned: PinnedPcrs,
     now: Timestamp,
-) -> Result<ImageName, Box<PcrMismatch>> {
-    let fits = |image: &ApprovedImage, pcr: PcrIndex| {
-        image
-            .expected
-            .pcr(pcr)
-            .is_some_and(|e| e.value == *evidence.pcrs.value(pcr))
-    };
-    let live = |image: &&ApprovedImage| image.is_live(now);
-    if let Some(image) = images
-        .iter()
-        .filter(live)
-        .find(|image| pinned.iter().all(|pcr| fits(image, pcr)))
-    {
-        return Ok(image.name.clone());
+    states: &dyn BootStates,
+) -> Result<BootState, Box<PcrMismatch>> {
+    let live = LiveImages::at(images, now);
+    let admitted = states.admit(&live, &evidence.pcrs, pinned);
+    if let Some(state) = admitted.into_iter().next() {
+        return Ok(state);
     }
-    let best = images
-        .iter()
-        .filter(live)
-        .max_by_key(|image| pinned.iter().take_while(|pcr| fits(image, *pcr)).count());
-    let failing = pinned
-        .iter()
-        .find(|pcr| !best.is_some_and(|image| fits(image, *pcr)))
-        .unwrap_or(PcrIndex::BOOT_MANAGER);
-    Err(Box::new(mismatch(evidence, images, failing, now)))
+    let whole = |image: &&ApprovedImage| !image.is_live(now) && fits(image, &evidence.pcrs, pinned);
+    let ended = images.iter().find(whole);
+    let near = match ended {
+        Some(image) => Some(of_image(image, pinned)),
+        None => states
+            .nearest(&live, evidence, pinned)
+            .or_else(|| nearest(images.iter(), evidence, pinned)),
+    };
+    let mut mismatch = against(near.as_ref(), evidence, images, pinned, now);
+    mismatch.ended = ended.and_then(|image| why_ended(image, now));
+    mismatch.apart = apart(evidence, &live, pinned, states);
+    mismatch.trouble = states.trouble(&live, pinned);
+    Err(Box::new(mismatch))
 }
 
-fn mismatch(
+/// Per pinned register the states that have its value; empty where one of them has none.
+fn apart(
+    evidence: &VerifiedEvidence,
+    live: &LiveImages<'_>,
+    pinned: PinnedPcrs,
+    states: &dyn BootStates,
+) -> Vec<RegisterStates> {
+    let alone = |pcr| {
+        let states = states.admit(live, &evidence.pcrs, PinnedPcrs::only(pcr));
+        (!states.is_empty()).then_some(RegisterStates { pcr, states })
+    };
+    let all: Option<Vec<_>> = pinned.iter().map(alone).collect();
+    all.unwrap_or_default()
+}
+
+/// What differs from a state.
+fn against(
+    near: Option<&NearState>,
     evidence: &VerifiedEvidence,
     images: &[ApprovedImage],
-    pcr: PcrIndex,
+    pinned: PinnedPcrs,
     now: Timestamp,
 ) -> PcrMismatch {
-    let quoted = *evidence.pcrs.value(pcr);
-    let logged: Vec<&LoggedEvent> = match &evidence.log {
-        LogEvidence::Parsed { events, replayed } if replayed.contains(pcr) => {
-            events.iter().filter(|event| event.pcr == pcr).collect()
-        }
-        _ => Vec::new(),
+    let differs = |pcr: &PcrIndex| {
+        let expected = near.and_then(|near| near.pcr(*pcr));
+        expected.is_none_or(|expected| expected.value != *evidence.pcrs.value(*pcr))
     };
-    let closest = images.iter().max_by_key(|image| {
-        let expected = image.expected.pcr(pcr);
-        let exact = expected.is_some_and(|e| e.value == quoted);
-        let common = expected.map_or(0, |e| common_events(&logged, &e.events));
-        (exact, common, image.is_live(now), image.approved_at)
-    });
-    let ended = closest
-        .filter(|image| image.expected.pcr(pcr).is_some_and(|e| e.value == quoted))
-        .and_then(|image| why_ended(image, now));
-    let expected: &[ImageEvent] = closest
-        .and_then(|image| image.expected.pcr(pcr))
+    let mut differing = pinned.iter().filter(differs);
+    let first = differing.next().or_else(|| pinned.iter().next());
+    let pcr = first.unwrap_or(PcrIndex::BOOT_MANAGER);
+    let expected: &[ImageEvent] = near
+        .and_then(|near| near.pcr(pcr))
         .map_or(&[], |e| e.events.as_slice());
-    let (events, missing) = align(&logged, expected, images, now);
+    let (events, missing) = match evidence.logged(pcr) {
+        Some(logged) => align(&logged, expected, images, now),
+        None => (Vec::new(), Vec::new()),
+    };
     PcrMismatch {
         pcr,
-        quoted,
-        closest: closest.map(|image| image.name.clone()),
-        ended,
+        quoted: *evidence.pcrs.value(pcr),
+        closest: near.map(|near| near.state.clone()),
+        ended: None,
         events,
-        missing: if logged.is_empty() {
-            Vec::new()
-        } else {
-            missing
-        },
+        missing,
+        others: differing.collect(),
+        apart: Vec::new(),
+        trouble: None,
     }
-}
-
-fn common_events(logged: &[&LoggedEvent], expected: &[ImageEvent]) -> usize {
-    logged
-        .iter()
-        .filter(|l| expected.iter().any(|e| e.hash == l.digest))
-        .count()
 }
 
 fn why_ended(image: &ApprovedImage, now: Timestamp) -> Option<String> {
@@ -196,26 +253,35 @@ fn why_ended(image: &ApprovedImage, now: Timestamp) -> Option<String> {
         .map(|end| format!("the approval of {} ended at {end}", image.name))
 }
 
-/// Walks both lists; an unknown digest is told against the expected component that is due next.
+/// Sets both lists side by side: what they begin and end with alike is the same, and between these
+/// the events are told against the expected components place by place.
 fn align(
     logged: &[&LoggedEvent],
     expected: &[ImageEvent],
     images: &[ApprovedImage],
     now: Timestamp,
 ) -> (Vec<EventFinding>, Vec<ExpectedComponent>) {
-    let mut due = expected.iter().peekable();
-    let mut findings = Vec::with_capacity(logged.len());
-    for event in logged {
-        let as_expected = due.peek().is_some_and(|next| next.hash == event.digest);
-        let counterpart = due.next();
-        let expected = counterpart.filter(|_| !as_expected).map(component);
-        findings.push(EventFinding {
+    let same = |(l, e): &(&&LoggedEvent, &ImageEvent)| l.digest == e.hash;
+    let head = logged.iter().zip(expected).take_while(same).count();
+    let rest = logged.len().min(expected.len()) - head;
+    let from_end = logged.iter().rev().zip(expected.iter().rev());
+    let tail = from_end.take(rest).take_while(same).count();
+
+    let finding = |(place, event): (usize, &&LoggedEvent)| {
+        let in_middle = place >= head && place < logged.len() - tail;
+        let counterpart = expected.iter().take(expected.len() - tail).nth(place);
+        let differing = counterpart.filter(|c| in_middle && c.hash != event.digest);
+        EventFinding {
             event: (*event).clone(),
             known_as: known_as(event, images, now),
-            expected,
-        });
-    }
-    (findings, due.map(component).collect())
+            expected: differing.map(component),
+            surplus: in_middle && counterpart.is_none(),
+        }
+    };
+    let findings = logged.iter().enumerate().map(finding).collect();
+    let middle_end = expected.len() - tail;
+    let beyond = expected.iter().take(middle_end).skip(logged.len() - tail);
+    (findings, beyond.map(component).collect())
 }
 
 fn component(event: &ImageEvent) -> ExpectedComponent {
@@ -241,3 +307,6 @@ fn known_as(event: &LoggedEvent, images: &[ApprovedImage], now: Timestamp) -> Ve
     }
     matches
 }
+
+#[cfg(test)]
+mod tests;

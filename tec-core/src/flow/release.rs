@@ -3,6 +3,9 @@
 use crate::ak::AkState;
 use crate::attest::Attempt;
 use crate::attest::Attested;
+use crate::boot::BootState;
+use crate::boot::BootStates;
+use crate::boot::LiveImages;
 use crate::code::Code;
 use crate::explain::Gate;
 use crate::id::ResourcePath;
@@ -31,6 +34,8 @@ pub struct ReleasePorts<'a> {
     pub aks: &'a dyn AkRegistry,
     /// The approved images.
     pub images: &'a dyn ImageRegistry,
+    /// The states that machines with these images can be in.
+    pub states: &'a dyn BootStates,
     /// The disk keys.
     pub secrets: &'a dyn SecretStore,
     /// Where it is noted.
@@ -57,8 +62,8 @@ pub enum ReleaseError {
 /// Releases the key at `path` to the machine that attested, and notes it on `attempt`.
 ///
 /// # Errors
-/// `Refused` when the path is not the machine's own, or when machine, key or image were taken back
-/// since the attestation: revocation counts at once.
+/// `Refused` when the path is not the machine's own, or when machine, key or an image that it cannot
+/// be explained without were taken back since the attestation: revocation counts at once.
 ///
 /// # Security
 /// The audit line is durable before the key leaves; if it cannot be written there is no key.
@@ -68,12 +73,18 @@ pub async fn release(
     path: &ResourcePath,
     attempt: &mut Attempt,
 ) -> Result<SecretBytes, ReleaseError> {
-    if let Some((gate, why)) = closed_gate(ports, attested, path)
-        .await
-        .map_err(ReleaseError::Port)?
-    {
+    let closed = closed_gate(ports, attested, path).await;
+    if let Some((gate, why)) = closed.map_err(ReleaseError::Port)? {
         return refuse(ports, attempt, gate, why).await;
     }
+    let still = explained(ports, attested)
+        .await
+        .map_err(ReleaseError::Port)?;
+    let Some(booted) = still else {
+        let why = format!("the approval of {} ended", attested.booted());
+        return refuse(ports, attempt, Gate::Pcrs, why).await;
+    };
+    attempt.explained_by(&booted);
     attempt.ladder.pass(Gate::ReleasePolicy, "its own path");
     let Some(secret) = ports.secrets.find(path).await.map_err(ReleaseError::Port)? else {
         return refuse(ports, attempt, Gate::Key, format!("nothing at {path}")).await;
@@ -83,8 +94,8 @@ pub async fn release(
         AuditAction::KeyReleased,
         Some(attested.machine()),
         format!(
-            "{path} image {} attempt {}",
-            attested.image(),
+            "{path} {} attempt {}",
+            booted.sentence(),
             attested.attempt()
         ),
     );
@@ -123,14 +134,21 @@ async fn closed_gate(
             format!("key {} was taken back", attested.ak()),
         )));
     }
-    let image = ports.images.find(attested.image()).await?;
-    if image.is_none_or(|image| !image.is_live(ports.clock.now())) {
-        return Ok(Some((
-            Gate::Pcrs,
-            format!("the approval of {} ended", attested.image()),
-        )));
-    }
     Ok(None)
+}
+
+/// What the quoted registers are in terms of the images that are live now. An image may have been
+/// taken back, or replaced by another one of its name, since the attestation.
+async fn explained(
+    ports: ReleasePorts<'_>,
+    attested: &Attested,
+) -> Result<Option<BootState>, PortError> {
+    let images = ports.images.list().await?;
+    let live = LiveImages::at(&images, ports.clock.now());
+    let states = ports
+        .states
+        .admit(&live, attested.quoted(), attested.pinned());
+    Ok(states.into_iter().next())
 }
 
 async fn refuse(

@@ -8,6 +8,9 @@ use rusqlite::Params;
 use super::Store;
 use super::error::StoreError;
 use crate::attest::Attempt;
+use crate::boot::BootState;
+use crate::explain::Gate;
+use crate::explain::StepState;
 use crate::id::AttemptId;
 use crate::id::MachineId;
 use crate::port::AttemptLog;
@@ -102,5 +105,19 @@ fn all(db: &Connection, sql: &str, params: impl Params) -> Result<Vec<Attempt>, 
 }
 
 fn decode(body: &str) -> Result<Attempt, StoreError> {
-    serde_json::from_str(body).map_err(|error| StoreError::undecodable("attempt", error))
+    let mut attempt: Attempt =
+        serde_json::from_str(body).map_err(|error| StoreError::undecodable("attempt", error))?;
+    if attempt.booted.is_none() {
+        attempt.booted = booted_of_older_row(&attempt);
+    }
+    Ok(attempt)
+}
+
+/// Rows that were written before attempts had a member for it say what was booted in the text of a
+/// gate only. They go by themselves, as newer attempts come.
+fn booted_of_older_row(attempt: &Attempt) -> Option<BootState> {
+    let mut steps = attempt.ladder.steps.iter();
+    let step = steps.find(|step| step.gate == Gate::Pcrs)?;
+    let passed = step.state == StepState::Passed;
+    passed.then(|| BootState::from_sentence(&step.detail))?
 }

@@ -1,5 +1,6 @@
 //! The store against the contracts of the ports, against a model, and against a hostile world.
 
+mod attempt;
 mod audit;
 mod conformance;
 mod damage;

@@ -143,6 +143,7 @@ pub fn attempt(number: u64, machine: Option<u64>) -> Attempt {
         at: time(i64::try_from(number).unwrap_or(i64::MAX)),
         machine: machine.map(machine_id),
         ak: Some(public_key(number).fingerprint()),
+        booted: None,
         ladder,
     }
 }

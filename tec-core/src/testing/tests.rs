@@ -13,6 +13,7 @@ use crate::ak::AllOf;
 use crate::ak::EkBoundMatcher;
 use crate::ak::ManualMatcher;
 use crate::ak::TofuMatcher;
+use crate::boot::WholeImages;
 use crate::port::AuditSink;
 use crate::port::Clock;
 use crate::port::Entropy;
@@ -43,6 +44,11 @@ async fn a_healthy_wrapper_conforms() {
     super::audit_sink(make, read).await;
     super::attempt_log(make).await;
     super::key_broker(async || Faulty::healthy(Arc::new(MemoryBroker::new()))).await;
+}
+
+#[test]
+fn whole_images_conform() {
+    super::boot_states(&WholeImages);
 }
 
 #[test]

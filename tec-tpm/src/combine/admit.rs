@@ -9,6 +9,7 @@ use super::Combined;
 use super::Provenance;
 use super::combined::Enumerated;
 use super::provenance::tidied;
+use super::source::Family;
 use super::walk::Choice;
 
 /// Quoted values are those of no state.
@@ -34,9 +35,8 @@ pub enum Refusal {
 impl Combined {
     /// Finds the states that all pinned registers fit at once; whole images first.
     ///
-    /// `tec_core::attest::appraise` demands one whole image. This is for a verifier that shall let
-    /// machines through that are between two images: build [`Combined`] of the *live* images only,
-    /// and take what this gives as the gate of the PCR values.
+    /// [`MixedStates`](super::MixedStates) makes of it the gate of the PCR values: there it is asked
+    /// for a combination of the *live* images only.
     ///
     /// # Errors
     /// [`Refusal`] when there is no such state.
@@ -49,12 +49,10 @@ impl Combined {
         quoted: &PcrValues,
         pinned: PinnedPcrs,
     ) -> Result<Vec<Provenance>, Refusal> {
-        let mut states = Vec::new();
-        for enumerated in &self.families {
-            for choice in enumerated.choices(quoted, pinned) {
-                states.push(self.provenance_of(&enumerated.family, &choice));
-            }
-        }
+        let states: Vec<_> = self
+            .fitting(quoted, pinned)
+            .map(|(family, choice)| self.provenance_of(family, &choice))
+            .collect();
         if !states.is_empty() {
             return Ok(tidied(states));
         }
@@ -70,6 +68,18 @@ impl Combined {
             each.push((pcr, made_by));
         }
         Err(Refusal::NotTogether { each })
+    }
+
+    /// The states that have all pinned values.
+    pub(super) fn fitting(
+        &self,
+        quoted: &PcrValues,
+        pinned: PinnedPcrs,
+    ) -> impl Iterator<Item = (&Family, Choice)> {
+        self.families.iter().flat_map(move |enumerated| {
+            let choices = enumerated.choices(quoted, pinned).into_iter();
+            choices.map(|choice| (&enumerated.family, choice))
+        })
     }
 }
 

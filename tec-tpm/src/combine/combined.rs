@@ -5,11 +5,10 @@ use tec_core::pcr::PcrIndex;
 use tec_core::pcr::PcrSet;
 
 use super::CombineError;
+use super::Combiner;
 use super::Provenance;
 use super::Reason;
-use super::group::Grouping;
 use super::provenance;
-use super::sbat::SbatLevels;
 use super::source::Family;
 use super::walk;
 use super::walk::Choice;
@@ -19,6 +18,7 @@ use super::walk::Outcome;
 /// The states of a fleet that moves between images.
 #[derive(Debug)]
 pub struct Combined {
+    pub(super) rules: Combiner,
     pub(super) names: Vec<String>,
     pub(super) families: Vec<Enumerated>,
 }
@@ -46,18 +46,18 @@ impl Combined {
     pub(super) fn enumerate(
         names: Vec<String>,
         families: Vec<Family>,
-        grouping: Grouping,
-        levels: &SbatLevels,
+        rules: Combiner,
     ) -> Result<Self, CombineError> {
         let mut enumerated = Vec::with_capacity(families.len());
         for family in families {
             let mut registers = Vec::new();
             for pcr in PcrIndex::all() {
-                registers.extend(walk::enumerate(&family, pcr, grouping, levels)?);
+                registers.extend(walk::enumerate(&family, pcr, &rules)?);
             }
             enumerated.push(Enumerated { family, registers });
         }
         Ok(Self {
+            rules,
             names,
             families: enumerated,
         })

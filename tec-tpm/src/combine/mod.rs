@@ -16,6 +16,7 @@
 //!             ├─ joint(4, 7, 14) ────► tuples that occur together
 //!             ├─ provenance(pcr, v) ─► "bootloader of 44.2 + kernel of 44.1"
 //!             └─ admit(quoted, …) ───► the state that explains all pinned registers at once
+//! MixedStates ─ the policy `tec_core::boot::BootStates`: Combined, kept for a set of live images
 //! ```
 //!
 //! # The rules
@@ -57,6 +58,8 @@ mod group;
 mod identify;
 mod joint;
 mod loose;
+mod mixed;
+mod nearest;
 mod provenance;
 mod sbat;
 mod source;
@@ -79,6 +82,7 @@ pub use self::identify::KnownEvent;
 pub use self::identify::Liberty;
 pub use self::identify::Made;
 pub use self::joint::JointState;
+pub use self::mixed::MixedStates;
 pub use self::provenance::Origin;
 pub use self::provenance::Provenance;
 pub use self::sbat::SbatLevelError;
@@ -187,7 +191,7 @@ impl Combiner {
         }
         let families = source::families(images, self.grouping, &self.levels)?;
         let names = images.iter().map(|(name, _)| (*name).to_owned()).collect();
-        Combined::enumerate(names, families, self.grouping, &self.levels)
+        Combined::enumerate(names, families, self.clone())
     }
 }
 

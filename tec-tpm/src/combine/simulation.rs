@@ -1,15 +1,24 @@
 //! A fleet in miniature: machines whose parts are replaced one by one in every order, with boots in
 //! between. What they measure must be what the combination lists, no more and no less.
 
+use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 
 use proptest::prelude::*;
+use tec_core::attest::PinnedPcrs;
+use tec_core::boot::BootState;
+use tec_core::boot::BootStates as _;
+use tec_core::boot::LiveImages;
 use tec_core::digest::Sha256Digest;
+use tec_core::image::ApprovedImage;
 use tec_core::image::ExpectedPcr;
 use tec_core::image::ExpectedPcrs;
 use tec_core::image::ImageEvent;
+use tec_core::pcr::PCR_COUNT;
 use tec_core::pcr::PcrIndex;
 use tec_core::pcr::PcrSet;
+use tec_core::pcr::PcrValues;
+use tec_core::time::Timestamp;
 
 use super::*;
 
@@ -161,5 +170,131 @@ proptest! {
     #[test]
     fn so_it_is_when_shim_and_grub_are_updated_apart(images in any_images()) {
         check(&images, Loaders::Separate);
+    }
+}
+
+/// What happens to a registry of images.
+#[derive(Clone, Copy, Debug)]
+enum Change {
+    Approve {
+        image: usize,
+        for_seconds: Option<i64>,
+    },
+    Revoke {
+        image: usize,
+    },
+    Wait {
+        seconds: i64,
+    },
+}
+
+fn any_change() -> impl Strategy<Value = Change> {
+    prop_oneof![
+        3 => (0..4_usize, prop::option::of(1..4_i64))
+            .prop_map(|(image, for_seconds)| Change::Approve { image, for_seconds }),
+        2 => (0..4_usize).prop_map(|image| Change::Revoke { image }),
+        2 => (1..3_i64).prop_map(|seconds| Change::Wait { seconds }),
+    ]
+}
+
+/// A registry in miniature, with the policy that is asked all the time.
+struct Registry {
+    machines: Vec<Machine>,
+    states: MixedStates,
+    images: BTreeMap<usize, ApprovedImage>,
+    now: i64,
+    /// Every tuple that some set of approvals ever allowed, or any two registers of them.
+    seen: BTreeSet<Vec<Sha256Digest>>,
+}
+
+impl Registry {
+    fn new(machines: Vec<Machine>) -> Self {
+        let levels = (0..4_u8).map(|n| (Sha256Digest::of(format!("level {n}")), u64::from(n)));
+        let levels = SbatLevels::of_digests(levels);
+        let simulated = simulate(&machines, Loaders::OneUnit);
+        let mut seen: BTreeSet<_> = simulated.iter().cloned().collect();
+        // Pairs that may not occur: registers of one state beside those of another.
+        for (one, other) in simulated.iter().zip(simulated.iter().rev()) {
+            seen.insert(vec![one[0], other[1], one[2]]);
+            seen.insert(vec![one[0], one[1], other[2]]);
+        }
+        Self {
+            machines,
+            states: MixedStates::new(Combiner::new().with_sbat_levels(levels)),
+            images: BTreeMap::new(),
+            now: 0,
+            seen,
+        }
+    }
+
+    fn change(&mut self, change: Change) {
+        match change {
+            Change::Approve { image, for_seconds } if image < self.machines.len() => {
+                let name = format!("image-{image}").parse().unwrap();
+                let expected = self.machines[image].boot().1;
+                let mut approved = ApprovedImage::new(name, "", expected, self.time());
+                let end = for_seconds.map(|seconds| self.time().plus_seconds(seconds));
+                approved.expires_at = end;
+                self.images.insert(image, approved);
+            }
+            Change::Approve { .. } => {}
+            Change::Revoke { image } => {
+                let now = self.time();
+                if let Some(image) = self.images.get_mut(&image) {
+                    image.revoked_at = Some(now);
+                }
+            }
+            Change::Wait { seconds } => self.now += seconds,
+        }
+    }
+
+    fn time(&self) -> Timestamp {
+        Timestamp::from_unix_seconds(self.now)
+    }
+
+    /// What is admitted is what machines measure that only ever had live images.
+    fn check(&self) {
+        let is_live = |number: &usize| {
+            let image = self.images.get(number);
+            image.is_some_and(|image| image.is_live(self.time()))
+        };
+        let numbers = (0..self.machines.len()).filter(is_live);
+        let live: Vec<_> = numbers.map(|number| self.machines[number]).collect();
+        let possible = simulate(&live, Loaders::OneUnit);
+        let registry: Vec<_> = self.images.values().cloned().collect();
+        let live = LiveImages::at(&registry, self.time());
+        let pinned = PinnedPcrs::new(REGISTERS.into_iter().collect()).unwrap();
+        for tuple in &self.seen {
+            let mut quoted = [Sha256Digest::ZERO; PCR_COUNT];
+            for (pcr, value) in REGISTERS.into_iter().zip(tuple) {
+                quoted[pcr.as_usize()] = *value;
+            }
+            let admitted = self.states.admit(&live, &PcrValues::new(quoted), pinned);
+            assert_eq!(!admitted.is_empty(), possible.contains(tuple));
+            for image in admitted.iter().flat_map(BootState::images) {
+                assert!(live.iter().any(|other| other.name == *image), "{image}");
+            }
+        }
+        for (place, pcr) in REGISTERS.into_iter().enumerate() {
+            let values: BTreeSet<_> = possible.iter().map(|tuple| tuple[place]).collect();
+            let listed = self.states.values(&live, pcr);
+            assert_eq!(listed, values.into_iter().collect::<Vec<_>>());
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn what_is_admitted_follows_every_approval_revocation_and_expiry(
+        machines in any_images(),
+        changes in prop::collection::vec(any_change(), 1..12),
+    ) {
+        let mut registry = Registry::new(machines);
+        for change in changes {
+            registry.change(change);
+            registry.check();
+        }
     }
 }

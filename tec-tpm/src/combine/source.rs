@@ -372,6 +372,12 @@ impl Family {
         Class::try_from(members.map_or(1, Vec::len)).unwrap_or(Class::MAX)
     }
 
+    /// Whether a register depends on a group.
+    pub(super) fn measures(&self, pcr: PcrIndex, group: Group) -> bool {
+        let parts = self.sources.iter().filter_map(|s| s.register(pcr));
+        parts.flatten().any(|part| part.groups.contains(group))
+    }
+
     /// Images of one alternative.
     pub(super) fn of_class(&self, group: Group, class: Class) -> impl Iterator<Item = &Source> {
         let members = self.members.get(group.index());

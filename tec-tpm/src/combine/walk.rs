@@ -5,6 +5,7 @@ use tec_core::digest::Sha256Digest;
 use tec_core::pcr::PcrIndex;
 
 use super::CombineError;
+use super::Combiner;
 use super::Reason;
 use super::group::GROUPS;
 use super::group::Group;
@@ -71,10 +72,23 @@ impl Choice {
     }
 }
 
+/// What a walk makes of the measurements on its way.
+pub(super) trait Fold: Clone {
+    /// After one more measurement, made `count` times in a row.
+    fn after(self, hash: &Sha256Digest, count: u32) -> Self;
+}
+
+/// The register's value.
+impl Fold for Sha256Digest {
+    fn after(self, hash: &Sha256Digest, count: u32) -> Self {
+        (0..count).fold(self, |value, _| value.extended(hash))
+    }
+}
+
 /// A value, and what makes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Leaf {
-    pub(super) value: Sha256Digest,
+pub(super) struct Leaf<V = Sha256Digest> {
+    pub(super) value: V,
     pub(super) choice: Choice,
 }
 
@@ -87,10 +101,9 @@ pub(super) struct Gap {
 
 /// What one register can hold within a family.
 #[derive(Debug)]
-pub(super) struct Outcome {
+pub(super) struct Outcome<V = Sha256Digest> {
     pub(super) pcr: PcrIndex,
-    /// Sorted by value.
-    pub(super) leaves: Vec<Leaf>,
+    pub(super) leaves: Vec<Leaf<V>>,
     pub(super) gaps: Vec<Gap>,
 }
 
@@ -98,13 +111,32 @@ pub(super) struct Outcome {
 /// a thousand kernels; no verifier takes a list of that length.
 pub(super) const MAX_LEAVES: usize = 1 << 20;
 
-/// Enumerates one register; nothing if no image of the family says anything about it.
+/// Enumerates one register, sorted by value; nothing if no image of the family says anything about
+/// it.
 pub(super) fn enumerate(
     family: &Family,
     pcr: PcrIndex,
-    grouping: Grouping,
-    levels: &SbatLevels,
+    rules: &Combiner,
 ) -> Result<Option<Outcome>, CombineError> {
+    let Some(mut outcome) = walk(family, pcr, rules, Choice::FREE, &Sha256Digest::ZERO)? else {
+        return Ok(None);
+    };
+    outcome.leaves.sort_unstable();
+    outcome.leaves.dedup();
+    outcome.gaps.sort_unstable();
+    outcome.gaps.dedup();
+    Ok(Some(outcome))
+}
+
+/// Walks the states of one register that `within` leaves open, folding from `start`.
+pub(super) fn walk<V: Fold>(
+    family: &Family,
+    pcr: PcrIndex,
+    rules: &Combiner,
+    within: Choice,
+    start: &V,
+) -> Result<Option<Outcome<V>>, CombineError> {
+    let grouping = rules.grouping;
     let mut known: Vec<&Source> = family
         .sources
         .iter()
@@ -123,7 +155,7 @@ pub(super) fn enumerate(
     let mut walk = Walk {
         family,
         pcr,
-        levels,
+        levels: &rules.levels,
         leader,
         shim: grouping.shim(),
         outcome: Outcome {
@@ -145,15 +177,12 @@ pub(super) fn enumerate(
         }
     }
     for template in &templates {
-        let choice = Choice::FREE.with(leader, template.class);
-        walk.step(template, 0, choice, Sha256Digest::ZERO)?;
+        let of_template = Choice::FREE.with(leader, template.class);
+        if let Some(choice) = within.joined(&of_template) {
+            walk.step(template, 0, choice, start.clone())?;
+        }
     }
-    let mut outcome = walk.outcome;
-    outcome.leaves.sort_unstable();
-    outcome.leaves.dedup();
-    outcome.gaps.sort_unstable();
-    outcome.gaps.dedup();
-    Ok(Some(outcome))
+    Ok(Some(walk.outcome))
 }
 
 /// The group that decides which measurements are made, and how often: GRUB or the unit that it is
@@ -238,27 +267,27 @@ impl<'a> Template<'a> {
     }
 }
 
-struct Walk<'a> {
+struct Walk<'a, V> {
     family: &'a Family,
     pcr: PcrIndex,
     levels: &'a SbatLevels,
     leader: Group,
     shim: Group,
-    outcome: Outcome,
+    outcome: Outcome<V>,
 }
 
-impl<'a> Walk<'a> {
+impl<'a, V: Fold> Walk<'a, V> {
     /// Folds the parts of a template from `at` on, and branches where a group is not chosen yet.
     fn step(
         &mut self,
         template: &Template<'a>,
         mut at: usize,
         choice: Choice,
-        mut value: Sha256Digest,
+        mut value: V,
     ) -> Result<(), CombineError> {
         while let Some(part) = template.parts.get(at) {
             if let Some(group) = self.undecided(part, &choice) {
-                return self.branch(template, at, choice, value, group);
+                return self.branch(template, at, choice, &value, group);
             }
             let taken = if part.groups == GroupSet::of(Group::SbatLevel) {
                 self.level(&choice).map(Taken::One)
@@ -271,12 +300,12 @@ impl<'a> Walk<'a> {
             };
             match taken {
                 Ok(Taken::One(hash)) => {
-                    value = extended(value, &hash, part.count);
+                    value = value.after(&hash, part.count);
                     at += 1;
                 }
                 Ok(Taken::Block(parts, places)) => {
                     let of_set = parts.iter().filter(|p| p.groups == part.groups);
-                    value = of_set.fold(value, |v, p| extended(v, &p.hash, p.count));
+                    value = of_set.fold(value, |v, p| v.after(&p.hash, p.count));
                     at += places;
                 }
                 Err(None) => return Ok(()),
@@ -317,7 +346,7 @@ impl<'a> Walk<'a> {
         template: &Template<'a>,
         at: usize,
         choice: Choice,
-        value: Sha256Digest,
+        value: &V,
         group: Group,
     ) -> Result<(), CombineError> {
         let mut alternatives = self.family.alternatives(group);
@@ -326,7 +355,7 @@ impl<'a> Walk<'a> {
             alternatives = Class::try_from(levels).unwrap_or(Class::MAX);
         }
         for class in 0..alternatives {
-            self.step(template, at, choice.with(group, class), value)?;
+            self.step(template, at, choice.with(group, class), value.clone())?;
         }
         Ok(())
     }
@@ -435,8 +464,4 @@ enum Taken<'a> {
     One(Sha256Digest),
     /// All parts of the set, in place of that many.
     Block(&'a [Part], usize),
-}
-
-fn extended(value: Sha256Digest, hash: &Sha256Digest, count: u32) -> Sha256Digest {
-    (0..count).fold(value, |value, _| value.extended(hash))
 }

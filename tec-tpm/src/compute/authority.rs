@@ -1,20 +1,21 @@
 //! Who allows an image to start: the entries of key databases that firmware and shim find, in the
 //! order in which they look.
 
-use sha2::Digest as _;
-use sha2::Sha256;
-
 use super::authenticode::AuthenticodeError;
 use super::authenticode::Signature;
 use super::guid::Guid;
+use super::hash::BankDigests;
 use super::pe::PeFile;
 use super::platform::PlatformState;
-use super::shim::Shim;
+use super::sbat::SbatError;
+use super::sbat::SbatRevocation;
 use super::siglist;
 use super::siglist::SignatureEntry;
 use super::siglist::SignatureListError;
 use super::signature::SignatureError;
 use super::x509::Certificate;
+use super::x509::Hash;
+use crate::event_log::Bank;
 
 /// A measured entry: `EV_EFI_VARIABLE_AUTHORITY`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -49,39 +50,64 @@ pub enum AuthorityError {
         #[source]
         source: AuthenticodeError,
     },
-    /// A database lists SHA-1 digests, which are not compared here.
-    #[error("{variable} lists SHA-1 digests of images, which are not compared")]
+    /// shim compares SHA-1 digests of images with a database, and that bank is not computed.
+    #[error("{variable} lists SHA-1 digests of images; compute that bank, too")]
     Sha1Entries {
         /// Variable.
         variable: &'static str,
     },
+    /// The section `.sbat` of the image cannot be read.
+    #[error("this boot would be refused: the .sbat section of the image cannot be read")]
+    Sbat(#[source] SbatError),
+    /// The image has no section `.sbat`, without which shim starts nothing itself.
+    #[error("this boot would be refused: the image has no .sbat section")]
+    NoSbat,
+    /// The revocation level in force is above the image's.
+    #[error("this boot would be refused: variable SbatLevel revokes the image")]
+    SbatRevoked(#[source] SbatRevocation),
     /// The image, or a certificate of its signer, is revoked.
-    #[error("{variable} revokes the image or its signer")]
+    #[error("this boot would be refused: {variable} revokes the image or its signer")]
     Revoked {
         /// Variable.
         variable: &'static str,
     },
     /// No entry allows the image.
-    #[error("no key allows the image: it would not start with Secure Boot on")]
+    #[error("this boot would be refused: no key of the machine or of shim allows the image")]
     Refused,
+}
+
+impl AuthorityError {
+    /// Whether it is known that the machine refuses to start the image; otherwise it cannot be
+    /// told.
+    pub fn is_refusal(&self) -> bool {
+        matches!(
+            self,
+            Self::Sbat(_)
+                | Self::NoSbat
+                | Self::SbatRevoked(_)
+                | Self::Revoked { .. }
+                | Self::Refused
+        )
+    }
 }
 
 /// A key database.
 #[derive(Clone, Copy, Debug)]
-struct Database<'d> {
-    variable: &'static str,
+pub(super) struct Database<'d> {
+    pub(super) variable: &'static str,
     vendor: Guid,
     data: &'d [u8],
 }
 
 /// One image, as a verifier sees it.
-struct Image<'i> {
+pub(super) struct Image<'i> {
+    digests: BankDigests,
     digest: [u8; 32],
-    signatures: Vec<Signature<'i>>,
+    pub(super) signatures: Vec<Signature<'i>>,
 }
 
 impl<'d> Database<'d> {
-    const fn new(variable: &'static str, vendor: Guid, data: &'d [u8]) -> Self {
+    pub(super) const fn new(variable: &'static str, vendor: Guid, data: &'d [u8]) -> Self {
         Self {
             variable,
             vendor,
@@ -89,7 +115,7 @@ impl<'d> Database<'d> {
         }
     }
 
-    fn of(platform: &'d PlatformState, variable: &'static str) -> Self {
+    pub(super) fn of(platform: &'d PlatformState, variable: &'static str) -> Self {
         let vendor = Guid::SECURITY_DATABASE;
         let data = platform.variable(variable, vendor).unwrap_or_default();
         Self::new(variable, vendor, data)
@@ -110,23 +136,35 @@ impl<'d> Database<'d> {
         }
     }
 
-    /// The entry that is the digest of the image.
-    fn with_digest(&self, image: &Image<'_>) -> Result<Option<Authority>, AuthorityError> {
-        for entry in self.entries()? {
-            if entry.kind == siglist::SHA1 {
-                return Err(AuthorityError::Sha1Entries {
+    /// The entry that is the SHA-256 digest of the image.
+    pub(super) fn with_digest(
+        &self,
+        image: &Image<'_>,
+    ) -> Result<Option<Authority>, AuthorityError> {
+        let entries = self.entries()?;
+        let mut digests = entries.iter().filter(|entry| entry.kind == siglist::SHA256);
+        let found = digests.find(|entry| entry.value == image.digest);
+        Ok(found.map(|entry| self.authority(entry)))
+    }
+
+    /// The entry that is the SHA-1 digest of the image.
+    pub(super) fn with_sha1(&self, image: &Image<'_>) -> Result<Option<Authority>, AuthorityError> {
+        let entries = self.entries()?;
+        let mut listed = entries.iter().filter(|entry| entry.kind == siglist::SHA1);
+        let Some(digest) = image.digests.get(Bank::Sha1) else {
+            return match listed.next() {
+                Some(_) => Err(AuthorityError::Sha1Entries {
                     variable: self.variable,
-                });
-            }
-            if entry.kind == siglist::SHA256 && entry.value == image.digest {
-                return Ok(Some(self.authority(&entry)));
-            }
-        }
-        Ok(None)
+                }),
+                None => Ok(None),
+            };
+        };
+        let found = listed.find(|entry| entry.value == digest);
+        Ok(found.map(|entry| self.authority(entry)))
     }
 
     /// The first certificate that verifies the signature.
-    fn with_certificate(
+    pub(super) fn with_certificate(
         &self,
         image: &Image<'_>,
         signature: &Signature<'_>,
@@ -157,20 +195,27 @@ impl<'d> Database<'d> {
 
     /// Whether the digest of a certificate of the signature is listed. When it was revoked is not
     /// looked at: that would need a trusted time of the signature.
-    fn revokes_certificate(&self, signature: &Signature<'_>) -> Result<bool, AuthorityError> {
-        let entries = self.entries()?;
-        let mut revoked = entries.iter().filter(|e| e.kind == siglist::X509_SHA256);
-        Ok(revoked.any(|entry| {
-            signature.certificates().iter().any(|certificate| {
-                let digest: [u8; 32] = Sha256::digest(certificate.tbs).into();
-                entry.value.starts_with(&digest)
+    pub(super) fn revokes_certificate(
+        &self,
+        signature: &Signature<'_>,
+    ) -> Result<bool, AuthorityError> {
+        let kinds = [
+            (siglist::X509_SHA256, Hash::Sha256),
+            (siglist::X509_SHA384, Hash::Sha384),
+            (siglist::X509_SHA512, Hash::Sha512),
+        ];
+        Ok(self.entries()?.iter().any(|entry| {
+            let kind = kinds.iter().find(|(kind, _)| *kind == entry.kind);
+            kind.is_some_and(|(_, hash)| {
+                let mut certificates = signature.certificates().iter();
+                certificates.any(|c| entry.value.starts_with(&hash.digest(c.tbs)))
             })
         }))
     }
 }
 
 impl<'i> Image<'i> {
-    fn new(file: &'i PeFile) -> Result<Self, AuthorityError> {
+    pub(super) fn new(file: &'i PeFile) -> Result<Self, AuthorityError> {
         let mut signatures = Vec::new();
         for entry in file.signatures().map_err(AuthorityError::Table)? {
             let signature = Signature::parse(entry);
@@ -180,98 +225,9 @@ impl<'i> Image<'i> {
             })?);
         }
         Ok(Self {
+            digests: file.authenticode_digests(),
             digest: *file.authenticode().as_bytes(),
             signatures,
         })
     }
-}
-
-/// What firmware finds (EDK II, `DxeImageVerificationHandler`): for one signature after another,
-/// revocations first, then certificates, then digests of `db`; the first find counts.
-pub(super) fn by_firmware(
-    platform: &PlatformState,
-    file: &PeFile,
-) -> Result<Authority, AuthorityError> {
-    let (db, dbx) = (Database::of(platform, "db"), Database::of(platform, "dbx"));
-    let image = Image::new(file)?;
-    if dbx.with_digest(&image)?.is_some() {
-        return Err(AuthorityError::Revoked { variable: "dbx" });
-    }
-    let any = |_: &SignatureEntry<'_>, _: &Certificate<'_>| true;
-    let mut found = None;
-    for signature in &image.signatures {
-        if dbx.with_certificate(&image, signature, any)?.is_some()
-            || dbx.revokes_certificate(signature)?
-        {
-            return Err(AuthorityError::Revoked { variable: "dbx" });
-        }
-        if found.is_none() {
-            found = db.with_certificate(&image, signature, any)?;
-        }
-        if found.is_none() {
-            found = db.with_digest(&image)?;
-        }
-    }
-    if found.is_none() && image.signatures.is_empty() {
-        found = db.with_digest(&image)?;
-    }
-    found.ok_or(AuthorityError::Refused)
-}
-
-/// What shim finds (shim, verify.c): by digest, else for every signature the first certificate.
-/// Of each list only the first entry is tried as a certificate.
-pub(super) fn by_shim(
-    platform: &PlatformState,
-    shim: &Shim,
-    file: &PeFile,
-) -> Result<Vec<Authority>, AuthorityError> {
-    let image = Image::new(file)?;
-    let revoked = [
-        Database::new("dbx", Guid::SECURITY_DATABASE, shim.vendor_revoked()),
-        Database::of(platform, "dbx"),
-        Database::new("MokListX", Guid::SHIM, shim.user_revoked()),
-    ];
-    for database in &revoked {
-        if database.with_digest(&image)?.is_some() {
-            return Err(AuthorityError::Revoked {
-                variable: database.variable,
-            });
-        }
-    }
-    let allowed = [
-        Database::of(platform, "db"),
-        Database::new("vendor_db", Guid::SECURITY_DATABASE, shim.vendor_db()),
-        Database::new("MokListRT", Guid::SHIM, shim.mok_list()),
-    ];
-    let allowed = allowed.get(usize::from(shim.ignores_db())..);
-    let allowed = allowed.unwrap_or_default();
-    for database in allowed {
-        if let Some(authority) = database.with_digest(&image)? {
-            return Ok(vec![authority]);
-        }
-    }
-    let usable = |entry: &SignatureEntry<'_>, certificate: &Certificate<'_>| {
-        entry.position == 0 && !certificate.signs_modules_only()
-    };
-    let mut found = Vec::new();
-    for signature in &image.signatures {
-        for database in &revoked {
-            let revoking = database.with_certificate(&image, signature, usable)?;
-            if revoking.is_some() {
-                return Err(AuthorityError::Revoked {
-                    variable: database.variable,
-                });
-            }
-        }
-        for database in allowed {
-            if let Some(authority) = database.with_certificate(&image, signature, usable)? {
-                found.push(authority);
-                break;
-            }
-        }
-    }
-    if found.is_empty() {
-        return Err(AuthorityError::Refused);
-    }
-    Ok(found)
 }

@@ -1,29 +1,24 @@
-//! The boot, step by step: what firmware and shim measure, and who comes next.
+//! The boot, step by step: who comes next, and who verifies it.
 
 use std::collections::BTreeMap;
-use std::io::Read as _;
 
 use tec_core::pcr::PcrIndex;
 use tec_core::reference::BootImage;
 
-use super::authority;
 use super::authority::Authority;
-use super::chain::SecureBoot;
-use super::find;
-use super::guid::Guid;
 use super::hash::BankDigests;
+use super::load_options;
 use super::measurement::Component;
 use super::measurement::Measurement;
 use super::pe::PeFile;
-use super::pe::PeRequest;
 use super::platform::PlatformState;
+use super::platform::SecureBoot;
 use super::predict::BootPredictor;
-use super::predict::PredictError;
-use super::predict::Unpredictable;
+use super::predict::Signatures;
+use super::predict_error::PredictError;
 use super::shim::Shim;
-use super::shim::ShimProfile;
 use super::signature::SignaturePresence;
-use super::stub;
+use super::unpredictable::Unpredictable;
 use crate::event_log::EventKind;
 
 /// A boot in progress.
@@ -31,36 +26,33 @@ pub(super) struct Boot<'b> {
     pub(super) options: &'b BootPredictor,
     pub(super) image: &'b dyn BootImage,
     pub(super) platform: &'b PlatformState,
-    pub(super) verification: SecureBoot,
+    pub(super) guard: Guard,
+    state: SecureBoot,
     measurements: Vec<Measurement>,
     unpredictable: BTreeMap<PcrIndex, Unpredictable>,
     /// Firmware and shim each measure an authority only once.
-    firmware_authorities: Vec<Authority>,
-    shim_authorities: Vec<Authority>,
+    pub(super) firmware_authorities: Vec<Authority>,
+    pub(super) shim_authorities: Vec<Authority>,
+}
+
+/// Who verifies what is started next.
+#[derive(Clone, Debug)]
+pub(super) enum Guard {
+    Firmware,
+    Shim(Box<Shim>),
 }
 
 /// A file that is started, with its path.
+#[derive(Debug)]
 pub(super) struct Started {
     pub(super) path: String,
     pub(super) file: PeFile,
+    /// The profile whose sections were chosen; none where no choice was needed.
+    pub(super) profile: Option<u32>,
 }
 
-/// Largest script of GRUB that is read.
-const MAX_SCRIPT: u64 = 1 << 20;
-/// Sections that are read whole.
-const KEPT: [&str; 10] = [
-    ".vendor_cert",
-    ".sbatlevel",
-    ".data.ident",
-    ".sdmagic",
-    ".sbat",
-    ".cmdline",
-    ".osrel",
-    ".uname",
-    ".pcrpkey",
-    ".pcrsig",
-];
-
+/// Most of what a file says about itself that is repeated.
+const MAX_MAGIC: usize = 64;
 impl<'b> Boot<'b> {
     pub(super) fn new(
         options: &'b BootPredictor,
@@ -71,7 +63,8 @@ impl<'b> Boot<'b> {
             options,
             image,
             platform,
-            verification: platform.secure_boot().map_err(PredictError::Platform)?,
+            guard: Guard::Firmware,
+            state: platform.secure_boot().map_err(PredictError::Platform)?,
             measurements: Vec::new(),
             unpredictable: BTreeMap::new(),
             firmware_authorities: Vec::new(),
@@ -83,6 +76,9 @@ impl<'b> Boot<'b> {
                 4 | 7 | 8 | 9 | 11 | 12 | 14 => {}
                 _ => boot.give_up(pcr, Unpredictable::OperatingSystem),
             }
+        }
+        if !platform.knows_keys() {
+            boot.give_up(PcrIndex::SECURE_BOOT, Unpredictable::Keys);
         }
         Ok(boot)
     }
@@ -100,32 +96,73 @@ impl<'b> Boot<'b> {
             PcrIndex::BOOT_MANAGER,
             banks,
         ));
-        let (first, second) = match &self.options.stages {
-            Some(stages) => stages.clone(),
-            None => find::stages(self.image).map_err(PredictError::Find)?,
-        };
-        let first = self.read_loader(first)?;
-        self.allow_by_firmware(&first)?;
+        let (first, second) = self.stages()?;
+        let handed = load_options::of_file(self.platform, &first);
+        let first = self.read_loader(first, 0)?;
+        self.allow(&first, Role::First)?;
         if first.is_uki() {
-            self.push_image(Component::Pcr4Uki, &first);
-            return self.start_uki(&first, None);
+            let uki = self.choose_profile(first, handed.as_deref())?;
+            self.push_image(Component::Pcr4Uki, &uki);
+            return self.start_uki(&uki, handed.as_deref());
         }
-        if first.file.section(".vendor_cert").is_none() {
-            return Err(PredictError::UnknownLoader { file: first.path });
+        if self.verifies() && first.file.section(".vendor_cert").is_none() {
+            return self.start_other(first, handed.is_some());
         }
         self.push_image(Component::Pcr4Shim, &first);
-        let Some(second) = second else {
-            return Err(PredictError::NoSecondStage { file: first.path });
-        };
-        let shim = self.start_shim(&first)?;
-        let second = self.read_loader(second)?;
-        self.allow_by_shim(&shim, &second)?;
-        if second.is_uki() {
-            self.push_image(Component::Pcr4Uki, &second);
-            return self.start_uki(&second, Some(&shim));
+        self.check_fallback(&first.path)?;
+        if handed.is_some_and(|options| load_options::count_for_shim(&options)) {
+            return Err(PredictError::LoadOptions { file: first.path });
         }
+        match second {
+            Some(second) => self.start_second(&first, second),
+            None => Err(PredictError::NoSecondStage { file: first.path }),
+        }
+    }
+
+    fn verifies(&self) -> bool {
+        self.options.signatures == Signatures::Verified
+    }
+
+    /// A loader that is not shim.
+    fn start_other(&mut self, loader: Started, has_options: bool) -> Result<(), PredictError> {
+        let magic = loader.magic();
+        match magic.strip_prefix("systemd-boot ") {
+            Some(version) => self.start_manager(&loader, version, has_options),
+            None => Err(PredictError::UnknownLoader {
+                file: loader.path,
+                what: magic,
+            }),
+        }
+    }
+
+    /// What shim starts.
+    fn start_second(&mut self, shim: &Started, second: String) -> Result<(), PredictError> {
+        if self.verifies() {
+            self.start_shim(shim)?;
+        }
+        let second = self.read_loader(second, 0)?;
+        if second.is_uki() {
+            self.allow(&second, Role::Uki)?;
+            self.push_image(Component::Pcr4Uki, &second);
+            return self.start_uki(&second, None);
+        }
+        self.allow(&second, Role::Grub)?;
         self.push_image(Component::Pcr4Grub, &second);
-        self.start_grub(&second, &shim)
+        self.start_grub(&second)
+    }
+
+    /// Whether the firmware verifies images: what the variable `SecureBoot` says.
+    pub(super) fn secure_boot(&self) -> SecureBoot {
+        self.state
+    }
+
+    /// Whether what is started next is verified: shim stops when the user tells it to, and GRUB
+    /// then behaves as with Secure Boot off.
+    pub(super) fn verification(&self) -> SecureBoot {
+        match &self.guard {
+            Guard::Shim(shim) if !shim.verifies() => SecureBoot::Off,
+            _ => self.state,
+        }
     }
 
     pub(super) fn push(&mut self, measurement: Measurement) {
@@ -159,233 +196,55 @@ impl<'b> Boot<'b> {
         self.unpredictable.entry(pcr).or_insert(reason);
     }
 
-    /// EDK II, `MeasureAllSecureVariables`: five variables, empty where they are not set; then
-    /// `dbt` if it is set; then the separator.
-    fn measure_variables(&mut self) {
-        let kind = EventKind::EFI_VARIABLE_DRIVER_CONFIG;
-        let state = [u8::from(self.verification == SecureBoot::On)];
-        let name = "SecureBoot";
-        self.push_variable(Component::Pcr7SecureBoot, kind, name, Guid::GLOBAL, &state);
-        let platform = self.platform;
-        for (component, name, vendor) in [
-            (Component::Pcr7Pk, "PK", Guid::GLOBAL),
-            (Component::Pcr7Kek, "KEK", Guid::GLOBAL),
-            (Component::Pcr7Db, "db", Guid::SECURITY_DATABASE),
-            (Component::Pcr7Dbx, "dbx", Guid::SECURITY_DATABASE),
-            (Component::Pcr7Dbt, "dbt", Guid::SECURITY_DATABASE),
-        ] {
-            let data = platform.variable(name, vendor).unwrap_or_default();
-            if component != Component::Pcr7Dbt || !data.is_empty() {
-                self.push_variable(component, kind, name, vendor, data);
-            }
-        }
-        self.push(Measurement::separator_in(
-            Component::Pcr7Separator,
-            PcrIndex::SECURE_BOOT,
-            self.options.banks,
-        ));
-    }
-
-    /// `UEFI_VARIABLE_DATA` (PC Client Platform Firmware Profile 1.06, 10.2.6): vendor 16, number
-    /// of characters 8, size of the data 8, name in UTF-16 without terminator, data.
-    fn push_variable(
+    /// Says the same of several registers.
+    pub(super) fn give_up_all(
         &mut self,
-        component: Component,
-        kind: EventKind,
-        name: &str,
-        vendor: Guid,
-        data: &[u8],
+        pcrs: impl IntoIterator<Item = PcrIndex>,
+        reason: &Unpredictable,
     ) {
-        let units: Vec<u8> = name.encode_utf16().flat_map(u16::to_le_bytes).collect();
-        let mut event = vendor.as_bytes().to_vec();
-        event.extend((units.len() as u64 / 2).to_le_bytes());
-        event.extend((data.len() as u64).to_le_bytes());
-        event.extend(units);
-        event.extend(data);
-        self.push_data(component, PcrIndex::SECURE_BOOT, kind, &event, name);
-    }
-
-    fn push_authority(&mut self, component: Component, authority: &Authority) {
-        let kind = EventKind::EFI_VARIABLE_AUTHORITY;
-        let (name, vendor) = (authority.variable, authority.vendor);
-        self.push_variable(component, kind, name, vendor, &authority.data);
-    }
-
-    /// Lets firmware verify an image.
-    pub(super) fn allow_by_firmware(&mut self, started: &Started) -> Result<(), PredictError> {
-        if self.verification == SecureBoot::Off {
-            return Ok(());
+        for pcr in pcrs {
+            self.give_up(pcr, reason.clone());
         }
-        let authority = authority::by_firmware(self.platform, &started.file);
-        let authority = authority.map_err(|source| PredictError::Authority {
-            file: started.path.clone(),
-            source,
-        })?;
-        if !self.firmware_authorities.contains(&authority) {
-            self.push_authority(Component::Pcr7ShimCert, &authority);
-            self.firmware_authorities.push(authority);
-        }
-        Ok(())
-    }
-
-    /// Lets shim verify an image.
-    pub(super) fn allow_by_shim(
-        &mut self,
-        shim: &Shim,
-        started: &Started,
-    ) -> Result<(), PredictError> {
-        if !shim.verifies() {
-            return Ok(());
-        }
-        let authorities = authority::by_shim(self.platform, shim, &started.file);
-        let authorities = authorities.map_err(|source| PredictError::Authority {
-            file: started.path.clone(),
-            source,
-        })?;
-        for authority in authorities {
-            self.push_shim_authority(authority);
-        }
-        Ok(())
-    }
-
-    fn push_shim_authority(&mut self, authority: Authority) {
-        if self.shim_authorities.contains(&authority) {
-            return;
-        }
-        let component = match authority.variable {
-            "SbatLevel" => Component::Pcr7SbatLevel,
-            "MokSBState" => Component::Pcr7MokSbState,
-            "db" => Component::Pcr7GrubDbCert,
-            "vendor_db" => Component::Pcr7GrubVendorDbCert,
-            _ => Component::Pcr7GrubMokListCert,
-        };
-        self.push_authority(component, &authority);
-        self.shim_authorities.push(authority);
-    }
-
-    /// What shim measures before it starts anything (shim, mok.c, `import_mok_state`): its lists in
-    /// the order of its table.
-    fn start_shim(&mut self, started: &Started) -> Result<Shim, PredictError> {
-        let refuse = |source| PredictError::Shim {
-            file: started.path.clone(),
-            source,
-        };
-        if self.options.shim.is_none() {
-            ShimProfile::from_ident(started.file.section(".data.ident")).map_err(refuse)?;
-        }
-        let shim = Shim::new(&started.file, self.platform, self.verification).map_err(refuse)?;
-        self.notice_unbundled(started)?;
-        let log = |boot: &mut Self, component, name: &str, data: &[u8]| {
-            boot.push_data(component, PcrIndex::MOK, EventKind::IPL, data, name);
-        };
-        let authority = |variable, data: &[u8]| Authority {
-            variable,
-            vendor: Guid::SHIM,
-            data: data.to_vec(),
-        };
-        log(
-            self,
-            Component::Pcr14MokList,
-            "MokList",
-            &shim.measured_list(),
-        );
-        let revocations = shim.measured_revocations();
-        log(self, Component::Pcr14MokListX, "MokListX", &revocations);
-        if let Some(state) = shim.sb_state() {
-            self.push_shim_authority(authority("MokSBState", state));
-            log(self, Component::Pcr14MokSbState, "MokSBState", state);
-        }
-        self.push_shim_authority(authority("SbatLevel", shim.sbat_level()));
-        if let Some(trust) = shim.measured_trust() {
-            log(
-                self,
-                Component::Pcr14MokListTrusted,
-                "MokListTrusted",
-                trust,
-            );
-        }
-        if let Some(policy) = shim.measured_policy() {
-            log(self, Component::Pcr14MokPolicy, "MokPolicy", policy);
-        }
-        Ok(shim)
-    }
-
-    /// Files beside shim that add to its keys or raise its level (shim, shim.c,
-    /// `load_unbundled_trust`).
-    fn notice_unbundled(&mut self, started: &Started) -> Result<(), PredictError> {
-        let folder = started
-            .path
-            .rsplit_once('/')
-            .map_or("", |(folder, _)| folder);
-        let unbundled = self.list(folder)?.into_iter().find(|path| {
-            let name = path.rsplit('/').next().unwrap_or(path).to_ascii_lowercase();
-            name.starts_with("shim_certificate") || name.starts_with("revocations")
-        });
-        if let Some(file) = unbundled.filter(|_| self.verification == SecureBoot::On) {
-            let reason = Unpredictable::Sidecar { file };
-            self.give_up(PcrIndex::SECURE_BOOT, reason.clone());
-            self.give_up(PcrIndex::MOK, reason);
-        }
-        Ok(())
-    }
-
-    pub(super) fn list(&self, folder: &str) -> Result<Vec<String>, PredictError> {
-        self.image.files(folder).map_err(|source| {
-            PredictError::Find(find::FindError::List {
-                prefix: folder.to_owned(),
-                source,
-            })
-        })
-    }
-
-    /// Reads what may be shim, GRUB, a unified kernel image or an add-on.
-    pub(super) fn read_loader(&self, path: String) -> Result<Started, PredictError> {
-        let mut request = PeRequest::new(self.options.banks).keep(KEPT);
-        let sections = [PcrIndex::KERNEL_BOOT, PcrIndex::BOOT_FILES];
-        if sections.into_iter().any(|pcr| self.options.wants(pcr)) {
-            request = request.hash(stub::hashed_sections());
-        }
-        let request = match self.verification {
-            SecureBoot::On => request,
-            SecureBoot::Off => request.nested(".linux"),
-        };
-        self.read(path, &request)
-    }
-
-    pub(super) fn read(&self, path: String, request: &PeRequest) -> Result<Started, PredictError> {
-        let reader = match self.image.open(&path) {
-            Ok(reader) => reader,
-            Err(source) => return Err(PredictError::Open { file: path, source }),
-        };
-        let file = match PeFile::read_as(reader, request) {
-            Ok(file) => file,
-            Err(source) => return Err(PredictError::Pe { file: path, source }),
-        };
-        match file.check_signatures(SignaturePresence::Optional) {
-            Ok(()) => Ok(Started { path, file }),
-            Err(source) => Err(PredictError::Signature { file: path, source }),
-        }
-    }
-
-    /// Reads a small file whole.
-    pub(super) fn read_script(&self, path: &str) -> Result<Vec<u8>, PredictError> {
-        let refuse = |source| PredictError::Open {
-            file: path.to_owned(),
-            source,
-        };
-        let reader = self.image.open(path).map_err(refuse)?;
-        let mut script = Vec::new();
-        let mut reader = reader.take(MAX_SCRIPT + 1);
-        reader.read_to_end(&mut script).map_err(refuse)?;
-        if script.len() as u64 > MAX_SCRIPT {
-            return Err(refuse(std::io::ErrorKind::FileTooLarge.into()));
-        }
-        Ok(script)
     }
 }
 
+/// What a file is to the boot, which decides how its authority is named.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Role {
+    /// What the firmware starts.
+    First,
+    /// GRUB, started by shim.
+    Grub,
+    /// A unified kernel image, started by shim.
+    Uki,
+    /// The kernel, started by GRUB.
+    Kernel,
+    /// An add-on of a unified kernel image.
+    Addon,
+}
+
 impl Started {
-    fn is_uki(&self) -> bool {
+    pub(super) fn is_uki(&self) -> bool {
         self.file.sections().any(|name| name == ".linux")
+    }
+
+    /// What it says that it is.
+    fn magic(&self) -> String {
+        let Some(magic) = self.file.section(".sdmagic") else {
+            return "neither shim nor a unified kernel image".to_owned();
+        };
+        let text = String::from_utf8_lossy(magic);
+        let text = text.trim_matches(|c| ['#', ' ', '\0'].contains(&c));
+        let text = text.strip_prefix("LoaderInfo: ").unwrap_or(text);
+        text.chars().take(MAX_MAGIC).collect()
+    }
+
+    pub(super) fn check_signatures(&self, presence: SignaturePresence) -> Result<(), PredictError> {
+        self.file
+            .check_signatures(presence)
+            .map_err(|source| PredictError::Signature {
+                file: self.path.clone(),
+                source,
+            })
     }
 }

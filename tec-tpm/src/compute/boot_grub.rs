@@ -3,8 +3,8 @@
 use tec_core::pcr::PcrIndex;
 
 use super::boot::Boot;
+use super::boot::Role;
 use super::boot::Started;
-use super::chain::SecureBoot;
 use super::find;
 use super::grub::GrubProfile;
 use super::grub::Terminator;
@@ -16,10 +16,10 @@ use super::kernel;
 use super::measurement::Component;
 use super::measurement::Measurement;
 use super::pe::PeRequest;
-use super::predict::PredictError;
-use super::predict::Unpredictable;
+use super::platform::SecureBoot;
+use super::predict_error::PredictError;
 use super::sbat::Sbat;
-use super::shim::Shim;
+use super::unpredictable::Unpredictable;
 use crate::event_log::EventKind;
 
 /// Where Debian's GRUB looks for its script.
@@ -37,7 +37,7 @@ struct Loaded {
 }
 
 impl Boot<'_> {
-    pub(super) fn start_grub(&mut self, grub: &Started, shim: &Shim) -> Result<(), PredictError> {
+    pub(super) fn start_grub(&mut self, grub: &Started) -> Result<(), PredictError> {
         let sbat = grub.file.section(".sbat");
         let profile = match self.options.grub {
             Some(profile) => profile,
@@ -46,60 +46,47 @@ impl Boot<'_> {
                 source,
             })?,
         };
-        if self.verification == SecureBoot::On && !shim.verifies() {
-            for pcr in [
-                PcrIndex::BOOT_MANAGER,
-                PcrIndex::BOOT_COMMANDS,
-                PcrIndex::BOOT_FILES,
-            ] {
-                self.give_up(pcr, Unpredictable::Insecure);
-            }
-        }
         let vendor_is_known = self.options.grub.is_some()
             || sbat
                 .and_then(|section| Sbat::parse(section).ok())
                 .is_some_and(|sbat| sbat.component("grub.debian").is_some());
+        // Other vendors' builds were observed with Secure Boot on only.
+        if !vendor_is_known && self.verification() == SecureBoot::Off {
+            self.give_up(PcrIndex::BOOT_MANAGER, Unpredictable::GrubVendor);
+        }
         let mut loaded = Loaded::default();
         let followed = if vendor_is_known {
-            self.follow_script(profile, shim, &mut loaded)?
+            self.follow_script(profile, &mut loaded)?
         } else {
             Err(Unpredictable::GrubVendor)
         };
         if let Err(reason) = followed {
-            self.give_up(PcrIndex::BOOT_COMMANDS, reason.clone());
-            self.give_up(PcrIndex::BOOT_FILES, reason);
+            let depending = [PcrIndex::BOOT_COMMANDS, PcrIndex::BOOT_FILES];
+            self.give_up_all(depending, &reason);
         }
         if loaded.kernel.is_none() {
-            self.start_found_kernel(profile, shim)?;
+            self.start_found_kernel(profile)?;
         }
         Ok(())
     }
 
     /// PCR 4 and 7 without a script that could be followed: the one kernel of the image.
-    fn start_found_kernel(
-        &mut self,
-        profile: GrubProfile,
-        shim: &Shim,
-    ) -> Result<(), PredictError> {
-        if profile.kernel_measurements(self.verification) == 0 {
+    fn start_found_kernel(&mut self, profile: GrubProfile) -> Result<(), PredictError> {
+        if profile.kernel_measurements(self.verification()) == 0 {
             return Ok(());
         }
         let path = match &self.options.kernel {
             Some(path) => path.clone(),
             None => find::only_kernel(self.image).map_err(PredictError::Find)?,
         };
-        let kernel = self.read(path, &PeRequest::new(self.options.banks))?;
-        self.start_kernel(profile, shim, &kernel)
+        let request = PeRequest::new(self.options.banks).keep([".sbat"]);
+        let kernel = self.read(path, &request)?;
+        self.start_kernel(profile, &kernel)
     }
 
-    fn start_kernel(
-        &mut self,
-        profile: GrubProfile,
-        shim: &Shim,
-        kernel: &Started,
-    ) -> Result<(), PredictError> {
-        self.allow_by_shim(shim, kernel)?;
-        for _ in 0..profile.kernel_measurements(self.verification) {
+    fn start_kernel(&mut self, profile: GrubProfile, kernel: &Started) -> Result<(), PredictError> {
+        self.allow(kernel, Role::Kernel)?;
+        for _ in 0..profile.kernel_measurements(self.verification()) {
             self.push_image(Component::Pcr4Vmlinuz, kernel);
         }
         Ok(())
@@ -109,7 +96,6 @@ impl Boot<'_> {
     fn follow_script(
         &mut self,
         profile: GrubProfile,
-        shim: &Shim,
         loaded: &mut Loaded,
     ) -> Result<Result<(), Unpredictable>, PredictError> {
         let path = match self.find_script(profile)? {
@@ -127,14 +113,14 @@ impl Boot<'_> {
         };
         for command in &commands {
             self.push_command(&command.text);
-            if let Err(reason) = self.obey(profile, shim, command, &path, loaded)? {
+            if let Err(reason) = self.obey(profile, command, &path, loaded)? {
                 return Ok(Err(reason));
             }
         }
         Ok(self.boot(profile, loaded))
     }
 
-    /// The script that embedded one picks, with what GRUB 2.06 measures on the way.
+    /// The script that the embedded one picks, with what GRUB 2.06 measures on the way.
     fn find_script(
         &mut self,
         profile: GrubProfile,
@@ -171,7 +157,6 @@ impl Boot<'_> {
     fn obey(
         &mut self,
         profile: GrubProfile,
-        shim: &Shim,
         command: &Command,
         script: &str,
         loaded: &mut Loaded,
@@ -213,7 +198,7 @@ impl Boot<'_> {
         if other {
             return refuse("it names another kernel than the chosen one");
         }
-        let mut request = PeRequest::new(self.options.banks);
+        let mut request = PeRequest::new(self.options.banks).keep([".sbat"]);
         if self.options.wants(PcrIndex::BOOT_FILES) {
             request = request.whole();
         }
@@ -221,7 +206,7 @@ impl Boot<'_> {
         if let Some(digests) = kernel.file.whole_digests() {
             self.push_file(kernel.path.clone(), digests);
         }
-        self.start_kernel(profile, shim, &kernel)?;
+        self.start_kernel(profile, &kernel)?;
         let line = command.text.strip_prefix("linux ").unwrap_or_default();
         let (pcr, component) = (PcrIndex::BOOT_COMMANDS, Component::Pcr8KernelCmdline);
         self.push_data(component, pcr, EventKind::IPL, line.as_bytes(), line);

@@ -4,61 +4,103 @@ use tec_core::pcr::PcrIndex;
 
 use super::boot::Boot;
 use super::boot::Started;
-use super::chain::SecureBoot;
+use super::boot_addon::Addons;
+use super::hash::BankDigests;
+use super::initrd;
+use super::initrd::Piece;
 use super::kernel;
+use super::load_options::StubOptions;
 use super::measurement::Component;
 use super::measurement::Measurement;
-use super::predict::PredictError;
-use super::predict::Unpredictable;
-use super::shim::Shim;
+use super::platform::SecureBoot;
+use super::predict_error::PredictError;
+use super::stub::StubError;
 use super::stub::StubProfile;
+use super::unpredictable::Unpredictable;
 use crate::event_log::EventKind;
 
-/// Folder of add-ons for all images of the partition.
-const GLOBAL_ADDONS: &str = "loader/addons";
-/// Folder of credentials for all images of the partition.
-const GLOBAL_CREDENTIALS: &str = "loader/credentials";
-/// Most add-ons.
-const MAX_ADDONS: usize = 256;
+/// What the stub makes follow from image and machine, or not.
+type Followed<T> = Result<T, Unpredictable>;
 
 impl Boot<'_> {
-    /// What the stub measures, and what the kernel within it finds.
+    /// What the stub measures, and what the kernel within it finds. `handed` is what the boot
+    /// entry hands to the stub.
     pub(super) fn start_uki(
         &mut self,
         uki: &Started,
-        shim: Option<&Shim>,
+        handed: Option<&[u8]>,
     ) -> Result<(), PredictError> {
-        let profile = match self.options.stub {
-            Some(profile) => profile,
-            None => StubProfile::from_magic(uki.file.section(".sdmagic")).map_err(|source| {
-                PredictError::Stub {
-                    file: uki.path.clone(),
-                    source,
-                }
-            })?,
-        };
+        let profile = self.stub_profile(uki)?;
         self.measure_sections(profile, uki);
-        self.notice_sidecars(uki)?;
+        let line = self.settle_command_line(profile, uki, handed);
+        if let Err(reason) = &line {
+            let depending = [PcrIndex::KERNEL_CONFIG, PcrIndex::BOOT_FILES];
+            self.give_up_all(depending, reason);
+        }
         let addons = if profile.has_addons() {
-            self.start_addons(profile, uki, shim)?
+            self.start_addons(profile, uki)?
         } else {
-            Ok(String::new())
+            Addons::default()
         };
-        if profile.loads_inner_kernel() && self.verification == SecureBoot::Off {
+        self.measure_addon_lines(&addons);
+        let sidecars = self.pack_sidecars(profile, uki)?;
+        self.measure_addon_sections(&addons);
+        if profile.loads_inner_kernel() && self.secure_boot() == SecureBoot::Off {
             self.load_inner_kernel(uki)?;
         }
-        if let Err(reason) = addons.and_then(|line| self.start_inner_kernel(profile, uki, &line)) {
-            self.give_up(PcrIndex::BOOT_FILES, reason);
+        let line = line.and_then(|own| addons.append_to(&own));
+        let followed = line.and_then(|line| {
+            self.push_load_options(&line);
+            profile.check_kernel(&uki.file, &line)
+        });
+        match followed {
+            Ok(()) => self.measure_initrd(profile, uki, &addons, sidecars),
+            Err(reason) => {
+                self.give_up(PcrIndex::BOOT_FILES, reason);
+                Ok(())
+            }
         }
-        Ok(())
     }
 
-    /// Name with terminator, then content, for each section.
+    /// Reads the image once more if the boot entry chooses another profile than the first.
+    pub(super) fn choose_profile(
+        &self,
+        uki: Started,
+        handed: Option<&[u8]>,
+    ) -> Result<Started, PredictError> {
+        let profile = self.stub_profile(&uki)?;
+        match profile.options(handed) {
+            StubOptions::Text { profile, .. } if profile > 0 => self.read_loader(uki.path, profile),
+            _ => Ok(uki),
+        }
+    }
+
+    fn stub_profile(&self, uki: &Started) -> Result<StubProfile, PredictError> {
+        let refuse = |source| PredictError::Stub {
+            file: uki.path.clone(),
+            source,
+        };
+        let profile = match self.options.stub {
+            Some(profile) => profile,
+            None => StubProfile::from_magic(uki.file.section(".sdmagic")).map_err(refuse)?,
+        };
+        if profile == StubProfile::V252 && uki.profile.is_some() {
+            return Err(refuse(StubError::Repeated));
+        }
+        Ok(profile)
+    }
+
+    /// The number of the profile if it is not the first, then name with terminator and content for
+    /// each section.
     fn measure_sections(&mut self, profile: StubProfile, uki: &Started) {
+        if let Some(number) = uki.profile.filter(|number| *number > 0) {
+            let (component, pcr) = (Component::Pcr12Profile, PcrIndex::KERNEL_CONFIG);
+            let number = number.to_string();
+            let wide = kernel::wide(&number);
+            self.push_data(component, pcr, EventKind::EVENT_TAG, &wide, &number);
+        }
         if let Err(reason) = profile.check_sections(&uki.file) {
-            self.give_up(PcrIndex::KERNEL_BOOT, reason.clone());
-            self.give_up(PcrIndex::KERNEL_CONFIG, reason.clone());
-            self.give_up(PcrIndex::BOOT_FILES, reason);
+            self.give_up_all([PcrIndex::KERNEL_BOOT, PcrIndex::BOOT_FILES], &reason);
         }
         for section in profile.measured() {
             let Some(digests) = uki.file.section_digests(section.name) else {
@@ -72,93 +114,32 @@ impl Boot<'_> {
         }
     }
 
-    /// Credentials and extensions beside the image are measured and handed on; that is not
-    /// followed.
-    fn notice_sidecars(&mut self, uki: &Started) -> Result<(), PredictError> {
-        let mut files = self.list_spelled(&format!("{}.extra.d", uki.path))?;
-        files.extend(self.list_spelled(GLOBAL_CREDENTIALS)?);
-        let adds = |path: &&String| {
-            let path = path.to_ascii_lowercase();
-            [".cred", ".raw"].iter().any(|end| path.ends_with(end))
-        };
-        if let Some(file) = files.iter().find(adds) {
-            let reason = Unpredictable::Sidecar { file: file.clone() };
-            self.give_up(PcrIndex::KERNEL_CONFIG, reason.clone());
-            self.give_up(PcrIndex::BOOT_FILES, reason);
-        }
-        Ok(())
-    }
-
-    /// Files below a folder whose name is spelled in any case.
-    fn list_spelled(&self, folder: &str) -> Result<Vec<String>, PredictError> {
-        let top = folder.split('/').next().unwrap_or_default();
-        let mut files = self.list(top)?;
-        if files.is_empty() {
-            files = self.list("")?;
-        }
-        files.retain(|path| {
-            let beginning = path.get(..folder.len());
-            beginning.is_some_and(|start| start.eq_ignore_ascii_case(folder))
-                && path
-                    .get(folder.len()..)
-                    .is_some_and(|rest| rest.starts_with('/'))
-        });
-        Ok(files)
-    }
-
-    /// Starts the add-ons, those for all images first, each folder in the order of names. The
-    /// answer is what they add to the command line, or why that cannot be told.
-    fn start_addons(
+    /// The command line before add-ons: what the boot entry hands over, unless Secure Boot is on
+    /// and the image has its own.
+    fn settle_command_line(
         &mut self,
         profile: StubProfile,
         uki: &Started,
-        shim: Option<&Shim>,
-    ) -> Result<Result<String, Unpredictable>, PredictError> {
-        let own = format!("{}.extra.d", uki.path);
-        let mut line = Ok(String::new());
-        let mut count = 0;
-        for folder in [GLOBAL_ADDONS, &own] {
-            let mut addons = self.list_spelled(folder)?;
-            addons.retain(|path| {
-                let name = path.get(folder.len() + 1..).unwrap_or_default();
-                name.is_ascii()
-                    && !name.contains('/')
-                    && !name.starts_with('.')
-                    && name.to_ascii_lowercase().ends_with(".addon.efi")
-            });
-            addons.sort();
-            for path in addons {
-                count += 1;
-                if count > MAX_ADDONS {
-                    self.give_up(
-                        PcrIndex::BOOT_MANAGER,
-                        Unpredictable::Sidecar { file: path },
-                    );
-                    return Ok(line);
-                }
-                let addon = self.start_addon(path, shim)?;
-                line = line.and_then(|line| with_addon(profile, uki, &addon, line));
+        handed: Option<&[u8]>,
+    ) -> Followed<String> {
+        let handed = match profile.options(handed) {
+            StubOptions::None => String::new(),
+            StubOptions::Text { line, .. } => profile.handed_line(&line)?,
+            StubOptions::Garbled => {
+                return Err(Unpredictable::CommandLine {
+                    reason: "of the boot entry is no text",
+                });
             }
+        };
+        let own = uki.file.section(".cmdline");
+        let locked = self.secure_boot() == SecureBoot::On && own.is_some();
+        if handed.is_empty() || locked {
+            return profile.command_line(own.unwrap_or_default());
         }
-        match line.as_deref() {
-            Ok("") => {}
-            Ok(text) => {
-                let (pcr, component) = (PcrIndex::KERNEL_CONFIG, Component::Pcr12AddonCmdline);
-                self.push_data(component, pcr, EventKind::IPL, &kernel::wide(text), text);
-            }
-            Err(reason) => self.give_up(PcrIndex::KERNEL_CONFIG, reason.clone()),
-        }
-        Ok(line)
-    }
-
-    fn start_addon(&mut self, path: String, shim: Option<&Shim>) -> Result<Started, PredictError> {
-        let addon = self.read_loader(path)?;
-        match shim {
-            Some(shim) => self.allow_by_shim(shim, &addon)?,
-            None => self.allow_by_firmware(&addon)?,
-        }
-        self.push_image(Component::Pcr4Addon, &addon);
-        Ok(addon)
+        let (component, pcr) = (Component::Pcr12LoadOptions, PcrIndex::KERNEL_CONFIG);
+        let wide = kernel::wide(&handed);
+        self.push_data(component, pcr, EventKind::IPL, &wide, &handed);
+        Ok(handed)
     }
 
     fn load_inner_kernel(&mut self, uki: &Started) -> Result<(), PredictError> {
@@ -171,74 +152,49 @@ impl Boot<'_> {
                 Ok(())
             }
             _ => Err(PredictError::UnknownLoader {
-                file: format!("{}, section .linux", uki.path),
+                file: uki.path.clone(),
+                what: "a unified kernel image whose section .linux is no EFI program".to_owned(),
             }),
         }
     }
 
-    /// What the kernel finds: the command line, and the initial file system with the archives that
-    /// the stub appends, each padded to 4 bytes.
-    fn start_inner_kernel(
+    fn push_load_options(&mut self, line: &str) {
+        let (component, pcr) = (Component::Pcr9LoadOptions, PcrIndex::BOOT_FILES);
+        let wide = kernel::wide(line);
+        self.push_data(component, pcr, EventKind::EVENT_TAG, &wide, line);
+    }
+
+    /// The initial file system in the stub's order: microcode of add-ons, the last one first, and
+    /// of the image; its own; credentials and extensions; archives of its sections; add-ons.
+    fn measure_initrd(
         &mut self,
         profile: StubProfile,
         uki: &Started,
-        addons: &str,
-    ) -> Result<(), Unpredictable> {
-        let own = uki.file.section(".cmdline").unwrap_or_default();
-        let own = profile.command_line(own)?;
-        let words = [own.as_str(), addons].into_iter().filter(|l| !l.is_empty());
-        let line = words.collect::<Vec<_>>().join(" ");
-        let (pcr, kind) = (PcrIndex::BOOT_FILES, EventKind::EVENT_TAG);
-        let options = kernel::wide(&line);
-        self.push_data(Component::Pcr9LoadOptions, pcr, kind, &options, &line);
-        profile.check_initrd(&uki.file, &line)?;
-
-        let archives = profile.archives(&uki.file);
-        let digests = match uki.file.part(".initrd") {
-            Some(initrd) if archives.is_empty() => initrd.digests_with(0, &[]),
-            Some(initrd) => {
-                let padding = initrd.size.next_multiple_of(4) - initrd.size;
-                initrd.digests_with(usize::try_from(padding).unwrap_or(0), &archives)
-            }
-            None if archives.is_empty() => None,
-            None => Some(super::hash::BankDigests::of(self.options.banks, &archives)),
-        };
+        addons: &Addons,
+        sidecars: Vec<Vec<u8>>,
+    ) -> Result<(), PredictError> {
+        if !self.options.wants(PcrIndex::BOOT_FILES) {
+            return Ok(());
+        }
+        let ucode = addons.with(".ucode").rev();
+        let mut pieces: Vec<_> = ucode.map(|a| Piece::Section(a, ".ucode")).collect();
+        let own = [".ucode", ".initrd"].into_iter();
+        let own = own.filter(|name| uki.has(name) && (*name != ".ucode" || profile.has_addons()));
+        pieces.extend(own.map(|name| Piece::Section(uki, name)));
+        let archives = sidecars.into_iter().chain(profile.archives(&uki.file));
+        pieces.extend(archives.map(Piece::Archive));
+        let initrds = addons.with(".initrd");
+        pieces.extend(initrds.map(|a| Piece::Section(a, ".initrd")));
+        let digests = initrd::digests(self.image, self.options.banks, &pieces)?;
         if let Some(digests) = digests {
-            let initrd = Measurement::new(Component::Pcr9Initrd, pcr, kind, digests);
-            self.push(initrd.of_file(uki.path.clone()).about(".initrd"));
+            self.push_initrd(digests, &uki.path);
         }
         Ok(())
     }
-}
 
-/// Adds the command line of an add-on, unless it is for another kernel.
-fn with_addon(
-    profile: StubProfile,
-    uki: &Started,
-    addon: &Started,
-    line: String,
-) -> Result<String, Unpredictable> {
-    let other = [".initrd", ".ucode", ".dtb", ".dtbauto", ".linux"];
-    if addon.file.sections().any(|name| other.contains(&name)) {
-        return Err(Unpredictable::Sidecar {
-            file: addon.path.clone(),
-        });
+    fn push_initrd(&mut self, digests: BankDigests, path: &str) {
+        let (component, pcr) = (Component::Pcr9Initrd, PcrIndex::BOOT_FILES);
+        let initrd = Measurement::new(component, pcr, EventKind::EVENT_TAG, digests);
+        self.push(initrd.of_file(path).about(".initrd"));
     }
-    let text = |section: Option<&[u8]>| {
-        let text = section?.split(|byte| *byte == 0).next()?;
-        Some(text.to_vec())
-    };
-    let uname = text(addon.file.section(".uname"));
-    let own = text(uki.file.section(".uname"));
-    if uname.is_some() && own.is_some() && uname != own {
-        return Ok(line);
-    }
-    let Some(section) = addon.file.section(".cmdline") else {
-        return Ok(line);
-    };
-    let added = profile.command_line(section)?;
-    if line.is_empty() {
-        return Ok(added);
-    }
-    Ok(format!("{line} {added}").trim().to_owned())
 }

@@ -4,19 +4,56 @@
 /// Kinds of files in the mode field (POSIX, `sys/stat.h`).
 const DIRECTORY: u32 = 0o040_000;
 const REGULAR: u32 = 0o100_000;
-/// systemd-stub packs what it adds with these permissions.
-const DIRECTORY_MODE: u32 = 0o555;
-const FILE_MODE: u32 = 0o444;
 /// systemd-stub, cpio.c: all fields in small letters except in the trailer, which is a constant.
 const TRAILER: &[u8] = b"07070100000000000000000000000000000000000000010000000000000000\
 000000000000000000000000000000000000000B00000000TRAILER!!!\0\0\0\0";
 
-/// An archive with the folder `.extra` and one file in it.
-pub(super) fn extra_file(name: &str, content: &[u8]) -> Vec<u8> {
-    let mut archive = Vec::with_capacity(content.len() + 512);
-    let path = format!(".extra/{name}");
-    entry(&mut archive, 1, DIRECTORY | DIRECTORY_MODE, ".extra", &[]);
-    entry(&mut archive, 2, REGULAR | FILE_MODE, &path, content);
+/// A folder of an archive, and the permissions within it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Target {
+    pub(super) folder: &'static str,
+    pub(super) folder_mode: u32,
+    pub(super) file_mode: u32,
+}
+
+/// Where the stub puts what its own sections say.
+pub(super) const META: Target = Target {
+    folder: ".extra",
+    folder_mode: 0o555,
+    file_mode: 0o444,
+};
+
+/// An archive with one file, with its content, in a folder.
+pub(super) fn one(target: Target, name: &str, content: &[u8]) -> Vec<u8> {
+    pack(target, &[(name.to_owned(), content.to_vec())])
+}
+
+/// Permissions of the folders above a target's.
+const ABOVE: u32 = 0o555;
+
+/// An archive with the folder, those above it, and files in it; inodes are numbered from 1.
+pub(super) fn pack(target: Target, files: &[(String, Vec<u8>)]) -> Vec<u8> {
+    let mut archive = Vec::new();
+    let mut inode = 1;
+    for (end, _) in target.folder.match_indices('/') {
+        let above = target.folder.get(..end).unwrap_or_default();
+        entry(&mut archive, inode, DIRECTORY | ABOVE, above, &[]);
+        inode += 1;
+    }
+    let mode = DIRECTORY | target.folder_mode;
+    entry(&mut archive, inode, mode, target.folder, &[]);
+    inode += 1;
+    for (name, content) in files {
+        let path = format!("{}/{name}", target.folder);
+        entry(
+            &mut archive,
+            inode,
+            REGULAR | target.file_mode,
+            &path,
+            content,
+        );
+        inode += 1;
+    }
     archive.extend(TRAILER);
     archive
 }
@@ -24,7 +61,7 @@ pub(super) fn extra_file(name: &str, content: &[u8]) -> Vec<u8> {
 /// Magic, then 13 numbers of 8 hexadecimal digits: inode, mode, owner, group, links, time, size,
 /// four device numbers, length of the name with terminator, checksum.
 fn entry(archive: &mut Vec<u8>, inode: u32, mode: u32, name: &str, content: &[u8]) {
-    // Names are constants, contents come from sections of at most 64 KiB.
+    // Names and contents are limited where they are read.
     let size = |size: usize| u32::try_from(size).unwrap_or(u32::MAX);
     archive.extend(b"070701");
     let named = size(name.len() + 1);
@@ -49,7 +86,7 @@ mod tests {
 
     #[test]
     fn an_archive_has_a_folder_a_file_and_a_trailer() {
-        let archive = extra_file("os-release", b"ID=x\n");
+        let archive = one(META, "os-release", b"ID=x\n");
         assert_eq!(archive.len() % 4, 0);
         let text = String::from_utf8(archive).unwrap();
         assert!(text.starts_with("07070100000001000041 6d".replace(' ', "").as_str()));
@@ -57,5 +94,31 @@ mod tests {
         assert!(text.contains("ID=x\n\0\0\x00070701"));
         assert!(text.ends_with("TRAILER!!!\0\0\0\0"));
         assert_eq!(TRAILER.len(), 124);
+    }
+
+    #[test]
+    fn folders_above_come_first_with_inodes_of_their_own() {
+        let target = Target {
+            folder: ".extra/credentials",
+            folder_mode: 0o500,
+            file_mode: 0o400,
+        };
+        let files = [
+            ("a.cred".to_owned(), b"x".to_vec()),
+            ("b.cred".to_owned(), Vec::new()),
+        ];
+        let text = String::from_utf8(pack(target, &files)).unwrap();
+        let starts = text.match_indices("070701");
+        let inodes: Vec<_> = starts.map(|(at, _)| &text[at + 6..at + 22]).collect();
+        assert_eq!(
+            inodes,
+            [
+                "000000010000416d",
+                "0000000200004140",
+                "0000000300008100",
+                "0000000400008100",
+                "0000000000000000"
+            ]
+        );
     }
 }

@@ -4,12 +4,16 @@ use std::fs;
 use std::fs::File;
 use std::io;
 use std::io::Read;
-use std::path::Component;
 use std::path::Path;
 use std::path::PathBuf;
 
 use tec_core::reference::BootImage;
 use tec_core::reference::ImageFile;
+
+#[cfg(feature = "images")]
+use super::input::Folders;
+use super::resolve::MAX_DEPTH;
+use super::resolve::resolve;
 
 /// An image that is mounted or unpacked in a directory.
 ///
@@ -17,9 +21,8 @@ use tec_core::reference::ImageFile;
 /// not searched, unless the link is part of the prefix that was asked for.
 ///
 /// # Security
-/// What a symbolic link leads to is opened only within the root; a link that leads out of it is
-/// [`PermissionDenied`](io::ErrorKind::PermissionDenied). The directory must not change while it
-/// is read.
+/// Symbolic links are followed as if the directory were the root of a machine: absolute ones begin
+/// there, and `..` does not leave it. The directory must not change while it is read.
 #[derive(Clone, Debug)]
 pub struct DirectoryImage {
     root: PathBuf,
@@ -27,8 +30,6 @@ pub struct DirectoryImage {
 
 /// Most files that are listed; a large operating system has some 300 000.
 const MAX_FILES: usize = 1_000_000;
-/// Deepest directory that is searched.
-const MAX_DEPTH: usize = 64;
 
 impl DirectoryImage {
     /// The image in `root`.
@@ -48,27 +49,26 @@ impl DirectoryImage {
         &self.root
     }
 
-    /// Where `path` leads, if that is within the root.
+    /// Where `path` leads; no part of the answer is a symbolic link.
     fn resolve(&self, path: &str) -> io::Result<PathBuf> {
-        let relative = Path::new(path);
-        let plain = |component| matches!(component, Component::Normal(_));
-        if !relative.components().all(plain) {
-            return Err(io::Error::new(
-                io::ErrorKind::InvalidInput,
-                "the path is not relative and plain",
-            ));
-        }
-        let resolved = self.root.join(relative).canonicalize()?;
-        if !resolved.starts_with(&self.root) {
-            return Err(io::Error::new(
-                io::ErrorKind::PermissionDenied,
-                "a symbolic link leads out of the image",
-            ));
-        }
-        Ok(resolved)
+        let resolved = resolve(path, |at| {
+            let at = self.root.join(at);
+            if !at.symlink_metadata()?.is_symlink() {
+                return Ok(None);
+            }
+            let target = fs::read_link(at)?.into_os_string().into_string();
+            let refuse = |_| io::Error::new(io::ErrorKind::InvalidData, "a link is not UTF-8");
+            target.map(Some).map_err(refuse)
+        })?;
+        Ok(self.root.join(resolved))
+    }
+
+    fn leads_to_folder(&self, path: &str) -> bool {
+        self.resolve(path).is_ok_and(|target| target.is_dir())
     }
 
     fn search(
+        &self,
         directory: &Path,
         name: &str,
         depth: usize,
@@ -89,8 +89,8 @@ impl DirectoryImage {
             };
             let kind = entry.file_type()?;
             if kind.is_dir() {
-                Self::search(&entry.path(), &path, depth + 1, found)?;
-            } else if kind.is_file() || (kind.is_symlink() && !entry.path().is_dir()) {
+                self.search(&entry.path(), &path, depth + 1, found)?;
+            } else if kind.is_file() || (kind.is_symlink() && !self.leads_to_folder(&path)) {
                 if found.len() >= MAX_FILES {
                     return Err(too_large("the image has too many files"));
                 }
@@ -110,7 +110,7 @@ impl BootImage for DirectoryImage {
             Err(error) => return Err(error),
         };
         if directory.is_dir() {
-            Self::search(&directory, prefix.trim_end_matches('/'), 0, &mut found)?;
+            self.search(&directory, prefix.trim_end_matches('/'), 0, &mut found)?;
         }
         found.sort();
         Ok(found)
@@ -128,6 +128,21 @@ impl BootImage for DirectoryImage {
         let file = File::open(path)?;
         let size = file.metadata()?.len();
         Ok(Box::new(DirectoryFile { file, size }))
+    }
+}
+
+#[cfg(feature = "images")]
+impl Folders for DirectoryImage {
+    fn folders(&self, path: &str) -> io::Result<Vec<String>> {
+        let mut found = Vec::new();
+        for entry in fs::read_dir(self.resolve(path)?)? {
+            let entry = entry?;
+            if entry.file_type()?.is_dir() {
+                found.extend(entry.file_name().into_string());
+            }
+        }
+        found.sort();
+        Ok(found)
     }
 }
 

@@ -120,9 +120,18 @@ pub(super) fn spelled(image: &dyn BootImage, path: &str) -> Result<Option<String
     Ok(found.map(|position| files.swap_remove(position)))
 }
 
-/// The one shim and the one GRUB.
-pub(super) fn only_loaders(image: &dyn BootImage) -> Result<(String, String), FindError> {
-    find_loaders(image)?.only()
+/// Where an EFI system partition lies in an image.
+pub(super) const PARTITIONS: [&str; 3] = ["", "efi/", "boot/efi/"];
+/// What shim starts unless it is told otherwise.
+pub(super) const GRUB: &str = "grubx64.efi";
+/// The program beside shim that makes boot entries (shim, README.fallback).
+pub(super) const FALLBACK: &str = "fbx64.efi";
+
+/// Whether a folder is the one that firmware starts from without a boot entry.
+pub(super) fn is_removable(folder: &str) -> bool {
+    let mut parts = folder.rsplit('/');
+    let is = |part: Option<&str>, name| part.is_some_and(|p| p.eq_ignore_ascii_case(name));
+    is(parts.next(), "BOOT") && is(parts.next(), "EFI")
 }
 
 #[derive(Debug, Default)]
@@ -155,8 +164,8 @@ fn find_loaders(image: &dyn BootImage) -> Result<Loaders, FindError> {
     if !packages.is_empty() {
         return Ok(packages);
     }
-    for prefix in ["EFI", "efi/EFI", "boot/efi/EFI"] {
-        let loaders = partition_loaders(&list(image, prefix)?);
+    for partition in PARTITIONS {
+        let loaders = partition_loaders(&list(image, &format!("{partition}EFI"))?);
         if !loaders.is_empty() {
             return Ok(loaders);
         }
@@ -175,7 +184,7 @@ fn vendor_loaders(files: &[String]) -> Loaders {
     };
     Loaders {
         shims: named("shimx64.efi"),
-        grubs: named("grubx64.efi"),
+        grubs: named(GRUB),
     }
 }
 
@@ -195,7 +204,8 @@ fn package_loaders(image: &dyn BootImage) -> Result<Loaders, FindError> {
 }
 
 /// Folders of an EFI system partition that hold a shim and a GRUB beside it; the file system
-/// ignores case. A folder with only one of the two counts only if there is no complete one.
+/// ignores case. A folder with only one of the two counts only if there is no complete one; the
+/// folder of removable media, where its shim makes boot entries, only if there is no other.
 fn partition_loaders(files: &[String]) -> Loaders {
     let mut complete = Loaders::default();
     let mut partial = Loaders::default();
@@ -203,10 +213,16 @@ fn partition_loaders(files: &[String]) -> Loaders {
         let folder = shim.rsplit_once('/').map_or("", |(folder, _)| folder);
         let grub = files.iter().find(|path| {
             path.rsplit_once('/').is_some_and(|(beside, name)| {
-                beside.eq_ignore_ascii_case(folder) && name.eq_ignore_ascii_case("grubx64.efi")
+                beside.eq_ignore_ascii_case(folder) && name.eq_ignore_ascii_case(GRUB)
             })
         });
-        if let Some(grub) = grub {
+        let makes_entries = || {
+            is_removable(folder)
+                && files
+                    .iter()
+                    .any(|path| path.eq_ignore_ascii_case(&format!("{folder}/{FALLBACK}")))
+        };
+        if let Some(grub) = grub.filter(|_| !makes_entries()) {
             complete.shims.push(shim.clone());
             complete.grubs.push(grub.clone());
         } else {

@@ -1,6 +1,6 @@
 //! What GRUB's version means for PCR 4.
 
-use super::chain::SecureBoot;
+use super::platform::SecureBoot;
 use super::sbat::Sbat;
 use super::sbat::SbatError;
 
@@ -12,7 +12,8 @@ use super::sbat::SbatError;
 /// | 2.12 | once | not at all |
 /// | 2.14 | once | once: the firmware's `LoadImage` |
 ///
-/// Observed on real boots of Debian 12, 13 and sid.
+/// Observed on real boots of Debian 12, 13 and sid, and for 2.12 of Fedora with Secure Boot on.
+/// Where the user has told shim not to verify, GRUB behaves as with Secure Boot off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum GrubProfile {
@@ -23,6 +24,9 @@ pub enum GrubProfile {
     /// GRUB 2.14.
     V2_14,
 }
+
+/// Vendors whose 2.12 has been observed with Secure Boot on: Debian, and Fedora.
+const OBSERVED_2_12: [&str; 3] = ["grub.debian", "grub.fedora", "grub.rh"];
 
 /// Whether a text handed to the kernel ends with a NUL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,10 +75,10 @@ impl GrubProfile {
         let sbat = Sbat::parse(section.ok_or(GrubError::NoSbat)?).map_err(GrubError::Sbat)?;
         let version = upstream_version(&sbat)?;
         match version {
-            // Vendors patch 2.06 so differently that only the observed build counts.
+            // Vendors patch GRUB so differently that only the observed builds count.
             "2.06" if sbat.component("grub.debian").is_some() => Ok(Self::V2_06),
-            "2.12" => Ok(Self::V2_12),
-            "2.14" => Ok(Self::V2_14),
+            "2.12" if OBSERVED_2_12.iter().any(|v| sbat.component(v).is_some()) => Ok(Self::V2_12),
+            "2.14" if sbat.component("grub.debian").is_some() => Ok(Self::V2_14),
             _ => Err(GrubError::UnknownVersion {
                 version: version.to_owned(),
                 vendor: vendors(&sbat),

@@ -1,7 +1,7 @@
 //! The part of GRUB's script language whose measurements are known: plain commands, one per line.
 //! Anything else is said to be so, never guessed.
 
-use super::predict::Unpredictable;
+use super::unpredictable::Unpredictable;
 
 /// A command as GRUB measures it: words with one blank between them.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,7 +1,7 @@
 //! What the EFI stub of a Linux kernel measures into PCR 9: the command line as it finds it, and
 //! the initial file system that it loads.
 
-use super::predict::Unpredictable;
+use super::unpredictable::Unpredictable;
 
 /// First version whose stub has been observed to measure both.
 const MEASURING: (u32, u32) = (6, 1);

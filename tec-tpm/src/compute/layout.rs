@@ -79,26 +79,32 @@ pub enum PeError {
         reason: &'static str,
     },
     /// A section that is to be read occurs twice.
-    #[error("section {section} occurs more than once")]
+    #[error("offset {offset}: another section {section}")]
     RepeatedSection {
         /// Its name.
         section: String,
+        /// Where the second one begins.
+        offset: u64,
     },
     /// A section that is to be read exceeds the limit.
-    #[error("section {section} has {size} bytes, at most {limit} are kept")]
+    #[error("offset {offset}: section {section} has {size} bytes, at most {limit} are kept")]
     SectionTooLarge {
         /// Its name.
         section: String,
+        /// Where it begins.
+        offset: u64,
         /// Its size.
         size: u64,
         /// Limit.
         limit: u64,
     },
     /// A section that is to be read has a size in memory but nothing in the file.
-    #[error("section {section} has no content in the file")]
+    #[error("offset {offset}: section {section} has no content in the file")]
     SectionWithoutContent {
         /// Its name.
         section: String,
+        /// Where its header begins.
+        offset: u64,
     },
     /// The file exceeds the limit.
     #[error("the file has more than {limit} bytes")]
@@ -131,6 +137,10 @@ pub(super) struct Section {
     pub(super) zeros: u64,
 }
 
+/// A section that has a size in memory but nothing in the file: its name, and the offset of its
+/// header.
+pub(super) type Unwritten = (String, u64);
+
 /// Where the parts of the file lie.
 #[derive(Clone, Debug)]
 pub(super) struct Layout {
@@ -142,8 +152,7 @@ pub(super) struct Layout {
     pub(super) certificates: Option<Range<u64>>,
     /// Where the COFF string table begins, which holds long names of sections.
     pub(super) strings: Option<u64>,
-    /// Names of sections that have a size in memory but nothing in the file.
-    pub(super) unwritten: Vec<String>,
+    pub(super) unwritten: Vec<Unwritten>,
 }
 
 impl Layout {
@@ -290,7 +299,7 @@ fn sections(
     file: &Fields<'_>,
     coff: u64,
     optional: &Optional,
-) -> Result<(Vec<Section>, Vec<String>), PeError> {
+) -> Result<(Vec<Section>, Vec<Unwritten>), PeError> {
     let count = file.u16(coff + 2, "COFF header")?;
     if count == 0 || count > MAX_SECTIONS {
         return Err(PeError::Header {
@@ -311,9 +320,10 @@ fn sections(
     let mut sections = Vec::with_capacity(count.into());
     let mut unwritten = Vec::new();
     for number in 0..u64::from(count) {
-        let section = section(file, optional.table + number * 40)?;
+        let header = optional.table + number * 40;
+        let section = section(file, header)?;
         if section.raw.is_empty() {
-            unwritten.extend((section.zeros > 0).then_some(section.name));
+            unwritten.extend((section.zeros > 0).then_some((section.name, header)));
         } else {
             sections.push(section);
         }

@@ -4,11 +4,15 @@
 //! (Authenticode), a finder of the boot files in the usual image layouts, a verifier of their
 //! signatures, and the rules by which firmware, shim, GRUB, systemd-stub and the kernel's own EFI
 //! stub measure. [`BootPredictor`] gives PCRs 4, 7, 8, 9, 11, 12 and 14 of an image on a machine;
-//! [`ChainComputer`] gives PCR 4 of an image alone.
+//! [`ChainComputer`] is the same for PCR 4 of an image alone.
 //!
-//! *What it is not*: a guess. An unknown shim, GRUB or stub, a file that no key allows, or several
-//! kernels with no way to choose are typed errors; a register that does not follow from image and
-//! machine is [`Register::Unpredictable`], with the reason.
+//! *What it is not*: a guess. An unknown shim, GRUB or stub, a file that the machine would refuse,
+//! or several kernels with no way to choose are typed errors; a register that does not follow from
+//! image and machine is [`Register::Unpredictable`], with the reason. What was taken from the log of
+//! an earlier boot is [`Register::Recorded`], not predicted.
+//!
+//! Images are directories ([`DirectoryImage`]) or lie in memory ([`MemoryImage`]); the feature
+//! `images` adds disks, archives and OCI image layouts (`input::BootSource`).
 //!
 //! ```text
 //! BootImage ─ find ─► files ─ PeFile::read_as ─► digests in all banks, sections, signatures
@@ -66,7 +70,13 @@
 mod authenticode;
 mod authority;
 mod boot;
+mod boot_addon;
+mod boot_firmware;
 mod boot_grub;
+mod boot_manager;
+mod boot_read;
+mod boot_shim;
+mod boot_sidecar;
 mod boot_uki;
 mod chain;
 mod cpio;
@@ -77,29 +87,38 @@ mod grub;
 mod grub_script;
 mod guid;
 mod hash;
+mod initrd;
+#[cfg(feature = "images")]
+pub mod input;
 mod kernel;
 mod layout;
+mod load_options;
 mod measurement;
 mod memory;
 mod pe;
 mod platform;
 mod predict;
+mod predict_error;
+mod prediction;
+mod resolve;
 mod sbat;
 mod shim;
+mod shim_variable;
 mod siglist;
 mod signature;
 mod stub;
 #[cfg(any(test, feature = "test-util"))]
 pub mod testing;
+mod uki_table;
+mod unpredictable;
 mod varstore;
+mod verifier;
 mod walk;
 mod x509;
 
 pub use authenticode::AuthenticodeError;
 pub use authority::AuthorityError;
 pub use chain::ChainComputer;
-pub use chain::ChainError;
-pub use chain::SecureBoot;
 pub use der::DerError;
 pub use directory::DirectoryImage;
 pub use find::BootComponent;
@@ -120,15 +139,16 @@ pub use pe::PeFile;
 pub use pe::PeRequest;
 pub use platform::PlatformError;
 pub use platform::PlatformState;
+pub use platform::SecureBoot;
 pub use predict::BootPredictor;
 pub use predict::MachinePredictor;
-pub use predict::PredictError;
-pub use predict::Prediction;
-pub use predict::Register;
-pub use predict::Unpredictable;
+pub use predict_error::PredictError;
+pub use prediction::Prediction;
+pub use prediction::Register;
 pub use sbat::Sbat;
 pub use sbat::SbatEntry;
 pub use sbat::SbatError;
+pub use sbat::SbatRevocation;
 pub use shim::ShimError;
 pub use shim::ShimProfile;
 pub use siglist::SignatureListError;
@@ -138,6 +158,7 @@ pub use signature::SignaturePresence;
 pub use signature::SignedDigest;
 pub use stub::StubError;
 pub use stub::StubProfile;
+pub use unpredictable::Unpredictable;
 pub use varstore::VariableStoreError;
 pub use x509::UnsupportedSignature;
 

@@ -40,6 +40,7 @@ pub struct PeRequest {
     pub(super) keep: Vec<String>,
     pub(super) hash: Vec<String>,
     pub(super) nested: Option<String>,
+    pub(super) left_out: Vec<u64>,
     pub(super) whole: bool,
 }
 
@@ -71,6 +72,14 @@ impl PeRequest {
     #[must_use]
     pub fn nested(mut self, name: impl Into<String>) -> Self {
         self.nested = Some(name.into());
+        self
+    }
+
+    /// Wants nothing of the sections whose content begins at these offsets: of several with one
+    /// name, those that do not count.
+    #[must_use]
+    pub(super) fn leaving_out(mut self, starts: Vec<u64>) -> Self {
+        self.left_out = starts;
         self
     }
 

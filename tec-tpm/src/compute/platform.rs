@@ -6,19 +6,40 @@ use std::io::Read as _;
 
 use tec_core::reference::BootImage;
 
-use super::chain::SecureBoot;
 use super::guid::Guid;
 use super::varstore;
 use super::varstore::VariableStoreError;
 
+/// State of Secure Boot on the machines that boot the image.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[expect(
+    clippy::exhaustive_enums,
+    reason = "the firmware variable SecureBoot is one byte, 0 or 1 (UEFI 2.10, 3.3)"
+)]
+pub enum SecureBoot {
+    /// Images are verified before they start.
+    On,
+    /// Images start without verification.
+    Off,
+}
+
 /// Firmware variables, and what else of a machine decides what its next boot measures.
 ///
 /// *What it is not*: the image. The same image gives other values of PCR 7 and 14 on a machine
-/// with other keys.
+/// with other keys. What a host hands to a virtual machine by SMBIOS (a command line for
+/// systemd-stub) is not part of it and taken to be absent.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PlatformState {
     variables: BTreeMap<(Guid, String), Variable>,
     grub_device: Option<String>,
+    unknown: Unknown,
+}
+
+/// What was not given. Nothing, if variables were: one that is not there then is not set.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Unknown {
+    keys: bool,
+    mok_lists: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -84,15 +105,69 @@ pub enum PlatformError {
     },
 }
 
+/// UEFI 2.10, 3.3 and 8.2.1: attributes of `SecureBoot` and of shim's mirrors.
+const BOOT_SERVICES_RUNTIME: u32 = 6;
 /// Largest variable that is read; the largest real one, dbx, has some 25 KiB.
 const MAX_VARIABLE: u64 = 1 << 20;
 /// `-` and the text of a GUID.
 const GUID_SUFFIX: usize = 37;
+/// Mirrors of shim's lists and level (shim, MokVars.txt), as Linux shows them in
+/// `/sys/firmware/efi/mok-variables`.
+const MIRRORS: [&str; 4] = ["MokListRT", "MokListXRT", "MokListTrustedRT", "SbatLevelRT"];
 
 impl PlatformState {
     /// A machine without any variable: no keys, Secure Boot off.
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// A machine whose variables are not known, only whether it verifies what it starts, which
+    /// shim is then taken to do, too.
+    ///
+    /// Registers that hold keys and lists of the machine are unpredictable on it, and what is
+    /// started must be signed by somebody, if Secure Boot is on.
+    pub fn with_unknown_variables(secure_boot: SecureBoot) -> Self {
+        let unknown = Unknown {
+            keys: true,
+            mok_lists: true,
+        };
+        Self {
+            unknown,
+            ..Self::new()
+        }
+        .with_secure_boot(secure_boot)
+    }
+
+    /// Says that the lists of machine owner keys are those that were added as variables, and
+    /// empty where none was.
+    #[must_use]
+    pub fn with_known_mok_lists(mut self) -> Self {
+        self.unknown.mok_lists = false;
+        self
+    }
+
+    /// Takes shim's lists from the files `MokListRT`, `MokListXRT`, `MokListTrustedRT` and
+    /// `SbatLevelRT` below `folder`, without attributes, as Linux shows them in
+    /// `/sys/firmware/efi/mok-variables`. `MokListRT`, which every shim makes, must be there.
+    ///
+    /// # Errors
+    /// [`PlatformError`] naming the file.
+    pub fn with_mok_variables(
+        mut self,
+        image: &dyn BootImage,
+        folder: &str,
+    ) -> Result<Self, PlatformError> {
+        for (number, name) in MIRRORS.into_iter().enumerate() {
+            let file = [folder, name].join("/");
+            let file = file.trim_start_matches('/');
+            match read(image, file) {
+                Ok(data) => self.insert(name.to_owned(), Guid::SHIM, BOOT_SERVICES_RUNTIME, data),
+                Err(PlatformError::Read { source, .. })
+                    if number > 0 && source.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(self.with_known_mok_lists())
     }
 
     /// Adds or replaces a variable.
@@ -106,6 +181,13 @@ impl PlatformState {
     ) -> Self {
         self.insert(name.into(), vendor, attributes, data.into());
         self
+    }
+
+    /// Says whether firmware verifies images, whatever the other variables say.
+    #[must_use]
+    pub fn with_secure_boot(self, state: SecureBoot) -> Self {
+        let state = [u8::from(state == SecureBoot::On)];
+        self.with_variable("SecureBoot", Guid::GLOBAL, BOOT_SERVICES_RUNTIME, state)
     }
 
     /// Says how GRUB names the partition that it starts from, for example `hd0,gpt1`. GRUB 2.06
@@ -188,6 +270,14 @@ impl PlatformState {
 
     pub(super) fn get(&self, name: &str, vendor: Guid) -> Option<&Variable> {
         self.variables.get(&(vendor, name.to_owned()))
+    }
+
+    pub(super) fn knows_keys(&self) -> bool {
+        !self.unknown.keys
+    }
+
+    pub(super) fn knows_mok_lists(&self) -> bool {
+        !self.unknown.mok_lists
     }
 
     /// How GRUB names the partition that it starts from.
@@ -302,6 +392,25 @@ mod tests {
         ));
         let says_off = with(&[1]).with_variable("SecureBoot", Guid::GLOBAL, 6, [0]);
         assert_eq!(says_off.secure_boot().unwrap(), SecureBoot::Off);
+    }
+
+    #[test]
+    fn mok_variables_are_shims_mirrors_and_their_first_must_be_there() {
+        let image = MemoryImage::new()
+            .with("mok/MokListRT", b"list".to_vec())
+            .with("mok/SbatLevelRT", b"sbat,1,2".to_vec())
+            .with("mok/other", b"other".to_vec());
+        let state = PlatformState::with_unknown_variables(SecureBoot::On);
+        assert!(!state.knows_mok_lists());
+        let state = state.with_mok_variables(&image, "mok").unwrap();
+        assert!(state.knows_mok_lists() && !state.knows_keys());
+        assert_eq!(state.variable("MokListRT", Guid::SHIM), Some(&b"list"[..]));
+        assert_eq!(state.variable("MokListXRT", Guid::SHIM), None);
+        let refused = PlatformState::new().with_mok_variables(&MemoryImage::new(), "");
+        assert!(matches!(
+            refused,
+            Err(PlatformError::Read { file, .. }) if file == "MokListRT"
+        ));
     }
 
     #[test]

@@ -79,6 +79,58 @@ impl Sbat {
     }
 }
 
+/// The lowest generations that shim lets start: the text of the variable `SbatLevel`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct SbatLevel<'l> {
+    text: &'l [u8],
+}
+
+/// A component is older than the level in force allows.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{component} is of generation {generation}, the level in force asks for {minimum}")]
+#[non_exhaustive]
+pub struct SbatRevocation {
+    /// Component, for example `grub`.
+    pub component: String,
+    /// Generation in the file.
+    pub generation: u32,
+    /// Lowest generation that may start.
+    pub minimum: u32,
+}
+
+impl<'l> SbatLevel<'l> {
+    pub(super) fn new(text: &'l [u8]) -> Self {
+        Self { text }
+    }
+
+    /// Checks the components of a file (shim, sbat.c, `verify_sbat_helper`): the first line of the
+    /// level that names a component counts.
+    pub(super) fn check(self, sbat: &Sbat) -> Result<(), SbatRevocation> {
+        for entry in &sbat.entries {
+            let minimum = self.minimum(&entry.component).unwrap_or(0);
+            if entry.generation < minimum {
+                return Err(SbatRevocation {
+                    component: entry.component.clone(),
+                    generation: entry.generation,
+                    minimum,
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// Component, generation, and more that does not count here. What is no number counts as 0.
+    fn minimum(self, component: &str) -> Option<u32> {
+        let text = self.text.split(|byte| *byte == 0).next()?;
+        text.split(|byte| *byte == b'\n').find_map(|line| {
+            let mut fields = line.trim_ascii_end().split(|byte| *byte == b',');
+            let named = fields.next() == Some(component.as_bytes());
+            let generation = std::str::from_utf8(fields.next()?).ok()?;
+            named.then(|| generation.parse().unwrap_or(0))
+        })
+    }
+}
+
 fn entry(line: &str) -> Option<SbatEntry> {
     let mut fields = line.split(',');
     let component = fields.next()?.to_owned();
@@ -90,4 +142,28 @@ fn entry(line: &str) -> Option<SbatEntry> {
         generation,
         version,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_level_names_the_lowest_generation_of_each_component() {
+        let level =
+            SbatLevel::new(b"sbat,1,2025051000\nshim,4\ngrub,5\ngrub.proxmox,2\n\0grub,9\n");
+        let check = |text: &str| level.check(&Sbat::parse(text.as_bytes()).unwrap());
+        assert_eq!(
+            check("sbat,1,S,s,1,u\ngrub,5,F,g,2.12,u\nother,1,O,o,1,u\n"),
+            Ok(())
+        );
+        assert_eq!(
+            check("sbat,1,S,s,1,u\ngrub,6,F,g,2.12,u\ngrub.proxmox,1,P,g,1,u\n"),
+            Err(SbatRevocation {
+                component: "grub.proxmox".into(),
+                generation: 1,
+                minimum: 2
+            })
+        );
+    }
 }

@@ -1,9 +1,18 @@
 //! What shim makes of its own sections and of the variables that it keeps.
 
-use super::chain::SecureBoot;
 use super::guid::Guid;
 use super::pe::PeFile;
 use super::platform::PlatformState;
+use super::platform::SecureBoot;
+use super::sbat::Sbat;
+use super::sbat::SbatError;
+use super::sbat::SbatLevel;
+use super::sbat::SbatRevocation;
+use super::shim_variable::kept_or_mirrored;
+use super::shim_variable::or_placeholder;
+use super::shim_variable::sbat_level;
+use super::shim_variable::trusts_list;
+use super::shim_variable::user_list;
 use super::siglist;
 
 /// A generation of shim whose measurements are known.
@@ -43,6 +52,21 @@ pub enum ShimError {
     /// There is no section with revocation levels, or it contradicts itself.
     #[error("there is no readable .sbatlevel section")]
     SbatLevel,
+    /// shim's own section `.sbat` cannot be read.
+    #[error("shim's own .sbat section cannot be read")]
+    Sbat(#[source] SbatError),
+    /// The level in force revokes shim itself.
+    #[error("this boot would be refused: the level in force revokes shim itself")]
+    Revoked(#[source] SbatRevocation),
+    /// MokManager asks the user before the boot goes on.
+    #[error("MokManager would ask the user first, because of variable {variable}")]
+    PendingRequest {
+        /// Variable with the request.
+        variable: &'static str,
+    },
+    /// The policy asks for images that keep data and code apart, which is not followed.
+    #[error("variable MokPolicy asks for NX in images, which is not followed")]
+    NxPolicy,
     /// The mirror of the machine owner keys does not begin with this shim's own.
     #[error("MokListRT was written by another shim, so the user's keys cannot be told")]
     ForeignMirror,
@@ -63,14 +87,21 @@ pub(super) struct Shim {
     secure_boot: SecureBoot,
 }
 
-/// Attributes (UEFI 2.10, 8.2.1).
-const NON_VOLATILE: u32 = 1;
-const BOOT_SERVICES: u32 = 2;
-const RUNTIME: u32 = 4;
-const TIME_BASED: u32 = 0x20;
-/// shim, sbat_var.S and SbatLevel_Variable.txt: the first level, which Secure Boot off resets to.
-const ORIGINAL_LEVEL: &[u8] = b"sbat,1,2021030218\n";
-
+/// Variables that make shim start MokManager (shim, mok.c, `check_mok_request`).
+const REQUESTS: [&str; 10] = [
+    "MokNew",
+    "MokSB",
+    "MokPW",
+    "MokAuth",
+    "MokDel",
+    "MokDB",
+    "MokXNew",
+    "MokXDel",
+    "MokXAuth",
+    "MokListTrustedNew",
+];
+/// shim, pe.c: the bit of `MokPolicy` that asks for NX.
+const NX_REQUIRED: u8 = 1;
 impl ShimProfile {
     /// Picks the profile by the section `.data.ident`.
     ///
@@ -118,18 +149,46 @@ impl Shim {
         let own = keys.deauthorized;
         mok_list.extend(user_list(platform, "MokList", "MokListRT", &mok_list)?);
         let user_revoked = user_list(platform, "MokListX", "MokListXRT", own)?;
-        Ok(Self {
+        let requested = |name: &&&str| platform.get(name, Guid::SHIM).is_some();
+        if let Some(variable) = REQUESTS.iter().find(requested) {
+            return Err(ShimError::PendingRequest { variable });
+        }
+        let shim = Self {
             vendor_db,
             vendor_revoked: own.to_vec(),
             mok_list,
             user_revoked,
             sbat_level: sbat_level(file.section(".sbatlevel"), platform, secure_boot)?,
-            sb_state: kept_variable(platform, "MokSBState"),
-            db_state: kept_variable(platform, "MokDBState"),
-            trusted: platform.variable("MokListTrusted", Guid::SHIM).is_none(),
-            policy: kept_variable(platform, "MokPolicy"),
+            sb_state: kept_or_mirrored(platform, "MokSBState", "MokSBStateRT"),
+            db_state: kept_or_mirrored(platform, "MokDBState", "MokIgnoreDB"),
+            trusted: trusts_list(platform),
+            policy: kept_or_mirrored(platform, "MokPolicy", "MokPolicyRT"),
             secure_boot,
-        })
+        };
+        shim.check(file)?;
+        Ok(shim)
+    }
+
+    /// Whether shim goes on: its own level, and what it asks of images.
+    fn check(&self, file: &PeFile) -> Result<(), ShimError> {
+        if let Some([policy]) = self.policy.as_deref()
+            && policy & NX_REQUIRED != 0
+        {
+            return Err(ShimError::NxPolicy);
+        }
+        let Some(sbat) = file.section(".sbat") else {
+            return Ok(());
+        };
+        if self.secure_boot == SecureBoot::Off {
+            return Ok(());
+        }
+        let sbat = Sbat::parse(sbat).map_err(ShimError::Sbat)?;
+        self.level().check(&sbat).map_err(ShimError::Revoked)
+    }
+
+    /// What the level in force revokes.
+    pub(super) fn level(&self) -> SbatLevel<'_> {
+        SbatLevel::new(&self.sbat_level)
     }
 
     /// The vendor's database of signature lists; empty where the vendor has one certificate.
@@ -154,12 +213,12 @@ impl Shim {
 
     /// Whether the user has told shim not to use the firmware's keys.
     pub(super) fn ignores_db(&self) -> bool {
-        self.db_state.as_deref() == Some(&[1])
+        is_set(self.db_state.as_deref())
     }
 
     /// Whether shim verifies what it starts.
     pub(super) fn verifies(&self) -> bool {
-        self.secure_boot == SecureBoot::On && self.sb_state.as_deref() != Some(&[1])
+        self.secure_boot == SecureBoot::On && !is_set(self.sb_state.as_deref())
     }
 
     /// The switch that turns verification off, if the user has set it either way.
@@ -221,95 +280,7 @@ impl<'s> VendorKeys<'s> {
     }
 }
 
-fn or_placeholder(list: Vec<u8>) -> Vec<u8> {
-    if list.is_empty() {
-        siglist::one(siglist::SHA256, Guid::SHIM, &[0; 32])
-    } else {
-        list
-    }
-}
-
-/// A variable that shim keeps: one that the running system could have written is deleted (shim,
-/// mok.c, `import_one_mok_state`).
-fn kept_variable(platform: &PlatformState, name: &str) -> Option<Vec<u8>> {
-    let variable = platform.get(name, Guid::SHIM)?;
-    let kept = variable.attributes & (NON_VOLATILE | BOOT_SERVICES) != 0
-        && variable.attributes & RUNTIME == 0
-        && !variable.data.is_empty();
-    kept.then(|| variable.data.clone())
-}
-
-/// The user's part of a list: the variable itself or, on a running system, what its mirror holds
-/// after the vendor's part.
-fn user_list(
-    platform: &PlatformState,
-    name: &str,
-    mirror: &str,
-    vendor: &[u8],
-) -> Result<Vec<u8>, ShimError> {
-    if platform.get(name, Guid::SHIM).is_some() {
-        return Ok(kept_variable(platform, name).unwrap_or_default());
-    }
-    let Some(mirrored) = platform.variable(mirror, Guid::SHIM) else {
-        return Ok(Vec::new());
-    };
-    if vendor.is_empty() && mirrored == or_placeholder(Vec::new()) {
-        return Ok(Vec::new());
-    }
-    let user = mirrored.strip_prefix(vendor);
-    user.map(<[u8]>::to_vec).ok_or(ShimError::ForeignMirror)
-}
-
-/// The level that is in force after shim has looked at the stored one (shim, sbat.c,
-/// `set_sbat_uefi_variable`).
-pub(super) fn sbat_level(
-    section: Option<&[u8]>,
-    platform: &PlatformState,
-    secure_boot: SecureBoot,
-) -> Result<Vec<u8>, ShimError> {
-    // SBAT.md, "SBAT policy": 1 is the latest level, 3 a reset, which Secure Boot forbids.
-    let policy = platform.variable("SbatPolicy", Guid::SHIM);
-    let level = |field| level(section, field).ok_or(ShimError::SbatLevel);
-    let candidate = match (policy.and_then(<[u8]>::first), secure_boot) {
-        (Some(1), _) => level(8)?,
-        (Some(2), _) | (_, SecureBoot::On) => level(4)?,
-        (_, SecureBoot::Off) => return Ok(ORIGINAL_LEVEL.to_vec()),
-    };
-    Ok(match stored_level(platform) {
-        Some(stored) if is_at_least(stored, candidate) => stored.to_vec(),
-        _ => candidate.to_vec(),
-    })
-}
-
-/// shim, sbat_var.S: version 4, then offsets of the two levels, which count from byte 4.
-fn level(section: Option<&[u8]>, field: usize) -> Option<&[u8]> {
-    let section = section?;
-    let offset = u32::from_le_bytes(*section.get(field..)?.first_chunk()?);
-    let start = usize::try_from(offset).ok()?.checked_add(4)?;
-    let level = section.get(start..)?.split(|byte| *byte == 0).next()?;
-    level.starts_with(b"sbat,").then_some(level)
-}
-
-/// The stored level, or its mirror on a running system.
-fn stored_level(platform: &PlatformState) -> Option<&[u8]> {
-    let Some(variable) = platform.get("SbatLevel", Guid::SHIM) else {
-        return platform.variable("SbatLevelRT", Guid::SHIM);
-    };
-    let plain = NON_VOLATILE | BOOT_SERVICES;
-    [plain, plain | TIME_BASED]
-        .contains(&variable.attributes)
-        .then_some(variable.data.as_slice())
-}
-
-/// Compares version and date of the first lines as text.
-fn is_at_least(stored: &[u8], candidate: &[u8]) -> bool {
-    let fields = |level: &[u8]| {
-        let mut fields = level.split(|byte| *byte == b',' || *byte == b'\n').skip(1);
-        let version = fields.next().unwrap_or_default().to_vec();
-        let date = fields.next().unwrap_or_default().to_vec();
-        (version.len(), version, date)
-    };
-    stored.len() >= ORIGINAL_LEVEL.len()
-        && stored.starts_with(b"sbat,")
-        && fields(stored) >= fields(candidate)
+/// A switch of one byte.
+fn is_set(state: Option<&[u8]>) -> bool {
+    matches!(state, Some([state]) if *state != 0)
 }

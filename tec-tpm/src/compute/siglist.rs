@@ -10,6 +10,10 @@ pub(super) const SHA256: Guid = Guid::of(0xc1c4_1626_504c_4092_aca9_41f9_3693_43
 pub(super) const SHA1: Guid = Guid::of(0x826c_a512_cf10_4ac9_b187_be01_4966_31bd);
 /// `EFI_CERT_X509_SHA256_GUID`.
 pub(super) const X509_SHA256: Guid = Guid::of(0x3bd2_a492_96c0_4079_b420_fcf9_8ef1_03ed);
+/// `EFI_CERT_X509_SHA384_GUID`.
+pub(super) const X509_SHA384: Guid = Guid::of(0x7076_876e_80c2_4ee6_aad2_28b3_49a6_865b);
+/// `EFI_CERT_X509_SHA512_GUID`.
+pub(super) const X509_SHA512: Guid = Guid::of(0x446d_bf63_2502_4cda_bcfa_2465_d2b0_fe9d);
 
 /// Type 16, size of the list 4, size of the header 4, size of an entry 4.
 const HEADER: usize = 28;

@@ -3,9 +3,11 @@
 
 use super::cpio;
 use super::kernel;
+use super::load_options;
+use super::load_options::StubOptions;
 use super::measurement::Component;
 use super::pe::PeFile;
-use super::predict::Unpredictable;
+use super::unpredictable::Unpredictable;
 
 /// A generation of systemd-stub whose measurements are known.
 ///
@@ -32,6 +34,15 @@ pub enum StubError {
     /// The section that says which stub this is lacks or says something else.
     #[error("there is no .sdmagic section that says which stub this is")]
     NoMagic,
+    /// The boot entry chooses a profile that the image has not.
+    #[error("this boot would be refused: the image has no profile {profile}")]
+    NoProfile {
+        /// Number of the profile, from 0.
+        profile: u32,
+    },
+    /// The stub does not know several sections of one name.
+    #[error("which of several sections of one name systemd-stub 252 takes is not known")]
+    Repeated,
     /// A version that has not been observed.
     #[error("what systemd-stub {version} measures is not known; choose a profile to override")]
     UnknownVersion {
@@ -48,7 +59,7 @@ pub(super) struct UkiSection {
 }
 
 /// The sections that are measured, in the order of their measurement.
-const MEASURED: [UkiSection; 10] = [
+const MEASURED: [UkiSection; 12] = [
     section(
         ".linux",
         Component::Pcr11Linux,
@@ -91,11 +102,21 @@ const MEASURED: [UkiSection; 10] = [
         Component::Pcr11Pcrpkey,
         Component::Pcr11PcrpkeyContent,
     ),
+    section(
+        ".profile",
+        Component::Pcr11Profile,
+        Component::Pcr11ProfileContent,
+    ),
+    section(
+        ".hwids",
+        Component::Pcr11Hwids,
+        Component::Pcr11HwidsContent,
+    ),
 ];
-/// Sections whose use depends on the machine or on what its user chooses at boot.
-const CHOSEN: [&str; 4] = [".profile", ".dtbauto", ".hwids", ".efifw"];
+/// Sections whose use depends on the machine's hardware.
+const CHOSEN: [&str; 2] = [".dtbauto", ".efifw"];
 /// What stub 252 does not know or does not measure.
-const NOT_IN_252: [&str; 3] = [".ucode", ".uname", ".sbat"];
+const NOT_IN_252: [&str; 5] = [".ucode", ".uname", ".sbat", ".profile", ".hwids"];
 
 const fn section(name: &'static str, title: Component, content: Component) -> UkiSection {
     UkiSection {
@@ -161,6 +182,20 @@ impl StubProfile {
         self < Self::V262
     }
 
+    /// What it makes of what a boot entry hands to it.
+    pub(super) fn options(self, handed: Option<&[u8]>) -> StubOptions {
+        match self {
+            Self::V252 => load_options::for_stub_252(handed),
+            Self::V257 | Self::V262 => load_options::for_stub(handed),
+        }
+    }
+
+    /// A command line that was handed to it, as it uses it; that of 252, too, was observed to end
+    /// without white space.
+    pub(super) fn handed_line(self, line: &str) -> Result<String, Unpredictable> {
+        self.command_line(line.trim_end_matches(' ').as_bytes())
+    }
+
     /// The command line of a section as the stub reads it.
     pub(super) fn command_line(self, section: &[u8]) -> Result<String, Unpredictable> {
         let text = section.split(|byte| *byte == 0).next().unwrap_or_default();
@@ -181,31 +216,28 @@ impl StubProfile {
         Ok(trimmed.replace(blank, " "))
     }
 
-    /// The archives that it appends to the initial file system.
-    pub(super) fn archives(self, file: &PeFile) -> Vec<u8> {
-        let kept = |name| file.section(name).filter(|content| !content.is_empty());
-        let mut names = vec![
+    /// The archives that it makes of its own sections, in the order of their place in the initial
+    /// file system.
+    pub(super) fn archives(self, file: &PeFile) -> impl Iterator<Item = Vec<u8>> {
+        let names = [
             (".pcrsig", "tpm2-pcr-signature.json"),
             (".pcrpkey", "tpm2-pcr-public-key.pem"),
+            (".osrel", "os-release"),
+            (".profile", "profile"),
         ];
-        if self > Self::V252 {
-            names.push((".osrel", "os-release"));
-        }
-        let archives = names
-            .into_iter()
-            .filter_map(|(section, name)| Some(cpio::extra_file(name, kept(section)?)));
-        archives.collect::<Vec<_>>().concat()
+        let count = if self == Self::V252 { 2 } else { names.len() };
+        names.into_iter().take(count).filter_map(|(section, name)| {
+            let content = file
+                .section(section)
+                .filter(|content| !content.is_empty())?;
+            Some(cpio::one(cpio::META, name, content))
+        })
     }
 
-    /// Whether what it hands to the kernel follows from the image.
-    pub(super) fn check_initrd(self, file: &PeFile, line: &str) -> Result<(), Unpredictable> {
+    /// Whether what it hands to the kernel follows from the image and what lies beside it.
+    pub(super) fn check_kernel(self, file: &PeFile, line: &str) -> Result<(), Unpredictable> {
         if self == Self::V262 {
             return Err(Unpredictable::BootSecret);
-        }
-        if self > Self::V252 && file.sections().any(|name| name == ".ucode") {
-            return Err(Unpredictable::Section {
-                section: ".ucode".to_owned(),
-            });
         }
         if line.is_empty() {
             return Err(Unpredictable::CommandLine { reason: "is empty" });

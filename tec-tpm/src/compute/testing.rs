@@ -172,6 +172,25 @@ pub fn grub(version: &str) -> Vec<u8> {
         .build()
 }
 
+/// A signed PE file for a shim of the given version, with a vendor certificate that nobody holds
+/// the key of.
+pub fn shim(version: &str) -> Vec<u8> {
+    // shim, cert.S: sizes and offsets of the allowed and the revoked part.
+    let certificate = der(0x30, &[b"vendor"]);
+    let mut keys = [le32(certificate.len()), le32(0), le32(16)].concat();
+    keys.extend(le32(16 + certificate.len()));
+    keys.extend(certificate);
+    // shim, sbat_var.S: version, then offsets of two levels, which count from byte 4.
+    let levels = b"\0\0\0\0\x08\0\0\0\x1b\0\0\0sbat,1,2024010900\n\0sbat,1,2026010900\n\0";
+    PeBuilder::new()
+        .section(".text", b"shim".repeat(100))
+        .section(".data.ident", format!("UEFI SHIM\n$Version: {version} $\n"))
+        .section(".sbatlevel", levels.as_slice())
+        .section(".vendor_cert", keys)
+        .signed()
+        .build()
+}
+
 /// A signed PE file with this text as its code.
 pub fn application(text: &str) -> Vec<u8> {
     PeBuilder::new()
@@ -181,10 +200,21 @@ pub fn application(text: &str) -> Vec<u8> {
         .build()
 }
 
+/// A file that [`PeBuilder`] made, without its signatures: what a machine allows by its digest.
+pub fn unsigned(mut file: Vec<u8>) -> Vec<u8> {
+    let entry = file.get(CERTIFICATE_ENTRY..).and_then(<[u8]>::first_chunk);
+    let table = entry.map_or(0, |offset| u32::from_le_bytes(*offset));
+    if let Ok(table @ 1..) = usize::try_from(table) {
+        file.truncate(table);
+        put(&mut file, CERTIFICATE_ENTRY, &[0; 8]);
+    }
+    file
+}
+
 /// An image in the layout of Debian's packages with a GRUB of the given version.
 pub fn debian_chain(grub_version: &str) -> MemoryImage {
     MemoryImage::new()
-        .with("usr/lib/shim/shimx64.efi.signed", application("shim"))
+        .with("usr/lib/shim/shimx64.efi.signed", shim("16.1"))
         .with(
             "usr/lib/grub/x86_64-efi-signed/grubx64.efi.signed",
             grub(grub_version),

@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use super::hash::BankDigests;
 use super::hash::MultiHasher;
 use super::layout::Layout;
 use super::layout::MAX_FILE;
 use super::layout::MAX_HEADERS;
 use super::layout::PeError;
 use super::layout::Section;
+use super::layout::Unwritten;
 use super::pe::PeFile;
 use super::pe::PeRequest;
 
@@ -31,6 +31,8 @@ const MAX_ZEROS: u64 = 1 << 20;
 #[derive(Clone, Debug)]
 pub(super) struct Part {
     pub(super) name: String,
+    /// Where it begins in the file.
+    offset: u64,
     pub(super) kept: Option<Vec<u8>>,
     /// Not finished, so that what follows the content elsewhere can be hashed too.
     pub(super) hasher: Option<MultiHasher>,
@@ -188,10 +190,12 @@ impl Walk {
 
     /// A section that is wanted must have content: nothing is made up.
     fn refuse_unwritten(&self, request: &PeRequest) -> Result<(), PeError> {
-        let wanted = |name: &&String| request.keep.contains(name) || request.hash.contains(name);
+        let wanted =
+            |(name, _): &&Unwritten| request.keep.contains(name) || request.hash.contains(name);
         match self.layout.unwritten.iter().find(wanted) {
-            Some(name) => Err(PeError::SectionWithoutContent {
+            Some((name, offset)) => Err(PeError::SectionWithoutContent {
                 section: name.clone(),
+                offset: *offset,
             }),
             None => Ok(()),
         }
@@ -203,19 +207,22 @@ impl Walk {
         let mut keep = request.keep.contains(&section.name);
         let hash = request.hash.contains(&section.name);
         let nested = request.nested.as_ref() == Some(&section.name);
-        if !(candidate || keep || hash || nested) {
+        let left_out = request.left_out.contains(&section.raw.start);
+        if left_out || !(candidate || keep || hash || nested) {
             return Ok(None);
         }
         if self.parts.iter().any(|part| part.name == section.name) {
             return Err(PeError::RepeatedSection {
                 section: section.name.clone(),
+                offset: section.raw.start,
             });
         }
+        let offset = section.raw.start;
         if keep && section.content > MAX_KEPT {
-            return Err(too_large(&section.name, section.content, MAX_KEPT));
+            return Err(too_large(&section.name, offset, section.content, MAX_KEPT));
         }
         if hash && section.zeros > MAX_ZEROS {
-            return Err(too_large(&section.name, section.zeros, MAX_ZEROS));
+            return Err(too_large(&section.name, offset, section.zeros, MAX_ZEROS));
         }
         if candidate && section.content <= MAX_KEPT {
             self.candidates += section.content;
@@ -224,6 +231,7 @@ impl Walk {
         let inner = PeRequest::new(request.banks);
         self.parts.push(Part {
             name: section.name.clone(),
+            offset,
             kept: keep.then(Vec::new),
             hasher: hash.then(|| MultiHasher::new(request.banks)),
             size: section.content + section.zeros,
@@ -321,7 +329,10 @@ impl Walk {
         for part in parts {
             if let Some(part) = self.named(part.finished(), request)? {
                 if named.iter().any(|other: &Part| other.name == part.name) {
-                    return Err(PeError::RepeatedSection { section: part.name });
+                    return Err(PeError::RepeatedSection {
+                        section: part.name,
+                        offset: part.offset,
+                    });
                 }
                 named.push(part);
             }
@@ -378,7 +389,7 @@ impl Walk {
             return Ok(None);
         }
         if part.kept.is_none() {
-            return Err(too_large(&part.name, part.size, MAX_KEPT));
+            return Err(too_large(&part.name, part.offset, part.size, MAX_KEPT));
         }
         Ok(Some(part))
     }
@@ -421,14 +432,6 @@ impl Part {
         }
         self
     }
-
-    /// Digest of the content, padding, and what `more` adds.
-    pub(super) fn digests_with(&self, padding: usize, more: &[u8]) -> Option<BankDigests> {
-        let mut hasher = self.hasher.clone()?;
-        hasher.update(ZEROS.get(..padding)?);
-        hasher.update(more);
-        Some(hasher.finish())
-    }
 }
 
 /// Takes what fits of the first bytes.
@@ -441,12 +444,16 @@ const ZEROS: [u8; 4096] = [0; 4096];
 
 /// PE format, "Section Table": a slash, then the decimal offset of the name in the string table.
 fn long_name(name: &str) -> Option<usize> {
-    name.strip_prefix('/')?.parse().ok()
+    let digits = name.strip_prefix('/')?;
+    // `parse` would take a sign.
+    let is_number = digits.bytes().all(|byte| byte.is_ascii_digit());
+    digits.parse().ok().filter(|_| is_number)
 }
 
-fn too_large(section: &str, size: u64, limit: u64) -> PeError {
+fn too_large(section: &str, offset: u64, size: u64, limit: u64) -> PeError {
     PeError::SectionTooLarge {
         section: section.to_owned(),
+        offset,
         size,
         limit,
     }

@@ -3,13 +3,16 @@
 //! *What it is*: pure functions between the types of this crate and the JSON and text that other
 //! programs take. Equal input gives equal bytes.
 //!
-//! *What it is not*: a signer or a sender, and no judge: what is read back is checked for form and,
-//! where events are given, for folding to its values, nothing else.
+//! *What it is not*: a sender, and no judge: what is read back is checked for form and, where events
+//! are given, for folding to its values, nothing else. A bundle is checked for its signature, too.
 //!
 //! | form | write | read |
 //! |---|---|---|
 //! | image label `org.coreos.pcrs`, `compute-pcrs` | [`label`], [`register`] | [`read_label`] |
-//! | own form: values with origins, tuples, gaps | [`FleetReport`] | |
+//! | own form of an image: values in all banks, gaps | [`PredictionReport`] | [`read_label`] |
+//! | own form of a fleet: values with origins, tuples, gaps | [`FleetReport`] | |
+//! | the next boot of a machine, beside this one | [`NextBoot`] | |
+//! | signed bundle | [`ReferenceBundle::to_json`], [`BundleSigner`] | [`UntrustedBundle`] |
 //! | comparison of two images | [`difference`] | |
 //! | Trustee, ConfigMap | [`ReferenceValues::to_config_map`] | [`ReferenceValues::read_config_map`] |
 //! | Trustee, message | [`ReferenceValues::to_message`] | [`ReferenceValues::read_message`] |
@@ -31,15 +34,26 @@
 //! # Ok::<(), output::OutputError>(())
 //! ```
 
+mod bundle;
 mod difference;
 mod fleet;
 mod label;
+mod next_boot;
 mod pcrlock;
 mod pcrread;
+mod prediction;
 mod trustee;
 
 use tec_core::pcr::PcrIndex;
 
+pub use self::bundle::BundleError;
+pub use self::bundle::BundleSigner;
+pub use self::bundle::ImageReference;
+pub use self::bundle::MAX_BUNDLE;
+pub use self::bundle::ParseImageReferenceError;
+pub use self::bundle::ReferenceBundle;
+pub use self::bundle::UntrustedBundle;
+pub use self::bundle::VerifiedBundle;
 pub use self::difference::ComponentDiff;
 pub use self::difference::ExpectedDiff;
 pub use self::difference::difference;
@@ -52,11 +66,21 @@ pub use self::fleet::ValueReport;
 pub use self::label::label;
 pub use self::label::read_label;
 pub use self::label::register;
+pub use self::next_boot::Accepted;
+pub use self::next_boot::CurrentBoot;
+pub use self::next_boot::NextBoot;
+pub use self::next_boot::NextRegister;
+pub use self::next_boot::Verdict;
 pub use self::pcrlock::pcrlock;
 pub use self::pcrlock::pcrlock_of_log;
 pub use self::pcrlock::read_pcrlock;
 pub use self::pcrread::pcrread;
 pub use self::pcrread::read_pcrread;
+pub use self::prediction::PredictedEvent;
+pub use self::prediction::PredictedRegister;
+pub use self::prediction::PredictionReport;
+pub use self::prediction::UnpredictableRegisters;
+pub use self::prediction::unpredictable_text;
 pub use self::trustee::ReferenceValues;
 
 /// Largest text that is read.

@@ -66,6 +66,20 @@ fn a_label_has_the_members_that_its_readers_know_in_their_order() {
 }
 
 #[test]
+fn a_label_names_authorities_as_its_readers_know_them() {
+    let pcr = PcrIndex::SECURE_BOOT;
+    let ids = ["Pcr7KernelMokListCert", "Pcr7UkiDbCert", "Pcr7ShimCert"];
+    let events = ids.map(|id| ImageEvent::new("EV_E", pcr, Sha256Digest::of(id), id));
+    let image = ExpectedPcrs::new(vec![ExpectedPcr::from_events(pcr, events)]);
+    let text = label(&image).unwrap();
+    let events = &parsed(&text)["pcrs"][0]["events"];
+    let known = ["Pcr7GrubMokListCert", "Pcr7GrubDbCert", "Pcr7ShimCert"];
+    for (number, id) in known.iter().enumerate() {
+        assert_eq!(events[number]["id"], *id);
+    }
+}
+
+#[test]
 fn labels_of_old_images_are_read_too() {
     let image = image("shim", "kernel");
     let old = label(&image).unwrap().replace("\"events\"", "\"parts\"");

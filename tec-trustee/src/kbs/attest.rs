@@ -6,7 +6,6 @@ use std::sync::Arc;
 use axum::http::HeaderMap;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use serde_json::Map;
 use serde_json::Value;
 use tec_core::attest::Tee;
 use tec_core::attest::VerifiedEvidence;
@@ -14,14 +13,13 @@ use tec_core::attest::VerifyError;
 use tec_core::code::Code;
 use tec_core::id::AttemptId;
 use tec_core::port::EntropyRng;
-use tec_core::port::EvidenceRequest;
 use tec_core::port::PortError;
 use tec_core::time::Timestamp;
 
 use super::Admission;
 use super::Kbs;
 use super::backend::code_of;
-use super::init_data;
+use super::check;
 use super::reply;
 use super::reply::Refusal;
 use super::reply::Reply;
@@ -29,13 +27,10 @@ use super::session::Begin;
 use super::session::Passed;
 use super::session::SessionId;
 use super::session_cookie;
-use crate::jwe::TeePubKey;
 use crate::policy::AttestationPolicy;
 use crate::policy::Evaluation;
 use crate::policy::PolicyError;
 use crate::policy::Verdict;
-use crate::report_data;
-use crate::report_data::HashAlgorithm;
 use crate::token::EarClaims;
 use crate::wire::AttestRequest;
 use crate::wire::AttestResponse;
@@ -84,7 +79,7 @@ impl Kbs {
             .open(tee, &nonce, now, &*config.entropy)
             .ok_or_else(|| {
                 tracing::warn!("the table of sessions is full");
-                Refusal::busy()
+                Refusal::busy("too many sessions, try again later")
             })?;
         let response = reply::json(&Challenge::new(nonce))?;
         Ok(reply::with_session(response, id, expires, now))
@@ -104,18 +99,9 @@ impl Kbs {
                 self.0.sessions.finish(id, passed.clone());
                 answer(&passed, id, expires, now)
             }
-            (Begin::WrongNonce, Ok(request)) => {
-                let stale = VerifyError::Quote {
-                    reason: "the evidence is for another session's nonce",
-                    claimed_ak: claimed_ak(&request),
-                };
-                Err(self.record_bad(stale).await)
-            }
+            (Begin::WrongNonce, Ok(request)) => Err(self.record_bad(check::stale(&request)).await),
             (Begin::WrongNonce | Begin::Fresh(..), Err(_)) => {
-                let malformed = VerifyError::Malformed {
-                    at: "the request body".to_owned(),
-                };
-                Err(self.record_bad(malformed).await)
+                Err(self.record_bad(check::unreadable()).await)
             }
         }
     }
@@ -138,7 +124,7 @@ impl Kbs {
     async fn appraise(&self, tee: Tee, request: &AttestRequest) -> Result<Passed, Refusal> {
         let config = &self.0.config;
         let attempt = self.new_attempt();
-        let (verified, init_data_claims) = self.verify(tee, request).await;
+        let (verified, init_data_claims) = check::verify(&*config.verifier, tee, request).await;
         let mut admission = config
             .backend
             .admit(attempt, &verified)
@@ -163,36 +149,6 @@ impl Kbs {
             token: token.into(),
             admission: Arc::new(admission),
         })
-    }
-
-    /// Checks the evidence; also returns the claims of init-data.
-    async fn verify(
-        &self,
-        tee: Tee,
-        request: &AttestRequest,
-    ) -> (Result<VerifiedEvidence, VerifyError>, Value) {
-        let prepared = match Prepared::new(request) {
-            Ok(prepared) => prepared,
-            Err(at) => {
-                let at = at.to_owned();
-                return (Err(VerifyError::Malformed { at }), Value::Null);
-            }
-        };
-        let evidence = &request.tee_evidence.primary_evidence;
-        let mut to_verify = EvidenceRequest::new(tee, evidence, &prepared.report_data);
-        if let Some(init_data) = &prepared.init_data {
-            to_verify = to_verify.with_init_data(&init_data.digest);
-        }
-        let verified = match self.0.config.verifier.verify(to_verify).await {
-            Ok(verified) if verified.tee != tee => {
-                Err(VerifyError::Unsupported { tee: verified.tee })
-            }
-            other => other,
-        };
-        let claims = prepared
-            .init_data
-            .map_or(Value::Null, |parsed| parsed.claims);
-        (verified, claims)
     }
 
     /// Evaluates the attestation policy, fetching the reference values that it asks for.
@@ -238,44 +194,6 @@ impl Kbs {
     }
 }
 
-/// What of a request is checked before a verifier sees it.
-struct Prepared {
-    report_data: [u8; 48],
-    init_data: Option<init_data::Parsed>,
-}
-
-impl Prepared {
-    fn new(request: &AttestRequest) -> Result<Self, &'static str> {
-        let runtime = &request.runtime_data;
-        let additional = request.tee_evidence.additional_evidence.as_str();
-        // Devices cannot be verified here, and what is not verified must not be passed over.
-        let no_devices = additional.is_empty()
-            || serde_json::from_str::<Map<String, Value>>(additional).is_ok_and(|m| m.is_empty());
-        if !no_devices {
-            return Err("additional_evidence");
-        }
-        serde_json::from_value::<TeePubKey>(runtime.tee_pubkey.clone())
-            .ok()
-            .filter(|key| key.check().is_ok())
-            .ok_or("tee-pubkey")?;
-        let report_data = report_data::primary(
-            &runtime.nonce,
-            &runtime.tee_pubkey,
-            additional,
-            HashAlgorithm::Sha384,
-        )
-        .map_err(|_| "runtime-data")?;
-        let init_data = match &request.init_data {
-            Some(text) => Some(init_data::parse(text).ok_or("init-data")?),
-            None => None,
-        };
-        Ok(Self {
-            report_data,
-            init_data,
-        })
-    }
-}
-
 /// The object that policies and tokens hold (contract 1.5).
 fn annotate(
     verified: &VerifiedEvidence,
@@ -300,13 +218,6 @@ fn annotate(
         "init_data": text_or_null(&verified.init_data),
         "init_data_claims": init_data_claims,
     })
-}
-
-/// The key that unverified evidence of a TPM names.
-fn claimed_ak(request: &AttestRequest) -> Option<tec_core::ak::Fingerprint> {
-    let named = request.tee_evidence.primary_evidence.get("ak_public")?;
-    let key = tec_core::ak::PublicKey::from_base64(named.as_str()?).ok()?;
-    Some(key.fingerprint())
 }
 
 fn denial(admission: &Admission, code: Code) -> Refusal {

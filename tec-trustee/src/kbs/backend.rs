@@ -104,7 +104,7 @@ pub trait Backend: fmt::Debug + Send + Sync {
 }
 
 /// The code for evidence that a verifier refused.
-pub(super) fn code_of(error: &VerifyError) -> Code {
+pub(crate) fn code_of(error: &VerifyError) -> Code {
     match error {
         VerifyError::Quote { .. } => Code::QuoteInvalid,
         VerifyError::Selection { .. } => Code::SelectionWrong,

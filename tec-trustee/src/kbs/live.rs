@@ -7,7 +7,6 @@
 //! ```
 
 use std::collections::BTreeMap;
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -19,6 +18,9 @@ use tec_core::attest::PinnedPcrs;
 use tec_core::attest::VerifiedEvidence;
 use tec_core::attest::VerifyError;
 use tec_core::attest::appraise;
+use tec_core::boot::BootStates;
+use tec_core::boot::LiveImages;
+use tec_core::boot::WholeImages;
 use tec_core::code::Code;
 use tec_core::explain::Gate;
 use tec_core::flow::ReleaseError;
@@ -26,9 +28,9 @@ use tec_core::flow::ReleasePorts;
 use tec_core::flow::release;
 use tec_core::id::AttemptId;
 use tec_core::id::ResourcePath;
-use tec_core::image::ApprovedImage;
 use tec_core::machine::Machine;
 use tec_core::machine::MachineState;
+use tec_core::pcr::PcrIndex;
 use tec_core::port::AkRegistry;
 use tec_core::port::AttemptLog;
 use tec_core::port::AuditAction;
@@ -42,7 +44,6 @@ use tec_core::port::PortError;
 use tec_core::port::SecretStore;
 use tec_core::port::chain;
 use tec_core::secret::SecretBytes;
-use tec_core::time::Timestamp;
 
 use super::Admission;
 use super::Backend;
@@ -84,19 +85,29 @@ pub struct LivePorts {
 pub struct LiveBackend {
     ports: LivePorts,
     pinned: PinnedPcrs,
+    states: Arc<dyn BootStates>,
     attestation: Arc<str>,
     resource: Arc<str>,
 }
 
 impl LiveBackend {
-    /// A backend with the policies of `intent`, which also says what is pinned.
+    /// A backend with the policies of `intent`, which also says what is pinned. Only whole images
+    /// are admitted.
     pub fn new(ports: LivePorts, intent: &PolicyIntent) -> Self {
         Self {
             ports,
             pinned: intent.pinned(),
+            states: Arc::new(WholeImages),
             attestation: intent.render_attestation().into(),
             resource: intent.render_resource().into(),
         }
+    }
+
+    /// Admits what `states` admits, for example machines between two images.
+    #[must_use]
+    pub fn with_states(mut self, states: Arc<dyn BootStates>) -> Self {
+        self.states = states;
+        self
     }
 
     /// What policies may ask for, from one look at the registries.
@@ -105,8 +116,7 @@ impl LiveBackend {
         evidence: &VerifiedEvidence,
         ak: Option<&AkRecord>,
         machine: Option<&Machine>,
-        images: &[ApprovedImage],
-        now: Timestamp,
+        live: &LiveImages<'_>,
     ) -> BTreeMap<String, Value> {
         let bound = ak.filter(|ak| ak.state == AkState::Bound && ak.public == evidence.ak);
         let active = machine.filter(|machine| machine.state == MachineState::Active);
@@ -118,9 +128,16 @@ impl LiveBackend {
         };
         let mut references = BTreeMap::from([(ak_reference_name(&evidence.ak), value)]);
         for pcr in self.pinned.iter() {
-            references.insert(pcr_reference_name(pcr), live_values(images, pcr, now));
+            references.insert(pcr_reference_name(pcr), self.values(live, pcr));
         }
         references
+    }
+
+    /// The values that a register may have. Which of them occur together no list can say: that is
+    /// what the appraisal decides.
+    fn values(&self, live: &LiveImages<'_>, pcr: PcrIndex) -> Value {
+        let values = self.states.values(live, pcr);
+        values.iter().map(ToString::to_string).collect()
     }
 
     async fn refused(&self, admission: &Admission, code: Code) -> Result<(), PortError> {
@@ -135,16 +152,6 @@ impl LiveBackend {
         );
         self.ports.audit.append(&event).await
     }
-}
-
-fn live_values(images: &[ApprovedImage], pcr: tec_core::pcr::PcrIndex, now: Timestamp) -> Value {
-    let values: BTreeSet<String> = images
-        .iter()
-        .filter(|image| image.is_live(now))
-        .filter_map(|image| image.expected.pcr(pcr))
-        .map(|expected| expected.value.to_string())
-        .collect();
-    values.into_iter().collect()
 }
 
 #[async_trait]
@@ -177,12 +184,12 @@ impl Backend for LiveBackend {
         let images = self.ports.images.list().await?;
         let now = self.ports.clock.now();
         let known = Known::new(ak.as_ref(), machine.as_ref(), &images);
-        let appraisal = appraise(attempt, now, evidence, known, self.pinned);
+        let appraisal = appraise(attempt, now, evidence, known, self.pinned, &*self.states);
         self.ports.attempts.record(&appraisal.attempt).await?;
         let mut admission = Admission::new(attempt);
         if let Ok(verified) = evidence {
-            admission.references =
-                self.references(verified, ak.as_ref(), machine.as_ref(), &images, now);
+            let live = LiveImages::at(&images, now);
+            admission.references = self.references(verified, ak.as_ref(), machine.as_ref(), &live);
         }
         admission.record = Some(appraisal.attempt);
         admission.attested = appraisal.attested;
@@ -211,7 +218,8 @@ impl Backend for LiveBackend {
             .find(|pcr| pcr_reference_name(*pcr) == name)
         {
             let images = self.ports.images.list().await?;
-            return Ok(Some(live_values(&images, pcr, self.ports.clock.now())));
+            let live = LiveImages::at(&images, self.ports.clock.now());
+            return Ok(Some(self.values(&live, pcr)));
         }
         // Keys are answered from the look of the appraisal, see `references`.
         Ok(None)
@@ -244,6 +252,7 @@ impl Backend for LiveBackend {
                 machines: &*self.ports.machines,
                 aks: &*self.ports.aks,
                 images: &*self.ports.images,
+                states: &*self.states,
                 secrets: &*self.ports.secrets,
                 audit: &*self.ports.audit,
                 clock: &*self.ports.clock,

@@ -24,14 +24,15 @@
 mod admin;
 mod attest;
 mod backend;
+pub(crate) mod check;
 mod config;
 mod init_data;
 mod live;
 mod memory;
-mod reply;
+pub(crate) mod reply;
 mod resource;
 mod sample;
-mod session;
+pub(crate) mod session;
 #[cfg(test)]
 mod tests;
 
@@ -57,6 +58,8 @@ pub use self::admin::AdminKeyError;
 pub use self::backend::Admission;
 pub use self::backend::Backend;
 pub use self::backend::PolicyDecision;
+#[cfg(feature = "guard")]
+pub(crate) use self::backend::code_of;
 pub use self::config::DEFAULT_MAX_PAYLOAD;
 pub use self::config::DEFAULT_MAX_SESSIONS;
 pub use self::config::DEFAULT_SESSION_SECONDS;
@@ -202,7 +205,7 @@ impl Kbs {
 }
 
 /// The session cookie among all cookies of a request.
-fn session_cookie(headers: &HeaderMap) -> Option<SessionId> {
+pub(crate) fn session_cookie(headers: &HeaderMap) -> Option<SessionId> {
     headers
         .get_all(COOKIE)
         .iter()
@@ -213,7 +216,7 @@ fn session_cookie(headers: &HeaderMap) -> Option<SessionId> {
         .and_then(|(_, value)| SessionId::parse(value))
 }
 
-fn bearer(headers: &HeaderMap) -> Option<&str> {
+pub(crate) fn bearer(headers: &HeaderMap) -> Option<&str> {
     let value = headers.get(AUTHORIZATION)?.to_str().ok()?;
     let (scheme, token) = value.split_once(' ')?;
     scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())

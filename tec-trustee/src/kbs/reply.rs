@@ -21,13 +21,13 @@ use crate::wire::SESSION_COOKIE;
 
 /// Why a request is refused, as the client is told.
 #[derive(Debug)]
-pub(super) struct Refusal {
+pub(crate) struct Refusal {
     status: u16,
     body: Option<ErrorBody>,
 }
 
 impl Refusal {
-    pub(super) fn new(kind: &ErrorKind, detail: impl Into<String>) -> Self {
+    pub(crate) fn new(kind: &ErrorKind, detail: impl Into<String>) -> Self {
         Self {
             status: kind.http_status(),
             body: Some(ErrorBody::new(kind, detail)),
@@ -35,7 +35,7 @@ impl Refusal {
     }
 
     /// Code and title, and where to look up more. Nothing of what was seen.
-    pub(super) fn with_code(kind: &ErrorKind, code: Code, attempt: Option<AttemptId>) -> Self {
+    pub(crate) fn with_code(kind: &ErrorKind, code: Code, attempt: Option<AttemptId>) -> Self {
         let title = code.title();
         Self::new(
             kind,
@@ -47,32 +47,30 @@ impl Refusal {
     }
 
     /// A port failed; the chain is for the log.
-    pub(super) fn port(kind: &ErrorKind, error: &PortError) -> Self {
+    pub(crate) fn port(kind: &ErrorKind, error: &PortError) -> Self {
         tracing::error!(error = chain(error), "a port of the KBS failed");
         Self::with_code(kind, error.code().unwrap_or(Code::StoreUnavailable), None)
     }
 
     /// The body is larger than allowed: 413, and no JSON.
-    pub(super) fn too_large() -> Self {
+    pub(crate) fn too_large() -> Self {
         Self {
             status: 413,
             body: None,
         }
     }
 
-    /// The table of sessions is full. Trustee has no such bound, so the status is ours.
-    pub(super) fn busy() -> Self {
+    /// For now: a bound is reached, or what is behind does not answer. Trustee has no such bounds,
+    /// so the status is ours.
+    pub(crate) fn busy(detail: &str) -> Self {
         Self {
             status: 503,
-            ..Self::new(
-                &ErrorKind::AttestationError,
-                "too many sessions, try again later",
-            )
+            ..Self::new(&ErrorKind::AttestationError, detail)
         }
     }
 
     /// No Content-Type, as the real server.
-    pub(super) fn into_response(self) -> Response<Body> {
+    pub(crate) fn into_response(self) -> Response<Body> {
         let body = self
             .body
             .and_then(|body| serde_json::to_vec(&body).ok())
@@ -84,7 +82,7 @@ impl Refusal {
     }
 }
 
-pub(super) type Reply = Result<Response<Body>, Refusal>;
+pub(crate) type Reply = Result<Response<Body>, Refusal>;
 
 /// 200 without a body.
 pub(super) fn empty(content_type: Option<&'static str>) -> Response<Body> {

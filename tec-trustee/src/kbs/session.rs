@@ -17,7 +17,7 @@ use super::Admission;
 
 /// Id of a session: 32 lowercase hexadecimal digits, the simple form of a UUID (contract 1.1).
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) struct SessionId([u8; 16]);
+pub(crate) struct SessionId([u8; 16]);
 
 impl SessionId {
     fn random(entropy: &dyn Entropy) -> Self {
@@ -29,7 +29,7 @@ impl SessionId {
         Self(bytes)
     }
 
-    pub(super) fn parse(text: &str) -> Option<Self> {
+    pub(crate) fn parse(text: &str) -> Option<Self> {
         let lower = text.bytes().all(|c| matches!(c, b'0'..=b'9' | b'a'..=b'f'));
         let mut bytes = [0; 16];
         hex::decode_to_slice(text, &mut bytes).ok()?;

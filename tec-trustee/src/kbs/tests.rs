@@ -1,6 +1,8 @@
 //! The KBS over its router, without a socket. `World` holds registries with one machine, one key
 //! and one image, and a verifier that believes what the evidence says.
 
+mod mixed;
+
 use axum::body::to_bytes;
 use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;

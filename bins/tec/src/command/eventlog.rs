@@ -12,9 +12,9 @@ use tec_tpm::event_log::EventLog;
 use tec_tpm::event_log::LogDiff;
 use tec_tpm::event_log::LogView;
 
+use super::input::log_bytes;
 use super::pcr::BankName;
 use super::pcr::EventlogCommand;
-use super::pcr::log_bytes;
 use crate::output::Output;
 
 pub(crate) fn eventlog(command: EventlogCommand, output: Output) -> anyhow::Result<u8> {

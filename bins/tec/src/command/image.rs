@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use anyhow::Context as _;
+use serde::Serialize;
 use tec_core::attest::Attempt;
 use tec_core::code::Code;
 use tec_core::explain::Gate;
@@ -15,19 +16,26 @@ use tec_core::image::ExpectedPcrs;
 use tec_core::port::AttemptLog;
 use tec_core::port::Clock as _;
 use tec_core::port::ImageRegistry;
-use tec_core::reference::PcrComputer as _;
 use tec_core::store::Store;
+use tec_core::time::Timestamp;
 use tec_support::SystemClock;
 use tec_support::exit::CodedError;
 use tec_support::exit::OK;
-use tec_tpm::compute::ChainComputer;
-use tec_tpm::compute::DirectoryImage;
+use tec_tpm::compute::Banks;
+use tec_tpm::output::PredictionReport;
+use tec_tpm::output::UnpredictableRegisters;
+use tec_tpm::output::unpredictable_text;
 
+use super::boot;
+use super::boot::ChainArgs;
+use super::boot::MachineArgs;
 use super::coded;
+use super::input;
 use super::machine::all;
+use super::pcr::ProofArgs;
+use super::pcr::bundle;
 use crate::cli::ImageCommand;
 use crate::cli::Origin;
-use crate::cli::SecureBoot;
 use crate::output::Output;
 use crate::output::table;
 use crate::state::open;
@@ -45,25 +53,28 @@ pub(crate) async fn image(
         ImageCommand::Approve {
             name,
             origin,
-            kernel,
-            secure_boot,
+            proof,
+            chain,
+            machine,
             for_hours,
             dry_run,
         } => {
-            let expected = expected(&origin, kernel, secure_boot)?;
-            let reference = origin
-                .directory
-                .or(origin.pcrs)
-                .map(|path| path.display().to_string())
-                .unwrap_or_default();
+            let values = values(&origin, &proof, &chain, &machine)?;
             let now = SystemClock.now();
-            let mut image = ApprovedImage::new(name, reference, expected, now);
-            image.expires_at = for_hours.map(|hours| now.plus_seconds(i64::from(hours) * 3600));
+            let chosen = for_hours.map(|hours| now.plus_seconds(i64::from(hours) * 3600));
+            let mut image = ApprovedImage::new(name, values.reference, values.expected, now);
+            image.expires_at = [chosen, values.expires_at].into_iter().flatten().min();
             if !dry_run.dry_run {
                 let store = open(state_dir)?;
                 flow::publish_image(&*store, &*store, &image).await?;
             }
-            output.print(&image, render)?;
+            let approval = Approval {
+                image,
+                unpredictable: values.unpredictable,
+            };
+            output.print(&approval, |approval| {
+                render(&approval.image) + &unpredictable_text(&approval.unpredictable)
+            })?;
         }
         ImageCommand::List => {
             let store = open_existing(state_dir)?;
@@ -83,50 +94,60 @@ pub(crate) async fn image(
     Ok(OK)
 }
 
-fn expected(
-    origin: &Origin,
-    kernel: Option<String>,
-    secure_boot: SecureBoot,
-) -> anyhow::Result<ExpectedPcrs> {
-    if let Some(path) = &origin.pcrs {
-        return read_pcrs(path);
-    }
-    let directory = origin
-        .directory
-        .as_deref()
-        .context("no directory was given")?;
-    compute(directory, kernel, secure_boot)
+/// Where values come from, and what they are.
+struct Values {
+    reference: String,
+    expected: ExpectedPcrs,
+    /// End that whoever made the values has set.
+    expires_at: Option<Timestamp>,
+    unpredictable: Vec<UnpredictableRegisters>,
 }
 
-/// Computes what booting the image in a directory measures.
-pub(super) fn compute(
-    directory: &Path,
-    kernel: Option<String>,
-    secure_boot: SecureBoot,
-) -> anyhow::Result<ExpectedPcrs> {
-    let state = match secure_boot {
-        SecureBoot::On => tec_tpm::compute::SecureBoot::On,
-        SecureBoot::Off => tec_tpm::compute::SecureBoot::Off,
-    };
-    let unreadable = |error| {
-        CodedError::caused(
-            Code::ImageUnreadable,
-            format!("compute the PCR values of {}", directory.display()),
-            error,
-        )
-    };
-    let image = DirectoryImage::open(directory).map_err(|error| {
-        CodedError::caused(
-            Code::ImageUnreadable,
-            format!("open {}", directory.display()),
-            error,
-        )
-    })?;
-    let mut computer = ChainComputer::new(state);
-    if let Some(kernel) = kernel {
-        computer = computer.with_kernel(kernel);
+/// An approval as it is printed, with what of the boot it says nothing about.
+#[derive(Serialize)]
+struct Approval {
+    #[serde(flatten)]
+    image: ApprovedImage,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    unpredictable: Vec<UnpredictableRegisters>,
+}
+
+impl Values {
+    fn of_file(path: &Path, expected: ExpectedPcrs) -> Self {
+        Self {
+            reference: path.display().to_string(),
+            expected,
+            expires_at: None,
+            unpredictable: Vec::new(),
+        }
     }
-    Ok(computer.compute(&image).map_err(unreadable)?)
+}
+
+fn values(
+    origin: &Origin,
+    proof: &ProofArgs,
+    chain: &ChainArgs,
+    machine: &MachineArgs,
+) -> anyhow::Result<Values> {
+    if let Some(path) = &origin.pcrs {
+        return Ok(Values::of_file(path, read_pcrs(path)?));
+    }
+    if let Some(path) = &origin.bundle {
+        let bundle = bundle::verify(path, proof)?.into_bundle();
+        return Ok(Values {
+            reference: bundle.image.to_string(),
+            expires_at: Some(bundle.expires_at),
+            ..Values::of_file(path, bundle.expected)
+        });
+    }
+    let directory = origin.directory.as_deref();
+    let directory = directory.context("no directory was given")?;
+    let machine = boot::machine(machine)?;
+    let prediction = boot::predict(directory, chain, &machine, Banks::SHA256)?;
+    Ok(Values {
+        unpredictable: PredictionReport::new(&prediction, boot::remedy).unpredictable,
+        ..Values::of_file(directory, prediction.expected())
+    })
 }
 
 fn read_pcrs(path: &Path) -> anyhow::Result<ExpectedPcrs> {
@@ -136,13 +157,9 @@ fn read_pcrs(path: &Path) -> anyhow::Result<ExpectedPcrs> {
             format!("read {}: {why}", path.display()),
         )
     };
-    let metadata = std::fs::metadata(path).map_err(|error| refuse(error.to_string()))?;
-    if metadata.len() > MAX_PCRS_FILE {
-        return Err(refuse("the file is larger than 4 MiB".to_owned()).into());
-    }
-    let text = std::fs::read(path).map_err(|error| refuse(error.to_string()))?;
+    let text = input::text(path, MAX_PCRS_FILE).map_err(|error| refuse(format!("{error:#}")))?;
     let expected: ExpectedPcrs =
-        serde_json::from_slice(&text).map_err(|error| refuse(error.to_string()))?;
+        serde_json::from_str(&text).map_err(|error| refuse(error.to_string()))?;
     Ok(ExpectedPcrs::new(expected.pcrs))
 }
 

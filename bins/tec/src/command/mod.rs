@@ -2,11 +2,14 @@
 
 mod ak;
 mod audit;
+pub(crate) mod boot;
 mod eventlog;
 mod explain;
 mod ignition;
 mod image;
+mod input;
 mod machine;
+pub(crate) mod node;
 pub(crate) mod pcr;
 mod status;
 
@@ -17,6 +20,7 @@ pub(crate) use self::explain::explain;
 pub(crate) use self::ignition::ignition;
 pub(crate) use self::image::image;
 pub(crate) use self::machine::machine;
+pub(crate) use self::node::node;
 pub(crate) use self::pcr::pcr;
 pub(crate) use self::status::status;
 

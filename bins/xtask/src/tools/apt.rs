@@ -15,7 +15,8 @@ enum Probe {
     PkgConfig(&'static [&'static str]),
 }
 
-struct Requirement {
+/// Something that must be installed.
+pub(super) struct Requirement {
     package: &'static str,
     probe: Probe,
 }
@@ -27,7 +28,8 @@ const fn program(package: &'static str, name: &'static str) -> Requirement {
     }
 }
 
-const REQUIREMENTS: [Requirement; 13] = [
+/// What everything needs.
+pub(super) const BASE: [Requirement; 13] = [
     program("build-essential", "cc"), // links every program, builds SQLite
     program("build-essential", "c++"), // builds libFuzzer
     program("pkg-config", "pkg-config"), // finds libtss2
@@ -46,10 +48,18 @@ const REQUIREMENTS: [Requirement; 13] = [
     program("golang-go", "go"), // builds ignition-validate
 ];
 
+/// What virtual machines need beside it.
+pub(super) const MACHINES: [Requirement; 4] = [
+    program("qemu-system-x86", "qemu-system-x86_64"),
+    program("mtools", "mformat"),    // their EFI system partition
+    program("sbsigntool", "sbsign"), // signs unified kernel images
+    program("openssl", "openssl"),   // keys of their owners
+];
+
 /// Names of the programs that are looked for.
 pub(super) fn programs() -> impl Iterator<Item = &'static str> {
-    REQUIREMENTS
-        .iter()
+    BASE.iter()
+        .chain(&MACHINES)
         .filter_map(|requirement| match requirement.probe {
             Probe::Program(name) => Some(name),
             Probe::PkgConfig(_) => None,
@@ -69,8 +79,8 @@ impl Requirement {
     }
 }
 
-fn missing() -> Vec<&'static str> {
-    let mut packages: Vec<&str> = REQUIREMENTS
+fn missing(requirements: &[Requirement]) -> Vec<&'static str> {
+    let mut packages: Vec<&str> = requirements
         .iter()
         .filter(|requirement| !requirement.is_met())
         .map(|requirement| requirement.package)
@@ -131,8 +141,8 @@ fn as_root(program: &str) -> Result<Command> {
 }
 
 /// Installs the packages whose programs or libraries are missing.
-pub(super) fn ensure_packages(apt: &mut Apt) -> Result<()> {
-    let packages = missing();
+pub(super) fn ensure_packages(apt: &mut Apt, requirements: &[Requirement]) -> Result<()> {
+    let packages = missing(requirements);
     if packages.is_empty() {
         return Ok(());
     }
@@ -146,7 +156,7 @@ pub(super) fn ensure_packages(apt: &mut Apt) -> Result<()> {
     if let Err(error) = apt.install(&packages) {
         bail!("cannot install {list}: {error:#}\nrun as root: apt-get install {list}");
     }
-    let still = missing();
+    let still = missing(requirements);
     if !still.is_empty() {
         bail!(
             "installed, yet its programs are not found: {}",

@@ -6,6 +6,7 @@
 //!     images/debian/current/         shim, GRUB and a kernel of Debian, as files
 //!     images/debian/update/          the same with a newer kernel
 //!     images/debian/PACKAGES         which packages they came from
+//!     boot/<suite>/                  firmware and boot files of a suite of Debian
 //!     stamps/                        one file per finished tool
 //!     tmp/                           work in progress, never looked at by anybody else
 //! ```
@@ -14,9 +15,12 @@
 //! last, after everything was renamed into place.
 
 mod apt;
+mod archive;
+mod boot_files;
 mod go;
 mod images;
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::fs::File;
 use std::path::Path;
@@ -25,7 +29,9 @@ use std::process::Command;
 
 use anyhow::Context as _;
 use anyhow::Result;
+use anyhow::bail;
 
+use crate::pcr_live;
 use crate::process;
 use crate::term;
 
@@ -100,20 +106,51 @@ pub(crate) fn ensure() -> Result<Tools> {
     }
     let _one_at_a_time = lock(&tools.cache)?;
     let mut apt = apt::Apt::default();
-    apt::ensure_packages(&mut apt)?;
+    apt::ensure_packages(&mut apt, &apt::BASE)?;
     go::ensure_ignition_validate(&tools)?;
     images::ensure(&tools, &mut apt)?;
     term::success("all tools are in place");
     Ok(tools)
 }
 
+/// Whether files of Debian's suites are downloaded again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Renew {
+    /// Only what is not there.
+    IfMissing,
+    /// Today's packages.
+    Always,
+}
+
+/// Sets up what virtual machines take beside the rest: QEMU, programs that make disks and
+/// signatures, and the boot files of these suites.
+pub(crate) fn ensure_machines(tools: &Tools, suites: &BTreeSet<&str>, renew: Renew) -> Result<()> {
+    term::step("tools for virtual machines");
+    if let Some(unknown) = suites.iter().find(|s| !boot_files::SUITES.contains(s)) {
+        let known = boot_files::SUITES.join(", ");
+        bail!("there is no suite {unknown:?}; these are known: {known}");
+    }
+    let _one_at_a_time = lock(&tools.cache)?;
+    let mut apt = apt::Apt::default();
+    apt::ensure_packages(&mut apt, &apt::MACHINES)?;
+    for suite in suites {
+        boot_files::ensure(tools, &mut apt, suite, renew)?;
+    }
+    term::success("all of them are in place");
+    Ok(())
+}
+
 /// `cargo xtask tools`.
 pub(crate) fn run(args: &Args) -> Result<()> {
     let tools = if args.print { locate()? } else { ensure()? };
+    if !args.print {
+        ensure_machines(&tools, &pcr_live::default_suites(), Renew::IfMissing)?;
+    }
     for (name, path) in [
         ("cache", Some(tools.cache.clone())),
         ("ignition-validate", Some(tools.ignition_validate.clone())),
         ("images", Some(tools.images.clone())),
+        ("boot files", Some(tools.cache.join("boot"))),
     ]
     .into_iter()
     .chain(apt::programs().map(|program| (program, process::which(program))))

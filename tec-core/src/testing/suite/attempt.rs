@@ -1,5 +1,6 @@
 use super::ok;
 use crate::attest::Attempt;
+use crate::boot::BootState;
 use crate::explain::Gate;
 use crate::id::AttemptId;
 use crate::port::AttemptLog;
@@ -32,6 +33,7 @@ async fn record_stores_and_replaces(log: &dyn AttemptLog) {
     assert_eq!(ok(log.find(&attempt.id).await), Some(attempt.clone()));
     attempt.machine = Some(sample::machine_id(1));
     attempt.ladder.fail(Gate::Key, "later");
+    attempt.booted = Some(BootState::whole([sample::image_name(1)], []));
     for _ in 0..2 {
         ok(log.record(&attempt).await);
         assert_eq!(ok(log.find(&attempt.id).await), Some(attempt.clone()));

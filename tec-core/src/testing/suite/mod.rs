@@ -1,8 +1,9 @@
-//! The contracts of the ports as executable suites.
+//! The contracts of ports and policies as executable suites.
 
 mod ak;
 mod attempt;
 mod audit;
+mod boot;
 mod broker;
 mod image;
 mod machine;
@@ -16,6 +17,7 @@ use std::task::Poll;
 pub use self::ak::ak_registry;
 pub use self::attempt::attempt_log;
 pub use self::audit::audit_sink;
+pub use self::boot::boot_states;
 pub use self::broker::key_broker;
 pub use self::image::image_registry;
 pub use self::machine::machine_registry;

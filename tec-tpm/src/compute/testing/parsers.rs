@@ -2,20 +2,20 @@
 
 use super::super::authenticode::AuthenticodeError;
 use super::super::authenticode::Signature;
-use super::super::chain::SecureBoot;
 use super::super::der::DerError;
 use super::super::grub_script;
 use super::super::guid::Guid;
 use super::super::platform::PlatformState;
-use super::super::predict::Unpredictable;
-use super::super::shim;
+use super::super::platform::SecureBoot;
 use super::super::shim::ShimError;
 use super::super::shim::VendorKeys;
+use super::super::shim_variable;
 use super::super::siglist;
 use super::super::siglist::SignatureListError;
 use super::super::signature;
 use super::super::signature::SignatureContentError;
 use super::super::signature::SignedDigest;
+use super::super::unpredictable::Unpredictable;
 use super::super::x509::Certificate;
 
 /// An entry of a signature list.
@@ -154,7 +154,7 @@ pub fn sbat_level(
     platform: &PlatformState,
     secure_boot: SecureBoot,
 ) -> Result<Vec<u8>, ShimError> {
-    shim::sbat_level(Some(section), platform, secure_boot)
+    shim_variable::sbat_level(Some(section), platform, secure_boot)
 }
 
 /// The commands of a script of GRUB, each with its line.

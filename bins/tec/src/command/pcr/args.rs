@@ -9,8 +9,10 @@ use tec_core::digest::Sha256Digest;
 use tec_core::pcr::PcrIndex;
 use tec_core::time::Timestamp;
 
-use crate::cli::SecureBoot;
+use super::bundle::BundleCommand;
 use crate::cli::parse_pcr;
+use crate::command::boot::ChainArgs;
+use crate::command::boot::MachineArgs;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum PcrCommand {
@@ -18,15 +20,20 @@ pub(crate) enum PcrCommand {
     Compute {
         /// Root of the image's file tree.
         directory: PathBuf,
-        /// Kernel, where the image has several.
-        #[arg(long)]
-        kernel: Option<String>,
-        /// Whether Secure Boot is on where it boots.
-        #[arg(long, value_enum, default_value_t = SecureBoot::On)]
-        secure_boot: SecureBoot,
+        /// Bank to compute beside SHA-256, for the report; may be given several times.
+        #[arg(long = "bank", value_enum)]
+        banks: Vec<BankName>,
         #[command(flatten)]
         form: FormArgs,
+        // Last, since their headings go on below them.
+        #[command(flatten)]
+        chain: Box<ChainArgs>,
+        #[command(flatten)]
+        machine: Box<MachineArgs>,
     },
+    /// Signed bundles of reference values.
+    #[command(subcommand)]
+    Bundle(BundleCommand),
     /// List the values that occur while machines move between images, part by part.
     Combine {
         #[command(flatten)]

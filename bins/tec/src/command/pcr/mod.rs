@@ -1,14 +1,13 @@
 //! `tec pcr`: values of images and fleets, and what made them.
 
 mod args;
-mod input;
+pub(super) mod bundle;
 
 use std::fmt::Write as _;
 use std::path::Path;
 use std::path::PathBuf;
 
 use anyhow::Context as _;
-use tec_core::image::ExpectedPcrs;
 use tec_core::pcr::PcrIndex;
 use tec_core::pcr::PcrSet;
 use tec_core::port::Clock as _;
@@ -26,22 +25,36 @@ use tec_tpm::combine::Loaders;
 use tec_tpm::combine::Made;
 use tec_tpm::combine::MokLists;
 use tec_tpm::combine::SbatLevels;
+use tec_tpm::compute::Banks;
+use tec_tpm::compute::Prediction;
+use tec_tpm::event_log::Bank;
 use tec_tpm::event_log::EventLog;
 use tec_tpm::output as form;
 use tec_tpm::output::FleetReport;
+use tec_tpm::output::PredictionReport;
 use tec_tpm::output::ReferenceValues;
 
 pub(crate) use self::args::BankName;
 pub(crate) use self::args::EventlogCommand;
 use self::args::Form;
 use self::args::FormArgs;
+pub(crate) use self::args::Images;
 pub(crate) use self::args::PcrCommand;
-pub(super) use self::input::log_bytes;
+pub(crate) use self::bundle::ProofArgs;
+use super::boot;
+use super::input;
+use super::input::log_bytes;
 use crate::output::Output;
 use crate::output::raw;
 
 /// Seconds of a year of 365 days, as the existing operator counts.
 const YEAR: i64 = 365 * 24 * 3600;
+
+/// The end of values that were given none: in a year.
+fn end(given: Option<Timestamp>) -> Timestamp {
+    given.unwrap_or_else(|| SystemClock.now().plus_seconds(YEAR))
+}
+
 /// Largest SbatLevel that is read; real ones have less than 100 bytes.
 const MAX_LEVEL: u64 = 64 << 10;
 
@@ -53,13 +66,18 @@ pub(crate) async fn pcr(
     match command {
         PcrCommand::Compute {
             directory,
-            kernel,
-            secure_boot,
+            chain,
+            machine,
+            banks,
             form,
         } => {
-            let expected = super::image::compute(&directory, kernel, secure_boot)?;
-            one_image(&expected, form, output)?;
+            let machine = boot::machine(&machine)?;
+            let banks = banks.into_iter().map(Bank::from);
+            let banks = banks.fold(Banks::SHA256, Banks::with);
+            let prediction = boot::predict(&directory, &chain, &machine, banks)?;
+            one_image(&prediction, form, output)?;
         }
+        PcrCommand::Bundle(command) => bundle::bundle(command, output)?,
         PcrCommand::Combine {
             images,
             together,
@@ -104,12 +122,9 @@ pub(crate) async fn pcr(
 fn stored_levels(files: &[PathBuf]) -> anyhow::Result<SbatLevels> {
     let mut levels = SbatLevels::default();
     for file in files {
-        let shown = file.display();
-        let text = String::from_utf8(input::read(file, MAX_LEVEL)?)
-            .with_context(|| format!("{shown} is no text"))?;
         levels = levels
-            .with_stored(&text)
-            .with_context(|| shown.to_string())?;
+            .with_stored(&input::text(file, MAX_LEVEL)?)
+            .with_context(|| file.display().to_string())?;
     }
     Ok(levels)
 }
@@ -145,9 +160,13 @@ fn grouping(separate_loaders: bool, independent_mok: bool) -> Grouping {
     Grouping::new(loaders, mok_lists)
 }
 
-fn one_image(expected: &ExpectedPcrs, args: FormArgs, output: Output) -> anyhow::Result<()> {
+fn one_image(prediction: &Prediction, args: FormArgs, output: Output) -> anyhow::Result<()> {
+    let expected = &prediction.expected();
     match args.form {
-        Form::Report => output.print(expected, expected_text),
+        Form::Report => {
+            let report = PredictionReport::new(prediction, boot::remedy);
+            output.print(&report, PredictionReport::text)
+        }
         Form::Label => raw(&form::label(expected)?),
         Form::Pcrlock => raw(&form::pcrlock(expected)?),
         Form::Tpm2Tools => {
@@ -161,24 +180,10 @@ fn one_image(expected: &ExpectedPcrs, args: FormArgs, output: Output) -> anyhow:
 }
 
 fn reference_values(values: &ReferenceValues, args: FormArgs) -> anyhow::Result<()> {
-    let in_a_year = || SystemClock.now().plus_seconds(YEAR);
-    let expires: Timestamp = args.expires.unwrap_or_else(in_a_year);
     raw(&match args.form {
-        Form::TrusteeConfigMap => values.to_config_map(expires)?,
+        Form::TrusteeConfigMap => values.to_config_map(end(args.expires))?,
         _ => values.to_message()?,
     })
-}
-
-fn expected_text(expected: &ExpectedPcrs) -> String {
-    let mut text = String::new();
-    for pcr in &expected.pcrs {
-        let _ = writeln!(text, "PCR {:2} = {}", u8::from(pcr.id), pcr.value);
-        for event in &pcr.events {
-            let file = event.source.as_deref().unwrap_or("");
-            let _ = writeln!(text, "  {}  {:15} {file}", event.hash, event.id);
-        }
-    }
-    text
 }
 
 fn identification_text(found: &Identification) -> String {

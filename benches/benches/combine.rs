@@ -1,0 +1,92 @@
+//! The values of a fleet while it is updated: how long it takes to list them.
+
+use std::hint::black_box;
+
+use tec_benches::Axis;
+use tec_benches::Chart;
+use tec_benches::Figure;
+use tec_benches::Suite;
+use tec_benches::Unit;
+use tec_benches::synthetic::Fleet;
+use tec_core::digest::Sha256Digest;
+use tec_core::image::ExpectedPcrs;
+use tec_core::pcr::PcrIndex;
+use tec_core::pcr::PcrSet;
+use tec_tpm::combine::CombineError;
+use tec_tpm::combine::Combiner;
+
+/// Images that a large fleet has approved, and measurements of each.
+const IMAGES: usize = 80;
+const EVENTS: usize = 30;
+/// Distributions bring a boot loader with every fourth kernel at most.
+const IMAGES_PER_LOADER: usize = 4;
+const SIZES: [u32; 8] = [1, 2, 5, 10, 20, 40, 80, 160];
+
+fn main() -> anyhow::Result<()> {
+    let suite = Suite::new(env!("CARGO_TARGET_TMPDIR"));
+    let fleet = Fleet::new(1, IMAGES, EVENTS, IMAGES_PER_LOADER);
+    let images = fleet.images();
+    let tuples = joint(&images)?.len();
+    let name = "pcr/combine/80x30";
+    if suite.wants(name) {
+        let time = suite.time(|| black_box(joint(&images)).is_ok());
+        let note = format!(
+            "combine {IMAGES} images of {EVENTS} events, a boot loader for every \
+             {IMAGES_PER_LOADER}; {tuples} joint tuples of PCRs 4, 7 and 14"
+        );
+        suite.figure(Figure::new(name, time, Unit::Nanoseconds, &note))?;
+    }
+    let name = "pcr/combine_named/80x30";
+    if suite.wants(name) {
+        let time = suite.time(|| named(&images).is_ok());
+        let note = "the same, and for each tuple which part comes from which image";
+        suite.figure(Figure::new(name, time, Unit::Nanoseconds, note))?;
+    }
+    sizes(&suite)?;
+    suite.finish();
+    Ok(())
+}
+
+fn registers() -> PcrSet {
+    let registers = [PcrIndex::BOOT_MANAGER, PcrIndex::SECURE_BOOT, PcrIndex::MOK];
+    registers.into_iter().collect()
+}
+
+fn joint(images: &[(&str, &ExpectedPcrs)]) -> Result<Vec<Vec<Sha256Digest>>, CombineError> {
+    Combiner::new().combine(images)?.joint_values(registers())
+}
+
+fn named(images: &[(&str, &ExpectedPcrs)]) -> Result<usize, CombineError> {
+    let states = Combiner::new().combine(images)?.joint(registers())?;
+    Ok(black_box(states).len())
+}
+
+/// Time over the number of images.
+fn sizes(suite: &Suite) -> anyhow::Result<()> {
+    let name = "pcr/combine_sizes";
+    if !suite.wants(name) {
+        return Ok(());
+    }
+    let mut chart = Chart::new(
+        name,
+        "Combining a fleet, with joint tuples",
+        Axis::logarithmic("images", Unit::Count),
+        Axis::logarithmic("time", Unit::Nanoseconds),
+    );
+    for (what, images_per_loader) in [
+        ("a boot loader for every fourth image", IMAGES_PER_LOADER),
+        ("a boot loader for every image", 1),
+        ("one boot loader", usize::MAX),
+    ] {
+        let mut points = Vec::new();
+        for size in SIZES {
+            let fleet = Fleet::new(1, usize::try_from(size)?, EVENTS, images_per_loader);
+            let images = fleet.images();
+            joint(&images)?;
+            let time = suite.time(|| black_box(joint(&images)).is_ok());
+            points.push((f64::from(size), time));
+        }
+        chart.push(what, points);
+    }
+    suite.chart(chart)
+}

@@ -1,0 +1,226 @@
+//! PCRs 4, 7 and 14 of real images against reading and hashing the same bytes once; and how the
+//! prediction scales with size, cores and lists of the machine.
+
+use std::fs::File;
+use std::hint::black_box;
+use std::io;
+use std::io::Read;
+use std::path::PathBuf;
+use std::thread;
+
+use anyhow::Context as _;
+use sha2::Digest as _;
+use sha2::Sha256;
+use tec_benches::Axis;
+use tec_benches::Chart;
+use tec_benches::Suite;
+use tec_benches::Unit;
+use tec_benches::debian;
+use tec_benches::debian::Boot;
+use tec_benches::synthetic;
+use tec_benches::synthetic::Program;
+use tec_core::reference::BootImage as _;
+use tec_tpm::compute::Banks;
+use tec_tpm::compute::BootPredictor;
+use tec_tpm::compute::Guid;
+use tec_tpm::compute::MemoryImage;
+use tec_tpm::compute::PeFile;
+use tec_tpm::compute::PeRequest;
+use tec_tpm::compute::PlatformState;
+
+/// Pieces in which the baseline reads: large against the cost of a call, small enough for the
+/// cache of one core.
+const PIECE: usize = 128 << 10;
+/// From the smallest program to the largest that is worth a thought, as powers of two.
+const SIZES: [u32; 8] = [10, 13, 16, 19, 22, 25, 28, 31];
+/// Revoked digests; machines of today have some 500.
+const REVOKED: [u32; 6] = [1, 10, 100, 500, 2_000, 10_000];
+
+fn main() -> anyhow::Result<()> {
+    let suite = Suite::new(env!("CARGO_TARGET_TMPDIR"));
+    for boot in debian::boots()? {
+        files(&suite, &boot)?;
+    }
+    let boot = debian::boot("trixie-sb-on")?;
+    if let Some(boot) = &boot {
+        memory(&suite, boot)?;
+        revoked(&suite, boot)?;
+    }
+    sizes(&suite)?;
+    cores(&suite, boot)?;
+    suite.finish();
+    Ok(())
+}
+
+/// Warm files.
+fn files(suite: &Suite, boot: &Boot) -> anyhow::Result<()> {
+    let files = boot.files()?;
+    let image = boot.image()?;
+    suite.ratio(
+        &format!("pcr/predict/{}", boot.name),
+        &format!(
+            "PCRs 4, 7 and 14 from the image's directory / read and hash its {} boot files of {} \
+             bytes",
+            files.len(),
+            debian::size(&files)?
+        ),
+        || boot.predict(&image).is_ok(),
+        || hash_files(&files).is_ok(),
+    )
+}
+
+/// Without system calls.
+fn memory(suite: &Suite, boot: &Boot) -> anyhow::Result<()> {
+    let image = boot.in_memory()?;
+    let contents = contents(boot, &image)?;
+    suite.ratio(
+        &format!("pcr/predict/memory/{}", boot.name),
+        "the same from memory / hash the same bytes",
+        || boot.predict(&image).is_ok(),
+        || contents.iter().map(Sha256::digest).collect::<Vec<_>>(),
+    )
+}
+
+/// What of the image is read.
+fn contents<'i>(boot: &Boot, image: &'i MemoryImage) -> anyhow::Result<Vec<&'i [u8]>> {
+    let esp = boot.folder.join("esp");
+    let content = |file: &PathBuf| {
+        let path = file.strip_prefix(&esp).ok()?.to_str()?;
+        image.content(path)
+    };
+    let contents: Option<Vec<_>> = boot.files()?.iter().map(content).collect();
+    contents.context("a boot file is not in memory")
+}
+
+fn hash_files(files: &[PathBuf]) -> io::Result<Vec<[u8; 32]>> {
+    let mut buffer = vec![0; PIECE];
+    let mut hash = |file: &PathBuf| hash_reader(File::open(file)?, &mut buffer);
+    files.iter().map(&mut hash).collect()
+}
+
+fn hash_reader(mut reader: impl Read, buffer: &mut [u8]) -> io::Result<[u8; 32]> {
+    let mut hasher = Sha256::new();
+    loop {
+        let count = reader.read(buffer)?;
+        if count == 0 {
+            return Ok(hasher.finalize().into());
+        }
+        hasher.update(buffer.get(..count).unwrap_or_default());
+    }
+}
+
+/// Speed over the size of a program, up to 2 GiB.
+fn sizes(suite: &Suite) -> anyhow::Result<()> {
+    let name = "pcr/sizes";
+    if !suite.wants(name) {
+        return Ok(());
+    }
+    let [mut hashed, mut digest, mut banks, mut predicted] = [const { Vec::new() }; 4];
+    let mut buffer = vec![0; PIECE];
+    let machine = PlatformState::new();
+    for power in SIZES {
+        let size = 1_u64 << power;
+        let (program, uki) = (Program::new(1, size), Program::uki(1, size));
+        let speed = |size: u64, nanoseconds: f64| {
+            #[expect(clippy::cast_precision_loss, reason = "below 2^52")]
+            let size = size as f64;
+            (size, size * 1e9 / nanoseconds)
+        };
+        let read = |banks| PeFile::read_as(program.reader(), &PeRequest::new(banks)).is_ok();
+        let time = suite.time(|| hash_reader(program.reader(), &mut buffer).is_ok());
+        hashed.push(speed(size, time));
+        digest.push(speed(size, suite.time(|| read(Banks::SHA256))));
+        banks.push(speed(size, suite.time(|| read(Banks::ALL))));
+        let (size, image) = (uki.size(), uki.image());
+        BootPredictor::new().predict(&image, &machine)?;
+        let time = suite.time(|| BootPredictor::new().predict(&image, &machine).is_ok());
+        predicted.push(speed(size, time));
+    }
+    let mut chart = Chart::new(
+        name,
+        "Programs of any size, streamed",
+        Axis::logarithmic("size", Unit::Bytes),
+        Axis::logarithmic("speed", Unit::BytesPerSecond),
+    );
+    chart.push("SHA-256 of the bytes", hashed);
+    chart.push("Authenticode digest", digest);
+    chart.push("the same in four banks", banks);
+    chart.push("all registers of a unified kernel image", predicted);
+    suite.chart(chart)
+}
+
+/// Images per second over the number of threads.
+fn cores(suite: &Suite, boot: Option<Boot>) -> anyhow::Result<()> {
+    let name = "pcr/cores";
+    if !suite.wants(name) {
+        return Ok(());
+    }
+    let (image, machine) = match boot {
+        Some(boot) => (boot.in_memory()?, boot.machine),
+        None => made()?,
+    };
+    let predictor = BootPredictor::new();
+    predictor.predict(&image, &machine)?;
+    let cores = thread::available_parallelism()?.get();
+    let mut points = Vec::new();
+    for threads in 1..=u32::try_from(cores)? {
+        let all = || {
+            thread::scope(|scope| {
+                for _ in 0..threads {
+                    scope.spawn(|| black_box(predictor.predict(&image, &machine)).is_ok());
+                }
+            });
+        };
+        let count = f64::from(threads);
+        points.push((count, count * 1e9 / suite.time(all)));
+    }
+    let mut chart = Chart::new(
+        name,
+        "Predictions of all registers in parallel",
+        Axis::linear("threads", Unit::Count),
+        Axis::linear("images per second", Unit::PerSecond),
+    );
+    chart.push("images", points);
+    suite.chart(chart)
+}
+
+/// A made image of the size of a real one.
+fn made() -> anyhow::Result<(MemoryImage, PlatformState)> {
+    let mut content = Vec::new();
+    Program::uki(1, 14 << 20)
+        .reader()
+        .read_to_end(&mut content)?;
+    let image = MemoryImage::new().with("EFI/BOOT/BOOTX64.EFI", content);
+    anyhow::ensure!(image.files("")?.len() == 1, "the image has one file");
+    Ok((image, synthetic::machine(1, 500)))
+}
+
+/// Time over the number of revoked digests, which are searched for every program.
+fn revoked(suite: &Suite, boot: &Boot) -> anyhow::Result<()> {
+    let name = "pcr/revoked";
+    if !suite.wants(name) {
+        return Ok(());
+    }
+    let image = boot.in_memory()?;
+    let mut points = Vec::new();
+    for count in REVOKED {
+        let list = synthetic::dbx(1, usize::try_from(count)?);
+        let mut boot = boot.clone();
+        boot.machine =
+            boot.machine
+                .with_variable("dbx", Guid::SECURITY_DATABASE, synthetic::ATTRIBUTES, list);
+        boot.predict(&image)?;
+        points.push((
+            f64::from(count),
+            suite.time(|| boot.predict(&image).is_ok()),
+        ));
+    }
+    let mut chart = Chart::new(
+        name,
+        "PCRs 4, 7 and 14 of one image with a long list of revoked digests",
+        Axis::logarithmic("revoked digests", Unit::Count),
+        Axis::linear("time", Unit::Nanoseconds),
+    );
+    chart.push("prediction from memory", points);
+    suite.chart(chart)
+}

@@ -1,0 +1,135 @@
+//! The whole program `compute-pcrs all` against programs that hash the same files; and the memory
+//! of a process that reads 2 GiB.
+
+use std::fs;
+use std::fs::File;
+use std::io;
+use std::io::Read as _;
+use std::path::Path;
+use std::path::PathBuf;
+use std::process::Command;
+use std::process::Stdio;
+
+use anyhow::Context as _;
+use sha2::Digest as _;
+use sha2::Sha256;
+use tec_benches::Figure;
+use tec_benches::Suite;
+use tec_benches::Unit;
+use tec_benches::debian;
+use tec_benches::debian::Boot;
+use tec_benches::synthetic::Program;
+use tec_tpm::compute::Banks;
+use tec_tpm::compute::BootPredictor;
+use tec_tpm::compute::PlatformState;
+
+/// What this program does instead when it is its own child.
+const HASH: &str = "hash-these-files";
+const PREDICT: &str = "predict-two-gibibytes";
+
+fn main() -> anyhow::Result<()> {
+    let arguments: Vec<PathBuf> = std::env::args_os().skip(1).map(PathBuf::from).collect();
+    match arguments.split_first() {
+        Some((first, files)) if first == Path::new(HASH) => return Ok(hash(files)?),
+        Some((first, _)) if first == Path::new(PREDICT) => return predict(),
+        _ => {}
+    }
+    let suite = Suite::new(env!("CARGO_TARGET_TMPDIR"));
+    let program = suite.target_dir().join("release/compute-pcrs");
+    if program.is_file() {
+        for boot in debian::boots()? {
+            processes(&suite, &program, &boot)?;
+        }
+    }
+    memory(&suite)?;
+    suite.finish();
+    Ok(())
+}
+
+fn processes(suite: &Suite, program: &Path, boot: &Boot) -> anyhow::Result<()> {
+    let lists = boot.folder.join("mok-variables");
+    // The program needs what shim makes of the lists, and the name of a unified kernel image.
+    if !lists.join("MokListRT").is_file() || !boot.name.contains("sb-on") {
+        return Ok(());
+    }
+    let files = boot.files()?;
+    let mut ours = Command::new(program);
+    ours.arg("all").arg("--rootfs").arg(boot.folder.join("esp"));
+    ours.arg("--efivars").arg(boot.folder.join("efivars"));
+    ours.arg("--mok-variables").arg(&lists);
+    let mut sha256sum = Command::new("sha256sum");
+    sha256sum.args(&files);
+    let mut hardware = Command::new(std::env::current_exe()?);
+    hardware.arg(HASH).args(&files);
+    for command in [&mut ours, &mut sha256sum, &mut hardware] {
+        run(command)?;
+    }
+    let name = &boot.name;
+    let note = "`compute-pcrs all` / `sha256sum` of the boot files, as processes";
+    let ours = &mut ours;
+    suite.ratio(
+        &format!("pcr/process/{name}"),
+        note,
+        || run(ours).is_ok(),
+        || run(&mut sha256sum).is_ok(),
+    )?;
+    let note = "`compute-pcrs all` / a process that hashes the boot files with the same SHA-256";
+    suite.ratio(
+        &format!("pcr/process/hardware/{name}"),
+        note,
+        || run(ours).is_ok(),
+        || run(&mut hardware).is_ok(),
+    )
+}
+
+fn run(command: &mut Command) -> anyhow::Result<()> {
+    command.stdin(Stdio::null()).stdout(Stdio::null());
+    let status = command.status().context("cannot start a program")?;
+    anyhow::ensure!(status.success(), "{command:?} ended with {status}");
+    Ok(())
+}
+
+fn hash(files: &[PathBuf]) -> io::Result<()> {
+    let mut buffer = vec![0; 128 << 10];
+    for path in files {
+        let mut file = File::open(path)?;
+        let mut hasher = Sha256::new();
+        loop {
+            match file.read(&mut buffer)? {
+                0 => break,
+                count => hasher.update(buffer.get(..count).unwrap_or_default()),
+            }
+        }
+        std::hint::black_box(hasher.finalize());
+    }
+    Ok(())
+}
+
+/// The peak of all memory of a process, not of its heap alone.
+fn memory(suite: &Suite) -> anyhow::Result<()> {
+    let name = "pcr/peak_memory/process";
+    if !suite.wants(name) {
+        return Ok(());
+    }
+    let output = Command::new(std::env::current_exe()?)
+        .arg(PREDICT)
+        .output()?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let kibibytes: f64 = text.trim().parse().context("the child tells no size")?;
+    let note = "all memory of a process that predicts a unified kernel image of 2 GiB";
+    suite.figure(Figure::new(name, kibibytes * 1024.0, Unit::Bytes, note))
+}
+
+/// Prints the most memory that this process had, in KiB (Linux, proc_pid_status(5): `VmHWM`).
+fn predict() -> anyhow::Result<()> {
+    let image = Program::uki(1, 1 << 31).image();
+    let predictor = BootPredictor::new().with_banks(Banks::ALL);
+    predictor.predict(&image, &PlatformState::new())?;
+    let status = fs::read_to_string("/proc/self/status")?;
+    let mut lines = status.lines();
+    let line = lines.find_map(|line| line.strip_prefix("VmHWM:"));
+    let size = line.context("the system tells no peak")?;
+    let size = size.trim().trim_end_matches(" kB");
+    io::Write::write_all(&mut io::stdout(), size.as_bytes())?;
+    Ok(())
+}

@@ -1,0 +1,93 @@
+//! Shows a report: its ratios and figures on standard output, all of it as a page, on demand with
+//! what changed since an earlier one. `cargo xtask bench` calls this.
+
+use std::fs;
+use std::io::Write as _;
+use std::path::Path;
+use std::path::PathBuf;
+
+use anyhow::Context as _;
+use anyhow::Result;
+use clap::Parser;
+use tec_benches::Report;
+use tec_benches::render;
+
+#[derive(Debug, Parser)]
+#[command(name = "tec-benches", about = "Shows a report of the benchmarks")]
+struct Args {
+    /// The report
+    report: PathBuf,
+    /// Write the page here
+    #[arg(long)]
+    page: PathBuf,
+    /// Compare with this earlier report
+    #[arg(long)]
+    since: Option<PathBuf>,
+    /// Note in the report which commit was measured, and on which machine
+    #[arg(long)]
+    commit: Option<String>,
+}
+
+fn main() -> Result<()> {
+    let args = Args::parse();
+    let mut report = read(&args.report)?;
+    if let Some(commit) = args.commit {
+        report.commit = commit;
+        report.machine = machine();
+        report.write(&args.report)?;
+    }
+    let before = args.since.as_deref().map(read).transpose()?;
+    let page = render(&report, before.as_ref());
+    fs::write(&args.page, page).with_context(|| format!("cannot write {}", args.page.display()))?;
+    let text = match &before {
+        Some(before) => changes(&report, before),
+        None => findings(&report),
+    };
+    let mut stdout = std::io::stdout();
+    stdout.write_all(text.as_bytes()).context("cannot print")
+}
+
+fn read(file: &Path) -> Result<Report> {
+    anyhow::ensure!(file.is_file(), "there is no report {}", file.display());
+    Report::read(file)
+}
+
+/// Ratios and figures, a line each.
+fn findings(report: &Report) -> String {
+    let verdict = |reached: Option<bool>| match reached {
+        Some(true) => "reached ",
+        Some(false) => "MISSED  ",
+        None => "        ",
+    };
+    let ratios = report.ratios.iter();
+    let ratios = ratios.map(|ratio| format!("{}{ratio}\n", verdict(ratio.reaches_goal())));
+    let figures = report.figures.iter();
+    let figures = figures.map(|figure| format!("{}{figure}\n", verdict(figure.reaches_goal())));
+    ratios.chain(figures).collect()
+}
+
+/// What changed, a line each; `*` marks what is more than noise.
+fn changes(report: &Report, before: &Report) -> String {
+    let changes = report.changes_since(before).into_iter().map(|change| {
+        let mark = if change.is_clear { '*' } else { ' ' };
+        format!(
+            "{mark} {:+7.1} %  {}: {}, was {}\n",
+            change.relative * 100.0,
+            change.name,
+            change.after,
+            change.before
+        )
+    });
+    changes.collect()
+}
+
+/// Processor and number of cores, as Linux tells them.
+fn machine() -> String {
+    let cpus = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let model = cpus.lines().find_map(|line| {
+        let (name, value) = line.split_once(':')?;
+        (name.trim() == "model name").then(|| value.trim())
+    });
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    format!("{} with {cores} cores", model.unwrap_or("a processor"))
+}

@@ -1,0 +1,342 @@
+//! What a run found, and the file that all suites of a run write into.
+
+use std::fmt;
+use std::fs;
+use std::io::ErrorKind;
+use std::path::Path;
+
+use anyhow::Context as _;
+use anyhow::Result;
+use serde::Deserialize;
+use serde::Serialize;
+
+use crate::chart::Chart;
+use crate::unit::Unit;
+
+/// File of the report, below the target directory.
+pub const REPORT: &str = "bench/report.json";
+
+/// Everything that the suites of one run measured.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+#[non_exhaustive]
+pub struct Report {
+    /// What was measured: a commit.
+    pub commit: String,
+    /// What it was measured on.
+    pub machine: String,
+    /// Ours against a baseline.
+    pub ratios: Vec<Ratio>,
+    /// Single numbers.
+    pub figures: Vec<Figure>,
+    /// Numbers over a scale.
+    pub charts: Vec<Chart>,
+}
+
+/// What a comparison with a baseline found.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Ratio {
+    /// Name of the comparison.
+    pub name: String,
+    /// Nanoseconds of one of our operations; median over rounds.
+    pub ours_ns: f64,
+    /// Nanoseconds of one operation of the baseline; median over rounds.
+    pub baseline_ns: f64,
+    /// Ours by baseline; median over pairs of neighboring rounds.
+    pub ratio: f64,
+    /// A quarter of the pairs has less.
+    pub low: f64,
+    /// A quarter of the pairs has more.
+    pub high: f64,
+    /// The ratio that is wanted at most.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub goal: Option<f64>,
+    /// What is compared.
+    pub note: String,
+}
+
+/// One number.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Figure {
+    /// Name.
+    pub name: String,
+    /// Value.
+    pub value: f64,
+    /// Unit of the value.
+    pub unit: Unit,
+    /// The value that is wanted at most.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub goal: Option<f64>,
+    /// What was measured.
+    pub note: String,
+}
+
+/// How a ratio or figure differs from that of another report.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct Change {
+    /// Name of the ratio or figure.
+    pub name: String,
+    /// In the earlier report, as people read it.
+    pub before: String,
+    /// In the later one.
+    pub after: String,
+    /// Later by earlier, less one.
+    pub relative: f64,
+    /// Whether the quarters around the two medians are apart, so that it is more than noise.
+    pub is_clear: bool,
+}
+
+/// What is wanted at most, by the name of a ratio or figure or what it begins with up to a slash;
+/// times in nanoseconds, sizes in bytes. Nothing fails that misses its goal; the page says so.
+const GOALS: [(&str, f64); 5] = [
+    ("pcr/predict", 1.15),
+    ("pcr/process", 1.3),
+    ("pcr/event_log", 1.2),
+    ("pcr/combine", 3e6),
+    ("pcr/peak_memory", 16_777_216.0),
+];
+/// A figure that changed by less is noise: allocations hardly vary, times do.
+const CLEAR: f64 = 0.05;
+
+fn goal(name: &str) -> Option<f64> {
+    let fits = |family: &str| {
+        let rest = name.strip_prefix(family);
+        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    };
+    let found = GOALS.iter().find(|(family, _)| fits(family));
+    found.map(|(_, goal)| *goal)
+}
+
+impl Ratio {
+    /// From pairs of nanoseconds per operation, ours first.
+    pub fn of_rounds(name: &str, pairs: &[(f64, f64)]) -> Self {
+        let ratios = || pairs.iter().map(|(ours, baseline)| ours / baseline);
+        Self {
+            name: name.to_owned(),
+            ours_ns: quantile(2, pairs.iter().map(|(ours, _)| *ours)),
+            baseline_ns: quantile(2, pairs.iter().map(|(_, baseline)| *baseline)),
+            ratio: quantile(2, ratios()),
+            low: quantile(1, ratios()),
+            high: quantile(3, ratios()),
+            goal: goal(name),
+            note: String::new(),
+        }
+    }
+
+    /// Operations of ours per second.
+    pub fn ours_per_second(&self) -> f64 {
+        1e9 / self.ours_ns
+    }
+
+    /// Operations of the baseline per second.
+    pub fn baseline_per_second(&self) -> f64 {
+        1e9 / self.baseline_ns
+    }
+
+    /// Whether it is at most what is wanted; nothing where nothing is.
+    pub fn reaches_goal(&self) -> Option<bool> {
+        self.goal.map(|goal| self.ratio <= goal)
+    }
+
+    fn change(&self, after: &Self) -> Change {
+        Change {
+            name: self.name.clone(),
+            before: format!("{:.3}", self.ratio),
+            after: format!("{:.3}", after.ratio),
+            relative: after.ratio / self.ratio - 1.0,
+            is_clear: after.low > self.high || after.high < self.low,
+        }
+    }
+}
+
+impl Figure {
+    /// A number, with its unit and what was measured.
+    pub fn new(name: &str, value: f64, unit: Unit, note: &str) -> Self {
+        Self {
+            name: name.to_owned(),
+            value,
+            unit,
+            goal: goal(name),
+            note: note.to_owned(),
+        }
+    }
+
+    /// Whether it is at most what is wanted; nothing where nothing is.
+    pub fn reaches_goal(&self) -> Option<bool> {
+        self.goal.map(|goal| self.value <= goal)
+    }
+
+    fn change(&self, after: &Self) -> Change {
+        let relative = after.value / self.value - 1.0;
+        Change {
+            name: self.name.clone(),
+            before: self.unit.show(self.value),
+            after: self.unit.show(after.value),
+            relative,
+            is_clear: relative.abs() > CLEAR,
+        }
+    }
+}
+
+impl Report {
+    /// The report in `file`; an empty one if there is none.
+    ///
+    /// # Errors
+    /// When the file cannot be read, or holds something else.
+    pub fn read(file: &Path) -> Result<Self> {
+        let json = match fs::read_to_string(file) {
+            Ok(json) => json,
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Self::default()),
+            Err(error) => {
+                return Err(error).with_context(|| format!("cannot read {}", file.display()));
+            }
+        };
+        serde_json::from_str(&json).with_context(|| format!("{} holds no report", file.display()))
+    }
+
+    /// Writes the report to `file`, and makes the folders above it.
+    ///
+    /// # Errors
+    /// When that fails.
+    pub fn write(&self, file: &Path) -> Result<()> {
+        let json = serde_json::to_string_pretty(self).context("cannot write the report as JSON")?;
+        if let Some(dir) = file.parent() {
+            fs::create_dir_all(dir).with_context(|| format!("cannot create {}", dir.display()))?;
+        }
+        fs::write(file, json + "\n").with_context(|| format!("cannot write {}", file.display()))
+    }
+
+    /// Changes the report in `file`, or begins one. Suites run one after another, so none loses
+    /// what another adds.
+    ///
+    /// # Errors
+    /// When the file cannot be read or written.
+    pub fn update(file: &Path, change: impl FnOnce(&mut Self)) -> Result<()> {
+        let mut report = Self::read(file)?;
+        change(&mut report);
+        report.write(file)
+    }
+
+    /// Adds a ratio, in the place of an earlier one of the same name.
+    pub fn put_ratio(&mut self, ratio: Ratio) {
+        self.ratios.retain(|other| other.name != ratio.name);
+        self.ratios.push(ratio);
+    }
+
+    /// Adds a figure, in the place of an earlier one of the same name.
+    pub fn put_figure(&mut self, figure: Figure) {
+        self.figures.retain(|other| other.name != figure.name);
+        self.figures.push(figure);
+    }
+
+    /// Adds a chart, in the place of an earlier one of the same name.
+    pub fn put_chart(&mut self, chart: Chart) {
+        self.charts.retain(|other| other.name != chart.name);
+        self.charts.push(chart);
+    }
+
+    /// How ratios and figures differ from an earlier report, for what both have.
+    pub fn changes_since(&self, before: &Self) -> Vec<Change> {
+        let ratios = self.ratios.iter().filter_map(|after| {
+            let earlier = before.ratios.iter().find(|b| b.name == after.name);
+            earlier.map(|earlier| earlier.change(after))
+        });
+        let figures = self.figures.iter().filter_map(|after| {
+            let earlier = before.figures.iter().find(|b| b.name == after.name);
+            earlier.map(|earlier| earlier.change(after))
+        });
+        ratios.chain(figures).collect()
+    }
+}
+
+/// The value that so many quarters of the values are at most; not a number for an empty list.
+fn quantile(quarters: usize, values: impl Iterator<Item = f64>) -> f64 {
+    let mut values: Vec<f64> = values.collect();
+    values.sort_by(f64::total_cmp);
+    let place = values.len() * quarters / 4;
+    values.get(place).copied().unwrap_or(f64::NAN)
+}
+
+impl fmt::Display for Ratio {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [ours, baseline] =
+            [self.ours_ns, self.baseline_ns].map(|ns| Unit::Nanoseconds.show(ns));
+        write!(
+            f,
+            "{}: {:.3} of the baseline ({:.3} to {:.3}; {ours} against {baseline}): {}",
+            self.name, self.ratio, self.low, self.high, self.note
+        )
+    }
+}
+
+impl fmt::Display for Figure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let value = self.unit.show(self.value);
+        write!(f, "{}: {value}: {}", self.name, self.note)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_round_that_was_disturbed_changes_nothing() {
+        let pairs = [
+            (2.0, 1.0),
+            (4.0, 2.0),
+            (900.0, 1.0),
+            (2.2, 1.0),
+            (2.0, 50.0),
+        ];
+        let ratio = Ratio::of_rounds("x", &pairs);
+        assert!((ratio.ratio - 2.0).abs() < 1e-9);
+        assert!((ratio.baseline_ns - 1.0).abs() < 1e-9);
+        assert!((ratio.low - 2.0).abs() < 1e-9 && (ratio.high - 2.2).abs() < 1e-9);
+    }
+
+    #[test]
+    fn suites_share_one_file_and_a_name_occurs_once() {
+        let dir = std::env::temp_dir().join(format!("tec-report-{}", std::process::id()));
+        let file = dir.join(REPORT);
+        let ratio = |name: &str, ours| Ratio::of_rounds(name, &[(ours, 1.0)]);
+        for one in [ratio("a", 1.0), ratio("b", 2.0), ratio("a", 3.0)] {
+            Report::update(&file, |report| report.put_ratio(one)).unwrap();
+        }
+        let figure = Figure::new("pcr/peak_memory/uki", 9.0, Unit::Bytes, "a note");
+        Report::update(&file, |report| report.put_figure(figure.clone())).unwrap();
+        let report = Report::read(&file).unwrap();
+        assert_eq!(report.ratios, [ratio("b", 2.0), ratio("a", 3.0)]);
+        assert_eq!(report.figures, [figure]);
+        fs::remove_dir_all(&dir).unwrap();
+    }
+
+    #[test]
+    fn goals_are_those_of_a_family_of_names() {
+        assert_eq!(goal("pcr/predict/trixie"), Some(1.15));
+        assert_eq!(goal("pcr/predict"), Some(1.15));
+        assert_eq!(goal("pcr/predictor"), None);
+        let slow = Ratio::of_rounds("pcr/predict/x", &[(1.2, 1.0)]);
+        assert_eq!(slow.reaches_goal(), Some(false));
+        assert_eq!(Ratio::of_rounds("x", &[]).reaches_goal(), None);
+    }
+
+    #[test]
+    fn a_change_within_the_noise_is_not_clear() {
+        let report = |pairs: &[(f64, f64)]| {
+            let mut report = Report::default();
+            report.put_ratio(Ratio::of_rounds("x", pairs));
+            report
+        };
+        let before = report(&[(1.0, 1.0), (1.1, 1.0), (1.2, 1.0), (1.3, 1.0)]);
+        let noisy = report(&[(1.2, 1.0), (1.2, 1.0), (1.4, 1.0), (1.5, 1.0)]);
+        let faster = report(&[(0.5, 1.0), (0.5, 1.0), (0.6, 1.0), (0.6, 1.0)]);
+        let changes = |after: &Report| after.changes_since(&before);
+        assert!(!changes(&noisy)[0].is_clear && changes(&noisy)[0].relative > 0.0);
+        assert!(changes(&faster)[0].is_clear && changes(&faster)[0].relative < -0.4);
+        assert_eq!(before.changes_since(&Report::default()), []);
+    }
+}

@@ -1,0 +1,108 @@
+//! Rounds of two closures in turn.
+
+use std::hint::black_box;
+use std::time::Duration;
+use std::time::Instant;
+
+/// Pairs of rounds of one comparison; odd, so that the median is one of them.
+pub(crate) const ROUNDS: usize = 41;
+/// What one round shall take: long against the clock's resolution, short against what else goes
+/// on in the machine.
+const ROUND: Duration = Duration::from_millis(20);
+/// Most rounds of one point of a chart.
+const POINT_ROUNDS: usize = 7;
+/// What all rounds of one point of a chart may take; one is done in any case.
+const POINT: Duration = Duration::from_millis(1500);
+
+pub(crate) fn repeat<T>(times: u64, work: &mut impl FnMut() -> T) -> Duration {
+    let begin = Instant::now();
+    for _ in 0..times {
+        black_box(work());
+    }
+    begin.elapsed()
+}
+
+/// Nanoseconds per operation of both sides, in alternating rounds. Which side begins alternates,
+/// too, so that a clock frequency that drifts favors neither.
+pub(crate) fn pairs(
+    ours: &mut impl FnMut(u64) -> Duration,
+    baseline: &mut impl FnMut(u64) -> Duration,
+) -> Vec<(f64, f64)> {
+    let (our_times, baseline_times) = (calibrate(ours), calibrate(baseline));
+    let mut pairs = Vec::with_capacity(ROUNDS);
+    for round in 0..ROUNDS {
+        let pair = if round % 2 == 0 {
+            let first = per_operation(ours, our_times);
+            (first, per_operation(baseline, baseline_times))
+        } else {
+            let first = per_operation(baseline, baseline_times);
+            (per_operation(ours, our_times), first)
+        };
+        pairs.push(pair);
+    }
+    pairs
+}
+
+/// Nanoseconds of one operation in the fastest of a few rounds: for points of a chart, which have
+/// no neighbor to be compared with.
+pub(crate) fn fastest<T>(mut work: impl FnMut() -> T) -> f64 {
+    let mut work = |times| repeat(times, &mut work);
+    let begin = Instant::now();
+    let times = calibrate(&mut work);
+    let mut fastest = f64::INFINITY;
+    for round in 0..POINT_ROUNDS {
+        if round > 0 && begin.elapsed() > POINT {
+            break;
+        }
+        fastest = fastest.min(per_operation(&mut work, times));
+    }
+    fastest
+}
+
+fn per_operation(work: &mut impl FnMut(u64) -> Duration, times: u64) -> f64 {
+    #[expect(
+        clippy::cast_precision_loss,
+        reason = "far below 2^52 operations in one round"
+    )]
+    let times_as_float = times as f64;
+    work(times).as_secs_f64() * 1e9 / times_as_float
+}
+
+/// How many operations make a round; also warms up.
+fn calibrate(work: &mut impl FnMut(u64) -> Duration) -> u64 {
+    let mut times = 1;
+    loop {
+        let took = work(times).max(Duration::from_nanos(1));
+        if took >= ROUND / 2 {
+            let scaled = u128::from(times) * ROUND.as_nanos() / took.as_nanos();
+            return u64::try_from(scaled).unwrap_or(times).max(1);
+        }
+        times *= 2;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rounds_are_calibrated_and_alternate() {
+        let mut order = Vec::new();
+        let cell = std::cell::RefCell::new(&mut order);
+        let side = |name: char, nanos: u64| {
+            let cell = &cell;
+            move |times: u64| {
+                cell.borrow_mut().push(name);
+                Duration::from_nanos(nanos * times)
+            }
+        };
+        let pairs = pairs(&mut side('o', 3000), &mut side('b', 1000));
+        assert_eq!(pairs.len(), ROUNDS);
+        for (ours, baseline) in pairs {
+            assert!((ours - 3000.0).abs() < 1.0 && (baseline - 1000.0).abs() < 1.0);
+        }
+        let measured: String = order.iter().rev().take(4).collect();
+        // Backwards from the last round, which is an even one.
+        assert_eq!(measured, "boob");
+    }
+}

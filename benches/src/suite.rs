@@ -1,0 +1,224 @@
+//! What a suite calls: measurements by name, as far as the command line asks for them.
+
+use std::ffi::OsString;
+use std::fmt;
+use std::io::Write as _;
+use std::path::Path;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use anyhow::Result;
+use criterion::Criterion;
+
+use crate::chart::Chart;
+use crate::report::Figure;
+use crate::report::REPORT;
+use crate::report::Ratio;
+use crate::report::Report;
+use crate::rounds;
+use crate::rounds::repeat;
+
+/// Warm-up of one closure in criterion.
+const WARM_UP: Duration = Duration::from_millis(300);
+/// Measurement of one closure in criterion.
+const MEASUREMENT: Duration = Duration::from_millis(1500);
+/// Samples of one closure in criterion; 10 is its least.
+const SAMPLES: usize = 20;
+
+/// One suite: criterion, and the report.
+pub struct Suite {
+    criterion: Criterion,
+    arguments: Arguments,
+    target_dir: PathBuf,
+}
+
+impl fmt::Debug for Suite {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Suite")
+            .field("arguments", &self.arguments)
+            .field("target_dir", &self.target_dir)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What of the command line concerns more than criterion.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Arguments {
+    filter: Option<String>,
+    /// `--test` and `--list` run nothing that could be measured.
+    measures_nothing: bool,
+}
+
+impl Arguments {
+    fn parse(arguments: impl IntoIterator<Item = OsString>) -> Self {
+        let mut parsed = Self::default();
+        for argument in arguments {
+            match argument.to_str() {
+                Some("--test" | "--list") => parsed.measures_nothing = true,
+                Some(flag) if flag.starts_with('-') => {}
+                Some(filter) if parsed.filter.is_none() => parsed.filter = Some(filter.to_owned()),
+                _ => {}
+            }
+        }
+        parsed
+    }
+
+    fn wants(&self, name: &str) -> bool {
+        let fits = self
+            .filter
+            .as_ref()
+            .is_none_or(|filter| name.contains(filter));
+        fits && !self.measures_nothing
+    }
+}
+
+impl Suite {
+    /// A suite with the arguments of the command line. `target_tmp` is what cargo tells benchmarks
+    /// as `CARGO_TARGET_TMPDIR`; it lies in the target directory.
+    pub fn new(target_tmp: &str) -> Self {
+        let criterion = Criterion::default()
+            .warm_up_time(WARM_UP)
+            .measurement_time(MEASUREMENT)
+            .sample_size(SAMPLES)
+            .configure_from_args();
+        let target_tmp = Path::new(target_tmp);
+        Self {
+            criterion,
+            arguments: Arguments::parse(std::env::args_os().skip(1)),
+            target_dir: target_tmp.parent().unwrap_or(target_tmp).to_path_buf(),
+        }
+    }
+
+    /// Whether something of this name was asked for: what it takes need not be made otherwise.
+    pub fn wants(&self, name: &str) -> bool {
+        self.arguments.wants(name)
+    }
+
+    /// Compares two closures that each do one operation.
+    ///
+    /// # Errors
+    /// When the report cannot be written.
+    pub fn compare<A, B>(
+        &mut self,
+        name: &str,
+        note: &str,
+        mut ours: impl FnMut() -> A,
+        mut baseline: impl FnMut() -> B,
+    ) -> Result<()> {
+        let ours = move |times| repeat(times, &mut ours);
+        let baseline = move |times| repeat(times, &mut baseline);
+        self.compare_timed(name, |_| note.to_owned(), ours, baseline)
+    }
+
+    /// Compares two closures that do as many operations as they are told and return the time that
+    /// took. `note` is made from the result.
+    ///
+    /// # Errors
+    /// When the report cannot be written.
+    pub fn compare_timed(
+        &mut self,
+        name: &str,
+        note: impl FnOnce(&Ratio) -> String,
+        mut ours: impl FnMut(u64) -> Duration,
+        mut baseline: impl FnMut(u64) -> Duration,
+    ) -> Result<()> {
+        self.measure(name, note, &mut ours, &mut baseline)?;
+        let mut group = self.criterion.benchmark_group(name);
+        group.bench_function("ours", |bencher| bencher.iter_custom(&mut ours));
+        group.bench_function("baseline", |bencher| bencher.iter_custom(&mut baseline));
+        group.finish();
+        Ok(())
+    }
+
+    /// As [`compare`](Self::compare) without criterion: for one of many cases.
+    ///
+    /// # Errors
+    /// When the report cannot be written.
+    pub fn ratio<A, B>(
+        &self,
+        name: &str,
+        note: &str,
+        mut ours: impl FnMut() -> A,
+        mut baseline: impl FnMut() -> B,
+    ) -> Result<()> {
+        let mut ours = |times| repeat(times, &mut ours);
+        let mut baseline = |times| repeat(times, &mut baseline);
+        self.measure(name, |_| note.to_owned(), &mut ours, &mut baseline)
+    }
+
+    fn measure(
+        &self,
+        name: &str,
+        note: impl FnOnce(&Ratio) -> String,
+        ours: &mut impl FnMut(u64) -> Duration,
+        baseline: &mut impl FnMut(u64) -> Duration,
+    ) -> Result<()> {
+        if !self.wants(name) {
+            return Ok(());
+        }
+        let mut ratio = Ratio::of_rounds(name, &rounds::pairs(ours, baseline));
+        ratio.note = note(&ratio);
+        say(&ratio)?;
+        Report::update(&self.file(), |report| report.put_ratio(ratio))
+    }
+
+    /// Nanoseconds of one operation, undisturbed: for figures and points of charts, which have no
+    /// baseline.
+    pub fn time<T>(&self, work: impl FnMut() -> T) -> f64 {
+        rounds::fastest(work)
+    }
+
+    /// Reports a number.
+    ///
+    /// # Errors
+    /// When the report cannot be written.
+    pub fn figure(&self, figure: Figure) -> Result<()> {
+        say(&figure)?;
+        Report::update(&self.file(), |report| report.put_figure(figure))
+    }
+
+    /// Reports a chart.
+    ///
+    /// # Errors
+    /// When the report cannot be written.
+    pub fn chart(&self, chart: Chart) -> Result<()> {
+        say(&format_args!("{}: a chart of {}", chart.name, chart.title))?;
+        Report::update(&self.file(), |report| report.put_chart(chart))
+    }
+
+    /// Where build results lie.
+    pub fn target_dir(&self) -> &Path {
+        &self.target_dir
+    }
+
+    fn file(&self) -> PathBuf {
+        self.target_dir.join(REPORT)
+    }
+
+    /// Prints criterion's summary.
+    pub fn finish(self) {
+        self.criterion.final_summary();
+    }
+}
+
+fn say(line: &dyn fmt::Display) -> Result<()> {
+    writeln!(std::io::stdout(), "{line}").context("cannot print")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn arguments(list: &[&str]) -> Arguments {
+        Arguments::parse(list.iter().map(OsString::from))
+    }
+
+    #[test]
+    fn the_first_word_is_the_filter() {
+        assert!(arguments(&["--bench"]).wants("quote"));
+        assert!(arguments(&["quo", "--bench"]).wants("quote"));
+        assert!(!arguments(&["event", "--bench"]).wants("quote"));
+        assert!(!arguments(&["--test"]).wants("quote"));
+    }
+}

@@ -1,0 +1,205 @@
+//! Sets a machine up, boots it, and keeps what it measured.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::path::PathBuf;
+use std::time::Duration;
+use std::time::Instant;
+
+use anyhow::Context as _;
+use anyhow::bail;
+use anyhow::ensure;
+use tec_core::digest::Sha256Digest;
+use tec_core::pcr::PcrIndex;
+use tec_core::pcr::PcrValues;
+use tec_core::port::Entropy as _;
+use tec_guest::frame;
+use tec_support::SystemEntropy;
+use tec_tpm::event_log::Bank;
+use tec_tpm::public::PublicArea;
+use tec_tpm::quote::UntrustedQuote;
+
+use super::Settings;
+use super::case::Case;
+use super::setup;
+use crate::qemu::Machine;
+use crate::qemu::Running;
+use crate::qemu::VirtualTpm;
+use crate::qemu::disk;
+
+/// From power-on to the guest's greeting: half a minute where nothing else runs, several where
+/// two boots and a compiler share two processors.
+const BOOT_LIMIT: Duration = Duration::from_mins(10);
+/// For the report of the guest, and then for it to switch off.
+const REPORT_LIMIT: Duration = Duration::from_mins(3);
+
+/// What a boot measured, and what the prediction of it begins with.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Recording {
+    /// Where everything is kept.
+    pub directory: PathBuf,
+    /// The variable store before the boot.
+    pub variables: Vec<u8>,
+    /// Registers of every active bank as the guest read them.
+    pub pcrs: BTreeMap<Bank, BTreeMap<PcrIndex, Vec<u8>>>,
+    /// Those of the SHA-256 bank, quoted by the TPM.
+    pub quoted: PcrValues,
+    /// The event log, where the kernel was handed one.
+    pub log: Option<Vec<u8>>,
+    /// How long it took.
+    pub took: Duration,
+}
+
+impl Recording {
+    /// Directory with the files of the EFI system partition.
+    pub fn esp(&self) -> PathBuf {
+        self.directory.join("esp")
+    }
+}
+
+/// Boots a case; artefacts of an earlier run are replaced.
+///
+/// # Errors
+/// The machine cannot be set up, does not boot, or says what cannot be true.
+pub fn record(case: Case, settings: &Settings) -> anyhow::Result<Recording> {
+    let begin = Instant::now();
+    let directory = settings.artefacts.join(case.to_string());
+    if directory.exists() {
+        fs::remove_dir_all(&directory)
+            .with_context(|| format!("remove {}", directory.display()))?;
+    }
+    let esp = directory.join("esp");
+    fs::create_dir_all(&esp).with_context(|| format!("create {}", esp.display()))?;
+    let boot_files = setup::BootFiles::new(settings, case);
+    let variables = setup::prepare(case, &boot_files, &directory)?;
+    let store = directory.join("vars-after.fd");
+    fs::write(directory.join("vars-before.fd"), &variables)?;
+    fs::write(&store, &variables)?;
+    let image = directory.join("disk.img");
+    disk::write(&esp, &image)?;
+    let tpm = VirtualTpm::manufacture(&directory.join("tpm"))?;
+    let machine = Machine::new(&directory, &boot_files.firmware(), &store, &image, tpm);
+    let mut nonce = [0; frame::NONCE_SIZE];
+    SystemEntropy.fill(&mut nonce);
+    let frames = run(&machine, &nonce)?;
+    for (name, content) in &frames {
+        keep(&directory.join(name), content)?;
+    }
+    // Its files are in esp.
+    fs::remove_file(&image).with_context(|| format!("remove {}", image.display()))?;
+    let pcrs = registers(frames.get("pcrs").context("no registers came")?)?;
+    Ok(Recording {
+        quoted: quoted(&frames, &pcrs, &nonce)?,
+        pcrs,
+        log: frames.get("eventlog.bin").cloned(),
+        directory,
+        variables,
+        took: begin.elapsed(),
+    })
+}
+
+type Frames = BTreeMap<String, Vec<u8>>;
+
+fn run(machine: &Machine, nonce: &[u8]) -> anyhow::Result<Frames> {
+    let running = machine.power_on()?;
+    let frames = converse(&running, nonce).map_err(|error| running.explain(&error))?;
+    running.wait_for_power_off(REPORT_LIMIT)?;
+    match frames.get("error") {
+        Some(error) => bail!("the guest failed: {}", String::from_utf8_lossy(error)),
+        None => Ok(frames),
+    }
+}
+
+fn converse(running: &Running, nonce: &[u8]) -> anyhow::Result<Frames> {
+    use std::io::Write as _;
+    let limit = || {
+        format!(
+            "wait {} s at most for the guest to come up",
+            BOOT_LIMIT.as_secs()
+        )
+    };
+    frame::find_greeting(&mut running.line(BOOT_LIMIT)).with_context(limit)?;
+    let mut line = running.line(REPORT_LIMIT);
+    line.write_all(nonce).context("send the nonce")?;
+    let mut frames = Frames::new();
+    while let Some(frame) = frame::read(&mut line).context("receive the guest's report")? {
+        // The names become files.
+        ensure!(
+            !frame.name.starts_with('/') && !frame.name.contains(".."),
+            "the guest sent a file named {:?}",
+            frame.name
+        );
+        frames.insert(frame.name, frame.content);
+    }
+    Ok(frames)
+}
+
+fn keep(path: &Path, content: &[u8]) -> anyhow::Result<()> {
+    if let Some(parent) = path.parent() {
+        fs::create_dir_all(parent).with_context(|| format!("create {}", parent.display()))?;
+    }
+    fs::write(path, content).with_context(|| format!("write {}", path.display()))
+}
+
+fn registers(text: &[u8]) -> anyhow::Result<BTreeMap<Bank, BTreeMap<PcrIndex, Vec<u8>>>> {
+    let mut banks: BTreeMap<Bank, BTreeMap<PcrIndex, Vec<u8>>> = BTreeMap::new();
+    for line in std::str::from_utf8(text)?.lines() {
+        let mut words = line.split(' ');
+        let mut word = || {
+            words
+                .next()
+                .with_context(|| format!("{line:?} has three words"))
+        };
+        let (bank, register, value) = (word()?, word()?, word()?);
+        let bank = Bank::ALL.into_iter().find(|known| known.as_str() == bank);
+        let register = PcrIndex::new(register.parse()?)?;
+        let bank = bank.with_context(|| format!("{line:?} names no bank"))?;
+        let value = hex::decode(value).ok();
+        let value = value.with_context(|| format!("{line:?} has no value"))?;
+        banks.entry(bank).or_default().insert(register, value);
+    }
+    Ok(banks)
+}
+
+/// The registers of the SHA-256 bank, proven by the quote that came along.
+fn quoted(
+    frames: &Frames,
+    pcrs: &BTreeMap<Bank, BTreeMap<PcrIndex, Vec<u8>>>,
+    nonce: &[u8],
+) -> anyhow::Result<PcrValues> {
+    let frame = |name: &str| frames.get(name).with_context(|| format!("no {name} came"));
+    let bank = pcrs
+        .get(&Bank::Sha256)
+        .context("no SHA-256 bank is active")?;
+    let values: Vec<Sha256Digest> = bank
+        .values()
+        .map(|value| Ok(Sha256Digest::new(value.as_slice().try_into()?)))
+        .collect::<anyhow::Result<_>>()?;
+    let key = PublicArea::from_tpm2b(frame("quote/ak.pub.tpm2b")?)?;
+    let quote = UntrustedQuote::new(
+        frame("quote/quote.msg")?,
+        frame("quote/quote.sig")?,
+        &values,
+    );
+    let verified = quote
+        .verify(key.key(), nonce)
+        .context("the registers are not what the TPM quotes")?;
+    Ok(verified.pcrs().clone())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn registers_are_read_by_bank() {
+        let read = registers(b"sha1 4 00ff\nsha256 4 01\nsha256 14 02\n").unwrap();
+        assert_eq!(read[&Bank::Sha1][&PcrIndex::BOOT_MANAGER], [0, 0xff]);
+        assert_eq!(read[&Bank::Sha256].len(), 2);
+        for wrong in ["md5 4 00", "sha1 24 00", "sha1 4", "sha1 4 x"] {
+            assert!(registers(wrong.as_bytes()).is_err(), "{wrong}");
+        }
+    }
+}

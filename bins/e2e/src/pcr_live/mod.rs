@@ -1,0 +1,166 @@
+//! Predictions against real boots: Debian's packages of today, booted in virtual machines, and
+//! everything that the predictor says about them.
+//!
+//! *What it is*: the proof that `tec_tpm::compute` is right about firmware, boot loaders and
+//! kernels that nobody recorded. The predictor sees the boot files and the variables before the
+//! boot, and nothing else; the machine is asked afterwards.
+//!
+//! *What it is not*: a test of nodes. The guest runs one program, which reports and switches off.
+//!
+//! ```text
+//!  Case ─ setup ─► boot files, variables ─┬─ BootPredictor ────────────────► Prediction ─┐
+//!                                         └─ Machine ─► registers, quote, log ── compare ─┴─► report
+//! ```
+
+mod boot;
+mod case;
+mod compare;
+mod report;
+mod setup;
+
+use std::collections::VecDeque;
+use std::path::PathBuf;
+use std::sync::Mutex;
+use std::sync::PoisonError;
+use std::time::Duration;
+
+use clap::Parser;
+use clap::ValueEnum;
+
+pub use self::boot::Recording;
+pub use self::boot::record;
+pub use self::case::Case;
+pub use self::case::Setup;
+pub use self::compare::Difference;
+pub use self::compare::RegisterResult;
+pub use self::compare::Values;
+pub use self::compare::Verdict;
+pub use self::compare::compare;
+
+/// A machine keeps one processor busy; more at once would only make each wait longer.
+const AT_ONCE: usize = 2;
+
+/// Boots virtual machines and compares what they measure with what was predicted.
+#[derive(Clone, Debug, Parser)]
+#[command(version)]
+#[non_exhaustive]
+pub struct Settings {
+    /// Print the names of all cases
+    #[arg(long)]
+    pub list: bool,
+    /// Cases to boot
+    #[arg(long = "case", value_name = "NAME", required_unless_present = "list")]
+    pub cases: Vec<Case>,
+    /// Cache of tools and boot files, as `cargo xtask pcr-live` fills it
+    #[arg(long, env = "TEC_CACHE")]
+    pub cache: PathBuf,
+    /// Program that is process 1 of the machines, linked statically
+    #[arg(long, default_value = "target/guest/tec-guest")]
+    pub guest: PathBuf,
+    /// Where logs, variables, consoles and boot files of each case are kept
+    #[arg(long, default_value = "target/pcr-live")]
+    pub artefacts: PathBuf,
+    /// Form of the result on standard output
+    #[arg(long, value_enum, default_value_t)]
+    pub output: Output,
+}
+
+/// Form of the result.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+#[non_exhaustive]
+pub enum Output {
+    /// A table.
+    #[default]
+    Text,
+    /// JSON.
+    Json,
+}
+
+/// What came of one case.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct CaseResult {
+    /// Which.
+    pub case: Case,
+    /// Where its files are kept.
+    pub artefacts: PathBuf,
+    /// What was compared, or why nothing could be.
+    pub compared: anyhow::Result<Compared>,
+}
+
+/// A boot beside its prediction.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Compared {
+    /// The registers that are predicted, in order.
+    pub registers: Vec<RegisterResult>,
+    /// Whether the system was handed an event log.
+    pub has_log: bool,
+    /// How long set-up and boot took.
+    pub took: Duration,
+}
+
+impl CaseResult {
+    /// Whether the boot measured what was predicted.
+    pub fn holds(&self) -> bool {
+        let compared = self.compared.as_ref();
+        compared.is_ok_and(|compared| compared.registers.iter().all(|r| r.verdict.holds()))
+    }
+}
+
+/// Boots all cases, two at a time, in their order; `tell` hears of each when it begins and ends.
+pub fn run(settings: &Settings, tell: impl Fn(&str) + Sync) -> Vec<CaseResult> {
+    let queue: Mutex<VecDeque<_>> =
+        Mutex::new(settings.cases.iter().copied().enumerate().collect());
+    let done = Mutex::new(Vec::new());
+    let next = || {
+        queue
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .pop_front()
+    };
+    std::thread::scope(|scope| {
+        for _ in 0..AT_ONCE {
+            scope.spawn(|| {
+                while let Some((number, case)) = next() {
+                    tell(&format!("{case}: booting"));
+                    let result = boot(case, settings);
+                    let word = if result.holds() {
+                        "as predicted"
+                    } else {
+                        "FAILED"
+                    };
+                    tell(&format!("{case}: {word}"));
+                    let mut done = done.lock().unwrap_or_else(PoisonError::into_inner);
+                    done.push((number, result));
+                }
+            });
+        }
+    });
+    let mut done = done.into_inner().unwrap_or_else(PoisonError::into_inner);
+    done.sort_by_key(|(number, _)| *number);
+    done.into_iter().map(|(_, result)| result).collect()
+}
+
+fn boot(case: Case, settings: &Settings) -> CaseResult {
+    let compared = record(case, settings).and_then(|recording| {
+        Ok(Compared {
+            registers: compare(&recording)?,
+            has_log: recording.log.is_some(),
+            took: recording.took,
+        })
+    });
+    CaseResult {
+        case,
+        artefacts: settings.artefacts.join(case.to_string()),
+        compared,
+    }
+}
+
+/// The result in the form that was asked for.
+pub fn render(results: &[CaseResult], output: Output) -> String {
+    match output {
+        Output::Text => report::table(results),
+        Output::Json => format!("{:#}\n", report::json(results)),
+    }
+}

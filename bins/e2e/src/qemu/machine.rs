@@ -1,0 +1,236 @@
+//! Machines: what they are made of, and what can be done while one runs.
+
+use std::fs;
+use std::fs::File;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::path::PathBuf;
+use std::process::Child;
+use std::process::Command;
+use std::process::Stdio;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use tempfile::TempDir;
+
+use super::line::Line;
+use super::tpm::VirtualTpm;
+use crate::process::wait_for;
+
+/// Enough for firmware, kernel and an initial file system that is unpacked.
+const MEMORY_MIB: &str = "768";
+/// QEMU itself starts within a second; the machine waits for the host at that point.
+const START_LIMIT: Duration = Duration::from_mins(1);
+/// Lines of the console that an error shows.
+const TAIL: usize = 12;
+
+/// A machine that is switched off. Variables, disk and TPM keep what a boot writes.
+///
+/// Everything is emulated, so that a boot is the same on every host: no KVM.
+#[derive(Clone, Debug)]
+pub struct Machine {
+    directory: PathBuf,
+    firmware: PathBuf,
+    variables: PathBuf,
+    disk: PathBuf,
+    tpm: VirtualTpm,
+}
+
+/// A machine that is switched on. Dropping it cuts the power.
+#[derive(Debug)]
+pub struct Running {
+    qemu: Child,
+    tpm: Child,
+    line: UnixStream,
+    console: PathBuf,
+    _sockets: TempDir,
+}
+
+impl Machine {
+    /// A machine whose logs go to `directory`.
+    ///
+    /// `firmware` is OVMF's code (`OVMF_CODE_4M.secboot.fd`), `variables` its variable store,
+    /// `disk` an image that it starts from.
+    pub fn new(
+        directory: &Path,
+        firmware: &Path,
+        variables: &Path,
+        disk: &Path,
+        tpm: VirtualTpm,
+    ) -> Self {
+        Self {
+            directory: directory.to_owned(),
+            firmware: firmware.to_owned(),
+            variables: variables.to_owned(),
+            disk: disk.to_owned(),
+            tpm,
+        }
+    }
+
+    /// The file that the first serial port writes: firmware, boot loader and kernel.
+    pub fn console(&self) -> PathBuf {
+        self.directory.join("console.log")
+    }
+
+    /// Switches it on.
+    ///
+    /// # Errors
+    /// QEMU or swtpm is not installed, or does not take what the machine is made of.
+    pub fn power_on(&self) -> anyhow::Result<Running> {
+        // Names of sockets have at most 107 bytes (unix(7)), so they lie nowhere deep.
+        let sockets = tempfile::Builder::new().prefix("tec-vm-").tempdir()?;
+        let tpm_socket = sockets.path().join("tpm");
+        let line_socket = sockets.path().join("line");
+        let mut tpm = self.tpm.power_on(&tpm_socket)?;
+        let started = self.start(&tpm_socket, &line_socket);
+        let (qemu, line) = started.inspect_err(|_| end(&mut tpm))?;
+        Ok(Running {
+            qemu,
+            tpm,
+            line,
+            console: self.console(),
+            _sockets: sockets,
+        })
+    }
+
+    /// Starts QEMU, which begins to boot when somebody connects to the second serial port.
+    fn start(&self, tpm: &Path, line: &Path) -> anyhow::Result<(Child, UnixStream)> {
+        let messages = self.directory.join("qemu.log");
+        let log =
+            File::create(&messages).with_context(|| format!("create {}", messages.display()))?;
+        let mut qemu = self
+            .command(tpm, line)
+            .stdin(Stdio::null())
+            .stdout(log.try_clone()?)
+            .stderr(log)
+            .spawn()
+            .context("run qemu-system-x86_64")?;
+        let mut connected = None;
+        let waited = wait_for("QEMU", START_LIMIT, || {
+            connected = UnixStream::connect(line).ok();
+            let ended = qemu.try_wait()?.is_some();
+            Ok(connected.is_some() || ended)
+        });
+        match (waited, connected) {
+            (Ok(()), Some(stream)) => Ok((qemu, stream)),
+            (waited, _) => {
+                end(&mut qemu);
+                let said = fs::read_to_string(&messages).unwrap_or_default();
+                waited.and_then(|()| anyhow::bail!("QEMU ended: {}", said.trim()))
+            }
+        }
+    }
+
+    fn command(&self, tpm: &Path, line: &Path) -> Command {
+        let mut qemu = Command::new("qemu-system-x86_64");
+        // OVMF keeps Secure Boot's variables from the system by SMM.
+        qemu.args([
+            "-machine",
+            "q35,smm=on,accel=tcg",
+            "-cpu",
+            "max",
+            "-smp",
+            "1",
+        ])
+        .args([
+            "-m",
+            MEMORY_MIB,
+            "-nodefaults",
+            "-no-user-config",
+            "-no-reboot",
+        ])
+        .args(["-display", "none", "-monitor", "none"])
+        .args(["-global", "driver=cfi.pflash01,property=secure,value=on"]);
+        let flash = "if=pflash,format=raw,unit";
+        drive(&mut qemu, &format!("{flash}=0,readonly=on"), &self.firmware);
+        drive(&mut qemu, &format!("{flash}=1"), &self.variables);
+        drive(&mut qemu, "if=none,id=disk,format=raw", &self.disk);
+        qemu.args(["-device", "virtio-blk-pci,drive=disk,bootindex=0"])
+            .arg("-chardev")
+            .arg(format!("socket,id=tpm,path={}", tpm.display()))
+            .args(["-tpmdev", "emulator,id=tpm0,chardev=tpm"])
+            .args(["-device", "tpm-crb,tpmdev=tpm0"])
+            .arg("-serial")
+            .arg(format!("file:{}", self.console().display()))
+            .arg("-chardev")
+            .arg(format!(
+                "socket,id=line,server=on,wait=on,path={}",
+                line.display()
+            ))
+            .args(["-serial", "chardev:line"]);
+        qemu
+    }
+}
+
+fn drive(qemu: &mut Command, kind: &str, file: &Path) {
+    // QEMU ends an option at a comma, unless there are two.
+    let file = file.to_string_lossy().replace(',', ",,");
+    qemu.arg("-drive").arg(format!("{kind},file={file}"));
+}
+
+impl Running {
+    /// The second serial port, for as long as `limit`.
+    pub fn line(&self, limit: Duration) -> Line<'_> {
+        Line::new(&self.line, limit)
+    }
+
+    /// Waits until the console shows a text.
+    ///
+    /// # Errors
+    /// It did not in time, or the machine switched itself off before.
+    pub fn wait_for_console(&mut self, text: &str, limit: Duration) -> anyhow::Result<()> {
+        let (qemu, console) = (&mut self.qemu, &self.console);
+        let shown = || fs::read(console).is_ok_and(|log| contains(&log, text));
+        let waited = wait_for(&format!("{text:?} on the console"), limit, || {
+            let ended = qemu.try_wait()?.is_some();
+            anyhow::ensure!(
+                shown() || !ended,
+                "the machine was switched off before {text:?}"
+            );
+            Ok(shown())
+        });
+        waited.map_err(|error| self.explain(&error))
+    }
+
+    /// Waits until the machine has switched itself off.
+    ///
+    /// # Errors
+    /// It did not in time.
+    pub fn wait_for_power_off(mut self, limit: Duration) -> anyhow::Result<()> {
+        let qemu = &mut self.qemu;
+        let waited = wait_for("the machine to switch itself off", limit, || {
+            Ok(qemu.try_wait()?.is_some())
+        });
+        waited.map_err(|error| self.explain(&error))
+    }
+
+    /// An error that ends with what the console shows.
+    pub fn explain(&self, error: &anyhow::Error) -> anyhow::Error {
+        let log = fs::read(&self.console).unwrap_or_default();
+        let text: String = String::from_utf8_lossy(&log)
+            .chars()
+            .filter(|c| *c == '\n' || !c.is_control())
+            .collect();
+        let lines: Vec<&str> = text.lines().collect();
+        let begin = lines.len().saturating_sub(TAIL);
+        let tail = lines.get(begin..).unwrap_or_default().join("\n");
+        anyhow::anyhow!("{error:#}\n{} ends with:\n{tail}", self.console.display())
+    }
+}
+
+fn contains(log: &[u8], text: &str) -> bool {
+    log.windows(text.len()).any(|part| part == text.as_bytes())
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        end(&mut self.qemu);
+        end(&mut self.tpm);
+    }
+}
+
+fn end(child: &mut Child) {
+    // Fails only when it is gone already.
+    let _ = child.kill();
+    let _ = child.wait();
+}

@@ -1,0 +1,59 @@
+//! The TPM of a virtual machine: swtpm on a socket of QEMU's, with a state that outlives boots.
+
+use std::fs;
+use std::path::Path;
+use std::path::PathBuf;
+use std::process::Child;
+use std::process::Command;
+use std::process::Stdio;
+use std::time::Duration;
+
+use anyhow::Context as _;
+
+use super::must;
+use crate::process::wait_for;
+
+/// All banks that swtpm has.
+const BANKS: &str = "sha1,sha256,sha384,sha512";
+const START_LIMIT: Duration = Duration::from_secs(30);
+
+/// A TPM that is switched on and off with its machine.
+#[derive(Clone, Debug)]
+pub struct VirtualTpm {
+    state: PathBuf,
+}
+
+impl VirtualTpm {
+    /// Makes a new TPM with all banks active; its state goes into `state`.
+    ///
+    /// # Errors
+    /// swtpm_setup is not installed, or fails.
+    pub fn manufacture(state: &Path) -> anyhow::Result<Self> {
+        fs::create_dir_all(state).with_context(|| format!("create {}", state.display()))?;
+        let mut setup = Command::new("swtpm_setup");
+        setup.args(["--tpm2", "--pcr-banks", BANKS, "--tpmstate"]);
+        must(setup.arg(state))?;
+        Ok(Self {
+            state: state.to_owned(),
+        })
+    }
+
+    /// Starts it; it ends when the machine disconnects.
+    pub(super) fn power_on(&self, socket: &Path) -> anyhow::Result<Child> {
+        let with = |key: &str, path: &Path| format!("{key}={}", path.display());
+        let child = Command::new("swtpm")
+            .args(["socket", "--tpm2", "--terminate", "--tpmstate"])
+            .arg(with("dir", &self.state))
+            .arg("--ctrl")
+            .arg(with("type=unixio,path", socket))
+            .arg("--log")
+            .arg(with("file", &self.state.join("swtpm.log")))
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .context("run swtpm")?;
+        wait_for("the TPM's socket", START_LIMIT, || Ok(socket.exists()))?;
+        Ok(child)
+    }
+}

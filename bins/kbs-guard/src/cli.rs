@@ -1,0 +1,59 @@
+//! The command line.
+
+use std::net::SocketAddr;
+use std::num::NonZeroU32;
+use std::path::PathBuf;
+
+use clap::Parser;
+use http::uri::Authority;
+use tec_support::log::LogForm;
+
+/// A strict check in front of a Trustee that runs unmodified: only evidence of registered keys,
+/// over all registers, once, reaches it.
+#[derive(Clone, Debug, Parser)]
+#[command(name = "kbs-guard", version)]
+#[expect(
+    clippy::exhaustive_structs,
+    reason = "a command line, built field by field"
+)]
+pub struct Args {
+    /// Where nodes connect to.
+    #[arg(long, env = "KBS_GUARD_LISTEN", default_value = "0.0.0.0:8080")]
+    pub listen: SocketAddr,
+    /// The Trustee, in plain HTTP; it belongs on the loopback of the same pod.
+    #[arg(long, env = "KBS_GUARD_UPSTREAM", default_value = "127.0.0.1:8081")]
+    pub upstream: Authority,
+    /// Directory of attestation keys, one file `<machine id>.pub` each, in PEM; repeatable. A
+    /// mounted Secret or ConfigMap is such a directory. Changes count within a second.
+    #[arg(long, env = "KBS_GUARD_KEYS", value_delimiter = ',', required = true)]
+    pub keys: Vec<PathBuf>,
+    /// Directory for the audit log and the last attempts; `tec explain --state-dir` reads it.
+    #[arg(
+        long,
+        env = "KBS_GUARD_STATE_DIR",
+        default_value = "/var/lib/kbs-guard"
+    )]
+    pub state_dir: PathBuf,
+    /// Certificate chain, PEM; read again when it changes.
+    #[arg(long, env = "KBS_GUARD_TLS_CERT", requires = "tls_key")]
+    pub tls_cert: Option<PathBuf>,
+    /// Private key, PEM.
+    #[arg(long, env = "KBS_GUARD_TLS_KEY", requires = "tls_cert")]
+    pub tls_key: Option<PathBuf>,
+    /// Serve plain HTTP: anybody on the network path can read and drop.
+    #[arg(long, conflicts_with = "tls_cert")]
+    pub dangerous_plain_http: bool,
+    /// Where the guard's own metrics are served, at `/metrics`; `/metrics` of the public port are
+    /// the Trustee's.
+    #[arg(long, env = "KBS_GUARD_METRICS")]
+    pub metrics_addr: Option<SocketAddr>,
+    /// Sessions that may begin per second, in all.
+    #[arg(long, env = "KBS_GUARD_AUTH_RATE", default_value = "100")]
+    pub auth_rate: NonZeroU32,
+    /// Which log lines go to stderr.
+    #[arg(long, env = "TEC_LOG", default_value = "info")]
+    pub log: String,
+    /// Form of the log lines.
+    #[arg(long, env = "TEC_LOG_FORM", value_enum, default_value_t = LogForm::Text)]
+    pub log_form: LogForm,
+}

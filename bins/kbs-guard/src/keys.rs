@@ -1,0 +1,166 @@
+//! Attestation keys from directories, kept in step with the store.
+//!
+//! ```text
+//! <machine id>.pub ─ read ─► wanted ─┐
+//! store ─────────── list ─► present ─┴─ bind what is new, remove what is gone
+//! ```
+//! The directories are the truth: a machine whose file goes loses its key in the store, one whose
+//! file comes back is bound again.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+use std::time::SystemTime;
+
+use anyhow::Context as _;
+use tec_core::ak::AkCandidate;
+use tec_core::ak::AkState;
+use tec_core::ak::ManualMatcher;
+use tec_core::ak::PublicKey;
+use tec_core::flow;
+use tec_core::flow::AkOutcome;
+use tec_core::flow::AkPorts;
+use tec_core::flow::AkSubmission;
+use tec_core::id::MachineId;
+use tec_core::machine::Machine;
+use tec_core::machine::RegisteredBy;
+use tec_core::port::AkRegistry;
+use tec_core::port::Clock;
+use tec_core::port::MachineRegistry;
+use tec_core::port::UnclaimedLimit;
+use tec_core::store::Store;
+use tec_support::serve::Shutdown;
+
+/// How often the directories are looked at; a revocation counts that late.
+const POLL: Duration = Duration::from_secs(1);
+/// Largest key file; an RSA key of 4096 bits takes 800 bytes of PEM.
+const MAX_FILE: u64 = 16 * 1024;
+
+/// The keys that shall count, by machine.
+pub type Wanted = BTreeMap<MachineId, PublicKey>;
+
+/// Keeps the store in step with directories.
+#[derive(Debug)]
+pub struct Keys {
+    dirs: Vec<PathBuf>,
+    store: Arc<Store>,
+    clock: Arc<dyn Clock>,
+}
+
+impl Keys {
+    /// Keys of `dirs`.
+    pub fn new(dirs: Vec<PathBuf>, store: Arc<Store>, clock: Arc<dyn Clock>) -> Self {
+        Self { dirs, store, clock }
+    }
+
+    /// Brings the store in step. A file that cannot be used is logged and left out; what it bound
+    /// before ends, since it is not wanted any more.
+    ///
+    /// # Errors
+    /// A directory cannot be read, or the store failed; nothing is removed then.
+    pub async fn sync(&self) -> anyhow::Result<()> {
+        let mut wanted = Wanted::new();
+        for dir in &self.dirs {
+            read_dir(dir, &mut wanted)?;
+        }
+        let aks: &dyn AkRegistry = &*self.store;
+        let machines: &dyn MachineRegistry = &*self.store;
+        for record in aks.list(None).await? {
+            let is_wanted = wanted.get(&record.machine) == Some(&record.public);
+            if is_wanted && record.state == AkState::Bound {
+                wanted.remove(&record.machine);
+            } else {
+                machines.remove(&record.machine).await?;
+                tracing::info!(machine = %record.machine, "key removed");
+            }
+        }
+        for (machine, public) in wanted {
+            self.bind(machine, public).await?;
+        }
+        Ok(())
+    }
+
+    /// Who may write into the directory is the admin here.
+    async fn bind(&self, id: MachineId, public: PublicKey) -> anyhow::Result<()> {
+        let machines: &dyn MachineRegistry = &*self.store;
+        let machine = Machine::unclaimed(id, RegisteredBy::Admin, self.clock.now());
+        machines.create(&machine, UnclaimedLimit::Unlimited).await?;
+        let ports = AkPorts {
+            machines,
+            aks: &*self.store,
+            matcher: &ManualMatcher,
+            audit: &*self.store,
+            clock: &*self.clock,
+        };
+        let submission = AkSubmission::new(id, AkCandidate::from_admin(public, None));
+        match flow::approve(ports, submission).await? {
+            AkOutcome::Bound(_) | AkOutcome::AlreadyBound => {
+                tracing::info!(machine = %id, "key bound");
+            }
+            AkOutcome::Waiting(reason) | AkOutcome::Rejected(reason) => {
+                tracing::error!(machine = %id, %reason, "key not bound");
+            }
+        }
+        Ok(())
+    }
+
+    /// Follows changes until shutdown.
+    pub async fn follow(self, mut shutdown: Shutdown) {
+        let mut seen = self.stamps();
+        loop {
+            tokio::select! {
+                () = shutdown.triggered() => return,
+                () = tokio::time::sleep(POLL) => {},
+            }
+            let stamps = self.stamps();
+            if stamps == seen {
+                continue;
+            }
+            match self.sync().await {
+                Ok(()) => seen = stamps,
+                Err(error) => tracing::error!(error = format!("{error:#}"), "keys not read"),
+            }
+        }
+    }
+
+    /// A directory's time changes when files come, go or are renamed, which is how mounted volumes
+    /// change.
+    fn stamps(&self) -> Vec<Option<SystemTime>> {
+        let time = |dir: &PathBuf| fs::metadata(dir).and_then(|meta| meta.modified()).ok();
+        self.dirs.iter().map(time).collect()
+    }
+}
+
+fn read_dir(dir: &Path, wanted: &mut Wanted) -> anyhow::Result<()> {
+    let listing = || format!("read the keys in {}", dir.display());
+    for entry in fs::read_dir(dir).with_context(listing)? {
+        let path = entry.with_context(listing)?.path();
+        if path.extension().is_none_or(|end| end != "pub") {
+            continue;
+        }
+        match read_key(&path) {
+            Ok((machine, key)) => {
+                if wanted.insert(machine, key).is_some() {
+                    tracing::warn!(%machine, "the machine has a key in two directories");
+                }
+            }
+            Err(error) => tracing::error!(
+                file = %path.display(), error = format!("{error:#}"), "key left out"
+            ),
+        }
+    }
+    Ok(())
+}
+
+fn read_key(path: &Path) -> anyhow::Result<(MachineId, PublicKey)> {
+    let name = path.file_stem().unwrap_or_default().to_string_lossy();
+    let machine = name.parse().context("the name is no machine id")?;
+    let size = fs::metadata(path)?.len();
+    anyhow::ensure!(size <= MAX_FILE, "{size} bytes are too many for a key");
+    let pem = fs::read_to_string(path)?;
+    let key = PublicKey::from_pem(&pem).context("no public key in PEM")?;
+    Ok((machine, key))
+}

@@ -1,0 +1,100 @@
+//! `kbs-guard`: parses the command line, composes, serves.
+
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::Context as _;
+use clap::Parser as _;
+use kbs_guard::cli::Args;
+use kbs_guard::compose;
+use kbs_guard::keys::Keys;
+use tec_core::port::Clock;
+use tec_support::SystemClock;
+use tec_support::exit;
+use tec_support::serve::Shutdown;
+use tec_support::serve::Transport;
+use tec_support::serve::bind;
+use tec_support::serve::serve;
+use tec_support::tls;
+use tec_support::tls::LiveCertificate;
+use tokio::task::JoinSet;
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    exit::finish(start(args))
+}
+
+fn start(args: Args) -> anyhow::Result<u8> {
+    tec_support::log::start(&args.log, args.log_form)?;
+    // Fails only when a provider is installed already, which is as good.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()?
+        .block_on(run(args))
+}
+
+async fn run(args: Args) -> anyhow::Result<u8> {
+    let clock: Arc<dyn Clock> = Arc::new(SystemClock);
+    let (shutdown, signals) = Shutdown::on_signals()?;
+    let mut tasks: JoinSet<anyhow::Result<()>> = JoinSet::new();
+    let transport = transport(&args, &clock, &shutdown, &mut tasks)?;
+
+    let store = compose::open(&args.state_dir)?;
+    let keys = Keys::new(args.keys.clone(), Arc::clone(&store), Arc::clone(&clock));
+    keys.sync().await?;
+    let guard = compose::guard(args.upstream.clone(), &store, clock);
+
+    let listener = bind(args.listen)?;
+    let address = listener.local_addr()?;
+    let public = compose::public(&guard, args.auth_rate);
+    tasks.spawn(serve(listener, transport, public, shutdown.clone()));
+    if let Some(address) = args.metrics_addr {
+        let metrics = compose::metrics(&guard);
+        let listener = bind(address)?;
+        let plain = Transport::DangerousPlain;
+        tasks.spawn(serve(listener, plain, metrics, shutdown.clone()));
+    }
+    tasks.spawn(async move {
+        keys.follow(shutdown).await;
+        Ok(())
+    });
+    tracing::info!(%address, upstream = %args.upstream, "ready");
+    tasks.spawn(async {
+        signals.await;
+        Ok(())
+    });
+    // Whatever ends first, end or defect, ends the program.
+    while let Some(ended) = tasks.join_next().await {
+        ended.context("a part of the guard died")??;
+    }
+    Ok(exit::OK)
+}
+
+fn transport(
+    args: &Args,
+    clock: &Arc<dyn Clock>,
+    shutdown: &Shutdown,
+    tasks: &mut JoinSet<anyhow::Result<()>>,
+) -> anyhow::Result<Transport> {
+    let (Some(cert), Some(key)) = (&args.tls_cert, &args.tls_key) else {
+        anyhow::ensure!(
+            args.dangerous_plain_http,
+            "name --tls-cert and --tls-key, or --dangerous-plain-http behind another proxy"
+        );
+        tracing::warn!("serving plain HTTP: anybody on the network path can read and drop");
+        return Ok(Transport::DangerousPlain);
+    };
+    let source = tls::Source::Files {
+        cert: cert.clone(),
+        key: key.clone(),
+    };
+    let certificate = LiveCertificate::load(source, &**clock)?;
+    let transport = Transport::Tls(certificate.server_config());
+    let (clock, shutdown) = (Arc::clone(clock), shutdown.clone());
+    tasks.spawn(async move {
+        certificate.keep_fresh(clock, shutdown).await;
+        Ok(())
+    });
+    Ok(transport)
+}

@@ -1,0 +1,406 @@
+//! The guard in front of a key broker that believes what evidence says, as verifiers do that take
+//! register values by their position. The attacks reach the key without the guard, and with it
+//! they do not.
+#![expect(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    clippy::disallowed_methods,
+    reason = "clippy takes helpers of tests for library code; servers end with their test"
+)]
+
+use std::fs;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use kbs_guard::compose;
+use kbs_guard::keys::Keys;
+use rand_chacha::ChaCha20Rng;
+use rand_chacha::rand_core::SeedableRng as _;
+use serde_json::Value;
+use tec_core::ak::PublicKey;
+use tec_core::attest::PinnedPcrs;
+use tec_core::attest::Tee;
+use tec_core::attest::VerifiedEvidence;
+use tec_core::attest::VerifyError;
+use tec_core::code::Code;
+use tec_core::digest::Sha256Digest;
+use tec_core::endpoint::Endpoint;
+use tec_core::id::MachineId;
+use tec_core::id::ResourcePath;
+use tec_core::pcr::PCR_COUNT;
+use tec_core::pcr::PcrIndex;
+use tec_core::pcr::PcrValues;
+use tec_core::port::AttestationEvidence;
+use tec_core::port::Attester;
+use tec_core::port::Clock;
+use tec_core::port::EvidenceRequest;
+use tec_core::port::KeyBroker as _;
+use tec_core::port::PolicySlot;
+use tec_core::port::PortError;
+use tec_core::port::Verifier;
+use tec_core::secret::SecretBytes;
+use tec_core::store::AuditVerdict;
+use tec_core::store::Store;
+use tec_support::SystemClock;
+use tec_support::SystemEntropy;
+use tec_tpm::evidence::TpmEvidence;
+use tec_tpm::testing::SelectionFields;
+use tec_tpm::testing::SoftTpm;
+use tec_trustee::client::Deadlines;
+use tec_trustee::client::RcarClient;
+use tec_trustee::client::RcarError;
+use tec_trustee::kbs::Kbs;
+use tec_trustee::kbs::KbsConfig;
+use tec_trustee::kbs::MemoryBackend;
+use tec_trustee::policy::PolicyIntent;
+use tec_trustee::policy::ak_reference_name;
+use tec_trustee::policy::ak_reference_value;
+use tec_trustee::policy::pcr_reference_name;
+use tec_trustee::token::TokenSigner;
+
+const MACHINE: &str = "7c9e6679-7425-40de-944b-e07fc1f90ae7";
+const OTHER: &str = "0b5e1f4a-9d7b-4c38-8a51-5f0f9f6a7c11";
+const DISK_KEY: &[u8] = b"the key of the disk";
+const SHA256: u16 = 0x000b;
+const SHA1: u16 = 0x0004;
+
+fn machine(id: &str) -> MachineId {
+    id.parse().unwrap()
+}
+
+fn clock() -> Arc<dyn Clock> {
+    Arc::new(SystemClock)
+}
+
+/// Believes the values in the order in which they come, and the key.
+#[derive(Debug)]
+struct Believer;
+
+#[async_trait]
+impl Verifier for Believer {
+    async fn verify(&self, request: EvidenceRequest<'_>) -> Result<VerifiedEvidence, VerifyError> {
+        let malformed = |at: &str| VerifyError::Malformed { at: at.to_owned() };
+        let key = request.evidence["ak_public"].as_str().unwrap_or_default();
+        let ak = PublicKey::from_base64(key).map_err(|_| malformed("ak_public"))?;
+        let pcrs = request.evidence["tpm_quote"]["pcrs"].as_array();
+        let pcrs = pcrs.ok_or_else(|| malformed("pcrs"))?;
+        let values = PcrValues::new([Sha256Digest::ZERO; PCR_COUNT]);
+        let mut verified = VerifiedEvidence::new(Tee::Tpm, ak, values);
+        for (index, value) in pcrs.iter().enumerate() {
+            verified
+                .claims
+                .insert(format!("pcr{index:02}"), value.clone());
+        }
+        verified.claims.insert("ak_public".to_owned(), key.into());
+        Ok(verified)
+    }
+}
+
+/// A key broker with the policies of this project and a verifier that believes everything.
+async fn broker(tpm: &SoftTpm, keys: &[(MachineId, PublicKey)]) -> SocketAddr {
+    let backend = Arc::new(MemoryBackend::new());
+    let intent = PolicyIntent::new(PinnedPcrs::boot_manager(), [Tee::Tpm]).unwrap();
+    for (slot, text) in [
+        (PolicySlot::Attestation, intent.render_attestation()),
+        (PolicySlot::Resource, intent.render_resource()),
+    ] {
+        backend.set_policy(slot, &text).await.unwrap();
+    }
+    let approved = tpm.pcrs().value(PcrIndex::BOOT_MANAGER).to_string();
+    let name = pcr_reference_name(PcrIndex::BOOT_MANAGER);
+    let values = Value::from(vec![approved]);
+    backend.set_reference_value(&name, &values).await.unwrap();
+    for (machine, key) in keys {
+        let (name, value) = (ak_reference_name(key), ak_reference_value(key, machine));
+        backend.set_reference_value(&name, &value).await.unwrap();
+        let path = ResourcePath::luks_root(machine);
+        let secret = SecretBytes::new(DISK_KEY.to_vec());
+        backend.put(&path, &secret).await.unwrap();
+    }
+    let kbs = Kbs::new(KbsConfig::new(
+        backend,
+        Arc::new(Believer),
+        TokenSigner::random(&mut ChaCha20Rng::seed_from_u64(1)),
+        clock(),
+        Arc::new(SystemEntropy),
+    ));
+    serve(kbs.router()).await
+}
+
+async fn serve(router: axum::Router) -> SocketAddr {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let service = router.into_make_service_with_connect_info::<SocketAddr>();
+    tokio::spawn(async move { axum::serve(listener, service).await });
+    address
+}
+
+/// Evidence made by a function of TPM and nonce.
+struct Forger<'a> {
+    tpm: &'a SoftTpm,
+    forge: Forge,
+}
+
+impl std::fmt::Debug for Forger<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Forger")
+    }
+}
+
+#[async_trait]
+impl Attester for Forger<'_> {
+    fn tee(&self) -> Tee {
+        Tee::Tpm
+    }
+
+    async fn attest(&self, report_data: &[u8; 48]) -> Result<AttestationEvidence, PortError> {
+        let evidence = (self.forge)(self.tpm, &report_data[..32]);
+        Ok(AttestationEvidence::new(Tee::Tpm, evidence))
+    }
+}
+
+type Forge = fn(&SoftTpm, &[u8]) -> Value;
+
+/// A quote of these selections, signed by the TPM, that comes with `values`.
+fn quote(
+    tpm: &SoftTpm,
+    nonce: &[u8],
+    banks: &[(u16, [u8; 3])],
+    values: Vec<Sha256Digest>,
+) -> Value {
+    let mut fields = tpm.attest_fields(nonce);
+    fields.selections = banks
+        .iter()
+        .map(|(bank, bitmap)| SelectionFields {
+            bank: *bank,
+            bitmap: bitmap.to_vec(),
+        })
+        .collect();
+    fields.pcr_digest = tec_tpm::testing::AttestFields::digest(&values);
+    let message = fields.marshal();
+    let signature = tpm.sign(&message);
+    TpmEvidence::new(message, signature, values, tpm.public_key()).to_value()
+}
+
+fn event() -> Sha256Digest {
+    Sha256Digest::new([0xab; 32])
+}
+
+/// What PCR 4 holds after the approved boot; the resettable PCR 16 can be made to hold it, too.
+fn approved() -> Sha256Digest {
+    let tpm = SoftTpm::rsa(99);
+    tpm.extend(PcrIndex::BOOT_MANAGER, &event());
+    *tpm.pcrs().value(PcrIndex::BOOT_MANAGER)
+}
+
+/// The values of a TPM with the approved one put at index 4 by another way than booting it.
+fn forged_values(tpm: &SoftTpm) -> Vec<Sha256Digest> {
+    let mut values: Vec<_> = tpm.pcrs().iter().map(|(_, value)| *value).collect();
+    values[4] = approved();
+    values
+}
+
+struct World {
+    direct: SocketAddr,
+    guarded: SocketAddr,
+    store: Arc<Store>,
+    keys: Keys,
+    dir: tempfile::TempDir,
+}
+
+fn write_key(dir: &Path, machine: &str, tpm: &SoftTpm) {
+    let file = dir.join("keys").join(format!("{machine}.pub"));
+    fs::write(file, tpm.public_key().to_pem()).unwrap();
+}
+
+impl World {
+    /// The broker knows both machines, the guard too.
+    async fn new(good: &SoftTpm, other: &SoftTpm) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        fs::create_dir(dir.path().join("keys")).unwrap();
+        write_key(dir.path(), MACHINE, good);
+        write_key(dir.path(), OTHER, other);
+        let store = compose::open(&dir.path().join("state")).unwrap();
+        let keys = Keys::new(vec![dir.path().join("keys")], Arc::clone(&store), clock());
+        keys.sync().await.unwrap();
+        let known = [
+            (machine(MACHINE), good.public_key()),
+            (machine(OTHER), other.public_key()),
+        ];
+        let direct = broker(good, &known).await;
+        let upstream = direct.to_string().parse().unwrap();
+        let guard = compose::guard(upstream, &store, clock());
+        let guarded = serve(compose::public(&guard, 1000.try_into().unwrap())).await;
+        Self {
+            direct,
+            guarded,
+            store,
+            keys,
+            dir,
+        }
+    }
+
+    async fn fetch(
+        &self,
+        server: SocketAddr,
+        of: &str,
+        attester: &dyn Attester,
+    ) -> Result<SecretBytes, RcarError> {
+        let endpoint = Endpoint::new(format!("http://{server}").parse().unwrap(), String::new());
+        let deadlines = Deadlines::new(Duration::from_secs(5), Duration::from_secs(10));
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let entropy = Arc::new(SystemEntropy);
+        let client = RcarClient::new(&[endpoint], deadlines, &provider, entropy).unwrap();
+        let path = ResourcePath::luks_root(&machine(of));
+        client.fetch(&path, attester).await
+    }
+}
+
+/// Two machines after the approved boot; the second has booted something else.
+async fn world() -> (World, SoftTpm, SoftTpm) {
+    let (good, changed) = (SoftTpm::rsa(1), SoftTpm::rsa(2));
+    good.extend(PcrIndex::BOOT_MANAGER, &event());
+    changed.extend(PcrIndex::BOOT_MANAGER, &Sha256Digest::new([0xee; 32]));
+    let world = World::new(&good, &changed).await;
+    (world, good, changed)
+}
+
+#[tokio::test]
+async fn an_approved_machine_gets_its_key_through_the_guard_as_without() {
+    let (world, good, _) = world().await;
+    for server in [world.direct, world.guarded] {
+        let key = world.fetch(server, MACHINE, &good).await.unwrap();
+        assert!(key.ct_eq(&SecretBytes::new(DISK_KEY.to_vec())));
+    }
+    let verdict = world.store.verify_audit().unwrap();
+    assert!(
+        matches!(verdict, AuditVerdict::Intact { events: 3, .. }),
+        "{verdict:?}"
+    );
+}
+
+#[tokio::test]
+async fn quotes_that_take_values_out_of_place_get_nothing_through_the_guard() {
+    let (world, _, changed) = world().await;
+    assert!(world.fetch(world.direct, OTHER, &changed).await.is_err());
+    let attacks: [(&str, Forge); 8] = [
+        ("PCRs 0 to 3, then 16 to 23", |tpm, nonce| {
+            let mut values = forged_values(tpm);
+            values.truncate(12);
+            quote(tpm, nonce, &[(SHA256, [0x0f, 0, 0xff])], values)
+        }),
+        ("a short selection with a long list", |tpm, nonce| {
+            quote(tpm, nonce, &[(SHA256, [0x0f, 0, 0xff])], forged_values(tpm))
+        }),
+        ("the full selection twice", |tpm, nonce| {
+            let twice = [(SHA256, [0xff; 3]), (SHA256, [0xff; 3])];
+            quote(tpm, nonce, &twice, forged_values(tpm))
+        }),
+        (
+            "three selections of one bank, in another order",
+            |tpm, nonce| {
+                let parts = [
+                    (SHA256, [0x0f, 0, 0]),
+                    (SHA256, [0, 0, 1]),
+                    (SHA256, [0xe0, 0xff, 0xfe]),
+                ];
+                quote(tpm, nonce, &parts, forged_values(tpm))
+            },
+        ),
+        ("two banks", |tpm, nonce| {
+            let banks = [(SHA1, [0xff; 3]), (SHA256, [0xff; 3])];
+            quote(tpm, nonce, &banks, forged_values(tpm))
+        }),
+        ("another bank", |tpm, nonce| {
+            quote(tpm, nonce, &[(SHA1, [0xff; 3])], forged_values(tpm))
+        }),
+        ("no selection", |tpm, nonce| {
+            quote(tpm, nonce, &[], forged_values(tpm))
+        }),
+        ("values beside the quoted ones", |tpm, nonce| {
+            let mut evidence = tpm.quote(nonce).to_value();
+            evidence["tpm_quote"]["pcrs"][4] = approved().to_string().into();
+            evidence
+        }),
+    ];
+    for (name, forge) in attacks {
+        let forger = Forger {
+            tpm: &changed,
+            forge,
+        };
+        let direct = world.fetch(world.direct, OTHER, &forger).await;
+        assert!(
+            direct.is_ok(),
+            "{name} is no attack on the lax broker: {direct:?}"
+        );
+        let refused = world
+            .fetch(world.guarded, OTHER, &forger)
+            .await
+            .unwrap_err();
+        let code = refused.code();
+        assert!(
+            matches!(
+                code,
+                Code::SelectionWrong | Code::EvidenceMalformed | Code::QuoteInvalid
+            ),
+            "{name}: {code}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_foreign_key_in_honest_evidence_gets_nothing() {
+    let (world, good, _) = world().await;
+    let stranger = SoftTpm::rsa(3);
+    stranger.extend(PcrIndex::BOOT_MANAGER, &event());
+    let refused = world.fetch(world.guarded, MACHINE, &stranger).await;
+    assert_eq!(refused.unwrap_err().code(), Code::AkNotBound);
+
+    // The registered key named beside a stranger's signature.
+    let forger = Forger {
+        tpm: &stranger,
+        forge: |tpm, nonce| {
+            let mut evidence = tpm.quote(nonce).to_value();
+            let named = SoftTpm::rsa(1).public_key().as_der().to_vec();
+            evidence["ak_public"] = STANDARD.encode(named).into();
+            evidence
+        },
+    };
+    assert!(world.fetch(world.direct, MACHINE, &forger).await.is_ok());
+    let refused = world.fetch(world.guarded, MACHINE, &forger).await;
+    assert_eq!(refused.unwrap_err().code(), Code::QuoteInvalid);
+    let refused = world.fetch(world.guarded, OTHER, &good).await;
+    assert_eq!(refused.unwrap_err().code(), Code::ReleaseDenied);
+}
+
+#[tokio::test]
+async fn a_key_counts_as_long_as_its_file_is_there() {
+    let (world, good, _) = world().await;
+    let file = world.dir.path().join("keys").join(format!("{MACHINE}.pub"));
+    let pem = fs::read(&file).unwrap();
+    fs::remove_file(&file).unwrap();
+    world.keys.sync().await.unwrap();
+    let refused = world.fetch(world.guarded, MACHINE, &good).await;
+    assert_eq!(refused.unwrap_err().code(), Code::AkNotBound);
+
+    fs::write(&file, pem).unwrap();
+    world.keys.sync().await.unwrap();
+    assert!(world.fetch(world.guarded, MACHINE, &good).await.is_ok());
+
+    // Another machine's file cannot take it over, and rubbish is left out.
+    let keys = world.dir.path().join("keys");
+    write_key(
+        world.dir.path(),
+        "11111111-2222-4333-8444-555555555555",
+        &good,
+    );
+    fs::write(keys.join("README.pub"), "no key").unwrap();
+    fs::write(keys.join(format!("{OTHER}.pub")), "no key").unwrap();
+    world.keys.sync().await.unwrap();
+    assert!(world.fetch(world.guarded, MACHINE, &good).await.is_ok());
+}

@@ -1,0 +1,153 @@
+//! Flags that say what boots, and where.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use clap::ValueEnum;
+use tec_core::pcr::PcrIndex;
+use tec_tpm::compute::GrubProfile;
+use tec_tpm::compute::SecureBoot;
+use tec_tpm::compute::ShimProfile;
+use tec_tpm::compute::StubProfile;
+
+use crate::cli::parse_pcr;
+
+/// What of the image boots.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "What boots")]
+pub(crate) struct ChainArgs {
+    /// Kernel that GRUB starts, where the image has several.
+    #[arg(long, value_name = "PATH")]
+    pub(crate) kernel: Option<String>,
+    /// File that the firmware starts, where it is not found by itself: shim, or a unified kernel
+    /// image.
+    #[arg(long, value_name = "PATH")]
+    pub(crate) firmware_starts: Option<String>,
+    /// File that shim starts: GRUB, or a unified kernel image.
+    #[arg(long, value_name = "PATH", requires = "firmware_starts")]
+    pub(crate) shim_starts: Option<String>,
+    /// What shim measures, instead of what its version says.
+    #[arg(long, value_enum)]
+    pub(crate) shim_profile: Option<ShimName>,
+    /// What GRUB measures, instead of what its version says.
+    #[arg(long, value_enum)]
+    pub(crate) grub_profile: Option<GrubName>,
+    /// What systemd-stub measures, instead of what its version says.
+    #[arg(long, value_enum)]
+    pub(crate) stub_profile: Option<StubName>,
+    /// Register to predict; all that can be if not given. May be given several times.
+    #[arg(
+        long = "pcr",
+        value_name = "INDEX",
+        value_parser = parse_pcr
+    )]
+    pub(crate) registers: Vec<PcrIndex>,
+}
+
+/// The machine that it boots on.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "The machine")]
+pub(crate) struct MachineArgs {
+    /// Whether Secure Boot is on; as the variables say or, without them, on.
+    #[arg(long, value_enum)]
+    pub(crate) secure_boot: Option<SecureBootState>,
+    /// Directory with the machine's variables, as in /sys/firmware/efi/efivars.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) efivars: Option<PathBuf>,
+    /// The machine's variables as EDK II stores them, such as OVMF_VARS.fd.
+    #[arg(long, value_name = "FILE", conflicts_with = "efivars")]
+    pub(crate) variable_store: Option<PathBuf>,
+    /// Directory with shim's lists, as in /sys/firmware/efi/mok-variables.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) mok_variables: Option<PathBuf>,
+    /// Machines have no machine owner keys but those of shim's vendor.
+    #[arg(
+        long,
+        conflicts_with_all = ["mok_variables", "efivars", "variable_store"]
+    )]
+    pub(crate) no_mok: bool,
+    /// File with the SbatLevel that the machine has stored.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) sbat_level: Option<PathBuf>,
+    /// How GRUB names the partition that it starts from, for example hd0,gpt1.
+    #[arg(long, value_name = "NAME")]
+    pub(crate) grub_device: Option<String>,
+}
+
+/// Whether Secure Boot is on where an image boots.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum SecureBootState {
+    /// It is on.
+    On,
+    /// It is off.
+    Off,
+}
+
+impl From<SecureBootState> for SecureBoot {
+    fn from(state: SecureBootState) -> Self {
+        match state {
+            SecureBootState::On => Self::On,
+            SecureBootState::Off => Self::Off,
+        }
+    }
+}
+
+/// Generations of shim.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ShimName {
+    #[value(name = "15.8")]
+    V15_8,
+    #[value(name = "16.1")]
+    V16_1,
+}
+
+impl From<ShimName> for ShimProfile {
+    fn from(name: ShimName) -> Self {
+        match name {
+            ShimName::V15_8 => Self::V15_8,
+            ShimName::V16_1 => Self::V16_1,
+        }
+    }
+}
+
+/// Generations of GRUB.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum GrubName {
+    #[value(name = "2.06")]
+    V2_06,
+    #[value(name = "2.12")]
+    V2_12,
+    #[value(name = "2.14")]
+    V2_14,
+}
+
+impl From<GrubName> for GrubProfile {
+    fn from(name: GrubName) -> Self {
+        match name {
+            GrubName::V2_06 => Self::V2_06,
+            GrubName::V2_12 => Self::V2_12,
+            GrubName::V2_14 => Self::V2_14,
+        }
+    }
+}
+
+/// Generations of systemd-stub.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum StubName {
+    #[value(name = "252")]
+    V252,
+    #[value(name = "257")]
+    V257,
+    #[value(name = "262")]
+    V262,
+}
+
+impl From<StubName> for StubProfile {
+    fn from(name: StubName) -> Self {
+        match name {
+            StubName::V252 => Self::V252,
+            StubName::V257 => Self::V257,
+            StubName::V262 => Self::V262,
+        }
+    }
+}

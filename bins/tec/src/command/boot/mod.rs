@@ -1,0 +1,133 @@
+//! What the flags of `tec image approve`, `tec pcr compute` and `tec node nextboot` say: an image,
+//! a machine, and from them a prediction.
+
+mod args;
+mod progress;
+
+use std::path::Path;
+
+use anyhow::Context as _;
+use tec_core::code::Code;
+use tec_core::reference::BootImage;
+use tec_support::exit::CodedError;
+use tec_tpm::compute::Banks;
+use tec_tpm::compute::BootPredictor;
+use tec_tpm::compute::DirectoryImage;
+use tec_tpm::compute::Guid;
+use tec_tpm::compute::PlatformState;
+use tec_tpm::compute::Prediction;
+use tec_tpm::compute::SecureBoot;
+use tec_tpm::compute::Unpredictable;
+
+pub(crate) use self::args::ChainArgs;
+pub(crate) use self::args::MachineArgs;
+use self::progress::Shown;
+use super::input;
+
+/// Largest variable store that is read; flash images of OVMF have at most 4 MiB.
+const MAX_STORE: u64 = 16 << 20;
+/// Largest SbatLevel that is read; real ones have less than 100 bytes.
+const MAX_LEVEL: u64 = 64 << 10;
+/// Attributes of a stored `SbatLevel`: non-volatile, boot services (shim, sbat.c; UEFI 2.10,
+/// 8.2.1).
+const STORED: u32 = 0x3;
+
+/// Predicts the boot of the image at `path`.
+pub(super) fn predict(
+    path: &Path,
+    chain: &ChainArgs,
+    machine: &PlatformState,
+    banks: Banks,
+) -> anyhow::Result<Prediction> {
+    let image = open(path)?;
+    let predicted = predictor(chain, banks).predict(&Shown::new(&*image), machine);
+    Ok(predicted.map_err(|error| {
+        let tried = format!("predict the boot of {}", path.display());
+        CodedError::caused(Code::ImageUnreadable, tried, error)
+    })?)
+}
+
+/// The one place where a path becomes an image.
+fn open(path: &Path) -> anyhow::Result<Box<dyn BootImage>> {
+    let opened = DirectoryImage::open(path).map_err(|error| {
+        let tried = format!("open {}", path.display());
+        CodedError::caused(Code::ImageUnreadable, tried, error)
+    })?;
+    Ok(Box::new(opened))
+}
+
+fn predictor(chain: &ChainArgs, banks: Banks) -> BootPredictor {
+    let mut predictor = BootPredictor::new().with_banks(banks);
+    if let Some(kernel) = &chain.kernel {
+        predictor = predictor.with_kernel(kernel);
+    }
+    if let Some(first) = &chain.firmware_starts {
+        predictor = predictor.with_stages(first, chain.shim_starts.clone());
+    }
+    if let Some(profile) = chain.shim_profile {
+        predictor = predictor.with_shim_profile(profile.into());
+    }
+    if let Some(profile) = chain.grub_profile {
+        predictor = predictor.with_grub_profile(profile.into());
+    }
+    if let Some(profile) = chain.stub_profile {
+        predictor = predictor.with_stub_profile(profile.into());
+    }
+    if !chain.registers.is_empty() {
+        predictor = predictor.with_registers(chain.registers.iter().copied().collect());
+    }
+    predictor
+}
+
+/// The machine that the flags describe; without variables, one of which little is known.
+pub(super) fn machine(args: &MachineArgs) -> anyhow::Result<PlatformState> {
+    let given = args.secure_boot.map(SecureBoot::from);
+    let mut machine = match (&args.efivars, &args.variable_store) {
+        (Some(folder), _) => efivars(folder)?,
+        (None, Some(file)) => variable_store(file)?,
+        (None, None) => PlatformState::with_unknown_variables(given.unwrap_or(SecureBoot::On)),
+    };
+    if let Some(state) = given {
+        machine = machine.with_secure_boot(state);
+    }
+    if let Some(folder) = &args.mok_variables {
+        let shown = folder.display();
+        let lists = DirectoryImage::open(folder).with_context(|| format!("cannot open {shown}"))?;
+        let taken = machine.with_mok_variables(&lists, "");
+        machine = taken.with_context(|| format!("cannot read shim's lists in {shown}"))?;
+    }
+    if args.no_mok {
+        machine = machine.with_known_mok_lists();
+    }
+    if let Some(file) = &args.sbat_level {
+        let level = input::read(file, MAX_LEVEL)?;
+        machine = machine.with_variable("SbatLevel", Guid::SHIM, STORED, level);
+    }
+    if let Some(device) = &args.grub_device {
+        machine = machine.with_grub_device(device);
+    }
+    Ok(machine)
+}
+
+fn efivars(folder: &Path) -> anyhow::Result<PlatformState> {
+    let shown = folder.display();
+    let files = DirectoryImage::open(folder).with_context(|| format!("cannot open {shown}"))?;
+    PlatformState::from_efivars(&files, "")
+        .with_context(|| format!("cannot read the variables in {shown}"))
+}
+
+fn variable_store(file: &Path) -> anyhow::Result<PlatformState> {
+    let store = input::read(file, MAX_STORE)?;
+    PlatformState::from_variable_store(&store).with_context(|| file.display().to_string())
+}
+
+/// The flag that adds what is missing.
+pub(super) fn remedy(reason: &Unpredictable) -> Option<&'static str> {
+    match reason {
+        Unpredictable::Keys => Some("--efivars or --variable-store"),
+        Unpredictable::MokLists => Some("--mok-variables, --no-mok or --efivars"),
+        Unpredictable::GrubDevice => Some("--grub-device"),
+        Unpredictable::NoScript { .. } => Some("an image with the boot partition in it"),
+        _ => None,
+    }
+}

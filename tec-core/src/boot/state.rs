@@ -1,0 +1,184 @@
+//! A state in words and as JSON.
+
+use std::collections::BTreeSet;
+use std::fmt;
+
+use serde::Deserialize;
+use serde::Serialize;
+
+use crate::id::ImageName;
+use crate::pcr::PcrIndex;
+
+/// Components of a state that the same images have.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct BootPart {
+    /// The components in words, for example `kernel`; empty for all of an image.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub components: Vec<String>,
+    /// Pinned registers that they are measured into.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub pcrs: Vec<PcrIndex>,
+    /// Images that have exactly these components, one as good as the other. Empty for what no image
+    /// brings, such as a revocation level that the firmware has stored.
+    pub images: Vec<ImageName>,
+}
+
+impl BootPart {
+    /// Components of images, in registers.
+    pub fn new(
+        components: Vec<String>,
+        pcrs: impl IntoIterator<Item = PcrIndex>,
+        images: Vec<ImageName>,
+    ) -> Self {
+        Self {
+            components,
+            pcrs: pcrs.into_iter().collect(),
+            images,
+        }
+    }
+}
+
+/// What a machine booted: one image as it comes, or parts of several.
+///
+/// As JSON `{"parts": [{"components": …, "pcrs": …, "images": …}]}`. The bare name of an image, as
+/// earlier versions wrote it, is read as that whole image.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(from = "Written")]
+pub struct BootState {
+    parts: Vec<BootPart>,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Written {
+    Image(ImageName),
+    State { parts: Vec<BootPart> },
+}
+
+impl From<Written> for BootState {
+    fn from(written: Written) -> Self {
+        match written {
+            Written::Image(image) => Self::whole([image], []),
+            Written::State { parts } => Self { parts },
+        }
+    }
+}
+
+impl BootState {
+    /// One image as it comes; several that are the same in the pinned registers.
+    pub fn whole(
+        images: impl IntoIterator<Item = ImageName>,
+        pcrs: impl IntoIterator<Item = PcrIndex>,
+    ) -> Self {
+        let images = images.into_iter().collect();
+        Self {
+            parts: vec![BootPart::new(Vec::new(), pcrs, images)],
+        }
+    }
+
+    /// Parts in the order of the boot.
+    pub fn mixed(parts: Vec<BootPart>) -> Self {
+        Self { parts }
+    }
+
+    /// Its parts; one when it is a whole image.
+    pub fn parts(&self) -> &[BootPart] {
+        &self.parts
+    }
+
+    /// Whether parts of different images make it.
+    pub fn is_mixed(&self) -> bool {
+        self.parts.len() > 1
+    }
+
+    /// All images that it may be made of, each once.
+    pub fn images(&self) -> impl Iterator<Item = &ImageName> {
+        let images: BTreeSet<_> = self.parts.iter().flat_map(|part| &part.images).collect();
+        images.into_iter()
+    }
+
+    /// In a sentence: `boot of image 44.1`, `boot between images: bootloader of 44.2 + kernel of
+    /// 44.1`.
+    pub fn sentence(&self) -> String {
+        if self.is_mixed() {
+            format!("boot between images: {self}")
+        } else {
+            format!("{WHOLE}{self}")
+        }
+    }
+
+    /// Reads what versions before this type wrote into the ladder: the sentence about a whole image.
+    #[cfg(feature = "embedded")]
+    pub(crate) fn from_sentence(sentence: &str) -> Option<Self> {
+        let image = sentence.strip_prefix(WHOLE)?.parse().ok()?;
+        Some(Self::whole([image], []))
+    }
+}
+
+/// How the sentence about a whole image begins.
+const WHOLE: &str = "boot of image ";
+
+/// `44.1` for a whole image, `bootloader of 44.2 + kernel of 44.1` for a mix.
+impl fmt::Display for BootState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (number, part) in self.parts.iter().enumerate() {
+            if number > 0 {
+                f.write_str(" + ")?;
+            }
+            if self.is_mixed() {
+                write!(f, "{} of ", part.components.join(" and "))?;
+            }
+            if part.images.is_empty() {
+                f.write_str("no image")?;
+            }
+            for (number, image) in part.images.iter().enumerate() {
+                let or = if number > 0 { " or " } else { "" };
+                write!(f, "{or}{image}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn name(text: &str) -> ImageName {
+        text.parse().unwrap()
+    }
+
+    fn mix() -> BootState {
+        let pcrs = [PcrIndex::BOOT_MANAGER, PcrIndex::MOK];
+        BootState::mixed(vec![
+            BootPart::new(vec!["bootloader".to_owned()], pcrs, vec![name("44.2")]),
+            BootPart::new(
+                vec!["kernel".to_owned()],
+                [PcrIndex::BOOT_MANAGER],
+                vec![name("44.0"), name("44.1")],
+            ),
+        ])
+    }
+
+    #[test]
+    fn a_mix_is_told_part_by_part() {
+        assert_eq!(
+            mix().sentence(),
+            "boot between images: bootloader of 44.2 + kernel of 44.0 or 44.1"
+        );
+        let whole = BootState::whole([name("44.1")], [PcrIndex::BOOT_MANAGER]);
+        assert_eq!(whole.sentence(), "boot of image 44.1");
+        let images: Vec<_> = mix().images().map(ToString::to_string).collect();
+        assert_eq!(images, ["44.0", "44.1", "44.2"]);
+    }
+
+    #[test]
+    fn a_state_comes_back_from_json_and_the_older_form_is_read() {
+        let json = serde_json::to_value(mix()).unwrap();
+        assert_eq!(json["parts"][0]["pcrs"], serde_json::json!([4, 14]));
+        assert_eq!(serde_json::from_value::<BootState>(json).unwrap(), mix());
+        let older: BootState = serde_json::from_value("44.1".into()).unwrap();
+        assert_eq!(older, BootState::whole([name("44.1")], []));
+    }
+}

@@ -1,0 +1,111 @@
+//! Images as they come.
+
+use std::cmp::Reverse;
+
+use super::BootState;
+use super::BootStates;
+use super::LiveImages;
+use super::NearState;
+use crate::attest::LoggedEvent;
+use crate::attest::PinnedPcrs;
+use crate::attest::VerifiedEvidence;
+use crate::digest::Sha256Digest;
+use crate::image::ApprovedImage;
+use crate::image::ImageEvent;
+use crate::pcr::PcrIndex;
+use crate::pcr::PcrValues;
+
+/// Only whole images are states: a machine that is between two images is refused.
+#[derive(Clone, Copy, Debug, Default)]
+#[expect(clippy::exhaustive_structs, reason = "there is nothing to configure")]
+pub struct WholeImages;
+
+impl BootStates for WholeImages {
+    fn admit(
+        &self,
+        live: &LiveImages<'_>,
+        quoted: &PcrValues,
+        pinned: PinnedPcrs,
+    ) -> Vec<BootState> {
+        let images: Vec<_> = live
+            .iter()
+            .filter(|image| fits(image, quoted, pinned))
+            .map(|image| image.name.clone())
+            .collect();
+        if images.is_empty() {
+            return Vec::new();
+        }
+        vec![BootState::whole(images, pinned.iter())]
+    }
+
+    fn values(&self, live: &LiveImages<'_>, pcr: PcrIndex) -> Vec<Sha256Digest> {
+        let expected = live.iter().filter_map(|image| image.expected.pcr(pcr));
+        let mut values: Vec<_> = expected.map(|expected| expected.value).collect();
+        values.sort_unstable();
+        values.dedup();
+        values
+    }
+
+    fn nearest(
+        &self,
+        live: &LiveImages<'_>,
+        evidence: &VerifiedEvidence,
+        pinned: PinnedPcrs,
+    ) -> Option<NearState> {
+        nearest(live.iter(), evidence, pinned)
+    }
+
+    fn trouble(&self, _: &LiveImages<'_>, _: PinnedPcrs) -> Option<String> {
+        None
+    }
+}
+
+/// Whether all pinned registers have the image's values.
+pub(crate) fn fits(image: &ApprovedImage, quoted: &PcrValues, pinned: PinnedPcrs) -> bool {
+    pinned.iter().all(|pcr| {
+        let expected = image.expected.pcr(pcr);
+        expected.is_some_and(|expected| expected.value == *quoted.value(pcr))
+    })
+}
+
+/// The image with the fewest differing components; of equals the one that was approved last.
+pub(crate) fn nearest<'a>(
+    images: impl Iterator<Item = &'a ApprovedImage>,
+    evidence: &VerifiedEvidence,
+    pinned: PinnedPcrs,
+) -> Option<NearState> {
+    let distance = |image: &ApprovedImage| -> usize {
+        let registers = pinned.iter().map(|pcr| distance(image, evidence, pcr));
+        registers.sum()
+    };
+    let image = images.min_by_key(|image| (distance(image), Reverse(image.approved_at)))?;
+    Some(of_image(image, pinned))
+}
+
+/// An image as a state.
+pub(crate) fn of_image(image: &ApprovedImage, pinned: PinnedPcrs) -> NearState {
+    let expected = pinned.iter().filter_map(|pcr| image.expected.pcr(pcr));
+    let expected: Vec<_> = expected.cloned().collect();
+    NearState::new(
+        BootState::whole([image.name.clone()], pinned.iter()),
+        expected,
+    )
+}
+
+fn distance(image: &ApprovedImage, evidence: &VerifiedEvidence, pcr: PcrIndex) -> usize {
+    let expected = image.expected.pcr(pcr);
+    match evidence.logged(pcr) {
+        Some(logged) => differing(
+            &logged,
+            expected.map_or(&[], |expected| expected.events.as_slice()),
+        ),
+        None => usize::from(expected.is_none_or(|e| e.value != *evidence.pcrs.value(pcr))),
+    }
+}
+
+/// Measurements that one side has and the other lacks, wherever they stand.
+fn differing(logged: &[&LoggedEvent], expected: &[ImageEvent]) -> usize {
+    let is_logged = |e: &&ImageEvent| logged.iter().any(|l| l.digest == e.hash);
+    let found = expected.iter().filter(is_logged).count();
+    expected.len() - found + logged.len().saturating_sub(found)
+}

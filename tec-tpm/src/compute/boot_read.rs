@@ -1,0 +1,151 @@
+//! Which files a boot starts, and reading them.
+
+use std::io::Read as _;
+
+use tec_core::pcr::PcrIndex;
+
+use super::boot::Boot;
+use super::boot::Started;
+use super::find;
+use super::layout::PeError;
+use super::load_options;
+use super::pe::PeFile;
+use super::pe::PeRequest;
+use super::platform::SecureBoot;
+use super::predict::Signatures;
+use super::predict_error::PredictError;
+use super::signature::SignaturePresence;
+use super::stub;
+use super::uki_table::SectionTable;
+
+/// Largest script of GRUB that is read.
+const MAX_SCRIPT: u64 = 1 << 20;
+/// Sections that are read whole.
+const KEPT: [&str; 11] = [
+    ".vendor_cert",
+    ".sbatlevel",
+    ".data.ident",
+    ".sdmagic",
+    ".sbat",
+    ".cmdline",
+    ".osrel",
+    ".uname",
+    ".pcrpkey",
+    ".pcrsig",
+    ".profile",
+];
+
+impl Boot<'_> {
+    /// What firmware starts, and what shim would start after it: what the caller says; else the
+    /// first boot entry whose file is there; else what lies where it usually does.
+    pub(super) fn stages(&self) -> Result<(String, Option<String>), PredictError> {
+        if let Some(stages) = &self.options.stages {
+            return Ok(stages.clone());
+        }
+        let usual = find::stages(self.image);
+        let Some(first) = self.first_of_entries()? else {
+            return usual.map_err(PredictError::Find);
+        };
+        match usual {
+            Ok((usual, second)) if usual == first => Ok((first, second)),
+            _ => {
+                let folder = first.rsplit_once('/').map_or("", |(folder, _)| folder);
+                let beside = format!("{folder}/{}", find::GRUB);
+                let second = find::spelled(self.image, beside.trim_start_matches('/'));
+                Ok((first, second.map_err(PredictError::Find)?))
+            }
+        }
+    }
+
+    fn first_of_entries(&self) -> Result<Option<String>, PredictError> {
+        for file in load_options::files(self.platform) {
+            for partition in find::PARTITIONS {
+                let path = format!("{partition}{file}");
+                let found = find::spelled(self.image, &path).map_err(PredictError::Find)?;
+                if found.is_some() {
+                    return Ok(found);
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    pub(super) fn list(&self, folder: &str) -> Result<Vec<String>, PredictError> {
+        self.image.files(folder).map_err(|source| {
+            PredictError::Find(find::FindError::List {
+                prefix: folder.to_owned(),
+                source,
+            })
+        })
+    }
+
+    /// Reads what may be shim, GRUB, a unified kernel image or an add-on; of an image with several
+    /// profiles, the sections of this one.
+    pub(super) fn read_loader(&self, path: String, profile: u32) -> Result<Started, PredictError> {
+        let mut request = PeRequest::new(self.options.banks).keep(KEPT);
+        let sections = [PcrIndex::KERNEL_BOOT, PcrIndex::BOOT_FILES];
+        if sections.into_iter().any(|pcr| self.options.wants(pcr)) {
+            request = request.hash(stub::hashed_sections());
+        }
+        let request = match self.secure_boot() {
+            SecureBoot::On => request,
+            SecureBoot::Off => request.nested(".linux"),
+        };
+        if profile == 0 {
+            match self.read(path.clone(), &request) {
+                Err(PredictError::Pe {
+                    source: PeError::RepeatedSection { .. },
+                    ..
+                }) => {}
+                other => return other,
+            }
+        }
+        let table = SectionTable::read(self.image, &path)?;
+        let request = request.leaving_out(table.left_out(&path, profile)?);
+        let started = self.read(path, &request)?;
+        Ok(Started {
+            profile: Some(profile),
+            ..started
+        })
+    }
+
+    pub(super) fn read(&self, path: String, request: &PeRequest) -> Result<Started, PredictError> {
+        let reader = match self.image.open(&path) {
+            Ok(reader) => reader,
+            Err(source) => return Err(PredictError::Open { file: path, source }),
+        };
+        let file = match PeFile::read_as(reader, request) {
+            Ok(file) => file,
+            Err(source) => return Err(PredictError::Pe { file: path, source }),
+        };
+        let started = Started {
+            path,
+            file,
+            profile: None,
+        };
+        if self.options.signatures != Signatures::DangerousIgnored {
+            started.check_signatures(SignaturePresence::Optional)?;
+        }
+        Ok(started)
+    }
+
+    /// Reads a small file whole.
+    pub(super) fn read_small(&self, path: &str, limit: u64) -> Result<Vec<u8>, PredictError> {
+        let refuse = |source| PredictError::Open {
+            file: path.to_owned(),
+            source,
+        };
+        let reader = self.image.open(path).map_err(refuse)?;
+        let mut content = Vec::new();
+        let mut reader = reader.take(limit + 1);
+        reader.read_to_end(&mut content).map_err(refuse)?;
+        if content.len() as u64 > limit {
+            return Err(refuse(std::io::ErrorKind::FileTooLarge.into()));
+        }
+        Ok(content)
+    }
+
+    pub(super) fn read_script(&self, path: &str) -> Result<Vec<u8>, PredictError> {
+        self.read_small(path, MAX_SCRIPT)
+    }
+}

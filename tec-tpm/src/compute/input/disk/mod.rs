@@ -1,0 +1,189 @@
+//! Partitions of a raw disk image: GPT and MBR.
+//!
+//! Readers of our own instead of a crate's: what is needed are some hundred lines, and each error
+//! must say at which offset.
+
+mod gpt;
+mod mbr;
+
+use std::fmt;
+use std::io;
+use std::ops::Range;
+
+use crate::compute::input::bytes::Bytes;
+
+/// The partitions of a disk image cannot be told. Offsets count bytes from the start of the image.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DiskError {
+    /// Reading failed.
+    #[error("offset {offset}: reading failed")]
+    Read {
+        /// Where.
+        offset: u64,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// The image ends too early.
+    #[error("offset {offset}: the image ends within {part}")]
+    Truncated {
+        /// Where the part begins.
+        offset: u64,
+        /// What is cut off.
+        part: &'static str,
+    },
+    /// A field contradicts the specification, another field or a limit.
+    #[error("offset {offset}: {field} is {value}, which does not fit")]
+    Field {
+        /// Where it stands.
+        offset: u64,
+        /// The field.
+        field: &'static str,
+        /// Its value.
+        value: u64,
+    },
+    /// A checksum does not fit.
+    #[error("offset {offset}: the checksum of {part} does not fit")]
+    Checksum {
+        /// Where the part begins.
+        offset: u64,
+        /// What the checksum is over.
+        part: &'static str,
+    },
+    /// No partition can be the one that firmware boots from.
+    #[error("no partition can be the EFI system partition")]
+    NoSystemPartition,
+    /// Several partitions can be the one that firmware boots from.
+    #[error(
+        "several partitions can be the EFI system partition: {}",
+        list(candidates)
+    )]
+    SeveralSystemPartitions {
+        /// All of them.
+        candidates: Vec<Partition>,
+    },
+    /// The partition that was chosen is not there.
+    #[error("there is no partition {number}; there are: {}", list(candidates))]
+    NoSuchPartition {
+        /// The number that was chosen.
+        number: u32,
+        /// All partitions.
+        candidates: Vec<Partition>,
+    },
+}
+
+/// A partition.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Partition {
+    /// Number as Linux counts, from 1.
+    pub number: u32,
+    /// Its bytes in the image.
+    pub range: Range<u64>,
+    system: Use,
+}
+
+/// What a partition is for, as far as it matters to firmware.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Use {
+    /// EFI system partition.
+    System,
+    /// A FAT file system without that mark (MBR only), which firmware boots removable media from.
+    Fat,
+    Other,
+}
+
+impl fmt::Display for Partition {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} at offset {}", self.number, self.range.start)
+    }
+}
+
+/// Whether there is a GUID partition table.
+pub(super) fn has_gpt(bytes: &Bytes) -> io::Result<bool> {
+    Ok(gpt::sector(bytes)?.is_some())
+}
+
+/// Whether the first sector ends as a master boot record does; so does a FAT file system.
+pub(super) fn has_mbr(bytes: &Bytes) -> io::Result<bool> {
+    Ok(bytes.array(MBR_SIGNATURE)? == Some(SIGNATURE))
+}
+
+/// The partition that firmware boots from, or the one with this number.
+pub(super) fn boot_partition(bytes: &Bytes, choice: Option<u32>) -> Result<Partition, DiskError> {
+    let sector = gpt::sector(bytes).map_err(|source| DiskError::Read { offset: 0, source })?;
+    let partitions = match sector {
+        Some(sector) => gpt::partitions(bytes, sector)?,
+        None => mbr::partitions(bytes)?,
+    };
+    if let Some(number) = choice {
+        let found = partitions.iter().find(|p| p.number == number).cloned();
+        return found.ok_or(DiskError::NoSuchPartition {
+            number,
+            candidates: partitions,
+        });
+    }
+    let of = |wanted| {
+        let fits = |p: &&Partition| p.system == wanted;
+        partitions.iter().filter(fits).cloned().collect::<Vec<_>>()
+    };
+    let mut candidates = of(Use::System);
+    if candidates.is_empty() {
+        candidates = of(Use::Fat);
+    }
+    match candidates.as_slice() {
+        [] => Err(DiskError::NoSystemPartition),
+        [only] => Ok(only.clone()),
+        _ => Err(DiskError::SeveralSystemPartitions { candidates }),
+    }
+}
+
+/// Where the boot signature of an MBR stands (UEFI 2.10, 5.2.1).
+const MBR_SIGNATURE: u64 = 510;
+const SIGNATURE: [u8; 2] = [0x55, 0xaa];
+
+/// A range that lies within the image; the fields that say so stand at `offset`.
+fn checked(
+    bytes: &Bytes,
+    offset: u64,
+    start: u64,
+    end: Option<u64>,
+) -> Result<Range<u64>, DiskError> {
+    match end {
+        Some(end) if start < end && end <= bytes.size() => Ok(start..end),
+        _ => Err(DiskError::Field {
+            offset,
+            field: "extent of a partition",
+            value: start,
+        }),
+    }
+}
+
+fn read<const N: usize>(
+    bytes: &Bytes,
+    offset: u64,
+    part: &'static str,
+) -> Result<[u8; N], DiskError> {
+    let mut array = [0; N];
+    fill(bytes, offset, &mut array, part)?;
+    Ok(array)
+}
+
+fn fill(
+    bytes: &Bytes,
+    offset: u64,
+    buffer: &mut [u8],
+    part: &'static str,
+) -> Result<(), DiskError> {
+    match bytes.read_at(offset, buffer) {
+        Ok(count) if count == buffer.len() => Ok(()),
+        Ok(_) => Err(DiskError::Truncated { offset, part }),
+        Err(source) => Err(DiskError::Read { offset, source }),
+    }
+}
+
+fn list(partitions: &[Partition]) -> String {
+    let texts: Vec<String> = partitions.iter().map(Partition::to_string).collect();
+    texts.join(", ")
+}

@@ -1,0 +1,102 @@
+//! Why an image cannot be opened.
+
+use std::io;
+use std::path::PathBuf;
+
+use super::disk::DiskError;
+use super::fat::FatError;
+use super::layers::LayerError;
+use super::oci::OciError;
+
+/// An image cannot be opened.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum InputError {
+    /// The file cannot be opened or read.
+    #[error("cannot read {file}")]
+    Read {
+        /// The file.
+        file: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// The file is nothing that is known.
+    #[error("{file} is no directory, disk, FAT file system, tar stream or OCI layout")]
+    Unknown {
+        /// The file.
+        file: PathBuf,
+    },
+    /// The file is something else that is known.
+    #[error("{file} is {what}: {hint}")]
+    Unsupported {
+        /// The file.
+        file: PathBuf,
+        /// What it is.
+        what: &'static str,
+        /// What to do.
+        hint: &'static str,
+    },
+    /// The partitions of a disk cannot be told.
+    #[error("cannot find the boot partition of {file}")]
+    Disk {
+        /// The file.
+        file: PathBuf,
+        /// Why.
+        #[source]
+        source: DiskError,
+    },
+    /// A FAT file system cannot be read.
+    #[error("cannot read the FAT file system in {file}")]
+    Fat {
+        /// The file.
+        file: PathBuf,
+        /// Why.
+        #[source]
+        source: FatError,
+    },
+    /// A tar stream cannot be read.
+    #[error("cannot read the tar stream {file}")]
+    Tar {
+        /// The file.
+        file: PathBuf,
+        /// Why.
+        #[source]
+        source: LayerError,
+    },
+    /// An OCI image layout cannot be read.
+    #[error("cannot read the OCI image in {file}")]
+    Oci {
+        /// The file.
+        file: PathBuf,
+        /// Why.
+        #[source]
+        source: OciError,
+    },
+    /// An OSTree installation has several deployments, and none was chosen.
+    #[error("{file} has several deployments: {}", candidates.join(", "))]
+    SeveralDeployments {
+        /// The file.
+        file: PathBuf,
+        /// All of them.
+        candidates: Vec<String>,
+    },
+    /// The deployment that was chosen is not there.
+    #[error("{file} has no deployment {deployment:?}; there are: {}", candidates.join(", "))]
+    NoSuchDeployment {
+        /// The file.
+        file: PathBuf,
+        /// The one that was chosen.
+        deployment: String,
+        /// All of them.
+        candidates: Vec<String>,
+    },
+    /// A choice was made that this kind of image does not offer.
+    #[error("{file} offers no choice of {of}")]
+    NoChoice {
+        /// The file.
+        file: PathBuf,
+        /// What the choice is of.
+        of: &'static str,
+    },
+}

@@ -1,0 +1,89 @@
+//! Why a FAT file system cannot be read.
+
+use std::io;
+
+use crate::compute::input::tree::TreeError;
+
+/// A FAT file system cannot be read. Offsets count bytes from the start of the image that it lies
+/// in.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum FatError {
+    /// Reading failed.
+    #[error("offset {offset}: reading failed")]
+    Read {
+        /// Where.
+        offset: u64,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// The image ends too early.
+    #[error("offset {offset}: the image ends within {part}")]
+    Truncated {
+        /// Where the part begins.
+        offset: u64,
+        /// What is cut off.
+        part: &'static str,
+    },
+    /// A field of the boot sector contradicts the specification or another field.
+    #[error("offset {offset}: {field} is {value}, which does not fit")]
+    Field {
+        /// Where it stands.
+        offset: u64,
+        /// The field.
+        field: &'static str,
+        /// Its value.
+        value: u64,
+    },
+    /// A chain of clusters leads to one that cannot belong to it.
+    #[error("offset {offset}: cluster {cluster} is no part of a file")]
+    Cluster {
+        /// Where the number of the cluster stands.
+        offset: u64,
+        /// The number.
+        cluster: u32,
+    },
+    /// A chain of clusters ends before the file does.
+    #[error("offset {offset}: the file ends {missing} bytes too early")]
+    Short {
+        /// Where the end of the chain stands.
+        offset: u64,
+        /// What the file has more according to its folder.
+        missing: u64,
+    },
+    /// Two folders are the same clusters.
+    #[error("offset {offset}: folder {path:?} is another folder, too")]
+    SharedFolder {
+        /// Where its entry stands.
+        offset: u64,
+        /// Its path.
+        path: String,
+    },
+    /// Two names are the same to firmware, which ignores case.
+    #[error("offset {offset}: {path:?} has the name of another file")]
+    SameName {
+        /// Where the entry of the second one stands.
+        offset: u64,
+        /// Its path.
+        path: String,
+    },
+    /// A folder has more entries than the specification allows, or all of them together exceed the
+    /// limit.
+    #[error("offset {offset}: folder {path:?} has too many entries")]
+    TooManyEntries {
+        /// Where the folder begins.
+        offset: u64,
+        /// Its path.
+        path: String,
+    },
+    /// A name cannot stand in a path.
+    #[error("offset {offset}: the name of an entry does not fit")]
+    Name {
+        /// Where the entry stands.
+        offset: u64,
+        /// Why.
+        #[source]
+        source: TreeError,
+    },
+}

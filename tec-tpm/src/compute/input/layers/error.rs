@@ -1,0 +1,41 @@
+//! Why a tar stream cannot be put over others.
+
+use std::io;
+
+use crate::compute::input::tar::TarError;
+use crate::compute::input::tree::TreeError;
+
+/// A tar stream cannot be put over the ones before it.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LayerError {
+    /// It cannot be opened.
+    #[error("cannot open the stream")]
+    Open(#[source] io::Error),
+    /// It cannot be read.
+    #[error("the stream cannot be read")]
+    Tar(#[source] TarError),
+    /// An entry does not fit the ones before it.
+    #[error("offset {offset}: an entry does not fit the ones before it")]
+    Entry {
+        /// Where its content begins in the stream.
+        offset: u64,
+        /// Why.
+        #[source]
+        source: TreeError,
+    },
+    /// Files that are needed cannot be kept.
+    #[error("offset {offset}: cannot keep {path} in a temporary file")]
+    Keep {
+        /// Where its content begins in the stream.
+        offset: u64,
+        /// Path of the file.
+        path: String,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// What follows the entries cannot be read or is not what it should be.
+    #[error("the end of the stream is not as it should be")]
+    End(#[source] io::Error),
+}

@@ -1,0 +1,69 @@
+//! A tar stream as a layer.
+
+use std::fmt;
+use std::io;
+use std::io::Read;
+use std::sync::Arc;
+
+use super::error::LayerError;
+use crate::compute::input::bytes::Bytes;
+use crate::compute::input::bytes::Window;
+use crate::compute::input::tar::Archive;
+use crate::compute::input::tar::EndMark;
+use crate::compute::input::tar::Item;
+use crate::compute::input::unpack::Stream;
+
+/// Where a tar stream comes from.
+pub(in crate::compute::input) trait Source:
+    fmt::Debug + Send + Sync
+{
+    /// Opens the stream, unpacked. What is wrong with it as a whole, such as its digest, is an
+    /// error at its end.
+    fn open(&self) -> io::Result<Stream>;
+}
+
+/// A tar stream.
+#[derive(Debug)]
+pub(in crate::compute::input) enum Layer {
+    /// It lies in a file as it is; files in it are read where they are.
+    Plain(Arc<Bytes>),
+    /// It comes out of something else; files in it are copied to a temporary file.
+    Stream(Box<dyn Source>, EndMark),
+}
+
+impl Layer {
+    /// Tells each entry, with its content, and reads the stream to its end.
+    pub(super) fn read(
+        &self,
+        mut each: impl FnMut(&Item, &mut dyn Read) -> Result<(), LayerError>,
+    ) -> Result<(), LayerError> {
+        match self {
+            Self::Plain(bytes) => {
+                let window = bytes.window(0..bytes.size());
+                let mut archive = Archive::new(window, EndMark::Required);
+                while let Some(item) = archive.next(Window::skip).map_err(LayerError::Tar)? {
+                    each(&item, &mut archive.content())?;
+                }
+                Ok(())
+            }
+            Self::Stream(source, end) => {
+                let reader = source.open().map_err(LayerError::Open)?;
+                let mut archive = Archive::new(reader, *end);
+                while let Some(item) = archive.next(skip).map_err(LayerError::Tar)? {
+                    each(&item, &mut archive.content())?;
+                }
+                let mut rest = archive.into_reader();
+                io::copy(&mut rest, &mut io::sink()).map_err(LayerError::End)?;
+                Ok(())
+            }
+        }
+    }
+}
+
+fn skip(reader: &mut Stream, count: u64) -> io::Result<()> {
+    let skipped = io::copy(&mut reader.take(count), &mut io::sink())?;
+    if skipped < count {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    Ok(())
+}

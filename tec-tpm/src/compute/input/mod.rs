@@ -1,0 +1,53 @@
+//! Images of operating systems in the forms in which they come.
+//!
+//! *What it is*: [`BootSource`] turns a path or a stream into a
+//! [`BootImage`](tec_core::reference::BootImage), whose files are read as they are needed. Where
+//! the format allows it they are read where they lie; files in packed streams are copied to a
+//! temporary file without a name. No file is held in memory.
+//!
+//! *What it is not*: a file system driver for all of a disk. Of a disk, the EFI system partition
+//! is read; what lies on other file systems must be mounted.
+//!
+//! ```text
+//! directory ─┬─────────────────────────────────────────────────► DirectoryImage
+//!            ├─ ostree/deploy/… ─ one deployment ──────────────► DirectoryImage
+//!            └─ oci-layout ─┐
+//! tar, tar.gz, tar.zst ─────┼─ index.json ─ manifest ─ layers ─► files by path,
+//!            └──────────────┴──────────────────────────────────► with links and whiteouts
+//! disk ─ GPT or MBR ─ partition ─ FAT ─────────────────────────► files by path
+//! ```
+//!
+//! # Security
+//! Images may be hostile. Sizes, counts, depths, names and ratios are bounded; links and paths do
+//! not leave the image; what programs disagree about is an error and not a guess. Errors name file
+//! and offset.
+
+mod bytes;
+mod disk;
+mod error;
+mod fat;
+mod format;
+mod layers;
+mod oci;
+mod opening;
+mod ostree;
+mod source;
+mod tar;
+mod tree;
+mod unpack;
+mod zstd;
+
+pub use disk::DiskError;
+pub use disk::Partition;
+pub use error::InputError;
+pub use fat::FatError;
+pub use layers::LayerError;
+pub use oci::BlobError;
+pub use oci::OciError;
+pub(super) use ostree::Folders;
+pub use source::BootSource;
+pub use source::OpenImage;
+pub use source::SourceKind;
+pub use tar::TarError;
+pub use tree::TreeError;
+pub use unpack::UnpackError;

@@ -1,0 +1,172 @@
+//! The parts of an OCI image, which are named by their digests.
+
+use std::io;
+use std::io::Read;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use sha2::Digest as _;
+use sha2::Sha256;
+use sha2::Sha512;
+use tec_core::reference::BootImage;
+
+use crate::compute::input::layers::Source;
+use crate::compute::input::unpack::Stream;
+use crate::compute::input::unpack::unpack;
+
+/// A part of an image.
+#[derive(Clone, Debug)]
+pub(super) struct Blob {
+    layout: Arc<dyn BootImage>,
+    digest: BlobDigest,
+    size: u64,
+}
+
+/// The digest of a part (descriptor.md, "Registered Algorithms").
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct BlobDigest {
+    algorithm: Algorithm,
+    hex: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Algorithm {
+    Sha256,
+    Sha512,
+}
+
+/// The text is no digest that is known.
+#[derive(Debug)]
+pub(super) struct UnknownDigest;
+
+/// A part of an image is not the one that was described.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum BlobError {
+    /// It has another size.
+    #[error("its size is not {expected} bytes, as the manifest says")]
+    Size {
+        /// What the manifest says.
+        expected: u64,
+    },
+    /// It has another digest.
+    #[error("its digest is not {expected}, as its name says")]
+    Digest {
+        /// What the name says.
+        expected: String,
+    },
+}
+
+impl FromStr for BlobDigest {
+    type Err = UnknownDigest;
+
+    fn from_str(text: &str) -> Result<Self, UnknownDigest> {
+        let (algorithm, hex) = text.split_once(':').ok_or(UnknownDigest)?;
+        let (algorithm, digits) = match algorithm {
+            "sha256" => (Algorithm::Sha256, 64),
+            "sha512" => (Algorithm::Sha512, 128),
+            _ => return Err(UnknownDigest),
+        };
+        let is_digit = |byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
+        if hex.len() != digits || !hex.bytes().all(is_digit) {
+            return Err(UnknownDigest);
+        }
+        let hex = hex.to_owned();
+        Ok(Self { algorithm, hex })
+    }
+}
+
+impl Blob {
+    pub(super) fn new(layout: Arc<dyn BootImage>, digest: BlobDigest, size: u64) -> Self {
+        Self {
+            layout,
+            digest,
+            size,
+        }
+    }
+
+    /// Path in the layout (image-layout.md, "Blobs").
+    pub(super) fn path(&self) -> String {
+        let algorithm = match self.digest.algorithm {
+            Algorithm::Sha256 => "sha256",
+            Algorithm::Sha512 => "sha512",
+        };
+        format!("blobs/{algorithm}/{}", self.digest.hex)
+    }
+
+    /// Its bytes; a wrong size or digest is an error at the end.
+    pub(super) fn verified(&self) -> io::Result<Stream> {
+        Ok(Box::new(Verified {
+            reader: self.layout.open(&self.path())?,
+            hasher: Some(match self.digest.algorithm {
+                Algorithm::Sha256 => Hasher::Sha256(Sha256::new()),
+                Algorithm::Sha512 => Hasher::Sha512(Sha512::new()),
+            }),
+            expected: self.digest.hex.clone(),
+            size: self.size,
+            count: 0,
+        }))
+    }
+}
+
+impl Source for Blob {
+    fn open(&self) -> io::Result<Stream> {
+        unpack(self.verified()?)
+    }
+}
+
+/// Compares size and digest at the end.
+struct Verified<R> {
+    reader: R,
+    /// None after the end.
+    hasher: Option<Hasher>,
+    expected: String,
+    size: u64,
+    count: u64,
+}
+
+enum Hasher {
+    Sha256(Sha256),
+    Sha512(Sha512),
+}
+
+impl<R: Read> Verified<R> {
+    fn check(&mut self) -> Result<(), BlobError> {
+        if self.count != self.size {
+            return Err(BlobError::Size {
+                expected: self.size,
+            });
+        }
+        let digest = match self.hasher.take() {
+            Some(Hasher::Sha256(hasher)) => hex::encode(hasher.finalize()),
+            Some(Hasher::Sha512(hasher)) => hex::encode(hasher.finalize()),
+            None => return Ok(()),
+        };
+        if digest != self.expected {
+            return Err(BlobError::Digest {
+                expected: self.expected.clone(),
+            });
+        }
+        Ok(())
+    }
+}
+
+impl<R: Read> Read for Verified<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        if buffer.is_empty() {
+            return Ok(0);
+        }
+        let count = self.reader.read(buffer)?;
+        self.count += count as u64;
+        if count == 0 || self.count > self.size {
+            self.check().map_err(io::Error::other)?;
+        }
+        let read = buffer.get(..count).unwrap_or_default();
+        match &mut self.hasher {
+            Some(Hasher::Sha256(hasher)) => hasher.update(read),
+            Some(Hasher::Sha512(hasher)) => hasher.update(read),
+            None => {}
+        }
+        Ok(count)
+    }
+}

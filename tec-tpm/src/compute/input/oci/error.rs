@@ -1,0 +1,90 @@
+//! Why an OCI image layout cannot be read.
+
+use std::io;
+
+use crate::compute::input::layers::LayerError;
+
+/// An OCI image layout cannot be read.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OciError {
+    /// A file of the layout cannot be read, or has another digest than it should have.
+    #[error("cannot read {file}")]
+    Read {
+        /// Path in the layout.
+        file: String,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// A file is not the JSON that it should be.
+    #[error("{file} is not what it should be")]
+    Json {
+        /// Path in the layout.
+        file: String,
+        /// Why.
+        #[source]
+        source: serde_json::Error,
+    },
+    /// The layout has a version that is not known.
+    #[error("image layouts of version {version:?} are not known")]
+    Version {
+        /// The version.
+        version: String,
+    },
+    /// No image has the reference that was chosen.
+    #[error("no image is called {reference:?}; there are: {}", candidates.join(", "))]
+    NoSuchReference {
+        /// The reference.
+        reference: String,
+        /// References and digests of all images.
+        candidates: Vec<String>,
+    },
+    /// Several images could be meant.
+    #[error("several images could be meant: {}", candidates.join(", "))]
+    SeveralImages {
+        /// References and digests of these images.
+        candidates: Vec<String>,
+    },
+    /// No image is for the machines whose boot is computed here, Linux on x86-64.
+    #[error("no image is for linux/amd64; there are: {}", candidates.join(", "))]
+    NoPlatform {
+        /// References and digests of all images.
+        candidates: Vec<String>,
+    },
+    /// A digest is none that is known.
+    #[error("{digest:?} in {file} is no SHA-256 or SHA-512 digest")]
+    Digest {
+        /// Where it stands.
+        file: String,
+        /// The text.
+        digest: String,
+    },
+    /// A part of the image is of a kind that is not known.
+    #[error("{digest} is of type {media_type:?}, which is not known")]
+    MediaType {
+        /// Digest of the part.
+        digest: String,
+        /// The type.
+        media_type: String,
+    },
+    /// Indexes refer to indexes too often, or there are too many layers.
+    #[error("{file} has more than {limit} {what}")]
+    TooMany {
+        /// Path in the layout.
+        file: String,
+        /// Limit.
+        limit: usize,
+        /// What there are too many of.
+        what: &'static str,
+    },
+    /// A layer cannot be put over the ones before it.
+    #[error("cannot read layer {file}")]
+    Layer {
+        /// Path in the layout.
+        file: String,
+        /// Why.
+        #[source]
+        source: LayerError,
+    },
+}

@@ -1,0 +1,188 @@
+//! The way from a file to an image.
+
+use std::io;
+use std::ops::Range;
+use std::path::Path;
+use std::sync::Arc;
+
+use tec_core::reference::BootImage;
+
+use super::bytes::Bytes;
+use super::disk;
+use super::error::InputError;
+use super::fat::FatImage;
+use super::format::Format;
+use super::layers::Layer;
+use super::layers::LayeredImage;
+use super::layers::Source;
+use super::layers::Whiteouts;
+use super::oci;
+use super::ostree;
+use super::ostree::Folders;
+use super::source::BootSource;
+use super::source::OpenImage;
+use super::source::SourceKind;
+use super::tar::EndMark;
+use super::unpack::Stream;
+use super::unpack::unpack;
+use crate::compute::DirectoryImage;
+
+/// An image on its way to be opened.
+pub(super) struct Opening<'s> {
+    pub(super) source: &'s BootSource,
+    pub(super) file: &'s Path,
+}
+
+impl Opening<'_> {
+    pub(super) fn directory(&self) -> Result<OpenImage, InputError> {
+        let image = DirectoryImage::open(self.file).map_err(|source| self.unreadable(source))?;
+        if image.open(oci::MARKER).is_ok() {
+            return self.oci(image);
+        }
+        let rooted = self.rooted(&image)?;
+        let image = match rooted {
+            Some(path) => DirectoryImage::open(image.root().join(path)),
+            None => Ok(image),
+        };
+        self.opened(
+            SourceKind::Directory,
+            image.map_err(|source| self.unreadable(source))?,
+        )
+    }
+
+    pub(super) fn file(&self, bytes: &Arc<Bytes>) -> Result<OpenImage, InputError> {
+        match Format::of(bytes).map_err(|source| self.unreadable(source))? {
+            Format::Fat => self.fat(SourceKind::Fat, bytes, 0..bytes.size()),
+            Format::Disk => {
+                let partition = disk::boot_partition(bytes, self.source.partition);
+                let partition = partition.map_err(|source| InputError::Disk {
+                    file: self.file.to_owned(),
+                    source,
+                })?;
+                self.fat(SourceKind::Disk, bytes, partition.range)
+            }
+            Format::Tar => self.tar(Layer::Plain(Arc::clone(bytes))),
+            Format::PackedTar => {
+                let packed = Packed(Arc::clone(bytes));
+                self.tar(Layer::Stream(Box::new(packed), EndMark::Required))
+            }
+            Format::Unsupported { what, hint } => Err(InputError::Unsupported {
+                file: self.file.to_owned(),
+                what,
+                hint,
+            }),
+            Format::Unknown => Err(InputError::Unknown {
+                file: self.file.to_owned(),
+            }),
+        }
+    }
+
+    fn fat(
+        &self,
+        kind: SourceKind,
+        bytes: &Arc<Bytes>,
+        range: Range<u64>,
+    ) -> Result<OpenImage, InputError> {
+        let image = FatImage::open(bytes, range).map_err(|source| InputError::Fat {
+            file: self.file.to_owned(),
+            source,
+        })?;
+        self.opened(kind, image)
+    }
+
+    fn tar(&self, layer: Layer) -> Result<OpenImage, InputError> {
+        let image = LayeredImage::open(vec![layer], Whiteouts::Ordinary);
+        let image = image.map_err(|(_, source)| InputError::Tar {
+            file: self.file.to_owned(),
+            source,
+        })?;
+        // An archive of a layout: its files are few and beside each other.
+        if image.has_file(oci::MARKER) {
+            return self.oci(image);
+        }
+        let image = match self.rooted(&image)? {
+            Some(path) => image.within(&path),
+            None => image,
+        };
+        self.opened(SourceKind::Tar, image)
+    }
+
+    fn oci(&self, layout: impl BootImage + 'static) -> Result<OpenImage, InputError> {
+        let layout: Arc<dyn BootImage> = Arc::new(layout);
+        let image = oci::open(&layout, self.source.reference.as_deref());
+        let image = image.map_err(|source| InputError::Oci {
+            file: self.file.to_owned(),
+            source,
+        })?;
+        self.opened(SourceKind::Oci, image)
+    }
+
+    /// Path of the deployment to take, if this is the root of an OSTree installation.
+    fn rooted(&self, image: &dyn Folders) -> Result<Option<String>, InputError> {
+        let found = ostree::deployments(image).map_err(|source| self.unreadable(source))?;
+        if found.is_empty() {
+            return match self.source.deployment {
+                Some(_) => Err(self.no_choice("deployments")),
+                None => Ok(None),
+            };
+        }
+        let file = self.file.to_owned();
+        match (&self.source.deployment, found.as_slice()) {
+            (None, [only]) => Ok(Some(only.clone())),
+            (None, _) => Err(InputError::SeveralDeployments {
+                file,
+                candidates: found,
+            }),
+            (Some(chosen), _) if found.contains(chosen) => Ok(Some(chosen.clone())),
+            (Some(chosen), _) => Err(InputError::NoSuchDeployment {
+                file,
+                deployment: chosen.clone(),
+                candidates: found,
+            }),
+        }
+    }
+
+    /// An image that offers all choices that were made.
+    fn opened(
+        &self,
+        kind: SourceKind,
+        image: impl BootImage + 'static,
+    ) -> Result<OpenImage, InputError> {
+        let chosen = self.source;
+        if chosen.reference.is_some() && kind != SourceKind::Oci {
+            return Err(self.no_choice("image references"));
+        }
+        if chosen.partition.is_some() && kind != SourceKind::Disk {
+            return Err(self.no_choice("partitions"));
+        }
+        if chosen.deployment.is_some() && !matches!(kind, SourceKind::Directory | SourceKind::Tar) {
+            return Err(self.no_choice("deployments"));
+        }
+        let image = Box::new(image);
+        Ok(OpenImage { kind, image })
+    }
+
+    fn no_choice(&self, of: &'static str) -> InputError {
+        InputError::NoChoice {
+            file: self.file.to_owned(),
+            of,
+        }
+    }
+
+    pub(super) fn unreadable(&self, source: io::Error) -> InputError {
+        InputError::Read {
+            file: self.file.to_owned(),
+            source,
+        }
+    }
+}
+
+/// A packed file.
+#[derive(Debug)]
+struct Packed(Arc<Bytes>);
+
+impl Source for Packed {
+    fn open(&self) -> io::Result<Stream> {
+        unpack(Box::new(self.0.window(0..self.0.size())))
+    }
+}

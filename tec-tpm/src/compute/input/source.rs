@@ -1,0 +1,164 @@
+//! One entry for all sorts of images.
+
+use std::fs::File;
+use std::io;
+use std::io::Read;
+use std::path::Path;
+
+use tec_core::reference::BootImage;
+use tec_core::reference::ImageFile;
+
+use super::bytes::Bytes;
+use super::error::InputError;
+use super::opening::Opening;
+
+/// An image of an operating system, whichever way it comes.
+///
+/// What it is follows from its content: a directory, an OCI image layout (a directory, or an
+/// archive of one), the root of an OSTree installation, a tar stream (plain, gzip or zstd), a raw
+/// disk with GPT or MBR, or a FAT file system.
+///
+/// # Example
+/// ```
+/// # #[cfg(feature = "test-util")] {
+/// use tec_core::pcr::PcrIndex;
+/// use tec_core::reference::BootImage;
+/// use tec_core::reference::PcrComputer;
+/// use tec_tpm::compute::ChainComputer;
+/// use tec_tpm::compute::SecureBoot;
+/// use tec_tpm::compute::input::BootSource;
+/// use tec_tpm::compute::input::SourceKind;
+/// # use tec_tpm::compute::testing::debian_chain;
+///
+/// # let memory = debian_chain("2.12");
+/// # let mut archive = tar::Builder::new(Vec::new());
+/// # for path in memory.files("")? {
+/// #     let content = memory.content(&path).unwrap();
+/// #     let mut header = tar::Header::new_ustar();
+/// #     header.set_size(content.len() as u64);
+/// #     archive.append_data(&mut header, path, content)?;
+/// # }
+/// # let stdin = std::io::Cursor::new(archive.into_inner()?);
+/// let image = BootSource::new().read(stdin)?; // or `open(path)`
+/// assert_eq!(image.kind(), SourceKind::Tar);
+/// assert!(image.files("boot")?.contains(&"boot/vmlinuz-6.12.0-amd64".to_owned()));
+///
+/// let expected = ChainComputer::new(SecureBoot::On).compute(&image)?;
+/// assert!(expected.pcr(PcrIndex::BOOT_MANAGER).is_some());
+/// # }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct BootSource {
+    pub(super) reference: Option<String>,
+    pub(super) partition: Option<u32>,
+    pub(super) deployment: Option<String>,
+}
+
+/// An image that was opened.
+///
+/// # Security
+/// Everything in it is bounded, and nothing leaves its root. What it holds is whatever the file
+/// holds: only the layers of an OCI image are compared with digests.
+#[derive(Debug)]
+pub struct OpenImage {
+    pub(super) kind: SourceKind,
+    pub(super) image: Box<dyn BootImage>,
+}
+
+/// What an image was found to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum SourceKind {
+    /// A directory.
+    Directory,
+    /// A raw disk with partitions.
+    Disk,
+    /// A FAT file system.
+    Fat,
+    /// A tar stream.
+    Tar,
+    /// An OCI image layout.
+    Oci,
+}
+
+impl BootSource {
+    /// Finds everything by itself; where there are several, that is an error that lists them.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Takes this image of an OCI image layout: a name (`org.opencontainers.image.ref.name`) or a
+    /// digest.
+    #[must_use]
+    pub fn with_reference(mut self, reference: impl Into<String>) -> Self {
+        self.reference = Some(reference.into());
+        self
+    }
+
+    /// Takes this partition of a disk, counted from 1.
+    #[must_use]
+    pub fn with_partition(mut self, number: u32) -> Self {
+        self.partition = Some(number);
+        self
+    }
+
+    /// Takes this deployment of an OSTree installation: its path from the root,
+    /// `ostree/deploy/<name>/deploy/<checksum>.<serial>`.
+    #[must_use]
+    pub fn with_deployment(mut self, path: impl Into<String>) -> Self {
+        self.deployment = Some(path.into());
+        self
+    }
+
+    /// Opens a directory, a file, a block device or a pipe. What comes out of a pipe is copied to
+    /// a temporary file.
+    ///
+    /// # Errors
+    /// [`InputError`], which names the file and, where there is one, the offset.
+    pub fn open(&self, path: impl AsRef<Path>) -> Result<OpenImage, InputError> {
+        let opening = Opening {
+            source: self,
+            file: path.as_ref(),
+        };
+        if opening.file.is_dir() {
+            return opening.directory();
+        }
+        let bytes = File::open(opening.file).and_then(|file| Bytes::open(file, MAX_STREAM));
+        opening.file(&bytes.map_err(|source| opening.unreadable(source))?)
+    }
+
+    /// Reads an image from a stream, such as the standard input, which errors call `-`. It is
+    /// copied to a temporary file.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn read(&self, reader: impl Read) -> Result<OpenImage, InputError> {
+        let opening = Opening {
+            source: self,
+            file: Path::new("-"),
+        };
+        let bytes = Bytes::copy(reader, MAX_STREAM);
+        opening.file(&bytes.map_err(|source| opening.unreadable(source))?)
+    }
+}
+
+/// Largest stream that is copied to a temporary file.
+const MAX_STREAM: u64 = 64 << 30;
+
+impl OpenImage {
+    /// What it was found to be.
+    pub fn kind(&self) -> SourceKind {
+        self.kind
+    }
+}
+
+impl BootImage for OpenImage {
+    fn files(&self, prefix: &str) -> io::Result<Vec<String>> {
+        self.image.files(prefix)
+    }
+
+    fn open(&self, path: &str) -> io::Result<Box<dyn ImageFile>> {
+        self.image.open(path)
+    }
+}

@@ -1,0 +1,92 @@
+//! Why a tar stream cannot be read.
+
+use std::io;
+
+/// A tar stream cannot be read. Offsets count bytes from the start of the stream, unpacked.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TarError {
+    /// Reading failed.
+    #[error("offset {offset}: reading failed")]
+    Read {
+        /// Where the part that was read begins.
+        offset: u64,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// The archive ends too early.
+    #[error("offset {offset}: the archive is cut off")]
+    Truncated {
+        /// Where.
+        offset: u64,
+    },
+    /// The checksum of a header does not fit.
+    #[error("offset {offset}: the checksum of the header does not fit")]
+    Checksum {
+        /// Where the header begins.
+        offset: u64,
+    },
+    /// A number is none.
+    #[error("offset {offset}: a number in the header is none")]
+    Number {
+        /// Where the header begins.
+        offset: u64,
+    },
+    /// A record of an extended header does not fit.
+    #[error("offset {offset}: a record of the extended header does not fit")]
+    Record {
+        /// Where the header begins.
+        offset: u64,
+    },
+    /// The kind of an entry is not known.
+    #[error("offset {offset}: entries of type {:?} are not known", char::from(*kind))]
+    Kind {
+        /// Where the header begins.
+        offset: u64,
+        /// Its type flag.
+        kind: u8,
+    },
+    /// An entry that is no file has content.
+    #[error("offset {offset}: {size} bytes of content of what is no file")]
+    Content {
+        /// Where the header begins.
+        offset: u64,
+        /// Size of the content.
+        size: u64,
+    },
+    /// A path leads out of the archive.
+    #[error("offset {offset}: {path:?} leads out of the archive")]
+    OutsidePath {
+        /// Where the header begins.
+        offset: u64,
+        /// The path.
+        path: String,
+    },
+    /// An extended header or a name exceeds the limit.
+    #[error("offset {offset}: an extended header or a name of {size} bytes, limit {limit}")]
+    TooLarge {
+        /// Where the header begins.
+        offset: u64,
+        /// Its size.
+        size: u64,
+        /// Limit.
+        limit: u64,
+    },
+    /// A block of zeros, of which two mark the end, stands alone.
+    #[error("offset {offset}: a single block of zeros, and more after it")]
+    LoneZeros {
+        /// Where it begins.
+        offset: u64,
+    },
+}
+
+impl TarError {
+    pub(super) fn read(offset: u64, source: io::Error) -> Self {
+        if source.kind() == io::ErrorKind::UnexpectedEof {
+            Self::Truncated { offset }
+        } else {
+            Self::Read { offset, source }
+        }
+    }
+}

@@ -1,0 +1,169 @@
+//! Unpacks gzip and zstd streams, within bounds.
+
+use std::io;
+use std::io::BufReader;
+use std::io::Cursor;
+use std::io::Read;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering;
+
+use flate2::bufread::MultiGzDecoder;
+
+use super::zstd::ZstdReader;
+
+/// A stream whose kind is not fixed.
+pub(super) type Stream = Box<dyn Read + Send>;
+
+/// A packed stream cannot be unpacked. Offsets count bytes from the start of the packed stream, and
+/// may lie some bytes after the culprit, since decoders read ahead.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum UnpackError {
+    /// The data are damaged.
+    #[error("offset {offset}: the {format} data are damaged")]
+    Damaged {
+        /// Where reading got.
+        offset: u64,
+        /// Format.
+        format: &'static str,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// Far more comes out than went in, so this is no image.
+    #[error("offset {offset}: {unpacked} bytes come out of these, which is beyond all measure")]
+    Ratio {
+        /// Where reading got.
+        offset: u64,
+        /// Bytes that came out.
+        unpacked: u64,
+    },
+    /// More comes out than the limit.
+    #[error("offset {offset}: more than {limit} bytes come out")]
+    TooLarge {
+        /// Where reading got.
+        offset: u64,
+        /// Limit.
+        limit: u64,
+    },
+}
+
+/// How a stream is packed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Packing {
+    Plain,
+    Gzip,
+    Zstd,
+}
+
+impl Packing {
+    /// What the first bytes of a stream tell.
+    pub(super) fn of(start: &[u8]) -> Self {
+        match start {
+            // RFC 1952, 2.3.1.
+            [0x1f, 0x8b, ..] => Self::Gzip,
+            // RFC 8878, 3.1.1 and 3.1.2: a frame, or one to be skipped.
+            [0x28, 0xb5, 0x2f, 0xfd, ..] | [0x50..=0x5f, 0x2a, 0x4d, 0x18, ..] => Self::Zstd,
+            _ => Self::Plain,
+        }
+    }
+
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Plain => "plain",
+            Self::Gzip => "gzip",
+            Self::Zstd => "zstd",
+        }
+    }
+}
+
+/// Unpacks a stream, whichever way it is packed.
+pub(super) fn unpack(mut reader: Stream) -> io::Result<Stream> {
+    let mut start = Vec::new();
+    reader.by_ref().take(4).read_to_end(&mut start)?;
+    let packing = Packing::of(&start);
+    let packed = Arc::new(AtomicU64::new(0));
+    let counted = Counted {
+        reader: Cursor::new(start).chain(reader),
+        count: Arc::clone(&packed),
+    };
+    let buffered = BufReader::with_capacity(BUFFER, counted);
+    let reader: Stream = match packing {
+        Packing::Plain => return Ok(Box::new(buffered)),
+        Packing::Gzip => Box::new(MultiGzDecoder::new(buffered)),
+        Packing::Zstd => Box::new(ZstdReader::new(buffered)),
+    };
+    Ok(Box::new(Unpacked {
+        reader,
+        packing,
+        packed,
+        count: 0,
+    }))
+}
+
+/// Bytes that are read at once.
+const BUFFER: usize = 64 << 10;
+/// Largest stream after unpacking; images of operating systems have some 10 GiB.
+const MAX_UNPACKED: u64 = 64 << 30;
+/// Size up to which the ratio does not matter: a small image of zeros is no attack.
+const ALWAYS_FINE: u64 = 64 << 20;
+/// Highest ratio beyond. That of gzip is 1032; that of images is below 10.
+const MAX_RATIO: u64 = 2048;
+
+struct Counted<R> {
+    reader: R,
+    count: Arc<AtomicU64>,
+}
+
+impl<R: Read> Read for Counted<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let count = self.reader.read(buffer)?;
+        self.count.fetch_add(count as u64, Ordering::Relaxed);
+        Ok(count)
+    }
+}
+
+struct Unpacked {
+    reader: Stream,
+    packing: Packing,
+    packed: Arc<AtomicU64>,
+    count: u64,
+}
+
+impl Unpacked {
+    fn check(&self) -> Result<(), UnpackError> {
+        let offset = self.packed.load(Ordering::Relaxed);
+        if self.count > MAX_UNPACKED {
+            return Err(UnpackError::TooLarge {
+                offset,
+                limit: MAX_UNPACKED,
+            });
+        }
+        if self.count > ALWAYS_FINE && self.count / MAX_RATIO > offset {
+            return Err(UnpackError::Ratio {
+                offset,
+                unpacked: self.count,
+            });
+        }
+        Ok(())
+    }
+}
+
+impl Read for Unpacked {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let count = self.reader.read(buffer).map_err(|source| {
+            if source.kind() == io::ErrorKind::Interrupted {
+                return source;
+            }
+            io::Error::other(UnpackError::Damaged {
+                offset: self.packed.load(Ordering::Relaxed),
+                format: self.packing.name(),
+                source,
+            })
+        })?;
+        self.count += count as u64;
+        self.check().map_err(io::Error::other)?;
+        Ok(count)
+    }
+}

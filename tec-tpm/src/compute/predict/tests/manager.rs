@@ -1,0 +1,60 @@
+use super::*;
+
+/// systemd-boot of this version with one unified kernel image.
+fn managed(version: &str) -> MemoryImage {
+    let manager = PeBuilder::new().section(
+        ".sdmagic",
+        format!("#### LoaderInfo: systemd-boot {version} ####"),
+    );
+    let sign = |builder: &PeBuilder| signed(builder, &[&keys().firmware.1]);
+    MemoryImage::new()
+        .with("EFI/BOOT/BOOTX64.EFI", sign(&manager))
+        .with("EFI/Linux/a.efi", sign(&uki("257.1")))
+}
+
+fn refused(image: &MemoryImage, machine: &PlatformState) -> String {
+    match predict(image, machine) {
+        Err(PredictError::UnknownLoader { what, .. }) => what,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn systemd_boot_starts_the_one_image_that_there_is() {
+    let prediction = predict(&managed("257.1"), &platform(SecureBoot::On)).unwrap();
+    assert_eq!(
+        components(&prediction, PcrIndex::BOOT_MANAGER)[2..],
+        [Component::Pcr4Manager, Component::Pcr4Uki]
+    );
+    // Both are allowed by one key, which is measured once.
+    assert_eq!(prediction.of_register(PcrIndex::SECURE_BOOT).count(), 7);
+    assert_eq!(prediction.of_register(PcrIndex::KERNEL_CONFIG).count(), 0);
+}
+
+#[test]
+fn whatever_gives_systemd_boot_a_choice_is_refused_by_name() {
+    let machine = platform(SecureBoot::On);
+    assert!(refused(&managed("256"), &machine).contains("not been observed"));
+    for file in [
+        "loader/loader.conf",
+        "loader/entries/x.conf",
+        "EFI/Microsoft/Boot/bootmgfw.efi",
+        "EFI/systemd/drivers/x.efi",
+    ] {
+        let image = managed("257").with(file, b"x".to_vec());
+        assert!(refused(&image, &machine).contains(file), "{file}");
+    }
+    let several = managed("257").with("EFI/Linux/b.efi", b"x".to_vec());
+    assert!(refused(&several, &machine).contains("several"));
+    let chosen = "4a67b082-0a4c-41cf-b6c7-440b29bb8c4f".parse().unwrap();
+    let chosen = machine
+        .clone()
+        .with_variable("LoaderEntryDefault", chosen, 7, *b"x");
+    assert!(refused(&managed("257"), &chosen).contains("LoaderEntryDefault"));
+    let handed = with_entry(machine.clone(), "\\EFI\\BOOT\\BOOTX64.EFI", "x");
+    assert!(refused(&managed("257"), &handed).contains("options"));
+    let plain = PeBuilder::new().section(".text", "x");
+    let plain = signed(&plain, &[&keys().firmware.1]);
+    let plain = MemoryImage::new().with("EFI/BOOT/BOOTX64.EFI", plain);
+    assert!(refused(&plain, &machine).contains("neither shim"));
+}

@@ -1,0 +1,146 @@
+//! Why a boot cannot be predicted at all.
+
+use std::io;
+
+use tec_core::pcr::PcrIndex;
+
+use super::authority::AuthorityError;
+use super::find::FindError;
+use super::grub::GrubError;
+use super::layout::PeError;
+use super::platform::PlatformError;
+use super::shim::ShimError;
+use super::signature::SignatureError;
+use super::stub::StubError;
+use super::unpredictable::Unpredictable;
+
+/// The next boot cannot be predicted at all.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PredictError {
+    /// The boot files cannot be told.
+    #[error("the boot files cannot be found")]
+    Find(#[source] FindError),
+    /// The variables contradict themselves.
+    #[error("the state of the machine cannot be read")]
+    Platform(#[source] PlatformError),
+    /// A file cannot be opened or read.
+    #[error("cannot read {file}")]
+    Open {
+        /// Path in the image.
+        file: String,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// A file cannot be hashed.
+    #[error("cannot hash {file}")]
+    Pe {
+        /// Path in the image.
+        file: String,
+        /// Why.
+        #[source]
+        source: PeError,
+    },
+    /// The signature in a file does not fit the file.
+    #[error("the signature of {file} does not fit")]
+    Signature {
+        /// Path in the image.
+        file: String,
+        /// Why.
+        #[source]
+        source: SignatureError,
+    },
+    /// Who allows a file to start cannot be told, or nobody does: see
+    /// [`AuthorityError::is_refusal`].
+    #[error("cannot tell who allows {file} to start, or nobody does")]
+    Authority {
+        /// Path in the image.
+        file: String,
+        /// Why.
+        #[source]
+        source: AuthorityError,
+    },
+    /// What this shim measures is not known, or it would not go on.
+    #[error("the measurements of {file} are not known")]
+    Shim {
+        /// Path in the image.
+        file: String,
+        /// Why.
+        #[source]
+        source: ShimError,
+    },
+    /// What this GRUB measures is not known.
+    #[error("the measurements of {file} are not known")]
+    Grub {
+        /// Path in the image.
+        file: String,
+        /// Why.
+        #[source]
+        source: GrubError,
+    },
+    /// What this stub measures is not known, or it would not go on.
+    #[error("the measurements of {file} are not known")]
+    Stub {
+        /// Path in the image.
+        file: String,
+        /// Why.
+        #[source]
+        source: StubError,
+    },
+    /// A file is neither shim nor a unified kernel image.
+    #[error("{file} is {what}; what it starts is not followed")]
+    UnknownLoader {
+        /// Path in the image.
+        file: String,
+        /// What it says that it is.
+        what: String,
+    },
+    /// shim starts a file that the image does not have.
+    #[error("there is nothing that {file} would start")]
+    NoSecondStage {
+        /// Path of shim.
+        file: String,
+    },
+    /// shim starts a program that makes boot entries and restarts the machine.
+    #[error("shim would start {file}, which makes boot entries and restarts the machine")]
+    Fallback {
+        /// Path of that program.
+        file: String,
+    },
+    /// The boot entry hands options to shim, which may make it start something else.
+    #[error("a boot entry hands options to {file}, which may make it start another file")]
+    LoadOptions {
+        /// Path of shim.
+        file: String,
+    },
+    /// The one register that was asked for cannot be told.
+    #[error("PCR {pcr} cannot be told")]
+    Register {
+        /// Register.
+        pcr: PcrIndex,
+        /// Why.
+        #[source]
+        source: Unpredictable,
+    },
+}
+
+impl PredictError {
+    /// The file that it is about; none when files could not be found or a variable is at fault.
+    pub fn file(&self) -> Option<&str> {
+        match self {
+            Self::Find(_) | Self::Platform(_) | Self::Register { .. } => None,
+            Self::Open { file, .. }
+            | Self::Pe { file, .. }
+            | Self::Signature { file, .. }
+            | Self::Authority { file, .. }
+            | Self::Shim { file, .. }
+            | Self::Grub { file, .. }
+            | Self::Stub { file, .. }
+            | Self::UnknownLoader { file, .. }
+            | Self::NoSecondStage { file }
+            | Self::Fallback { file }
+            | Self::LoadOptions { file } => Some(file),
+        }
+    }
+}

@@ -1,0 +1,169 @@
+//! What a prediction says about each register.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use tec_core::digest::Sha256Digest;
+use tec_core::image::ExpectedPcrs;
+use tec_core::pcr::PcrIndex;
+use tec_core::pcr::PcrSet;
+
+use super::hash::BankDigests;
+use super::hash::Banks;
+use super::measurement::Component;
+use super::measurement::Measurement;
+use super::unpredictable::Unpredictable;
+use crate::event_log::Event;
+use crate::event_log::VerifiedLog;
+
+/// What a boot measures, in order, and which registers cannot be told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Prediction {
+    measurements: Vec<Measurement>,
+    unpredictable: BTreeMap<PcrIndex, Unpredictable>,
+    recorded: PcrSet,
+    banks: Banks,
+}
+
+/// What is known about one register.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Register<'p> {
+    /// Its values in all banks that were computed.
+    Predicted(BankDigests),
+    /// Its value in an earlier boot of the machine, in the SHA-256 bank. Nothing says that the next
+    /// boot leaves the same.
+    Recorded(BankDigests),
+    /// It does not follow from image and machine.
+    Unpredictable(&'p Unpredictable),
+}
+
+impl Prediction {
+    pub(super) fn new(
+        measurements: Vec<Measurement>,
+        unpredictable: BTreeMap<PcrIndex, Unpredictable>,
+        banks: Banks,
+    ) -> Self {
+        Self {
+            measurements,
+            unpredictable,
+            recorded: PcrSet::default(),
+            banks,
+        }
+    }
+
+    /// All measurements in the order of the boot; those of unpredictable registers are not all.
+    pub fn measurements(&self) -> &[Measurement] {
+        &self.measurements
+    }
+
+    /// The measurements of one register, in order.
+    pub fn of_register(&self, pcr: PcrIndex) -> impl Iterator<Item = &Measurement> {
+        self.measurements.iter().filter(move |m| m.pcr == pcr)
+    }
+
+    /// What is known about one register.
+    pub fn register(&self, pcr: PcrIndex) -> Register<'_> {
+        if let Some(reason) = self.unpredictable.get(&pcr) {
+            return Register::Unpredictable(reason);
+        }
+        let value = self
+            .of_register(pcr)
+            .fold(BankDigests::zero(self.banks), |value, measurement| {
+                value.extended(&measurement.digests)
+            });
+        if self.recorded.contains(pcr) {
+            Register::Recorded(value)
+        } else {
+            Register::Predicted(value)
+        }
+    }
+
+    /// The registers whose values are predicted; recorded ones are not.
+    pub fn predicted(&self) -> PcrSet {
+        let known = |pcr: &PcrIndex| self.is_known(*pcr) && !self.recorded.contains(*pcr);
+        PcrIndex::all().filter(known).collect()
+    }
+
+    /// The registers whose values were taken from a log.
+    pub fn recorded(&self) -> PcrSet {
+        self.recorded
+    }
+
+    /// The registers that cannot be told, each with the reason.
+    pub fn unpredictable(&self) -> impl Iterator<Item = (PcrIndex, &Unpredictable)> {
+        self.unpredictable
+            .iter()
+            .map(|(pcr, reason)| (*pcr, reason))
+    }
+
+    /// Takes registers that the firmware makes (0 to 3, 5 and 6) from the log of an earlier boot of
+    /// the machine, in the SHA-256 bank, which is the one that was verified. They become
+    /// [`Register::Recorded`], and each of their events says so by its id, such as `Pcr0Recorded`.
+    ///
+    /// Only registers that are not predicted are taken. PCR 0 stays unpredictable if the TPM was
+    /// started at another locality than 0, as its value then does not start at zero.
+    #[must_use]
+    pub fn with_recorded(mut self, log: &VerifiedLog<'_>, registers: PcrSet) -> Self {
+        for pcr in registers.iter() {
+            let Some(component) = recorder(pcr) else {
+                continue;
+            };
+            let is_firmware = self.unpredictable.get(&pcr) == Some(&Unpredictable::Firmware);
+            let at_zero = u8::from(pcr) != 0 || log.startup_locality() == 0;
+            if !is_firmware || !at_zero || !log.registers().contains(pcr) {
+                continue;
+            }
+            self.unpredictable.remove(&pcr);
+            self.recorded = self.recorded.with(pcr);
+            let events = log.events().filter(|event| event.extends() == Some(pcr));
+            let taken = events.filter_map(|event| recorded(component, pcr, event));
+            self.measurements.extend(taken);
+        }
+        self
+    }
+
+    /// The SHA-256 values of the known registers that something is measured into: the predicted
+    /// ones, and the recorded ones that were taken on demand.
+    pub fn expected(&self) -> ExpectedPcrs {
+        let known = self.measurements.iter();
+        Measurement::fold(known.filter(|m| self.is_known(m.pcr)).cloned())
+    }
+
+    fn is_known(&self, pcr: PcrIndex) -> bool {
+        !self.unpredictable.contains_key(&pcr)
+    }
+}
+
+fn recorder(pcr: PcrIndex) -> Option<Component> {
+    Some(match u8::from(pcr) {
+        0 => Component::Pcr0Recorded,
+        1 => Component::Pcr1Recorded,
+        2 => Component::Pcr2Recorded,
+        3 => Component::Pcr3Recorded,
+        5 => Component::Pcr5Recorded,
+        6 => Component::Pcr6Recorded,
+        _ => return None,
+    })
+}
+
+fn recorded(component: Component, pcr: PcrIndex, event: &Event<'_>) -> Option<Measurement> {
+    let digest = Sha256Digest::new(*event.digests.sha256?);
+    let digests = BankDigests::from_sha256(digest);
+    let recorded = Measurement::new(component, pcr, event.kind, digests);
+    Some(match event.detail() {
+        Some(detail) => recorded.about(detail),
+        None => recorded,
+    })
+}
+
+impl fmt::Display for Register<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Predicted(value) => value.sha256().fmt(f),
+            Self::Recorded(value) => write!(f, "{} (recorded)", value.sha256()),
+            Self::Unpredictable(reason) => reason.fmt(f),
+        }
+    }
+}

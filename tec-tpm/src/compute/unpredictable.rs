@@ -1,0 +1,77 @@
+//! Why a register does not follow from image and machine.
+
+/// Why a register does not follow from image and machine.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Unpredictable {
+    /// Code, settings and devices of the machine.
+    #[error("the firmware measures its own code, settings and devices; take it from a log")]
+    Firmware,
+    /// The register was not asked for.
+    #[error("it was not asked for")]
+    NotAsked,
+    /// Measured after the boot chain.
+    #[error("the running system measures it")]
+    OperatingSystem,
+    /// The keys of the machine were not given.
+    #[error("it holds the keys of the machine, which were not given")]
+    Keys,
+    /// The lists of machine owner keys were not given.
+    #[error("it holds the machine owner keys, which were not given")]
+    MokLists,
+    /// systemd-stub from version 258 on adds a secret of the machine to the initial file system.
+    #[error("the stub adds a secret of the machine to the initial file system")]
+    BootSecret,
+    /// GRUB's script does more than is followed here.
+    #[error("line {line} of {file} is not followed: {reason}")]
+    Script {
+        /// File.
+        file: String,
+        /// Line, from 1.
+        line: usize,
+        /// What is not followed.
+        reason: &'static str,
+    },
+    /// There is no script where this GRUB looks for it.
+    #[error("there is no {file} that says what GRUB does")]
+    NoScript {
+        /// File that was looked for.
+        file: String,
+    },
+    /// GRUB 2.06 measures the name of its partition, and the machine's state does not say it.
+    #[error("GRUB measures the name of its partition, which was not given")]
+    GrubDevice,
+    /// Vendors change what GRUB measures.
+    #[error("what this vendor's GRUB measures here is not known")]
+    GrubVendor,
+    /// The kernel has not been observed.
+    #[error("whether kernel {version} measures its command line and initrd is not known")]
+    KernelVersion {
+        /// Its version.
+        version: String,
+    },
+    /// An option of the kernel changes what it loads.
+    #[error("the kernel's option {option} changes what it loads")]
+    KernelOption {
+        /// The option.
+        option: String,
+    },
+    /// The kernel's command line cannot be told.
+    #[error("the command line {reason}")]
+    CommandLine {
+        /// What is the matter with it.
+        reason: &'static str,
+    },
+    /// A section whose use depends on the machine, or that is not followed.
+    #[error("how section {section} is used does not follow from the image")]
+    Section {
+        /// Its name.
+        section: String,
+    },
+    /// A file beside the boot files adds to what is measured, which is not followed.
+    #[error("{file} adds to what is measured, which is not followed")]
+    Sidecar {
+        /// File.
+        file: String,
+    },
+}

@@ -1,0 +1,79 @@
+//! Why a bundle is not taken.
+
+use tec_core::ak::Fingerprint;
+use tec_core::code::Code;
+use tec_core::digest::Sha256Digest;
+use tec_core::time::Timestamp;
+
+use super::super::OutputError;
+
+/// A bundle of reference values is not taken.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum BundleError {
+    /// The signature is no signature of this form.
+    #[error("the signature cannot be read")]
+    SignatureForm(#[source] OutputError),
+    /// The signature is of an algorithm that is not taken.
+    #[error("the signature is of algorithm {algorithm:?}, taken is {taken}")]
+    Algorithm {
+        /// What it says.
+        algorithm: String,
+        /// What is taken.
+        taken: &'static str,
+    },
+    /// The private key cannot be used.
+    #[error("this is no private key on P-256 in PEM (PKCS #8)")]
+    PrivateKey,
+    /// The key is not one that signs bundles.
+    #[error("key {key} is not on P-256")]
+    Key {
+        /// Its fingerprint.
+        key: Fingerprint,
+    },
+    /// None of the given keys made the signature.
+    #[error("key {key}, which the signature names, is none of the given keys")]
+    UnknownKey {
+        /// The key that it names.
+        key: Fingerprint,
+    },
+    /// The bundle is not what was signed.
+    #[error("the bundle is not what key {key} signed")]
+    Signature {
+        /// The key.
+        key: Fingerprint,
+    },
+    /// What was signed is no bundle.
+    #[error("the bundle cannot be read")]
+    Content(#[source] OutputError),
+    /// The bundle's time has ended.
+    #[error("the bundle ended at {at}")]
+    Expired {
+        /// When.
+        at: Timestamp,
+    },
+    /// The bundle is about another image.
+    #[error("the bundle is about image sha256:{signed}, asked for is sha256:{expected}")]
+    Image {
+        /// Digest in the bundle.
+        signed: Sha256Digest,
+        /// Digest that was asked for.
+        expected: Sha256Digest,
+    },
+}
+
+impl BundleError {
+    /// The code that tells what to do.
+    pub fn code(&self) -> Code {
+        match self {
+            Self::SignatureForm(_)
+            | Self::Algorithm { .. }
+            | Self::PrivateKey
+            | Self::Key { .. }
+            | Self::Content(_) => Code::BundleMalformed,
+            Self::UnknownKey { .. } | Self::Signature { .. } => Code::BundleSignature,
+            Self::Expired { .. } => Code::BundleExpired,
+            Self::Image { .. } => Code::BundleImage,
+        }
+    }
+}

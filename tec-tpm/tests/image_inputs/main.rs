@@ -1,0 +1,16 @@
+//! Images in all forms: the same files give the same values, and hostile ones give errors.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::print_stdout,
+    reason = "all of this is test code, its helper functions too"
+)]
+
+mod archives;
+mod build;
+mod disks;
+mod layouts;
+mod real;
+mod same;

@@ -1,0 +1,318 @@
+//! What is wrong with a configuration, and what to do about it.
+
+use std::collections::BTreeSet;
+use std::fmt;
+
+use tec_core::trustee::PatchError;
+use toml::Table;
+use toml::Value;
+
+use super::Generation;
+use super::parse;
+
+/// Attestation keys that the mounted form loads unless told otherwise (contract 2.2).
+const DEFAULT_MAX_KEYS: i64 = 100;
+
+/// How bad it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[expect(
+    clippy::exhaustive_enums,
+    reason = "callers must handle every severity"
+)]
+pub enum Severity {
+    /// It works, but not as one would want.
+    Warn,
+    /// Keys may go to whom they do not belong, or the KBS does not start. Do not deploy it.
+    Refuse,
+}
+
+macro_rules! rules {
+    ($($name:ident = $text:literal, $severity:ident, $fix:literal;)*) => {
+        /// What a finding is about.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[non_exhaustive]
+        pub enum Rule {
+            $(#[doc = concat!("`", $text, "`. ", $fix)] $name,)*
+        }
+
+        impl Rule {
+            /// Name for programs.
+            pub fn as_str(self) -> &'static str {
+                match self { $(Self::$name => $text,)* }
+            }
+
+            /// How bad it is.
+            pub fn severity(self) -> Severity {
+                match self { $(Self::$name => Severity::$severity,)* }
+            }
+
+            /// What to do.
+            pub fn fix(self) -> &'static str {
+                match self { $(Self::$name => $fix,)* }
+            }
+        }
+    };
+}
+
+rules! {
+    SelfSignedTokens = "self-signed-tokens", Refuse,
+        "Remove the key: with it, anybody signs a token and obtains every resource.";
+    OpenAdmin = "open-admin", Refuse,
+        "Name a public key for admin tokens, or deny all admin requests.";
+    NoTable = "no-table", Refuse,
+        "Add the table; the KBS does not start without it.";
+    UnknownAdminKey = "unknown-admin-key", Refuse,
+        "Remove the key: this generation rejects what it does not know under [admin].";
+    OtherGeneration = "other-generation", Refuse,
+        "The key belongs to another generation of the schema; patch the configuration for this one.";
+    NoTrustedSigner = "no-trusted-signer", Refuse,
+        "Generate a signer with a certificate, name both, and trust the certificate.";
+    PlainHttp = "plain-http", Refuse,
+        "Name certificate and private key, or listen on loopback behind the guard.";
+    LostSessions = "lost-sessions", Refuse,
+        "Set session_storage_type = \"Memory\": concurrent handshakes lose each other's session otherwise.";
+    TooManyKeys = "too-many-keys", Refuse,
+        "Raise max_trusted_ak_keys: the keys beyond it are left out without a word.";
+    NoDefaultPolicy = "no-default-policy", Refuse,
+        "Mount all default policies: the service writes missing ones at start, which a read-only mount refuses.";
+    NoResourcePlugin = "no-resource-plugin", Refuse,
+        "Add the plugin `resource`; without it there is no way to a key.";
+    JsonFile = "json-file", Warn,
+        "Use LocalFs: the JSON file is written anew for each change, and concurrent changes are lost.";
+    MemoryOnly = "memory-only", Warn,
+        "Use LocalFs on a volume: everything is gone after a restart, until it is published again.";
+    LongTokens = "long-tokens", Warn,
+        "Set duration_min to 1 or 2: a revoked machine may hold a token that long.";
+}
+
+/// One thing that is wrong.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Finding {
+    /// What it is about.
+    pub rule: Rule,
+    /// Dotted path of the key, or what is missing.
+    pub key: String,
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let word = match self.rule.severity() {
+            Severity::Warn => "warning",
+            Severity::Refuse => "refused",
+        };
+        let (rule, key, fix) = (self.rule.as_str(), &self.key, self.rule.fix());
+        write!(f, "{word} {rule}: {key}\n  fix: {fix}")
+    }
+}
+
+/// What is known about a deployment besides its configuration.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Facts {
+    /// Number of attestation keys that are mounted.
+    pub keys: u32,
+    /// Names of the policies on a read-only mount; `None` where the service may write.
+    pub mounted_policies: Option<BTreeSet<String>>,
+}
+
+impl Facts {
+    /// With this many attestation keys.
+    #[must_use]
+    pub fn with_keys(mut self, keys: u32) -> Self {
+        self.keys = keys;
+        self
+    }
+
+    /// With these policies on a read-only mount.
+    #[must_use]
+    pub fn with_mounted_policies<'a>(mut self, names: impl IntoIterator<Item = &'a str>) -> Self {
+        self.mounted_policies = Some(names.into_iter().map(str::to_owned).collect());
+        self
+    }
+}
+
+/// All that is wrong, in a fixed order.
+///
+/// # Errors
+/// The text does not parse.
+pub fn lint(generation: Generation, text: &str, facts: &Facts) -> Result<Vec<Finding>, PatchError> {
+    let mut check = Check {
+        generation,
+        config: parse(text)?,
+        findings: Vec::new(),
+    };
+    check.tables();
+    check.http();
+    check.admin();
+    check.tokens();
+    check.storage();
+    check.mounts(facts);
+    Ok(check.findings)
+}
+
+struct Check {
+    generation: Generation,
+    config: Table,
+    findings: Vec<Finding>,
+}
+
+impl Check {
+    fn find(&mut self, rule: Rule, key: impl Into<String>) {
+        let key = key.into();
+        self.findings.push(Finding { rule, key });
+    }
+
+    fn at(&self, dotted: &str) -> Option<&Value> {
+        let mut keys = dotted.split('.');
+        let first = self.config.get(keys.next()?)?;
+        keys.try_fold(first, |value, key| value.get(key))
+    }
+
+    fn text(&self, dotted: &str) -> Option<&str> {
+        self.at(dotted).and_then(Value::as_str)
+    }
+
+    fn is_on(&self, dotted: &str) -> bool {
+        // What is not plainly false counts as on: environments give numbers and text, too.
+        self.at(dotted)
+            .is_some_and(|value| value.as_bool() != Some(false))
+    }
+
+    fn tables(&mut self) {
+        for name in ["http_server", "admin"] {
+            if self.at(name).and_then(Value::as_table).is_none() {
+                self.find(Rule::NoTable, name);
+            }
+        }
+        let plugins = self.at("plugins").and_then(Value::as_array);
+        let has_resource = plugins.is_some_and(|plugins| {
+            let name =
+                |plugin: &Value| plugin.get("name").and_then(Value::as_str) == Some("resource");
+            plugins.iter().any(name)
+        });
+        if !has_resource {
+            self.find(Rule::NoResourcePlugin, "plugins");
+        }
+    }
+
+    fn http(&mut self) {
+        let plain = self.is_on("http_server.insecure_http");
+        let sockets = self.at("http_server.sockets").and_then(Value::as_array);
+        let is_public = sockets.is_some_and(|sockets| {
+            sockets
+                .iter()
+                .any(|socket| !socket.as_str().is_some_and(is_loopback))
+        });
+        if plain && is_public {
+            self.find(Rule::PlainHttp, "http_server.insecure_http");
+        }
+    }
+
+    fn admin(&mut self) {
+        let open = |value: Option<&str>| value.is_some_and(|value| value == "InsecureAllowAll");
+        for key in ["admin.authorization_mode", "admin.type"] {
+            if open(self.text(key)) {
+                self.find(Rule::OpenAdmin, key);
+            }
+        }
+        if self.is_on("admin.insecure_api") {
+            self.find(Rule::OpenAdmin, "admin.insecure_api");
+        }
+        let (own, foreign): (&[&str], &str) = match self.generation {
+            Generation::V0_21 => (
+                &["authorization_mode", "authentication", "authorization"],
+                "type",
+            ),
+            _ => (&[], "authorization_mode"),
+        };
+        let Some(admin) = self.at("admin").and_then(Value::as_table).cloned() else {
+            return;
+        };
+        for key in admin.keys() {
+            if key == foreign {
+                self.find(Rule::OtherGeneration, format!("admin.{key}"));
+            } else if !own.is_empty() && !own.contains(&key.as_str()) {
+                self.find(Rule::UnknownAdminKey, format!("admin.{key}"));
+            }
+        }
+    }
+
+    fn tokens(&mut self) {
+        for key in [
+            "attestation_token.insecure_header_jwk",
+            "attestation_token.insecure_key",
+        ] {
+            if self.is_on(key) {
+                self.find(Rule::SelfSignedTokens, key);
+            }
+        }
+        let lists = ["trusted_certs_paths", "trusted_jwk_sets"];
+        let trusts = lists.iter().any(|list| {
+            let list = self.at(&format!("attestation_token.{list}"));
+            list.and_then(Value::as_array)
+                .is_some_and(|list| !list.is_empty())
+        });
+        if !trusts {
+            self.find(
+                Rule::NoTrustedSigner,
+                "attestation_token.trusted_certs_paths",
+            );
+        }
+        let signer = "attestation_service.attestation_token_broker.signer";
+        for key in ["key_path", "cert_path"] {
+            let key = format!("{signer}.{key}");
+            if self.text(&key).is_none() {
+                self.find(Rule::NoTrustedSigner, key);
+            }
+        }
+        let duration = "attestation_service.attestation_token_broker.duration_min";
+        if self
+            .at(duration)
+            .and_then(Value::as_integer)
+            .is_some_and(|minutes| minutes > 5)
+        {
+            self.find(Rule::LongTokens, duration);
+        }
+    }
+
+    fn storage(&mut self) {
+        if self.generation == Generation::Mounted {
+            return;
+        }
+        let kind = self.text("storage_backend.storage_type").map(str::to_owned);
+        match kind.as_deref() {
+            None | Some("Memory") => self.find(Rule::MemoryOnly, "storage_backend.storage_type"),
+            Some("LocalJson") => {
+                self.find(Rule::JsonFile, "storage_backend.storage_type");
+                if self.text("session_storage_type") != Some("Memory") {
+                    self.find(Rule::LostSessions, "session_storage_type");
+                }
+            }
+            Some(_) => {}
+        }
+    }
+
+    fn mounts(&mut self, facts: &Facts) {
+        if let Some(mounted) = &facts.mounted_policies {
+            for name in self.generation.default_policies() {
+                if !mounted.contains(*name) {
+                    self.find(Rule::NoDefaultPolicy, format!("{name}.rego"));
+                }
+            }
+        }
+        if self.generation.has_key_directory() {
+            let key = super::settings::MAX_KEYS.join(".");
+            let max = self.at(&key).and_then(Value::as_integer);
+            if i64::from(facts.keys) > max.unwrap_or(DEFAULT_MAX_KEYS) {
+                self.find(Rule::TooManyKeys, key);
+            }
+        }
+    }
+}
+
+fn is_loopback(socket: &str) -> bool {
+    socket
+        .parse::<std::net::SocketAddr>()
+        .is_ok_and(|address| address.ip().is_loopback())
+}

@@ -1,0 +1,360 @@
+//! Golden files, laws, and the linter.
+
+use proptest::prelude::*;
+
+use toml::Table;
+use toml::Value;
+
+use super::*;
+
+fn intent() -> TrusteeIntent {
+    let signer = ("/k/signer.key".to_owned(), "/k/signer.crt".to_owned());
+    let mut intent = TrusteeIntent::new(
+        "0.0.0.0:8080",
+        signer,
+        vec!["/k/ca.crt".to_owned()],
+        "/data",
+    );
+    intent.tls = Some(("/etc/tls/tls.crt".to_owned(), "/etc/tls/tls.key".to_owned()));
+    intent.admin_public_key = Some("/k/public.pub".to_owned());
+    intent
+}
+
+#[test]
+fn a_value_that_is_no_number_does_not_count_as_a_change() {
+    let Ok(Patched::Changed(text)) = Generation::V0_21.patch("other = nan", &intent()) else {
+        panic!("an empty configuration must change");
+    };
+    assert_eq!(
+        Generation::V0_21.patch(&text, &intent()).unwrap(),
+        Patched::Unchanged
+    );
+}
+
+fn text(generation: Generation, current: &str, intent: &TrusteeIntent) -> String {
+    match generation.patch(current, intent).unwrap() {
+        Patched::Changed(text) => text,
+        Patched::Unchanged => current.to_owned(),
+    }
+}
+
+fn patched(current: &str, intent: &TrusteeIntent) -> Table {
+    text(Generation::V0_21, current, intent).parse().unwrap()
+}
+
+#[test]
+fn an_empty_text_becomes_a_whole_configuration() {
+    for (generation, golden) in [
+        (Generation::Mounted, include_str!("golden/mounted.toml")),
+        (Generation::Unified, include_str!("golden/unified.toml")),
+        (Generation::V0_21, include_str!("golden/v0_21.toml")),
+    ] {
+        assert_eq!(text(generation, "", &intent()), golden, "{generation:?}");
+        assert_eq!(lint(generation, golden, &Facts::default()).unwrap(), []);
+    }
+}
+
+#[test]
+fn comments_and_layout_stay() {
+    let current = "# ours\nworker = 1 # why\n\n[http_server] # the front\nsockets = ['0.0.0.0:8080'] # all\n\
+        certificate = \"/old.crt\" # rotate\n";
+    let after = text(Generation::V0_21, current, &intent());
+    for kept in [
+        "# ours\nworker = 1 # why\n",
+        "[http_server] # the front\n",
+        "sockets = ['0.0.0.0:8080'] # all\n",
+        "certificate = \"/etc/tls/tls.crt\" # rotate\n",
+    ] {
+        assert!(after.contains(kept), "{after}");
+    }
+}
+
+#[test]
+fn plugins_in_one_line_are_understood() {
+    let after = text(
+        Generation::V0_21,
+        "plugins = [{ name = \"pkcs11\" }]\n",
+        &intent(),
+    );
+    let table: Table = after.parse().unwrap();
+    assert_eq!(
+        table["plugins"][1]["storage_backend_type"].as_str(),
+        Some("kvstorage")
+    );
+}
+
+#[test]
+fn one_generation_becomes_another() {
+    let mut current = String::new();
+    for generation in Generation::ALL {
+        current = text(generation, &current, &intent());
+        let findings = lint(generation, &current, &Facts::default()).unwrap();
+        assert_eq!(findings, [], "{generation:?}:\n{current}");
+    }
+}
+
+#[test]
+fn a_diff_names_keys_and_not_lines() {
+    let before = "a = 1\n[b]\nc = [1]\nd = 'x'\n[[plugins]]\nname = 'p'\n";
+    let after =
+        "b = { d = \"x\", c = [2] } # new\n[[plugins]]\nname = 'p'\n[[plugins]]\nname = 'q'\n";
+    let lines: Vec<String> = changes(before, after)
+        .unwrap()
+        .iter()
+        .map(ToString::to_string)
+        .collect();
+    assert_eq!(
+        lines,
+        ["- a: 1", "~ b.c: [1] -> [2]", "+ plugins[1].name: \"q\""]
+    );
+}
+
+fn rules(generation: Generation, text: &str, facts: &Facts) -> Vec<Rule> {
+    let findings = lint(generation, text, facts).unwrap();
+    findings.into_iter().map(|finding| finding.rule).collect()
+}
+
+#[test]
+fn what_is_dangerous_is_found_and_mended_by_the_patch() {
+    let intent = intent();
+    for (generation, spoil, rule) in [
+        (
+            Generation::V0_21,
+            "[attestation_token]\ninsecure_header_jwk = true",
+            Rule::SelfSignedTokens,
+        ),
+        (
+            Generation::Unified,
+            "[attestation_token]\ninsecure_key = true",
+            Rule::SelfSignedTokens,
+        ),
+        (
+            Generation::V0_21,
+            "[admin]\nauthorization_mode = \"InsecureAllowAll\"",
+            Rule::OpenAdmin,
+        ),
+        (
+            Generation::Mounted,
+            "[admin]\ntype = \"InsecureAllowAll\"",
+            Rule::OpenAdmin,
+        ),
+        (
+            Generation::Mounted,
+            "[admin]\ninsecure_api = true",
+            Rule::OpenAdmin,
+        ),
+        (
+            Generation::V0_21,
+            "[admin]\ntype = \"Simple\"",
+            Rule::OtherGeneration,
+        ),
+        (
+            Generation::Unified,
+            "[admin]\nauthorization_mode = \"DenyAll\"",
+            Rule::OtherGeneration,
+        ),
+        (
+            Generation::V0_21,
+            "[admin]\npersonas = []",
+            Rule::UnknownAdminKey,
+        ),
+        (Generation::V0_21, "", Rule::NoTable),
+        (Generation::V0_21, "", Rule::NoTrustedSigner),
+        (Generation::V0_21, "", Rule::NoResourcePlugin),
+        (Generation::V0_21, "", Rule::MemoryOnly),
+        (
+            Generation::V0_21,
+            "[storage_backend]\nstorage_type = \"LocalJson\"",
+            Rule::LostSessions,
+        ),
+        (
+            Generation::Unified,
+            "[storage_backend]\nstorage_type = \"LocalJson\"",
+            Rule::JsonFile,
+        ),
+        (
+            Generation::V0_21,
+            "[http_server]\nsockets = [\"0.0.0.0:8080\"]\ninsecure_http = true",
+            Rule::PlainHttp,
+        ),
+    ] {
+        let found = rules(generation, spoil, &Facts::default());
+        assert!(found.contains(&rule), "{rule:?} in {found:?}");
+        let mended = text(generation, spoil, &intent);
+        assert_eq!(
+            rules(generation, &mended, &Facts::default()),
+            [],
+            "{mended}"
+        );
+    }
+}
+
+#[test]
+fn what_only_the_deployment_shows_is_found_too() {
+    let mut intent = intent();
+    intent.max_aks = 150;
+    let config = text(Generation::Mounted, "", &intent);
+    let facts = |keys| {
+        Facts::default()
+            .with_keys(keys)
+            .with_mounted_policies(["default_cpu", "default_gpu"])
+    };
+    assert_eq!(rules(Generation::Mounted, &config, &facts(150)), []);
+    assert_eq!(
+        rules(Generation::Mounted, &config, &facts(151)),
+        [Rule::TooManyKeys]
+    );
+    let config = text(Generation::V0_21, "", &intent);
+    assert_eq!(
+        rules(Generation::V0_21, &config, &facts(9999)),
+        [Rule::NoDefaultPolicy, Rule::NoDefaultPolicy]
+    );
+}
+
+#[test]
+fn a_loopback_listener_may_speak_plain_http() {
+    let mut intent = intent();
+    intent.tls = None;
+    intent.socket = "127.0.0.1:8081".to_owned();
+    let config = text(Generation::V0_21, "", &intent);
+    assert_eq!(rules(Generation::V0_21, &config, &Facts::default()), []);
+}
+
+#[test]
+fn insecure_flags_go_and_unknown_keys_stay() {
+    let config = patched(
+        r#"
+        future = 1
+        [http_server]
+        insecure_http = true
+        worker_count = 4
+        [admin]
+        insecure_api = true
+        personas = []
+        [attestation_token]
+        insecure_header_jwk = true
+        insecure_key = true
+        extra_teekey_paths = ["/x"]
+        [attestation_service]
+        timeout = 7
+        [[plugins]]
+        name = "pkcs11"
+        module = "x"
+    "#,
+        &intent(),
+    );
+    let text = toml::to_string(&config).unwrap();
+    assert!(
+        !text.contains("insecure") && !text.contains("personas"),
+        "{text}"
+    );
+    assert_eq!(config["future"].as_integer(), Some(1));
+    assert_eq!(config["http_server"]["worker_count"].as_integer(), Some(4));
+    assert_eq!(
+        config["attestation_service"]["timeout"].as_integer(),
+        Some(7)
+    );
+    assert_eq!(config["plugins"][0]["name"].as_str(), Some("pkcs11"));
+    assert_eq!(config["plugins"][1]["name"].as_str(), Some("resource"));
+}
+
+#[test]
+fn without_an_admin_key_the_admin_api_is_closed() {
+    let mut intent = intent();
+    intent.admin_public_key = None;
+    let config = patched("", &intent);
+    assert_eq!(
+        config["admin"]["authorization_mode"].as_str(),
+        Some("DenyAll")
+    );
+    assert_eq!(config["admin"].as_table().unwrap().len(), 1);
+}
+
+#[test]
+fn shared_storage_is_left_alone() {
+    let config = patched(
+        "[storage_backend]\nstorage_type = \"Postgres\"\n",
+        &intent(),
+    );
+    assert_eq!(
+        config["storage_backend"]["storage_type"].as_str(),
+        Some("Postgres")
+    );
+    assert!(!config.contains_key("session_storage_type"));
+}
+
+#[test]
+fn wrong_shapes_and_broken_text_are_typed_errors() {
+    assert!(matches!(
+        Generation::V0_21.patch("[http_server", &intent()),
+        Err(PatchError::Parse(_))
+    ));
+    for (text, culprit) in [
+        ("http_server = 1", "http_server"),
+        ("plugins = 1", "plugins"),
+        (
+            "[attestation_service]\nrvps_config = []",
+            "attestation_service.rvps_config",
+        ),
+    ] {
+        assert!(matches!(
+            Generation::V0_21.patch(text, &intent()),
+            Err(PatchError::Shape { key }) if key == culprit
+        ));
+    }
+}
+
+fn value() -> impl Strategy<Value = Value> {
+    let leaf = prop_oneof![
+        any::<bool>().prop_map(Value::from),
+        any::<i64>().prop_map(Value::from),
+        "[ -~]{0,8}".prop_map(Value::from),
+    ];
+    leaf.prop_recursive(3, 24, 4, |inner| {
+        prop_oneof![
+            prop::collection::vec(inner.clone(), 0..3).prop_map(Value::Array),
+            prop::collection::btree_map(key(), inner, 0..4)
+                .prop_map(|map| Value::Table(map.into_iter().collect())),
+        ]
+    })
+}
+
+fn key() -> impl Strategy<Value = String> {
+    prop_oneof![
+        "[a-z]{1,6}",
+        prop::sample::select(vec![
+            "http_server",
+            "admin",
+            "attestation_token",
+            "attestation_service",
+            "storage_backend",
+            "storage_type",
+            "plugins",
+            "backends",
+            "signer",
+            "insecure_header_jwk",
+            "rvps_config",
+            "name",
+        ])
+        .prop_map(str::to_owned),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn patching_twice_changes_nothing(
+        config in prop::collection::btree_map(key(), value(), 0..6), tls in any::<bool>(),
+        generation in prop::sample::select(Generation::ALL.to_vec()),
+    ) {
+        let mut intent = intent();
+        if !tls {
+            intent.tls = None;
+        }
+        let current = toml::to_string(&config.into_iter().collect::<Table>()).unwrap();
+        if let Ok(Patched::Changed(text)) = generation.patch(&current, &intent) {
+            let token = text.parse::<Table>().unwrap()["attestation_token"].clone();
+            prop_assert!(token.get("insecure_header_jwk").is_none());
+            prop_assert_eq!(generation.patch(&text, &intent).unwrap(), Patched::Unchanged);
+        }
+    }
+}

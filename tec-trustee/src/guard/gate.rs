@@ -1,0 +1,293 @@
+//! Who decides, and where it is kept.
+
+use std::fmt;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use tec_core::ak::AkState;
+use tec_core::attest::Attempt;
+use tec_core::attest::Known;
+use tec_core::attest::PinnedPcrs;
+use tec_core::attest::VerifiedEvidence;
+use tec_core::attest::VerifyError;
+use tec_core::attest::appraise;
+use tec_core::boot::BootStates;
+use tec_core::boot::WholeImages;
+use tec_core::code::Code;
+use tec_core::explain::Gate;
+use tec_core::flow::ReleaseError;
+use tec_core::id::AttemptId;
+use tec_core::id::ResourcePath;
+use tec_core::machine::MachineState;
+use tec_core::port::AkRegistry;
+use tec_core::port::AttemptLog;
+use tec_core::port::AuditAction;
+use tec_core::port::AuditEvent;
+use tec_core::port::AuditSink;
+use tec_core::port::Clock;
+use tec_core::port::ImageRegistry;
+use tec_core::port::MachineRegistry;
+use tec_core::port::PortError;
+
+/// What was found out about one piece of evidence.
+#[derive(Clone, Debug)]
+pub struct Passage {
+    record: Attempt,
+    refused: Option<Code>,
+}
+
+impl Passage {
+    /// The passage of an attempt: it is refused if a gate of its ladder failed.
+    pub fn of(record: Attempt) -> Self {
+        Self {
+            refused: record.ladder.code,
+            record,
+        }
+    }
+
+    /// Number of the attempt.
+    pub fn attempt(&self) -> AttemptId {
+        self.record.id
+    }
+
+    /// The attempt as it was recorded.
+    pub fn record(&self) -> &Attempt {
+        &self.record
+    }
+
+    /// Why the evidence must not pass, if so.
+    pub fn refused(&self) -> Option<Code> {
+        self.refused
+    }
+}
+
+/// How the key broker answered what the guard let through.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(clippy::exhaustive_enums, reason = "yes or no")]
+pub enum BrokerAnswer {
+    /// With the resource.
+    Granted,
+    /// With a refusal.
+    Refused(Code),
+}
+
+/// Decides which machine evidence is of, and keeps what came of it.
+///
+/// *Contract*: what is recorded is durable when the call returns. *Implemented by* [`Registries`].
+#[async_trait]
+pub trait Gatekeeper: fmt::Debug + Send + Sync {
+    /// Looks at evidence, good or bad, and records the attempt.
+    async fn admit(
+        &self,
+        attempt: AttemptId,
+        evidence: &Result<VerifiedEvidence, VerifyError>,
+    ) -> Result<Passage, PortError>;
+
+    /// Whether an attested machine may ask the broker for a resource now.
+    async fn permit(&self, passage: &Passage, path: &ResourcePath) -> Result<(), ReleaseError>;
+
+    /// Records what the broker answered; a granted resource waits for it. Without a path the
+    /// broker answered to the evidence itself.
+    async fn settle(
+        &self,
+        passage: &Passage,
+        path: Option<&ResourcePath>,
+        answer: BrokerAnswer,
+    ) -> Result<(), PortError>;
+}
+
+/// Approved images, and what counts as a boot of them.
+#[derive(Clone, Debug)]
+#[expect(
+    clippy::exhaustive_structs,
+    reason = "a bundle of ports, built field by field"
+)]
+pub struct ApprovedBoots {
+    /// The images.
+    pub images: Arc<dyn ImageRegistry>,
+    /// Registers that must match.
+    pub pinned: PinnedPcrs,
+    /// States that machines may be in.
+    pub states: Arc<dyn BootStates>,
+}
+
+/// A gatekeeper over the registries: the ladder of gates, with or without approved images.
+#[derive(Clone, Debug)]
+#[expect(
+    clippy::exhaustive_structs,
+    reason = "a bundle of ports, built field by field"
+)]
+pub struct Registries {
+    /// Machines.
+    pub machines: Arc<dyn MachineRegistry>,
+    /// Keys.
+    pub aks: Arc<dyn AkRegistry>,
+    /// Approved boots; `None` leaves the registers to the broker's policies alone.
+    pub boots: Option<ApprovedBoots>,
+    /// Attempts, for `tec explain`.
+    pub attempts: Arc<dyn AttemptLog>,
+    /// Audit log.
+    pub audit: Arc<dyn AuditSink>,
+    /// Time.
+    pub clock: Arc<dyn Clock>,
+}
+
+impl Registries {
+    async fn appraise(
+        &self,
+        attempt: AttemptId,
+        evidence: &Result<VerifiedEvidence, VerifyError>,
+    ) -> Result<Attempt, PortError> {
+        let key = match evidence {
+            Ok(verified) => Some(verified.ak.fingerprint()),
+            Err(error) => error.ak(),
+        };
+        let ak = match &key {
+            Some(key) => self.aks.find(key).await?,
+            None => None,
+        };
+        let machine = match &ak {
+            Some(ak) => self.machines.find(&ak.machine).await?,
+            None => None,
+        };
+        let whole: &dyn BootStates = &WholeImages;
+        let (images, pinned, states) = match &self.boots {
+            Some(boots) => (boots.images.list().await?, boots.pinned, &*boots.states),
+            None => (Vec::new(), PinnedPcrs::boot_manager(), whole),
+        };
+        let known = Known::new(ak.as_ref(), machine.as_ref(), &images);
+        let now = self.clock.now();
+        let mut record = appraise(attempt, now, evidence, known, pinned, states).attempt;
+        if self.boots.is_none() {
+            leave_registers_to_broker(&mut record);
+        }
+        Ok(record)
+    }
+
+    async fn note(
+        &self,
+        passage: &Passage,
+        action: AuditAction,
+        subject: String,
+    ) -> Result<(), PortError> {
+        let machine = passage.record.machine;
+        let event = AuditEvent::new(self.clock.now(), action, machine, subject);
+        self.audit.append(&event).await
+    }
+
+    async fn closed(
+        &self,
+        passage: &Passage,
+        path: &ResourcePath,
+    ) -> Result<Option<(Gate, String)>, PortError> {
+        let (Some(own), Some(key)) = (passage.record.machine, passage.record.ak) else {
+            return Ok(Some((Gate::AkBound, "no machine attested".to_owned())));
+        };
+        if path.machine().is_some_and(|machine| machine != own) {
+            let why = format!("machine {own} asked for {path}, which is not its own");
+            return Ok(Some((Gate::ReleasePolicy, why)));
+        }
+        let machine = self.machines.find(&own).await?;
+        if machine.is_none_or(|machine| machine.state != MachineState::Active) {
+            let why = format!("machine {own} was taken back");
+            return Ok(Some((Gate::MachineKnown, why)));
+        }
+        let ak = self.aks.find(&key).await?;
+        if ak.is_none_or(|ak| ak.state != AkState::Bound || ak.machine != own) {
+            return Ok(Some((Gate::AkBound, format!("key {key} was taken back"))));
+        }
+        Ok(None)
+    }
+}
+
+/// Without images the gate of the registers says nothing.
+fn leave_registers_to_broker(record: &mut Attempt) {
+    let ladder = &mut record.ladder;
+    if ladder
+        .first_failure()
+        .is_some_and(|step| step.gate == Gate::Pcrs)
+    {
+        ladder.code = None;
+        ladder.mismatch = None;
+        ladder.skip(Gate::Pcrs, "left to the policies of the key broker");
+    }
+}
+
+#[async_trait]
+impl Gatekeeper for Registries {
+    async fn admit(
+        &self,
+        attempt: AttemptId,
+        evidence: &Result<VerifiedEvidence, VerifyError>,
+    ) -> Result<Passage, PortError> {
+        let passage = Passage::of(self.appraise(attempt, evidence).await?);
+        self.attempts.record(&passage.record).await?;
+        // Only what a registered key signed: strangers could fill the audit log. What they tried is
+        // in the attempt log, which is bounded.
+        if let Some(code) = passage.refused
+            && evidence.is_ok()
+            && passage.record.machine.is_some()
+        {
+            let subject = format!("{code} attempt {attempt}");
+            self.note(&passage, AuditAction::KeyRefused, subject)
+                .await?;
+        }
+        Ok(passage)
+    }
+
+    async fn permit(&self, passage: &Passage, path: &ResourcePath) -> Result<(), ReleaseError> {
+        let closed = self
+            .closed(passage, path)
+            .await
+            .map_err(ReleaseError::Port)?;
+        let Some((gate, why)) = closed else {
+            return Ok(());
+        };
+        let code = gate.code();
+        let subject = format!("{code} attempt {}", passage.attempt());
+        self.note(passage, AuditAction::KeyRefused, subject)
+            .await
+            .map_err(ReleaseError::Port)?;
+        let mut record = passage.record.clone();
+        record.ladder.fail(gate, why);
+        self.attempts
+            .record(&record)
+            .await
+            .map_err(ReleaseError::Port)?;
+        Err(ReleaseError::Refused { code })
+    }
+
+    async fn settle(
+        &self,
+        passage: &Passage,
+        path: Option<&ResourcePath>,
+        answer: BrokerAnswer,
+    ) -> Result<(), PortError> {
+        let attempt = passage.attempt();
+        let mut record = passage.record.clone();
+        let path = path.map_or_else(|| "attest".to_owned(), ToString::to_string);
+        let (action, subject) = match answer {
+            BrokerAnswer::Granted => {
+                record.ladder.pass(Gate::ReleasePolicy, "the key broker");
+                record.ladder.pass(Gate::Key, format!("released {path}"));
+                (
+                    AuditAction::KeyReleased,
+                    format!("{path} attempt {attempt}"),
+                )
+            }
+            BrokerAnswer::Refused(code) => {
+                let gate = match code {
+                    Code::KeyMissing => Gate::Key,
+                    _ => Gate::ReleasePolicy,
+                };
+                record.ladder.code = Some(code);
+                record
+                    .ladder
+                    .fail(gate, format!("the key broker refused {path}"));
+                (AuditAction::KeyRefused, format!("{code} attempt {attempt}"))
+            }
+        };
+        self.note(passage, action, subject).await?;
+        self.attempts.record(&record).await
+    }
+}

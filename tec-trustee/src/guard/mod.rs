@@ -1,0 +1,189 @@
+//! A strict check in front of a Trustee that runs unmodified.
+//!
+//! *What it is*: a reverse proxy. The Trustee listens on loopback, the guard on the public port of
+//! the same pod. Evidence passes only if our own verifier accepts it and its key is bound to a
+//! machine; everything else passes untouched, byte for byte, in both directions.
+//! *What it is not*: no second key broker. It holds no key and no policy, opens no socket and
+//! terminates no TLS; the router is served by a program, which also limits rates.
+//!
+//! Why: a verifier that takes register values by their position in a list, without looking at the
+//! selection that was quoted, can be told any value for any register, and no policy over the
+//! claims can tell (contract 2.2, 7a).
+//!
+//! ```text
+//! POST auth ────────► Trustee      the nonce is remembered with the session
+//! POST attest ─ strict verifier ─ Gatekeeper::admit ─► Trustee     the token is remembered
+//! GET resource ─ session or its token ─ Gatekeeper::permit ─► Trustee
+//!      ◄─ body streams ─ Gatekeeper::settle, durable before the first byte ─┘
+//! anything else ────► Trustee      admin API, health, metrics
+//! ```
+//!
+//! # Security
+//! - One answer, one reading: paths with percent signs, dot segments or empty segments, encoded
+//!   bodies and repeated session cookies are refused, since the Trustee might read them otherwise.
+//! - A bearer token obtains a resource only if it was issued through this guard, so a token that
+//!   somebody signed for himself counts for nothing, whatever the Trustee's configuration says.
+//! - After a restart the guard knows no session; clients make a new handshake by themselves.
+
+mod exchange;
+mod gate;
+mod metrics;
+mod proxy;
+mod route;
+mod session;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::Request;
+use axum::http::Response;
+use axum::http::uri::Authority;
+use tec_core::attest::Tee;
+use tec_core::port::Clock;
+use tec_core::port::Entropy;
+use tec_core::port::Verifier;
+use tokio::sync::Semaphore;
+
+pub use self::gate::ApprovedBoots;
+pub use self::gate::BrokerAnswer;
+pub use self::gate::Gatekeeper;
+pub use self::gate::Passage;
+pub use self::gate::Registries;
+pub use self::metrics::Metrics;
+use self::proxy::Upstream;
+use self::route::Route;
+use self::session::Sessions;
+use crate::kbs::DEFAULT_MAX_PAYLOAD;
+use crate::kbs::DEFAULT_MAX_SESSIONS;
+use crate::kbs::DEFAULT_SESSION_SECONDS;
+use crate::kbs::DEFAULT_TOKEN_SECONDS;
+
+/// Evidence that is read or verified at a time, so that at most 128 MiB of bodies are held.
+const IN_FLIGHT: usize = 64;
+/// A client must have sent its evidence by then.
+const BODY_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// What a guard is made of.
+#[derive(Debug)]
+pub struct GuardConfig {
+    upstream: Authority,
+    verifier: Arc<dyn Verifier>,
+    gatekeeper: Arc<dyn Gatekeeper>,
+    clock: Arc<dyn Clock>,
+    entropy: Arc<dyn Entropy>,
+    tees: BTreeSet<Tee>,
+    max_sessions: usize,
+    max_payload: usize,
+    body_timeout: Duration,
+}
+
+impl GuardConfig {
+    /// Takes TPM evidence. `upstream` is host and port of the Trustee, which is spoken to in plain
+    /// HTTP: it belongs on the loopback of the same pod.
+    pub fn new(
+        upstream: Authority,
+        verifier: Arc<dyn Verifier>,
+        gatekeeper: Arc<dyn Gatekeeper>,
+        clock: Arc<dyn Clock>,
+        entropy: Arc<dyn Entropy>,
+    ) -> Self {
+        Self {
+            upstream,
+            verifier,
+            gatekeeper,
+            clock,
+            entropy,
+            tees: BTreeSet::from([Tee::Tpm]),
+            max_sessions: DEFAULT_MAX_SESSIONS,
+            max_payload: DEFAULT_MAX_PAYLOAD,
+            body_timeout: BODY_TIMEOUT,
+        }
+    }
+
+    /// Takes evidence of these sorts; others never reach the Trustee, and `Sample` never does.
+    #[must_use]
+    pub fn with_tees(mut self, tees: impl IntoIterator<Item = Tee>) -> Self {
+        self.tees = tees.into_iter().filter(|tee| *tee != Tee::Sample).collect();
+        self
+    }
+
+    /// Bounds on sessions, on bytes of evidence, and on the time to send it.
+    #[must_use]
+    pub fn with_limits(
+        mut self,
+        max_sessions: usize,
+        max_payload: usize,
+        body_timeout: Duration,
+    ) -> Self {
+        self.max_sessions = max_sessions;
+        self.max_payload = max_payload;
+        self.body_timeout = body_timeout;
+        self
+    }
+}
+
+/// The guard. Cheap to clone; all clones share their sessions.
+#[derive(Clone, Debug)]
+pub struct Guard(Arc<Inner>);
+
+struct Inner {
+    config: GuardConfig,
+    upstream: Upstream,
+    sessions: Sessions,
+    in_flight: Semaphore,
+    metrics: Metrics,
+}
+
+impl fmt::Debug for Inner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Guard")
+            .field("upstream", &self.config.upstream)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Guard {
+    /// A guard without sessions.
+    pub fn new(config: GuardConfig) -> Self {
+        let lifetimes = (DEFAULT_SESSION_SECONDS.into(), DEFAULT_TOKEN_SECONDS.into());
+        Self(Arc::new(Inner {
+            upstream: Upstream::new(config.upstream.clone()),
+            sessions: Sessions::new(config.max_sessions, lifetimes),
+            in_flight: Semaphore::new(IN_FLIGHT),
+            metrics: Metrics::new(),
+            config,
+        }))
+    }
+
+    /// The proxy, for a server of the caller's.
+    pub fn router(&self) -> Router {
+        Router::new().fallback(serve).with_state(self.clone())
+    }
+
+    /// Counters in the text format of Prometheus. Not part of [`router`](Self::router), whose
+    /// `/metrics` are the Trustee's.
+    pub fn metrics(&self) -> String {
+        self.0.metrics.render(self.0.sessions.len())
+    }
+}
+
+async fn serve(State(guard): State<Guard>, request: Request<Body>) -> Response<Body> {
+    let answered = match Route::of(&request) {
+        Ok(Route::Auth) => guard.auth(request).await,
+        Ok(Route::Attest) => guard.attest(request).await,
+        Ok(Route::Resource(path)) => guard.resource(request, &path).await,
+        Ok(Route::Other) => guard.0.upstream.stream(request).await,
+        Err(refusal) => Err(refusal),
+    };
+    answered.unwrap_or_else(|refusal| {
+        guard.0.metrics.refused();
+        refusal.into_response()
+    })
+}

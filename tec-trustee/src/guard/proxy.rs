@@ -1,0 +1,136 @@
+//! Passing requests on, and answers back.
+
+use axum::body::Body;
+use axum::http::HeaderMap;
+use axum::http::HeaderName;
+use axum::http::Request;
+use axum::http::Response;
+use axum::http::Uri;
+use axum::http::header;
+use axum::http::uri::Authority;
+use axum::http::uri::PathAndQuery;
+use axum::http::uri::Scheme;
+use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::TokioExecutor;
+use tec_core::port::chain;
+use tokio::time::Duration;
+use tokio::time::timeout;
+
+use crate::kbs::reply::Refusal;
+use crate::kbs::reply::Reply;
+
+/// The Trustee must have begun to answer by then; clients wait for 60 s (contract 1.4).
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(50);
+
+/// Headers that belong to one connection (RFC 9110, section 7.6.1; the last two are older use).
+const HOP_BY_HOP: [HeaderName; 7] = [
+    header::CONNECTION,
+    header::TE,
+    header::TRAILER,
+    header::TRANSFER_ENCODING,
+    header::UPGRADE,
+    HeaderName::from_static("keep-alive"),
+    HeaderName::from_static("proxy-connection"),
+];
+
+/// The Trustee behind the guard.
+pub(super) struct Upstream {
+    client: Client<HttpConnector, Body>,
+    authority: Authority,
+}
+
+impl Upstream {
+    pub(super) fn new(authority: Authority) -> Self {
+        Self {
+            client: Client::builder(TokioExecutor::new()).build_http(),
+            authority,
+        }
+    }
+
+    /// Passes a request on and its answer back, as they come.
+    pub(super) async fn stream(&self, mut request: Request<Body>) -> Reply {
+        let path = request.uri().path_and_query().cloned();
+        *request.uri_mut() = self.uri(path)?;
+        remove_hop_by_hop(request.headers_mut());
+        let answer = timeout(ANSWER_TIMEOUT, self.client.request(request))
+            .await
+            .map_err(|_elapsed| unavailable("no answer in time"))?
+            .map_err(|error| unavailable(&chain(&error)))?;
+        let mut answer = answer.map(Body::new);
+        remove_hop_by_hop(answer.headers_mut());
+        Ok(answer)
+    }
+
+    fn uri(&self, path: Option<PathAndQuery>) -> Result<Uri, Refusal> {
+        let mut parts = axum::http::uri::Parts::default();
+        parts.scheme = Some(Scheme::HTTP);
+        parts.authority = Some(self.authority.clone());
+        parts.path_and_query = Some(path.unwrap_or_else(|| PathAndQuery::from_static("/")));
+        Uri::from_parts(parts).map_err(|error| unavailable(&error))
+    }
+}
+
+fn unavailable(why: &(impl std::fmt::Display + ?Sized)) -> Refusal {
+    tracing::error!(error = %why, "the Trustee behind the guard does not answer");
+    Refusal::busy("the key broker does not answer, try again later")
+}
+
+/// Also those that `Connection` names.
+fn remove_hop_by_hop(headers: &mut HeaderMap) {
+    let named: Vec<HeaderName> = headers
+        .get_all(header::CONNECTION)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','))
+        .filter_map(|name| name.trim().parse().ok())
+        .collect();
+    for name in HOP_BY_HOP.iter().chain(&named) {
+        headers.remove(name);
+    }
+}
+
+/// An answer that was read whole, to be looked at and passed on as it came.
+pub(super) struct Whole {
+    pub(super) answer: Response<()>,
+    pub(super) body: axum::body::Bytes,
+}
+
+/// Reads an answer of at most `max` bytes.
+pub(super) async fn whole(answer: Response<Body>, max: usize) -> Result<Whole, Refusal> {
+    let (parts, body) = answer.into_parts();
+    let body = axum::body::to_bytes(body, max)
+        .await
+        .map_err(|error| unavailable(&error))?;
+    Ok(Whole {
+        answer: Response::from_parts(parts, ()),
+        body,
+    })
+}
+
+impl Whole {
+    pub(super) fn into_response(self) -> Response<Body> {
+        self.answer.map(|()| Body::from(self.body))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn headers_of_one_connection_stay_there() {
+        let mut headers = HeaderMap::new();
+        for (name, value) in [
+            ("connection", "close, X-Once"),
+            ("x-once", "1"),
+            ("cookie", "a=b"),
+            ("keep-alive", "5"),
+        ] {
+            headers.insert(HeaderName::from_static(name), value.parse().unwrap());
+        }
+        remove_hop_by_hop(&mut headers);
+        assert_eq!(headers.len(), 1);
+        assert!(headers.contains_key("cookie"));
+    }
+}

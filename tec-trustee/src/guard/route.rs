@@ -1,0 +1,146 @@
+//! Which request is which. What the Trustee might read in another way than the guard is refused.
+
+use axum::body::Body;
+use axum::http::Method;
+use axum::http::Request;
+use axum::http::header::CONTENT_ENCODING;
+
+use crate::kbs::reply::Refusal;
+use crate::wire::BASE_PATH;
+use crate::wire::ErrorKind;
+
+/// A sort of request.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Route {
+    /// A session begins.
+    Auth,
+    /// Evidence comes.
+    Attest,
+    /// A resource is asked for; what follows `resource/`.
+    Resource(String),
+    /// Not the guard's business.
+    Other,
+}
+
+impl Route {
+    pub(super) fn of(request: &Request<Body>) -> Result<Self, Refusal> {
+        let path = request.uri().path();
+        if matches!(path, "/healthz" | "/metrics") {
+            return Ok(Self::Other);
+        }
+        let no_such_path = || Refusal::new(&ErrorKind::InvalidRequestPath, "no such path");
+        let rest = path
+            .strip_prefix(BASE_PATH)
+            .and_then(|rest| rest.strip_prefix('/'))
+            .ok_or_else(no_such_path)?;
+        let (verb, tail) = rest.split_once('/').unwrap_or((rest, ""));
+        if !is_plain(verb) || !is_unambiguous(tail) {
+            return Err(no_such_path());
+        }
+        match (request.method(), verb) {
+            (&Method::POST, "auth") if rest == verb => Ok(Self::Auth),
+            (&Method::POST, "attest") if rest == verb => {
+                // The Trustee's HTTP stack would decode it, the guard does not.
+                if request.headers().contains_key(CONTENT_ENCODING) {
+                    return Err(Refusal::new(
+                        &ErrorKind::AttestationError,
+                        "encoded bodies are not accepted",
+                    ));
+                }
+                Ok(Self::Attest)
+            }
+            (_, "auth" | "attest") => Err(Refusal::new(
+                &ErrorKind::PluginNotFound,
+                "there is no such plugin",
+            )),
+            (&Method::GET, "resource") => Ok(Self::Resource(tail.to_owned())),
+            _ => Ok(Self::Other),
+        }
+    }
+}
+
+fn is_plain(verb: &str) -> bool {
+    !verb.is_empty()
+        && verb
+            .bytes()
+            .all(|c| c.is_ascii_alphanumeric() || matches!(c, b'-' | b'_'))
+}
+
+/// Clients of v0.21 send `resource//a/b/c` (contract 6), so one empty segment in front is fine.
+fn is_unambiguous(tail: &str) -> bool {
+    let legal = |c: u8| c.is_ascii_alphanumeric() || matches!(c, b'-' | b'_' | b'.');
+    let tail = tail.strip_prefix('/').unwrap_or(tail);
+    tail.is_empty()
+        || tail
+            .split('/')
+            .all(|segment| !matches!(segment, "" | "." | "..") && segment.bytes().all(legal))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn route(method: Method, path: &str) -> Option<Route> {
+        let request = Request::builder()
+            .method(method)
+            .uri(path)
+            .body(Body::empty())
+            .unwrap();
+        Route::of(&request).ok()
+    }
+
+    #[test]
+    fn the_requests_of_the_handshake_are_told_apart() {
+        assert_eq!(route(Method::POST, "/kbs/v0/auth"), Some(Route::Auth));
+        assert_eq!(
+            route(Method::POST, "/kbs/v0/attest?x=1"),
+            Some(Route::Attest)
+        );
+        for path in ["/kbs/v0/resource/a/b/c", "/kbs/v0/resource//a/b/c?q=1"] {
+            assert!(matches!(route(Method::GET, path), Some(Route::Resource(_))));
+        }
+        assert_eq!(
+            route(Method::POST, "/kbs/v0/resource/a/b/c"),
+            Some(Route::Other)
+        );
+        for path in [
+            "/healthz",
+            "/kbs/v0/reference-value/tpm_pcr4",
+            "/kbs/v0/resource-policy",
+        ] {
+            assert_eq!(route(Method::GET, path), Some(Route::Other));
+        }
+    }
+
+    #[test]
+    fn a_path_that_could_be_read_in_two_ways_is_refused() {
+        for path in [
+            "/kbs/v0/%61ttest",
+            "/kbs/v0/attest/",
+            "/kbs/v0//attest",
+            "/kbs/v0/x/../attest",
+            "/kbs/v0/./attest",
+            "/kbs/v0/attest/x",
+            "/kbs/v0/attest%2f",
+            "/kbs/v0/resource/a/%62/c",
+            "/kbs//v0/attest",
+            "/x/kbs/v0/attest",
+            "/",
+        ] {
+            for method in [Method::GET, Method::POST, Method::PUT] {
+                assert_eq!(route(method, path), None, "{path}");
+            }
+        }
+        assert_eq!(route(Method::GET, "/kbs/v0/attest"), None);
+        assert_eq!(route(Method::PUT, "/kbs/v0/auth"), None);
+    }
+
+    #[test]
+    fn encoded_evidence_is_refused() {
+        let request = Request::post("/kbs/v0/attest")
+            .header("content-encoding", "gzip")
+            .body(Body::empty())
+            .unwrap();
+        assert!(Route::of(&request).is_err());
+    }
+}

@@ -1,0 +1,103 @@
+//! What is checked of a request before policies see it. The KBS and the guard check the same.
+
+use serde_json::Map;
+use serde_json::Value;
+use tec_core::attest::Tee;
+use tec_core::attest::VerifiedEvidence;
+use tec_core::attest::VerifyError;
+use tec_core::port::EvidenceRequest;
+use tec_core::port::Verifier;
+
+use super::init_data;
+use crate::jwe::TeePubKey;
+use crate::report_data;
+use crate::report_data::HashAlgorithm;
+use crate::wire::AttestRequest;
+
+/// Checks the evidence; also returns the claims of init-data.
+pub(crate) async fn verify(
+    verifier: &dyn Verifier,
+    tee: Tee,
+    request: &AttestRequest,
+) -> (Result<VerifiedEvidence, VerifyError>, Value) {
+    let prepared = match Prepared::new(request) {
+        Ok(prepared) => prepared,
+        Err(at) => {
+            let at = at.to_owned();
+            return (Err(VerifyError::Malformed { at }), Value::Null);
+        }
+    };
+    let evidence = &request.tee_evidence.primary_evidence;
+    let mut to_verify = EvidenceRequest::new(tee, evidence, &prepared.report_data);
+    if let Some(init_data) = &prepared.init_data {
+        to_verify = to_verify.with_init_data(&init_data.digest);
+    }
+    let verified = match verifier.verify(to_verify).await {
+        Ok(verified) if verified.tee != tee => Err(VerifyError::Unsupported { tee: verified.tee }),
+        other => other,
+    };
+    let claims = prepared
+        .init_data
+        .map_or(Value::Null, |parsed| parsed.claims);
+    (verified, claims)
+}
+
+/// The evidence is for the nonce of another session.
+pub(crate) fn stale(request: &AttestRequest) -> VerifyError {
+    VerifyError::Quote {
+        reason: "the evidence is for another session's nonce",
+        claimed_ak: claimed_ak(request),
+    }
+}
+
+/// The body is not what the protocol prescribes.
+pub(crate) fn unreadable() -> VerifyError {
+    VerifyError::Malformed {
+        at: "the request body".to_owned(),
+    }
+}
+
+/// What of a request is checked before a verifier sees it.
+struct Prepared {
+    report_data: [u8; 48],
+    init_data: Option<init_data::Parsed>,
+}
+
+impl Prepared {
+    fn new(request: &AttestRequest) -> Result<Self, &'static str> {
+        let runtime = &request.runtime_data;
+        let additional = request.tee_evidence.additional_evidence.as_str();
+        // Devices cannot be verified here, and what is not verified must not be passed over.
+        let no_devices = additional.is_empty()
+            || serde_json::from_str::<Map<String, Value>>(additional).is_ok_and(|m| m.is_empty());
+        if !no_devices {
+            return Err("additional_evidence");
+        }
+        serde_json::from_value::<TeePubKey>(runtime.tee_pubkey.clone())
+            .ok()
+            .filter(|key| key.check().is_ok())
+            .ok_or("tee-pubkey")?;
+        let report_data = report_data::primary(
+            &runtime.nonce,
+            &runtime.tee_pubkey,
+            additional,
+            HashAlgorithm::Sha384,
+        )
+        .map_err(|_| "runtime-data")?;
+        let init_data = match &request.init_data {
+            Some(text) => Some(init_data::parse(text).ok_or("init-data")?),
+            None => None,
+        };
+        Ok(Self {
+            report_data,
+            init_data,
+        })
+    }
+}
+
+/// The key that unverified evidence of a TPM names.
+fn claimed_ak(request: &AttestRequest) -> Option<tec_core::ak::Fingerprint> {
+    let named = request.tee_evidence.primary_evidence.get("ak_public")?;
+    let key = tec_core::ak::PublicKey::from_base64(named.as_str()?).ok()?;
+    Some(key.fingerprint())
+}
