@@ -155,6 +155,10 @@ pub(crate) fn seeds() -> Vec<Seed> {
             image("257.3").signed().trailer(*b"appended").build(),
         ),
         Seed::new(
+            "two_kernels",
+            image("257.3").section(".linux", kernel("6.1")).build(),
+        ),
+        Seed::new(
             "key",
             image("252")
                 .section(".pcrpkey", "PEM")
@@ -191,7 +195,7 @@ fn hostile() -> Vec<Seed> {
         stub(
             "kernel_that_is_none",
             "#### LoaderInfo: systemd-stub 257 ####",
-            "UnknownLoader { file: \"EFI/BOOT/BOOTX64.EFI, section .linux\" }",
+            "UnknownLoader { file: \"EFI/BOOT/BOOTX64.EFI\", what: \"a unified kernel image whose section .linux is no EFI program\" }",
         ),
         lying(
             "stub_named_in_the_string_table",
@@ -201,22 +205,17 @@ fn hostile() -> Vec<Seed> {
         lying(
             "no_loader",
             application("x"),
-            "UnknownLoader { file: \"EFI/BOOT/BOOTX64.EFI\" }",
-        ),
-        lying(
-            "two_kernels",
-            image("257.3").section(".linux", kernel("6.12")).build(),
-            "Pe { file: \"EFI/BOOT/BOOTX64.EFI\", source: RepeatedSection { section: \".linux\" } }",
+            "UnknownLoader { file: \"EFI/BOOT/BOOTX64.EFI\", what: \"neither shim nor a unified kernel image\" }",
         ),
         lying(
             "initrd_that_grows_in_memory",
             put(good(), initrd + 8, &[0xff; 4]),
-            "Pe { file: \"EFI/BOOT/BOOTX64.EFI\", source: SectionTooLarge { section: \".initrd\", size: 4294966783, limit: 1048576 } }",
+            "Pe { file: \"EFI/BOOT/BOOTX64.EFI\", source: SectionTooLarge { section: \".initrd\", offset: 4096, size: 4294966783, limit: 1048576 } }",
         ),
         lying(
             "initrd_of_nothing",
             put(good(), initrd + 16, &[0; 8]),
-            "Pe { file: \"EFI/BOOT/BOOTX64.EFI\", source: SectionWithoutContent { section: \".initrd\" } }",
+            "Pe { file: \"EFI/BOOT/BOOTX64.EFI\", source: SectionWithoutContent { section: \".initrd\", offset: 592 } }",
         ),
         lying(
             "signed_for_another",
