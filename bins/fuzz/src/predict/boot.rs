@@ -13,6 +13,7 @@ use tec_tpm::compute::testing::PeBuilder;
 
 use super::edit::Change;
 use super::edit::Edit;
+use crate::bytes::le16;
 use crate::signature_list;
 use crate::signer::Signer;
 use crate::signer::firmware;
@@ -274,5 +275,22 @@ fn variables(secure_boot: SecureBoot) -> Vec<Variable> {
         of("MokSBState", Guid::SHIM, 3, Vec::new()),
         of("MokListRT", Guid::SHIM, 6, Vec::new()),
         of("MokPolicy", Guid::SHIM, 3, Vec::new()),
+        of("BootOrder", Guid::GLOBAL, 7, vec![1, 0]),
+        of("Boot0001", Guid::GLOBAL, 7, boot_entry(SHIM)),
     ]
+}
+
+/// `EFI_LOAD_OPTION` (UEFI 2.10, 3.1.3): attributes 4, size of the path list 2, description, the path
+/// of a file, the end of the list.
+fn boot_entry(file: &str) -> Vec<u8> {
+    let path = format!("/{file}\0").replace('/', "\\");
+    let path: Vec<u8> = path.encode_utf16().flat_map(u16::to_le_bytes).collect();
+    let node = [
+        &[4, 4][..],
+        &le16(path.len() + 4),
+        &path,
+        &[0x7f, 0xff, 4, 0],
+    ]
+    .concat();
+    [&[1, 0, 0, 0][..], &le16(node.len()), b"n\0\0\0", &node].concat()
 }
