@@ -93,31 +93,23 @@ pub(crate) enum ComputePcrsError {
 /// Computes what was asked for, and renders it.
 pub(crate) fn run(command: &Command) -> Result<String, ComputePcrsError> {
     match command {
+        // A prediction sees by itself whether the image boots a unified kernel image.
         Command::All {
             image,
-            kind,
+            kind: _,
             variables,
             mok,
         } => {
-            let efivars = &variables.efivars;
-            let pcr4 = if kind.uki {
-                predicted(image, efivars, PcrIndex::BOOT_MANAGER)?
-            } else {
-                pcr4(image, *kind)?
-            };
-            let pcrs = vec![
-                pcr4,
-                predicted(image, efivars, PcrIndex::SECURE_BOOT)?,
-                pcr14(&mok.mok_variables)?,
-            ];
+            let registers = [PcrIndex::BOOT_MANAGER, PcrIndex::SECURE_BOOT];
+            let mut pcrs = predicted(image, &variables.efivars, &registers)?;
+            pcrs.push(pcr14(&mok.mok_variables)?);
             output::label(&ExpectedPcrs::new(pcrs)).map_err(ComputePcrsError::Print)
         }
         Command::Pcr4 { image, kind } => one(&pcr4(image, *kind)?),
-        Command::Pcr7 { image, variables } => one(&predicted(
-            image,
-            &variables.efivars,
-            PcrIndex::SECURE_BOOT,
-        )?),
+        Command::Pcr7 { image, variables } => {
+            let pcrs = predicted(image, &variables.efivars, &[PcrIndex::SECURE_BOOT])?;
+            pcrs.iter().map(one).collect()
+        }
         Command::Pcr11 { uki } => one(&pcr11(uki)?),
         Command::Pcr14 { mok } => one(&pcr14(&mok.mok_variables)?),
     }
@@ -170,12 +162,13 @@ fn open(rootfs: &Path) -> Result<DirectoryImage, ComputePcrsError> {
     })
 }
 
-/// A register of the next boot on the machine with these variables.
+/// Registers of the next boot on the machine with these variables. The files are read once for all
+/// of them, and no more of them than the registers need.
 fn predicted(
     image: &Image,
     efivars: &Path,
-    pcr: PcrIndex,
-) -> Result<ExpectedPcr, ComputePcrsError> {
+    registers: &[PcrIndex],
+) -> Result<Vec<ExpectedPcr>, ComputePcrsError> {
     let files = open(&image.rootfs)?;
     let platform = PlatformState::from_efivars(&open(efivars)?, "").map_err(|source| {
         ComputePcrsError::Variables {
@@ -189,12 +182,15 @@ fn predicted(
         SecureBoot::Off => [0],
     };
     let platform = platform.with_variable("SecureBoot", Guid::GLOBAL, ATTRIBUTES, state);
-    let mut predictor = BootPredictor::new();
+    let mut predictor = BootPredictor::new().with_registers(registers.iter().copied().collect());
     if let Some(kernel) = &image.kernel {
         predictor = predictor.with_kernel(kernel);
     }
-    let prediction = predictor.predict(&files, &platform);
-    register(prediction, &image.rootfs, pcr)
+    let prediction = predictor
+        .predict(&files, &platform)
+        .map_err(|source| refused(&image.rootfs, source))?;
+    let register = |pcr: &PcrIndex| register(&prediction, *pcr);
+    registers.iter().map(register).collect()
 }
 
 /// PCR 11 depends on no variable; without any, the image's signature need only fit.
@@ -207,19 +203,20 @@ fn pcr11(uki: &Path) -> Result<ExpectedPcr, ComputePcrsError> {
     let folder = uki.parent().filter(|folder| !folder.as_os_str().is_empty());
     let files = open(folder.unwrap_or_else(|| Path::new(".")))?;
     let predictor = BootPredictor::new().with_stages(name, None);
-    let prediction = predictor.predict(&files, &PlatformState::new());
-    register(prediction, uki, PcrIndex::KERNEL_BOOT)
+    let prediction = predictor
+        .predict(&files, &PlatformState::new())
+        .map_err(|source| refused(uki, source))?;
+    register(&prediction, PcrIndex::KERNEL_BOOT)
 }
 
-fn register(
-    prediction: Result<Prediction, PredictError>,
-    rootfs: &Path,
-    pcr: PcrIndex,
-) -> Result<ExpectedPcr, ComputePcrsError> {
-    let prediction = prediction.map_err(|source| ComputePcrsError::Predict {
+fn refused(rootfs: &Path, source: PredictError) -> ComputePcrsError {
+    ComputePcrsError::Predict {
         rootfs: rootfs.to_owned(),
         source: Box::new(source),
-    })?;
+    }
+}
+
+fn register(prediction: &Prediction, pcr: PcrIndex) -> Result<ExpectedPcr, ComputePcrsError> {
     if let Register::Unpredictable(reason) = prediction.register(pcr) {
         let source = reason.clone();
         return Err(ComputePcrsError::Unpredictable { pcr, source });
