@@ -137,3 +137,40 @@ fn a_wrong_command_line_fails_with_code_2() {
     assert_eq!(run(&["pcr7", "--rootfs", "/"]).status.code(), Some(2));
     assert_eq!(run(&["pcr99"]).status.code(), Some(2));
 }
+
+/// Real boots lie beside the repository, where they are available.
+const BOOTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../shared/fixtures/qemu");
+
+#[test]
+fn all_registers_of_real_boots_are_those_of_their_tpm() {
+    for boot in ["trixie-sb-on", "bookworm-sb-on"] {
+        let boot = Path::new(BOOTS).join(boot);
+        if !boot.exists() {
+            continue;
+        }
+        let folder = |name: &str| boot.join(name).to_str().unwrap().to_owned();
+        let (root, variables, mok) = (folder("esp"), folder("efivars"), folder("mok-variables"));
+        let all = json(&run(&[
+            "all",
+            "--rootfs",
+            &root,
+            "--efivars",
+            &variables,
+            "--mok-variables",
+            &mok,
+        ]));
+        let measured: Value =
+            serde_json::from_slice(&fs::read(boot.join("pcrs.json")).unwrap()).unwrap();
+        let pcrs = all["pcrs"].as_array().unwrap();
+        let numbers: Vec<_> = pcrs.iter().map(|pcr| pcr["id"].as_u64().unwrap()).collect();
+        assert_eq!(numbers, [4, 7, 14]);
+        for pcr in pcrs {
+            let number = pcr["id"].to_string();
+            assert_eq!(
+                pcr["value"],
+                measured["sha256"][number.as_str()],
+                "PCR {number}"
+            );
+        }
+    }
+}
