@@ -42,9 +42,9 @@ impl Sha256Digest {
         // The message always has one block, then the same padding. Logs and fleets fold thousands
         // of these, and what a general hasher does around the two blocks is a good part of it.
         let mut message = [0; 64];
-        for (to, from) in message.iter_mut().zip(self.0.iter().chain(&event.0)) {
-            *to = *from;
-        }
+        let (old, new) = message.split_at_mut(self.0.len());
+        old.copy_from_slice(&self.0);
+        new.copy_from_slice(&event.0);
         let mut state = INITIAL;
         compress256(&mut state, &[message, PADDING]);
         let mut bytes = [0; 32];
