@@ -59,6 +59,7 @@ pub mod evidence;
 pub mod output;
 pub mod public;
 pub mod quote;
+pub mod snp;
 #[cfg(any(test, feature = "test-util"))]
 pub mod testing;
 #[cfg(feature = "tss")]
