@@ -56,6 +56,7 @@ pub mod compute;
 pub mod ek;
 pub mod event_log;
 pub mod evidence;
+pub mod hcl;
 pub mod output;
 pub mod public;
 pub mod quote;

@@ -9,7 +9,7 @@
 //!
 //! *What it is not*: it fetches nothing. The key's certificate comes with the evidence, those above
 //! it are compiled in, and revocation lists are not looked at. Whether the report data of a report
-//! are the right ones is for the caller to say.
+//! are the right ones is for the caller to say: see [`hcl`](crate::hcl) for those of Azure.
 //!
 //! # Example
 //! ```
