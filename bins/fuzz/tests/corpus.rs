@@ -87,6 +87,7 @@ tests! {
     evidence: evidence_keeps_its_properties;
     grub_script: scripts_of_grub_keep_their_properties;
     ignition: pin_configurations_keep_their_properties;
+    image: images_in_every_form_keep_their_properties;
     jwe: responses_and_session_keys_keep_their_properties;
     kbs: the_key_broker_keeps_its_properties;
     kbs_config: patched_configurations_keep_their_properties;

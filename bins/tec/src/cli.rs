@@ -282,15 +282,16 @@ pub(crate) enum AkCommand {
 #[derive(Debug, Args)]
 #[group(id = "origin", required = true, multiple = false)]
 pub(crate) struct Origin {
-    /// Root of the image's file tree.
+    /// The image: directory, raw disk, FAT file system, tar stream, OCI layout or unified kernel
+    /// image; - for the standard input.
     #[arg(group = "origin")]
-    pub(crate) directory: Option<PathBuf>,
+    pub(crate) image: Option<PathBuf>,
     /// File with computed values, as in the label `org.coreos.pcrs`.
     #[arg(
         long,
         value_name = "FILE",
         group = "origin",
-        conflicts_with_all = ["ChainArgs", "MachineArgs"]
+        conflicts_with_all = ["ChainArgs", "ImageChoice", "MachineArgs"]
     )]
     pub(crate) pcrs: Option<PathBuf>,
     /// Signed bundle of values, as `tec pcr bundle sign` writes it.
@@ -299,7 +300,7 @@ pub(crate) struct Origin {
         value_name = "FILE",
         group = "origin",
         requires_all = ["signature", "keys"],
-        conflicts_with_all = ["ChainArgs", "MachineArgs"]
+        conflicts_with_all = ["ChainArgs", "ImageChoice", "MachineArgs"]
     )]
     pub(crate) bundle: Option<PathBuf>,
 }

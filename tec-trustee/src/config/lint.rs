@@ -62,7 +62,7 @@ rules! {
     NoTable = "no-table", Refuse,
         "Add the table; the KBS does not start without it.";
     UnknownAdminKey = "unknown-admin-key", Refuse,
-        "Remove the key: this generation rejects what it does not know under [admin].";
+        "Remove the key: this generation rejects what it does not know in the table `admin`.";
     OtherGeneration = "other-generation", Refuse,
         "The key belongs to another generation of the schema; patch the configuration for this one.";
     NoTrustedSigner = "no-trusted-signer", Refuse,

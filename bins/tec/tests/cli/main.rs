@@ -4,6 +4,7 @@
 mod bundle;
 mod command_line;
 mod eventlog;
+mod forms;
 mod image;
 mod node;
 mod pcr;
