@@ -1,6 +1,7 @@
 //! The commands as processes, on generated files and, where they are there, on real ones.
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
 
+mod attest;
 mod bundle;
 mod command_line;
 mod eventlog;
@@ -8,4 +9,5 @@ mod forms;
 mod image;
 mod node;
 mod pcr;
+mod trustee;
 mod world;
