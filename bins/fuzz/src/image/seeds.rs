@@ -79,10 +79,18 @@ fn fat() -> Vec<u8> {
     disk = put(disk, 16, &[1]);
     disk = put(disk, 21, &[0xf8]);
     disk = put(disk, 510, &[0x55, 0xaa]);
-    disk = put(disk, SECTOR, &[0xf8, 0xff, 0xff, 0xff, 0x4f, 0x00, 0xff, 0x0f]);
+    disk = put(
+        disk,
+        SECTOR,
+        &[0xf8, 0xff, 0xff, 0xff, 0x4f, 0x00, 0xff, 0x0f],
+    );
     disk = put(disk, ROOT, &record(b"EFI        ", 0x10, 2, 0));
     let content = [b'k'; SECTOR + 10];
-    disk = put(disk, 3 * SECTOR, &record(b"BOOT       ", 0, 3, content.len()));
+    disk = put(
+        disk,
+        3 * SECTOR,
+        &record(b"BOOT       ", 0, 3, content.len()),
+    );
     put(disk, 4 * SECTOR, &content)
 }
 
@@ -176,15 +184,35 @@ fn hostile() -> Vec<Seed> {
         lying("tar_cut_off_in_a_file", cut(system(), 2 * SECTOR + 4), "?"),
         lying("tar_file_of_eight_gigabytes", long, "?"),
         lying("tar_path_out_of_the_image", tar(&[file("../a", b"a")]), "?"),
-        lying("tar_file_below_a_file", tar(&[file("a", b""), file("a/b", b"")]), "?"),
+        lying(
+            "tar_file_below_a_file",
+            tar(&[file("a", b""), file("a/b", b"")]),
+            "?",
+        ),
         lying("gzip_cut_off", cut(gzip(&system()), 700), "?"),
         lying("zstd_cut_off", cut(zstd(&system()), 700), "?"),
         lying("fat_without_sectors", put(fat(), 19, &[0, 0]), "?"),
         lying("fat_beyond_the_end", put(fat(), 19, &[0xff, 0xff]), "?"),
-        lying("fat_folder_in_itself", put(fat(), 3 * SECTOR, &record(b"AGAIN      ", 0x10, 2, 0)), "?"),
-        lying("fat_cluster_beyond_the_end", put(fat(), ROOT + 26, &[0xff, 0x0e]), "?"),
-        lying("gpt_with_a_wrong_checksum", put(gpt(), SECTOR + 16, &[0; 4]), "?"),
-        lying("mbr_partition_beyond_the_end", put(mbr(), 458, &[0xff; 4]), "?"),
+        lying(
+            "fat_folder_in_itself",
+            put(fat(), 3 * SECTOR, &record(b"AGAIN      ", 0x10, 2, 0)),
+            "?",
+        ),
+        lying(
+            "fat_cluster_beyond_the_end",
+            put(fat(), ROOT + 26, &[0xff, 0x0e]),
+            "?",
+        ),
+        lying(
+            "gpt_with_a_wrong_checksum",
+            put(gpt(), SECTOR + 16, &[0; 4]),
+            "?",
+        ),
+        lying(
+            "mbr_partition_beyond_the_end",
+            put(mbr(), 458, &[0xff; 4]),
+            "?",
+        ),
         lying("oci_layer_with_another_digest", oci_of_another_layer(), "?"),
     ]
 }
