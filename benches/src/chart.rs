@@ -127,6 +127,7 @@ impl<'a> Ruler<'a> {
         // There is no zero on an axis of ratios.
         let least = values.filter(|value| *value > 0.0).fold(most, f64::min);
         let (from, to) = match axis.scale {
+            Scale::Linear if is_binary(axis.unit) => (0.0, most.max(1.0).log2().ceil().exp2()),
             Scale::Linear => (0.0, round_up(most)),
             Scale::Logarithmic if 0.0 < least && least < most => (least, most),
             Scale::Logarithmic => (least.max(1.0), 10.0 * least.max(1.0)),
@@ -151,17 +152,17 @@ impl<'a> Ruler<'a> {
         self.begin + share * (self.end - self.begin)
     }
 
-    /// Fifths of a linear axis; powers of two or ten of the other one.
+    /// Quarters or fifths of a linear axis; powers of two or ten of the other one.
     fn ticks(&self) -> Vec<f64> {
-        if self.axis.scale == Scale::Linear {
-            return (0..=5)
-                .map(|fifth| self.to * f64::from(fifth) / 5.0)
-                .collect();
-        }
-        let base: f64 = match self.axis.unit {
-            Unit::Bytes | Unit::BytesPerSecond => 2.0,
-            _ => 10.0,
+        let (parts, base) = if is_binary(self.axis.unit) {
+            (4, 2.0_f64)
+        } else {
+            (5, 10.0)
         };
+        if self.axis.scale == Scale::Linear {
+            let tick = |part| self.to * f64::from(part) / f64::from(parts);
+            return (0..=parts).map(tick).collect();
+        }
         // A little below, so that rounding does not lose the first one.
         let first = (self.from.log(base) - 1e-9).ceil();
         let all: Vec<f64> = std::iter::successors(Some(base.powf(first)), |tick| Some(tick * base))
@@ -171,6 +172,11 @@ impl<'a> Ruler<'a> {
         let step = all.len().div_ceil(TICKS).max(1);
         all.into_iter().step_by(step).collect()
     }
+}
+
+/// Whether prefixes of the unit are powers of two.
+fn is_binary(unit: Unit) -> bool {
+    matches!(unit, Unit::Bytes | Unit::BytesPerSecond)
 }
 
 /// The next larger of 1, 2, 2.5, 5 and 10 times a power of ten.
