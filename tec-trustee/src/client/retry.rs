@@ -30,6 +30,8 @@ pub struct RetryPolicy {
     pub base: Duration,
     /// Longest delay at all.
     pub cap: Duration,
+    /// No round begins later than this after the first one; `None` is without end.
+    pub deadline: Option<Duration>,
 }
 
 /// Rounds of the existing pin when the configuration says nothing (contract 6).
@@ -41,6 +43,7 @@ impl Default for RetryPolicy {
             rounds: Some(DEFAULT_ROUNDS),
             base: Duration::from_secs(2),
             cap: Duration::from_mins(1),
+            deadline: None,
         }
     }
 }
@@ -65,6 +68,28 @@ impl RetryPolicy {
         self.base = base;
         self.cap = cap;
         self
+    }
+
+    /// With a deadline, counted from the begin of the first round.
+    #[must_use]
+    pub fn with_deadline(mut self, deadline: Duration) -> Self {
+        self.deadline = Some(deadline);
+        self
+    }
+
+    /// As [`delay`](Self::delay), but `None` also when the next round would begin after the
+    /// deadline. `elapsed` is the time since the first round began.
+    pub fn delay_within(
+        &self,
+        attempt: u32,
+        elapsed: Duration,
+        rng: &mut dyn CryptoRng,
+    ) -> Option<Duration> {
+        let delay = self.delay(attempt, rng)?;
+        let is_late = self
+            .deadline
+            .is_some_and(|deadline| elapsed.saturating_add(delay) > deadline);
+        (!is_late).then_some(delay)
     }
 
     /// How long to wait after round `attempt` (from 0) failed; `None` when it was the last.
@@ -100,6 +125,22 @@ mod tests {
         assert_eq!(rounds(None), Some(10));
         assert_eq!(rounds(Some(NumRetries::Rounds(3))), Some(3));
         assert_eq!(rounds(Some(NumRetries::Infinity)), None);
+    }
+
+    #[test]
+    fn no_round_begins_after_the_deadline() {
+        let seconds = Duration::from_secs;
+        let policy = RetryPolicy::from_config(Some(NumRetries::Infinity))
+            .with_delays(seconds(2), seconds(8))
+            .with_deadline(seconds(20));
+        let mut rng = ChaCha20Rng::seed_from_u64(1);
+        let (mut elapsed, mut rounds) = (Duration::ZERO, 1);
+        while let Some(delay) = policy.delay_within(rounds - 1, elapsed, &mut rng) {
+            elapsed += delay;
+            rounds += 1;
+        }
+        assert!(elapsed <= seconds(20), "{elapsed:?}");
+        assert!((4..=8).contains(&rounds), "{rounds}");
     }
 
     proptest! {

@@ -295,24 +295,26 @@ impl AttestationPolicy {
 }
 
 impl AttestationPolicy {
-    /// Evaluates the policy over annotated evidence, with all reference values at hand; names that
-    /// `references` does not hold are `null`.
+    /// Evaluates the policy over annotated evidence to its end; `lookup` gives each reference value
+    /// that it asks for, once, and `None` for those that do not exist.
     ///
     /// # Errors
     /// As [`evaluate`](Self::evaluate), and a policy that asks for values without end.
     pub fn decide(
         &self,
         input: &Value,
-        references: &BTreeMap<String, Value>,
+        mut lookup: impl FnMut(&str) -> Option<Value>,
     ) -> Result<Verdict, PolicyError> {
         let mut known = BTreeMap::new();
         for _ in 0..MAX_ROUNDS {
             match self.evaluate(input, &known)? {
                 Evaluation::Done(verdict) => return Ok(verdict),
-                Evaluation::Wants(names) => known.extend(names.into_iter().map(|name| {
-                    let value = references.get(&name).cloned().unwrap_or(Value::Null);
-                    (name, value)
-                })),
+                Evaluation::Wants(names) => {
+                    for name in names {
+                        let value = lookup(&name).unwrap_or(Value::Null);
+                        known.insert(name, value);
+                    }
+                }
             }
         }
         Err(evaluation_failed(

@@ -13,9 +13,12 @@ use crate::config::Generation;
 /// Name of the claim in the token that says which machine attested.
 pub const MACHINE_CLAIM: &str = "tec.machine";
 /// Its integer key, in the private-use range of CWT claims (RFC 8392, section 9.1: below -65536).
-pub(super) const MACHINE_CLAIM_KEY: i64 = -70_001;
-/// Greatest key of the private-use range of CWT claims (RFC 8392, section 9.1).
-const PRIVATE_KEYS: i64 = -65_537;
+pub(super) const MACHINE_CLAIM_KEY: i64 = -75_001;
+/// Keys that an extension claim may have: the private-use range of CWT claims (RFC 8392, section
+/// 9.1), as far as 32 bits go, which is what a token holds.
+const PRIVATE_KEYS: std::ops::RangeInclusive<i64> = -2_147_483_648..=-65_537;
+/// Keys of the claims `ear.veraison.*` in that range.
+const VERAISON_KEYS: std::ops::RangeInclusive<i64> = -70_002..=-70_000;
 /// Longest name and text of a claim.
 const MAX_TEXT: usize = 128;
 
@@ -193,7 +196,8 @@ impl PolicyIntent {
             && name.chars().all(word)
             && !name.starts_with("ear.")
             && name != MACHINE_CLAIM;
-        let is_key = key <= PRIVATE_KEYS
+        let is_key = PRIVATE_KEYS.contains(&key)
+            && !VERAISON_KEYS.contains(&key)
             && key != MACHINE_CLAIM_KEY
             && self.claims.values().all(|(taken, _)| *taken != key);
         let is_text = match &value {

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 use serde_json::json;
+use tec_core::pcr::PCR_COUNT;
 
 use super::AttestationPolicy;
 use super::MACHINE_CLAIM;
@@ -61,8 +62,6 @@ pub fn lint_resource(text: &str) -> Result<Vec<Finding>, PolicyError> {
 
 fn trials() -> Vec<Trial> {
     let trial = |rule, what, claims| Trial { rule, what, claims };
-    let mut devices = token("affirming", "tpm", Some(MACHINE));
-    devices["submods"]["gpu0"] = json!({"ear.status": "contraindicated"});
     vec![
         trial(Rule::AllowAll, "a token without any claim", json!({})),
         trial(
@@ -103,20 +102,24 @@ fn trials() -> Vec<Trial> {
         trial(
             Rule::AllowDevices,
             "an affirmed machine with a device that is not",
-            devices,
+            json!({"submods": {
+                "cpu0": submodule("affirming", "tpm", Some(MACHINE)),
+                "gpu0": {"ear.status": "contraindicated"},
+            }}),
         ),
     ]
 }
 
 fn token(status: &str, tee: &str, machine: Option<&str>) -> Value {
-    let mut cpu = json!({
+    json!({"submods": {"cpu0": submodule(status, tee, machine)}})
+}
+
+fn submodule(status: &str, tee: &str, machine: Option<&str>) -> Value {
+    json!({
         "ear.status": status,
+        MACHINE_CLAIM: machine,
         "ear.veraison.annotated-evidence": {tee: {"svn": "1", "ak_public": "", "pcr04": ""}},
-    });
-    if let Some(machine) = machine {
-        cpu[MACHINE_CLAIM] = machine.into();
-    }
-    json!({"submods": {"cpu0": cpu}})
+    })
 }
 
 /// Tries an attestation policy on evidence for which there is no reference value: it must affirm
@@ -126,11 +129,10 @@ fn token(status: &str, tee: &str, machine: Option<&str>) -> Value {
 /// `Parse`, `Package`, `TooLarge`. A policy that fails on evidence affirms nothing.
 pub fn lint_attestation(text: &str) -> Result<Vec<Finding>, PolicyError> {
     let policy = AttestationPolicy::parse(text)?;
-    let registers: BTreeMap<String, String> = (0..24)
+    let mut tpm: BTreeMap<String, String> = (0..PCR_COUNT)
         .map(|index| (format!("pcr{index:02}"), "0".repeat(64)))
         .collect();
-    let mut tpm = json!(registers);
-    tpm["ak_public"] = "MFkw".into();
+    tpm.insert("ak_public".to_owned(), "MFkw".to_owned());
     let azure = json!({
         "tpm": tpm, "policy_debug_allowed": "false", "measurement": "AAAA",
         "reported_tcb_bootloader": "255", "reported_tcb_tee": "255",
@@ -149,7 +151,7 @@ pub fn lint_attestation(text: &str) -> Result<Vec<Finding>, PolicyError> {
         ),
     ];
     let affirms = |input: &Value| {
-        let verdict = policy.decide(input, &BTreeMap::new());
+        let verdict = policy.decide(input, |_| None);
         verdict.is_ok_and(|verdict| verdict.status() == TrustTier::Affirming)
     };
     Ok(evidence

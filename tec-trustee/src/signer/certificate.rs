@@ -133,14 +133,12 @@ fn try_build(
 
 /// A name of its own for each, so that two CAs are never taken for one another.
 fn name(role: Role, serial: &[u8; 16]) -> Result<Name> {
-    let number: String = serial
-        .iter()
-        .take(8)
-        .map(|byte| format!("{byte:02x}"))
-        .collect();
+    let number = serial.iter().take(8).fold(0_u64, |number, byte| {
+        number.checked_shl(8).unwrap_or_default() | u64::from(*byte)
+    });
     let text = match role {
-        Role::Ca => format!("CN=TEC attestation token CA {number}"),
-        Role::Signer => format!("CN=TEC attestation token signer {number}"),
+        Role::Ca => format!("CN=TEC attestation token CA {number:016x}"),
+        Role::Signer => format!("CN=TEC attestation token signer {number:016x}"),
     };
     text.parse().map_err(Error::Asn1)
 }

@@ -11,15 +11,15 @@
 //!
 //! ```
 //! use tec_core::time::Timestamp;
-//! use tec_trustee::signer::{Renewal, SignerCa};
+//! use tec_trustee::signer::SignerCa;
 //! # use rand_core::SeedableRng as _;
 //! # let mut rng = rand_chacha::ChaCha20Rng::seed_from_u64(1);
 //! let now = Timestamp::from_unix_seconds(1_800_000_000);
 //! let ca = SignerCa::generate(&mut rng, now)?;
 //! let signer = ca.issue(&mut rng, now)?;
-//! assert!(matches!(ca.renew(&signer, &mut rng, now)?, Renewal::Kept));
+//! assert!(ca.renew(&signer, &mut rng, now)?.is_none());
 //! let later = now.plus_seconds(70 * 86_400);
-//! assert!(matches!(ca.renew(&signer, &mut rng, later)?, Renewal::Issued(_)));
+//! assert!(ca.renew(&signer, &mut rng, later)?.is_some());
 //! # Ok::<(), tec_trustee::signer::SignerError>(())
 //! ```
 
@@ -115,16 +115,6 @@ pub struct IssuedSigner {
     certificate: Certificate,
 }
 
-/// What became of a signer.
-#[derive(Debug)]
-#[expect(clippy::exhaustive_enums, reason = "callers must handle every outcome")]
-pub enum Renewal {
-    /// It is good for a while.
-    Kept,
-    /// It was about to expire, or not of this CA: here is another one.
-    Issued(IssuedSigner),
-}
-
 impl fmt::Debug for SignerCa {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let subject = self.certificate.tbs_certificate().subject();
@@ -213,7 +203,8 @@ impl SignerCa {
         })
     }
 
-    /// Keeps a signer of this CA that is good for another 30 days, and issues one otherwise.
+    /// Issues another signer, where `current` is not of this CA or has less than 30 days to live;
+    /// `None` where it is good.
     ///
     /// # Errors
     /// As [`issue`](Self::issue).
@@ -222,14 +213,14 @@ impl SignerCa {
         current: &IssuedSigner,
         rng: &mut dyn CryptoRng,
         now: Timestamp,
-    ) -> Result<Renewal, SignerError> {
+    ) -> Result<Option<IssuedSigner>, SignerError> {
         let (begin, end) = certificate::period(&current.certificate);
         let is_good = begin <= now && now < end.plus_seconds(-RENEW_DAYS * DAY);
         if is_good && certificate::is_issued_by(&current.certificate, &self.certificate, &self.key)
         {
-            return Ok(Renewal::Kept);
+            return Ok(None);
         }
-        self.issue(rng, now).map(Renewal::Issued)
+        self.issue(rng, now).map(Some)
     }
 }
 

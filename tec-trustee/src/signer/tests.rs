@@ -48,10 +48,7 @@ fn files_are_read_back_and_keys_do_not_print() {
     let read = IssuedSigner::from_pem(signer.key_pem(), &text).unwrap();
     assert_eq!(read.ends_at(), days(90));
     assert!(read.key_pem().ct_eq(signer.key_pem()));
-    assert!(matches!(
-        ca.renew(&read, &mut rng(4), now()).unwrap(),
-        Renewal::Kept
-    ));
+    assert!(ca.renew(&read, &mut rng(4), now()).unwrap().is_none());
     let pem = signer.key_pem().expose("search for it").to_vec();
     let body = String::from_utf8(pem)
         .unwrap()
@@ -68,18 +65,18 @@ fn a_signer_is_renewed_thirty_days_before_its_end_and_not_earlier() {
     let signer = ca.issue(&mut rng(2), now()).unwrap();
     for (day, renewed) in [(0, false), (59, false), (60, true), (89, true), (200, true)] {
         let renewal = ca.renew(&signer, &mut rng(3), days(day)).unwrap();
-        assert_eq!(matches!(renewal, Renewal::Issued(_)), renewed, "day {day}");
+        assert_eq!(renewal.is_some(), renewed, "day {day}");
     }
     // Issued in the future: the clock was wrong then, or is now.
     let early = ca.renew(&signer, &mut rng(3), days(-2)).unwrap();
-    assert!(matches!(early, Renewal::Issued(_)));
+    assert!(early.is_some());
 }
 
 #[test]
 fn a_signer_of_another_ca_is_replaced() {
     let foreign = ca(2).issue(&mut rng(3), now()).unwrap();
     let renewal = ca(1).renew(&foreign, &mut rng(4), now()).unwrap();
-    assert!(matches!(renewal, Renewal::Issued(_)));
+    assert!(renewal.is_some());
 }
 
 #[test]

@@ -121,7 +121,8 @@ fn registers() -> Value {
 }
 
 /// What an attestation service adds to each sort of evidence (contract 1.5).
-fn annotated(tee: &str, claims: Value) -> Value {
+fn annotated(tee: &str, claims: impl Into<Value>) -> Value {
+    let claims = claims.into();
     json!({
         tee: claims, "report_data": value_of("0a"), "init_data": value_of("00"),
         "init_data_claims": null,
