@@ -1,5 +1,7 @@
 //! Addresses that nodes are told.
 
+use core::net::IpAddr;
+use core::net::Ipv6Addr;
 use std::fmt;
 use std::str::FromStr;
 
@@ -118,6 +120,22 @@ impl Endpoint {
             url,
             cert: cert.into(),
         }
+    }
+}
+
+/// What counts as one client where clients are limited: an address of IPv4, a /64 network of IPv6,
+/// since one customer usually owns that many.
+///
+/// ```
+/// use tec_core::endpoint::network_of;
+/// let a = "2001:db8::1".parse().unwrap();
+/// let b = "2001:db8::ffff:1".parse().unwrap();
+/// assert_eq!(network_of(a), network_of(b));
+/// ```
+pub fn network_of(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(v6) => IpAddr::V6(Ipv6Addr::from_bits(v6.to_bits() & !u128::from(u64::MAX))),
+        v4 @ IpAddr::V4(_) => v4,
     }
 }
 

@@ -89,3 +89,22 @@ mod verifier {
         }
     }
 }
+
+/// A body whose sender never sends.
+#[cfg(feature = "kbs")]
+pub(crate) fn never() -> axum::body::Body {
+    #[derive(Debug)]
+    struct Never;
+    impl http_body::Body for Never {
+        type Data = axum::body::Bytes;
+        type Error = std::convert::Infallible;
+
+        fn poll_frame(
+            self: std::pin::Pin<&mut Self>,
+            _: &mut std::task::Context<'_>,
+        ) -> std::task::Poll<Option<Result<http_body::Frame<Self::Data>, Self::Error>>> {
+            std::task::Poll::Pending
+        }
+    }
+    axum::body::Body::new(Never)
+}

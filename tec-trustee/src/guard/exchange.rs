@@ -1,17 +1,14 @@
 //! The three exchanges that the guard takes part in.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use axum::body::Body;
-use axum::body::Bytes;
 use axum::http::HeaderMap;
 use axum::http::HeaderName;
 use axum::http::HeaderValue;
 use axum::http::Request;
 use axum::http::Response;
 use axum::http::StatusCode;
-use axum::http::header::COOKIE;
 use axum::http::header::SET_COOKIE;
 use serde::Deserialize as _;
 use serde_json::Value;
@@ -23,19 +20,22 @@ use tec_core::id::AttemptId;
 use tec_core::id::ResourcePath;
 use tec_core::port::EntropyRng;
 use tec_core::port::PortError;
-use tokio::time::timeout;
 
 use super::BrokerAnswer;
 use super::Guard;
 use super::Passage;
+use super::credentials;
+use super::credentials::Named;
 use super::proxy::Whole;
 use super::proxy::whole;
-use crate::kbs::bearer;
 use crate::kbs::check;
+use crate::kbs::intake::MAX_AUTH;
+use crate::kbs::intake::announced;
 use crate::kbs::reply::Refusal;
 use crate::kbs::reply::Reply;
 use crate::kbs::session::SessionId;
-use crate::kbs::session_cookie;
+use crate::kbs::strict;
+use crate::kbs::table::peer;
 use crate::wire::AttestRequest;
 use crate::wire::AttestResponse;
 use crate::wire::AuthRequest;
@@ -44,8 +44,6 @@ use crate::wire::ErrorBody;
 use crate::wire::ErrorKind;
 use crate::wire::SESSION_COOKIE;
 
-/// Largest body of `POST auth`, in either direction; real ones have about 200 bytes.
-const MAX_AUTH: usize = 64 * 1024;
 /// Largest answer to `POST attest`: a token that holds all claims; real ones have about 8 KiB.
 const MAX_TOKEN: usize = 4 * 1024 * 1024;
 /// Largest error body that is looked at.
@@ -67,28 +65,30 @@ impl Guard {
     /// `POST auth`: the nonce is remembered with the session.
     pub(super) async fn auth(&self, request: Request<Body>) -> Reply {
         let (parts, body) = request.into_parts();
-        let body = read(body, MAX_AUTH, self.0.config.body_timeout).await?;
-        let tee = self.tee_of(&body)?;
+        announced(&parts.headers, MAX_AUTH)?;
+        let body = self.0.intake.receive(body, MAX_AUTH).await?;
+        let tee = self.tee_of(&body.bytes)?;
         let now = self.0.config.clock.now();
-        if !self.0.sessions.has_room(now) {
-            tracing::warn!("the table of sessions is full");
-            return Err(Refusal::busy("too many sessions, try again later"));
+        let peer = peer(&parts.extensions);
+        if !self.0.sessions.has_room(peer, now) {
+            return Err(Refusal::too_many_sessions());
         }
-        let request = Request::from_parts(parts, Body::from(body));
+        let request = Request::from_parts(parts, Body::from(body.bytes));
         let answer = whole(self.0.upstream.stream(request).await?, MAX_AUTH).await?;
         if answer.answer.status() == StatusCode::OK {
             let opened = begun(&answer)
-                .is_some_and(|(id, nonce)| self.0.sessions.open(id, tee, &nonce, now));
+                .is_some_and(|(id, nonce)| self.0.sessions.open(id, (tee, &nonce), peer, now));
             if !opened {
                 return Err(refused("the key broker opened no session"));
             }
+            self.0.metrics.opened();
         }
         Ok(answer.into_response())
     }
 
     /// The sort of evidence that is announced, if it may come at all.
     fn tee_of(&self, body: &[u8]) -> Result<Tee, Refusal> {
-        let request: AuthRequest = serde_json::from_slice(body).map_err(|_| {
+        let request: AuthRequest = strict::from_slice(body).map_err(|_| {
             Refusal::with_code(&ErrorKind::AttestationError, Code::EvidenceMalformed, None)
         })?;
         Tee::deserialize(Value::String(request.tee))
@@ -100,33 +100,47 @@ impl Guard {
     /// `POST attest`: only what our own verifier accepts goes on.
     pub(super) async fn attest(&self, request: Request<Body>) -> Reply {
         let (parts, body) = request.into_parts();
-        let id = only_session(&parts.headers).ok_or_else(|| refused("cookie not found"))?;
+        announced(&parts.headers, self.0.config.max_payload)?;
+        let Named::One(id) = credentials::session(&parts.headers) else {
+            return Err(refused("cookie not found"));
+        };
         let now = self.0.config.clock.now();
-        let (tee, nonce) = self
+        let unknown = || refused("session not found");
+        let (tee, nonce) = self.0.sessions.begin(id, now).ok_or_else(unknown)?;
+        let body = self
             .0
-            .sessions
-            .begin(id, now)
-            .ok_or_else(|| refused("session not found"))?;
-        let _permit = self.0.in_flight.acquire().await;
-        let max = self.0.config.max_payload;
-        let body = read(body, max, self.0.config.body_timeout).await?;
-        let passage = self.check(tee, &nonce, &body).await?;
-        let request = Request::from_parts(parts, Body::from(body));
+            .intake
+            .receive(body, self.0.config.max_payload)
+            .await?;
+        let passage = self.check(tee, &nonce, &body.bytes).await?;
+        if !self.0.sessions.forward(id, now) {
+            return Err(unknown());
+        }
+        let request = Request::from_parts(parts, Body::from(body.bytes));
         let answer = whole(self.0.upstream.stream(request).await?, MAX_TOKEN).await?;
         if answer.answer.status() == StatusCode::OK {
-            let token = serde_json::from_slice::<AttestResponse>(&answer.body)
-                .map_err(|_| refused("the key broker issued no token"))?;
-            self.0.sessions.finish(id, Arc::new(passage), &token.token);
-            self.0.metrics.attempted(None);
-            return Ok(answer.into_response());
+            return self.attested(id, passage, answer);
         }
+        self.0.sessions.reopen(id, now);
         self.refused_by_broker(&passage, None, answer).await
+    }
+
+    /// The token that the Trustee issued is remembered.
+    fn attested(&self, id: SessionId, passage: Passage, answer: Whole) -> Reply {
+        let token = serde_json::from_slice::<AttestResponse>(&answer.body)
+            .map_err(|_| refused("the key broker issued no token"))?;
+        let (passage, now) = (Arc::new(passage), self.0.config.clock.now());
+        if !self.0.sessions.finish(id, passage, &token.token, now) {
+            return Err(refused("the key broker issued another token"));
+        }
+        self.0.metrics.attempted(None);
+        Ok(answer.into_response())
     }
 
     /// Verifies the evidence and asks the gatekeeper.
     async fn check(&self, tee: Tee, nonce: &str, body: &[u8]) -> Result<Passage, Refusal> {
         let config = &self.0.config;
-        let evidence = match serde_json::from_slice::<AttestRequest>(body) {
+        let evidence = match strict::from_slice::<AttestRequest>(body) {
             Ok(request) if request.runtime_data.nonce == nonce => {
                 check::verify(&*config.verifier, tee, &request).await.0
             }
@@ -143,7 +157,6 @@ impl Guard {
             None => Ok(passage),
             Some(code) => {
                 tracing::warn!(%attempt, %code, "evidence stopped");
-                self.0.metrics.attempted(Some(code));
                 let kind = ErrorKind::AttestationError;
                 Err(Refusal::with_code(&kind, code, Some(attempt)))
             }
@@ -167,7 +180,7 @@ impl Guard {
         gatekeeper
             .permit(&passage, &path)
             .await
-            .map_err(|error| self.not_permitted(&passage, &error))?;
+            .map_err(|error| not_permitted(&passage, &error))?;
         let answer = self.0.upstream.stream(request).await?;
         if answer.status() != StatusCode::OK {
             let answer = whole(answer, MAX_ERROR).await?;
@@ -182,26 +195,17 @@ impl Guard {
         Ok(answer)
     }
 
-    /// The attested session of the cookie is tried first, then a bearer token (contract 1.3).
+    /// The attested session, by its cookie or by its token (contract 1.3). A request that brings
+    /// both must mean one session by them, whichever of them the Trustee uses.
     fn identify(&self, headers: &HeaderMap) -> Option<Arc<Passage>> {
-        let now = self.0.config.clock.now();
         let sessions = &self.0.sessions;
-        if has_session_cookie(headers)
-            && let Some(passage) = only_session(headers).and_then(|id| sessions.passage(id, now))
-        {
-            return Some(passage);
-        }
-        sessions.passage_of_token(bearer(headers)?, now)
-    }
-
-    fn not_permitted(&self, passage: &Passage, error: &ReleaseError) -> Refusal {
-        let code = match error {
-            ReleaseError::Refused { code } => *code,
-            ReleaseError::Port(error) => return port(error),
-            _ => Code::ReleaseDenied,
+        let id = match (credentials::session(headers), credentials::token(headers)) {
+            (Named::One(id), Named::None) => id,
+            (Named::None, Named::One(token)) => sessions.of_token(token)?,
+            (Named::One(id), Named::One(token)) if sessions.of_token(token) == Some(id) => id,
+            _ => return None,
         };
-        self.0.metrics.attempted(Some(code));
-        Refusal::with_code(&ErrorKind::PolicyDeny, code, Some(passage.attempt()))
+        sessions.passage(id, self.0.config.clock.now())
     }
 
     /// Passes a refusal on as it is, with a code and the number of the attempt beside it.
@@ -228,6 +232,15 @@ impl Guard {
     }
 }
 
+fn not_permitted(passage: &Passage, error: &ReleaseError) -> Refusal {
+    let code = match error {
+        ReleaseError::Refused { code } => *code,
+        ReleaseError::Port(error) => return port(error),
+        _ => Code::ReleaseDenied,
+    };
+    Refusal::with_code(&ErrorKind::PolicyDeny, code, Some(passage.attempt()))
+}
+
 fn add(response: &mut Response<Body>, name: HeaderName, value: &str) {
     if let Ok(value) = HeaderValue::from_str(value) {
         response.headers_mut().insert(name, value);
@@ -247,31 +260,6 @@ fn code_of(kind: &ErrorKind) -> Code {
 fn refusal_of<T>(passage: &Passage, evidence: &Result<T, VerifyError>) -> Option<Code> {
     let by_verifier = evidence.as_ref().err().map(crate::kbs::code_of);
     passage.refused().or(by_verifier)
-}
-
-async fn read(body: Body, max: usize, within: Duration) -> Result<Bytes, Refusal> {
-    timeout(within, axum::body::to_bytes(body, max))
-        .await
-        .map_err(|_elapsed| refused("the body did not come in time"))?
-        .map_err(|_| Refusal::too_large())
-}
-
-fn has_session_cookie(headers: &HeaderMap) -> bool {
-    session_cookies(headers) > 0
-}
-
-/// The session, unless several are named: the Trustee might take another one.
-fn only_session(headers: &HeaderMap) -> Option<SessionId> {
-    session_cookie(headers).filter(|_| session_cookies(headers) == 1)
-}
-
-fn session_cookies(headers: &HeaderMap) -> usize {
-    headers
-        .get_all(COOKIE)
-        .iter()
-        .flat_map(|value| value.as_bytes().windows(SESSION_COOKIE.len()))
-        .filter(|window| window.eq_ignore_ascii_case(SESSION_COOKIE.as_bytes()))
-        .count()
 }
 
 /// Session and nonce of an answer to `POST auth`.

@@ -20,14 +20,18 @@
 //!
 //! # Security
 //! - One answer, one reading: paths with percent signs, dot segments or empty segments, encoded
-//!   bodies and repeated session cookies are refused, since the Trustee might read them otherwise.
+//!   bodies, JSON with repeated members, several or encoded session cookies, and headers that
+//!   `Connection` would take away are refused, since the Trustee might read them otherwise.
+//! - A session has one token, for one piece of evidence. Where a request brings a cookie and a
+//!   token, they must be of one session.
+//! - Plugins other than `resource` are refused: they hand things out, too.
 //! - A bearer token obtains a resource only if it was issued through this guard, so a token that
 //!   somebody signed for himself counts for nothing, whatever the Trustee's configuration says.
 //! - After a restart the guard knows no session; clients make a new handshake by themselves.
 
+mod credentials;
 mod exchange;
 mod gate;
-mod metrics;
 mod proxy;
 mod route;
 mod session;
@@ -49,14 +53,12 @@ use tec_core::attest::Tee;
 use tec_core::port::Clock;
 use tec_core::port::Entropy;
 use tec_core::port::Verifier;
-use tokio::sync::Semaphore;
 
 pub use self::gate::ApprovedBoots;
 pub use self::gate::BrokerAnswer;
 pub use self::gate::Gatekeeper;
 pub use self::gate::Passage;
 pub use self::gate::Registries;
-pub use self::metrics::Metrics;
 use self::proxy::Upstream;
 use self::route::Route;
 use self::session::Sessions;
@@ -64,11 +66,9 @@ use crate::kbs::DEFAULT_MAX_PAYLOAD;
 use crate::kbs::DEFAULT_MAX_SESSIONS;
 use crate::kbs::DEFAULT_SESSION_SECONDS;
 use crate::kbs::DEFAULT_TOKEN_SECONDS;
-
-/// Evidence that is read or verified at a time, so that at most 128 MiB of bodies are held.
-const IN_FLIGHT: usize = 64;
-/// A client must have sent its evidence by then.
-const BODY_TIMEOUT: Duration = Duration::from_secs(10);
+use crate::kbs::intake::BODY_TIMEOUT;
+use crate::kbs::intake::Intake;
+use crate::kbs::metrics::Metrics;
 
 /// What a guard is made of.
 #[derive(Debug)]
@@ -114,7 +114,8 @@ impl GuardConfig {
         self
     }
 
-    /// Bounds on sessions, on bytes of evidence, and on the time to send it.
+    /// Bounds on sessions, on bytes of evidence, and on the time to send it. One client has a
+    /// quarter of the sessions at most, see [`KbsConfig::with_limits`](crate::kbs::KbsConfig).
     #[must_use]
     pub fn with_limits(
         mut self,
@@ -137,7 +138,7 @@ struct Inner {
     config: GuardConfig,
     upstream: Upstream,
     sessions: Sessions,
-    in_flight: Semaphore,
+    intake: Intake,
     metrics: Metrics,
 }
 
@@ -156,8 +157,8 @@ impl Guard {
         Self(Arc::new(Inner {
             upstream: Upstream::new(config.upstream.clone()),
             sessions: Sessions::new(config.max_sessions, lifetimes),
-            in_flight: Semaphore::new(IN_FLIGHT),
-            metrics: Metrics::new(),
+            intake: Intake::new(config.body_timeout),
+            metrics: Metrics::new("tec_guard"),
             config,
         }))
     }
@@ -183,7 +184,7 @@ async fn serve(State(guard): State<Guard>, request: Request<Body>) -> Response<B
         Err(refusal) => Err(refusal),
     };
     answered.unwrap_or_else(|refusal| {
-        guard.0.metrics.refused();
+        guard.0.metrics.refused(refusal.code());
         refusal.into_response()
     })
 }

@@ -6,6 +6,7 @@ use axum::http::HeaderName;
 use axum::http::Request;
 use axum::http::Response;
 use axum::http::Uri;
+use axum::http::Version;
 use axum::http::header;
 use axum::http::uri::Authority;
 use axum::http::uri::PathAndQuery;
@@ -48,11 +49,16 @@ impl Upstream {
         }
     }
 
-    /// Passes a request on and its answer back, as they come.
+    /// Passes a request on and its answer back, as they come. How the body is framed is for each
+    /// connection: it is said anew, from the body itself.
     pub(super) async fn stream(&self, mut request: Request<Body>) -> Reply {
         let path = request.uri().path_and_query().cloned();
         *request.uri_mut() = self.uri(path)?;
+        *request.version_mut() = Version::HTTP_11;
         remove_hop_by_hop(request.headers_mut());
+        for framing in [header::CONTENT_LENGTH, header::EXPECT] {
+            request.headers_mut().remove(framing);
+        }
         let answer = timeout(ANSWER_TIMEOUT, self.client.request(request))
             .await
             .map_err(|_elapsed| unavailable("no answer in time"))?
@@ -74,6 +80,23 @@ impl Upstream {
 fn unavailable(why: &(impl std::fmt::Display + ?Sized)) -> Refusal {
     tracing::error!(error = %why, "the Trustee behind the guard does not answer");
     Refusal::busy("the key broker does not answer, try again later")
+}
+
+/// Whether `Connection` names a header that is not of a connection. The one that it names would be
+/// taken away on the way to the Trustee after the guard has read it, such as the cookie.
+pub(super) fn connection_is_plain(headers: &HeaderMap) -> bool {
+    let plain = |name: &str| {
+        name.is_empty()
+            || name.eq_ignore_ascii_case("close")
+            || HOP_BY_HOP
+                .iter()
+                .any(|known| name.eq_ignore_ascii_case(known.as_str()))
+    };
+    headers.get_all(header::CONNECTION).iter().all(|value| {
+        value
+            .to_str()
+            .is_ok_and(|text| text.split(',').all(|name| plain(name.trim())))
+    })
 }
 
 /// Also those that `Connection` names.
@@ -129,7 +152,9 @@ mod tests {
         ] {
             headers.insert(HeaderName::from_static(name), value.parse().unwrap());
         }
+        assert!(!connection_is_plain(&headers));
         remove_hop_by_hop(&mut headers);
+        assert!(connection_is_plain(&headers));
         assert_eq!(headers.len(), 1);
         assert!(headers.contains_key("cookie"));
     }

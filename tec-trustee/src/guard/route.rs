@@ -5,6 +5,7 @@ use axum::http::Method;
 use axum::http::Request;
 use axum::http::header::CONTENT_ENCODING;
 
+use super::proxy::connection_is_plain;
 use crate::kbs::reply::Refusal;
 use crate::wire::BASE_PATH;
 use crate::wire::ErrorKind;
@@ -18,12 +19,16 @@ pub(super) enum Route {
     Attest,
     /// A resource is asked for; what follows `resource/`.
     Resource(String),
-    /// Not the guard's business.
+    /// The admin API, health and metrics.
     Other,
 }
 
 impl Route {
     pub(super) fn of(request: &Request<Body>) -> Result<Self, Refusal> {
+        if !connection_is_plain(request.headers()) {
+            let detail = "a header of the request is named as one of the connection";
+            return Err(Refusal::new(&ErrorKind::AttestationError, detail));
+        }
         let path = request.uri().path();
         if matches!(path, "/healthz" | "/metrics") {
             return Ok(Self::Other);
@@ -38,25 +43,28 @@ impl Route {
             return Err(no_such_path());
         }
         match (request.method(), verb) {
-            (&Method::POST, "auth") if rest == verb => Ok(Self::Auth),
-            (&Method::POST, "attest") if rest == verb => {
-                // The Trustee's HTTP stack would decode it, the guard does not.
-                if request.headers().contains_key(CONTENT_ENCODING) {
-                    return Err(Refusal::new(
-                        &ErrorKind::AttestationError,
-                        "encoded bodies are not accepted",
-                    ));
-                }
-                Ok(Self::Attest)
-            }
-            (_, "auth" | "attest") => Err(Refusal::new(
+            (&Method::POST, "auth") if rest == verb => decoded(request, Self::Auth),
+            (&Method::POST, "attest") if rest == verb => decoded(request, Self::Attest),
+            (&Method::POST | &Method::DELETE, "resource") => Ok(Self::Other),
+            // Whatever method the Trustee might take for a GET.
+            (_, "resource") => Ok(Self::Resource(tail.to_owned())),
+            (_, "attestation-policy" | "resource-policy" | "reference-value") => Ok(Self::Other),
+            // Other plugins hand things out, too, and for a token alone.
+            _ => Err(Refusal::new(
                 &ErrorKind::PluginNotFound,
                 "there is no such plugin",
             )),
-            (&Method::GET, "resource") => Ok(Self::Resource(tail.to_owned())),
-            _ => Ok(Self::Other),
         }
     }
+}
+
+/// The Trustee's HTTP stack would decode a body, the guard does not.
+fn decoded(request: &Request<Body>, route: Route) -> Result<Route, Refusal> {
+    if request.headers().contains_key(CONTENT_ENCODING) {
+        let detail = "encoded bodies are not accepted";
+        return Err(Refusal::new(&ErrorKind::AttestationError, detail));
+    }
+    Ok(route)
 }
 
 fn is_plain(verb: &str) -> bool {
@@ -103,6 +111,14 @@ mod tests {
             route(Method::POST, "/kbs/v0/resource/a/b/c"),
             Some(Route::Other)
         );
+        for method in [
+            Method::HEAD,
+            Method::PUT,
+            Method::from_bytes(b"get").unwrap(),
+        ] {
+            let guarded = route(method, "/kbs/v0/resource/a/b/c");
+            assert!(matches!(guarded, Some(Route::Resource(_))));
+        }
         for path in [
             "/healthz",
             "/kbs/v0/reference-value/tpm_pcr4",
@@ -131,16 +147,27 @@ mod tests {
                 assert_eq!(route(method, path), None, "{path}");
             }
         }
+        for plugin in [
+            "pkcs11/wrap-key",
+            "nebula-ca/credential",
+            "workload-resource/a/b/c",
+        ] {
+            assert_eq!(route(Method::GET, &format!("/kbs/v0/{plugin}")), None);
+        }
         assert_eq!(route(Method::GET, "/kbs/v0/attest"), None);
         assert_eq!(route(Method::PUT, "/kbs/v0/auth"), None);
     }
 
     #[test]
-    fn encoded_evidence_is_refused() {
-        let request = Request::post("/kbs/v0/attest")
-            .header("content-encoding", "gzip")
-            .body(Body::empty())
-            .unwrap();
-        assert!(Route::of(&request).is_err());
+    fn encoded_evidence_and_headers_taken_away_are_refused() {
+        for (name, value) in [
+            ("content-encoding", "gzip"),
+            ("connection", "close, cookie"),
+        ] {
+            for verb in ["auth", "attest"] {
+                let request = Request::post(format!("/kbs/v0/{verb}")).header(name, value);
+                assert!(Route::of(&request.body(Body::empty()).unwrap()).is_err());
+            }
+        }
     }
 }

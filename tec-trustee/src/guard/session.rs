@@ -1,8 +1,8 @@
 //! The sessions that the guard saw begin, bounded.
 
 use std::collections::HashMap;
-use std::collections::VecDeque;
 use std::fmt;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::Mutex;
 use std::sync::MutexGuard;
@@ -15,6 +15,7 @@ use tec_core::time::Timestamp;
 
 use super::Passage;
 use crate::kbs::session::SessionId;
+use crate::kbs::table::Table;
 
 /// Evidence that one session may bring: the Trustee lets a client try again with its nonce.
 const MAX_TRIES: u8 = 3;
@@ -22,29 +23,33 @@ const MAX_TRIES: u8 = 3;
 /// Digest of a token that passed. As good as the token only for who can invert SHA-256.
 type TokenDigest = [u8; 32];
 
+/// How far a session came.
+enum State {
+    /// Evidence may come.
+    Open,
+    /// Evidence is with the Trustee. Stays so if its answer is never seen: what it made of the
+    /// evidence is not known then.
+    Forwarding,
+    /// The Trustee issued its one token.
+    Passed(Arc<Passage>, TokenDigest),
+}
+
 struct Session {
     tee: Tee,
     nonce: String,
-    opened: Timestamp,
     tries: u8,
-    passed: Option<(Arc<Passage>, TokenDigest)>,
+    state: State,
 }
 
-#[derive(Default)]
-struct Table {
-    sessions: HashMap<SessionId, Session>,
+struct Known {
+    table: Table<Session>,
     tokens: HashMap<TokenDigest, SessionId>,
-    /// In the order in which they were opened, which is that of their expiry.
-    queue: VecDeque<SessionId>,
 }
 
 /// All sessions; one lock, held for look-ups only.
 pub(super) struct Sessions {
-    table: Mutex<Table>,
-    max: usize,
+    known: Mutex<Known>,
     session_seconds: i64,
-    /// How long a session is kept: its token may be as young as the session is old.
-    kept_seconds: i64,
 }
 
 impl fmt::Debug for Sessions {
@@ -54,88 +59,126 @@ impl fmt::Debug for Sessions {
 }
 
 impl Sessions {
+    /// A session is kept for both lifetimes: its token may be as young as the session is old.
     pub(super) fn new(max: usize, (session_seconds, token_seconds): (i64, i64)) -> Self {
+        let known = Known {
+            table: Table::new(max, session_seconds.saturating_add(token_seconds)),
+            tokens: HashMap::new(),
+        };
         Self {
-            table: Mutex::default(),
-            max,
+            known: Mutex::new(known),
             session_seconds,
-            kept_seconds: session_seconds.saturating_add(token_seconds),
         }
     }
 
-    fn table(&self) -> MutexGuard<'_, Table> {
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn len(&self) -> usize {
-        self.table().sessions.len()
+        self.known().table.len()
     }
 
     /// Whether one more session may be asked for.
-    pub(super) fn has_room(&self, now: Timestamp) -> bool {
-        let mut table = self.table();
-        table.expire(now, self.kept_seconds);
-        table.sessions.len() < self.max
+    pub(super) fn has_room(&self, peer: Option<IpAddr>, now: Timestamp) -> bool {
+        let mut known = self.known();
+        known.expire(now);
+        known.table.has_room(peer)
     }
 
     /// Keeps a session that the Trustee opened. `false` when there is no room for it, or when the
     /// Trustee gave out an id twice.
-    pub(super) fn open(&self, id: SessionId, tee: Tee, nonce: &str, now: Timestamp) -> bool {
-        let mut table = self.table();
-        if table.sessions.len() >= self.max || table.sessions.contains_key(&id) {
-            return false;
-        }
-        table.queue.push_back(id);
+    pub(super) fn open(
+        &self,
+        id: SessionId,
+        (tee, nonce): (Tee, &str),
+        peer: Option<IpAddr>,
+        now: Timestamp,
+    ) -> bool {
         let session = Session {
             tee,
             nonce: nonce.to_owned(),
-            opened: now,
             tries: 0,
-            passed: None,
+            state: State::Open,
         };
-        table.sessions.insert(id, session);
-        true
+        self.known().table.insert(id, peer, now, session)
     }
 
     /// Sort of evidence and nonce of a session that may still bring evidence; counts the try.
     pub(super) fn begin(&self, id: SessionId, now: Timestamp) -> Option<(Tee, String)> {
-        let mut table = self.table();
-        let session = table.sessions.get_mut(&id)?;
-        let alive = session.opened.plus_seconds(self.session_seconds) > now;
-        if !alive || session.tries >= MAX_TRIES {
+        let mut known = self.known();
+        let entry = known.table.get_mut(id, now)?;
+        let alive = entry.opened.plus_seconds(self.session_seconds) > now;
+        let session = &mut entry.value;
+        if !alive || session.tries >= MAX_TRIES || matches!(session.state, State::Forwarding) {
             return None;
         }
         session.tries += 1;
         Some((session.tee, session.nonce.clone()))
     }
 
-    /// The Trustee accepted the evidence and issued a token.
-    pub(super) fn finish(&self, id: SessionId, passage: Arc<Passage>, token: &str) {
-        let digest = digest(token);
-        let mut table = self.table();
-        let Some(session) = table.sessions.get_mut(&id) else {
-            return;
+    /// Whether evidence that was found good may go on now. Only one at a time does, so that the
+    /// token which the Trustee keeps is the one that this table knows.
+    pub(super) fn forward(&self, id: SessionId, now: Timestamp) -> bool {
+        let mut known = self.known();
+        let Some(entry) = known.table.get_mut(id, now) else {
+            return false;
         };
-        let former = session.passed.replace((passage, digest));
-        if let Some((_, former)) = former {
-            table.tokens.remove(&former);
+        match entry.value.state {
+            State::Open => {
+                entry.value.state = State::Forwarding;
+                true
+            }
+            State::Forwarding => false,
+            State::Passed(..) => true,
         }
-        table.tokens.insert(digest, id);
+    }
+
+    /// The Trustee refused the evidence; other evidence may come.
+    pub(super) fn reopen(&self, id: SessionId, now: Timestamp) {
+        if let Some(entry) = self.known().table.get_mut(id, now)
+            && matches!(entry.value.state, State::Forwarding)
+        {
+            entry.value.state = State::Open;
+        }
+    }
+
+    /// The Trustee answered with a token. `false` if it is not the one that the session has: a
+    /// token stays with the evidence for which it was issued.
+    pub(super) fn finish(
+        &self,
+        id: SessionId,
+        passage: Arc<Passage>,
+        token: &str,
+        now: Timestamp,
+    ) -> bool {
+        let digest = digest(token);
+        let mut known = self.known();
+        let Some(entry) = known.table.get_mut(id, now) else {
+            return false;
+        };
+        match &entry.value.state {
+            State::Open => false,
+            State::Passed(_, former) => *former == digest,
+            State::Forwarding => {
+                entry.value.state = State::Passed(passage, digest);
+                known.tokens.insert(digest, id);
+                true
+            }
+        }
     }
 
     /// Who a session is, once it attested.
     pub(super) fn passage(&self, id: SessionId, now: Timestamp) -> Option<Arc<Passage>> {
-        let table = self.table();
-        let session = table.sessions.get(&id)?;
-        let kept = session.opened.plus_seconds(self.kept_seconds) > now;
-        let (passage, _) = session.passed.as_ref().filter(|_| kept)?;
-        Some(Arc::clone(passage))
+        match &self.known().table.get(id, now)?.value.state {
+            State::Passed(passage, _) => Some(Arc::clone(passage)),
+            _ => None,
+        }
     }
 
-    /// Who a token was issued to, through this guard.
-    pub(super) fn passage_of_token(&self, token: &str, now: Timestamp) -> Option<Arc<Passage>> {
-        let id = *self.table().tokens.get(&digest(token))?;
-        self.passage(id, now)
+    /// The session for which a token was issued, through this guard.
+    pub(super) fn of_token(&self, token: &str) -> Option<SessionId> {
+        self.known().tokens.get(&digest(token)).copied()
     }
 }
 
@@ -143,18 +186,10 @@ fn digest(token: &str) -> TokenDigest {
     Sha256::digest(token).into()
 }
 
-impl Table {
-    fn expire(&mut self, now: Timestamp, kept_seconds: i64) {
-        while let Some(id) = self.queue.front().copied() {
-            let expired = self
-                .sessions
-                .get(&id)
-                .is_none_or(|session| session.opened.plus_seconds(kept_seconds) <= now);
-            if !expired {
-                break;
-            }
-            self.queue.pop_front();
-            if let Some((_, token)) = self.sessions.remove(&id).and_then(|gone| gone.passed) {
+impl Known {
+    fn expire(&mut self, now: Timestamp) {
+        while let Some(gone) = self.table.pop_expired(now) {
+            if let State::Passed(_, token) = gone.state {
                 self.tokens.remove(&token);
             }
         }
@@ -175,34 +210,42 @@ mod tests {
         SessionId::parse(&format!("{last:032x}")).unwrap()
     }
 
+    /// Two sessions that began at the second 0.
     fn sessions() -> Sessions {
-        Sessions::new(2, (300, 100))
+        let sessions = Sessions::new(2, (300, 100));
+        assert!(open(&sessions, 1, 0) && open(&sessions, 2, 0));
+        sessions
+    }
+
+    fn open(sessions: &Sessions, number: u8, now: i64) -> bool {
+        sessions.open(id(number), (Tee::Tpm, "n"), None, at(now))
+    }
+
+    fn passage(number: u64) -> Arc<Passage> {
+        Arc::new(Passage::of(sample::attempt(number, None)))
+    }
+
+    /// Evidence is forwarded and answered with a token.
+    fn finish(sessions: &Sessions, number: u8, attempt: u64, token: &str) -> bool {
+        sessions.forward(id(number), at(1))
+            && sessions.finish(id(number), passage(attempt), token, at(1))
     }
 
     #[test]
-    fn the_table_is_bounded_and_old_sessions_make_room() {
+    fn old_sessions_make_room() {
         let sessions = sessions();
-        assert!(sessions.open(id(1), Tee::Tpm, "n", at(0)));
-        assert!(
-            !sessions.open(id(1), Tee::Tpm, "n", at(0)),
-            "an id counts once"
-        );
-        assert!(sessions.open(id(2), Tee::Tpm, "n", at(1)));
-        assert!(!sessions.has_room(at(399)) && !sessions.open(id(3), Tee::Tpm, "n", at(399)));
-        assert!(sessions.has_room(at(400)));
-        assert!(sessions.open(id(3), Tee::Tpm, "n", at(400)));
+        assert!(!sessions.has_room(None, at(399)) && !open(&sessions, 3, 399));
+        assert!(sessions.has_room(None, at(400)) && open(&sessions, 3, 400));
     }
 
     #[test]
     fn a_session_may_try_a_few_times_and_not_for_ever() {
         let sessions = sessions();
-        sessions.open(id(1), Tee::Tpm, "n", at(0));
-        sessions.open(id(2), Tee::Tpm, "n", at(0));
         for _ in 0..MAX_TRIES {
-            assert_eq!(
-                sessions.begin(id(1), at(1)),
-                Some((Tee::Tpm, "n".to_owned()))
-            );
+            let begun = sessions.begin(id(1), at(1));
+            assert_eq!(begun, Some((Tee::Tpm, "n".to_owned())));
+            assert!(sessions.forward(id(1), at(1)));
+            sessions.reopen(id(1), at(1));
         }
         assert_eq!(sessions.begin(id(1), at(1)), None);
         assert_eq!(sessions.begin(id(2), at(300)), None);
@@ -210,17 +253,34 @@ mod tests {
     }
 
     #[test]
+    fn one_evidence_of_a_session_is_on_its_way_at_a_time() {
+        let sessions = sessions();
+        assert!(sessions.forward(id(1), at(1)) && !sessions.forward(id(1), at(1)));
+        assert_eq!(sessions.begin(id(1), at(1)), None);
+        assert!(!sessions.finish(id(2), passage(1), "token", at(1)));
+    }
+
+    #[test]
+    fn a_token_stays_with_the_evidence_for_which_it_was_issued() {
+        let sessions = sessions();
+        assert!(finish(&sessions, 1, 1, "token"));
+        assert!(finish(&sessions, 1, 2, "token"));
+        assert!(!finish(&sessions, 1, 2, "another"));
+        let passage = sessions.passage(id(1), at(1)).unwrap();
+        assert_eq!(passage.attempt(), sample::attempt_id(1));
+        assert_eq!(sessions.of_token("another"), None);
+    }
+
+    #[test]
     fn a_token_is_known_as_long_as_its_session_is_kept() {
         let sessions = sessions();
-        sessions.open(id(1), Tee::Tpm, "n", at(0));
-        let passage = Arc::new(Passage::of(sample::attempt(1, None)));
         assert!(sessions.passage(id(1), at(1)).is_none());
-        sessions.finish(id(1), passage, "token");
+        assert!(finish(&sessions, 1, 1, "token"));
         assert!(sessions.passage(id(1), at(399)).is_some());
-        assert!(sessions.passage_of_token("token", at(399)).is_some());
-        assert!(sessions.passage_of_token("other", at(1)).is_none());
-        assert!(sessions.passage_of_token("token", at(400)).is_none());
-        assert!(sessions.has_room(at(400)));
-        assert!(sessions.table().tokens.is_empty());
+        assert_eq!(sessions.of_token("token"), Some(id(1)));
+        assert_eq!(sessions.of_token("other"), None);
+        assert!(sessions.passage(id(1), at(400)).is_none());
+        assert!(sessions.has_room(None, at(400)));
+        assert!(sessions.known().tokens.is_empty());
     }
 }

@@ -5,6 +5,8 @@
     reason = "the double's server ends with its test"
 )]
 
+mod attacks;
+
 use std::collections::HashSet;
 use std::net::SocketAddr;
 use std::sync::Mutex;
@@ -42,6 +44,7 @@ use crate::report_data;
 use crate::report_data::HashAlgorithm;
 use crate::testing::FakeAttester;
 use crate::testing::FakeVerifier;
+use crate::testing::never;
 use crate::wire::ErrorBody;
 use crate::wire::ErrorKind;
 
@@ -246,8 +249,13 @@ fn with_cookie(request: Request<Body>, id: &str) -> Request<Body> {
 }
 
 async fn evidence(nonce: &str, key: u64) -> String {
+    evidence_with(nonce, key, 9).await
+}
+
+/// Evidence with the session key of a seed.
+async fn evidence_with(nonce: &str, key: u64, seed: u64) -> String {
     use rand_core::SeedableRng as _;
-    let mut rng = rand_chacha::ChaCha20Rng::seed_from_u64(9);
+    let mut rng = rand_chacha::ChaCha20Rng::seed_from_u64(seed);
     let session_key = EcPrivateKey::generate(Curve::P256, &mut rng);
     let session_key = serde_json::to_value(session_key.public()).unwrap();
     let data = report_data::primary(nonce, &session_key, "", HashAlgorithm::Sha384).unwrap();
@@ -499,24 +507,6 @@ async fn bodies_are_bounded_in_size_and_in_time() {
     let (status, _, body) = world.ask(with_cookie(request, &id)).await;
     assert_eq!(status, StatusCode::UNAUTHORIZED);
     assert_eq!(error(&body).detail, "the body did not come in time");
-}
-
-/// A body whose sender never sends.
-fn never() -> Body {
-    #[derive(Debug)]
-    struct Never;
-    impl http_body::Body for Never {
-        type Data = axum::body::Bytes;
-        type Error = std::convert::Infallible;
-
-        fn poll_frame(
-            self: std::pin::Pin<&mut Self>,
-            _: &mut std::task::Context<'_>,
-        ) -> std::task::Poll<Option<Result<http_body::Frame<Self::Data>, Self::Error>>> {
-            std::task::Poll::Pending
-        }
-    }
-    Body::new(Never)
 }
 
 #[tokio::test]

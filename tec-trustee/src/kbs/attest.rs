@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use axum::body::Body;
 use axum::http::HeaderMap;
+use axum::http::request::Parts;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::Value;
@@ -20,6 +22,8 @@ use super::Admission;
 use super::Kbs;
 use super::backend::code_of;
 use super::check;
+use super::intake::MAX_AUTH;
+use super::intake::announced;
 use super::reply;
 use super::reply::Refusal;
 use super::reply::Reply;
@@ -27,6 +31,8 @@ use super::session::Begin;
 use super::session::Passed;
 use super::session::SessionId;
 use super::session_cookie;
+use super::strict;
+use super::table::peer;
 use crate::policy::AttestationPolicy;
 use crate::policy::Evaluation;
 use crate::policy::PolicyError;
@@ -56,9 +62,10 @@ fn port(error: &PortError) -> Refusal {
 
 impl Kbs {
     /// `POST auth`: unknown members and extra parameters are ignored, the version is exact.
-    pub(super) fn auth(&self, body: &[u8]) -> Reply {
+    pub(super) async fn auth(&self, parts: &Parts, body: Body) -> Reply {
         let config = &self.0.config;
-        let request: AuthRequest = serde_json::from_slice(body)
+        let body = self.receive(&parts.headers, body, MAX_AUTH).await?;
+        let request: AuthRequest = strict::from_slice(&body.bytes)
             .map_err(|_| refused_with(Code::EvidenceMalformed, None))?;
         if request.version != PROTOCOL_VERSION {
             return Err(refused(&format!(
@@ -76,27 +83,41 @@ impl Kbs {
         let (id, expires) = self
             .0
             .sessions
-            .open(tee, &nonce, now, &*config.entropy)
-            .ok_or_else(|| {
-                tracing::warn!("the table of sessions is full");
-                Refusal::busy("too many sessions, try again later")
-            })?;
+            .open(
+                (tee, &nonce),
+                peer(&parts.extensions),
+                now,
+                &*config.entropy,
+            )
+            .ok_or_else(Refusal::too_many_sessions)?;
+        self.0.metrics.opened();
         let response = reply::json(&Challenge::new(nonce))?;
         Ok(reply::with_session(response, id, expires, now))
     }
 
-    /// `POST attest`, in the order of the contract.
-    pub(super) async fn attest(&self, headers: &HeaderMap, body: &[u8]) -> Reply {
+    /// `POST attest`, in the order of the contract. Evidence is read in whole only for a session
+    /// that exists; others are read as far as it takes to answer them.
+    pub(super) async fn attest(&self, headers: &HeaderMap, body: Body) -> Reply {
         let now = self.0.config.clock.now();
-        let id = session_cookie(headers).ok_or_else(|| refused("cookie not found"))?;
-        let request = serde_json::from_slice::<AttestRequest>(body);
+        let Some(id) = self.known_session(headers, now) else {
+            announced(headers, self.0.config.max_payload)?;
+            // What comes of it does not matter.
+            let _ = self.receive(headers, body, MAX_AUTH).await;
+            return Err(refused(match session_cookie(headers) {
+                Some(_) => "session not found",
+                None => "cookie not found",
+            }));
+        };
+        let max = self.0.config.max_payload;
+        let body = self.receive(headers, body, max).await?;
+        let request = strict::from_slice::<AttestRequest>(&body.bytes);
         let nonce = request.as_ref().ok().map(|r| r.runtime_data.nonce.as_str());
         match (self.0.sessions.begin(id, nonce, now), request) {
             (Begin::Unknown, _) => Err(refused("session not found")),
             (Begin::Attested(passed, expires), _) => answer(&passed, id, expires, now),
             (Begin::Fresh(tee, expires), Ok(request)) => {
                 let passed = self.appraise(tee, &request).await?;
-                self.0.sessions.finish(id, passed.clone());
+                self.0.sessions.finish(id, passed.clone(), now);
                 answer(&passed, id, expires, now)
             }
             (Begin::WrongNonce, Ok(request)) => Err(self.record_bad(check::stale(&request)).await),
@@ -104,6 +125,10 @@ impl Kbs {
                 Err(self.record_bad(check::unreadable()).await)
             }
         }
+    }
+
+    fn known_session(&self, headers: &HeaderMap, now: Timestamp) -> Option<SessionId> {
+        session_cookie(headers).filter(|id| self.0.sessions.is_known(*id, now))
     }
 
     pub(super) fn new_attempt(&self) -> AttemptId {
@@ -144,6 +169,7 @@ impl Kbs {
             .sign(&claims.to_value())
             .map_err(|_| refused("the token cannot be signed"))?;
         admission.references = BTreeMap::new();
+        self.0.metrics.attempted(admission.refused);
         tracing::info!(%attempt, status = verdict.status().as_str(), "attestation token issued");
         Ok(Passed {
             token: token.into(),

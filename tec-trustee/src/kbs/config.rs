@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tec_core::attest::Tee;
 use tec_core::port::Clock;
@@ -10,6 +11,7 @@ use tec_core::port::Verifier;
 
 use super::AdminAuth;
 use super::Backend;
+use super::intake::BODY_TIMEOUT;
 use super::sample::SampleVerifier;
 use crate::token::TokenSigner;
 use crate::token::TokenVerifier;
@@ -38,6 +40,7 @@ pub struct KbsConfig {
     pub(super) token_seconds: u32,
     pub(super) max_sessions: usize,
     pub(super) max_payload: usize,
+    pub(super) body_timeout: Duration,
 }
 
 impl KbsConfig {
@@ -63,6 +66,7 @@ impl KbsConfig {
             token_seconds: DEFAULT_TOKEN_SECONDS,
             max_sessions: DEFAULT_MAX_SESSIONS,
             max_payload: DEFAULT_MAX_PAYLOAD,
+            body_timeout: BODY_TIMEOUT,
         }
     }
 
@@ -96,11 +100,20 @@ impl KbsConfig {
         self
     }
 
-    /// Bounds on sessions and on bytes per request.
+    /// Bounds on sessions and on bytes per request. Where the server tells the address of a client
+    /// ([`ConnectInfo`](axum::extract::ConnectInfo)), one address, or one /64 network of IPv6, has
+    /// a quarter of the sessions at most.
     #[must_use]
     pub fn with_limits(mut self, max_sessions: usize, max_payload: usize) -> Self {
         self.max_sessions = max_sessions;
         self.max_payload = max_payload;
+        self
+    }
+
+    /// The time in which a request's body must come; 10 seconds without this.
+    #[must_use]
+    pub fn with_body_timeout(mut self, body_timeout: Duration) -> Self {
+        self.body_timeout = body_timeout;
         self
     }
 

@@ -11,13 +11,26 @@
 //! GET  /kbs/v0/resource/a/b/c      token ─► resource policy ─► Backend::release ─► JWE
 //! POST, DELETE …                   admin API, with a bearer token
 //! GET  /healthz
+//! GET  /metrics                    counters for Prometheus, none of them by machine
 //! ```
+//!
+//! # When to use Trustee instead
+//! This broker is for a laptop, an edge site, a test: one process with its state in one place.
+//! Where other sorts of evidence, several replicas over one database, or plugins matter, run
+//! Trustee: the same policies bind machines to their keys there, and the guard of this crate
+//! checks in front of it what they cannot.
+//!
+//! # Limits
+//! The number of sessions, the share of one client in them, the size of bodies, the time they
+//! take and the memory they hold are bounded here. Rates are for the program: a layer around
+//! [`Kbs::router`] that refuses with 429.
 //!
 //! # Differences from Trustee, on purpose
 //! - Without policies everything is denied.
 //! - Tokens count only when signed by this server's key, or keys that it was given.
 //! - A nonce is good for one request, whatever its outcome.
-//! - The number of sessions is bounded; beyond, `auth` answers 503.
+//! - The number of sessions is bounded; beyond, `auth` answers 503. Its body has at most 64 KiB.
+//! - JSON with a member that occurs twice is refused, since readers differ in which one counts.
 //! - Denials carry a code (`TEC-A4xx`) and the number of the attempt in `detail`.
 //! - `RSA1_5` session keys, additional devices, and init-data digests of SM3 are refused.
 
@@ -27,12 +40,16 @@ mod backend;
 pub(crate) mod check;
 mod config;
 mod init_data;
+pub(crate) mod intake;
 mod live;
 mod memory;
+pub(crate) mod metrics;
 pub(crate) mod reply;
 mod resource;
 mod sample;
 pub(crate) mod session;
+pub(crate) mod strict;
+pub(crate) mod table;
 #[cfg(test)]
 mod tests;
 
@@ -43,14 +60,12 @@ use std::sync::PoisonError;
 
 use axum::Router;
 use axum::body::Body;
-use axum::body::Bytes;
 use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::http::Method;
 use axum::http::Request;
 use axum::http::Response;
 use axum::http::header::AUTHORIZATION;
-use axum::http::header::CONTENT_LENGTH;
 use axum::http::header::COOKIE;
 
 pub use self::admin::AdminAuth;
@@ -65,9 +80,13 @@ pub use self::config::DEFAULT_MAX_SESSIONS;
 pub use self::config::DEFAULT_SESSION_SECONDS;
 pub use self::config::DEFAULT_TOKEN_SECONDS;
 pub use self::config::KbsConfig;
+use self::intake::Intake;
+use self::intake::Received;
+use self::intake::announced;
 pub use self::live::LiveBackend;
 pub use self::live::LivePorts;
 pub use self::memory::MemoryBackend;
+use self::metrics::Metrics;
 use self::reply::Refusal;
 use self::reply::Reply;
 use self::session::SessionId;
@@ -86,6 +105,8 @@ pub struct Kbs(Arc<Inner>);
 struct Inner {
     config: KbsConfig,
     sessions: Sessions,
+    intake: Intake,
+    metrics: Metrics,
     attestation: Cached<AttestationPolicy>,
     resource: Cached<ResourcePolicy>,
 }
@@ -126,6 +147,8 @@ impl Kbs {
     pub fn new(config: KbsConfig) -> Self {
         let sessions = Sessions::new(config.max_sessions, config.session_seconds.into());
         Self(Arc::new(Inner {
+            intake: Intake::new(config.body_timeout),
+            metrics: Metrics::new("tec_kbs"),
             config,
             sessions,
             attestation: Cached::new(),
@@ -143,18 +166,23 @@ impl Kbs {
 }
 
 async fn serve(State(kbs): State<Kbs>, request: Request<Body>) -> Response<Body> {
-    match kbs.dispatch(request).await {
-        Ok(response) => response,
-        Err(refusal) => refusal.into_response(),
-    }
+    kbs.dispatch(request).await.unwrap_or_else(|refusal| {
+        kbs.0.metrics.refused(refusal.code());
+        refusal.into_response()
+    })
 }
 
 impl Kbs {
     async fn dispatch(&self, request: Request<Body>) -> Reply {
         let (parts, body) = request.into_parts();
         let path = parts.uri.path();
-        if path == "/healthz" && parts.method == Method::GET {
-            return Ok(reply::empty(None));
+        match (&parts.method, path) {
+            (&Method::GET, "/healthz") => return Ok(reply::empty(None)),
+            (&Method::GET, "/metrics") => {
+                let sessions = self.0.sessions.len();
+                return Ok(reply::metrics(self.0.metrics.render(sessions)));
+            }
+            _ => {}
         }
         let rest = path
             .strip_prefix(BASE_PATH)
@@ -164,11 +192,8 @@ impl Kbs {
         let (verb, tail) = rest.split_once('/').unwrap_or((rest, ""));
         let headers = &parts.headers;
         match (&parts.method, verb, tail) {
-            (&Method::POST, "auth", "") => self.auth(&self.body(headers, body).await?),
-            (&Method::POST, "attest", "") => {
-                let body = self.body(headers, body).await?;
-                self.attest(headers, &body).await
-            }
+            (&Method::POST, "auth", "") => self.auth(&parts, body).await,
+            (&Method::POST, "attest", "") => self.attest(headers, body).await,
             (&Method::GET, "resource", tail) => {
                 self.resource(headers, tail, parts.uri.query().unwrap_or_default())
                     .await
@@ -179,8 +204,10 @@ impl Kbs {
                 _,
             ) => {
                 self.authorize_admin(headers)?;
-                let body = self.body(headers, body).await?;
-                self.admin(method, verb, tail, body).await
+                let body = self
+                    .receive(headers, body, self.0.config.max_payload)
+                    .await?;
+                self.admin(method, verb, tail, body.bytes).await
             }
             _ => Err(Refusal::new(
                 &ErrorKind::PluginNotFound,
@@ -189,18 +216,16 @@ impl Kbs {
         }
     }
 
-    async fn body(&self, headers: &HeaderMap, body: Body) -> Result<Bytes, Refusal> {
-        let max = self.0.config.max_payload;
-        let announced = headers
-            .get(CONTENT_LENGTH)
-            .and_then(|value| value.to_str().ok()?.parse::<usize>().ok());
-        if announced.is_some_and(|length| length > max) {
-            return Err(Refusal::too_large());
-        }
-        // A body that breaks off has nobody left to be answered.
-        axum::body::to_bytes(body, max)
-            .await
-            .map_err(|_| Refusal::too_large())
+    /// A body of at most `max` bytes, which is not more than any body may have.
+    async fn receive(
+        &self,
+        headers: &HeaderMap,
+        body: Body,
+        max: usize,
+    ) -> Result<Received, Refusal> {
+        let max = max.min(self.0.config.max_payload);
+        announced(headers, max)?;
+        self.0.intake.receive(body, max).await
     }
 }
 

@@ -24,6 +24,7 @@ use crate::wire::SESSION_COOKIE;
 pub(crate) struct Refusal {
     status: u16,
     body: Option<ErrorBody>,
+    code: Option<Code>,
 }
 
 impl Refusal {
@@ -31,19 +32,26 @@ impl Refusal {
         Self {
             status: kind.http_status(),
             body: Some(ErrorBody::new(kind, detail)),
+            code: None,
         }
+    }
+
+    /// The code of an attempt that is refused.
+    pub(crate) fn code(&self) -> Option<Code> {
+        self.code
     }
 
     /// Code and title, and where to look up more. Nothing of what was seen.
     pub(crate) fn with_code(kind: &ErrorKind, code: Code, attempt: Option<AttemptId>) -> Self {
         let title = code.title();
-        Self::new(
-            kind,
-            match attempt {
-                Some(attempt) => format!("{code} {title} (attempt {attempt})"),
-                None => format!("{code} {title}"),
-            },
-        )
+        let detail = match attempt {
+            Some(attempt) => format!("{code} {title} (attempt {attempt})"),
+            None => format!("{code} {title}"),
+        };
+        Self {
+            code: Some(code),
+            ..Self::new(kind, detail)
+        }
     }
 
     /// A port failed; the chain is for the log.
@@ -57,6 +65,7 @@ impl Refusal {
         Self {
             status: 413,
             body: None,
+            code: None,
         }
     }
 
@@ -67,6 +76,12 @@ impl Refusal {
             status: 503,
             ..Self::new(&ErrorKind::AttestationError, detail)
         }
+    }
+
+    /// There is no room for one more session.
+    pub(crate) fn too_many_sessions() -> Self {
+        tracing::warn!("the table of sessions is full");
+        Self::busy("too many sessions, try again later")
     }
 
     /// No Content-Type, as the real server.
@@ -92,6 +107,13 @@ pub(super) fn empty(content_type: Option<&'static str>) -> Response<Body> {
             .headers_mut()
             .insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
     }
+    response
+}
+
+/// 200 with text, as Prometheus reads it.
+pub(super) fn metrics(text: String) -> Response<Body> {
+    let mut response = empty(Some("text/plain; version=0.0.4"));
+    *response.body_mut() = Body::from(text);
     response
 }
 

@@ -60,6 +60,7 @@ impl Kbs {
                 "the resource cannot be encrypted for the session key",
             )
         })?;
+        self.0.metrics.released();
         tracing::info!(attempt = %admission.attempt, resource = %path, "resource released");
         reply::json(&encrypted)
     }

@@ -1,8 +1,8 @@
-//! The bounded table of sessions.
+//! The sessions.
 
 use std::collections::HashMap;
-use std::collections::VecDeque;
 use std::fmt;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::Mutex;
 use std::sync::MutexGuard;
@@ -14,6 +14,7 @@ use tec_core::port::Entropy;
 use tec_core::time::Timestamp;
 
 use super::Admission;
+use super::table::Table;
 
 /// Id of a session: 32 lowercase hexadecimal digits, the simple form of a UUID (contract 1.1).
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -72,7 +73,6 @@ enum State {
 struct Session {
     tee: Tee,
     nonce: String,
-    expires: Timestamp,
     state: State,
 }
 
@@ -89,75 +89,79 @@ pub(super) enum Begin {
     Fresh(Tee, Timestamp),
 }
 
-#[derive(Debug, Default)]
-struct Table {
-    sessions: HashMap<SessionId, Session>,
+#[derive(Debug)]
+struct Known {
+    table: Table<Session>,
     by_attempt: HashMap<AttemptId, SessionId>,
-    /// In the order in which they were opened, which is that of their expiry.
-    queue: VecDeque<SessionId>,
 }
 
 /// All sessions; one lock, held for look-ups only.
 #[derive(Debug)]
 pub(super) struct Sessions {
-    table: Mutex<Table>,
-    max: usize,
+    known: Mutex<Known>,
     ttl_seconds: i64,
 }
 
 impl Sessions {
     pub(super) fn new(max: usize, ttl_seconds: i64) -> Self {
+        let known = Known {
+            table: Table::new(max, ttl_seconds),
+            by_attempt: HashMap::new(),
+        };
         Self {
-            table: Mutex::default(),
-            max,
+            known: Mutex::new(known),
             ttl_seconds,
         }
     }
 
-    fn table(&self) -> MutexGuard<'_, Table> {
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Opens a session; `None` when the table is full of sessions that are not expired.
+    pub(super) fn len(&self) -> usize {
+        self.known().table.len()
+    }
+
+    /// Whether a session may still bring or show something.
+    pub(super) fn is_known(&self, id: SessionId, now: Timestamp) -> bool {
+        self.known().table.get(id, now).is_some()
+    }
+
+    /// Opens a session; `None` when there is no room for it.
     pub(super) fn open(
         &self,
-        tee: Tee,
-        nonce: &str,
+        (tee, nonce): (Tee, &str),
+        peer: Option<IpAddr>,
         now: Timestamp,
         entropy: &dyn Entropy,
     ) -> Option<(SessionId, Timestamp)> {
         let id = SessionId::random(entropy);
-        let expires = now.plus_seconds(self.ttl_seconds);
-        let mut table = self.table();
-        table.expire(now);
-        if table.sessions.len() >= self.max || table.sessions.contains_key(&id) {
-            return None;
-        }
-        table.queue.push_back(id);
         let session = Session {
             tee,
             nonce: nonce.to_owned(),
-            expires,
             state: State::Authed,
         };
-        table.sessions.insert(id, session);
-        Some((id, expires))
+        let mut known = self.known();
+        known.expire(now);
+        let opened = known.table.insert(id, peer, now, session);
+        opened.then(|| (id, now.plus_seconds(self.ttl_seconds)))
     }
 
     /// Spends the nonce of a session, if it is the right one.
     pub(super) fn begin(&self, id: SessionId, nonce: Option<&str>, now: Timestamp) -> Begin {
-        let mut table = self.table();
-        let session = table.sessions.get_mut(&id);
-        let Some(session) = session.filter(|session| session.expires > now) else {
+        let mut known = self.known();
+        let Some(entry) = known.table.get_mut(id, now) else {
             return Begin::Unknown;
         };
+        let expires = entry.opened.plus_seconds(self.ttl_seconds);
+        let session = &mut entry.value;
         match &session.state {
             State::Spent => Begin::Unknown,
-            State::Attested(passed) => Begin::Attested(passed.clone(), session.expires),
+            State::Attested(passed) => Begin::Attested(passed.clone(), expires),
             State::Authed => {
                 session.state = State::Spent;
                 if nonce == Some(session.nonce.as_str()) {
-                    Begin::Fresh(session.tee, session.expires)
+                    Begin::Fresh(session.tee, expires)
                 } else {
                     Begin::WrongNonce
                 }
@@ -166,48 +170,34 @@ impl Sessions {
     }
 
     /// Keeps the result of an attempt that [`begin`](Self::begin) started.
-    pub(super) fn finish(&self, id: SessionId, passed: Passed) {
-        let mut table = self.table();
+    pub(super) fn finish(&self, id: SessionId, passed: Passed, now: Timestamp) {
+        let mut known = self.known();
         let attempt = passed.admission.attempt;
-        if let Some(session) = table.sessions.get_mut(&id) {
-            session.state = State::Attested(passed);
-            table.by_attempt.insert(attempt, id);
+        if let Some(entry) = known.table.get_mut(id, now) {
+            entry.value.state = State::Attested(passed);
+            known.by_attempt.insert(attempt, id);
         }
     }
 
     /// The result of a session.
     pub(super) fn passed(&self, id: SessionId, now: Timestamp) -> Option<Passed> {
-        let table = self.table();
-        let session = table.sessions.get(&id)?;
-        match &session.state {
-            State::Attested(passed) if session.expires > now => Some(passed.clone()),
+        match &self.known().table.get(id, now)?.value.state {
+            State::Attested(passed) => Some(passed.clone()),
             _ => None,
         }
     }
 
     /// The result of the session in which an attempt was made.
     pub(super) fn of_attempt(&self, attempt: AttemptId, now: Timestamp) -> Option<Passed> {
-        let id = *self.table().by_attempt.get(&attempt)?;
+        let id = *self.known().by_attempt.get(&attempt)?;
         self.passed(id, now)
     }
 }
 
-impl Table {
+impl Known {
     fn expire(&mut self, now: Timestamp) {
-        while let Some(id) = self.queue.front().copied() {
-            let expired = self
-                .sessions
-                .get(&id)
-                .is_none_or(|session| session.expires <= now);
-            if !expired {
-                break;
-            }
-            self.queue.pop_front();
-            if let Some(Session {
-                state: State::Attested(passed),
-                ..
-            }) = self.sessions.remove(&id)
-            {
+        while let Some(gone) = self.table.pop_expired(now) {
+            if let State::Attested(passed) = gone.state {
                 self.by_attempt.remove(&passed.admission.attempt);
             }
         }
@@ -225,20 +215,15 @@ mod tests {
         Timestamp::from_unix_seconds(seconds)
     }
 
-    #[test]
-    fn the_table_is_bounded_and_expired_sessions_make_room() {
-        let (sessions, entropy) = (Sessions::new(2, 300), SeededEntropy::new(1));
-        let open = |now| sessions.open(Tee::Tpm, "n", at(now), &entropy);
-        assert!(open(0).is_some() && open(10).is_some());
-        assert!(open(299).is_none());
-        assert!(open(300).is_some());
-        assert!(open(301).is_none());
+    fn open(sessions: &Sessions, now: i64) -> Option<(SessionId, Timestamp)> {
+        let entropy = SeededEntropy::new(sessions.len() as u64);
+        sessions.open((Tee::Tpm, "n"), None, at(now), &entropy)
     }
 
     #[test]
     fn a_nonce_is_spent_by_its_first_use_good_or_bad() {
-        let (sessions, entropy) = (Sessions::new(9, 300), SeededEntropy::new(1));
-        let (good, _) = sessions.open(Tee::Tpm, "n", at(0), &entropy).unwrap();
+        let sessions = Sessions::new(9, 300);
+        let (good, _) = open(&sessions, 0).unwrap();
         assert!(matches!(
             sessions.begin(good, Some("n"), at(1)),
             Begin::Fresh(Tee::Tpm, _)
@@ -247,7 +232,7 @@ mod tests {
             sessions.begin(good, Some("n"), at(1)),
             Begin::Unknown
         ));
-        let (bad, _) = sessions.open(Tee::Tpm, "n", at(0), &entropy).unwrap();
+        let (bad, _) = open(&sessions, 0).unwrap();
         assert!(matches!(
             sessions.begin(bad, Some("old"), at(1)),
             Begin::WrongNonce
@@ -260,8 +245,8 @@ mod tests {
 
     #[test]
     fn results_are_found_until_they_expire() {
-        let (sessions, entropy) = (Sessions::new(9, 300), SeededEntropy::new(1));
-        let (id, _) = sessions.open(Tee::Tpm, "n", at(0), &entropy).unwrap();
+        let sessions = Sessions::new(9, 300);
+        let (id, _) = open(&sessions, 0).unwrap();
         let admission = Arc::new(Admission::new(sample::attempt_id(1)));
         assert!(sessions.passed(id, at(1)).is_none());
         sessions.finish(
@@ -270,6 +255,7 @@ mod tests {
                 token: "t".into(),
                 admission,
             },
+            at(1),
         );
         assert!(sessions.passed(id, at(299)).is_some());
         assert!(
@@ -282,8 +268,8 @@ mod tests {
             sessions.begin(id, Some("n"), at(300)),
             Begin::Unknown
         ));
-        sessions.open(Tee::Tpm, "n", at(301), &entropy).unwrap();
-        assert!(sessions.table().by_attempt.is_empty());
+        open(&sessions, 301).unwrap();
+        assert!(sessions.known().by_attempt.is_empty());
     }
 
     #[test]

@@ -1,6 +1,8 @@
 //! The KBS over its router, without a socket. `World` holds registries with one machine, one key
 //! and one image, and a verifier that believes what the evidence says.
 
+mod admin;
+mod malformed;
 mod mixed;
 
 use axum::body::to_bytes;
@@ -541,74 +543,6 @@ fn live_of(world: &World) -> LiveBackend {
 }
 
 #[tokio::test]
-async fn malformed_requests_get_the_status_and_body_of_the_contract() {
-    let world = World::new().await;
-    let auth_bodies = [
-        "",
-        "{",
-        "[]",
-        r#"{"version":"0.4.0","tee":"tpm"}"#,
-        r#"{"version":"0.4.0","tee":"wizard","extra-params":{}}"#,
-        r#"{"version":"0.4.0","tee":"sample","extra-params":{}}"#,
-        r#"{"version":"0.4.0","tee":"tdx","extra-params":{}}"#,
-        r#"{"version":"0.4.1","tee":"tpm","extra-params":{}}"#,
-        r#"{"version":"0.3.0","tee":"tpm","extra-params":{}}"#,
-    ];
-    for body in auth_bodies {
-        let answer = post("auth", body).of(&world.kbs).await;
-        answer.is_error(401, &ErrorKind::AttestationError);
-    }
-    let mismatch = post("auth", auth_bodies[8]).of(&world.kbs).await;
-    let detail = mismatch.error().detail;
-    assert!(detail.starts_with("KBS Client Protocol Version Mismatch"));
-
-    for cookie in [None, Some("0123"), Some("00000000000040008000000000000000")] {
-        let mut ask = post("attest", "{}");
-        ask.cookie = cookie.map(str::to_owned);
-        let answer = ask.of(&world.kbs).await;
-        answer.is_error(401, &ErrorKind::AttestationError);
-    }
-    let answer = get(&own_path()).of(&world.kbs).await;
-    answer.is_error(401, &ErrorKind::TokenNotFound);
-    let (cookie, _) = auth(&world.kbs).await;
-    let answer = get(&own_path()).cookie(&cookie).of(&world.kbs).await;
-    answer.is_error(401, &ErrorKind::TokenNotFound);
-
-    let cookie = attest(&world).await;
-    for path in [
-        "resource",
-        "resource/a/b",
-        "resource/a/b/c/d",
-        "resource/a/../c",
-        "resource/a/%2e/c",
-    ] {
-        let answer = get(path).cookie(&cookie).of(&world.kbs).await;
-        answer.is_error(401, &ErrorKind::PluginInternalError);
-    }
-    for path in ["auth", "attest", "pkcs11/a/b/c", "metrics", "auth/x"] {
-        get(path)
-            .of(&world.kbs)
-            .await
-            .is_error(404, &ErrorKind::PluginNotFound);
-    }
-    for path in ["/", "/kbs/v0/", "/kbs/v0", "/kbs/v1/auth", "/kbs/v0auth"] {
-        let ask = Ask {
-            path: path.to_owned(),
-            ..post("", "")
-        };
-        ask.of(&world.kbs)
-            .await
-            .is_error(404, &ErrorKind::InvalidRequestPath);
-    }
-    let health = Ask {
-        path: "/healthz".to_owned(),
-        ..get("")
-    };
-    let answer = health.of(&world.kbs).await;
-    assert_eq!((answer.status, answer.body.len()), (StatusCode::OK, 0));
-}
-
-#[tokio::test]
 async fn malformed_attestations_are_recorded_and_never_verified() {
     let world = World::new().await;
     let changes: [(&str, Value); 8] = [
@@ -643,16 +577,6 @@ async fn malformed_attestations_are_recorded_and_never_verified() {
     let attempts = world.registry.latest(None, 100).await.unwrap();
     assert_eq!(attempts.len(), 8);
     assert_eq!(world.audit(AuditAction::KeyRefused), 0);
-}
-
-#[tokio::test]
-async fn large_bodies_are_413_and_no_json() {
-    let world = World::new().await;
-    let answer = post("auth", vec![b' '; DEFAULT_MAX_PAYLOAD + 1])
-        .of(&world.kbs)
-        .await;
-    assert_eq!(answer.status, StatusCode::PAYLOAD_TOO_LARGE);
-    assert!(answer.body.is_empty());
 }
 
 #[tokio::test]

@@ -27,6 +27,8 @@ const CHECK_INTERVAL: NonZeroU32 = NonZeroU32::MIN.saturating_add(255);
 const QUERY: &str = "query_reference_value";
 /// Most reference values that one evaluation may ask for.
 const MAX_WANTED: usize = 256;
+/// Most rounds of an evaluation: names of reference values may follow from reference values.
+const MAX_ROUNDS: usize = 8;
 /// Trust claims of an AR4SI trust vector.
 const CLAIMS: [&str; 8] = [
     "instance-identity",
@@ -289,6 +291,33 @@ impl AttestationPolicy {
         } else {
             Ok(Evaluation::Wants(wanted))
         }
+    }
+}
+
+impl AttestationPolicy {
+    /// Evaluates the policy over annotated evidence, with all reference values at hand; names that
+    /// `references` does not hold are `null`.
+    ///
+    /// # Errors
+    /// As [`evaluate`](Self::evaluate), and a policy that asks for values without end.
+    pub fn decide(
+        &self,
+        input: &Value,
+        references: &BTreeMap<String, Value>,
+    ) -> Result<Verdict, PolicyError> {
+        let mut known = BTreeMap::new();
+        for _ in 0..MAX_ROUNDS {
+            match self.evaluate(input, &known)? {
+                Evaluation::Done(verdict) => return Ok(verdict),
+                Evaluation::Wants(names) => known.extend(names.into_iter().map(|name| {
+                    let value = references.get(&name).cloned().unwrap_or(Value::Null);
+                    (name, value)
+                })),
+            }
+        }
+        Err(evaluation_failed(
+            "reference values are asked for without end",
+        ))
     }
 }
 

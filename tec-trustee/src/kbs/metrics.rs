@@ -1,4 +1,5 @@
-//! Counters.
+//! Counters, in the text format of Prometheus. The labels are the codes, so their number is bounded,
+//! however many machines there are.
 
 use std::fmt::Write as _;
 use std::sync::atomic::AtomicU64;
@@ -6,9 +7,12 @@ use std::sync::atomic::Ordering;
 
 use tec_core::code::Code;
 
-/// What a guard counts. The labels are the codes, so their number is bounded.
+/// What a key broker and a guard count.
 #[derive(Debug)]
-pub struct Metrics {
+pub(crate) struct Metrics {
+    /// First part of the names.
+    name: &'static str,
+    opened: AtomicU64,
     passed: AtomicU64,
     by_code: Vec<AtomicU64>,
     released: AtomicU64,
@@ -16,8 +20,10 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new(name: &'static str) -> Self {
         Self {
+            name,
+            opened: AtomicU64::new(0),
             passed: AtomicU64::new(0),
             by_code: Code::ALL.iter().map(|_| AtomicU64::new(0)).collect(),
             released: AtomicU64::new(0),
@@ -25,8 +31,13 @@ impl Metrics {
         }
     }
 
+    /// A session began.
+    pub(crate) fn opened(&self) {
+        self.opened.fetch_add(1, Ordering::Relaxed);
+    }
+
     /// An attempt ended: with a token, or with a code.
-    pub(super) fn attempted(&self, code: Option<Code>) {
+    pub(crate) fn attempted(&self, code: Option<Code>) {
         let counter = match code {
             None => Some(&self.passed),
             Some(code) => Code::ALL
@@ -40,53 +51,59 @@ impl Metrics {
     }
 
     /// A resource was handed out.
-    pub(super) fn released(&self) {
+    pub(crate) fn released(&self) {
         self.released.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// A request was answered by the guard itself.
-    pub(super) fn refused(&self) {
+    /// A request was refused here, with a code if it was an attempt.
+    pub(crate) fn refused(&self, code: Option<Code>) {
         self.refused.fetch_add(1, Ordering::Relaxed);
+        if code.is_some() {
+            self.attempted(code);
+        }
     }
 
-    pub(super) fn render(&self, sessions: usize) -> String {
+    pub(crate) fn render(&self, sessions: usize) -> String {
         let value = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let mut text = String::from(
-            "# HELP tec_guard_attempts_total Attempts to attest or to obtain a resource, by outcome.\n\
-             # TYPE tec_guard_attempts_total counter\n",
+        let name = self.name;
+        let mut text = format!(
+            "# HELP {name}_attempts_total Attempts to attest or to obtain a resource, by outcome.\n\
+             # TYPE {name}_attempts_total counter\n\
+             {name}_attempts_total{{code=\"ok\"}} {}\n",
+            value(&self.passed)
         );
-        let passed = value(&self.passed);
-        // Writing to a string does not fail.
-        let _ = writeln!(text, "tec_guard_attempts_total{{code=\"ok\"}} {passed}");
         for (code, counter) in Code::ALL.iter().zip(&self.by_code) {
             let count = value(counter);
             if count > 0 {
-                let _ = writeln!(text, "tec_guard_attempts_total{{code=\"{code}\"}} {count}");
+                // Writing to a string does not fail.
+                let _ = writeln!(text, "{name}_attempts_total{{code=\"{code}\"}} {count}");
             }
         }
-        for (name, kind, help, value) in [
+        let sessions = u64::try_from(sessions).unwrap_or(u64::MAX);
+        for (what, kind, help, value) in [
             (
-                "tec_guard_releases_total",
+                "opened_total",
+                "counter",
+                "Sessions that began.",
+                value(&self.opened),
+            ),
+            (
+                "releases_total",
                 "counter",
                 "Resources handed out.",
                 value(&self.released),
             ),
             (
-                "tec_guard_refusals_total",
+                "refusals_total",
                 "counter",
-                "Requests that went no further than the guard.",
+                "Requests refused here.",
                 value(&self.refused),
             ),
-            (
-                "tec_guard_sessions",
-                "gauge",
-                "Sessions in the table.",
-                u64::try_from(sessions).unwrap_or(u64::MAX),
-            ),
+            ("sessions", "gauge", "Sessions in the table.", sessions),
         ] {
             let _ = writeln!(
                 text,
-                "# HELP {name} {help}\n# TYPE {name} {kind}\n{name} {value}"
+                "# HELP {name}_{what} {help}\n# TYPE {name}_{what} {kind}\n{name}_{what} {value}"
             );
         }
         text
@@ -99,13 +116,15 @@ mod tests {
 
     #[test]
     fn outcomes_are_counted_by_code() {
-        let metrics = Metrics::new();
+        let metrics = Metrics::new("tec_guard");
         metrics.attempted(None);
         metrics.attempted(Some(Code::SelectionWrong));
-        metrics.attempted(Some(Code::SelectionWrong));
+        metrics.refused(Some(Code::SelectionWrong));
+        metrics.refused(None);
         let text = metrics.render(3);
         assert!(text.contains("tec_guard_attempts_total{code=\"ok\"} 1\n"));
         assert!(text.contains("tec_guard_attempts_total{code=\"TEC-A406\"} 2\n"));
+        assert!(text.contains("tec_guard_refusals_total 2\n"));
         assert!(text.contains("tec_guard_sessions 3\n"));
     }
 }

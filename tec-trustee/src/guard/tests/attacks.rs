@@ -1,0 +1,176 @@
+//! What somebody tries who holds a registered machine, or only a connection. The double behind the
+//! guard would give out everything.
+
+use super::*;
+
+fn with_bearer(request: Request<Body>, token: &str) -> Request<Body> {
+    with(request, "authorization", &format!("Bearer {token}"))
+}
+
+impl World {
+    /// The request gets no further than the guard.
+    async fn is_stopped(&self, request: Request<Body>) {
+        let before = self.lax.paths().len();
+        let what = format!("{request:?}");
+        let (status, _, body) = self.ask(request).await;
+        assert!(status.is_client_error(), "{what}: {status}");
+        assert!(!error(&body).kind.is_empty(), "{what}");
+        assert_eq!(self.lax.paths().len(), before, "{what}");
+    }
+}
+
+#[tokio::test]
+async fn a_session_cannot_carry_a_forged_token_past_the_guard() {
+    let world = World::new().await;
+    let (id, ..) = world.attest(1).await;
+    let forged = "eyJhbGciOiJFUzI1NiJ9.e30.AA";
+    world
+        .is_stopped(with_bearer(with_cookie(get(1), &id), forged))
+        .await;
+    // Nor by having the cookie taken away on the way.
+    let request = with_bearer(with_cookie(get(1), &id), forged);
+    world
+        .is_stopped(with(request, "connection", "cookie"))
+        .await;
+    let request = with_bearer(with_bearer(get(1), "token 1"), forged);
+    world.is_stopped(request).await;
+    // The session's own token beside its cookie is no lie.
+    let request = with_bearer(with_cookie(get(1), &id), "token 1");
+    assert_eq!(world.ask(request).await.0, StatusCode::OK);
+}
+
+#[tokio::test]
+async fn a_token_and_the_cookie_of_another_machine_are_not_one_session() {
+    let world = World::new().await;
+    let (one, ..) = world.attest(1).await;
+    let (two, ..) = world.attest(2).await;
+    for (cookie, token) in [(&one, "token 2"), (&two, "token 1")] {
+        for path in [get(1), get(2)] {
+            let request = with_bearer(with_cookie(path, cookie), token);
+            world.is_stopped(request).await;
+        }
+    }
+    let encoded = format!("kbs%2Dsession-id={two}; kbs-session-id={one}");
+    world.is_stopped(with(get(1), "cookie", &encoded)).await;
+}
+
+/// A machine that talks to the wrong server signs that server's nonce. Whoever holds a session of
+/// that nonce, and a token for a key of his own, could pass for that machine.
+#[tokio::test]
+async fn evidence_of_another_machine_does_not_change_whose_session_it_is() {
+    let world = World::new().await;
+    let (id, nonce) = world.auth().await;
+    for (key, seed) in [(1, 9), (2, 10)] {
+        let sent = evidence_with(&nonce, key, seed).await;
+        let (status, ..) = world.ask(with_cookie(post("attest", &sent), &id)).await;
+        assert_eq!(status, StatusCode::OK);
+    }
+    assert_eq!(world.get(1, &id).await.0, StatusCode::OK);
+    let before = world.lax.paths().len();
+    let (status, _, body) = world.get(2, &id).await;
+    assert_eq!(status, StatusCode::UNAUTHORIZED);
+    assert_eq!(error(&body).code(), Some(Code::ReleaseDenied));
+    assert_eq!(world.lax.paths().len(), before);
+}
+
+#[tokio::test]
+async fn evidence_replayed_in_another_session_is_stopped() {
+    let world = World::new().await;
+    let (_, nonce) = world.auth().await;
+    let sent = evidence(&nonce, 1).await;
+    let (other, _) = world.auth().await;
+    let request = with_cookie(post("attest", &sent), &other);
+    let (status, _, body) = world.ask(request).await;
+    assert_eq!(status, StatusCode::UNAUTHORIZED);
+    assert_eq!(error(&body).code(), Some(Code::QuoteInvalid));
+    world.is_stopped(with_cookie(get(1), &other)).await;
+}
+
+/// The id that somebody else chose is no session: nothing was begun under it.
+#[tokio::test]
+async fn a_session_that_the_broker_did_not_open_is_none() {
+    let world = World::new().await;
+    let chosen = "ffffffffffffffffffffffffffffffff";
+    let request = with_cookie(post("auth", AUTH), chosen);
+    let (_, headers, body) = world.ask(request).await;
+    assert!(!headers["set-cookie"].to_str().unwrap().contains(chosen));
+    let body: Value = serde_json::from_slice(&body).unwrap();
+    let sent = evidence(body["nonce"].as_str().unwrap(), 1).await;
+    world
+        .is_stopped(with_cookie(post("attest", &sent), chosen))
+        .await;
+}
+
+#[tokio::test]
+async fn a_member_that_occurs_twice_is_stopped_however_deep() {
+    let world = World::new().await;
+    let spoils: [(&str, &str); 5] = [
+        ("\"init-data\"", "\"init-data\": null, \"init-data\""),
+        ("\"nonce\"", "\"nonce\": \"x\", \"nonce\""),
+        ("\"crv\"", "\"crv\": \"P-521\", \"crv\""),
+        ("\"key\"", "\"key\": 2, \"key\""),
+        ("\"bound\"", "\"bou\\u006ed\": \"00\", \"bound\""),
+    ];
+    for (member, twice) in spoils {
+        let (id, nonce) = world.auth().await;
+        let sent = evidence(&nonce, 1).await;
+        assert!(sent.contains(member), "{sent}");
+        let sent = sent.replacen(member, twice, 1);
+        world
+            .is_stopped(with_cookie(post("attest", &sent), &id))
+            .await;
+    }
+    let twice = AUTH.replacen("\"tee\"", "\"tee\":\"sample\",\"tee\"", 1);
+    world.is_stopped(post("auth", &twice)).await;
+}
+
+#[tokio::test]
+async fn what_hands_something_out_is_never_passed_unseen() {
+    let world = World::new().await;
+    for method in ["GET", "HEAD", "PUT", "PATCH", "OPTIONS", "get"] {
+        for path in [
+            "/kbs/v0/resource/a/b/c",
+            "/kbs/v0/resource",
+            "/kbs/v0/pkcs11/wrap-key",
+            "/kbs/v0/nebula-ca/credential",
+        ] {
+            let request = Request::builder().method(method).uri(path);
+            let request = request.body(Body::empty()).unwrap();
+            world.is_stopped(with_bearer(request, "x.y.z")).await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn how_a_body_is_framed_is_said_anew() {
+    let world = World::new().await;
+    let request = with(post("auth", AUTH), "content-length", "3");
+    let request = with(request, "expect", "100-continue");
+    let request = with(request, "trailer", "cookie");
+    assert_eq!(world.ask(request).await.0, StatusCode::OK);
+    let seen = world.lax.last();
+    assert_eq!(seen.body, AUTH.as_bytes());
+    assert_eq!(seen.headers["content-length"], AUTH.len().to_string());
+    assert!(!seen.headers.contains_key("expect") && !seen.headers.contains_key("trailer"));
+    let request = Request::post("/kbs/v0/auth").version(axum::http::Version::HTTP_10);
+    let request = request.body(Body::from(AUTH)).unwrap();
+    assert_eq!(world.ask(request).await.0, StatusCode::OK);
+}
+
+#[tokio::test]
+async fn one_address_cannot_take_all_sessions() {
+    use axum::extract::ConnectInfo;
+    let world = World::with(|config| config.with_limits(8, 1 << 20, Duration::from_secs(9))).await;
+    let from = |last: u8| {
+        let mut request = post("auth", AUTH);
+        let address = SocketAddr::from(([192, 0, 2, last], 40_000));
+        request.extensions_mut().insert(ConnectInfo(address));
+        request
+    };
+    for allowed in [true, true, false, false] {
+        let (status, ..) = world.ask(from(1)).await;
+        assert_eq!(status == StatusCode::OK, allowed, "{status}");
+    }
+    assert_eq!(world.ask(from(2)).await.0, StatusCode::OK);
+    assert_eq!(world.lax.paths().len(), 3);
+}
