@@ -103,7 +103,7 @@ async fn a_mix_is_refused_as_soon_as_one_of_its_images_is_revoked() {
         let cookie = attest(&world).await;
         let images: &dyn ImageRegistry = &*world.registry;
         let image = sample::image_name(number);
-        images.revoke(&image, sample::time(1000)).await.unwrap();
+        images.revoke(&image, &sample::line_at(1000)).await.unwrap();
         denied_after(&world, &cookie, Code::PcrMismatch).await;
         let (_, answer) = attest_with(&world, &world.attester).await;
         let token = answer.json()["token"].as_str().unwrap().to_owned();
