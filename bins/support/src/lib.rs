@@ -2,6 +2,7 @@
 //! boot images, TLS with live reload, servers with limits and graceful shutdown.
 
 pub mod clock;
+pub mod endpoint;
 pub mod entropy;
 pub mod exit;
 pub mod files;

@@ -16,12 +16,14 @@ use tec_core::id::MachineId;
 use tec_core::pcr::PcrIndex;
 use tec_support::log::LogForm;
 
+use crate::command::attest::AttestArgs;
 use crate::command::boot::ChainArgs;
 use crate::command::boot::MachineArgs;
 use crate::command::eventlog::EventlogCommand;
 use crate::command::node::NodeCommand;
 use crate::command::pcr::PcrCommand;
 use crate::command::pcr::ProofArgs;
+use crate::command::trustee::TrusteeCommand;
 
 /// Keys only for nodes that prove what they booted.
 #[derive(Debug, Parser)]
@@ -82,6 +84,11 @@ pub(crate) enum Command {
     /// Ignition configs for installers and nodes.
     #[command(subcommand)]
     Ignition(IgnitionCommand),
+    /// Configuration, policies and token signer of a Trustee.
+    #[command(subcommand)]
+    Trustee(TrusteeCommand),
+    /// Attest to a key broker by hand, and show what it found, or fetch a resource.
+    Attest(Box<AttestArgs>),
     /// Say why a machine got its key, or did not.
     Explain(ExplainArgs),
     /// The audit log.

@@ -6,12 +6,13 @@
 //! ```
 //! [`RcarClient::token`] stops after `attest`, to see what a server found.
 //!
-//! A [`RcarClient`] makes one round over its servers; waiting between rounds is the caller's, with
-//! [`RetryPolicy`]. It picks no TLS provider and keeps its session cookie itself, whatever expiry
+//! A [`RcarClient`] makes one round over its servers; [`RetryPolicy::rounds`] makes several, and
+//! needs the timers of tokio for the waits in between. It picks no TLS provider and keeps its session cookie itself, whatever expiry
 //! the server writes into it: the clock of a node in its initrd may be wrong.
 
 mod error;
 mod http;
+mod outcome;
 mod retry;
 mod sample;
 #[cfg(test)]
@@ -36,6 +37,7 @@ pub use self::error::SetupError;
 pub use self::error::Stage;
 use self::http::Call;
 use self::http::Server;
+pub use self::outcome::Outcome;
 pub use self::retry::RetryPolicy;
 pub use self::sample::SampleAttester;
 use crate::jwe::Curve;

@@ -5,6 +5,7 @@
     reason = "helpers of tests fail by panicking"
 )]
 
+mod attest;
 mod bundle;
 mod command_line;
 mod eventlog;
@@ -12,4 +13,5 @@ mod forms;
 mod image;
 mod node;
 mod pcr;
+mod trustee;
 mod world;
