@@ -39,7 +39,7 @@ pub(crate) enum ComputePcrsError {
     Image {
         image: PathBuf,
         #[source]
-        source: InputError,
+        source: Box<InputError>,
     },
     /// What was captured of a machine cannot be opened.
     #[error("cannot open the directory {}", .directory.display())]
@@ -142,7 +142,7 @@ fn open(image: &Path, choice: &ImageChoice) -> Result<OpenImage, ComputePcrsErro
         .open(image)
         .map_err(|source| ComputePcrsError::Image {
             image: image.to_owned(),
-            source,
+            source: Box::new(source),
         })
 }
 

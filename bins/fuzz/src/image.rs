@@ -97,8 +97,7 @@ impl Read for Slow<'_> {
             return Err(io::ErrorKind::Interrupted.into());
         }
         let size = (self.reads * 977 % 8111 + 1).min(buffer.len());
-        self.data
-            .read(buffer.get_mut(..size).unwrap_or_default())
+        self.data.read(buffer.get_mut(..size).unwrap_or_default())
     }
 }
 

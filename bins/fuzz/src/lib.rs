@@ -22,6 +22,7 @@
     reason = "a property that does not hold must stop the fuzzer"
 )]
 
+mod az_snp_evidence;
 mod bytes;
 mod clevis;
 mod combine;
@@ -32,6 +33,7 @@ mod event_log;
 mod event_log_sha1;
 mod evidence;
 mod grub_script;
+mod hcl_report;
 mod ignition;
 mod image;
 mod jwe;
@@ -56,6 +58,8 @@ mod sample;
 mod sbat;
 mod signature_list;
 mod signer;
+mod snp_certificate;
+mod snp_report;
 mod token;
 mod tpm2b_public;
 mod uki;
@@ -63,6 +67,7 @@ mod variable_store;
 mod vendor_cert;
 mod x509;
 
+pub use self::az_snp_evidence::az_snp_evidence;
 pub use self::clevis::clevis;
 pub use self::combine::combine;
 pub use self::combine_input::combine_input;
@@ -72,6 +77,7 @@ pub use self::event_log::event_log;
 pub use self::event_log_sha1::event_log_sha1;
 pub use self::evidence::evidence;
 pub use self::grub_script::grub_script;
+pub use self::hcl_report::hcl_report;
 pub use self::ignition::ignition;
 pub use self::image::image;
 pub use self::jwe::jwe;
@@ -91,6 +97,8 @@ pub use self::reference_values::reference_values;
 pub use self::registration::registration;
 pub use self::sbat::sbat;
 pub use self::signature_list::signature_list;
+pub use self::snp_certificate::snp_certificate;
+pub use self::snp_report::snp_report;
 pub use self::token::token;
 pub use self::tpm2b_public::tpm2b_public;
 pub use self::uki::uki;
@@ -183,6 +191,7 @@ macro_rules! targets {
 }
 
 targets! {
+    az_snp_evidence, 200;
     clevis, 3000;
     combine, 300;
     combine_input, 600;
@@ -192,6 +201,7 @@ targets! {
     event_log_sha1, 3000;
     evidence, 600;
     grub_script, 3000;
+    hcl_report, 1500;
     ignition, 1500;
     image, 600;
     jwe, 600;
@@ -211,6 +221,8 @@ targets! {
     registration, 800;
     sbat, 3000;
     signature_list, 3000;
+    snp_certificate, 600;
+    snp_report, 600;
     token, 2000;
     tpm2b_public, 3000;
     uki, 300;

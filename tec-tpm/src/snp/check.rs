@@ -13,6 +13,7 @@ use super::Roots;
 use super::SigningKey;
 use super::TcbField;
 use super::TcbPart;
+use super::finding::shortened;
 
 /// ECDSA on P-384 with SHA-384 (SEV-SNP Firmware ABI Specification, "Signature Algorithm").
 pub(crate) const ECDSA_P384_SHA384: u32 = 1;
@@ -44,7 +45,7 @@ impl Findings {
     ) -> Option<Origin> {
         let Some(issuer) = roots.issuer(certificate.parsed()) else {
             self.0.push(Finding::UnknownIssuer {
-                issuer: certificate.issuer(),
+                issuer: shortened(&certificate.issuer()),
             });
             return None;
         };
@@ -53,7 +54,7 @@ impl Findings {
             certificate.product() != Some(issuer.product),
             Finding::ProductName {
                 issuer: issuer.product,
-                name: certificate.product_name().to_owned(),
+                name: shortened(certificate.product_name()),
             },
         );
         Some(Origin {

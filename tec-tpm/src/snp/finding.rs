@@ -11,6 +11,15 @@ use super::SigningKey;
 use super::TcbField;
 use super::TcbPart;
 
+/// Most characters of a name from a certificate that a finding repeats: names are anybody's choice,
+/// and findings are kept.
+const MAX_NAME: usize = 128;
+
+/// A name, cut to what a finding repeats.
+pub(super) fn shortened(name: &str) -> String {
+    name.chars().take(MAX_NAME).collect()
+}
+
 /// One thing that is wrong with a report, its certificate, or their fitting together.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]

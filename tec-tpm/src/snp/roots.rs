@@ -15,6 +15,7 @@ use x509_cert::der::oid::ObjectIdentifier;
 use super::Finding;
 use super::Product;
 use super::SigningKey;
+use super::finding::shortened;
 use crate::ek::CertificateError;
 use crate::ek::Parsed;
 
@@ -224,7 +225,7 @@ impl Issuer<'_> {
         }
         for certificate in [child, &self.authority.parsed, &self.ark.parsed] {
             let (from, until) = certificate.validity();
-            let subject = certificate.subject();
+            let subject = shortened(&certificate.subject());
             if now < from {
                 findings.push(Finding::NotYetValid { subject, from });
             } else if until < now {

@@ -316,6 +316,9 @@ fn chains_lead_to_a_trusted_root_or_nowhere() {
     let found = with_certificate(&chip, |fields| fields.issuer = "SEV-Nobody".to_owned());
     assert!(matches!(found[..], [Finding::UnknownIssuer { .. }]));
 
+    let found = with_certificate(&chip, |fields| fields.issuer = "x".repeat(5000));
+    assert!(matches!(&found[..], [Finding::UnknownIssuer { issuer }] if issuer.len() == 128));
+
     // Genoa's CA did sign this, but the processor is of Milan.
     let found = with_certificate(&chip, |fields| {
         fields.issuer = "SEV-Genoa".to_owned();

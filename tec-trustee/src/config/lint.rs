@@ -88,7 +88,7 @@ rules! {
     AllowUnaffirmed = "allow-unaffirmed", Refuse,
         "Demand that ear.status is affirming: this token is of a boot that is not approved.";
     AllowAnyMachine = "allow-any-machine", Refuse,
-        "Compare the claim tec.machine with data[\"resource-path\"][1]: machines obtain each other's keys.";
+        "Compare the claim tec.machine with the second segment of the path: machines obtain each other's keys.";
     AffirmUnknown = "affirm-unknown", Refuse,
         "Compare evidence with reference values, and give 33 to executables where there are none.";
     AllowDevices = "allow-devices", Warn,

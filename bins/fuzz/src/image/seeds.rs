@@ -79,10 +79,18 @@ fn fat() -> Vec<u8> {
     disk = put(disk, 16, &[1]);
     disk = put(disk, 21, &[0xf8]);
     disk = put(disk, 510, &[0x55, 0xaa]);
-    disk = put(disk, SECTOR, &[0xf8, 0xff, 0xff, 0xff, 0x4f, 0x00, 0xff, 0x0f]);
+    disk = put(
+        disk,
+        SECTOR,
+        &[0xf8, 0xff, 0xff, 0xff, 0x4f, 0x00, 0xff, 0x0f],
+    );
     disk = put(disk, ROOT, &record(b"EFI        ", 0x10, 2, 0));
     let content = [b'k'; SECTOR + 10];
-    disk = put(disk, 3 * SECTOR, &record(b"BOOT       ", 0, 3, content.len()));
+    disk = put(
+        disk,
+        3 * SECTOR,
+        &record(b"BOOT       ", 0, 3, content.len()),
+    );
     put(disk, 4 * SECTOR, &content)
 }
 
@@ -162,30 +170,86 @@ pub(crate) fn seeds() -> Vec<Seed> {
         Seed::new("oci", layers()),
         Seed::new("program", b"MZ program"),
     ];
-    seeds.extend(hostile());
+    seeds.extend(hostile_archives());
+    seeds.extend(hostile_disks());
     seeds
 }
 
-fn hostile() -> Vec<Seed> {
-    let lying = |name, content: Vec<u8>, error| Seed::new(name, content).refused(read, error);
-    // The high byte of the size of the first file.
+fn lying(name: &str, content: Vec<u8>, error: &'static str) -> Seed {
+    Seed::new(name, content).refused(read, error)
+}
+
+fn hostile_archives() -> Vec<Seed> {
+    const CUT: &str = r#"Tar { file: "-", source: Tar(Truncated { offset: 1024 }) }"#;
     let mut long = put(system(), SECTOR + 124, b"77777777777");
     sign_tar(long.get_mut(SECTOR..2 * SECTOR).unwrap_or_default());
+    let below = tar(&[file("a", b""), file("a/b", b"")]);
+    let outside = tar(&[file("../a", b"a")]);
     vec![
-        lying("nothing", Vec::new(), "?"),
-        lying("tar_cut_off_in_a_file", cut(system(), 2 * SECTOR + 4), "?"),
-        lying("tar_file_of_eight_gigabytes", long, "?"),
-        lying("tar_path_out_of_the_image", tar(&[file("../a", b"a")]), "?"),
-        lying("tar_file_below_a_file", tar(&[file("a", b""), file("a/b", b"")]), "?"),
-        lying("gzip_cut_off", cut(gzip(&system()), 700), "?"),
-        lying("zstd_cut_off", cut(zstd(&system()), 700), "?"),
-        lying("fat_without_sectors", put(fat(), 19, &[0, 0]), "?"),
-        lying("fat_beyond_the_end", put(fat(), 19, &[0xff, 0xff]), "?"),
-        lying("fat_folder_in_itself", put(fat(), 3 * SECTOR, &record(b"AGAIN      ", 0x10, 2, 0)), "?"),
-        lying("fat_cluster_beyond_the_end", put(fat(), ROOT + 26, &[0xff, 0x0e]), "?"),
-        lying("gpt_with_a_wrong_checksum", put(gpt(), SECTOR + 16, &[0; 4]), "?"),
-        lying("mbr_partition_beyond_the_end", put(mbr(), 458, &[0xff; 4]), "?"),
-        lying("oci_layer_with_another_digest", oci_of_another_layer(), "?"),
+        lying("nothing", Vec::new(), r#"Unknown { file: "-" }"#),
+        lying("tar_cut_off_in_a_file", cut(system(), 2 * SECTOR + 4), CUT),
+        lying("tar_file_of_eight_gigabytes", long, CUT),
+        lying(
+            "tar_path_out_of_the_image",
+            outside,
+            r#"Tar { file: "-", source: Tar(OutsidePath { offset: 0, path: "../a" }) }"#,
+        ),
+        lying(
+            "tar_file_below_a_file",
+            below,
+            r#"Tar { file: "-", source: Entry { offset: 1024, source: NotAFolder { path: "a/b", …"#,
+        ),
+        lying(
+            "gzip_cut_off",
+            cut(gzip(&system()), 700),
+            r#"Tar { file: "-", source: Tar(Read { offset: 685, source: Custom { kind: Other, …"#,
+        ),
+        lying(
+            "zstd_cut_off",
+            cut(zstd(&system()), 700),
+            r#"Read { file: "-", source: Custom { kind: Other, error: Damaged { offset: 700, …"#,
+        ),
+        lying(
+            "oci_layer_with_another_digest",
+            oci_of_another_layer(),
+            r#"Oci { file: "-", source: Layer { file: "blobs/sha256/2cf0535fec8798f52d1a5c5e…"#,
+        ),
+    ]
+}
+
+fn hostile_disks() -> Vec<Seed> {
+    let again = record(b"AGAIN      ", 0x10, 2, 0);
+    vec![
+        lying(
+            "fat_without_sectors",
+            put(fat(), 19, &[0, 0]),
+            r#"Fat { file: "-", source: Field { offset: 19, field: "number of sectors", value: 0 } }"#,
+        ),
+        lying(
+            "fat_beyond_the_end",
+            put(fat(), 19, &[0xff, 0xff]),
+            r#"Fat { file: "-", source: Truncated { offset: 0, part: "the file system" } }"#,
+        ),
+        lying(
+            "fat_folder_in_itself",
+            put(fat(), 3 * SECTOR, &again),
+            r#"Fat { file: "-", source: SharedFolder { offset: 1536, path: "EFI/AGAIN" } }"#,
+        ),
+        lying(
+            "fat_cluster_beyond_the_end",
+            put(fat(), ROOT + 26, &[0xff, 0x0e]),
+            r#"Fat { file: "-", source: Cluster { offset: 1024, cluster: 3839 } }"#,
+        ),
+        lying(
+            "gpt_with_a_wrong_checksum",
+            put(gpt(), SECTOR + 16, &[0; 4]),
+            r#"Disk { file: "-", source: Checksum { offset: 512, part: "the GPT header" } }"#,
+        ),
+        lying(
+            "mbr_partition_beyond_the_end",
+            put(mbr(), 458, &[0xff; 4]),
+            r#"Disk { file: "-", source: Field { offset: 454, field: "extent of a partition", …"#,
+        ),
     ]
 }
 
@@ -194,6 +258,4 @@ fn oci_of_another_layer() -> Vec<u8> {
     let archive = oci(&[("tar", system())]);
     let kernel = archive.windows(9).position(|bytes| bytes == b"MZ kernel");
     put(archive, kernel.expect("the kernel"), b"N")
-        .into_iter()
-        .collect()
 }

@@ -250,7 +250,7 @@ async fn revoke(
     find(store, name).await?;
     let machines = on_image(store, name).await?;
     if !dry_run {
-        flow::revoke_image(store, store, &SystemClock, name)
+        flow::revoke_image(store, &SystemClock, name)
             .await
             .map_err(coded(
                 Code::StoreUnavailable,

@@ -278,7 +278,7 @@ impl Recorded {
         let parsed = serde_json::from_slice(&output.stdout);
         (
             output.status.code(),
-            parsed.unwrap_or_else(|_| panic!("{}", said(&output))),
+            parsed.map_err(|_| said(&output)).unwrap(),
         )
     }
 }
