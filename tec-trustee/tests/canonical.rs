@@ -1,4 +1,5 @@
 //! Canonical JSON as report data hashes it, against the examples of RFC 8785.
+#![expect(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
 
 use serde_json::Value;
 use serde_json::json;

@@ -31,12 +31,11 @@ impl Message {
         let end = lines.iter().position(|line| line.is_empty());
         let (head, body) = lines.split_at(end.unwrap_or(lines.len()));
         for line in head {
-            match line.strip_prefix('!') {
-                Some(name) => message.absent.push(name.to_owned()),
-                None => {
-                    let (name, value) = line.split_once(": ").unwrap();
-                    message.headers.push((name.to_owned(), value.to_owned()));
-                }
+            if let Some(name) = line.strip_prefix('!') {
+                message.absent.push(name.to_owned());
+            } else {
+                let (name, value) = line.split_once(": ").unwrap();
+                message.headers.push((name.to_owned(), value.to_owned()));
             }
         }
         message.body = body.concat();

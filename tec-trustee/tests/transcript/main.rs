@@ -149,10 +149,7 @@ async fn play_client(transcript: &str, path: &str) -> (Result<SecretBytes, RcarE
     let client = RcarClient::new(&[endpoint], deadlines, &provider, entropy).unwrap();
     let path: ResourcePath = tec_trustee::wire::parse_resource(path).unwrap();
     let attester = SampleAttester::default();
-    tokio::join!(
-        client.fetch(&path, &attester),
-        serve(listener, transcript)
-    )
+    tokio::join!(client.fetch(&path, &attester), serve(listener, transcript))
 }
 
 /// There is no other evidence than sample's here.
