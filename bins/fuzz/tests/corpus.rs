@@ -86,6 +86,7 @@ tests! {
     event_log_sha1: event_logs_of_the_older_form_keep_their_properties;
     evidence: evidence_keeps_its_properties;
     grub_script: scripts_of_grub_keep_their_properties;
+    guard: nothing_unchecked_gets_past_the_guard;
     ignition: pin_configurations_keep_their_properties;
     jwe: responses_and_session_keys_keep_their_properties;
     kbs: the_key_broker_keeps_its_properties;
