@@ -9,8 +9,13 @@ use std::path::Path;
 use std::path::PathBuf;
 use std::process::Command;
 use std::process::Stdio;
+use std::time::Duration;
 
 use anyhow::Context as _;
+use rustix::process::Pid;
+use rustix::process::WaitId;
+use rustix::process::WaitIdOptions;
+use rustix::process::waitid;
 use sha2::Digest as _;
 use sha2::Sha256;
 use tec_benches::Figure;
@@ -66,27 +71,42 @@ fn processes(suite: &Suite, program: &Path, boot: &Boot) -> anyhow::Result<()> {
     }
     let name = &boot.name;
     let note = "`compute-pcrs all` / `sha256sum` of the boot files, as processes";
-    let ours = &mut ours;
-    suite.ratio(
+    suite.ratio_timed(
         &format!("pcr/process/{name}"),
         note,
-        || run(ours).is_ok(),
-        || run(&mut sha256sum).is_ok(),
+        |times| repeat(times, &mut ours),
+        |times| repeat(times, &mut sha256sum),
     )?;
     let note = "`compute-pcrs all` / a process that hashes the boot files with the same SHA-256";
-    suite.ratio(
+    suite.ratio_timed(
         &format!("pcr/process/hardware/{name}"),
         note,
-        || run(ours).is_ok(),
-        || run(&mut hardware).is_ok(),
+        |times| repeat(times, &mut ours),
+        |times| repeat(times, &mut hardware),
     )
 }
 
-fn run(command: &mut Command) -> anyhow::Result<()> {
+/// A program that fails was checked before; if it does later, its time is nothing.
+fn repeat(times: u64, command: &mut Command) -> Duration {
+    (0..times).map(|_| run(command).unwrap_or_default()).sum()
+}
+
+/// What the program has had of a processor until it ended.
+fn run(command: &mut Command) -> anyhow::Result<Duration> {
     command.stdin(Stdio::null()).stdout(Stdio::null());
-    let status = command.status().context("cannot start a program")?;
+    let mut child = command.spawn().context("cannot start a program")?;
+    let pid = Pid::from_child(&child);
+    // It has ended then, but its accounts are still there.
+    waitid(
+        WaitId::Pid(pid),
+        WaitIdOptions::EXITED | WaitIdOptions::NOWAIT,
+    )?;
+    // Linux, Documentation/scheduler/sched-stats.rst: nanoseconds on a processor come first.
+    let accounts = fs::read_to_string(format!("/proc/{}/schedstat", child.id()))?;
+    let status = child.wait()?;
     anyhow::ensure!(status.success(), "{command:?} ended with {status}");
-    Ok(())
+    let first = accounts.split(' ').next().unwrap_or_default();
+    Ok(Duration::from_nanos(first.parse()?))
 }
 
 fn hash(files: &[PathBuf]) -> io::Result<()> {

@@ -19,8 +19,10 @@
 //! two neighboring rounds hardly does. So the ratio is the median over pairs of rounds, not the
 //! quotient of two means.
 
+mod change;
 mod chart;
 pub mod debian;
+mod draw;
 mod page;
 mod report;
 mod rounds;
@@ -28,12 +30,12 @@ mod suite;
 pub mod synthetic;
 mod unit;
 
+pub use self::change::Change;
 pub use self::chart::Axis;
 pub use self::chart::Chart;
 pub use self::chart::Line;
 pub use self::chart::Scale;
 pub use self::page::render;
-pub use self::report::Change;
 pub use self::report::Figure;
 pub use self::report::REPORT;
 pub use self::report::Ratio;

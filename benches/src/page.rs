@@ -2,8 +2,8 @@
 
 use std::fmt::Write as _;
 
-use crate::chart;
-use crate::report::Change;
+use crate::change::Change;
+use crate::draw;
 use crate::report::Figure;
 use crate::report::Ratio;
 use crate::report::Report;
@@ -50,7 +50,7 @@ pub fn render(report: &Report, before: Option<&Report>) -> String {
     for chart in &report.charts {
         let earlier = before.and_then(|b| b.charts.iter().find(|c| c.name == chart.name));
         let _ = write!(html, "<h2>{}</h2>", escape(&chart.title));
-        html += &chart::draw(chart, earlier);
+        html += &draw::draw(chart, earlier);
     }
     html + "</html>\n"
 }

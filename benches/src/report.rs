@@ -73,22 +73,6 @@ pub struct Figure {
     pub note: String,
 }
 
-/// How a ratio or figure differs from that of another report.
-#[derive(Clone, Debug, PartialEq)]
-#[non_exhaustive]
-pub struct Change {
-    /// Name of the ratio or figure.
-    pub name: String,
-    /// In the earlier report, as people read it.
-    pub before: String,
-    /// In the later one.
-    pub after: String,
-    /// Later by earlier, less one.
-    pub relative: f64,
-    /// Whether the quarters around the two medians are apart, so that it is more than noise.
-    pub is_clear: bool,
-}
-
 /// What is wanted at most, by the name of a ratio or figure or what it begins with up to a slash;
 /// times in nanoseconds, sizes in bytes. Nothing fails that misses its goal; the page says so.
 const GOALS: [(&str, f64); 8] = [
@@ -101,8 +85,6 @@ const GOALS: [(&str, f64); 8] = [
     ("pcr/combine", 3e6),
     ("pcr/peak_memory", 16_777_216.0),
 ];
-/// A figure that changed by less is noise: allocations hardly vary, times do.
-const CLEAR: f64 = 0.05;
 
 fn goal(name: &str) -> Option<f64> {
     let fits = |family: &str| {
@@ -143,16 +125,6 @@ impl Ratio {
     pub fn reaches_goal(&self) -> Option<bool> {
         self.goal.map(|goal| self.ratio <= goal)
     }
-
-    fn change(&self, after: &Self) -> Change {
-        Change {
-            name: self.name.clone(),
-            before: format!("{:.3}", self.ratio),
-            after: format!("{:.3}", after.ratio),
-            relative: after.ratio / self.ratio - 1.0,
-            is_clear: after.low > self.high || after.high < self.low,
-        }
-    }
 }
 
 impl Figure {
@@ -170,17 +142,6 @@ impl Figure {
     /// Whether it is at most what is wanted; nothing where nothing is.
     pub fn reaches_goal(&self) -> Option<bool> {
         self.goal.map(|goal| self.value <= goal)
-    }
-
-    fn change(&self, after: &Self) -> Change {
-        let relative = after.value / self.value - 1.0;
-        Change {
-            name: self.name.clone(),
-            before: self.unit.show(self.value),
-            after: self.unit.show(after.value),
-            relative,
-            is_clear: relative.abs() > CLEAR,
-        }
     }
 }
 
@@ -239,19 +200,6 @@ impl Report {
     pub fn put_chart(&mut self, chart: Chart) {
         self.charts.retain(|other| other.name != chart.name);
         self.charts.push(chart);
-    }
-
-    /// How ratios and figures differ from an earlier report, for what both have.
-    pub fn changes_since(&self, before: &Self) -> Vec<Change> {
-        let ratios = self.ratios.iter().filter_map(|after| {
-            let earlier = before.ratios.iter().find(|b| b.name == after.name);
-            earlier.map(|earlier| earlier.change(after))
-        });
-        let figures = self.figures.iter().filter_map(|after| {
-            let earlier = before.figures.iter().find(|b| b.name == after.name);
-            earlier.map(|earlier| earlier.change(after))
-        });
-        ratios.chain(figures).collect()
     }
 }
 
@@ -325,21 +273,5 @@ mod tests {
         let slow = Ratio::of_rounds("pcr/predict/x", &[(1.2, 1.0)]);
         assert_eq!(slow.reaches_goal(), Some(false));
         assert_eq!(Ratio::of_rounds("x", &[]).reaches_goal(), None);
-    }
-
-    #[test]
-    fn a_change_within_the_noise_is_not_clear() {
-        let report = |pairs: &[(f64, f64)]| {
-            let mut report = Report::default();
-            report.put_ratio(Ratio::of_rounds("x", pairs));
-            report
-        };
-        let before = report(&[(1.0, 1.0), (1.1, 1.0), (1.2, 1.0), (1.3, 1.0)]);
-        let noisy = report(&[(1.2, 1.0), (1.2, 1.0), (1.4, 1.0), (1.5, 1.0)]);
-        let faster = report(&[(0.5, 1.0), (0.5, 1.0), (0.6, 1.0), (0.6, 1.0)]);
-        let changes = |after: &Report| after.changes_since(&before);
-        assert!(!changes(&noisy)[0].is_clear && changes(&noisy)[0].relative > 0.0);
-        assert!(changes(&faster)[0].is_clear && changes(&faster)[0].relative < -0.4);
-        assert_eq!(before.changes_since(&Report::default()), []);
     }
 }

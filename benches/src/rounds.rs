@@ -1,20 +1,44 @@
 //! Rounds of two closures in turn.
+//!
+//! Time is that of the processor in this thread: what other programs get in between does not
+//! count, so that a busy machine gives the same ratios as an idle one. Files are warm and nothing
+//! waits for a network, so on an idle machine it is the time that passes.
 
 use std::hint::black_box;
 use std::time::Duration;
 use std::time::Instant;
 
+use rustix::time::ClockId;
+use rustix::time::clock_gettime;
+
 /// Pairs of rounds of one comparison; odd, so that the median is one of them.
 pub(crate) const ROUNDS: usize = 41;
 /// What one round shall take: long against the clock's resolution, short against what else goes
 /// on in the machine.
-const ROUND: Duration = Duration::from_millis(20);
+const ROUND: Duration = Duration::from_millis(10);
 /// Most rounds of one point of a chart.
 const POINT_ROUNDS: usize = 7;
 /// What all rounds of one point of a chart may take; one is done in any case.
 const POINT: Duration = Duration::from_millis(1500);
 
 pub(crate) fn repeat<T>(times: u64, work: &mut impl FnMut() -> T) -> Duration {
+    let begin = processor_time();
+    for _ in 0..times {
+        black_box(work());
+    }
+    processor_time().saturating_sub(begin)
+}
+
+/// What this thread has had of a processor.
+fn processor_time() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    let seconds = u64::try_from(time.tv_sec).unwrap_or_default();
+    Duration::from_secs(seconds)
+        + Duration::from_nanos(u64::try_from(time.tv_nsec).unwrap_or_default())
+}
+
+/// What passes on the clock, for work that is not done by one thread.
+pub(crate) fn repeat_on_the_clock<T>(times: u64, work: &mut impl FnMut() -> T) -> Duration {
     let begin = Instant::now();
     for _ in 0..times {
         black_box(work());
@@ -45,16 +69,15 @@ pub(crate) fn pairs(
 
 /// Nanoseconds of one operation in the fastest of a few rounds: for points of a chart, which have
 /// no neighbor to be compared with.
-pub(crate) fn fastest<T>(mut work: impl FnMut() -> T) -> f64 {
-    let mut work = |times| repeat(times, &mut work);
+pub(crate) fn fastest(work: &mut impl FnMut(u64) -> Duration) -> f64 {
     let begin = Instant::now();
-    let times = calibrate(&mut work);
+    let times = calibrate(work);
     let mut fastest = f64::INFINITY;
     for round in 0..POINT_ROUNDS {
         if round > 0 && begin.elapsed() > POINT {
             break;
         }
-        fastest = fastest.min(per_operation(&mut work, times));
+        fastest = fastest.min(per_operation(work, times));
     }
     fastest
 }

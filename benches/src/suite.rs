@@ -18,6 +18,7 @@ use crate::report::Ratio;
 use crate::report::Report;
 use crate::rounds;
 use crate::rounds::repeat;
+use crate::rounds::repeat_on_the_clock;
 
 /// Warm-up of one closure in criterion.
 const WARM_UP: Duration = Duration::from_millis(300);
@@ -142,8 +143,23 @@ impl Suite {
         mut ours: impl FnMut() -> A,
         mut baseline: impl FnMut() -> B,
     ) -> Result<()> {
-        let mut ours = |times| repeat(times, &mut ours);
-        let mut baseline = |times| repeat(times, &mut baseline);
+        let ours = |times| repeat(times, &mut ours);
+        let baseline = |times| repeat(times, &mut baseline);
+        self.ratio_timed(name, note, ours, baseline)
+    }
+
+    /// As [`ratio`](Self::ratio) for closures that do as many operations as they are told and
+    /// return the time that took.
+    ///
+    /// # Errors
+    /// When the report cannot be written.
+    pub fn ratio_timed(
+        &self,
+        name: &str,
+        note: &str,
+        mut ours: impl FnMut(u64) -> Duration,
+        mut baseline: impl FnMut(u64) -> Duration,
+    ) -> Result<()> {
         self.measure(name, |_| note.to_owned(), &mut ours, &mut baseline)
     }
 
@@ -165,8 +181,13 @@ impl Suite {
 
     /// Nanoseconds of one operation, undisturbed: for figures and points of charts, which have no
     /// baseline.
-    pub fn time<T>(&self, work: impl FnMut() -> T) -> f64 {
-        rounds::fastest(work)
+    pub fn time<T>(&self, mut work: impl FnMut() -> T) -> f64 {
+        rounds::fastest(&mut |times| repeat(times, &mut work))
+    }
+
+    /// As [`time`](Self::time) for work that several threads do: what passes on the clock.
+    pub fn time_on_the_clock<T>(&self, mut work: impl FnMut() -> T) -> f64 {
+        rounds::fastest(&mut |times| repeat_on_the_clock(times, &mut work))
     }
 
     /// Reports a number.

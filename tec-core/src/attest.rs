@@ -182,6 +182,14 @@ pub enum VerifyError {
         /// The key that the evidence names; not proven.
         claimed_ak: Option<Fingerprint>,
     },
+    /// The hardware under the TPM does not vouch for it.
+    #[error("the hardware report is not accepted: {findings}")]
+    Hardware {
+        /// All that was found.
+        findings: String,
+        /// The key that the evidence names; not proven.
+        claimed_ak: Fingerprint,
+    },
     /// The quote covers other registers than the pinned ones, or other values than were sent.
     #[error("the PCR selection is not as pinned: {reason}")]
     Selection {
@@ -203,6 +211,7 @@ impl VerifyError {
     pub fn ak(&self) -> Option<Fingerprint> {
         match self {
             Self::Quote { claimed_ak, .. } => *claimed_ak,
+            Self::Hardware { claimed_ak, .. } => Some(*claimed_ak),
             Self::Selection { ak, .. } => Some(*ak),
             Self::Malformed { .. } | Self::Unsupported { .. } => None,
         }

@@ -1,8 +1,8 @@
 //! Addresses that nodes are told.
 
+use core::net::IpAddr;
+use core::net::Ipv6Addr;
 use std::fmt;
-use std::net::IpAddr;
-use std::net::Ipv6Addr;
 use std::str::FromStr;
 
 use serde::Deserialize;

@@ -133,7 +133,6 @@ impl World {
         let ports = ProvisionPorts {
             secrets: ports,
             generator: &CompatLuksKey,
-            audit: ports,
             clock: &self.clock,
             entropy: &self.entropy,
         };
@@ -284,13 +283,9 @@ async fn revocation_counts_between_attestation_and_release() {
         let clock = &world.clock;
         let key = sample::public_key(1).fingerprint();
         match what {
-            "machine" => flow::revoke_machine(&ports, &ports, clock, machine)
-                .await
-                .unwrap(),
-            "ak" => flow::revoke_ak(&ports, &ports, clock, key).await.unwrap(),
-            "image" => flow::revoke_image(&ports, &ports, clock, &good.name)
-                .await
-                .unwrap(),
+            "machine" => flow::revoke_machine(&ports, clock, machine).await.unwrap(),
+            "ak" => flow::revoke_ak(&ports, clock, key).await.unwrap(),
+            "image" => flow::revoke_image(&ports, clock, &good.name).await.unwrap(),
             "other image of the name" => {
                 let other = image("good", ["shim", "grub", "kernel 2"]);
                 world.publish(&other).await;
@@ -367,7 +362,7 @@ async fn without_a_log_the_values_decide_and_a_revoked_image_is_recognized() {
         Ok(evidence)
     };
     assert!(world.appraise(1, without_log()).await.attested.is_some());
-    flow::revoke_image(&ports, &ports, &world.clock, &old.name)
+    flow::revoke_image(&ports, &world.clock, &old.name)
         .await
         .unwrap();
     let appraisal = world.appraise(1, without_log()).await;
@@ -429,9 +424,7 @@ async fn a_second_key_for_a_machine_is_rejected_until_the_first_is_revoked() {
     let other = world.submit(&ports, machine, 2).await.unwrap();
     assert_eq!(other, AkOutcome::Rejected(AkReason::MachineHasOtherKey));
     let first = sample::public_key(1).fingerprint();
-    flow::revoke_ak(&ports, &ports, &world.clock, first)
-        .await
-        .unwrap();
+    flow::revoke_ak(&ports, &world.clock, first).await.unwrap();
     let other = world.submit(&ports, machine, 2).await.unwrap();
     assert_eq!(other, AkOutcome::Bound(AkReason::FirstUse));
     let revoked = world.submit(&ports, machine, 1).await.unwrap();
@@ -530,7 +523,7 @@ async fn act(world: &World, ports: &Ports, machines: &[MachineId], action: Actio
         }
         Action::RevokeKey { key } => {
             let key = sample::public_key(key).fingerprint();
-            let _ = flow::revoke_ak(ports, ports, &world.clock, key).await;
+            let _ = flow::revoke_ak(ports, &world.clock, key).await;
         }
     }
 }

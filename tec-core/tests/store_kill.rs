@@ -27,6 +27,8 @@ use rand_core::Rng as _;
 use rand_core::SeedableRng as _;
 use tec_core::ak::AkState;
 use tec_core::port::AkRegistry;
+use tec_core::port::AuditAction;
+use tec_core::port::AuditEvent;
 use tec_core::port::AuditSink;
 use tec_core::port::BindOutcome;
 use tec_core::port::Entropy;
@@ -89,17 +91,21 @@ async fn write_on(store: Arc<Store>, entropy: Arc<SeededEntropy>, round: u64, ta
         store.create(&new, UnclaimedLimit::Unlimited).await.unwrap();
         acknowledge(&format!("machine {machine}"));
         let bound = store
-            .bind(&sample::approved_ak(key, machine))
+            .bind(
+                &sample::approved_ak(key, machine),
+                &line_of(&key_line(machine, key)),
+            )
             .await
             .unwrap();
         if bound == BindOutcome::Bound {
             acknowledge(&format!("bound {machine} {key}"));
         }
+        let path = sample::secret_path(machine);
         let mut bytes = vec![0; 32];
         entropy.fill(&mut bytes);
         let secret = SecretBytes::new(bytes.clone());
         let stored = store
-            .put_new(&sample::secret_path(machine), &secret)
+            .put_new(&path, &secret, &line_of(path.as_str()))
             .await
             .unwrap();
         if stored == PutOutcome::Stored {
@@ -110,6 +116,14 @@ async fn write_on(store: Arc<Store>, entropy: Arc<SeededEntropy>, round: u64, ta
         store.append(&sample::audit_event(event)).await.unwrap();
         acknowledge(&format!("event {event}"));
     }
+}
+
+fn line_of(subject: &str) -> AuditEvent {
+    AuditEvent::new(sample::time(0), AuditAction::AkBound, None, subject)
+}
+
+fn key_line(machine: u64, key: u64) -> String {
+    format!("key {}", sample::ak(key, machine).fingerprint())
 }
 
 fn acknowledge(what: &str) {
@@ -246,7 +260,7 @@ async fn check(store: &Store, seen: &Acknowledged) {
         let secret = secret.unwrap_or_else(|| panic!("the secret of machine {machine} is gone"));
         assert_eq!(&hex::encode(secret.expose("test")), bytes, "it changed");
     }
-    no_machine_has_two_keys(store).await;
+    let keys = no_machine_has_two_keys(store).await;
     let entries = store.audit_events(0, usize::MAX).unwrap();
     let events: Vec<_> = entries
         .into_iter()
@@ -254,6 +268,17 @@ async fn check(store: &Store, seen: &Acknowledged) {
         .collect();
     let unique: BTreeSet<_> = events.iter().cloned().collect();
     assert_eq!(unique.len(), events.len(), "an event was written twice");
+    let bindings: BTreeSet<_> = unique.iter().filter(|s| s.starts_with("key ")).collect();
+    assert_eq!(
+        bindings,
+        keys.iter().collect(),
+        "a binding and its line are one"
+    );
+    for machine in &seen.machines {
+        let path = sample::secret_path(*machine);
+        let is_stored = store.exists(&path).await.unwrap();
+        assert_eq!(unique.contains(path.as_str()), is_stored, "{path}");
+    }
     for event in &seen.events {
         assert!(
             unique.contains(&format!("event {event}")),
@@ -268,8 +293,9 @@ async fn check(store: &Store, seen: &Acknowledged) {
     }
 }
 
-async fn no_machine_has_two_keys(store: &Store) {
-    let mut machines = BTreeSet::new();
+/// The lines that must have been written about the keys.
+async fn no_machine_has_two_keys(store: &Store) -> BTreeSet<String> {
+    let (mut machines, mut lines) = (BTreeSet::new(), BTreeSet::new());
     for record in AkRegistry::list(store, None).await.unwrap() {
         assert_eq!(record.state, AkState::Bound);
         assert!(
@@ -277,7 +303,9 @@ async fn no_machine_has_two_keys(store: &Store) {
             "machine {} has two keys",
             record.machine
         );
+        lines.insert(format!("key {}", record.fingerprint()));
     }
+    lines
 }
 
 /// Secrets that were stored without acknowledgement must not change later either.

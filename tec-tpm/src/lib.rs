@@ -56,9 +56,11 @@ pub mod compute;
 pub mod ek;
 pub mod event_log;
 pub mod evidence;
+pub mod hcl;
 pub mod output;
 pub mod public;
 pub mod quote;
+pub mod snp;
 #[cfg(any(test, feature = "test-util"))]
 pub mod testing;
 #[cfg(feature = "tss")]

@@ -1,10 +1,21 @@
-//! The server's side of attestation with a plain TPM.
+//! The server's side of attestation: with a plain TPM, with a vTPM that an SNP report vouches for,
+//! and with either, by the sort of the evidence.
+
+mod azure;
+mod by_tee;
+
+pub use self::azure::AzSnpEvidence;
+pub use self::azure::AzSnpEvidenceError;
+pub use self::azure::AzSnpEvidenceVersion;
+pub use self::azure::AzSnpVtpmVerifier;
+pub use self::by_tee::ByTee;
 
 use async_trait::async_trait;
 use serde_json::Map;
 use serde_json::Value;
 use subtle::ConstantTimeEq as _;
 use tec_core::ak::Fingerprint;
+use tec_core::ak::PublicKey;
 use tec_core::attest::LogEvidence;
 use tec_core::attest::Tee;
 use tec_core::attest::VerifiedEvidence;
@@ -75,16 +86,7 @@ pub(crate) fn nonce(report_data: &[u8; 48]) -> [u8; NONCE] {
 
 fn assemble(evidence: TpmEvidence, quote: &VerifiedQuote, nonce: &[u8]) -> VerifiedEvidence {
     let pcrs = quote.pcrs();
-    let mut claims: Map<String, Value> = pcrs
-        .iter()
-        .map(|(index, value)| {
-            (
-                format!("pcr{:02}", u8::from(index)),
-                value.to_string().into(),
-            )
-        })
-        .collect();
-    claims.insert("ak_public".to_owned(), evidence.ak.to_base64().into());
+    let claims = tpm_claims(&evidence.ak, pcrs);
     let log = match &evidence.event_log {
         Some(bytes) => event_log::evidence(bytes, pcrs),
         None => LogEvidence::Absent,
@@ -96,6 +98,21 @@ fn assemble(evidence: TpmEvidence, quote: &VerifiedQuote, nonce: &[u8]) -> Verif
     verified.report_data = hex::encode(nonce);
     verified.init_data = init_data.unwrap_or_default();
     verified
+}
+
+/// `pcr00` to `pcr23`, and the key that quoted them.
+fn tpm_claims(ak: &PublicKey, pcrs: &PcrValues) -> Map<String, Value> {
+    let mut claims: Map<String, Value> = pcrs
+        .iter()
+        .map(|(index, value)| {
+            (
+                format!("pcr{:02}", u8::from(index)),
+                value.to_string().into(),
+            )
+        })
+        .collect();
+    claims.insert("ak_public".to_owned(), ak.to_base64().into());
+    claims
 }
 
 fn init_data_value(pcrs: &PcrValues) -> Option<&Sha256Digest> {

@@ -60,7 +60,8 @@ impl<'a> WireReader<'a> {
         self.offset
     }
 
-    fn take(&mut self, wanted: usize) -> Result<&'a [u8], WireError> {
+    /// `wanted` bytes, where the number was read before.
+    pub(crate) fn take(&mut self, wanted: usize) -> Result<&'a [u8], WireError> {
         let Some((head, tail)) = self.bytes.split_at_checked(wanted) else {
             return Err(WireError::Truncated {
                 offset: self.offset,
@@ -79,6 +80,17 @@ impl<'a> WireReader<'a> {
         Ok(bytes)
     }
 
+    /// As [`array`](Self::array), without a copy.
+    pub(crate) fn array_ref<const N: usize>(&mut self) -> Result<&'a [u8; N], WireError> {
+        let (offset, left) = (self.offset, self.bytes.len());
+        let truncated = WireError::Truncated {
+            offset,
+            wanted: N,
+            left,
+        };
+        self.take(N)?.first_chunk().ok_or(truncated)
+    }
+
     pub(crate) fn u8(&mut self) -> Result<u8, WireError> {
         self.array().map(u8::from_be_bytes)
     }
@@ -93,6 +105,16 @@ impl<'a> WireReader<'a> {
 
     pub(crate) fn u64(&mut self) -> Result<u64, WireError> {
         self.array().map(u64::from_be_bytes)
+    }
+
+    /// As structures outside of the TPM have it: least significant byte first.
+    pub(crate) fn le_u32(&mut self) -> Result<u32, WireError> {
+        self.array().map(u32::from_le_bytes)
+    }
+
+    /// Least significant byte first.
+    pub(crate) fn le_u64(&mut self) -> Result<u64, WireError> {
+        self.array().map(u64::from_le_bytes)
     }
 
     /// TPMI_YES_NO: one byte, 0 or 1.

@@ -3,7 +3,8 @@
 //! *What it is*: the wire formats of the key broker service (KBS) protocol 0.4.0, the sealed header
 //! of the Clevis pin, the Rego policies that bind a machine to its own key, and patching of a
 //! Trustee configuration. Behind the feature `rcar` the client's side of the attestation handshake,
-//! behind the feature `kbs` a small KBS with its own attestation service that other programs embed.
+//! behind the feature `kbs` a small KBS with its own attestation service that other programs embed,
+//! behind the feature `signer` the key and certificates that its tokens are signed with.
 //!
 //! *What it is not*: it knows no TPM structures. Evidence is made by an
 //! [`Attester`](tec_core::port::Attester) and checked by a [`Verifier`](tec_core::port::Verifier).
@@ -47,6 +48,8 @@ mod jwt;
 pub mod kbs;
 pub mod policy;
 pub mod report_data;
+#[cfg(feature = "signer")]
+pub mod signer;
 #[cfg(test)]
 #[cfg(any(feature = "kbs", feature = "rcar"))]
 mod testing;

@@ -109,6 +109,19 @@ impl TokenSigner {
         })
     }
 
+    /// The signer of these files. Its certificate goes into the header, so that a KBS that trusts
+    /// the CA accepts its tokens.
+    ///
+    /// # Errors
+    /// `SignerKey`.
+    #[cfg(feature = "signer")]
+    pub fn of(issued: &crate::signer::IssuedSigner) -> Result<Self, TokenError> {
+        let certificate = issued
+            .certificate_der()
+            .map_err(|_| TokenError::SignerKey)?;
+        Ok(Self::from_pem(issued.key_pem())?.with_certificates(vec![certificate]))
+    }
+
     /// Adds the certificate chain in DER, the signer's own first; it goes into the header as `x5c`.
     #[must_use]
     pub fn with_certificates(mut self, chain: Vec<Vec<u8>>) -> Self {

@@ -3,11 +3,15 @@
 use std::fmt;
 use std::str::FromStr;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde::Deserialize;
 use serde::Serialize;
 use serde_json::Value;
 use tec_core::code::Code;
 use tec_core::id::AttemptId;
+use tec_core::id::ParseResourcePathError;
+use tec_core::id::ResourcePath;
 
 /// The one protocol version: servers accept exactly this, clients send exactly this.
 pub const PROTOCOL_VERSION: &str = "0.4.0";
@@ -147,6 +151,33 @@ impl AttestResponse {
             token: token.into(),
         }
     }
+}
+
+/// The claims of a token, its signature unseen: for people, never for a decision.
+///
+/// `None` for what is no JWT.
+pub fn token_claims(token: &str) -> Option<Value> {
+    let mut parts = token.trim().split('.');
+    let (_, payload, _) = (parts.next()?, parts.next()?, parts.next()?);
+    if parts.next().is_some() {
+        return None;
+    }
+    let payload = URL_SAFE_NO_PAD.decode(payload).ok()?;
+    let claims: Value = serde_json::from_slice(&payload).ok()?;
+    claims.is_object().then_some(claims)
+}
+
+/// A resource as people write it: `kbs:///a/b/c`, `/a/b/c` or `a/b/c`. In requests there is one
+/// slash between all segments, since a KBS does not collapse them (contract 6).
+///
+/// # Errors
+/// Anything else.
+pub fn parse_resource(text: &str) -> Result<ResourcePath, ParseResourcePathError> {
+    let path = text
+        .strip_prefix("kbs:///")
+        .or_else(|| text.strip_prefix('/'))
+        .unwrap_or(text);
+    path.parse()
 }
 
 /// Body of every error.
@@ -292,6 +323,38 @@ mod tests {
                 r#""tee-evidence":{"primary_evidence":{},"additional_evidence":""}}"#
             )
         );
+    }
+
+    #[test]
+    fn resources_are_written_in_three_ways_and_mean_one_path() {
+        for text in ["kbs:///a/b/c", "/a/b/c", "a/b/c"] {
+            assert_eq!(parse_resource(text).unwrap().as_str(), "a/b/c");
+        }
+        for bad in [
+            "kbs://host/a/b/c",
+            "kbs:////a/b/c",
+            "//a/b/c",
+            "kbs+x:///a/b/c",
+            "a//b",
+        ] {
+            assert!(parse_resource(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn claims_are_shown_of_tokens_only() {
+        let token = format!("e30.{}.AAAA", URL_SAFE_NO_PAD.encode(r#"{"exp":1}"#));
+        assert_eq!(token_claims(&token), Some(serde_json::json!({"exp": 1})));
+        for bad in [
+            "",
+            "a.b",
+            "e30.e30",
+            "e30.W10.AAAA",
+            "a.b.c.d",
+            "e30.!.AAAA",
+        ] {
+            assert_eq!(token_claims(bad), None, "{bad}");
+        }
     }
 
     #[test]

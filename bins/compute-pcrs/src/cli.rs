@@ -6,6 +6,7 @@ use clap::ArgAction;
 use clap::Args;
 use clap::Parser;
 use clap::Subcommand;
+use tec_support::image::ImageChoice;
 
 /// Compute the PCR values of an image's boot before it boots.
 #[derive(Debug, Parser)]
@@ -33,7 +34,8 @@ impl Cli {
 /// The image.
 #[derive(Debug, Args)]
 pub(crate) struct Image {
-    /// Root of the image's file tree.
+    /// The image: the root of its file tree, or a raw disk, FAT file system, tar stream, OCI layout
+    /// or unified kernel image; - for the standard input.
     #[arg(short, long, default_value = "/")]
     pub(crate) rootfs: PathBuf,
     /// Kernel within the image, where it has several.
@@ -42,6 +44,8 @@ pub(crate) struct Image {
     /// Compute as if Secure Boot was off.
     #[arg(long)]
     pub(crate) secureboot_disabled: bool,
+    #[command(flatten)]
+    pub(crate) choice: ImageChoice,
 }
 
 /// What starts the kernel.
@@ -97,7 +101,7 @@ pub(crate) enum Command {
     },
     /// PCR 11: the sections of a unified kernel image.
     Pcr11 {
-        /// The image.
+        /// The unified kernel image, or an image that boots one.
         uki: PathBuf,
     },
     /// PCR 14: machine owner keys.

@@ -8,7 +8,8 @@ use tec_core::image::ExpectedPcr;
 use tec_core::image::ExpectedPcrs;
 use tec_core::pcr::PcrIndex;
 use tec_core::pcr::PcrSet;
-use tec_tpm::compute::BootPredictor;
+use tec_support::image::ImageChoice;
+use tec_support::image::predictor_of;
 use tec_tpm::compute::Component;
 use tec_tpm::compute::DirectoryImage;
 use tec_tpm::compute::PlatformError;
@@ -18,6 +19,8 @@ use tec_tpm::compute::Prediction;
 use tec_tpm::compute::Register;
 use tec_tpm::compute::SecureBoot;
 use tec_tpm::compute::Unpredictable;
+use tec_tpm::compute::input::InputError;
+use tec_tpm::compute::input::OpenImage;
 use tec_tpm::output;
 use tec_tpm::output::OutputError;
 
@@ -31,10 +34,17 @@ use crate::mok::MokError;
 /// Nothing was computed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ComputePcrsError {
-    /// The root is no directory that can be read.
-    #[error("cannot open {} as the root of an image", .rootfs.display())]
-    Rootfs {
-        rootfs: PathBuf,
+    /// The image cannot be opened.
+    #[error("cannot open the image {}", .image.display())]
+    Image {
+        image: PathBuf,
+        #[source]
+        source: Box<InputError>,
+    },
+    /// What was captured of a machine cannot be opened.
+    #[error("cannot open the directory {}", .directory.display())]
+    Directory {
+        directory: PathBuf,
         #[source]
         source: io::Error,
     },
@@ -127,10 +137,18 @@ fn secure_boot(image: &Image) -> SecureBoot {
     }
 }
 
-/// The one place where a path becomes an image.
-fn open(rootfs: &Path) -> Result<DirectoryImage, ComputePcrsError> {
-    DirectoryImage::open(rootfs).map_err(|source| ComputePcrsError::Rootfs {
-        rootfs: rootfs.to_owned(),
+fn open(image: &Path, choice: &ImageChoice) -> Result<OpenImage, ComputePcrsError> {
+    choice
+        .open(image)
+        .map_err(|source| ComputePcrsError::Image {
+            image: image.to_owned(),
+            source: Box::new(source),
+        })
+}
+
+fn captured(directory: &Path) -> Result<DirectoryImage, ComputePcrsError> {
+    DirectoryImage::open(directory).map_err(|source| ComputePcrsError::Directory {
+        directory: directory.to_owned(),
         source,
     })
 }
@@ -138,7 +156,7 @@ fn open(rootfs: &Path) -> Result<DirectoryImage, ComputePcrsError> {
 /// The machine with these variables. The flag decides about Secure Boot, whatever state they were
 /// captured in.
 fn with_variables(image: &Image, efivars: &Path) -> Result<PlatformState, ComputePcrsError> {
-    let platform = PlatformState::from_efivars(&open(efivars)?, "");
+    let platform = PlatformState::from_efivars(&captured(efivars)?, "");
     let platform = platform.map_err(|source| ComputePcrsError::Variables {
         efivars: efivars.to_owned(),
         source,
@@ -152,7 +170,7 @@ fn with_mok(
     mok: &MokVariables,
 ) -> Result<PlatformState, ComputePcrsError> {
     let directory = &mok.mok_variables;
-    let taken = platform.with_mok_variables(&open(directory)?, "");
+    let taken = platform.with_mok_variables(&captured(directory)?, "");
     taken.map_err(|source| ComputePcrsError::MokVariables {
         directory: directory.clone(),
         source,
@@ -166,12 +184,13 @@ fn predict(
     registers: &[PcrIndex],
 ) -> Result<Prediction, ComputePcrsError> {
     let registers: PcrSet = registers.iter().copied().collect();
-    let mut predictor = BootPredictor::new().with_registers(registers);
+    let rootfs = &image.rootfs;
+    let opened = open(rootfs, &image.choice)?;
+    let mut predictor = predictor_of(&opened).with_registers(registers);
     if let Some(kernel) = &image.kernel {
         predictor = predictor.with_kernel(kernel);
     }
-    let rootfs = &image.rootfs;
-    let predicted = predictor.predict(&open(rootfs)?, platform);
+    let predicted = predictor.predict(&opened, platform);
     let prediction = predicted.map_err(|source| failed(rootfs, source))?;
     let mut events = prediction.measurements().iter();
     if kind.uki && !events.any(|event| event.component == Component::Pcr4Uki) {
@@ -190,15 +209,8 @@ fn failed(rootfs: &Path, source: PredictError) -> ComputePcrsError {
 
 /// PCR 11 depends on no variable; without any, the image's signature need only fit.
 fn pcr11(uki: &Path) -> Result<ExpectedPcr, ComputePcrsError> {
-    let name = uki
-        .file_name()
-        .unwrap_or_default()
-        .to_string_lossy()
-        .into_owned();
-    let folder = uki.parent().filter(|folder| !folder.as_os_str().is_empty());
-    let files = open(folder.unwrap_or_else(|| Path::new(".")))?;
-    let predictor = BootPredictor::new().with_stages(name, None);
-    let prediction = predictor.predict(&files, &PlatformState::new());
+    let image = open(uki, &ImageChoice::default())?;
+    let prediction = predictor_of(&image).predict(&image, &PlatformState::new());
     let prediction = prediction.map_err(|source| failed(uki, source))?;
     register(&prediction, PcrIndex::KERNEL_BOOT)
 }

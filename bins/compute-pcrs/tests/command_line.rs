@@ -193,6 +193,29 @@ fn a_unified_kernel_image_is_predicted_where_the_flag_says_that_there_is_one() {
 }
 
 #[test]
+fn an_image_may_come_as_a_stream() {
+    let image = debian("2.12");
+    let mut archive = tar::Builder::new(Vec::new());
+    archive.append_dir_all("", image.path()).unwrap();
+    let files = TempDir::new().unwrap();
+    let file = files.path().join("image");
+    fs::write(&file, archive.into_inner().unwrap()).unwrap();
+    let expected = json(&run(&["pcr4", "-r", text(image.path())]));
+    assert_eq!(json(&run(&["pcr4", "-r", text(&file)])), expected);
+    let mut piped = Command::new(env!("CARGO_BIN_EXE_compute-pcrs"));
+    piped.args(["pcr4", "--rootfs", "-"]);
+    piped.stdin(fs::File::open(&file).unwrap());
+    assert_eq!(json(&piped.output().unwrap()), expected);
+    let chosen = run(&["pcr4", "-r", text(&file), "--reference", "44"]);
+    assert_eq!(chosen.status.code(), Some(1));
+    let said = String::from_utf8(chosen.stderr).unwrap();
+    assert!(
+        said.contains("offers no choice of image references"),
+        "{said}"
+    );
+}
+
+#[test]
 fn logs_go_to_stderr_at_every_verbosity() {
     let image = debian("2.12");
     let quiet = run(&["pcr4", "-r", text(image.path())]);

@@ -42,6 +42,7 @@ use tec_core::secret::SecretBytes;
 use tec_core::testing::ManualClock;
 use tec_core::testing::MemoryRegistry;
 use tec_core::testing::SeededEntropy;
+use tec_core::testing::sample::line;
 use tec_core::testing::sample::time;
 use tec_core::time::Timestamp;
 use tec_tpm::testing::SoftTpm;
@@ -275,10 +276,10 @@ pub(crate) async fn register(registry: &MemoryRegistry) {
             .expect(failed);
         let record = AkRecord::pending(key, id, None, time(0));
         let approved = ApprovedAk::dangerous_assume_approved(record);
-        aks.bind(&approved).await.expect(failed);
+        aks.bind(&approved, &line()).await.expect(failed);
         let secret = SecretBytes::new(secret.to_vec());
         secrets
-            .put_new(&ResourcePath::luks_root(&id), &secret)
+            .put_new(&ResourcePath::luks_root(&id), &secret, &line())
             .await
             .expect(failed);
     }

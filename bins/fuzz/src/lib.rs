@@ -22,6 +22,7 @@
     reason = "a property that does not hold must stop the fuzzer"
 )]
 
+mod az_snp_evidence;
 mod bytes;
 mod clevis;
 mod combine;
@@ -33,7 +34,9 @@ mod event_log_sha1;
 mod evidence;
 mod grub_script;
 mod guard;
+mod hcl_report;
 mod ignition;
+mod image;
 mod jwe;
 mod kbs;
 mod kbs_config;
@@ -56,6 +59,8 @@ mod sample;
 mod sbat;
 mod signature_list;
 mod signer;
+mod snp_certificate;
+mod snp_report;
 mod token;
 mod tpm2b_public;
 mod uki;
@@ -63,6 +68,7 @@ mod variable_store;
 mod vendor_cert;
 mod x509;
 
+pub use self::az_snp_evidence::az_snp_evidence;
 pub use self::clevis::clevis;
 pub use self::combine::combine;
 pub use self::combine_input::combine_input;
@@ -73,7 +79,9 @@ pub use self::event_log_sha1::event_log_sha1;
 pub use self::evidence::evidence;
 pub use self::grub_script::grub_script;
 pub use self::guard::guard;
+pub use self::hcl_report::hcl_report;
 pub use self::ignition::ignition;
+pub use self::image::image;
 pub use self::jwe::jwe;
 pub use self::kbs::kbs;
 pub use self::kbs_config::kbs_config;
@@ -91,6 +99,8 @@ pub use self::reference_values::reference_values;
 pub use self::registration::registration;
 pub use self::sbat::sbat;
 pub use self::signature_list::signature_list;
+pub use self::snp_certificate::snp_certificate;
+pub use self::snp_report::snp_report;
 pub use self::token::token;
 pub use self::tpm2b_public::tpm2b_public;
 pub use self::uki::uki;
@@ -183,6 +193,7 @@ macro_rules! targets {
 }
 
 targets! {
+    az_snp_evidence, 200;
     clevis, 3000;
     combine, 300;
     combine_input, 600;
@@ -193,7 +204,9 @@ targets! {
     evidence, 600;
     grub_script, 3000;
     guard, 200;
+    hcl_report, 1500;
     ignition, 1500;
+    image, 600;
     jwe, 600;
     kbs, 200;
     kbs_config, 1500;
@@ -211,6 +224,8 @@ targets! {
     registration, 800;
     sbat, 3000;
     signature_list, 3000;
+    snp_certificate, 600;
+    snp_report, 600;
     token, 2000;
     tpm2b_public, 3000;
     uki, 300;

@@ -10,6 +10,9 @@ use rand_chacha::ChaCha20Rng;
 use rand_core::SeedableRng as _;
 use tec_core::digest::Sha256Digest;
 use tec_core::pcr::PcrIndex;
+use tec_tpm::snp::Product;
+use tec_tpm::testing::SoftAzure;
+use tec_tpm::testing::SoftSnp;
 use tec_tpm::testing::SoftTpm;
 
 /// The machine that owns [`p256_tpm`].
@@ -41,6 +44,18 @@ pub(crate) fn p256_tpm() -> &'static SoftTpm {
 pub(crate) fn rsa_tpm() -> &'static SoftTpm {
     static TPM: OnceLock<SoftTpm> = OnceLock::new();
     TPM.get_or_init(|| booted(SoftTpm::rsa(1)))
+}
+
+/// A chip of the product Milan.
+pub(crate) fn snp_chip() -> &'static SoftSnp {
+    static CHIP: OnceLock<SoftSnp> = OnceLock::new();
+    CHIP.get_or_init(|| SoftSnp::vcek(Product::Milan, 1))
+}
+
+/// A confidential virtual machine of Azure, on that chip.
+pub(crate) fn azure() -> &'static SoftAzure {
+    static MACHINE: OnceLock<SoftAzure> = OnceLock::new();
+    MACHINE.get_or_init(|| SoftAzure::new(1))
 }
 
 /// The result of a future over doubles, which wait for nobody.

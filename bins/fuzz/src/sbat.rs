@@ -51,12 +51,14 @@ fn check_profile(sbat: &Sbat, profile: &Result<GrubProfile, GrubError>) {
         .map(|entry| entry.version.as_str())
         .collect();
     versions.dedup();
-    let is_debian = sbat.component("grub.debian").is_some();
+    let is_of = |vendor| sbat.component(vendor).is_some();
+    let is_debian = is_of("grub.debian");
+    let is_observed = is_debian || is_of("grub.fedora") || is_of("grub.rh");
     match versions.as_slice() {
         [] => assert_eq!(profile, &Err(GrubError::NotGrub)),
         ["2.06"] if is_debian => assert_eq!(profile, &Ok(GrubProfile::V2_06)),
-        ["2.12"] => assert_eq!(profile, &Ok(GrubProfile::V2_12)),
-        ["2.14"] => assert_eq!(profile, &Ok(GrubProfile::V2_14)),
+        ["2.12"] if is_observed => assert_eq!(profile, &Ok(GrubProfile::V2_12)),
+        ["2.14"] if is_debian => assert_eq!(profile, &Ok(GrubProfile::V2_14)),
         [_] => assert!(matches!(profile, Err(GrubError::UnknownVersion { .. }))),
         _ => assert!(matches!(profile, Err(GrubError::Contradiction { .. }))),
     }
@@ -75,9 +77,19 @@ pub(crate) fn seeds() -> Vec<Seed> {
     let mut seeds = vec![
         Seed::new("debian", [SBAT, GRUB, DEBIAN].concat()),
         Seed::new("debian_2_06", [SBAT, &old, DEBIAN].concat()),
-        Seed::new("new", [SBAT, &GRUB.replace("2.12", "2.14")].concat()),
-        Seed::new("dos_lines", [SBAT, GRUB].concat().replace('\n', "\r\n")),
-        Seed::new("padded", [SBAT, GRUB, "\0\0\0garbage"].concat()),
+        Seed::new(
+            "new",
+            [SBAT, &GRUB.replace("2.12", "2.14"), DEBIAN].concat(),
+        ),
+        Seed::new(
+            "fedora",
+            [SBAT, GRUB, &DEBIAN.replace("debian", "fedora")].concat(),
+        ),
+        Seed::new(
+            "dos_lines",
+            [SBAT, GRUB, DEBIAN].concat().replace('\n', "\r\n"),
+        ),
+        Seed::new("padded", [SBAT, GRUB, DEBIAN, "\0\0\0garbage"].concat()),
     ];
     seeds.extend(hostile());
     seeds
@@ -121,8 +133,13 @@ fn hostile() -> Vec<Seed> {
         ),
         text(
             "unknown_version",
-            &[SBAT, &GRUB.replace("2.12", "2.12~rc1")],
-            "UnknownVersion { version: \"2.12~rc1\", vendor: \"no vendor\" }",
+            &[SBAT, &GRUB.replace("2.12", "2.12~rc1"), DEBIAN],
+            "UnknownVersion { version: \"2.12~rc1\", vendor: \"debian\" }",
+        ),
+        text(
+            "build_of_nobody",
+            &[SBAT, GRUB],
+            "UnknownVersion { version: \"2.12\", vendor: \"no vendor\" }",
         ),
         text(
             "build_of_another_vendor",

@@ -17,7 +17,7 @@ const OWNER: usize = 16;
 /// Most entries, as the error says.
 const MAX_ENTRIES: usize = 1 << 16;
 /// `EFI_CERT_SHA256_GUID` and `EFI_CERT_X509_GUID`.
-const SHA256: &str = "c1c41626-504c-4092-aca9-41f936934328";
+pub(crate) const SHA256: &str = "c1c41626-504c-4092-aca9-41f936934328";
 pub(crate) const X509: &str = "a5c059a1-94e4-4aa7-87b5-ab155c2bf072";
 
 /// The entries are those that a plainer reader finds, where it finds them; written one by one, they

@@ -49,20 +49,19 @@ fn plainly(image: &[u8]) -> Option<PlatformState> {
     if guid_at(image, start)? != AUTHENTICATED.parse().expect("a GUID") {
         return None;
     }
-    let store = image.get(start..start + u32_at(image, start + 16)?)?;
+    let store = image.get(..start + u32_at(image, start + 16)?)?;
+    store.get(start..start + STORE_HEADER)?;
     let mut records: Vec<Record<'_>> = Vec::new();
-    let mut at = STORE_HEADER;
-    store.get(..at)?;
+    // Records are aligned in the image, wherever the store begins.
+    let mut at = (start + STORE_HEADER).next_multiple_of(4);
     while let Some(record) = store.get(at..).filter(|r| r.len() >= RECORD_HEADER) {
         if !record.starts_with(&[0xaa, 0x55]) {
             break;
         }
         let data_at = RECORD_HEADER + u32_at(record, 36)?;
         let end = data_at + u32_at(record, 40)?;
-        let (name, data) = (
-            record.get(RECORD_HEADER..data_at)?,
-            record.get(data_at..end)?,
-        );
+        let name = record.get(RECORD_HEADER..data_at)?;
+        let data = record.get(data_at..end)?;
         let state = *record.get(2)?;
         if [ADDED, IN_TRANSITION].contains(&state) {
             let attributes = u32::from_le_bytes(*record.get(4..)?.first_chunk()?);
@@ -120,6 +119,14 @@ pub(crate) fn store(records: &[(u8, &str, &[u8])]) -> Vec<u8> {
     image
 }
 
+/// The store begins one byte later, its records at the next multiple of 4.
+fn at_an_odd_offset() -> Vec<u8> {
+    let mut image = store(&[(ADDED, "PK", b"key"), (ADDED, "KEK", b"key")]);
+    image.splice(100..100, [0; 3]);
+    image.splice(72..72, [0]);
+    put(image, HEADER_LENGTH, &[73])
+}
+
 fn read(data: &[u8]) -> Result<(), String> {
     outcome(PlatformState::from_variable_store(data))
 }
@@ -134,6 +141,7 @@ pub(crate) fn seeds() -> Vec<Seed> {
     ]);
     let mut seeds = vec![
         Seed::new("empty", store(&[])),
+        Seed::new("at_an_odd_offset", at_an_odd_offset()),
         Seed::new("updated", updated),
         Seed::new(
             "empty_variable",

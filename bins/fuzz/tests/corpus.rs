@@ -77,6 +77,7 @@ macro_rules! tests {
 }
 
 tests! {
+    az_snp_evidence: evidence_of_azure_keeps_its_properties;
     clevis: sealed_passphrases_keep_their_properties;
     combine: fleets_on_the_move_keep_their_properties;
     combine_input: images_to_combine_keep_their_properties;
@@ -87,7 +88,9 @@ tests! {
     evidence: evidence_keeps_its_properties;
     grub_script: scripts_of_grub_keep_their_properties;
     guard: nothing_unchecked_gets_past_the_guard;
+    hcl_report: reports_of_the_paravisor_keep_their_properties;
     ignition: pin_configurations_keep_their_properties;
+    image: images_in_every_form_keep_their_properties;
     jwe: responses_and_session_keys_keep_their_properties;
     kbs: the_key_broker_keeps_its_properties;
     kbs_config: patched_configurations_keep_their_properties;
@@ -105,6 +108,8 @@ tests! {
     registration: registrations_keep_their_properties;
     sbat: sbat_sections_keep_their_properties;
     signature_list: signature_lists_keep_their_properties;
+    snp_certificate: certificates_of_chips_keep_their_properties;
+    snp_report: reports_of_snp_keep_their_properties;
     token: tokens_keep_their_properties;
     tpm2b_public: public_areas_keep_their_properties;
     uki: unified_kernel_images_keep_their_properties;

@@ -11,6 +11,7 @@ use clap::Subcommand;
 use clap::ValueEnum;
 use tec_core::id::MachineId;
 
+use crate::attest::AttestArgs;
 use crate::settings::Flags;
 
 /// Names of the links that Clevis calls, and the command that each stands for.
@@ -50,6 +51,8 @@ pub enum Command {
         /// Where, usually /usr/bin
         directory: PathBuf,
     },
+    /// Attest to a key broker by hand, and print what came of it as JSON
+    Attest(AttestArgs),
     /// The attestation key
     Ak {
         /// What to do with it.

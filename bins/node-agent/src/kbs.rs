@@ -6,6 +6,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use rustls::crypto::ring;
 use tec_core::code::Code;
+use tec_core::endpoint::Endpoint;
 use tec_core::id::ResourcePath;
 use tec_core::ignition::HeaderConfig;
 use tec_core::port::Attester;
@@ -30,7 +31,7 @@ pub struct KbsRound<A> {
     client: RcarClient,
     path: ResourcePath,
     attester: A,
-    servers: String,
+    servers: Vec<Endpoint>,
 }
 
 impl<A: Attester> KbsRound<A> {
@@ -44,15 +45,11 @@ impl<A: Attester> KbsRound<A> {
         timeout: Duration,
         entropy: &Arc<dyn Entropy>,
     ) -> Result<Self, SetupError> {
-        let deadlines = Deadlines::new(CONNECT.min(timeout), timeout);
-        let provider = Arc::new(ring::default_provider());
-        let client = RcarClient::new(&config.servers, deadlines, &provider, Arc::clone(entropy))?;
-        let urls: Vec<_> = config.servers.iter().map(|one| one.url.as_str()).collect();
         Ok(Self {
-            client,
+            client: client(&config.servers, timeout, entropy)?,
             path: config.path.clone(),
             attester,
-            servers: urls.join(", "),
+            servers: config.servers.clone(),
         })
     }
 }
@@ -61,14 +58,29 @@ impl<A: Attester> KbsRound<A> {
 impl<A: Attester> KeyRound for KbsRound<A> {
     async fn ask(&self) -> Result<SecretBytes, FetchError> {
         let fetched = self.client.fetch(&self.path, &self.attester).await;
-        fetched.map_err(|error| {
-            let attempt = match &error {
-                RcarError::Denied { attempt, .. } => *attempt,
-                _ => None,
-            };
-            FetchError::new(error.code(), verdict(&error), &self.servers, error).of_attempt(attempt)
-        })
+        fetched.map_err(|error| fetch_error(&self.servers, error))
     }
+}
+
+/// A client of `servers`; each call to one may take `timeout`.
+pub(crate) fn client(
+    servers: &[Endpoint],
+    timeout: Duration,
+    entropy: &Arc<dyn Entropy>,
+) -> Result<RcarClient, SetupError> {
+    let deadlines = Deadlines::new(CONNECT.min(timeout), timeout);
+    let provider = Arc::new(ring::default_provider());
+    RcarClient::new(servers, deadlines, &provider, Arc::clone(entropy))
+}
+
+/// What a round over `servers` failed with, as it is told to a person.
+pub(crate) fn fetch_error(servers: &[Endpoint], error: RcarError) -> FetchError {
+    let attempt = match &error {
+        RcarError::Denied { attempt, .. } => *attempt,
+        _ => None,
+    };
+    let urls: Vec<_> = servers.iter().map(|one| one.url.as_str()).collect();
+    FetchError::new(error.code(), verdict(&error), urls.join(", "), error).of_attempt(attempt)
 }
 
 fn verdict(error: &RcarError) -> Verdict {

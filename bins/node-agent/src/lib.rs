@@ -12,6 +12,7 @@
 //! later boots  clevis luks unlock ─► decrypt ◄── JWE ─► RCAR ─► key ─► open ─► passphrase
 //! ```
 
+pub mod attest;
 pub mod backoff;
 pub mod cli;
 pub mod failure;

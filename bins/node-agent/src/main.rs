@@ -4,6 +4,7 @@ use std::io::Write as _;
 use std::process::ExitCode;
 use std::sync::Arc;
 
+use node_agent::attest;
 use node_agent::cli;
 use node_agent::cli::AkCommand;
 use node_agent::cli::Cli;
@@ -18,6 +19,7 @@ use node_agent::report::Report;
 use node_agent::settings::Flags;
 use node_agent::stream;
 use tec_core::code::Code;
+use tec_core::id::ResourcePath;
 use tec_core::port::Entropy;
 use tec_support::SystemEntropy;
 use tec_support::exit;
@@ -87,6 +89,13 @@ async fn run(cli: Cli) -> Result<(), Report> {
             made.iter()
                 .try_for_each(|link| stream::write_line(&link.display().to_string()))
                 .map_err(unnamed)
+        }
+        Command::Attest(arguments) => {
+            let outcome = attest::attest(&cli.flags, &arguments, &entropy).await;
+            let machine = arguments.path.as_ref().and_then(ResourcePath::machine);
+            outcome
+                .and_then(|outcome| stream::write_line(&outcome))
+                .map_err(|failure| failure.report(machine))
         }
         Command::Ak { command, output } => ak(&cli.flags, command, output).await,
     }

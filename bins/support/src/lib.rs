@@ -1,10 +1,13 @@
 //! What every program of the project shares: clock and entropy of the system, logging, exit codes,
-//! TLS with live reload, servers with limits and graceful shutdown.
+//! boot images, TLS with live reload, servers with limits and graceful shutdown.
 
 pub mod clock;
+pub mod endpoint;
 pub mod entropy;
 pub mod exit;
 pub mod files;
+#[cfg(feature = "images")]
+pub mod image;
 #[cfg(feature = "server")]
 pub mod limit;
 pub mod log;

@@ -9,18 +9,21 @@ use clap::Parser;
 use clap::Subcommand;
 use clap::ValueEnum;
 use tec_core::ak::Fingerprint;
+use tec_core::attest::Tee;
 use tec_core::endpoint::BaseUrl;
 use tec_core::id::ImageName;
 use tec_core::id::MachineId;
 use tec_core::pcr::PcrIndex;
 use tec_support::log::LogForm;
 
+use crate::command::attest::AttestArgs;
 use crate::command::boot::ChainArgs;
 use crate::command::boot::MachineArgs;
 use crate::command::eventlog::EventlogCommand;
 use crate::command::node::NodeCommand;
 use crate::command::pcr::PcrCommand;
 use crate::command::pcr::ProofArgs;
+use crate::command::trustee::TrusteeCommand;
 
 /// Keys only for nodes that prove what they booted.
 #[derive(Debug, Parser)]
@@ -81,6 +84,11 @@ pub(crate) enum Command {
     /// Ignition configs for installers and nodes.
     #[command(subcommand)]
     Ignition(IgnitionCommand),
+    /// Configuration, policies and token signer of a Trustee.
+    #[command(subcommand)]
+    Trustee(TrusteeCommand),
+    /// Attest to a key broker by hand, and show what it found, or fetch a resource.
+    Attest(Box<AttestArgs>),
     /// Say why a machine got its key, or did not.
     Explain(ExplainArgs),
     /// The audit log.
@@ -171,6 +179,42 @@ pub(crate) struct ServeArgs {
         default_value = "4"
     )]
     pub(crate) pcrs: Vec<PcrIndex>,
+    /// Sort of evidence that is taken; may be given several times.
+    #[arg(long, value_name = "SORT", value_enum, default_value = "tpm")]
+    pub(crate) evidence: Vec<EvidenceSort>,
+    /// SHA-384 of an ID key whose guests are accepted, 96 hexadecimal digits; with
+    /// `--evidence az-snp-vtpm`. May be given several times.
+    #[arg(long = "snp-id-key", value_name = "DIGEST", value_parser = parse_sha384)]
+    pub(crate) snp_id_keys: Vec<[u8; 48]>,
+    /// Measurement of a guest that is accepted, 96 hexadecimal digits; with
+    /// `--evidence az-snp-vtpm`. May be given several times.
+    #[arg(long = "snp-measurement", value_name = "DIGEST", value_parser = parse_sha384)]
+    pub(crate) snp_measurements: Vec<[u8; 48]>,
+}
+
+/// Sorts of evidence that can be asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum EvidenceSort {
+    /// A quote of a TPM.
+    Tpm,
+    /// A quote of an Azure virtual machine's TPM, with an SNP report that vouches for it.
+    AzSnpVtpm,
+}
+
+impl From<EvidenceSort> for Tee {
+    fn from(sort: EvidenceSort) -> Self {
+        match sort {
+            EvidenceSort::Tpm => Self::Tpm,
+            EvidenceSort::AzSnpVtpm => Self::AzSnpVtpm,
+        }
+    }
+}
+
+fn parse_sha384(text: &str) -> Result<[u8; 48], String> {
+    let mut digest = [0; 48];
+    hex::decode_to_slice(text, &mut digest)
+        .map_err(|_| "a SHA-384 digest has 96 hexadecimal digits".to_owned())?;
+    Ok(digest)
 }
 
 pub(crate) fn parse_pcr(text: &str) -> Result<PcrIndex, String> {
@@ -282,15 +326,16 @@ pub(crate) enum AkCommand {
 #[derive(Debug, Args)]
 #[group(id = "origin", required = true, multiple = false)]
 pub(crate) struct Origin {
-    /// Root of the image's file tree.
+    /// The image: directory, raw disk, FAT file system, tar stream, OCI layout or unified kernel
+    /// image; - for the standard input.
     #[arg(group = "origin")]
-    pub(crate) directory: Option<PathBuf>,
+    pub(crate) image: Option<PathBuf>,
     /// File with computed values, as in the label `org.coreos.pcrs`.
     #[arg(
         long,
         value_name = "FILE",
         group = "origin",
-        conflicts_with_all = ["ChainArgs", "MachineArgs"]
+        conflicts_with_all = ["ChainArgs", "ImageChoice", "MachineArgs"]
     )]
     pub(crate) pcrs: Option<PathBuf>,
     /// Signed bundle of values, as `tec pcr bundle sign` writes it.
@@ -299,7 +344,7 @@ pub(crate) struct Origin {
         value_name = "FILE",
         group = "origin",
         requires_all = ["signature", "keys"],
-        conflicts_with_all = ["ChainArgs", "MachineArgs"]
+        conflicts_with_all = ["ChainArgs", "ImageChoice", "MachineArgs"]
     )]
     pub(crate) bundle: Option<PathBuf>,
 }

@@ -53,6 +53,8 @@ fn run(cli: Cli) -> anyhow::Result<u8> {
             Command::Pcr(command) => command::pcr(&cli.state_dir, command, output).await,
             Command::Eventlog(command) => command::eventlog(command, output),
             Command::Ignition(command) => command::ignition(&cli.state_dir, command, output).await,
+            Command::Trustee(command) => command::trustee(command, output),
+            Command::Attest(args) => command::attest(*args, output).await,
             Command::Explain(args) => command::explain(&cli.state_dir, args, output).await,
             Command::Audit(command) => command::audit(&cli.state_dir, command, output).await,
             Command::Status => command::status(&cli.state_dir, output).await,

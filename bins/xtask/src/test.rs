@@ -2,6 +2,7 @@
 //! from running; a missing tool does, since it would make them fail for the wrong reason.
 
 use std::path::Path;
+use std::process::Command;
 use std::time::Duration;
 use std::time::Instant;
 
@@ -68,6 +69,7 @@ pub(crate) fn run(root: &Path, args: &Args) -> Result<()> {
     take("check", &|| one(check::run(root)));
     take("build", &|| one(demo::build(root)));
     take("tests", &|| cargo_test(root, &tools));
+    take("crosscheck", &|| crosscheck(root));
     take("examples", &|| examples(root, &tools));
     take("demo", &|| one(demo::play(root, &tools, &[])));
     take("real boots", &|| boots(root, &tools));
@@ -100,8 +102,24 @@ fn cargo_test(root: &Path, tools: &Tools) -> Result<Count> {
     command.args(["test", "--workspace", "--all-features", "--no-fail-fast"]);
     tools.environment(&mut command)?;
     command.env("TEC_BIN_DIR", bin_dir);
+    counted(&mut command)
+}
+
+/// Other implementations beside ours, in a package that is no member of the workspace.
+fn crosscheck(root: &Path) -> Result<Count> {
+    term::step("other implementations of the same formats");
+    let target_dir = Metadata::workspace(root)?.target_dir()?.join("crosscheck");
+    let mut command = cargo(&root.join("tec-trustee/crosscheck"));
+    // Not `--locked`: the dependencies of tec-trustee change without its lock file.
+    command.args(["test", "--no-fail-fast"]);
+    command.env("CARGO_TARGET_DIR", target_dir);
+    counted(&mut command)
+}
+
+/// Runs tests and counts them.
+fn counted(command: &mut Command) -> Result<Count> {
     let mut count = Count::default();
-    let ended_well = process::watch(&mut command, |line| {
+    let ended_well = process::watch(command, |line| {
         if let Some(more) = test_result(line) {
             count.add(more);
         }

@@ -131,7 +131,6 @@ impl Anchor {
         let ports = ProvisionPorts {
             secrets: store,
             generator,
-            audit: store,
             clock,
             entropy,
         };

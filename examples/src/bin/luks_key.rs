@@ -16,10 +16,13 @@ use tec_core::luks::CompatLuksKey;
 use tec_core::luks::LuksKeyGenerator as _;
 use tec_core::luks::RandomLuksKey;
 use tec_core::luks::content_key;
+use tec_core::port::AuditAction;
+use tec_core::port::AuditEvent;
 use tec_core::port::PutOutcome;
 use tec_core::port::SecretStore;
 use tec_core::secret::SecretBytes;
 use tec_core::testing::MemoryRegistry;
+use tec_core::time::Timestamp;
 use tec_trustee::clevis::SealedPassphrase;
 use tec_trustee::clevis::seal;
 
@@ -38,8 +41,11 @@ async fn main() -> anyhow::Result<()> {
     let registry = MemoryRegistry::new();
     let store: &dyn SecretStore = &registry;
     let path = ResourcePath::luks_root(&machine);
-    ensure!(store.put_new(&path, &compatible).await? == PutOutcome::Stored);
-    ensure!(store.put_new(&path, &random).await? == PutOutcome::Existed);
+    // The line of the audit log is written together with it.
+    let (now, action) = (Timestamp::from_unix_seconds(0), AuditAction::KeyGenerated);
+    let line = AuditEvent::new(now, action, Some(machine), path.as_str());
+    ensure!(store.put_new(&path, &compatible, &line).await? == PutOutcome::Stored);
+    ensure!(store.put_new(&path, &random, &line).await? == PutOutcome::Existed);
     println!("stored at         {path}; a second key was not taken");
 
     // The content key out of it seals the passphrase, as `clevis luks bind` has it done.

@@ -14,7 +14,6 @@ use crate::port::AuditEvent;
 use crate::port::AuditSink;
 use crate::port::BindOutcome;
 use crate::port::Clock;
-use crate::port::CreateOutcome;
 use crate::port::MachineRegistry;
 use crate::port::PortError;
 
@@ -31,7 +30,7 @@ pub struct AkPorts<'a> {
     pub aks: &'a dyn AkRegistry,
     /// Decides.
     pub matcher: &'a dyn AkMatcher,
-    /// Where it is noted.
+    /// Where it is noted what was refused.
     pub audit: &'a dyn AuditSink,
     /// Time.
     pub clock: &'a dyn Clock,
@@ -145,9 +144,8 @@ async fn carry_out(
         // machine's waiting places.
         AkDecision::Wait(reason @ AkReason::NeedsEkProof) => Ok(AkOutcome::Waiting(reason)),
         AkDecision::Wait(reason) => {
-            if ports.aks.submit(&record).await? == CreateOutcome::Created {
-                note(ports, AuditAction::AkSubmitted, &record).await?;
-            }
+            let line = line(ports, AuditAction::AkSubmitted, &record);
+            ports.aks.submit(&record, &line).await?;
             Ok(AkOutcome::Waiting(reason))
         }
         AkDecision::Reject(reason) => reject(ports, reason, &record).await,
@@ -163,11 +161,9 @@ async fn bind(
     let Some(approved) = ApprovedAk::from_decision(decision, record.clone()) else {
         return Ok(AkOutcome::Rejected(reason));
     };
-    match ports.aks.bind(&approved).await? {
-        BindOutcome::Bound => {
-            note(ports, AuditAction::AkBound, &record).await?;
-            Ok(AkOutcome::Bound(reason))
-        }
+    let line = line(ports, AuditAction::AkBound, &record);
+    match ports.aks.bind(&approved, &line).await? {
+        BindOutcome::Bound => Ok(AkOutcome::Bound(reason)),
         BindOutcome::AlreadyBound => Ok(AkOutcome::AlreadyBound),
         BindOutcome::MachineTaken => reject(ports, AkReason::MachineHasOtherKey, &record).await,
         BindOutcome::KeyTaken => reject(ports, AkReason::KeyHasOtherMachine, &record).await,
@@ -182,31 +178,25 @@ async fn reject(
 ) -> Result<AkOutcome, PortError> {
     // A key for a machine that is not there concerns nobody, and strangers could fill the log.
     if reason != AkReason::MachineNotWaiting {
-        note(ports, AuditAction::AkRejected, record).await?;
+        let line = line(ports, AuditAction::AkRejected, record);
+        ports.audit.append(&line).await?;
     }
     Ok(AkOutcome::Rejected(reason))
 }
 
-async fn note(ports: AkPorts<'_>, action: AuditAction, record: &AkRecord) -> Result<(), PortError> {
+fn line(ports: AkPorts<'_>, action: AuditAction, record: &AkRecord) -> AuditEvent {
     let subject = record.fingerprint().to_string();
-    let event = AuditEvent::new(ports.clock.now(), action, Some(record.machine), subject);
-    ports.audit.append(&event).await
+    AuditEvent::new(ports.clock.now(), action, Some(record.machine), subject)
 }
 
 /// Revokes a key; its machine may then bind another one.
 pub async fn revoke_ak(
     aks: &dyn AkRegistry,
-    audit: &dyn AuditSink,
     clock: &dyn Clock,
     key: Fingerprint,
 ) -> Result<(), PortError> {
     let machine = aks.find(&key).await?.map(|record| record.machine);
-    aks.revoke(&key).await?;
-    let event = AuditEvent::new(
-        clock.now(),
-        AuditAction::AkRevoked,
-        machine,
-        key.to_string(),
-    );
-    audit.append(&event).await
+    let (now, action) = (clock.now(), AuditAction::AkRevoked);
+    let line = AuditEvent::new(now, action, machine, key.to_string());
+    aks.revoke(&key, &line).await
 }

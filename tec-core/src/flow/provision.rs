@@ -5,7 +5,6 @@ use crate::id::ResourcePath;
 use crate::luks::LuksKeyGenerator;
 use crate::port::AuditAction;
 use crate::port::AuditEvent;
-use crate::port::AuditSink;
 use crate::port::Clock;
 use crate::port::Entropy;
 use crate::port::EntropyRng;
@@ -24,8 +23,6 @@ pub struct ProvisionPorts<'a> {
     pub secrets: &'a dyn SecretStore,
     /// Makes a key.
     pub generator: &'a dyn LuksKeyGenerator,
-    /// Where it is noted.
-    pub audit: &'a dyn AuditSink,
     /// Time.
     pub clock: &'a dyn Clock,
     /// Randomness of the key.
@@ -49,15 +46,7 @@ pub async fn provision(
         .generator
         .generate(&mut EntropyRng::new(ports.entropy))
         .into_bytes();
-    let outcome = ports.secrets.put_new(&path, &key).await?;
-    if outcome == PutOutcome::Stored {
-        let event = AuditEvent::new(
-            ports.clock.now(),
-            AuditAction::KeyGenerated,
-            Some(machine),
-            path.as_str(),
-        );
-        ports.audit.append(&event).await?;
-    }
-    Ok(outcome)
+    let (now, action) = (ports.clock.now(), AuditAction::KeyGenerated);
+    let line = AuditEvent::new(now, action, Some(machine), path.as_str());
+    ports.secrets.put_new(&path, &key, &line).await
 }

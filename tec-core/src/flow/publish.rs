@@ -75,18 +75,10 @@ pub async fn publish_image(
 /// Takes the approval of an image back: boots of it obtain no key from now on.
 pub async fn revoke_image(
     images: &dyn ImageRegistry,
-    audit: &dyn AuditSink,
     clock: &dyn Clock,
     name: &ImageName,
 ) -> Result<(), PortError> {
-    let now = clock.now();
-    images.revoke(name, now).await?;
-    audit
-        .append(&AuditEvent::new(
-            now,
-            AuditAction::ImageRevoked,
-            None,
-            name.as_str(),
-        ))
-        .await
+    let (now, action) = (clock.now(), AuditAction::ImageRevoked);
+    let line = AuditEvent::new(now, action, None, name.as_str());
+    images.revoke(name, &line).await
 }

@@ -10,7 +10,6 @@ use crate::port::AuditAction;
 use crate::port::AuditEvent;
 use crate::port::AuditSink;
 use crate::port::Clock;
-use crate::port::CreateOutcome;
 use crate::port::Entropy;
 use crate::port::EntropyRng;
 use crate::port::MachineRegistry;
@@ -100,39 +99,44 @@ async fn create(
         .pins
         .render_ignition(&id)
         .map_err(RegisterError::Render)?;
-    let now = ports.clock.now();
-    let machine = Machine::unclaimed(id, by, now);
-    let made = ports
+    let machine = Machine::unclaimed(id, by, ports.clock.now());
+    // First boots are not audited one by one: strangers could fill the log. The binding of the
+    // attestation key is.
+    if by == RegisteredBy::Admin {
+        announce(ports, &machine)
+            .await
+            .map_err(RegisterError::Store)?;
+    }
+    ports
         .machines
         .create(&machine, limit)
         .await
         .map_err(RegisterError::Store)?;
-    // First boots are not audited one by one: strangers could fill the log. The binding of the
-    // attestation key is.
-    if by == RegisteredBy::Admin && made == CreateOutcome::Created {
-        let event = AuditEvent::new(now, AuditAction::MachineRegistered, Some(id), "by an admin");
-        ports
-            .audit
-            .append(&event)
-            .await
-            .map_err(RegisterError::Store)?;
-    }
     Ok(Registration {
         machine: id,
         ignition,
     })
 }
 
+/// Notes a machine that an admin is about to add.
+async fn announce(ports: RegisterPorts<'_>, machine: &Machine) -> Result<(), PortError> {
+    let id = machine.id;
+    if ports.machines.find(&id).await?.is_some() {
+        return Ok(());
+    }
+    let (at, action) = (machine.registered_at, AuditAction::MachineRegistered);
+    let line = AuditEvent::new(at, action, Some(id), "by an admin");
+    ports.audit.append(&line).await
+}
+
 /// Revokes a machine: it attests no more, its key stays for an admin.
 pub async fn revoke_machine(
     machines: &dyn MachineRegistry,
-    audit: &dyn AuditSink,
     clock: &dyn Clock,
     id: MachineId,
 ) -> Result<(), PortError> {
-    machines.revoke(&id).await?;
-    let event = AuditEvent::new(clock.now(), AuditAction::MachineRevoked, Some(id), "");
-    audit.append(&event).await
+    let line = AuditEvent::new(clock.now(), AuditAction::MachineRevoked, Some(id), "");
+    machines.revoke(&id, &line).await
 }
 
 /// Removes a machine, its attestation keys and its disk key, in this order: what could release the

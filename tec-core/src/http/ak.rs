@@ -230,7 +230,6 @@ impl AkService {
         let ports = ProvisionPorts {
             secrets: &**secrets,
             generator: &**generator,
-            audit: &*config.audit,
             clock: &*config.clock,
             entropy: &*config.entropy,
         };

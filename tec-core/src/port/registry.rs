@@ -1,4 +1,9 @@
 //! Registries of machines, attestation keys and images, and the store of secrets.
+//!
+//! # Audit lines
+//! A change that lets somebody in or shuts somebody out takes its `line` along: change and line are
+//! written both or neither, and a call that changes nothing writes none; revoking again is written
+//! again. *Conformance suite*: [`testing::audited_changes`](crate::testing::audited_changes).
 
 use std::fmt;
 
@@ -6,6 +11,7 @@ use async_trait::async_trait;
 #[cfg(any(test, feature = "test-util"))]
 use mockall::automock;
 
+use super::AuditEvent;
 use super::PortError;
 use crate::ak::AkRecord;
 use crate::ak::ApprovedAk;
@@ -87,7 +93,7 @@ pub trait MachineRegistry: fmt::Debug + Send + Sync {
     -> Result<Vec<Machine>, PortError>;
 
     /// Marks a machine as revoked. Fails with `NotFound` when there is none.
-    async fn revoke(&self, id: &MachineId) -> Result<(), PortError>;
+    async fn revoke(&self, id: &MachineId, line: &AuditEvent) -> Result<(), PortError>;
 
     /// Removes the machine and its attestation keys; a machine that is gone is fine.
     async fn remove(&self, id: &MachineId) -> Result<(), PortError>;
@@ -108,10 +114,14 @@ pub trait MachineRegistry: fmt::Debug + Send + Sync {
 pub trait AkRegistry: fmt::Debug + Send + Sync {
     /// Keeps a key that waits for approval, unless the key is known. At most four keys wait per
     /// machine (kind `Denied` beyond), so that a stranger cannot fill the store.
-    async fn submit(&self, record: &AkRecord) -> Result<CreateOutcome, PortError>;
+    async fn submit(
+        &self,
+        record: &AkRecord,
+        line: &AuditEvent,
+    ) -> Result<CreateOutcome, PortError>;
 
     /// Binds an approved key to the machine of its record.
-    async fn bind(&self, ak: &ApprovedAk) -> Result<BindOutcome, PortError>;
+    async fn bind(&self, ak: &ApprovedAk, line: &AuditEvent) -> Result<BindOutcome, PortError>;
 
     /// Looks a key up by fingerprint.
     async fn find(&self, key: &Fingerprint) -> Result<Option<AkRecord>, PortError>;
@@ -123,7 +133,7 @@ pub trait AkRegistry: fmt::Debug + Send + Sync {
     async fn list(&self, machine: Option<MachineId>) -> Result<Vec<AkRecord>, PortError>;
 
     /// Revokes a key; its machine may then bind another one. Fails with `NotFound` when unknown.
-    async fn revoke(&self, key: &Fingerprint) -> Result<(), PortError>;
+    async fn revoke(&self, key: &Fingerprint, line: &AuditEvent) -> Result<(), PortError>;
 }
 
 /// The approved images.
@@ -141,8 +151,8 @@ pub trait ImageRegistry: fmt::Debug + Send + Sync {
     /// All images, revoked and expired ones too, in order of their names.
     async fn list(&self) -> Result<Vec<ApprovedImage>, PortError>;
 
-    /// Marks an image as revoked. Fails with `NotFound` when there is none.
-    async fn revoke(&self, name: &ImageName, at: Timestamp) -> Result<(), PortError>;
+    /// Marks an image as revoked, at the time of the line. Fails with `NotFound` when there is none.
+    async fn revoke(&self, name: &ImageName, line: &AuditEvent) -> Result<(), PortError>;
 }
 
 /// The disk keys.
@@ -157,6 +167,7 @@ pub trait SecretStore: fmt::Debug + Send + Sync {
         &self,
         path: &ResourcePath,
         secret: &SecretBytes,
+        line: &AuditEvent,
     ) -> Result<PutOutcome, PortError>;
 
     /// Reads a secret.

@@ -81,7 +81,7 @@ impl<'a> EvidenceRequest<'a> {
 /// nothing about approval.
 ///
 /// *Contract*: nothing of the evidence is believed before the signature over it is verified.
-/// *Implemented by* `tec_tpm::TpmVerifier`.
+/// *Implemented by* `tec_tpm::verifier`: for plain TPMs, for Azure's vTPMs, and for either.
 #[async_trait]
 pub trait Verifier: fmt::Debug + Send + Sync {
     /// Checks evidence.

@@ -7,6 +7,7 @@ use rusqlite::Params;
 use rusqlite::Row;
 
 use super::Store;
+use super::audit;
 use super::error::Failure;
 use super::error::StoreError;
 use super::machine;
@@ -18,6 +19,7 @@ use crate::ak::PublicKey;
 use crate::id::MachineId;
 use crate::machine::MachineState;
 use crate::port::AkRegistry;
+use crate::port::AuditEvent;
 use crate::port::BindOutcome;
 use crate::port::CreateOutcome;
 use crate::port::PortError;
@@ -29,21 +31,26 @@ const MAX_WAITING: i64 = 4;
 
 #[async_trait]
 impl AkRegistry for Store {
-    async fn submit(&self, record: &AkRecord) -> Result<CreateOutcome, PortError> {
+    async fn submit(
+        &self,
+        record: &AkRecord,
+        line: &AuditEvent,
+    ) -> Result<CreateOutcome, PortError> {
+        let line = line.clone();
         let operation = format!("keep key {} until it is approved", record.fingerprint());
         let waiting = AkRecord {
             state: AkState::Pending,
             ..record.clone()
         };
-        self.write(move |db| submit(db, &waiting))
+        self.write(move |db| submit(db, &waiting, &line))
             .await
             .map_err(|failure| failure.during(operation))
     }
 
-    async fn bind(&self, ak: &ApprovedAk) -> Result<BindOutcome, PortError> {
-        let record = ak.record().clone();
+    async fn bind(&self, ak: &ApprovedAk, line: &AuditEvent) -> Result<BindOutcome, PortError> {
+        let (record, line) = (ak.record().clone(), line.clone());
         let operation = format!("bind key {}", record.fingerprint());
-        self.write(move |db| bind(db, record))
+        self.write(move |db| bind(db, record, &line))
             .await
             .map_err(|failure| failure.during(operation))
     }
@@ -66,20 +73,21 @@ impl AkRegistry for Store {
             .map_err(|error| error.during("list attestation keys"))
     }
 
-    async fn revoke(&self, key: &Fingerprint) -> Result<(), PortError> {
-        let text = key.to_string();
+    async fn revoke(&self, key: &Fingerprint, line: &AuditEvent) -> Result<(), PortError> {
+        let (text, line) = (key.to_string(), line.clone());
         self.write(move |db| {
             let revoked = db
                 .prepare_cached("UPDATE ak SET state = 'revoked' WHERE fingerprint = ?1")?
                 .execute((text,))?;
-            machine::some_row(revoked)
+            machine::some_row(revoked)?;
+            Ok(audit::append(db, &line)?)
         })
         .await
         .map_err(|failure| failure.during(format!("revoke key {key}")))
     }
 }
 
-fn submit(db: &Connection, record: &AkRecord) -> Result<CreateOutcome, Failure> {
+fn submit(db: &Connection, record: &AkRecord, line: &AuditEvent) -> Result<CreateOutcome, Failure> {
     if find(db, &record.fingerprint())?.is_some() {
         return Ok(CreateOutcome::Existed);
     }
@@ -93,12 +101,13 @@ fn submit(db: &Connection, record: &AkRecord) -> Result<CreateOutcome, Failure> 
         return Err(Failure::Refused(PortErrorKind::Denied));
     }
     insert(db, record)?;
+    audit::append(db, line)?;
     Ok(CreateOutcome::Created)
 }
 
 /// The compare-and-swap: all of it is one transaction of the one writer, and the index `ak_bound`
 /// holds even if this function were wrong.
-fn bind(db: &Connection, mut record: AkRecord) -> Result<BindOutcome, Failure> {
+fn bind(db: &Connection, mut record: AkRecord, line: &AuditEvent) -> Result<BindOutcome, Failure> {
     if !is_live(db, &record.machine)? {
         return Ok(BindOutcome::NoMachine);
     }
@@ -122,6 +131,7 @@ fn bind(db: &Connection, mut record: AkRecord) -> Result<BindOutcome, Failure> {
     }
     insert(db, &record)?;
     machine::activate(db, &record.machine)?;
+    audit::append(db, line)?;
     Ok(BindOutcome::Bound)
 }
 

@@ -66,12 +66,10 @@ impl Store {
 #[async_trait]
 impl AuditSink for Store {
     async fn append(&self, event: &AuditEvent) -> Result<(), PortError> {
-        let operation = "append to the audit log";
-        let json = serde_json_canonicalizer::to_string(event)
-            .map_err(|error| StoreError::undecodable("event", error).during(operation))?;
-        self.write(move |db| Ok(append(db, &json)?))
+        let event = event.clone();
+        self.write(move |db| Ok(append(db, &event)?))
             .await
-            .map_err(|failure| failure.during(operation))
+            .map_err(|failure| failure.during("append to the audit log"))
     }
 }
 
@@ -91,10 +89,13 @@ fn head(db: &Connection) -> Result<(i64, Sha256Digest), StoreError> {
     Ok((sequence, Sha256Digest::new(hash)))
 }
 
-/// The transaction has the write lock, so no other process appends in between.
-fn append(db: &Connection, event: &str) -> Result<(), StoreError> {
+/// Appends a line; also for the writes that it tells of. The transaction has the write lock, so no
+/// other process appends in between.
+pub(super) fn append(db: &Connection, event: &AuditEvent) -> Result<(), StoreError> {
+    let event = serde_json_canonicalizer::to_string(event)
+        .map_err(|error| StoreError::undecodable("event", error))?;
     let (last, before) = head(db)?;
-    let hash = chained(&before, event);
+    let hash = chained(&before, &event);
     db.prepare_cached("INSERT INTO audit VALUES (?1, ?2, ?3)")?
         .execute((last + 1, event, hash.as_bytes()))?;
     db.prepare_cached("UPDATE audit_head SET seq = ?1, hash = ?2")?

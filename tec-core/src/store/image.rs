@@ -5,14 +5,15 @@ use rusqlite::Connection;
 use rusqlite::OptionalExtension as _;
 
 use super::Store;
+use super::audit;
 use super::error::Failure;
 use super::error::StoreError;
 use crate::id::ImageName;
 use crate::image::ApprovedImage;
+use crate::port::AuditEvent;
 use crate::port::ImageRegistry;
 use crate::port::PortError;
 use crate::port::PortErrorKind;
-use crate::time::Timestamp;
 
 #[async_trait]
 impl ImageRegistry for Store {
@@ -36,10 +37,10 @@ impl ImageRegistry for Store {
             .map_err(|error| error.during("list images"))
     }
 
-    async fn revoke(&self, name: &ImageName, at: Timestamp) -> Result<(), PortError> {
+    async fn revoke(&self, name: &ImageName, line: &AuditEvent) -> Result<(), PortError> {
         let operation = format!("revoke image {name}");
-        let name = name.clone();
-        self.write(move |db| revoke(db, &name, at))
+        let (name, line) = (name.clone(), line.clone());
+        self.write(move |db| revoke(db, &name, &line))
             .await
             .map_err(|failure| failure.during(operation))
     }
@@ -69,10 +70,11 @@ fn list(db: &Connection) -> Result<Vec<ApprovedImage>, StoreError> {
 }
 
 /// The first revocation counts.
-fn revoke(db: &Connection, name: &ImageName, at: Timestamp) -> Result<(), Failure> {
+fn revoke(db: &Connection, name: &ImageName, line: &AuditEvent) -> Result<(), Failure> {
     let mut image = find(db, name)?.ok_or(Failure::Refused(PortErrorKind::NotFound))?;
-    image.revoked_at.get_or_insert(at);
-    Ok(put(db, &image)?)
+    image.revoked_at.get_or_insert(line.at);
+    put(db, &image)?;
+    Ok(audit::append(db, line)?)
 }
 
 fn decode(body: &str) -> Result<ApprovedImage, StoreError> {

@@ -6,12 +6,14 @@ use rusqlite::OptionalExtension as _;
 use rusqlite::Row;
 
 use super::Store;
+use super::audit;
 use super::error::Failure;
 use super::error::StoreError;
 use crate::id::MachineId;
 use crate::machine::Machine;
 use crate::machine::MachineState;
 use crate::machine::RegisteredBy;
+use crate::port::AuditEvent;
 use crate::port::CreateOutcome;
 use crate::port::MachineRegistry;
 use crate::port::PortError;
@@ -49,13 +51,14 @@ impl MachineRegistry for Store {
             .map_err(|error| error.during("list machines"))
     }
 
-    async fn revoke(&self, id: &MachineId) -> Result<(), PortError> {
-        let text = id.to_string();
+    async fn revoke(&self, id: &MachineId, line: &AuditEvent) -> Result<(), PortError> {
+        let (text, line) = (id.to_string(), line.clone());
         self.write(move |db| {
             let revoked = db
                 .prepare_cached("UPDATE machine SET state = 'revoked' WHERE id = ?1")?
                 .execute((text,))?;
-            some_row(revoked)
+            some_row(revoked)?;
+            Ok(audit::append(db, &line)?)
         })
         .await
         .map_err(|failure| failure.during(format!("revoke machine {id}")))

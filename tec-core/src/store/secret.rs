@@ -5,8 +5,10 @@ use rusqlite::Connection;
 use rusqlite::OptionalExtension as _;
 
 use super::Store;
+use super::audit;
 use super::error::StoreError;
 use crate::id::ResourcePath;
+use crate::port::AuditEvent;
 use crate::port::PortError;
 use crate::port::PutOutcome;
 use crate::port::SecretStore;
@@ -18,14 +20,15 @@ impl SecretStore for Store {
         &self,
         path: &ResourcePath,
         secret: &SecretBytes,
+        line: &AuditEvent,
     ) -> Result<PutOutcome, PortError> {
         let operation = || format!("store the secret at {path}");
         let sealed = self
             .seal
             .seal_secret(path, secret)
             .map_err(|error| error.during(operation()))?;
-        let name = path.as_str().to_owned();
-        self.write(move |db| Ok(put_new(db, &name, &sealed)?))
+        let (name, line) = (path.as_str().to_owned(), line.clone());
+        self.write(move |db| Ok(put_new(db, &name, &sealed, &line)?))
             .await
             .map_err(|failure| failure.during(operation()))
     }
@@ -60,14 +63,20 @@ impl SecretStore for Store {
     }
 }
 
-fn put_new(db: &Connection, path: &str, sealed: &[u8]) -> Result<PutOutcome, StoreError> {
+fn put_new(
+    db: &Connection,
+    path: &str,
+    sealed: &[u8],
+    line: &AuditEvent,
+) -> Result<PutOutcome, StoreError> {
     let inserted = db
         .prepare_cached("INSERT INTO secret VALUES (?1, ?2) ON CONFLICT DO NOTHING")?
         .execute((path, sealed))?;
-    Ok(match inserted {
-        0 => PutOutcome::Existed,
-        _ => PutOutcome::Stored,
-    })
+    if inserted == 0 {
+        return Ok(PutOutcome::Existed);
+    }
+    audit::append(db, line)?;
+    Ok(PutOutcome::Stored)
 }
 
 fn find(db: &Connection, path: &ResourcePath) -> Result<Option<Vec<u8>>, StoreError> {

@@ -77,11 +77,17 @@ async fn fill(store: &Store) {
             .unwrap();
         store.append(&sample::audit_event(number)).await.unwrap();
     }
-    store.bind(&sample::approved_ak(1, 1)).await.unwrap();
-    store.submit(&sample::ak(2, 2)).await.unwrap();
+    store
+        .bind(&sample::approved_ak(1, 1), &sample::line())
+        .await
+        .unwrap();
+    store
+        .submit(&sample::ak(2, 2), &sample::line())
+        .await
+        .unwrap();
     store.put(&sample::image(1)).await.unwrap();
     store
-        .put_new(&sample::secret_path(1), &sample::secret(1))
+        .put_new(&sample::secret_path(1), &sample::secret(1), &sample::line())
         .await
         .unwrap();
     store.record(&sample::attempt(1, Some(1))).await.unwrap();
@@ -113,7 +119,8 @@ async fn assert_filled(store: &Store) {
         [sample::attempt(1, Some(1))]
     );
     let events: Vec<_> = store.audit_events(0, 10).unwrap();
-    let expected: Vec<_> = (1..=3).map(sample::audit_event).collect();
+    let changes = std::iter::repeat_n(sample::line(), 3);
+    let expected: Vec<_> = (1..=3).map(sample::audit_event).chain(changes).collect();
     assert_eq!(
         events
             .into_iter()
@@ -169,14 +176,20 @@ async fn two_stores_on_one_directory_take_turns() {
         .create(&machine, UnclaimedLimit::Unlimited)
         .await
         .unwrap();
-    let first = stores[1].bind(&sample::approved_ak(1, 1)).await.unwrap();
-    let second = stores[0].bind(&sample::approved_ak(2, 1)).await.unwrap();
+    let first = stores[1]
+        .bind(&sample::approved_ak(1, 1), &sample::line())
+        .await
+        .unwrap();
+    let second = stores[0]
+        .bind(&sample::approved_ak(2, 1), &sample::line())
+        .await
+        .unwrap();
     assert_eq!(
         (first, second),
         (BindOutcome::Bound, BindOutcome::MachineTaken)
     );
     for store in &stores {
-        assert_eq!(audit::intact(store), 40);
+        assert_eq!(audit::intact(store), 41, "one of them was bound");
     }
 }
 
@@ -194,7 +207,9 @@ fn many_first_starts_at_once_make_one_store() {
                         .build()
                         .unwrap();
                     let (path, secret) = (sample::secret_path(number), sample::secret(number));
-                    runtime.block_on(store.put_new(&path, &secret)).unwrap();
+                    runtime
+                        .block_on(store.put_new(&path, &secret, &sample::line()))
+                        .unwrap();
                 });
             }
         });
@@ -261,7 +276,12 @@ async fn of_many_tasks_that_bind_at_once_exactly_one_wins() {
     for number in 0..64 {
         let store = stores[number % 2].clone();
         let key: ApprovedAk = sample::approved_ak(number as u64, 1);
-        tasks.spawn(async move { (number as u64, store.bind(&key).await.unwrap()) });
+        tasks.spawn(async move {
+            (
+                number as u64,
+                store.bind(&key, &sample::line()).await.unwrap(),
+            )
+        });
     }
     let outcomes = tasks.join_all().await;
     let winners: Vec<_> = outcomes

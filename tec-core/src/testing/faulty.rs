@@ -169,29 +169,29 @@ pass_through!(MachineRegistry {
     fn create(machine: &Machine, limit: UnclaimedLimit) -> CreateOutcome;
     fn find(id: &MachineId) -> Option<Machine>;
     fn list(after: Option<MachineId>, limit: usize) -> Vec<Machine>;
-    fn revoke(id: &MachineId) -> ();
+    fn revoke(id: &MachineId, line: &AuditEvent) -> ();
     fn remove(id: &MachineId) -> ();
     fn expire_unclaimed(before: Timestamp) -> u64;
 });
 
 pass_through!(AkRegistry {
-    fn submit(record: &AkRecord) -> CreateOutcome;
-    fn bind(ak: &ApprovedAk) -> BindOutcome;
+    fn submit(record: &AkRecord, line: &AuditEvent) -> CreateOutcome;
+    fn bind(ak: &ApprovedAk, line: &AuditEvent) -> BindOutcome;
     fn find(key: &Fingerprint) -> Option<AkRecord>;
     fn bound_to(machine: &MachineId) -> Option<AkRecord>;
     fn list(machine: Option<MachineId>) -> Vec<AkRecord>;
-    fn revoke(key: &Fingerprint) -> ();
+    fn revoke(key: &Fingerprint, line: &AuditEvent) -> ();
 });
 
 pass_through!(ImageRegistry {
     fn put(image: &ApprovedImage) -> ();
     fn find(name: &ImageName) -> Option<ApprovedImage>;
     fn list() -> Vec<ApprovedImage>;
-    fn revoke(name: &ImageName, at: Timestamp) -> ();
+    fn revoke(name: &ImageName, line: &AuditEvent) -> ();
 });
 
 pass_through!(SecretStore {
-    fn put_new(path: &ResourcePath, secret: &SecretBytes) -> PutOutcome;
+    fn put_new(path: &ResourcePath, secret: &SecretBytes, line: &AuditEvent) -> PutOutcome;
     fn find(path: &ResourcePath) -> Option<SecretBytes>;
     fn exists(path: &ResourcePath) -> bool;
     fn remove(path: &ResourcePath) -> ();

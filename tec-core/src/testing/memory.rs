@@ -149,12 +149,13 @@ impl MachineRegistry for MemoryRegistry {
             .collect())
     }
 
-    async fn revoke(&self, id: &MachineId) -> Result<(), PortError> {
+    async fn revoke(&self, id: &MachineId, line: &AuditEvent) -> Result<(), PortError> {
         let mut state = self.state();
         let machine = state.machines.get_mut(id).ok_or_else(|| {
             PortError::new(PortErrorKind::NotFound, format!("revoke machine {id}"))
         })?;
         machine.state = MachineState::Revoked;
+        state.events.push(line.clone());
         Ok(())
     }
 
@@ -184,7 +185,11 @@ impl MachineRegistry for MemoryRegistry {
 
 #[async_trait]
 impl AkRegistry for MemoryRegistry {
-    async fn submit(&self, record: &AkRecord) -> Result<CreateOutcome, PortError> {
+    async fn submit(
+        &self,
+        record: &AkRecord,
+        line: &AuditEvent,
+    ) -> Result<CreateOutcome, PortError> {
         let mut state = self.state();
         let key = record.fingerprint();
         if state.aks.contains_key(&key) {
@@ -203,10 +208,11 @@ impl AkRegistry for MemoryRegistry {
             ..record.clone()
         };
         state.aks.insert(key, waiting);
+        state.events.push(line.clone());
         Ok(CreateOutcome::Created)
     }
 
-    async fn bind(&self, ak: &ApprovedAk) -> Result<BindOutcome, PortError> {
+    async fn bind(&self, ak: &ApprovedAk, line: &AuditEvent) -> Result<BindOutcome, PortError> {
         let mut state = self.state();
         let mut record = ak.record().clone();
         if !state.is_live(&record.machine) {
@@ -229,6 +235,7 @@ impl AkRegistry for MemoryRegistry {
             machine.state = MachineState::Active;
         }
         state.aks.insert(record.fingerprint(), record);
+        state.events.push(line.clone());
         Ok(BindOutcome::Bound)
     }
 
@@ -249,13 +256,14 @@ impl AkRegistry for MemoryRegistry {
             .collect())
     }
 
-    async fn revoke(&self, key: &Fingerprint) -> Result<(), PortError> {
+    async fn revoke(&self, key: &Fingerprint, line: &AuditEvent) -> Result<(), PortError> {
         let mut state = self.state();
         let ak = state
             .aks
             .get_mut(key)
             .ok_or_else(|| PortError::new(PortErrorKind::NotFound, format!("revoke key {key}")))?;
         ak.state = AkState::Revoked;
+        state.events.push(line.clone());
         Ok(())
     }
 }
@@ -277,12 +285,13 @@ impl ImageRegistry for MemoryRegistry {
         Ok(self.state().images.values().cloned().collect())
     }
 
-    async fn revoke(&self, name: &ImageName, at: Timestamp) -> Result<(), PortError> {
+    async fn revoke(&self, name: &ImageName, line: &AuditEvent) -> Result<(), PortError> {
         let mut state = self.state();
         let image = state.images.get_mut(name).ok_or_else(|| {
             PortError::new(PortErrorKind::NotFound, format!("revoke image {name}"))
         })?;
-        image.revoked_at.get_or_insert(at);
+        image.revoked_at.get_or_insert(line.at);
+        state.events.push(line.clone());
         Ok(())
     }
 }
@@ -293,6 +302,7 @@ impl SecretStore for MemoryRegistry {
         &self,
         path: &ResourcePath,
         secret: &SecretBytes,
+        line: &AuditEvent,
     ) -> Result<PutOutcome, PortError> {
         let mut state = self.state();
         if state.secrets.contains_key(path) {
@@ -300,6 +310,7 @@ impl SecretStore for MemoryRegistry {
         }
         let copy = secret.duplicate("the store keeps it");
         state.secrets.insert(path.clone(), copy);
+        state.events.push(line.clone());
         Ok(PutOutcome::Stored)
     }
 

@@ -48,6 +48,7 @@ pub use self::suite::ak_matcher;
 pub use self::suite::ak_registry;
 pub use self::suite::attempt_log;
 pub use self::suite::audit_sink;
+pub use self::suite::audited_changes;
 pub use self::suite::boot_states;
 pub use self::suite::image_registry;
 pub use self::suite::key_broker;

@@ -120,6 +120,16 @@ pub fn audit_event(number: u64) -> AuditEvent {
     )
 }
 
+/// The line about a change.
+pub fn line() -> AuditEvent {
+    line_at(3)
+}
+
+/// The line about a change at this time.
+pub fn line_at(seconds: i64) -> AuditEvent {
+    AuditEvent::new(time(seconds), AuditAction::AkBound, None, "a change")
+}
+
 /// The id of an attempt.
 ///
 /// # Panics

@@ -29,6 +29,7 @@ async fn memory_doubles_conform() {
     super::image_registry(make).await;
     super::secret_store(make).await;
     super::audit_sink(make, async |log: &MemoryRegistry| log.events()).await;
+    super::audited_changes(make, async |log: &MemoryRegistry| log.events()).await;
     super::attempt_log(make).await;
     super::key_broker(async || MemoryBroker::new()).await;
 }
@@ -42,6 +43,7 @@ async fn a_healthy_wrapper_conforms() {
     super::secret_store(make).await;
     let read = async |log: &Faulty<MemoryRegistry>| log.inner().events();
     super::audit_sink(make, read).await;
+    super::audited_changes(make, read).await;
     super::attempt_log(make).await;
     super::key_broker(async || Faulty::healthy(Arc::new(MemoryBroker::new()))).await;
 }
@@ -84,7 +86,7 @@ async fn a_lost_acknowledgement_leaves_the_effect_behind() {
     });
     let put = || async {
         faulty
-            .put_new(&sample::secret_path(1), &sample::secret(1))
+            .put_new(&sample::secret_path(1), &sample::secret(1), &sample::line())
             .await
     };
     assert_eq!(put().await.unwrap_err().kind(), PortErrorKind::Unavailable);

@@ -101,6 +101,18 @@ impl GroupSet {
         Self(self.0 & other.0)
     }
 
+    pub(super) const fn without(self, other: Self) -> Self {
+        Self(self.0 & !other.0)
+    }
+
+    pub(super) const fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    pub(super) const fn count(self) -> u32 {
+        self.0.count_ones()
+    }
+
     pub(super) fn iter(self) -> impl Iterator<Item = Group> {
         Group::ALL.into_iter().filter(move |g| self.contains(*g))
     }
@@ -116,10 +128,17 @@ impl GroupSet {
 
     fn replaced(self, from: Group, to: Group) -> Self {
         if self.contains(from) {
-            Self(self.0 & !Self::of(from).0).and(Self::of(to))
+            self.without(Self::of(from)).and(Self::of(to))
         } else {
             self
         }
+    }
+}
+
+impl FromIterator<Group> for GroupSet {
+    fn from_iter<I: IntoIterator<Item = Group>>(groups: I) -> Self {
+        let sets = groups.into_iter().map(Self::of);
+        sets.fold(Self::default(), Self::and)
     }
 }
 

@@ -7,6 +7,7 @@ use serde::Serialize;
 use super::group::Group;
 use super::group::GroupSet;
 use super::source::Family;
+use super::source::Source;
 use super::walk::Choice;
 
 /// Parts of a state that the same images have.
@@ -72,53 +73,42 @@ pub(super) fn of(names: &[String], family: &Family, choice: &Choice) -> Provenan
         class.is_some_and(|class| family.of_class(g, class).next().is_some())
     };
     let chosen = choice.groups();
-    let mut left: Vec<Group> = chosen
+    let matters = chosen
         .iter()
-        .filter(|g| family.alternatives(*g) > 1 || !has(*g))
-        .collect();
-    if !left.iter().any(|g| has(*g)) {
+        .filter(|g| family.alternatives(*g) > 1 || !has(*g));
+    let mut left: GroupSet = matters.collect();
+    if !left.iter().any(has) {
         // All images are alike in what matters; name them by what they start.
         let started = [Group::Bootloader, Group::Shim, Group::Uki].into_iter();
-        let named: Vec<_> = started.filter(|g| chosen.contains(*g)).collect();
-        left.extend(if named.is_empty() {
-            chosen.iter().collect()
-        } else {
-            named
-        });
+        let named: GroupSet = started.filter(|g| chosen.contains(*g)).collect();
+        left = left.and(if named.is_empty() { chosen } else { named });
     }
     let mut origins = Vec::new();
     while !left.is_empty() {
-        let covers = |index: &usize| {
-            let source = family.sources.get(*index);
-            let has = |g: &&Group| source.is_some_and(|s| choice.get(**g) == Some(s.class(**g)));
-            left.iter().filter(has).copied().collect::<Vec<_>>()
+        let covers = |source: &Source| -> GroupSet {
+            let has = |g: &Group| choice.get(*g) == Some(source.class(*g));
+            left.iter().filter(has).collect()
         };
-        let all = 0..family.sources.len();
-        // The first of those that cover most, so that equal input gives equal text.
-        let best = all
-            .clone()
-            .map(|i| covers(&i))
-            .max_by_key(Vec::len)
-            .unwrap_or_default();
+        let covered: Vec<GroupSet> = family.sources.iter().map(covers).collect();
+        // The last of those that cover most, so that equal input gives equal text.
+        let best = covered.iter().copied().max_by_key(|set| set.count());
+        let best = best.unwrap_or_default();
         if best.is_empty() {
             origins.push(Origin {
-                groups: std::mem::take(&mut left),
+                groups: left.iter().collect(),
                 images: Vec::new(),
             });
             break;
         }
-        let same = all.filter(|i| {
-            let covered = covers(i);
-            best.iter().all(|g| covered.contains(g))
-        });
-        let images = same
-            .filter_map(|i| names.get(usize::from(*family.numbers.get(i)?)).cloned())
-            .collect();
-        left.retain(|group| !best.contains(group));
+        let images = covered.iter().zip(&family.numbers);
+        let images = images.filter(|(covered, _)| covered.shared(best) == best);
         origins.push(Origin {
-            groups: best,
-            images,
+            groups: best.iter().collect(),
+            images: images
+                .filter_map(|(_, number)| names.get(usize::from(*number)).cloned())
+                .collect(),
         });
+        left = left.without(best);
     }
     origins.sort_by(|a, b| a.groups.cmp(&b.groups));
     Provenance(origins)

@@ -114,7 +114,7 @@ pub enum PeError {
     },
 }
 
-/// Largest headers that are read; they must fit the read buffer.
+/// Largest headers that are read.
 pub(super) const MAX_HEADERS: usize = 256 << 10;
 /// Most sections. Windows stops at 96 (PE format, "COFF File Header"); unified kernel images with
 /// many profiles have more.

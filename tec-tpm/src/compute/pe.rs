@@ -7,7 +7,6 @@ use tec_core::digest::Sha256Digest;
 
 use super::hash::BankDigests;
 use super::hash::Banks;
-use super::layout::MAX_HEADERS;
 use super::layout::PeError;
 use super::signature;
 use super::signature::SignatureError;
@@ -15,6 +14,10 @@ use super::signature::SignaturePresence;
 use super::signature::SignedDigest;
 use super::walk::Part;
 use super::walk::PeStream;
+
+/// Size of the pieces that are read: large against the cost of a call, and small enough that the
+/// allocator hands the same warm memory out again.
+const PIECE: usize = 64 << 10;
 
 /// What reading a PE file yields.
 ///
@@ -111,7 +114,7 @@ impl PeFile {
     /// # Errors
     /// As [`read`](Self::read).
     pub fn read_as(mut reader: impl Read, request: &PeRequest) -> Result<Self, PeError> {
-        let mut buffer = vec![0; MAX_HEADERS];
+        let mut buffer = vec![0; PIECE];
         let mut stream = PeStream::new(request.clone());
         let mut offset = 0;
         loop {

@@ -14,6 +14,7 @@ use tec_core::reference::PcrComputer;
 use super::testing::PeBuilder;
 use super::testing::application;
 use super::testing::debian_chain;
+use super::testing::shim;
 use super::*;
 
 const SHIM: &str = "usr/lib/shim/shimx64.efi.signed";
@@ -493,7 +494,7 @@ fn missing_and_ambiguous_loaders_are_told() {
     ));
 
     let mut image = debian_chain("2.12");
-    image.insert("other/shim.efi", application("other shim"));
+    image.insert("other/shim.efi", shim("15.8"));
     let on = ChainComputer::new(SecureBoot::On);
     let chosen = on.clone().with_loaders("other/shim.efi", GRUB);
     assert_ne!(pcr4(&chosen, &image).value, pcr4(&on, &image).value);

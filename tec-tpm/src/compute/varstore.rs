@@ -116,7 +116,9 @@ fn store(image: &[u8]) -> Result<std::ops::Range<usize>, VariableStoreError> {
         .and_then(|size| start.checked_add(usize::try_from(size).ok()?))
         .filter(|end| *end <= image.len() && *end >= start + STORE_HEADER)
         .ok_or_else(|| short(start, part))?;
-    Ok(start + STORE_HEADER..end)
+    // Records are aligned in the image, the first one too (EDK II, `GetStartPointer`).
+    let records = (start + STORE_HEADER).next_multiple_of(4);
+    Ok(records.min(end)..end)
 }
 
 /// Reads one record; the answer is where the next one begins.
@@ -252,6 +254,17 @@ mod tests {
         assert_eq!(found, [("PK", &b"key"[..]), ("KEK", b"last")]);
         assert_eq!(variables[0].attributes, 7);
         assert_eq!(variables[0].vendor, Guid::GLOBAL);
+    }
+
+    #[test]
+    fn records_are_aligned_in_the_image_wherever_the_store_begins() {
+        let mut image = image(&[(ADDED, "PK", b"key"), (ADDED, "KEK", b"other")]);
+        image.splice(100..100, [0; 3]);
+        image.splice(72..72, [0]);
+        image[48] = 73;
+        let variables = parse(&image).unwrap();
+        let names: Vec<_> = variables.iter().map(|v| v.name.as_str()).collect();
+        assert_eq!(names, ["PK", "KEK"]);
     }
 
     #[test]

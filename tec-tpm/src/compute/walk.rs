@@ -66,6 +66,13 @@ impl PeStream {
     }
 
     pub(super) fn feed(&mut self, mut chunk: &[u8]) -> Result<(), PeError> {
+        if self.walk.is_none() && self.start.is_empty() {
+            // Headers that are whole need no copy. What is wrong with others is said when there
+            // are enough bytes to tell.
+            if let Ok(layout) = Layout::parse(chunk) {
+                self.walk = Some(Box::new(Walk::new(layout, &self.request)?));
+            }
+        }
         if self.walk.is_none() {
             let room = MAX_HEADERS - self.start.len().min(MAX_HEADERS);
             let (now, rest) = chunk.split_at(room.min(chunk.len()));

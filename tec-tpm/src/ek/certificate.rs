@@ -67,13 +67,13 @@ pub enum CertificateError {
 
 /// A certificate and what of it is needed to check it.
 #[derive(Clone, Debug)]
-pub(super) struct Parsed {
+pub(crate) struct Parsed {
     certificate: Certificate,
     signed: Vec<u8>,
 }
 
 impl Parsed {
-    pub(super) fn from_der(der: &[u8]) -> Result<Self, CertificateError> {
+    pub(crate) fn from_der(der: &[u8]) -> Result<Self, CertificateError> {
         if der.len() > MAX_CERTIFICATE {
             return Err(CertificateError::TooLarge { length: der.len() });
         }
@@ -105,25 +105,25 @@ impl Parsed {
         }
     }
 
-    pub(super) fn certificate(&self) -> &Certificate {
+    pub(crate) fn certificate(&self) -> &Certificate {
         &self.certificate
     }
 
     /// The bytes that the signature is over.
-    pub(super) fn signed(&self) -> &[u8] {
+    pub(crate) fn signed(&self) -> &[u8] {
         &self.signed
     }
 
-    pub(super) fn subject(&self) -> String {
+    pub(crate) fn subject(&self) -> String {
         self.certificate.tbs_certificate().subject().to_string()
     }
 
-    pub(super) fn issuer(&self) -> String {
+    pub(crate) fn issuer(&self) -> String {
         self.certificate.tbs_certificate().issuer().to_string()
     }
 
     /// First and last second of validity.
-    pub(super) fn validity(&self) -> (Timestamp, Timestamp) {
+    pub(crate) fn validity(&self) -> (Timestamp, Timestamp) {
         let seconds = |time: x509_cert::time::Time| {
             let seconds = time.to_unix_duration().as_secs();
             Timestamp::from_unix_seconds(i64::try_from(seconds).unwrap_or(i64::MAX))
@@ -133,7 +133,7 @@ impl Parsed {
     }
 
     /// Whether it may sign certificates, and how many CAs may follow.
-    pub(super) fn ca(&self) -> Result<Option<CaLimits>, CertificateError> {
+    pub(crate) fn ca(&self) -> Result<Option<CaLimits>, CertificateError> {
         let tbs = self.certificate.tbs_certificate();
         let constraints = tbs
             .get_extension::<BasicConstraints>()
@@ -153,9 +153,9 @@ impl Parsed {
 
 /// What a CA certificate allows.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct CaLimits {
-    pub(super) path_length: Option<u8>,
-    pub(super) signs_certificates: bool,
+pub(crate) struct CaLimits {
+    pub(crate) path_length: Option<u8>,
+    pub(crate) signs_certificates: bool,
 }
 
 fn signed_part(der: &[u8]) -> Result<&[u8], x509_cert::der::Error> {

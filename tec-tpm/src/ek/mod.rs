@@ -15,6 +15,7 @@ mod issuer;
 
 pub use self::certificate::CertificateError;
 pub use self::certificate::EkCertificate;
+pub(crate) use self::certificate::Parsed;
 #[cfg(feature = "tss")]
 pub(crate) use self::certificate::without_padding;
 pub use self::chain::ChainError;

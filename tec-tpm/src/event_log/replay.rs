@@ -2,7 +2,6 @@
 
 use sha1::Sha1;
 use sha2::Digest as _;
-use sha2::Sha256;
 use sha2::Sha384;
 use sha2::Sha512;
 use tec_core::digest::Sha256Digest;
@@ -124,8 +123,9 @@ fn extend_sha1(old: &[u8; 20], event: &[u8; 20]) -> [u8; 20] {
 }
 
 fn extend_sha256(old: &[u8; 32], event: &[u8; 32]) -> [u8; 32] {
-    let hasher = Sha256::new().chain_update(old).chain_update(event);
-    hasher.finalize().into()
+    *Sha256Digest::new(*old)
+        .extended(&Sha256Digest::new(*event))
+        .as_bytes()
 }
 
 fn extend_sha384(old: &[u8; 48], event: &[u8; 48]) -> [u8; 48] {

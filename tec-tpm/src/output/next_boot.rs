@@ -4,10 +4,14 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use serde::Serialize;
+use tec_core::attest::PinnedPcrs;
+use tec_core::boot::BootState;
+use tec_core::boot::BootStates;
+use tec_core::boot::LiveImages;
 use tec_core::digest::Sha256Digest;
-use tec_core::image::ExpectedPcrs;
 use tec_core::pcr::PcrIndex;
 use tec_core::pcr::PcrSet;
+use tec_core::pcr::PcrValues;
 
 use super::PredictionReport;
 use super::ReferenceValues;
@@ -31,20 +35,25 @@ pub struct CurrentBoot<'b> {
 }
 
 /// Values that are accepted.
-#[derive(Clone, Debug, Default)]
-#[non_exhaustive]
-pub struct Accepted {
-    /// Images, each with a name: one of them must have all values.
-    pub images: Vec<(String, ExpectedPcrs)>,
+#[derive(Clone, Copy, Debug)]
+#[expect(
+    clippy::exhaustive_structs,
+    reason = "a bundle of references, built field by field"
+)]
+pub struct Accepted<'a> {
+    /// Says which states the images make: one of them must have all values.
+    pub states: &'a dyn BootStates,
+    /// The images.
+    pub live: &'a LiveImages<'a>,
     /// Lists, each with a name: one of them must have every value.
-    pub lists: Vec<(String, ReferenceValues)>,
+    pub lists: &'a [(String, ReferenceValues)],
 }
 
 /// What the next boot leaves, and what that means.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct NextBoot {
-    /// The registers that are predicted.
+    /// The registers that are predicted, or taken from the log.
     pub registers: Vec<NextRegister>,
     /// The registers that cannot be told, by reason.
     pub unpredictable: Vec<UnpredictableRegisters>,
@@ -64,6 +73,9 @@ pub struct NextRegister {
     /// Its value now, if that is known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub now: Option<Sha256Digest>,
+    /// Whether the value was taken from the log, since the firmware alone makes it.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub recorded: bool,
     /// Events of the running boot's log that the next boot does not make.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub gone: Vec<EventView>,
@@ -79,13 +91,18 @@ pub struct NextRegister {
 pub enum Verdict {
     /// All pinned registers have values that are accepted together.
     Accepted {
-        /// Names of the images and lists.
-        by: Vec<String>,
+        /// What it is in terms of the images: one of them, or a state between them.
+        states: Vec<BootState>,
+        /// Names of the lists.
+        lists: Vec<String>,
     },
     /// They have not.
     Refused {
-        /// Pinned registers whose value nobody accepts; none if no image accepts them together.
+        /// Pinned registers whose value nobody accepts; none if they are not accepted together.
         pcrs: Vec<PcrIndex>,
+        /// Why there may be states of the images that are refused, too.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        trouble: Option<String>,
     },
     /// A pinned register cannot be told.
     Undetermined {
@@ -142,38 +159,52 @@ impl NextBoot {
     /// Says whether the registers in `pinned` have accepted values. A register that nothing is
     /// measured into, or that cannot be told, is accepted by nobody.
     #[must_use]
-    pub fn judged(mut self, accepted: &Accepted, pinned: PcrSet) -> Self {
+    pub fn judged(mut self, accepted: Accepted<'_>, pinned: PcrSet) -> Self {
         self.verdict = Some(self.verdict_of(accepted, pinned));
         self
     }
 
-    fn verdict_of(&self, accepted: &Accepted, pinned: PcrSet) -> Verdict {
-        let value = |pcr| self.registers.iter().find(|r| r.pcr == pcr).map(|r| r.next);
-        let unknown: Vec<_> = pinned.iter().filter(|pcr| value(*pcr).is_none()).collect();
-        if pinned.is_empty() || !unknown.is_empty() {
-            return Verdict::Undetermined { pcrs: unknown };
+    fn verdict_of(&self, accepted: Accepted<'_>, pinned: PcrSet) -> Verdict {
+        let next = self.values();
+        let is_known = |pcr| self.registers.iter().any(|register| register.pcr == pcr);
+        let unknown: Vec<_> = pinned.iter().filter(|pcr| !is_known(*pcr)).collect();
+        let pinned = match PinnedPcrs::new(pinned) {
+            Ok(pinned) if unknown.is_empty() => pinned,
+            _ => return Verdict::Undetermined { pcrs: unknown },
+        };
+        let Accepted {
+            states,
+            live,
+            lists,
+        } = accepted;
+        let in_list = |list: &ReferenceValues, pcr| list.values(pcr).any(|v| v == next.value(pcr));
+        let fits = |(_, list): &&(String, _)| pinned.iter().all(|pcr| in_list(list, pcr));
+        let fitting = lists.iter().filter(fits).map(|(name, _)| name.clone());
+        let fitting: Vec<_> = fitting.collect();
+        let admitted = states.admit(live, &next, pinned);
+        if !admitted.is_empty() || !fitting.is_empty() {
+            return Verdict::Accepted {
+                states: admitted,
+                lists: fitting,
+            };
         }
-        let in_image = |image: &ExpectedPcrs, pcr| image.pcr(pcr).map(|p| p.value) == value(pcr);
-        let in_list =
-            |list: &ReferenceValues, pcr| list.values(pcr).any(|v| Some(*v) == value(pcr));
-        let images = accepted.images.iter();
-        let images = images.filter(|(_, image)| pinned.iter().all(|pcr| in_image(image, pcr)));
-        let lists = accepted.lists.iter();
-        let lists = lists.filter(|(_, list)| pinned.iter().all(|pcr| in_list(list, pcr)));
-        let by: Vec<String> = images
-            .map(|(name, _)| name.clone())
-            .chain(lists.map(|(name, _)| name.clone()))
-            .collect();
-        if !by.is_empty() {
-            return Verdict::Accepted { by };
-        }
-        let known = |pcr: &PcrIndex| {
-            accepted.images.iter().any(|(_, i)| in_image(i, *pcr))
-                || accepted.lists.iter().any(|(_, l)| in_list(l, *pcr))
+        let occurs = |pcr: &PcrIndex| {
+            states.values(live, *pcr).contains(next.value(*pcr))
+                || lists.iter().any(|(_, list)| in_list(list, *pcr))
         };
         Verdict::Refused {
-            pcrs: pinned.iter().filter(|pcr| !known(pcr)).collect(),
+            pcrs: pinned.iter().filter(|pcr| !occurs(pcr)).collect(),
+            trouble: states.trouble(live, pinned),
         }
+    }
+
+    /// The values after the next boot; zero where they are not predicted.
+    fn values(&self) -> PcrValues {
+        PcrValues::new(std::array::from_fn(|index| {
+            let of_index = |register: &&NextRegister| usize::from(u8::from(register.pcr)) == index;
+            let register = self.registers.iter().find(of_index);
+            register.map_or(Sha256Digest::ZERO, |register| register.next)
+        }))
     }
 
     /// The comparison for people.
@@ -183,6 +214,7 @@ impl NextBoot {
             let mark = match register.changes() {
                 None => "",
                 Some(true) => "  changes",
+                Some(false) if register.recorded => "  from the log",
                 Some(false) => "  as now",
             };
             let (pcr, next) = (u8::from(register.pcr), register.next);
@@ -212,11 +244,21 @@ fn verdict_text(verdict: &Verdict) -> String {
         pcrs.join(", ")
     };
     match verdict {
-        Verdict::Accepted { by } => format!("accepted: as {}\n", by.join(", ")),
-        Verdict::Refused { pcrs } if pcrs.is_empty() => {
-            "refused: each value is accepted, but not all of them together\n".to_owned()
+        Verdict::Accepted { states, lists } => {
+            let states = states.iter().map(BootState::sentence);
+            let lists = lists.iter().map(|name| format!("list {name}"));
+            let by: Vec<_> = states.chain(lists).collect();
+            format!("accepted: {}\n", by.join("; "))
         }
-        Verdict::Refused { pcrs } => format!("refused: nobody accepts PCR {}\n", list(pcrs)),
+        Verdict::Refused { pcrs, trouble } => {
+            let why = if pcrs.is_empty() {
+                "each value is accepted, but not all of them together".to_owned()
+            } else {
+                format!("nobody accepts PCR {}", list(pcrs))
+            };
+            let trouble = trouble.as_ref().map(|trouble| format!(" ({trouble})"));
+            format!("refused: {why}{}\n", trouble.unwrap_or_default())
+        }
         Verdict::Undetermined { pcrs } => {
             format!("cannot be told: PCR {} is not predicted\n", list(pcrs))
         }
@@ -233,6 +275,7 @@ fn next_register(
         pcr: register.id,
         next: register.value,
         now,
+        recorded: register.recorded,
         gone: Vec::new(),
         new: Vec::new(),
     };

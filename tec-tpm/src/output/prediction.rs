@@ -19,13 +19,13 @@ use crate::event_log::Bank;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct PredictionReport {
-    /// The predicted registers that something is measured into.
+    /// The predicted and recorded registers that something is measured into.
     pub pcrs: Vec<PredictedRegister>,
     /// The registers that cannot be told, by reason.
     pub unpredictable: Vec<UnpredictableRegisters>,
 }
 
-/// One predicted register.
+/// One register whose value is known.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct PredictedRegister {
@@ -38,6 +38,9 @@ pub struct PredictedRegister {
     pub banks: BTreeMap<&'static str, String>,
     /// The measurements in order.
     pub events: Vec<PredictedEvent>,
+    /// Whether it was taken from a log instead: see [`Register::Recorded`].
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub recorded: bool,
 }
 
 /// One predicted measurement.
@@ -83,10 +86,8 @@ impl PredictionReport {
         prediction: &Prediction,
         remedy: impl Fn(&Unpredictable) -> Option<&'static str>,
     ) -> Self {
-        let pcrs = prediction.predicted();
         Self {
-            pcrs: pcrs
-                .iter()
+            pcrs: PcrIndex::all()
                 .filter_map(|pcr| register(prediction, pcr))
                 .collect(),
             unpredictable: unpredictable(prediction, remedy),
@@ -139,8 +140,10 @@ fn printable(text: &str) -> String {
 }
 
 fn register(prediction: &Prediction, pcr: PcrIndex) -> Option<PredictedRegister> {
-    let Register::Predicted(value) = prediction.register(pcr) else {
-        return None;
+    let (value, recorded) = match prediction.register(pcr) {
+        Register::Predicted(value) => (value, false),
+        Register::Recorded(value) => (value, true),
+        Register::Unpredictable(_) => return None,
     };
     let events: Vec<_> = prediction.of_register(pcr).map(event).collect();
     (!events.is_empty()).then(|| PredictedRegister {
@@ -148,6 +151,7 @@ fn register(prediction: &Prediction, pcr: PcrIndex) -> Option<PredictedRegister>
         value: value.sha256(),
         banks: other_banks(&value),
         events,
+        recorded,
     })
 }
 

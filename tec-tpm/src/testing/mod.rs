@@ -1,13 +1,19 @@
-//! Doubles for tests: a TPM in software, quotes made to measure, and a runner for `swtpm`.
+//! Doubles for tests: a TPM, a processor with SNP and a confidential virtual machine in software,
+//! quotes made to measure, and a runner for `swtpm`.
 //!
 //! Nothing here protects anything: keys come from a seed, and the TPM signs what it is told to.
 
 mod attest;
+mod azure;
+mod snp;
 mod soft;
 mod swtpm;
 
 pub use self::attest::AttestFields;
 pub use self::attest::SelectionFields;
+pub use self::azure::SoftAzure;
+pub use self::snp::CertificateFields;
+pub use self::snp::SoftSnp;
 pub use self::soft::SoftTpm;
 pub use self::swtpm::EkCa;
 pub use self::swtpm::Swtpm;

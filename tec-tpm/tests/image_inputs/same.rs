@@ -237,17 +237,32 @@ fn a_deployment_of_an_installation_is_taken_or_chosen() {
 }
 
 #[test]
+fn a_single_program_is_a_partition_with_nothing_else() {
+    let program = application("Linux");
+    let image = BootSource::new().read(program.as_slice()).unwrap();
+    let path = image.starts().unwrap();
+    assert_eq!(
+        (image.kind(), path),
+        (SourceKind::Program, "EFI/BOOT/BOOTX64.EFI")
+    );
+    for prefix in ["", "EFI", "EFI/BOOT/"] {
+        assert_eq!(image.files(prefix).unwrap(), [path], "{prefix}");
+    }
+    assert!(image.files("EFI/BO").unwrap().is_empty());
+    assert_eq!(build::content(&image, path), program);
+    assert!(image.open("EFI/BOOT").is_err());
+    let chosen = BootSource::new().with_partition(1);
+    let refused = chosen.read(program.as_slice());
+    assert!(matches!(refused, Err(InputError::NoChoice { .. })));
+}
+
+#[test]
 fn what_is_no_image_is_said_to_be_none() {
     let read = |bytes: &[u8]| BootSource::new().read(bytes).unwrap_err();
     for bytes in [&b""[..], &[0; 4096], b"#!/bin/sh\n", &[0xff; 600]] {
         assert!(matches!(read(bytes), InputError::Unknown { .. }));
     }
-    for bytes in [
-        &b"QFI\xfb\0\0\0\x03"[..],
-        b"\xfd7zXZ\0\0",
-        b"BZh9",
-        b"MZ\x90\0",
-    ] {
+    for bytes in [&b"QFI\xfb\0\0\0\x03"[..], b"\xfd7zXZ\0\0", b"BZh9"] {
         assert!(matches!(read(bytes), InputError::Unsupported { .. }));
     }
     for packed in [build::gzip(b"no tar"), build::zstd(&[0; 600])] {

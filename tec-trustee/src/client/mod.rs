@@ -4,13 +4,17 @@
 //! for each server: POST auth ─► Attester ─► POST attest ─► GET resource ─► open the JWE
 //!                    ▲── once more, when the session is not accepted any longer ──┘
 //! ```
-//! A [`RcarClient`] makes one round over its servers; waiting between rounds is the caller's, with
-//! [`RetryPolicy`]. It picks no TLS provider and keeps its session cookie itself, whatever expiry
+//! [`RcarClient::token`] stops after `attest`, to see what a server found.
+//!
+//! A [`RcarClient`] makes one round over its servers; [`RetryPolicy::rounds`] makes several, and
+//! needs the timers of tokio for the waits in between. It picks no TLS provider and keeps its session cookie itself, whatever expiry
 //! the server writes into it: the clock of a node in its initrd may be wrong.
 
 mod error;
 mod http;
+mod outcome;
 mod retry;
+mod sample;
 #[cfg(test)]
 mod tests;
 mod tls;
@@ -33,7 +37,9 @@ pub use self::error::SetupError;
 pub use self::error::Stage;
 use self::http::Call;
 use self::http::Server;
+pub use self::outcome::Outcome;
 pub use self::retry::RetryPolicy;
+pub use self::sample::SampleAttester;
 use crate::jwe::Curve;
 use crate::jwe::EcPrivateKey;
 use crate::jwe::Jwe;
@@ -129,10 +135,35 @@ impl RcarClient {
         path: &ResourcePath,
         attester: &dyn Attester,
     ) -> Result<SecretBytes, RcarError> {
+        self.round(|server| self.fetch_from(server, path, attester))
+            .await
+    }
+
+    /// Attests, and returns the attestation token of the first server that issues one. What is in
+    /// it, [`token_claims`](crate::wire::token_claims) shows.
+    ///
+    /// # Errors
+    /// As [`fetch`](Self::fetch).
+    ///
+    /// # Security
+    /// Whoever holds the token and the session key, which stays here, obtains what the session may.
+    pub async fn token(&self, attester: &dyn Attester) -> Result<String, RcarError> {
+        self.round(|server| async {
+            let (_, token) = self.handshake(server, attester).await?;
+            Ok(token)
+        })
+        .await
+    }
+
+    /// Asks each server in order, until one gives what is asked for.
+    async fn round<'a, T, F>(&'a self, ask: impl Fn(&'a Server) -> F) -> Result<T, RcarError>
+    where
+        F: Future<Output = Result<T, RcarError>>,
+    {
         let mut worst: Option<RcarError> = None;
         for server in &self.servers {
-            let error = match self.fetch_from(server, path, attester).await {
-                Ok(secret) => return Ok(secret),
+            let error = match ask(server).await {
+                Ok(answer) => return Ok(answer),
                 Err(error) => error,
             };
             tracing::warn!(
@@ -163,22 +194,23 @@ impl RcarClient {
         path: &ResourcePath,
         attester: &dyn Attester,
     ) -> Result<SecretBytes, RcarError> {
-        let session = self.handshake(server, attester).await?;
+        let (session, _) = self.handshake(server, attester).await?;
         match resource(server, &session, path).await {
             Err(error) if error.is_stale_session() => {
                 tracing::info!(server = %server.url, "attesting once more");
-                let session = self.handshake(server, attester).await?;
+                let (session, _) = self.handshake(server, attester).await?;
                 resource(server, &session, path).await
             }
             other => other,
         }
     }
 
+    /// The session, and the token that vouches for it.
     async fn handshake(
         &self,
         server: &Server,
         attester: &dyn Attester,
-    ) -> Result<Session, RcarError> {
+    ) -> Result<(Session, String), RcarError> {
         let algorithms = HashAlgorithm::ALL.map(HashAlgorithm::as_str);
         let extra = serde_json::json!({"supported-hash-algorithms": algorithms});
         let auth = AuthRequest::new(attester.tee().as_str(), extra);
@@ -200,12 +232,11 @@ impl RcarClient {
 
         let runtime_data = RuntimeData::new(challenge.nonce, tee_pubkey);
         let request = AttestRequest::new(runtime_data, evidence.evidence);
-        // The token is not needed: the session vouches for us.
-        let (_, renewed): (AttestResponse, _) = server
+        let (answer, renewed): (AttestResponse, _) = server
             .call(Call::post("attest", &request, Some(&cookie)))
             .await?;
         let cookie = renewed.unwrap_or(cookie);
-        Ok(Session { key, cookie })
+        Ok((Session { key, cookie }, answer.token))
     }
 }
 

@@ -5,6 +5,9 @@ use std::time::Duration;
 
 use rand_core::CryptoRng;
 use tec_core::ignition::NumRetries;
+use tokio::time::Instant;
+
+use super::RcarError;
 
 /// Exponential back-off with jitter: pure, attempt number in, delay out.
 ///
@@ -30,6 +33,8 @@ pub struct RetryPolicy {
     pub base: Duration,
     /// Longest delay at all.
     pub cap: Duration,
+    /// No round begins later than this after the first one; `None` is without end.
+    pub deadline: Option<Duration>,
 }
 
 /// Rounds of the existing pin when the configuration says nothing (contract 6).
@@ -41,6 +46,7 @@ impl Default for RetryPolicy {
             rounds: Some(DEFAULT_ROUNDS),
             base: Duration::from_secs(2),
             cap: Duration::from_mins(1),
+            deadline: None,
         }
     }
 }
@@ -65,6 +71,59 @@ impl RetryPolicy {
         self.base = base;
         self.cap = cap;
         self
+    }
+
+    /// Asks until it goes well, nothing can be hoped for from another round, or the rounds or the
+    /// time are used up. A denial is final, since asking again costs a server a whole appraisal.
+    ///
+    /// # Errors
+    /// That of the last round.
+    ///
+    /// # Cancel safety
+    /// Nothing is kept between rounds.
+    pub async fn rounds<T, A>(
+        &self,
+        rng: &mut (dyn CryptoRng + Send),
+        mut ask: impl FnMut() -> A,
+    ) -> Result<T, RcarError>
+    where
+        A: Future<Output = Result<T, RcarError>>,
+    {
+        let (begin, mut attempt) = (Instant::now(), 0);
+        loop {
+            let error = match ask().await {
+                Ok(answer) => return Ok(answer),
+                Err(error) => error,
+            };
+            let delay = self.delay_within(attempt, begin.elapsed(), rng);
+            let Some(delay) = delay.filter(|_| error.is_retryable()) else {
+                return Err(error);
+            };
+            tokio::time::sleep(delay).await;
+            attempt = attempt.saturating_add(1);
+        }
+    }
+
+    /// With a deadline, counted from the begin of the first round.
+    #[must_use]
+    pub fn with_deadline(mut self, deadline: Duration) -> Self {
+        self.deadline = Some(deadline);
+        self
+    }
+
+    /// As [`delay`](Self::delay), but `None` also when the next round would begin after the
+    /// deadline. `elapsed` is the time since the first round began.
+    pub fn delay_within(
+        &self,
+        attempt: u32,
+        elapsed: Duration,
+        rng: &mut dyn CryptoRng,
+    ) -> Option<Duration> {
+        let delay = self.delay(attempt, rng)?;
+        let is_late = self
+            .deadline
+            .is_some_and(|deadline| elapsed.saturating_add(delay) > deadline);
+        (!is_late).then_some(delay)
     }
 
     /// How long to wait after round `attempt` (from 0) failed; `None` when it was the last.
@@ -100,6 +159,57 @@ mod tests {
         assert_eq!(rounds(None), Some(10));
         assert_eq!(rounds(Some(NumRetries::Rounds(3))), Some(3));
         assert_eq!(rounds(Some(NumRetries::Infinity)), None);
+    }
+
+    async fn rounds_of(policy: RetryPolicy, error: impl Fn() -> RcarError) -> (u32, Duration) {
+        let (mut asked, begin) = (0, Instant::now());
+        let mut rng = ChaCha20Rng::seed_from_u64(1);
+        let result: Result<(), _> = policy
+            .rounds(&mut rng, || {
+                asked += 1;
+                std::future::ready(Err(error()))
+            })
+            .await;
+        assert!(result.is_err());
+        (asked, begin.elapsed())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_denial_is_asked_once_and_a_silent_server_until_the_deadline() {
+        let server: tec_core::endpoint::BaseUrl = "http://a".parse().unwrap();
+        let policy = RetryPolicy::default().with_deadline(Duration::from_secs(30));
+        let denied = || RcarError::Denied {
+            server: server.clone(),
+            kind: crate::wire::ErrorKind::PolicyDeny,
+            detail: String::new(),
+            code: None,
+            attempt: None,
+            stage: super::super::Stage::Resource,
+        };
+        assert_eq!(rounds_of(policy, denied).await, (1, Duration::ZERO));
+        let silent = || RcarError::Unavailable {
+            server: server.clone(),
+            status: 503,
+        };
+        let (asked, waited) = rounds_of(policy, silent).await;
+        assert!((4..=6).contains(&asked), "{asked}");
+        assert!(waited <= Duration::from_secs(30));
+    }
+
+    #[test]
+    fn no_round_begins_after_the_deadline() {
+        let seconds = Duration::from_secs;
+        let policy = RetryPolicy::from_config(Some(NumRetries::Infinity))
+            .with_delays(seconds(2), seconds(8))
+            .with_deadline(seconds(20));
+        let mut rng = ChaCha20Rng::seed_from_u64(1);
+        let (mut elapsed, mut rounds) = (Duration::ZERO, 1);
+        while let Some(delay) = policy.delay_within(rounds - 1, elapsed, &mut rng) {
+            elapsed += delay;
+            rounds += 1;
+        }
+        assert!(elapsed <= seconds(20), "{elapsed:?}");
+        assert!((4..=8).contains(&rounds), "{rounds}");
     }
 
     proptest! {

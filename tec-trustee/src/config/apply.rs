@@ -35,7 +35,7 @@ pub(super) fn apply(
     plugin(root, &settings.plugin, settings.plugin_is_free)
 }
 
-fn at<'a>(table: &'a Table, path: Path) -> Option<&'a Value> {
+fn at(table: &Table, path: Path) -> Option<&Value> {
     let (first, rest) = path.split_first()?;
     rest.iter()
         .try_fold(table.get(*first)?, |value, key| value.get(*key))

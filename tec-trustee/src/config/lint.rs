@@ -62,7 +62,7 @@ rules! {
     NoTable = "no-table", Refuse,
         "Add the table; the KBS does not start without it.";
     UnknownAdminKey = "unknown-admin-key", Refuse,
-        "Remove the key: this generation rejects what it does not know under [admin].";
+        "Remove the key: this generation rejects what it does not know in the table `admin`.";
     OtherGeneration = "other-generation", Refuse,
         "The key belongs to another generation of the schema; patch the configuration for this one.";
     NoTrustedSigner = "no-trusted-signer", Refuse,
@@ -81,6 +81,20 @@ rules! {
         "Use LocalFs: the JSON file is written anew for each change, and concurrent changes are lost.";
     MemoryOnly = "memory-only", Warn,
         "Use LocalFs on a volume: everything is gone after a restart, until it is published again.";
+    AllowAll = "allow-all", Refuse,
+        "Publish the policy of `tec trustee policy resource`: this one gives everything to everybody.";
+    AllowSample = "allow-sample", Refuse,
+        "Demand that ear.status is affirming: anybody makes evidence without hardware.";
+    AllowUnaffirmed = "allow-unaffirmed", Refuse,
+        "Demand that ear.status is affirming: this token is of a boot that is not approved.";
+    AllowAnyMachine = "allow-any-machine", Refuse,
+        "Compare the claim tec.machine with the second segment of the path: machines obtain each other's keys.";
+    AffirmUnknown = "affirm-unknown", Refuse,
+        "Compare evidence with reference values, and give 33 to executables where there are none.";
+    AllowDevices = "allow-devices", Warn,
+        "Demand count(input.submods) == 1: evidence of further devices is not looked at.";
+    DenyOwn = "deny-own", Warn,
+        "Publish the policy of `tec trustee policy resource`: no machine obtains its key.";
     LongTokens = "long-tokens", Warn,
         "Set duration_min to 1 or 2: a revoked machine may hold a token that long.";
 }
@@ -91,8 +105,15 @@ rules! {
 pub struct Finding {
     /// What it is about.
     pub rule: Rule,
-    /// Dotted path of the key, or what is missing.
+    /// Dotted path of the key, what is missing, or what a policy does not refuse.
     pub key: String,
+}
+
+impl Finding {
+    pub(crate) fn new(rule: Rule, key: impl Into<String>) -> Self {
+        let key = key.into();
+        Self { rule, key }
+    }
 }
 
 impl fmt::Display for Finding {
@@ -159,8 +180,7 @@ struct Check {
 
 impl Check {
     fn find(&mut self, rule: Rule, key: impl Into<String>) {
-        let key = key.into();
-        self.findings.push(Finding { rule, key });
+        self.findings.push(Finding::new(rule, key));
     }
 
     fn at(&self, dotted: &str) -> Option<&Value> {

@@ -30,6 +30,8 @@ mod settings;
 #[cfg(test)]
 mod tests;
 
+use std::fmt;
+
 use tec_core::trustee::PatchError;
 use tec_core::trustee::Patched;
 use tec_core::trustee::TrusteeConfigurator;
@@ -46,7 +48,7 @@ pub use self::lint::Severity;
 pub use self::lint::lint;
 use self::settings::Settings;
 
-/// Schema generation of a KBS configuration. It follows from the code of the KBS, not from the tag
+/// Schema generation of a KBS configuration, and with it of what policies are told. It follows from the code of the KBS, not from the tag
 /// of its image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
@@ -62,6 +64,15 @@ pub enum Generation {
 impl Generation {
     /// All of them, oldest first.
     pub const ALL: [Self; 3] = [Self::Mounted, Self::Unified, Self::V0_21];
+
+    /// Name for programs and command lines.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Mounted => "mounted",
+            Self::Unified => "unified",
+            Self::V0_21 => "v0.21",
+        }
+    }
 
     /// Default policies that the attestation service writes at start when they are missing, and so
     /// must be there when their directory is read-only (contract 3.1, 4.2).
@@ -80,6 +91,12 @@ impl Generation {
     /// Whether attestation keys are trusted by files in a directory, besides any policy.
     pub fn has_key_directory(self) -> bool {
         self == Self::Mounted
+    }
+}
+
+impl fmt::Display for Generation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
     }
 }
 

@@ -45,10 +45,10 @@ impl Route {
         match (request.method(), verb) {
             (&Method::POST, "auth") if rest == verb => decoded(request, Self::Auth),
             (&Method::POST, "attest") if rest == verb => decoded(request, Self::Attest),
-            (&Method::POST | &Method::DELETE, "resource") => Ok(Self::Other),
+            (&Method::POST | &Method::DELETE, "resource")
+            | (_, "attestation-policy" | "resource-policy" | "reference-value") => Ok(Self::Other),
             // Whatever method the Trustee might take for a GET.
             (_, "resource") => Ok(Self::Resource(tail.to_owned())),
-            (_, "attestation-policy" | "resource-policy" | "reference-value") => Ok(Self::Other),
             // Other plugins hand things out, too, and for a token alone.
             _ => Err(Refusal::new(
                 &ErrorKind::PluginNotFound,

@@ -148,7 +148,7 @@ async fn register(registry: &MemoryRegistry, number: u64) {
         .unwrap();
     let aks: &dyn AkRegistry = registry;
     let approved = sample::approved_ak(number, number);
-    aks.bind(&approved).await.unwrap();
+    aks.bind(&approved, &sample::line()).await.unwrap();
 }
 
 fn registries(registry: &Arc<MemoryRegistry>, clock: &Arc<ManualClock>) -> Registries {
@@ -308,7 +308,7 @@ async fn evidence_of_a_key_that_is_not_bound_stays_outside() {
     assert_eq!(status, StatusCode::UNAUTHORIZED);
     assert_eq!(error(&body).code(), Some(Code::AkNotBound));
     let aks: &dyn AkRegistry = &*world.registry;
-    aks.revoke(&sample::public_key(2).fingerprint())
+    aks.revoke(&sample::public_key(2).fingerprint(), &sample::line())
         .await
         .unwrap();
     let (_, status, body) = world.attest(2).await;
@@ -378,7 +378,10 @@ async fn revocation_counts_between_evidence_and_key() {
     let world = World::new().await;
     let (id, ..) = world.attest(1).await;
     let machines: &dyn MachineRegistry = &*world.registry;
-    machines.revoke(&sample::machine_id(1)).await.unwrap();
+    machines
+        .revoke(&sample::machine_id(1), &sample::line())
+        .await
+        .unwrap();
     let (status, _, body) = world.get(1, &id).await;
     assert_eq!(status, StatusCode::UNAUTHORIZED);
     assert_eq!(error(&body).code(), Some(Code::MachineUnknown));

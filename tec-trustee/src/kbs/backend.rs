@@ -106,7 +106,7 @@ pub trait Backend: fmt::Debug + Send + Sync {
 /// The code for evidence that a verifier refused.
 pub(crate) fn code_of(error: &VerifyError) -> Code {
     match error {
-        VerifyError::Quote { .. } => Code::QuoteInvalid,
+        VerifyError::Quote { .. } | VerifyError::Hardware { .. } => Code::QuoteInvalid,
         VerifyError::Selection { .. } => Code::SelectionWrong,
         _ => Code::EvidenceMalformed,
     }

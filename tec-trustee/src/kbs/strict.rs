@@ -25,7 +25,7 @@ struct Once;
 
 impl<'de> Deserialize<'de> for Once {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(Once)
+        deserializer.deserialize_any(Self)
     }
 }
 

@@ -85,13 +85,19 @@ async fn register(registry: &MemoryRegistry, number: u64) {
         .await
         .unwrap();
     let aks: &dyn AkRegistry = registry;
-    aks.submit(&sample::ak(number, number)).await.unwrap();
-    aks.bind(&sample::approved_ak(number, number))
+    aks.submit(&sample::ak(number, number), &sample::line())
+        .await
+        .unwrap();
+    aks.bind(&sample::approved_ak(number, number), &sample::line())
         .await
         .unwrap();
     let secrets: &dyn SecretStore = registry;
     secrets
-        .put_new(&sample::secret_path(number), &sample::secret(number))
+        .put_new(
+            &sample::secret_path(number),
+            &sample::secret(number),
+            &sample::line(),
+        )
         .await
         .unwrap();
 }
@@ -356,21 +362,24 @@ async fn revocation_counts_at_once_for_sessions_that_exist() {
     let world = World::new().await;
     let cookie = attest(&world).await;
     let machines: &dyn MachineRegistry = &*world.registry;
-    machines.revoke(&sample::machine_id(1)).await.unwrap();
+    machines
+        .revoke(&sample::machine_id(1), &sample::line())
+        .await
+        .unwrap();
     denied_after(&world, &cookie, Code::MachineUnknown).await;
 
     let world = World::new().await;
     let cookie = attest(&world).await;
     let aks: &dyn AkRegistry = &*world.registry;
     let key = sample::public_key(1).fingerprint();
-    aks.revoke(&key).await.unwrap();
+    aks.revoke(&key, &sample::line()).await.unwrap();
     denied_after(&world, &cookie, Code::AkNotBound).await;
 
     let world = World::new().await;
     let cookie = attest(&world).await;
     let images: &dyn ImageRegistry = &*world.registry;
     images
-        .revoke(&sample::image_name(1), sample::time(1000))
+        .revoke(&sample::image_name(1), &sample::line_at(1000))
         .await
         .unwrap();
     denied_after(&world, &cookie, Code::PcrMismatch).await;
@@ -488,7 +497,10 @@ async fn the_bearer_form_works_while_the_session_lives_and_obeys_revocation() {
     let answer = get(&own_path()).bearer(&token).of(&world.kbs).await;
     assert_eq!(answer.status, StatusCode::OK);
     let machines: &dyn MachineRegistry = &*world.registry;
-    machines.revoke(&sample::machine_id(1)).await.unwrap();
+    machines
+        .revoke(&sample::machine_id(1), &sample::line())
+        .await
+        .unwrap();
     let answer = get(&own_path()).bearer(&token).of(&world.kbs).await;
     answer.is_error(401, &ErrorKind::PolicyDeny);
 }

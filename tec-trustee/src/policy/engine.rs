@@ -29,6 +29,8 @@ const CHECK_INTERVAL: NonZeroU32 = NonZeroU32::MIN.saturating_add(255);
 const QUERY: &str = "query_reference_value";
 /// Most reference values that one evaluation may ask for.
 const MAX_WANTED: usize = 256;
+/// Most rounds of an evaluation: names of reference values may follow from reference values.
+const MAX_ROUNDS: usize = 8;
 /// Trust claims of an AR4SI trust vector.
 const CLAIMS: [&str; 8] = [
     "instance-identity",
@@ -331,6 +333,35 @@ impl AttestationPolicy {
         } else {
             Ok(Evaluation::Wants(wanted))
         }
+    }
+}
+
+impl AttestationPolicy {
+    /// Evaluates the policy over annotated evidence to its end; `lookup` gives each reference value
+    /// that it asks for, once, and `None` for those that do not exist.
+    ///
+    /// # Errors
+    /// As [`evaluate`](Self::evaluate), and a policy that asks for values without end.
+    pub fn decide(
+        &self,
+        input: &Value,
+        mut lookup: impl FnMut(&str) -> Option<Value>,
+    ) -> Result<Verdict, PolicyError> {
+        let mut known = BTreeMap::new();
+        for _ in 0..MAX_ROUNDS {
+            match self.evaluate(input, &known)? {
+                Evaluation::Done(verdict) => return Ok(verdict),
+                Evaluation::Wants(names) => {
+                    for name in names {
+                        let value = lookup(&name).unwrap_or(Value::Null);
+                        known.insert(name, value);
+                    }
+                }
+            }
+        }
+        Err(evaluation_failed(
+            "reference values are asked for without end",
+        ))
     }
 }
 

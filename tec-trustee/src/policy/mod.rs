@@ -6,7 +6,8 @@
 //! token ─ resource policy ─► allow, if tec.machine == resource-path[1] and ear.status is affirming
 //! ```
 //! The texts run on an unmodified Trustee (v0.20 and later) and on the embedded KBS alike. They use
-//! no `crypto.*` builtins, which Trustee does not have.
+//! no `crypto.*` builtins, which Trustee does not have. Trustee v0.16 to v0.19 tells policies nothing
+//! about the key, so there is no binding there: [`PolicyIntent::check_for`] refuses it.
 //!
 //! ```
 //! use tec_core::attest::{PinnedPcrs, Tee};
@@ -19,6 +20,9 @@
 
 #[cfg(feature = "kbs")]
 mod engine;
+mod intent;
+#[cfg(feature = "kbs")]
+mod lint;
 mod name;
 mod render;
 #[cfg(test)]
@@ -37,9 +41,17 @@ pub use self::engine::ResourcePolicy;
 pub use self::engine::TrustTier;
 #[cfg(feature = "kbs")]
 pub use self::engine::Verdict;
+pub use self::intent::ClaimValue;
+pub use self::intent::MACHINE_CLAIM;
+pub use self::intent::PolicyIntent;
+pub use self::intent::PolicyIntentError;
+pub use self::intent::SnpRequirement;
+pub use self::intent::SnpTcb;
+#[cfg(feature = "kbs")]
+pub use self::lint::lint_attestation;
+#[cfg(feature = "kbs")]
+pub use self::lint::lint_resource;
+pub use self::name::SNP_MEASUREMENT;
 pub use self::name::ak_reference_name;
 pub use self::name::ak_reference_value;
 pub use self::name::pcr_reference_name;
-pub use self::render::MACHINE_CLAIM;
-pub use self::render::PolicyIntent;
-pub use self::render::PolicyIntentError;

@@ -13,6 +13,9 @@ pub(super) const SKIP: usize = 44;
 /// Characters that follow. With the prefix 199, since some storage back ends take 200.
 pub(super) const TAKE: usize = 192;
 
+/// Name of the list of approved launch measurements of SNP guests, in standard base64.
+pub const SNP_MEASUREMENT: &str = "snp_measurement";
+
 /// The name under which the reference value of an attestation key is stored.
 ///
 /// It is a part of the key's base64 text, made legal for every storage back end: at most 199

@@ -1,85 +1,149 @@
 //! The texts.
 
-use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
-use tec_core::attest::PinnedPcrs;
 use tec_core::attest::Tee;
 
+use super::intent::Binding;
+use super::intent::ClaimValue;
+use super::intent::MACHINE_CLAIM;
+use super::intent::MACHINE_CLAIM_KEY;
+use super::intent::PolicyIntent;
+use super::intent::SnpRequirement;
 use super::name::PREFIX;
 use super::name::SKIP;
+use super::name::SNP_MEASUREMENT;
 use super::name::TAKE;
 use super::pcr_reference_name;
 
-/// Name of the claim in the token that says which machine attested.
-pub const MACHINE_CLAIM: &str = "tec.machine";
-/// Its integer key, in the private-use range of CWT claims (RFC 8392, section 9.1: below -65536).
-const MACHINE_CLAIM_KEY: i64 = -70_001;
-
-/// What the policies shall enforce.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct PolicyIntent {
-    pinned: PinnedPcrs,
-    tees: BTreeSet<Tee>,
-}
-
-/// An intent cannot be expressed.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum PolicyIntentError {
-    /// No sort of evidence would be accepted.
-    #[error("a policy must accept at least one sort of evidence")]
-    NoTee,
-    /// Evidence of this sort carries no key and no registers.
-    #[error("evidence of the sort {tee} says nothing that a policy could rely on")]
-    Tee {
-        /// Which.
-        tee: Tee,
-    },
-}
-
 impl PolicyIntent {
-    /// Policies that demand approved values of `pinned`, from evidence of one of `tees`.
-    ///
-    /// # Errors
-    /// No sort of evidence, or `sample`.
-    ///
-    /// # Security
-    /// Evidence of Azure virtual machines names its key (`ak_public`) only when this project's
-    /// verifier checked it; with others the policy denies it.
-    pub fn new(
-        pinned: PinnedPcrs,
-        tees: impl IntoIterator<Item = Tee>,
-    ) -> Result<Self, PolicyIntentError> {
-        let tees: BTreeSet<_> = tees.into_iter().collect();
-        if tees.is_empty() {
-            return Err(PolicyIntentError::NoTee);
-        }
-        match tees.iter().find(|tee| path_of(**tee).is_none()) {
-            Some(tee) => Err(PolicyIntentError::Tee { tee: *tee }),
-            None => Ok(Self { pinned, tees }),
-        }
-    }
-
-    /// The registers that are compared.
-    pub fn pinned(&self) -> PinnedPcrs {
-        self.pinned
-    }
-
     /// The attestation policy `default_cpu`.
     ///
     /// Codes are those of AR4SI: executables 3 approved, 33 not recognized; instance identity 2
     /// recognized, 97 not recognized.
     pub fn render_attestation(&self) -> String {
-        let mut text = String::from(ATTESTATION_HEAD);
-        for (root, registers) in self.tees.iter().filter_map(|tee| path_of(*tee)) {
-            // The bare guard keeps other evidence from costing look-ups.
-            let _ = write!(text, "\nregisters := {registers} if {root}\n");
+        let mut text = String::from(match self.binding {
+            Binding::Machine => HEAD,
+            Binding::DangerousAnyMachine => UNBOUND_HEAD,
+        });
+        text.push_str(APPROVED);
+        for tee in &self.tees {
+            self.platform(&mut text, *tee);
         }
-        let _ = write!(
+        if self.snp.minimum.is_some() {
+            text.push_str(AT_LEAST);
+        }
+        if self.binding == Binding::Machine {
+            text.push_str(&machine());
+        }
+        self.executables(&mut text);
+        self.extensions(&mut text);
+        text
+    }
+
+    /// The registers of evidence of this sort, if the rest of it is good.
+    fn platform(&self, text: &mut String, tee: Tee) {
+        let Some((root, registers)) = path_of(tee) else {
+            return;
+        };
+        // The bare guard comes first, so that other evidence costs no look-up.
+        let _ = write!(text, "\nregisters := {registers} if {{\n\t{root}\n");
+        if tee == Tee::AzSnpVtpm {
+            snp(text, root, self.snp);
+        }
+        text.push_str("}\n");
+    }
+
+    fn executables(&self, text: &mut String) {
+        text.push_str("\nexecutables := 3 if {\n");
+        text.push_str(match self.binding {
+            Binding::Machine => "\tmachine\n",
+            // A service that names the key leaves it to policies whether the key is trusted.
+            Binding::DangerousAnyMachine => "\tnot registers.ak_public\n",
+        });
+        for pcr in self.pinned.iter() {
+            let (name, index) = (pcr_reference_name(pcr), pcr.as_usize());
+            let _ = writeln!(text, "\tapproved(\"{name}\", registers.pcr{index:02})");
+        }
+        text.push_str("}\n");
+    }
+
+    fn extensions(&self, text: &mut String) {
+        text.push_str("\nextensions := [claim | some claim in claims]\n");
+        if self.binding == Binding::Machine {
+            let claim = claim(MACHINE_CLAIM, MACHINE_CLAIM_KEY, "machine");
+            let _ = writeln!(text, "\nclaims contains {claim} if machine");
+        } else {
+            // A set needs one rule at least.
+            text.push_str("\nclaims contains null if false\n");
+        }
+        for (name, (key, value)) in &self.claims {
+            let value = match value {
+                ClaimValue::Register(pcr) => format!("registers.pcr{:02}", pcr.as_usize()),
+                ClaimValue::Text(text) => quoted(text),
+            };
+            let claim = claim(name, *key, &value);
+            let _ = writeln!(text, "\nclaims contains {claim} if registers");
+        }
+    }
+
+    /// The resource policy.
+    pub fn render_resource(&self) -> String {
+        let mut text = String::from(match self.binding {
+            Binding::Machine => "# A machine may have the key of its own disk: default/<id>/root.",
+            Binding::DangerousAnyMachine => {
+                "# DANGEROUS: every approved machine may have the disk key of every machine."
+            }
+        });
+        text.push_str(RESOURCE);
+        if self.binding == Binding::Machine {
+            let _ = write!(
+                text,
+                "\tis_string(cpu[\"{MACHINE_CLAIM}\"])\n\tcpu[\"{MACHINE_CLAIM}\"] == path[1]\n"
+            );
+        }
+        text.push_str("}\n");
+        text
+    }
+}
+
+/// Guard, and path of the object with `pcrNN` and `ak_public` (contract 2.2, 2.3).
+pub(super) fn path_of(tee: Tee) -> Option<(&'static str, &'static str)> {
+    match tee {
+        Tee::Tpm => Some(("input.tpm", "input.tpm")),
+        Tee::AzSnpVtpm => Some((r#"input["az-snp-vtpm"]"#, r#"input["az-snp-vtpm"].tpm"#)),
+        _ => None,
+    }
+}
+
+/// Conditions on the report; all its claims are text (contract 2.3).
+fn snp(text: &mut String, report: &str, demanded: SnpRequirement) {
+    let _ = writeln!(text, "\t{report}.policy_debug_allowed == \"false\"");
+    if demanded.is_measured {
+        let _ = writeln!(
             text,
-            r#"
+            "\tapproved(\"{SNP_MEASUREMENT}\", {report}.measurement)"
+        );
+    }
+    let Some(tcb) = demanded.minimum else {
+        return;
+    };
+    for (part, least) in [
+        ("bootloader", tcb.bootloader),
+        ("tee", tcb.tee),
+        ("snp", tcb.snp),
+        ("microcode", tcb.microcode),
+    ] {
+        let _ = writeln!(
+            text,
+            "\tat_least({report}.reported_tcb_{part}, \"{least:03}\")"
+        );
+    }
+}
+
+fn machine() -> String {
+    format!(
+        r#"
 # The reference value of the key that signed. Revoked is null, unknown is null.
 ak_name := concat("", ["{PREFIX}", replace(replace(replace(
 	substring(registers.ak_public, {SKIP}, {TAKE}), "+", "-"), "/", "_"), "=", "")]) if {{
@@ -95,65 +159,20 @@ machine := known.machine if {{
 }}
 
 instance_identity := 2 if machine
-
-executables := 3 if {{
-	machine
 "#
-        );
-        for pcr in self.pinned.iter() {
-            let name = pcr_reference_name(pcr);
-            let _ = writeln!(
-                text,
-                "\tapproved(\"{name}\", registers.pcr{:02})",
-                pcr.as_usize()
-            );
-        }
-        let _ = write!(
-            text,
-            r#"}}
-
-extensions := [{{"name": "{MACHINE_CLAIM}", "key": {MACHINE_CLAIM_KEY}, "value": machine}}]
-"#
-        );
-        text
-    }
-
-    /// The resource policy.
-    pub fn render_resource(&self) -> String {
-        format!(
-            r#"# A machine may have the key of its own disk: default/<its id>/root.
-package policy
-
-import rego.v1
-
-default allow := false
-
-allow if {{
-	data.plugin == "resource"
-	path := data["resource-path"]
-	count(path) == 3
-	path[0] == "default"
-	path[2] == "root"
-	cpu := input.submods.cpu0
-	cpu["ear.status"] == "affirming"
-	is_string(cpu["{MACHINE_CLAIM}"])
-	cpu["{MACHINE_CLAIM}"] == path[1]
-}}
-"#
-        )
-    }
+    )
 }
 
-/// Guard, and path of the object with `pcrNN` and `ak_public` (contract 2.2, 2.3).
-fn path_of(tee: Tee) -> Option<(&'static str, &'static str)> {
-    match tee {
-        Tee::Tpm => Some(("input.tpm", "input.tpm")),
-        Tee::AzSnpVtpm => Some((r#"input["az-snp-vtpm"]"#, r#"input["az-snp-vtpm"].tpm"#)),
-        _ => None,
-    }
+fn claim(name: &str, key: i64, value: &str) -> String {
+    format!(r#"{{"name": "{name}", "key": {key}, "value": {value}}}"#)
 }
 
-const ATTESTATION_HEAD: &str = r#"# Approved boots of machines whose attestation key is registered.
+/// A text of printable ASCII as Rego writes it, which is as JSON does.
+fn quoted(text: &str) -> String {
+    format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\""))
+}
+
+const HEAD: &str = r#"# Approved boots of machines whose attestation key is registered.
 package policy
 
 import rego.v1
@@ -168,11 +187,58 @@ trust_claims := {
 	"hardware": 0,
 	"configuration": 0,
 }
+"#;
 
+const UNBOUND_HEAD: &str = r#"# DANGEROUS: approved boots of any machine whose key lies in the service's directory of keys.
+# For Trustee v0.16 to v0.19 only; later ones trust keys by policy alone, and are denied here.
+package policy
+
+import rego.v1
+
+default executables := 33
+
+trust_claims := {
+	"executables": executables,
+	"instance-identity": 0,
+	"hardware": 0,
+	"configuration": 0,
+}
+"#;
+
+const APPROVED: &str = r"
 # Whether `value` is one of the approved values under `name`; no list, no approval.
 approved(name, value) if {
 	values := query_reference_value(name)
 	is_array(values)
 	value in values
 }
+";
+
+const AT_LEAST: &str = r#"
+# Versions come as text of one to three digits; made three digits, they compare as text.
+at_least(version, least) if {
+	is_string(version)
+	count(version) in [1, 2, 3]
+	trim(version, "0123456789") == ""
+	substring(concat("", ["00", version]), count(version) - 1, 3) >= least
+}
+"#;
+
+const RESOURCE: &str = r#"
+package policy
+
+import rego.v1
+
+default allow := false
+
+allow if {
+	data.plugin == "resource"
+	path := data["resource-path"]
+	count(path) == 3
+	path[0] == "default"
+	path[2] == "root"
+	# Evidence of a further device vouches for nothing here, so there must be none.
+	count(input.submods) == 1
+	cpu := input.submods.cpu0
+	cpu["ear.status"] == "affirming"
 "#;

@@ -28,22 +28,9 @@ fn machine() -> MachineId {
     MACHINE.parse().unwrap()
 }
 
-/// Runs the policy as a KBS does: until it wants nothing more.
 fn attest(text: &str, input: &Value, store: &Value) -> Result<Verdict, PolicyError> {
     let policy = AttestationPolicy::parse(text)?;
-    let mut known = std::collections::BTreeMap::new();
-    for _ in 0..8 {
-        match policy.evaluate(input, &known)? {
-            Evaluation::Done(verdict) => return Ok(verdict),
-            Evaluation::Wants(names) => {
-                for name in names {
-                    let value = store.get(&name).cloned().unwrap_or(Value::Null);
-                    known.insert(name, value);
-                }
-            }
-        }
-    }
-    panic!("the policy asks for ever more");
+    policy.decide(input, |name| store.get(name).cloned())
 }
 
 fn store() -> Value {
@@ -86,68 +73,6 @@ fn the_machine_gets_its_own_path_and_no_other() {
 }
 
 #[test]
-fn whatever_is_missing_or_wrong_is_denied_without_an_error() {
-    let name = ak_reference_name(&ak(1));
-    let tampered = |pointer: &str, value: Value| {
-        let mut evidence = evidence();
-        *evidence.pointer_mut(pointer).unwrap() = value;
-        (evidence, store())
-    };
-    let stored = |name: &str, value: Value| {
-        let mut store = store();
-        store[name] = value;
-        (evidence(), store)
-    };
-    let cases: Vec<(&str, (Value, Value))> = vec![
-        ("register differs", tampered("/tpm/pcr04", json!("dd"))),
-        (
-            "register of another list",
-            tampered("/tpm/pcr14", json!("aa")),
-        ),
-        ("register is no text", tampered("/tpm/pcr14", json!(null))),
-        (
-            "unknown key",
-            tampered("/tpm/ak_public", json!(ak(2).to_base64())),
-        ),
-        ("key is no text", tampered("/tpm/ak_public", json!(7))),
-        ("key is short", tampered("/tpm/ak_public", json!("AAAA"))),
-        ("key revoked with null", stored(&name, json!(null))),
-        ("key revoked with an object", stored(&name, json!({}))),
-        ("key revoked with a list", stored(&name, json!([]))),
-        (
-            "value of a colliding key",
-            stored(&name, ak_reference_value(&ak(2), &machine())),
-        ),
-        (
-            "machine is no text",
-            stored(&name, json!({"ak": ak(1).to_base64(), "machine": 1})),
-        ),
-        ("no list of values", stored("tpm_pcr4", json!(null))),
-        ("values are text", stored("tpm_pcr4", json!("bb"))),
-        ("empty list", stored("tpm_pcr4", json!([]))),
-        (
-            "other sort of evidence",
-            (json!({"sample": evidence()["tpm"]}), store()),
-        ),
-        (
-            "Azure evidence, not asked for",
-            (json!({"az-snp-vtpm": {"tpm": evidence()["tpm"]}}), store()),
-        ),
-        ("nothing", (json!({}), store())),
-    ];
-    for (case, (evidence, store)) in cases {
-        let verdict = attest(&intent().render_attestation(), &evidence, &store)
-            .unwrap_or_else(|error| panic!("{case}: {error}"));
-        let claims = claims_of(&verdict);
-        assert!(verdict.status() > TrustTier::Affirming, "{case}");
-        assert!(
-            !allows(&claims, "resource", &["default", MACHINE, "root"]),
-            "{case}"
-        );
-    }
-}
-
-#[test]
 fn claims_that_are_missing_in_the_token_deny() {
     let path = ["default", MACHINE, "root"];
     let cpu = json!({"ear.status": "affirming", "tec.machine": MACHINE});
@@ -171,19 +96,6 @@ fn claims_that_are_missing_in_the_token_deny() {
 }
 
 #[test]
-fn azure_evidence_counts_when_asked_for_and_bound_by_its_key() {
-    let intent = PolicyIntent::new(PinnedPcrs::boot_manager(), [Tee::AzSnpVtpm, Tee::Tpm]).unwrap();
-    let text = intent.render_attestation();
-    let azure = json!({"az-snp-vtpm": {"tpm": evidence()["tpm"]}});
-    let verdict = attest(&text, &azure, &store()).unwrap();
-    assert_eq!(verdict.status(), TrustTier::Affirming);
-    let mut no_key = azure;
-    no_key["az-snp-vtpm"]["tpm"]["ak_public"].take();
-    let verdict = attest(&text, &no_key, &store()).unwrap();
-    assert!(verdict.status() > TrustTier::Affirming);
-}
-
-#[test]
 fn intents_without_reliable_evidence_are_refused() {
     let pinned = PinnedPcrs::boot_manager();
     assert!(matches!(
@@ -194,6 +106,115 @@ fn intents_without_reliable_evidence_are_refused() {
         PolicyIntent::new(pinned, [Tee::Tpm, Tee::Sample]),
         Err(PolicyIntentError::Tee { tee: Tee::Sample })
     ));
+}
+
+#[test]
+fn what_tokens_cannot_carry_is_no_claim() {
+    let text = |text: &str| ClaimValue::Text(text.to_owned());
+    let add = |name: &str, key, value| intent().with_claim(name, key, value);
+    assert!(add("site", -70_010, text("north \"1\" \\")).is_ok());
+    for (name, key, value) in [
+        (MACHINE_CLAIM, -70_010, text("x")),
+        ("ear.status", -70_010, text("affirming")),
+        ("a b", -70_010, text("x")),
+        ("", -70_010, text("x")),
+        ("site", -75_001, text("x")),
+        ("site", -70_000, text("x")),
+        ("site", -3_000_000_000, text("x")),
+        ("site", 10, text("x")),
+        ("site", -70_010, text("a\nb")),
+        ("site", -70_010, text(&"x".repeat(129))),
+    ] {
+        let result = add(name, key, value);
+        assert!(
+            matches!(result, Err(PolicyIntentError::Claim { .. })),
+            "{name} {key}"
+        );
+    }
+    let one = add("site", -70_010, text("x")).unwrap();
+    assert!(one.clone().with_claim("site", -70_011, text("y")).is_err());
+    assert!(one.with_claim("place", -70_010, text("y")).is_err());
+}
+
+#[test]
+fn generations_that_cannot_do_what_is_meant_are_refused() {
+    use crate::config::Generation;
+    let (bound, unbound) = (intent(), intent().dangerous_any_machine());
+    assert!(matches!(
+        bound.check_for(Generation::Mounted),
+        Err(PolicyIntentError::NoKeyClaim { .. })
+    ));
+    assert!(matches!(
+        unbound.check_for(Generation::V0_21),
+        Err(PolicyIntentError::Unbound { .. })
+    ));
+    for (intent, generation) in [
+        (&bound, Generation::Unified),
+        (&bound, Generation::V0_21),
+        (&unbound, Generation::Mounted),
+        (&unbound, Generation::Unified),
+    ] {
+        intent.check_for(generation).unwrap();
+    }
+}
+
+#[test]
+fn reports_are_demanded_only_of_evidence_that_has_one() {
+    let demanded = SnpRequirement::default().with_approved_measurement();
+    assert!(matches!(
+        intent().with_snp(demanded),
+        Err(PolicyIntentError::NoSnp)
+    ));
+}
+
+fn rules(findings: Result<Vec<crate::config::Finding>, PolicyError>) -> Vec<crate::config::Rule> {
+    findings.unwrap().iter().map(|found| found.rule).collect()
+}
+
+#[test]
+fn resource_policies_that_give_too_much_are_found() {
+    use crate::config::Rule;
+    let with = |body: &str| {
+        let text = format!("package policy\nimport rego.v1\ndefault allow := false\n{body}");
+        rules(lint_resource(&text))
+    };
+    assert_eq!(rules(lint_resource(&intent().render_resource())), []);
+    let unbound = intent().dangerous_any_machine().render_resource();
+    assert_eq!(rules(lint_resource(&unbound)), [Rule::AllowAnyMachine]);
+    assert_eq!(with("allow if true"), [Rule::AllowAll]);
+    assert_eq!(with("allow if input.submods"), [Rule::AllowAll]);
+    assert_eq!(with(""), [Rule::DenyOwn]);
+    // What Trustee's built-in policy does.
+    let built_in = "allow if not input.submods.cpu0[\"ear.veraison.annotated-evidence\"].sample";
+    assert_eq!(with(built_in), [Rule::AllowAll]);
+    let any_hardware = "allow if input.submods.cpu0[\"ear.veraison.annotated-evidence\"].tpm";
+    assert_eq!(
+        with(any_hardware),
+        [
+            Rule::AllowUnaffirmed,
+            Rule::AllowAnyMachine,
+            Rule::AllowDevices
+        ]
+    );
+    let any_status = "allow if input.submods.cpu0[\"ear.status\"]";
+    assert!(with(any_status).contains(&Rule::AllowSample));
+    let cpu_only = "allow if {\n\
+        input.submods.cpu0[\"ear.status\"] == \"affirming\"\n\
+        input.submods.cpu0[\"tec.machine\"] == data[\"resource-path\"][1]\n}";
+    assert_eq!(with(cpu_only), [Rule::AllowDevices]);
+    assert!(lint_resource("package other").is_err());
+}
+
+#[test]
+fn attestation_policies_that_affirm_strangers_are_found() {
+    use crate::config::Rule;
+    let tees = [Tee::Tpm, Tee::AzSnpVtpm];
+    let intent = PolicyIntent::new(PinnedPcrs::boot_manager(), tees).unwrap();
+    assert_eq!(rules(lint_attestation(&intent.render_attestation())), []);
+    let unbound = intent.dangerous_any_machine().render_attestation();
+    assert_eq!(rules(lint_attestation(&unbound)), []);
+    let all = "package policy\nimport rego.v1\ntrust_claims := {\"executables\": 3}";
+    assert_eq!(rules(lint_attestation(all)), [Rule::AffirmUnknown; 4]);
 }
 
 #[test]

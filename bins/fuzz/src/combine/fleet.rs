@@ -201,29 +201,24 @@ impl Fleet {
     pub(super) fn machines(&self, images: &[Image]) -> BTreeSet<Vec<Sha256Digest>> {
         let mut machines = BTreeSet::new();
         for state in [SecureBoot::On, SecureBoot::Off] {
-            let images: Vec<Image> = images
-                .iter()
-                .filter(|image| image.secure_boot == state)
-                .copied()
-                .collect();
-            let stored = images
-                .iter()
-                .map(|image| image.shim.level)
-                .chain(self.stored);
-            let stored: BTreeSet<usize> = stored.collect();
+            let images = images.iter().filter(|image| image.secure_boot == state);
+            let images: Vec<Image> = images.copied().collect();
+            let kernels: BTreeSet<u8> = images.iter().map(|image| image.kernel).collect();
+            let stored = images.iter().map(|image| image.shim.level);
+            let stored: BTreeSet<usize> = stored.chain(self.stored).collect();
             for loader in self.loaders(&images) {
-                for (kernel, keys) in images
-                    .iter()
-                    .flat_map(|k| images.iter().map(move |o| (k, o)))
-                {
-                    let machine = Image {
-                        kernel: kernel.kernel,
-                        keys: self.keys(&loader, keys),
-                        ..loader
-                    };
-                    for level in &stored {
-                        let measured = machine.measured(machine.shim.level.max(*level));
-                        machines.insert(measured.pcrs.iter().map(|pcr| pcr.value).collect());
+                let levels = stored.iter().map(|level| loader.shim.level.max(*level));
+                for level in levels.collect::<BTreeSet<_>>() {
+                    for kernel in &kernels {
+                        for keys in self.keys(&loader, &images) {
+                            let machine = Image {
+                                kernel: *kernel,
+                                keys,
+                                ..loader
+                            };
+                            let measured = machine.measured(level);
+                            machines.insert(measured.pcrs.iter().map(|pcr| pcr.value).collect());
+                        }
                     }
                 }
             }
@@ -231,10 +226,8 @@ impl Fleet {
         machines
     }
 
+    /// Each shim with each GRUB that it may come with.
     fn loaders(&self, images: &[Image]) -> Vec<Image> {
-        if self.loaders == Loaders::OneUnit {
-            return images.to_vec();
-        }
         let with = |shim: &Image| {
             let shim = *shim;
             let grubs = images.iter().map(|image| image.grub);
@@ -242,13 +235,19 @@ impl Fleet {
                 .map(move |grub| Image { grub, ..shim })
                 .collect::<Vec<_>>()
         };
-        images.iter().flat_map(with).collect()
+        let mut loaders = match self.loaders {
+            Loaders::Separate => images.iter().flat_map(with).collect(),
+            _ => images.to_vec(),
+        };
+        loaders.sort_by_key(|image| (image.shim.build, image.grub.build));
+        loaders.dedup_by_key(|image| (image.shim.build, image.grub.build));
+        loaders
     }
 
-    fn keys(&self, loader: &Image, other: &Image) -> u8 {
+    fn keys(&self, loader: &Image, images: &[Image]) -> BTreeSet<u8> {
         match self.mok_lists {
-            MokLists::FollowShim => loader.keys,
-            _ => other.keys,
+            MokLists::Independent => images.iter().map(|image| image.keys).collect(),
+            _ => [loader.keys].into(),
         }
     }
 }

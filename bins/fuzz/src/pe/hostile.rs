@@ -188,12 +188,12 @@ fn kept_sections() -> Vec<Seed> {
         lying(
             "two_sbat_sections",
             sbat().section(".sbat", "").section(".sbat", "x").build(),
-            "RepeatedSection { section: \".sbat\" }",
+            "RepeatedSection { section: \".sbat\", offset: 1024 }",
         ),
         lying(
             "sbat_in_memory_only",
             with(TEXT + SIZE, &[0; 8]),
-            "SectionWithoutContent { section: \".sbat\" }",
+            "SectionWithoutContent { section: \".sbat\", offset: 392 }",
         ),
         lying(
             "sbat_of_four_gigabytes",
@@ -202,7 +202,7 @@ fn kept_sections() -> Vec<Seed> {
                 TEXT + SIZE,
                 &le32(0xffff_f000),
             ),
-            "SectionTooLarge { section: \".sbat\", size: 4294963200, limit: 65536 }",
+            "SectionTooLarge { section: \".sbat\", offset: 512, size: 4294963200, limit: 65536 }",
         ),
     ]
 }

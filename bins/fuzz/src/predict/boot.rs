@@ -13,8 +13,8 @@ use tec_tpm::compute::testing::PeBuilder;
 
 use super::edit::Change;
 use super::edit::Edit;
+use crate::bytes::le16;
 use crate::signature_list;
-use crate::signer::Signer;
 use crate::signer::firmware;
 use crate::signer::vendor;
 use crate::uki;
@@ -26,6 +26,8 @@ enum By {
     Nobody,
     Firmware,
     Vendor,
+    /// Nobody, but its digest is in `db`: nothing is verified, which is quicker.
+    Listed,
 }
 
 #[derive(Clone, Debug)]
@@ -54,6 +56,8 @@ pub(super) struct Boot {
     pub(super) state: SecureBoot,
     /// Digests of all files that somebody signed.
     pub(super) signed: BTreeSet<Sha256Digest>,
+    /// Those that are in `db`.
+    listed: BTreeSet<Sha256Digest>,
     /// Whether keys may be other ones than those that sign here.
     pub(super) other_keys: bool,
 }
@@ -90,31 +94,15 @@ impl Boot {
         use SecureBoot::Off;
         use SecureBoot::On;
         match choice {
-            0 => Self::grub("2.06", On),
-            1 => Self::grub("2.12", On),
-            2 => Self::grub("2.14", Off),
-            3 => Self::new(On, vec![shim(), stub(GRUB, "257.3", By::Vendor), addon()]),
-            4 => Self::new(On, vec![stub(SHIM, "257.3", By::Firmware)]),
-            5 => Self::new(Off, vec![stub(SHIM, "252", By::Nobody)]),
-            6 => Self::grub("2.06", Off),
-            _ => Self::new(On, vec![shim(), stub(GRUB, "262", By::Vendor), addon()]),
+            0 => Self::new(On, listed(grub("2.06"))),
+            1 => Self::new(On, grub("2.12")),
+            2 => Self::new(Off, grub("2.14")),
+            3 => Self::new(On, listed(vec![shim(), stub(GRUB, "257.3"), addon()])),
+            4 => Self::new(On, vec![stub(SHIM, "257.3")]),
+            5 => Self::new(Off, vec![stub(SHIM, "252")]),
+            6 => Self::new(Off, grub("2.06")),
+            _ => Self::new(On, listed(vec![shim(), stub(GRUB, "262"), addon()])),
         }
-    }
-
-    fn grub(version: &str, secure_boot: SecureBoot) -> Self {
-        let sbat = format!("sbat,1,S,sbat,1,u\ngrub,5,F,grub,{version},u\ngrub.debian,5,D,g,1,u\n");
-        let grub = PeBuilder::new()
-            .section(".text", "GRUB")
-            .section(".sbat", sbat);
-        let script = "set timeout=0\nlinux /vmlinuz quiet\ninitrd /initrd.img\nboot\n";
-        let files = vec![
-            shim(),
-            File::new(GRUB, grub.build(), By::Vendor),
-            File::new(SCRIPT, script, By::Nobody),
-            File::new("vmlinuz", uki::kernel("6.12"), By::Vendor),
-            File::new("initrd.img", "initial file system", By::Nobody),
-        ];
-        Self::new(secure_boot, files)
     }
 
     fn new(secure_boot: SecureBoot, files: Vec<File>) -> Self {
@@ -123,6 +111,7 @@ impl Boot {
             variables: variables(secure_boot),
             state: secure_boot,
             signed: BTreeSet::new(),
+            listed: BTreeSet::new(),
             other_keys: false,
         };
         for mut file in files {
@@ -137,14 +126,17 @@ impl Boot {
     }
 
     fn sign(&mut self, file: &mut File) {
-        let signer: &Signer = match file.by {
+        file.content = match file.by {
             By::Nobody => return,
-            By::Firmware => firmware(),
-            By::Vendor => vendor(),
+            By::Firmware => firmware().signed(file.plain.clone()),
+            By::Vendor => vendor().signed(file.plain.clone()),
+            By::Listed => file.plain.clone(),
         };
-        file.content = signer.signed(file.plain.clone());
         if let Ok(read) = PeFile::read(file.content.as_slice(), &[]) {
             self.signed.insert(read.authenticode());
+            if file.by == By::Listed {
+                self.listed.insert(read.authenticode());
+            }
         }
     }
 
@@ -216,7 +208,14 @@ impl Boot {
                 attributes,
                 data,
             } = variable;
-            machine.with_variable(*name, *vendor, *attributes, data.clone())
+            let mut data = data.clone();
+            if *name == "db" {
+                let digests = self.listed.iter();
+                data.extend(
+                    digests.flat_map(|d| signature_list::one(signature_list::SHA256, d.as_bytes())),
+                );
+            }
+            machine.with_variable(*name, *vendor, *attributes, data)
         })
     }
 }
@@ -234,6 +233,32 @@ impl File {
     }
 }
 
+/// shim, GRUB, its script, the kernel and its initial file system.
+fn grub(version: &str) -> Vec<File> {
+    let sbat = format!("sbat,1,S,sbat,1,u\ngrub,5,F,grub,{version},u\ngrub.debian,5,D,g,1,u\n");
+    let grub = PeBuilder::new()
+        .section(".text", "GRUB")
+        .section(".sbat", sbat);
+    let script = "set timeout=0\nlinux /vmlinuz quiet\ninitrd /initrd.img\nboot\n";
+    vec![
+        shim(),
+        File::new(GRUB, grub.build(), By::Vendor),
+        File::new(SCRIPT, script, By::Nobody),
+        File::new("vmlinuz", uki::kernel("6.12"), By::Vendor),
+        File::new("initrd.img", "initial file system", By::Nobody),
+    ]
+}
+
+/// The same files, allowed by their digests.
+fn listed(mut files: Vec<File>) -> Vec<File> {
+    for file in &mut files {
+        if file.by != By::Nobody {
+            file.by = By::Listed;
+        }
+    }
+    files
+}
+
 fn shim() -> File {
     let keys = vendor_cert::keys(&vendor().ca, &[]);
     let shim = PeBuilder::new()
@@ -244,7 +269,12 @@ fn shim() -> File {
     File::new(SHIM, shim.build(), By::Firmware)
 }
 
-fn stub(path: &str, version: &str, by: By) -> File {
+fn stub(path: &str, version: &str) -> File {
+    let by = if path == SHIM {
+        By::Firmware
+    } else {
+        By::Vendor
+    };
     File::new(path, uki::image(version).build(), by)
 }
 
@@ -274,5 +304,22 @@ fn variables(secure_boot: SecureBoot) -> Vec<Variable> {
         of("MokSBState", Guid::SHIM, 3, Vec::new()),
         of("MokListRT", Guid::SHIM, 6, Vec::new()),
         of("MokPolicy", Guid::SHIM, 3, Vec::new()),
+        of("BootOrder", Guid::GLOBAL, 7, vec![1, 0]),
+        of("Boot0001", Guid::GLOBAL, 7, boot_entry(SHIM)),
     ]
+}
+
+/// `EFI_LOAD_OPTION` (UEFI 2.10, 3.1.3): attributes 4, size of the path list 2, description, the path
+/// of a file, the end of the list.
+fn boot_entry(file: &str) -> Vec<u8> {
+    let path = format!("/{file}\0").replace('/', "\\");
+    let path: Vec<u8> = path.encode_utf16().flat_map(u16::to_le_bytes).collect();
+    let node = [
+        &[4, 4][..],
+        &le16(path.len() + 4),
+        &path,
+        &[0x7f, 0xff, 4, 0],
+    ]
+    .concat();
+    [&[1, 0, 0, 0][..], &le16(node.len()), b"n\0\0\0", &node].concat()
 }

@@ -78,7 +78,7 @@ pub(super) fn seeds(read: fn(&[u8]) -> Result<(), String>) -> Vec<Seed> {
             "dbx_of_sha1_digests",
             1,
             written(dbx, 3, 0, &sha1),
-            "Authority { file: \"EFI/BOOT/BOOTX64.EFI\", source: Sha1Entries { variable: \"dbx\" } }",
+            "Authority { file: \"EFI/BOOT/grubx64.efi\", source: Sha1Entries { variable: \"dbx\" } }",
         ),
         refused(
             "revoked_ca",

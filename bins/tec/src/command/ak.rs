@@ -46,7 +46,7 @@ pub(crate) async fn ak(state_dir: &Path, command: AkCommand, output: Output) -> 
         AkCommand::Revoke { key, dry_run } => {
             find(&store, key).await?;
             if !dry_run.dry_run {
-                flow::revoke_ak(&*store, &*store, &SystemClock, key)
+                flow::revoke_ak(&*store, &SystemClock, key)
                     .await
                     .map_err(coded(Code::StoreUnavailable, format!("revoke key {key}")))?;
             }
@@ -101,7 +101,6 @@ async fn approve(store: &Store, record: AkRecord) -> anyhow::Result<()> {
     let ports = ProvisionPorts {
         secrets: store,
         generator: &CompatLuksKey,
-        audit: store,
         clock: &SystemClock,
         entropy: &SystemEntropy,
     };

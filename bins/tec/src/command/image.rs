@@ -139,13 +139,12 @@ fn values(
             ..Values::of_file(path, bundle.expected)
         });
     }
-    let directory = origin.directory.as_deref();
-    let directory = directory.context("no directory was given")?;
+    let path = origin.image.as_deref().context("no image was given")?;
     let machine = boot::machine(machine)?;
-    let prediction = boot::predict(directory, chain, &machine, Banks::SHA256)?;
+    let prediction = boot::predict(path, chain, &machine, Banks::SHA256)?;
     Ok(Values {
         unpredictable: PredictionReport::new(&prediction, boot::remedy).unpredictable,
-        ..Values::of_file(directory, prediction.expected())
+        ..Values::of_file(path, prediction.expected())
     })
 }
 
@@ -251,7 +250,7 @@ async fn revoke(
     find(store, name).await?;
     let machines = on_image(store, name).await?;
     if !dry_run {
-        flow::revoke_image(store, store, &SystemClock, name)
+        flow::revoke_image(store, &SystemClock, name)
             .await
             .map_err(coded(
                 Code::StoreUnavailable,

@@ -51,7 +51,7 @@ pub(crate) async fn machine(
         MachineCommand::Revoke { id, dry_run } => {
             find(&store, id).await?;
             if !dry_run.dry_run {
-                flow::revoke_machine(&*store, &*store, &SystemClock, id)
+                flow::revoke_machine(&*store, &SystemClock, id)
                     .await
                     .map_err(coded(
                         Code::StoreUnavailable,

@@ -1,6 +1,7 @@
 //! The commands that look at the store, and change it.
 
 mod ak;
+pub(crate) mod attest;
 mod audit;
 pub(crate) mod boot;
 pub(crate) mod eventlog;
@@ -12,8 +13,10 @@ mod machine;
 pub(crate) mod node;
 pub(crate) mod pcr;
 mod status;
+pub(crate) mod trustee;
 
 pub(crate) use self::ak::ak;
+pub(crate) use self::attest::attest;
 pub(crate) use self::audit::audit;
 pub(crate) use self::eventlog::eventlog;
 pub(crate) use self::explain::explain;
@@ -23,6 +26,7 @@ pub(crate) use self::machine::machine;
 pub(crate) use self::node::node;
 pub(crate) use self::pcr::pcr;
 pub(crate) use self::status::status;
+pub(crate) use self::trustee::trustee;
 
 use tec_core::code::Code;
 use tec_core::port::PortError;

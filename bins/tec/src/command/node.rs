@@ -7,12 +7,18 @@ use std::path::PathBuf;
 use anyhow::Context as _;
 use clap::Args;
 use clap::Subcommand;
+use tec_core::boot::LiveImages;
 use tec_core::digest::Sha256Digest;
+use tec_core::id::ImageName;
+use tec_core::image::ApprovedImage;
 use tec_core::pcr::PcrIndex;
 use tec_core::pcr::PcrSet;
 use tec_core::pcr::PcrValues;
+use tec_core::port::Clock as _;
+use tec_support::SystemClock;
 use tec_support::exit::NOT_READY;
 use tec_support::exit::OK;
+use tec_tpm::combine::MixedStates;
 use tec_tpm::compute::Banks;
 use tec_tpm::compute::Prediction;
 use tec_tpm::event_log::EventLog;
@@ -44,8 +50,9 @@ pub(crate) enum NodeCommand {
 
 #[derive(Debug, Args)]
 pub(crate) struct NextbootArgs {
-    /// Root of the file tree that boots next.
-    directory: PathBuf,
+    /// What boots next: directory, raw disk, FAT file system, tar stream, OCI layout or unified
+    /// kernel image; - for the standard input.
+    image: PathBuf,
     #[command(flatten)]
     chain: ChainArgs,
     #[command(flatten)]
@@ -59,13 +66,9 @@ pub(crate) struct NextbootArgs {
     #[arg(long, value_name = "FILE", help_heading = "The running boot")]
     pcr_values: Option<PathBuf>,
     /// File with values that are accepted: of an image, a bundle, or a list of Trustee. May be
-    /// given several times.
-    #[arg(
-        long = "reference",
-        value_name = "[NAME=]FILE",
-        help_heading = "What is accepted"
-    )]
-    references: Vec<String>,
+    /// given several times; states between images are accepted, too.
+    #[arg(long, value_name = "[NAME=]FILE", help_heading = "What is accepted")]
+    accepted: Vec<String>,
     /// Register that must have an accepted value; may be given several times.
     #[arg(
         long = "pin-pcr",
@@ -83,7 +86,7 @@ pub(crate) fn node(command: NodeCommand, output: Output) -> anyhow::Result<u8> {
         args.machine.efivars = Some(EFIVARS.into());
     }
     let machine = boot::machine(&args.machine)?;
-    let prediction = boot::predict(&args.directory, &args.chain, &machine, Banks::SHA256)?;
+    let prediction = boot::predict(&args.image, &args.chain, &machine, Banks::SHA256)?;
     let next = compared(&args, prediction)?;
     let next = judged(&args, next)?;
     output.print(&next, NextBoot::text)?;
@@ -141,24 +144,32 @@ fn pcr_values(path: &Path) -> anyhow::Result<BTreeMap<PcrIndex, Sha256Digest>> {
 
 /// Beside what is accepted, if that was said.
 fn judged(args: &NextbootArgs, next: NextBoot) -> anyhow::Result<NextBoot> {
-    if args.references.is_empty() {
+    if args.accepted.is_empty() {
         return Ok(next);
     }
-    let mut accepted = Accepted::default();
-    for given in &args.references {
+    let now = SystemClock.now();
+    let (mut images, mut lists) = (Vec::new(), Vec::new());
+    for given in &args.accepted {
         let (name, path) = input::named_file(given);
         let text = input::text(path, form::MAX_INPUT as u64)?;
         // A list is an array, a message has a payload; what is neither must be a label.
         if let Ok(list) = ReferenceValues::read_config_map(&text) {
-            accepted.lists.push((name, list));
+            lists.push((name, list));
         } else if let Ok(list) = ReferenceValues::read_message(&text) {
-            accepted.lists.push((name, list));
+            lists.push((name, list));
         } else {
             let label = form::read_label(&text);
             let label = label.with_context(|| path.display().to_string())?;
-            accepted.images.push((name, label));
+            let name: ImageName = name.parse().with_context(|| {
+                format!("{name:?} cannot be the name of an image; give NAME={given}")
+            })?;
+            images.push(ApprovedImage::new(name, given, label, now));
         }
     }
-    let pinned = args.pin_pcrs.iter().copied().collect();
-    Ok(next.judged(&accepted, pinned))
+    let accepted = Accepted {
+        states: &MixedStates::default(),
+        live: &LiveImages::at(&images, now),
+        lists: &lists,
+    };
+    Ok(next.judged(accepted, args.pin_pcrs.iter().copied().collect()))
 }

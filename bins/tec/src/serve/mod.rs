@@ -16,6 +16,7 @@ use tec_core::port::Clock;
 use tec_core::port::MachineRegistry as _;
 use tec_core::store::Store;
 use tec_support::SystemClock;
+use tec_support::endpoint;
 use tec_support::exit::OK;
 use tec_support::serve::Shutdown;
 use tec_support::serve::Transport;
@@ -158,14 +159,8 @@ fn names(args: &ServeArgs) -> Vec<String> {
 fn kbs_list(own: Endpoint, also: &[String]) -> anyhow::Result<Vec<Endpoint>> {
     let mut list = vec![own];
     for text in also {
-        let (url, ca) = match text.split_once('=') {
-            Some((url, file)) => (url, tls::ca_pem(Path::new(file))?),
-            None => (text.as_str(), String::new()),
-        };
-        let url = url
-            .parse()
-            .with_context(|| format!("--also-kbs {text:?}"))?;
-        list.push(Endpoint::new(url, ca));
+        let endpoint = endpoint::parse(text).with_context(|| format!("--also-kbs {text:?}"))?;
+        list.push(endpoint);
     }
     Ok(list)
 }

@@ -1,10 +1,17 @@
 //! The commands as processes, on generated files and, where they are there, on real ones.
-#![expect(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
+#![expect(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "helpers of tests fail by panicking"
+)]
 
+mod attest;
 mod bundle;
 mod command_line;
 mod eventlog;
+mod forms;
 mod image;
 mod node;
 mod pcr;
+mod trustee;
 mod world;

@@ -28,7 +28,11 @@ struct Staged {
 }
 
 fn staged(kernel: &str) -> Staged {
-    let image = debian_chain("2.12").with(KERNEL, application(kernel));
+    staged_by("2.12", kernel)
+}
+
+fn staged_by(grub: &str, kernel: &str) -> Staged {
+    let image = debian_chain(grub).with(KERNEL, application(kernel));
     let (image, variables) = allowed(&image);
     Staged { image, variables }
 }
@@ -57,11 +61,12 @@ fn the_exit_code_says_whether_the_next_boot_would_be_refused() {
         now.label(&files, "old.json"),
         next.label(&files, "new.json"),
     );
-    let accepted = json(&next.nextboot(&["--reference", str(&old), "--reference", str(&new)]));
+    let accepted = json(&next.nextboot(&["--accepted", str(&old), "--accepted", str(&new)]));
     assert_eq!(accepted["verdict"]["answer"], "accepted");
-    assert_eq!(accepted["verdict"]["by"], serde_json::json!(["new"]));
+    let state = &accepted["verdict"]["states"][0];
+    assert_eq!(state["parts"][0]["images"], serde_json::json!(["new"]));
 
-    let refused = tec(&next.nextboot(&["--reference", str(&old)]));
+    let refused = tec(&next.nextboot(&["--accepted", str(&old)]));
     assert_eq!(refused.status.code(), Some(3), "{}", said(&refused));
     let printed = String::from_utf8(refused.stdout).unwrap();
     assert!(
@@ -69,10 +74,30 @@ fn the_exit_code_says_whether_the_next_boot_would_be_refused() {
         "{printed}"
     );
 
-    let pinned = ["--reference", str(&new), "--pin-pcr", "4", "--pin-pcr", "9"];
+    let pinned = ["--accepted", str(&new), "--pin-pcr", "4", "--pin-pcr", "9"];
     let unknown = tec(&next.nextboot(&pinned));
     assert_eq!(unknown.status.code(), Some(3), "PCR 9 cannot be told");
     assert_eq!(tec(&next.nextboot(&[])).status.code(), Some(0));
+}
+
+#[test]
+fn a_machine_between_two_accepted_images_is_accepted() {
+    let (old, new) = (staged_by("2.12", "old"), staged_by("2.14", "new"));
+    let files = TempDir::new().unwrap();
+    let (old, new) = (old.label(&files, "old.json"), new.label(&files, "new.json"));
+    let between = staged_by("2.14", "old");
+    let said = text(&between.nextboot(&["--accepted", str(&old), "--accepted", str(&new)]));
+    let state = "accepted: boot between images: bootloader of new + kernel of old\n";
+    assert!(said.ends_with(state), "{said}");
+    let alone = tec(&between.nextboot(&["--accepted", str(&new)]));
+    assert_eq!(
+        alone.status.code(),
+        Some(3),
+        "{}",
+        crate::world::said(&alone)
+    );
+    let unnamed = format!("Old one={}", str(&old));
+    refused(&between.nextboot(&["--accepted", &unnamed]), 1, "NAME=");
 }
 
 #[test]
@@ -85,8 +110,8 @@ fn lists_of_trustee_are_references_too() {
         let list = text(&[&compute[..], &["--form", form]].concat());
         let list = write(files.path(), form, list);
         let named = format!("fleet={}", str(&list));
-        let accepted = json(&next.nextboot(&["--reference", &named]));
-        assert_eq!(accepted["verdict"]["by"], serde_json::json!(["fleet"]));
+        let accepted = json(&next.nextboot(&["--accepted", &named]));
+        assert_eq!(accepted["verdict"]["lists"], serde_json::json!(["fleet"]));
     }
 }
 
@@ -140,5 +165,7 @@ fn a_recorded_machine_boots_as_it_did_and_its_firmware_is_carried_over() {
     for register in registers {
         assert_eq!(register["next"], register["now"], "{register}");
         assert_eq!((register.get("gone"), register.get("new")), (None, None));
+        let is_firmware = [0, 1, 2, 3, 5, 6].contains(&register["pcr"].as_u64().unwrap());
+        assert_eq!(register.get("recorded").is_some(), is_firmware);
     }
 }

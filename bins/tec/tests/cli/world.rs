@@ -5,6 +5,7 @@ use std::path::Path;
 use std::path::PathBuf;
 use std::process::Command;
 use std::process::Output;
+use std::process::Stdio;
 
 use serde_json::Value;
 use tec_core::reference::BootImage;
@@ -20,11 +21,16 @@ pub(crate) const KERNEL: &str = "boot/vmlinuz-6.12.0-amd64";
 
 /// Runs `tec` in a clean environment.
 pub(crate) fn tec(arguments: &[&str]) -> Output {
+    tec_reading(arguments, Stdio::null())
+}
+
+/// The same, with something on its standard input.
+pub(crate) fn tec_reading(arguments: &[&str], input: impl Into<Stdio>) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tec"));
     for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("TEC_")) {
         command.env_remove(name);
     }
-    command.args(arguments).output().unwrap()
+    command.args(arguments).stdin(input).output().unwrap()
 }
 
 /// What it printed, when it worked.

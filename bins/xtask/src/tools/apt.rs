@@ -29,7 +29,7 @@ const fn program(package: &'static str, name: &'static str) -> Requirement {
 }
 
 /// What everything needs.
-pub(super) const BASE: [Requirement; 17] = [
+pub(super) const BASE: [Requirement; 19] = [
     program("build-essential", "cc"), // links every program, builds SQLite
     program("build-essential", "c++"), // builds libFuzzer
     program("pkg-config", "pkg-config"), // finds libtss2
@@ -51,13 +51,17 @@ pub(super) const BASE: [Requirement; 17] = [
     program("osslsigncode", "osslsigncode"),
     program("sbsigntool", "sbsign"), // signs the images of virtual machines, too
     program("systemd", "/usr/lib/systemd/systemd-measure"),
+    program("openssl", "openssl"), // makes keys of virtual machines; verifies certificates as Trustee does
+    Requirement {
+        package: "libssl-dev", // josekit and the like
+        probe: Probe::PkgConfig(&["openssl"]),
+    },
 ];
 
 /// What virtual machines need beside it.
-pub(super) const MACHINES: [Requirement; 3] = [
+pub(super) const MACHINES: [Requirement; 2] = [
     program("qemu-system-x86", "qemu-system-x86_64"),
-    program("mtools", "mformat"),  // their EFI system partition
-    program("openssl", "openssl"), // keys of their owners
+    program("mtools", "mformat"), // their EFI system partition
 ];
 
 /// Names of the programs that are looked for.

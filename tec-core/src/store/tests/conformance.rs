@@ -44,6 +44,7 @@ async fn the_store_conforms() {
     testing::image_registry(make).await;
     testing::secret_store(make).await;
     testing::audit_sink(make, async |store: &Store| events(store)).await;
+    testing::audited_changes(make, async |store: &Store| events(store)).await;
     testing::attempt_log(make).await;
 }
 
@@ -57,4 +58,5 @@ async fn the_store_in_a_healthy_fault_wrapper_conforms() {
     testing::secret_store(make).await;
     let read = async |store: &Faulty<Store>| events(store.inner());
     testing::audit_sink(make, read).await;
+    testing::audited_changes(make, read).await;
 }

@@ -5,7 +5,11 @@ use super::assert_filled;
 use super::audit;
 use super::fill;
 use crate::code::Code;
+use crate::port::AkRegistry;
+use crate::port::AuditAction;
+use crate::port::AuditEvent;
 use crate::port::AuditSink;
+use crate::port::ImageRegistry;
 use crate::port::MachineRegistry;
 use crate::port::PortErrorKind;
 use crate::port::PutOutcome;
@@ -34,7 +38,10 @@ async fn a_full_disk_is_said_keeps_what_there_is_and_heals() {
     let path = sample::secret_path(7);
     let big = SecretBytes::new(vec![7; 100_000]);
     for _ in 0..3 {
-        let error = store.put_new(&path, &big).await.unwrap_err();
+        let error = store
+            .put_new(&path, &big, &sample::line())
+            .await
+            .unwrap_err();
         assert_eq!(error.kind(), PortErrorKind::Unavailable);
         assert_eq!(error.code(), Some(Code::StoreFull));
     }
@@ -46,7 +53,7 @@ async fn a_full_disk_is_said_keeps_what_there_is_and_heals() {
     store.health().unwrap();
     limit_pages(&store, 1_000_000).await;
     assert_eq!(
-        store.put_new(&path, &big).await.unwrap(),
+        store.put_new(&path, &big, &sample::line()).await.unwrap(),
         PutOutcome::Stored
     );
     assert!(
@@ -77,6 +84,31 @@ async fn small_writes_until_the_disk_is_full_leave_an_intact_log() {
     assert_eq!(audit::intact(&store), written);
     drop(store);
     assert_eq!(audit::intact(&place.open()), written);
+}
+
+#[tokio::test]
+async fn a_change_whose_audit_line_cannot_be_written_does_not_happen() {
+    let place = Place::new();
+    let store = place.open();
+    fill(&store).await;
+    let before = audit::intact(&store);
+    limit_pages(&store, 1).await;
+    // The changes alone would fit into the pages that there are.
+    let subject = "x".repeat(100_000);
+    let line = AuditEvent::new(sample::time(1), AuditAction::AkRevoked, None, subject);
+    let key = sample::public_key(1).fingerprint();
+    let refused = [
+        AkRegistry::revoke(&store, &key, &line).await,
+        MachineRegistry::revoke(&store, &sample::machine_id(1), &line).await,
+        ImageRegistry::revoke(&store, &sample::image_name(1), &line).await,
+    ];
+    for error in refused {
+        assert_eq!(error.unwrap_err().code(), Some(Code::StoreFull));
+    }
+    assert_filled(&store).await;
+    assert_eq!(audit::intact(&store), before);
+    limit_pages(&store, 1_000_000).await;
+    AkRegistry::revoke(&store, &key, &line).await.unwrap();
 }
 
 #[tokio::test]
@@ -119,7 +151,10 @@ async fn a_write_that_fails_leaves_the_others_of_its_transaction_alone() {
     for append in &mut appends[..10] {
         assert!(append.as_mut().poll(&mut context).is_pending());
     }
-    let error = store.put_new(&path, &secret).await.unwrap_err();
+    let error = store
+        .put_new(&path, &secret, &sample::line())
+        .await
+        .unwrap_err();
     assert_eq!(error.code(), Some(Code::StoreFull));
     for append in appends {
         append.await.unwrap();

@@ -87,21 +87,28 @@ async fn run(ports: &impl Ports, step: &Step) -> Answer {
             answer(ports.create(&machine, limit).await)
         }
         Step::RevokeMachine(id) => {
-            answer(MachineRegistry::revoke(ports, &sample::machine_id(id)).await)
+            answer(MachineRegistry::revoke(ports, &sample::machine_id(id), &sample::line()).await)
         }
         Step::RemoveMachine(id) => {
             answer(MachineRegistry::remove(ports, &sample::machine_id(id)).await)
         }
         Step::Expire(before) => answer(ports.expire_unclaimed(sample::time(before)).await),
-        Step::Submit(key, machine, ek) => answer(ports.submit(&ak(key, machine, ek)).await),
+        Step::Submit(key, machine, ek) => {
+            answer(ports.submit(&ak(key, machine, ek), &sample::line()).await)
+        }
         Step::Bind(key, machine, ek) => {
             let record = ak(key, machine, ek);
             let approved = crate::ak::ApprovedAk::dangerous_assume_approved(record);
-            answer(ports.bind(&approved).await)
+            answer(ports.bind(&approved, &sample::line()).await)
         }
-        Step::RevokeAk(key) => {
-            answer(AkRegistry::revoke(ports, &sample::public_key(key).fingerprint()).await)
-        }
+        Step::RevokeAk(key) => answer(
+            AkRegistry::revoke(
+                ports,
+                &sample::public_key(key).fingerprint(),
+                &sample::line(),
+            )
+            .await,
+        ),
         _ => run_other(ports, step).await,
     }
 }
@@ -118,11 +125,15 @@ async fn run_other(ports: &impl Ports, step: &Step) -> Answer {
         Step::PutImage(number) => answer(ports.put(&sample::image(number)).await),
         Step::RevokeImage(number, at) => {
             let name = sample::image_name(number);
-            answer(ImageRegistry::revoke(ports, &name, sample::time(at)).await)
+            answer(ImageRegistry::revoke(ports, &name, &sample::line_at(at)).await)
         }
         Step::PutSecret(machine, secret) => {
             let path = sample::secret_path(machine);
-            answer(ports.put_new(&path, &sample::secret(secret)).await)
+            answer(
+                ports
+                    .put_new(&path, &sample::secret(secret), &sample::line())
+                    .await,
+            )
         }
         Step::RemoveSecret(machine) => {
             answer(SecretStore::remove(ports, &sample::secret_path(machine)).await)

@@ -91,7 +91,7 @@ async fn secrets_never_lie_in_the_files_in_plain_text() {
     for machine in 0..20 {
         let secret = SecretBytes::new(CANARY.repeat(10));
         store
-            .put_new(&sample::secret_path(machine), &secret)
+            .put_new(&sample::secret_path(machine), &secret, &sample::line())
             .await
             .unwrap();
     }
@@ -128,7 +128,10 @@ async fn equal_secrets_are_sealed_differently_after_a_restart_too() {
         for _ in 0..4 {
             let path = sample::secret_path(1);
             store.remove(&path).await.unwrap();
-            store.put_new(&path, &sample::secret(1)).await.unwrap();
+            store
+                .put_new(&path, &sample::secret(1), &sample::line())
+                .await
+                .unwrap();
             let sql = "SELECT sealed FROM secret";
             let sealed: Vec<u8> = place.raw().query_row(sql, (), |row| row.get(0)).unwrap();
             assert!(seen.insert(sealed[..12].to_vec()), "a nonce came twice");

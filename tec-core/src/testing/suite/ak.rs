@@ -71,62 +71,73 @@ async fn submit_keeps_a_waiting_key_once<R: MachineRegistry + AkRegistry>(regist
     let mut record = sample::ak(1, 1);
     record.ek = Some(key(77));
     assert_eq!(ok(aks.find(&key(1)).await), None);
-    assert_eq!(ok(aks.submit(&record).await), CreateOutcome::Created);
+    assert_eq!(
+        ok(aks.submit(&record, &sample::line()).await),
+        CreateOutcome::Created
+    );
     assert_eq!(ok(aks.find(&key(1)).await), Some(record.clone()));
     let mut again = sample::ak(1, 2);
     again.submitted_at = sample::time(50);
-    assert_eq!(ok(aks.submit(&again).await), CreateOutcome::Existed);
+    assert_eq!(
+        ok(aks.submit(&again, &sample::line()).await),
+        CreateOutcome::Existed
+    );
     assert_eq!(ok(aks.find(&key(1)).await), Some(record), "left as it was");
     assert_eq!(bound_key(aks, 1).await, None);
     assert_eq!(state_of(registry, 1).await, Some(MachineState::Unclaimed));
     let mut bold = sample::ak(2, 1);
     bold.state = AkState::Bound;
-    ok(aks.submit(&bold).await);
+    ok(aks.submit(&bold, &sample::line()).await);
     let kept = ok(aks.find(&key(2)).await).map(|record| record.state);
     assert_eq!(kept, Some(AkState::Pending), "submitting binds nothing");
 }
 
 async fn waiting_keys_are_bounded_per_machine(aks: &dyn AkRegistry) {
     for number in 1..=MAX_WAITING {
-        ok(aks.submit(&sample::ak(number, 1)).await);
+        ok(aks.submit(&sample::ak(number, 1), &sample::line()).await);
     }
     assert_eq!(
-        kind(aks.submit(&sample::ak(9, 1)).await),
+        kind(aks.submit(&sample::ak(9, 1), &sample::line()).await),
         PortErrorKind::Denied
     );
     assert_eq!(ok(aks.find(&key(9)).await), None);
     assert_eq!(
-        ok(aks.submit(&sample::ak(1, 1)).await),
+        ok(aks.submit(&sample::ak(1, 1), &sample::line()).await),
         CreateOutcome::Existed
     );
     assert_eq!(
-        ok(aks.submit(&sample::ak(9, 2)).await),
+        ok(aks.submit(&sample::ak(9, 2), &sample::line()).await),
         CreateOutcome::Created
     );
-    ok(aks.revoke(&key(2)).await);
-    let freed = aks.submit(&sample::ak(10, 1)).await;
+    ok(aks.revoke(&key(2), &sample::line()).await);
+    let freed = aks.submit(&sample::ak(10, 1), &sample::line()).await;
     assert_eq!(
         ok(freed),
         CreateOutcome::Created,
         "a revoked key does not wait"
     );
     let many: Vec<_> = (20..28).map(|number| sample::ak(number, 3)).collect();
-    let answers = at_once(many.iter().map(|record| aks.submit(record)).collect()).await;
+    let line = sample::line();
+    let submit = |record| aks.submit(record, &line);
+    let answers = at_once(many.iter().map(submit).collect()).await;
     assert_eq!(answers.iter().filter(|answer| answer.is_ok()).count(), 4);
 }
 
 async fn bind_claims_the_machine_and_repeats<R: MachineRegistry + AkRegistry>(registry: &R) {
     let approved = sample::approved_ak(1, 1);
-    assert_eq!(ok(registry.bind(&approved).await), BindOutcome::Bound);
+    assert_eq!(
+        ok(registry.bind(&approved, &sample::line()).await),
+        BindOutcome::Bound
+    );
     assert_eq!(bound_key(registry, 1).await, Some(key(1)));
     assert_eq!(state_of(registry, 1).await, Some(MachineState::Active));
     assert_eq!(
-        ok(registry.bind(&approved).await),
+        ok(registry.bind(&approved, &sample::line()).await),
         BindOutcome::AlreadyBound
     );
     assert_eq!(bound_key(registry, 1).await, Some(key(1)));
     assert_eq!(state_of(registry, 2).await, Some(MachineState::Unclaimed));
-    let again = ok(registry.submit(&sample::ak(1, 1)).await);
+    let again = ok(registry.submit(&sample::ak(1, 1), &sample::line()).await);
     assert_eq!(again, CreateOutcome::Existed);
     assert_eq!(
         bound_key(registry, 1).await,
@@ -137,12 +148,15 @@ async fn bind_claims_the_machine_and_repeats<R: MachineRegistry + AkRegistry>(re
 
 async fn bind_makes_a_waiting_key_bound(aks: &dyn AkRegistry) {
     let waiting = sample::ak(1, 1);
-    ok(aks.submit(&waiting).await);
+    ok(aks.submit(&waiting, &sample::line()).await);
     let mut later = sample::ak(1, 1);
     later.submitted_at = sample::time(60);
     later.ek = Some(key(77));
     let approved = ApprovedAk::dangerous_assume_approved(later);
-    assert_eq!(ok(aks.bind(&approved).await), BindOutcome::Bound);
+    assert_eq!(
+        ok(aks.bind(&approved, &sample::line()).await),
+        BindOutcome::Bound
+    );
     let expected = AkRecord {
         state: AkState::Bound,
         ek: Some(key(77)),
@@ -156,10 +170,12 @@ async fn bind_makes_a_waiting_key_bound(aks: &dyn AkRegistry) {
 }
 
 async fn first_key_of_a_machine_wins(aks: &dyn AkRegistry) {
-    ok(aks.submit(&sample::ak(3, 1)).await);
-    ok(aks.bind(&sample::approved_ak(1, 1)).await);
+    ok(aks.submit(&sample::ak(3, 1), &sample::line()).await);
+    ok(aks.bind(&sample::approved_ak(1, 1), &sample::line()).await);
     for second in [2, 3] {
-        let outcome = ok(aks.bind(&sample::approved_ak(second, 1)).await);
+        let outcome = ok(aks
+            .bind(&sample::approved_ak(second, 1), &sample::line())
+            .await);
         assert_eq!(outcome, BindOutcome::MachineTaken);
     }
     assert_eq!(bound_key(aks, 1).await, Some(key(1)));
@@ -172,8 +188,12 @@ async fn first_key_of_a_machine_wins(aks: &dyn AkRegistry) {
 }
 
 async fn a_key_serves_one_machine<R: MachineRegistry + AkRegistry>(registry: &R) {
-    ok(registry.bind(&sample::approved_ak(1, 1)).await);
-    let outcome = ok(registry.bind(&sample::approved_ak(1, 2)).await);
+    ok(registry
+        .bind(&sample::approved_ak(1, 1), &sample::line())
+        .await);
+    let outcome = ok(registry
+        .bind(&sample::approved_ak(1, 2), &sample::line())
+        .await);
     assert_eq!(outcome, BindOutcome::KeyTaken);
     assert_eq!(bound_key(registry, 1).await, Some(key(1)));
     assert_eq!(bound_key(registry, 2).await, None);
@@ -184,16 +204,24 @@ async fn bind_needs_a_machine_that_is_not_revoked<R>(registry: &R)
 where
     R: MachineRegistry + AkRegistry,
 {
-    let outcome = ok(registry.bind(&sample::approved_ak(1, 99)).await);
+    let outcome = ok(registry
+        .bind(&sample::approved_ak(1, 99), &sample::line())
+        .await);
     assert_eq!(outcome, BindOutcome::NoMachine);
     assert_eq!(ok(AkRegistry::find(registry, &key(1)).await), None);
-    ok(MachineRegistry::revoke(registry, &sample::machine_id(1)).await);
-    let outcome = ok(registry.bind(&sample::approved_ak(1, 1)).await);
+    ok(MachineRegistry::revoke(registry, &sample::machine_id(1), &sample::line()).await);
+    let outcome = ok(registry
+        .bind(&sample::approved_ak(1, 1), &sample::line())
+        .await);
     assert_eq!(outcome, BindOutcome::NoMachine);
     assert_eq!(state_of(registry, 1).await, Some(MachineState::Revoked));
-    ok(registry.bind(&sample::approved_ak(2, 2)).await);
-    ok(MachineRegistry::revoke(registry, &sample::machine_id(2)).await);
-    let again = ok(registry.bind(&sample::approved_ak(2, 2)).await);
+    ok(registry
+        .bind(&sample::approved_ak(2, 2), &sample::line())
+        .await);
+    ok(MachineRegistry::revoke(registry, &sample::machine_id(2), &sample::line()).await);
+    let again = ok(registry
+        .bind(&sample::approved_ak(2, 2), &sample::line())
+        .await);
     assert_eq!(
         again,
         BindOutcome::NoMachine,
@@ -206,7 +234,8 @@ async fn one_of_many_at_once_wins(aks: &dyn AkRegistry) {
     let keys: Vec<_> = (1..=8)
         .map(|number| sample::approved_ak(number, 1))
         .collect();
-    let answers = at_once(keys.iter().map(|ak| aks.bind(ak)).collect()).await;
+    let line = sample::line();
+    let answers = at_once(keys.iter().map(|ak| aks.bind(ak, &line)).collect()).await;
     let outcomes: Vec<_> = answers.into_iter().map(ok).collect();
     let count = |wanted| {
         outcomes
@@ -231,7 +260,8 @@ async fn one_machine_of_many_at_once_wins(aks: &dyn AkRegistry) {
     let keys: Vec<_> = (1..=8)
         .map(|machine| sample::approved_ak(1, machine))
         .collect();
-    let answers = at_once(keys.iter().map(|ak| aks.bind(ak)).collect()).await;
+    let line = sample::line();
+    let answers = at_once(keys.iter().map(|ak| aks.bind(ak, &line)).collect()).await;
     let outcomes: Vec<_> = answers.into_iter().map(ok).collect();
     let count = |wanted| {
         outcomes
@@ -247,16 +277,21 @@ async fn one_machine_of_many_at_once_wins(aks: &dyn AkRegistry) {
 }
 
 async fn a_revoked_key_stays_known_and_frees_the_machine(aks: &dyn AkRegistry) {
-    assert_eq!(kind(aks.revoke(&key(1)).await), PortErrorKind::NotFound);
-    ok(aks.bind(&sample::approved_ak(1, 1)).await);
+    assert_eq!(
+        kind(aks.revoke(&key(1), &sample::line()).await),
+        PortErrorKind::NotFound
+    );
+    ok(aks.bind(&sample::approved_ak(1, 1), &sample::line()).await);
     for _ in 0..2 {
-        ok(aks.revoke(&key(1)).await);
+        ok(aks.revoke(&key(1), &sample::line()).await);
         let state = ok(aks.find(&key(1)).await).map(|record| record.state);
         assert_eq!(state, Some(AkState::Revoked));
     }
     assert_eq!(bound_key(aks, 1).await, None);
     for machine in [1, 2] {
-        let outcome = ok(aks.bind(&sample::approved_ak(1, machine)).await);
+        let outcome = ok(aks
+            .bind(&sample::approved_ak(1, machine), &sample::line())
+            .await);
         assert_eq!(
             outcome,
             BindOutcome::KeyTaken,
@@ -264,20 +299,22 @@ async fn a_revoked_key_stays_known_and_frees_the_machine(aks: &dyn AkRegistry) {
         );
     }
     assert_eq!(
-        ok(aks.submit(&sample::ak(1, 1)).await),
+        ok(aks.submit(&sample::ak(1, 1), &sample::line()).await),
         CreateOutcome::Existed
     );
     assert_eq!(
-        ok(aks.bind(&sample::approved_ak(2, 1)).await),
+        ok(aks.bind(&sample::approved_ak(2, 1), &sample::line()).await),
         BindOutcome::Bound
     );
     assert_eq!(bound_key(aks, 1).await, Some(key(2)));
 }
 
 async fn keys_go_with_their_machine<R: MachineRegistry + AkRegistry>(registry: &R) {
-    ok(registry.bind(&sample::approved_ak(1, 1)).await);
-    ok(registry.submit(&sample::ak(2, 1)).await);
-    ok(registry.submit(&sample::ak(3, 2)).await);
+    ok(registry
+        .bind(&sample::approved_ak(1, 1), &sample::line())
+        .await);
+    ok(registry.submit(&sample::ak(2, 1), &sample::line()).await);
+    ok(registry.submit(&sample::ak(3, 2), &sample::line()).await);
     ok(registry.remove(&sample::machine_id(1)).await);
     assert_eq!(
         ok(AkRegistry::list(registry, None).await),
@@ -290,18 +327,22 @@ async fn keys_go_with_their_machine<R: MachineRegistry + AkRegistry>(registry: &
 }
 
 async fn a_claimed_machine_does_not_expire<R: MachineRegistry + AkRegistry>(registry: &R) {
-    ok(registry.bind(&sample::approved_ak(1, 1)).await);
-    ok(registry.bind(&sample::approved_ak(2, 2)).await);
-    ok(AkRegistry::revoke(registry, &key(2)).await);
+    ok(registry
+        .bind(&sample::approved_ak(1, 1), &sample::line())
+        .await);
+    ok(registry
+        .bind(&sample::approved_ak(2, 2), &sample::line())
+        .await);
+    ok(AkRegistry::revoke(registry, &key(2), &sample::line()).await);
     assert_eq!(ok(registry.expire_unclaimed(sample::time(100)).await), 6);
     assert_eq!(state_of(registry, 1).await, Some(MachineState::Active));
     assert!(state_of(registry, 2).await.is_some(), "it was claimed once");
 }
 
 async fn list_tells_all_or_those_of_a_machine(aks: &dyn AkRegistry) {
-    ok(aks.bind(&sample::approved_ak(1, 1)).await);
-    ok(aks.submit(&sample::ak(2, 1)).await);
-    ok(aks.submit(&sample::ak(3, 2)).await);
+    ok(aks.bind(&sample::approved_ak(1, 1), &sample::line()).await);
+    ok(aks.submit(&sample::ak(2, 1), &sample::line()).await);
+    ok(aks.submit(&sample::ak(3, 2), &sample::line()).await);
     let names = |records: Vec<AkRecord>| {
         let mut names: Vec<_> = records.iter().map(AkRecord::fingerprint).collect();
         names.sort_unstable();

@@ -35,7 +35,7 @@ async fn list_is_in_order_of_names(registry: &dyn ImageRegistry) {
         ok(registry.put(&sample::image(number)).await);
     }
     ok(registry
-        .revoke(&sample::image_name(2), sample::time(9))
+        .revoke(&sample::image_name(2), &sample::line_at(9))
         .await);
     let names: Vec<_> = ok(registry.list().await)
         .into_iter()
@@ -46,16 +46,16 @@ async fn list_is_in_order_of_names(registry: &dyn ImageRegistry) {
 
 async fn revoke_marks_and_repeats(registry: &dyn ImageRegistry) {
     let missing = registry
-        .revoke(&sample::image_name(1), sample::time(9))
+        .revoke(&sample::image_name(1), &sample::line_at(9))
         .await;
     assert_eq!(kind(missing), PortErrorKind::NotFound);
     let mut image = sample::image(1);
     ok(registry.put(&image).await);
     ok(registry.put(&sample::image(2)).await);
-    ok(registry.revoke(&image.name, sample::time(9)).await);
+    ok(registry.revoke(&image.name, &sample::line_at(9)).await);
     image.revoked_at = Some(sample::time(9));
     assert_eq!(ok(registry.find(&image.name).await), Some(image.clone()));
-    ok(registry.revoke(&image.name, sample::time(20)).await);
+    ok(registry.revoke(&image.name, &sample::line_at(20)).await);
     let again = ok(registry.find(&image.name).await);
     assert!(
         again.is_some_and(|image| image.revoked_at.is_some()),

@@ -55,7 +55,9 @@ async fn limit_counts_the_unclaimed(registry: &dyn MachineRegistry) {
     );
     ok(registry.create(&third, UnclaimedLimit::Unlimited).await);
     ok(registry.remove(&third.id).await);
-    ok(registry.revoke(&sample::machine_id(2)).await);
+    ok(registry
+        .revoke(&sample::machine_id(2), &sample::line())
+        .await);
     assert_eq!(
         ok(registry.create(&third, limit).await),
         CreateOutcome::Created
@@ -110,12 +112,15 @@ async fn list_pages_in_order(registry: &dyn MachineRegistry) {
 
 async fn revoke_marks_and_repeats(registry: &dyn MachineRegistry) {
     let id = sample::machine_id(1);
-    assert_eq!(kind(registry.revoke(&id).await), PortErrorKind::NotFound);
+    assert_eq!(
+        kind(registry.revoke(&id, &sample::line()).await),
+        PortErrorKind::NotFound
+    );
     ok(registry
         .create(&sample::machine(1), UnclaimedLimit::Unlimited)
         .await);
     for _ in 0..2 {
-        ok(registry.revoke(&id).await);
+        ok(registry.revoke(&id, &sample::line()).await);
         let state = ok(registry.find(&id).await).map(|machine| machine.state);
         assert_eq!(state, Some(MachineState::Revoked));
     }
@@ -158,7 +163,9 @@ async fn only_strays_expire(registry: &dyn MachineRegistry) {
     for machine in &machines {
         ok(registry.create(machine, UnclaimedLimit::Unlimited).await);
     }
-    ok(registry.revoke(&sample::machine_id(4)).await);
+    ok(registry
+        .revoke(&sample::machine_id(4), &sample::line())
+        .await);
     assert_eq!(ok(registry.expire_unclaimed(sample::time(10)).await), 2);
     assert_eq!(ok(registry.expire_unclaimed(sample::time(10)).await), 0);
     let left: Vec<_> = ok(registry.list(None, 10).await)

@@ -3,6 +3,7 @@
 mod ak;
 mod attempt;
 mod audit;
+mod audited;
 mod boot;
 mod broker;
 mod image;
@@ -17,6 +18,7 @@ use std::task::Poll;
 pub use self::ak::ak_registry;
 pub use self::attempt::attempt_log;
 pub use self::audit::audit_sink;
+pub use self::audited::audited_changes;
 pub use self::boot::boot_states;
 pub use self::broker::key_broker;
 pub use self::image::image_registry;

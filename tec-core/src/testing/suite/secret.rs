@@ -26,12 +26,16 @@ async fn put_new_never_overwrites(store: &dyn SecretStore) {
     assert!(!ok(store.exists(&path).await));
     assert!(ok(store.find(&path).await).is_none());
     assert_eq!(
-        ok(store.put_new(&path, &sample::secret(1)).await),
+        ok(store
+            .put_new(&path, &sample::secret(1), &sample::line())
+            .await),
         PutOutcome::Stored
     );
     assert!(ok(store.exists(&path).await));
     for number in [1, 2] {
-        let outcome = ok(store.put_new(&path, &sample::secret(number)).await);
+        let outcome = ok(store
+            .put_new(&path, &sample::secret(number), &sample::line())
+            .await);
         assert_eq!(outcome, PutOutcome::Existed);
         assert!(holds(store, 1, &sample::secret(1)).await, "left as it was");
     }
@@ -41,13 +45,9 @@ async fn put_new_never_overwrites(store: &dyn SecretStore) {
 async fn one_of_many_at_once_is_stored(store: &dyn SecretStore) {
     let path = sample::secret_path(1);
     let secrets: Vec<_> = (1..=8).map(sample::secret).collect();
-    let answers = at_once(
-        secrets
-            .iter()
-            .map(|secret| store.put_new(&path, secret))
-            .collect(),
-    )
-    .await;
+    let line = sample::line();
+    let put = |secret| store.put_new(&path, secret, &line);
+    let answers = at_once(secrets.iter().map(put).collect()).await;
     let outcomes: Vec<_> = answers.into_iter().map(ok).collect();
     let mut winners = outcomes.iter().zip(&secrets);
     let stored = winners.find(|(outcome, _)| **outcome == PutOutcome::Stored);
@@ -64,7 +64,9 @@ async fn any_bytes_come_back_as_they_were(store: &dyn SecretStore) {
     let contents = [Vec::new(), vec![0], all_bytes, vec![0xa5; 16 * 1024]];
     for (number, content) in (1..).zip(&contents) {
         let secret = SecretBytes::new(content.clone());
-        ok(store.put_new(&sample::secret_path(number), &secret).await);
+        ok(store
+            .put_new(&sample::secret_path(number), &secret, &sample::line())
+            .await);
     }
     for (number, content) in (1..).zip(contents) {
         assert!(holds(store, number, &SecretBytes::new(content)).await);
@@ -74,9 +76,11 @@ async fn any_bytes_come_back_as_they_were(store: &dyn SecretStore) {
 async fn remove_repeats(store: &dyn SecretStore) {
     let path = sample::secret_path(1);
     ok(store.remove(&path).await);
-    ok(store.put_new(&path, &sample::secret(1)).await);
     ok(store
-        .put_new(&sample::secret_path(2), &sample::secret(2))
+        .put_new(&path, &sample::secret(1), &sample::line())
+        .await);
+    ok(store
+        .put_new(&sample::secret_path(2), &sample::secret(2), &sample::line())
         .await);
     for _ in 0..2 {
         ok(store.remove(&path).await);
@@ -85,7 +89,9 @@ async fn remove_repeats(store: &dyn SecretStore) {
     }
     assert!(holds(store, 2, &sample::secret(2)).await);
     assert_eq!(
-        ok(store.put_new(&path, &sample::secret(3)).await),
+        ok(store
+            .put_new(&path, &sample::secret(3), &sample::line())
+            .await),
         PutOutcome::Stored
     );
     assert!(holds(store, 1, &sample::secret(3)).await);

@@ -22,7 +22,9 @@ pub enum InputError {
         source: io::Error,
     },
     /// The file is nothing that is known.
-    #[error("{file} is no directory, disk, FAT file system, tar stream or OCI layout")]
+    #[error(
+        "{file} is no directory, disk, FAT file system, tar stream, OCI layout or program for firmware"
+    )]
     Unknown {
         /// The file.
         file: PathBuf,

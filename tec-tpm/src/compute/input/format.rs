@@ -19,6 +19,7 @@ pub(super) enum Format {
     Fat,
     Tar,
     PackedTar,
+    Program,
     /// Something else that is known.
     Unsupported {
         what: &'static str,
@@ -27,20 +28,17 @@ pub(super) enum Format {
     Unknown,
 }
 
+/// A program for firmware begins with a header for MS-DOS (PE format, "MS-DOS Stub").
+const PROGRAM: &[u8] = b"MZ";
 const UNPACK: &str = "unpack it first";
 const CONVERT: &str = "convert it to a raw disk first, for example with qemu-img";
 /// First bytes of what images come in, too.
-const OTHERS: [(&[u8], &str, &str); 6] = [
+const OTHERS: [(&[u8], &str, &str); 5] = [
     (b"\xfd7zXZ\0", "packed with xz", UNPACK),
     (b"BZh", "packed with bzip2", UNPACK),
     (b"QFI\xfb", "a disk in the format of QEMU", CONVERT),
     (b"KDMV", "a disk in the format of VMware", CONVERT),
     (b"vhdxfile", "a disk in the format of Hyper-V", CONVERT),
-    (
-        b"MZ",
-        "a single program",
-        "give the directory that it lies in",
-    ),
 ];
 
 impl Format {
@@ -55,6 +53,9 @@ impl Format {
             if start.starts_with(magic) {
                 return Ok(Self::Unsupported { what, hint });
             }
+        }
+        if start.starts_with(PROGRAM) {
+            return Ok(Self::Program);
         }
         // The order matters: a disk with GPT begins with an MBR, and a FAT file system and an MBR
         // end their first sector alike.

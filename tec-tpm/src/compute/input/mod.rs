@@ -14,6 +14,7 @@
 //!            └─ oci-layout ─┐
 //! tar, tar.gz, tar.zst ─────┼─ index.json ─ manifest ─ layers ─► files by path,
 //!            └──────────────┴──────────────────────────────────► with links and whiteouts
+//! program for firmware ────────────────────────────────────────► one file on a partition
 //! disk ─ GPT or MBR ─ partition ─ FAT ─────────────────────────► files by path
 //! ```
 //!
@@ -31,6 +32,7 @@ mod layers;
 mod oci;
 mod opening;
 mod ostree;
+mod program;
 mod source;
 mod tar;
 mod tree;

@@ -19,6 +19,7 @@ use super::layers::Whiteouts;
 use super::oci;
 use super::ostree;
 use super::ostree::Folders;
+use super::program::ProgramImage;
 use super::source::BootSource;
 use super::source::OpenImage;
 use super::source::SourceKind;
@@ -61,6 +62,7 @@ impl Opening<'_> {
                 })?;
                 self.fat(SourceKind::Disk, bytes, partition.range)
             }
+            Format::Program => self.opened(SourceKind::Program, ProgramImage(Arc::clone(bytes))),
             Format::Tar => self.tar(Layer::Plain(Arc::clone(bytes))),
             Format::PackedTar => {
                 let packed = Packed(Arc::clone(bytes));

@@ -11,12 +11,13 @@ use tec_core::reference::ImageFile;
 use super::bytes::Bytes;
 use super::error::InputError;
 use super::opening::Opening;
+use super::program::PROGRAM;
 
 /// An image of an operating system, whichever way it comes.
 ///
 /// What it is follows from its content: a directory, an OCI image layout (a directory, or an
 /// archive of one), the root of an OSTree installation, a tar stream (plain, gzip or zstd), a raw
-/// disk with GPT or MBR, or a FAT file system.
+/// disk with GPT or MBR, a FAT file system, or a single program for firmware.
 ///
 /// # Example
 /// ```
@@ -80,6 +81,8 @@ pub enum SourceKind {
     Tar,
     /// An OCI image layout.
     Oci,
+    /// A single program for firmware, such as a unified kernel image.
+    Program,
 }
 
 impl BootSource {
@@ -150,6 +153,12 @@ impl OpenImage {
     /// What it was found to be.
     pub fn kind(&self) -> SourceKind {
         self.kind
+    }
+
+    /// What firmware starts, where the image is a single program: the file as which it is listed.
+    /// Boot entries in the variables of a machine know nothing of it, so a predictor is told.
+    pub fn starts(&self) -> Option<&'static str> {
+        (self.kind == SourceKind::Program).then_some(PROGRAM)
     }
 }
 

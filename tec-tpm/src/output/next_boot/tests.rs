@@ -1,4 +1,9 @@
+use tec_core::image::ApprovedImage;
+use tec_core::image::ExpectedPcrs;
+use tec_core::time::Timestamp;
+
 use super::*;
+use crate::combine::MixedStates;
 use crate::compute::BootPredictor;
 use crate::compute::MemoryImage;
 use crate::compute::PlatformState;
@@ -32,6 +37,25 @@ fn log_of(prediction: &Prediction) -> Vec<u8> {
 
 fn pinned() -> PcrSet {
     PcrSet::default().with(PCR4)
+}
+
+fn image(name: &str, expected: ExpectedPcrs) -> ApprovedImage {
+    let now = Timestamp::from_unix_seconds(0);
+    ApprovedImage::new(name.parse().unwrap(), "", expected, now)
+}
+
+fn judged(
+    next: NextBoot,
+    images: &[ApprovedImage],
+    lists: &[(String, ReferenceValues)],
+    pinned: PcrSet,
+) -> NextBoot {
+    let accepted = Accepted {
+        states: &MixedStates::default(),
+        live: &LiveImages::at(images, Timestamp::from_unix_seconds(0)),
+        lists,
+    };
+    next.judged(accepted, pinned)
 }
 
 fn updated() -> Prediction {
@@ -89,41 +113,43 @@ fn values_alone_tell_which_registers_change() {
 fn the_next_boot_is_accepted_by_an_image_or_a_list_and_else_refused() {
     let (old, new) = (predict(&debian_chain("2.12")).expected(), updated());
     let next = || NextBoot::new(report(&new), CurrentBoot::default()).unwrap();
-    let accepted = Accepted {
-        images: vec![
-            ("old".to_owned(), old.clone()),
-            ("new".to_owned(), new.expected()),
-        ],
-        lists: vec![(
-            "list".to_owned(),
-            ReferenceValues::of_image(&new.expected()),
-        )],
-    };
-    let verdict = next().judged(&accepted, pinned()).verdict.unwrap();
-    let by = vec!["new".to_owned(), "list".to_owned()];
-    assert_eq!(verdict, Verdict::Accepted { by });
-    let only_old = Accepted {
-        images: vec![("old".to_owned(), old)],
-        ..Accepted::default()
-    };
-    let refused = next().judged(&only_old, pinned());
+    let images = [image("old", old), image("new", new.expected())];
+    let list = ReferenceValues::of_image(&new.expected());
+    let lists = [("list".to_owned(), list)];
+    let verdict = judged(next(), &images, &lists, pinned()).verdict.unwrap();
+    let states = vec![BootState::whole([images[1].name.clone()], [PCR4])];
+    let lists = vec!["list".to_owned()];
+    assert_eq!(verdict, Verdict::Accepted { states, lists });
+    let refused = judged(next(), &images[..1], &[], pinned());
     let verdict = refused.verdict.as_ref().unwrap();
-    assert_eq!(*verdict, Verdict::Refused { pcrs: vec![PCR4] });
+    let (pcrs, trouble) = (vec![PCR4], None);
+    assert_eq!(*verdict, Verdict::Refused { pcrs, trouble });
     assert!(!verdict.is_accepted());
     assert!(refused.text().ends_with("nobody accepts PCR 4\n"));
 }
 
 #[test]
 fn a_pinned_register_that_cannot_be_told_is_accepted_by_nobody() {
-    let accepted = Accepted {
-        images: vec![("new".to_owned(), updated().expected())],
-        ..Accepted::default()
-    };
+    let images = [image("new", updated().expected())];
     let next = NextBoot::new(report(&updated()), CurrentBoot::default()).unwrap();
     let both = pinned().with(PcrIndex::SECURE_BOOT);
-    let verdict = next.clone().judged(&accepted, both).verdict;
+    let verdict = judged(next.clone(), &images, &[], both).verdict;
     let pcrs = vec![PcrIndex::SECURE_BOOT];
     assert_eq!(verdict, Some(Verdict::Undetermined { pcrs }));
-    let nothing_pinned = next.judged(&accepted, PcrSet::default()).verdict.unwrap();
-    assert!(!nothing_pinned.is_accepted());
+    let nothing_pinned = judged(next, &images, &[], PcrSet::default());
+    assert!(!nothing_pinned.verdict.unwrap().is_accepted());
+}
+
+#[test]
+fn a_state_between_two_images_is_accepted_and_told_part_by_part() {
+    let (old, new) = (debian_chain("2.12"), debian_chain("2.14"));
+    let new = new.with(KERNEL, application("newer"));
+    let images = [("old", &old), ("new", &new)].map(|(name, i)| image(name, predict(i).expected()));
+    let between = new.with(KERNEL, old.content(KERNEL).unwrap());
+    let next = NextBoot::new(report(&predict(&between)), CurrentBoot::default()).unwrap();
+    let accepted = judged(next.clone(), &images, &[], pinned());
+    let said = "accepted: boot between images: bootloader of new + kernel of old\n";
+    assert!(accepted.text().ends_with(said), "{}", accepted.text());
+    let refused = judged(next, &images[1..], &[], pinned()).verdict.unwrap();
+    assert!(!refused.is_accepted(), "without the image of the kernel");
 }

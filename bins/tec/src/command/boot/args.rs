@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 use clap::ValueEnum;
 use tec_core::pcr::PcrIndex;
+use tec_support::image::ImageChoice;
 use tec_tpm::compute::GrubProfile;
 use tec_tpm::compute::SecureBoot;
 use tec_tpm::compute::ShimProfile;
@@ -42,6 +43,8 @@ pub(crate) struct ChainArgs {
         value_parser = parse_pcr
     )]
     pub(crate) registers: Vec<PcrIndex>,
+    #[command(flatten)]
+    pub(crate) choice: ImageChoice,
 }
 
 /// The machine that it boots on.

@@ -8,8 +8,8 @@ use std::path::Path;
 
 use anyhow::Context as _;
 use tec_core::code::Code;
-use tec_core::reference::BootImage;
 use tec_support::exit::CodedError;
+use tec_support::image::predictor_of;
 use tec_tpm::compute::Banks;
 use tec_tpm::compute::BootPredictor;
 use tec_tpm::compute::DirectoryImage;
@@ -37,25 +37,20 @@ pub(super) fn predict(
     machine: &PlatformState,
     banks: Banks,
 ) -> anyhow::Result<Prediction> {
-    let image = open(path)?;
-    let predicted = predictor(chain, banks).predict(&Shown::new(&*image), machine);
+    let image = chain.choice.open(path).map_err(|error| {
+        let tried = format!("open {}", path.display());
+        CodedError::caused(Code::ImageUnreadable, tried, error)
+    })?;
+    let predictor = chosen(predictor_of(&image), chain).with_banks(banks);
+    let predicted = predictor.predict(&Shown::new(&image), machine);
     Ok(predicted.map_err(|error| {
         let tried = format!("predict the boot of {}", path.display());
         CodedError::caused(Code::ImageUnreadable, tried, error)
     })?)
 }
 
-/// The one place where a path becomes an image.
-fn open(path: &Path) -> anyhow::Result<Box<dyn BootImage>> {
-    let opened = DirectoryImage::open(path).map_err(|error| {
-        let tried = format!("open {}", path.display());
-        CodedError::caused(Code::ImageUnreadable, tried, error)
-    })?;
-    Ok(Box::new(opened))
-}
-
-fn predictor(chain: &ChainArgs, banks: Banks) -> BootPredictor {
-    let mut predictor = BootPredictor::new().with_banks(banks);
+/// The predictor that follows what the flags say.
+fn chosen(mut predictor: BootPredictor, chain: &ChainArgs) -> BootPredictor {
     if let Some(kernel) = &chain.kernel {
         predictor = predictor.with_kernel(kernel);
     }

@@ -19,8 +19,9 @@ use crate::command::eventlog::BankName;
 pub(crate) enum PcrCommand {
     /// Compute what an image's boot measures.
     Compute {
-        /// Root of the image's file tree.
-        directory: PathBuf,
+        /// The image: directory, raw disk, FAT file system, tar stream, OCI layout or unified kernel
+        /// image; - for the standard input.
+        image: PathBuf,
         /// Bank to compute beside SHA-256, for the report; may be given several times.
         #[arg(long = "bank", value_enum)]
         banks: Vec<BankName>,

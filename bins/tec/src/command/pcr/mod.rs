@@ -60,7 +60,7 @@ pub(crate) async fn pcr(
 ) -> anyhow::Result<u8> {
     match command {
         PcrCommand::Compute {
-            directory,
+            image,
             chain,
             machine,
             banks,
@@ -69,7 +69,7 @@ pub(crate) async fn pcr(
             let machine = boot::machine(&machine)?;
             let banks = banks.into_iter().map(Bank::from);
             let banks = banks.fold(Banks::SHA256, Banks::with);
-            let prediction = boot::predict(&directory, &chain, &machine, banks)?;
+            let prediction = boot::predict(&image, &chain, &machine, banks)?;
             one_image(&prediction, form, output)?;
         }
         PcrCommand::Bundle(command) => bundle::bundle(command, output)?,

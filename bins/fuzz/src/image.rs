@@ -1,0 +1,106 @@
+//! Images in every form that comes in one stream: disks, FAT file systems, tar streams plain and
+//! packed, OCI layouts, single programs.
+
+mod repair;
+mod seeds;
+
+use std::io;
+use std::io::Read;
+
+use tec_core::reference::BootImage;
+use tec_tpm::compute::input::BootSource;
+use tec_tpm::compute::input::OpenImage;
+
+pub(crate) use self::seeds::seeds;
+use crate::outcome;
+
+/// Files of an image that are read.
+const FILES: usize = 32;
+/// Bytes of a file that are read.
+const SIZE: u64 = 256 << 10;
+
+/// However the stream comes, it is the same image or the same error. Its paths are in order and
+/// stay in the image, and its files have the size that is said, and the same bytes each time.
+///
+/// An input is tried as it is, and with the checksums of disks and archives made right, since a
+/// fuzzer does not find those.
+pub fn image(data: &[u8]) {
+    check(data);
+    let repaired = repair::repaired(data);
+    if repaired != data {
+        check(&repaired);
+    }
+}
+
+fn check(data: &[u8]) {
+    let slowly = Slow { data, reads: 0 };
+    match (BootSource::new().read(data), BootSource::new().read(slowly)) {
+        (Ok(image), Ok(same)) => {
+            assert_eq!(image.kind(), same.kind());
+            check_files(&image, &same);
+        }
+        (Err(error), Err(same)) => {
+            assert_eq!(format!("{error:?}"), format!("{same:?}"));
+            assert!(!error.to_string().is_empty());
+        }
+        (image, same) => panic!("{image:?} but {same:?}"),
+    }
+}
+
+fn check_files(image: &OpenImage, same: &OpenImage) {
+    let files = listed(image, "");
+    assert_eq!(files, listed(same, ""));
+    assert!(files.is_sorted_by(|a, b| a < b), "{files:?}");
+    for path in files.iter().take(FILES) {
+        let parts: Vec<_> = path.split('/').collect();
+        let stays = |part: &&str| !["", ".", ".."].contains(part);
+        assert!(parts.iter().all(stays), "{path:?}");
+        if let Some((folder, _)) = path.rsplit_once('/') {
+            assert!(listed(image, folder).contains(path), "{path:?}");
+        }
+        match (content(image, path), content(same, path)) {
+            (Ok(content), Ok(same)) => assert!(content == same, "{path:?}"),
+            (Err(error), Err(same)) => assert_eq!(error.to_string(), same.to_string()),
+            (content, same) => panic!("{path:?}: {content:?} but {same:?}"),
+        }
+    }
+}
+
+fn listed(image: &OpenImage, folder: &str) -> Vec<String> {
+    image.files(folder).expect("an open image can be listed")
+}
+
+/// The first bytes of a file; all of them must be as many as it says.
+fn content(image: &OpenImage, path: &str) -> io::Result<Vec<u8>> {
+    let file = image.open(path)?;
+    let size = file.size();
+    let mut content = Vec::new();
+    file.take(SIZE).read_to_end(&mut content)?;
+    let count = content.len() as u64;
+    assert!(
+        size.is_none_or(|size| count == size.min(SIZE)),
+        "{count} bytes of {size:?}"
+    );
+    Ok(content)
+}
+
+/// A stream that comes in small pieces, with interruptions.
+struct Slow<'d> {
+    data: &'d [u8],
+    reads: usize,
+}
+
+impl Read for Slow<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.reads += 1;
+        if self.reads.is_multiple_of(7) {
+            return Err(io::ErrorKind::Interrupted.into());
+        }
+        let size = (self.reads * 977 % 8111 + 1).min(buffer.len());
+        self.data.read(buffer.get_mut(..size).unwrap_or_default())
+    }
+}
+
+fn read(data: &[u8]) -> Result<(), String> {
+    outcome(BootSource::new().read(data))
+}

@@ -1,0 +1,45 @@
+//! Servers as they stand on a command line.
+
+use anyhow::Context as _;
+use anyhow::anyhow;
+use tec_core::endpoint::Endpoint;
+use tec_core::endpoint::ParseBaseUrlError;
+
+/// Reads `URL` or `URL=CA-FILE`, the file with the PEM of the CA that the server is trusted by.
+///
+/// # Errors
+/// No address, or a file that cannot be read.
+pub fn parse(text: &str) -> anyhow::Result<Endpoint> {
+    let (url, ca) = match text.split_once('=') {
+        Some((url, file)) => {
+            let pem = std::fs::read_to_string(file);
+            (url, pem.with_context(|| format!("cannot read {file}"))?)
+        }
+        None => (text, String::new()),
+    };
+    // In one line, since a command line is refused with one.
+    let url = url
+        .parse()
+        .map_err(|error: ParseBaseUrlError| anyhow!("{url:?}: {error}"))?;
+    Ok(Endpoint::new(url, ca))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_ca_is_read_from_the_file_after_the_address() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("ca.crt");
+        std::fs::write(&file, "PEM").unwrap();
+        let endpoint = parse(&format!("https://kbs:8080={}", file.display())).unwrap();
+        assert_eq!(
+            (endpoint.url.as_str(), endpoint.cert.as_str()),
+            ("https://kbs:8080", "PEM")
+        );
+        assert_eq!(parse("http://kbs").unwrap().cert, "");
+        assert!(parse("https://kbs=/no/such/file").is_err());
+        assert!(parse("kbs:8080").is_err());
+    }
+}

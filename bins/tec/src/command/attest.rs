@@ -1,0 +1,181 @@
+//! `tec attest`: an attestation by hand, to see what a key broker finds and releases.
+//!
+//! The TPM of this machine is the business of `node-agent`, which links the TPM software stack;
+//! this program runs on the desks of admins, without it. So evidence of the TPM is left to
+//! `node-agent attest`, and only evidence that needs no TPM is made here.
+
+use std::num::NonZeroU32;
+use std::path::PathBuf;
+use std::process::Command;
+use std::process::Stdio;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use clap::Args;
+use clap::ValueEnum;
+use tec_core::endpoint::Endpoint;
+use tec_core::id::ResourcePath;
+use tec_core::ignition::NumRetries;
+use tec_core::port::Attester;
+use tec_core::port::EntropyRng;
+use tec_support::SystemEntropy;
+use tec_support::endpoint;
+use tec_support::exit::CodedError;
+use tec_support::exit::FAILED;
+use tec_support::exit::OK;
+use tec_support::files::write_private;
+use tec_trustee::client::Deadlines;
+use tec_trustee::client::Outcome;
+use tec_trustee::client::RcarClient;
+use tec_trustee::client::RcarError;
+use tec_trustee::client::RetryPolicy;
+use tec_trustee::client::SampleAttester;
+use tec_trustee::wire::token_claims;
+
+use crate::output::Output;
+
+/// Longest wait for a connection.
+const CONNECT: Duration = Duration::from_secs(10);
+
+#[derive(Debug, Args)]
+pub(crate) struct AttestArgs {
+    /// Key broker, with the file of its CA; may be given several times, and they are tried in order.
+    #[arg(
+        long = "url",
+        value_name = "URL[=CA-FILE]",
+        required = true,
+        value_parser = known_endpoint
+    )]
+    servers: Vec<(String, Endpoint)>,
+    /// The resource to fetch; without it, the claims of the token are printed.
+    #[arg(long, value_parser = tec_trustee::wire::parse_resource)]
+    path: Option<ResourcePath>,
+    /// File of mode 0600 that the resource is written to; it is printed nowhere.
+    #[arg(long, value_name = "FILE", requires = "path")]
+    write: Option<PathBuf>,
+    /// What makes the evidence.
+    #[arg(long, value_enum, default_value_t = AttesterName::Tpm)]
+    attester: AttesterName,
+    /// Rounds over the brokers; a denial is final.
+    #[arg(long, default_value = "1")]
+    rounds: NonZeroU32,
+    /// Seconds after which no further round begins.
+    #[arg(long, default_value_t = 300)]
+    deadline: u64,
+    /// Seconds that one request may take.
+    #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=3600))]
+    timeout: u64,
+    /// The program that has the TPM, for `--attester tpm`.
+    #[arg(long, env = "TEC_NODE_AGENT", default_value = "node-agent")]
+    node_agent: PathBuf,
+    /// Number that the keys of `--attester soft` are made of.
+    #[cfg(feature = "soft")]
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+}
+
+/// A server as it was given, and as it is meant.
+fn known_endpoint(text: &str) -> anyhow::Result<(String, Endpoint)> {
+    Ok((text.to_owned(), endpoint::parse(text)?))
+}
+
+/// What makes the evidence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum AttesterName {
+    /// The TPM of this machine, by way of `node-agent`.
+    Tpm,
+    /// Nothing: evidence that anybody can make, to try the protocol with a broker.
+    Sample,
+    /// A TPM in software, whose keys anybody can make.
+    #[cfg(feature = "soft")]
+    Soft,
+}
+
+pub(crate) async fn attest(args: AttestArgs, output: Output) -> anyhow::Result<u8> {
+    let outcome = match args.attester {
+        AttesterName::Tpm => match node_agent(&args)? {
+            Some(outcome) => outcome,
+            // It has told why.
+            None => return Ok(FAILED),
+        },
+        AttesterName::Sample => with(&args, &SampleAttester::default()).await?,
+        #[cfg(feature = "soft")]
+        AttesterName::Soft => with(&args, &tec_tpm::testing::SoftTpm::rsa(args.seed)).await?,
+    };
+    match &outcome {
+        Outcome::Token { claims, .. } => output.print(claims, |_| outcome.to_string())?,
+        _ => output.print(&outcome, Outcome::to_string)?,
+    }
+    Ok(OK)
+}
+
+async fn with(args: &AttestArgs, attester: &dyn Attester) -> anyhow::Result<Outcome> {
+    let servers: Vec<Endpoint> = args
+        .servers
+        .iter()
+        .map(|(_, server)| server.clone())
+        .collect();
+    let timeout = Duration::from_secs(args.timeout);
+    let deadlines = Deadlines::new(CONNECT.min(timeout), timeout);
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let client = RcarClient::new(&servers, deadlines, &provider, Arc::new(SystemEntropy))?;
+    let policy = RetryPolicy::from_config(Some(NumRetries::Rounds(args.rounds.get())))
+        .with_deadline(Duration::from_secs(args.deadline));
+    let mut rng = EntropyRng::new(&SystemEntropy);
+    let Some(path) = &args.path else {
+        let token = policy.rounds(&mut rng, || client.token(attester)).await;
+        let claims = token_claims(&token.map_err(coded)?).context("the token is no JWT")?;
+        return Ok(Outcome::token(claims));
+    };
+    let resource = policy
+        .rounds(&mut rng, || client.fetch(path, attester))
+        .await;
+    let resource = resource.map_err(coded)?;
+    if let Some(file) = &args.write {
+        write_private(file, resource.expose("the caller asked for a file"))
+            .with_context(|| format!("cannot write {}", file.display()))?;
+    }
+    Ok(Outcome::resource(path.clone(), resource.len()))
+}
+
+fn coded(error: RcarError) -> CodedError {
+    CodedError::caused(error.code(), "no key broker released anything", error)
+}
+
+/// Lets the program with the TPM do it; `None` when it failed, and told why on stderr.
+fn node_agent(args: &AttestArgs) -> anyhow::Result<Option<Outcome>> {
+    let mut command = Command::new(&args.node_agent);
+    command.arg("attest");
+    for (given, _) in &args.servers {
+        command.arg("--url").arg(given);
+    }
+    if let Some(path) = &args.path {
+        command.arg("--path").arg(path.as_str());
+    }
+    if let Some(file) = &args.write {
+        command.arg("--write").arg(file);
+    }
+    for (flag, number) in [
+        ("--rounds", u64::from(args.rounds.get())),
+        ("--deadline", args.deadline),
+        ("--timeout", args.timeout),
+    ] {
+        command.arg(flag).arg(number.to_string());
+    }
+    let shown = args.node_agent.display();
+    let result = command
+        .stdin(Stdio::null())
+        .stderr(Stdio::inherit())
+        .output()
+        .with_context(|| {
+            format!("cannot run {shown}: --node-agent names the program with the TPM")
+        })?;
+    if !result.status.success() {
+        return Ok(None);
+    }
+    let outcome = serde_json::from_slice(&result.stdout);
+    Ok(Some(outcome.with_context(|| {
+        format!("{shown} of another version answered")
+    })?))
+}

@@ -1,0 +1,312 @@
+//! The command line of `tec trustee`.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use clap::Subcommand;
+use clap::ValueEnum;
+use tec_core::attest::Tee;
+use tec_core::id::ResourcePath;
+use tec_core::pcr::PcrIndex;
+use tec_trustee::config::Generation;
+use tec_trustee::policy::SnpTcb;
+
+use crate::cli::DryRun;
+use crate::cli::parse_pcr;
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum TrusteeCommand {
+    /// Check a configuration and policies. Exit code 1 says that something must not be deployed.
+    Lint(LintArgs),
+    /// Compare two configurations, key by key.
+    Diff {
+        /// The first one.
+        before: PathBuf,
+        /// The second one.
+        after: PathBuf,
+    },
+    /// Patch a configuration so that it says what is intended, and nothing insecure.
+    Patch(Box<PatchArgs>),
+    /// Make the key and the certificates of the token signer, or renew them when they are about to
+    /// expire.
+    Signer {
+        /// Where they are: ca.key, ca.crt, signer.key, signer.crt.
+        #[arg(long)]
+        directory: PathBuf,
+        #[command(flatten)]
+        dry_run: DryRun,
+    },
+    /// Print a policy that binds machines to their own disk keys.
+    Policy {
+        /// Which of the two.
+        which: PolicyName,
+        #[command(flatten)]
+        intent: IntentArgs,
+    },
+    /// Evaluate policies over recorded claims, offline. Exit code 1 says that a decision is not the
+    /// expected one.
+    TestPolicy(Box<TestArgs>),
+}
+
+/// Generation of Trustee's schema.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum GenerationName {
+    /// v0.16 to v0.18: everything is a mounted file.
+    Mounted,
+    /// v0.19 and v0.20: one storage for all.
+    Unified,
+    /// v0.21 and later.
+    #[value(name = "v0.21")]
+    V0_21,
+}
+
+impl From<GenerationName> for Generation {
+    fn from(name: GenerationName) -> Self {
+        match name {
+            GenerationName::Mounted => Self::Mounted,
+            GenerationName::Unified => Self::Unified,
+            GenerationName::V0_21 => Self::V0_21,
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, Args)]
+pub(crate) struct Schema {
+    /// Generation of the schema. It follows from the code of the KBS, not from the tag of its image.
+    #[arg(long, value_enum, default_value_t = GenerationName::V0_21)]
+    pub(crate) generation: GenerationName,
+}
+
+#[derive(Debug, Args)]
+#[group(id = "checked", required = true, multiple = true)]
+pub(crate) struct LintArgs {
+    /// Configuration of the KBS.
+    #[arg(group = "checked")]
+    pub(crate) config: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) schema: Schema,
+    /// Attestation keys that are mounted.
+    #[arg(long, default_value_t = 0)]
+    pub(crate) keys: u32,
+    /// Policy on a read-only mount, for example default_cpu; may be given several times.
+    #[arg(long = "mounted-policy", value_name = "NAME")]
+    pub(crate) mounted_policies: Vec<String>,
+    /// Resource policy, tried on tokens that must not pass.
+    #[arg(long, value_name = "FILE", group = "checked")]
+    pub(crate) resource_policy: Option<PathBuf>,
+    /// Attestation policy, tried on evidence that nobody vouches for.
+    #[arg(long, value_name = "FILE", group = "checked")]
+    pub(crate) attestation_policy: Option<PathBuf>,
+}
+
+/// Paths are those that the KBS sees.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "What the configuration shall say, with paths as the KBS sees them")]
+pub(crate) struct PatchArgs {
+    /// The configuration; without it, a new one is made.
+    pub(crate) config: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) schema: Schema,
+    /// Address on which it listens.
+    #[arg(long, default_value = "0.0.0.0:8080")]
+    pub(crate) socket: String,
+    /// Certificate chain of its TLS.
+    #[arg(
+        long,
+        requires = "tls_key",
+        required_unless_present = "dangerous_plain_http"
+    )]
+    pub(crate) tls_cert: Option<String>,
+    /// Private key of its TLS.
+    #[arg(long, requires = "tls_cert")]
+    pub(crate) tls_key: Option<String>,
+    /// Listen without TLS, as is right on loopback behind the guard and nowhere else.
+    #[arg(long, conflicts_with = "tls_cert")]
+    pub(crate) dangerous_plain_http: bool,
+    /// Private key of the token signer.
+    #[arg(long)]
+    pub(crate) signer_key: String,
+    /// Certificate of the token signer.
+    #[arg(long)]
+    pub(crate) signer_cert: String,
+    /// CA that tokens must chain to; may be given several times.
+    #[arg(long = "trusted-cert", value_name = "PATH", required = true)]
+    pub(crate) trusted_certs: Vec<String>,
+    /// Public key of admins; without it the admin API is closed.
+    #[arg(long)]
+    pub(crate) admin_key: Option<String>,
+    /// Directory for what it stores, or below which files are mounted.
+    #[arg(long, default_value = "/opt/trustee/storage")]
+    pub(crate) storage_dir: String,
+    /// Most attestation keys of the generation `mounted`.
+    #[arg(long, default_value_t = 10_000)]
+    pub(crate) max_aks: u32,
+    /// Write the file in place, instead of printing the text.
+    #[arg(long, requires = "config", help_heading = "What to do")]
+    pub(crate) write: bool,
+    /// Print what would change, and change nothing.
+    #[arg(long, conflicts_with = "write", help_heading = "What to do")]
+    pub(crate) dry_run: bool,
+}
+
+/// The two policies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum PolicyName {
+    /// `default_cpu` of the attestation service.
+    Attestation,
+    /// That of the KBS.
+    Resource,
+}
+
+/// Sort of evidence that a policy accepts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Platform {
+    /// A TPM.
+    Tpm,
+    /// The vTPM of an Azure machine on AMD SNP.
+    AzSnpVtpm,
+}
+
+impl From<Platform> for Tee {
+    fn from(platform: Platform) -> Self {
+        match platform {
+            Platform::Tpm => Self::Tpm,
+            Platform::AzSnpVtpm => Self::AzSnpVtpm,
+        }
+    }
+}
+
+/// A claim that a policy adds to tokens: `NAME:KEY=VALUE`.
+#[derive(Clone, Debug)]
+pub(crate) struct ClaimArg {
+    pub(crate) name: String,
+    pub(crate) key: i64,
+    pub(crate) value: String,
+}
+
+#[derive(Debug, Args)]
+#[command(next_help_heading = "What the policies shall enforce")]
+pub(crate) struct IntentArgs {
+    #[command(flatten)]
+    pub(crate) schema: Schema,
+    /// Registers that must have approved values; separated by commas.
+    #[arg(
+        long,
+        value_name = "LIST",
+        value_delimiter = ',',
+        value_parser = parse_pcr,
+        default_value = "4"
+    )]
+    pub(crate) pcrs: Vec<PcrIndex>,
+    /// Evidence that is accepted; may be given several times.
+    #[arg(long = "platform", value_enum, default_value = "tpm")]
+    pub(crate) platforms: Vec<Platform>,
+    /// Demand an approved launch measurement of SNP guests: reference value `snp_measurement`.
+    #[arg(long)]
+    pub(crate) snp_measurement: bool,
+    /// Oldest firmware of SNP hosts: boot loader, TEE, SNP and microcode, separated by commas.
+    #[arg(long, value_name = "B,T,S,M", value_parser = parse_tcb)]
+    pub(crate) snp_minimum_tcb: Option<SnpTcb>,
+    /// Further claim for tokens, with a key below -65536; `pcr<n>` as value stands for the register.
+    #[arg(long = "claim", value_name = "NAME:KEY=VALUE", value_parser = parse_claim)]
+    pub(crate) extension_claims: Vec<ClaimArg>,
+    /// Let every approved machine have the disk key of every machine, as Trustee v0.16 to v0.19
+    /// cannot tell them apart.
+    #[arg(long)]
+    pub(crate) dangerous_any_machine: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct TestArgs {
+    /// Recorded claims: annotated evidence, or a token with its claims or as a JWT. Evidence is
+    /// appraised; tokens are taken as they were issued, signature unseen. May be given several times.
+    #[arg(long, value_name = "[NAME=]FILE", required = true)]
+    pub(crate) claims: Vec<String>,
+    /// Appraise the evidence in tokens anew, instead of taking them as they were issued.
+    #[arg(long)]
+    pub(crate) appraise: bool,
+    /// Reference values: an object of names and values, or the list of a ConfigMap.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) reference_values: Option<PathBuf>,
+    /// The resource that is asked for.
+    #[arg(long, value_parser = tec_trustee::wire::parse_resource)]
+    pub(crate) path: ResourcePath,
+    /// What must come out, for all claims.
+    #[arg(long, value_enum, default_value_t = Expected::Allow)]
+    pub(crate) expect: Expected,
+    /// Attestation policy, instead of the one that the flags below make.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) attestation_policy: Option<PathBuf>,
+    /// Resource policy, instead of the one that the flags below make.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) resource_policy: Option<PathBuf>,
+    // Last, since its heading goes on below it.
+    #[command(flatten)]
+    pub(crate) intent: IntentArgs,
+}
+
+/// Decision that a test expects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Expected {
+    /// The resource is released.
+    Allow,
+    /// It is not.
+    Deny,
+}
+
+fn parse_tcb(text: &str) -> Result<SnpTcb, String> {
+    let part = |part: &str| {
+        part.parse::<u8>()
+            .map_err(|_| format!("{part:?} is not a number from 0 to 255"))
+    };
+    let parts: Vec<u8> = text.split(',').map(part).collect::<Result<_, _>>()?;
+    match parts[..] {
+        [bootloader, tee, snp, microcode] => Ok(SnpTcb {
+            bootloader,
+            tee,
+            snp,
+            microcode,
+        }),
+        _ => Err("four numbers are needed: boot loader, TEE, SNP, microcode".to_owned()),
+    }
+}
+
+fn parse_claim(text: &str) -> Result<ClaimArg, String> {
+    let form = || format!("{text:?} is not NAME:KEY=VALUE");
+    let (name, rest) = text.split_once(':').ok_or_else(form)?;
+    let (key, value) = rest.split_once('=').ok_or_else(form)?;
+    Ok(ClaimArg {
+        name: name.to_owned(),
+        key: key.parse().map_err(|_| form())?,
+        value: value.to_owned(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn four_versions_make_a_tcb() {
+        let tcb = parse_tcb("4,0,22,213").unwrap();
+        assert_eq!(
+            (tcb.bootloader, tcb.tee, tcb.snp, tcb.microcode),
+            (4, 0, 22, 213)
+        );
+        for bad in ["", "1,2,3", "1,2,3,4,5", "1,2,3,256", "a,b,c,d"] {
+            assert!(parse_tcb(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn claims_have_a_name_a_key_and_a_value() {
+        let claim = parse_claim("tec.site:-70010=north=1").unwrap();
+        assert_eq!(
+            (claim.name.as_str(), claim.key, claim.value.as_str()),
+            ("tec.site", -70_010, "north=1")
+        );
+        for bad in ["", "a", "a=b", "a:b=c", "a:1"] {
+            assert!(parse_claim(bad).is_err(), "{bad}");
+        }
+    }
+}

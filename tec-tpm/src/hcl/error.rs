@@ -1,0 +1,72 @@
+//! Why a report of the paravisor is refused.
+
+use super::MAX_HCL_REPORT;
+use crate::public::PublicError;
+use crate::wire::WireError;
+
+/// The bytes are no report of the paravisor.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum HclError {
+    /// More bytes than any report has.
+    #[error("the HCL report has {length} bytes, at most {MAX_HCL_REPORT} are looked at")]
+    TooLarge {
+        /// What was given.
+        length: usize,
+    },
+    /// It ends too early.
+    #[error("the HCL report is cut off")]
+    Wire(#[source] WireError),
+    /// It does not begin as such reports do.
+    #[error("the HCL report does not begin with HCLA")]
+    Magic,
+    /// Header or runtime data are of a version that is not known.
+    #[error("the version {found} of the HCL report is not known")]
+    Version {
+        /// Which.
+        found: u32,
+    },
+    /// The hardware is neither SNP nor TDX.
+    #[error("the report type {found} is not known")]
+    ReportType {
+        /// Which.
+        found: u32,
+    },
+    /// The hash is not one of SHA-2.
+    #[error("the hash type {found} is not known")]
+    HashType {
+        /// Which.
+        found: u32,
+    },
+    /// Three sizes that contradict each other.
+    #[error("the sizes {total} (all), {data} (runtime data), {variable} (JSON) do not fit")]
+    Sizes {
+        /// Of the whole report.
+        total: usize,
+        /// Of the runtime data with their header.
+        data: usize,
+        /// Of the JSON.
+        variable: usize,
+    },
+    /// The runtime data are not the JSON that they should be.
+    #[error("the runtime data are not as they should be")]
+    Json(#[source] serde_json::Error),
+    /// Not exactly one attestation key is there.
+    #[error("{found} keys are named HCLAkPub, exactly one must be there")]
+    KeyCount {
+        /// How many.
+        found: usize,
+    },
+    /// Modulus or exponent of the attestation key are missing or no numbers.
+    #[error("the attestation key has no good member {member}")]
+    KeyMember {
+        /// Which: `kty`, `n` or `e`.
+        member: &'static str,
+    },
+    /// The attestation key cannot be taken.
+    #[error("the attestation key is not acceptable")]
+    Key(#[source] PublicError),
+    /// The user data are not up to 64 bytes in hexadecimal.
+    #[error("the user data are not up to 64 bytes in hexadecimal")]
+    UserData,
+}

@@ -1,0 +1,78 @@
+//! What must hold of a report besides its being genuine.
+
+use std::collections::BTreeMap;
+use std::collections::BTreeSet;
+
+use super::GuestPolicy;
+use super::Product;
+use super::Tcb;
+
+/// What an operator demands. Debugging and migration are never allowed, and the report must have
+/// been asked for at the highest privilege level.
+///
+/// # Security
+/// Without [`measurements`](Self::with_measurements) or [`ID keys`](Self::with_id_keys) any
+/// software in a genuine guest passes. It can claim any vTPM to be its own.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Policy {
+    pub(super) minimum_tcb: BTreeMap<Product, Tcb>,
+    pub(super) measurements: Option<BTreeSet<[u8; 48]>>,
+    pub(super) id_keys: Option<BTreeSet<[u8; 48]>>,
+    pub(super) forbidden: GuestPolicy,
+    pub(super) required: GuestPolicy,
+}
+
+impl Policy {
+    /// Neither debugging nor migration; any measurement, any ID key, any TCB that is consistent.
+    pub fn new() -> Self {
+        Self {
+            minimum_tcb: BTreeMap::new(),
+            measurements: None,
+            id_keys: None,
+            forbidden: GuestPolicy::DEBUG.union(GuestPolicy::MIGRATE_MA),
+            required: GuestPolicy::default(),
+        }
+    }
+
+    /// Reported, committed and launch TCB of a product must be at least this, part by part.
+    #[must_use]
+    pub fn with_minimum_tcb(mut self, product: Product, minimum: Tcb) -> Self {
+        self.minimum_tcb.insert(product, minimum);
+        self
+    }
+
+    /// The digest at launch must be one of these; none passes an empty list.
+    #[must_use]
+    pub fn with_measurements(mut self, allowed: impl IntoIterator<Item = [u8; 48]>) -> Self {
+        self.measurements = Some(allowed.into_iter().collect());
+        self
+    }
+
+    /// The key that signed the guest's ID block must be one of these, by SHA-384; none passes an
+    /// empty list.
+    #[must_use]
+    pub fn with_id_keys(mut self, allowed: impl IntoIterator<Item = [u8; 48]>) -> Self {
+        self.id_keys = Some(allowed.into_iter().collect());
+        self
+    }
+
+    /// The guest's policy must allow none of these, either.
+    #[must_use]
+    pub fn forbidding(mut self, bits: GuestPolicy) -> Self {
+        self.forbidden = self.forbidden.union(bits);
+        self
+    }
+
+    /// The guest's policy must have all of these.
+    #[must_use]
+    pub fn requiring(mut self, bits: GuestPolicy) -> Self {
+        self.required = self.required.union(bits);
+        self
+    }
+}
+
+impl Default for Policy {
+    fn default() -> Self {
+        Self::new()
+    }
+}

@@ -1,0 +1,1 @@
+//! tec-trustee beside other implementations of the same formats: the tests are all there is.

@@ -1,0 +1,254 @@
+//! What policies shall enforce.
+
+use std::collections::BTreeMap;
+use std::collections::BTreeSet;
+
+use tec_core::attest::PinnedPcrs;
+use tec_core::attest::Tee;
+use tec_core::pcr::PcrIndex;
+
+use super::render::path_of;
+use crate::config::Generation;
+
+/// Name of the claim in the token that says which machine attested.
+pub const MACHINE_CLAIM: &str = "tec.machine";
+/// Its integer key, in the private-use range of CWT claims (RFC 8392, section 9.1: below -65536).
+pub(super) const MACHINE_CLAIM_KEY: i64 = -75_001;
+/// Keys that an extension claim may have: the private-use range of CWT claims (RFC 8392, section
+/// 9.1), as far as 32 bits go, which is what a token holds.
+const PRIVATE_KEYS: std::ops::RangeInclusive<i64> = -2_147_483_648..=-65_537;
+/// Keys of the claims `ear.veraison.*` in that range.
+const VERAISON_KEYS: std::ops::RangeInclusive<i64> = -70_002..=-70_000;
+/// Longest name and text of a claim.
+const MAX_TEXT: usize = 128;
+
+/// Smallest versions of a processor's firmware that are accepted, as the SNP report gives them
+/// (`REPORTED_TCB`, SEV-SNP firmware ABI specification, table 3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(clippy::exhaustive_structs, reason = "the four parts of a TCB version")]
+pub struct SnpTcb {
+    /// Boot loader of the security processor.
+    pub bootloader: u8,
+    /// Its operating system.
+    pub tee: u8,
+    /// SNP firmware.
+    pub snp: u8,
+    /// Microcode.
+    pub microcode: u8,
+}
+
+/// What the SNP report beneath a vTPM must say. Debugging is never accepted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct SnpRequirement {
+    pub(super) is_measured: bool,
+    pub(super) minimum: Option<SnpTcb>,
+}
+
+impl SnpRequirement {
+    /// The launch measurement must be one of the reference values under
+    /// [`SNP_MEASUREMENT`](super::SNP_MEASUREMENT), in standard base64.
+    #[must_use]
+    pub fn with_approved_measurement(mut self) -> Self {
+        self.is_measured = true;
+        self
+    }
+
+    /// No part of the reported TCB may be older.
+    #[must_use]
+    pub fn with_minimum_tcb(mut self, minimum: SnpTcb) -> Self {
+        self.minimum = Some(minimum);
+        self
+    }
+}
+
+/// Value of an extension claim.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ClaimValue {
+    /// The quoted value of a register, in hexadecimal.
+    Register(PcrIndex),
+    /// A fixed text, for example the name of a cluster.
+    Text(String),
+}
+
+/// Who obtains a machine's disk key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Binding {
+    /// The machine that the signing key is registered for.
+    Machine,
+    /// Every machine whose key the service trusts.
+    DangerousAnyMachine,
+}
+
+/// What the policies shall enforce.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PolicyIntent {
+    pub(super) pinned: PinnedPcrs,
+    pub(super) tees: BTreeSet<Tee>,
+    pub(super) snp: SnpRequirement,
+    pub(super) binding: Binding,
+    /// By name: integer key, and value.
+    pub(super) claims: BTreeMap<String, (i64, ClaimValue)>,
+}
+
+/// An intent cannot be expressed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PolicyIntentError {
+    /// No sort of evidence would be accepted.
+    #[error("a policy must accept at least one sort of evidence")]
+    NoTee,
+    /// Evidence of this sort carries no key and no registers.
+    #[error("evidence of the sort {tee} says nothing that a policy could rely on")]
+    Tee {
+        /// Which.
+        tee: Tee,
+    },
+    /// Something is demanded of SNP reports, but no evidence with one is accepted.
+    #[error("SNP reports are to be checked, but no evidence that has one is accepted")]
+    NoSnp,
+    /// An extension claim has the name or key of another one, or a form that tokens do not carry.
+    #[error("the extension claim {name:?} with the key {key} is not possible")]
+    Claim {
+        /// Its name.
+        name: String,
+        /// Its integer key.
+        key: i64,
+    },
+    /// The attestation service does not tell policies which key signed.
+    #[error(
+        "the attestation service of generation {generation} does not tell policies which key \
+         signed, so they cannot bind a machine to its own disk key"
+    )]
+    NoKeyClaim {
+        /// Which generation.
+        generation: Generation,
+    },
+    /// Every TPM at all would be accepted, since this generation trusts keys by policy alone.
+    #[error(
+        "the attestation service of generation {generation} trusts keys by policy alone, so a \
+         policy that asks for no machine would accept every TPM"
+    )]
+    Unbound {
+        /// Which generation.
+        generation: Generation,
+    },
+}
+
+impl PolicyIntent {
+    /// Policies that demand approved values of `pinned`, from evidence of one of `tees`, and bind
+    /// each machine to its own disk key.
+    ///
+    /// # Errors
+    /// `NoTee`; `Tee` for `sample`.
+    ///
+    /// # Security
+    /// Evidence of Azure virtual machines names its key (`ak_public`) only when this project's
+    /// verifier checked it; with others the policy denies it.
+    pub fn new(
+        pinned: PinnedPcrs,
+        tees: impl IntoIterator<Item = Tee>,
+    ) -> Result<Self, PolicyIntentError> {
+        let tees: BTreeSet<_> = tees.into_iter().collect();
+        if tees.is_empty() {
+            return Err(PolicyIntentError::NoTee);
+        }
+        match tees.iter().find(|tee| path_of(**tee).is_none()) {
+            Some(tee) => Err(PolicyIntentError::Tee { tee: *tee }),
+            None => Ok(Self {
+                pinned,
+                tees,
+                snp: SnpRequirement::default(),
+                binding: Binding::Machine,
+                claims: BTreeMap::new(),
+            }),
+        }
+    }
+
+    /// Demands something of the SNP report beneath a vTPM.
+    ///
+    /// # Errors
+    /// `NoSnp`.
+    pub fn with_snp(mut self, snp: SnpRequirement) -> Result<Self, PolicyIntentError> {
+        if !self.tees.contains(&Tee::AzSnpVtpm) {
+            return Err(PolicyIntentError::NoSnp);
+        }
+        self.snp = snp;
+        Ok(self)
+    }
+
+    /// Publishes a further claim in the token, under a name of `[A-Za-z0-9._-]` and an integer key
+    /// below -65536 (private use, RFC 8392, section 9.1).
+    ///
+    /// # Errors
+    /// `Claim`: name or key are taken or not possible, or the text is longer than 128 characters
+    /// or has control characters.
+    pub fn with_claim(
+        mut self,
+        name: &str,
+        key: i64,
+        value: ClaimValue,
+    ) -> Result<Self, PolicyIntentError> {
+        let word = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
+        let is_name = (1..=MAX_TEXT).contains(&name.len())
+            && name.chars().all(word)
+            && !name.starts_with("ear.")
+            && name != MACHINE_CLAIM;
+        let is_key = PRIVATE_KEYS.contains(&key)
+            && !VERAISON_KEYS.contains(&key)
+            && key != MACHINE_CLAIM_KEY
+            && self.claims.values().all(|(taken, _)| *taken != key);
+        let is_text = match &value {
+            ClaimValue::Text(text) => {
+                text.len() <= MAX_TEXT && text.chars().all(|c| c.is_ascii_graphic() || c == ' ')
+            }
+            ClaimValue::Register(_) => true,
+        };
+        let (name, is_free) = (name.to_owned(), !self.claims.contains_key(name));
+        if !(is_name && is_key && is_text && is_free) {
+            return Err(PolicyIntentError::Claim { name, key });
+        }
+        self.claims.insert(name, (key, value));
+        Ok(self)
+    }
+
+    /// Lets every machine that boots an approved image have the disk key of every machine: for
+    /// Trustee v0.16 to v0.19, which trusts keys by a directory and tells policies nothing of them.
+    ///
+    /// # Security
+    /// Whoever holds one machine with a trusted key reads the disks of all. The policy denies
+    /// everything on services that trust keys by policy alone (v0.20 and later), where it would
+    /// accept every TPM.
+    #[must_use]
+    pub fn dangerous_any_machine(mut self) -> Self {
+        self.binding = Binding::DangerousAnyMachine;
+        self
+    }
+
+    /// The registers that are compared.
+    pub fn pinned(&self) -> PinnedPcrs {
+        self.pinned
+    }
+
+    /// Whether policies of this intent do what they say on a Trustee of this generation.
+    ///
+    /// They need `query_reference_value`, which came with v0.16, and for the binding the claim
+    /// `ak_public`, which came with v0.20. `Unified` stands for v0.19, too, which has no such
+    /// claim: there the policy denies everything.
+    ///
+    /// # Errors
+    /// `NoKeyClaim`, `Unbound`.
+    pub fn check_for(&self, generation: Generation) -> Result<(), PolicyIntentError> {
+        match (self.binding, generation) {
+            (Binding::Machine, Generation::Mounted) => {
+                Err(PolicyIntentError::NoKeyClaim { generation })
+            }
+            (Binding::DangerousAnyMachine, Generation::V0_21) => {
+                Err(PolicyIntentError::Unbound { generation })
+            }
+            _ => Ok(()),
+        }
+    }
+}
