@@ -17,12 +17,13 @@ use tec_core::digest::Sha256Digest;
 use tec_core::flow;
 use tec_core::flow::AkPorts;
 use tec_core::flow::AkSubmission;
+use tec_core::flow::ProvisionPorts;
 use tec_core::id::MachineId;
-use tec_core::id::ResourcePath;
 use tec_core::image::ApprovedImage;
 use tec_core::image::ExpectedPcr;
 use tec_core::image::ExpectedPcrs;
 use tec_core::image::ImageEvent;
+use tec_core::luks::RandomLuksKey;
 use tec_core::machine::RegisteredBy;
 use tec_core::pcr::PcrIndex;
 use tec_core::port::AkRegistry;
@@ -30,11 +31,11 @@ use tec_core::port::AttemptLog;
 use tec_core::port::AuditSink;
 use tec_core::port::Clock;
 use tec_core::port::Entropy;
+use tec_core::port::EntropyRng;
 use tec_core::port::ImageRegistry;
 use tec_core::port::MachineRegistry;
 use tec_core::port::SecretStore;
 use tec_core::port::UnclaimedLimit;
-use tec_core::secret::SecretBytes;
 use tec_core::store::Store;
 use tec_core::testing::MemoryRegistry;
 use tec_core::testing::SeededEntropy;
@@ -71,9 +72,8 @@ impl Machine {
     pub(crate) fn new() -> Self {
         let tpm = SoftTpm::rsa(1);
         tpm.extend(PcrIndex::BOOT_MANAGER, &Sha256Digest::of("shim"));
-        let id = "7c9e6679-7425-40de-944b-e07fc1f90ae7";
         Self {
-            id: id.parse().expect("a machine id"),
+            id: MachineId::random(&mut EntropyRng::new(&SeededEntropy::new(1))),
             tpm,
         }
     }
@@ -102,7 +102,9 @@ impl FewNonces {
     fn new() -> Self {
         let seeded = SeededEntropy::new(7);
         let mut nonces = vec![[0; 32]; NONCES];
-        nonces.iter_mut().for_each(|nonce| seeded.fill(nonce));
+        for nonce in &mut nonces {
+            seeded.fill(nonce);
+        }
         Self {
             nonces,
             next: AtomicUsize::new(0),
@@ -182,9 +184,13 @@ async fn register(ports: &LivePorts, machine: &Machine) -> anyhow::Result<()> {
         clock: &*ports.clock,
     };
     flow::approve(approval, AkSubmission::new(machine.id, key)).await?;
-    let disk_key = SecretBytes::new(vec![0x5a; 32]);
-    let path = ResourcePath::luks_root(&machine.id);
-    ports.secrets.put_new(&path, &disk_key).await?;
+    let provision = ProvisionPorts {
+        secrets: &*ports.secrets,
+        generator: &RandomLuksKey,
+        clock: &*ports.clock,
+        entropy: &SeededEntropy::new(2),
+    };
+    flow::provision(provision, machine.id).await?;
     let event = ImageEvent::new(
         "EV_IPL",
         PcrIndex::BOOT_MANAGER,
@@ -212,7 +218,7 @@ impl Server {
         let intent = PolicyIntent::new(PinnedPcrs::boot_manager(), [Tee::Tpm])?;
         let entropy = Arc::new(FewNonces::new());
         let nonces: Vec<String> = entropy.nonces.iter().map(|n| STANDARD.encode(n)).collect();
-        let mut rng = tec_core::port::EntropyRng::new(&*entropy);
+        let mut rng = EntropyRng::new(&*entropy);
         let signer = TokenSigner::random(&mut rng);
         let verifier = Arc::new(TpmVerifier::new());
         let (clock, entropy) = (behind.clock.clone(), entropy.clone());
@@ -249,7 +255,7 @@ impl Server {
         })
     }
 
-    pub(crate) async fn clients(&self, to: SocketAddr, count: u64) -> anyhow::Result<Vec<Client>> {
+    pub(crate) async fn clients(&self, to: SocketAddr, count: u32) -> anyhow::Result<Vec<Client>> {
         let mut clients = Vec::new();
         for _ in 0..count {
             let client = Client::connect(to, &self.prepared).await?;

@@ -181,9 +181,9 @@ impl World {
                 let machine = machine_of(&reading.body, session);
                 self.attested.push((session, machine));
             }
-            ("POST" | "DELETE", Some("resource")) | (_, Some("auth")) => {}
+            ("POST" | "DELETE", Some("resource"))
+            | (_, Some("auth" | "attestation-policy" | "resource-policy" | "reference-value")) => {}
             (_, Some("resource")) => self.check_resource(reading),
-            (_, Some("attestation-policy" | "resource-policy" | "reference-value")) => {}
             _ => panic!("nobody asked for that: {reading:?}"),
         }
     }

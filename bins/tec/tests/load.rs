@@ -24,7 +24,7 @@ const REQUESTS: usize = 33_334;
 /// Sessions that one address may have: a quarter of 65,536.
 const SHARE: usize = 16_384;
 /// Sessions end after this time, and their room is free again.
-const SESSION: Duration = Duration::from_secs(300);
+const SESSION: Duration = Duration::from_mins(5);
 /// Most resident memory of the server at any time, in KiB: 50,000 sessions take some 20 MiB of it.
 const MAX_RESIDENT: u64 = 96 * 1024;
 
@@ -59,7 +59,7 @@ impl Server {
             .stdin(Stdio::null())
             .spawn()
             .unwrap();
-        let end = Instant::now() + Duration::from_secs(60);
+        let end = Instant::now() + Duration::from_mins(1);
         let endpoints = loop {
             if let Ok(text) = fs::read_to_string(dir.join("endpoints.json")) {
                 break text;

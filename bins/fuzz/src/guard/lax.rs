@@ -130,15 +130,12 @@ fn decoded(text: &str) -> String {
     while let Some((first, tail)) = rest.split_first() {
         let digits = tail.get(..2).and_then(|hex| std::str::from_utf8(hex).ok());
         let byte = digits.and_then(|hex| u8::from_str_radix(hex, 16).ok());
-        match (first, byte) {
-            (b'%', Some(byte)) => {
-                bytes.push(byte);
-                rest = tail.get(2..).unwrap_or_default();
-            }
-            _ => {
-                bytes.push(*first);
-                rest = tail;
-            }
+        if let (b'%', Some(byte)) = (first, byte) {
+            bytes.push(byte);
+            rest = tail.get(2..).unwrap_or_default();
+        } else {
+            bytes.push(*first);
+            rest = tail;
         }
     }
     String::from_utf8_lossy(&bytes).into_owned()

@@ -9,6 +9,7 @@ use std::net::SocketAddr;
 use std::net::TcpStream;
 use std::process::Child;
 use std::process::Command;
+use std::process::ExitStatus;
 use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,7 +24,7 @@ use rustls::pki_types::UnixTime;
 use serde_json::Value;
 
 /// Everything here takes some seconds at most; a busy host may take longer.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_mins(1);
 
 pub(crate) fn wait_for(what: &str, mut ready: impl FnMut() -> bool) {
     let end = Instant::now() + PATIENCE;
@@ -98,7 +99,7 @@ impl Running {
         let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
         let mut metrics = None;
         let address = loop {
-            let line = lines.next().expect("it becomes ready").unwrap();
+            let line = lines.next().unwrap().unwrap();
             let line: Value = serde_json::from_str(&line).unwrap_or(Value::Null);
             let fields = &line["fields"];
             let address = fields["address"]
@@ -119,8 +120,8 @@ impl Running {
         }
     }
 
-    /// Asks it to end, and gives its exit code.
-    pub(crate) fn terminate(&mut self) -> Option<i32> {
+    /// Asks it to end, and gives how it did.
+    pub(crate) fn terminate(&mut self) -> ExitStatus {
         let pid = i32::try_from(self.child.id()).unwrap();
         let pid = rustix::process::Pid::from_raw(pid).unwrap();
         rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
@@ -129,7 +130,7 @@ impl Running {
             status = self.child.try_wait().unwrap();
             status.is_some()
         });
-        status.unwrap().code()
+        status.unwrap()
     }
 
     /// The certificate that it shows, in DER.
