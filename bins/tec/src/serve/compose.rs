@@ -20,7 +20,6 @@ use tec_core::http::RegisterServiceConfig;
 use tec_core::http::ReplyStyle;
 use tec_core::luks::CompatLuksKey;
 use tec_core::port::Clock;
-use tec_core::port::EntropyRng;
 use tec_core::port::UnclaimedLimit;
 use tec_core::port::Verifier;
 use tec_core::secret::SecretBytes;
@@ -62,6 +61,7 @@ pub(super) fn routers(
     clock: &Arc<dyn Clock>,
     args: &ServeArgs,
     endpoints: &Endpoints,
+    signer: TokenSigner,
 ) -> anyhow::Result<Routers> {
     let limited = |rate, style| from_fn_with_state(Arc::new(Limiter::new(rate, style)), limit);
     let register = RegisterService::new(RegisterServiceConfig {
@@ -91,7 +91,7 @@ pub(super) fn routers(
         ak: health(store)
             .fallback_service(ak)
             .layer(limited(args.register_rate, ReplyStyle::AttestationKey)),
-        kbs: kbs(store, clock, args)?.layer(limited(args.kbs_rate, ReplyStyle::KeyBroker)),
+        kbs: kbs(store, clock, args, signer)?.layer(limited(args.kbs_rate, ReplyStyle::KeyBroker)),
     })
 }
 
@@ -187,7 +187,12 @@ fn snp_policy(args: &ServeArgs) -> anyhow::Result<snp::Policy> {
     Ok(policy)
 }
 
-fn kbs(store: &Arc<Store>, clock: &Arc<dyn Clock>, args: &ServeArgs) -> anyhow::Result<Router> {
+fn kbs(
+    store: &Arc<Store>,
+    clock: &Arc<dyn Clock>,
+    args: &ServeArgs,
+    signer: TokenSigner,
+) -> anyhow::Result<Router> {
     let verifier = verifier(args, clock)?;
     let tees: Vec<Tee> = verifier.tees().collect();
     let intent = PolicyIntent::new(pinned(args)?, tees.iter().copied())?;
@@ -200,16 +205,14 @@ fn kbs(store: &Arc<Store>, clock: &Arc<dyn Clock>, args: &ServeArgs) -> anyhow::
         attempts: store.clone(),
         clock: clock.clone(),
     };
-    let entropy = Arc::new(SystemEntropy);
     // Machines are updated part by part, and may boot at any moment in between.
     let states = Arc::new(MixedStates::default());
     let config = KbsConfig::new(
         Arc::new(LiveBackend::new(ports, &intent).with_states(states)),
         Arc::new(verifier),
-        // Tokens live for minutes, so their key need not outlive the process.
-        TokenSigner::random(&mut EntropyRng::new(&*entropy)),
+        signer,
         clock.clone(),
-        entropy,
+        Arc::new(SystemEntropy),
     )
     .with_tees(tees);
     Ok(Kbs::new(config).router())
