@@ -130,18 +130,31 @@ mod verifier {
 /// A body whose sender never sends.
 #[cfg(feature = "kbs")]
 pub(crate) fn never() -> axum::body::Body {
-    #[derive(Debug)]
-    struct Never;
-    impl http_body::Body for Never {
-        type Data = axum::body::Bytes;
-        type Error = std::convert::Infallible;
+    axum::body::Body::new(Stuck(None))
+}
 
-        fn poll_frame(
-            self: std::pin::Pin<&mut Self>,
-            _: &mut std::task::Context<'_>,
-        ) -> std::task::Poll<Option<Result<http_body::Frame<Self::Data>, Self::Error>>> {
-            std::task::Poll::Pending
+/// A body whose sender sends one part, and then nothing.
+#[cfg(feature = "guard")]
+pub(crate) fn stuck_after(part: &'static [u8]) -> axum::body::Body {
+    axum::body::Body::new(Stuck(Some(axum::body::Bytes::from_static(part))))
+}
+
+#[cfg(feature = "kbs")]
+#[derive(Debug)]
+struct Stuck(Option<axum::body::Bytes>);
+
+#[cfg(feature = "kbs")]
+impl http_body::Body for Stuck {
+    type Data = axum::body::Bytes;
+    type Error = std::convert::Infallible;
+
+    fn poll_frame(
+        mut self: std::pin::Pin<&mut Self>,
+        _: &mut std::task::Context<'_>,
+    ) -> std::task::Poll<Option<Result<http_body::Frame<Self::Data>, Self::Error>>> {
+        match self.0.take() {
+            Some(part) => std::task::Poll::Ready(Some(Ok(http_body::Frame::data(part)))),
+            None => std::task::Poll::Pending,
         }
     }
-    axum::body::Body::new(Never)
 }

@@ -40,10 +40,11 @@ async fn run(args: Args) -> anyhow::Result<u8> {
     let mut tasks: JoinSet<anyhow::Result<()>> = JoinSet::new();
     let transport = transport(&args, &clock, &shutdown, &mut tasks)?;
 
+    let verifier = args.evidence.verifier(&clock)?;
     let store = compose::open(&args.state_dir)?;
     let keys = Keys::new(args.keys.clone(), Arc::clone(&store), Arc::clone(&clock));
     keys.sync().await?;
-    let guard = compose::guard(args.upstream.clone(), &store, clock);
+    let guard = compose::guard(args.upstream.clone(), verifier, &store, clock);
 
     let listener = bind(args.listen)?;
     let address = listener.local_addr()?;

@@ -51,9 +51,12 @@ use tec_support::SystemEntropy;
 use tec_tpm::evidence::TpmEvidence;
 use tec_tpm::testing::SelectionFields;
 use tec_tpm::testing::SoftTpm;
+use tec_tpm::verifier::ByTee;
+use tec_tpm::verifier::TpmVerifier;
 use tec_trustee::client::Deadlines;
 use tec_trustee::client::RcarClient;
 use tec_trustee::client::RcarError;
+use tec_trustee::guard::Guard;
 use tec_trustee::kbs::Kbs;
 use tec_trustee::kbs::KbsConfig;
 use tec_trustee::kbs::MemoryBackend;
@@ -208,6 +211,7 @@ fn forged_values(tpm: &SoftTpm) -> Vec<Sha256Digest> {
 struct World {
     direct: SocketAddr,
     guarded: SocketAddr,
+    guard: Guard,
     store: Arc<Store>,
     keys: Keys,
     dir: tempfile::TempDir,
@@ -234,11 +238,13 @@ impl World {
         ];
         let direct = broker(good, &known).await;
         let upstream = direct.to_string().parse().unwrap();
-        let guard = compose::guard(upstream, &store, clock());
+        let verifier = ByTee::new().with(Tee::Tpm, Arc::new(TpmVerifier::new()));
+        let guard = compose::guard(upstream, verifier, &store, clock());
         let guarded = serve(compose::public(&guard, 1000.try_into().unwrap())).await;
         Self {
             direct,
             guarded,
+            guard,
             store,
             keys,
             dir,
@@ -403,4 +409,34 @@ async fn a_key_counts_as_long_as_its_file_is_there() {
     fs::write(keys.join(format!("{OTHER}.pub")), "no key").unwrap();
     world.keys.sync().await.unwrap();
     assert!(world.fetch(world.guarded, MACHINE, &good).await.is_ok());
+}
+
+/// The status of one request on a connection of its own.
+async fn status(server: SocketAddr, line: &str) -> u16 {
+    use tokio::io::AsyncReadExt as _;
+    use tokio::io::AsyncWriteExt as _;
+    let mut stream = tokio::net::TcpStream::connect(server).await.unwrap();
+    let request =
+        format!("{line} HTTP/1.1\r\nhost: guard\r\nconnection: close\r\ncontent-length: 0\r\n\r\n");
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    answer.split(' ').nth(1).unwrap().parse().unwrap()
+}
+
+#[tokio::test]
+async fn sessions_that_begin_are_limited_by_rate_and_nothing_else_is() {
+    let (world, ..) = world().await;
+    // One a second, with a burst of ten.
+    let slow = serve(compose::public(&world.guard, 1.try_into().unwrap())).await;
+    let mut statuses = Vec::new();
+    for _ in 0..40 {
+        statuses.push(status(slow, "POST /kbs/v0/auth").await);
+    }
+    assert_eq!(statuses[..10], [401; 10], "empty bodies, but looked at");
+    assert!(statuses.iter().filter(|status| **status == 429).count() > 20);
+    for _ in 0..20 {
+        assert_eq!(status(slow, "GET /healthz").await, 200);
+        assert_eq!(status(slow, "POST /kbs/v0/attest").await, 401);
+    }
 }

@@ -145,7 +145,7 @@ impl Kbs {
 
 /// Three segments. One empty segment in front is dropped: clients of v0.21 send
 /// `resource//a/b/c` (contract 6).
-pub(super) fn parse_path(tail: &str) -> Result<ResourcePath, Refusal> {
+pub(crate) fn parse_path(tail: &str) -> Result<ResourcePath, Refusal> {
     tail.strip_prefix('/').unwrap_or(tail).parse().map_err(|_| {
         Refusal::new(
             &ErrorKind::PluginInternalError,
