@@ -39,6 +39,43 @@ impl Attester for FakeAttester {
 #[cfg(feature = "kbs")]
 pub(crate) use self::verifier::FakeVerifier;
 
+#[cfg(feature = "rcar")]
+pub(crate) use self::loopback::provider;
+#[cfg(feature = "rcar")]
+pub(crate) use self::loopback::serve;
+#[cfg(feature = "rcar")]
+pub(crate) use self::loopback::spawn;
+
+#[cfg(feature = "rcar")]
+mod loopback {
+    use std::sync::Arc;
+
+    use axum::Router;
+    use rustls::crypto::CryptoProvider;
+    use tokio::net::TcpListener;
+
+    pub(crate) fn provider() -> Arc<CryptoProvider> {
+        Arc::new(rustls::crypto::ring::default_provider())
+    }
+
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "a test's server ends with its runtime"
+    )]
+    pub(crate) fn spawn(task: impl Future<Output = ()> + Send + 'static) {
+        tokio::task::spawn(task);
+    }
+
+    /// Serves on loopback; returns the address.
+    pub(crate) async fn serve(router: Router) -> String {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let task = async move { axum::serve(listener, router).await.unwrap() };
+        spawn(task);
+        format!("http://{address}")
+    }
+}
+
 #[cfg(feature = "kbs")]
 mod verifier {
     use async_trait::async_trait;

@@ -262,7 +262,7 @@ impl Reply {
 }
 
 /// Two machines with a key each, and one image that the first of them boots.
-async fn register(registry: &MemoryRegistry) {
+pub(crate) async fn register(registry: &MemoryRegistry) {
     let aks: &dyn AkRegistry = registry;
     let all: &dyn MachineRegistry = registry;
     let secrets: &dyn SecretStore = registry;
@@ -373,6 +373,35 @@ pub(crate) fn seeds() -> Vec<Seed> {
         .admin("POST /kbs/v0/resource/a/b/c", "secret")
         .admin("DELETE /kbs/v0/resource/a/b/c", "")
         .admin("GET /kbs/v0/resource-policy", "");
+    let with_admin = |more: &str| format!("GET /kbs/v0/resource-policy\n{more}");
+    let headers = Written::new("1")
+        .with(&with_admin(&format!(
+            "authorization: {ADMIN}\nauthorization: Bearer x"
+        )))
+        .with(&with_admin("authorization: bearer"))
+        .with(&with_admin(
+            "authorization: Basic YTpi\ncookie: kbs-session-id",
+        ))
+        .with("POST /kbs/v0/auth\ncontent-length: 99999999999999999999\nexpect: x\n\n{}")
+        .with("POST /kbs/v0/attest\ncookie: kbs-session-id=\u{e9}; kbs-session-id=00\n\n{}")
+        .with("GET /metrics\nconnection: cookie");
+    let twice = r#"{"policy":"","policy":"cGFja2FnZSBwb2xpY3k"}"#;
+    let admin = Written::new("1")
+        .with(&format!(
+            "POST /kbs/v0/resource-policy\nauthorization: {ADMIN}\n\n{twice}"
+        ))
+        .with(&format!(
+            "PUT /kbs/v0/resource/a/b/c\nauthorization: {ADMIN}\n\nx"
+        ))
+        .with(&format!(
+            "DELETE /kbs/v0/resource//a/b/c\nauthorization: {ADMIN}"
+        ))
+        .with(&format!(
+            "GET /kbs/v0/reference-value/..%2f\nauthorization: {ADMIN}"
+        ))
+        .with(&format!(
+            "POST /kbs/v0/attestation-policy\nauthorization: {ADMIN}\n\n{{}}"
+        ));
     let odd = Written::new("0")
         .with("GET /healthz")
         .with("POST /kbs/v0/auth\n\n{\"version\":\"0.1.0\",\"tee\":\"tpm\",\"extra-params\":\"\"}")
@@ -385,6 +414,8 @@ pub(crate) fn seeds() -> Vec<Seed> {
         unknown.seed("unknown_key"),
         pushed.seed("pushed"),
         references.seed("references"),
+        Seed::new("headers", headers.bytes()),
+        Seed::new("admin", admin.bytes()),
         Seed::new("odd", odd.bytes()),
     ]
 }

@@ -87,6 +87,7 @@ tests! {
     event_log_sha1: event_logs_of_the_older_form_keep_their_properties;
     evidence: evidence_keeps_its_properties;
     grub_script: scripts_of_grub_keep_their_properties;
+    guard: nothing_unchecked_gets_past_the_guard;
     hcl_report: reports_of_the_paravisor_keep_their_properties;
     ignition: pin_configurations_keep_their_properties;
     image: images_in_every_form_keep_their_properties;

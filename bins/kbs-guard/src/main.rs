@@ -53,6 +53,8 @@ async fn run(args: Args) -> anyhow::Result<u8> {
     if let Some(address) = args.metrics_addr {
         let metrics = compose::metrics(&guard);
         let listener = bind(address)?;
+        let address = listener.local_addr()?;
+        tracing::info!(%address, "metrics are served");
         let plain = Transport::DangerousPlain;
         tasks.spawn(serve(listener, plain, metrics, shutdown.clone()));
     }

@@ -14,11 +14,9 @@ use tokio::net::TcpListener;
 
 use super::*;
 use crate::testing::FakeAttester;
+use crate::testing::provider;
+use crate::testing::serve;
 use crate::wire::ErrorKind;
-
-fn provider() -> Arc<CryptoProvider> {
-    Arc::new(rustls::crypto::ring::default_provider())
-}
 
 fn client(urls: &[String]) -> RcarClient {
     let servers: Vec<_> = urls
@@ -32,22 +30,6 @@ fn client_of(servers: &[Endpoint]) -> RcarClient {
     let deadlines = Deadlines::new(Duration::from_secs(5), Duration::from_secs(5));
     let entropy = Arc::new(SeededEntropy::new(1));
     RcarClient::new(servers, deadlines, &provider(), entropy).unwrap()
-}
-
-#[expect(
-    clippy::disallowed_methods,
-    reason = "a test's server ends with its runtime"
-)]
-fn spawn(task: impl Future<Output = ()> + Send + 'static) {
-    tokio::task::spawn(task);
-}
-
-async fn serve(router: Router) -> String {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap();
-    let task = async move { axum::serve(listener, router).await.unwrap() };
-    spawn(task);
-    format!("http://{address}")
 }
 
 /// A server that answers from a script and notes what it was asked.
@@ -323,6 +305,7 @@ mod with_kbs {
     use crate::policy::ak_reference_name;
     use crate::policy::ak_reference_value;
     use crate::testing::FakeVerifier;
+    use crate::testing::spawn;
     use crate::token::TokenSigner;
 
     async fn kbs() -> Kbs {

@@ -176,7 +176,7 @@ impl Guard {
             .await
             .map_err(|error| not_permitted(&passage, &error))?;
         let answer = self.0.upstream.stream(request).await?;
-        if answer.status() != StatusCode::OK {
+        if !answer.status().is_success() {
             let answer = whole(answer, MAX_ERROR).await?;
             return self.refused_by_broker(&passage, Some(&path), answer).await;
         }

@@ -237,7 +237,9 @@ impl Gatekeeper for Registries {
                 (AuditAction::KeyRefused, format!("{code} attempt {attempt}"))
             }
         };
-        self.note(passage, action, subject).await?;
-        self.attempts.record(&record).await
+        // Both at once, so that a store writes both in one go.
+        let noted = self.note(passage, action, subject);
+        let (noted, recorded) = tokio::join!(noted, self.attempts.record(&record));
+        noted.and(recorded)
     }
 }

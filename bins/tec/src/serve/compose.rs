@@ -20,7 +20,6 @@ use tec_core::http::RegisterServiceConfig;
 use tec_core::http::ReplyStyle;
 use tec_core::luks::CompatLuksKey;
 use tec_core::port::Clock;
-use tec_core::port::EntropyRng;
 use tec_core::port::UnclaimedLimit;
 use tec_core::secret::SecretBytes;
 use tec_core::store::Store;
@@ -57,6 +56,7 @@ pub(super) fn routers(
     clock: &Arc<dyn Clock>,
     args: &ServeArgs,
     endpoints: &Endpoints,
+    signer: TokenSigner,
 ) -> anyhow::Result<Routers> {
     let limited = |rate, style| from_fn_with_state(Arc::new(Limiter::new(rate, style)), limit);
     let register = RegisterService::new(RegisterServiceConfig {
@@ -86,7 +86,7 @@ pub(super) fn routers(
         ak: health(store)
             .fallback_service(ak)
             .layer(limited(args.register_rate, ReplyStyle::AttestationKey)),
-        kbs: kbs(store, clock, args)?.layer(limited(args.kbs_rate, ReplyStyle::KeyBroker)),
+        kbs: kbs(store, clock, args, signer)?.layer(limited(args.kbs_rate, ReplyStyle::KeyBroker)),
     })
 }
 
@@ -152,7 +152,12 @@ fn pinned(args: &ServeArgs) -> anyhow::Result<PinnedPcrs> {
     PinnedPcrs::new(args.pcrs.iter().copied().collect()).context("--pcrs")
 }
 
-fn kbs(store: &Arc<Store>, clock: &Arc<dyn Clock>, args: &ServeArgs) -> anyhow::Result<Router> {
+fn kbs(
+    store: &Arc<Store>,
+    clock: &Arc<dyn Clock>,
+    args: &ServeArgs,
+    signer: TokenSigner,
+) -> anyhow::Result<Router> {
     let verifier = args.evidence.verifier(clock)?;
     let tees: Vec<Tee> = verifier.tees().collect();
     let intent = PolicyIntent::new(pinned(args)?, tees.iter().copied())?;
@@ -165,16 +170,14 @@ fn kbs(store: &Arc<Store>, clock: &Arc<dyn Clock>, args: &ServeArgs) -> anyhow::
         attempts: store.clone(),
         clock: clock.clone(),
     };
-    let entropy = Arc::new(SystemEntropy);
     // Machines are updated part by part, and may boot at any moment in between.
     let states = Arc::new(MixedStates::default());
     let config = KbsConfig::new(
         Arc::new(LiveBackend::new(ports, &intent).with_states(states)),
         Arc::new(verifier),
-        // Tokens live for minutes, so their key need not outlive the process.
-        TokenSigner::random(&mut EntropyRng::new(&*entropy)),
+        signer,
         clock.clone(),
-        entropy,
+        Arc::new(SystemEntropy),
     )
     .with_tees(tees);
     Ok(Kbs::new(config).router())
