@@ -2,7 +2,6 @@
 
 use serde_json::Value;
 use serde_json::json;
-use tec_core::digest::Sha256Digest;
 use tec_tpm::testing::AttestFields;
 use tec_trustee::report_data::HashAlgorithm;
 use tec_trustee::report_data::primary;
@@ -126,10 +125,8 @@ fn attests<const N: usize>(list: [(&str, String, &'static str); N]) -> Vec<Seed>
 }
 
 fn requests() -> Vec<Seed> {
-    let init_data = |format: &str, algorithm: &str| {
-        let body = format!("version = \"0.1.0\"\nalgorithm = \"{algorithm}\"\n");
-        changed("/init-data", json!({"format": format, "body": body}))
-    };
+    let init_data = "version = \"0.1.0\"\nalgorithm = \"sha384\"\n";
+    let init_data = json!({"format": "toml", "body": init_data});
     let devices = "/tee-evidence/additional_evidence";
     attests([
         ("attest_of_nothing", String::new(), MALFORMED),
@@ -165,19 +162,9 @@ fn requests() -> Vec<Seed> {
             MALFORMED,
         ),
         (
-            "attest_with_init_data_in_json",
-            init_data("json", "sha256"),
-            MALFORMED,
-        ),
-        (
             "attest_with_init_data_of_48_bytes",
-            init_data("toml", "sha384"),
+            changed("/init-data", init_data),
             MALFORMED,
-        ),
-        (
-            "attest_with_other_init_data",
-            init_data("toml", "sha256"),
-            QUOTE,
         ),
     ])
 }
@@ -190,11 +177,6 @@ fn session_keys() -> Vec<Seed> {
     attests([
         ("attest_for_no_key", changed(key, json!({})), MALFORMED),
         (
-            "attest_for_an_old_padding",
-            changed(&format!("{key}/alg"), json!("RSA1_5")),
-            MALFORMED,
-        ),
-        (
             "attest_for_a_short_key",
             changed(&format!("{key}/x"), json!("AAAA")),
             MALFORMED,
@@ -206,25 +188,9 @@ fn session_keys() -> Vec<Seed> {
 
 fn evidence() -> Vec<Seed> {
     let evidence = "/tee-evidence/primary_evidence";
-    let quote = |member: &str| format!("{evidence}/tpm_quote/{member}");
     let other = rsa_tpm().public_key().to_base64();
     attests([
         ("attest_of_a_list", changed(evidence, json!([])), MALFORMED),
-        (
-            "attest_without_a_signature",
-            changed(&quote("signature"), json!("")),
-            MALFORMED,
-        ),
-        (
-            "attest_of_a_short_digest",
-            changed(&quote("pcrs/4"), json!("00")),
-            MALFORMED,
-        ),
-        (
-            "attest_of_another_value",
-            changed(&quote("pcrs/4"), json!("00".repeat(32))),
-            SELECTION,
-        ),
         (
             "attest_under_another_name",
             changed(&format!("{evidence}/ak_public"), json!(other)),
@@ -246,10 +212,9 @@ fn quoting(change: impl Fn(&mut AttestFields)) -> String {
 }
 
 fn quotes() -> Vec<Seed> {
-    let other = Sha256Digest::of("other");
-    let bitmap = |fields: &mut AttestFields, bytes: &[u8]| {
+    let some = |fields: &mut AttestFields| {
         for selection in &mut fields.selections {
-            selection.bitmap = bytes.to_vec();
+            selection.bitmap = vec![0x0f, 0, 0xff];
         }
     };
     attests([
@@ -258,55 +223,11 @@ fn quotes() -> Vec<Seed> {
             quoting(|fields| fields.selections.extend_from_within(..)),
             SELECTION,
         ),
-        (
-            "quote_of_no_selection",
-            quoting(|fields| fields.selections.clear()),
-            SELECTION,
-        ),
-        (
-            "quote_of_other_registers",
-            quoting(|fields| bitmap(fields, &[0x0f, 0, 0xff])),
-            SELECTION,
-        ),
-        (
-            "quote_of_32_registers",
-            quoting(|fields| bitmap(fields, &[0xff; 4])),
-            SELECTION,
-        ),
-        (
-            "quote_of_sha1",
-            quoting(|fields| fields.selections.iter_mut().for_each(|one| one.bank = 4)),
-            SELECTION,
-        ),
-        (
-            "quote_of_another_digest",
-            quoting(|fields| fields.pcr_digest = other.as_bytes().to_vec()),
-            SELECTION,
-        ),
+        ("quote_of_other_registers", quoting(some), SELECTION),
         (
             "quote_of_another_session",
             quoting(|fields| fields.extra_data = vec![0; 32]),
             QUOTE,
-        ),
-        (
-            "quote_with_a_longer_nonce",
-            quoting(|fields| fields.extra_data.push(0)),
-            QUOTE,
-        ),
-        (
-            "quote_by_software",
-            quoting(|fields| fields.magic = 0),
-            QUOTE,
-        ),
-        (
-            "quote_that_certifies_a_key",
-            quoting(|fields| fields.kind = 0x8017),
-            QUOTE,
-        ),
-        (
-            "quote_with_more_behind",
-            quoting(|fields| fields.trailing = vec![0]),
-            MALFORMED,
         ),
     ])
 }
