@@ -158,3 +158,32 @@ impl http_body::Body for Stuck {
         }
     }
 }
+
+/// Paths that somebody might read as that of the disk key of `other`, or as none. `own` is the path
+/// of who asks.
+#[cfg(feature = "kbs")]
+pub(crate) fn disguised(
+    own: tec_core::id::MachineId,
+    other: tec_core::id::MachineId,
+) -> Vec<String> {
+    vec![
+        format!("default/{own}/root/.."),
+        format!("default/{own}/root/../../{other}/root"),
+        format!("default/{own}/../{other}/root"),
+        format!("default/{own}/%2e%2e/{other}/root"),
+        format!("default/{other}%2froot"),
+        format!("default/{other}/roo%74"),
+        format!("default/{other}/root/"),
+        format!("default//{other}/root"),
+        format!("/default/{other}/root"),
+        format!("//default/{other}/root"),
+        format!("./default/{other}/root"),
+        format!("default/./{other}/root"),
+        format!("default/{other}/root/x"),
+        format!("default/{other}/.root"),
+        format!("default/{other}/root;a=b"),
+        format!("default/{other}/root%00"),
+        format!("default/{other}"),
+        format!("default/{other}/root?resource-path=default/{own}/root"),
+    ]
+}
