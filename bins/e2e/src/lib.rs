@@ -8,8 +8,10 @@
 
 pub mod anchor;
 pub mod firmware;
+pub mod kube;
 pub mod load;
 pub mod machine;
+pub mod packages;
 pub mod pcr_live;
 pub mod process;
 pub mod qemu;
