@@ -20,3 +20,4 @@
 pub mod api;
 #[cfg(feature = "render")]
 pub mod render;
+pub mod signal;

@@ -14,7 +14,6 @@ use super::Object;
 use super::meta::labels;
 use super::meta::text_map;
 use super::name::Component;
-use super::name::IMAGE_PCRS;
 use super::operator::Installation;
 use crate::api::GROUP;
 
@@ -97,7 +96,6 @@ pub(super) fn rules(component: Component) -> Vec<PolicyRule> {
         Component::ComputePcrs => vec![
             rule(GROUP, &[IMAGES], &["get"]),
             rule(GROUP, &["approvedimages/status"], &STATUS),
-            named(rule("", &["configmaps"], &STATUS), IMAGE_PCRS),
         ],
     }
 }
