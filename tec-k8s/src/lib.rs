@@ -22,3 +22,6 @@ pub mod api;
 pub mod client;
 #[cfg(feature = "controller")]
 pub mod controller;
+#[cfg(feature = "render")]
+pub mod render;
+pub mod signal;

@@ -60,6 +60,9 @@ pub const GROUP: &str = "trusted-execution-clusters.io";
 /// Version of all kinds.
 pub const VERSION: &str = "v1alpha1";
 
+/// Field manager of everything that this project writes (upstream-operator 1.4).
+pub const FIELD_MANAGER: &str = "trusted-cluster-operator";
+
 /// The definitions of all kinds, in the order in which they are best installed.
 pub fn crds() -> Vec<CustomResourceDefinition> {
     vec![

@@ -15,11 +15,11 @@ use tec_core::port::AuditSink;
 use tec_core::port::PortError;
 use tec_core::port::PortErrorKind;
 
-use super::FIELD_MANAGER;
 use super::KubeRegistry;
 use super::error::port_error;
 use super::note;
 use crate::api;
+use crate::api::FIELD_MANAGER;
 
 /// Most bytes of an Event's note (k8s.io/api, events/v1, type Event).
 const MAX_NOTE: usize = 1024;

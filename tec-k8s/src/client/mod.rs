@@ -44,8 +44,6 @@ use self::room::Rooms;
 pub use self::secret::SECRET_KEY;
 use crate::api;
 
-/// Field manager of everything that this project writes (upstream-operator 1.4).
-pub const FIELD_MANAGER: &str = "trusted-cluster-operator";
 /// The last audit line about an object, JSON.
 const AUDIT: &str = "trusted-execution-clusters.io/audit";
 /// How often a compare and swap is tried again when somebody else was faster.
