@@ -19,6 +19,7 @@ use tec_core::port::PortErrorKind;
 use tec_core::port::chain;
 
 use super::context::Context;
+use super::context::Task;
 use super::queue::Next;
 use super::report::Said;
 use super::report::conditions;
@@ -42,6 +43,7 @@ pub(super) const OWN_TRUSTEE: &str = "trustee";
 
 /// Brings the cluster to what is desired.
 pub(super) async fn reconcile(ctx: &Context, name: &str) -> Result<Next, PortError> {
+    wake_if_another_counts(ctx);
     let Some(cluster) = ctx.caches.clusters.get(name) else {
         return Ok(Next::Wait);
     };
@@ -67,15 +69,32 @@ pub(super) async fn reconcile(ctx: &Context, name: &str) -> Result<Next, PortErr
         write(ctx, &cluster, said).await?;
         return Ok(Next::Wait);
     }
-    ctx.parts
-        .trust
-        .configure(&cluster, &cluster.spec.publish.clone().unwrap_or_default())
-        .await?;
     let installed = install(ctx, &cluster).await;
     let said = verdicts(ctx, &cluster, installed.as_ref().err());
     write(ctx, &cluster, said).await?;
     ctx.publish.notify_one();
     installed.map(|()| Next::Wait)
+}
+
+/// What machines, keys and images are worth is said by the cluster object that counts.
+fn wake_if_another_counts(ctx: &Context) {
+    let cluster = ctx.cluster();
+    let counts = cluster.map(|cluster| (cluster.uid(), cluster.metadata.generation));
+    let counts = format!("{counts:?}");
+    let mut memory = ctx.memory();
+    if memory.counting == counts {
+        return;
+    }
+    memory.counting = counts;
+    drop(memory);
+    let caches = &ctx.caches;
+    let machines = caches.machines.all().into_iter().map(|object| Task::Machine(object.name_any()));
+    let keys = caches.keys.all().into_iter().map(|object| Task::Key(object.name_any()));
+    let images = caches.images.all().into_iter().map(|object| Task::Image(object.name_any()));
+    for task in machines.chain(keys).chain(images) {
+        ctx.queue.wake(task);
+    }
+    ctx.publish.notify_one();
 }
 
 async fn install(ctx: &Context, cluster: &TrustedExecutionCluster) -> Result<(), PortError> {
@@ -97,7 +116,12 @@ async fn install(ctx: &Context, cluster: &TrustedExecutionCluster) -> Result<(),
             first.get_or_insert(error);
         }
     }
-    first.map_or(Ok(()), Err)
+    if let Some(error) = first {
+        return Err(error);
+    }
+    // The keys that Trustees are reached with are there now.
+    let publish = cluster.spec.publish.clone().unwrap_or_default();
+    ctx.parts.trust.configure(cluster, &publish).await
 }
 
 /// What the Trustee starts with: its keys are made once, its configuration follows this release.

@@ -94,6 +94,8 @@ impl Caches {
 pub(super) struct Memory {
     /// Ids of machines by object name, for when the object is gone.
     pub(super) ids: BTreeMap<String, MachineId>,
+    /// UID and generation of the cluster object that counted last, as text.
+    pub(super) counting: String,
     /// Machines that were there at the start and were not looked at yet.
     pub(super) unseen: BTreeSet<String>,
     /// Machines whose facts are on their way.

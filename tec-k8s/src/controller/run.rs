@@ -212,11 +212,10 @@ async fn follow(ctx: &Context) {
     let watches: [BoxFuture<'_, ()>; 10] = [
         caches
             .clusters
-            .follow(watcher(ctx.objects(), any()), |_| {
+            .follow(watcher(ctx.objects(), any()), |cluster| {
+                ctx.queue.wake(Task::Cluster(cluster.name_any()));
+                // Another one may be the oldest now.
                 wake_cluster();
-                for key in caches.keys.all() {
-                    ctx.queue.wake(Task::Key(key.name_any()));
-                }
             })
             .boxed(),
         caches
