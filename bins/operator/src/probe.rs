@@ -12,7 +12,10 @@ use tec_k8s::controller::Metrics;
 pub(crate) fn router(metrics: Arc<Metrics>, health: Health) -> Router {
     let readiness = async move || match health.is_ready() {
         true => (StatusCode::OK, "ready"),
-        false => (StatusCode::SERVICE_UNAVAILABLE, "not everything was read yet"),
+        false => (
+            StatusCode::SERVICE_UNAVAILABLE,
+            "not everything was read yet",
+        ),
     };
     Router::new()
         .route("/livez", get(async || "alive"))

@@ -88,9 +88,21 @@ fn wake_if_another_counts(ctx: &Context) {
     memory.counting = counts;
     drop(memory);
     let caches = &ctx.caches;
-    let machines = caches.machines.all().into_iter().map(|object| Task::Machine(object.name_any()));
-    let keys = caches.keys.all().into_iter().map(|object| Task::Key(object.name_any()));
-    let images = caches.images.all().into_iter().map(|object| Task::Image(object.name_any()));
+    let machines = caches
+        .machines
+        .all()
+        .into_iter()
+        .map(|object| Task::Machine(object.name_any()));
+    let keys = caches
+        .keys
+        .all()
+        .into_iter()
+        .map(|object| Task::Key(object.name_any()));
+    let images = caches
+        .images
+        .all()
+        .into_iter()
+        .map(|object| Task::Image(object.name_any()));
     for task in machines.chain(keys).chain(images) {
         ctx.queue.wake(task);
     }

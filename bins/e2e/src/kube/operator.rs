@@ -151,6 +151,15 @@ impl Bench {
         self.stops.clear();
     }
 
+    /// A configuration file with the rights of the operator, for a replica that is a program.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn kubeconfig(&self, identity: &str) -> anyhow::Result<std::path::PathBuf> {
+        let name = format!("{}-{identity}", self.namespace);
+        self.plane.kubeconfig(&name, &self.token)
+    }
+
     /// A client that may do anything.
     ///
     /// # Errors
