@@ -49,8 +49,11 @@ fn main() -> anyhow::Result<()> {
         .build()?;
     let mut suite = Suite::new(env!("CARGO_TARGET_TMPDIR"));
     policies(&mut suite)?;
-    if suite.wants("kbs/unlocks") || suite.wants("kbs/unlocks/stored/processor") {
-        unlocks(&mut suite, &runtime)?;
+    for (name, storage) in [
+        ("kbs/unlocks", Storage::Memory),
+        ("kbs/unlocks/stored", Storage::embedded()?),
+    ] {
+        unlocks(&mut suite, &runtime, name, &storage)?;
     }
     if suite.wants("guard/unlock") || suite.wants("guard/unlocks") {
         guarded(&mut suite, &runtime)?;
@@ -92,40 +95,43 @@ fn processor_of_storm(runtime: &Runtime, clients: &[Client], times: u64) -> Dura
     all / NODES
 }
 
-fn unlocks(suite: &mut Suite, runtime: &Runtime) -> anyhow::Result<()> {
+fn unlocks(
+    suite: &mut Suite,
+    runtime: &Runtime,
+    name: &str,
+    storage: &Storage,
+) -> anyhow::Result<()> {
+    let of_processor = format!("{name}/processor");
+    if !suite.wants(name) && !suite.wants(&of_processor) {
+        return Ok(());
+    }
     let machine = Machine::new();
     let crypto = Crypto::new(&machine)?;
-    for (name, storage) in [
-        ("kbs/unlocks", Storage::Memory),
-        ("kbs/unlocks/stored", Storage::embedded()?),
-    ] {
-        let server = runtime.block_on(Server::start(&machine, &storage))?;
-        let clients = runtime.block_on(server.clients(server.kbs, NODES))?;
-        suite.ratio_timed(
-            name,
-            |ratio| {
-                format!(
-                    "auth, attest and resource over loopback, two cores / RSA verification, ECDH \
-                     and signing alone, two cores; {:.0} unlocks per second, {:.0} % of the limit",
-                    ratio.ours_per_second(),
-                    100.0 / ratio.ratio
-                )
-            },
-            |times| storm(runtime, &clients, times),
-            |times| crypto.on_two_cores(times),
-        )?;
-        suite.ratio_timed(
-            &format!("{name}/processor"),
-            |_| "the same in processor time, the client's share of it included".to_owned(),
-            |times| processor_of_storm(runtime, &clients, times),
-            |times| {
-                processor(|| {
-                    crypto.on_two_cores(times);
-                })
-            },
-        )?;
-    }
-    Ok(())
+    let server = runtime.block_on(Server::start(&machine, storage))?;
+    let clients = runtime.block_on(server.clients(server.kbs, NODES))?;
+    suite.ratio_timed(
+        name,
+        |ratio| {
+            format!(
+                "auth, attest and resource over loopback, two cores / RSA verification, ECDH and \
+                 signing alone, two cores; {:.0} unlocks per second, {:.0} % of the limit",
+                ratio.ours_per_second(),
+                100.0 / ratio.ratio
+            )
+        },
+        |times| storm(runtime, &clients, times),
+        |times| crypto.on_two_cores(times),
+    )?;
+    suite.ratio_timed(
+        &of_processor,
+        |_| "the same in processor time, the client's share of it included".to_owned(),
+        |times| processor_of_storm(runtime, &clients, times),
+        |times| {
+            processor(|| {
+                crypto.on_two_cores(times);
+            })
+        },
+    )
 }
 
 fn guarded(suite: &mut Suite, runtime: &Runtime) -> anyhow::Result<()> {
