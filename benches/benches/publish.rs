@@ -63,7 +63,7 @@ fn main() -> anyhow::Result<()> {
 
 fn measure(suite: &Suite, runtime: &Runtime) -> anyhow::Result<()> {
     let world = runtime.block_on(World::new())?;
-    let state = world.desired()?;
+    let state = fleet()?;
     let ours = || runtime.block_on(world.one_more(&state));
     // What is sent for each machine where all keys are one value.
     let keys: Vec<PublicKey> = (0..=FLEET).map(key).collect::<anyhow::Result<_>>()?;
@@ -80,6 +80,12 @@ fn measure(suite: &Suite, runtime: &Runtime) -> anyhow::Result<()> {
     report(suite, "one_more", one, note)?;
     let note = "the 10,001st machine where all keys are one list: disk key and list";
     report(suite, "whole_list", whole, note)?;
+    let times = |name: &str, times: f64| {
+        let note = "how many times what the 10,001st machine needs the list of all keys needs";
+        suite.figure(Figure::new(name, times, Unit::Count, note))
+    };
+    times("publish/requests/times", whole.0 / one.0)?;
+    times("publish/bytes/times", whole.1 / one.1)?;
     let note = "a publisher that starts, where all 10,000 machines are there: its notes are read";
     report(suite, "restart", restart, note)?;
     let note = "publish the 10,001st machine / send its disk key and the list of all keys";
@@ -197,19 +203,8 @@ impl World {
         };
         // The fleet itself goes the short way, past HTTP.
         let near = BrokerPublisher::new(backend as _, entropy);
-        near.publish(&world.desired()?).await?;
+        near.publish(&fleet()?).await?;
         Ok(world)
-    }
-
-    /// The fleet.
-    fn desired(&self) -> anyhow::Result<Desired> {
-        let intent = PolicyIntent::new(PinnedPcrs::boot_manager(), [Tee::Tpm])?;
-        let desired = Desired::from_intent(&intent);
-        desired.set_pcr(PcrIndex::BOOT_MANAGER, [Sha256Digest::of("a boot")])?;
-        for number in 0..FLEET {
-            register(&desired, number)?;
-        }
-        Ok(desired)
     }
 
     /// The first round of a publisher that knows nothing yet.
@@ -241,6 +236,17 @@ impl World {
             .await
             .context("the list")
     }
+}
+
+/// What shall hold for the fleet.
+fn fleet() -> anyhow::Result<Desired> {
+    let intent = PolicyIntent::new(PinnedPcrs::boot_manager(), [Tee::Tpm])?;
+    let desired = Desired::from_intent(&intent);
+    desired.set_pcr(PcrIndex::BOOT_MANAGER, [Sha256Digest::of("a boot")])?;
+    for number in 0..FLEET {
+        register(&desired, number)?;
+    }
+    Ok(desired)
 }
 
 fn register(desired: &Desired, number: u64) -> anyhow::Result<()> {

@@ -117,17 +117,17 @@ fn shows_a_secret(bytes: &[u8]) -> bool {
     })
 }
 
-struct World {
+pub(crate) struct World {
     router: Router,
     registry: Arc<MemoryRegistry>,
     is_live: bool,
 }
 
 /// An answer of the service.
-struct Reply {
-    status: StatusCode,
-    cookie: String,
-    body: Bytes,
+pub(crate) struct Reply {
+    pub(crate) status: StatusCode,
+    pub(crate) cookie: String,
+    pub(crate) body: Bytes,
 }
 
 /// The session key of the seeds.
@@ -141,7 +141,7 @@ fn machines() -> [MachineId; 2] {
 }
 
 impl World {
-    fn new(choice: u8) -> Self {
+    pub(crate) fn new(choice: u8) -> Self {
         let registry = Arc::new(MemoryRegistry::new());
         let clock = Arc::new(ManualClock::new(Timestamp::from_unix_seconds(1000)));
         let is_live = choice & 1 == 0;
@@ -181,7 +181,7 @@ impl World {
         released.count()
     }
 
-    fn send(&self, mut request: Request<Bytes>) -> Reply {
+    pub(crate) fn send(&self, mut request: Request<Bytes>) -> Reply {
         if request
             .headers()
             .get(AUTHORIZATION)
@@ -256,7 +256,7 @@ impl Reply {
         }
     }
 
-    fn json(&self) -> Value {
+    pub(crate) fn json(&self) -> Value {
         serde_json::from_slice(&self.body).expect("JSON")
     }
 }
@@ -292,6 +292,19 @@ pub(crate) async fn register(registry: &MemoryRegistry) {
     let expected = ExpectedPcrs::new(expected.into());
     let image = ApprovedImage::new(name, "registry.example/os", expected, time(0));
     images.put(&image).await.expect(failed);
+}
+
+/// What a machine sends to `POST attest`.
+pub(crate) fn attestation(tpm: &SoftTpm, nonce: &str) -> Value {
+    let key = serde_json::to_value(session_key().public()).expect("an object");
+    let report_data = primary(nonce, &key, "", HashAlgorithm::Sha384).expect("a digest");
+    let made = ready(tpm.attest(&report_data)).expect("software does not fail");
+    assert_eq!(made.tee, Tee::Tpm);
+    json!({
+        "init-data": null,
+        "runtime-data": {"nonce": nonce, "tee-pubkey": key},
+        "tee-evidence": {"primary_evidence": made.evidence, "additional_evidence": ""},
+    })
 }
 
 /// A conversation that becomes a seed: what is sent depends on what was answered.
@@ -330,15 +343,7 @@ impl Talk {
             .get("nonce")
             .and_then(Value::as_str)
             .expect("a nonce");
-        let key = serde_json::to_value(session_key().public()).expect("an object");
-        let report_data = primary(nonce, &key, "", HashAlgorithm::Sha384).expect("a digest");
-        let made = ready(tpm.attest(&report_data)).expect("software does not fail");
-        assert_eq!(made.tee, Tee::Tpm);
-        let attest = json!({
-            "init-data": null,
-            "runtime-data": {"nonce": nonce, "tee-pubkey": key},
-            "tee-evidence": {"primary_evidence": made.evidence, "additional_evidence": ""},
-        });
+        let attest = attestation(tpm, nonce);
         let cookie = format!("cookie: {}", reply.cookie);
         let (talk, _) = talk.say(&format!("POST /kbs/v0/attest\n{cookie}\n\n{attest}"));
         let (talk, reply) = talk.say(&format!("GET /kbs/v0/resource/{path}?a=b\n{cookie}"));

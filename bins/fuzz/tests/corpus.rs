@@ -104,6 +104,7 @@ tests! {
     predict: predictions_keep_their_properties;
     public_key: public_keys_keep_their_properties;
     quote: quotes_keep_their_properties;
+    rcar: bodies_of_the_handshake_keep_their_properties;
     reference_values: reference_values_keep_their_properties;
     registration: registrations_keep_their_properties;
     sbat: sbat_sections_keep_their_properties;

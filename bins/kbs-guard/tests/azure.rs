@@ -6,10 +6,11 @@
     reason = "clippy takes helpers of tests for library code; servers end with their test"
 )]
 
+mod served;
+
 use std::fs;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
 
 use async_trait::async_trait;
 use kbs_guard::compose;
@@ -22,8 +23,6 @@ use tec_core::attest::VerifiedEvidence;
 use tec_core::attest::VerifyError;
 use tec_core::code::Code;
 use tec_core::digest::Sha256Digest;
-use tec_core::endpoint::Endpoint;
-use tec_core::id::MachineId;
 use tec_core::id::ResourcePath;
 use tec_core::pcr::PCR_COUNT;
 use tec_core::pcr::PcrValues;
@@ -48,22 +47,20 @@ use tec_tpm::verifier::AzSnpEvidence;
 use tec_tpm::verifier::AzSnpEvidenceVersion;
 use tec_tpm::verifier::AzSnpVtpmVerifier;
 use tec_tpm::verifier::ByTee;
-use tec_trustee::client::Deadlines;
-use tec_trustee::client::RcarClient;
 use tec_trustee::client::RcarError;
 use tec_trustee::kbs::Kbs;
 use tec_trustee::kbs::KbsConfig;
 use tec_trustee::kbs::MemoryBackend;
 use tec_trustee::token::TokenSigner;
 
-const MACHINE: &str = "7c9e6679-7425-40de-944b-e07fc1f90ae7";
-const OTHER: &str = "0b5e1f4a-9d7b-4c38-8a51-5f0f9f6a7c11";
+use self::served::MACHINE;
+use self::served::OTHER;
+use self::served::fetch;
+use self::served::machine;
+use self::served::serve;
+
 /// Bytes of a TPMT_SIGNATURE before the RSA signature: scheme, hash, size.
 const SIGNATURE_HEAD: usize = 6;
-
-fn machine(id: &str) -> MachineId {
-    id.parse().unwrap()
-}
 
 /// When the certificates of the chips are valid.
 #[derive(Debug)]
@@ -104,14 +101,6 @@ async fn broker() -> SocketAddr {
     serve(Kbs::new(config.with_tees([Tee::Tpm, Tee::AzSnpVtpm])).router()).await
 }
 
-async fn serve(router: axum::Router) -> SocketAddr {
-    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap();
-    let service = router.into_make_service_with_connect_info::<SocketAddr>();
-    tokio::spawn(async move { axum::serve(listener, service).await });
-    address
-}
-
 struct World {
     direct: SocketAddr,
     guarded: SocketAddr,
@@ -145,25 +134,10 @@ impl World {
         }
     }
 
-    async fn fetch(
-        &self,
-        server: SocketAddr,
-        of: &str,
-        attester: &dyn Attester,
-    ) -> Result<SecretBytes, RcarError> {
-        let endpoint = Endpoint::new(format!("http://{server}").parse().unwrap(), String::new());
-        let deadlines = Deadlines::new(Duration::from_secs(5), Duration::from_secs(10));
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let entropy = Arc::new(SystemEntropy);
-        let client = RcarClient::new(&[endpoint], deadlines, &provider, entropy).unwrap();
-        let path = ResourcePath::luks_root(&machine(of));
-        client.fetch(&path, attester).await
-    }
-
     /// The broker takes it; the guard does not, and says why.
     async fn stopped(&self, attester: &dyn Attester) -> Code {
-        assert!(self.fetch(self.direct, MACHINE, attester).await.is_ok());
-        let refused = self.fetch(self.guarded, MACHINE, attester).await;
+        assert!(fetch(self.direct, MACHINE, attester).await.is_ok());
+        let refused = fetch(self.guarded, MACHINE, attester).await;
         refused.unwrap_err().code()
     }
 }
@@ -220,9 +194,9 @@ async fn evidence_of_every_version_passes_for_the_own_path() {
     let world = World::new(&azure, accepted()).await;
     for honest in VERSIONS {
         let attester = Forger(&azure, honest);
-        let key = world.fetch(world.guarded, MACHINE, &attester).await;
+        let key = fetch(world.guarded, MACHINE, &attester).await;
         assert_eq!(key.unwrap().expose("compare"), MACHINE.as_bytes());
-        let foreign = world.fetch(world.guarded, OTHER, &attester).await;
+        let foreign = fetch(world.guarded, OTHER, &attester).await;
         assert_eq!(foreign.unwrap_err().code(), Code::ReleaseDenied);
     }
 }
@@ -321,13 +295,8 @@ async fn what_is_forged_is_stopped() {
 async fn other_sorts_are_refused_before_they_are_looked_at() {
     let azure = SoftAzure::new(1);
     let world = World::new(&azure, accepted()).await;
-    assert!(
-        world
-            .fetch(world.direct, MACHINE, azure.tpm())
-            .await
-            .is_ok()
-    );
-    let refused = world.fetch(world.guarded, MACHINE, azure.tpm()).await;
+    assert!(fetch(world.direct, MACHINE, azure.tpm()).await.is_ok());
+    let refused = fetch(world.guarded, MACHINE, azure.tpm()).await;
     assert!(
         matches!(refused, Err(RcarError::Denied { .. })),
         "{refused:?}"

@@ -56,6 +56,7 @@ use self::template::Values;
 use self::template::matches;
 
 const RELEASED: &str = include_str!("released.http");
+const BEARER: &str = include_str!("bearer.http");
 const DENIED: &str = include_str!("denied.http");
 const RENEWED: &str = include_str!("renewed.http");
 const REFUSED: &str = include_str!("refused.http");
@@ -275,6 +276,13 @@ async fn our_broker_answers_as_the_transcript_does_and_its_resource_opens() {
         .all(|c| matches!(c, b'0'..=b'9' | b'a'..=b'f'));
     assert!(session.len() == 32 && is_hexadecimal, "{session}");
     assert_eq!(STANDARD.decode(&values["nonce"]).unwrap().len(), 32);
+}
+
+#[tokio::test]
+async fn our_broker_takes_the_token_in_place_of_the_cookie() {
+    let (key, values) = play_broker(BEARER).await;
+    let jwe: Jwe = serde_json::from_value(serde_json::to_value(&values).unwrap()).unwrap();
+    assert_eq!(key.decrypt(&jwe).unwrap().expose("compare"), SECRET);
 }
 
 #[tokio::test]

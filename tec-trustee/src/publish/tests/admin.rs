@@ -7,6 +7,7 @@ use axum::http::StatusCode;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::Value;
+use tec_core::port::Entropy;
 use tec_core::port::KeyBroker;
 use tec_core::port::PolicySlot;
 use tec_core::port::PortErrorKind;
@@ -21,6 +22,7 @@ use crate::kbs::KbsConfig;
 use crate::kbs::MemoryBackend;
 use crate::testing::FakeVerifier;
 use crate::testing::serve;
+use crate::testing::serve_tls;
 use crate::token::TokenSigner;
 
 /// The embedded KBS on loopback, empty, open to the admin.
@@ -68,32 +70,58 @@ async fn every_generation_is_a_key_broker() {
     }
 }
 
+/// Publishes, takes back, and starts again with what the notes of the target say.
+async fn publishes_and_takes_back(broker: Arc<dyn KeyBroker>, entropy: Arc<dyn Entropy>) {
+    let new = || BrokerPublisher::new(Arc::clone(&broker), Arc::clone(&entropy));
+    let (wanted, publisher) = (desired([1, 2]), new());
+    publisher.publish(&wanted).await.unwrap();
+    revoke(&wanted, 1);
+    let progress = publisher.publish(&wanted).await.unwrap();
+    assert_eq!(progress, converged(2, &wanted));
+    let progress = new().publish(&wanted).await.unwrap();
+    assert_eq!(progress, converged(0, &wanted));
+
+    let name = |number| crate::policy::ak_reference_name(&sample::public_key(number));
+    let revoked = broker.reference_value(&name(1)).await.unwrap();
+    assert!(revoked.is_none_or(|value| value.is_null()));
+    assert!(broker.reference_value(&name(2)).await.unwrap().is_some());
+    let emptied = broker.reference_value("tpm_pcr7").await.unwrap();
+    assert_eq!(emptied, Some(json!([])));
+}
+
 #[tokio::test]
 async fn publishing_to_the_embedded_kbs_converges_and_takes_back() {
     let clock = clock();
     let url = embedded(&clock).await;
-    let api: Arc<dyn KeyBroker> = Arc::new(api(
-        &url,
-        Generation::V0_21,
-        admin_key(1),
-        Arc::clone(&clock) as _,
-    ));
-    let publisher = BrokerPublisher::new(Arc::clone(&api), entropy(4));
-    let wanted = desired([1, 2]);
-    publisher.publish(&wanted).await.unwrap();
-    revoke(&wanted, 1);
-    assert_eq!(
-        publisher.publish(&wanted).await.unwrap(),
-        converged(2, &wanted)
-    );
-    let name = |number| crate::policy::ak_reference_name(&sample::public_key(number));
-    let revoked = api.reference_value(&name(1)).await.unwrap();
-    assert!(revoked.is_none_or(|value| value.is_null()));
-    assert!(api.reference_value(&name(2)).await.unwrap().is_some());
-    assert_eq!(
-        api.reference_value("tpm_pcr7").await.unwrap(),
-        Some(json!([]))
-    );
+    let api = api(&url, Generation::V0_21, admin_key(1), clock);
+    publishes_and_takes_back(Arc::new(api), entropy(4)).await;
+}
+
+/// Disk keys go to whom the pinned bundle vouches for, and to nobody else.
+#[tokio::test]
+async fn the_admin_api_trusts_the_pinned_bundle_alone() {
+    let fake = Fake::new(Generation::V0_21, true);
+    let (pem, url) = serve_tls("localhost", fake.router());
+    let (other, _) = serve_tls("localhost", fake.router());
+    for (bundle, is_right) in [(&pem, true), (&other, false)] {
+        let endpoint = Endpoint::new(url.parse().unwrap(), bundle.clone());
+        let (key, deadlines) = (admin_key(1), Deadlines::default());
+        let generation = fake.generation();
+        let api = AdminApi::new(
+            &endpoint,
+            generation,
+            key,
+            fake.clock(),
+            deadlines,
+            &provider(),
+        );
+        let outcome = api
+            .unwrap()
+            .put(&sample::secret_path(1), &sample::secret(1))
+            .await;
+        assert_eq!(outcome.is_ok(), is_right);
+        assert_eq!(fake.taken().0.len(), usize::from(is_right));
+    }
 }
 
 /// Any KBS that the environment names: TRUSTEE_URL, TRUSTEE_ADMIN_KEY (file), where needed
@@ -122,16 +150,7 @@ async fn a_real_kbs_is_a_key_broker_and_can_be_published_to() {
     };
     key_broker(async || make()).await;
 
-    let broker: Arc<dyn KeyBroker> = Arc::new(make());
-    let wanted = desired([1, 2]);
-    let publisher = BrokerPublisher::new(Arc::clone(&broker), Arc::new(SystemEntropy));
-    publisher.publish(&wanted).await.unwrap();
-    revoke(&wanted, 2);
-    let fresh = BrokerPublisher::new(Arc::clone(&broker), Arc::new(SystemEntropy));
-    fresh.publish(&wanted).await.unwrap();
-    let name = crate::policy::ak_reference_name(&sample::public_key(2));
-    let revoked = broker.reference_value(&name).await.unwrap();
-    assert!(revoked.is_none_or(|value| value.is_null()));
+    publishes_and_takes_back(Arc::new(make()), Arc::new(SystemEntropy)).await;
 }
 
 #[derive(Debug)]
@@ -147,7 +166,7 @@ impl Clock for SystemClock {
 #[derive(Debug)]
 struct SystemEntropy;
 
-impl tec_core::port::Entropy for SystemEntropy {
+impl Entropy for SystemEntropy {
     fn fill(&self, bytes: &mut [u8]) {
         use std::io::Read as _;
         std::fs::File::open("/dev/urandom")

@@ -186,8 +186,12 @@ impl Fake {
         self.inner().early
     }
 
+    pub(super) fn router(&self) -> Router {
+        Router::new().fallback(answer).with_state(self.clone())
+    }
+
     pub(super) async fn serve(&self) -> String {
-        serve(Router::new().fallback(answer).with_state(self.clone())).await
+        serve(self.router()).await
     }
 
     fn authorized(&self, headers: &HeaderMap) -> bool {
