@@ -34,6 +34,7 @@ pub mod image;
 pub mod luks;
 pub mod machine;
 pub mod pcr;
+pub mod plan;
 pub mod port;
 pub mod reference;
 pub mod secret;
