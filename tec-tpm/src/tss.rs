@@ -168,6 +168,18 @@ impl Tpm {
         })
     }
 
+    /// TPM2B_PUBLIC of the attestation key at `handle`.
+    ///
+    /// # Errors
+    /// [`TpmError::NoAk`] without a key, [`TpmError::HandleOccupied`] when something else lies there.
+    pub fn ak_public_area(&self, handle: AkHandle) -> Result<Vec<u8>, TpmError> {
+        let mut context = self.context();
+        let object = open_persistent(&mut context, handle)?.ok_or(TpmError::NoAk { handle })?;
+        closing(&mut context, object, |context| {
+            read_ak(context, handle, object).map(|(_, area)| area)
+        })
+    }
+
     /// Removes the attestation key at `handle`, for good; `false` when nothing lies there.
     ///
     /// # Errors

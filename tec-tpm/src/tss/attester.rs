@@ -53,6 +53,22 @@ impl TpmAttester {
     }
 }
 
+#[cfg(feature = "atls")]
+impl crate::atls::Quoter for TpmAttester {
+    fn ak_area(&self) -> Result<Vec<u8>, Box<dyn std::error::Error + Send + Sync>> {
+        let area = self.tpm.ak_public_area(self.handle)?;
+        // TPMT_PUBLIC is what follows the size of a TPM2B_PUBLIC (Part 2, "TPM2B_PUBLIC").
+        Ok(area.into_iter().skip(2).collect())
+    }
+
+    fn quote(
+        &self,
+        nonce: &[u8; 32],
+    ) -> Result<crate::evidence::TpmEvidence, Box<dyn std::error::Error + Send + Sync>> {
+        Ok(self.tpm.quote(self.handle, nonce)?)
+    }
+}
+
 #[async_trait]
 impl Attester for TpmAttester {
     fn tee(&self) -> Tee {
