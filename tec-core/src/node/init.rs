@@ -10,11 +10,49 @@
 //! where the first one ended. Another one is refused.
 
 use super::derive::ClusterId;
+use super::derive::MeasurementSalt;
 use super::journal::Intent;
 use super::journal::Phase;
 use super::lock::MarkerState;
+use super::ticket::Component;
 use crate::digest::Sha256Digest;
 use crate::plan::Plan;
+
+/// What a cluster is to be like; no secret is part of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[expect(clippy::exhaustive_structs, reason = "callers write all of it out")]
+pub struct InitRequest {
+    /// SHA-256 over the whole request: the same request goes on after a crash, another does not.
+    pub digest: Sha256Digest,
+    /// Version of Kubernetes.
+    pub kubernetes_version: String,
+    /// What to install.
+    pub components: Vec<Component>,
+    /// Whether kube-proxy runs.
+    pub proxy: KubeProxy,
+}
+
+/// Whether kube-proxy runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(clippy::exhaustive_enums, reason = "it runs or not")]
+pub enum KubeProxy {
+    /// The network of the cluster does its work.
+    Replaced,
+    /// It runs, as conformance tests want.
+    Kept,
+}
+
+/// Label of the measurement salt.
+const SALT: &[u8] = b"tec-measurement-salt/1\0";
+
+impl InitRequest {
+    /// The salt of the cluster's id. It follows from the request, so that one that goes on after a
+    /// crash comes to the same cluster.
+    pub fn measurement_salt(&self) -> MeasurementSalt {
+        let salt = Sha256Digest::of([SALT, self.digest.as_bytes()].concat());
+        MeasurementSalt::new(*salt.as_bytes())
+    }
+}
 
 /// What init is told.
 #[derive(Debug)]
@@ -68,7 +106,8 @@ pub enum InitStep {
 pub enum InitEffect {
     /// Carry a step out. All of them converge when they are done again.
     Run(InitStep),
-    /// Write this intent.
+    /// Write this intent; answered as [`InitStep::WriteIntent`] or, where it says that the node is
+    /// a member, as [`InitStep::WriteDone`].
     WriteIntent(Intent),
     /// Lock the node for this cluster.
     Lock(ClusterId),
@@ -132,21 +171,6 @@ impl InitPlan {
         vec![next]
     }
 
-    /// Before the lock a failure ends the plan; from it on there is only forward.
-    fn failed(&self, step: InitStep, outcome: fn(InitStep) -> InitOutcome) -> Vec<InitEffect> {
-        let reversible = matches!(
-            step,
-            InitStep::ReadJournal
-                | InitStep::ReadMarker
-                | InitStep::Prepare
-                | InitStep::WriteIntent
-        );
-        if reversible {
-            return vec![InitEffect::Finish(outcome(step))];
-        }
-        vec![InitEffect::Again(step)]
-    }
-
     fn marked(&mut self, state: MarkerState) -> Vec<InitEffect> {
         self.marker = Some(state);
         let begun = |intent: &Intent| {
@@ -185,6 +209,19 @@ impl InitPlan {
     }
 }
 
+/// Before the lock a failure ends the plan; from it on there is only forward.
+fn failed(step: InitStep, outcome: fn(InitStep) -> InitOutcome) -> Vec<InitEffect> {
+    let reversible = matches!(
+        step,
+        InitStep::ReadJournal | InitStep::ReadMarker | InitStep::Prepare | InitStep::WriteIntent
+    );
+    if reversible {
+        vec![InitEffect::Finish(outcome(step))]
+    } else {
+        vec![InitEffect::Again(step)]
+    }
+}
+
 impl Plan for InitPlan {
     type Event = InitEvent;
     type Effect = InitEffect;
@@ -206,8 +243,8 @@ impl Plan for InitPlan {
             InitEvent::Prepared(cluster) => self.prepared(cluster),
             InitEvent::Done(step) => self.after(step),
             InitEvent::LockTaken => vec![InitEffect::Finish(InitOutcome::AlreadyActivated)],
-            InitEvent::Failed(step) => self.failed(step, InitOutcome::Retry),
-            InitEvent::Refused(step) => self.failed(step, InitOutcome::Refused),
+            InitEvent::Failed(step) => failed(step, InitOutcome::Retry),
+            InitEvent::Refused(step) => failed(step, InitOutcome::Refused),
         }
     }
 }

@@ -74,7 +74,8 @@ pub enum JoinStep {
 pub enum JoinEffect {
     /// Carry a step out. All of them converge when they are done again.
     Run(JoinStep),
-    /// Write this intent.
+    /// Write this intent; answered as [`JoinStep::WriteIntent`] or, where it says that the node is
+    /// a member, as [`JoinStep::WriteDone`].
     WriteIntent(Intent),
     /// Lock the node for this cluster.
     Lock(ClusterId),

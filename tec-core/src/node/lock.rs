@@ -124,6 +124,11 @@ impl NodeLock {
         }
     }
 
+    /// The marker under it.
+    pub fn marker(&self) -> &dyn BootstrapMarker {
+        &*self.marker
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
