@@ -7,6 +7,8 @@
 mod attester;
 mod error;
 mod marker;
+#[cfg(feature = "atls")]
+mod quoter;
 mod values;
 
 use std::fmt;
@@ -167,18 +169,6 @@ impl Tpm {
         Ok(StoredAk {
             origin: AkOrigin::Created,
             ..stored
-        })
-    }
-
-    /// TPM2B_PUBLIC of the attestation key at `handle`.
-    ///
-    /// # Errors
-    /// [`TpmError::NoAk`] without a key, [`TpmError::HandleOccupied`] when something else lies there.
-    pub fn ak_public_area(&self, handle: AkHandle) -> Result<Vec<u8>, TpmError> {
-        let mut context = self.context();
-        let object = open_persistent(&mut context, handle)?.ok_or(TpmError::NoAk { handle })?;
-        closing(&mut context, object, |context| {
-            read_ak(context, handle, object).map(|(_, area)| area)
         })
     }
 

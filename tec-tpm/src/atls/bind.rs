@@ -121,7 +121,7 @@ where
     if stream.get_ref().1.alpn_protocol() != Some(BOUND) {
         return match inner.binding {
             ChannelBinding::WherePeerCan => Ok(peer),
-            ChannelBinding::Required => Err(AtlsError::Relayed),
+            ChannelBinding::Required => Err(AtlsError::Unbound),
         };
     }
     let channel = Channel::of(stream)?;

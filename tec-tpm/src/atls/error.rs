@@ -50,6 +50,9 @@ pub enum AtlsError {
     /// A thread that makes documents ended.
     #[error("the thread of the handshake ended early")]
     Thread,
+    /// The peer cannot send evidence over the connection, and it is demanded.
+    #[error("the peer sends no evidence over this connection")]
+    Unbound,
     /// Sending or receiving the documents over this connection.
     #[error("the evidence over this connection could not be exchanged")]
     Exchange(#[source] io::Error),

@@ -1,5 +1,8 @@
 use std::sync::Arc;
 use std::sync::Mutex;
+use std::sync::PoisonError;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering;
 
 use rustls::crypto::ring;
 use tec_core::digest::Sha256Digest;
@@ -18,13 +21,12 @@ use crate::testing::SoftTpm;
 
 type Stream = AtlsStream<DuplexStream>;
 
+/// No two endpoints of the tests draw the same.
+static SEED: AtomicU64 = AtomicU64::new(0);
+
 fn at(seconds: i64) -> EndpointBuilder {
     let clock = ManualClock::new(SoftSnp::now().plus_seconds(seconds));
-    let seed = u64::try_from(seconds.rem_euclid(1 << 30)).unwrap();
-    static COUNT: Mutex<u64> = Mutex::new(0);
-    let mut count = COUNT.lock().unwrap();
-    *count += 1;
-    let entropy = SeededEntropy::new(seed ^ (*count << 32));
+    let entropy = SeededEntropy::new(SEED.fetch_add(1, Ordering::SeqCst));
     let provider = Arc::new(ring::default_provider());
     Endpoint::builder(provider, Arc::new(clock), Arc::new(entropy))
 }
@@ -149,7 +151,7 @@ impl Issuer for Lying {
 
     fn issue(&self, user_data: &[u8; 32], nonce: &Nonce) -> Result<Vec<u8>, IssueError> {
         let dummy = DangerousDummyIssuer;
-        let mut first = self.1.lock().unwrap();
+        let mut first = self.1.lock().unwrap_or_else(PoisonError::into_inner);
         let quote = |seed| vtpm(&Arc::new(SoftTpm::p256(seed))).issue(user_data, nonce);
         let made = match self.0 {
             Lie::Nonce => dummy.issue(user_data, &Nonce::new([0; 32]))?,

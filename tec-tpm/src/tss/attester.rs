@@ -22,8 +22,8 @@ pub type EventLogSource = Arc<dyn Fn() -> Option<Vec<u8>> + Send + Sync>;
 /// Blocks while the TPM works, see the [module](super).
 #[derive(Clone)]
 pub struct TpmAttester {
-    tpm: Arc<Tpm>,
-    handle: AkHandle,
+    pub(super) tpm: Arc<Tpm>,
+    pub(super) handle: AkHandle,
     event_log: Option<EventLogSource>,
 }
 
@@ -50,22 +50,6 @@ impl TpmAttester {
     pub fn with_event_log(mut self, source: EventLogSource) -> Self {
         self.event_log = Some(source);
         self
-    }
-}
-
-#[cfg(feature = "atls")]
-impl crate::atls::Quoter for TpmAttester {
-    fn ak_area(&self) -> Result<Vec<u8>, Box<dyn std::error::Error + Send + Sync>> {
-        let area = self.tpm.ak_public_area(self.handle)?;
-        // TPMT_PUBLIC is what follows the size of a TPM2B_PUBLIC (Part 2, "TPM2B_PUBLIC").
-        Ok(area.into_iter().skip(2).collect())
-    }
-
-    fn quote(
-        &self,
-        nonce: &[u8; 32],
-    ) -> Result<crate::evidence::TpmEvidence, Box<dyn std::error::Error + Send + Sync>> {
-        Ok(self.tpm.quote(self.handle, nonce)?)
     }
 }
 

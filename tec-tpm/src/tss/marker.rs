@@ -3,27 +3,24 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use sha1::Sha1;
 use sha2::Digest as _;
-use sha2::Sha256;
-use sha2::Sha384;
-use sha2::Sha512;
 use tec_core::node::derive::ClusterId;
 use tec_core::node::lock::BootstrapMarker;
 use tec_core::node::lock::MarkerState;
 use tec_core::pcr::PcrIndex;
 use tec_core::port::PortError;
-use tss_esapi::constants::CapabilityType;
-use tss_esapi::handles::PcrHandle;
-use tss_esapi::interface_types::algorithm::HashingAlgorithm;
-use tss_esapi::interface_types::session_handles::AuthSession;
-use tss_esapi::structures::CapabilityData;
-use tss_esapi::structures::Digest;
-use tss_esapi::structures::DigestValues;
 
+use super::AuthSession;
+use super::CapabilityData;
+use super::CapabilityType;
+use super::Digest;
+use super::DigestValues;
+use super::HashingAlgorithm;
+use super::PcrHandle;
 use super::Tpm;
 use super::TpmError;
 use super::TssError;
+use super::WrapperErrorKind;
 use super::failed;
 
 /// The marker of a TPM.
@@ -72,7 +69,7 @@ impl Tpm {
         if let CapabilityData::AssignedPcr(banks) = banks {
             for bank in banks.get_selections().iter().filter(|one| !one.is_empty()) {
                 let algorithm = bank.hashing_algorithm();
-                let digest = digest(algorithm, data).map_err(&operation)?;
+                let digest = bank_digest(algorithm, data).map_err(&operation)?;
                 values.set(algorithm, digest);
             }
         }
@@ -85,14 +82,14 @@ impl Tpm {
 }
 
 /// A bank of an unknown algorithm must not stay as it was in silence: it is an error.
-fn digest(algorithm: HashingAlgorithm, data: &[u8]) -> Result<Digest, TssError> {
+fn bank_digest(algorithm: HashingAlgorithm, data: &[u8]) -> Result<Digest, TssError> {
     let bytes = match algorithm {
-        HashingAlgorithm::Sha1 => Sha1::digest(data).to_vec(),
-        HashingAlgorithm::Sha256 => Sha256::digest(data).to_vec(),
-        HashingAlgorithm::Sha384 => Sha384::digest(data).to_vec(),
-        HashingAlgorithm::Sha512 => Sha512::digest(data).to_vec(),
+        HashingAlgorithm::Sha1 => sha1::Sha1::digest(data).to_vec(),
+        HashingAlgorithm::Sha256 => sha2::Sha256::digest(data).to_vec(),
+        HashingAlgorithm::Sha384 => sha2::Sha384::digest(data).to_vec(),
+        HashingAlgorithm::Sha512 => sha2::Sha512::digest(data).to_vec(),
         _ => {
-            let unsupported = tss_esapi::WrapperErrorKind::UnsupportedParam;
+            let unsupported = WrapperErrorKind::UnsupportedParam;
             return Err(TssError::WrapperError(unsupported));
         }
     };
