@@ -2,7 +2,7 @@
 //!
 //! *What it is*: the custom resources of the group `trusted-execution-clusters.io`, with the names,
 //! fields and rules that existing clusters use, and what they mean in terms of
-//! [`tec_core`].
+//! [`tec_core`]; and, with the feature `rpc`, bootstrap of nodes over gRPC.
 //!
 //! *What it is not*: it talks to no API server and reconciles nothing; that comes with the features
 //! `client` and `controller`, which do not exist yet. It picks no version of the Kubernetes API: the
@@ -18,3 +18,5 @@
 
 #[cfg(feature = "api")]
 pub mod api;
+#[cfg(feature = "rpc")]
+pub mod rpc;
