@@ -1,28 +1,34 @@
 //! Evaluation with the semantics of Trustee's attestation service (contract 3.1, 3.4).
 //!
-//! Policies are parsed once; an evaluation runs on a clone of the engine. The look-up of reference
-//! values is asynchronous and Rego is not, so an evaluation names the values that it wants and is
-//! run again with them: [`Evaluation::Wants`].
+//! Policies are parsed and analyzed once; an evaluation runs on a clone of the engine, which serves
+//! again after it. Those that we rendered are compiled, too. The look-up of reference values is asynchronous and Rego is not, so an evaluation
+//! names the values that it wants and is run again with them: [`Evaluation::Wants`].
 
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::sync::Mutex;
+use std::sync::MutexGuard;
 use std::sync::PoisonError;
 use std::time::Duration;
 
 use regorus::Engine;
 use regorus::utils::limits::ExecutionTimerConfig;
+use serde::Deserialize as _;
 use serde_json::Map;
 use serde_json::Value;
 
+use super::compiled::Compiled;
+
 /// Largest policy text.
 const MAX_POLICY: usize = 256 * 1024;
-/// Longest evaluation; the default policies take well below a millisecond.
-const TIME_LIMIT: Duration = Duration::from_secs(2);
-/// Work units between two looks at the clock.
-const CHECK_INTERVAL: NonZeroU32 = NonZeroU32::MIN.saturating_add(255);
+/// Longest evaluation, since the default policies take well below a millisecond; and how many work
+/// units pass between two looks at the clock.
+pub(super) const TIMER: ExecutionTimerConfig = ExecutionTimerConfig {
+    limit: Duration::from_secs(2),
+    check_interval: NonZeroU32::MIN.saturating_add(255),
+};
 /// Name of the function that policies call (contract 3.1).
 const QUERY: &str = "query_reference_value";
 /// Most reference values that one evaluation may ask for.
@@ -161,16 +167,45 @@ struct References {
 /// A parsed attestation policy.
 #[derive(Clone, Debug)]
 pub struct AttestationPolicy {
+    compiled: Option<Arc<Compiled>>,
     engine: Engine,
+    /// Clones that no evaluation uses now: no more than evaluations ran at the same time.
+    idle: Arc<Mutex<Vec<Evaluator>>>,
+}
+
+/// A clone of an engine, and the reference values that its function looks up.
+#[derive(Debug)]
+struct Evaluator {
+    engine: Engine,
+    references: Arc<Mutex<References>>,
+}
+
+impl Evaluator {
+    fn new(mut engine: Engine) -> Result<Self, PolicyError> {
+        let references = Arc::<Mutex<References>>::default();
+        let for_query = Arc::clone(&references);
+        let function = move |arguments: Vec<regorus::Value>| Ok(query(&for_query, &arguments));
+        engine
+            .add_extension(QUERY.to_owned(), 1, Box::new(function))
+            .map_err(evaluation_failed)?;
+        Ok(Self { engine, references })
+    }
+
+    fn references(&self) -> MutexGuard<'_, References> {
+        self.references
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// A parsed resource policy.
 #[derive(Clone, Debug)]
 pub struct ResourcePolicy {
+    compiled: Option<Arc<Compiled>>,
     engine: Engine,
 }
 
-fn parse(text: &str) -> Result<Engine, PolicyError> {
+pub(super) fn parse(text: &str) -> Result<Engine, PolicyError> {
     if text.len() > MAX_POLICY {
         return Err(PolicyError::TooLarge { length: text.len() });
     }
@@ -180,20 +215,25 @@ fn parse(text: &str) -> Result<Engine, PolicyError> {
         });
     }
     let mut engine = Engine::new();
-    engine.set_execution_timer_config(ExecutionTimerConfig {
-        limit: TIME_LIMIT,
-        check_interval: CHECK_INTERVAL,
-    });
+    engine.set_execution_timer_config(TIMER);
     let package = engine
         .add_policy("policy.rego".to_owned(), text.to_owned())
         .map_err(|error| PolicyError::Parse {
             reason: error.to_string(),
         })?;
-    if package == "data.policy" {
-        Ok(engine)
-    } else {
-        Err(PolicyError::Package { package })
+    if package != "data.policy" {
+        return Err(PolicyError::Package { package });
     }
+    Ok(engine)
+}
+
+/// As [`parse`], and analyzed.
+fn analyzed(text: &str) -> Result<Engine, PolicyError> {
+    let mut engine = parse(text)?;
+    // There is no such rule, which is found out after the policy was analyzed: once here, and not
+    // in every clone that evaluates it.
+    let _ = engine.eval_rule(String::new());
+    Ok(engine)
 }
 
 /// Most [`parsing_effort`] of a text: a hundred brackets nine deep pass, twenty nested ones do not.
@@ -216,18 +256,34 @@ fn parsing_effort(text: &str) -> u64 {
     effort
 }
 
-fn evaluation_failed(error: impl std::fmt::Display) -> PolicyError {
+pub(super) fn evaluation_failed(error: impl std::fmt::Display) -> PolicyError {
     PolicyError::Evaluate {
         reason: error.to_string(),
     }
 }
 
-fn to_rego(value: &Value) -> Result<regorus::Value, PolicyError> {
-    regorus::Value::from_json_str(&value.to_string()).map_err(evaluation_failed)
+pub(super) fn to_rego(value: &Value) -> Result<regorus::Value, PolicyError> {
+    regorus::Value::deserialize(value).map_err(evaluation_failed)
 }
 
 /// Value of a rule, `None` when undefined.
 fn rule(engine: &mut Engine, path: &str) -> Result<Option<Value>, PolicyError> {
+    // A rule that is not there, or only in parts, is no rule to the quick way.
+    let value = match engine.eval_rule(path.to_owned()) {
+        Ok(value) => value,
+        Err(_) => queried(engine, path)?,
+    };
+    match value {
+        regorus::Value::Undefined => Ok(None),
+        value => from_rego(&value).map(Some),
+    }
+}
+
+fn from_rego(value: &regorus::Value) -> Result<Value, PolicyError> {
+    serde_json::to_value(value).map_err(evaluation_failed)
+}
+
+fn queried(engine: &mut Engine, path: &str) -> Result<regorus::Value, PolicyError> {
     let results = engine
         .eval_query(path.to_owned(), false)
         .map_err(evaluation_failed)?;
@@ -235,13 +291,8 @@ fn rule(engine: &mut Engine, path: &str) -> Result<Option<Value>, PolicyError> {
         .result
         .first()
         .and_then(|result| result.expressions.first())
-        .map(|expression| &expression.value);
-    match value {
-        None | Some(regorus::Value::Undefined) => Ok(None),
-        Some(value) => serde_json::to_value(value)
-            .map(Some)
-            .map_err(evaluation_failed),
-    }
+        .map(|expression| expression.value.clone());
+    Ok(value.unwrap_or(regorus::Value::Undefined))
 }
 
 impl AttestationPolicy {
@@ -250,7 +301,33 @@ impl AttestationPolicy {
     /// # Errors
     /// Text that does not parse, or of another package.
     pub fn parse(text: &str) -> Result<Self, PolicyError> {
-        parse(text).map(|engine| Self { engine })
+        let compiled = Compiled::attestation(text).map(Arc::new);
+        let interpreted = Self::interpreted(text)?;
+        Ok(Self {
+            compiled,
+            ..interpreted
+        })
+    }
+
+    /// As [`parse`](Self::parse), for the interpreter alone: what Trustee does for each request.
+    ///
+    /// # Errors
+    /// As `parse`.
+    pub fn interpreted(text: &str) -> Result<Self, PolicyError> {
+        Ok(Self {
+            compiled: None,
+            engine: analyzed(text)?,
+            idle: Arc::default(),
+        })
+    }
+
+    /// Whether the policy is one of ours, so that approvals need no interpreter.
+    pub fn is_compiled(&self) -> bool {
+        self.compiled.is_some()
+    }
+
+    fn idle(&self) -> MutexGuard<'_, Vec<Evaluator>> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Evaluates the policy over annotated evidence, with the reference values in `references`.
@@ -262,27 +339,37 @@ impl AttestationPolicy {
         input: &Value,
         references: &BTreeMap<String, Value>,
     ) -> Result<Evaluation, PolicyError> {
+        if let Some(compiled) = &self.compiled {
+            let answer = compiled.run(compiled.seen(input)?, None, references)?;
+            if let Some(verdict) = approval(&answer)? {
+                return Ok(Evaluation::Done(verdict));
+            }
+        }
+        self.interpret(input, references)
+    }
+
+    fn interpret(
+        &self,
+        input: &Value,
+        references: &BTreeMap<String, Value>,
+    ) -> Result<Evaluation, PolicyError> {
         let mut known = BTreeMap::new();
         for (name, value) in references {
             known.insert(name.clone(), to_rego(value)?);
         }
-        let shared = Arc::new(Mutex::new(References {
-            known,
-            wanted: BTreeSet::new(),
-        }));
-        let mut engine = self.engine.clone();
-        let for_query = Arc::clone(&shared);
-        engine
-            .add_extension(
-                QUERY.to_owned(),
-                1,
-                Box::new(move |arguments: Vec<regorus::Value>| Ok(query(&for_query, &arguments))),
-            )
-            .map_err(evaluation_failed)?;
-        engine.set_input(to_rego(input)?);
-        let verdict = verdict(&mut engine);
-        let wanted =
-            std::mem::take(&mut shared.lock().unwrap_or_else(PoisonError::into_inner).wanted);
+        let idle = self.idle().pop();
+        let mut evaluator = match idle {
+            Some(evaluator) => evaluator,
+            None => Evaluator::new(self.engine.clone())?,
+        };
+        evaluator.references().known = known;
+        evaluator.engine.set_input(to_rego(input)?);
+        let verdict = verdict(&mut evaluator.engine);
+        let wanted = std::mem::take(&mut *evaluator.references()).wanted;
+        if verdict.is_ok() {
+            evaluator.engine.set_input(regorus::Value::Undefined);
+            self.idle().push(evaluator);
+        }
         // A null in place of a value that was not fetched yet may fail the policy: fetch first.
         if wanted.is_empty() {
             verdict.map(Evaluation::Done)
@@ -336,8 +423,24 @@ fn query(references: &Mutex<References>, arguments: &[regorus::Value]) -> regoru
 }
 
 fn verdict(engine: &mut Engine) -> Result<Verdict, PolicyError> {
+    let claims = rule(engine, "data.policy.trust_claims")?;
+    let extensions = rule(engine, "data.policy.extensions")?;
+    verdict_of(claims, extensions)
+}
+
+/// The verdict of a program that gave both results, if it is an approval.
+fn approval(answer: &regorus::Value) -> Result<Option<Verdict>, PolicyError> {
+    let part = |index: usize| answer.as_array().ok()?.get(index);
+    let (Some(claims), Some(extensions)) = (part(0), part(1)) else {
+        return Ok(None);
+    };
+    let verdict = verdict_of(Some(from_rego(claims)?), Some(from_rego(extensions)?))?;
+    Ok(Some(verdict).filter(|verdict| verdict.status() == TrustTier::Affirming))
+}
+
+fn verdict_of(claims: Option<Value>, extensions: Option<Value>) -> Result<Verdict, PolicyError> {
     let mut verdict = Verdict::default();
-    match rule(engine, "data.policy.trust_claims")? {
+    match claims {
         None => {
             // Contract 3.1: an undefined rule says nothing about anything.
             for claim in CLAIMS {
@@ -356,7 +459,7 @@ fn verdict(engine: &mut Engine) -> Result<Verdict, PolicyError> {
         }
         Some(_) => return Err(malformed("trust_claims")),
     }
-    match rule(engine, "data.policy.extensions")? {
+    match extensions {
         None => {}
         Some(Value::Array(list)) => {
             for entry in list {
@@ -397,7 +500,28 @@ impl ResourcePolicy {
     /// # Errors
     /// Text that does not parse, or of another package.
     pub fn parse(text: &str) -> Result<Self, PolicyError> {
-        parse(text).map(|engine| Self { engine })
+        let compiled = Compiled::resource(text).map(Arc::new);
+        let interpreted = Self::interpreted(text)?;
+        Ok(Self {
+            compiled,
+            ..interpreted
+        })
+    }
+
+    /// As [`parse`](Self::parse), for the interpreter alone: what Trustee does for each request.
+    ///
+    /// # Errors
+    /// As `parse`.
+    pub fn interpreted(text: &str) -> Result<Self, PolicyError> {
+        Ok(Self {
+            compiled: None,
+            engine: analyzed(text)?,
+        })
+    }
+
+    /// Whether the policy is one of ours, so that approvals need no interpreter.
+    pub fn is_compiled(&self) -> bool {
+        self.compiled.is_some()
     }
 
     /// Whether the policy allows it: `data.policy.allow` is `true`; undefined and everything else
@@ -406,11 +530,17 @@ impl ResourcePolicy {
     /// # Errors
     /// Runtime errors of the policy.
     pub fn allows(&self, claims: &Value, request: &Value) -> Result<bool, PolicyError> {
+        let (claims, request) = (to_rego(claims)?, to_rego(request)?);
+        if let Some(compiled) = &self.compiled {
+            let nothing = BTreeMap::new();
+            let allow = compiled.run(claims.clone(), Some(request.clone()), &nothing)?;
+            if allow == regorus::Value::Bool(true) {
+                return Ok(true);
+            }
+        }
         let mut engine = self.engine.clone();
-        engine
-            .add_data(to_rego(request)?)
-            .map_err(evaluation_failed)?;
-        engine.set_input(to_rego(claims)?);
+        engine.add_data(request).map_err(evaluation_failed)?;
+        engine.set_input(claims);
         Ok(rule(&mut engine, "data.policy.allow")? == Some(Value::Bool(true)))
     }
 }

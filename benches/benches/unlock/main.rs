@@ -1,0 +1,186 @@
+//! Unlocks over loopback: of the embedded KBS against the cryptography that an unlock cannot do
+//! without; through the guard against the same KBS without it; and a policy that is kept parsed
+//! against one that is parsed for each request.
+
+mod client;
+mod crypto;
+mod policy;
+mod server;
+
+use std::time::Duration;
+use std::time::Instant;
+
+use rustix::time::ClockId;
+use rustix::time::clock_gettime;
+use tec_benches::Suite;
+use tokio::runtime::Runtime;
+use tokio::task::JoinSet;
+
+use self::client::Client;
+use self::client::Node;
+use self::crypto::Crypto;
+use self::policy::policies;
+use self::server::Emulated;
+use self::server::Machine;
+use self::server::Server;
+use self::server::Storage;
+
+/// Nodes that unlock at the same time.
+const NODES: u32 = 16;
+
+fn main() -> anyhow::Result<()> {
+    // Fails only when a provider is installed already, which is as good.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()?;
+    let mut suite = Suite::new(env!("CARGO_TARGET_TMPDIR"));
+    policies(&mut suite)?;
+    for (name, storage) in [
+        ("kbs/unlocks", Storage::Memory),
+        ("kbs/unlocks/stored", Storage::embedded()?),
+    ] {
+        unlocks(&mut suite, &runtime, name, &storage)?;
+    }
+    if suite.wants("guard/unlock/processor") || suite.wants("guard/unlocks") {
+        guarded(&mut suite, &runtime)?;
+    }
+    suite.finish();
+    Ok(())
+}
+
+/// The time of `times` unlocks, of `NODES` times as many: that many by each node, all at once, each
+/// over its own connection.
+fn storm(runtime: &Runtime, clients: &[Client], times: u64) -> Duration {
+    let begin = Instant::now();
+    runtime.block_on(async {
+        let mut tasks = JoinSet::new();
+        for client in clients {
+            let client = client.clone();
+            tasks.spawn(async move { client.unlock(times).await });
+        }
+        for done in tasks.join_all().await {
+            assert!(done.is_ok(), "every unlock succeeds: {done:?}");
+        }
+    });
+    begin.elapsed() / NODES
+}
+
+/// What the processor did in the meantime, by all threads: other programs do not count.
+fn processor(work: impl FnOnce()) -> Duration {
+    let used = || Duration::try_from(clock_gettime(ClockId::ProcessCPUTime)).unwrap_or_default();
+    let begin = used();
+    work();
+    used().saturating_sub(begin)
+}
+
+/// Processor time of `times` unlocks of a storm.
+fn processor_of_storm(runtime: &Runtime, clients: &[Client], times: u64) -> Duration {
+    let all = processor(|| {
+        storm(runtime, clients, times);
+    });
+    all / NODES
+}
+
+fn unlocks(
+    suite: &mut Suite,
+    runtime: &Runtime,
+    name: &str,
+    storage: &Storage,
+) -> anyhow::Result<()> {
+    let of_processor = format!("{name}/processor");
+    if !suite.wants(name) && !suite.wants(&of_processor) {
+        return Ok(());
+    }
+    let machine = Machine::new();
+    let crypto = Crypto::new(&machine)?;
+    let server = runtime.block_on(Server::start(&machine, storage))?;
+    let clients = runtime.block_on(server.clients(server.kbs, NODES))?;
+    suite.ratio_timed(
+        name,
+        |ratio| {
+            format!(
+                "auth, attest and resource over loopback, two cores / RSA verification, ECDH and \
+                 signing alone, two cores; {:.0} unlocks per second, {:.0} % of the limit",
+                ratio.ours_per_second(),
+                100.0 / ratio.ratio
+            )
+        },
+        |times| storm(runtime, &clients, times),
+        |times| crypto.on_two_cores(times),
+    )?;
+    suite.ratio_timed(
+        &of_processor,
+        |_| "the same in processor time, the client's share of it included".to_owned(),
+        |times| processor_of_storm(runtime, &clients, times),
+        |times| {
+            processor(|| {
+                crypto.on_two_cores(times);
+            })
+        },
+    )
+}
+
+fn guarded(suite: &mut Suite, runtime: &Runtime) -> anyhow::Result<()> {
+    let machine = Machine::new();
+    let storage = Storage::embedded()?;
+    let server = runtime.block_on(Server::start(&machine, &storage))?;
+    let emulated = Emulated::start()?;
+    runtime.block_on(server.enroll(&emulated))?;
+    guarded_node(suite, runtime, &server, &emulated)?;
+    let direct = runtime.block_on(server.clients(server.kbs, NODES))?;
+    let through = runtime.block_on(server.clients(server.guard, NODES))?;
+    suite.ratio_timed(
+        "guard/unlocks",
+        |ratio| {
+            format!(
+                "the servers' part with {NODES} nodes at once, both on the same two cores; {:.0} \
+                 against {:.0} unlocks per second",
+                ratio.ours_per_second(),
+                ratio.baseline_per_second()
+            )
+        },
+        |times| storm(runtime, &through, times),
+        |times| storm(runtime, &direct, times),
+    )
+}
+
+/// One node, one unlock at a time.
+fn guarded_node(
+    suite: &mut Suite,
+    runtime: &Runtime,
+    server: &Server,
+    machine: &Emulated,
+) -> anyhow::Result<()> {
+    let direct = Node::new(server.kbs, machine)?;
+    let through = Node::new(server.guard, machine)?;
+    let repeat = |node: &Node<'_>, times| {
+        let begin = Instant::now();
+        for _ in 0..times {
+            let key = runtime.block_on(node.unlock());
+            assert!(key.is_ok(), "the node unlocks: {key:?}");
+        }
+        begin.elapsed()
+    };
+    suite.ratio_timed(
+        "guard/unlock",
+        |_| "a node's unlock through the guard / without it; the TPM is swtpm".to_owned(),
+        |times| repeat(&through, times),
+        |times| repeat(&direct, times),
+    )?;
+    let processor_of = |node: &Node<'_>, times| {
+        processor(|| {
+            repeat(node, times);
+        })
+    };
+    suite.ratio_timed(
+        "guard/unlock/processor",
+        |ratio| {
+            let added = (ratio.ours_ns - ratio.baseline_ns) / 1e6;
+            format!("the same in processor time of node and servers; the guard adds {added:.2} ms")
+        },
+        |times| processor_of(&through, times),
+        |times| processor_of(&direct, times),
+    )
+}
