@@ -110,13 +110,16 @@ async fn scenario_2_a_second_init_is_a_failed_precondition() {
     assert_eq!(node.record().initialized, 1);
 }
 
+/// Makes a request a bad one.
+type Change<'a> = &'a dyn Fn(&mut InitRequest);
+
 #[tokio::test]
 async fn scenario_4_bad_requests_leave_the_node_untouched_and_the_service_up() {
     let node = node();
     let service = init_service(&node);
     let denied = Code::PermissionDenied;
     let invalid = Code::InvalidArgument;
-    let cases: [(&dyn Fn(&mut InitRequest), Code); 9] = [
+    let cases: [(Change<'_>, Code); 9] = [
         (&|r| r.init_secret = b"canary".to_vec(), denied),
         // Whoever may not init is told nothing about the rest.
         (
