@@ -2,6 +2,7 @@
 //!
 //! * `docs/errors/`: one page per error code, from the table in tec-core;
 //! * `docs/reference/commands/`: all commands and flags, as `tec reference` prints them;
+//! * `tec-k8s/src/rpc/generated/`: messages and services, from `tec-k8s/proto`, by `tec-protogen`;
 //! * `tec-k8s/crds/`: the custom resources, from the types in tec-k8s. That crate's example `crds`
 //!   writes them, so that xtask itself needs no Kubernetes crates.
 
@@ -9,6 +10,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 use std::path::PathBuf;
+use std::process::Command;
 
 use anyhow::Context as _;
 use anyhow::Result;
@@ -23,6 +25,8 @@ use crate::term;
 const ERRORS: &str = "docs/errors";
 const COMMANDS: &str = "docs/reference/commands";
 const CRDS: &str = "tec-k8s/crds";
+const PROTOS: &str = "tec-k8s/proto";
+const MESSAGES: &str = "tec-k8s/src/rpc/generated";
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -121,6 +125,7 @@ fn generate(root: &Path) -> Result<Generated> {
         (ERRORS, error_pages()),
         (COMMANDS, commands(root)?),
         (CRDS, custom_resources(root)?),
+        (MESSAGES, messages(root)?),
     ]))
 }
 
@@ -132,26 +137,40 @@ fn commands(root: &Path) -> Result<BTreeMap<String, String>> {
     Ok(BTreeMap::from([("tec.md".to_owned(), page)]))
 }
 
-/// Lets the example of tec-k8s write its files into the target directory.
+/// Lets the example of tec-k8s write its files.
 fn custom_resources(root: &Path) -> Result<BTreeMap<String, String>> {
+    written_by(root, "crds", |cargo, dir| {
+        cargo.args(["--package", "tec-k8s", "--example", "crds", "--"]);
+        cargo.arg(dir);
+    })
+}
+
+/// Lets the program for that write the Rust of the `.proto` files.
+fn messages(root: &Path) -> Result<BTreeMap<String, String>> {
+    written_by(root, "pb", |cargo, dir| {
+        cargo.args(["--package", "tec-protogen", "--"]);
+        cargo.arg(root.join(PROTOS)).arg(dir);
+    })
+}
+
+/// What a program writes into a new directory under the target directory.
+fn written_by(
+    root: &Path,
+    name: &str,
+    arguments: impl FnOnce(&mut Command, &Path),
+) -> Result<BTreeMap<String, String>> {
     let dir = Metadata::workspace(root)?
         .target_dir()?
-        .join("codegen/crds");
+        .join("codegen")
+        .join(name);
     if dir.exists() {
         fs::remove_dir_all(&dir).with_context(|| format!("cannot remove {}", dir.display()))?;
     }
     fs::create_dir_all(&dir).with_context(|| format!("cannot create {}", dir.display()))?;
-    let mut example = cargo(root);
-    example.args([
-        "run",
-        "--quiet",
-        "--package",
-        "tec-k8s",
-        "--example",
-        "crds",
-        "--",
-    ]);
-    process::run(example.arg(&dir))?;
+    let mut program = cargo(root);
+    program.args(["run", "--quiet"]);
+    arguments(&mut program, &dir);
+    process::run(&mut program)?;
     let mut files = BTreeMap::new();
     for name in names(&dir)? {
         let text = read(&dir.join(&name))?.unwrap_or_default();
