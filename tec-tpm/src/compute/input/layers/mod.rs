@@ -4,6 +4,7 @@ mod error;
 mod kept;
 mod layer;
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::io;
 
@@ -79,24 +80,78 @@ impl LayeredImage {
         Ok(image)
     }
 
+    /// Reads streams from the last one down, until `is_enough`; what lies below is not looked at.
+    ///
+    /// The error comes with the number of the layer.
+    pub(super) fn open_until(
+        layers: Vec<Layer>,
+        is_enough: &dyn Fn(&Self) -> bool,
+    ) -> Result<Self, (usize, LayerError)> {
+        let count = layers.len();
+        let mut image = Self {
+            layers,
+            tree: Tree::new(),
+            kept: Kept::default(),
+        };
+        // The lowest layer that was read is the last one.
+        let mut read: Vec<Vec<Item>> = Vec::new();
+        for number in (0..count).rev() {
+            let items = image.items(number).map_err(|error| (number, error))?;
+            let has_boot_files = items.iter().any(|item| names_boot_file(item));
+            read.push(items);
+            // Entries that do not fit may fit what is below.
+            if has_boot_files && image.stack(&read).is_ok() && is_enough(&image) {
+                return Ok(image);
+            }
+        }
+        image.stack(&read)?;
+        Ok(image)
+    }
+
+    /// Reads a stream; what looks like a boot file is kept.
+    fn items(&self, number: usize) -> Result<Vec<Item>, LayerError> {
+        let mut items = Vec::new();
+        let Some(layer) = self.layers.get(number) else {
+            return Ok(items);
+        };
+        let mut kept = Vec::new();
+        layer.read(|item, content| {
+            if layer.must_copy(item) && names_boot_file(item) {
+                kept.push((item.offset, self.kept.copy(item, content)?));
+            }
+            items.push(item.clone());
+            Ok(())
+        })?;
+        self.kept.add(number, kept);
+        Ok(items)
+    }
+
+    /// Puts the entries of the upper layers over each other, the uppermost of them first.
+    fn stack(&mut self, uppermost: &[Vec<Item>]) -> Result<(), (usize, LayerError)> {
+        self.tree = Tree::new();
+        let last = self.layers.len();
+        for (depth, items) in uppermost.iter().enumerate().rev() {
+            let number = last.saturating_sub(depth + 1);
+            for item in items {
+                put(&mut self.tree, number, item, Whiteouts::Removing)
+                    .map_err(|error| (number, error))?;
+            }
+        }
+        Ok(())
+    }
+
     fn put_over(
         &mut self,
         number: usize,
         layer: &Layer,
         whiteouts: Whiteouts,
     ) -> Result<(), LayerError> {
-        let must_copy = matches!(layer, Layer::Stream(..));
         let mut kept = Vec::new();
         layer.read(|item, content| {
-            let path = item.path.as_deref().unwrap_or_default();
-            if must_copy && item.kind == ItemKind::File && is_boot_file(path) {
+            if layer.must_copy(item) && names_boot_file(item) {
                 kept.push((item.offset, self.kept.copy(item, content)?));
             }
-            let put = put(&mut self.tree, number, item, whiteouts);
-            put.map_err(|source| LayerError::Entry {
-                offset: item.offset,
-                source,
-            })
+            put(&mut self.tree, number, item, whiteouts)
         })?;
         self.kept.add(number, kept);
         Ok(())
@@ -118,26 +173,52 @@ impl LayeredImage {
             Some(Layer::Plain(bytes)) => Ok(Some(
                 bytes.window(stored.offset..stored.offset + stored.size),
             )),
-            Some(Layer::Stream(..)) => self.kept.find(stored.layer, stored.offset),
+            Some(Layer::Stream(..) | Layer::Table(_)) => {
+                self.kept.find(stored.layer, stored.offset)
+            }
             None => Err(io::ErrorKind::NotFound.into()),
         }
     }
 
-    /// Reads a stream once more, for a file that did not look like a boot file: one that is
-    /// another name for a file elsewhere, as in the repositories of OSTree.
+    /// Fetches a file that was not kept on the way. A stream is read once more, for files that did
+    /// not look like boot files since they are other names for files elsewhere, as in the
+    /// repositories of OSTree; all of them are kept then.
     fn keep_late(&self, stored: Stored) -> Result<(), LayerError> {
-        let Some(layer) = self.layers.get(stored.layer) else {
-            return Ok(());
-        };
         let mut kept = Vec::new();
-        layer.read(|item, content| {
-            if item.offset == stored.offset && item.kind == ItemKind::File {
-                kept.push((item.offset, self.kept.copy(item, content)?));
+        match self.layers.get(stored.layer) {
+            Some(Layer::Table(table)) => {
+                if let Some((item, content)) = table.fetch(stored.offset) {
+                    let mut content = content.map_err(|source| LayerError::Fetch {
+                        number: stored.offset,
+                        source,
+                    })?;
+                    kept.push((stored.offset, self.kept.copy(item, &mut content)?));
+                }
             }
-            Ok(())
-        })?;
+            Some(layer) => {
+                let mut wanted = self.boot_files_of(stored.layer);
+                wanted.insert(stored.offset);
+                layer.read(|item, content| {
+                    if layer.must_copy(item) && wanted.contains(&item.offset) {
+                        kept.push((item.offset, self.kept.copy(item, content)?));
+                    }
+                    Ok(())
+                })?;
+            }
+            None => {}
+        }
         self.kept.add(stored.layer, kept);
         Ok(())
+    }
+
+    /// Where in a layer files lie that have the name of a boot file, and are not kept.
+    fn boot_files_of(&self, layer: usize) -> BTreeSet<u64> {
+        let paths = self.tree.files("").unwrap_or_default().into_iter();
+        let boot_files = paths.filter(|path| is_boot_file(path));
+        let stored = boot_files.filter_map(|path| self.tree.find(&path).ok().copied());
+        let of_layer = stored.filter(|stored| stored.layer == layer);
+        let missing = of_layer.filter(|s| matches!(self.kept.find(layer, s.offset), Ok(None)));
+        missing.map(|stored| stored.offset).collect()
     }
 }
 
@@ -174,6 +255,10 @@ impl BootImage for LayeredImage {
     }
 }
 
+fn names_boot_file(item: &Item) -> bool {
+    item.path.as_deref().is_some_and(is_boot_file)
+}
+
 /// Where boot files lie; see `find`.
 fn is_boot_file(path: &str) -> bool {
     let folders = [
@@ -194,6 +279,18 @@ fn is_boot_file(path: &str) -> bool {
 
 /// Puts an entry into the tree.
 fn put(
+    tree: &mut Tree<Stored>,
+    layer: usize,
+    item: &Item,
+    whiteouts: Whiteouts,
+) -> Result<(), LayerError> {
+    put_entry(tree, layer, item, whiteouts).map_err(|source| LayerError::Entry {
+        offset: item.offset,
+        source,
+    })
+}
+
+fn put_entry(
     tree: &mut Tree<Stored>,
     layer: usize,
     item: &Item,
