@@ -74,7 +74,7 @@ impl Image {
         let manifest = json!({ "schemaVersion": 2, "layers": self.layers }).to_string();
         let store = Arc::new(self.store);
         let parts: Arc<dyn ImageParts> = Arc::clone(&store) as _;
-        let image = BootSource::new().open_parts("os", manifest.as_bytes(), parts, extent);
+        let image = BootSource::new().open_parts("os", manifest.as_bytes(), &parts, extent);
         (image, store)
     }
 }

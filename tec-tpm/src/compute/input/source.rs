@@ -167,14 +167,14 @@ impl BootSource {
         &self,
         name: &str,
         manifest: &[u8],
-        parts: Arc<dyn ImageParts>,
+        parts: &Arc<dyn ImageParts>,
         extent: Extent,
     ) -> Result<OpenImage, InputError> {
         let opening = Opening {
             source: self,
             file: Path::new(name),
         };
-        opening.parts(name, manifest, &parts, extent)
+        opening.parts(name, manifest, parts, extent)
     }
 }
 

@@ -3,6 +3,7 @@
 mod error;
 mod kept;
 mod layer;
+mod put;
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -15,13 +16,13 @@ pub use self::error::LayerError;
 use self::kept::Kept;
 pub(super) use self::layer::Layer;
 pub(super) use self::layer::Source;
+use self::put::is_boot_file;
+use self::put::names_boot_file;
+use self::put::put;
 use super::bytes::Window;
 use super::ostree::Folders;
 use super::tar::Item;
-use super::tar::ItemKind;
-use super::tree::Node;
 use super::tree::Tree;
-use super::tree::TreeError;
 
 /// What whiteouts mean in tar streams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,10 +49,6 @@ struct Stored {
     size: u64,
     is_sparse: bool,
 }
-
-/// Prefix of whiteouts, and the name of the one that hides all of a folder.
-const WHITEOUT: &str = ".wh.";
-const OPAQUE: &str = ".wh..wh..opq";
 
 impl fmt::Debug for LayeredImage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -97,7 +94,7 @@ impl LayeredImage {
         let mut read: Vec<Vec<Item>> = Vec::new();
         for number in (0..count).rev() {
             let items = image.items(number).map_err(|error| (number, error))?;
-            let has_boot_files = items.iter().any(|item| names_boot_file(item));
+            let has_boot_files = items.iter().any(names_boot_file);
             read.push(items);
             // Entries that do not fit may fit what is below.
             if has_boot_files && image.stack(&read).is_ok() && is_enough(&image) {
@@ -251,82 +248,6 @@ impl BootImage for LayeredImage {
                 io::ErrorKind::InvalidData,
                 "the stream has changed since it was read first",
             )),
-        }
-    }
-}
-
-fn names_boot_file(item: &Item) -> bool {
-    item.path.as_deref().is_some_and(is_boot_file)
-}
-
-/// Where boot files lie; see `find`.
-fn is_boot_file(path: &str) -> bool {
-    let folders = [
-        "usr/lib/efi/",
-        "usr/lib/bootupd/updates/",
-        "usr/lib/shim/",
-        "usr/lib/grub/x86_64-efi-signed/",
-        "boot/",
-        "efi/",
-        "EFI/",
-    ];
-    let module = path.strip_prefix("usr/lib/modules/");
-    let module = module.and_then(|rest| rest.split_once('/'));
-    folders.iter().any(|folder| path.starts_with(folder))
-        || module.is_some_and(|(_, name)| name == "vmlinuz")
-        || (path.starts_with("vmlinuz") && !path.contains('/'))
-}
-
-/// Puts an entry into the tree.
-fn put(
-    tree: &mut Tree<Stored>,
-    layer: usize,
-    item: &Item,
-    whiteouts: Whiteouts,
-) -> Result<(), LayerError> {
-    put_entry(tree, layer, item, whiteouts).map_err(|source| LayerError::Entry {
-        offset: item.offset,
-        source,
-    })
-}
-
-fn put_entry(
-    tree: &mut Tree<Stored>,
-    layer: usize,
-    item: &Item,
-    whiteouts: Whiteouts,
-) -> Result<(), TreeError> {
-    // What has a name that is no text is left out, as in a directory; so is the root itself.
-    let Some(path) = item.path.as_deref().filter(|path| !path.is_empty()) else {
-        return Ok(());
-    };
-    let (folder, name) = path.rsplit_once('/').unwrap_or(("", path));
-    if whiteouts == Whiteouts::Removing && name == OPAQUE {
-        tree.empty_before(layer, folder);
-        return Ok(());
-    }
-    if let (Whiteouts::Removing, Some(hidden)) = (whiteouts, name.strip_prefix(WHITEOUT)) {
-        let separator = if folder.is_empty() { "" } else { "/" };
-        tree.remove_before(layer, &format!("{folder}{separator}{hidden}"));
-        return Ok(());
-    }
-    let file = |is_sparse| {
-        Node::File(Stored {
-            layer,
-            offset: item.offset,
-            size: item.size,
-            is_sparse,
-        })
-    };
-    match &item.kind {
-        ItemKind::File => tree.insert(layer, path, file(false)),
-        ItemKind::Sparse => tree.insert(layer, path, file(true)),
-        ItemKind::Link(Some(target)) => tree.insert(layer, path, Node::Link(target.clone())),
-        ItemKind::HardLink(Some(target)) => tree.insert_hard_link(layer, path, target),
-        ItemKind::Folder => tree.insert_folder(path),
-        ItemKind::Link(None) | ItemKind::HardLink(None) | ItemKind::Special => {
-            tree.remove(path);
-            Ok(())
         }
     }
 }
