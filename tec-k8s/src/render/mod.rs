@@ -1,0 +1,170 @@
+//! What is deployed, as typed objects.
+//!
+//! ```text
+//! TrustedExecutionCluster ┐
+//! Deploy: images, user    ├─ cluster() ─► Objects: ConfigMap, Deployments, Services, …
+//! TrusteeFiles            ┘                 the controller applies them
+//! Installation ───────────── operator() ─► Objects: what an admin applies beforehand
+//!                                           `cargo xtask codegen` packages them
+//! ```
+//! *What it is*: pure functions; the same input gives the same bytes. Names, labels, ports and paths
+//! are those of existing clusters (upstream-operator 1.4). *What it is not*: a client; nothing here
+//! reads the cluster or writes to it, and no secret passes through.
+//!
+//! # Security
+//! Each program has a service account of its own, with a Role in its namespace, and runs without
+//! privileges on a read-only file system. The key broker listens on the loopback of its pod; what
+//! reaches it passes the guard beside it. Where a TLS Secret is named, it must be there before
+//! the pod starts: nothing falls back to plain HTTP.
+
+mod meta;
+mod name;
+mod network;
+mod object;
+mod operator;
+mod pod;
+mod rbac;
+mod server;
+#[cfg(test)]
+mod tests;
+mod trustee;
+
+use k8s_openapi::api::core::v1::SecretVolumeSource;
+
+use crate::api::TrustedExecutionCluster;
+
+pub use self::meta::RenderError;
+pub use self::name::Component;
+pub use self::name::DEFAULT_NAMESPACE;
+pub use self::name::FIELD_MANAGER;
+pub use self::name::IMAGE_PCRS;
+pub use self::name::KBS_SERVICE;
+pub use self::name::METRICS_PORT;
+pub use self::name::REFERENCE_VALUES;
+pub use self::name::RelatedImage;
+pub use self::name::TRUSTEE_AUTH;
+pub use self::name::TRUSTEE_DATA;
+pub use self::name::TRUSTEE_DEPLOYMENT;
+pub use self::name::TRUSTEE_SIGNER;
+pub use self::object::Object;
+pub use self::operator::Installation;
+pub use self::operator::operator;
+pub use self::rbac::user_roles;
+pub use self::server::attestation_key_register;
+pub use self::server::register_server;
+pub use self::trustee::TrusteeFiles;
+pub use self::trustee::intent;
+pub use self::trustee::trustee;
+
+/// Images of the programs, by digest or tag.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Images {
+    /// The key broker service with its built-in attestation service.
+    pub trustee: String,
+    /// The guard in front of it.
+    pub kbs_guard: String,
+    /// The registration server.
+    pub register_server: String,
+    /// The server that takes attestation keys.
+    pub attestation_key_register: String,
+    /// Computes what an image measures; run as a Job.
+    pub compute_pcrs: String,
+}
+
+impl Default for Images {
+    /// Those of this release.
+    fn default() -> Self {
+        let image = |related: RelatedImage| related.default_image();
+        Self {
+            trustee: image(RelatedImage::Trustee),
+            kbs_guard: image(RelatedImage::KbsGuard),
+            register_server: image(RelatedImage::RegistrationServer),
+            attestation_key_register: image(RelatedImage::AttestationKeyRegister),
+            compute_pcrs: image(RelatedImage::ComputePcrs),
+        }
+    }
+}
+
+impl Images {
+    /// Those that `variable` gives, which stands for the environment; the release's own otherwise.
+    pub fn from_variables(variable: impl Fn(&str) -> Option<String>) -> Self {
+        let image = |related: RelatedImage| {
+            variable(related.variable())
+                .filter(|image| !image.is_empty())
+                .unwrap_or_else(|| related.default_image())
+        };
+        Self {
+            trustee: image(RelatedImage::Trustee),
+            kbs_guard: image(RelatedImage::KbsGuard),
+            register_server: image(RelatedImage::RegistrationServer),
+            attestation_key_register: image(RelatedImage::AttestationKeyRegister),
+            compute_pcrs: image(RelatedImage::ComputePcrs),
+        }
+    }
+
+    fn of(&self, related: RelatedImage) -> &str {
+        match related {
+            RelatedImage::Trustee => &self.trustee,
+            RelatedImage::KbsGuard => &self.kbs_guard,
+            RelatedImage::RegistrationServer => &self.register_server,
+            RelatedImage::AttestationKeyRegister => &self.attestation_key_register,
+            RelatedImage::ComputePcrs => &self.compute_pcrs,
+        }
+    }
+}
+
+/// Who the processes of a pod run as; root is nobody's choice.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[expect(clippy::exhaustive_enums, reason = "there is no third way")]
+pub enum PodUser {
+    /// User and group 65532, which the images of this project are made for.
+    #[default]
+    Fixed,
+    /// Whom the platform assigns; OpenShift refuses pods that choose.
+    Assigned,
+}
+
+/// What objects are rendered from, besides the cluster object.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Deploy {
+    /// Which images run.
+    pub images: Images,
+    /// As whom.
+    pub user: PodUser,
+}
+
+impl Deploy {
+    /// These images, as the fixed user.
+    pub fn new(images: Images) -> Self {
+        Self {
+            images,
+            user: PodUser::default(),
+        }
+    }
+}
+
+/// Everything that belongs to a cluster object, in the order in which it is best applied.
+///
+/// # Errors
+/// The cluster object lacks what the API server gives every stored object.
+pub fn cluster(
+    cluster: &TrustedExecutionCluster,
+    deploy: &Deploy,
+    files: &TrusteeFiles,
+) -> Result<Vec<Object>, RenderError> {
+    let mut objects = trustee(cluster, deploy, files)?;
+    objects.extend(register_server(cluster, deploy)?);
+    objects.extend(attestation_key_register(cluster, deploy)?);
+    Ok(objects)
+}
+
+/// A Secret as the source of a volume.
+fn secret_source(name: &str) -> SecretVolumeSource {
+    SecretVolumeSource {
+        secret_name: Some(name.to_owned()),
+        default_mode: Some(pod::SECRET_MODE),
+        ..SecretVolumeSource::default()
+    }
+}

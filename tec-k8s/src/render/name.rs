@@ -1,0 +1,159 @@
+//! Names, labels and ports (upstream-operator 1.4). Running clusters hold them: none may change.
+
+pub use crate::api::FIELD_MANAGER;
+
+/// Namespace of the packages, unless an admin picks another.
+pub const DEFAULT_NAMESPACE: &str = "trusted-execution-clusters";
+
+/// ConfigMap with the configuration of the key broker.
+pub const TRUSTEE_DATA: &str = "trustee-data";
+/// Its key.
+pub(super) const TRUSTEE_CONFIG_KEY: &str = "kbs-config.toml";
+/// Secret with the key pair of the admin API: `private.key` and `public.pub`.
+pub const TRUSTEE_AUTH: &str = "trustee-auth";
+/// The one key of it that the pod sees.
+pub(super) const TRUSTEE_AUTH_PUBLIC: &str = "public.pub";
+/// Secret with the signer of attestation tokens: `tls.key`, `tls.crt` and, trusted by the key
+/// broker, `ca.crt`; the layout that cert-manager writes.
+pub const TRUSTEE_SIGNER: &str = "trustee-token-signer";
+/// ConfigMap with the reference values, for people to look at.
+pub const REFERENCE_VALUES: &str = "trustee-rv-data";
+/// ConfigMap with what each approved image measures.
+pub const IMAGE_PCRS: &str = "image-pcrs";
+/// Deployment of the key broker.
+pub const TRUSTEE_DEPLOYMENT: &str = "trustee-deployment";
+/// Service of the key broker.
+pub const KBS_SERVICE: &str = "kbs-service";
+
+/// Where the programs serve `/metrics`, `/livez` and `/readyz`, in plain HTTP.
+pub const METRICS_PORT: u16 = 9090;
+/// Its name in pods and Services.
+pub(super) const METRICS_PORT_NAME: &str = "metrics";
+
+/// Port of the container, and of the Service unless the cluster object names one
+/// (upstream-operator 1.2).
+pub(super) const KBS_PORT: u16 = 8080;
+/// The same of the registration server.
+pub(super) const REGISTER_SERVER_PORT: u16 = 8000;
+/// The same of the server that takes attestation keys.
+pub(super) const ATTESTATION_KEY_REGISTER_PORT: u16 = 8001;
+
+/// A program with a service account of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum Component {
+    /// The controllers.
+    Operator,
+    /// Key broker and guard.
+    Trustee,
+    /// Hands out Ignition configs.
+    RegisterServer,
+    /// Takes attestation keys.
+    AttestationKeyRegister,
+    /// Computes what an image measures.
+    ComputePcrs,
+}
+
+impl Component {
+    /// All of them.
+    pub const ALL: [Self; 5] = [
+        Self::Operator,
+        Self::Trustee,
+        Self::RegisterServer,
+        Self::AttestationKeyRegister,
+        Self::ComputePcrs,
+    ];
+
+    /// Its service account, Role and RoleBinding.
+    pub const fn service_account(self) -> &'static str {
+        match self {
+            Self::Operator => "trusted-cluster-operator",
+            Self::Trustee => "trustee",
+            Self::RegisterServer => "register-server",
+            Self::AttestationKeyRegister => "attestation-key-register",
+            Self::ComputePcrs => "compute-pcrs",
+        }
+    }
+
+    /// Value of the label `app`, by which Services, policies and existing clusters find its pods.
+    pub const fn app(self) -> &'static str {
+        match self {
+            Self::Trustee => "kbs",
+            other => other.service_account(),
+        }
+    }
+
+    /// Name of its Deployment.
+    pub const fn deployment(self) -> &'static str {
+        match self {
+            Self::Trustee => TRUSTEE_DEPLOYMENT,
+            other => other.service_account(),
+        }
+    }
+}
+
+/// An image that the operator deploys, named by a variable of its environment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum RelatedImage {
+    /// The key broker service.
+    Trustee,
+    /// The guard in front of it.
+    KbsGuard,
+    /// The registration server.
+    RegistrationServer,
+    /// The server that takes attestation keys.
+    AttestationKeyRegister,
+    /// Computes what an image measures.
+    ComputePcrs,
+}
+
+impl RelatedImage {
+    /// All of them.
+    pub const ALL: [Self; 5] = [
+        Self::Trustee,
+        Self::KbsGuard,
+        Self::RegistrationServer,
+        Self::AttestationKeyRegister,
+        Self::ComputePcrs,
+    ];
+
+    /// The variable (upstream-operator 1.6).
+    pub const fn variable(self) -> &'static str {
+        match self {
+            Self::Trustee => "RELATED_IMAGE_TRUSTEE",
+            Self::KbsGuard => "RELATED_IMAGE_KBS_GUARD",
+            Self::RegistrationServer => "RELATED_IMAGE_REGISTRATION_SERVER",
+            Self::AttestationKeyRegister => "RELATED_IMAGE_ATTESTATION_KEY_REGISTER",
+            Self::ComputePcrs => "RELATED_IMAGE_COMPUTE_PCRS",
+        }
+    }
+
+    /// Last segment of the image's name.
+    pub const fn image_name(self) -> &'static str {
+        match self {
+            Self::Trustee => "key-broker-service",
+            Self::KbsGuard => "kbs-guard",
+            Self::RegistrationServer => "registration-server",
+            Self::AttestationKeyRegister => "attestation-key-register",
+            Self::ComputePcrs => "compute-pcrs",
+        }
+    }
+
+    /// What runs where the variable is not set (upstream-operator 1.6).
+    pub fn default_image(self) -> String {
+        match self {
+            // Its configuration is that of the generation v0.21, whatever the tag says.
+            Self::Trustee => image(self.image_name(), "v0.20.0"),
+            other => image(other.image_name(), RELEASE),
+        }
+    }
+}
+
+/// Tag of this release's own images.
+pub(super) const RELEASE: &str = concat!("v", env!("CARGO_PKG_VERSION"));
+
+/// An image of the project's registry.
+pub(super) fn image(name: &str, tag: &str) -> String {
+    format!("quay.io/{DEFAULT_NAMESPACE}/{name}:{tag}")
+}

@@ -1,0 +1,149 @@
+//! Who may talk to whom.
+
+use k8s_openapi::api::core::v1::Service;
+use k8s_openapi::api::core::v1::ServicePort;
+use k8s_openapi::api::core::v1::ServiceSpec;
+use k8s_openapi::api::networking::v1::NetworkPolicy;
+use k8s_openapi::api::networking::v1::NetworkPolicyEgressRule;
+use k8s_openapi::api::networking::v1::NetworkPolicyIngressRule;
+use k8s_openapi::api::networking::v1::NetworkPolicyPeer;
+use k8s_openapi::api::networking::v1::NetworkPolicyPort;
+use k8s_openapi::api::networking::v1::NetworkPolicySpec;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+
+use super::meta::label_selector;
+use super::meta::selector;
+use super::name::Component;
+use super::name::METRICS_PORT;
+use super::name::METRICS_PORT_NAME;
+
+/// DNS; clusters such as OpenShift serve it on 5353 behind the Service.
+const DNS_PORTS: [u16; 2] = [53, 5353];
+/// The API server's Service, its endpoints, and registries.
+const HTTPS_PORTS: [u16; 2] = [443, 6443];
+
+/// What pods of a component may reach.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Reach {
+    /// Names and HTTPS: the API server cannot be selected by a label.
+    Api,
+    /// Besides, anything: external key brokers and registries have ports of their own.
+    Anything,
+}
+
+/// Nodes reach `public` from anywhere, pods of the cluster reach the metrics; nothing else comes in.
+pub(super) fn policy(
+    metadata: ObjectMeta,
+    component: Component,
+    public: Option<u16>,
+    reach: Reach,
+) -> NetworkPolicy {
+    let from_cluster = NetworkPolicyIngressRule {
+        from: Some(vec![any_pod()]),
+        ports: Some(vec![tcp(METRICS_PORT)]),
+    };
+    let from_nodes = public.map(|port| NetworkPolicyIngressRule {
+        from: None,
+        ports: Some(vec![tcp(port)]),
+    });
+    NetworkPolicy {
+        metadata,
+        spec: Some(NetworkPolicySpec {
+            egress: Some(egress(reach)),
+            ingress: Some(from_nodes.into_iter().chain([from_cluster]).collect()),
+            pod_selector: Some(label_selector(component)),
+            policy_types: Some(vec!["Ingress".to_owned(), "Egress".to_owned()]),
+        }),
+    }
+}
+
+fn egress(reach: Reach) -> Vec<NetworkPolicyEgressRule> {
+    if reach == Reach::Anything {
+        return vec![NetworkPolicyEgressRule::default()];
+    }
+    let dns = DNS_PORTS.iter().flat_map(|port| [udp(*port), tcp(*port)]);
+    vec![
+        NetworkPolicyEgressRule {
+            ports: Some(dns.collect()),
+            to: None,
+        },
+        NetworkPolicyEgressRule {
+            ports: Some(HTTPS_PORTS.iter().map(|port| tcp(*port)).collect()),
+            to: None,
+        },
+    ]
+}
+
+fn any_pod() -> NetworkPolicyPeer {
+    NetworkPolicyPeer {
+        namespace_selector: Some(LabelSelector::default()),
+        ..NetworkPolicyPeer::default()
+    }
+}
+
+fn tcp(port: u16) -> NetworkPolicyPort {
+    policy_port("TCP", port)
+}
+
+fn udp(port: u16) -> NetworkPolicyPort {
+    policy_port("UDP", port)
+}
+
+fn policy_port(protocol: &str, port: u16) -> NetworkPolicyPort {
+    NetworkPolicyPort {
+        port: Some(IntOrString::Int(port.into())),
+        protocol: Some(protocol.to_owned()),
+        ..NetworkPolicyPort::default()
+    }
+}
+
+/// The Service that nodes reach, by a route or load balancer of the admin's.
+pub(super) fn service(
+    metadata: ObjectMeta,
+    component: Component,
+    port_name: &str,
+    port: i32,
+    target: u16,
+) -> Service {
+    let public = service_port(port_name, port, IntOrString::Int(target.into()));
+    Service {
+        metadata,
+        spec: Some(ServiceSpec {
+            ports: Some(vec![public]),
+            selector: Some(selector(component)),
+            ..ServiceSpec::default()
+        }),
+        ..Service::default()
+    }
+}
+
+/// A Service for Prometheus alone, so that metrics never become public with the other port.
+pub(super) fn metrics_service(metadata: ObjectMeta, component: Component) -> Service {
+    let target = IntOrString::String(METRICS_PORT_NAME.to_owned());
+    Service {
+        metadata,
+        spec: Some(ServiceSpec {
+            cluster_ip: Some("None".to_owned()),
+            ports: Some(vec![service_port(
+                METRICS_PORT_NAME,
+                METRICS_PORT.into(),
+                target,
+            )]),
+            selector: Some(selector(component)),
+            ..ServiceSpec::default()
+        }),
+        ..Service::default()
+    }
+}
+
+fn service_port(name: &str, port: i32, target: IntOrString) -> ServicePort {
+    ServicePort {
+        name: Some(name.to_owned()),
+        port,
+        protocol: Some("TCP".to_owned()),
+        target_port: Some(target),
+        ..ServicePort::default()
+    }
+}

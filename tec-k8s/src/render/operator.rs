@@ -1,0 +1,137 @@
+//! The operator itself: what an admin applies, as packages or by hand.
+
+use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::apps::v1::DeploymentSpec;
+use k8s_openapi::api::core::v1::Container;
+use k8s_openapi::api::core::v1::EnvVar;
+use k8s_openapi::api::core::v1::PodSpec;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+
+use super::Deploy;
+use super::Object;
+use super::PodUser;
+use super::RelatedImage;
+use super::meta::label_selector;
+use super::meta::labels;
+use super::name::Component;
+use super::name::DEFAULT_NAMESPACE;
+use super::name::RELEASE;
+use super::name::image;
+use super::network;
+use super::network::Reach;
+use super::pod;
+use super::pod::ApiAccess;
+use super::rbac;
+use super::server::disruption_budget;
+
+/// One leads, one waits.
+const REPLICAS: i32 = 2;
+/// Tells the operator that the platform assigns users to pods.
+const ASSIGNED_USER_FLAG: &str = "--assigned-pod-user";
+
+/// Where the operator is installed, and what it runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Installation {
+    /// The namespace; operator and cluster object share it.
+    pub namespace: String,
+    /// Image of the operator.
+    pub image: String,
+    /// Images that it deploys, and the user of all pods.
+    pub deploy: Deploy,
+}
+
+impl Default for Installation {
+    /// This release in the usual namespace.
+    fn default() -> Self {
+        Self {
+            namespace: DEFAULT_NAMESPACE.to_owned(),
+            image: image(Component::Operator.service_account(), RELEASE),
+            deploy: Deploy::default(),
+        }
+    }
+}
+
+impl Installation {
+    /// Metadata of an object of a component.
+    pub(super) fn metadata(&self, name: &str, component: Component) -> ObjectMeta {
+        ObjectMeta {
+            name: Some(name.to_owned()),
+            namespace: Some(self.namespace.clone()),
+            labels: Some(labels(component)),
+            ..ObjectMeta::default()
+        }
+    }
+}
+
+/// Accounts and rights of all components, and the operator's Deployment, Service for metrics,
+/// disruption budget and network policy; without the namespace and the custom resources.
+///
+/// The operator may not hand out rights that it lacks, so accounts and Roles of the programs that it
+/// deploys come with it.
+pub fn operator(installation: &Installation) -> Vec<Object> {
+    let component = Component::Operator;
+    let name = component.deployment();
+    let metadata = |name: &str| installation.metadata(name, component);
+    let mut objects = rbac::accounts(installation);
+    objects.extend([
+        network::metrics_service(metadata(&format!("{name}-metrics")), component).into(),
+        network::policy(metadata(name), component, None, Reach::Anything).into(),
+        disruption_budget(metadata(name), component).into(),
+        deployment(installation).into(),
+    ]);
+    objects
+}
+
+fn deployment(installation: &Installation) -> Deployment {
+    let component = Component::Operator;
+    let spec = PodSpec {
+        containers: vec![container(installation)],
+        topology_spread_constraints: Some(pod::spread(component)),
+        ..PodSpec::default()
+    };
+    let user = installation.deploy.user;
+    Deployment {
+        metadata: installation.metadata(component.deployment(), component),
+        spec: Some(DeploymentSpec {
+            replicas: Some(REPLICAS),
+            selector: label_selector(component),
+            template: pod::template(component, user, ApiAccess::Pod, spec),
+            ..DeploymentSpec::default()
+        }),
+        ..Deployment::default()
+    }
+}
+
+fn container(installation: &Installation) -> Container {
+    let mut arguments = vec![pod::metrics_argument()];
+    if installation.deploy.user == PodUser::Assigned {
+        arguments.push(ASSIGNED_USER_FLAG.to_owned());
+    }
+    Container {
+        args: Some(arguments),
+        env: Some(environment(installation)),
+        image: Some(installation.image.clone()),
+        liveness_probe: Some(pod::own_probe("/livez")),
+        name: Component::Operator.deployment().to_owned(),
+        ports: Some(vec![pod::metrics_port()]),
+        readiness_probe: Some(pod::own_probe("/readyz")),
+        resources: Some(pod::resources("100m", "64Mi", "256Mi")),
+        security_context: Some(pod::container_security()),
+        ..Container::default()
+    }
+}
+
+fn environment(installation: &Installation) -> Vec<EnvVar> {
+    let images = &installation.deploy.images;
+    let fixed = [
+        pod::field_variable("POD_NAME", "metadata.name"),
+        pod::field_variable("POD_NAMESPACE", "metadata.namespace"),
+        pod::variable("TEC_LOG_FORM", "json"),
+    ];
+    let related = RelatedImage::ALL.map(|related| {
+        let image = images.of(related);
+        pod::variable(related.variable(), image)
+    });
+    fixed.into_iter().chain(related).collect()
+}

@@ -1,0 +1,344 @@
+//! Parts of pods that all of them share.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::Capabilities;
+use k8s_openapi::api::core::v1::ConfigMapProjection;
+use k8s_openapi::api::core::v1::ConfigMapVolumeSource;
+use k8s_openapi::api::core::v1::ContainerPort;
+use k8s_openapi::api::core::v1::DownwardAPIProjection;
+use k8s_openapi::api::core::v1::DownwardAPIVolumeFile;
+use k8s_openapi::api::core::v1::EmptyDirVolumeSource;
+use k8s_openapi::api::core::v1::EnvVar;
+use k8s_openapi::api::core::v1::EnvVarSource;
+use k8s_openapi::api::core::v1::HTTPGetAction;
+use k8s_openapi::api::core::v1::KeyToPath;
+use k8s_openapi::api::core::v1::ObjectFieldSelector;
+use k8s_openapi::api::core::v1::PodSecurityContext;
+use k8s_openapi::api::core::v1::PodSpec;
+use k8s_openapi::api::core::v1::PodTemplateSpec;
+use k8s_openapi::api::core::v1::Probe;
+use k8s_openapi::api::core::v1::ProjectedVolumeSource;
+use k8s_openapi::api::core::v1::ResourceRequirements;
+use k8s_openapi::api::core::v1::SeccompProfile;
+use k8s_openapi::api::core::v1::SecretVolumeSource;
+use k8s_openapi::api::core::v1::SecurityContext;
+use k8s_openapi::api::core::v1::ServiceAccountTokenProjection;
+use k8s_openapi::api::core::v1::TopologySpreadConstraint;
+use k8s_openapi::api::core::v1::Volume;
+use k8s_openapi::api::core::v1::VolumeMount;
+use k8s_openapi::api::core::v1::VolumeProjection;
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+
+use super::PodUser;
+use super::meta::label_selector;
+use super::meta::labels;
+use super::meta::text_map;
+use super::name::Component;
+use super::name::METRICS_PORT;
+use super::name::METRICS_PORT_NAME;
+use super::secret_source;
+
+/// User and group of the images; the convention of distroless images.
+const USER: i64 = 65532;
+/// Files of Secrets are for owner and group alone.
+pub(super) const SECRET_MODE: i32 = 0o440;
+/// Where Kubernetes puts the token of the service account, and clients look for it.
+const TOKEN_DIR: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
+/// How long a token counts, in seconds; the kubelet renews it. What the admission plugin
+/// ServiceAccount asks for.
+const TOKEN_SECONDS: i64 = 3607;
+/// ConfigMap that Kubernetes keeps in every namespace.
+const CLUSTER_CA: &str = "kube-root-ca.crt";
+/// Name of the volume with a server's certificate. It does not follow the Secret's name, which may
+/// hold what a volume's name may not.
+pub(super) const TLS_VOLUME: &str = "tls";
+/// Where that volume is mounted.
+pub(super) const TLS_DIR: &str = "/etc/tls";
+/// Time to finish requests, in seconds.
+const GRACE_SECONDS: i64 = 30;
+
+/// Which pod may reach the API server, and how.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum ApiAccess {
+    /// Every container has the token.
+    Pod,
+    /// Only containers that mount it.
+    ByMount,
+}
+
+/// A pod of a component: no privileges, a read-only file system, no name of other Services in its
+/// environment.
+pub(super) fn template(
+    component: Component,
+    user: PodUser,
+    access: ApiAccess,
+    spec: PodSpec,
+) -> PodTemplateSpec {
+    PodTemplateSpec {
+        metadata: Some(ObjectMeta {
+            labels: Some(labels(component)),
+            ..ObjectMeta::default()
+        }),
+        spec: Some(PodSpec {
+            automount_service_account_token: Some(access == ApiAccess::Pod),
+            enable_service_links: Some(false),
+            security_context: Some(pod_security(user)),
+            service_account_name: Some(component.service_account().to_owned()),
+            termination_grace_period_seconds: Some(GRACE_SECONDS),
+            ..spec
+        }),
+    }
+}
+
+fn pod_security(user: PodUser) -> PodSecurityContext {
+    let id = (user == PodUser::Fixed).then_some(USER);
+    PodSecurityContext {
+        fs_group: id,
+        run_as_group: id,
+        run_as_non_root: Some(true),
+        run_as_user: id,
+        seccomp_profile: Some(SeccompProfile {
+            type_: "RuntimeDefault".to_owned(),
+            ..SeccompProfile::default()
+        }),
+        ..PodSecurityContext::default()
+    }
+}
+
+/// The profile "restricted" of the Pod Security Standards, and a read-only file system.
+pub(super) fn container_security() -> SecurityContext {
+    SecurityContext {
+        allow_privilege_escalation: Some(false),
+        capabilities: Some(Capabilities {
+            drop: Some(vec!["ALL".to_owned()]),
+            ..Capabilities::default()
+        }),
+        read_only_root_filesystem: Some(true),
+        ..SecurityContext::default()
+    }
+}
+
+/// What is set aside, and the most memory. There is no limit on CPU: it would slow down a storm of
+/// boots although the node idles.
+pub(super) fn resources(cpu: &str, memory: &str, most: &str) -> ResourceRequirements {
+    let quantities = |pairs: &[(&str, &str)]| -> BTreeMap<String, Quantity> {
+        pairs
+            .iter()
+            .map(|(name, quantity)| ((*name).to_owned(), Quantity((*quantity).to_owned())))
+            .collect()
+    };
+    ResourceRequirements {
+        limits: Some(quantities(&[("memory", most)])),
+        requests: Some(quantities(&[("cpu", cpu), ("memory", memory)])),
+        ..ResourceRequirements::default()
+    }
+}
+
+pub(super) fn port(name: &str, number: u16) -> ContainerPort {
+    ContainerPort {
+        container_port: number.into(),
+        name: Some(name.to_owned()),
+        protocol: Some("TCP".to_owned()),
+        ..ContainerPort::default()
+    }
+}
+
+pub(super) fn metrics_port() -> ContainerPort {
+    port(METRICS_PORT_NAME, METRICS_PORT)
+}
+
+/// Where a program of ours serves metrics and probes.
+pub(super) fn metrics_argument() -> String {
+    format!("--metrics-addr=0.0.0.0:{METRICS_PORT}")
+}
+
+/// Every ten seconds; three failures in a row count.
+pub(super) fn probe(port: u16, path: &str, scheme: &str) -> Probe {
+    Probe {
+        failure_threshold: Some(3),
+        http_get: Some(HTTPGetAction {
+            path: Some(path.to_owned()),
+            port: IntOrString::Int(port.into()),
+            scheme: Some(scheme.to_owned()),
+            ..HTTPGetAction::default()
+        }),
+        period_seconds: Some(10),
+        timeout_seconds: Some(5),
+        ..Probe::default()
+    }
+}
+
+/// A probe of the port with the metrics.
+pub(super) fn own_probe(path: &str) -> Probe {
+    probe(METRICS_PORT, path, "HTTP")
+}
+
+pub(super) fn variable(name: &str, value: &str) -> EnvVar {
+    EnvVar {
+        name: name.to_owned(),
+        value: Some(value.to_owned()),
+        ..EnvVar::default()
+    }
+}
+
+/// A variable with a field of the pod.
+pub(super) fn field_variable(name: &str, field: &str) -> EnvVar {
+    EnvVar {
+        name: name.to_owned(),
+        value_from: Some(EnvVarSource {
+            field_ref: Some(field_selector(field)),
+            ..EnvVarSource::default()
+        }),
+        ..EnvVar::default()
+    }
+}
+
+fn field_selector(field: &str) -> ObjectFieldSelector {
+    ObjectFieldSelector {
+        api_version: Some("v1".to_owned()),
+        field_path: field.to_owned(),
+    }
+}
+
+pub(super) fn mount(volume: &str, path: &str) -> VolumeMount {
+    VolumeMount {
+        mount_path: path.to_owned(),
+        name: volume.to_owned(),
+        read_only: Some(true),
+        ..VolumeMount::default()
+    }
+}
+
+pub(super) fn writable_mount(volume: &str, path: &str) -> VolumeMount {
+    VolumeMount {
+        read_only: None,
+        ..mount(volume, path)
+    }
+}
+
+pub(super) fn secret_volume(volume: &str, secret: &str) -> Volume {
+    Volume {
+        name: volume.to_owned(),
+        secret: Some(secret_source(secret)),
+        ..Volume::default()
+    }
+}
+
+/// A volume with chosen keys of a Secret, each as a file of the same name. With
+/// `Missing::IsEmpty` the pod starts without the Secret and sees it when it comes.
+pub(super) fn secret_keys_volume(
+    volume: &str,
+    secret: &str,
+    keys: &[&str],
+    missing: Missing,
+) -> Volume {
+    let item = |key: &&str| KeyToPath {
+        key: (*key).to_owned(),
+        path: (*key).to_owned(),
+        ..KeyToPath::default()
+    };
+    Volume {
+        name: volume.to_owned(),
+        secret: Some(SecretVolumeSource {
+            items: Some(keys.iter().map(item).collect()),
+            optional: (missing == Missing::IsEmpty).then_some(true),
+            ..secret_source(secret)
+        }),
+        ..Volume::default()
+    }
+}
+
+/// What a pod does without a Secret that it mounts.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Missing {
+    /// It waits.
+    Waits,
+    /// It starts with an empty directory.
+    IsEmpty,
+}
+
+pub(super) fn config_map_volume(volume: &str, config_map: &str) -> Volume {
+    Volume {
+        name: volume.to_owned(),
+        config_map: Some(ConfigMapVolumeSource {
+            name: config_map.to_owned(),
+            ..ConfigMapVolumeSource::default()
+        }),
+        ..Volume::default()
+    }
+}
+
+/// A directory that lives as long as the pod.
+pub(super) fn scratch_volume(volume: &str) -> Volume {
+    Volume {
+        name: volume.to_owned(),
+        empty_dir: Some(EmptyDirVolumeSource::default()),
+        ..Volume::default()
+    }
+}
+
+/// The same files that Kubernetes mounts into every container, for containers that are chosen.
+pub(super) fn token_volume(volume: &str) -> Volume {
+    let token = VolumeProjection {
+        service_account_token: Some(ServiceAccountTokenProjection {
+            expiration_seconds: Some(TOKEN_SECONDS),
+            path: "token".to_owned(),
+            ..ServiceAccountTokenProjection::default()
+        }),
+        ..VolumeProjection::default()
+    };
+    let authority = VolumeProjection {
+        config_map: Some(ConfigMapProjection {
+            items: Some(vec![KeyToPath {
+                key: "ca.crt".to_owned(),
+                path: "ca.crt".to_owned(),
+                ..KeyToPath::default()
+            }]),
+            name: CLUSTER_CA.to_owned(),
+            ..ConfigMapProjection::default()
+        }),
+        ..VolumeProjection::default()
+    };
+    let namespace = VolumeProjection {
+        downward_api: Some(DownwardAPIProjection {
+            items: Some(vec![DownwardAPIVolumeFile {
+                field_ref: Some(field_selector("metadata.namespace")),
+                path: "namespace".to_owned(),
+                ..DownwardAPIVolumeFile::default()
+            }]),
+        }),
+        ..VolumeProjection::default()
+    };
+    Volume {
+        name: volume.to_owned(),
+        projected: Some(ProjectedVolumeSource {
+            default_mode: Some(SECRET_MODE),
+            sources: Some(vec![token, authority, namespace]),
+        }),
+        ..Volume::default()
+    }
+}
+
+/// Where a container sees that volume.
+pub(super) fn token_mount(volume: &str) -> VolumeMount {
+    mount(volume, TOKEN_DIR)
+}
+
+/// Replicas on different nodes where there are enough of them.
+pub(super) fn spread(component: Component) -> Vec<TopologySpreadConstraint> {
+    vec![TopologySpreadConstraint {
+        label_selector: Some(label_selector(component)),
+        max_skew: 1,
+        topology_key: "kubernetes.io/hostname".to_owned(),
+        when_unsatisfiable: "ScheduleAnyway".to_owned(),
+        ..TopologySpreadConstraint::default()
+    }]
+}
+
+/// The annotation that makes kubectl show logs of the program itself, not of a sidecar.
+pub(super) fn default_container(name: &str) -> BTreeMap<String, String> {
+    text_map([("kubectl.kubernetes.io/default-container", name)])
+}

@@ -1,0 +1,186 @@
+//! Service accounts and their rights: a Role in one namespace for each program, no more than it
+//! uses.
+
+use k8s_openapi::api::core::v1::ServiceAccount;
+use k8s_openapi::api::rbac::v1::ClusterRole;
+use k8s_openapi::api::rbac::v1::PolicyRule;
+use k8s_openapi::api::rbac::v1::Role;
+use k8s_openapi::api::rbac::v1::RoleBinding;
+use k8s_openapi::api::rbac::v1::RoleRef;
+use k8s_openapi::api::rbac::v1::Subject;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+
+use super::Object;
+use super::meta::labels;
+use super::meta::text_map;
+use super::name::Component;
+use super::operator::Installation;
+use crate::api::GROUP;
+
+/// Lease of the leader; the only one that the operator may change.
+const LEASE: &str = "trusted-cluster-operator";
+
+const READ: [&str; 3] = ["get", "list", "watch"];
+const OWN: [&str; 7] = [
+    "create", "delete", "get", "list", "patch", "update", "watch",
+];
+const STATUS: [&str; 3] = ["get", "patch", "update"];
+
+const CLUSTERS: &str = "trustedexecutionclusters";
+const MACHINES: &str = "machines";
+const IMAGES: &str = "approvedimages";
+const KEYS: &str = "attestationkeys";
+const ALL: [&str; 4] = [CLUSTERS, MACHINES, IMAGES, KEYS];
+
+/// Accounts, Roles and bindings of all components.
+pub(super) fn accounts(installation: &Installation) -> Vec<Object> {
+    Component::ALL
+        .into_iter()
+        .flat_map(|component| account(installation, component))
+        .collect()
+}
+
+fn account(installation: &Installation, component: Component) -> [Object; 3] {
+    let name = component.service_account();
+    let role_name = role_name(component);
+    let metadata = |name: &str| installation.metadata(name, component);
+    let account = ServiceAccount {
+        // Pods that talk to the API server say so themselves.
+        automount_service_account_token: Some(false),
+        metadata: metadata(name),
+        ..ServiceAccount::default()
+    };
+    let role = Role {
+        metadata: metadata(&role_name),
+        rules: Some(rules(component)),
+    };
+    let binding = RoleBinding {
+        metadata: metadata(&role_name),
+        role_ref: RoleRef {
+            api_group: "rbac.authorization.k8s.io".to_owned(),
+            kind: "Role".to_owned(),
+            name: role_name,
+        },
+        subjects: Some(vec![Subject {
+            kind: "ServiceAccount".to_owned(),
+            name: name.to_owned(),
+            namespace: Some(installation.namespace.clone()),
+            ..Subject::default()
+        }]),
+    };
+    [account.into(), role.into(), binding.into()]
+}
+
+fn role_name(component: Component) -> String {
+    format!("{}-role", component.service_account())
+}
+
+/// What a component may do in its namespace.
+pub(super) fn rules(component: Component) -> Vec<PolicyRule> {
+    match component {
+        Component::Operator => operator_rules(),
+        // The guard looks up the machine of a key, for each attempt.
+        Component::Trustee => vec![rule(GROUP, &[MACHINES, KEYS], &READ)],
+        // It may register machines. It may not change one, and sees no Secret.
+        Component::RegisterServer => vec![
+            rule(GROUP, &[CLUSTERS], &READ),
+            rule(GROUP, &[MACHINES], &["create", "get", "list", "watch"]),
+            events(),
+        ],
+        // It may submit keys. Binding them is the operator's.
+        Component::AttestationKeyRegister => vec![
+            rule(GROUP, &[CLUSTERS, MACHINES], &READ),
+            rule(GROUP, &[KEYS], &["create", "get", "list", "watch"]),
+            events(),
+        ],
+        Component::ComputePcrs => vec![
+            rule(GROUP, &[IMAGES], &["get"]),
+            rule(GROUP, &["approvedimages/status"], &STATUS),
+        ],
+    }
+}
+
+fn operator_rules() -> Vec<PolicyRule> {
+    let status = ALL.map(|kind| format!("{kind}/status"));
+    let finalizers = ALL.map(|kind| format!("{kind}/finalizers"));
+    vec![
+        rule(GROUP, &ALL, &OWN),
+        rule(GROUP, &status, &STATUS),
+        rule(GROUP, &finalizers, &["update"]),
+        rule("", &["configmaps", "services"], &OWN),
+        // Rights cannot tell metadata from data, nor names that are not known beforehand; that no
+        // other namespace's Secrets are in reach is what the Role sees to.
+        rule("", &["secrets"], &OWN),
+        rule("", &["pods"], &READ),
+        rule("apps", &["deployments"], &OWN),
+        rule("batch", &["jobs"], &OWN),
+        rule("networking.k8s.io", &["networkpolicies"], &OWN),
+        rule("policy", &["poddisruptionbudgets"], &OWN),
+        rule("coordination.k8s.io", &["leases"], &["create"]),
+        named(rule("coordination.k8s.io", &["leases"], &STATUS), LEASE),
+        events(),
+    ]
+}
+
+fn events() -> PolicyRule {
+    rule("events.k8s.io", &["events"], &["create", "patch"])
+}
+
+fn rule<R: AsRef<str>>(group: &str, resources: &[R], verbs: &[&str]) -> PolicyRule {
+    PolicyRule {
+        api_groups: Some(vec![group.to_owned()]),
+        resources: Some(resources.iter().map(|r| r.as_ref().to_owned()).collect()),
+        verbs: verbs.iter().map(|verb| (*verb).to_owned()).collect(),
+        ..PolicyRule::default()
+    }
+}
+
+fn named(rule: PolicyRule, name: &str) -> PolicyRule {
+    PolicyRule {
+        resource_names: Some(vec![name.to_owned()]),
+        ..rule
+    }
+}
+
+/// ClusterRoles for people, bound by nobody: for each kind one that may change and one that may
+/// read, with the names of existing clusters (upstream-operator 1.7), and counted among the roles
+/// `admin` and `view` that Kubernetes has.
+pub fn user_roles() -> Vec<Object> {
+    let kinds = [
+        ("trustedexecutioncluster", CLUSTERS),
+        ("machine", MACHINES),
+        ("approvedimage", IMAGES),
+        ("attestationkey", KEYS),
+    ];
+    kinds
+        .into_iter()
+        .flat_map(|(kind, plural)| {
+            [
+                user_role(kind, plural, "admin", &OWN),
+                user_role(kind, plural, "viewer", &READ),
+            ]
+        })
+        .collect()
+}
+
+fn user_role(kind: &str, plural: &str, who: &str, verbs: &[&str]) -> Object {
+    let aggregate = if who == "admin" { "admin" } else { "view" };
+    let aggregate = format!("rbac.authorization.k8s.io/aggregate-to-{aggregate}");
+    let mut labels = labels(Component::Operator);
+    // The label `app` finds pods, which a role for people has none of.
+    labels.remove("app");
+    labels.extend(text_map([(aggregate.as_str(), "true")]));
+    ClusterRole {
+        metadata: ObjectMeta {
+            labels: Some(labels),
+            name: Some(format!("{kind}-{who}-role")),
+            ..ObjectMeta::default()
+        },
+        rules: Some(vec![
+            rule(GROUP, &[plural], verbs),
+            rule(GROUP, &[format!("{plural}/status")], &["get"]),
+        ]),
+        ..ClusterRole::default()
+    }
+    .into()
+}

@@ -1,0 +1,215 @@
+//! The two servers that nodes reach before they have a key: stateless, several replicas.
+
+use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::apps::v1::DeploymentSpec;
+use k8s_openapi::api::core::v1::Container;
+use k8s_openapi::api::core::v1::PodSpec;
+use k8s_openapi::api::core::v1::Volume;
+use k8s_openapi::api::core::v1::VolumeMount;
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use k8s_openapi::api::policy::v1::PodDisruptionBudgetSpec;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+
+use super::Deploy;
+use super::Object;
+use super::RelatedImage;
+use super::RenderError;
+use super::meta::Owner;
+use super::meta::label_selector;
+use super::name::ATTESTATION_KEY_REGISTER_PORT;
+use super::name::Component;
+use super::name::REGISTER_SERVER_PORT;
+use super::network;
+use super::network::Reach;
+use super::pod;
+use super::pod::ApiAccess;
+use super::pod::Missing;
+use super::pod::TLS_DIR;
+use super::pod::TLS_VOLUME;
+use crate::api::TrustedExecutionCluster;
+
+/// Replicas of each server: one may go with its node.
+const REPLICAS: i32 = 2;
+/// Certificates that nodes shall pin. The kubelet reads the Secrets, so that the server needs no
+/// right to read any; keys of disks lie beside them.
+const KBS_CA: (&str, &str) = ("kbs-ca", "/etc/kbs-ca");
+const AK_CA: (&str, &str) = ("ak-ca", "/etc/ak-ca");
+
+struct Server<'a> {
+    component: Component,
+    image: RelatedImage,
+    /// Port of the container.
+    port: u16,
+    /// Port of the Service.
+    service_port: i32,
+    port_name: &'static str,
+    tls: Option<&'a str>,
+    /// Volume and directory, and the Secret whose `ca.crt` is put there.
+    authorities: Vec<((&'static str, &'static str), &'a str)>,
+}
+
+/// Deployment and Services of the registration server, its disruption budget and network policy.
+///
+/// # Errors
+/// The cluster object lacks what the API server gives every stored object.
+pub fn register_server(
+    cluster: &TrustedExecutionCluster,
+    deploy: &Deploy,
+) -> Result<Vec<Object>, RenderError> {
+    let spec = &cluster.spec;
+    let authorities = [
+        (KBS_CA, spec.trustee_secret.as_deref()),
+        (AK_CA, spec.attestation_key_register_secret.as_deref()),
+    ];
+    let server = Server {
+        component: Component::RegisterServer,
+        image: RelatedImage::RegistrationServer,
+        port: REGISTER_SERVER_PORT,
+        service_port: spec
+            .register_server_port
+            .unwrap_or_else(|| REGISTER_SERVER_PORT.into()),
+        port_name: "register-server-port",
+        tls: spec.register_server_secret.as_deref(),
+        authorities: authorities
+            .into_iter()
+            .filter_map(|(place, secret)| Some((place, secret?)))
+            .collect(),
+    };
+    objects(cluster, deploy, &server)
+}
+
+/// The same for the server that takes attestation keys.
+///
+/// # Errors
+/// The cluster object lacks what the API server gives every stored object.
+pub fn attestation_key_register(
+    cluster: &TrustedExecutionCluster,
+    deploy: &Deploy,
+) -> Result<Vec<Object>, RenderError> {
+    let spec = &cluster.spec;
+    let server = Server {
+        component: Component::AttestationKeyRegister,
+        image: RelatedImage::AttestationKeyRegister,
+        port: ATTESTATION_KEY_REGISTER_PORT,
+        service_port: spec
+            .attestation_key_register_port
+            .unwrap_or_else(|| ATTESTATION_KEY_REGISTER_PORT.into()),
+        port_name: "http",
+        tls: spec.attestation_key_register_secret.as_deref(),
+        authorities: Vec::new(),
+    };
+    objects(cluster, deploy, &server)
+}
+
+fn objects(
+    cluster: &TrustedExecutionCluster,
+    deploy: &Deploy,
+    server: &Server<'_>,
+) -> Result<Vec<Object>, RenderError> {
+    let owner = Owner::new(cluster)?;
+    let component = server.component;
+    let name = component.deployment();
+    let metadata = |name: &str| owner.metadata(name, component);
+    Ok(vec![
+        network::service(
+            metadata(name),
+            component,
+            server.port_name,
+            server.service_port,
+            server.port,
+        )
+        .into(),
+        network::metrics_service(metadata(&format!("{name}-metrics")), component).into(),
+        network::policy(metadata(name), component, Some(server.port), Reach::Api).into(),
+        disruption_budget(metadata(name), component).into(),
+        deployment(metadata(name), deploy, server).into(),
+    ])
+}
+
+/// Nodes are drained one by one.
+pub(super) fn disruption_budget(metadata: ObjectMeta, component: Component) -> PodDisruptionBudget {
+    PodDisruptionBudget {
+        metadata,
+        spec: Some(PodDisruptionBudgetSpec {
+            max_unavailable: Some(IntOrString::Int(1)),
+            selector: Some(label_selector(component)),
+            ..PodDisruptionBudgetSpec::default()
+        }),
+        ..PodDisruptionBudget::default()
+    }
+}
+
+fn deployment(metadata: ObjectMeta, deploy: &Deploy, server: &Server<'_>) -> Deployment {
+    let spec = PodSpec {
+        containers: vec![container(deploy, server)],
+        topology_spread_constraints: Some(pod::spread(server.component)),
+        volumes: Some(volumes(server)).filter(|volumes| !volumes.is_empty()),
+        ..PodSpec::default()
+    };
+    Deployment {
+        metadata,
+        spec: Some(DeploymentSpec {
+            replicas: Some(REPLICAS),
+            selector: label_selector(server.component),
+            template: pod::template(server.component, deploy.user, ApiAccess::Pod, spec),
+            ..DeploymentSpec::default()
+        }),
+        ..Deployment::default()
+    }
+}
+
+fn container(deploy: &Deploy, server: &Server<'_>) -> Container {
+    Container {
+        args: Some(arguments(server)),
+        env: Some(vec![
+            pod::field_variable("POD_NAMESPACE", "metadata.namespace"),
+            pod::variable("TEC_LOG_FORM", "json"),
+        ]),
+        image: Some(deploy.images.of(server.image).to_owned()),
+        liveness_probe: Some(pod::own_probe("/livez")),
+        name: server.component.deployment().to_owned(),
+        ports: Some(vec![
+            pod::port(server.port_name, server.port),
+            pod::metrics_port(),
+        ]),
+        readiness_probe: Some(pod::own_probe("/readyz")),
+        resources: Some(pod::resources("50m", "32Mi", "128Mi")),
+        security_context: Some(pod::container_security()),
+        volume_mounts: Some(mounts(server)).filter(|mounts| !mounts.is_empty()),
+        ..Container::default()
+    }
+}
+
+/// The flags of the existing programs (upstream-operator 1.6), and where metrics are.
+fn arguments(server: &Server<'_>) -> Vec<String> {
+    let mut arguments = vec![format!("--port={}", server.port), pod::metrics_argument()];
+    if server.tls.is_some() {
+        arguments.push(format!("--cert-path={TLS_DIR}/tls.crt"));
+        arguments.push(format!("--key-path={TLS_DIR}/tls.key"));
+    }
+    for ((volume, dir), _) in &server.authorities {
+        arguments.push(format!("--{volume}={dir}/ca.crt"));
+    }
+    arguments
+}
+
+fn volumes(server: &Server<'_>) -> Vec<Volume> {
+    let tls = server
+        .tls
+        .map(|secret| pod::secret_volume(TLS_VOLUME, secret));
+    let authority = |((volume, _), secret): &((&str, &str), &str)| {
+        pod::secret_keys_volume(volume, secret, &["ca.crt"], Missing::IsEmpty)
+    };
+    tls.into_iter()
+        .chain(server.authorities.iter().map(authority))
+        .collect()
+}
+
+fn mounts(server: &Server<'_>) -> Vec<VolumeMount> {
+    let tls = server.tls.map(|_| pod::mount(TLS_VOLUME, TLS_DIR));
+    let authority = |((volume, dir), _): &((&str, &str), &str)| pod::mount(volume, dir);
+    tls.into_iter()
+        .chain(server.authorities.iter().map(authority))
+        .collect()
+}

@@ -1,0 +1,245 @@
+use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::core::v1::PodSpec;
+use k8s_openapi::api::rbac::v1::PolicyRule;
+
+use super::*;
+use crate::api::TrustedExecutionClusterSpec;
+
+fn stored(spec: TrustedExecutionClusterSpec) -> TrustedExecutionCluster {
+    let mut cluster = TrustedExecutionCluster::new("trusted-execution-cluster", spec);
+    cluster.metadata.namespace = Some(DEFAULT_NAMESPACE.to_owned());
+    cluster.metadata.uid = Some("7d9b3a0e-3f6c-4a53-9a66-6f2f0d1f7c10".to_owned());
+    cluster
+}
+
+fn with_tls() -> TrustedExecutionCluster {
+    stored(TrustedExecutionClusterSpec {
+        public_trustee_addr: Some("kbs.example.com:8080".to_owned()),
+        public_attestation_key_register_addr: Some("ak.example.com:8001".to_owned()),
+        trustee_secret: Some("kbs.example.com".to_owned()),
+        register_server_secret: Some("register.example.com".to_owned()),
+        attestation_key_register_secret: Some("ak.example.com".to_owned()),
+        trustee_kbs_port: Some(443),
+        ..TrustedExecutionClusterSpec::default()
+    })
+}
+
+fn files() -> TrusteeFiles {
+    TrusteeFiles::new("a = 1\n", "certificate", "public key")
+}
+
+fn rendered(owner: &TrustedExecutionCluster) -> Vec<Object> {
+    cluster(owner, &Deploy::default(), &files()).unwrap()
+}
+
+fn yaml(objects: &[Object]) -> String {
+    let mut text = String::new();
+    for object in objects {
+        text.push_str("---\n");
+        text.push_str(&serde_saphyr::to_string(object).unwrap());
+    }
+    text
+}
+
+fn deployments(objects: &[Object]) -> Vec<&Deployment> {
+    objects
+        .iter()
+        .filter_map(|object| match object {
+            Object::Deployment(deployment) => Some(&**deployment),
+            _ => None,
+        })
+        .collect()
+}
+
+fn pod_of(deployment: &Deployment) -> &PodSpec {
+    let spec = deployment.spec.as_ref().unwrap();
+    spec.template.spec.as_ref().unwrap()
+}
+
+fn rules_of(objects: &[Object], name: &str) -> Vec<PolicyRule> {
+    let rules = objects.iter().find_map(|object| match object {
+        Object::Role(role) if role.metadata.name.as_deref() == Some(name) => role.rules.clone(),
+        _ => None,
+    });
+    rules.unwrap()
+}
+
+fn touches(rule: &PolicyRule, resource: &str) -> bool {
+    rule.resources
+        .iter()
+        .flatten()
+        .any(|touched| touched == resource || touched == "*")
+}
+
+#[test]
+fn the_same_cluster_gives_the_same_bytes() {
+    let plain = stored(TrustedExecutionClusterSpec::default());
+    for (cluster, golden) in [
+        (with_tls(), include_str!("golden/tls.yaml")),
+        (plain, include_str!("golden/plain.yaml")),
+    ] {
+        let text = yaml(&rendered(&cluster));
+        assert!(text == golden, "the golden file should be\n{text}");
+    }
+}
+
+#[test]
+fn volumes_do_not_follow_the_names_of_secrets() {
+    let objects = rendered(&with_tls());
+    for deployment in deployments(&objects) {
+        for volume in pod_of(deployment).volumes.iter().flatten() {
+            assert!(!volume.name.contains('.'), "{}", volume.name);
+        }
+    }
+}
+
+#[test]
+fn every_pod_fits_the_restricted_profile() {
+    let mut objects = rendered(&with_tls());
+    objects.extend(operator(&Installation::default()));
+    let deployments = deployments(&objects);
+    assert_eq!(deployments.len(), 4);
+    for deployment in deployments {
+        let pod = pod_of(deployment);
+        let security = pod.security_context.as_ref().unwrap();
+        assert_eq!(security.run_as_non_root, Some(true));
+        assert_eq!(
+            security.seccomp_profile.as_ref().unwrap().type_,
+            "RuntimeDefault"
+        );
+        for container in &pod.containers {
+            let security = container.security_context.as_ref().unwrap();
+            assert_eq!(security.allow_privilege_escalation, Some(false));
+            assert_eq!(security.read_only_root_filesystem, Some(true));
+            let dropped = security.capabilities.as_ref().unwrap().drop.as_ref();
+            assert_eq!(dropped.unwrap(), &["ALL"]);
+            assert!(container.liveness_probe.is_some(), "{}", container.name);
+            assert!(container.resources.is_some(), "{}", container.name);
+        }
+    }
+}
+
+#[test]
+fn a_platform_that_assigns_users_is_left_to_do_so() {
+    let deploy = Deploy {
+        user: PodUser::Assigned,
+        ..Deploy::default()
+    };
+    let objects = cluster(&with_tls(), &deploy, &files()).unwrap();
+    for deployment in deployments(&objects) {
+        let security = pod_of(deployment).security_context.as_ref().unwrap();
+        assert_eq!(security.run_as_user, None);
+        assert_eq!(security.fs_group, None);
+        assert_eq!(security.run_as_non_root, Some(true));
+    }
+}
+
+#[test]
+fn only_the_guard_of_the_trustee_pod_holds_a_token() {
+    let objects = rendered(&with_tls());
+    let trustee = deployments(&objects)[0];
+    let pod = pod_of(trustee);
+    assert_eq!(pod.automount_service_account_token, Some(false));
+    let holders: Vec<&str> = pod
+        .containers
+        .iter()
+        .filter(|container| {
+            let mut mounts = container.volume_mounts.iter().flatten();
+            mounts.any(|mount| mount.name == "api-token")
+        })
+        .map(|container| container.name.as_str())
+        .collect();
+    assert_eq!(holders, ["kbs-guard"]);
+}
+
+#[test]
+fn a_named_certificate_is_waited_for_and_never_done_without() {
+    let objects = rendered(&with_tls());
+    for deployment in deployments(&objects) {
+        let volumes = pod_of(deployment).volumes.iter().flatten();
+        let mut tls = volumes.filter(|volume| volume.name == "tls");
+        let secret = tls.next().unwrap().secret.as_ref().unwrap();
+        assert_eq!(secret.optional, None);
+    }
+    assert!(!yaml(&objects).contains("dangerous"));
+}
+
+#[test]
+fn the_key_broker_starts_again_when_a_file_that_it_reads_once_changes() {
+    let stamp = |files: &TrusteeFiles| {
+        let objects = cluster(&with_tls(), &Deploy::default(), files).unwrap();
+        let template = &deployments(&objects)[0].spec.as_ref().unwrap().template;
+        template.metadata.clone().unwrap().annotations.unwrap()
+    };
+    let before = stamp(&files());
+    assert_eq!(stamp(&files()), before);
+    assert_ne!(
+        stamp(&TrusteeFiles::new("a = 2\n", "certificate", "public key")),
+        before
+    );
+    assert_ne!(
+        stamp(&TrusteeFiles::new("a = 1\n", "certificat", "epublic key")),
+        before
+    );
+}
+
+#[test]
+fn a_cluster_that_was_never_stored_owns_nothing() {
+    let cluster_object =
+        TrustedExecutionCluster::new("new", TrustedExecutionClusterSpec::default());
+    let error = cluster(&cluster_object, &Deploy::default(), &files()).unwrap_err();
+    assert!(matches!(
+        error,
+        RenderError::NotStored {
+            field: "namespace",
+            ..
+        }
+    ));
+}
+
+#[test]
+fn everything_of_a_cluster_goes_with_it() {
+    for object in rendered(&with_tls()) {
+        let owners = object.metadata().owner_references.clone().unwrap();
+        assert_eq!(owners.len(), 1, "{}", object.name());
+        assert_eq!(owners[0].kind, "TrustedExecutionCluster");
+        assert_eq!(owners[0].controller, Some(true));
+        assert_eq!(owners[0].block_owner_deletion, Some(true));
+    }
+}
+
+#[test]
+fn only_the_operator_may_see_secrets() {
+    let objects = operator(&Installation::default());
+    for component in Component::ALL {
+        let rules = rules_of(&objects, &format!("{}-role", component.service_account()));
+        let sees = rules.iter().any(|rule| touches(rule, "secrets"));
+        assert_eq!(sees, component == Component::Operator, "{component:?}");
+    }
+}
+
+#[test]
+fn no_right_reaches_beyond_the_namespace_or_covers_everything() {
+    for object in operator(&Installation::default()) {
+        assert_ne!(object.kind(), "ClusterRole");
+        let namespace = object.metadata().namespace.as_deref();
+        assert_eq!(namespace, Some(DEFAULT_NAMESPACE), "{}", object.name());
+        if let Object::Role(role) = object {
+            for rule in role.rules.unwrap() {
+                assert!(!rule.verbs.iter().any(|verb| verb == "*"));
+                assert!(!touches(&rule, "*"));
+            }
+        }
+    }
+}
+
+#[test]
+fn an_empty_variable_is_no_image() {
+    let images = Images::from_variables(|name| match name {
+        "RELATED_IMAGE_TRUSTEE" => Some(String::new()),
+        "RELATED_IMAGE_KBS_GUARD" => Some("registry.example/guard@sha256:00".to_owned()),
+        _ => None,
+    });
+    assert_eq!(images.trustee, Images::default().trustee);
+    assert_eq!(images.kbs_guard, "registry.example/guard@sha256:00");
+}

@@ -1,0 +1,310 @@
+//! The key broker's pod: the guard on the public port, the key broker behind it on the loopback.
+//!
+//! ```text
+//! kbs-service:8080 ─► kbs-guard 0.0.0.0:8080 (TLS) ─► kbs 127.0.0.1:8081
+//!                          │ token of the service account: reads Machines and AttestationKeys
+//! ```
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::apps::v1::DeploymentSpec;
+use k8s_openapi::api::apps::v1::DeploymentStrategy;
+use k8s_openapi::api::core::v1::ConfigMap;
+use k8s_openapi::api::core::v1::Container;
+use k8s_openapi::api::core::v1::PodSpec;
+use k8s_openapi::api::core::v1::PodTemplateSpec;
+use k8s_openapi::api::core::v1::Probe;
+use k8s_openapi::api::core::v1::TCPSocketAction;
+use k8s_openapi::api::core::v1::Volume;
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+use tec_core::digest::Sha256Digest;
+use tec_core::trustee::TrusteeIntent;
+
+use super::Deploy;
+use super::Object;
+use super::RelatedImage;
+use super::RenderError;
+use super::meta::Owner;
+use super::meta::label_selector;
+use super::meta::text_map;
+use super::name::Component;
+use super::name::KBS_PORT;
+use super::name::KBS_SERVICE;
+use super::name::TRUSTEE_AUTH;
+use super::name::TRUSTEE_AUTH_PUBLIC;
+use super::name::TRUSTEE_CONFIG_KEY;
+use super::name::TRUSTEE_DATA;
+use super::name::TRUSTEE_DEPLOYMENT;
+use super::name::TRUSTEE_SIGNER;
+use super::network;
+use super::network::Reach;
+use super::pod;
+use super::pod::ApiAccess;
+use super::pod::Missing;
+use super::pod::TLS_DIR;
+use super::pod::TLS_VOLUME;
+use crate::api::TrustedExecutionCluster;
+
+/// Where the key broker listens: reached from its own pod alone.
+const LOOPBACK: &str = "127.0.0.1:8081";
+/// Name of the public port, in pod and Service (upstream-operator 1.4).
+const PORT_NAME: &str = "kbs-port";
+const GUARD: &str = "kbs-guard";
+
+const CONFIG_DIR: &str = "/etc/kbs";
+const AUTH_DIR: &str = "/opt/trustee/keys";
+const STORAGE_DIR: &str = "/opt/trustee/storage";
+const SIGNER_DIR: &str = "/opt/trustee/signer";
+/// The attestation service's own directory where its configuration names none.
+const WORK_DIR: &str = "/opt/confidential-containers";
+const GUARD_STATE_DIR: &str = "/var/lib/kbs-guard";
+
+/// Changes when the key broker has to start again to see what changed.
+const FILES_ANNOTATION: &str = "trusted-execution-clusters.io/trustee-files";
+
+/// What the key broker reads once, at its start. None of it is secret.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct TrusteeFiles {
+    /// The text of `kbs-config.toml`, made from [`intent`].
+    pub config: String,
+    /// Certificate of the token signer, PEM; the Secret's `tls.crt`.
+    pub signer_certificate: String,
+    /// Public key of the admin, PEM; the Secret's `public.pub`.
+    pub admin_public_key: String,
+}
+
+impl TrusteeFiles {
+    /// These files.
+    pub fn new(
+        config: impl Into<String>,
+        signer_certificate: impl Into<String>,
+        admin_public_key: impl Into<String>,
+    ) -> Self {
+        Self {
+            config: config.into(),
+            signer_certificate: signer_certificate.into(),
+            admin_public_key: admin_public_key.into(),
+        }
+    }
+
+    /// Over all of them, each as a digest of its own, so that nothing can move from one to the next.
+    fn digest(&self) -> Sha256Digest {
+        let texts = [
+            &self.config,
+            &self.signer_certificate,
+            &self.admin_public_key,
+        ];
+        let digests = texts.map(|text| *Sha256Digest::of(text).as_bytes());
+        Sha256Digest::of(digests.concat())
+    }
+}
+
+/// What the configuration has to say so that it fits the pod.
+pub fn intent() -> TrusteeIntent {
+    let signer = |file: &str| format!("{SIGNER_DIR}/{file}");
+    let mut intent = TrusteeIntent::new(
+        LOOPBACK,
+        (signer("tls.key"), signer("tls.crt")),
+        vec![signer("ca.crt")],
+        STORAGE_DIR,
+    );
+    intent.admin_public_key = Some(format!("{AUTH_DIR}/{TRUSTEE_AUTH_PUBLIC}"));
+    intent
+}
+
+/// Configuration, Service, Deployment and network policy of the key broker. The Secrets
+/// [`TRUSTEE_AUTH`] and [`TRUSTEE_SIGNER`] are the controller's to make, since they need randomness.
+///
+/// # Errors
+/// The cluster object lacks what the API server gives every stored object.
+pub fn trustee(
+    cluster: &TrustedExecutionCluster,
+    deploy: &Deploy,
+    files: &TrusteeFiles,
+) -> Result<Vec<Object>, RenderError> {
+    let owner = Owner::new(cluster)?;
+    let metadata = |name: &str| owner.metadata(name, Component::Trustee);
+    let port = cluster
+        .spec
+        .trustee_kbs_port
+        .unwrap_or_else(|| KBS_PORT.into());
+    Ok(vec![
+        ConfigMap {
+            data: Some(text_map([(TRUSTEE_CONFIG_KEY, files.config.as_str())])),
+            metadata: metadata(TRUSTEE_DATA),
+            ..ConfigMap::default()
+        }
+        .into(),
+        network::service(
+            metadata(KBS_SERVICE),
+            Component::Trustee,
+            PORT_NAME,
+            port,
+            KBS_PORT,
+        )
+        .into(),
+        network::metrics_service(metadata("kbs-metrics"), Component::Trustee).into(),
+        network::policy(
+            metadata(TRUSTEE_DEPLOYMENT),
+            Component::Trustee,
+            Some(KBS_PORT),
+            Reach::Api,
+        )
+        .into(),
+        deployment(
+            &owner,
+            cluster.spec.trustee_secret.as_deref(),
+            deploy,
+            files,
+        )
+        .into(),
+    ])
+}
+
+/// One pod, replaced as a whole: its storage is its own, and two of them at once would be told
+/// different things.
+fn deployment(
+    owner: &Owner,
+    tls: Option<&str>,
+    deploy: &Deploy,
+    files: &TrusteeFiles,
+) -> Deployment {
+    let spec = PodSpec {
+        containers: vec![
+            key_broker(deploy.images.of(RelatedImage::Trustee), tls),
+            guard(deploy.images.of(RelatedImage::KbsGuard), tls),
+        ],
+        volumes: Some(volumes(tls)),
+        ..PodSpec::default()
+    };
+    let mut template = pod::template(Component::Trustee, deploy.user, ApiAccess::ByMount, spec);
+    annotate(&mut template, files);
+    Deployment {
+        metadata: owner.metadata(TRUSTEE_DEPLOYMENT, Component::Trustee),
+        spec: Some(DeploymentSpec {
+            replicas: Some(1),
+            selector: label_selector(Component::Trustee),
+            strategy: Some(DeploymentStrategy {
+                type_: Some("Recreate".to_owned()),
+                ..DeploymentStrategy::default()
+            }),
+            template,
+            ..DeploymentSpec::default()
+        }),
+        ..Deployment::default()
+    }
+}
+
+fn annotate(template: &mut PodTemplateSpec, files: &TrusteeFiles) {
+    let annotations: &mut BTreeMap<_, _> = template
+        .metadata
+        .get_or_insert_default()
+        .annotations
+        .get_or_insert_default();
+    annotations.insert(FILES_ANNOTATION.to_owned(), files.digest().to_string());
+    annotations.extend(pod::default_container("kbs"));
+}
+
+/// The kubelet cannot reach the loopback of a pod, so the key broker is asked through the guard.
+fn key_broker(image: &str, tls: Option<&str>) -> Container {
+    Container {
+        command: Some(vec![
+            "/usr/local/bin/kbs".to_owned(),
+            "--config-file".to_owned(),
+            format!("{CONFIG_DIR}/{TRUSTEE_CONFIG_KEY}"),
+        ]),
+        env: Some(vec![pod::variable("RUST_LOG", "info")]),
+        image: Some(image.to_owned()),
+        liveness_probe: Some(Probe {
+            failure_threshold: Some(6),
+            ..through_guard(tls)
+        }),
+        name: "kbs".to_owned(),
+        resources: Some(pod::resources("100m", "128Mi", "1Gi")),
+        security_context: Some(pod::container_security()),
+        startup_probe: Some(Probe {
+            failure_threshold: Some(60),
+            period_seconds: Some(2),
+            ..through_guard(tls)
+        }),
+        volume_mounts: Some(vec![
+            pod::mount(TRUSTEE_DATA, CONFIG_DIR),
+            pod::mount(TRUSTEE_AUTH, AUTH_DIR),
+            pod::mount(TRUSTEE_SIGNER, SIGNER_DIR),
+            pod::writable_mount("trustee-storage", STORAGE_DIR),
+            pod::writable_mount("attestation-service", WORK_DIR),
+            pod::writable_mount("tmp", "/tmp"),
+        ]),
+        ..Container::default()
+    }
+}
+
+fn through_guard(tls: Option<&str>) -> Probe {
+    let scheme = if tls.is_some() { "HTTPS" } else { "HTTP" };
+    pod::probe(KBS_PORT, "/healthz", scheme)
+}
+
+fn guard(image: &str, tls: Option<&str>) -> Container {
+    let mut arguments = vec![
+        format!("--listen=0.0.0.0:{KBS_PORT}"),
+        format!("--upstream={LOOPBACK}"),
+        "--kubernetes".to_owned(),
+        format!("--state-dir={GUARD_STATE_DIR}"),
+        pod::metrics_argument(),
+    ];
+    let mut mounts = vec![
+        pod::token_mount("api-token"),
+        pod::writable_mount("guard-state", GUARD_STATE_DIR),
+    ];
+    if tls.is_some() {
+        arguments.push(format!("--tls-cert={TLS_DIR}/tls.crt"));
+        arguments.push(format!("--tls-key={TLS_DIR}/tls.key"));
+        mounts.push(pod::mount(TLS_VOLUME, TLS_DIR));
+    } else {
+        arguments.push("--dangerous-plain-http".to_owned());
+    }
+    Container {
+        args: Some(arguments),
+        env: Some(vec![pod::variable("TEC_LOG_FORM", "json")]),
+        image: Some(image.to_owned()),
+        liveness_probe: Some(Probe {
+            failure_threshold: Some(3),
+            period_seconds: Some(10),
+            tcp_socket: Some(TCPSocketAction {
+                port: IntOrString::Int(KBS_PORT.into()),
+                ..TCPSocketAction::default()
+            }),
+            ..Probe::default()
+        }),
+        name: GUARD.to_owned(),
+        ports: Some(vec![pod::port(PORT_NAME, KBS_PORT), pod::metrics_port()]),
+        // Ready when the key broker behind it answers.
+        readiness_probe: Some(through_guard(tls)),
+        resources: Some(pod::resources("100m", "64Mi", "256Mi")),
+        security_context: Some(pod::container_security()),
+        volume_mounts: Some(mounts),
+        ..Container::default()
+    }
+}
+
+fn volumes(tls: Option<&str>) -> Vec<Volume> {
+    let mut volumes = vec![
+        pod::config_map_volume(TRUSTEE_DATA, TRUSTEE_DATA),
+        pod::secret_keys_volume(
+            TRUSTEE_AUTH,
+            TRUSTEE_AUTH,
+            &[TRUSTEE_AUTH_PUBLIC],
+            Missing::Waits,
+        ),
+        pod::secret_volume(TRUSTEE_SIGNER, TRUSTEE_SIGNER),
+        pod::scratch_volume("trustee-storage"),
+        pod::scratch_volume("attestation-service"),
+        pod::scratch_volume("guard-state"),
+        pod::scratch_volume("tmp"),
+        pod::token_volume("api-token"),
+    ];
+    volumes.extend(tls.map(|secret| pod::secret_volume(TLS_VOLUME, secret)));
+    volumes
+}

@@ -1,0 +1,258 @@
+//! Alerts over the metrics, each with its runbook.
+
+/// How soon somebody has to look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Severity {
+    /// Now: nodes cannot boot, or a key may be lost.
+    Critical,
+    /// Today.
+    Warning,
+}
+
+impl Severity {
+    /// As the label is written.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Critical => "critical",
+            Self::Warning => "warning",
+        }
+    }
+}
+
+/// An alert.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Alert {
+    /// Its name, and that of its runbook page.
+    pub name: &'static str,
+    /// How soon somebody has to look.
+    pub severity: Severity,
+    /// What is true while it fires, in PromQL.
+    pub expression: &'static str,
+    /// How long that has to hold, as Prometheus writes it.
+    pub hold: &'static str,
+    /// What it says, as one sentence.
+    pub summary: &'static str,
+    /// What that means for nodes.
+    pub impact: &'static str,
+    /// What to do, step by step.
+    pub steps: &'static [&'static str],
+}
+
+impl Alert {
+    /// Every alert.
+    pub const ALL: &'static [Self] = &[
+        OPERATOR_DOWN,
+        NO_LEADER,
+        TRUSTEE_DOWN,
+        TRUSTEE_BEHIND,
+        REGISTRATION_DOWN,
+        REGISTRATION_FAILS,
+        REFUSALS,
+        FOREIGN_KEY,
+        NO_IMAGE,
+        IMAGE_FAILED,
+        MACHINE_FAILING,
+        KEYS_WAIT,
+        RECONCILE_FAILS,
+        CERTIFICATE_ENDS,
+    ];
+}
+
+const OPERATOR_DOWN: Alert = Alert {
+    name: "TecOperatorDown",
+    severity: Severity::Critical,
+    expression: r#"absent(up{job="trusted-cluster-operator-metrics"} == 1)"#,
+    hold: "10m",
+    summary: "No replica of the operator can be reached.",
+    impact: "Nodes that are known boot as before. New machines get no key, and revocations and newly \
+             approved images do not reach the Trustee.",
+    steps: &[
+        "`kubectl tec check` names what is missing.",
+        "`kubectl get pods -l app=trusted-cluster-operator` and the log of the last container \
+         (`--previous`) say why it ended.",
+        "Right after an upgrade, go back to the version before; nothing is lost by that.",
+    ],
+};
+
+const NO_LEADER: Alert = Alert {
+    name: "TecNoLeader",
+    severity: Severity::Critical,
+    expression: "sum(tec_operator_leader) < 1",
+    hold: "5m",
+    summary: "Replicas of the operator run, and none of them leads.",
+    impact: "As with TecOperatorDown.",
+    steps: &[
+        "`kubectl get lease trusted-cluster-operator -o yaml` names the holder and its last renewal.",
+        "A holder that is gone is replaced once the lease ends. If it is not, look in the log for \
+         rights that are missing on leases.",
+    ],
+};
+
+const TRUSTEE_DOWN: Alert = Alert {
+    name: "TecTrusteeDown",
+    severity: Severity::Critical,
+    expression: r#"absent(up{job="kbs-metrics"} == 1)"#,
+    hold: "5m",
+    summary: "The Trustee of the cluster cannot be reached.",
+    impact: "A node that boots gets no key from it, and waits, or asks the next server of its list.",
+    steps: &[
+        "`kubectl get pods -l app=kbs` and `kubectl describe` show which container is not ready.",
+        "A pod that waits for a volume lacks a Secret: that of the certificate, `trustee-auth` or \
+         `trustee-token-signer`. The operator makes the latter two.",
+        "`kubectl logs deployment/trustee-deployment -c kbs` names a setting that it does not take.",
+    ],
+};
+
+const TRUSTEE_BEHIND: Alert = Alert {
+    name: "TecTrusteeBehind",
+    severity: Severity::Critical,
+    expression: "min by (target) (tec_operator_target_converged) == 0",
+    hold: "15m",
+    summary: "A Trustee does not hold what it should.",
+    impact: "Nodes that ask it may be refused, and, what is worse, what was revoked may still count \
+             there.",
+    steps: &[
+        "`kubectl tec status` names the Trustee and what is wrong with it.",
+        "Where it answers 401, its admin key is another one than the Secret's.",
+        "Where it cannot be reached, a NetworkPolicy, its certificate or its address is to blame.",
+    ],
+};
+
+const REGISTRATION_DOWN: Alert = Alert {
+    name: "TecRegistrationDown",
+    severity: Severity::Warning,
+    expression: r#"absent(up{job=~"register-server-metrics|attestation-key-register-metrics"} == 1)"#,
+    hold: "10m",
+    summary: "New nodes cannot register.",
+    impact: "Nodes that are known boot as before; the first boot of a new one waits.",
+    steps: &[
+        "`kubectl tec check` names the Deployment.",
+        "A pod that waits for a volume lacks the Secret of its certificate.",
+    ],
+};
+
+const REGISTRATION_FAILS: Alert = Alert {
+    name: "TecRegistrationFails",
+    severity: Severity::Warning,
+    expression: r#"sum(rate(tec_register_requests_total{code!="ok"}[15m])) + sum(rate(tec_ak_register_requests_total{code!="ok"}[15m])) > 0.5 * (sum(rate(tec_register_requests_total[15m])) + sum(rate(tec_ak_register_requests_total[15m])))"#,
+    hold: "15m",
+    summary: "More than half of the registrations are refused.",
+    impact: "The first boot of new nodes waits; or somebody tries out the endpoint.",
+    steps: &[
+        "Look at the label `code` of the two counters; docs/errors has a page for each code.",
+        "TEC-R429 and TEC-R430 are limits: raise them for a known wave of new nodes.",
+        "TEC-R401 is a token that is missing or old in the installer's Ignition config.",
+    ],
+};
+
+const REFUSALS: Alert = Alert {
+    name: "TecAttestationsRefused",
+    severity: Severity::Warning,
+    expression: r#"sum(rate(tec_guard_attempts_total{code!="ok"}[30m])) > 0.1 * sum(rate(tec_guard_attempts_total[30m]))"#,
+    hold: "15m",
+    summary: "More than a tenth of the attempts to attest are refused.",
+    impact: "The nodes concerned do not boot, and try again.",
+    steps: &[
+        "The label `code` says at which gate; docs/errors has a page for each code.",
+        "`kubectl tec machine list` shows the machines with their last code, and `kubectl tec \
+         explain <machine>` says why.",
+        "TEC-A412 on many machines at once is an update whose image nobody approved.",
+    ],
+};
+
+const FOREIGN_KEY: Alert = Alert {
+    name: "TecForeignKeyAsked",
+    severity: Severity::Warning,
+    expression: r#"increase(tec_guard_attempts_total{code="TEC-A413"}[1h]) > 0"#,
+    hold: "0m",
+    summary: "A machine asked for a key that is not its own.",
+    impact: "It did not get it. A node whose disk was cloned does so, and so does an intruder.",
+    steps: &[
+        "`kubectl get events --field-selector reason=ResourcePolicyDenied` names the machine.",
+        "If nobody cloned it, revoke the machine: `kubectl tec machine revoke <id>`.",
+    ],
+};
+
+const NO_IMAGE: Alert = Alert {
+    name: "TecNoApprovedImage",
+    severity: Severity::Critical,
+    expression: r#"max(tec_operator_images{state="live"}) == 0"#,
+    hold: "10m",
+    summary: "No image is approved.",
+    impact: "No node that boots gets its key.",
+    steps: &[
+        "`kubectl tec image list` shows which approvals ended or failed.",
+        "Approve what the nodes run: `kubectl tec image approve <name> <image@digest>`.",
+    ],
+};
+
+const IMAGE_FAILED: Alert = Alert {
+    name: "TecImageFailed",
+    severity: Severity::Warning,
+    expression: r#"max(tec_operator_images{state="failed"}) > 0"#,
+    hold: "15m",
+    summary: "What an approved image measures could not be computed.",
+    impact: "Nodes that boot this image are refused.",
+    steps: &[
+        "`kubectl tec image list` names it and says why.",
+        "Where the registry refused, name a pull Secret in the object.",
+    ],
+};
+
+const MACHINE_FAILING: Alert = Alert {
+    name: "TecMachineFailing",
+    severity: Severity::Warning,
+    expression: r#"max(tec_operator_machines{state="failing"}) > 0"#,
+    hold: "15m",
+    summary: "A machine cannot be brought to what it should be.",
+    impact: "The machine may not boot: its key is lost, its id is another's, or a Trustee refuses it.",
+    steps: &[
+        "`kubectl tec machine list` shows the reason.",
+        "KeyLost: restore the Secret from a backup. Without one, the disk opens with its recovery key \
+         only; remove the machine and install it anew.",
+        "Duplicate: remove the object that is wrong.",
+    ],
+};
+
+const KEYS_WAIT: Alert = Alert {
+    name: "TecKeysWait",
+    severity: Severity::Warning,
+    expression: r#"max(tec_operator_attestation_keys{state="pending"}) > 0"#,
+    hold: "1h",
+    summary: "Attestation keys wait.",
+    impact: "The nodes concerned wait in their first boot.",
+    steps: &[
+        "`kubectl tec ak list` shows what each waits for.",
+        "Where an admin decides: compare the fingerprint with the console of the node, then `kubectl \
+         tec ak approve <key>`.",
+    ],
+};
+
+const RECONCILE_FAILS: Alert = Alert {
+    name: "TecReconcileFails",
+    severity: Severity::Warning,
+    expression: r#"sum by (controller) (rate(tec_operator_reconciliations_total{outcome="error"}[15m])) > 0.05"#,
+    hold: "30m",
+    summary: "A controller of the operator fails again and again.",
+    impact: "Some objects are not brought to what they should be; the others are.",
+    steps: &[
+        "The operator's log names object and cause: `kubectl logs deployment/trusted-cluster-operator`.",
+        "\"forbidden\" is a right that is missing: apply the Roles of this release.",
+    ],
+};
+
+const CERTIFICATE_ENDS: Alert = Alert {
+    name: "TecCertificateEnds",
+    severity: Severity::Critical,
+    expression: "min by (job) (tec_tls_certificate_not_after_seconds) - time() < 7 * 86400",
+    hold: "1h",
+    summary: "A certificate that nodes check ends within a week.",
+    impact: "Then no node can reach the server any more, and no disk is unlocked.",
+    steps: &[
+        "Renew the Secret; cert-manager's own events say why it did not. Servers load it by \
+         themselves, without a restart.",
+        "Keep the CA: nodes pinned it when they were installed.",
+    ],
+};

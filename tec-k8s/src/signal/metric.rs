@@ -1,0 +1,108 @@
+//! Metrics.
+
+/// What a metric does over time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum MetricKind {
+    /// Only grows.
+    Counter,
+    /// Goes up and down.
+    Gauge,
+    /// Counts observations by size.
+    Histogram,
+}
+
+impl MetricKind {
+    /// As Prometheus writes it.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Counter => "counter",
+            Self::Gauge => "gauge",
+            Self::Histogram => "histogram",
+        }
+    }
+}
+
+macro_rules! metrics {
+    ($($name:ident = $text:literal, $kind:ident, [$($label:literal),*], $program:literal, $help:literal;)*) => {
+        /// A metric of one of the programs.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[non_exhaustive]
+        pub enum Metric {
+            $(#[doc = concat!("`", $text, "`: ", $help)] $name,)*
+        }
+
+        impl Metric {
+            /// Every metric, in the order of the table.
+            pub const ALL: &'static [Self] = &[$(Self::$name),*];
+
+            /// Its name.
+            pub const fn as_str(self) -> &'static str {
+                match self { $(Self::$name => $text),* }
+            }
+
+            /// What it does over time.
+            pub const fn kind(self) -> MetricKind {
+                match self { $(Self::$name => MetricKind::$kind),* }
+            }
+
+            /// Its labels, each with few values.
+            pub const fn labels(self) -> &'static [&'static str] {
+                match self { $(Self::$name => &[$($label),*]),* }
+            }
+
+            /// Which program has it; `all` of them, perhaps.
+            pub const fn program(self) -> &'static str {
+                match self { $(Self::$name => $program),* }
+            }
+
+            /// What it says, as one sentence.
+            pub const fn help(self) -> &'static str {
+                match self { $(Self::$name => $help),* }
+            }
+        }
+    };
+}
+
+metrics! {
+    Leader = "tec_operator_leader", Gauge, [], "operator",
+        "1 where this replica leads.";
+    Reconciliations = "tec_operator_reconciliations_total", Counter, ["controller", "outcome"], "operator",
+        "Objects looked at, by controller and outcome: ok or error.";
+    ReconcileSeconds = "tec_operator_reconcile_duration_seconds", Histogram, ["controller"], "operator",
+        "Time to bring one object to what is desired.";
+    QueueDepth = "tec_operator_queue_depth", Gauge, ["controller"], "operator",
+        "Objects that wait for their turn.";
+    Machines = "tec_operator_machines", Gauge, ["state"], "operator",
+        "Machines by state: active, unclaimed, revoked or failing.";
+    Keys = "tec_operator_attestation_keys", Gauge, ["state"], "operator",
+        "Attestation keys by state: bound, pending or revoked.";
+    Images = "tec_operator_images", Gauge, ["state"], "operator",
+        "Approved images by state: live, computing, failed or ended.";
+    TargetConverged = "tec_operator_target_converged", Gauge, ["target"], "operator",
+        "1 where the Trustee of that name holds what it should.";
+    TargetLag = "tec_operator_target_lag", Gauge, ["target"], "operator",
+        "Changes that the Trustee of that name does not have yet.";
+    DriftRepairs = "tec_operator_drift_repairs_total", Counter, ["kind"], "operator",
+        "Objects that somebody else changed or deleted, and that were put right.";
+    RegisterRequests = "tec_register_requests_total", Counter, ["code"], "register-server",
+        "Registrations by error code, ok for none.";
+    RegisterSeconds = "tec_register_request_duration_seconds", Histogram, [], "register-server",
+        "Time to answer a registration.";
+    KeyRequests = "tec_ak_register_requests_total", Counter, ["code"], "attestation-key-register",
+        "Submitted attestation keys by error code, ok for none.";
+    KeySeconds = "tec_ak_register_request_duration_seconds", Histogram, [], "attestation-key-register",
+        "Time to answer the submission of an attestation key.";
+    GuardAttempts = "tec_guard_attempts_total", Counter, ["code"], "kbs-guard",
+        "Attempts to attest or to obtain a resource, by error code, ok for none.";
+    GuardOpened = "tec_guard_opened_total", Counter, [], "kbs-guard",
+        "Sessions that began.";
+    GuardReleases = "tec_guard_releases_total", Counter, [], "kbs-guard",
+        "Resources handed out.";
+    GuardRefusals = "tec_guard_refusals_total", Counter, [], "kbs-guard",
+        "Requests that the guard itself refused.";
+    GuardSessions = "tec_guard_sessions", Gauge, [], "kbs-guard",
+        "Sessions in the table.";
+    CertificateNotAfter = "tec_tls_certificate_not_after_seconds", Gauge, [], "all",
+        "When the certificate that is served ends, in seconds since 1970.";
+}

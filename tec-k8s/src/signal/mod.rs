@@ -1,0 +1,25 @@
+//! What the programs tell of themselves: metrics, Events, and the alerts over them.
+//!
+//! ```text
+//! Metric::ALL ┬─ the programs count them
+//!             ├─ Alert::ALL: expressions over them ─► PrometheusRule, a runbook page for each
+//!             └─ dashboard, docs/reference/kubernetes/
+//! Event::ALL ─┴─ reasons of Events
+//! ```
+//! One table for each, so that programs, alerts, dashboard and pages cannot drift apart.
+//!
+//! *What it is not*: a registry of counters; the programs hold theirs. No label names a machine, a
+//! key, a path or an image: the number of series does not grow with the fleet.
+
+mod alert;
+mod event;
+mod metric;
+#[cfg(test)]
+mod tests;
+
+pub use self::alert::Alert;
+pub use self::alert::Severity;
+pub use self::event::Event;
+pub use self::event::EventType;
+pub use self::metric::Metric;
+pub use self::metric::MetricKind;
