@@ -155,13 +155,13 @@ fn blob(shared: &Shared, bytes: &[u8], range: Option<&str>) -> Response {
     answer.body(stream).unwrap()
 }
 
-/// Some bytes and then an error.
-struct Cut(std::collections::VecDeque<Result<axum::body::Bytes, std::io::Error>>);
+/// Some bytes, and then an error once they are sent.
+struct Cut(std::collections::VecDeque<Option<Result<axum::body::Bytes, std::io::Error>>>);
 
 impl Cut {
     fn new(bytes: Vec<u8>) -> Self {
         let broken = std::io::Error::other("cut");
-        Self([Ok(bytes.into()), Err(broken)].into())
+        Self([Some(Ok(bytes.into())), None, Some(Err(broken))].into())
     }
 }
 
@@ -170,9 +170,15 @@ impl futures_core::Stream for Cut {
 
     fn poll_next(
         mut self: std::pin::Pin<&mut Self>,
-        _: &mut std::task::Context<'_>,
+        context: &mut std::task::Context<'_>,
     ) -> std::task::Poll<Option<Self::Item>> {
-        std::task::Poll::Ready(self.0.pop_front())
+        if let Some(None) = self.0.front() {
+            // The server sends what it has when it has to wait.
+            self.0.pop_front();
+            context.waker().wake_by_ref();
+            return std::task::Poll::Pending;
+        }
+        std::task::Poll::Ready(self.0.pop_front().flatten())
     }
 }
 
