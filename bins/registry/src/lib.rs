@@ -17,6 +17,8 @@
 //!
 //! [`BootSource::open_parts`]: tec_tpm::compute::input::BootSource::open_parts
 
+#[cfg(feature = "cli")]
+mod args;
 mod challenge;
 mod credentials;
 mod document;
@@ -26,9 +28,15 @@ mod mirror;
 mod parts;
 mod reference;
 mod registry;
+#[cfg(feature = "test-util")]
+pub mod testing;
 mod tls;
 mod transport;
 
+#[cfg(feature = "cli")]
+pub use self::args::ArgsError;
+#[cfg(feature = "cli")]
+pub use self::args::RegistryArgs;
 pub use self::credentials::Credentials;
 pub use self::credentials::CredentialsError;
 pub use self::document::Platform;

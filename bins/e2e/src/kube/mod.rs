@@ -15,7 +15,10 @@ mod account;
 mod control_plane;
 mod guarded;
 mod pki;
+mod server;
 
 pub use self::account::rules;
 pub use self::control_plane::ControlPlane;
 pub use self::guarded::Guarded;
+pub use self::server::Server;
+pub use self::server::program;

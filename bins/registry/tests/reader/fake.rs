@@ -9,8 +9,7 @@ use axum::body::Body;
 use axum::extract::Request;
 use axum::extract::State;
 use axum::response::Response;
-
-use crate::image::Content;
+use tec_registry::testing::Content;
 
 /// What it does beside answering.
 #[derive(Clone, Debug, Default)]
@@ -195,8 +194,7 @@ pub(crate) fn altered(content: &Content) -> Content {
         .iter()
         .map(|(digest, bytes)| (digest.clone(), spoil(bytes)))
         .collect();
-    Content {
-        blobs,
-        manifests: content.manifests.clone(),
-    }
+    let mut altered = content.clone();
+    altered.blobs = blobs;
+    altered
 }

@@ -4,18 +4,18 @@ use serde_json::json;
 use tec_core::code::Code;
 use tec_registry::Credentials;
 use tec_registry::RegistryOptions;
+use tec_registry::testing::Content;
+use tec_registry::testing::INDEX;
+use tec_registry::testing::MANIFEST;
+use tec_registry::testing::gzip;
+use tec_registry::testing::noise;
 use tec_tpm::compute::testing::layer;
 
+use crate::boot::boot_files;
+use crate::boot::borrowed;
 use crate::fake::Behaviour;
 use crate::fake::Fake;
 use crate::fake::altered;
-use crate::image::Content;
-use crate::image::INDEX;
-use crate::image::MANIFEST;
-use crate::image::boot_files;
-use crate::image::borrowed;
-use crate::image::gzip;
-use crate::image::noise;
 use crate::real::local_pcr4;
 use crate::real::pcr4;
 use crate::real::reader;
@@ -25,8 +25,8 @@ fn image() -> (Content, String) {
     let library = noise(2_000_000);
     let mut content = Content::default();
     let layers = [
-        gzip(&[("usr/lib/libhuge.so", &library)]),
-        gzip(&borrowed(&boot_files())),
+        gzip(&[("usr/lib/libhuge.so", &library)]).unwrap(),
+        gzip(&borrowed(&boot_files())).unwrap(),
     ];
     let digest = content.image(&json!({}), &layers);
     (content, digest)
@@ -223,8 +223,8 @@ async fn only_what_is_needed_is_fetched() {
         })
         .collect();
     let layers = [
-        gzip(&[("usr/lib/libhuge.so", &library)]),
-        gzip(&borrowed(&moved)),
+        gzip(&[("usr/lib/libhuge.so", &library)]).unwrap(),
+        gzip(&borrowed(&moved)).unwrap(),
     ];
     let digest = content.image(&json!({ "containers.bootc": "1" }), &layers);
     let fake = Fake::start(&content, Behaviour::default()).await;

@@ -11,21 +11,21 @@ use tec_registry::Credentials;
 use tec_registry::Registry;
 use tec_registry::RegistryError;
 use tec_registry::RegistryOptions;
+use tec_registry::testing::Access;
+use tec_registry::testing::Content;
+use tec_registry::testing::INDEX;
+use tec_registry::testing::RealRegistry;
+use tec_registry::testing::USER;
+use tec_registry::testing::gzip;
+use tec_registry::testing::noise;
 use tec_tpm::compute::ChainComputer;
 use tec_tpm::compute::SecureBoot;
 use tec_tpm::compute::testing::debian_chain;
 use tec_tpm::compute::testing::layer;
 use tec_tpm::output;
 
-use crate::image::Content;
-use crate::image::INDEX;
-use crate::image::boot_files;
-use crate::image::borrowed;
-use crate::image::gzip;
-use crate::image::noise;
-use crate::server::Access;
-use crate::server::RealRegistry;
-use crate::server::USER;
+use crate::boot::boot_files;
+use crate::boot::borrowed;
 
 /// A reader that may talk to these hosts without TLS.
 pub(crate) fn reader(hosts: &[&str], options: RegistryOptions) -> Arc<Registry> {
@@ -68,15 +68,16 @@ pub(crate) fn local_pcr4() -> String {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn boot_files_of_every_sort_of_layer_give_the_same_value() {
-    let server = RealRegistry::start(Access::Everybody).await;
+    let server = RealRegistry::start(Access::Everybody).await.unwrap();
     let files = boot_files();
     let (old, library) = ([("boot/vmlinuz-6.1.0-amd64", &b"old"[..])], noise(300_000));
     let huge = [("usr/lib/libhuge.so", library.as_slice())];
     let gone = [("boot/.wh.vmlinuz-6.1.0-amd64", &b""[..])];
     let mut content = Content::default();
+    let plain = |files: &[(&str, &[u8])]| gzip(files).unwrap();
     let chunked = |files: &[(&str, &[u8])]| ("zstd", layer::zstd_chunked(files, 4096).unwrap());
     let estargz = |files: &[(&str, &[u8])]| ("gzip", layer::estargz(files, 4096).unwrap());
-    let all: [&dyn Fn(&[(&str, &[u8])]) -> _; 3] = [&gzip, &chunked, &estargz];
+    let all: [&dyn Fn(&[(&str, &[u8])]) -> _; 3] = [&plain, &chunked, &estargz];
     let digests: Vec<String> = all
         .iter()
         .map(|pack| {
@@ -89,17 +90,17 @@ async fn boot_files_of_every_sort_of_layer_give_the_same_value() {
             content.image(&json!({}), &layers)
         })
         .collect();
-    server.push("team/os", &content, Access::Everybody).await;
-    let registry = reader(&[&server.host], RegistryOptions::default());
+    server.push("team/os", &content).await.unwrap();
+    let registry = reader(&[server.host()], RegistryOptions::default());
     for digest in digests {
-        let reference = format!("{}/team/os@{digest}", server.host);
+        let reference = format!("{}/team/os@{digest}", server.host());
         assert_eq!(pcr4(&registry, &reference).await.unwrap(), local_pcr4());
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_label_of_the_platforms_image_is_read_without_its_layers() {
-    let server = RealRegistry::start(Access::Everybody).await;
+    let server = RealRegistry::start(Access::Everybody).await.unwrap();
     let expected = ChainComputer::new(SecureBoot::On)
         .compute(&debian_chain("2.12"))
         .unwrap();
@@ -107,9 +108,9 @@ async fn the_label_of_the_platforms_image_is_read_without_its_layers() {
     let mut content = Content::default();
     let labeled = content.image(
         &json!({ "org.coreos.pcrs": label }),
-        &[gzip(&[("a", b"a")])],
+        &[gzip(&[("a", b"a")]).unwrap()],
     );
-    let bare = content.image(&json!({}), &[gzip(&[("b", b"b")])]);
+    let bare = content.image(&json!({}), &[gzip(&[("b", b"b")]).unwrap()]);
     let describe = |digest: &str, architecture: &str| {
         let (media_type, bytes) = &content.manifests[digest];
         json!({
@@ -120,10 +121,10 @@ async fn the_label_of_the_platforms_image_is_read_without_its_layers() {
     let manifests = [describe(&bare, "arm64"), describe(&labeled, "amd64")];
     let index = json!({ "schemaVersion": 2, "mediaType": INDEX, "manifests": manifests });
     let index = content.manifest(INDEX, &index);
-    server.push("os", &content, Access::Everybody).await;
+    server.push("os", &content).await.unwrap();
 
-    let reference = format!("{}/os@{index}", server.host).parse().unwrap();
-    let registry = reader(&[&server.host], RegistryOptions::default());
+    let reference = format!("{}/os@{index}", server.host()).parse().unwrap();
+    let registry = reader(&[server.host()], RegistryOptions::default());
     let image = registry.find(&reference).await.unwrap();
     let read = image.labeled_pcrs().unwrap().unwrap();
     let value =
@@ -132,7 +133,7 @@ async fn the_label_of_the_platforms_image_is_read_without_its_layers() {
 
     let mut options = RegistryOptions::default();
     options.platform = "linux/arm64".parse().unwrap();
-    let image = reader(&[&server.host], options)
+    let image = reader(&[server.host()], options)
         .find(&reference)
         .await
         .unwrap();
@@ -140,7 +141,7 @@ async fn the_label_of_the_platforms_image_is_read_without_its_layers() {
 
     let mut options = RegistryOptions::default();
     options.platform = "linux/s390x".parse().unwrap();
-    let error = reader(&[&server.host], options)
+    let error = reader(&[server.host()], options)
         .find(&reference)
         .await
         .unwrap_err();
@@ -149,23 +150,23 @@ async fn the_label_of_the_platforms_image_is_read_without_its_layers() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_private_image_needs_the_pull_secret() {
-    let server = RealRegistry::start(Access::User).await;
+    let server = RealRegistry::start(Access::User).await.unwrap();
     let mut content = Content::default();
-    let digest = content.image(&json!({}), &[gzip(&borrowed(&boot_files()))]);
-    server.push("private/os", &content, Access::User).await;
-    let reference = format!("{}/private/os@{digest}", server.host);
+    let digest = content.image(&json!({}), &[gzip(&borrowed(&boot_files())).unwrap()]);
+    server.push("private/os", &content).await.unwrap();
+    let reference = format!("{}/private/os@{digest}", server.host());
     let with = |host: &str, password: &str| {
         let login = json!({ "username": USER.0, "password": password });
         let secret = json!({ "auths": { host: login } }).to_string();
         let mut options = RegistryOptions::default();
         options.credentials = Credentials::parse(secret.as_bytes()).unwrap();
-        reader(&[&server.host], options)
+        reader(&[server.host()], options)
     };
-    let good = with(&server.host, USER.1);
+    let good = with(server.host(), USER.1);
     assert_eq!(pcr4(&good, &reference).await.unwrap(), local_pcr4());
-    let anonymous = reader(&[&server.host], RegistryOptions::default());
+    let anonymous = reader(&[server.host()], RegistryOptions::default());
     for refused in [
-        with(&server.host, "wrong"),
+        with(server.host(), "wrong"),
         with("other.example", USER.1),
         anonymous,
     ] {
@@ -176,10 +177,10 @@ async fn a_private_image_needs_the_pull_secret() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_image_that_is_not_there_is_told_from_a_registry_that_is_not_there() {
-    let server = RealRegistry::start(Access::Everybody).await;
+    let server = RealRegistry::start(Access::Everybody).await.unwrap();
     let digest = format!("sha256:{}", "ab".repeat(32));
-    let registry = reader(&[&server.host, "127.0.0.1:1"], RegistryOptions::default());
-    let absent = format!("{}/os@{digest}", server.host).parse().unwrap();
+    let registry = reader(&[server.host(), "127.0.0.1:1"], RegistryOptions::default());
+    let absent = format!("{}/os@{digest}", server.host()).parse().unwrap();
     let error = registry.find(&absent).await.unwrap_err();
     assert_eq!(error.code(), Code::ImageAbsent, "{error}");
     let nowhere = format!("127.0.0.1:1/os@{digest}").parse().unwrap();
