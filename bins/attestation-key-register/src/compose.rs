@@ -32,7 +32,6 @@ use tec_tpm::ek::CredentialIssuer;
 use tokio::sync::watch;
 
 /// Keeps the service in line with the cluster object.
-#[derive(Debug)]
 pub(crate) struct Composer {
     client: Client,
     namespace: String,

@@ -135,9 +135,9 @@ fn write(
 ) -> anyhow::Result<u8> {
     let now = SystemClock.now().to_string();
     let patch = json!({ "status": { "pcrs": expected.pcrs, "firstSeen": now } });
-    let patched = images.patch_status(name, &PatchParams::default(), &Patch::Merge(patch));
+    let (params, patch) = (PatchParams::default(), Patch::Merge(patch));
     runtime
-        .block_on(patched)
+        .block_on(images.patch_status(name, &params, &patch))
         .with_context(|| format!("write the status of the ApprovedImage {name}"))?;
     tracing::info!(
         image = name,

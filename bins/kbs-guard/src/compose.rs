@@ -22,7 +22,7 @@ use tec_core::store::Store;
 use tec_support::SystemEntropy;
 use tec_support::limit::Limiter;
 use tec_support::limit::limit;
-use tec_tpm::verifier::TpmVerifier;
+use tec_tpm::verifier::ByTee;
 use tec_trustee::guard::Guard;
 use tec_trustee::guard::GuardConfig;
 use tec_trustee::guard::Registries;
@@ -37,9 +37,14 @@ pub fn open(dir: &Path) -> anyhow::Result<Arc<Store>> {
     Ok(Arc::new(store))
 }
 
-/// A guard over the keys, attempts and audit log of a store. The registers are left to the policies
-/// of the Trustee.
-pub fn guard(upstream: Authority, store: &Arc<Store>, clock: Arc<dyn Clock>) -> Guard {
+/// A guard over the keys, attempts and audit log of a store. It takes the sorts of evidence that
+/// `verifier` does, and leaves the registers to the policies of the Trustee.
+pub fn guard(
+    upstream: Authority,
+    verifier: ByTee,
+    store: &Arc<Store>,
+    clock: Arc<dyn Clock>,
+) -> Guard {
     let registries = Registries {
         machines: Arc::clone(store) as _,
         aks: Arc::clone(store) as _,
@@ -49,13 +54,10 @@ pub fn guard(upstream: Authority, store: &Arc<Store>, clock: Arc<dyn Clock>) -> 
         clock: Arc::clone(&clock),
     };
     let entropy: Arc<dyn Entropy> = Arc::new(SystemEntropy);
-    Guard::new(GuardConfig::new(
-        upstream,
-        Arc::new(TpmVerifier::new()),
-        Arc::new(registries),
-        clock,
-        entropy,
-    ))
+    let tees: Vec<_> = verifier.tees().collect();
+    let (verifier, gatekeeper) = (Arc::new(verifier), Arc::new(registries));
+    let config = GuardConfig::new(upstream, verifier, gatekeeper, clock, entropy);
+    Guard::new(config.with_tees(tees))
 }
 
 /// The public endpoints: the guard, with a limit on sessions that begin.

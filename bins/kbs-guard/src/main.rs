@@ -40,10 +40,11 @@ async fn run(args: Args) -> anyhow::Result<u8> {
     let mut tasks: JoinSet<anyhow::Result<()>> = JoinSet::new();
     let transport = transport(&args, &clock, &shutdown, &mut tasks)?;
 
+    let verifier = args.evidence.verifier(&clock)?;
     let store = compose::open(&args.state_dir)?;
     let keys = Keys::new(args.keys.clone(), Arc::clone(&store), Arc::clone(&clock));
     keys.sync().await?;
-    let guard = compose::guard(args.upstream.clone(), &store, clock);
+    let guard = compose::guard(args.upstream.clone(), verifier, &store, clock);
 
     let listener = bind(args.listen)?;
     let address = listener.local_addr()?;
@@ -52,6 +53,8 @@ async fn run(args: Args) -> anyhow::Result<u8> {
     if let Some(address) = args.metrics_addr {
         let metrics = compose::metrics(&guard);
         let listener = bind(address)?;
+        let address = listener.local_addr()?;
+        tracing::info!(%address, "metrics are served");
         let plain = Transport::DangerousPlain;
         tasks.spawn(serve(listener, plain, metrics, shutdown.clone()));
     }

@@ -42,6 +42,8 @@ impl Slot {
     }
 
     pub(crate) async fn respond(&self, request: Request) -> Response {
+        // The body is not needed.
+        let request = request.map(drop);
         match self.get() {
             Answering::Service(service) => service.respond(request).await.into_response(),
             Answering::Refusing(code) => refusal(ReplyStyle::Registration, code).into_response(),

@@ -120,8 +120,10 @@ impl ControlPlane {
         namespace: &str,
     ) -> anyhow::Result<PathBuf> {
         let name = component.service_account();
-        let token = self.account_token(namespace, name, &role(component)?);
-        self.kubeconfig(&format!("{namespace}-{name}"), &token.await?)
+        let token = self
+            .account_token(namespace, name, &role(component)?)
+            .await?;
+        self.kubeconfig(&format!("{namespace}-{name}"), &token)
     }
 }
 
