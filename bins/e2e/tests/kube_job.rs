@@ -61,7 +61,8 @@ impl World {
     /// Pushes an image and approves it.
     async fn approve(&self, name: &str, content: &Content, digest: &str) {
         self.registry.push("team/os", content).await.unwrap();
-        self.approve_reference(name, &format!("{}/team/os@{digest}", self.registry.host())).await;
+        self.approve_reference(name, &format!("{}/team/os@{digest}", self.registry.host()))
+            .await;
     }
 
     async fn approve_reference(&self, name: &str, reference: &str) {
@@ -70,13 +71,25 @@ impl World {
             "metadata": { "name": name }, "spec": { "image": reference },
         });
         let object = serde_json::from_value(object).unwrap();
-        self.images().create(&PostParams::default(), &object).await.unwrap();
+        self.images()
+            .create(&PostParams::default(), &object)
+            .await
+            .unwrap();
     }
 
     async fn job(&self, name: &str, flags: &[&str]) -> Output {
-        let kubeconfig = self.plane.component(Component::ComputePcrs, &self.namespace).await;
+        let kubeconfig = self
+            .plane
+            .component(Component::ComputePcrs, &self.namespace)
+            .await;
         let mut command = tokio::process::Command::new(program("compute-pcrs").unwrap());
-        command.args(["job", "--approved-image", name, "--namespace", &self.namespace]);
+        command.args([
+            "job",
+            "--approved-image",
+            name,
+            "--namespace",
+            &self.namespace,
+        ]);
         command.args(flags).env("KUBECONFIG", kubeconfig.unwrap());
         command.output().await.unwrap()
     }
@@ -98,7 +111,11 @@ fn expected(image: &MemoryImage) -> ExpectedPcrs {
 }
 
 fn value(expected: &ExpectedPcrs) -> String {
-    expected.pcr(PcrIndex::BOOT_MANAGER).unwrap().value.to_string()
+    expected
+        .pcr(PcrIndex::BOOT_MANAGER)
+        .unwrap()
+        .value
+        .to_string()
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -108,7 +125,11 @@ async fn check_11_measurements_come_from_the_label_or_from_the_boot_files() {
     let paths = image.files("").unwrap();
     let library = noise(300_000);
     let mut files: Vec<(&str, &[u8])> = vec![("usr/lib/libhuge.so", &library)];
-    files.extend(paths.iter().map(|path| (path.as_str(), image.content(path).unwrap())));
+    files.extend(
+        paths
+            .iter()
+            .map(|path| (path.as_str(), image.content(path).unwrap())),
+    );
     let mut content = Content::default();
     let packed = layer::zstd_chunked(&files, 65_536).unwrap();
     let bare = content.image(&json!({}), &[("zstd", packed)]);
@@ -123,14 +144,26 @@ async fn check_11_measurements_come_from_the_label_or_from_the_boot_files() {
         "lastTransitionTime": "2026-01-01T00:00:00Z",
     }]);
     let patch = Patch::Merge(json!({ "status": { "conditions": foreign } }));
-    world.images().patch_status("bare", &PatchParams::default(), &patch).await.unwrap();
+    world
+        .images()
+        .patch_status("bare", &PatchParams::default(), &patch)
+        .await
+        .unwrap();
 
     let plain = ["--dangerous-plain-registry", world.registry.host()];
     for (name, expected) in [("bare", expected(&image)), ("labeled", other)] {
         let output = world.job(name, &plain).await;
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        assert!(
+            output.status.success(),
+            "{}",
+            String::from_utf8_lossy(&output.stderr)
+        );
         let status = world.status(name).await;
-        assert_eq!(pcr4(&status["pcrs"]), Some(value(&expected).as_str()), "{status}");
+        assert_eq!(
+            pcr4(&status["pcrs"]),
+            Some(value(&expected).as_str()),
+            "{status}"
+        );
         assert!(status["firstSeen"].is_string());
     }
     // What others say of the object stays.
@@ -146,10 +179,22 @@ async fn check_11_measurements_come_from_the_label_or_from_the_boot_files() {
     }
     let reference = format!("nowhere.invalid/os@{bare}");
     world.approve_reference("mounted", &reference).await;
-    let output = world.job("mounted", &["--image-dir", mounted.path().to_str().unwrap()]).await;
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let output = world
+        .job(
+            "mounted",
+            &["--image-dir", mounted.path().to_str().unwrap()],
+        )
+        .await;
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
     let status = world.status("mounted").await;
-    assert_eq!(pcr4(&status["pcrs"]), Some(value(&expected(&image)).as_str()));
+    assert_eq!(
+        pcr4(&status["pcrs"]),
+        Some(value(&expected(&image)).as_str())
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -161,7 +206,11 @@ async fn check_11_what_cannot_be_read_fails_the_job_with_a_code_and_writes_nothi
     let broken = content.image(&broken, &[]);
     world.approve("empty", &content, &empty).await;
     world.approve("broken", &content, &broken).await;
-    let absent = format!("{}/team/os@sha256:{}", world.registry.host(), "ab".repeat(32));
+    let absent = format!(
+        "{}/team/os@sha256:{}",
+        world.registry.host(),
+        "ab".repeat(32)
+    );
     world.approve_reference("absent", &absent).await;
     let nowhere = format!("127.0.0.1:1/os@sha256:{}", "ab".repeat(32));
     world.approve_reference("nowhere", &nowhere).await;

@@ -77,11 +77,16 @@ impl World {
             "spec": spec,
         });
         let object = serde_json::from_value(object).unwrap();
-        self.api().create(&PostParams::default(), &object).await.unwrap()
+        self.api()
+            .create(&PostParams::default(), &object)
+            .await
+            .unwrap()
     }
 
     async fn server(&self, component: Component, flags: &[&OsStr]) -> Server {
-        Server::start(self.plane, component, &self.namespace, flags).await.unwrap()
+        Server::start(self.plane, component, &self.namespace, flags)
+            .await
+            .unwrap()
     }
 
     async fn machines(&self) -> Vec<Machine> {
@@ -96,7 +101,10 @@ impl World {
         let answer = self.http.get(format!("http://{}{path}", server.address));
         let answer = answer.send().await.unwrap();
         let status = answer.status();
-        (status, serde_json::from_str(&answer.text().await.unwrap()).unwrap_or_default())
+        (
+            status,
+            serde_json::from_str(&answer.text().await.unwrap()).unwrap_or_default(),
+        )
     }
 
     /// Asks until the status is the one that is expected.
@@ -107,17 +115,26 @@ impl World {
             if status == expected {
                 return body;
             }
-            assert!(Instant::now() < end, "{status} {body}: {}", server.log().unwrap());
+            assert!(
+                Instant::now() < end,
+                "{status} {body}: {}",
+                server.log().unwrap()
+            );
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     }
 
     async fn put(&self, server: &Server, body: &Value) -> (StatusCode, Value) {
-        let answer = self.http.put(format!("http://{}/register-ak", server.address));
+        let answer = self
+            .http
+            .put(format!("http://{}/register-ak", server.address));
         let answer = answer.header("content-type", "application/json");
         let answer = answer.body(body.to_string()).send().await.unwrap();
         let status = answer.status();
-        (status, serde_json::from_str(&answer.text().await.unwrap()).unwrap())
+        (
+            status,
+            serde_json::from_str(&answer.text().await.unwrap()).unwrap(),
+        )
     }
 
     async fn machine(&self, number: u64) -> String {
@@ -127,7 +144,10 @@ impl World {
             "metadata": { "name": format!("machine-{id}") }, "spec": { "id": id },
         });
         let object: Machine = serde_json::from_value(object).unwrap();
-        self.api().create(&PostParams::default(), &object).await.unwrap();
+        self.api()
+            .create(&PostParams::default(), &object)
+            .await
+            .unwrap();
         id
     }
 }
@@ -135,13 +155,18 @@ impl World {
 /// The config of the pin, which is text within the config of Ignition.
 fn pin(config: &Value) -> Value {
     let clevis = &config["storage"]["luks"][0]["clevis"]["custom"];
-    assert_eq!((&clevis["pin"], &clevis["needsNetwork"]), (&json!("trustee"), &json!(true)));
+    assert_eq!(
+        (&clevis["pin"], &clevis["needsNetwork"]),
+        (&json!("trustee"), &json!(true))
+    );
     serde_json::from_str(clevis["config"].as_str().unwrap()).unwrap()
 }
 
 fn id_of(pin: &Value) -> String {
     let path = pin["path"].as_str().unwrap();
-    let id = path.strip_prefix("default/").and_then(|rest| rest.strip_suffix("/root"));
+    let id = path
+        .strip_prefix("default/")
+        .and_then(|rest| rest.strip_suffix("/root"));
     id.unwrap().to_owned()
 }
 
@@ -150,7 +175,9 @@ fn without_nulls(value: Value) -> Value {
     match value {
         Value::Object(members) => {
             let members = members.into_iter().filter(|(_, value)| !value.is_null());
-            members.map(|(name, value)| (name, without_nulls(value))).collect()
+            members
+                .map(|(name, value)| (name, without_nulls(value)))
+                .collect()
         }
         Value::Array(items) => items.into_iter().map(without_nulls).collect(),
         other => other,
@@ -160,10 +187,15 @@ fn without_nulls(value: Value) -> Value {
 #[tokio::test(flavor = "multi_thread")]
 async fn check_03_two_nodes_get_two_machines_and_the_documented_config() {
     let world = World::new("register").await;
-    let cluster = world.cluster("c", &json!({
-        "publicTrusteeAddr": "kbs.example:8080",
-        "publicAttestationKeyRegisterAddr": "ak.example:8001",
-    })).await;
+    let cluster = world
+        .cluster(
+            "c",
+            &json!({
+                "publicTrusteeAddr": "kbs.example:8080",
+                "publicAttestationKeyRegisterAddr": "ak.example:8001",
+            }),
+        )
+        .await;
     let server = world.server(Component::RegisterServer, &[]).await;
     let first = world.until(&server, StatusCode::OK).await;
     let mut ids = BTreeSet::from([id_of(&pin(&first))]);
@@ -218,15 +250,23 @@ async fn check_04_without_address_or_authority_nobody_is_registered() {
     let server = world.server(Component::RegisterServer, &flags).await;
     let not_ready = StatusCode::SERVICE_UNAVAILABLE;
     let body = world.until(&server, not_ready).await;
-    assert_eq!((&body["code"], &body["error"]), (&json!(503), &json!("TEC-R504")));
+    assert_eq!(
+        (&body["code"], &body["error"]),
+        (&json!(503), &json!("TEC-R504"))
+    );
 
-    let cluster = world.cluster("c", &json!({ "trusteeSecret": "kbs-tls" })).await;
+    let cluster = world
+        .cluster("c", &json!({ "trusteeSecret": "kbs-tls" }))
+        .await;
     assert_eq!(world.get(&server, CONFIG).await.0, not_ready);
     let patch = json!({ "spec": { "publicTrusteeAddr": "kbs.example" } });
     let clusters: Api<TrustedExecutionCluster> = world.api();
     let params = kube::api::PatchParams::default();
     let patch = kube::api::Patch::Merge(patch);
-    clusters.patch(&cluster.name_any(), &params, &patch).await.unwrap();
+    clusters
+        .patch(&cluster.name_any(), &params, &patch)
+        .await
+        .unwrap();
     // The address is there, and the authority is not: what the log says is not told to nodes.
     let end = Instant::now() + SOON;
     while !server.log().unwrap().contains("ca.crt") {
@@ -242,10 +282,16 @@ async fn check_04_without_address_or_authority_nobody_is_registered() {
 
     // As soon as it is there, nodes that come back are registered.
     let key = rcgen::KeyPair::generate().unwrap();
-    let authority = rcgen::CertificateParams::default().self_signed(&key).unwrap().pem();
+    let authority = rcgen::CertificateParams::default()
+        .self_signed(&key)
+        .unwrap()
+        .pem();
     fs::write(&ca, &authority).unwrap();
     let pin = pin(&world.until(&server, StatusCode::OK).await);
-    assert_eq!(pin["servers"][0], json!({ "url": "https://kbs.example", "cert": authority }));
+    assert_eq!(
+        pin["servers"][0],
+        json!({ "url": "https://kbs.example", "cert": authority })
+    );
     assert_eq!(pin["attestation_key"], Value::Null);
     assert_eq!(world.machines().await.len(), 1);
 }
@@ -253,12 +299,16 @@ async fn check_04_without_address_or_authority_nobody_is_registered() {
 #[tokio::test(flavor = "multi_thread")]
 async fn check_05_a_second_cluster_object_disturbs_nothing() {
     let world = World::new("two").await;
-    world.cluster("z", &json!({ "publicTrusteeAddr": "first.example" })).await;
+    world
+        .cluster("z", &json!({ "publicTrusteeAddr": "first.example" }))
+        .await;
     let server = world.server(Component::RegisterServer, &[]).await;
     world.until(&server, StatusCode::OK).await;
     // Ages are in whole seconds; of the same age, the name decides.
     tokio::time::sleep(Duration::from_millis(1100)).await;
-    world.cluster("a", &json!({ "publicTrusteeAddr": "second.example" })).await;
+    world
+        .cluster("a", &json!({ "publicTrusteeAddr": "second.example" }))
+        .await;
     for _ in 0..10 {
         let (status, config) = world.get(&server, CONFIG).await;
         assert_eq!(status, StatusCode::OK);
@@ -266,11 +316,15 @@ async fn check_05_a_second_cluster_object_disturbs_nothing() {
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     let clusters: Api<TrustedExecutionCluster> = world.api();
-    clusters.delete("z", &kube::api::DeleteParams::default()).await.unwrap();
+    clusters
+        .delete("z", &kube::api::DeleteParams::default())
+        .await
+        .unwrap();
     let end = Instant::now() + SOON;
     loop {
         let (status, config) = world.get(&server, CONFIG).await;
-        if status == StatusCode::OK && pin(&config)["servers"][0]["url"] == "http://second.example" {
+        if status == StatusCode::OK && pin(&config)["servers"][0]["url"] == "http://second.example"
+        {
             break;
         }
         assert!(Instant::now() < end, "{status} {config}");
@@ -281,17 +335,27 @@ async fn check_05_a_second_cluster_object_disturbs_nothing() {
 #[tokio::test(flavor = "multi_thread")]
 async fn check_06_keys_are_taken_once_and_only_for_machines_that_wait() {
     let world = World::new("keys").await;
-    world.cluster("c", &json!({ "publicTrusteeAddr": "kbs.example" })).await;
+    world
+        .cluster("c", &json!({ "publicTrusteeAddr": "kbs.example" }))
+        .await;
     let (id, other) = (world.machine(1).await, world.machine(2).await);
     let server = world.server(Component::AttestationKeyRegister, &[]).await;
     let key = |number| sample::public_key(number).to_pem();
 
     let body = json!({ "public_key": key(1), "uuid": id });
     let (status, answer) = world.put(&server, &body).await;
-    assert_eq!((status, answer), (StatusCode::CREATED, json!({ "status": "success" })));
+    assert_eq!(
+        (status, answer),
+        (StatusCode::CREATED, json!({ "status": "success" }))
+    );
     for uuid in [&id, &other] {
-        let (status, answer) = world.put(&server, &json!({ "public_key": key(1), "uuid": uuid })).await;
-        assert_eq!((status, &answer["status"]), (StatusCode::CONFLICT, &json!("error")));
+        let (status, answer) = world
+            .put(&server, &json!({ "public_key": key(1), "uuid": uuid }))
+            .await;
+        assert_eq!(
+            (status, &answer["status"]),
+            (StatusCode::CONFLICT, &json!("error"))
+        );
     }
     let (_, answer) = world.put(&server, &body).await;
     assert_eq!(answer["message"], "Public key already registered");
@@ -308,7 +372,11 @@ async fn check_06_keys_are_taken_once_and_only_for_machines_that_wait() {
         (json!({ "uuid": id }), 400),
     ] {
         let (status, answer) = world.put(&server, &body).await;
-        assert_eq!((status.as_u16(), &answer["status"]), (expected, &json!("error")), "{body}");
+        assert_eq!(
+            (status.as_u16(), &answer["status"]),
+            (expected, &json!("error")),
+            "{body}"
+        );
     }
     let keys = world.keys().await;
     assert_eq!(keys.len(), 2);
@@ -322,7 +390,9 @@ async fn check_06_keys_are_taken_once_and_only_for_machines_that_wait() {
 #[tokio::test(flavor = "multi_thread")]
 async fn check_06_of_equal_keys_at_the_same_moment_one_is_kept() {
     let world = World::new("race").await;
-    world.cluster("c", &json!({ "publicTrusteeAddr": "kbs.example" })).await;
+    world
+        .cluster("c", &json!({ "publicTrusteeAddr": "kbs.example" }))
+        .await;
     let id = world.machine(1).await;
     // Two replicas, which know nothing of each other.
     let one = world.server(Component::AttestationKeyRegister, &[]).await;
@@ -330,8 +400,14 @@ async fn check_06_of_equal_keys_at_the_same_moment_one_is_kept() {
     let body = json!({ "public_key": sample::public_key(1).to_pem(), "uuid": id });
     let calls = (0..16).map(|number| world.put(if number % 2 == 0 { &one } else { &two }, &body));
     let answers = futures::future::join_all(calls).await;
-    let created = answers.iter().filter(|(status, _)| *status == StatusCode::CREATED).count();
-    let conflicts = answers.iter().filter(|(status, _)| *status == StatusCode::CONFLICT).count();
+    let created = answers
+        .iter()
+        .filter(|(status, _)| *status == StatusCode::CREATED)
+        .count();
+    let conflicts = answers
+        .iter()
+        .filter(|(status, _)| *status == StatusCode::CONFLICT)
+        .count();
     assert_eq!((created, conflicts), (1, 15), "{answers:?}");
     assert_eq!(world.keys().await.len(), 1);
 }
@@ -339,14 +415,21 @@ async fn check_06_of_equal_keys_at_the_same_moment_one_is_kept() {
 #[tokio::test(flavor = "multi_thread")]
 async fn strangers_cannot_fill_the_cluster() {
     let world = World::new("limits").await;
-    world.cluster("c", &json!({
-        "publicTrusteeAddr": "kbs.example", "registration": { "maxUnclaimed": 3 },
-    })).await;
+    world
+        .cluster(
+            "c",
+            &json!({
+                "publicTrusteeAddr": "kbs.example", "registration": { "maxUnclaimed": 3 },
+            }),
+        )
+        .await;
     let server = world.server(Component::RegisterServer, &[]).await;
     world.until(&server, StatusCode::OK).await;
     let calls = (0..20).map(|_| world.get(&server, CONFIG));
     let answers = futures::future::join_all(calls).await;
-    let refused = answers.iter().filter(|(status, _)| *status == StatusCode::TOO_MANY_REQUESTS);
+    let refused = answers
+        .iter()
+        .filter(|(status, _)| *status == StatusCode::TOO_MANY_REQUESTS);
     assert_eq!(refused.count(), 18, "{answers:?}");
     assert_eq!(world.machines().await.len(), 3);
 
@@ -354,8 +437,14 @@ async fn strangers_cannot_fill_the_cluster() {
     let keys = world.server(Component::AttestationKeyRegister, &[]).await;
     for number in 1..=6 {
         let key = sample::public_key(number).to_pem();
-        let (status, _) = world.put(&keys, &json!({ "public_key": key, "uuid": id })).await;
-        let expected = if number <= 4 { StatusCode::CREATED } else { StatusCode::TOO_MANY_REQUESTS };
+        let (status, _) = world
+            .put(&keys, &json!({ "public_key": key, "uuid": id }))
+            .await;
+        let expected = if number <= 4 {
+            StatusCode::CREATED
+        } else {
+            StatusCode::TOO_MANY_REQUESTS
+        };
         assert_eq!(status, expected, "{number}");
     }
     let metrics = world.http.get(format!("http://{}/metrics", keys.status));
@@ -365,7 +454,10 @@ async fn strangers_cannot_fill_the_cluster() {
         "tec_ak_register_requests_total{code=\"TEC-R430\"} 2",
         "tec_ak_register_request_duration_seconds_count 6",
     ] {
-        assert!(metrics.lines().any(|found| found == line), "{line} in {metrics}");
+        assert!(
+            metrics.lines().any(|found| found == line),
+            "{line} in {metrics}"
+        );
     }
     assert!(!metrics.contains(&id));
 }
@@ -378,9 +470,14 @@ async fn the_registration_policy_counts_at_once() {
     fs::write(&file, "0123456789abcdef\n").unwrap();
     let flags = [OsStr::new("--token-file"), file.as_os_str()];
     let server = world.server(Component::RegisterServer, &flags).await;
-    world.cluster("c", &json!({
-        "publicTrusteeAddr": "kbs.example", "registration": { "mode": "Token" },
-    })).await;
+    world
+        .cluster(
+            "c",
+            &json!({
+                "publicTrusteeAddr": "kbs.example", "registration": { "mode": "Token" },
+            }),
+        )
+        .await;
     world.until(&server, StatusCode::UNAUTHORIZED).await;
     let call = world.http.get(format!("http://{}{CONFIG}", server.address));
     let call = call.header("authorization", "Bearer 0123456789abcdef");

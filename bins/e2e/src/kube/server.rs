@@ -76,7 +76,11 @@ impl Server {
             self.status = self.said("probes and metrics")?;
             if !self.address.is_empty() && !self.status.is_empty() {
                 let probe = client.get(format!("http://{}/readyz", self.status));
-                if probe.send().await.is_ok_and(|answer| answer.status() == 200) {
+                if probe
+                    .send()
+                    .await
+                    .is_ok_and(|answer| answer.status() == 200)
+                {
                     return Ok(());
                 }
             }
@@ -89,14 +93,19 @@ impl Server {
     /// The address in the log line with this message; empty while there is none.
     fn said(&self, message: &str) -> anyhow::Result<String> {
         let log = self.process.log()?;
-        let lines = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+        let lines = log
+            .lines()
+            .filter_map(|line| serde_json::from_str::<Value>(line).ok());
         let fields = lines.filter_map(|line| line.get("fields").cloned());
         let text = |fields: &Value, name: &str| {
             let value = fields.get(name).and_then(Value::as_str);
             value.unwrap_or_default().to_owned()
         };
         let mut told = fields.filter(|fields| text(fields, "message") == message);
-        Ok(told.next().map(|fields| text(&fields, "address")).unwrap_or_default())
+        Ok(told
+            .next()
+            .map(|fields| text(&fields, "address"))
+            .unwrap_or_default())
     }
 
     /// What it printed so far.
@@ -136,7 +145,9 @@ fn role(component: Component) -> anyhow::Result<Vec<PolicyRule>> {
         _ => None,
     });
     let mut named = roles.filter(|role| role.metadata.name.as_deref() == Some(&name));
-    let role = named.next().with_context(|| format!("there is no Role {name}"))?;
+    let role = named
+        .next()
+        .with_context(|| format!("there is no Role {name}"))?;
     Ok(role.rules.unwrap_or_default())
 }
 
@@ -150,7 +161,9 @@ pub fn program(name: &str) -> anyhow::Result<PathBuf> {
         None => {
             let test = std::env::current_exe()?;
             let above = test.parent().and_then(Path::parent);
-            above.context("this test lies outside a target directory")?.to_owned()
+            above
+                .context("this test lies outside a target directory")?
+                .to_owned()
         }
     };
     let program = directory.join(name);

@@ -77,7 +77,8 @@ impl RealRegistry {
         // Another process may take the port in between; then the registry ends, and this fails.
         let host = TcpListener::bind("127.0.0.1:0")?.local_addr()?.to_string();
         let mut config = format!(
-            "version: 0.1\nlog: {{level: error}}\nhttp: {{addr: \"{host}\"}}\n             storage: {{filesystem: {{rootdirectory: \"{}\"}}}}\n",
+            "version: 0.1\nlog: {{level: error}}\nhttp: {{addr: \"{host}\"}}\n\
+             storage: {{filesystem: {{rootdirectory: \"{}\"}}}}\n",
             root.join("data").display()
         );
         if access == Access::User {
