@@ -1,4 +1,5 @@
 //! The program `operator` as a process, with the rights that the packages give it.
+#![expect(clippy::unwrap_used, reason = "a test's own tools may fail the test")]
 
 use std::ffi::OsStr;
 use std::path::Path;

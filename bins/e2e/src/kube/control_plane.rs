@@ -25,7 +25,7 @@ use super::pki::Pki;
 use crate::process::Transcript;
 
 /// A control plane must be ready by then, on a machine that does other things, too.
-const READY: Duration = Duration::from_secs(120);
+const READY: Duration = Duration::from_mins(2);
 /// How often it is asked whether it is ready.
 const POLL: Duration = Duration::from_millis(100);
 /// Attempts with other ports, when somebody takes a port between its choice and its use.
@@ -150,7 +150,7 @@ impl ControlPlane {
             flag("--tls-private-key-file=", key),
             flag(
                 "--token-auth-file=",
-                &self.directory.path().join("tokens.csv"),
+                self.directory.path().join("tokens.csv"),
             ),
             "--authorization-mode=RBAC".into(),
             "--service-account-issuer=https://kubernetes.default.svc".into(),
@@ -212,9 +212,10 @@ impl ControlPlane {
         let mut config = Config::new(self.url().parse()?);
         let ca = pem_body(&self.pki.ca)?;
         config.root_cert = Some(vec![ca]);
-        let mut auth = AuthInfo::default();
-        auth.token = Some(token.to_owned().into());
-        config.auth_info = auth;
+        config.auth_info = AuthInfo {
+            token: Some(token.to_owned().into()),
+            ..AuthInfo::default()
+        };
         Ok(Client::try_from(config)?)
     }
 

@@ -28,7 +28,7 @@ use super::memory_trust::PaperTrustee;
 use super::memory_trust::ShiftedClock;
 
 /// What shall happen has to happen by then.
-const SOON: Duration = Duration::from_secs(60);
+const SOON: Duration = Duration::from_mins(1);
 const POLL: Duration = Duration::from_millis(50);
 
 /// One control plane for all tests of a program that run at the same time.
@@ -59,14 +59,13 @@ impl Bench {
     /// The control plane does not start.
     pub async fn new() -> anyhow::Result<Self> {
         let mut shared = PLANE.lock().await;
-        let plane = match shared.upgrade() {
-            Some(plane) => plane,
-            None => {
-                let plane = Arc::new(ControlPlane::start().await?);
-                plane.install_resources().await?;
-                *shared = Arc::downgrade(&plane);
-                plane
-            }
+        let plane = if let Some(plane) = shared.upgrade() {
+            plane
+        } else {
+            let plane = Arc::new(ControlPlane::start().await?);
+            plane.install_resources().await?;
+            *shared = Arc::downgrade(&plane);
+            plane
         };
         drop(shared);
         let namespace = plane.namespace("operator").await?;
