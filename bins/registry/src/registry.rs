@@ -169,18 +169,32 @@ impl Registry {
         digest: Sha256Digest,
         limit: u64,
     ) -> Result<Vec<u8>, RegistryError> {
-        self.everywhere(reference, async |place| {
-            let response = self.transport.get(place, ask).await?;
-            let url = response.url().to_string();
-            let url = url.split('?').next().unwrap_or_default();
-            let text = read(response, url, limit).await?;
-            if Sha256Digest::of(&text) != digest {
-                let url = url.to_owned();
-                return Err(RegistryError::Altered { url, digest });
+        let mut attempts = self.attempts(reference);
+        loop {
+            let place = attempts.next().await?;
+            match self.whole(&place, ask, digest, limit).await {
+                Ok(text) => return Ok(text),
+                Err(error) => attempts.failed(&place, error),
             }
-            Ok(text)
-        })
-        .await
+        }
+    }
+
+    async fn whole(
+        &self,
+        place: &Place,
+        ask: &Ask,
+        digest: Sha256Digest,
+        limit: u64,
+    ) -> Result<Vec<u8>, RegistryError> {
+        let response = self.transport.get(place, ask).await?;
+        let url = response.url().to_string();
+        let url = url.split('?').next().unwrap_or_default();
+        let text = read(response, url, limit).await?;
+        if Sha256Digest::of(&text) != digest {
+            let url = url.to_owned();
+            return Err(RegistryError::Altered { url, digest });
+        }
+        Ok(text)
     }
 
     /// A blob from the beginning of the range on. Whoever reads it compares the digest.
@@ -189,39 +203,24 @@ impl Registry {
         reference: &ImageReference,
         ask: &Ask,
     ) -> Result<Response, RegistryError> {
-        self.everywhere(reference, async |place| {
-            self.transport.get(place, ask).await
-        })
-        .await
+        let mut attempts = self.attempts(reference);
+        loop {
+            let place = attempts.next().await?;
+            match self.transport.get(&place, ask).await {
+                Ok(response) => return Ok(response),
+                Err(error) => attempts.failed(&place, error),
+            }
+        }
     }
 
-    /// The first answer of the places in their order. What may succeed later is tried again after
-    /// a while. Of several errors the last one counts, which is the registry's own.
-    async fn everywhere<T>(
-        &self,
-        reference: &ImageReference,
-        mut each: impl AsyncFnMut(&Place) -> Result<T, RegistryError>,
-    ) -> Result<T, RegistryError> {
-        let places = places(&self.mirrors, reference);
-        let mut round = 0;
-        loop {
-            let (mut last, mut worth_it) = (None, false);
-            for place in &places {
-                match each(place).await {
-                    Ok(found) => return Ok(found),
-                    Err(error) => {
-                        let text = tec_core::port::chain(&error);
-                        tracing::debug!(host = place.host, error = text, "no answer from here");
-                        worth_it |= error.is_retryable();
-                        last = Some(error);
-                    }
-                }
-            }
-            round += 1;
-            if let Some(error) = last.filter(|_| !worth_it || round == ROUNDS) {
-                return Err(error);
-            }
-            tokio::time::sleep(self.wait(round)).await;
+    fn attempts(&self, reference: &ImageReference) -> Attempts<'_> {
+        Attempts {
+            registry: self,
+            places: places(&self.mirrors, reference),
+            index: 0,
+            round: 0,
+            last: None,
+            is_worth_it: false,
         }
     }
 
@@ -232,6 +231,44 @@ impl Registry {
         let longest = BASE_WAIT.saturating_mul(1 << round.min(8));
         let part = f64::from(u16::from_le_bytes(random)) / f64::from(u16::MAX);
         longest.mul_f64(0.5 + part / 2.0)
+    }
+}
+
+/// The places of an image in their order, until one answers. What may succeed later is tried again
+/// after a while. Of several errors the last one counts, which is the registry's own.
+struct Attempts<'a> {
+    registry: &'a Registry,
+    places: Vec<Place>,
+    /// Of the next place.
+    index: usize,
+    /// Rounds that ended.
+    round: u32,
+    last: Option<RegistryError>,
+    is_worth_it: bool,
+}
+
+impl Attempts<'_> {
+    /// The place to ask next.
+    async fn next(&mut self) -> Result<Place, RegistryError> {
+        if self.index == self.places.len() {
+            self.round += 1;
+            let is_end = !self.is_worth_it || self.round == ROUNDS;
+            if let Some(error) = self.last.take().filter(|_| is_end) {
+                return Err(error);
+            }
+            tokio::time::sleep(self.registry.wait(self.round)).await;
+            (self.index, self.is_worth_it) = (0, false);
+        }
+        let place = self.places.get(self.index).cloned();
+        self.index += 1;
+        place.ok_or_else(|| malformed("the reference", "", "it names no place".to_owned()))
+    }
+
+    fn failed(&mut self, place: &Place, error: RegistryError) {
+        let text = tec_core::port::chain(&error);
+        tracing::debug!(host = place.host, error = text, "no answer from here");
+        self.is_worth_it |= error.is_retryable();
+        self.last = Some(error);
     }
 }
 
