@@ -90,7 +90,7 @@ fn parts(args: &Args, client: Client) -> anyhow::Result<Parts> {
         client,
         namespace: args.namespace.clone(),
         identity: args.identity.clone(),
-        deploy: args.deploy(),
+        deploy: args.deploy()?,
         trust: Arc::new(trust),
         labels: Arc::new(RegistryLabels(args.registry.clone())),
         maker: Arc::new(Maker::new(args.generation)),

@@ -80,6 +80,26 @@ impl RegistryArgs {
         })
     }
 
+    /// The same flags for a program that has none of the files; `None` where one is named.
+    pub fn without_files(&self) -> Option<Vec<String>> {
+        if !self.pull_secret.is_empty() || !self.registry_ca.is_empty() {
+            return None;
+        }
+        let mirrors = self
+            .mirror
+            .iter()
+            .map(|mirror| ("--mirror", mirror.to_string()));
+        let plain = self.dangerous_plain_registry.iter();
+        let plain = plain.map(|host| ("--dangerous-plain-registry", host.clone()));
+        let platform = [("--platform", self.platform.to_string())];
+        let flags = mirrors.chain(plain).chain(platform);
+        Some(
+            flags
+                .flat_map(|(flag, value)| [flag.to_owned(), value])
+                .collect(),
+        )
+    }
+
     fn credentials(&self) -> Result<Credentials, ArgsError> {
         let mut all = Credentials::default();
         for file in &self.pull_secret {

@@ -1,5 +1,6 @@
 //! Mirrors: other places of the same images.
 
+use std::fmt;
 use std::str::FromStr;
 
 use crate::reference::ImageReference;
@@ -44,6 +45,17 @@ impl FromStr for Mirror {
             host: host.to_owned(),
             folder: folder.to_owned(),
         })
+    }
+}
+
+/// As it is read.
+impl fmt::Display for Mirror {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}={}", self.from, self.host)?;
+        if self.folder.is_empty() {
+            return Ok(());
+        }
+        write!(f, "/{}", self.folder)
     }
 }
 

@@ -97,6 +97,8 @@ pub fn owner_of(cluster: &TrustedExecutionCluster) -> Option<OwnerReference> {
 
 #[cfg(test)]
 mod tests {
+    use kube::ResourceExt;
+
     use super::*;
 
     fn cluster(name: &str, created: &str) -> TrustedExecutionCluster {
