@@ -173,3 +173,43 @@ fn transport(
     });
     Ok(transport)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicBool;
+    use std::sync::atomic::Ordering;
+
+    use axum::body::Body;
+    use axum::http::Request;
+    use tower::ServiceExt as _;
+
+    use super::*;
+
+    async fn ask(router: &Router, path: &str) -> StatusCode {
+        let request = Request::get(path).body(Body::empty()).unwrap();
+        router.clone().oneshot(request).await.unwrap().status()
+    }
+
+    #[tokio::test]
+    async fn a_pod_is_alive_before_it_is_ready_and_not_ready_once_it_shall_end() {
+        let is_ready = Arc::new(AtomicBool::new(false));
+        let (end, shutdown) = Shutdown::by_hand();
+        let metrics = RequestMetrics::new(("a_total", "Requests."), ("a_seconds", "Time."));
+        let seen = Arc::clone(&is_ready);
+        let router = status(
+            &metrics,
+            Arc::new(move || seen.load(Ordering::Relaxed)),
+            &shutdown,
+        );
+        let (ok, not) = (StatusCode::OK, StatusCode::SERVICE_UNAVAILABLE);
+        for path in ["/livez", "/healthz", "/metrics"] {
+            assert_eq!(ask(&router, path).await, ok, "{path}");
+        }
+        assert_eq!(ask(&router, "/readyz").await, not);
+        is_ready.store(true, Ordering::Relaxed);
+        assert_eq!(ask(&router, "/readyz").await, ok);
+        end.send_replace(true);
+        assert_eq!(ask(&router, "/readyz").await, not);
+        assert_eq!(ask(&router, "/livez").await, ok);
+    }
+}

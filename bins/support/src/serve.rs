@@ -41,6 +41,13 @@ impl Shutdown {
         Ok((Self(receiver), wait))
     }
 
+    /// One that a test triggers.
+    #[cfg(test)]
+    pub(crate) fn by_hand() -> (watch::Sender<bool>, Self) {
+        let (sender, receiver) = watch::channel(false);
+        (sender, Self(receiver))
+    }
+
     /// Whether the program shall end.
     pub fn is_triggered(&self) -> bool {
         *self.0.borrow()
