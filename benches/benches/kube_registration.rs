@@ -16,6 +16,7 @@ use kube::api::PostParams;
 use serde::de::DeserializeOwned;
 use serde_json::json;
 use tec_benches::Figure;
+use tec_benches::Ratio;
 use tec_benches::Suite;
 use tec_benches::Unit;
 use tec_core::ak::AkRecord;
@@ -38,13 +39,15 @@ use tokio::task::JoinSet;
 const CALLERS: u64 = 16;
 /// Requests of one round at least, so that its begin and end, with fewer in flight, count little.
 const LEAST: u64 = 8 * CALLERS;
-/// Keys that are there when a submission is measured: what must not matter.
+/// Keys that are there when a submission is measured: what must not matter. The larger number may be
+/// given in the environment.
 const FEW: u64 = 100;
 const MANY: u64 = 10_000;
-/// Keys that are made beforehand.
-const KEYS: u64 = 40_000;
-/// Submissions that are timed at each of both.
-const TIMED: u64 = 400;
+const MANY_VARIABLE: &str = "TEC_BENCH_KEYS";
+/// Keys that the rounds take at most, besides those that shall be there.
+const SPENT: u64 = 30_000;
+/// Pairs of rounds at each of both numbers; odd, so that the median is one of them.
+const PAIRS: usize = 9;
 /// Keys of one machine that are taken.
 const KEYS_OF_A_MACHINE: u64 = 4;
 
@@ -206,7 +209,7 @@ fn machines(suite: &Suite, runtime: &Runtime, world: &World) -> anyhow::Result<(
     };
     suite.ratio_timed(
         "kube_registration/machine",
-        &format!("GET of a config / create of a Machine, {CALLERS} in flight"),
+        |ratio| note("GET of a config / create of a Machine", ratio),
         |times| storm(runtime, times, register),
         |times| storm(runtime, times, create),
     )?;
@@ -229,6 +232,11 @@ fn machine_object(id: MachineId) -> api::Machine {
     ))
 }
 
+fn note(what: &str, ratio: &Ratio) -> String {
+    let (ours, bare) = (1e9 / ratio.ours_ns, 1e9 / ratio.baseline_ns);
+    format!("{what}, {CALLERS} in flight: {ours:.0} and {bare:.0} a second")
+}
+
 /// 99 of 100 operations: ours as a multiple of the bare ones.
 fn report_p99(suite: &Suite, name: &str, ours: &Tally, bare: &Tally) -> anyhow::Result<()> {
     if !suite.wants(name) {
@@ -247,11 +255,11 @@ struct Keys {
 
 impl Keys {
     /// Makes keys and machines beforehand, so that their making is not measured.
-    fn prepare(runtime: &Runtime, world: &World) -> anyhow::Result<Self> {
+    fn prepare(runtime: &Runtime, world: &World, number: u64) -> anyhow::Result<Self> {
         let machine = |number: u64| sample::machine_id(number / KEYS_OF_A_MACHINE + 1);
         let numbers = AtomicU64::new(0);
         let made = Tally::default();
-        storm(runtime, KEYS / KEYS_OF_A_MACHINE, || {
+        storm(runtime, number / KEYS_OF_A_MACHINE + 1, || {
             let number = numbers.fetch_add(KEYS_OF_A_MACHINE, Ordering::Relaxed);
             made.clone()
                 .time(create(world.objects(), machine_object(machine(number))))
@@ -262,7 +270,7 @@ impl Keys {
             AkRecord::pending(public, machine(number), None, sample::time(0))
         };
         Ok(Self {
-            records: (0..KEYS).map(record).collect(),
+            records: (0..number).map(record).collect(),
             next: AtomicU64::new(0),
         })
     }
@@ -274,7 +282,8 @@ impl Keys {
 }
 
 fn keys(suite: &Suite, runtime: &Runtime, world: &World) -> anyhow::Result<()> {
-    let keys = Keys::prepare(runtime, world)?;
+    let many = many()?;
+    let keys = Keys::prepare(runtime, world, many + SPENT)?;
     let (ours, bare) = (Tally::default(), Tally::default());
     let submit = || {
         let body = keys.next().map(|key| {
@@ -296,24 +305,44 @@ fn keys(suite: &Suite, runtime: &Runtime, world: &World) -> anyhow::Result<()> {
         bare.clone()
             .time(async move { create(objects, object.context("there are too few keys")?).await })
     };
+    let submits = || storm(runtime, LEAST, submit);
+    let creates = || storm(runtime, LEAST, create);
     storm(runtime, FEW, create);
-    let few = storm(runtime, TIMED, submit);
+    let at_few = median_ratio(submits, creates);
     suite.ratio_timed(
         "kube_registration/key",
-        &format!("PUT of a key / create of an AttestationKey, {CALLERS} in flight"),
+        |ratio| note("PUT of a key / create of an AttestationKey", ratio),
         |times| storm(runtime, times, submit),
         |times| storm(runtime, times, create),
     )?;
-    let there = keys.next.load(Ordering::Relaxed);
-    storm(runtime, MANY.saturating_sub(there), create);
-    let many = storm(runtime, TIMED, submit);
     report_p99(suite, "kube_registration/key_p99", &ours, &bare)?;
-    let note = format!("times the time at {FEW} keys, at {MANY}");
-    let ratio = many.as_secs_f64() / few.as_secs_f64();
+    let there = keys.next.load(Ordering::Relaxed);
+    storm(runtime, many.saturating_sub(there), create);
+    let at_many = median_ratio(submits, creates);
+    // Creations grow slower, too, with what the API server holds.
+    let note = format!("times the ratio at {FEW} keys, at {many}");
     suite.figure(Figure::new(
         "kube_registration/key_growth",
-        ratio,
+        at_many / at_few,
         Unit::Count,
         &note,
     ))
+}
+
+/// How many keys there shall be in the end.
+fn many() -> anyhow::Result<u64> {
+    let Some(text) = std::env::var_os(MANY_VARIABLE) else {
+        return Ok(MANY);
+    };
+    let text = text.to_string_lossy();
+    text.parse()
+        .with_context(|| format!("{MANY_VARIABLE} is no number: {text}"))
+}
+
+/// Ours as a multiple of the baseline, in alternating rounds.
+fn median_ratio(ours: impl Fn() -> Duration, baseline: impl Fn() -> Duration) -> f64 {
+    let pairs: Vec<_> = (0..PAIRS)
+        .map(|_| (ours().as_secs_f64(), baseline().as_secs_f64()))
+        .collect();
+    Ratio::of_rounds("", &pairs).ratio
 }
