@@ -3,6 +3,7 @@
 //! ```text
 //!   <cache> = $TEC_CACHE, or $XDG_CACHE_HOME/tec, or ~/.cache/tec
 //!     bin/ignition-validate          built from the Go module
+//!     bin/docker-registry            out of Debian's package
 //!     bin/kube-apiserver, …          and kube-controller-manager and kubectl, from the Go module
 //!     images/debian/current/         shim, GRUB and a kernel of Debian, as files
 //!     images/debian/update/          the same with a newer kernel
@@ -21,6 +22,7 @@ mod boot_files;
 mod go;
 mod images;
 mod kubernetes;
+mod registry;
 pub(crate) mod wasm;
 
 use std::collections::BTreeSet;
@@ -113,6 +115,7 @@ pub(crate) fn ensure() -> Result<Tools> {
     apt::ensure_packages(&mut apt, &apt::BASE)?;
     go::ensure_ignition_validate(&tools)?;
     images::ensure(&tools, &mut apt)?;
+    registry::ensure(&tools, &mut apt)?;
     wasm::ensure_targets(&workspace_root()?)?;
     term::success("all tools are in place");
     Ok(tools)
@@ -167,6 +170,10 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         ("cache", Some(tools.cache.clone())),
         ("ignition-validate", Some(tools.ignition_validate.clone())),
         ("images", Some(tools.images.clone())),
+        (
+            "docker-registry",
+            Some(tools.cache.join("bin/docker-registry")),
+        ),
         ("boot files", Some(tools.cache.join("boot"))),
         (
             "kube-apiserver",
