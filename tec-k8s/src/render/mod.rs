@@ -48,6 +48,7 @@ pub use self::name::TRUSTEE_DEPLOYMENT;
 pub use self::name::TRUSTEE_SIGNER;
 pub use self::object::Object;
 pub use self::operator::Installation;
+pub use self::operator::namespace;
 pub use self::operator::operator;
 pub use self::rbac::user_roles;
 pub use self::server::attestation_key_register;

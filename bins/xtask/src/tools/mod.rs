@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   <cache> = $TEC_CACHE, or $XDG_CACHE_HOME/tec, or ~/.cache/tec
-//!     bin/ignition-validate          built from the Go module
+//!     bin/ignition-validate, helm    built from their Go modules
 //!     images/debian/current/         shim, GRUB and a kernel of Debian, as files
 //!     images/debian/update/          the same with a newer kernel
 //!     images/debian/PACKAGES         which packages they came from
@@ -109,7 +109,7 @@ pub(crate) fn ensure() -> Result<Tools> {
     let _one_at_a_time = lock(&tools.cache)?;
     let mut apt = apt::Apt::default();
     apt::ensure_packages(&mut apt, &apt::BASE)?;
-    go::ensure_ignition_validate(&tools)?;
+    go::ensure(&tools)?;
     images::ensure(&tools, &mut apt)?;
     wasm::ensure_targets(&workspace_root()?)?;
     term::success("all tools are in place");
@@ -152,6 +152,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     for (name, path) in [
         ("cache", Some(tools.cache.clone())),
         ("ignition-validate", Some(tools.ignition_validate.clone())),
+        ("helm", Some(tools.cache.join("bin/helm"))),
         ("images", Some(tools.images.clone())),
         ("boot files", Some(tools.cache.join("boot"))),
     ]
