@@ -2,11 +2,11 @@
 //!
 //! *What it is*: the custom resources of the group `trusted-execution-clusters.io`, with the names,
 //! fields and rules that existing clusters use, and what they mean in terms of
-//! [`tec_core`].
+//! [`tec_core`]; with the feature `client` the ports of tec-core over an API server; with the feature
+//! `controller` what an operator does.
 //!
-//! *What it is not*: it talks to no API server and reconciles nothing; that comes with the features
-//! `client` and `controller`, which do not exist yet. It picks no version of the Kubernetes API: the
-//! binary that links it enables one of `k8s-openapi`'s version features.
+//! *What it is not*: it knows no Trustee; the program brings the two together. It picks neither a
+//! version of the Kubernetes API nor a provider for TLS: the binary that links it does.
 //!
 //! ```text
 //!   object in the cluster ──► api::Machine, api::AttestationKey, api::ApprovedImage
@@ -18,6 +18,10 @@
 
 #[cfg(feature = "api")]
 pub mod api;
+#[cfg(feature = "client")]
+pub mod client;
+#[cfg(feature = "controller")]
+pub mod controller;
 #[cfg(feature = "render")]
 pub mod render;
 pub mod signal;

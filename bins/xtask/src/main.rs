@@ -9,6 +9,7 @@ mod cargo;
 mod check;
 mod codegen;
 mod demo;
+mod e2e;
 mod fuzz;
 mod pcr_live;
 mod process;
@@ -40,6 +41,8 @@ enum Verb {
     Test(test::Args),
     /// Play the main job end to end and write target/demo/report.html
     Demo(demo::Args),
+    /// Run the tests on a real Kubernetes API server
+    E2e(e2e::Args),
     /// Write the generated pages and manifests, or compare them
     Codegen(codegen::Args),
     /// Check the invariants of docs/architecture.md that a program can check
@@ -69,6 +72,7 @@ fn run(verb: Verb) -> Result<()> {
         Verb::Check => check::run(&root),
         Verb::Test(args) => test::run(&root, &args),
         Verb::Demo(args) => demo::run(&root, &args),
+        Verb::E2e(args) => e2e::run(&root, &args),
         Verb::Codegen(args) => codegen::run(&root, &args),
         Verb::Arch(args) => {
             let chosen: PathBuf = args.root.unwrap_or(root);

@@ -14,6 +14,7 @@ use crate::cargo::Metadata;
 use crate::cargo::cargo;
 use crate::check;
 use crate::demo;
+use crate::e2e;
 use crate::fuzz;
 use crate::pcr_live;
 use crate::process;
@@ -59,6 +60,7 @@ pub(crate) fn run(root: &Path, args: &Args) -> Result<()> {
     let begin = Instant::now();
     let tools = tools::ensure()?;
     tools::ensure_machines(&tools, &pcr_live::default_suites(), Renew::IfMissing)?;
+    tools::ensure_kubernetes(&tools)?;
     let mut steps = vec![Step {
         name: "tools",
         took: begin.elapsed(),
@@ -68,6 +70,7 @@ pub(crate) fn run(root: &Path, args: &Args) -> Result<()> {
     let mut take = |name, work: &dyn Fn() -> Result<Count>| steps.push(timed(name, work));
     take("check", &|| one(check::run(root)));
     take("build", &|| one(demo::build(root)));
+    take("build operator", &|| one(e2e::build(root)));
     take("tests", &|| cargo_test(root, &tools));
     take("crosscheck", &|| crosscheck(root));
     take("examples", &|| examples(root, &tools));

@@ -8,16 +8,22 @@ use serde::Deserialize;
 use serde::Serialize;
 use tec_core::ak::AkRecord;
 use tec_core::ak::AkState;
+use tec_core::ak::Fingerprint;
 use tec_core::ak::PublicKey;
 use tec_core::id::MachineId;
-use tec_core::time::Timestamp;
 
 use super::condition::ConditionKind;
-use super::condition::Reason;
 use super::condition::conditions_schema;
-use super::condition::set_condition;
 use super::convert::ConvertError;
-use super::convert::created_at;
+use super::convert::stamp;
+use super::convert::stamped_at;
+use super::convert::time_schema;
+use super::machine::Machine;
+use super::rule::immutable;
+use super::rule::stays_set;
+
+/// When it was submitted, where that is not when the object was made.
+const SUBMITTED_AT: &str = "trusted-execution-clusters.io/submitted-at";
 
 /// A TPM's attestation key, submitted for a machine.
 #[derive(
@@ -35,11 +41,14 @@ use super::convert::created_at;
     derive = "PartialEq",
     attr = "non_exhaustive",
     doc = "The public key with which the TPM of a machine signs.",
+    selectable = ".spec.uuid",
     printcolumn = r#"{"name":"Machine","type":"string","jsonPath":".spec.uuid"}"#,
     printcolumn = r#"{"name":"Approved","type":"string","jsonPath":".status.conditions[?(@.type==\"Approved\")].status"}"#,
+    printcolumn = r#"{"name":"Reason","type":"string","jsonPath":".status.conditions[?(@.type==\"Approved\")].reason"}"#,
     printcolumn = r#"{"name":"Age","type":"date","jsonPath":".metadata.creationTimestamp"}"#
 )]
 #[serde(rename_all = "camelCase")]
+#[x_kube(validation = stays_set("revokedAt"))]
 #[non_exhaustive]
 pub struct AttestationKeySpec {
     /// The key: PEM with the label PUBLIC KEY.
@@ -49,55 +58,61 @@ pub struct AttestationKeySpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String")]
     pub uuid: Option<String>,
+
+    /// SHA-256 fingerprint, in hexadecimal, of the endorsement key that was proven to be in the same
+    /// TPM. Said by the server that checked the proof.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "String")]
+    pub endorsement_key: Option<String>,
+
+    /// When the key was taken back, RFC 3339; final. The object stays, so that the key does not come
+    /// back.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "time_schema")]
+    #[x_kube(validation = immutable())]
+    pub revoked_at: Option<String>,
 }
 
 /// What is known of the key.
 #[derive(KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 #[non_exhaustive]
 pub struct AttestationKeyStatus {
-    /// `Approved`.
+    /// `Approved`, and `AdminApproved`, which an admin sets for the generation that was looked at.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "conditions_schema")]
     pub conditions: Vec<Condition>,
+
+    /// The metadata.generation that the operator acted on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "i64")]
+    pub observed_generation: Option<i64>,
 }
 
 impl AttestationKey {
     /// The object for a submitted key.
     ///
     /// Its name is made from the key's fingerprint, so that the API server itself refuses a second
-    /// object for the same key. `now` stamps the condition.
-    ///
-    /// # Errors
-    /// A revoked key has no object: revocation deletes it.
-    pub fn from_core(record: &AkRecord, now: Timestamp) -> Result<Self, ConvertError> {
-        let fingerprint = record.fingerprint();
-        let reason = match record.state {
-            AkState::Bound => Reason::MachineCreated,
-            AkState::Pending => Reason::Registration,
-            _ => {
-                return Err(ConvertError::Revoked {
-                    name: fingerprint.to_string(),
-                });
-            }
+    /// object for the same key. That it is bound is not said here, but by its machine.
+    pub fn from_core(record: &AkRecord) -> Self {
+        let mut spec = AttestationKeySpec {
+            public_key: record.public.to_pem(),
+            uuid: Some(record.machine.to_string()),
+            endorsement_key: record.ek.map(|ek| ek.to_string()),
+            revoked_at: None,
         };
-        let name = format!("ak-{fingerprint}");
-        let mut object = Self::new(
-            &name,
-            AttestationKeySpec {
-                public_key: record.public.to_pem(),
-                uuid: Some(record.machine.to_string()),
-            },
-        );
-        let status = object.status.get_or_insert_default();
-        set_condition(
-            &mut status.conditions,
-            ConditionKind::Approved,
-            reason,
-            "",
-            None,
-            now,
-        )?;
-        Ok(object)
+        if record.state == AkState::Revoked {
+            spec.revoked_at = Some(record.submitted_at.to_string());
+        }
+        let mut object = Self::new(&Self::name_of(&record.fingerprint()), spec);
+        stamp(&mut object, SUBMITTED_AT, record.submitted_at);
+        object
+    }
+
+    /// The name of the object of a key: `ak-` and the first 32 hexadecimal digits of its fingerprint.
+    pub fn name_of(key: &Fingerprint) -> String {
+        let text = key.to_string();
+        format!("ak-{}", text.get(..32).unwrap_or(&text))
     }
 
     /// The key, parsed.
@@ -123,20 +138,48 @@ impl AttestationKey {
         })
     }
 
-    /// The key as the domain knows it; bound exactly when the condition `Approved` is true.
-    pub fn to_core(&self) -> Result<AkRecord, ConvertError> {
-        let submitted_at = created_at(&self.metadata)?;
-        let mut record = AkRecord::pending(self.public()?, self.machine_id()?, None, submitted_at);
-        if self.is_approved() {
+    /// The endorsement key that was proven.
+    pub fn endorsement_key(&self) -> Result<Option<Fingerprint>, ConvertError> {
+        let parse = |text: &String| {
+            text.parse().map_err(|source| ConvertError::EndorsementKey {
+                name: self.name_any(),
+                source,
+            })
+        };
+        self.spec.endorsement_key.as_ref().map(parse).transpose()
+    }
+
+    /// The key as the domain knows it. `machine` is the one that it was submitted for, where there
+    /// is such a machine: the key is bound exactly when that machine names this object and the key
+    /// that it holds.
+    pub fn to_core(&self, machine: Option<&Machine>) -> Result<AkRecord, ConvertError> {
+        let submitted_at = stamped_at(self, SUBMITTED_AT)?;
+        let (public, id) = (self.public()?, self.machine_id()?);
+        let mut record = AkRecord::pending(public, id, self.endorsement_key()?, submitted_at);
+        if self.spec.revoked_at.is_some() {
+            record.state = AkState::Revoked;
+        } else if machine.is_some_and(|machine| self.is_bound_by(machine, &record)) {
             record.state = AkState::Bound;
         }
         Ok(record)
     }
 
-    fn is_approved(&self) -> bool {
+    fn is_bound_by(&self, machine: &Machine, record: &AkRecord) -> bool {
+        let names_it = machine.bound_key().is_some_and(|bound| {
+            bound.name == self.name_any() && bound.fingerprint == record.fingerprint().to_string()
+        });
+        names_it && machine.machine_id().is_ok_and(|id| id == record.machine)
+    }
+
+    /// Whether an admin approved the object as it is now.
+    pub fn is_approved_by_admin(&self) -> bool {
         let conditions = self.status.iter().flat_map(|status| &status.conditions);
         conditions
-            .filter(|condition| condition.type_ == ConditionKind::Approved.as_str())
-            .any(|condition| condition.status == "True")
+            .filter(|condition| condition.type_ == ConditionKind::AdminApproved.as_str())
+            .any(|condition| {
+                condition.status == "True"
+                    && condition.observed_generation == self.metadata.generation
+                    && self.metadata.generation.is_some()
+            })
     }
 }

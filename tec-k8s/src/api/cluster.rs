@@ -7,6 +7,10 @@ use serde::Deserialize;
 use serde::Serialize;
 
 use super::condition::conditions_schema;
+use super::policy::ApprovalSpec;
+use super::policy::PublishSpec;
+use super::policy::RegistrationSpec;
+use super::policy::TargetStatus;
 use super::rule::immutable;
 use super::rule::set_at_creation;
 use super::rule::stays_set;
@@ -30,6 +34,7 @@ use super::rule::stays_set;
     attr = "non_exhaustive",
     doc = "A cluster whose nodes prove what they booted before they get the key of their disk.",
     printcolumn = r#"{"name":"Address","type":"string","jsonPath":".spec.publicTrusteeAddr","description":"Where nodes reach the key broker"}"#,
+    printcolumn = r#"{"name":"Ready","type":"string","jsonPath":".status.conditions[?(@.type==\"Ready\")].status"}"#,
     printcolumn = r#"{"name":"Installed","type":"string","jsonPath":".status.conditions[?(@.type==\"Installed\")].status"}"#,
     printcolumn = r#"{"name":"Reason","type":"string","jsonPath":".status.conditions[?(@.type==\"Installed\")].reason","priority":1}"#,
     printcolumn = r#"{"name":"Age","type":"date","jsonPath":".metadata.creationTimestamp"}"#
@@ -102,14 +107,44 @@ pub struct TrustedExecutionClusterSpec {
     #[schemars(with = "i32")]
     #[x_kube(validation = immutable())]
     pub attestation_key_register_port: Option<i32>,
+
+    /// Who may register machines, and how many may wait; everybody where absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "RegistrationSpec")]
+    pub registration: Option<RegistrationSpec>,
+
+    /// What an attestation key needs to be bound to a machine; first use where absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "ApprovalSpec")]
+    pub approval: Option<ApprovalSpec>,
+
+    /// How Trustees are fed; the cluster's own one through its admin API where absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "PublishSpec")]
+    pub publish: Option<PublishSpec>,
 }
 
 /// What is known of the cluster.
 #[derive(KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 #[non_exhaustive]
 pub struct TrustedExecutionClusterStatus {
-    /// `Installed` and `KnownTrusteeAddress`.
+    /// `Ready`, `Installed` and `KnownTrusteeAddress`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "conditions_schema")]
     pub conditions: Vec<Condition>,
+
+    /// The metadata.generation that the operator acted on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "i64")]
+    pub observed_generation: Option<i64>,
+
+    /// Version of the operator that acted on it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "String")]
+    pub observed_operator_version: Option<String>,
+
+    /// The Trustees that are fed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub targets: Vec<TargetStatus>,
 }

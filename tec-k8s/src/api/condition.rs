@@ -22,6 +22,12 @@ pub enum ConditionKind {
     Committed,
     /// Attestation key: bound to its machine.
     Approved,
+    /// Attestation key: an admin approved it.
+    AdminApproved,
+    /// Machine: every Trustee holds its key.
+    KeyPublished,
+    /// Any kind: everything that it should lead to is done.
+    Ready,
 }
 
 impl ConditionKind {
@@ -32,6 +38,9 @@ impl ConditionKind {
             Self::KnownTrusteeAddress => "KnownTrusteeAddress",
             Self::Committed => "Committed",
             Self::Approved => "Approved",
+            Self::AdminApproved => "AdminApproved",
+            Self::KeyPublished => "KeyPublished",
+            Self::Ready => "Ready",
         }
     }
 }
@@ -66,6 +75,38 @@ pub enum Reason {
     MachineCreated,
     /// The key was registered and is not bound.
     Registration,
+    /// The key waits: for its machine, for a proof, or for an admin.
+    Waiting,
+    /// The key may not be bound to its machine.
+    Rejected,
+    /// The key was edited since it was bound.
+    KeyChanged,
+    /// It was taken back.
+    Revoked,
+    /// The object cannot be read: a field is malformed.
+    Malformed,
+    /// Another object has the same id, and is older.
+    Duplicate,
+    /// The Secret of the disk key is gone. No other one is made.
+    KeyLost,
+    /// No attestation key is bound to the machine yet.
+    NoAttestationKey,
+    /// It may attest, and its key is where it should be.
+    Attestable,
+    /// Every Trustee holds what it should.
+    Published,
+    /// A Trustee lacks something.
+    Publishing,
+    /// An admin looked, and approved.
+    ApprovedByAdmin,
+    /// Everything is as it should be.
+    AsDesired,
+    /// Something of it is still to come; the other conditions say what.
+    Progressing,
+    /// The approval ended by itself.
+    Expired,
+    /// A child object cannot be applied.
+    ApplyFailed,
 }
 
 impl Reason {
@@ -85,6 +126,22 @@ impl Reason {
             Self::PodPending => "PodPending",
             Self::MachineCreated => "MachineCreated",
             Self::Registration => "Registration",
+            Self::Waiting => "Waiting",
+            Self::Rejected => "Rejected",
+            Self::KeyChanged => "KeyChanged",
+            Self::Revoked => "Revoked",
+            Self::Malformed => "Malformed",
+            Self::Duplicate => "Duplicate",
+            Self::KeyLost => "KeyLost",
+            Self::NoAttestationKey => "NoAttestationKey",
+            Self::Attestable => "Attestable",
+            Self::Published => "Published",
+            Self::Publishing => "Publishing",
+            Self::ApprovedByAdmin => "ApprovedByAdmin",
+            Self::AsDesired => "AsDesired",
+            Self::Progressing => "Progressing",
+            Self::Expired => "Expired",
+            Self::ApplyFailed => "ApplyFailed",
         }
     }
 
@@ -94,7 +151,11 @@ impl Reason {
             Self::InstallationCompleted
             | Self::AddressFound
             | Self::ImageCommitted
-            | Self::MachineCreated => "True",
+            | Self::MachineCreated
+            | Self::Attestable
+            | Self::Published
+            | Self::ApprovedByAdmin
+            | Self::AsDesired => "True",
             _ => "False",
         }
     }

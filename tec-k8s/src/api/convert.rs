@@ -1,10 +1,16 @@
 //! What can be wrong with an object before the domain takes it.
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::jiff;
+use kube::Resource;
+use kube::ResourceExt as _;
+use schemars::Schema;
+use schemars::SchemaGenerator;
+use schemars::json_schema;
+use tec_core::ak::ParseFingerprintError;
 use tec_core::ak::ParsePublicKeyError;
 use tec_core::id::ParseImageNameError;
 use tec_core::id::ParseMachineIdError;
+use tec_core::time::ParseTimestampError;
 use tec_core::time::Timestamp;
 
 /// An object and the domain do not fit.
@@ -50,17 +56,23 @@ pub enum ConvertError {
         /// Name of the object.
         name: String,
     },
-    /// Something revoked has no object.
-    #[error("{name} is revoked, and what is revoked has no object")]
-    Revoked {
-        /// Its name.
+    /// The endorsement key is no fingerprint.
+    #[error("attestation key {name} names an endorsement key that is no SHA-256 fingerprint")]
+    EndorsementKey {
+        /// Name of the object.
         name: String,
+        /// What is wrong with it.
+        #[source]
+        source: ParseFingerprintError,
     },
-    /// The object cannot say that an approval ends by itself.
-    #[error("the approval of {name} ends by itself, which the object cannot say")]
-    Expires {
-        /// Its name.
+    /// A time is not RFC 3339.
+    #[error("object {name} has a malformed time")]
+    MalformedTime {
+        /// Name of the object.
         name: String,
+        /// What is wrong with it.
+        #[source]
+        source: ParseTimestampError,
     },
     /// The object was never stored: it has no time of creation.
     #[error("object {name} has no creation timestamp")]
@@ -77,13 +89,47 @@ pub enum ConvertError {
     },
 }
 
-/// When the API server stored the object first.
-pub(super) fn created_at(metadata: &ObjectMeta) -> Result<Timestamp, ConvertError> {
-    metadata
-        .creation_timestamp
-        .as_ref()
+/// Notes a point in time that is not the one at which the API server stores the object.
+pub(super) fn stamp(object: &mut impl Resource, annotation: &str, time: Timestamp) {
+    object
+        .annotations_mut()
+        .insert(annotation.to_owned(), time.to_string());
+}
+
+/// The time in the annotation, or when the API server stored the object first.
+pub(super) fn stamped_at(
+    object: &impl Resource,
+    annotation: &str,
+) -> Result<Timestamp, ConvertError> {
+    if let Some(time) = parsed_time(
+        object,
+        object.annotations().get(annotation).map(String::as_str),
+    )? {
+        return Ok(time);
+    }
+    let created = object.meta().creation_timestamp.as_ref();
+    created
         .map(|time| Timestamp::from_unix_seconds(time.0.as_second()))
         .ok_or_else(|| ConvertError::NotCreated {
-            name: metadata.name.clone().unwrap_or_default(),
+            name: object.name_any(),
         })
+}
+
+/// A time of the object, where there is one.
+pub(super) fn parsed_time(
+    object: &impl Resource,
+    text: Option<&str>,
+) -> Result<Option<Timestamp>, ConvertError> {
+    let parse = |text: &str| {
+        text.parse().map_err(|source| ConvertError::MalformedTime {
+            name: object.name_any(),
+            source,
+        })
+    };
+    text.map(parse).transpose()
+}
+
+/// A time in RFC 3339.
+pub(super) fn time_schema(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({"type": "string", "format": "date-time"})
 }

@@ -4,19 +4,29 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::CustomResource;
 use kube::KubeSchema;
 use kube::ResourceExt as _;
+use schemars::Schema;
+use schemars::SchemaGenerator;
+use schemars::json_schema;
 use serde::Deserialize;
 use serde::Serialize;
 use tec_core::image;
+use tec_core::image::ExpectedPcr;
 use tec_core::image::ExpectedPcrs;
 
 use super::condition::conditions_schema;
 use super::convert::ConvertError;
-use super::convert::created_at;
+use super::convert::parsed_time;
+use super::convert::stamp;
+use super::convert::stamped_at;
+use super::convert::time_schema;
 use super::rule::by_digest;
 use super::rule::immutable;
+use super::rule::stays_set;
 
 /// What stands between the name of an image and its digest.
 const DIGEST_MARK: &str = "@sha256:";
+/// When it was approved, where that is not when the object was made.
+const APPROVED_AT: &str = "trusted-execution-clusters.io/approved-at";
 
 /// A bootable container image by digest.
 #[derive(
@@ -36,10 +46,12 @@ const DIGEST_MARK: &str = "@sha256:";
     doc = "An image whose boots may obtain keys.",
     printcolumn = r#"{"name":"Image","type":"string","jsonPath":".spec.image"}"#,
     printcolumn = r#"{"name":"Committed","type":"string","jsonPath":".status.conditions[?(@.type==\"Committed\")].status"}"#,
+    printcolumn = r#"{"name":"Expires","type":"string","jsonPath":".spec.expiresAt"}"#,
     printcolumn = r#"{"name":"Reason","type":"string","jsonPath":".status.conditions[?(@.type==\"Committed\")].reason","priority":1}"#,
     printcolumn = r#"{"name":"Age","type":"date","jsonPath":".metadata.creationTimestamp"}"#
 )]
 #[serde(rename_all = "camelCase")]
+#[x_kube(validation = stays_set("revokedAt"))]
 #[non_exhaustive]
 pub struct ApprovedImageSpec {
     /// Reference of the image, with its digest: `registry.example/os@sha256:…`.
@@ -48,70 +60,136 @@ pub struct ApprovedImageSpec {
         validation = by_digest()
     )]
     pub image: String,
+
+    /// When the approval ends by itself, RFC 3339.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "time_schema")]
+    pub expires_at: Option<String>,
+
+    /// When the approval was taken back, RFC 3339; final. Deleting the object takes it back, too,
+    /// and forgets that it ever was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "time_schema")]
+    #[x_kube(validation = immutable())]
+    pub revoked_at: Option<String>,
+
+    /// Name of a Secret with the credentials of the registry (kubernetes.io/dockerconfigjson).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "String")]
+    pub pull_secret: Option<String>,
 }
 
 /// What is known of the image.
 #[derive(KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 #[non_exhaustive]
 pub struct ApprovedImageStatus {
     /// `Committed`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "conditions_schema")]
     pub conditions: Vec<Condition>,
+
+    /// The metadata.generation that the operator acted on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "i64")]
+    pub observed_generation: Option<i64>,
+
+    /// When its measurements were known first, RFC 3339.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "time_schema")]
+    pub first_seen: Option<String>,
+
+    /// What booting it measures.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(schema_with = "pcrs_schema")]
+    pub pcrs: Vec<ExpectedPcr>,
+}
+
+/// A list of registers, in the form of the image label `org.coreos.pcrs`.
+fn pcrs_schema(_: &mut SchemaGenerator) -> Schema {
+    let digest = json_schema!({"type": "string", "pattern": "^[0-9a-f]{64}$"});
+    // A TPM has 24 registers (PC Client Platform TPM Profile 1.05, section 4.6).
+    let register = json_schema!({"type": "integer", "minimum": 0, "maximum": 23});
+    json_schema!({
+        "type": "array",
+        "x-kubernetes-list-type": "map",
+        "x-kubernetes-list-map-keys": ["id"],
+        "items": {
+            "type": "object",
+            "required": ["id", "value", "events"],
+            "properties": {
+                "id": register,
+                "value": digest,
+                "events": {
+                    "type": "array",
+                    "items": {
+                        "type": "object",
+                        "required": ["name", "pcr", "hash", "id"],
+                        "properties": {
+                            "name": {"type": "string"},
+                            "pcr": register,
+                            "hash": digest,
+                            "id": {"type": "string"},
+                            "source": {"type": "string"},
+                        },
+                    },
+                },
+            },
+        },
+    })
 }
 
 impl ApprovedImage {
-    /// The object for an approved image.
+    /// The object for an approved image. What booting it measures is in its status, which an API
+    /// server takes in a request of its own.
+    pub fn from_core(image: &image::ApprovedImage) -> Self {
+        let mut spec = ApprovedImageSpec {
+            image: image.reference.clone(),
+            ..ApprovedImageSpec::default()
+        };
+        spec.expires_at = image.expires_at.map(|time| time.to_string());
+        spec.revoked_at = image.revoked_at.map(|time| time.to_string());
+        let mut object = Self::new(image.name.as_str(), spec);
+        stamp(&mut object, APPROVED_AT, image.approved_at);
+        object.status.get_or_insert_default().pcrs = image.expected.pcrs.clone();
+        object
+    }
+
+    /// The image as the domain knows it; without measurements as long as they are not known.
     ///
     /// # Errors
-    /// When it was revoked (revocation deletes the object), ends by itself (the object cannot say
-    /// so), or its reference has no digest.
-    pub fn from_core(image: &image::ApprovedImage) -> Result<Self, ConvertError> {
-        let name = image.name.as_str();
-        if image.revoked_at.is_some() {
-            return Err(ConvertError::Revoked { name: name.into() });
-        }
-        if image.expires_at.is_some() {
-            return Err(ConvertError::Expires { name: name.into() });
-        }
-        let object = Self::new(
-            name,
-            ApprovedImageSpec {
-                image: image.reference.clone(),
-            },
-        );
-        object.checked_reference()?;
-        Ok(object)
-    }
-
-    /// The image as the domain knows it. What booting it measures is not in this object, so the
-    /// caller brings it.
-    pub fn to_core(&self, expected: ExpectedPcrs) -> Result<image::ApprovedImage, ConvertError> {
+    /// A name or a time is malformed. Whether a digest ends the reference is asked by
+    /// [`digest`](Self::digest): what is approved are the measurements.
+    pub fn to_core(&self) -> Result<image::ApprovedImage, ConvertError> {
         let name = self.name_any();
-        let image_name = name.parse().map_err(|source| ConvertError::ImageName {
-            name: name.clone(),
-            source,
-        })?;
-        let reference = self.checked_reference()?;
-        let approved_at = created_at(&self.metadata)?;
-        Ok(image::ApprovedImage::new(
+        let image_name = name
+            .parse()
+            .map_err(|source| ConvertError::ImageName { name, source })?;
+        let pcrs = self.status.as_ref().map(|status| status.pcrs.clone());
+        let mut image = image::ApprovedImage::new(
             image_name,
-            reference,
-            expected,
-            approved_at,
-        ))
+            &self.spec.image,
+            ExpectedPcrs::new(pcrs.unwrap_or_default()),
+            stamped_at(self, APPROVED_AT)?,
+        );
+        image.expires_at = parsed_time(self, self.spec.expires_at.as_deref())?;
+        image.revoked_at = parsed_time(self, self.spec.revoked_at.as_deref())?;
+        Ok(image)
     }
 
-    /// The reference, if a whole SHA-256 digest ends it. The rule in the resource is laxer, as it
-    /// is in existing clusters.
-    fn checked_reference(&self) -> Result<&str, ConvertError> {
-        let reference = self.spec.image.as_str();
+    /// The digest, if a whole SHA-256 digest ends the reference. The rule in the resource is laxer,
+    /// as it is in existing clusters.
+    ///
+    /// # Errors
+    /// It is not so.
+    pub fn digest(&self) -> Result<&str, ConvertError> {
         let is_digest =
             |text: &str| text.len() == 64 && text.bytes().all(|b| b.is_ascii_hexdigit());
-        reference
+        self.spec
+            .image
             .split_once(DIGEST_MARK)
             .filter(|(image, digest)| !image.is_empty() && is_digest(digest))
-            .map(|_| reference)
+            .map(|(_, digest)| digest)
             .ok_or_else(|| ConvertError::NoDigest {
                 name: self.name_any(),
             })

@@ -6,19 +6,26 @@ use kube::KubeSchema;
 use kube::ResourceExt as _;
 use serde::Deserialize;
 use serde::Serialize;
+use tec_core::ak::Fingerprint;
 use tec_core::id::MachineId;
 use tec_core::machine;
 use tec_core::machine::MachineState;
 use tec_core::machine::RegisteredBy;
+use tec_core::time::Timestamp;
 
 use super::condition::conditions_schema;
 use super::convert::ConvertError;
-use super::convert::created_at;
+use super::convert::stamp;
+use super::convert::stamped_at;
+use super::convert::time_schema;
 use super::rule::immutable;
+use super::rule::stays_set;
 
 /// Says that an admin made the object; absent on what a first boot made.
 const REGISTERED_BY: &str = "trusted-execution-clusters.io/registered-by";
 const ADMIN: &str = "admin";
+/// When it was registered, where that is not when the object was made.
+const REGISTERED_AT: &str = "trusted-execution-clusters.io/registered-at";
 
 /// Identity of one node.
 #[derive(
@@ -36,46 +43,146 @@ const ADMIN: &str = "admin";
     derive = "PartialEq",
     attr = "non_exhaustive",
     doc = "A node that may attest and obtain the key of its own disk.",
+    selectable = ".spec.id",
+    selectable = ".spec.revokedAt",
+    selectable = ".status.attestationKey.name",
     printcolumn = r#"{"name":"Id","type":"string","jsonPath":".spec.id"}"#,
+    printcolumn = r#"{"name":"Ready","type":"string","jsonPath":".status.conditions[?(@.type==\"Ready\")].status"}"#,
+    printcolumn = r#"{"name":"Reason","type":"string","jsonPath":".status.conditions[?(@.type==\"Ready\")].reason"}"#,
+    printcolumn = r#"{"name":"Key","type":"string","jsonPath":".status.attestationKey.name","priority":1}"#,
+    printcolumn = r#"{"name":"Image","type":"string","jsonPath":".status.image","priority":1}"#,
+    printcolumn = r#"{"name":"Attested","type":"date","jsonPath":".status.lastAttestation.at"}"#,
     printcolumn = r#"{"name":"Age","type":"date","jsonPath":".metadata.creationTimestamp"}"#
 )]
 #[serde(rename_all = "camelCase")]
+#[x_kube(validation = stays_set("revokedAt"))]
 #[non_exhaustive]
 pub struct MachineSpec {
     /// The id that the node was given in its Ignition config, a UUID.
     #[x_kube(validation = immutable())]
     pub id: String,
+
+    /// When the machine was taken back, RFC 3339; final. It attests no more; its key stays for an
+    /// admin. Deleting the object takes the key away, too.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "time_schema")]
+    #[x_kube(validation = immutable())]
+    pub revoked_at: Option<String>,
+}
+
+/// The attestation key that a machine is bound to.
+#[derive(KubeSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+#[non_exhaustive]
+pub struct BoundKey {
+    /// Name of the AttestationKey.
+    pub name: String,
+
+    /// SHA-256 of the key's DER form, in hexadecimal: an object that holds another key by now is
+    /// not the one that was approved.
+    pub fingerprint: String,
+
+    /// Since when, RFC 3339.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "time_schema")]
+    pub since: Option<String>,
+}
+
+impl BoundKey {
+    /// A key, bound at a time.
+    pub fn new(name: impl Into<String>, fingerprint: Fingerprint, since: Timestamp) -> Self {
+        Self {
+            name: name.into(),
+            fingerprint: fingerprint.to_string(),
+            since: Some(since.to_string()),
+        }
+    }
+}
+
+/// An attempt of the machine to obtain its key.
+#[derive(KubeSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+#[non_exhaustive]
+pub struct LastAttestation {
+    /// When, RFC 3339.
+    #[schemars(schema_with = "time_schema")]
+    pub at: String,
+
+    /// Id of the attempt.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "String")]
+    pub attempt: Option<String>,
+
+    /// The code that says why it was refused; absent when it was not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "String")]
+    pub code: Option<String>,
 }
 
 /// What is known of the machine.
 #[derive(KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 #[non_exhaustive]
 pub struct MachineStatus {
-    /// No type of condition is defined yet.
+    /// `Ready` and `KeyPublished`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "conditions_schema")]
     pub conditions: Vec<Condition>,
+
+    /// The metadata.generation that the operator acted on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "i64")]
+    pub observed_generation: Option<i64>,
+
+    /// The attestation key that it is bound to. The API server lets only one writer set it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "BoundKey")]
+    pub attestation_key: Option<BoundKey>,
+
+    /// Name of the Secret with the key of its disk. Once it is said here the key is never made
+    /// again, not even when the Secret is gone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "String")]
+    pub key_secret: Option<String>,
+
+    /// The Trustees that hold its key, sorted.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub published_to: Vec<String>,
+
+    /// Its last attempt to obtain its key.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "LastAttestation")]
+    pub last_attestation: Option<LastAttestation>,
+
+    /// The approved image that it booted last.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "String")]
+    pub image: Option<String>,
 }
 
 impl Machine {
     /// The object for a registered machine, named `machine-<id>` (upstream-operator 1.4).
-    ///
-    /// # Errors
-    /// A revoked machine has no object: revocation deletes it.
-    pub fn from_core(machine: &machine::Machine) -> Result<Self, ConvertError> {
+    pub fn from_core(machine: &machine::Machine) -> Self {
+        let mut spec = MachineSpec {
+            id: machine.id.to_string(),
+            ..MachineSpec::default()
+        };
         if machine.state == MachineState::Revoked {
-            return Err(ConvertError::Revoked {
-                name: machine.id.to_string(),
-            });
+            spec.revoked_at = Some(machine.registered_at.to_string());
         }
-        let id = machine.id.to_string();
-        let mut object = Self::new(&format!("machine-{id}"), MachineSpec { id });
+        let mut object = Self::new(&Self::name_of(&machine.id), spec);
+        stamp(&mut object, REGISTERED_AT, machine.registered_at);
         if machine.registered_by == RegisteredBy::Admin {
             object
                 .annotations_mut()
                 .insert(REGISTERED_BY.to_owned(), ADMIN.to_owned());
         }
-        Ok(object)
+        object
+    }
+
+    /// The name of the object that the registration server makes for a machine.
+    pub fn name_of(id: &MachineId) -> String {
+        format!("machine-{id}")
     }
 
     /// The id, parsed.
@@ -89,9 +196,8 @@ impl Machine {
             })
     }
 
-    /// The machine as the domain knows it. Whether it has an approved key is not in this object,
-    /// so the caller says where it stands.
-    pub fn to_core(&self, state: MachineState) -> Result<machine::Machine, ConvertError> {
+    /// The machine as the domain knows it: active once a key was bound to it.
+    pub fn to_core(&self) -> Result<machine::Machine, ConvertError> {
         let by_admin = self
             .annotations()
             .get(REGISTERED_BY)
@@ -101,10 +207,27 @@ impl Machine {
         } else {
             RegisteredBy::FirstBoot
         };
-        let registered_at = created_at(&self.metadata)?;
+        let registered_at = stamped_at(self, REGISTERED_AT)?;
         let mut machine =
             machine::Machine::unclaimed(self.machine_id()?, registered_by, registered_at);
-        machine.state = state;
+        machine.state = self.state();
         Ok(machine)
+    }
+
+    /// Where it stands.
+    pub fn state(&self) -> MachineState {
+        if self.spec.revoked_at.is_some() {
+            MachineState::Revoked
+        } else if self.bound_key().is_some() {
+            MachineState::Active
+        } else {
+            MachineState::Unclaimed
+        }
+    }
+
+    /// The key that it is bound to. Whether the object of that name still holds this key, and was
+    /// not revoked, is not in this object.
+    pub fn bound_key(&self) -> Option<&BoundKey> {
+        self.status.as_ref()?.attestation_key.as_ref()
     }
 }

@@ -166,7 +166,13 @@ fn an_image_needs_a_digest_and_stays_what_it_is() {
 
 #[test]
 fn the_id_of_a_machine_never_changes() {
-    let machine = |id: &str| Machine::new("m", MachineSpec { id: id.to_owned() });
+    let machine = |id: &str| {
+        let spec = MachineSpec {
+            id: id.to_owned(),
+            ..MachineSpec::default()
+        };
+        Machine::new("m", spec)
+    };
     assert!(validate_cel_update(&machine("b"), &machine("a")).is_err());
     validate_cel_update(&machine("a"), &machine("a")).unwrap();
 }
@@ -174,18 +180,17 @@ fn the_id_of_a_machine_never_changes() {
 #[test]
 fn a_machine_survives_the_way_there_and_back() {
     for registered_by in [RegisteredBy::FirstBoot, RegisteredBy::Admin] {
-        let machine = machine::Machine::unclaimed(ID.parse().unwrap(), registered_by, created());
-        let mut object = Machine::from_core(&machine).unwrap();
-        assert_eq!(
-            object.metadata.name.as_deref(),
-            Some(format!("machine-{ID}").as_str())
-        );
-        assert!(matches!(
-            object.to_core(MachineState::Unclaimed),
-            Err(ConvertError::NotCreated { .. })
-        ));
-        object.metadata.creation_timestamp = stored_time();
-        assert_eq!(object.to_core(MachineState::Unclaimed).unwrap(), machine);
+        for state in [MachineState::Unclaimed, MachineState::Revoked] {
+            let id = ID.parse().unwrap();
+            let mut machine = machine::Machine::unclaimed(id, registered_by, created());
+            machine.state = state;
+            let object = Machine::from_core(&machine);
+            assert_eq!(
+                object.metadata.name.as_deref(),
+                Some(format!("machine-{ID}").as_str())
+            );
+            assert_eq!(object.to_core().unwrap(), machine);
+        }
     }
 }
 
@@ -194,79 +199,107 @@ fn stored_time() -> Option<k8s_openapi::apimachinery::pkg::apis::meta::v1::Time>
 }
 
 #[test]
-fn what_is_revoked_or_ends_by_itself_has_no_object() {
-    let mut machine =
-        machine::Machine::unclaimed(ID.parse().unwrap(), RegisteredBy::Admin, created());
-    machine.state = MachineState::Revoked;
+fn an_object_without_a_time_of_its_own_counts_from_its_creation() {
+    let mut object: Machine = stored("Machine", "m", &json!({"spec": {"id": ID}}));
+    assert_eq!(object.to_core().unwrap().registered_at, created());
+    object.metadata.creation_timestamp = None;
     assert!(matches!(
-        Machine::from_core(&machine),
-        Err(ConvertError::Revoked { .. })
-    ));
-
-    let mut approved = image(IMAGE).to_core(ExpectedPcrs::default()).unwrap();
-    approved.expires_at = Some(created());
-    assert!(matches!(
-        ApprovedImage::from_core(&approved),
-        Err(ConvertError::Expires { .. })
-    ));
-    approved.revoked_at = Some(created());
-    assert!(matches!(
-        ApprovedImage::from_core(&approved),
-        Err(ConvertError::Revoked { .. })
+        object.to_core(),
+        Err(ConvertError::NotCreated { .. })
     ));
 }
 
 #[test]
 fn an_image_survives_the_way_there_and_back() {
-    let object = image(IMAGE);
-    let approved = object.to_core(ExpectedPcrs::default()).unwrap();
+    let mut approved = image(IMAGE).to_core().unwrap();
     assert_eq!(
         (approved.reference.as_str(), approved.approved_at),
         (IMAGE, created())
     );
-    assert_eq!(
-        ApprovedImage::from_core(&approved).unwrap().spec,
-        object.spec
-    );
+    assert_eq!(approved.expected, ExpectedPcrs::default());
+    approved.expires_at = Some(created().plus_seconds(60));
+    approved.revoked_at = Some(created().plus_seconds(30));
+    approved.expected = tec_core::testing::sample::image(1).expected;
+    let object = ApprovedImage::from_core(&approved);
+    assert_eq!(object.to_core().unwrap(), approved);
     for bad in ["os@sha256:12", "@sha256:", "os@sha256:"] {
-        let error = image(bad).to_core(ExpectedPcrs::default());
+        let error = image(bad).digest().map(str::to_owned);
         assert!(matches!(error, Err(ConvertError::NoDigest { .. })), "{bad}");
     }
+    assert_eq!(image(IMAGE).digest().unwrap().len(), 64);
 }
 
 #[test]
-fn a_key_is_bound_exactly_when_it_is_approved() {
-    let state = |conditions: &[Value]| key(KEY, Some(ID), conditions).to_core().unwrap().state;
-    assert_eq!(state(&[]), AkState::Pending);
-    assert_eq!(
-        state(&[condition("Approved", "False", "Registration")]),
-        AkState::Pending
-    );
-    assert_eq!(
-        state(&[condition("Other", "True", "MachineCreated")]),
-        AkState::Pending
-    );
-    assert_eq!(
-        state(&[condition("Approved", "True", "MachineCreated")]),
-        AkState::Bound
-    );
+fn what_was_revoked_stays_revoked() {
+    let revoked = |time: Option<&str>| {
+        let mut object = image(IMAGE);
+        object.spec.revoked_at = time.map(str::to_owned);
+        object
+    };
+    validate_cel_update(&revoked(Some(CREATED)), &revoked(None)).unwrap();
+    assert!(validate_cel_update(&revoked(None), &revoked(Some(CREATED))).is_err());
+    let other = revoked(Some("2027-01-01T00:00:00Z"));
+    assert!(validate_cel_update(&other, &revoked(Some(CREATED))).is_err());
+}
+
+fn machine_bound_to(name: &str, fingerprint: &str) -> Machine {
+    let bound = json!({"name": name, "fingerprint": fingerprint});
+    let rest = json!({"spec": {"id": ID}, "status": {"attestationKey": bound}});
+    stored("Machine", "machine-x", &rest)
+}
+
+#[test]
+fn a_key_is_bound_exactly_when_its_machine_names_it_and_what_it_holds() {
+    let approved = [condition("Approved", "True", "MachineCreated")];
+    let object = key(KEY, Some(ID), &approved);
+    let fingerprint = object.public().unwrap().fingerprint().to_string();
+    let state = |machine: Option<&Machine>| object.to_core(machine).unwrap().state;
+    assert_eq!(state(None), AkState::Pending, "a condition binds nothing");
+    let right = machine_bound_to("ak-1", &fingerprint);
+    assert_eq!(state(Some(&right)), AkState::Bound);
+    for wrong in [
+        machine_bound_to("ak-2", &fingerprint),
+        machine_bound_to("ak-1", &"0".repeat(64)),
+    ] {
+        assert_eq!(state(Some(&wrong)), AkState::Pending);
+    }
+    let mut revoked = object.clone();
+    revoked.spec.revoked_at = Some(CREATED.to_owned());
+    let record = revoked.to_core(Some(&right)).unwrap();
+    assert_eq!(record.state, AkState::Revoked);
 }
 
 #[test]
 fn a_key_survives_the_way_there_and_back() {
-    for state in [AkState::Pending, AkState::Bound] {
-        let public = tec_core::ak::PublicKey::from_pem(KEY).unwrap();
-        let mut record = AkRecord::pending(public, ID.parse().unwrap(), None, created());
+    let public = tec_core::ak::PublicKey::from_pem(KEY).unwrap();
+    let ek = Some(public.fingerprint());
+    for (state, ek) in [(AkState::Pending, ek), (AkState::Revoked, None)] {
+        let mut record = AkRecord::pending(public.clone(), ID.parse().unwrap(), ek, created());
         record.state = state;
-        let mut object = AttestationKey::from_core(&record, created()).unwrap();
-        object.metadata.creation_timestamp = stored_time();
-        assert_eq!(object.to_core().unwrap(), record);
+        let object = AttestationKey::from_core(&record);
+        assert_eq!(object.to_core(None).unwrap(), record);
+        let name = object.metadata.name.unwrap();
+        assert_eq!(name, AttestationKey::name_of(&record.fingerprint()));
+        assert_eq!(name.len(), 35);
     }
 }
 
 #[test]
+fn an_admin_approves_what_was_looked_at_and_nothing_later() {
+    let mut object = key(KEY, Some(ID), &[condition("AdminApproved", "True", "Me")]);
+    assert!(
+        !object.is_approved_by_admin(),
+        "an object without generation"
+    );
+    object.metadata.generation = Some(1);
+    assert!(object.is_approved_by_admin());
+    object.metadata.generation = Some(2);
+    assert!(!object.is_approved_by_admin());
+}
+
+#[test]
 fn keys_that_the_domain_cannot_take_are_told_apart() {
-    let refused = |key: AttestationKey| key.to_core().unwrap_err();
+    let refused = |key: AttestationKey| key.to_core(None).unwrap_err();
     assert!(matches!(
         refused(key("x", Some(ID), &[])),
         ConvertError::PublicKey { .. }
@@ -279,6 +312,9 @@ fn keys_that_the_domain_cannot_take_are_told_apart() {
         refused(key(KEY, Some("x"), &[])),
         ConvertError::MachineId { .. }
     ));
+    let mut odd = key(KEY, Some(ID), &[]);
+    odd.spec.endorsement_key = Some("x".to_owned());
+    assert!(matches!(refused(odd), ConvertError::EndorsementKey { .. }));
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Names, labels and ports (upstream-operator 1.4). Running clusters hold them: none may change.
 
-/// Field manager of everything that the operator applies.
-pub const FIELD_MANAGER: &str = "trusted-cluster-operator";
+pub use crate::api::FIELD_MANAGER;
+
 /// Namespace of the packages, unless an admin picks another.
 pub const DEFAULT_NAMESPACE: &str = "trusted-execution-clusters";
 

@@ -64,10 +64,14 @@ pub(super) const MACHINES: [Requirement; 2] = [
     program("mtools", "mformat"), // their EFI system partition
 ];
 
+/// What the tests on a Kubernetes API server need beside it.
+pub(super) const KUBERNETES: [Requirement; 1] = [program("etcd-server", "etcd")];
+
 /// Names of the programs that are looked for.
 pub(super) fn programs() -> impl Iterator<Item = &'static str> {
     BASE.iter()
         .chain(&MACHINES)
+        .chain(&KUBERNETES)
         .filter_map(|requirement| match requirement.probe {
             Probe::Program(name) => Some(name),
             Probe::PkgConfig(_) => None,

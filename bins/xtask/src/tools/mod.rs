@@ -3,6 +3,7 @@
 //! ```text
 //!   <cache> = $TEC_CACHE, or $XDG_CACHE_HOME/tec, or ~/.cache/tec
 //!     bin/ignition-validate, helm    built from their Go modules
+//!     bin/kube-apiserver, …          and kube-controller-manager and kubectl, from the Go module
 //!     images/debian/current/         shim, GRUB and a kernel of Debian, as files
 //!     images/debian/update/          the same with a newer kernel
 //!     images/debian/PACKAGES         which packages they came from
@@ -19,6 +20,7 @@ mod archive;
 mod boot_files;
 mod go;
 mod images;
+mod kubernetes;
 pub(crate) mod wasm;
 
 use std::collections::BTreeSet;
@@ -143,11 +145,23 @@ pub(crate) fn ensure_machines(tools: &Tools, suites: &BTreeSet<&str>, renew: Ren
     Ok(())
 }
 
+/// Sets up what the tests on a Kubernetes API server take beside the rest.
+pub(crate) fn ensure_kubernetes(tools: &Tools) -> Result<()> {
+    term::step("tools for Kubernetes");
+    let _one_at_a_time = lock(&tools.cache)?;
+    let mut apt = apt::Apt::default();
+    apt::ensure_packages(&mut apt, &apt::KUBERNETES)?;
+    kubernetes::ensure(tools)?;
+    term::success("all of them are in place");
+    Ok(())
+}
+
 /// `cargo xtask tools`.
 pub(crate) fn run(args: &Args) -> Result<()> {
     let tools = if args.print { locate()? } else { ensure()? };
     if !args.print {
         ensure_machines(&tools, &pcr_live::default_suites(), Renew::IfMissing)?;
+        ensure_kubernetes(&tools)?;
     }
     for (name, path) in [
         ("cache", Some(tools.cache.clone())),
@@ -155,6 +169,10 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         ("helm", Some(tools.cache.join("bin/helm"))),
         ("images", Some(tools.images.clone())),
         ("boot files", Some(tools.cache.join("boot"))),
+        (
+            "kube-apiserver",
+            Some(tools.cache.join("bin/kube-apiserver")),
+        ),
     ]
     .into_iter()
     .chain(apt::programs().map(|program| (program, process::which(program))))

@@ -1,0 +1,168 @@
+//! Namespaces with the custom resources, and service accounts with just the rights that they get.
+
+use std::time::Duration;
+
+use anyhow::Context as _;
+use k8s_openapi::api::authentication::v1::TokenRequest;
+use k8s_openapi::api::authentication::v1::TokenRequestSpec;
+use k8s_openapi::api::core::v1::Namespace;
+use k8s_openapi::api::core::v1::ServiceAccount;
+use k8s_openapi::api::rbac::v1::PolicyRule;
+use k8s_openapi::api::rbac::v1::Role;
+use k8s_openapi::api::rbac::v1::RoleBinding;
+use k8s_openapi::api::rbac::v1::RoleRef;
+use k8s_openapi::api::rbac::v1::Subject;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::Api;
+use kube::Client;
+use kube::ResourceExt as _;
+use kube::api::ObjectMeta;
+use kube::api::Patch;
+use kube::api::PatchParams;
+use kube::api::PostParams;
+use kube::runtime::conditions::is_crd_established;
+use kube::runtime::wait::await_condition;
+
+use super::control_plane::ControlPlane;
+
+/// Definitions are served by then.
+const ESTABLISHED: Duration = Duration::from_secs(30);
+/// Tokens outlive every test.
+const TOKEN_SECONDS: i64 = 24 * 60 * 60;
+
+impl ControlPlane {
+    /// Installs the custom resources; doing it again changes nothing.
+    ///
+    /// # Errors
+    /// The API server refuses a definition.
+    pub async fn install_resources(&self) -> anyhow::Result<()> {
+        let crds: Api<CustomResourceDefinition> = Api::all(self.admin()?);
+        let manager = PatchParams::apply("tests").force();
+        for crd in tec_k8s::api::crds() {
+            let name = crd.name_any();
+            crds.patch(&name, &manager, &Patch::Apply(&crd))
+                .await
+                .with_context(|| format!("apply {name}"))?;
+            let served = await_condition(crds.clone(), &name, is_crd_established());
+            tokio::time::timeout(ESTABLISHED, served)
+                .await
+                .with_context(|| format!("{name} is not served"))??;
+        }
+        Ok(())
+    }
+
+    /// A new namespace with this word in its name.
+    ///
+    /// # Errors
+    /// It cannot be made.
+    pub async fn namespace(&self, word: &str) -> anyhow::Result<String> {
+        let name = format!("{word}-{}", self.next_namespace());
+        let namespace = Namespace {
+            metadata: ObjectMeta {
+                name: Some(name.clone()),
+                ..ObjectMeta::default()
+            },
+            ..Namespace::default()
+        };
+        let namespaces: Api<Namespace> = Api::all(self.admin()?);
+        let made = namespaces.create(&PostParams::default(), &namespace).await;
+        made.with_context(|| format!("create the namespace {name}"))?;
+        Ok(name)
+    }
+
+    /// A bearer token of a service account. The account is made where it is not there, with a role
+    /// of these rules in its namespace.
+    ///
+    /// # Errors
+    /// The API server refuses.
+    pub async fn account_token(
+        &self,
+        namespace: &str,
+        name: &str,
+        rules: &[PolicyRule],
+    ) -> anyhow::Result<String> {
+        let admin = self.admin()?;
+        let manager = PatchParams::apply("tests").force();
+        let metadata = ObjectMeta {
+            name: Some(name.to_owned()),
+            ..ObjectMeta::default()
+        };
+        let accounts: Api<ServiceAccount> = Api::namespaced(admin.clone(), namespace);
+        let account = ServiceAccount {
+            metadata: metadata.clone(),
+            ..ServiceAccount::default()
+        };
+        accounts
+            .patch(name, &manager, &Patch::Apply(account))
+            .await?;
+        let roles: Api<Role> = Api::namespaced(admin.clone(), namespace);
+        let role = Role {
+            metadata: metadata.clone(),
+            rules: Some(rules.to_vec()),
+        };
+        roles.patch(name, &manager, &Patch::Apply(role)).await?;
+        let bindings: Api<RoleBinding> = Api::namespaced(admin, namespace);
+        let binding = binding(metadata, namespace, name);
+        bindings
+            .patch(name, &manager, &Patch::Apply(binding))
+            .await?;
+        let request = TokenRequest {
+            spec: TokenRequestSpec {
+                expiration_seconds: Some(TOKEN_SECONDS),
+                ..TokenRequestSpec::default()
+            },
+            ..TokenRequest::default()
+        };
+        let answer = accounts
+            .create_token_request(name, &PostParams::default(), &request)
+            .await?;
+        let token = answer.status.context("the token request has no answer")?;
+        Ok(token.token)
+    }
+
+    /// A client of a service account, as [`account_token`](Self::account_token) makes it.
+    ///
+    /// # Errors
+    /// The API server refuses.
+    pub async fn account(
+        &self,
+        namespace: &str,
+        name: &str,
+        rules: &[PolicyRule],
+    ) -> anyhow::Result<Client> {
+        self.client(&self.account_token(namespace, name, rules).await?)
+    }
+}
+
+fn binding(metadata: ObjectMeta, namespace: &str, name: &str) -> RoleBinding {
+    RoleBinding {
+        metadata,
+        role_ref: RoleRef {
+            api_group: "rbac.authorization.k8s.io".to_owned(),
+            kind: "Role".to_owned(),
+            name: name.to_owned(),
+        },
+        subjects: Some(vec![Subject {
+            kind: "ServiceAccount".to_owned(),
+            name: name.to_owned(),
+            namespace: Some(namespace.to_owned()),
+            ..Subject::default()
+        }]),
+    }
+}
+
+/// One rule: these verbs on these resources of a group.
+pub fn rules(group: &str, resources: &[&str], verbs: &[&str]) -> PolicyRule {
+    let owned = |words: &[&str]| {
+        words
+            .iter()
+            .map(|&word| word.to_owned())
+            .collect::<Vec<_>>()
+    };
+    PolicyRule {
+        api_groups: Some(vec![group.to_owned()]),
+        resources: Some(owned(resources)),
+        verbs: owned(verbs),
+        ..PolicyRule::default()
+    }
+}

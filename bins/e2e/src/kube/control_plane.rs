@@ -1,0 +1,300 @@
+//! etcd, API server and controllers, from start to end.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::net::Ipv4Addr;
+use std::net::TcpListener;
+use std::path::Path;
+use std::path::PathBuf;
+use std::sync::atomic::AtomicU32;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use std::time::Instant;
+
+use anyhow::Context as _;
+use anyhow::bail;
+use kube::Client;
+use kube::Config;
+use kube::config::AuthInfo;
+use tec_core::port::Entropy as _;
+use tec_support::SystemEntropy;
+use tempfile::TempDir;
+
+use super::guarded::Guarded;
+use super::pki::Pki;
+use crate::process::Transcript;
+
+/// A control plane must be ready by then, on a machine that does other things, too.
+const READY: Duration = Duration::from_secs(120);
+/// How often it is asked whether it is ready.
+const POLL: Duration = Duration::from_millis(100);
+/// Attempts with other ports, when somebody takes a port between its choice and its use.
+const ATTEMPTS: u32 = 5;
+/// Controllers that act on what the tests make; the others need nodes or a cloud.
+const CONTROLLERS: &str = "garbage-collector-controller,namespace-controller,\
+    serviceaccount-controller,job-controller,deployment-controller,replicaset-controller";
+
+/// A running control plane. Ends with the value, or with the process.
+#[derive(Debug)]
+pub struct ControlPlane {
+    // The order matters: fields are dropped from the top.
+    controllers: Option<Guarded>,
+    api_server: Option<Guarded>,
+    etcd: Option<Guarded>,
+    ports: [u16; 3],
+    pki: Pki,
+    token: String,
+    logs: Transcript,
+    programs: PathBuf,
+    namespaces: AtomicU32,
+    directory: TempDir,
+}
+
+impl ControlPlane {
+    /// Starts everything and waits until it serves.
+    ///
+    /// # Errors
+    /// A program is missing (`cargo xtask tools`), or does not become ready; the error has the end
+    /// of its log.
+    pub async fn start() -> anyhow::Result<Self> {
+        let mut attempt = 1;
+        loop {
+            let mut plane = Self::prepare()?;
+            match plane.launch().await {
+                Ok(()) => return Ok(plane),
+                Err(error)
+                    if attempt < ATTEMPTS
+                        && format!("{error:#}").contains("address already in use") =>
+                {
+                    attempt += 1;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    fn prepare() -> anyhow::Result<Self> {
+        let directory = tempfile::tempdir()?;
+        let pki = Pki::create(directory.path())?;
+        let mut random = [0; 16];
+        SystemEntropy.fill(&mut random);
+        let token = hex::encode(random);
+        let line = format!("{token},admin,admin,system:masters\n");
+        fs::write(directory.path().join("tokens.csv"), line)?;
+        Ok(Self {
+            controllers: None,
+            api_server: None,
+            etcd: None,
+            ports: [free_port()?, free_port()?, free_port()?],
+            pki,
+            token,
+            logs: Transcript::new(directory.path().join("logs"))?,
+            programs: programs()?,
+            namespaces: AtomicU32::new(0),
+            directory,
+        })
+    }
+
+    async fn launch(&mut self) -> anyhow::Result<()> {
+        self.start_etcd()?;
+        self.start_api_server().await?;
+        let kubeconfig = self.kubeconfig("controllers", &self.token)?;
+        let key = self.pki.accounts_key.as_os_str();
+        let arguments: Vec<std::ffi::OsString> = vec![
+            flag("--kubeconfig=", &kubeconfig),
+            flag("--service-account-private-key-file=", key),
+            flag("--root-ca-file=", &self.pki.ca_file),
+            format!("--controllers={CONTROLLERS}").into(),
+            "--leader-elect=false".into(),
+            "--secure-port=0".into(),
+            "--kube-api-qps=200".into(),
+            "--kube-api-burst=400".into(),
+        ];
+        let program = self.programs.join("kube-controller-manager");
+        let controllers = Guarded::start("controllers", &program, arguments, &[], &self.logs)?;
+        self.controllers = Some(controllers);
+        Ok(())
+    }
+
+    fn start_etcd(&mut self) -> anyhow::Result<()> {
+        let [client, peer, _] = self.ports.map(|port| format!("http://127.0.0.1:{port}"));
+        let data = self.directory.path().join("etcd");
+        let arguments: Vec<std::ffi::OsString> = vec![
+            flag("--data-dir=", &data),
+            format!("--listen-client-urls={client}").into(),
+            format!("--advertise-client-urls={client}").into(),
+            format!("--listen-peer-urls={peer}").into(),
+            format!("--initial-advertise-peer-urls={peer}").into(),
+            format!("--initial-cluster=default={peer}").into(),
+            "--log-level=warn".into(),
+        ];
+        let etcd = Path::new("etcd");
+        self.etcd = Some(Guarded::start("etcd", etcd, arguments, &[], &self.logs)?);
+        Ok(())
+    }
+
+    /// Starts the API server, for the first time or after [`stop_api_server`](Self::stop_api_server),
+    /// and waits until it is ready.
+    ///
+    /// # Errors
+    /// It does not become ready.
+    pub async fn start_api_server(&mut self) -> anyhow::Result<()> {
+        let [etcd, _, port] = self.ports;
+        let [certificate, key] = &self.pki.server;
+        let arguments: Vec<std::ffi::OsString> = vec![
+            format!("--etcd-servers=http://127.0.0.1:{etcd}").into(),
+            format!("--secure-port={port}").into(),
+            "--bind-address=127.0.0.1".into(),
+            flag("--tls-cert-file=", certificate),
+            flag("--tls-private-key-file=", key),
+            flag(
+                "--token-auth-file=",
+                &self.directory.path().join("tokens.csv"),
+            ),
+            "--authorization-mode=RBAC".into(),
+            "--service-account-issuer=https://kubernetes.default.svc".into(),
+            flag(
+                "--service-account-signing-key-file=",
+                &self.pki.accounts_key,
+            ),
+            flag("--service-account-key-file=", &self.pki.accounts_public),
+            "--service-cluster-ip-range=10.0.0.0/16".into(),
+            // One test program is no fleet of tenants; without this it would be throttled as one.
+            "--enable-priority-and-fairness=false".into(),
+        ];
+        let program = self.programs.join("kube-apiserver");
+        let server = Guarded::start("kube-apiserver", &program, arguments, &[], &self.logs)?;
+        self.wait_until_ready(&server).await?;
+        self.api_server = Some(server);
+        Ok(())
+    }
+
+    /// Ends the API server with SIGKILL; what it acknowledged is in etcd.
+    pub fn stop_api_server(&mut self) {
+        self.api_server = None;
+    }
+
+    async fn wait_until_ready(&self, server: &Guarded) -> anyhow::Result<()> {
+        let client = self.admin()?;
+        let end = Instant::now() + READY;
+        loop {
+            let request = http::Request::get("/readyz").body(Vec::new())?;
+            if client.request_text(request).await.is_ok() {
+                return Ok(());
+            }
+            let log = server.log()?;
+            if Instant::now() > end || log.contains("command failed") {
+                let lines: Vec<_> = log.lines().rev().take(10).collect();
+                bail!("the API server is not ready: {}", lines.join("\n"));
+            }
+            tokio::time::sleep(POLL).await;
+        }
+    }
+
+    /// A client that may do anything.
+    ///
+    /// # Errors
+    /// The certificates are not usable.
+    pub fn admin(&self) -> anyhow::Result<Client> {
+        self.client(&self.token)
+    }
+
+    /// A client with this bearer token.
+    ///
+    /// # Errors
+    /// The certificates are not usable.
+    pub fn client(&self, token: &str) -> anyhow::Result<Client> {
+        // Another provider that somebody installed before is as good.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let mut config = Config::new(self.url().parse()?);
+        let ca = pem_body(&self.pki.ca)?;
+        config.root_cert = Some(vec![ca]);
+        let mut auth = AuthInfo::default();
+        auth.token = Some(token.to_owned().into());
+        config.auth_info = auth;
+        Ok(Client::try_from(config)?)
+    }
+
+    /// Where the API server is.
+    pub fn url(&self) -> String {
+        let [_, _, port] = self.ports;
+        format!("https://127.0.0.1:{port}")
+    }
+
+    /// A configuration file for kubectl and other programs, with this bearer token.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn kubeconfig(&self, name: &str, token: &str) -> anyhow::Result<PathBuf> {
+        let path = self.directory.path().join(format!("{name}.kubeconfig"));
+        let value = serde_json::json!({
+            "apiVersion": "v1",
+            "kind": "Config",
+            "current-context": "test",
+            "clusters": [{"name": "test", "cluster": {
+                "server": self.url(), "certificate-authority": self.pki.ca_file,
+            }}],
+            "users": [{"name": "test", "user": {"token": token}}],
+            "contexts": [{"name": "test", "context": {"cluster": "test", "user": "test"}}],
+        });
+        fs::write(&path, value.to_string()).with_context(|| format!("write {}", path.display()))?;
+        Ok(path)
+    }
+
+    /// A configuration file that may do anything.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn admin_kubeconfig(&self) -> anyhow::Result<PathBuf> {
+        self.kubeconfig("admin", &self.token)
+    }
+
+    /// Logs of everything that runs here; tests may add programs of their own.
+    pub fn logs(&self) -> &Transcript {
+        &self.logs
+    }
+
+    /// A number for the name of the next namespace.
+    pub(super) fn next_namespace(&self) -> u32 {
+        self.namespaces.fetch_add(1, Ordering::Relaxed)
+    }
+}
+
+/// Where the programs lie that `cargo xtask tools` built.
+fn programs() -> anyhow::Result<PathBuf> {
+    let variable = |name| std::env::var_os(name).map(PathBuf::from);
+    let cache = variable("TEC_CACHE")
+        .or_else(|| variable("XDG_CACHE_HOME").map(|dir| dir.join("tec")))
+        .or_else(|| variable("HOME").map(|dir| dir.join(".cache/tec")))
+        .context("no cache of tools; run `cargo xtask tools`")?;
+    let bin = cache.join("bin");
+    let is_there = bin.join("kube-apiserver").is_file();
+    anyhow::ensure!(
+        is_there,
+        "{} has no kube-apiserver; run `cargo xtask tools`",
+        bin.display()
+    );
+    Ok(bin)
+}
+
+fn flag(name: &str, path: impl AsRef<OsStr>) -> std::ffi::OsString {
+    let mut flag = std::ffi::OsString::from(name);
+    flag.push(path.as_ref());
+    flag
+}
+
+/// A port that nobody listens on at the moment.
+fn free_port() -> anyhow::Result<u16> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+    Ok(listener.local_addr()?.port())
+}
+
+/// The DER form of the one block of a PEM text.
+fn pem_body(pem: &str) -> anyhow::Result<Vec<u8>> {
+    use base64::Engine as _;
+    let lines = pem.lines().filter(|line| !line.starts_with('-'));
+    let body: String = lines.collect();
+    base64::engine::general_purpose::STANDARD
+        .decode(body)
+        .context("decode the certificate")
+}

@@ -1,0 +1,74 @@
+//! A process that ends with the test that started it, however that test ends.
+
+use std::ffi::OsStr;
+use std::path::Path;
+use std::path::PathBuf;
+use std::process::Child;
+use std::process::Command;
+use std::process::Stdio;
+
+use anyhow::Context as _;
+
+use crate::process::Transcript;
+
+/// Runs the program and waits for the end of its own standard input, which is a pipe from the test:
+/// the kernel closes it when the test is gone. The shell stays the program's parent, and does not
+/// reap it before it kills it, so the process id cannot be somebody else's by then.
+const KEEPER: &str =
+    r#""$@" </dev/null & program=$!; read -r _; kill -KILL $program; wait $program"#;
+
+/// A running program.
+#[derive(Debug)]
+pub struct Guarded {
+    keeper: Child,
+    log: PathBuf,
+}
+
+impl Guarded {
+    /// Starts a program, with what it prints in a log of this name.
+    ///
+    /// # Errors
+    /// It cannot be started.
+    pub fn start(
+        name: &str,
+        program: &Path,
+        arguments: impl IntoIterator<Item = impl AsRef<OsStr>>,
+        environment: &[(&str, &OsStr)],
+        logs: &Transcript,
+    ) -> anyhow::Result<Self> {
+        let (log, out) = logs.file(name)?;
+        let keeper = Command::new("sh")
+            .args(["-c", KEEPER, "sh"])
+            .arg(program)
+            .args(arguments)
+            .envs(environment.iter().copied())
+            .stdin(Stdio::piped())
+            .stdout(out.try_clone()?)
+            .stderr(out)
+            .spawn()
+            .with_context(|| format!("start {}", program.display()))?;
+        Ok(Self { keeper, log })
+    }
+
+    /// What the program printed so far.
+    ///
+    /// # Errors
+    /// The log cannot be read.
+    pub fn log(&self) -> anyhow::Result<String> {
+        let text =
+            std::fs::read(&self.log).with_context(|| format!("read {}", self.log.display()))?;
+        Ok(String::from_utf8_lossy(&text).into_owned())
+    }
+
+    /// Ends the program with SIGKILL and waits for it.
+    pub fn kill(&mut self) {
+        drop(self.keeper.stdin.take());
+        let _ = self.keeper.wait();
+    }
+}
+
+impl Drop for Guarded {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}

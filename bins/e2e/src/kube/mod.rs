@@ -1,0 +1,21 @@
+//! A Kubernetes control plane as processes of this machine: etcd, API server, controllers.
+//!
+//! ```text
+//!   etcd ◄── kube-apiserver ◄── kube-controller-manager (owner references, namespaces, Jobs)
+//!                  ▲
+//!                  └── clients of the tests, one for each service account
+//! ```
+//! *What it is*: the real programs on free ports of the loopback address, with certificates and
+//! data in a directory that goes with the value. *What it is not*: there is no kubelet and no
+//! scheduler. Tests play them where they need to, by writing the status that those would write.
+//!
+//! `cargo xtask tools` sets up the programs.
+
+mod account;
+mod control_plane;
+mod guarded;
+mod pki;
+
+pub use self::account::rules;
+pub use self::control_plane::ControlPlane;
+pub use self::guarded::Guarded;

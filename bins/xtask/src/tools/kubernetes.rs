@@ -1,0 +1,131 @@
+//! A Kubernetes control plane as programs: API server, controllers and kubectl from the Go module
+//! of Kubernetes, etcd from Debian.
+
+use std::fmt::Write as _;
+use std::fs;
+
+use anyhow::Context as _;
+use anyhow::Result;
+
+use super::Tools;
+use super::is_stamped;
+use super::remove_dir;
+use super::scratch;
+use super::stamp;
+use crate::process;
+use crate::term;
+
+const NAME: &str = "kubernetes";
+/// Minor and patch version; the main module has major version 1, its parts have 0.
+const VERSION: &str = "34.3";
+const PROGRAMS: [&str; 3] = ["kube-apiserver", "kube-controller-manager", "kubectl"];
+/// Parts of Kubernetes that its main module replaces by directories of its own repository, and that
+/// therefore have to be named by whoever builds it as a dependency.
+const PARTS: [&str; 31] = [
+    "api",
+    "apiextensions-apiserver",
+    "apimachinery",
+    "apiserver",
+    "cli-runtime",
+    "client-go",
+    "cloud-provider",
+    "cluster-bootstrap",
+    "code-generator",
+    "component-base",
+    "component-helpers",
+    "controller-manager",
+    "cri-api",
+    "cri-client",
+    "csi-translation-lib",
+    "dynamic-resource-allocation",
+    "endpointslice",
+    "externaljwt",
+    "kms",
+    "kube-aggregator",
+    "kube-controller-manager",
+    "kube-proxy",
+    "kube-scheduler",
+    "kubectl",
+    "kubelet",
+    "metrics",
+    "mount-utils",
+    "pod-security-admission",
+    "sample-apiserver",
+    "sample-cli-plugin",
+    "sample-controller",
+];
+
+/// Builds the programs unless they are there.
+pub(super) fn ensure(tools: &Tools) -> Result<()> {
+    let wanted = format!("v1.{VERSION} {}", PROGRAMS.join(" "));
+    let bin = tools.cache.join("bin");
+    let is_there = |program: &&str| bin.join(program).is_file();
+    if is_stamped(tools, NAME, &wanted) && PROGRAMS.iter().all(|program| is_there(&program)) {
+        return Ok(());
+    }
+    term::note(&format!(
+        "go build of Kubernetes v1.{VERSION} (about six minutes on two cores)"
+    ));
+    let dir = scratch(tools, NAME)?;
+    let file = dir.join("go.mod");
+    fs::write(&file, module()).with_context(|| format!("cannot write {}", file.display()))?;
+    let mut build = process::command("go");
+    // Go verifies what it downloads against its checksum database, so no sums are kept here.
+    build
+        .current_dir(&dir)
+        .args([
+            "build",
+            "-mod=mod",
+            "-trimpath",
+            "-ldflags",
+            &version_flags(),
+        ])
+        .args(["-o", "."])
+        .args(PROGRAMS.map(|program| format!("k8s.io/kubernetes/cmd/{program}")))
+        .env("CGO_ENABLED", "0");
+    process::capture(&mut build).context("cannot build Kubernetes; it needs a recent Go")?;
+    for program in PROGRAMS {
+        let place = bin.join(program);
+        fs::rename(dir.join(program), &place)
+            .with_context(|| format!("cannot move {program} to {}", place.display()))?;
+    }
+    stamp(tools, NAME, &wanted)?;
+    remove_dir(&dir)
+}
+
+/// The module file of a program that takes Kubernetes as a dependency.
+fn module() -> String {
+    let mut text = format!(
+        "module tec-kubernetes\n\ngo 1.24.0\n\ngodebug default=go1.24\n\n\
+         require k8s.io/kubernetes v1.{VERSION}\n\nreplace (\n"
+    );
+    for part in PARTS {
+        // Writing to a String cannot fail.
+        let _ = writeln!(text, "\tk8s.io/{part} => k8s.io/{part} v0.{VERSION}");
+    }
+    text.push_str(")\n");
+    text
+}
+
+/// What the programs say of themselves; without it they claim to be v0.0.0, and clients believe it.
+fn version_flags() -> String {
+    let package = "k8s.io/component-base/version";
+    let minor = VERSION.split('.').next().unwrap_or_default();
+    format!(
+        "-s -w -X {package}.gitVersion=v1.{VERSION} -X {package}.gitMajor=1 \
+         -X {package}.gitMinor={minor} -X {package}.gitTreeState=clean"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_part_is_replaced_by_its_release() {
+        let module = module();
+        assert_eq!(module.matches(" => ").count(), PARTS.len());
+        assert!(module.contains("\tk8s.io/kubectl => k8s.io/kubectl v0.34.3\n"));
+        assert!(version_flags().contains("gitMinor=34 "));
+    }
+}

@@ -1,0 +1,167 @@
+//! What a cluster may say about registration, approval and publishing. All of it is optional: a
+//! cluster object without it means what it means in existing clusters.
+
+use kube::KubeSchema;
+use schemars::JsonSchema;
+use schemars::Schema;
+use schemars::SchemaGenerator;
+use schemars::json_schema;
+use serde::Deserialize;
+use serde::Serialize;
+
+/// A number of things. Kubernetes knows no unsigned formats.
+fn count_schema(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({"type": "integer", "format": "int64", "minimum": 0, "maximum": u32::MAX})
+}
+
+/// Who may register a machine.
+#[derive(
+    JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize,
+)]
+#[non_exhaustive]
+pub enum RegistrationMode {
+    /// Every node that reaches the registration server.
+    #[default]
+    Open,
+    /// Nodes that show the token.
+    Token,
+    /// Nobody: an admin makes the machines.
+    Manual,
+}
+
+/// Registration of machines.
+#[derive(KubeSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+#[non_exhaustive]
+pub struct RegistrationSpec {
+    /// Who may register: Open, Token or Manual.
+    #[serde(default)]
+    pub mode: RegistrationMode,
+
+    /// Name of the Secret whose entry `token` a node has to show, for the mode Token.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "String")]
+    pub token_secret: Option<String>,
+
+    /// The most machines that may wait without an attestation key; 1000 where absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "count_schema")]
+    pub max_unclaimed: Option<u32>,
+
+    /// Seconds after which a machine without an attestation key is removed; a day where absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "count_schema")]
+    pub unclaimed_ttl_seconds: Option<u32>,
+}
+
+/// What an attestation key needs to be bound to a machine.
+#[derive(
+    JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize,
+)]
+#[non_exhaustive]
+pub enum ApprovalPolicy {
+    /// To be the first one of its machine.
+    #[default]
+    FirstUse,
+    /// To be the first one, and proven to be in the TPM of an endorsement key.
+    EndorsementKey,
+    /// To be approved by an admin.
+    Manual,
+}
+
+/// Approval of attestation keys.
+#[derive(KubeSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+#[non_exhaustive]
+pub struct ApprovalSpec {
+    /// FirstUse, EndorsementKey or Manual.
+    #[serde(default)]
+    pub policy: ApprovalPolicy,
+
+    /// SHA-256 fingerprints, in hexadecimal, of the endorsement keys that count for the policy
+    /// EndorsementKey; any one counts where the list is empty.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub allowed_endorsement_keys: Vec<String>,
+}
+
+/// How the cluster's own Trustee is fed.
+#[derive(
+    JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize,
+)]
+#[non_exhaustive]
+pub enum PublishMode {
+    /// Through its admin API.
+    #[default]
+    KbsApi,
+    /// Through ConfigMaps and Secrets that are mounted into its pod.
+    Volumes,
+}
+
+/// A Trustee outside of this cluster.
+#[derive(KubeSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+#[non_exhaustive]
+pub struct PublishTarget {
+    /// Its name in the status, unique in the list.
+    pub name: String,
+
+    /// Where its key broker is, with scheme: `https://kbs.example:8080`.
+    pub url: String,
+
+    /// Name of the Secret whose entry `private.key` signs the admin's tokens.
+    pub admin_key_secret: String,
+
+    /// Name of the Secret whose entry `ca.crt` its certificate is checked against; the public
+    /// authorities where absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "String")]
+    pub ca_secret: Option<String>,
+}
+
+/// Publishing to Trustees.
+#[derive(KubeSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+#[non_exhaustive]
+pub struct PublishSpec {
+    /// How the cluster's own Trustee is fed: KbsApi or Volumes.
+    #[serde(default)]
+    pub mode: PublishMode,
+
+    /// Further Trustees, all with the same content.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub targets: Vec<PublishTarget>,
+}
+
+/// How far publishing to one Trustee came.
+#[derive(KubeSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+#[non_exhaustive]
+pub struct TargetStatus {
+    /// Name of the Trustee; `trustee` is the cluster's own.
+    pub name: String,
+
+    /// Whether it holds what it should.
+    pub converged: bool,
+
+    /// Changes that it does not have yet.
+    #[serde(default)]
+    #[schemars(schema_with = "count_schema")]
+    pub lag: u32,
+
+    /// What is wrong, where something is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "String")]
+    pub message: Option<String>,
+}
+
+impl TargetStatus {
+    /// The state of a Trustee.
+    pub fn new(name: impl Into<String>, lag: u32, message: Option<String>) -> Self {
+        Self {
+            name: name.into(),
+            converged: lag == 0 && message.is_none(),
+            lag,
+            message,
+        }
+    }
+}

@@ -1,0 +1,362 @@
+//! Attestation keys as objects, and their binding as a fact of the machine.
+
+use std::collections::BTreeMap;
+use std::collections::BTreeSet;
+
+use async_trait::async_trait;
+use kube::Resource as _;
+use kube::ResourceExt as _;
+use kube::api::DeleteParams;
+use kube::api::ListParams;
+use kube::api::Patch;
+use kube::api::PatchParams;
+use kube::api::PostParams;
+use kube::api::Preconditions;
+use serde_json::json;
+use tec_core::ak::AkRecord;
+use tec_core::ak::AkState;
+use tec_core::ak::ApprovedAk;
+use tec_core::ak::Fingerprint;
+use tec_core::id::MachineId;
+use tec_core::machine::MachineState;
+use tec_core::port::AkRegistry;
+use tec_core::port::AuditEvent;
+use tec_core::port::BindOutcome;
+use tec_core::port::CreateOutcome;
+use tec_core::port::PortError;
+use tec_core::port::PortErrorKind;
+
+use super::ATTEMPTS;
+use super::AUDIT;
+use super::KubeRegistry;
+use super::error::is_conflict;
+use super::error::is_not_found;
+use super::error::port_error;
+use super::is_terminating;
+use super::note;
+use crate::api;
+use crate::api::BoundKey;
+
+/// Most keys that wait per machine; the contract of [`AkRegistry::submit`].
+const MAX_WAITING: u64 = 4;
+
+/// How one attempt to bind ended.
+enum Attempt {
+    Done(BindOutcome),
+    /// Somebody else changed one of the objects.
+    Again,
+}
+
+impl KubeRegistry {
+    fn key_name(&self, key: &Fingerprint) -> String {
+        match &self.alias {
+            Some((aliased, name)) if aliased == key => name.clone(),
+            _ => api::AttestationKey::name_of(key),
+        }
+    }
+
+    async fn key_object(&self, name: &str) -> Result<Option<api::AttestationKey>, PortError> {
+        let found = self.keys().get_opt(name).await;
+        found.map_err(|error| port_error(format!("look up {name}"), error))
+    }
+
+    /// Every key object that was submitted for a machine. A list over all keys.
+    async fn key_objects(
+        &self,
+        machine: Option<&MachineId>,
+    ) -> Result<Vec<api::AttestationKey>, PortError> {
+        let mut params = ListParams::default();
+        params.field_selector = machine.map(|id| format!("spec.uuid={id}"));
+        let list = self.keys().list(&params).await;
+        let list = list.map_err(|error| port_error("list the attestation keys", error))?;
+        Ok(list.items)
+    }
+
+    pub(super) async fn remove_keys_of(&self, machine: &MachineId) -> Result<(), PortError> {
+        for object in self.key_objects(Some(machine)).await? {
+            self.delete_key(&object).await?;
+        }
+        Ok(())
+    }
+
+    async fn delete_key(&self, object: &api::AttestationKey) -> Result<(), PortError> {
+        let name = object.name_any();
+        let this_one = DeleteParams {
+            preconditions: Some(Preconditions {
+                resource_version: None,
+                uid: object.uid(),
+            }),
+            ..DeleteParams::default()
+        };
+        match self.keys().delete(&name, &this_one).await {
+            Ok(_) => Ok(()),
+            Err(error) if is_not_found(&error) || is_conflict(&error) => Ok(()),
+            Err(error) => Err(port_error(format!("remove {name}"), error)),
+        }
+    }
+
+    /// Names of the keys that wait for a machine, or that it is bound to: as seen from a limit on
+    /// strangers they are the same.
+    async fn waiting(
+        &self,
+        machine: &api::Machine,
+        id: &MachineId,
+    ) -> Result<BTreeSet<String>, PortError> {
+        let objects = self.key_objects(Some(id)).await?;
+        let waits = |object: &&api::AttestationKey| match object.to_core(Some(machine)) {
+            Ok(record) => record.state == AkState::Pending,
+            Err(_) => true,
+        };
+        Ok(objects
+            .iter()
+            .filter(waits)
+            .map(|object| object.name_any())
+            .collect())
+    }
+
+    /// Whether the object that a machine is bound to is still there. One that was edited is: its
+    /// machine is not free before somebody removes or revokes it.
+    async fn is_held(&self, bound: &BoundKey) -> Result<bool, PortError> {
+        let object = self.key_object(&bound.name).await?;
+        Ok(object
+            .is_some_and(|object| object.spec.revoked_at.is_none() && !is_terminating(&object)))
+    }
+
+    async fn try_bind(&self, ak: &AkRecord, line: &AuditEvent) -> Result<Attempt, PortError> {
+        let machine = self.machine_object(&ak.machine).await?;
+        let Some(machine) = machine.filter(|machine| machine.state() != MachineState::Revoked)
+        else {
+            return Ok(Attempt::Done(BindOutcome::NoMachine));
+        };
+        let name = self.key_name(&ak.fingerprint());
+        let known = self.key_object(&name).await?;
+        if let Some(object) = &known {
+            match object.to_core(Some(&machine)) {
+                Ok(known) if known.public != ak.public || known.machine != ak.machine => {
+                    return Ok(Attempt::Done(BindOutcome::KeyTaken));
+                }
+                Ok(known) if known.state == AkState::Bound => {
+                    return Ok(Attempt::Done(BindOutcome::AlreadyBound));
+                }
+                Ok(known) if known.state == AkState::Pending && !is_terminating(object) => {}
+                _ => return Ok(Attempt::Done(BindOutcome::KeyTaken)),
+            }
+        }
+        if let Some(bound) = machine.bound_key()
+            && bound.name != name
+            && self.is_held(bound).await?
+        {
+            return Ok(Attempt::Done(BindOutcome::MachineTaken));
+        }
+        let made = match known {
+            Some(object) => {
+                self.add_endorsement_key(&object, ak).await?;
+                None
+            }
+            None => match self.create_key(&name, ak, line).await? {
+                Some(made) => Some(made),
+                None => return Ok(Attempt::Again),
+            },
+        };
+        let is_swapped = self.swap(&machine, &name, ak, line).await?;
+        if let Some(made) = made.filter(|_| !is_swapped) {
+            // Nothing of a key that is refused is kept.
+            self.delete_key(&made).await?;
+        }
+        Ok(if is_swapped {
+            Attempt::Done(BindOutcome::Bound)
+        } else {
+            Attempt::Again
+        })
+    }
+
+    /// Makes the object; `None` when it exists.
+    async fn create_key(
+        &self,
+        name: &str,
+        ak: &AkRecord,
+        line: &AuditEvent,
+    ) -> Result<Option<api::AttestationKey>, PortError> {
+        let mut object = api::AttestationKey::from_core(ak);
+        object.metadata.name = Some(name.to_owned());
+        self.complete(object.meta_mut(), Some(line));
+        match self.keys().create(&PostParams::default(), &object).await {
+            Ok(object) => Ok(Some(object)),
+            Err(error) if is_conflict(&error) => Ok(None),
+            Err(error) => Err(port_error(format!("keep the key {name}"), error)),
+        }
+    }
+
+    /// An endorsement key that was proven later is added; one that is there stays.
+    async fn add_endorsement_key(
+        &self,
+        object: &api::AttestationKey,
+        ak: &AkRecord,
+    ) -> Result<(), PortError> {
+        let Some(ek) = ak.ek.filter(|_| object.spec.endorsement_key.is_none()) else {
+            return Ok(());
+        };
+        let patch = json!({"spec": {"endorsementKey": ek.to_string()}});
+        let name = object.name_any();
+        self.keys()
+            .patch(&name, &PatchParams::default(), &Patch::Merge(patch))
+            .await
+            .map_err(|error| port_error(format!("note the endorsement key of {name}"), error))?;
+        Ok(())
+    }
+
+    /// The compare and swap: false when the machine is no longer what was read.
+    async fn swap(
+        &self,
+        machine: &api::Machine,
+        name: &str,
+        ak: &AkRecord,
+        line: &AuditEvent,
+    ) -> Result<bool, PortError> {
+        let patch = json!({
+            "metadata": {"resourceVersion": machine.resource_version()},
+            "status": {"attestationKey": BoundKey::new(name, ak.fingerprint(), line.at)},
+        });
+        let params = PatchParams::default();
+        let swap = self
+            .machines()
+            .patch_status(&machine.name_any(), &params, &Patch::Merge(patch))
+            .await;
+        match swap {
+            Ok(_) => Ok(true),
+            Err(error) if is_conflict(&error) || is_not_found(&error) => Ok(false),
+            Err(error) => Err(port_error(format!("bind the key {name}"), error)),
+        }
+    }
+
+    async fn record(&self, object: &api::AttestationKey) -> Result<AkRecord, PortError> {
+        let machine = match object.machine_id() {
+            Ok(id) => self.machine_object(&id).await?,
+            Err(_) => None,
+        };
+        converted(object, machine.as_ref())
+    }
+}
+
+#[async_trait]
+impl AkRegistry for KubeRegistry {
+    /// Lists keys only from the third one on that this process is given for the same machine.
+    async fn submit(
+        &self,
+        record: &AkRecord,
+        line: &AuditEvent,
+    ) -> Result<CreateOutcome, PortError> {
+        let key = record.fingerprint();
+        let name = self.key_name(&key);
+        let refused = |kind| PortError::new(kind, format!("keep key {key} until it is approved"));
+        let machine = self.machine_object(&record.machine).await?;
+        let machine = machine.filter(|machine| machine.state() != MachineState::Revoked);
+        let Some(machine) = machine else {
+            return Err(refused(PortErrorKind::NotFound));
+        };
+        let mut waiting = record.clone();
+        waiting.state = AkState::Pending;
+        let room = self.rooms.of_keys(record.machine);
+        let list = self.waiting(&machine, &record.machine);
+        let place = room
+            .enter(&name, MAX_WAITING, self.clock.now(), list)
+            .await?;
+        let Some(place) = place else {
+            return match self.key_object(&name).await? {
+                Some(_) => Ok(CreateOutcome::Existed),
+                None => Err(refused(PortErrorKind::Denied)),
+            };
+        };
+        match self.create_key(&name, &waiting, line).await? {
+            Some(_) => {
+                place.keep();
+                Ok(CreateOutcome::Created)
+            }
+            None => Ok(CreateOutcome::Existed),
+        }
+    }
+
+    async fn bind(&self, ak: &ApprovedAk, line: &AuditEvent) -> Result<BindOutcome, PortError> {
+        for _ in 0..ATTEMPTS {
+            if let Attempt::Done(outcome) = self.try_bind(ak.record(), line).await? {
+                return Ok(outcome);
+            }
+        }
+        let key = ak.record().fingerprint();
+        let why = format!("bind the key {key}: others were faster each time");
+        Err(PortError::new(PortErrorKind::Unavailable, why))
+    }
+
+    async fn find(&self, key: &Fingerprint) -> Result<Option<AkRecord>, PortError> {
+        let Some(object) = self.key_object(&self.key_name(key)).await? else {
+            return Ok(None);
+        };
+        let record = self.record(&object).await?;
+        Ok(Some(record).filter(|record| record.fingerprint() == *key))
+    }
+
+    async fn bound_to(&self, machine: &MachineId) -> Result<Option<AkRecord>, PortError> {
+        let machine = self.machine_object(machine).await?;
+        let Some(bound) = machine.as_ref().and_then(api::Machine::bound_key) else {
+            return Ok(None);
+        };
+        let Some(object) = self.key_object(&bound.name).await? else {
+            return Ok(None);
+        };
+        // An object that was edited into something else is bound to nothing.
+        let record = object.to_core(machine.as_ref()).ok();
+        Ok(record.filter(|record| record.state == AkState::Bound && !is_terminating(&object)))
+    }
+
+    /// A list over all keys; objects that are malformed are left out.
+    async fn list(&self, machine: Option<MachineId>) -> Result<Vec<AkRecord>, PortError> {
+        let objects = self.key_objects(machine.as_ref()).await?;
+        let machines = match machine {
+            Some(id) => self.machine_object(&id).await?.into_iter().collect(),
+            None => self.machine_objects(None).await?,
+        };
+        let by_id: BTreeMap<&str, &api::Machine> = machines
+            .iter()
+            .map(|machine| (machine.spec.id.as_str(), machine))
+            .collect();
+        let record = |object: &api::AttestationKey| {
+            let machine = object.spec.uuid.as_deref().and_then(|id| by_id.get(id));
+            object.to_core(machine.copied()).ok()
+        };
+        let live = objects.iter().filter(|object| !is_terminating(*object));
+        Ok(live.filter_map(record).collect())
+    }
+
+    async fn revoke(&self, key: &Fingerprint, line: &AuditEvent) -> Result<(), PortError> {
+        let operation = || format!("revoke key {key}");
+        let name = self.key_name(key);
+        let object = self.key_object(&name).await?;
+        let object = object.ok_or_else(|| PortError::new(PortErrorKind::NotFound, operation()))?;
+        let since = object
+            .spec
+            .revoked_at
+            .unwrap_or_else(|| line.at.to_string());
+        let patch = json!({
+            "metadata": {"annotations": {AUDIT: note(line)}},
+            "spec": {"revokedAt": since},
+        });
+        self.keys()
+            .patch(&name, &PatchParams::default(), &Patch::Merge(patch))
+            .await
+            .map_err(|error| port_error(operation(), error))?;
+        Ok(())
+    }
+}
+
+fn converted(
+    object: &api::AttestationKey,
+    machine: Option<&api::Machine>,
+) -> Result<AkRecord, PortError> {
+    object.to_core(machine).map_err(|error| {
+        PortError::new(
+            PortErrorKind::Invalid,
+            format!("read {}", object.name_any()),
+        )
+        .because(error)
+    })
+}

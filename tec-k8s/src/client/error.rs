@@ -1,0 +1,65 @@
+//! Errors of the Kubernetes client as errors of ports.
+
+use kube::Error;
+use tec_core::port::PortError;
+use tec_core::port::PortErrorKind;
+
+/// What an error of the client means; `operation` is what was tried, with the culprit.
+pub fn port_error(operation: impl Into<String>, error: Error) -> PortError {
+    PortError::new(kind(&error), operation).because(error)
+}
+
+fn kind(error: &Error) -> PortErrorKind {
+    match error {
+        // HTTP status codes as in the API conventions of Kubernetes, section "HTTP status codes".
+        Error::Api(status) => match status.code {
+            404 | 410 => PortErrorKind::NotFound,
+            409 => PortErrorKind::Conflict,
+            401 | 403 => PortErrorKind::Denied,
+            400 | 413 | 422 => PortErrorKind::Invalid,
+            408 | 429 | 500..=599 => PortErrorKind::Unavailable,
+            _ => PortErrorKind::Internal,
+        },
+        Error::SerdeError(_) | Error::BuildRequest(_) => PortErrorKind::Invalid,
+        // What is left are connections that were not made or broke off.
+        _ => PortErrorKind::Unavailable,
+    }
+}
+
+/// Whether the object is there already, or was changed by somebody else.
+pub(super) fn is_conflict(error: &Error) -> bool {
+    kind(error) == PortErrorKind::Conflict
+}
+
+/// Whether the object is not there.
+pub(super) fn is_not_found(error: &Error) -> bool {
+    matches!(error, Error::Api(status) if status.code == 404)
+}
+
+#[cfg(test)]
+mod tests {
+    use kube::core::Status;
+
+    use super::*;
+
+    #[test]
+    fn only_what_may_pass_is_retried() {
+        let api = |code| {
+            let status = Status {
+                code,
+                ..Status::default()
+            };
+            port_error("x", Error::Api(Box::new(status)))
+        };
+        assert!(api(503).is_retryable() && api(429).is_retryable());
+        for (code, kind) in [
+            (404, PortErrorKind::NotFound),
+            (409, PortErrorKind::Conflict),
+            (403, PortErrorKind::Denied),
+            (422, PortErrorKind::Invalid),
+        ] {
+            assert_eq!(api(code).kind(), kind);
+            assert!(!api(code).is_retryable());
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! Approved images as objects; what booting them measures is in their status.
+
+use async_trait::async_trait;
+use kube::Resource as _;
+use kube::ResourceExt as _;
+use kube::api::DeleteParams;
+use kube::api::ListParams;
+use kube::api::Patch;
+use kube::api::PatchParams;
+use kube::api::PostParams;
+use serde_json::json;
+use tec_core::id::ImageName;
+use tec_core::image::ApprovedImage;
+use tec_core::port::AuditEvent;
+use tec_core::port::ImageRegistry;
+use tec_core::port::PortError;
+use tec_core::port::PortErrorKind;
+
+use super::ATTEMPTS;
+use super::AUDIT;
+use super::KubeRegistry;
+use super::error::is_conflict;
+use super::error::is_not_found;
+use super::error::port_error;
+use super::is_terminating;
+use super::note;
+use crate::api;
+
+impl KubeRegistry {
+    async fn image_object(
+        &self,
+        name: &ImageName,
+    ) -> Result<Option<api::ApprovedImage>, PortError> {
+        let found = self.images().get_opt(name.as_str()).await;
+        let found = found.map_err(|error| port_error(format!("look up image {name}"), error))?;
+        Ok(found.filter(|object| !is_terminating(object)))
+    }
+
+    /// Makes or renews the object. The reference of an object
+    /// is fixed, so one with another reference is made anew; until then nothing of that name is
+    /// approved.
+    async fn try_put(&self, wanted: &api::ApprovedImage) -> Result<(), kube::Error> {
+        let name = wanted.name_any();
+        let images = self.images();
+        let spec_of = |object: &api::ApprovedImage| {
+            (object.spec.image.clone(), object.spec.revoked_at.clone())
+        };
+        match images.get_opt(&name).await? {
+            Some(known) if spec_of(&known) == spec_of(wanted) => {
+                let patch = json!({
+                    "metadata": {"annotations": wanted.annotations()},
+                    "spec": {"expiresAt": wanted.spec.expires_at},
+                });
+                let params = PatchParams::default();
+                images.patch(&name, &params, &Patch::Merge(patch)).await?;
+            }
+            Some(_) => {
+                images.delete(&name, &DeleteParams::default()).await?;
+                images.create(&PostParams::default(), wanted).await?;
+            }
+            None => {
+                images.create(&PostParams::default(), wanted).await?;
+            }
+        }
+        let pcrs = wanted.status.as_ref().map(|status| &status.pcrs);
+        let patch = Patch::Merge(json!({"status": {"pcrs": pcrs}}));
+        images
+            .patch_status(&name, &PatchParams::default(), &patch)
+            .await?;
+        Ok(())
+    }
+}
+
+#[async_trait]
+impl ImageRegistry for KubeRegistry {
+    /// An image counts from when its measurements are stored, which is after its object is.
+    async fn put(&self, image: &ApprovedImage) -> Result<(), PortError> {
+        let mut wanted = api::ApprovedImage::from_core(image);
+        self.complete(wanted.meta_mut(), None);
+        let failed = |error| port_error(format!("store image {}", image.name), error);
+        for _ in 0..ATTEMPTS {
+            match self.try_put(&wanted).await {
+                Ok(()) => return Ok(()),
+                Err(error) if is_conflict(&error) || is_not_found(&error) => {}
+                Err(error) => return Err(failed(error)),
+            }
+        }
+        let why = format!("store image {}: others were faster each time", image.name);
+        Err(PortError::new(PortErrorKind::Unavailable, why))
+    }
+
+    async fn find(&self, name: &ImageName) -> Result<Option<ApprovedImage>, PortError> {
+        let object = self.image_object(name).await?;
+        let failed = |error| {
+            PortError::new(PortErrorKind::Invalid, format!("read image {name}")).because(error)
+        };
+        object
+            .map(|object| object.to_core().map_err(failed))
+            .transpose()
+    }
+
+    /// Objects that are malformed are left out.
+    async fn list(&self) -> Result<Vec<ApprovedImage>, PortError> {
+        let list = self.images().list(&ListParams::default()).await;
+        let list = list.map_err(|error| port_error("list the images", error))?;
+        let live = list.items.iter().filter(|object| !is_terminating(*object));
+        let mut images: Vec<_> = live.filter_map(|object| object.to_core().ok()).collect();
+        images.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(images)
+    }
+
+    async fn revoke(&self, name: &ImageName, line: &AuditEvent) -> Result<(), PortError> {
+        let operation = || format!("revoke image {name}");
+        let object = self.image_object(name).await?;
+        let object = object.ok_or_else(|| PortError::new(PortErrorKind::NotFound, operation()))?;
+        let since = object
+            .spec
+            .revoked_at
+            .unwrap_or_else(|| line.at.to_string());
+        let patch = json!({
+            "metadata": {"annotations": {AUDIT: note(line)}},
+            "spec": {"revokedAt": since},
+        });
+        self.images()
+            .patch(name.as_str(), &PatchParams::default(), &Patch::Merge(patch))
+            .await
+            .map_err(|error| port_error(operation(), error))?;
+        Ok(())
+    }
+}

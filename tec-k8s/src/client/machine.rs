@@ -1,0 +1,235 @@
+//! Machines as objects.
+
+use std::collections::BTreeSet;
+
+use async_trait::async_trait;
+use kube::Resource as _;
+use kube::ResourceExt as _;
+use kube::api::DeleteParams;
+use kube::api::ListParams;
+use kube::api::Patch;
+use kube::api::PatchParams;
+use kube::api::PostParams;
+use kube::api::Preconditions;
+use serde_json::json;
+use tec_core::id::MachineId;
+use tec_core::machine::Machine;
+use tec_core::machine::MachineState;
+use tec_core::machine::RegisteredBy;
+use tec_core::port::AuditEvent;
+use tec_core::port::CreateOutcome;
+use tec_core::port::MachineRegistry;
+use tec_core::port::PortError;
+use tec_core::port::PortErrorKind;
+use tec_core::port::UnclaimedLimit;
+use tec_core::time::Timestamp;
+
+use super::AUDIT;
+use super::KubeRegistry;
+use super::error::is_conflict;
+use super::error::is_not_found;
+use super::error::port_error;
+use super::is_terminating;
+use super::note;
+use crate::api;
+
+/// Objects in one answer of a list.
+const PAGE: u32 = 500;
+/// Machines that no key was bound to. An unset field is the empty text in a selector.
+const UNCLAIMED: &str = "status.attestationKey.name=,spec.revokedAt=";
+
+impl KubeRegistry {
+    /// The object of a machine: the one that is named after it, else the oldest that has its id.
+    /// Costs a list only when there is none of that name. One that is being removed does not count.
+    ///
+    /// # Errors
+    /// The API server cannot be asked.
+    pub async fn machine_object(&self, id: &MachineId) -> Result<Option<api::Machine>, PortError> {
+        let failed = |error| port_error(format!("look up machine {id}"), error);
+        let named = self.machines().get_opt(&api::Machine::name_of(id)).await;
+        let is_it =
+            |object: &api::Machine| object.spec.id == id.to_string() && !is_terminating(object);
+        if let Some(object) = named.map_err(failed)?.filter(is_it) {
+            return Ok(Some(object));
+        }
+        let by_id = ListParams::default().fields(&format!("spec.id={id}"));
+        let mut others = self.machines().list(&by_id).await.map_err(failed)?.items;
+        others.retain(is_it);
+        Ok(others
+            .into_iter()
+            .min_by_key(|object| (object.creation_timestamp(), object.name_any())))
+    }
+
+    /// Every machine object that a selector of fields chooses, page by page.
+    pub(super) async fn machine_objects(
+        &self,
+        fields: Option<&str>,
+    ) -> Result<Vec<api::Machine>, PortError> {
+        let mut params = ListParams::default().limit(PAGE);
+        params.field_selector = fields.map(str::to_owned);
+        let mut all = Vec::new();
+        loop {
+            let page = self.machines().list(&params).await;
+            let page = page.map_err(|error| port_error("list the machines", error))?;
+            params.continue_token = page.metadata.continue_.filter(|token| !token.is_empty());
+            all.extend(page.items);
+            if params.continue_token.is_none() {
+                return Ok(all);
+            }
+        }
+    }
+
+    async fn unclaimed(&self) -> Result<BTreeSet<String>, PortError> {
+        let objects = self.machine_objects(Some(UNCLAIMED)).await?;
+        Ok(objects.iter().map(|object| object.name_any()).collect())
+    }
+
+    async fn is_known(&self, name: &str) -> Result<bool, PortError> {
+        let found = self.machines().get_metadata_opt(name).await;
+        let found = found.map_err(|error| port_error(format!("look up {name}"), error))?;
+        Ok(found.is_some())
+    }
+
+    async fn delete_machine(&self, object: &api::Machine) -> Result<bool, PortError> {
+        let name = object.name_any();
+        let unchanged = DeleteParams {
+            preconditions: Some(Preconditions {
+                resource_version: object.resource_version(),
+                uid: object.uid(),
+            }),
+            ..DeleteParams::default()
+        };
+        match self.machines().delete(&name, &unchanged).await {
+            Ok(_) => Ok(true),
+            Err(error) if is_not_found(&error) || is_conflict(&error) => Ok(false),
+            Err(error) => Err(port_error(format!("remove {name}"), error)),
+        }
+    }
+}
+
+#[async_trait]
+impl MachineRegistry for KubeRegistry {
+    /// The limit holds exactly within one process; see the module about limits.
+    async fn create(
+        &self,
+        machine: &Machine,
+        limit: UnclaimedLimit,
+    ) -> Result<CreateOutcome, PortError> {
+        let mut object = api::Machine::from_core(machine);
+        self.complete(object.meta_mut(), None);
+        let name = object.name_any();
+        let place = match limit {
+            UnclaimedLimit::AtMost(most) if machine.state == MachineState::Unclaimed => {
+                let room = self.rooms.of_machines();
+                let now = self.clock.now();
+                let place = room.enter(&name, most, now, self.unclaimed()).await?;
+                if place.is_none() {
+                    if self.is_known(&name).await? {
+                        return Ok(CreateOutcome::Existed);
+                    }
+                    let why = format!("register machine {}: {most} wait unclaimed", machine.id);
+                    return Err(PortError::new(PortErrorKind::Denied, why));
+                }
+                place
+            }
+            _ => None,
+        };
+        match self
+            .machines()
+            .create(&PostParams::default(), &object)
+            .await
+        {
+            Ok(_) => {
+                if let Some(place) = place {
+                    place.keep();
+                }
+                Ok(CreateOutcome::Created)
+            }
+            Err(error) if is_conflict(&error) => Ok(CreateOutcome::Existed),
+            Err(error) => Err(port_error(
+                format!("register machine {}", machine.id),
+                error,
+            )),
+        }
+    }
+
+    async fn find(&self, id: &MachineId) -> Result<Option<Machine>, PortError> {
+        let object = self.machine_object(id).await?;
+        object.as_ref().map(|object| converted(object)).transpose()
+    }
+
+    /// Reads every machine, whatever `limit` is: names sort like ids only where nobody made objects
+    /// by hand. Objects that are malformed are left out.
+    async fn list(
+        &self,
+        after: Option<MachineId>,
+        limit: usize,
+    ) -> Result<Vec<Machine>, PortError> {
+        let objects = self.machine_objects(None).await?;
+        let live = objects.iter().filter(|object| !is_terminating(*object));
+        let mut machines: Vec<Machine> = live.filter_map(|object| object.to_core().ok()).collect();
+        machines.retain(|machine| after.is_none_or(|after| machine.id > after));
+        machines.sort_by_key(|machine| machine.id);
+        machines.dedup_by_key(|machine| machine.id);
+        machines.truncate(limit);
+        Ok(machines)
+    }
+
+    async fn revoke(&self, id: &MachineId, line: &AuditEvent) -> Result<(), PortError> {
+        let operation = || format!("revoke machine {id}");
+        let object = self.machine_object(id).await?;
+        let object = object.ok_or_else(|| PortError::new(PortErrorKind::NotFound, operation()))?;
+        let since = object.spec.revoked_at.clone();
+        let since = since.unwrap_or_else(|| line.at.to_string());
+        let patch = json!({
+            "metadata": {"annotations": {AUDIT: note(line)}},
+            "spec": {"revokedAt": since},
+        });
+        self.machines()
+            .patch(
+                &object.name_any(),
+                &PatchParams::default(),
+                &Patch::Merge(patch),
+            )
+            .await
+            .map_err(|error| port_error(operation(), error))?;
+        Ok(())
+    }
+
+    async fn remove(&self, id: &MachineId) -> Result<(), PortError> {
+        self.remove_keys_of(id).await?;
+        while let Some(object) = self.machine_object(id).await? {
+            self.delete_machine(&object).await?;
+        }
+        Ok(())
+    }
+
+    async fn expire_unclaimed(&self, before: Timestamp) -> Result<u64, PortError> {
+        let mut removed = 0;
+        for object in self.machine_objects(Some(UNCLAIMED)).await? {
+            let Ok(machine) = object.to_core() else {
+                continue;
+            };
+            let is_stray = machine.registered_by == RegisteredBy::FirstBoot
+                && machine.registered_at < before
+                && !is_terminating(&object);
+            // A machine that changes meanwhile, since a key is bound to it, is not removed.
+            if is_stray && self.delete_machine(&object).await? {
+                self.remove_keys_of(&machine.id).await?;
+                removed += 1;
+            }
+        }
+        Ok(removed)
+    }
+}
+
+fn converted(object: &api::Machine) -> Result<Machine, PortError> {
+    let failed = |error| {
+        PortError::new(
+            PortErrorKind::Invalid,
+            format!("read {}", object.name_any()),
+        )
+        .because(error)
+    };
+    object.to_core().map_err(failed)
+}

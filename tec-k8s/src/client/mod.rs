@@ -1,0 +1,147 @@
+//! The registries and the secret store of [`tec_core::port`] over a Kubernetes API server.
+//!
+//! ```text
+//!   port                  object                     what makes it hold among many writers
+//!   MachineRegistry       Machine machine-<id>       the object's name
+//!   AkRegistry::submit    AttestationKey ak-<hash>   the object's name is made from the key
+//!   AkRegistry::bind      status of the Machine      compare and swap of the resource version
+//!   ImageRegistry         ApprovedImage              the object's name
+//!   SecretStore           Secret <id>, entry `root`  created, immutable, never overwritten
+//!   AuditSink             Event                      -
+//! ```
+//! *What it is*: one value, [`KubeRegistry`], for one namespace. Each method costs the same however
+//! many objects there are, except where its documentation says otherwise.
+//!
+//! *What it is not*: a cache. Whoever watches objects reads them from the watch.
+//!
+//! # Audit lines
+//! A change that takes a line along writes it into the same object in the same request, as the
+//! annotation `trusted-execution-clusters.io/audit`, or as the time of the binding. The log of the
+//! API server has the lines before the last one.
+
+mod ak;
+mod audit;
+mod error;
+mod image;
+mod machine;
+mod room;
+mod secret;
+
+use std::fmt;
+use std::sync::Arc;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use kube::Api;
+use kube::Client;
+use kube::Resource;
+use kube::api::ObjectMeta;
+use tec_core::ak::Fingerprint;
+use tec_core::port::AuditEvent;
+use tec_core::port::Clock;
+
+pub use self::error::port_error;
+use self::room::Rooms;
+pub use self::secret::SECRET_KEY;
+use crate::api;
+
+/// The last audit line about an object, JSON.
+const AUDIT: &str = "trusted-execution-clusters.io/audit";
+/// How often a compare and swap is tried again when somebody else was faster.
+const ATTEMPTS: usize = 16;
+
+/// Machines, attestation keys, images and disk keys of one namespace.
+///
+/// Several of its traits have methods of the same name: call them through `&dyn MachineRegistry` and
+/// so on, or as `MachineRegistry::find(&registry, …)`.
+#[derive(Clone)]
+pub struct KubeRegistry {
+    client: Client,
+    namespace: String,
+    clock: Arc<dyn Clock>,
+    rooms: Arc<Rooms>,
+    owner: Option<OwnerReference>,
+    alias: Option<(Fingerprint, String)>,
+}
+
+impl fmt::Debug for KubeRegistry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("KubeRegistry")
+            .field("namespace", &self.namespace)
+            .finish_non_exhaustive()
+    }
+}
+
+impl KubeRegistry {
+    /// The registries of a namespace.
+    pub fn new(client: Client, namespace: impl Into<String>, clock: Arc<dyn Clock>) -> Self {
+        Self {
+            client,
+            namespace: namespace.into(),
+            clock,
+            rooms: Arc::new(Rooms::default()),
+            owner: None,
+            alias: None,
+        }
+    }
+
+    /// The same registries, whose new objects go with their owner.
+    #[must_use]
+    pub fn owned_by(&self, owner: OwnerReference) -> Self {
+        Self {
+            owner: Some(owner),
+            ..self.clone()
+        }
+    }
+
+    /// The same registries, in which an attestation key has an object of another name than the one
+    /// that would be made for it: objects that were written by hand, or by an older server.
+    #[must_use]
+    pub fn with_key_object(&self, key: Fingerprint, name: impl Into<String>) -> Self {
+        Self {
+            alias: Some((key, name.into())),
+            ..self.clone()
+        }
+    }
+
+    fn objects<K>(&self) -> Api<K>
+    where
+        K: Resource<Scope = k8s_openapi::NamespaceResourceScope>,
+        K::DynamicType: Default,
+    {
+        Api::namespaced(self.client.clone(), &self.namespace)
+    }
+
+    fn machines(&self) -> Api<api::Machine> {
+        self.objects()
+    }
+
+    fn keys(&self) -> Api<api::AttestationKey> {
+        self.objects()
+    }
+
+    fn images(&self) -> Api<api::ApprovedImage> {
+        self.objects()
+    }
+
+    /// Sets the owner, and the line about why the object is made.
+    fn complete(&self, metadata: &mut ObjectMeta, line: Option<&AuditEvent>) {
+        if let Some(owner) = &self.owner {
+            metadata.owner_references = Some(vec![owner.clone()]);
+        }
+        if let Some(text) = line.and_then(note) {
+            let annotations = metadata.annotations.get_or_insert_default();
+            annotations.insert(AUDIT.to_owned(), text);
+        }
+    }
+}
+
+/// An audit line as an annotation holds it.
+fn note(line: &AuditEvent) -> Option<String> {
+    // Its members are text, numbers and unit variants, which JSON can always write.
+    serde_json::to_string(line).ok()
+}
+
+/// Whether the API server has begun to remove the object.
+fn is_terminating(object: &impl Resource) -> bool {
+    object.meta().deletion_timestamp.is_some()
+}

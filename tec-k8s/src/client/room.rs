@@ -1,0 +1,161 @@
+//! Limits on objects that strangers can make, without a request for each of them.
+//!
+//! Within one process a limit holds exactly. Several replicas count anew when they reach the limit,
+//! and every [`FRESH`] seconds; in between each knows only of its own objects. What is too much then
+//! is taken back by the operator.
+
+use std::collections::BTreeMap;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::Mutex;
+use std::sync::MutexGuard;
+use std::sync::PoisonError;
+
+use tec_core::id::MachineId;
+use tec_core::port::PortError;
+use tec_core::time::Timestamp;
+
+/// Seconds for which a count is believed.
+const FRESH: i64 = 10;
+/// Keys of one machine that are not counted first: an honest node has one, and one in reserve.
+const UNCOUNTED_KEYS: u64 = 2;
+/// Machines whose keys are counted at the same time.
+const MACHINES: usize = 10_000;
+
+/// What has a limit.
+#[derive(Debug)]
+pub(super) struct Rooms {
+    machines: Arc<Room>,
+    keys: Mutex<BTreeMap<MachineId, Arc<Room>>>,
+}
+
+impl Default for Rooms {
+    fn default() -> Self {
+        Self {
+            machines: Arc::new(Room::counted_beyond(0)),
+            keys: Mutex::default(),
+        }
+    }
+}
+
+impl Rooms {
+    /// For machines without an attestation key.
+    pub(super) fn of_machines(&self) -> Arc<Room> {
+        Arc::clone(&self.machines)
+    }
+
+    /// For keys that wait for this machine.
+    pub(super) fn of_keys(&self, machine: MachineId) -> Arc<Room> {
+        let mut keys = lock(&self.keys);
+        if keys.len() >= MACHINES {
+            // Rooms that nobody is in are forgotten; their machines are counted again.
+            keys.retain(|_, room| Arc::strong_count(room) > 1);
+        }
+        let room = keys
+            .entry(machine)
+            .or_insert_with(|| Arc::new(Room::counted_beyond(UNCOUNTED_KEYS)));
+        Arc::clone(room)
+    }
+}
+
+/// Places, and who has taken one.
+#[derive(Debug)]
+pub(super) struct Room {
+    /// Below so many places taken by this process, nobody is counted.
+    uncounted: u64,
+    /// Held while counting, so that one caller counts for all.
+    counting: tokio::sync::Mutex<()>,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    taken: u64,
+    counted_at: Option<Timestamp>,
+    /// Objects whose creation is under way: a list may or may not have them.
+    entering: BTreeSet<String>,
+}
+
+/// A place for an object whose creation is under way.
+#[derive(Debug)]
+pub(super) struct Place {
+    room: Arc<Room>,
+    name: String,
+    is_used: bool,
+}
+
+impl Place {
+    /// The object was created.
+    pub(super) fn keep(mut self) {
+        self.is_used = true;
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut state = lock(&self.room.state);
+        state.entering.remove(&self.name);
+        if !self.is_used {
+            state.taken = state.taken.saturating_sub(1);
+        }
+    }
+}
+
+impl Room {
+    fn counted_beyond(uncounted: u64) -> Self {
+        Self {
+            uncounted,
+            counting: tokio::sync::Mutex::default(),
+            state: Mutex::default(),
+        }
+    }
+
+    /// Takes a place for the object `name`, or says that all `most` are taken. `list` names the
+    /// objects that have one.
+    pub(super) async fn enter(
+        self: Arc<Self>,
+        name: &str,
+        most: u64,
+        now: Timestamp,
+        list: impl Future<Output = Result<BTreeSet<String>, PortError>> + Send,
+    ) -> Result<Option<Place>, PortError> {
+        let one_at_a_time = self.counting.lock().await;
+        // Whoever enters meanwhile waits for the lock, so these are all that a list may lack.
+        let entering = match self.must_count(most, now) {
+            true => Some(lock(&self.state).entering.clone()),
+            false => None,
+        };
+        if let Some(mut names) = entering {
+            names.extend(list.await?);
+            let mut state = lock(&self.state);
+            state.taken = u64::try_from(names.len()).unwrap_or(u64::MAX);
+            state.counted_at = Some(now);
+        }
+        let mut state = lock(&self.state);
+        if state.taken >= most {
+            return Ok(None);
+        }
+        state.taken += 1;
+        state.entering.insert(name.to_owned());
+        drop(state);
+        drop(one_at_a_time);
+        Ok(Some(Place {
+            name: name.to_owned(),
+            is_used: false,
+            room: self,
+        }))
+    }
+
+    fn must_count(&self, most: u64, now: Timestamp) -> bool {
+        let state = lock(&self.state);
+        let is_fresh = match state.counted_at {
+            Some(at) => now < at.plus_seconds(FRESH),
+            None => state.taken < self.uncounted,
+        };
+        state.taken >= most || !is_fresh
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

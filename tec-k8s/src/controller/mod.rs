@@ -1,0 +1,1 @@
+//! What an operator does, as futures that a program drives.
