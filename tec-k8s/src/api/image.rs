@@ -151,7 +151,8 @@ impl ApprovedImage {
         spec.revoked_at = image.revoked_at.map(|time| time.to_string());
         let mut object = Self::new(image.name.as_str(), spec);
         stamp(&mut object, APPROVED_AT, image.approved_at);
-        object.status.get_or_insert_default().pcrs = image.expected.pcrs.clone();
+        let status = object.status.get_or_insert_default();
+        status.pcrs.clone_from(&image.expected.pcrs);
         object
     }
 

@@ -72,7 +72,7 @@ const OTHER: Family = Family {
     look: "Read the log of the program that printed the code.",
 };
 
-const FAMILIES: [Family; 8] = [
+const FAMILIES: [Family; 9] = [
     Family {
         letter: 'R',
         title: "Registration of machines and attestation keys",
@@ -116,6 +116,12 @@ const FAMILIES: [Family; 8] = [
         title: "The embedded store",
         look: "The log at the time of the request, or at start-up, has the cause that the database \
                or the operating system gave. `tec status` runs the same checks as start-up.",
+    },
+    Family {
+        letter: 'C',
+        title: "Kubernetes",
+        look: "`kubectl tec check` says what is missing in a cluster, and `kubectl tec status` what \
+               needs a person; the log of the operator has the rest.",
     },
     Family {
         letter: 'N',
