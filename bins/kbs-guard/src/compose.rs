@@ -16,9 +16,12 @@ use axum::response::Response;
 use axum::routing::get;
 use http::uri::Authority;
 use tec_core::http::ReplyStyle;
+use tec_core::port::AkRegistry;
 use tec_core::port::Clock;
 use tec_core::port::Entropy;
+use tec_core::port::MachineRegistry;
 use tec_core::store::Store;
+use tec_k8s::client::KubeRegistry;
 use tec_support::SystemEntropy;
 use tec_support::limit::Limiter;
 use tec_support::limit::limit;
@@ -37,12 +40,51 @@ pub fn open(dir: &Path) -> anyhow::Result<Arc<Store>> {
     Ok(Arc::new(store))
 }
 
-/// A guard over the keys, attempts and audit log of a store. The registers are left to the policies
-/// of the Trustee.
-pub fn guard(upstream: Authority, store: &Arc<Store>, clock: Arc<dyn Clock>) -> Guard {
+/// Who knows which key belongs to which machine.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Known {
+    machines: Arc<dyn MachineRegistry>,
+    aks: Arc<dyn AkRegistry>,
+}
+
+impl Known {
+    /// The store, which [`Keys`](crate::keys::Keys) keeps in step with directories.
+    pub fn store(store: &Arc<Store>) -> Self {
+        Self {
+            machines: Arc::clone(store) as _,
+            aks: Arc::clone(store) as _,
+        }
+    }
+
+    /// The objects in the namespace of this pod, or of the current context. Each attempt asks, so a
+    /// revocation counts at once.
+    ///
+    /// # Errors
+    /// There is neither a service account nor a kubeconfig.
+    pub async fn cluster(clock: &Arc<dyn Clock>) -> anyhow::Result<Self> {
+        let client = kube::Client::try_default().await;
+        let client = client.context("find the API server of this pod")?;
+        let namespace = client.default_namespace().to_owned();
+        let registry = Arc::new(KubeRegistry::new(client, namespace, Arc::clone(clock)));
+        Ok(Self {
+            machines: Arc::clone(&registry) as _,
+            aks: registry,
+        })
+    }
+}
+
+/// A guard over these keys, with attempts and audit log in a store. The registers are left to the
+/// policies of the Trustee.
+pub fn guard(
+    upstream: Authority,
+    known: Known,
+    store: &Arc<Store>,
+    clock: Arc<dyn Clock>,
+) -> Guard {
     let registries = Registries {
-        machines: Arc::clone(store) as _,
-        aks: Arc::clone(store) as _,
+        machines: known.machines,
+        aks: known.aks,
         boots: None,
         attempts: Arc::clone(store) as _,
         audit: Arc::clone(store) as _,

@@ -18,6 +18,7 @@ use async_trait::async_trait;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use kbs_guard::compose;
+use kbs_guard::compose::Known;
 use kbs_guard::keys::Keys;
 use rand_chacha::ChaCha20Rng;
 use rand_chacha::rand_core::SeedableRng as _;
@@ -234,7 +235,7 @@ impl World {
         ];
         let direct = broker(good, &known).await;
         let upstream = direct.to_string().parse().unwrap();
-        let guard = compose::guard(upstream, &store, clock());
+        let guard = compose::guard(upstream, Known::store(&store), &store, clock());
         let guarded = serve(compose::public(&guard, 1000.try_into().unwrap())).await;
         Self {
             direct,
