@@ -11,6 +11,7 @@ pub mod firmware;
 pub mod kube;
 pub mod load;
 pub mod machine;
+pub mod packages;
 pub mod pcr_live;
 pub mod process;
 pub mod qemu;

@@ -33,18 +33,8 @@ impl Settings {
     /// # Errors
     /// A program or the boot files are missing.
     pub fn for_tests(report: &Path) -> anyhow::Result<Self> {
-        let variable = std::env::var_os;
-        let home = || variable("HOME").map(|home| PathBuf::from(home).join(".cache"));
-        let cache = variable("TEC_CACHE")
-            .map(PathBuf::from)
-            .or_else(|| {
-                variable("XDG_CACHE_HOME")
-                    .map(PathBuf::from)
-                    .or_else(home)
-                    .map(|dir| dir.join("tec"))
-            })
-            .context("TEC_CACHE is not set; run `cargo xtask tools`")?;
-        let bin_dir = if let Some(dir) = variable("TEC_BIN_DIR") {
+        let cache = cache()?;
+        let bin_dir = if let Some(dir) = std::env::var_os("TEC_BIN_DIR") {
             PathBuf::from(dir)
         } else {
             // A test lies in target/<profile>/deps, the programs one above.
@@ -109,4 +99,17 @@ impl Settings {
     pub fn image(&self, name: &str) -> PathBuf {
         self.cache.join("images/debian").join(name)
     }
+}
+
+/// The cache of tools, as `cargo xtask` finds it.
+///
+/// # Errors
+/// There is no place for one.
+pub fn cache() -> anyhow::Result<PathBuf> {
+    let variable = |name| std::env::var_os(name).map(PathBuf::from);
+    let home = || variable("HOME").map(|home| home.join(".cache"));
+    let base = || variable("XDG_CACHE_HOME").or_else(home);
+    variable("TEC_CACHE")
+        .or_else(|| base().map(|dir| dir.join("tec")))
+        .context("TEC_CACHE is not set; run `cargo xtask tools`")
 }

@@ -1,0 +1,71 @@
+//! The packages of the operator as tests see them: what Helm and Kustomize make of the committed
+//! files.
+
+use std::path::Path;
+use std::path::PathBuf;
+use std::process::Command;
+
+use anyhow::Context as _;
+use anyhow::ensure;
+use serde_json::Value;
+
+use crate::settings::cache;
+
+/// The version that Helm is told; a build from its module knows none.
+const KUBERNETES: &str = "1.34.0";
+
+/// Where the packages lie.
+pub fn directory() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../operator/deploy")
+}
+
+/// What `helm template` makes of a chart in a namespace, with further arguments.
+///
+/// # Errors
+/// Helm is missing (`cargo xtask tools`), or refuses; the error has what it said.
+pub fn helm(chart: &str, namespace: &str, more: &[&str]) -> anyhow::Result<Vec<Value>> {
+    let helm = cache()?.join("bin/helm");
+    let mut command = Command::new(helm);
+    command
+        .args(["template", "tec", "--kube-version", KUBERNETES])
+        .args(["--namespace", namespace])
+        .args(more)
+        .arg(directory().join("helm").join(chart));
+    documents(&stdout(&mut command)?)
+}
+
+/// What `kubectl kustomize` makes of a directory.
+///
+/// # Errors
+/// The same of kubectl.
+pub fn kustomize(below: &str) -> anyhow::Result<Vec<Value>> {
+    let kubectl = cache()?.join("bin/kubectl");
+    let mut command = Command::new(kubectl);
+    command.arg("kustomize").arg(directory().join(below));
+    documents(&stdout(&mut command)?)
+}
+
+/// The documents of a YAML text.
+///
+/// # Errors
+/// It is none.
+pub fn documents(text: &str) -> anyhow::Result<Vec<Value>> {
+    let documents: Vec<Value> = serde_saphyr::from_multiple(text).context("not YAML")?;
+    Ok(documents
+        .into_iter()
+        .filter(|document| !document.is_null())
+        .collect())
+}
+
+fn stdout(command: &mut Command) -> anyhow::Result<String> {
+    let program = command.get_program().to_string_lossy().into_owned();
+    let output = command
+        .output()
+        .with_context(|| format!("cannot run {program}; run `cargo xtask tools`"))?;
+    ensure!(
+        output.status.success(),
+        "{program}: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    String::from_utf8(output.stdout).context("it printed no text")
+}
