@@ -73,14 +73,14 @@ fn processes(suite: &Suite, program: &Path, boot: &Boot) -> anyhow::Result<()> {
     let note = "`compute-pcrs all` / `sha256sum` of the boot files, as processes";
     suite.ratio_timed(
         &format!("pcr/process/{name}"),
-        note,
+        |_| note.to_owned(),
         |times| repeat(times, &mut ours),
         |times| repeat(times, &mut sha256sum),
     )?;
     let note = "`compute-pcrs all` / a process that hashes the boot files with the same SHA-256";
     suite.ratio_timed(
         &format!("pcr/process/hardware/{name}"),
-        note,
+        |_| note.to_owned(),
         |times| repeat(times, &mut ours),
         |times| repeat(times, &mut hardware),
     )

@@ -145,22 +145,22 @@ impl Suite {
     ) -> Result<()> {
         let ours = |times| repeat(times, &mut ours);
         let baseline = |times| repeat(times, &mut baseline);
-        self.ratio_timed(name, note, ours, baseline)
+        self.ratio_timed(name, |_| note.to_owned(), ours, baseline)
     }
 
     /// As [`ratio`](Self::ratio) for closures that do as many operations as they are told and
-    /// return the time that took.
+    /// return the time that took. `note` is made from the result.
     ///
     /// # Errors
     /// When the report cannot be written.
     pub fn ratio_timed(
         &self,
         name: &str,
-        note: &str,
+        note: impl FnOnce(&Ratio) -> String,
         mut ours: impl FnMut(u64) -> Duration,
         mut baseline: impl FnMut(u64) -> Duration,
     ) -> Result<()> {
-        self.measure(name, |_| note.to_owned(), &mut ours, &mut baseline)
+        self.measure(name, note, &mut ours, &mut baseline)
     }
 
     fn measure(

@@ -17,23 +17,25 @@ use tec_core::ak::AkState;
 use tec_core::ak::ManualMatcher;
 use tec_core::ak::TofuMatcher;
 use tec_core::attest::Appraisal;
-use tec_core::attest::Known;
 use tec_core::attest::LogEvidence;
 use tec_core::attest::LoggedEvent;
 use tec_core::attest::PinnedPcrs;
 use tec_core::attest::Tee;
 use tec_core::attest::VerifiedEvidence;
 use tec_core::attest::VerifyError;
-use tec_core::attest::appraise;
 use tec_core::boot::WholeImages;
 use tec_core::code::Code;
 use tec_core::digest::Sha256Digest;
 use tec_core::endpoint::Endpoint;
+use tec_core::explain::Gate;
+use tec_core::explain::StepState;
 use tec_core::flow;
+use tec_core::flow::AdmitPorts;
 use tec_core::flow::AkOutcome;
 use tec_core::flow::AkPorts;
 use tec_core::flow::AkSubmission;
 use tec_core::flow::ApproveError;
+use tec_core::flow::Boots;
 use tec_core::flow::ProvisionPorts;
 use tec_core::flow::PublishError;
 use tec_core::flow::RegisterError;
@@ -51,9 +53,9 @@ use tec_core::luks::CompatLuksKey;
 use tec_core::pcr::PcrIndex;
 use tec_core::pcr::PcrValues;
 use tec_core::port::AkRegistry;
+use tec_core::port::AttemptLog;
 use tec_core::port::AuditAction;
 use tec_core::port::ImageRegistry;
-use tec_core::port::MachineRegistry;
 use tec_core::port::PortError;
 use tec_core::port::PortErrorKind;
 use tec_core::port::PutOutcome;
@@ -166,28 +168,30 @@ impl World {
         flow::publish_image(&ports, &ports, image).await.unwrap();
     }
 
-    async fn appraise(
+    async fn admit(
         &self,
-        key: u64,
+        boots: Option<Boots<'_>>,
         evidence: Result<VerifiedEvidence, VerifyError>,
-    ) -> Appraisal {
-        let fingerprint = sample::public_key(key).fingerprint();
-        let ak = AkRegistry::find(&*self.truth, &fingerprint).await.unwrap();
-        let machine = match &ak {
-            Some(ak) => MachineRegistry::find(&*self.truth, &ak.machine)
-                .await
-                .unwrap(),
-            None => None,
+    ) -> Result<Appraisal, PortError> {
+        let ports = AdmitPorts {
+            machines: &*self.truth,
+            aks: &*self.truth,
+            boots,
+            attempts: &*self.truth,
+            audit: &*self.truth,
+            clock: &self.clock,
         };
-        let images = ImageRegistry::list(&*self.truth).await.unwrap();
-        appraise(
-            sample::attempt_id(1),
-            sample::time(20),
-            &evidence,
-            Known::new(ak.as_ref(), machine.as_ref(), &images),
-            PinnedPcrs::boot_manager(),
-            &WholeImages,
-        )
+        let found = flow::admit(ports, sample::attempt_id(1), &evidence).await;
+        found.map(|found| found.appraisal)
+    }
+
+    async fn appraise(&self, evidence: Result<VerifiedEvidence, VerifyError>) -> Appraisal {
+        let boots = Boots {
+            images: &*self.truth,
+            pinned: PinnedPcrs::boot_manager(),
+            states: &WholeImages,
+        };
+        self.admit(Some(boots), evidence).await.unwrap()
     }
 }
 
@@ -233,7 +237,7 @@ async fn an_attested_machine_gets_its_own_key_and_no_other() {
         mut attempt,
         attested,
         ..
-    } = world.appraise(1, Ok(boot(1, GOOD))).await;
+    } = world.appraise(Ok(boot(1, GOOD))).await;
     let attested = attested.unwrap();
     assert_eq!(
         (attested.machine(), attested.booted().to_string()),
@@ -278,7 +282,7 @@ async fn revocation_counts_between_attestation_and_release() {
             mut attempt,
             attested,
             ..
-        } = world.appraise(1, Ok(boot(1, GOOD))).await;
+        } = world.appraise(Ok(boot(1, GOOD))).await;
         let own = ResourcePath::luks_root(&machine);
         let clock = &world.clock;
         let key = sample::public_key(1).fingerprint();
@@ -311,7 +315,7 @@ async fn no_audit_line_means_no_key() {
         mut attempt,
         attested,
         ..
-    } = world.appraise(1, Ok(boot(1, GOOD))).await;
+    } = world.appraise(Ok(boot(1, GOOD))).await;
     let deaf = Faulty::new(Arc::clone(&world.truth), |call| {
         if call.operation.contains("append") {
             Fault::Before
@@ -330,9 +334,7 @@ async fn a_changed_kernel_is_refused_and_named() {
     let world = World::new();
     world.publish(&image("good", GOOD)).await;
     world.ready(1).await;
-    let appraisal = world
-        .appraise(1, Ok(boot(1, ["shim", "grub", "evil"])))
-        .await;
+    let appraisal = world.appraise(Ok(boot(1, ["shim", "grub", "evil"]))).await;
     assert!(appraisal.attested.is_none());
     let ladder = &appraisal.attempt.ladder;
     assert_eq!(ladder.code, Some(Code::PcrMismatch));
@@ -361,11 +363,11 @@ async fn without_a_log_the_values_decide_and_a_revoked_image_is_recognized() {
         evidence.log = LogEvidence::Absent;
         Ok(evidence)
     };
-    assert!(world.appraise(1, without_log()).await.attested.is_some());
+    assert!(world.appraise(without_log()).await.attested.is_some());
     flow::revoke_image(&ports, &world.clock, &old.name)
         .await
         .unwrap();
-    let appraisal = world.appraise(1, without_log()).await;
+    let appraisal = world.appraise(without_log()).await;
     assert!(appraisal.attested.is_none());
     let mismatch = appraisal.attempt.ladder.mismatch.unwrap();
     assert!(mismatch.ended.unwrap().contains("old was revoked"));
@@ -389,29 +391,71 @@ async fn each_gate_fails_with_its_own_code() {
         reason: "nonce",
         claimed_ak: Some(ak),
     };
+    let malformed = VerifyError::Malformed {
+        at: "tpm_quote".into(),
+    };
     let cases = [
+        (Err(malformed), Code::EvidenceMalformed),
+        (Ok(boot(99, GOOD)), Code::AkNotBound),
+        (Err(quote), Code::QuoteInvalid),
         (
-            1,
-            Err(VerifyError::Malformed {
-                at: "tpm_quote".into(),
-            }),
-            Code::EvidenceMalformed,
-        ),
-        (99, Ok(boot(99, GOOD)), Code::AkNotBound),
-        (1, Err(quote), Code::QuoteInvalid),
-        (
-            1,
             Err(VerifyError::Selection { reason: "two", ak }),
             Code::SelectionWrong,
         ),
-        (1, Ok(broken_log), Code::EventLogMismatch),
-        (1, Ok(lying_log), Code::EventLogMismatch),
+        (Ok(broken_log), Code::EventLogMismatch),
+        (Ok(lying_log), Code::EventLogMismatch),
     ];
-    for (key, evidence, code) in cases {
-        let appraisal = world.appraise(key, evidence).await;
+    for (evidence, code) in cases {
+        let appraisal = world.appraise(evidence).await;
         assert_eq!(appraisal.attempt.ladder.code, Some(code));
         assert!(appraisal.attested.is_none(), "{code}");
     }
+}
+
+#[tokio::test]
+async fn every_attempt_is_on_record_and_refusals_of_registered_keys_in_the_audit_log() {
+    let world = World::new();
+    world.publish(&image("good", GOOD)).await;
+    let machine = world.ready(1).await;
+    let refused = |world: &World| {
+        let events = world.truth.events().into_iter();
+        let refused = events.filter(|event| event.action == AuditAction::KeyRefused);
+        refused
+            .map(|event| (event.machine, event.subject))
+            .collect::<Vec<_>>()
+    };
+    let evil = ["shim", "grub", "evil"];
+    let malformed = VerifyError::Malformed { at: "x".into() };
+    for evidence in [Ok(boot(1, GOOD)), Ok(boot(99, evil)), Err(malformed)] {
+        let made = world.appraise(evidence).await.attempt;
+        let kept = AttemptLog::find(&*world.truth, &made.id).await.unwrap();
+        assert_eq!(kept, Some(made));
+        assert_eq!(refused(&world), []);
+    }
+    let id = world.appraise(Ok(boot(1, evil))).await.attempt.id;
+    let line = format!("{} attempt {id}", Code::PcrMismatch);
+    assert_eq!(refused(&world), [(Some(machine), line)]);
+}
+
+#[tokio::test]
+async fn where_somebody_else_decides_about_the_registers_the_other_gates_stand() {
+    let world = World::new();
+    world.ready(1).await;
+    let admitted = world.admit(None, Ok(boot(1, GOOD))).await.unwrap();
+    assert!(admitted.attested.is_none(), "nothing is proven");
+    let ladder = admitted.attempt.ladder;
+    assert_eq!((ladder.code, ladder.first_failure()), (None, None));
+    let registers = ladder.steps.iter().find(|step| step.gate == Gate::Pcrs);
+    assert_eq!(registers.unwrap().state, StepState::Skipped);
+
+    let ladder = world.admit(None, Ok(boot(99, GOOD))).await.unwrap();
+    assert_eq!(ladder.attempt.ladder.code, Some(Code::AkNotBound));
+    let mut lying = boot(1, GOOD);
+    lying.log = LogEvidence::Broken {
+        reason: "offset 3".to_owned(),
+    };
+    let ladder = world.admit(None, Ok(lying)).await.unwrap();
+    assert_eq!(ladder.attempt.ladder.code, Some(Code::EventLogMismatch));
 }
 
 #[tokio::test]

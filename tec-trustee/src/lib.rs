@@ -4,7 +4,8 @@
 //! of the Clevis pin, the Rego policies that bind a machine to its own key, and patching of a
 //! Trustee configuration. Behind the feature `rcar` the client's side of the attestation handshake,
 //! behind the feature `kbs` a small KBS with its own attestation service that other programs embed,
-//! behind the feature `signer` the key and certificates that its tokens are signed with.
+//! behind the feature `signer` the key and certificates that its tokens are signed with, behind the
+//! feature `publish` what brings a desired state to Trustees that run elsewhere.
 //!
 //! *What it is not*: it knows no TPM structures. Evidence is made by an
 //! [`Attester`](tec_core::port::Attester) and checked by a [`Verifier`](tec_core::port::Verifier).
@@ -47,6 +48,8 @@ mod jwt;
 #[cfg(feature = "kbs")]
 pub mod kbs;
 pub mod policy;
+#[cfg(feature = "publish")]
+pub mod publish;
 pub mod report_data;
 #[cfg(feature = "signer")]
 pub mod signer;

@@ -39,6 +39,78 @@ impl Attester for FakeAttester {
 #[cfg(feature = "kbs")]
 pub(crate) use self::verifier::FakeVerifier;
 
+#[cfg(feature = "rcar")]
+pub(crate) use self::loopback::provider;
+#[cfg(feature = "rcar")]
+pub(crate) use self::loopback::serve;
+#[cfg(feature = "rcar")]
+#[cfg(feature = "kbs")]
+pub(crate) use self::loopback::serve_tls;
+
+#[cfg(feature = "rcar")]
+mod loopback {
+    use std::sync::Arc;
+
+    use axum::Router;
+    #[cfg(feature = "kbs")]
+    use rcgen::CertificateParams;
+    #[cfg(feature = "kbs")]
+    use rcgen::KeyPair;
+    #[cfg(feature = "kbs")]
+    use rustls::ServerConfig;
+    use rustls::crypto::CryptoProvider;
+    #[cfg(feature = "kbs")]
+    use rustls::pki_types::PrivateKeyDer;
+    use tokio::net::TcpListener;
+
+    pub(crate) fn provider() -> Arc<CryptoProvider> {
+        Arc::new(rustls::crypto::ring::default_provider())
+    }
+
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "a test's server ends with its runtime"
+    )]
+    fn spawn(task: impl Future<Output = ()> + Send + 'static) {
+        tokio::task::spawn(task);
+    }
+
+    /// Serves on loopback, with a new self-signed certificate for `name`; returns its PEM and the
+    /// address.
+    #[cfg(feature = "kbs")]
+    pub(crate) fn serve_tls(name: &str, router: Router) -> (String, String) {
+        let key = KeyPair::generate().unwrap();
+        let certificate = CertificateParams::new([name.to_owned()])
+            .unwrap()
+            .self_signed(&key)
+            .unwrap();
+        let private = PrivateKeyDer::try_from(key.serialize_der()).unwrap();
+        let config = ServerConfig::builder_with_provider(provider())
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_no_client_auth()
+            .with_single_cert(vec![certificate.der().clone()], private)
+            .unwrap();
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let config = axum_server::tls_rustls::RustlsConfig::from_config(Arc::new(config));
+        let server = axum_server::from_tcp_rustls(listener, config).unwrap();
+        let service = router.into_make_service();
+        spawn(async move { server.serve(service).await.unwrap() });
+        (certificate.pem(), format!("https://localhost:{port}"))
+    }
+
+    /// Serves on loopback; returns the address.
+    pub(crate) async fn serve(router: Router) -> String {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let task = async move { axum::serve(listener, router).await.unwrap() };
+        spawn(task);
+        format!("http://{address}")
+    }
+}
+
 #[cfg(feature = "kbs")]
 mod verifier {
     use async_trait::async_trait;
@@ -93,18 +165,60 @@ mod verifier {
 /// A body whose sender never sends.
 #[cfg(feature = "kbs")]
 pub(crate) fn never() -> axum::body::Body {
-    #[derive(Debug)]
-    struct Never;
-    impl http_body::Body for Never {
-        type Data = axum::body::Bytes;
-        type Error = std::convert::Infallible;
+    axum::body::Body::new(Stuck(None))
+}
 
-        fn poll_frame(
-            self: std::pin::Pin<&mut Self>,
-            _: &mut std::task::Context<'_>,
-        ) -> std::task::Poll<Option<Result<http_body::Frame<Self::Data>, Self::Error>>> {
-            std::task::Poll::Pending
+/// A body whose sender sends one part, and then nothing.
+#[cfg(feature = "guard")]
+pub(crate) fn stuck_after(part: &'static [u8]) -> axum::body::Body {
+    axum::body::Body::new(Stuck(Some(axum::body::Bytes::from_static(part))))
+}
+
+#[cfg(feature = "kbs")]
+#[derive(Debug)]
+struct Stuck(Option<axum::body::Bytes>);
+
+#[cfg(feature = "kbs")]
+impl http_body::Body for Stuck {
+    type Data = axum::body::Bytes;
+    type Error = std::convert::Infallible;
+
+    fn poll_frame(
+        mut self: std::pin::Pin<&mut Self>,
+        _: &mut std::task::Context<'_>,
+    ) -> std::task::Poll<Option<Result<http_body::Frame<Self::Data>, Self::Error>>> {
+        match self.0.take() {
+            Some(part) => std::task::Poll::Ready(Some(Ok(http_body::Frame::data(part)))),
+            None => std::task::Poll::Pending,
         }
     }
-    axum::body::Body::new(Never)
+}
+
+/// Paths that somebody might read as that of the disk key of `other`, or as none. `own` is the path
+/// of who asks.
+#[cfg(feature = "kbs")]
+pub(crate) fn disguised(
+    own: tec_core::id::MachineId,
+    other: tec_core::id::MachineId,
+) -> Vec<String> {
+    vec![
+        format!("default/{own}/root/.."),
+        format!("default/{own}/root/../../{other}/root"),
+        format!("default/{own}/../{other}/root"),
+        format!("default/{own}/%2e%2e/{other}/root"),
+        format!("default/{other}%2froot"),
+        format!("default/{other}/roo%74"),
+        format!("default/{other}/root/"),
+        format!("default//{other}/root"),
+        format!("/default/{other}/root"),
+        format!("//default/{other}/root"),
+        format!("./default/{other}/root"),
+        format!("default/./{other}/root"),
+        format!("default/{other}/root/x"),
+        format!("default/{other}/.root"),
+        format!("default/{other}/root;a=b"),
+        format!("default/{other}/root%00"),
+        format!("default/{other}"),
+        format!("default/{other}/root?resource-path=default/{own}/root"),
+    ]
 }

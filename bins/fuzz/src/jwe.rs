@@ -1,5 +1,7 @@
 //! Responses of a KBS, and the session keys that they are encrypted for.
 
+mod hostile;
+
 use std::sync::OnceLock;
 
 use base64::Engine as _;
@@ -119,6 +121,7 @@ pub(crate) fn seeds() -> Vec<Seed> {
     seeds.push(json("jwk_rsa", &rsa));
     let jwe = encrypt(&rsa, &secret, &mut rng(15)).expect("an RSA key of 2048 bits is good");
     seeds.push(json("jwe_rsa", &jwe));
+    seeds.extend(hostile::seeds());
     seeds
 }
 

@@ -117,21 +117,21 @@ fn shows_a_secret(bytes: &[u8]) -> bool {
     })
 }
 
-struct World {
+pub(crate) struct World {
     router: Router,
     registry: Arc<MemoryRegistry>,
     is_live: bool,
 }
 
 /// An answer of the service.
-struct Reply {
-    status: StatusCode,
-    cookie: String,
-    body: Bytes,
+pub(crate) struct Reply {
+    pub(crate) status: StatusCode,
+    pub(crate) cookie: String,
+    pub(crate) body: Bytes,
 }
 
 /// The session key of the seeds.
-fn session_key() -> &'static EcPrivateKey {
+pub(crate) fn session_key() -> &'static EcPrivateKey {
     static KEY: OnceLock<EcPrivateKey> = OnceLock::new();
     KEY.get_or_init(|| EcPrivateKey::generate(Curve::P256, &mut rng(51)))
 }
@@ -141,7 +141,7 @@ fn machines() -> [MachineId; 2] {
 }
 
 impl World {
-    fn new(choice: u8) -> Self {
+    pub(crate) fn new(choice: u8) -> Self {
         let registry = Arc::new(MemoryRegistry::new());
         let clock = Arc::new(ManualClock::new(Timestamp::from_unix_seconds(1000)));
         let is_live = choice & 1 == 0;
@@ -181,7 +181,7 @@ impl World {
         released.count()
     }
 
-    fn send(&self, mut request: Request<Bytes>) -> Reply {
+    pub(crate) fn send(&self, mut request: Request<Bytes>) -> Reply {
         if request
             .headers()
             .get(AUTHORIZATION)
@@ -256,13 +256,13 @@ impl Reply {
         }
     }
 
-    fn json(&self) -> Value {
+    pub(crate) fn json(&self) -> Value {
         serde_json::from_slice(&self.body).expect("JSON")
     }
 }
 
 /// Two machines with a key each, and one image that the first of them boots.
-async fn register(registry: &MemoryRegistry) {
+pub(crate) async fn register(registry: &MemoryRegistry) {
     let aks: &dyn AkRegistry = registry;
     let all: &dyn MachineRegistry = registry;
     let secrets: &dyn SecretStore = registry;
@@ -292,6 +292,19 @@ async fn register(registry: &MemoryRegistry) {
     let expected = ExpectedPcrs::new(expected.into());
     let image = ApprovedImage::new(name, "registry.example/os", expected, time(0));
     images.put(&image).await.expect(failed);
+}
+
+/// What a machine sends to `POST attest`.
+pub(crate) fn attestation(tpm: &SoftTpm, nonce: &str) -> Value {
+    let key = serde_json::to_value(session_key().public()).expect("an object");
+    let report_data = primary(nonce, &key, "", HashAlgorithm::Sha384).expect("a digest");
+    let made = ready(tpm.attest(&report_data)).expect("software does not fail");
+    assert_eq!(made.tee, Tee::Tpm);
+    json!({
+        "init-data": null,
+        "runtime-data": {"nonce": nonce, "tee-pubkey": key},
+        "tee-evidence": {"primary_evidence": made.evidence, "additional_evidence": ""},
+    })
 }
 
 /// A conversation that becomes a seed: what is sent depends on what was answered.
@@ -330,15 +343,7 @@ impl Talk {
             .get("nonce")
             .and_then(Value::as_str)
             .expect("a nonce");
-        let key = serde_json::to_value(session_key().public()).expect("an object");
-        let report_data = primary(nonce, &key, "", HashAlgorithm::Sha384).expect("a digest");
-        let made = ready(tpm.attest(&report_data)).expect("software does not fail");
-        assert_eq!(made.tee, Tee::Tpm);
-        let attest = json!({
-            "init-data": null,
-            "runtime-data": {"nonce": nonce, "tee-pubkey": key},
-            "tee-evidence": {"primary_evidence": made.evidence, "additional_evidence": ""},
-        });
+        let attest = attestation(tpm, nonce);
         let cookie = format!("cookie: {}", reply.cookie);
         let (talk, _) = talk.say(&format!("POST /kbs/v0/attest\n{cookie}\n\n{attest}"));
         let (talk, reply) = talk.say(&format!("GET /kbs/v0/resource/{path}?a=b\n{cookie}"));
@@ -368,6 +373,35 @@ pub(crate) fn seeds() -> Vec<Seed> {
         .admin("POST /kbs/v0/resource/a/b/c", "secret")
         .admin("DELETE /kbs/v0/resource/a/b/c", "")
         .admin("GET /kbs/v0/resource-policy", "");
+    let with_admin = |more: &str| format!("GET /kbs/v0/resource-policy\n{more}");
+    let headers = Written::new("1")
+        .with(&with_admin(&format!(
+            "authorization: {ADMIN}\nauthorization: Bearer x"
+        )))
+        .with(&with_admin("authorization: bearer"))
+        .with(&with_admin(
+            "authorization: Basic YTpi\ncookie: kbs-session-id",
+        ))
+        .with("POST /kbs/v0/auth\ncontent-length: 99999999999999999999\nexpect: x\n\n{}")
+        .with("POST /kbs/v0/attest\ncookie: kbs-session-id=\u{e9}; kbs-session-id=00\n\n{}")
+        .with("GET /metrics\nconnection: cookie");
+    let twice = r#"{"policy":"","policy":"cGFja2FnZSBwb2xpY3k"}"#;
+    let admin = Written::new("1")
+        .with(&format!(
+            "POST /kbs/v0/resource-policy\nauthorization: {ADMIN}\n\n{twice}"
+        ))
+        .with(&format!(
+            "PUT /kbs/v0/resource/a/b/c\nauthorization: {ADMIN}\n\nx"
+        ))
+        .with(&format!(
+            "DELETE /kbs/v0/resource//a/b/c\nauthorization: {ADMIN}"
+        ))
+        .with(&format!(
+            "GET /kbs/v0/reference-value/..%2f\nauthorization: {ADMIN}"
+        ))
+        .with(&format!(
+            "POST /kbs/v0/attestation-policy\nauthorization: {ADMIN}\n\n{{}}"
+        ));
     let odd = Written::new("0")
         .with("GET /healthz")
         .with("POST /kbs/v0/auth\n\n{\"version\":\"0.1.0\",\"tee\":\"tpm\",\"extra-params\":\"\"}")
@@ -380,6 +414,8 @@ pub(crate) fn seeds() -> Vec<Seed> {
         unknown.seed("unknown_key"),
         pushed.seed("pushed"),
         references.seed("references"),
+        Seed::new("headers", headers.bytes()),
+        Seed::new("admin", admin.bytes()),
         Seed::new("odd", odd.bytes()),
     ]
 }

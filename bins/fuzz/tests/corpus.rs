@@ -87,6 +87,7 @@ tests! {
     event_log_sha1: event_logs_of_the_older_form_keep_their_properties;
     evidence: evidence_keeps_its_properties;
     grub_script: scripts_of_grub_keep_their_properties;
+    guard: nothing_unchecked_gets_past_the_guard;
     hcl_report: reports_of_the_paravisor_keep_their_properties;
     ignition: pin_configurations_keep_their_properties;
     image: images_in_every_form_keep_their_properties;
@@ -103,6 +104,7 @@ tests! {
     predict: predictions_keep_their_properties;
     public_key: public_keys_keep_their_properties;
     quote: quotes_keep_their_properties;
+    rcar: bodies_of_the_handshake_keep_their_properties;
     reference_values: reference_values_keep_their_properties;
     registration: registrations_keep_their_properties;
     sbat: sbat_sections_keep_their_properties;

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use clap::Parser;
 use http::uri::Authority;
+use tec_support::evidence::EvidenceArgs;
 use tec_support::log::LogForm;
 
 /// A strict check in front of a Trustee that runs unmodified: only evidence of registered keys,
@@ -59,6 +60,9 @@ pub struct Args {
     /// Sessions that may begin per second, in all.
     #[arg(long, env = "KBS_GUARD_AUTH_RATE", default_value = "100")]
     pub auth_rate: NonZeroU32,
+    /// Which evidence is taken.
+    #[command(flatten)]
+    pub evidence: EvidenceArgs,
     /// Which log lines go to stderr.
     #[arg(long, env = "TEC_LOG", default_value = "info")]
     pub log: String,

@@ -25,7 +25,7 @@ use tec_k8s::client::KubeRegistry;
 use tec_support::SystemEntropy;
 use tec_support::limit::Limiter;
 use tec_support::limit::limit;
-use tec_tpm::verifier::TpmVerifier;
+use tec_tpm::verifier::ByTee;
 use tec_trustee::guard::Guard;
 use tec_trustee::guard::GuardConfig;
 use tec_trustee::guard::Registries;
@@ -74,10 +74,11 @@ impl Known {
     }
 }
 
-/// A guard over these keys, with attempts and audit log in a store. The registers are left to the
-/// policies of the Trustee.
+/// A guard over these keys, with attempts and audit log in a store. It takes the sorts of evidence
+/// that `verifier` does, and leaves the registers to the policies of the Trustee.
 pub fn guard(
     upstream: Authority,
+    verifier: ByTee,
     known: Known,
     store: &Arc<Store>,
     clock: Arc<dyn Clock>,
@@ -91,13 +92,10 @@ pub fn guard(
         clock: Arc::clone(&clock),
     };
     let entropy: Arc<dyn Entropy> = Arc::new(SystemEntropy);
-    Guard::new(GuardConfig::new(
-        upstream,
-        Arc::new(TpmVerifier::new()),
-        Arc::new(registries),
-        clock,
-        entropy,
-    ))
+    let tees: Vec<_> = verifier.tees().collect();
+    let (verifier, gatekeeper) = (Arc::new(verifier), Arc::new(registries));
+    let config = GuardConfig::new(upstream, verifier, gatekeeper, clock, entropy);
+    Guard::new(config.with_tees(tees))
 }
 
 /// The public endpoints: the guard, with a limit on sessions that begin.

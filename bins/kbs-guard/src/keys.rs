@@ -13,6 +13,7 @@ use std::path::Path;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
+use std::time::Instant;
 use std::time::SystemTime;
 
 use anyhow::Context as _;
@@ -36,6 +37,9 @@ use tec_support::serve::Shutdown;
 
 /// How often the directories are looked at; a revocation counts that late.
 const POLL: Duration = Duration::from_secs(1);
+/// How often they are read even if they look the same: times of files are coarse, and a file may
+/// be written anew without its directory telling.
+const READ_ANYWAY: Duration = Duration::from_mins(1);
 /// Largest key file; an RSA key of 4096 bits takes 800 bytes of PEM.
 const MAX_FILE: u64 = 16 * 1024;
 
@@ -109,18 +113,19 @@ impl Keys {
 
     /// Follows changes until shutdown.
     pub async fn follow(self, mut shutdown: Shutdown) {
-        let mut seen = self.stamps();
+        // Nothing is known of what changed since the first reading.
+        let (mut seen, mut read) = (Vec::new(), Instant::now());
         loop {
             tokio::select! {
                 () = shutdown.triggered() => return,
                 () = tokio::time::sleep(POLL) => {},
             }
             let stamps = self.stamps();
-            if stamps == seen {
+            if stamps == seen && read.elapsed() < READ_ANYWAY {
                 continue;
             }
             match self.sync().await {
-                Ok(()) => seen = stamps,
+                Ok(()) => (seen, read) = (stamps, Instant::now()),
                 Err(error) => tracing::error!(error = format!("{error:#}"), "keys not read"),
             }
         }

@@ -41,6 +41,7 @@ async fn run(args: Args) -> anyhow::Result<u8> {
     let mut tasks: JoinSet<anyhow::Result<()>> = JoinSet::new();
     let transport = transport(&args, &clock, &shutdown, &mut tasks)?;
 
+    let verifier = args.evidence.verifier(&clock)?;
     let store = compose::open(&args.state_dir)?;
     let known = if args.kubernetes {
         Known::cluster(&clock).await?
@@ -54,7 +55,7 @@ async fn run(args: Args) -> anyhow::Result<u8> {
         });
         Known::store(&store)
     };
-    let guard = compose::guard(args.upstream.clone(), known, &store, clock);
+    let guard = compose::guard(args.upstream.clone(), verifier, known, &store, clock);
 
     let listener = bind(args.listen)?;
     let address = listener.local_addr()?;
@@ -63,6 +64,8 @@ async fn run(args: Args) -> anyhow::Result<u8> {
     if let Some(address) = args.metrics_addr {
         let metrics = compose::metrics(&guard);
         let listener = bind(address)?;
+        let address = listener.local_addr()?;
+        tracing::info!(%address, "metrics are served");
         let plain = Transport::DangerousPlain;
         tasks.spawn(serve(listener, plain, metrics, shutdown));
     }

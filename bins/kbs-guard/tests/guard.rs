@@ -8,11 +8,12 @@
     reason = "clippy takes helpers of tests for library code; servers end with their test"
 )]
 
+mod served;
+
 use std::fs;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 
 use async_trait::async_trait;
 use base64::Engine as _;
@@ -30,7 +31,6 @@ use tec_core::attest::VerifiedEvidence;
 use tec_core::attest::VerifyError;
 use tec_core::code::Code;
 use tec_core::digest::Sha256Digest;
-use tec_core::endpoint::Endpoint;
 use tec_core::id::MachineId;
 use tec_core::id::ResourcePath;
 use tec_core::pcr::PCR_COUNT;
@@ -52,9 +52,9 @@ use tec_support::SystemEntropy;
 use tec_tpm::evidence::TpmEvidence;
 use tec_tpm::testing::SelectionFields;
 use tec_tpm::testing::SoftTpm;
-use tec_trustee::client::Deadlines;
-use tec_trustee::client::RcarClient;
-use tec_trustee::client::RcarError;
+use tec_tpm::verifier::ByTee;
+use tec_tpm::verifier::TpmVerifier;
+use tec_trustee::guard::Guard;
 use tec_trustee::kbs::Kbs;
 use tec_trustee::kbs::KbsConfig;
 use tec_trustee::kbs::MemoryBackend;
@@ -64,15 +64,15 @@ use tec_trustee::policy::ak_reference_value;
 use tec_trustee::policy::pcr_reference_name;
 use tec_trustee::token::TokenSigner;
 
-const MACHINE: &str = "7c9e6679-7425-40de-944b-e07fc1f90ae7";
-const OTHER: &str = "0b5e1f4a-9d7b-4c38-8a51-5f0f9f6a7c11";
+use self::served::MACHINE;
+use self::served::OTHER;
+use self::served::fetch;
+use self::served::machine;
+use self::served::serve;
+
 const DISK_KEY: &[u8] = b"the key of the disk";
 const SHA256: u16 = 0x000b;
 const SHA1: u16 = 0x0004;
-
-fn machine(id: &str) -> MachineId {
-    id.parse().unwrap()
-}
 
 fn clock() -> Arc<dyn Clock> {
     Arc::new(SystemClock)
@@ -131,14 +131,6 @@ async fn broker(tpm: &SoftTpm, keys: &[(MachineId, PublicKey)]) -> SocketAddr {
         Arc::new(SystemEntropy),
     ));
     serve(kbs.router()).await
-}
-
-async fn serve(router: axum::Router) -> SocketAddr {
-    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap();
-    let service = router.into_make_service_with_connect_info::<SocketAddr>();
-    tokio::spawn(async move { axum::serve(listener, service).await });
-    address
 }
 
 /// Evidence made by a function of TPM and nonce.
@@ -209,6 +201,7 @@ fn forged_values(tpm: &SoftTpm) -> Vec<Sha256Digest> {
 struct World {
     direct: SocketAddr,
     guarded: SocketAddr,
+    guard: Guard,
     store: Arc<Store>,
     keys: Keys,
     dir: tempfile::TempDir,
@@ -235,30 +228,17 @@ impl World {
         ];
         let direct = broker(good, &known).await;
         let upstream = direct.to_string().parse().unwrap();
-        let guard = compose::guard(upstream, Known::store(&store), &store, clock());
+        let verifier = ByTee::new().with(Tee::Tpm, Arc::new(TpmVerifier::new()));
+        let guard = compose::guard(upstream, verifier, Known::store(&store), &store, clock());
         let guarded = serve(compose::public(&guard, 1000.try_into().unwrap())).await;
         Self {
             direct,
             guarded,
+            guard,
             store,
             keys,
             dir,
         }
-    }
-
-    async fn fetch(
-        &self,
-        server: SocketAddr,
-        of: &str,
-        attester: &dyn Attester,
-    ) -> Result<SecretBytes, RcarError> {
-        let endpoint = Endpoint::new(format!("http://{server}").parse().unwrap(), String::new());
-        let deadlines = Deadlines::new(Duration::from_secs(5), Duration::from_secs(10));
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let entropy = Arc::new(SystemEntropy);
-        let client = RcarClient::new(&[endpoint], deadlines, &provider, entropy).unwrap();
-        let path = ResourcePath::luks_root(&machine(of));
-        client.fetch(&path, attester).await
     }
 }
 
@@ -275,7 +255,7 @@ async fn world() -> (World, SoftTpm, SoftTpm) {
 async fn an_approved_machine_gets_its_key_through_the_guard_as_without() {
     let (world, good, _) = world().await;
     for server in [world.direct, world.guarded] {
-        let key = world.fetch(server, MACHINE, &good).await.unwrap();
+        let key = fetch(server, MACHINE, &good).await.unwrap();
         assert!(key.ct_eq(&SecretBytes::new(DISK_KEY.to_vec())));
     }
     let verdict = world.store.verify_audit().unwrap();
@@ -288,7 +268,7 @@ async fn an_approved_machine_gets_its_key_through_the_guard_as_without() {
 #[tokio::test]
 async fn quotes_that_take_values_out_of_place_get_nothing_through_the_guard() {
     let (world, _, changed) = world().await;
-    assert!(world.fetch(world.direct, OTHER, &changed).await.is_err());
+    assert!(fetch(world.direct, OTHER, &changed).await.is_err());
     let attacks: [(&str, Forge); 8] = [
         ("PCRs 0 to 3, then 16 to 23", |tpm, nonce| {
             let mut values = forged_values(tpm);
@@ -334,15 +314,12 @@ async fn quotes_that_take_values_out_of_place_get_nothing_through_the_guard() {
             tpm: &changed,
             forge,
         };
-        let direct = world.fetch(world.direct, OTHER, &forger).await;
+        let direct = fetch(world.direct, OTHER, &forger).await;
         assert!(
             direct.is_ok(),
             "{name} is no attack on the lax broker: {direct:?}"
         );
-        let refused = world
-            .fetch(world.guarded, OTHER, &forger)
-            .await
-            .unwrap_err();
+        let refused = fetch(world.guarded, OTHER, &forger).await.unwrap_err();
         let code = refused.code();
         assert!(
             matches!(
@@ -359,7 +336,7 @@ async fn a_foreign_key_in_honest_evidence_gets_nothing() {
     let (world, good, _) = world().await;
     let stranger = SoftTpm::rsa(3);
     stranger.extend(PcrIndex::BOOT_MANAGER, &event());
-    let refused = world.fetch(world.guarded, MACHINE, &stranger).await;
+    let refused = fetch(world.guarded, MACHINE, &stranger).await;
     assert_eq!(refused.unwrap_err().code(), Code::AkNotBound);
 
     // The registered key named beside a stranger's signature.
@@ -372,10 +349,10 @@ async fn a_foreign_key_in_honest_evidence_gets_nothing() {
             evidence
         },
     };
-    assert!(world.fetch(world.direct, MACHINE, &forger).await.is_ok());
-    let refused = world.fetch(world.guarded, MACHINE, &forger).await;
+    assert!(fetch(world.direct, MACHINE, &forger).await.is_ok());
+    let refused = fetch(world.guarded, MACHINE, &forger).await;
     assert_eq!(refused.unwrap_err().code(), Code::QuoteInvalid);
-    let refused = world.fetch(world.guarded, OTHER, &good).await;
+    let refused = fetch(world.guarded, OTHER, &good).await;
     assert_eq!(refused.unwrap_err().code(), Code::ReleaseDenied);
 }
 
@@ -386,12 +363,12 @@ async fn a_key_counts_as_long_as_its_file_is_there() {
     let pem = fs::read(&file).unwrap();
     fs::remove_file(&file).unwrap();
     world.keys.sync().await.unwrap();
-    let refused = world.fetch(world.guarded, MACHINE, &good).await;
+    let refused = fetch(world.guarded, MACHINE, &good).await;
     assert_eq!(refused.unwrap_err().code(), Code::AkNotBound);
 
     fs::write(&file, pem).unwrap();
     world.keys.sync().await.unwrap();
-    assert!(world.fetch(world.guarded, MACHINE, &good).await.is_ok());
+    assert!(fetch(world.guarded, MACHINE, &good).await.is_ok());
 
     // Another machine's file cannot take it over, and rubbish is left out.
     let keys = world.dir.path().join("keys");
@@ -403,5 +380,35 @@ async fn a_key_counts_as_long_as_its_file_is_there() {
     fs::write(keys.join("README.pub"), "no key").unwrap();
     fs::write(keys.join(format!("{OTHER}.pub")), "no key").unwrap();
     world.keys.sync().await.unwrap();
-    assert!(world.fetch(world.guarded, MACHINE, &good).await.is_ok());
+    assert!(fetch(world.guarded, MACHINE, &good).await.is_ok());
+}
+
+/// The status of one request on a connection of its own.
+async fn status(server: SocketAddr, line: &str) -> u16 {
+    use tokio::io::AsyncReadExt as _;
+    use tokio::io::AsyncWriteExt as _;
+    let mut stream = tokio::net::TcpStream::connect(server).await.unwrap();
+    let request =
+        format!("{line} HTTP/1.1\r\nhost: guard\r\nconnection: close\r\ncontent-length: 0\r\n\r\n");
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    answer.split(' ').nth(1).unwrap().parse().unwrap()
+}
+
+#[tokio::test]
+async fn sessions_that_begin_are_limited_by_rate_and_nothing_else_is() {
+    let (world, ..) = world().await;
+    // One a second, with a burst of ten.
+    let slow = serve(compose::public(&world.guard, 1.try_into().unwrap())).await;
+    let mut statuses = Vec::new();
+    for _ in 0..40 {
+        statuses.push(status(slow, "POST /kbs/v0/auth").await);
+    }
+    assert_eq!(statuses[..10], [401; 10], "empty bodies, but looked at");
+    assert!(statuses.iter().filter(|status| **status == 429).count() > 20);
+    for _ in 0..20 {
+        assert_eq!(status(slow, "GET /healthz").await, 200);
+        assert_eq!(status(slow, "POST /kbs/v0/attest").await, 401);
+    }
 }

@@ -1,1 +1,100 @@
-fn main() {}
+//! `operator`: parses the command line, composes, runs the controllers.
+
+mod cli;
+mod labels;
+mod maker;
+mod probe;
+mod trust;
+
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::Context as _;
+use clap::Parser as _;
+use kube::Client;
+use tec_core::port::Clock;
+use tec_core::port::Entropy;
+use tec_k8s::controller::Operator;
+use tec_k8s::controller::Parts;
+use tec_support::SystemClock;
+use tec_support::SystemEntropy;
+use tec_support::exit;
+use tec_support::serve::Shutdown;
+use tec_support::serve::Transport;
+use tec_support::serve::bind;
+use tec_support::serve::serve;
+use tokio::task::JoinSet;
+
+use self::cli::Args;
+use self::labels::JobsOnly;
+use self::maker::Maker;
+use self::trust::FedTrust;
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    exit::finish(start(&args))
+}
+
+fn start(args: &Args) -> anyhow::Result<u8> {
+    tec_support::log::start(&args.log, args.log_form)?;
+    // Fails only when a provider is installed already, which is as good.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()?
+        .block_on(run(args))
+}
+
+async fn run(args: &Args) -> anyhow::Result<u8> {
+    let client = Client::try_default().await.context("find the API server")?;
+    let operator = Operator::new(parts(args, client)?);
+    let (shutdown, signals) = Shutdown::on_signals()?;
+    let mut tasks: JoinSet<anyhow::Result<()>> = JoinSet::new();
+    let listener = bind(args.metrics_addr)?;
+    let address = listener.local_addr()?;
+    let router = probe::router(operator.metrics(), operator.health());
+    let plain = Transport::DangerousPlain;
+    tasks.spawn(serve(listener, plain, router, shutdown.clone()));
+    let mut stop = shutdown;
+    tasks.spawn(async move {
+        let ended = operator.run(stop.triggered()).await;
+        ended.context("the controllers ended")
+    });
+    tasks.spawn(async {
+        signals.await;
+        Ok(())
+    });
+    tracing::info!(%address, namespace = args.namespace, "started");
+    // The first that ends tells the others; a defect is the answer.
+    let mut answer = Ok(exit::OK);
+    while let Some(ended) = tasks.join_next().await {
+        if let Err(error) = ended.context("a part of the operator died")? {
+            answer = Err(error);
+            tasks.abort_all();
+        }
+    }
+    answer
+}
+
+fn parts(args: &Args, client: Client) -> anyhow::Result<Parts> {
+    let clock: Arc<dyn Clock> = Arc::new(SystemClock);
+    let entropy: Arc<dyn Entropy> = Arc::new(SystemEntropy);
+    let trust = FedTrust::new(
+        client.clone(),
+        &args.namespace,
+        args.generation,
+        Arc::clone(&clock),
+        Arc::clone(&entropy),
+    )?;
+    Ok(Parts {
+        client,
+        namespace: args.namespace.clone(),
+        identity: args.identity.clone(),
+        deploy: args.deploy(),
+        trust: Arc::new(trust),
+        labels: Arc::new(JobsOnly),
+        maker: Arc::new(Maker::new(args.generation)),
+        clock,
+        entropy,
+    })
+}

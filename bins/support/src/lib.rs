@@ -1,9 +1,11 @@
 //! What every program of the project shares: clock and entropy of the system, logging, exit codes,
-//! boot images, TLS with live reload, servers with limits and graceful shutdown.
+//! boot images, flags for evidence, TLS with live reload, servers with limits and graceful shutdown.
 
 pub mod clock;
 pub mod endpoint;
 pub mod entropy;
+#[cfg(feature = "evidence")]
+pub mod evidence;
 pub mod exit;
 pub mod files;
 #[cfg(feature = "images")]

@@ -31,6 +31,7 @@ use rustls::server::ResolvesServerCert;
 use rustls::sign::CertifiedKey;
 use tec_core::code::Code;
 use tec_core::port::Clock;
+use tec_core::secret::SecretBytes;
 use tec_core::time::Timestamp;
 use time::OffsetDateTime;
 
@@ -182,6 +183,15 @@ fn read(source: &Source, clock: &dyn Clock) -> anyhow::Result<CertifiedKey> {
     let certified = CertifiedKey::from_der(chain, private, &provider)
         .map_err(|error| unusable(&cert, error.to_string()))?;
     Ok(certified)
+}
+
+/// A new P-256 key: PKCS #8 in PEM.
+///
+/// # Errors
+/// The source of randomness failed.
+pub fn new_private_key() -> anyhow::Result<SecretBytes> {
+    let key = KeyPair::generate().context("generate a key")?;
+    Ok(SecretBytes::new(key.serialize_pem().into_bytes()))
 }
 
 /// PEM of the CA that nodes shall pin.

@@ -9,11 +9,11 @@ use clap::Parser;
 use clap::Subcommand;
 use clap::ValueEnum;
 use tec_core::ak::Fingerprint;
-use tec_core::attest::Tee;
 use tec_core::endpoint::BaseUrl;
 use tec_core::id::ImageName;
 use tec_core::id::MachineId;
 use tec_core::pcr::PcrIndex;
+use tec_support::evidence::EvidenceArgs;
 use tec_support::log::LogForm;
 
 use crate::command::attest::AttestArgs;
@@ -189,42 +189,8 @@ pub(crate) struct ServeArgs {
         default_value = "4"
     )]
     pub(crate) pcrs: Vec<PcrIndex>,
-    /// Sort of evidence that is taken; may be given several times.
-    #[arg(long, value_name = "SORT", value_enum, default_value = "tpm")]
-    pub(crate) evidence: Vec<EvidenceSort>,
-    /// SHA-384 of an ID key whose guests are accepted, 96 hexadecimal digits; with
-    /// `--evidence az-snp-vtpm`. May be given several times.
-    #[arg(long = "snp-id-key", value_name = "DIGEST", value_parser = parse_sha384)]
-    pub(crate) snp_id_keys: Vec<[u8; 48]>,
-    /// Measurement of a guest that is accepted, 96 hexadecimal digits; with
-    /// `--evidence az-snp-vtpm`. May be given several times.
-    #[arg(long = "snp-measurement", value_name = "DIGEST", value_parser = parse_sha384)]
-    pub(crate) snp_measurements: Vec<[u8; 48]>,
-}
-
-/// Sorts of evidence that can be asked for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum EvidenceSort {
-    /// A quote of a TPM.
-    Tpm,
-    /// A quote of an Azure virtual machine's TPM, with an SNP report that vouches for it.
-    AzSnpVtpm,
-}
-
-impl From<EvidenceSort> for Tee {
-    fn from(sort: EvidenceSort) -> Self {
-        match sort {
-            EvidenceSort::Tpm => Self::Tpm,
-            EvidenceSort::AzSnpVtpm => Self::AzSnpVtpm,
-        }
-    }
-}
-
-fn parse_sha384(text: &str) -> Result<[u8; 48], String> {
-    let mut digest = [0; 48];
-    hex::decode_to_slice(text, &mut digest)
-        .map_err(|_| "a SHA-384 digest has 96 hexadecimal digits".to_owned())?;
-    Ok(digest)
+    #[command(flatten)]
+    pub(crate) evidence: EvidenceArgs,
 }
 
 pub(crate) fn parse_pcr(text: &str) -> Result<PcrIndex, String> {

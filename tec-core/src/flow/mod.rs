@@ -1,12 +1,18 @@
 //! The use cases over the ports. Each is idempotent, may be killed at any `.await` and run again,
 //! and brings no runtime.
 
+mod admit;
 mod approve;
 mod provision;
 mod publish;
 mod register;
 mod release;
 
+pub use self::admit::Admission;
+pub use self::admit::AdmitPorts;
+pub use self::admit::Boots;
+pub use self::admit::admit;
+pub use self::admit::taken_back;
 pub use self::approve::AkOutcome;
 pub use self::approve::AkPorts;
 pub use self::approve::AkSubmission;

@@ -1,6 +1,5 @@
 //! Release: an attested machine gets the key of its own disk.
 
-use crate::ak::AkState;
 use crate::attest::Attempt;
 use crate::attest::Attested;
 use crate::boot::BootState;
@@ -8,8 +7,8 @@ use crate::boot::BootStates;
 use crate::boot::LiveImages;
 use crate::code::Code;
 use crate::explain::Gate;
+use crate::flow::taken_back;
 use crate::id::ResourcePath;
-use crate::machine::MachineState;
 use crate::port::AkRegistry;
 use crate::port::AuditAction;
 use crate::port::AuditEvent;
@@ -120,21 +119,7 @@ async fn closed_gate(
             format!("machine {own} asked for {path}, which is not its own"),
         )));
     }
-    let machine = ports.machines.find(&own).await?;
-    if machine.is_none_or(|machine| machine.state != MachineState::Active) {
-        return Ok(Some((
-            Gate::MachineKnown,
-            format!("machine {own} was taken back"),
-        )));
-    }
-    let ak = ports.aks.find(&attested.ak()).await?;
-    if ak.is_none_or(|ak| ak.state != AkState::Bound || ak.machine != own) {
-        return Ok(Some((
-            Gate::AkBound,
-            format!("key {} was taken back", attested.ak()),
-        )));
-    }
-    Ok(None)
+    taken_back((ports.machines, ports.aks), own, &attested.ak()).await
 }
 
 /// What the quoted registers are in terms of the images that are live now. An image may have been
@@ -159,12 +144,7 @@ async fn refuse(
 ) -> Result<SecretBytes, ReleaseError> {
     attempt.ladder.fail(gate, why);
     let code = gate.code();
-    let event = AuditEvent::new(
-        ports.clock.now(),
-        AuditAction::KeyRefused,
-        attempt.machine,
-        format!("{code} attempt {}", attempt.id),
-    );
+    let event = AuditEvent::key_refused(ports.clock.now(), attempt, code);
     ports
         .audit
         .append(&event)

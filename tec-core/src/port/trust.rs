@@ -11,6 +11,7 @@ use crate::attest::Attempt;
 use crate::attest::Tee;
 use crate::attest::VerifiedEvidence;
 use crate::attest::VerifyError;
+use crate::code::Code;
 use crate::id::AttemptId;
 use crate::id::MachineId;
 use crate::time::Timestamp;
@@ -148,6 +149,12 @@ impl AuditEvent {
             machine,
             subject: subject.into(),
         }
+    }
+
+    /// An attempt was refused with a code.
+    pub fn key_refused(at: Timestamp, attempt: &Attempt, code: Code) -> Self {
+        let subject = format!("{code} attempt {}", attempt.id);
+        Self::new(at, AuditAction::KeyRefused, attempt.machine, subject)
     }
 }
 

@@ -4,8 +4,8 @@ use tec_k8s::render::RelatedImage;
 
 use crate::Files;
 
-/// Program, package of the workspace, and image.
-const PROGRAMS: [(&str, &str); 5] = [
+/// Program, which is its package, too, and its image.
+const PROGRAMS: [(&str, &str); 6] = [
     ("operator", "trusted-cluster-operator"),
     (
         "register-server",
@@ -17,6 +17,8 @@ const PROGRAMS: [(&str, &str); 5] = [
     ),
     ("compute-pcrs", RelatedImage::ComputePcrs.image_name()),
     ("kbs-guard", RelatedImage::KbsGuard.image_name()),
+    // Also what `kubectl-tec` of a release is taken from.
+    ("tec", "tec"),
 ];
 
 pub(crate) fn files() -> Files {

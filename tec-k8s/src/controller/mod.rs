@@ -1,1 +1,51 @@
-//! What an operator does, as futures that a program drives.
+//! What the operator does, as one future that a program drives.
+//!
+//! ```text
+//!   watches ─► caches ─► queue ─► cluster   Deployments, Services, … as `render` says
+//!                          │      machine   disk key, once; facts for the Trustees
+//!                          │      key       decision, binding, Secret of the key
+//!                          │      image     measurements: label, or a Job
+//!                          └─────► sync ──► Trust: every Trustee holds what it should
+//! ```
+//! *What it is*: level-triggered. Each object is looked at when something about it changes, and what
+//! is missing is done; doing it again changes nothing. One object that fails is tried again after a
+//! delay that grows, and holds nobody up.
+//!
+//! *What it is not*: it knows no Trustee and no image registry. The program brings them as [`Trust`]
+//! and [`LabelReader`].
+//!
+//! # Order
+//! Nothing is published before every machine that exists was looked at: publishing takes away what
+//! nobody desires.
+//!
+//! # Cancel safety
+//! Every await may be the last.
+
+mod cache;
+mod cluster;
+mod context;
+mod image;
+mod job;
+mod key;
+mod lease;
+mod machine;
+mod metrics;
+mod queue;
+mod report;
+mod run;
+mod sweep;
+mod sync;
+mod trust;
+
+pub use self::metrics::Metrics;
+pub use self::run::Health;
+pub use self::run::Operator;
+pub use self::run::OperatorError;
+pub use self::run::Parts;
+pub use self::trust::AdminPair;
+pub use self::trust::LabelReader;
+pub use self::trust::Published;
+pub use self::trust::Round;
+pub use self::trust::SignerFiles;
+pub use self::trust::Trust;
+pub use self::trust::TrusteeMaker;

@@ -85,12 +85,14 @@ pub(super) fn rules(component: Component) -> Vec<PolicyRule> {
         Component::RegisterServer => vec![
             rule(GROUP, &[CLUSTERS], &READ),
             rule(GROUP, &[MACHINES], &["create", "get", "list", "watch"]),
+            owning(),
             events(),
         ],
         // It may submit keys. Binding them is the operator's.
         Component::AttestationKeyRegister => vec![
             rule(GROUP, &[CLUSTERS, MACHINES], &READ),
             rule(GROUP, &[KEYS], &["create", "get", "list", "watch"]),
+            owning(),
             events(),
         ],
         Component::ComputePcrs => vec![
@@ -120,6 +122,13 @@ fn operator_rules() -> Vec<PolicyRule> {
         named(rule("coordination.k8s.io", &["leases"], &STATUS), LEASE),
         events(),
     ]
+}
+
+/// An object whose owner waits for its removal may only be made by who may delay that removal; the
+/// admission plugin OwnerReferencesPermissionEnforcement, which OpenShift runs, sees to that.
+fn owning() -> PolicyRule {
+    let resource = format!("{CLUSTERS}/finalizers");
+    rule(GROUP, &[resource], &["update"])
 }
 
 fn events() -> PolicyRule {

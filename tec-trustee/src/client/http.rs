@@ -78,23 +78,9 @@ impl Server {
         deadlines: Deadlines,
         provider: &Arc<CryptoProvider>,
     ) -> Result<Self, SetupError> {
-        if !endpoint.url.is_tls() {
-            tracing::warn!(server = %endpoint.url, "the connection to this server is plain HTTP");
-        }
-        let client = Client::builder()
-            .tls_backend_preconfigured(tls::config(endpoint, provider)?)
-            .connect_timeout(deadlines.connect)
-            .timeout(deadlines.call)
-            .redirect(reqwest::redirect::Policy::none())
-            .no_proxy()
-            .build()
-            .map_err(|error| SetupError::Client {
-                server: endpoint.url.clone(),
-                source: Box::new(error),
-            })?;
         Ok(Self {
             url: endpoint.url.clone(),
-            client,
+            client: http_client(endpoint, deadlines, provider)?,
         })
     }
 
@@ -139,15 +125,12 @@ impl Server {
         request
     }
 
-    async fn body(&self, mut response: Response) -> Result<Zeroizing<Vec<u8>>, RcarError> {
-        let mut body = Zeroizing::new(Vec::new());
-        while let Some(chunk) = response.chunk().await.map_err(|error| self.failed(error))? {
-            if body.len().saturating_add(chunk.len()) > MAX_ANSWER {
-                return Err(self.malformed("the size of the body"));
-            }
-            body.extend_from_slice(&chunk);
-        }
-        Ok(body)
+    async fn body(&self, response: Response) -> Result<Zeroizing<Vec<u8>>, RcarError> {
+        let body = bounded_body(response, MAX_ANSWER).await;
+        body.map_err(|broken| match broken {
+            Broken::TooLong => self.malformed("the size of the body"),
+            Broken::Off(error) => self.failed(error),
+        })
     }
 
     fn refusal(&self, status: StatusCode, body: &[u8], stage: Stage) -> RcarError {
@@ -165,12 +148,7 @@ impl Server {
             kind: body.error_kind(),
             code: body.code(),
             attempt: body.attempt(),
-            detail: body
-                .detail
-                .chars()
-                .filter(|c| !c.is_control())
-                .take(MAX_DETAIL)
-                .collect(),
+            detail: readable(&body.detail),
             stage,
         }
     }
@@ -186,8 +164,59 @@ impl Server {
     }
 }
 
+/// A client of one server: its trust alone, no redirects, no proxy.
+pub(crate) fn http_client(
+    endpoint: &Endpoint,
+    deadlines: Deadlines,
+    provider: &Arc<CryptoProvider>,
+) -> Result<Client, SetupError> {
+    if !endpoint.url.is_tls() {
+        tracing::warn!(server = %endpoint.url, "the connection to this server is plain HTTP");
+    }
+    Client::builder()
+        .tls_backend_preconfigured(tls::config(endpoint, provider)?)
+        .connect_timeout(deadlines.connect)
+        .timeout(deadlines.call)
+        .redirect(reqwest::redirect::Policy::none())
+        .no_proxy()
+        .build()
+        .map_err(|error| SetupError::Client {
+            server: endpoint.url.clone(),
+            source: Box::new(error),
+        })
+}
+
+/// Why there is no body.
+pub(crate) enum Broken {
+    /// It is longer than is taken.
+    TooLong,
+    /// It breaks off.
+    Off(reqwest::Error),
+}
+
+/// The body of at most `max` bytes.
+pub(crate) async fn bounded_body(
+    mut response: Response,
+    max: usize,
+) -> Result<Zeroizing<Vec<u8>>, Broken> {
+    let mut body = Zeroizing::new(Vec::new());
+    while let Some(chunk) = response.chunk().await.map_err(Broken::Off)? {
+        if body.len().saturating_add(chunk.len()) > max {
+            return Err(Broken::TooLong);
+        }
+        body.extend_from_slice(&chunk);
+    }
+    Ok(body)
+}
+
+/// A server's words, as far as they are kept.
+pub(crate) fn readable(detail: &str) -> String {
+    let printable = detail.chars().filter(|c| !c.is_control());
+    printable.take(MAX_DETAIL).collect()
+}
+
 /// Whether a TLS error is among the causes, also inside of I/O errors.
-fn is_tls(error: &(dyn Error + 'static)) -> bool {
+pub(crate) fn is_tls(error: &(dyn Error + 'static)) -> bool {
     let mut next = Some(error);
     while let Some(cause) = next {
         if cause.is::<rustls::Error>() {

@@ -11,7 +11,7 @@
 //! the server writes into it: the clock of a node in its initrd may be wrong.
 
 mod error;
-mod http;
+pub(crate) mod http;
 mod outcome;
 mod retry;
 mod sample;

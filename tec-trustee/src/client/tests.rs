@@ -14,11 +14,9 @@ use tokio::net::TcpListener;
 
 use super::*;
 use crate::testing::FakeAttester;
+use crate::testing::provider;
+use crate::testing::serve;
 use crate::wire::ErrorKind;
-
-fn provider() -> Arc<CryptoProvider> {
-    Arc::new(rustls::crypto::ring::default_provider())
-}
 
 fn client(urls: &[String]) -> RcarClient {
     let servers: Vec<_> = urls
@@ -32,22 +30,6 @@ fn client_of(servers: &[Endpoint]) -> RcarClient {
     let deadlines = Deadlines::new(Duration::from_secs(5), Duration::from_secs(5));
     let entropy = Arc::new(SeededEntropy::new(1));
     RcarClient::new(servers, deadlines, &provider(), entropy).unwrap()
-}
-
-#[expect(
-    clippy::disallowed_methods,
-    reason = "a test's server ends with its runtime"
-)]
-fn spawn(task: impl Future<Output = ()> + Send + 'static) {
-    tokio::task::spawn(task);
-}
-
-async fn serve(router: Router) -> String {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap();
-    let task = async move { axum::serve(listener, router).await.unwrap() };
-    spawn(task);
-    format!("http://{address}")
 }
 
 /// A server that answers from a script and notes what it was asked.
@@ -305,10 +287,6 @@ fn clients_need_a_server_and_usable_bundles() {
 
 #[cfg(feature = "kbs")]
 mod with_kbs {
-    use rcgen::CertificateParams;
-    use rcgen::KeyPair;
-    use rustls::ServerConfig;
-    use rustls::pki_types::PrivateKeyDer;
     use tec_core::attest::PinnedPcrs;
     use tec_core::attest::Tee;
     use tec_core::port::KeyBroker as _;
@@ -323,6 +301,7 @@ mod with_kbs {
     use crate::policy::ak_reference_name;
     use crate::policy::ak_reference_value;
     use crate::testing::FakeVerifier;
+    use crate::testing::serve_tls;
     use crate::token::TokenSigner;
 
     async fn kbs() -> Kbs {
@@ -378,34 +357,10 @@ mod with_kbs {
         assert_eq!(error.code(), Code::ReleaseDenied);
     }
 
-    /// TLS with a new self-signed certificate for `name`; returns its PEM and the address.
-    async fn serve_tls(name: &str) -> (String, String) {
-        let key = KeyPair::generate().unwrap();
-        let certificate = CertificateParams::new([name.to_owned()])
-            .unwrap()
-            .self_signed(&key)
-            .unwrap();
-        let private = PrivateKeyDer::try_from(key.serialize_der()).unwrap();
-        let config = ServerConfig::builder_with_provider(provider())
-            .with_safe_default_protocol_versions()
-            .unwrap()
-            .with_no_client_auth()
-            .with_single_cert(vec![certificate.der().clone()], private)
-            .unwrap();
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        listener.set_nonblocking(true).unwrap();
-        let port = listener.local_addr().unwrap().port();
-        let config = axum_server::tls_rustls::RustlsConfig::from_config(Arc::new(config));
-        let service = kbs().await.router().into_make_service();
-        let server = axum_server::from_tcp_rustls(listener, config).unwrap();
-        spawn(async move { server.serve(service).await.unwrap() });
-        (certificate.pem(), format!("https://localhost:{port}"))
-    }
-
     #[tokio::test]
     async fn the_pinned_bundle_alone_is_trusted() {
-        let (pem, url) = serve_tls("localhost").await;
-        let (other, _) = serve_tls("localhost").await;
+        let (pem, url) = serve_tls("localhost", kbs().await.router());
+        let (other, _) = serve_tls("localhost", kbs().await.router());
         let path = sample::secret_path(1);
         let attester = FakeAttester::new(1, 1);
         let with = |pem: &str| client_of(&[Endpoint::new(url.parse().unwrap(), pem)]);
@@ -415,7 +370,7 @@ mod with_kbs {
             assert!(matches!(error, RcarError::Tls { .. }), "{error:?}");
             assert_eq!(error.code(), Code::TlsFailed);
         }
-        let (pem, url) = serve_tls("elsewhere.example").await;
+        let (pem, url) = serve_tls("elsewhere.example", kbs().await.router());
         let wrong_name = client_of(&[Endpoint::new(url.parse().unwrap(), pem)]);
         let error = wrong_name.fetch(&path, &attester).await.unwrap_err();
         assert!(matches!(error, RcarError::Tls { .. }));

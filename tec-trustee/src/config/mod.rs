@@ -7,7 +7,7 @@
 //! ```
 //! A patch touches what it has to: keys that are not known stay, and so do comments and layout. Only
 //! `[admin]` is written as a whole, since the KBS rejects what it does not know there. Settings that
-//! switch checks off are removed. `insecure_http` is set only when the intent names no TLS files,
+//! switch checks off are removed, with the comment above them. `insecure_http` is set only when the intent names no TLS files,
 //! since the KBS does not start otherwise.
 //!
 //! ```

@@ -1,5 +1,7 @@
 //! Golden files, laws, and the linter.
 
+mod lossless;
+
 use proptest::prelude::*;
 
 use toml::Table;

@@ -33,6 +33,7 @@ use crate::kbs::intake::MAX_AUTH;
 use crate::kbs::intake::announced;
 use crate::kbs::reply::Refusal;
 use crate::kbs::reply::Reply;
+use crate::kbs::resource::parse_path;
 use crate::kbs::session::SessionId;
 use crate::kbs::strict;
 use crate::kbs::table::peer;
@@ -168,24 +169,22 @@ impl Guard {
         let passage = self.identify(request.headers()).ok_or_else(|| {
             Refusal::new(&ErrorKind::TokenNotFound, "attestation token not found")
         })?;
-        let Ok(path) = tail
-            .strip_prefix('/')
-            .unwrap_or(tail)
-            .parse::<ResourcePath>()
-        else {
-            // The Trustee knows how to refuse it.
-            return self.0.upstream.stream(request).await;
-        };
+        let path = parse_path(tail)?;
         let gatekeeper = &self.0.config.gatekeeper;
         gatekeeper
             .permit(&passage, &path)
             .await
             .map_err(|error| not_permitted(&passage, &error))?;
         let answer = self.0.upstream.stream(request).await?;
-        if answer.status() != StatusCode::OK {
+        if !answer.status().is_success() {
             let answer = whole(answer, MAX_ERROR).await?;
             return self.refused_by_broker(&passage, Some(&path), answer).await;
         }
+        // The broker took its time, and a revocation counts from the next byte on.
+        gatekeeper
+            .permit(&passage, &path)
+            .await
+            .map_err(|error| not_permitted(&passage, &error))?;
         gatekeeper
             .settle(&passage, Some(&path), BrokerAnswer::Granted)
             .await

@@ -4,21 +4,19 @@ use std::fmt;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use tec_core::ak::AkState;
 use tec_core::attest::Attempt;
-use tec_core::attest::Known;
 use tec_core::attest::PinnedPcrs;
 use tec_core::attest::VerifiedEvidence;
 use tec_core::attest::VerifyError;
-use tec_core::attest::appraise;
 use tec_core::boot::BootStates;
-use tec_core::boot::WholeImages;
 use tec_core::code::Code;
 use tec_core::explain::Gate;
+use tec_core::flow;
+use tec_core::flow::AdmitPorts;
+use tec_core::flow::Boots;
 use tec_core::flow::ReleaseError;
 use tec_core::id::AttemptId;
 use tec_core::id::ResourcePath;
-use tec_core::machine::MachineState;
 use tec_core::port::AkRegistry;
 use tec_core::port::AttemptLog;
 use tec_core::port::AuditAction;
@@ -133,35 +131,20 @@ pub struct Registries {
 }
 
 impl Registries {
-    async fn appraise(
-        &self,
-        attempt: AttemptId,
-        evidence: &Result<VerifiedEvidence, VerifyError>,
-    ) -> Result<Attempt, PortError> {
-        let key = match evidence {
-            Ok(verified) => Some(verified.ak.fingerprint()),
-            Err(error) => error.ak(),
-        };
-        let ak = match &key {
-            Some(key) => self.aks.find(key).await?,
-            None => None,
-        };
-        let machine = match &ak {
-            Some(ak) => self.machines.find(&ak.machine).await?,
-            None => None,
-        };
-        let whole: &dyn BootStates = &WholeImages;
-        let (images, pinned, states) = match &self.boots {
-            Some(boots) => (boots.images.list().await?, boots.pinned, &*boots.states),
-            None => (Vec::new(), PinnedPcrs::boot_manager(), whole),
-        };
-        let known = Known::new(ak.as_ref(), machine.as_ref(), &images);
-        let now = self.clock.now();
-        let mut record = appraise(attempt, now, evidence, known, pinned, states).attempt;
-        if self.boots.is_none() {
-            leave_registers_to_broker(&mut record);
+    fn admit_ports(&self) -> AdmitPorts<'_> {
+        let boots = self.boots.as_ref().map(|boots| Boots {
+            images: &*boots.images,
+            pinned: boots.pinned,
+            states: &*boots.states,
+        });
+        AdmitPorts {
+            machines: &*self.machines,
+            aks: &*self.aks,
+            boots,
+            attempts: &*self.attempts,
+            audit: &*self.audit,
+            clock: &*self.clock,
         }
-        Ok(record)
     }
 
     async fn note(
@@ -187,29 +170,7 @@ impl Registries {
             let why = format!("machine {own} asked for {path}, which is not its own");
             return Ok(Some((Gate::ReleasePolicy, why)));
         }
-        let machine = self.machines.find(&own).await?;
-        if machine.is_none_or(|machine| machine.state != MachineState::Active) {
-            let why = format!("machine {own} was taken back");
-            return Ok(Some((Gate::MachineKnown, why)));
-        }
-        let ak = self.aks.find(&key).await?;
-        if ak.is_none_or(|ak| ak.state != AkState::Bound || ak.machine != own) {
-            return Ok(Some((Gate::AkBound, format!("key {key} was taken back"))));
-        }
-        Ok(None)
-    }
-}
-
-/// Without images the gate of the registers says nothing.
-fn leave_registers_to_broker(record: &mut Attempt) {
-    let ladder = &mut record.ladder;
-    if ladder
-        .first_failure()
-        .is_some_and(|step| step.gate == Gate::Pcrs)
-    {
-        ladder.code = None;
-        ladder.mismatch = None;
-        ladder.skip(Gate::Pcrs, "left to the policies of the key broker");
+        flow::taken_back((&*self.machines, &*self.aks), own, &key).await
     }
 }
 
@@ -220,19 +181,8 @@ impl Gatekeeper for Registries {
         attempt: AttemptId,
         evidence: &Result<VerifiedEvidence, VerifyError>,
     ) -> Result<Passage, PortError> {
-        let passage = Passage::of(self.appraise(attempt, evidence).await?);
-        self.attempts.record(&passage.record).await?;
-        // Only what a registered key signed: strangers could fill the audit log. What they tried is
-        // in the attempt log, which is bounded.
-        if let Some(code) = passage.refused
-            && evidence.is_ok()
-            && passage.record.machine.is_some()
-        {
-            let subject = format!("{code} attempt {attempt}");
-            self.note(&passage, AuditAction::KeyRefused, subject)
-                .await?;
-        }
-        Ok(passage)
+        let found = flow::admit(self.admit_ports(), attempt, evidence).await?;
+        Ok(Passage::of(found.appraisal.attempt))
     }
 
     async fn permit(&self, passage: &Passage, path: &ResourcePath) -> Result<(), ReleaseError> {
@@ -287,7 +237,9 @@ impl Gatekeeper for Registries {
                 (AuditAction::KeyRefused, format!("{code} attempt {attempt}"))
             }
         };
-        self.note(passage, action, subject).await?;
-        self.attempts.record(&record).await
+        // Both at once, so that a store writes both in one go.
+        let noted = self.note(passage, action, subject);
+        let (noted, recorded) = tokio::join!(noted, self.attempts.record(&record));
+        noted.and(recorded)
     }
 }

@@ -6,6 +6,7 @@
 )]
 
 mod attacks;
+mod races;
 
 use std::collections::HashSet;
 use std::net::SocketAddr;
@@ -36,6 +37,8 @@ use tec_core::testing::ManualClock;
 use tec_core::testing::MemoryRegistry;
 use tec_core::testing::SeededEntropy;
 use tec_core::testing::sample;
+use tokio::sync::Notify;
+use tokio::sync::watch;
 
 use super::*;
 use crate::jwe::Curve;
@@ -45,6 +48,7 @@ use crate::report_data::HashAlgorithm;
 use crate::testing::FakeAttester;
 use crate::testing::FakeVerifier;
 use crate::testing::never;
+use crate::testing::stuck_after;
 use crate::wire::ErrorBody;
 use crate::wire::ErrorKind;
 
@@ -65,6 +69,10 @@ struct Lax {
     sessions: Mutex<HashSet<String>>,
     /// Answers resources with a refusal of this sort.
     denies: Mutex<Option<ErrorKind>>,
+    /// Resources never end.
+    stuck: Mutex<bool>,
+    /// While it is closed no answer leaves.
+    door: Door,
 }
 
 impl Lax {
@@ -96,7 +104,12 @@ impl Lax {
             path if path.starts_with("/kbs/v0/resource/") => {
                 let denied = self.denies.lock().unwrap();
                 let Some(kind) = &*denied else {
-                    return Response::new(Body::from(KEY));
+                    let body = if *self.stuck.lock().unwrap() {
+                        stuck_after(KEY)
+                    } else {
+                        Body::from(KEY)
+                    };
+                    return Response::new(body);
                 };
                 let body = serde_json::to_vec(&ErrorBody::new(kind, "no")).unwrap();
                 let mut response = Response::new(Body::from(body));
@@ -129,7 +142,34 @@ async fn serve_lax(State(lax): State<Arc<Lax>>, request: Request<Body>) -> Respo
     };
     let answer = lax.answer(&seen);
     lax.seen.lock().unwrap().push(seen);
+    lax.door.pass().await;
     answer
+}
+
+/// Holds answers back, and tells when a request has come as far as here.
+#[derive(Debug)]
+struct Door {
+    open: watch::Sender<bool>,
+    came: Notify,
+}
+
+impl Default for Door {
+    fn default() -> Self {
+        Self {
+            open: watch::Sender::new(true),
+            came: Notify::new(),
+        }
+    }
+}
+
+impl Door {
+    async fn pass(&self) {
+        let mut open = self.open.subscribe();
+        if !*open.borrow() {
+            self.came.notify_one();
+        }
+        open.wait_for(|open| *open).await.unwrap();
+    }
 }
 
 struct World {
@@ -178,18 +218,36 @@ impl World {
     }
 
     async fn with(change: impl FnOnce(GuardConfig) -> GuardConfig) -> Self {
+        Self::built(|gatekeeper| gatekeeper, change).await
+    }
+
+    async fn guarded_by(change: impl FnOnce(Registries) -> Registries) -> Self {
+        Self::built(change, |config| config).await
+    }
+
+    /// Machines 1 and 2 with their keys, in front of a broker that gives out everything.
+    async fn built(
+        gatekeeper: impl FnOnce(Registries) -> Registries,
+        change: impl FnOnce(GuardConfig) -> GuardConfig,
+    ) -> Self {
         let (lax, upstream) = Lax::start().await;
         let registry = Arc::new(MemoryRegistry::new());
         let clock = Arc::new(ManualClock::new(sample::time(1000)));
         register(&registry, 1).await;
         register(&registry, 2).await;
-        let gatekeeper = registries(&registry, &clock);
+        let gatekeeper = gatekeeper(registries(&registry, &clock));
         Self {
             guard: Guard::new(change(config(upstream, gatekeeper, &clock))),
             lax,
             registry,
             clock,
         }
+    }
+
+    async fn revoke(&self, machine: u64) {
+        let machines: &dyn MachineRegistry = &*self.registry;
+        let machine = sample::machine_id(machine);
+        machines.revoke(&machine, &sample::line()).await.unwrap();
     }
 
     async fn ask(&self, request: Request<Body>) -> (StatusCode, HeaderMap, Vec<u8>) {
@@ -377,11 +435,7 @@ async fn another_machines_key_is_not_even_asked_for() {
 async fn revocation_counts_between_evidence_and_key() {
     let world = World::new().await;
     let (id, ..) = world.attest(1).await;
-    let machines: &dyn MachineRegistry = &*world.registry;
-    machines
-        .revoke(&sample::machine_id(1), &sample::line())
-        .await
-        .unwrap();
+    world.revoke(1).await;
     let (status, _, body) = world.get(1, &id).await;
     assert_eq!(status, StatusCode::UNAUTHORIZED);
     assert_eq!(error(&body).code(), Some(Code::MachineUnknown));
@@ -452,29 +506,21 @@ async fn the_refusal_of_the_broker_passes_with_a_code_beside_it() {
 
 #[tokio::test]
 async fn with_images_the_registers_are_looked_at_too() {
-    let (lax, upstream) = Lax::start().await;
-    let registry = Arc::new(MemoryRegistry::new());
-    let clock = Arc::new(ManualClock::new(sample::time(1000)));
-    register(&registry, 1).await;
-    let gatekeeper = Registries {
-        boots: Some(ApprovedBoots {
-            images: Arc::clone(&registry) as _,
-            pinned: PinnedPcrs::boot_manager(),
-            states: Arc::new(WholeImages),
-        }),
-        ..registries(&registry, &clock)
+    let images = Arc::new(MemoryRegistry::new());
+    let boots = ApprovedBoots {
+        images: Arc::clone(&images) as _,
+        pinned: PinnedPcrs::boot_manager(),
+        states: Arc::new(WholeImages),
     };
-    let guard = Guard::new(config(upstream, gatekeeper, &clock));
-    let world = World {
-        guard,
-        lax,
-        registry,
-        clock,
-    };
+    let world = World::guarded_by(|registries| Registries {
+        boots: Some(boots),
+        ..registries
+    })
+    .await;
     let (_, status, body) = world.attest(1).await;
     assert_eq!(status, StatusCode::UNAUTHORIZED);
     assert_eq!(error(&body).code(), Some(Code::PcrMismatch));
-    let images: &dyn ImageRegistry = &*world.registry;
+    let images: &dyn ImageRegistry = &*images;
     images.put(&sample::image(1)).await.unwrap();
     let (_, status, _) = world.attest(1).await;
     assert_eq!(status, StatusCode::OK);
@@ -541,11 +587,13 @@ async fn a_broker_that_is_gone_is_a_503() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     drop(listener);
-    let registry = Arc::new(MemoryRegistry::new());
-    let clock = Arc::new(ManualClock::new(sample::time(1000)));
-    let guard = Guard::new(config(address, registries(&registry, &clock), &clock));
-    let response = serve(State(guard), post("auth", AUTH)).await;
-    assert_eq!(response.status(), StatusCode::SERVICE_UNAVAILABLE);
+    let world = World::with(|mut config| {
+        config.upstream = address.to_string().parse().unwrap();
+        config
+    })
+    .await;
+    let (status, ..) = world.ask(post("auth", AUTH)).await;
+    assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE);
 }
 
 fn no_audit(call: Call) -> Fault {
@@ -557,21 +605,12 @@ fn no_audit(call: Call) -> Fault {
 
 #[tokio::test]
 async fn no_audit_line_means_no_key() {
-    let (lax, upstream) = Lax::start().await;
-    let registry = Arc::new(MemoryRegistry::new());
-    let clock = Arc::new(ManualClock::new(sample::time(1000)));
-    register(&registry, 1).await;
-    let gatekeeper = Registries {
-        audit: Arc::new(Faulty::new(Arc::clone(&registry), no_audit)),
-        ..registries(&registry, &clock)
-    };
-    let guard = Guard::new(config(upstream, gatekeeper, &clock));
-    let world = World {
-        guard,
-        lax,
-        registry,
-        clock,
-    };
+    let deaf = Faulty::new(Arc::new(MemoryRegistry::new()), no_audit);
+    let world = World::guarded_by(|registries| Registries {
+        audit: Arc::new(deaf),
+        ..registries
+    })
+    .await;
     let (id, status, _) = world.attest(1).await;
     assert_eq!(status, StatusCode::OK);
     let (status, _, body) = world.get(1, &id).await;

@@ -1,7 +1,7 @@
 //! A backend over the registries: nothing is pushed, everything is read when it is needed.
 //!
 //! ```text
-//! admit ─── AkRegistry, MachineRegistry, ImageRegistry ─► attest::appraise ─► AttemptLog, AuditSink
+//! admit ─── the registries ─► flow::admit ─► AttemptLog, AuditSink
 //! policies ◄── reference values of that very look
 //! release ─ the same registries again ─► flow::release ─► audit line, then the key
 //! ```
@@ -13,19 +13,19 @@ use async_trait::async_trait;
 use serde_json::Value;
 use tec_core::ak::AkRecord;
 use tec_core::ak::AkState;
-use tec_core::attest::Known;
 use tec_core::attest::PinnedPcrs;
 use tec_core::attest::VerifiedEvidence;
 use tec_core::attest::VerifyError;
-use tec_core::attest::appraise;
 use tec_core::boot::BootStates;
 use tec_core::boot::LiveImages;
 use tec_core::boot::WholeImages;
 use tec_core::code::Code;
 use tec_core::explain::Gate;
+use tec_core::flow;
+use tec_core::flow::AdmitPorts;
+use tec_core::flow::Boots;
 use tec_core::flow::ReleaseError;
 use tec_core::flow::ReleasePorts;
-use tec_core::flow::release;
 use tec_core::id::AttemptId;
 use tec_core::id::ResourcePath;
 use tec_core::machine::Machine;
@@ -33,7 +33,6 @@ use tec_core::machine::MachineState;
 use tec_core::pcr::PcrIndex;
 use tec_core::port::AkRegistry;
 use tec_core::port::AttemptLog;
-use tec_core::port::AuditAction;
 use tec_core::port::AuditEvent;
 use tec_core::port::AuditSink;
 use tec_core::port::Clock;
@@ -140,17 +139,20 @@ impl LiveBackend {
         values.iter().map(ToString::to_string).collect()
     }
 
-    async fn refused(&self, admission: &Admission, code: Code) -> Result<(), PortError> {
-        let event = AuditEvent::new(
-            self.ports.clock.now(),
-            AuditAction::KeyRefused,
-            admission
-                .record
-                .as_ref()
-                .and_then(|attempt| attempt.machine),
-            format!("{code} attempt {}", admission.attempt),
-        );
-        self.ports.audit.append(&event).await
+    fn admit_ports(&self) -> AdmitPorts<'_> {
+        let boots = Boots {
+            images: &*self.ports.images,
+            pinned: self.pinned,
+            states: &*self.states,
+        };
+        AdmitPorts {
+            machines: &*self.ports.machines,
+            aks: &*self.ports.aks,
+            boots: Some(boots),
+            attempts: &*self.ports.attempts,
+            audit: &*self.ports.audit,
+            clock: &*self.ports.clock,
+        }
     }
 }
 
@@ -169,43 +171,20 @@ impl Backend for LiveBackend {
         attempt: AttemptId,
         evidence: &Result<VerifiedEvidence, VerifyError>,
     ) -> Result<Admission, PortError> {
-        let key = match evidence {
-            Ok(verified) => Some(verified.ak.fingerprint()),
-            Err(error) => error.ak(),
-        };
-        let ak = match &key {
-            Some(key) => self.ports.aks.find(key).await?,
-            None => None,
-        };
-        let machine = match &ak {
-            Some(ak) => self.ports.machines.find(&ak.machine).await?,
-            None => None,
-        };
-        let images = self.ports.images.list().await?;
-        let now = self.ports.clock.now();
-        let known = Known::new(ak.as_ref(), machine.as_ref(), &images);
-        let appraisal = appraise(attempt, now, evidence, known, self.pinned, &*self.states);
-        self.ports.attempts.record(&appraisal.attempt).await?;
+        let found = flow::admit(self.admit_ports(), attempt, evidence).await?;
+        let record = found.appraisal.attempt;
         let mut admission = Admission::new(attempt);
         if let Ok(verified) = evidence {
-            let live = LiveImages::at(&images, now);
-            admission.references = self.references(verified, ak.as_ref(), machine.as_ref(), &live);
+            let live = LiveImages::at(&found.images, record.at);
+            let (ak, machine) = (found.ak.as_ref(), found.machine.as_ref());
+            admission.references = self.references(verified, ak, machine, &live);
         }
-        admission.record = Some(appraisal.attempt);
-        admission.attested = appraisal.attested;
-        if admission.attested.is_none() {
-            let code = admission
-                .record
-                .as_ref()
-                .and_then(|attempt| attempt.ladder.code)
-                .unwrap_or(Code::EvidenceMalformed);
-            // Only what a registered key signed: strangers, and who replays, could fill the audit
-            // log. What they tried is in the attempt log, which is bounded.
-            if evidence.is_ok() && ak.is_some() {
-                self.refused(&admission, code).await?;
-            }
+        admission.attested = found.appraisal.attested;
+        if admission.attested.is_some() {
+            admission.record = Some(record);
+        } else {
             // What the ladder holds of a refusal is in the log; the session needs the code alone.
-            admission.record = None;
+            let code = record.ladder.code.unwrap_or(Code::EvidenceMalformed);
             admission.refused = Some(code);
         }
         Ok(admission)
@@ -242,9 +221,9 @@ impl Backend for LiveBackend {
                 .ladder
                 .fail(Gate::ReleasePolicy, "the resource policy denies it");
             let code = Code::ReleaseDenied;
-            self.refused(admission, code)
-                .await
-                .map_err(ReleaseError::Port)?;
+            let line = AuditEvent::key_refused(self.ports.clock.now(), &attempt, code);
+            let noted = self.ports.audit.append(&line).await;
+            noted.map_err(ReleaseError::Port)?;
             Err(ReleaseError::Refused { code })
         } else {
             // For a path that is not its own the flow refuses, too, and says so better.
@@ -257,7 +236,7 @@ impl Backend for LiveBackend {
                 audit: &*self.ports.audit,
                 clock: &*self.ports.clock,
             };
-            release(ports, attested, path, &mut attempt).await
+            flow::release(ports, attested, path, &mut attempt).await
         };
         if let Err(error) = self.ports.attempts.record(&attempt).await {
             // The audit log, which counts, is written before; this record is for explaining.

@@ -45,7 +45,7 @@ mod live;
 mod memory;
 pub(crate) mod metrics;
 pub(crate) mod reply;
-mod resource;
+pub(crate) mod resource;
 mod sample;
 pub(crate) mod session;
 pub(crate) mod strict;

@@ -21,6 +21,7 @@ use super::reply::Reply;
 use super::session_cookie;
 use crate::jwe;
 use crate::jwe::TeePubKey;
+use crate::jwt::Unverified;
 use crate::policy::PolicyError;
 use crate::policy::ResourcePolicy;
 use crate::wire::ErrorKind;
@@ -65,8 +66,8 @@ impl Kbs {
         reply::json(&encrypted)
     }
 
-    /// The attested session of the cookie is tried first, then a bearer token. Either way the token
-    /// is verified again.
+    /// The attested session of the cookie is tried first, then a bearer token. The token of a
+    /// session never left this process, so its time is looked at and not its signature.
     fn authenticate(&self, headers: &HeaderMap) -> Result<(Value, Arc<Admission>), Refusal> {
         let now = self.0.config.clock.now();
         let not_accepted =
@@ -74,9 +75,9 @@ impl Kbs {
         let tokens = &self.0.config.tokens;
         let session = session_cookie(headers).and_then(|id| self.0.sessions.passed(id, now));
         if let Some(passed) = session {
-            let claims = tokens
-                .verify(&passed.token, now)
-                .map_err(|_| not_accepted())?;
+            let claims = Unverified::split(&passed.token, passed.token.len())
+                .and_then(|own| own.claims(now, |_, _, _| true))
+                .ok_or_else(not_accepted)?;
             return Ok((claims, passed.admission));
         }
         let token = bearer(headers).ok_or_else(|| {
@@ -144,7 +145,7 @@ impl Kbs {
 
 /// Three segments. One empty segment in front is dropped: clients of v0.21 send
 /// `resource//a/b/c` (contract 6).
-pub(super) fn parse_path(tail: &str) -> Result<ResourcePath, Refusal> {
+pub(crate) fn parse_path(tail: &str) -> Result<ResourcePath, Refusal> {
     tail.strip_prefix('/').unwrap_or(tail).parse().map_err(|_| {
         Refusal::new(
             &ErrorKind::PluginInternalError,

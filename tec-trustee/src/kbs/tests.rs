@@ -2,8 +2,10 @@
 //! and one image, and a verifier that believes what the evidence says.
 
 mod admin;
+mod evidence;
 mod malformed;
 mod mixed;
+mod races;
 
 use axum::body::to_bytes;
 use axum::http::StatusCode;
@@ -101,6 +103,18 @@ async fn register(registry: &MemoryRegistry, number: u64) {
         .unwrap();
 }
 
+fn ports(registry: &Arc<MemoryRegistry>, clock: &Arc<ManualClock>) -> LivePorts {
+    LivePorts {
+        machines: Arc::clone(registry) as _,
+        aks: Arc::clone(registry) as _,
+        images: Arc::clone(registry) as _,
+        secrets: Arc::clone(registry) as _,
+        audit: Arc::clone(registry) as _,
+        attempts: Arc::clone(registry) as _,
+        clock: Arc::clone(clock) as _,
+    }
+}
+
 impl World {
     async fn new() -> Self {
         let registry = Arc::new(MemoryRegistry::new());
@@ -109,22 +123,19 @@ impl World {
         register(&registry, 2).await;
         let images: &dyn ImageRegistry = &*registry;
         images.put(&sample::image(1)).await.unwrap();
-        let ports = LivePorts {
-            machines: Arc::clone(&registry) as _,
-            aks: Arc::clone(&registry) as _,
-            images: Arc::clone(&registry) as _,
-            secrets: Arc::clone(&registry) as _,
-            audit: Arc::clone(&registry) as _,
-            attempts: Arc::clone(&registry) as _,
-            clock: Arc::clone(&clock) as _,
-        };
-        let backend = Arc::new(LiveBackend::new(ports, &intent()));
+        let backend = LiveBackend::new(ports(&registry, &clock), &intent());
         Self {
-            kbs: Kbs::new(config(backend, &clock)),
+            kbs: Kbs::new(config(Arc::new(backend), &clock)),
             registry,
             clock,
             attester: FakeAttester::new(1, 1),
         }
+    }
+
+    async fn revoke(&self, machine: u64) {
+        let machines: &dyn MachineRegistry = &*self.registry;
+        let machine = sample::machine_id(machine);
+        machines.revoke(&machine, &sample::line()).await.unwrap();
     }
 
     fn audit(&self, action: AuditAction) -> usize {
@@ -360,11 +371,7 @@ async fn denied_after(world: &World, cookie: &str, code: Code) {
 async fn revocation_counts_at_once_for_sessions_that_exist() {
     let world = World::new().await;
     let cookie = attest(&world).await;
-    let machines: &dyn MachineRegistry = &*world.registry;
-    machines
-        .revoke(&sample::machine_id(1), &sample::line())
-        .await
-        .unwrap();
+    world.revoke(1).await;
     denied_after(&world, &cookie, Code::MachineUnknown).await;
 
     let world = World::new().await;
@@ -495,11 +502,7 @@ async fn the_bearer_form_works_while_the_session_lives_and_obeys_revocation() {
     let token = answer.json()["token"].as_str().unwrap().to_owned();
     let answer = get(&own_path()).bearer(&token).of(&world.kbs).await;
     assert_eq!(answer.status, StatusCode::OK);
-    let machines: &dyn MachineRegistry = &*world.registry;
-    machines
-        .revoke(&sample::machine_id(1), &sample::line())
-        .await
-        .unwrap();
+    world.revoke(1).await;
     let answer = get(&own_path()).bearer(&token).of(&world.kbs).await;
     answer.is_error(401, &ErrorKind::PolicyDeny);
 }
@@ -530,16 +533,7 @@ async fn tokens_of_other_signers_open_nothing() {
 }
 
 fn live_of(world: &World) -> LiveBackend {
-    let ports = LivePorts {
-        machines: Arc::clone(&world.registry) as _,
-        aks: Arc::clone(&world.registry) as _,
-        images: Arc::clone(&world.registry) as _,
-        secrets: Arc::clone(&world.registry) as _,
-        audit: Arc::clone(&world.registry) as _,
-        attempts: Arc::clone(&world.registry) as _,
-        clock: Arc::clone(&world.clock) as _,
-    };
-    LiveBackend::new(ports, &intent())
+    LiveBackend::new(ports(&world.registry, &world.clock), &intent())
 }
 
 #[tokio::test]
@@ -888,13 +882,8 @@ async fn no_key_leaves_when_the_audit_log_is_away() {
         Fault::Before,
     ));
     let ports = LivePorts {
-        machines: Arc::clone(&world.registry) as _,
-        aks: Arc::clone(&world.registry) as _,
-        images: Arc::clone(&world.registry) as _,
-        secrets: Arc::clone(&world.registry) as _,
         audit: broken,
-        attempts: Arc::clone(&world.registry) as _,
-        clock: Arc::clone(&world.clock) as _,
+        ..ports(&world.registry, &world.clock)
     };
     let backend = LiveBackend::new(ports, &intent());
     let kbs = Kbs::new(config(Arc::new(backend), &world.clock));

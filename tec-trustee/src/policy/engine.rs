@@ -1,19 +1,21 @@
 //! Evaluation with the semantics of Trustee's attestation service (contract 3.1, 3.4).
 //!
-//! Policies are parsed once; an evaluation runs on a clone of the engine. The look-up of reference
-//! values is asynchronous and Rego is not, so an evaluation names the values that it wants and is
-//! run again with them: [`Evaluation::Wants`].
+//! Policies are parsed and analyzed once; an evaluation runs on a clone of the engine, which serves
+//! again after it. The look-up of reference values is asynchronous and Rego is not, so an evaluation
+//! names the values that it wants and is run again with them: [`Evaluation::Wants`].
 
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::sync::Mutex;
+use std::sync::MutexGuard;
 use std::sync::PoisonError;
 use std::time::Duration;
 
 use regorus::Engine;
 use regorus::utils::limits::ExecutionTimerConfig;
+use serde::Deserialize as _;
 use serde_json::Map;
 use serde_json::Value;
 
@@ -162,6 +164,33 @@ struct References {
 #[derive(Clone, Debug)]
 pub struct AttestationPolicy {
     engine: Engine,
+    /// Clones that no evaluation uses now: no more than evaluations ran at the same time.
+    idle: Arc<Mutex<Vec<Evaluator>>>,
+}
+
+/// A clone of an engine, and the reference values that its function looks up.
+#[derive(Debug)]
+struct Evaluator {
+    engine: Engine,
+    references: Arc<Mutex<References>>,
+}
+
+impl Evaluator {
+    fn new(mut engine: Engine) -> Result<Self, PolicyError> {
+        let references = Arc::<Mutex<References>>::default();
+        let for_query = Arc::clone(&references);
+        let function = move |arguments: Vec<regorus::Value>| Ok(query(&for_query, &arguments));
+        engine
+            .add_extension(QUERY.to_owned(), 1, Box::new(function))
+            .map_err(evaluation_failed)?;
+        Ok(Self { engine, references })
+    }
+
+    fn references(&self) -> MutexGuard<'_, References> {
+        self.references
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// A parsed resource policy.
@@ -189,11 +218,13 @@ fn parse(text: &str) -> Result<Engine, PolicyError> {
         .map_err(|error| PolicyError::Parse {
             reason: error.to_string(),
         })?;
-    if package == "data.policy" {
-        Ok(engine)
-    } else {
-        Err(PolicyError::Package { package })
+    if package != "data.policy" {
+        return Err(PolicyError::Package { package });
     }
+    // There is no such rule, which is found out after the policy was analyzed: once here, and not
+    // in every clone that evaluates it.
+    let _ = engine.eval_rule(String::new());
+    Ok(engine)
 }
 
 /// Most [`parsing_effort`] of a text: a hundred brackets nine deep pass, twenty nested ones do not.
@@ -223,11 +254,25 @@ fn evaluation_failed(error: impl std::fmt::Display) -> PolicyError {
 }
 
 fn to_rego(value: &Value) -> Result<regorus::Value, PolicyError> {
-    regorus::Value::from_json_str(&value.to_string()).map_err(evaluation_failed)
+    regorus::Value::deserialize(value).map_err(evaluation_failed)
 }
 
 /// Value of a rule, `None` when undefined.
 fn rule(engine: &mut Engine, path: &str) -> Result<Option<Value>, PolicyError> {
+    // A rule that is not there, or only in parts, is no rule to the quick way.
+    let value = match engine.eval_rule(path.to_owned()) {
+        Ok(value) => value,
+        Err(_) => queried(engine, path)?,
+    };
+    match value {
+        regorus::Value::Undefined => Ok(None),
+        value => serde_json::to_value(value)
+            .map(Some)
+            .map_err(evaluation_failed),
+    }
+}
+
+fn queried(engine: &mut Engine, path: &str) -> Result<regorus::Value, PolicyError> {
     let results = engine
         .eval_query(path.to_owned(), false)
         .map_err(evaluation_failed)?;
@@ -235,13 +280,8 @@ fn rule(engine: &mut Engine, path: &str) -> Result<Option<Value>, PolicyError> {
         .result
         .first()
         .and_then(|result| result.expressions.first())
-        .map(|expression| &expression.value);
-    match value {
-        None | Some(regorus::Value::Undefined) => Ok(None),
-        Some(value) => serde_json::to_value(value)
-            .map(Some)
-            .map_err(evaluation_failed),
-    }
+        .map(|expression| expression.value.clone());
+    Ok(value.unwrap_or(regorus::Value::Undefined))
 }
 
 impl AttestationPolicy {
@@ -250,7 +290,13 @@ impl AttestationPolicy {
     /// # Errors
     /// Text that does not parse, or of another package.
     pub fn parse(text: &str) -> Result<Self, PolicyError> {
-        parse(text).map(|engine| Self { engine })
+        let engine = parse(text)?;
+        let idle = Arc::default();
+        Ok(Self { engine, idle })
+    }
+
+    fn idle(&self) -> MutexGuard<'_, Vec<Evaluator>> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Evaluates the policy over annotated evidence, with the reference values in `references`.
@@ -266,23 +312,19 @@ impl AttestationPolicy {
         for (name, value) in references {
             known.insert(name.clone(), to_rego(value)?);
         }
-        let shared = Arc::new(Mutex::new(References {
-            known,
-            wanted: BTreeSet::new(),
-        }));
-        let mut engine = self.engine.clone();
-        let for_query = Arc::clone(&shared);
-        engine
-            .add_extension(
-                QUERY.to_owned(),
-                1,
-                Box::new(move |arguments: Vec<regorus::Value>| Ok(query(&for_query, &arguments))),
-            )
-            .map_err(evaluation_failed)?;
-        engine.set_input(to_rego(input)?);
-        let verdict = verdict(&mut engine);
-        let wanted =
-            std::mem::take(&mut shared.lock().unwrap_or_else(PoisonError::into_inner).wanted);
+        let idle = self.idle().pop();
+        let mut evaluator = match idle {
+            Some(evaluator) => evaluator,
+            None => Evaluator::new(self.engine.clone())?,
+        };
+        evaluator.references().known = known;
+        evaluator.engine.set_input(to_rego(input)?);
+        let verdict = verdict(&mut evaluator.engine);
+        let wanted = std::mem::take(&mut *evaluator.references()).wanted;
+        if verdict.is_ok() {
+            evaluator.engine.set_input(regorus::Value::Undefined);
+            self.idle().push(evaluator);
+        }
         // A null in place of a value that was not fetched yet may fail the policy: fetch first.
         if wanted.is_empty() {
             verdict.map(Evaluation::Done)

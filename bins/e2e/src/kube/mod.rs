@@ -14,8 +14,16 @@
 mod account;
 mod control_plane;
 mod guarded;
+mod memory_trust;
+mod operator;
 mod pki;
 
 pub use self::account::rules;
 pub use self::control_plane::ControlPlane;
 pub use self::guarded::Guarded;
+pub use self::memory_trust::Labels;
+pub use self::memory_trust::MemoryTrust;
+pub use self::memory_trust::PaperTrustee;
+pub use self::memory_trust::ShiftedClock;
+pub use self::operator::Bench;
+pub use self::operator::eventually;

@@ -20,9 +20,7 @@ use tec_core::http::RegisterServiceConfig;
 use tec_core::http::ReplyStyle;
 use tec_core::luks::CompatLuksKey;
 use tec_core::port::Clock;
-use tec_core::port::EntropyRng;
 use tec_core::port::UnclaimedLimit;
-use tec_core::port::Verifier;
 use tec_core::secret::SecretBytes;
 use tec_core::store::Store;
 use tec_support::SystemEntropy;
@@ -31,10 +29,6 @@ use tec_support::limit::limit;
 use tec_tpm::combine::MixedStates;
 use tec_tpm::ek::CredentialIssuer;
 use tec_tpm::ek::TrustStore;
-use tec_tpm::snp;
-use tec_tpm::verifier::AzSnpVtpmVerifier;
-use tec_tpm::verifier::ByTee;
-use tec_tpm::verifier::TpmVerifier;
 use tec_trustee::kbs::Kbs;
 use tec_trustee::kbs::KbsConfig;
 use tec_trustee::kbs::LiveBackend;
@@ -62,6 +56,7 @@ pub(super) fn routers(
     clock: &Arc<dyn Clock>,
     args: &ServeArgs,
     endpoints: &Endpoints,
+    signer: TokenSigner,
 ) -> anyhow::Result<Routers> {
     let limited = |rate, style| from_fn_with_state(Arc::new(Limiter::new(rate, style)), limit);
     let register = RegisterService::new(RegisterServiceConfig {
@@ -91,7 +86,7 @@ pub(super) fn routers(
         ak: health(store)
             .fallback_service(ak)
             .layer(limited(args.register_rate, ReplyStyle::AttestationKey)),
-        kbs: kbs(store, clock, args)?.layer(limited(args.kbs_rate, ReplyStyle::KeyBroker)),
+        kbs: kbs(store, clock, args, signer)?.layer(limited(args.kbs_rate, ReplyStyle::KeyBroker)),
     })
 }
 
@@ -157,38 +152,13 @@ fn pinned(args: &ServeArgs) -> anyhow::Result<PinnedPcrs> {
     PinnedPcrs::new(args.pcrs.iter().copied().collect()).context("--pcrs")
 }
 
-/// A verifier for each sort of evidence that is taken.
-fn verifier(args: &ServeArgs, clock: &Arc<dyn Clock>) -> anyhow::Result<ByTee> {
-    let mut verifier = ByTee::new();
-    for tee in args.evidence.iter().copied().map(Tee::from) {
-        let one: Arc<dyn Verifier> = match tee {
-            Tee::AzSnpVtpm => Arc::new(AzSnpVtpmVerifier::new(clock.clone(), snp_policy(args)?)),
-            _ => Arc::new(TpmVerifier::new()),
-        };
-        verifier = verifier.with(tee, one);
-    }
-    Ok(verifier)
-}
-
-fn snp_policy(args: &ServeArgs) -> anyhow::Result<snp::Policy> {
-    let (keys, measurements) = (&args.snp_id_keys, &args.snp_measurements);
-    anyhow::ensure!(
-        !keys.is_empty() || !measurements.is_empty(),
-        "with --evidence az-snp-vtpm, --snp-id-key or --snp-measurement must say which guests are \
-         accepted, or any software in a genuine guest could claim any TPM to be its own"
-    );
-    let mut policy = snp::Policy::new();
-    if !keys.is_empty() {
-        policy = policy.with_id_keys(keys.iter().copied());
-    }
-    if !measurements.is_empty() {
-        policy = policy.with_measurements(measurements.iter().copied());
-    }
-    Ok(policy)
-}
-
-fn kbs(store: &Arc<Store>, clock: &Arc<dyn Clock>, args: &ServeArgs) -> anyhow::Result<Router> {
-    let verifier = verifier(args, clock)?;
+fn kbs(
+    store: &Arc<Store>,
+    clock: &Arc<dyn Clock>,
+    args: &ServeArgs,
+    signer: TokenSigner,
+) -> anyhow::Result<Router> {
+    let verifier = args.evidence.verifier(clock)?;
     let tees: Vec<Tee> = verifier.tees().collect();
     let intent = PolicyIntent::new(pinned(args)?, tees.iter().copied())?;
     let ports = LivePorts {
@@ -200,56 +170,15 @@ fn kbs(store: &Arc<Store>, clock: &Arc<dyn Clock>, args: &ServeArgs) -> anyhow::
         attempts: store.clone(),
         clock: clock.clone(),
     };
-    let entropy = Arc::new(SystemEntropy);
     // Machines are updated part by part, and may boot at any moment in between.
     let states = Arc::new(MixedStates::default());
     let config = KbsConfig::new(
         Arc::new(LiveBackend::new(ports, &intent).with_states(states)),
         Arc::new(verifier),
-        // Tokens live for minutes, so their key need not outlive the process.
-        TokenSigner::random(&mut EntropyRng::new(&*entropy)),
+        signer,
         clock.clone(),
-        entropy,
+        Arc::new(SystemEntropy),
     )
     .with_tees(tees);
     Ok(Kbs::new(config).router())
-}
-
-#[cfg(test)]
-mod tests {
-    use clap::Parser as _;
-    use tec_support::SystemClock;
-
-    use super::*;
-    use crate::cli::Cli;
-    use crate::cli::Command;
-
-    fn tees(flags: &[&str]) -> anyhow::Result<Vec<Tee>> {
-        let cli = Cli::try_parse_from(["tec", "serve"].iter().chain(flags).copied())?;
-        let Command::Serve(args) = cli.command else {
-            panic!("the command is serve");
-        };
-        let clock: Arc<dyn Clock> = Arc::new(SystemClock);
-        Ok(verifier(&args, &clock)?.tees().collect())
-    }
-
-    #[test]
-    fn only_tpm_evidence_is_taken_unless_more_is_asked_for() {
-        let digest = "1d".repeat(48);
-        assert_eq!(tees(&[]).unwrap(), [Tee::Tpm]);
-        for flag in ["--snp-id-key", "--snp-measurement"] {
-            let azure = ["--evidence", "az-snp-vtpm", flag, &digest];
-            assert_eq!(tees(&azure).unwrap(), [Tee::AzSnpVtpm]);
-            let both = [&azure[..], &["--evidence", "tpm"]].concat();
-            assert_eq!(tees(&both).unwrap(), [Tee::Tpm, Tee::AzSnpVtpm]);
-        }
-        assert!(tees(&["--evidence", "sample"]).is_err());
-        assert!(tees(&["--snp-id-key", "1d"]).is_err());
-    }
-
-    #[test]
-    fn any_genuine_guest_is_not_enough() {
-        let error = tees(&["--evidence", "az-snp-vtpm"]).unwrap_err();
-        assert!(error.to_string().contains("--snp-id-key"), "{error}");
-    }
 }

@@ -2,6 +2,7 @@
 //! embedded store.
 
 mod compose;
+mod signer;
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -63,7 +64,8 @@ pub(crate) async fn run(state_dir: &Path, args: ServeArgs) -> anyhow::Result<u8>
         root_device: args.root_device.clone(),
     };
 
-    let routers = compose::routers(&store, &clock, &args, &endpoints)?;
+    let signer = signer::open(state_dir)?;
+    let routers = compose::routers(&store, &clock, &args, &endpoints, signer)?;
     for (listener, router) in [
         (register, routers.register),
         (ak, routers.ak),

@@ -41,6 +41,9 @@ pub enum AzSnpEvidenceError {
     /// A version that is not known.
     #[error("the version of the evidence is not known")]
     Version,
+    /// Members of both forms: readers differ in which of them count.
+    #[error("the evidence has members of two versions")]
+    Mixed,
     /// A member does not decode, or is too large.
     #[error("{member} does not decode to at most {limit} bytes or values")]
     Member {
@@ -55,7 +58,7 @@ impl AzSnpEvidenceError {
     /// The member that is malformed.
     pub fn member(&self) -> String {
         match self {
-            Self::Json(_) => "evidence",
+            Self::Json(_) | Self::Mixed => "evidence",
             Self::Version => "version",
             Self::Member { member, .. } => member,
         }
@@ -131,6 +134,10 @@ impl AzSnpEvidence {
     /// # Errors
     /// [`AzSnpEvidenceError`] with the member that is malformed.
     pub fn from_value(value: &Value) -> Result<Self, AzSnpEvidenceError> {
+        let has = |members: [&str; 2]| members.iter().any(|name| value.get(name).is_some());
+        if has(["quote", "report"]) && has(["tpm_quote", "hcl_report"]) {
+            return Err(AzSnpEvidenceError::Mixed);
+        }
         let evidence = match value.get("version").map(Value::as_u64) {
             None => Self::from_old(value)?,
             Some(Some(1)) => Self::from_texts(value, AzSnpEvidenceVersion::V1)?,

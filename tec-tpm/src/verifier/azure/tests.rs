@@ -181,6 +181,25 @@ fn malformed_evidence_names_the_member() {
     }
 }
 
+/// Some readers go by the version, others take the first form that fits.
+#[test]
+fn evidence_with_the_members_of_two_forms_is_malformed() {
+    let old = evidence(AzSnpEvidenceVersion::V0).to_value();
+    let new = evidence(AzSnpEvidenceVersion::V2).to_value();
+    for (whole, other, member) in [
+        (&old, &new, "tpm_quote"),
+        (&old, &new, "hcl_report"),
+        (&new, &old, "quote"),
+        (&new, &old, "report"),
+    ] {
+        let mut mixed = whole.clone();
+        mixed[member] = other[member].clone();
+        let error = AzSnpEvidence::from_value(&mixed).unwrap_err();
+        assert!(matches!(error, AzSnpEvidenceError::Mixed), "{member}");
+        assert_eq!(error.member(), "evidence");
+    }
+}
+
 #[test]
 fn what_is_no_report_of_the_paravisor_is_malformed() {
     let mut cut = evidence(AzSnpEvidenceVersion::V1);

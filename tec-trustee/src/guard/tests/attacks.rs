@@ -2,6 +2,7 @@
 //! guard would give out everything.
 
 use super::*;
+use crate::testing::disguised;
 
 fn with_bearer(request: Request<Body>, token: &str) -> Request<Body> {
     with(request, "authorization", &format!("Bearer {token}"))
@@ -173,4 +174,96 @@ async fn one_address_cannot_take_all_sessions() {
     }
     assert_eq!(world.ask(from(2)).await.0, StatusCode::OK);
     assert_eq!(world.lax.paths().len(), 3);
+}
+
+#[tokio::test]
+async fn no_spelling_of_a_path_gets_past_the_look_at_it() {
+    let world = World::new().await;
+    let (id, ..) = world.attest(1).await;
+    let (own, other) = (sample::machine_id(1), sample::machine_id(2));
+    // Longer than a path may be here; the Trustee knows no such bound.
+    let long = format!("a/b/{}", "x".repeat(800));
+    let more = [long, "a/b".to_owned(), String::new()];
+    for path in disguised(own, other).into_iter().chain(more) {
+        let uri = format!("/kbs/v0/resource/{path}");
+        let request = Request::get(&uri).body(Body::empty()).unwrap();
+        world.is_stopped(with_cookie(request, &id)).await;
+    }
+    for verb in [
+        "Resource",
+        "RESOURCE",
+        "resource%2f",
+        "resource;",
+        "../v0/resource",
+    ] {
+        let uri = format!("/kbs/v0/{verb}/default/{other}/root");
+        let request = Request::get(uri).body(Body::empty()).unwrap();
+        world.is_stopped(with_cookie(request, &id)).await;
+    }
+    assert_eq!(world.audit(AuditAction::KeyReleased), 0);
+    let absolute = format!("http://elsewhere/kbs/v0/resource/default/{own}/root?a=b#c");
+    let request = Request::get(absolute).body(Body::empty()).unwrap();
+    assert_eq!(
+        world.ask(with_cookie(request, &id)).await.0,
+        StatusCode::OK,
+        "the own path, at whatever host"
+    );
+}
+
+#[tokio::test]
+async fn a_session_brings_three_pieces_of_evidence_at_most() {
+    let world = World::new().await;
+    let (id, nonce) = world.auth().await;
+    for key in [3, 3, 3] {
+        let sent = evidence(&nonce, key).await;
+        world
+            .is_stopped(with_cookie(post("attest", &sent), &id))
+            .await;
+    }
+    let sent = evidence(&nonce, 1).await;
+    world
+        .is_stopped(with_cookie(post("attest", &sent), &id))
+        .await;
+}
+
+#[tokio::test]
+async fn a_token_in_another_place_than_the_header_is_none() {
+    let world = World::new().await;
+    world.attest(1).await;
+    for value in [
+        "token 1",
+        "Bearer",
+        "Bearer ",
+        "Bearer\ttoken 1",
+        "Basic token 1",
+        "Bearer token 1, Bearer token 1",
+        "Bearer \"token 1\"",
+    ] {
+        world.is_stopped(with(get(1), "authorization", value)).await;
+    }
+    for name in ["x-authorization", "proxy-authorization", "kbs-session-id"] {
+        world.is_stopped(with(get(1), name, "Bearer token 1")).await;
+    }
+    let uri = format!(
+        "/kbs/v0/resource/{}?token=token%201",
+        sample::secret_path(1)
+    );
+    world
+        .is_stopped(Request::get(uri).body(Body::empty()).unwrap())
+        .await;
+}
+
+#[tokio::test]
+async fn the_nonce_of_a_session_that_ended_is_worth_nothing() {
+    let world = World::new().await;
+    let (id, nonce) = world.auth().await;
+    let sent = evidence(&nonce, 1).await;
+    world.clock.advance_seconds(300);
+    world
+        .is_stopped(with_cookie(post("attest", &sent), &id))
+        .await;
+    let (new, _) = world.auth().await;
+    world
+        .is_stopped(with_cookie(post("attest", &sent), &new))
+        .await;
 }

@@ -1,0 +1,280 @@
+//! A machine that is registered, the KBS that holds its key, and a guard in front of that.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use std::time::Instant;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use tec_core::ak::AkCandidate;
+use tec_core::ak::ManualMatcher;
+use tec_core::attest::PinnedPcrs;
+use tec_core::attest::Tee;
+use tec_core::digest::Sha256Digest;
+use tec_core::flow;
+use tec_core::flow::AkPorts;
+use tec_core::flow::AkSubmission;
+use tec_core::flow::ProvisionPorts;
+use tec_core::id::MachineId;
+use tec_core::image::ApprovedImage;
+use tec_core::image::ExpectedPcr;
+use tec_core::image::ExpectedPcrs;
+use tec_core::image::ImageEvent;
+use tec_core::luks::RandomLuksKey;
+use tec_core::machine::RegisteredBy;
+use tec_core::pcr::PcrIndex;
+use tec_core::port::AkRegistry;
+use tec_core::port::AttemptLog;
+use tec_core::port::AuditSink;
+use tec_core::port::Clock;
+use tec_core::port::Entropy;
+use tec_core::port::EntropyRng;
+use tec_core::port::ImageRegistry;
+use tec_core::port::MachineRegistry;
+use tec_core::port::SecretStore;
+use tec_core::port::UnclaimedLimit;
+use tec_core::store::Store;
+use tec_core::testing::MemoryRegistry;
+use tec_core::testing::SeededEntropy;
+use tec_core::time::Timestamp;
+use tec_tpm::testing::SoftTpm;
+use tec_tpm::verifier::TpmVerifier;
+use tec_trustee::guard::Guard;
+use tec_trustee::guard::GuardConfig;
+use tec_trustee::guard::Registries;
+use tec_trustee::kbs::Kbs;
+use tec_trustee::kbs::KbsConfig;
+use tec_trustee::kbs::LiveBackend;
+use tec_trustee::kbs::LivePorts;
+use tec_trustee::policy::PolicyIntent;
+use tec_trustee::token::TokenSigner;
+
+use crate::client::Client;
+use crate::client::Prepared;
+
+/// Nonces that the server gives out, again and again, so that evidence can be made beforehand.
+const NONCES: usize = 256;
+/// Sessions live for seconds, so that millions of unlocks fit into memory.
+const SESSION_SECONDS: u32 = 5;
+/// More sessions than are opened in that time, a quarter of them by one client.
+const MAX_SESSIONS: usize = 1 << 20;
+
+/// A machine after its approved boot.
+pub(crate) struct Machine {
+    pub(crate) id: MachineId,
+    pub(crate) tpm: SoftTpm,
+}
+
+impl Machine {
+    pub(crate) fn new() -> Self {
+        let tpm = SoftTpm::rsa(1);
+        tpm.extend(PcrIndex::BOOT_MANAGER, &Sha256Digest::of("shim"));
+        Self {
+            id: MachineId::random(&mut EntropyRng::new(&SeededEntropy::new(1))),
+            tpm,
+        }
+    }
+}
+
+/// Seconds since the clock was made.
+#[derive(Debug)]
+struct Stopwatch(Instant);
+
+impl Clock for Stopwatch {
+    fn now(&self) -> Timestamp {
+        let seconds = i64::try_from(self.0.elapsed().as_secs()).unwrap_or_default();
+        Timestamp::from_unix_seconds(1_800_000_000 + seconds)
+    }
+}
+
+/// Gives out a few nonces over and over; all that is not as long as a nonce is new each time.
+#[derive(Debug)]
+struct FewNonces {
+    nonces: Vec<[u8; 32]>,
+    next: AtomicUsize,
+    rest: SeededEntropy,
+}
+
+impl FewNonces {
+    fn new() -> Self {
+        let seeded = SeededEntropy::new(7);
+        let mut nonces = vec![[0; 32]; NONCES];
+        for nonce in &mut nonces {
+            seeded.fill(nonce);
+        }
+        Self {
+            nonces,
+            next: AtomicUsize::new(0),
+            rest: seeded,
+        }
+    }
+}
+
+impl Entropy for FewNonces {
+    fn fill(&self, bytes: &mut [u8]) {
+        let next = self.next.fetch_add(1, Ordering::Relaxed);
+        match self.nonces.get(next % NONCES) {
+            Some(nonce) if nonce.len() == bytes.len() => bytes.copy_from_slice(nonce),
+            _ => self.rest.fill(bytes),
+        }
+    }
+}
+
+/// Where the registries are.
+pub(crate) enum Storage {
+    /// Nowhere.
+    Memory,
+    /// In the embedded store, every acknowledged write on the disk.
+    Embedded(tempfile::TempDir),
+}
+
+impl Storage {
+    pub(crate) fn embedded() -> std::io::Result<Self> {
+        tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).map(Self::Embedded)
+    }
+
+    fn open(&self, what: &str) -> anyhow::Result<LivePorts> {
+        Ok(match self {
+            Self::Memory => ports(Arc::new(MemoryRegistry::new())),
+            Self::Embedded(dir) => {
+                let store = Store::open(&dir.path().join(what), &SeededEntropy::new(3))?;
+                ports(Arc::new(store))
+            }
+        })
+    }
+}
+
+fn ports<R>(registry: Arc<R>) -> LivePorts
+where
+    R: MachineRegistry
+        + AkRegistry
+        + ImageRegistry
+        + SecretStore
+        + AuditSink
+        + AttemptLog
+        + 'static,
+{
+    LivePorts {
+        machines: registry.clone(),
+        aks: registry.clone(),
+        images: registry.clone(),
+        secrets: registry.clone(),
+        audit: registry.clone(),
+        attempts: registry,
+        clock: Arc::new(Stopwatch(Instant::now())),
+    }
+}
+
+async fn register(ports: &LivePorts, machine: &Machine) -> anyhow::Result<()> {
+    let now = ports.clock.now();
+    let fresh = tec_core::machine::Machine::unclaimed(machine.id, RegisteredBy::Admin, now);
+    ports
+        .machines
+        .create(&fresh, UnclaimedLimit::Unlimited)
+        .await?;
+    let key = AkCandidate::from_admin(machine.tpm.public_key(), None);
+    let approval = AkPorts {
+        machines: &*ports.machines,
+        aks: &*ports.aks,
+        matcher: &ManualMatcher,
+        audit: &*ports.audit,
+        clock: &*ports.clock,
+    };
+    flow::approve(approval, AkSubmission::new(machine.id, key)).await?;
+    let provision = ProvisionPorts {
+        secrets: &*ports.secrets,
+        generator: &RandomLuksKey,
+        clock: &*ports.clock,
+        entropy: &SeededEntropy::new(2),
+    };
+    flow::provision(provision, machine.id).await?;
+    let event = ImageEvent::new(
+        "EV_IPL",
+        PcrIndex::BOOT_MANAGER,
+        Sha256Digest::of("shim"),
+        "shim",
+    );
+    let expected = ExpectedPcr::from_events(PcrIndex::BOOT_MANAGER, [event]);
+    let expected = ExpectedPcrs::new(vec![expected]);
+    let image = ApprovedImage::new("image".parse()?, "registry.example/os", expected, now);
+    ports.images.put(&image).await?;
+    Ok(())
+}
+
+/// Both, on loopback.
+pub(crate) struct Server {
+    pub(crate) kbs: SocketAddr,
+    pub(crate) guard: SocketAddr,
+    prepared: Arc<Prepared>,
+}
+
+impl Server {
+    pub(crate) async fn start(machine: &Machine, storage: &Storage) -> anyhow::Result<Self> {
+        let behind = storage.open("kbs")?;
+        register(&behind, machine).await?;
+        let intent = PolicyIntent::new(PinnedPcrs::boot_manager(), [Tee::Tpm])?;
+        let entropy = Arc::new(FewNonces::new());
+        let nonces: Vec<String> = entropy.nonces.iter().map(|n| STANDARD.encode(n)).collect();
+        let mut rng = EntropyRng::new(&*entropy);
+        let signer = TokenSigner::random(&mut rng);
+        let verifier = Arc::new(TpmVerifier::new());
+        let (clock, entropy) = (behind.clock.clone(), entropy.clone());
+        let backend = Arc::new(LiveBackend::new(behind, &intent));
+        let config = KbsConfig::new(backend, verifier.clone(), signer, clock, entropy)
+            .with_lifetimes(SESSION_SECONDS, SESSION_SECONDS)
+            .with_limits(MAX_SESSIONS, 1 << 20);
+        let kbs = serve(Kbs::new(config).router()).await?;
+
+        let before = storage.open("guard")?;
+        register(&before, machine).await?;
+        let gatekeeper = Registries {
+            machines: before.machines,
+            aks: before.aks,
+            boots: None,
+            attempts: before.attempts,
+            audit: before.audit,
+            clock: before.clock.clone(),
+        };
+        let upstream = kbs.to_string().parse()?;
+        let random = Arc::new(SeededEntropy::new(4));
+        let config = GuardConfig::new(
+            upstream,
+            verifier,
+            Arc::new(gatekeeper),
+            before.clock,
+            random,
+        )
+        .with_limits(MAX_SESSIONS, 1 << 20, Duration::from_secs(10));
+        Ok(Self {
+            kbs,
+            guard: serve(Guard::new(config).router()).await?,
+            prepared: Arc::new(Prepared::new(machine, &nonces)?),
+        })
+    }
+
+    pub(crate) async fn clients(&self, to: SocketAddr, count: u32) -> anyhow::Result<Vec<Client>> {
+        let mut clients = Vec::new();
+        for _ in 0..count {
+            let client = Client::connect(to, &self.prepared).await?;
+            // The first one shows whether it works at all.
+            client.unlock(1).await?;
+            clients.push(client);
+        }
+        Ok(clients)
+    }
+}
+
+async fn serve(router: axum::Router) -> anyhow::Result<SocketAddr> {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
+    let address = listener.local_addr()?;
+    let service = router.into_make_service_with_connect_info::<SocketAddr>();
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "the server ends with the program"
+    )]
+    tokio::spawn(async move { axum::serve(listener, service).await });
+    Ok(address)
+}

@@ -1,0 +1,236 @@
+//! A Trustee in memory, and what else the controllers are given in tests.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::Mutex;
+use std::sync::MutexGuard;
+use std::sync::PoisonError;
+use std::sync::atomic::AtomicI64;
+use std::sync::atomic::Ordering;
+
+use async_trait::async_trait;
+use tec_core::ak::Fingerprint;
+use tec_core::ak::PublicKey;
+use tec_core::id::MachineId;
+use tec_core::image::ApprovedImage;
+use tec_core::image::ExpectedPcrs;
+use tec_core::port::Clock;
+use tec_core::port::PortError;
+use tec_core::port::PortErrorKind;
+use tec_core::secret::SecretBytes;
+use tec_core::time::Timestamp;
+use tec_core::trustee::TrusteeIntent;
+use tec_k8s::api::PublishSpec;
+use tec_k8s::api::TargetStatus;
+use tec_k8s::api::TrustedExecutionCluster;
+use tec_k8s::controller::AdminPair;
+use tec_k8s::controller::LabelReader;
+use tec_k8s::controller::Published;
+use tec_k8s::controller::Round;
+use tec_k8s::controller::SignerFiles;
+use tec_k8s::controller::Trust;
+use tec_k8s::controller::TrusteeMaker;
+use tec_support::SystemClock;
+
+/// The facts about one machine.
+type Facts = (Option<Fingerprint>, Option<Vec<u8>>);
+
+#[derive(Debug, Default)]
+struct State {
+    desired: BTreeMap<MachineId, Facts>,
+    held: BTreeMap<MachineId, Facts>,
+    images: Vec<ApprovedImage>,
+    held_images: Vec<ApprovedImage>,
+    is_down: bool,
+    rounds: u64,
+    losses: u64,
+}
+
+/// One Trustee named `trustee`, which tests can look into and take down.
+#[derive(Debug, Default)]
+pub struct MemoryTrust(Mutex<State>);
+
+impl MemoryTrust {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes it down, or up again.
+    pub fn set_down(&self, is_down: bool) {
+        self.state().is_down = is_down;
+    }
+
+    /// The disk key that it holds for a machine.
+    pub fn key(&self, machine: &MachineId) -> Option<Vec<u8>> {
+        self.state().held.get(machine)?.1.clone()
+    }
+
+    /// The attestation key that it holds for a machine.
+    pub fn ak(&self, machine: &MachineId) -> Option<Fingerprint> {
+        self.state().held.get(machine)?.0
+    }
+
+    /// Names of the images that it lets boot.
+    pub fn images(&self) -> Vec<String> {
+        let state = self.state();
+        state
+            .held_images
+            .iter()
+            .map(|image| image.name.to_string())
+            .collect()
+    }
+
+    /// How often it was told that it may have lost what it held.
+    pub fn losses(&self) -> u64 {
+        self.state().losses
+    }
+
+    /// Rounds so far.
+    pub fn rounds(&self) -> u64 {
+        self.state().rounds
+    }
+}
+
+#[async_trait]
+impl Trust for MemoryTrust {
+    async fn configure(
+        &self,
+        _: &TrustedExecutionCluster,
+        _: &PublishSpec,
+    ) -> Result<(), PortError> {
+        Ok(())
+    }
+
+    fn knows_key(&self, machine: &MachineId) -> bool {
+        self.state()
+            .desired
+            .get(machine)
+            .is_some_and(|facts| facts.1.is_some())
+    }
+
+    fn set_machine(
+        &self,
+        machine: &MachineId,
+        ak: Option<&PublicKey>,
+        key: Option<SecretBytes>,
+    ) -> Result<bool, PortError> {
+        let mut state = self.state();
+        let facts = state.desired.entry(*machine).or_default();
+        let old = facts.clone();
+        facts.0 = ak.map(PublicKey::fingerprint);
+        if let Some(key) = key {
+            facts.1 = Some(key.expose("the test looks at it").to_vec());
+        }
+        Ok(old != *facts)
+    }
+
+    fn forget_machine(&self, machine: &MachineId) -> bool {
+        self.state().desired.remove(machine).is_some()
+    }
+
+    fn set_images(&self, images: Vec<ApprovedImage>) -> Result<bool, PortError> {
+        let mut state = self.state();
+        let is_new = state.images != images;
+        state.images = images;
+        Ok(is_new)
+    }
+
+    fn published(&self, machine: &MachineId) -> Published {
+        let state = self.state();
+        let is_there = state.held.get(machine) == state.desired.get(machine);
+        let targets = if is_there {
+            vec!["trustee".to_owned()]
+        } else {
+            Vec::new()
+        };
+        Published::new(targets, 1)
+    }
+
+    async fn round(&self) -> Round {
+        let mut state = self.state();
+        state.rounds += 1;
+        if state.is_down {
+            let why = Some("it is down".to_owned());
+            let target = TargetStatus::new("trustee", 1, why);
+            return Round::new(vec![target], Some(std::time::Duration::from_millis(200)));
+        }
+        state.held = state.desired.clone();
+        state.held_images = state.images.clone();
+        Round::new(vec![TargetStatus::new("trustee", 0, None)], None)
+    }
+
+    async fn distrust(&self, _: &str) {
+        let mut state = self.state();
+        state.held.clear();
+        state.losses += 1;
+    }
+}
+
+/// Labels of images, as tests set them. Other images cannot be read.
+#[derive(Debug, Default)]
+pub struct Labels(pub Mutex<BTreeMap<String, Option<ExpectedPcrs>>>);
+
+#[async_trait]
+impl LabelReader for Labels {
+    async fn label(
+        &self,
+        reference: &str,
+        _: Option<SecretBytes>,
+    ) -> Result<Option<ExpectedPcrs>, PortError> {
+        let labels = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        labels.get(reference).cloned().ok_or_else(|| {
+            PortError::new(
+                PortErrorKind::NotFound,
+                format!("read the image {reference}"),
+            )
+        })
+    }
+}
+
+/// Files of a Trustee that nobody starts.
+#[derive(Debug, Default)]
+pub struct PaperTrustee;
+
+impl TrusteeMaker for PaperTrustee {
+    fn config(&self, intent: &TrusteeIntent) -> Result<String, PortError> {
+        Ok(format!("# {}\n", intent.socket))
+    }
+
+    fn admin_pair(&self, _: &mut dyn rand_core::CryptoRng) -> Result<AdminPair, PortError> {
+        Ok(AdminPair {
+            private: SecretBytes::new(b"private".to_vec()),
+            public: "public".to_owned(),
+        })
+    }
+
+    fn signer(
+        &self,
+        _: &mut dyn rand_core::CryptoRng,
+        _: Timestamp,
+    ) -> Result<SignerFiles, PortError> {
+        Ok(SignerFiles {
+            key: SecretBytes::new(b"key".to_vec()),
+            certificate: "certificate".to_owned(),
+            authority: "authority".to_owned(),
+        })
+    }
+}
+
+/// The system's clock, set forward as tests want it.
+#[derive(Clone, Debug, Default)]
+pub struct ShiftedClock(Arc<AtomicI64>);
+
+impl ShiftedClock {
+    /// Sets the clock forward.
+    pub fn advance(&self, seconds: i64) {
+        self.0.fetch_add(seconds, Ordering::Relaxed);
+    }
+}
+
+impl Clock for ShiftedClock {
+    fn now(&self) -> Timestamp {
+        SystemClock
+            .now()
+            .plus_seconds(self.0.load(Ordering::Relaxed))
+    }
+}

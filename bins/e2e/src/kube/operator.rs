@@ -1,0 +1,231 @@
+//! The controllers in this process, in a namespace of their own on a shared control plane.
+
+use std::sync::Arc;
+use std::sync::Weak;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use k8s_openapi::NamespaceResourceScope;
+use kube::Api;
+use kube::Client;
+use kube::Resource;
+use tec_k8s::api::TrustedExecutionCluster;
+use tec_k8s::api::TrustedExecutionClusterSpec;
+use tec_k8s::controller::Operator;
+use tec_k8s::controller::Parts;
+use tec_k8s::render::Component;
+use tec_k8s::render::Deploy;
+use tec_k8s::render::Installation;
+use tec_support::SystemEntropy;
+use tokio::sync::Mutex;
+use tokio::sync::oneshot;
+use tokio::task::JoinSet;
+
+use super::control_plane::ControlPlane;
+use super::memory_trust::Labels;
+use super::memory_trust::MemoryTrust;
+use super::memory_trust::PaperTrustee;
+use super::memory_trust::ShiftedClock;
+
+/// What shall happen has to happen by then.
+const SOON: Duration = Duration::from_secs(60);
+const POLL: Duration = Duration::from_millis(50);
+
+/// One control plane for all tests of a program that run at the same time.
+static PLANE: Mutex<Weak<ControlPlane>> = Mutex::const_new(Weak::new());
+
+/// A namespace with the operator in it.
+#[derive(Debug)]
+pub struct Bench {
+    /// Where it runs.
+    pub plane: Arc<ControlPlane>,
+    /// The namespace.
+    pub namespace: String,
+    /// What the operator feeds.
+    pub trust: Arc<MemoryTrust>,
+    /// Labels of images.
+    pub labels: Arc<Labels>,
+    /// The operator's clock.
+    pub clock: ShiftedClock,
+    token: String,
+    running: JoinSet<anyhow::Result<()>>,
+    stops: Vec<oneshot::Sender<()>>,
+}
+
+impl Bench {
+    /// A new namespace without an operator.
+    ///
+    /// # Errors
+    /// The control plane does not start.
+    pub async fn new() -> anyhow::Result<Self> {
+        let mut shared = PLANE.lock().await;
+        let plane = match shared.upgrade() {
+            Some(plane) => plane,
+            None => {
+                let plane = Arc::new(ControlPlane::start().await?);
+                plane.install_resources().await?;
+                *shared = Arc::downgrade(&plane);
+                plane
+            }
+        };
+        drop(shared);
+        let namespace = plane.namespace("operator").await?;
+        let account = Component::Operator.service_account();
+        // The rights are those that the packages give, no more.
+        let token = plane.account_token(&namespace, account, &rights()?).await?;
+        Ok(Self {
+            plane,
+            namespace,
+            trust: Arc::default(),
+            labels: Arc::default(),
+            clock: ShiftedClock::default(),
+            token,
+            running: JoinSet::new(),
+            stops: Vec::new(),
+        })
+    }
+
+    /// A new namespace with a cluster object, and the operator at work.
+    ///
+    /// # Errors
+    /// The control plane does not start.
+    pub async fn at_work() -> anyhow::Result<Self> {
+        let mut bench = Self::new().await?;
+        bench.create(&cluster("cluster")).await?;
+        bench.start("one")?;
+        Ok(bench)
+    }
+
+    /// Starts a replica.
+    ///
+    /// # Errors
+    /// There is no client.
+    pub fn start(&mut self, identity: &str) -> anyhow::Result<tec_k8s::controller::Health> {
+        let operator = Operator::new(Parts {
+            client: self.plane.client(&self.token)?,
+            namespace: self.namespace.clone(),
+            identity: identity.to_owned(),
+            deploy: Deploy::default(),
+            trust: Arc::clone(&self.trust) as _,
+            labels: Arc::clone(&self.labels) as _,
+            maker: Arc::new(PaperTrustee),
+            clock: Arc::new(self.clock.clone()),
+            entropy: Arc::new(SystemEntropy),
+        });
+        let health = operator.health();
+        let (stop, stopped) = oneshot::channel();
+        self.stops.push(stop);
+        self.running.spawn(async move {
+            let shutdown = async {
+                // A sender that is gone stops it, too.
+                let _ = stopped.await;
+            };
+            operator.run(shutdown).await.context("the operator ended")
+        });
+        Ok(health)
+    }
+
+    /// Asks all replicas to end, and waits for them.
+    ///
+    /// # Errors
+    /// One of them failed.
+    pub async fn stop(&mut self) -> anyhow::Result<()> {
+        self.stops.clear();
+        while let Some(ended) = self.running.join_next().await {
+            ended??;
+        }
+        Ok(())
+    }
+
+    /// Asks the replica that was started first to end.
+    pub fn stop_first(&mut self) {
+        if !self.stops.is_empty() {
+            drop(self.stops.remove(0));
+        }
+    }
+
+    /// Ends all replicas in the midst of whatever they do.
+    pub async fn kill(&mut self) {
+        self.running.abort_all();
+        while self.running.join_next().await.is_some() {}
+        self.stops.clear();
+    }
+
+    /// A client that may do anything.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn admin(&self) -> anyhow::Result<Client> {
+        self.plane.admin()
+    }
+
+    /// Objects of the namespace, for the admin.
+    ///
+    /// # Errors
+    /// There is no client.
+    pub fn objects<K>(&self) -> anyhow::Result<Api<K>>
+    where
+        K: Resource<Scope = NamespaceResourceScope>,
+        K::DynamicType: Default,
+    {
+        Ok(Api::namespaced(self.admin()?, &self.namespace))
+    }
+
+    /// Creates an object.
+    ///
+    /// # Errors
+    /// The API server refuses it.
+    pub async fn create<K>(&self, object: &K) -> anyhow::Result<K>
+    where
+        K: Resource<Scope = NamespaceResourceScope>
+            + Clone
+            + serde::de::DeserializeOwned
+            + serde::Serialize
+            + std::fmt::Debug,
+        K::DynamicType: Default,
+    {
+        let created = self
+            .objects::<K>()?
+            .create(&kube::api::PostParams::default(), object)
+            .await;
+        Ok(created?)
+    }
+}
+
+/// What the packages let the operator do.
+fn rights() -> anyhow::Result<Vec<k8s_openapi::api::rbac::v1::PolicyRule>> {
+    let name = format!("{}-role", Component::Operator.service_account());
+    let objects = tec_k8s::render::operator(&Installation::default());
+    let rules = objects.into_iter().find_map(|object| match object {
+        tec_k8s::render::Object::Role(role) if role.metadata.name.as_ref() == Some(&name) => {
+            role.rules
+        }
+        _ => None,
+    });
+    rules.context("the packages have no role for the operator")
+}
+
+/// A cluster object with an address.
+fn cluster(name: &str) -> TrustedExecutionCluster {
+    let mut spec = TrustedExecutionClusterSpec::default();
+    spec.public_trustee_addr = Some("kbs.example:8080".to_owned());
+    TrustedExecutionCluster::new(name, spec)
+}
+
+/// Waits until `holds` is true.
+///
+/// # Errors
+/// It is not in time; `what` says what was waited for.
+pub async fn eventually(
+    what: &str,
+    mut holds: impl AsyncFnMut() -> anyhow::Result<bool>,
+) -> anyhow::Result<()> {
+    let waiting = async {
+        while !holds().await? {
+            tokio::time::sleep(POLL).await;
+        }
+        Ok(())
+    };
+    let answer = tokio::time::timeout(SOON, waiting).await;
+    answer.with_context(|| format!("{what}: not within {} s", SOON.as_secs()))?
+}

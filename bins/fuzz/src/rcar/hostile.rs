@@ -1,0 +1,233 @@
+//! Bodies that a broker refuses, with what it says to them.
+
+use serde_json::Value;
+use serde_json::json;
+use tec_tpm::testing::AttestFields;
+use tec_trustee::report_data::HashAlgorithm;
+use tec_trustee::report_data::primary;
+use tec_trustee::wire::ErrorBody;
+
+use super::broker;
+use super::good;
+use super::parts;
+use super::post;
+use super::seed;
+use super::session;
+use crate::Seed;
+use crate::kbs::session_key;
+use crate::sample::p256_tpm;
+use crate::sample::rsa_tpm;
+
+/// Status and detail of what a broker answers.
+fn answer(data: &[u8]) -> Result<(), String> {
+    let (which, body) = parts(data).unwrap_or_default();
+    let world = broker();
+    let (verb, cookie) = match which {
+        b"auth" => ("auth", String::new()),
+        _ => ("attest", session(&world).0),
+    };
+    let reply = post(&world, verb, &cookie, body);
+    if reply.status.is_success() {
+        return Ok(());
+    }
+    let error: ErrorBody =
+        serde_json::from_slice(&reply.body).map_err(|_| reply.status.to_string())?;
+    Err(format!("{} {}", reply.status.as_u16(), error.detail))
+}
+
+const MALFORMED: &str = "401 TEC-A400 the evidence is malformed…";
+const SORT: &str = "401 evidence of this sort is not accepted";
+const VERSION: &str = "401 KBS Client Protocol Version Mismatch: expect =0.4.0";
+const QUOTE: &str = "401 TEC-A405…";
+const SELECTION: &str = "401 TEC-A406…";
+
+pub(super) fn seeds() -> Vec<Seed> {
+    [auth(), requests(), session_keys(), evidence(), quotes()].concat()
+}
+
+fn auth() -> Vec<Seed> {
+    let deep = format!("{}{}", "[".repeat(200), "]".repeat(200));
+    let deep = format!(r#"{{"version":"0.4.0","tee":"tpm","extra-params":{deep}}}"#);
+    [
+        ("auth_of_nothing", "", MALFORMED),
+        ("auth_of_a_list", r#"["0.4.0","tpm"]"#, MALFORMED),
+        (
+            "auth_without_parameters",
+            r#"{"version":"0.4.0","tee":"tpm"}"#,
+            MALFORMED,
+        ),
+        (
+            "auth_of_two_sorts",
+            r#"{"version":"0.4.0","tee":"tpm","extra-params":"","tee":"sample"}"#,
+            MALFORMED,
+        ),
+        (
+            "auth_of_two_spellings",
+            r#"{"version":"0.4.0","tee":"tpm","extra-params":"","\u0074ee":"snp"}"#,
+            MALFORMED,
+        ),
+        ("auth_with_a_byte_order_mark", "\u{feff}{}", MALFORMED),
+        ("auth_that_is_deep", &deep, MALFORMED),
+        (
+            "auth_of_an_older_version",
+            r#"{"version":"0.3.0","tee":"tpm","extra-params":""}"#,
+            VERSION,
+        ),
+        (
+            "auth_of_a_newer_version",
+            r#"{"version":"0.4.1","tee":"tpm","extra-params":""}"#,
+            VERSION,
+        ),
+        (
+            "auth_of_sample",
+            r#"{"version":"0.4.0","tee":"sample","extra-params":""}"#,
+            SORT,
+        ),
+        (
+            "auth_of_an_unknown_sort",
+            r#"{"version":"0.4.0","tee":"TPM","extra-params":""}"#,
+            SORT,
+        ),
+    ]
+    .map(|(name, body, error)| seed(name, "auth", body).refused(answer, error))
+    .into()
+}
+
+/// The good body with one member changed.
+fn changed(pointer: &str, value: Value) -> String {
+    let mut body = good();
+    *body.pointer_mut(pointer).expect("a member") = value;
+    body.to_string()
+}
+
+/// The good body with other members of the session key.
+fn with_key(members: &[(&str, &str)]) -> String {
+    let mut body = good();
+    let key = body.pointer_mut("/runtime-data/tee-pubkey");
+    let key = key.and_then(Value::as_object_mut).expect("an object");
+    for (name, value) in members {
+        key.insert((*name).to_owned(), json!(value));
+    }
+    body.to_string()
+}
+
+/// The good body with a member in front of another one that it has, too.
+fn twice(member: &str, before: &str) -> String {
+    let good = good().to_string();
+    let twice = good.replacen(member, &format!("{before},{member}"), 1);
+    assert_ne!(twice, good, "{member}");
+    twice
+}
+
+fn attests<const N: usize>(list: [(&str, String, &'static str); N]) -> Vec<Seed> {
+    list.map(|(name, body, error)| seed(name, "attest", body).refused(answer, error))
+        .into()
+}
+
+fn requests() -> Vec<Seed> {
+    let init_data = "version = \"0.1.0\"\nalgorithm = \"sha384\"\n";
+    let init_data = json!({"format": "toml", "body": init_data});
+    let devices = "/tee-evidence/additional_evidence";
+    attests([
+        ("attest_of_nothing", String::new(), MALFORMED),
+        ("attest_of_an_empty_object", "{}".to_owned(), MALFORMED),
+        (
+            "attest_of_another_nonce",
+            changed("/runtime-data/nonce", json!("x")),
+            QUOTE,
+        ),
+        (
+            "attest_of_two_nonces",
+            twice("\"nonce\"", "\"nonce\":\"x\""),
+            MALFORMED,
+        ),
+        (
+            "attest_of_two_keys",
+            twice("\"tee-pubkey\"", "\"tee-pubkey\":{}"),
+            MALFORMED,
+        ),
+        (
+            "attest_of_two_lists",
+            twice("\"pcrs\"", "\"pcrs\":[]"),
+            MALFORMED,
+        ),
+        (
+            "attest_with_a_device",
+            changed(devices, json!("{\"nvidia\":{}}")),
+            MALFORMED,
+        ),
+        (
+            "attest_with_no_text_of_devices",
+            changed(devices, json!({})),
+            MALFORMED,
+        ),
+        (
+            "attest_with_init_data_of_48_bytes",
+            changed("/init-data", init_data),
+            MALFORMED,
+        ),
+    ])
+}
+
+fn session_keys() -> Vec<Seed> {
+    let key = "/runtime-data/tee-pubkey";
+    let more = with_key(&[("kid", "1")]);
+    let zeros = "A".repeat(43);
+    let off = with_key(&[("x", &zeros), ("y", &zeros)]);
+    attests([
+        ("attest_for_no_key", changed(key, json!({})), MALFORMED),
+        (
+            "attest_for_a_short_key",
+            changed(&format!("{key}/x"), json!("AAAA")),
+            MALFORMED,
+        ),
+        ("attest_for_a_key_off_the_curve", off, MALFORMED),
+        ("attest_for_a_key_that_says_more", more, QUOTE),
+    ])
+}
+
+fn evidence() -> Vec<Seed> {
+    let evidence = "/tee-evidence/primary_evidence";
+    let other = rsa_tpm().public_key().to_base64();
+    attests([
+        ("attest_of_a_list", changed(evidence, json!([])), MALFORMED),
+        (
+            "attest_under_another_name",
+            changed(&format!("{evidence}/ak_public"), json!(other)),
+            QUOTE,
+        ),
+    ])
+}
+
+/// The quote of a registered key that says something else than a quote should.
+fn quoting(change: impl Fn(&mut AttestFields)) -> String {
+    let nonce = session(&broker()).1;
+    let key = serde_json::to_value(session_key().public()).expect("an object");
+    let report_data = primary(&nonce, &key, "", HashAlgorithm::Sha384).expect("a digest");
+    let nonce = report_data.get(..32).expect("as a TPM takes it");
+    let mut fields = p256_tpm().attest_fields(nonce);
+    change(&mut fields);
+    let evidence = p256_tpm().quote_fields(&fields).to_value();
+    changed("/tee-evidence/primary_evidence", evidence)
+}
+
+fn quotes() -> Vec<Seed> {
+    let some = |fields: &mut AttestFields| {
+        for selection in &mut fields.selections {
+            selection.bitmap = vec![0x0f, 0, 0xff];
+        }
+    };
+    attests([
+        (
+            "quote_of_two_selections",
+            quoting(|fields| fields.selections.extend_from_within(..)),
+            SELECTION,
+        ),
+        ("quote_of_other_registers", quoting(some), SELECTION),
+        (
+            "quote_of_another_session",
+            quoting(|fields| fields.extra_data = vec![0; 32]),
+            QUOTE,
+        ),
+    ])
+}

@@ -1,0 +1,305 @@
+//! The guard with virtual machines of Azure, in front of a key broker that gives everything to
+//! everybody.
+#![expect(
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    reason = "clippy takes helpers of tests for library code; servers end with their test"
+)]
+
+mod served;
+
+use std::fs;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use kbs_guard::compose;
+use kbs_guard::compose::Known;
+use kbs_guard::keys::Keys;
+use rand_chacha::ChaCha20Rng;
+use rand_chacha::rand_core::SeedableRng as _;
+use serde_json::Value;
+use tec_core::attest::Tee;
+use tec_core::attest::VerifiedEvidence;
+use tec_core::attest::VerifyError;
+use tec_core::code::Code;
+use tec_core::digest::Sha256Digest;
+use tec_core::id::ResourcePath;
+use tec_core::pcr::PCR_COUNT;
+use tec_core::pcr::PcrValues;
+use tec_core::port::AttestationEvidence;
+use tec_core::port::Attester;
+use tec_core::port::Clock;
+use tec_core::port::EvidenceRequest;
+use tec_core::port::KeyBroker as _;
+use tec_core::port::PolicySlot;
+use tec_core::port::PortError;
+use tec_core::port::Verifier;
+use tec_core::secret::SecretBytes;
+use tec_core::store::Store;
+use tec_core::time::Timestamp;
+use tec_support::SystemClock;
+use tec_support::SystemEntropy;
+use tec_tpm::snp::Policy;
+use tec_tpm::testing::AttestFields;
+use tec_tpm::testing::SoftAzure;
+use tec_tpm::testing::SoftSnp;
+use tec_tpm::verifier::AzSnpEvidence;
+use tec_tpm::verifier::AzSnpEvidenceVersion;
+use tec_tpm::verifier::AzSnpVtpmVerifier;
+use tec_tpm::verifier::ByTee;
+use tec_trustee::client::RcarError;
+use tec_trustee::kbs::Kbs;
+use tec_trustee::kbs::KbsConfig;
+use tec_trustee::kbs::MemoryBackend;
+use tec_trustee::token::TokenSigner;
+
+use self::served::MACHINE;
+use self::served::OTHER;
+use self::served::fetch;
+use self::served::machine;
+use self::served::serve;
+
+/// Bytes of a TPMT_SIGNATURE before the RSA signature: scheme, hash, size.
+const SIGNATURE_HEAD: usize = 6;
+
+/// When the certificates of the chips are valid.
+#[derive(Debug)]
+struct Then;
+
+impl Clock for Then {
+    fn now(&self) -> Timestamp {
+        SoftSnp::now()
+    }
+}
+
+/// Believes that any evidence is of one key.
+#[derive(Debug)]
+struct Believer(SoftAzure);
+
+#[async_trait]
+impl Verifier for Believer {
+    async fn verify(&self, request: EvidenceRequest<'_>) -> Result<VerifiedEvidence, VerifyError> {
+        let values = PcrValues::new([Sha256Digest::ZERO; PCR_COUNT]);
+        let key = self.0.tpm().public_key();
+        Ok(VerifiedEvidence::new(request.tee, key, values))
+    }
+}
+
+async fn broker() -> SocketAddr {
+    let backend = Arc::new(MemoryBackend::new());
+    let all = "package policy\nimport rego.v1\nallow if true\n";
+    backend.set_policy(PolicySlot::Resource, all).await.unwrap();
+    for id in [MACHINE, OTHER] {
+        let path = ResourcePath::luks_root(&machine(id));
+        let secret = SecretBytes::new(id.as_bytes().to_vec());
+        backend.put(&path, &secret).await.unwrap();
+    }
+    let signer = TokenSigner::random(&mut ChaCha20Rng::seed_from_u64(1));
+    let believer = Arc::new(Believer(SoftAzure::new(9)));
+    let (clock, entropy) = (Arc::new(SystemClock), Arc::new(SystemEntropy));
+    let config = KbsConfig::new(backend, believer, signer, clock, entropy);
+    serve(Kbs::new(config.with_tees([Tee::Tpm, Tee::AzSnpVtpm])).router()).await
+}
+
+struct World {
+    direct: SocketAddr,
+    guarded: SocketAddr,
+    _store: Arc<Store>,
+    _dir: tempfile::TempDir,
+}
+
+impl World {
+    /// The guard takes guests that `policy` accepts, and knows the key of `registered`.
+    async fn new(registered: &SoftAzure, policy: Policy) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let keys = dir.path().join("keys");
+        fs::create_dir(&keys).unwrap();
+        let file = keys.join(format!("{MACHINE}.pub"));
+        fs::write(file, registered.tpm().public_key().to_pem()).unwrap();
+        let store = compose::open(&dir.path().join("state")).unwrap();
+        let clock: Arc<dyn Clock> = Arc::new(SystemClock);
+        let keys = Keys::new(vec![keys], Arc::clone(&store), Arc::clone(&clock));
+        keys.sync().await.unwrap();
+        let direct = broker().await;
+        let roots = SoftSnp::roots().clone();
+        let azure = AzSnpVtpmVerifier::with_roots(Arc::new(Then), policy, roots);
+        let verifier = ByTee::new().with(Tee::AzSnpVtpm, Arc::new(azure));
+        let upstream = direct.to_string().parse().unwrap();
+        let guard = compose::guard(upstream, verifier, Known::store(&store), &store, clock);
+        Self {
+            direct,
+            guarded: serve(compose::public(&guard, 1000.try_into().unwrap())).await,
+            _store: store,
+            _dir: dir,
+        }
+    }
+
+    /// The broker takes it; the guard does not, and says why.
+    async fn stopped(&self, attester: &dyn Attester) -> Code {
+        assert!(fetch(self.direct, MACHINE, attester).await.is_ok());
+        let refused = fetch(self.guarded, MACHINE, attester).await;
+        refused.unwrap_err().code()
+    }
+}
+
+/// Evidence made by a function of machine and report data.
+struct Forger<'a>(&'a SoftAzure, Forge);
+
+type Forge = fn(&SoftAzure, &[u8]) -> Value;
+
+impl std::fmt::Debug for Forger<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Forger")
+    }
+}
+
+#[async_trait]
+impl Attester for Forger<'_> {
+    fn tee(&self) -> Tee {
+        Tee::AzSnpVtpm
+    }
+
+    async fn attest(&self, report_data: &[u8; 48]) -> Result<AttestationEvidence, PortError> {
+        let evidence = (self.1)(self.0, report_data);
+        Ok(AttestationEvidence::new(Tee::AzSnpVtpm, evidence))
+    }
+}
+
+fn accepted() -> Policy {
+    Policy::new().with_measurements([[0x4d; 48]])
+}
+
+/// Evidence with another quote of the same TPM.
+fn quoting(azure: &SoftAzure, data: &[u8], change: impl Fn(&mut AttestFields)) -> AzSnpEvidence {
+    let mut fields = azure.tpm().attest_fields(data);
+    change(&mut fields);
+    let message = fields.marshal();
+    let signature = azure.tpm().sign(&message).split_off(SIGNATURE_HEAD);
+    AzSnpEvidence {
+        message,
+        signature,
+        ..azure.evidence(AzSnpEvidenceVersion::V2, data)
+    }
+}
+
+const VERSIONS: [Forge; 3] = [
+    |azure, data| azure.evidence(AzSnpEvidenceVersion::V0, data).to_value(),
+    |azure, data| azure.evidence(AzSnpEvidenceVersion::V1, data).to_value(),
+    |azure, data| azure.evidence(AzSnpEvidenceVersion::V2, data).to_value(),
+];
+
+#[tokio::test]
+async fn evidence_of_every_version_passes_for_the_own_path() {
+    let azure = SoftAzure::new(1);
+    let world = World::new(&azure, accepted()).await;
+    for honest in VERSIONS {
+        let attester = Forger(&azure, honest);
+        let key = fetch(world.guarded, MACHINE, &attester).await;
+        assert_eq!(key.unwrap().expose("compare"), MACHINE.as_bytes());
+        let foreign = fetch(world.guarded, OTHER, &attester).await;
+        assert_eq!(foreign.unwrap_err().code(), Code::ReleaseDenied);
+    }
+}
+
+#[tokio::test]
+async fn guests_that_nobody_accepts_and_keys_that_nobody_registered_are_stopped() {
+    let (azure, stranger) = (SoftAzure::new(1), SoftAzure::new(2));
+    let world = World::new(&azure, accepted()).await;
+    for honest in VERSIONS {
+        let code = world.stopped(&Forger(&stranger, honest)).await;
+        assert_eq!(code, Code::AkNotBound);
+    }
+    let world = World::new(&azure, Policy::new().with_measurements([[1; 48]])).await;
+    for honest in VERSIONS {
+        let code = world.stopped(&Forger(&azure, honest)).await;
+        assert_eq!(code, Code::QuoteInvalid);
+    }
+}
+
+#[tokio::test]
+async fn what_is_forged_is_stopped() {
+    let azure = SoftAzure::new(1);
+    let world = World::new(&azure, accepted()).await;
+    let attacks: [(&str, Forge, Code); 7] = [
+        (
+            "two selections",
+            |azure, data| {
+                let twice = |fields: &mut AttestFields| fields.selections.extend_from_within(..);
+                quoting(azure, data, twice).to_value()
+            },
+            Code::SelectionWrong,
+        ),
+        (
+            "a short selection",
+            |azure, data| {
+                let short =
+                    |fields: &mut AttestFields| fields.selections[0].bitmap = vec![15, 0, 255];
+                quoting(azure, data, short).to_value()
+            },
+            Code::SelectionWrong,
+        ),
+        (
+            "the nonce of another session",
+            |azure, _| {
+                azure
+                    .evidence(AzSnpEvidenceVersion::V2, &[7; 48])
+                    .to_value()
+            },
+            Code::QuoteInvalid,
+        ),
+        (
+            "the report of another session",
+            |azure, data| {
+                let mut evidence = azure.evidence(AzSnpEvidenceVersion::V2, data);
+                evidence.hcl_report = azure.hcl_report(&azure.runtime_json(&[7; 48]));
+                evidence.to_value()
+            },
+            Code::QuoteInvalid,
+        ),
+        (
+            "a report that vouches for no key",
+            |azure, data| {
+                let mut evidence = azure.evidence(AzSnpEvidenceVersion::V1, data);
+                let runtime = azure.runtime_json(&[]);
+                let genuine = azure.chip().report(&[0; 64]);
+                evidence.hcl_report = SoftAzure::hcl_report_around(&genuine, &runtime);
+                evidence.to_value()
+            },
+            Code::QuoteInvalid,
+        ),
+        (
+            "two forms at once",
+            |azure, data| {
+                let mut evidence = azure.evidence(AzSnpEvidenceVersion::V0, data).to_value();
+                let other = SoftAzure::new(3).evidence(AzSnpEvidenceVersion::V2, data);
+                for member in ["tpm_quote", "hcl_report"] {
+                    evidence[member] = other.to_value()[member].clone();
+                }
+                evidence
+            },
+            Code::EvidenceMalformed,
+        ),
+        (
+            "the evidence of a plain TPM",
+            |azure, data| azure.tpm().quote(data).to_value(),
+            Code::EvidenceMalformed,
+        ),
+    ];
+    for (name, forge, code) in attacks {
+        assert_eq!(world.stopped(&Forger(&azure, forge)).await, code, "{name}");
+    }
+}
+
+/// The guard of this world takes no evidence of plain TPMs, nor any without hardware.
+#[tokio::test]
+async fn other_sorts_are_refused_before_they_are_looked_at() {
+    let azure = SoftAzure::new(1);
+    let world = World::new(&azure, accepted()).await;
+    assert!(fetch(world.direct, MACHINE, azure.tpm()).await.is_ok());
+    let refused = fetch(world.guarded, MACHINE, azure.tpm()).await;
+    assert!(
+        matches!(refused, Err(RcarError::Denied { .. })),
+        "{refused:?}"
+    );
+}

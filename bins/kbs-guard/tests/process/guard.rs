@@ -1,0 +1,210 @@
+//! A running guard.
+
+use std::fs;
+use std::io::BufRead as _;
+use std::io::BufReader;
+use std::io::Read as _;
+use std::io::Write as _;
+use std::net::SocketAddr;
+use std::net::TcpStream;
+use std::process::Child;
+use std::process::Command;
+use std::process::ExitStatus;
+use std::process::Stdio;
+use std::sync::Arc;
+use std::time::Duration;
+use std::time::Instant;
+
+use rustls::client::danger::HandshakeSignatureValid;
+use rustls::client::danger::ServerCertVerified;
+use rustls::client::danger::ServerCertVerifier;
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::ServerName;
+use rustls::pki_types::UnixTime;
+use serde_json::Value;
+
+/// Everything here takes some seconds at most; a busy host may take longer.
+const PATIENCE: Duration = Duration::from_mins(1);
+
+pub(crate) fn wait_for(what: &str, mut ready: impl FnMut() -> bool) {
+    let end = Instant::now() + PATIENCE;
+    while !ready() {
+        assert!(Instant::now() < end, "{what}: not in time");
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "the one poll loop, with a deadline"
+        )]
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// A directory with an empty directory of keys in it.
+pub(crate) fn keys() -> tempfile::TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    fs::create_dir(dir.path().join("keys")).unwrap();
+    dir
+}
+
+fn command(dir: &tempfile::TempDir, flags: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_kbs-guard"));
+    command
+        .args([
+            "--listen",
+            "127.0.0.1:0",
+            "--log-form",
+            "json",
+            "--state-dir",
+        ])
+        .arg(dir.path().join("state"))
+        .args(flags)
+        .stdin(Stdio::null())
+        .stderr(Stdio::piped());
+    command
+}
+
+/// Exit code and what is said of a start that fails.
+pub(crate) fn refused(dir: &tempfile::TempDir, flags: &[&str]) -> (i32, String) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_kbs-guard"));
+    let listen = ["--state-dir"];
+    let output = command
+        .args(listen)
+        .arg(dir.path().join("state"))
+        .args(flags)
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    (output.status.code().unwrap(), stderr)
+}
+
+#[derive(Debug)]
+pub(crate) struct Running {
+    child: Child,
+    pub(crate) address: SocketAddr,
+    pub(crate) metrics: Option<SocketAddr>,
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Running {
+    pub(crate) fn start(dir: &tempfile::TempDir, flags: &[&str]) -> Self {
+        let keys = dir.path().join("keys");
+        let flags = [&["--keys", keys.to_str().unwrap()], flags].concat();
+        let mut child = command(dir, &flags).spawn().unwrap();
+        let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+        let mut metrics = None;
+        let address = loop {
+            let line = lines.next().unwrap().unwrap();
+            let line: Value = serde_json::from_str(&line).unwrap_or(Value::Null);
+            let fields = &line["fields"];
+            let address = fields["address"]
+                .as_str()
+                .and_then(|text| text.parse().ok());
+            match fields["message"].as_str() {
+                Some("metrics are served") => metrics = address,
+                Some("ready") => break address.unwrap(),
+                _ => {}
+            }
+        };
+        // What it says later must not fill the pipe.
+        std::thread::spawn(move || lines.for_each(drop));
+        Self {
+            child,
+            address,
+            metrics,
+        }
+    }
+
+    /// Asks it to end, and gives how it did.
+    pub(crate) fn terminate(&mut self) -> ExitStatus {
+        let pid = i32::try_from(self.child.id()).unwrap();
+        let pid = rustix::process::Pid::from_raw(pid).unwrap();
+        rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+        let mut status = None;
+        wait_for("the guard to end", || {
+            status = self.child.try_wait().unwrap();
+            status.is_some()
+        });
+        status.unwrap()
+    }
+
+    /// The certificate that it shows, in DER.
+    pub(crate) fn certificate(&self) -> Vec<u8> {
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let config = rustls::ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .dangerous()
+            .with_custom_certificate_verifier(Arc::new(Anything))
+            .with_no_client_auth();
+        let name = ServerName::try_from("localhost").unwrap();
+        let mut tls = rustls::ClientConnection::new(Arc::new(config), name).unwrap();
+        let mut stream = TcpStream::connect(self.address).unwrap();
+        while tls.is_handshaking() {
+            tls.complete_io(&mut stream).unwrap();
+        }
+        tls.peer_certificates().unwrap()[0].to_vec()
+    }
+}
+
+/// Takes any certificate: the test compares it.
+#[derive(Debug)]
+struct Anything;
+
+impl ServerCertVerifier for Anything {
+    fn verify_server_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &rustls::DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        Ok(HandshakeSignatureValid::assertion())
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &rustls::DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        Ok(HandshakeSignatureValid::assertion())
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<rustls::SignatureScheme> {
+        rustls::crypto::ring::default_provider()
+            .signature_verification_algorithms
+            .supported_schemes()
+    }
+}
+
+/// What is answered to these bytes until the connection ends, or until nothing more comes.
+pub(crate) fn exchange(address: SocketAddr, request: &str) -> String {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream
+        .set_read_timeout(Some(Duration::from_secs(2)))
+        .unwrap();
+    // Who refuses early need not read everything.
+    let _ = stream.write_all(request.as_bytes());
+    let mut answer = Vec::new();
+    let mut buffer = [0; 4096];
+    while let Ok(count @ 1..) = stream.read(&mut buffer) {
+        answer.extend_from_slice(&buffer[..count]);
+    }
+    String::from_utf8_lossy(&answer).into_owned()
+}

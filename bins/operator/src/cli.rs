@@ -1,0 +1,77 @@
+//! Flags and environment.
+
+use std::net::SocketAddr;
+
+use clap::Parser;
+use tec_k8s::render::Deploy;
+use tec_k8s::render::Images;
+use tec_k8s::render::PodUser;
+use tec_support::log::LogForm;
+use tec_trustee::config::Generation;
+
+/// Looks after the trusted execution cluster of one namespace.
+#[derive(Clone, Debug, Parser)]
+#[command(version)]
+pub(crate) struct Args {
+    /// Where /metrics, /livez and /readyz are served, in plain HTTP
+    #[arg(long, default_value = "0.0.0.0:9090")]
+    pub(crate) metrics_addr: SocketAddr,
+
+    /// The namespace that is looked after
+    #[arg(long, env = "POD_NAMESPACE")]
+    pub(crate) namespace: String,
+
+    /// Name of this replica, unique in the namespace
+    #[arg(long, env = "POD_NAME")]
+    pub(crate) identity: String,
+
+    /// The platform assigns users to pods, as OpenShift does
+    #[arg(long)]
+    assigned_pod_user: bool,
+
+    /// Generation of the Trustee that is deployed: mounted, unified or v0.21
+    #[arg(long, default_value = "v0.21", value_parser = generation)]
+    pub(crate) generation: Generation,
+
+    /// What is logged, as a filter such as info or tec_k8s=debug
+    #[arg(long, env = "TEC_LOG", default_value = "info")]
+    pub(crate) log: String,
+
+    /// Form of log lines
+    #[arg(long, env = "TEC_LOG_FORM", value_enum, default_value = "text")]
+    pub(crate) log_form: LogForm,
+}
+
+fn generation(text: &str) -> Result<Generation, String> {
+    let known = Generation::ALL.into_iter().find(|generation| generation.as_str() == text);
+    known.ok_or_else(|| {
+        let names = Generation::ALL.map(Generation::as_str);
+        format!("these are known: {}", names.join(", "))
+    })
+}
+
+impl Args {
+    /// What is deployed: images as the environment names them.
+    pub(crate) fn deploy(&self) -> Deploy {
+        let variable = |name: &str| std::env::var_os(name).and_then(|value| value.into_string().ok());
+        let mut deploy = Deploy::new(Images::from_variables(variable));
+        if self.assigned_pod_user {
+            deploy.user = PodUser::Assigned;
+        }
+        deploy
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_sound_and_the_default_generation_known() {
+        Args::command().debug_assert();
+        assert_eq!(generation("v0.21").ok(), Some(Generation::V0_21));
+        assert!(generation("v9").is_err());
+    }
+}

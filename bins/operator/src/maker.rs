@@ -1,0 +1,63 @@
+//! What the cluster's own Trustee starts with.
+
+use rand_core::CryptoRng;
+use tec_core::port::PortError;
+use tec_core::port::PortErrorKind;
+use tec_core::time::Timestamp;
+use tec_core::trustee::Patched;
+use tec_core::trustee::TrusteeConfigurator as _;
+use tec_core::trustee::TrusteeIntent;
+use tec_k8s::controller::AdminPair;
+use tec_k8s::controller::SignerFiles;
+use tec_k8s::controller::TrusteeMaker;
+use tec_trustee::config::Generation;
+use tec_trustee::publish::AdminKey;
+use tec_trustee::signer::SignerCa;
+use tec_trustee::signer::SignerError;
+
+/// Files of a Trustee of one generation.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Maker {
+    generation: Generation,
+}
+
+impl Maker {
+    pub(crate) fn new(generation: Generation) -> Self {
+        Self { generation }
+    }
+}
+
+impl TrusteeMaker for Maker {
+    fn config(&self, intent: &TrusteeIntent) -> Result<String, PortError> {
+        match self.generation.patch("", intent) {
+            Ok(Patched::Changed(text)) => Ok(text),
+            Ok(Patched::Unchanged) => Ok(String::new()),
+            Err(error) => {
+                let kind = PortErrorKind::Invalid;
+                Err(PortError::new(kind, "write the Trustee's configuration").because(error))
+            }
+        }
+    }
+
+    fn admin_pair(&self, rng: &mut dyn CryptoRng) -> Result<AdminPair, PortError> {
+        let key = AdminKey::generate(rng);
+        Ok(AdminPair {
+            private: key.private_pem(),
+            public: key.public_pem(),
+        })
+    }
+
+    /// The key of the authority is dropped: nobody can sign another signer with it.
+    fn signer(&self, rng: &mut dyn CryptoRng, now: Timestamp) -> Result<SignerFiles, PortError> {
+        let failed = |error: SignerError| {
+            PortError::new(PortErrorKind::Internal, "make the signer of tokens").because(error)
+        };
+        let authority = SignerCa::generate(rng, now).map_err(failed)?;
+        let signer = authority.issue(rng, now).map_err(failed)?;
+        Ok(SignerFiles {
+            key: signer.key_pem().duplicate("the API server stores it"),
+            certificate: signer.certificate_pem().map_err(failed)?,
+            authority: authority.certificate_pem().map_err(failed)?,
+        })
+    }
+}

@@ -1,0 +1,21 @@
+//! Probes and metrics.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::http::StatusCode;
+use axum::routing::get;
+use tec_k8s::controller::Health;
+use tec_k8s::controller::Metrics;
+
+/// `/livez`, `/readyz` and `/metrics`. Readiness does not depend on any Trustee.
+pub(crate) fn router(metrics: Arc<Metrics>, health: Health) -> Router {
+    let readiness = async move || match health.is_ready() {
+        true => (StatusCode::OK, "ready"),
+        false => (StatusCode::SERVICE_UNAVAILABLE, "not everything was read yet"),
+    };
+    Router::new()
+        .route("/livez", get(async || "alive"))
+        .route("/readyz", get(readiness))
+        .route("/metrics", get(async move || metrics.render()))
+}

@@ -1,0 +1,65 @@
+//! The key that signs attestation tokens: made at the first start, the same ever after, so that who
+//! was told its public part need not be told again.
+
+use std::fs;
+use std::io::ErrorKind;
+use std::path::Path;
+
+use anyhow::Context as _;
+use tec_core::secret::SecretBytes;
+use tec_support::files::write_private;
+use tec_support::tls::new_private_key;
+use tec_trustee::token::TokenSigner;
+
+/// File of the key in the state directory: PKCS #8 in PEM, mode 0600.
+const FILE: &str = "token-signer.pem";
+
+/// Reads the key, or makes it where there is none. One that cannot be used is never replaced.
+pub(super) fn open(state_dir: &Path) -> anyhow::Result<TokenSigner> {
+    let path = state_dir.join(FILE);
+    let pem = match fs::read(&path) {
+        Ok(pem) => SecretBytes::new(pem),
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            let pem = new_private_key()?;
+            write_private(&path, pem.expose("keep the token signer's key"))
+                .with_context(|| format!("write {}", path.display()))?;
+            pem
+        }
+        Err(error) => return Err(error).with_context(|| format!("read {}", path.display())),
+    };
+    TokenSigner::from_pem(&pem).with_context(|| format!("use {}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use serde_json::json;
+    use tec_core::time::Timestamp;
+    use tec_trustee::token::TokenVerifier;
+
+    use super::*;
+
+    #[test]
+    fn the_key_is_made_once_and_closed_to_others() {
+        let dir = tempfile::tempdir().unwrap();
+        let token = open(dir.path()).unwrap().sign(&json!({"exp": 9})).unwrap();
+        let again = TokenVerifier::new(&open(dir.path()).unwrap());
+        assert!(
+            again
+                .verify(&token, Timestamp::from_unix_seconds(0))
+                .is_ok()
+        );
+        let mode = fs::metadata(dir.path().join(FILE)).unwrap().permissions();
+        assert_eq!(mode.mode() & 0o777, 0o600);
+    }
+
+    #[test]
+    fn a_damaged_key_is_an_error_and_stays() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join(FILE), "garbage").unwrap();
+        let error = format!("{:#}", open(dir.path()).unwrap_err());
+        assert!(error.contains(FILE), "{error}");
+        assert_eq!(fs::read(dir.path().join(FILE)).unwrap(), b"garbage");
+    }
+}

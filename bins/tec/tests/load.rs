@@ -1,0 +1,145 @@
+//! 100,000 strangers at the key broker of `tec serve`: bounded memory, and the service goes on.
+#![expect(
+    clippy::unwrap_used,
+    reason = "clippy takes helpers of tests for library code"
+)]
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::net::SocketAddr;
+use std::process::Child;
+use std::process::Command;
+use std::process::Stdio;
+use std::time::Duration;
+use std::time::Instant;
+
+use tokio::io::AsyncReadExt as _;
+use tokio::io::AsyncWriteExt as _;
+use tokio::net::TcpSocket;
+use tokio::net::TcpStream;
+use tokio::task::JoinSet;
+
+/// Requests of each of the three addresses; one more than a third.
+const REQUESTS: usize = 33_334;
+/// Sessions that one address may have: a quarter of 65,536.
+const SHARE: usize = 16_384;
+/// Sessions end after this time, and their room is free again.
+const SESSION: Duration = Duration::from_mins(5);
+/// Most resident memory of the server at any time, in KiB: 50,000 sessions take some 20 MiB of it.
+const MAX_RESIDENT: u64 = 96 * 1024;
+
+struct Server {
+    child: Child,
+    kbs: SocketAddr,
+    _state: tempfile::TempDir,
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Server {
+    async fn start() -> Self {
+        let state = tempfile::tempdir().unwrap();
+        let dir = state.path().join("state");
+        let child = Command::new(env!("CARGO_BIN_EXE_tec"))
+            .args(["--log", "error", "--state-dir"])
+            .arg(&dir)
+            .args(["serve", "--dangerous-plain-http", "--kbs-rate", "10000000"])
+            .args([
+                "--public-host",
+                "127.0.0.1",
+                "--register-addr",
+                "127.0.0.1:0",
+            ])
+            .args(["--ak-addr", "127.0.0.1:0", "--kbs-addr", "127.0.0.1:0"])
+            .stdin(Stdio::null())
+            .spawn()
+            .unwrap();
+        let end = Instant::now() + Duration::from_mins(1);
+        let endpoints = loop {
+            if let Ok(text) = fs::read_to_string(dir.join("endpoints.json")) {
+                break text;
+            }
+            assert!(Instant::now() < end, "the server does not become ready");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        };
+        let endpoints: serde_json::Value = serde_json::from_str(&endpoints).unwrap();
+        let kbs = endpoints.pointer("/kbs/0/url").unwrap().as_str().unwrap();
+        Self {
+            child,
+            kbs: kbs.strip_prefix("http://").unwrap().parse().unwrap(),
+            _state: state,
+        }
+    }
+
+    fn peak_kib(&self) -> u64 {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
+        let line = status.lines().find(|line| line.starts_with("VmHWM:"));
+        line.unwrap()
+            .split_whitespace()
+            .nth(1)
+            .unwrap()
+            .parse()
+            .unwrap()
+    }
+}
+
+/// Connects from one of the addresses of the loopback network.
+async fn connect(last: u8, to: SocketAddr) -> TcpStream {
+    let socket = TcpSocket::new_v4().unwrap();
+    socket
+        .bind(SocketAddr::from(([127, 0, 0, last], 0)))
+        .unwrap();
+    socket.connect(to).await.unwrap()
+}
+
+/// Status of an answer.
+async fn auth(stream: &mut TcpStream) -> u16 {
+    let body = r#"{"version":"0.4.0","tee":"tpm","extra-params":{}}"#;
+    let head = "POST /kbs/v0/auth HTTP/1.1\r\nhost: localhost\r\ncontent-length:";
+    let request = format!("{head} {}\r\n\r\n{body}", body.len());
+    stream.write_all(request.as_bytes()).await.unwrap();
+    // Answers are short: head and body end with the first closing brace.
+    let mut answer = Vec::new();
+    while answer.last() != Some(&b'}') {
+        assert!(stream.read_buf(&mut answer).await.unwrap() > 0);
+    }
+    let text = String::from_utf8(answer).unwrap();
+    text.split(' ').nth(1).unwrap().parse().unwrap()
+}
+
+async fn flood(last: u8, to: SocketAddr) -> BTreeMap<u16, usize> {
+    let mut statuses = BTreeMap::new();
+    let mut stream = connect(last, to).await;
+    for _ in 0..REQUESTS {
+        *statuses.entry(auth(&mut stream).await).or_default() += 1;
+    }
+    statuses
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_flood_of_sessions_is_bounded_in_memory_and_leaves_room_for_others() {
+    let server = Server::start().await;
+    let begin = Instant::now();
+    let mut floods = JoinSet::new();
+    for last in 2..5 {
+        floods.spawn(flood(last, server.kbs));
+    }
+    for statuses in floods.join_all().await {
+        let known = statuses.keys().all(|status| matches!(status, 200 | 503));
+        assert!(known, "{statuses:?}");
+        // On a host so slow that sessions end meanwhile, others take their place.
+        if begin.elapsed() < SESSION {
+            let expected = BTreeMap::from([(200, SHARE), (503, REQUESTS - SHARE)]);
+            assert_eq!(statuses, expected);
+        }
+    }
+    let mut other = connect(1, server.kbs).await;
+    assert_eq!(auth(&mut other).await, 200);
+    let peak = server.peak_kib();
+    assert!(peak < MAX_RESIDENT, "{peak} KiB were resident");
+}

@@ -1,0 +1,191 @@
+//! Admission: evidence is held against the registries, and what came of it is on record.
+//!
+//! ```text
+//! evidence ─ its key ─► AkRegistry ─► MachineRegistry ─┐
+//!                              ImageRegistry ──────────┴─► appraise ─► AttemptLog, AuditSink
+//! ```
+
+use crate::ak::AkRecord;
+use crate::ak::AkState;
+use crate::ak::Fingerprint;
+use crate::attest::Appraisal;
+use crate::attest::Attempt;
+use crate::attest::Known;
+use crate::attest::PinnedPcrs;
+use crate::attest::VerifiedEvidence;
+use crate::attest::VerifyError;
+use crate::attest::appraise;
+use crate::boot::BootStates;
+use crate::boot::WholeImages;
+use crate::explain::Gate;
+use crate::id::AttemptId;
+use crate::id::MachineId;
+use crate::image::ApprovedImage;
+use crate::machine::Machine;
+use crate::machine::MachineState;
+use crate::port::AkRegistry;
+use crate::port::AttemptLog;
+use crate::port::AuditEvent;
+use crate::port::AuditSink;
+use crate::port::Clock;
+use crate::port::ImageRegistry;
+use crate::port::MachineRegistry;
+use crate::port::PortError;
+
+/// What an admission needs.
+#[derive(Clone, Copy, Debug)]
+#[expect(
+    clippy::exhaustive_structs,
+    reason = "a bundle of references, built field by field"
+)]
+pub struct AdmitPorts<'a> {
+    /// The machines.
+    pub machines: &'a dyn MachineRegistry,
+    /// The keys that attest.
+    pub aks: &'a dyn AkRegistry,
+    /// The boots that are approved; `None` where somebody else decides about the registers.
+    pub boots: Option<Boots<'a>>,
+    /// Where attempts are kept for `tec explain`.
+    pub attempts: &'a dyn AttemptLog,
+    /// Where refusals are noted.
+    pub audit: &'a dyn AuditSink,
+    /// Time.
+    pub clock: &'a dyn Clock,
+}
+
+/// Approved images, and what counts as a boot of them.
+#[derive(Clone, Copy, Debug)]
+#[expect(
+    clippy::exhaustive_structs,
+    reason = "a bundle of references, built field by field"
+)]
+pub struct Boots<'a> {
+    /// The images.
+    pub images: &'a dyn ImageRegistry,
+    /// Registers that must match.
+    pub pinned: PinnedPcrs,
+    /// States that machines may be in.
+    pub states: &'a dyn BootStates,
+}
+
+/// What was found in the registries in one look, and what follows from it.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Admission {
+    /// The record, and the proof if there is one.
+    pub appraisal: Appraisal,
+    /// Record of the key that signed, or that the evidence names.
+    pub ak: Option<AkRecord>,
+    /// Machine of that record.
+    pub machine: Option<Machine>,
+    /// All images, live or not.
+    pub images: Vec<ApprovedImage>,
+}
+
+/// Looks up whose evidence it is, good or bad, appraises it, and records the attempt.
+///
+/// Without [`Boots`] the gate of the registers is left out: then nothing is proven, and the ladder
+/// alone says whether a gate failed.
+///
+/// # Errors
+/// A registry or a log failed; nothing is admitted then.
+///
+/// # Security
+/// An attempt is recorded before anybody hears of its outcome. The audit log has refusals of
+/// evidence that a registered key signed: strangers could fill it. What they tried is in the
+/// attempt log, which is bounded.
+pub async fn admit(
+    ports: AdmitPorts<'_>,
+    id: AttemptId,
+    evidence: &Result<VerifiedEvidence, VerifyError>,
+) -> Result<Admission, PortError> {
+    let key = match evidence {
+        Ok(verified) => Some(verified.ak.fingerprint()),
+        Err(error) => error.ak(),
+    };
+    let ak = match &key {
+        Some(key) => ports.aks.find(key).await?,
+        None => None,
+    };
+    let machine = match &ak {
+        Some(ak) => ports.machines.find(&ak.machine).await?,
+        None => None,
+    };
+    let images = match ports.boots {
+        Some(boots) => boots.images.list().await?,
+        None => Vec::new(),
+    };
+    let known = Known::new(ak.as_ref(), machine.as_ref(), &images);
+    let appraisal = decide(ports, id, evidence, known);
+    record(ports, &appraisal.attempt, evidence.is_ok()).await?;
+    Ok(Admission {
+        appraisal,
+        ak,
+        machine,
+        images,
+    })
+}
+
+fn decide(
+    ports: AdmitPorts<'_>,
+    id: AttemptId,
+    evidence: &Result<VerifiedEvidence, VerifyError>,
+    known: Known<'_>,
+) -> Appraisal {
+    let now = ports.clock.now();
+    if let Some(boots) = ports.boots {
+        return appraise(id, now, evidence, known, boots.pinned, boots.states);
+    }
+    let pinned = PinnedPcrs::boot_manager();
+    let mut appraisal = appraise(id, now, evidence, known, pinned, &WholeImages);
+    leave_registers_out(&mut appraisal.attempt);
+    appraisal
+}
+
+/// Without images the gate of the registers says nothing.
+fn leave_registers_out(attempt: &mut Attempt) {
+    let ladder = &mut attempt.ladder;
+    let failed = ladder.first_failure().map(|step| step.gate);
+    if failed == Some(Gate::Pcrs) {
+        ladder.code = None;
+        ladder.mismatch = None;
+        ladder.skip(Gate::Pcrs, "left to the policies of the key broker");
+    }
+}
+
+async fn record(
+    ports: AdmitPorts<'_>,
+    attempt: &Attempt,
+    is_signed: bool,
+) -> Result<(), PortError> {
+    ports.attempts.record(attempt).await?;
+    match attempt.ladder.code {
+        Some(code) if is_signed && attempt.machine.is_some() => {
+            let line = AuditEvent::key_refused(ports.clock.now(), attempt, code);
+            ports.audit.append(&line).await
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Whether a machine that attested, and its key, were taken back since: the gate that closed, and
+/// why.
+///
+/// # Errors
+/// A registry failed.
+pub async fn taken_back(
+    (machines, aks): (&dyn MachineRegistry, &dyn AkRegistry),
+    machine: MachineId,
+    ak: &Fingerprint,
+) -> Result<Option<(Gate, String)>, PortError> {
+    let found = machines.find(&machine).await?;
+    if found.is_none_or(|found| found.state != MachineState::Active) {
+        let why = format!("machine {machine} was taken back");
+        return Ok(Some((Gate::MachineKnown, why)));
+    }
+    let found = aks.find(ak).await?;
+    if found.is_none_or(|found| found.state != AkState::Bound || found.machine != machine) {
+        return Ok(Some((Gate::AkBound, format!("key {ak} was taken back"))));
+    }
+    Ok(None)
+}

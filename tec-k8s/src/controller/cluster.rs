@@ -1,0 +1,354 @@
+//! The cluster object: its children, put right whenever they differ, and its status.
+
+use k8s_openapi::ByteString;
+use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::core::v1::Secret;
+use kube::Api;
+use kube::ResourceExt as _;
+use kube::api::DynamicObject;
+use kube::api::ObjectMeta;
+use kube::api::Patch;
+use kube::api::PatchParams;
+use kube::api::PostParams;
+use kube::core::ApiResource;
+use kube::core::GroupVersionKind;
+use serde_json::json;
+use tec_core::port::EntropyRng;
+use tec_core::port::PortError;
+use tec_core::port::PortErrorKind;
+use tec_core::port::chain;
+
+use super::context::Context;
+use super::context::Task;
+use super::queue::Next;
+use super::report::Said;
+use super::report::conditions;
+use super::report::owner_of;
+use crate::api::ConditionKind;
+use crate::api::FIELD_MANAGER;
+use crate::api::Reason;
+use crate::api::TrustedExecutionCluster;
+use crate::client::port_error;
+use crate::render;
+use crate::render::Object;
+use crate::render::TRUSTEE_AUTH;
+use crate::render::TRUSTEE_DEPLOYMENT;
+use crate::render::TRUSTEE_SIGNER;
+use crate::render::TrusteeFiles;
+use crate::signal::Event;
+use crate::signal::Metric;
+
+/// Name of the cluster's own Trustee in the status.
+pub(super) const OWN_TRUSTEE: &str = "trustee";
+
+/// Brings the cluster to what is desired.
+pub(super) async fn reconcile(ctx: &Context, name: &str) -> Result<Next, PortError> {
+    wake_if_another_counts(ctx);
+    let Some(cluster) = ctx.caches.clusters.get(name) else {
+        return Ok(Next::Wait);
+    };
+    if cluster.metadata.deletion_timestamp.is_some() {
+        let said = vec![(
+            ConditionKind::Installed,
+            Reason::Uninstalling,
+            String::new(),
+        )];
+        write(ctx, &cluster, said).await?;
+        return Ok(Next::Wait);
+    }
+    if let Some(first) = ctx.cluster().filter(|first| first.uid() != cluster.uid()) {
+        let message = format!(
+            "{} is older; one namespace has one cluster",
+            first.name_any()
+        );
+        ctx.event(&*cluster, Event::NonUnique, &message).await;
+        let said = vec![
+            (ConditionKind::Installed, Reason::NonUnique, message),
+            (ConditionKind::Ready, Reason::NonUnique, String::new()),
+        ];
+        write(ctx, &cluster, said).await?;
+        return Ok(Next::Wait);
+    }
+    let installed = install(ctx, &cluster).await;
+    let said = verdicts(ctx, &cluster, installed.as_ref().err());
+    write(ctx, &cluster, said).await?;
+    ctx.publish.notify_one();
+    installed.map(|()| Next::Wait)
+}
+
+/// What machines, keys and images are worth is said by the cluster object that counts.
+fn wake_if_another_counts(ctx: &Context) {
+    let cluster = ctx.cluster();
+    let counts = cluster.map(|cluster| (cluster.uid(), cluster.metadata.generation));
+    let counts = format!("{counts:?}");
+    let mut memory = ctx.memory();
+    if memory.counting == counts {
+        return;
+    }
+    memory.counting = counts;
+    drop(memory);
+    let caches = &ctx.caches;
+    let machines = caches
+        .machines
+        .all()
+        .into_iter()
+        .map(|object| Task::Machine(object.name_any()));
+    let keys = caches
+        .keys
+        .all()
+        .into_iter()
+        .map(|object| Task::Key(object.name_any()));
+    let images = caches
+        .images
+        .all()
+        .into_iter()
+        .map(|object| Task::Image(object.name_any()));
+    for task in machines.chain(keys).chain(images) {
+        ctx.queue.wake(task);
+    }
+    ctx.publish.notify_one();
+}
+
+async fn install(ctx: &Context, cluster: &TrustedExecutionCluster) -> Result<(), PortError> {
+    let files = files(ctx, cluster).await?;
+    let objects = render::cluster(cluster, &ctx.parts.deploy, &files).map_err(|error| {
+        PortError::new(PortErrorKind::Invalid, "render the objects of the cluster").because(error)
+    })?;
+    let mut first = None;
+    for object in &objects {
+        if let Err(error) = apply(ctx, cluster, object).await {
+            tracing::warn!(
+                object.kind = object.kind(),
+                object.name = object.name(),
+                error = chain(&error),
+                "not applied"
+            );
+            ctx.event(cluster, Event::ApplyFailed, &chain(&error)).await;
+            // The others are applied all the same.
+            first.get_or_insert(error);
+        }
+    }
+    if let Some(error) = first {
+        return Err(error);
+    }
+    // The keys that Trustees are reached with are there now.
+    let publish = cluster.spec.publish.clone().unwrap_or_default();
+    ctx.parts.trust.configure(cluster, &publish).await
+}
+
+/// What the Trustee starts with: its keys are made once, its configuration follows this release.
+async fn files(
+    ctx: &Context,
+    cluster: &TrustedExecutionCluster,
+) -> Result<TrusteeFiles, PortError> {
+    let maker = &ctx.parts.maker;
+    let public = ensure_secret(ctx, cluster, TRUSTEE_AUTH, "public.pub", || {
+        let pair = maker.admin_pair(&mut EntropyRng::new(ctx.entropy()))?;
+        Ok(vec![
+            (
+                "private.key",
+                pair.private.expose("the API server stores it").to_vec(),
+            ),
+            ("public.pub", pair.public.into_bytes()),
+        ])
+    })
+    .await?;
+    let certificate = ensure_secret(ctx, cluster, TRUSTEE_SIGNER, "tls.crt", || {
+        let signer = maker.signer(&mut EntropyRng::new(ctx.entropy()), ctx.now())?;
+        Ok(vec![
+            (
+                "tls.key",
+                signer.key.expose("the API server stores it").to_vec(),
+            ),
+            ("tls.crt", signer.certificate.into_bytes()),
+            ("ca.crt", signer.authority.into_bytes()),
+        ])
+    })
+    .await?;
+    let config = maker.config(&render::intent())?;
+    Ok(TrusteeFiles::new(config, certificate, public))
+}
+
+/// Creates the Secret unless it is there, and gives one entry of the one that is.
+async fn ensure_secret(
+    ctx: &Context,
+    cluster: &TrustedExecutionCluster,
+    name: &str,
+    entry: &str,
+    make: impl FnOnce() -> Result<Vec<(&'static str, Vec<u8>)>, PortError>,
+) -> Result<String, PortError> {
+    let secrets: Api<Secret> = ctx.objects();
+    let read = |error| port_error(format!("read the Secret {name}"), error);
+    let mut secret = secrets.get_opt(name).await.map_err(read)?;
+    if secret.is_none() {
+        let entries = make()?;
+        let data = entries
+            .into_iter()
+            .map(|(key, value)| (key.to_owned(), ByteString(value)));
+        let wanted = Secret {
+            metadata: ObjectMeta {
+                name: Some(name.to_owned()),
+                owner_references: owner_of(cluster).map(|owner| vec![owner]),
+                ..ObjectMeta::default()
+            },
+            data: Some(data.collect()),
+            ..Secret::default()
+        };
+        secret = match secrets.create(&PostParams::default(), &wanted).await {
+            Ok(secret) => Some(secret),
+            // Another replica was faster: its keys are the ones.
+            Err(kube::Error::Api(status)) if status.code == 409 => {
+                Some(secrets.get(name).await.map_err(read)?)
+            }
+            Err(error) => return Err(port_error(format!("create the Secret {name}"), error)),
+        };
+    }
+    let bytes = secret.and_then(|secret| secret.data?.remove(entry));
+    let text = bytes.and_then(|bytes| String::from_utf8(bytes.0).ok());
+    text.ok_or_else(|| {
+        PortError::new(
+            PortErrorKind::Invalid,
+            format!("read {entry} of the Secret {name}"),
+        )
+    })
+}
+
+/// Applies one child. What others added stays; what they changed is put right.
+async fn apply(
+    ctx: &Context,
+    cluster: &TrustedExecutionCluster,
+    object: &Object,
+) -> Result<(), PortError> {
+    let (group, version) = object
+        .api_version()
+        .split_once('/')
+        .unwrap_or(("", object.api_version()));
+    let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, object.kind()));
+    let api: Api<DynamicObject> =
+        Api::namespaced_with(ctx.client(), &ctx.parts.namespace, &resource);
+    let params = PatchParams::apply(FIELD_MANAGER).force();
+    let what = format!("{} {}", object.kind(), object.name());
+    let applied = api
+        .patch(object.name(), &params, &Patch::Apply(object))
+        .await;
+    let applied = applied.map_err(|error| port_error(format!("apply {what}"), error))?;
+    // A generation moves with the spec; objects without one have no status either.
+    let version = match applied.metadata.generation {
+        Some(generation) => format!("{:?} {generation}", applied.uid()),
+        None => applied.resource_version().unwrap_or_default(),
+    };
+    let cause = format!("{:?} {version}", cluster.metadata.generation);
+    let known = ctx.memory().applied.insert(what.clone(), cause.clone());
+    let same_cluster = format!("{:?} ", cluster.metadata.generation);
+    if known.is_some_and(|known| known != cause && known.starts_with(&same_cluster)) {
+        ctx.metrics.count(Metric::DriftRepairs, &[object.kind()]);
+        ctx.event(cluster, Event::DriftRepaired, &what).await;
+    }
+    if object.name() == TRUSTEE_DEPLOYMENT {
+        distrust_when_replaced(ctx).await;
+    }
+    Ok(())
+}
+
+/// A Trustee that became available anew may be another pod, which holds nothing.
+async fn distrust_when_replaced(ctx: &Context) {
+    let Some(deployment) = ctx.caches.deployments.get(TRUSTEE_DEPLOYMENT) else {
+        return;
+    };
+    let since = available_since(&deployment);
+    if since.is_none() {
+        ctx.memory().available_since = None;
+        return;
+    }
+    let is_new = ctx.memory().available_since != since;
+    if is_new {
+        ctx.memory().available_since = since;
+        ctx.parts.trust.distrust(OWN_TRUSTEE).await;
+        ctx.publish.notify_one();
+    }
+}
+
+fn available_since(deployment: &Deployment) -> Option<String> {
+    let conditions = deployment.status.as_ref()?.conditions.as_ref()?;
+    let available = conditions
+        .iter()
+        .find(|c| c.type_ == "Available" && c.status == "True")?;
+    let since = available
+        .last_transition_time
+        .as_ref()
+        .map(|time| time.0.to_string());
+    Some(format!(
+        "{:?} {}",
+        deployment.uid(),
+        since.unwrap_or_default()
+    ))
+}
+
+fn verdicts(ctx: &Context, cluster: &TrustedExecutionCluster, error: Option<&PortError>) -> Said {
+    let address = match cluster.spec.public_trustee_addr {
+        Some(_) => Reason::AddressFound,
+        None => Reason::NoAddressFound,
+    };
+    let (installed, why) = match error {
+        Some(error) => (Reason::Installing, chain(error)),
+        None => (Reason::InstallationCompleted, String::new()),
+    };
+    let is_down = |deployment: &Deployment| available_since(deployment).is_none();
+    let down: Vec<String> = ctx
+        .caches
+        .deployments
+        .all()
+        .iter()
+        .filter(|d| is_down(d))
+        .map(|d| d.name_any())
+        .collect();
+    let lagging: Vec<String> = ctx
+        .memory()
+        .targets
+        .iter()
+        .filter(|target| !target.converged)
+        .map(|target| target.name.clone())
+        .collect();
+    let (ready, missing) = if error.is_some() {
+        (Reason::ApplyFailed, why.clone())
+    } else if !down.is_empty() {
+        (
+            Reason::Progressing,
+            format!("not available: {}", down.join(", ")),
+        )
+    } else if !lagging.is_empty() {
+        (
+            Reason::Publishing,
+            format!("not up to date: {}", lagging.join(", ")),
+        )
+    } else if address == Reason::NoAddressFound {
+        (
+            Reason::NoAddressFound,
+            "set spec.publicTrusteeAddr".to_owned(),
+        )
+    } else {
+        (Reason::AsDesired, String::new())
+    };
+    vec![
+        (ConditionKind::KnownTrusteeAddress, address, String::new()),
+        (ConditionKind::Installed, installed, why),
+        (ConditionKind::Ready, ready, missing),
+    ]
+}
+
+async fn write(
+    ctx: &Context,
+    cluster: &TrustedExecutionCluster,
+    said: Said,
+) -> Result<(), PortError> {
+    let known = cluster.status.as_ref();
+    let targets = ctx.memory().targets.clone();
+    let status = json!({
+        "conditions": conditions(ctx, cluster, known.map(|status| &status.conditions), &said)?,
+        "observedGeneration": cluster.metadata.generation,
+        "observedOperatorVersion": env!("CARGO_PKG_VERSION"),
+        "targets": targets,
+    });
+    let known = known.and_then(|known| serde_json::to_value(known).ok());
+    ctx.write_status(cluster, known.as_ref(), status).await
+}

@@ -1,0 +1,225 @@
+//! What every controller shares.
+
+use std::collections::BTreeMap;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::Mutex;
+use std::sync::MutexGuard;
+use std::sync::PoisonError;
+
+use k8s_openapi::NamespaceResourceScope;
+use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::core::v1::Secret;
+use kube::Api;
+use kube::Client;
+use kube::Resource;
+use kube::ResourceExt as _;
+use kube::api::PartialObjectMeta;
+use kube::runtime::events::EventType;
+use kube::runtime::events::Recorder;
+use kube::runtime::events::Reporter;
+use tec_core::id::MachineId;
+use tec_core::port::Clock;
+use tec_core::port::Entropy;
+use tec_core::time::Timestamp;
+use tokio::sync::Notify;
+
+use super::cache::Cache;
+use super::metrics::Metrics;
+use super::queue::Queue;
+use super::run::Parts;
+use crate::api::ApprovedImage;
+use crate::api::AttestationKey;
+use crate::api::FIELD_MANAGER;
+use crate::api::Machine;
+use crate::api::TargetStatus;
+use crate::api::TrustedExecutionCluster;
+use crate::client::KubeRegistry;
+use crate::signal;
+
+/// An object to look at, by name.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Task {
+    Cluster(String),
+    Machine(String),
+    Key(String),
+    Image(String),
+}
+
+impl Task {
+    /// Name of the controller, as metrics have it.
+    pub(super) fn controller(&self) -> &'static str {
+        match self {
+            Self::Cluster(_) => "cluster",
+            Self::Machine(_) => "machine",
+            Self::Key(_) => "attestation-key",
+            Self::Image(_) => "image",
+        }
+    }
+}
+
+/// Everything that is watched. Of Secrets only the metadata is.
+#[derive(Debug)]
+pub(super) struct Caches {
+    pub(super) clusters: Cache<TrustedExecutionCluster>,
+    /// Indexed by id.
+    pub(super) machines: Cache<Machine>,
+    /// Indexed by the machine's id.
+    pub(super) keys: Cache<AttestationKey>,
+    /// Indexed by digest.
+    pub(super) images: Cache<ApprovedImage>,
+    /// Indexed by the reference that is computed.
+    pub(super) jobs: Cache<Job>,
+    pub(super) deployments: Cache<Deployment>,
+    pub(super) secrets: Cache<PartialObjectMeta<Secret>>,
+}
+
+impl Caches {
+    fn new() -> Self {
+        Self {
+            clusters: Cache::new(|_| None),
+            machines: Cache::new(|machine| Some(machine.spec.id.clone())),
+            keys: Cache::new(|key| key.spec.uuid.clone()),
+            images: Cache::new(|image| image.digest().ok().map(str::to_owned)),
+            jobs: Cache::new(|_| None),
+            deployments: Cache::new(|_| None),
+            secrets: Cache::new(|_| None),
+        }
+    }
+}
+
+/// What changes while the operator runs, beside the caches.
+#[derive(Debug, Default)]
+pub(super) struct Memory {
+    /// Ids of machines by object name, for when the object is gone.
+    pub(super) ids: BTreeMap<String, MachineId>,
+    /// UID and generation of the cluster object that counted last, as text.
+    pub(super) counting: String,
+    /// Machines that were there at the start and were not looked at yet.
+    pub(super) unseen: BTreeSet<String>,
+    /// Machines whose facts are on their way.
+    pub(super) unpublished: BTreeSet<String>,
+    /// The Trustees, as of the last round.
+    pub(super) targets: Vec<TargetStatus>,
+    /// Versions of the child objects as they were applied last, by kind and name.
+    pub(super) applied: BTreeMap<String, String>,
+    /// Since when the Trustee is available.
+    pub(super) available_since: Option<String>,
+}
+
+/// What every controller shares.
+#[derive(Debug)]
+pub(super) struct Context {
+    pub(super) parts: Parts,
+    pub(super) registry: KubeRegistry,
+    pub(super) caches: Caches,
+    pub(super) queue: Queue<Task>,
+    pub(super) metrics: Arc<Metrics>,
+    /// Something may have to be published.
+    pub(super) publish: Notify,
+    recorder: EventRecorder,
+    memory: Mutex<Memory>,
+}
+
+/// `Recorder` has no Debug.
+struct EventRecorder(Recorder);
+
+impl std::fmt::Debug for EventRecorder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Recorder")
+    }
+}
+
+impl Context {
+    pub(super) fn new(parts: Parts, metrics: Arc<Metrics>) -> Self {
+        let clock = Arc::clone(&parts.clock);
+        let reporter = Reporter {
+            controller: FIELD_MANAGER.to_owned(),
+            instance: Some(parts.identity.clone()),
+        };
+        Self {
+            registry: KubeRegistry::new(parts.client.clone(), &parts.namespace, clock),
+            caches: Caches::new(),
+            queue: Queue::new(Arc::clone(&parts.entropy)),
+            metrics,
+            publish: Notify::new(),
+            recorder: EventRecorder(Recorder::new(parts.client.clone(), reporter)),
+            memory: Mutex::default(),
+            parts,
+        }
+    }
+
+    pub(super) fn client(&self) -> Client {
+        self.parts.client.clone()
+    }
+
+    pub(super) fn clock(&self) -> &dyn Clock {
+        &*self.parts.clock
+    }
+
+    pub(super) fn entropy(&self) -> &dyn Entropy {
+        &*self.parts.entropy
+    }
+
+    pub(super) fn now(&self) -> Timestamp {
+        self.parts.clock.now()
+    }
+
+    /// Never held across an await.
+    pub(super) fn memory(&self) -> MutexGuard<'_, Memory> {
+        self.memory.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Objects of a kind in the operator's namespace.
+    pub(super) fn objects<K>(&self) -> Api<K>
+    where
+        K: Resource<Scope = NamespaceResourceScope>,
+        K::DynamicType: Default,
+    {
+        Api::namespaced(self.client(), &self.parts.namespace)
+    }
+
+    /// The cluster object that counts: the oldest one.
+    pub(super) fn cluster(&self) -> Option<Arc<TrustedExecutionCluster>> {
+        let all = self.caches.clusters.all();
+        all.into_iter()
+            .filter(|cluster| cluster.metadata.deletion_timestamp.is_none())
+            .min_by_key(|cluster| (cluster.creation_timestamp(), cluster.name_any()))
+    }
+
+    /// Tells people. An Event that cannot be written is no reason to stop.
+    pub(super) async fn event<K>(&self, object: &K, event: signal::Event, note: &str)
+    where
+        K: Resource<DynamicType = ()>,
+    {
+        let wanted = kube::runtime::events::Event {
+            type_: match event.event_type() {
+                signal::EventType::Warning => EventType::Warning,
+                signal::EventType::Normal => EventType::Normal,
+            },
+            reason: event.as_str().to_owned(),
+            note: Some(note.to_owned()),
+            action: event.as_str().to_owned(),
+            secondary: None,
+        };
+        let reference = object.object_ref(&());
+        if let Err(error) = self.recorder.0.publish(&wanted, &reference).await {
+            tracing::warn!(event = event.as_str(), error = %error, "an Event is not written");
+        }
+    }
+
+    /// Looks at everything that has to do with the machine of this id.
+    pub(super) fn wake_machine(&self, id: &str) {
+        for machine in self.caches.machines.indexed(id) {
+            self.queue.wake(Task::Machine(machine.name_any()));
+        }
+    }
+
+    /// Looks at every key that was submitted for the machine of this id.
+    pub(super) fn wake_keys(&self, id: &str) {
+        for key in self.caches.keys.indexed(id) {
+            self.queue.wake(Task::Key(key.name_any()));
+        }
+    }
+}

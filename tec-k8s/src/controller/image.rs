@@ -1,0 +1,262 @@
+//! An approved image: what booting it measures, from its label, from another object with the same
+//! digest, or from a Job.
+
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::Secret;
+use kube::ResourceExt as _;
+use serde_json::json;
+use tec_core::image::ExpectedPcrs;
+use tec_core::port::PortError;
+use tec_core::port::chain;
+use tec_core::secret::SecretBytes;
+use tec_core::time::Timestamp;
+
+use super::context::Context;
+use super::job;
+use super::job::JobState;
+use super::queue::Next;
+use super::report::conditions;
+use super::report::owner_of;
+use crate::api::ApprovedImage;
+use crate::api::ConditionKind;
+use crate::api::Reason;
+use crate::client::port_error;
+use crate::signal::Event;
+
+/// Finalizer of the existing operator, which would block the deletion of its objects for good
+/// (upstream-operator 1.4).
+const FOREIGN_FINALIZER: &str = "finalizer.approved-image.trusted-execution-clusters.io";
+/// How often a Job that runs is looked at: whether its pod starts is said by the pod alone.
+const JOB_POLL: Duration = Duration::from_secs(10);
+/// How long an image rests whose Job failed.
+const JOB_RETRY: Duration = Duration::from_mins(10);
+/// Entry of a Secret with credentials of registries (Kubernetes, type
+/// kubernetes.io/dockerconfigjson).
+const DOCKER_CONFIG: &str = ".dockerconfigjson";
+
+/// How the measurements stand.
+enum Progress {
+    Known(ExpectedPcrs),
+    Working(Reason, String),
+    Failed(String),
+}
+
+/// Brings one image to what is desired.
+pub(super) async fn reconcile(ctx: &Context, name: &str) -> Result<Next, PortError> {
+    // Whatever happened to it, the set of live images may be another one.
+    ctx.publish.notify_one();
+    let Some(image) = ctx.caches.images.get(name) else {
+        return Ok(Next::Wait);
+    };
+    if image.metadata.deletion_timestamp.is_some() {
+        ctx.unclaim(&*image, FOREIGN_FINALIZER).await?;
+        return Ok(Next::Wait);
+    }
+    let owner = ctx.cluster().and_then(|cluster| owner_of(&*cluster));
+    if ctx.claim(&*image, owner, &[], None).await? {
+        return Ok(Next::Wait);
+    }
+    if let Some((reason, message)) = ended(&image, ctx.now()) {
+        job::remove(ctx, &image.spec.image).await?;
+        say(ctx, &image, reason, &message).await?;
+        return Ok(Next::Wait);
+    }
+    if !image
+        .status
+        .as_ref()
+        .is_none_or(|status| status.pcrs.is_empty())
+    {
+        job::remove(ctx, &image.spec.image).await?;
+        say(ctx, &image, Reason::ImageCommitted, "").await?;
+        return Ok(until_expiry(&image, ctx.now()));
+    }
+    compute(ctx, &image).await
+}
+
+/// Why an image has nothing to wait for.
+fn ended(image: &ApprovedImage, now: Timestamp) -> Option<(Reason, String)> {
+    if image.spec.revoked_at.is_some() {
+        return Some((Reason::Revoked, String::new()));
+    }
+    if let Err(error) = image.digest() {
+        return Some((Reason::NoDigestGiven, error.to_string()));
+    }
+    match image.to_core() {
+        Ok(known) if known.expires_at.is_some_and(|end| end <= now) => {
+            Some((Reason::Expired, "approve it anew, or for longer".to_owned()))
+        }
+        Ok(_) => None,
+        Err(error) => Some((Reason::Malformed, chain(&error))),
+    }
+}
+
+fn until_expiry(image: &ApprovedImage, now: Timestamp) -> Next {
+    let end = image.to_core().ok().and_then(|known| known.expires_at);
+    let seconds = end.map(|end| end.unix_seconds().saturating_sub(now.unix_seconds()));
+    match seconds.and_then(|seconds| u64::try_from(seconds).ok()) {
+        Some(seconds) => Next::After(Duration::from_secs(seconds.saturating_add(1))),
+        None => Next::Wait,
+    }
+}
+
+async fn compute(ctx: &Context, image: &ApprovedImage) -> Result<Next, PortError> {
+    match progress(ctx, image).await? {
+        Progress::Known(expected) => {
+            commit(ctx, image, &expected).await?;
+            Ok(Next::Wait)
+        }
+        Progress::Working(reason, message) => {
+            say(ctx, image, reason, &message).await?;
+            Ok(Next::After(JOB_POLL))
+        }
+        Progress::Failed(message) => {
+            say(ctx, image, Reason::ComputationFailed, &message).await?;
+            Ok(Next::After(JOB_RETRY))
+        }
+    }
+}
+
+async fn progress(ctx: &Context, image: &ApprovedImage) -> Result<Progress, PortError> {
+    if let Some(known) = of_same_digest(ctx, image) {
+        return Ok(Progress::Known(known));
+    }
+    let state = job::state(ctx, &image.spec.image).await?;
+    let is_rested = image_rested(image, ctx.now());
+    match state {
+        Some(JobState::Running) => {
+            return Ok(Progress::Working(
+                Reason::Computing,
+                "its Job runs".to_owned(),
+            ));
+        }
+        Some(JobState::Pending(why)) => return Ok(Progress::Working(Reason::PodPending, why)),
+        Some(JobState::Failed(why)) if !is_rested => return Ok(Progress::Failed(why)),
+        Some(JobState::Failed(_)) => job::remove(ctx, &image.spec.image).await?,
+        Some(JobState::Done) => {
+            let why = "its Job ended well and wrote no measurements";
+            if !is_rested {
+                return Ok(Progress::Failed(why.to_owned()));
+            }
+            job::remove(ctx, &image.spec.image).await?;
+        }
+        None => {}
+    }
+    let why = match ctx
+        .parts
+        .labels
+        .label(&image.spec.image, credentials(ctx, image).await?)
+        .await
+    {
+        Ok(Some(expected)) if is_sound(&expected) => return Ok(Progress::Known(expected)),
+        Ok(Some(_)) => "its label does not fold to its values".to_owned(),
+        Ok(None) => "it has no label with measurements".to_owned(),
+        Err(error) => chain(&error),
+    };
+    job::create(ctx, image).await?;
+    ctx.event(image, Event::ComputationStarted, &why).await;
+    Ok(Progress::Working(
+        Reason::Computing,
+        format!("a Job computes them: {why}"),
+    ))
+}
+
+/// A value that does not follow from its events could not be explained.
+fn is_sound(expected: &ExpectedPcrs) -> bool {
+    !expected.pcrs.is_empty() && expected.pcrs.iter().all(|pcr| pcr.is_consistent())
+}
+
+/// Whether the last failure is so long ago that it is tried again.
+fn image_rested(image: &ApprovedImage, now: Timestamp) -> bool {
+    let conditions = image.status.iter().flat_map(|status| &status.conditions);
+    let failed = conditions
+        .filter(|condition| condition.reason == Reason::ComputationFailed.as_str())
+        .map(|condition| condition.last_transition_time.0.as_second())
+        .next();
+    let rest = i64::try_from(JOB_RETRY.as_secs()).unwrap_or(i64::MAX);
+    failed.is_some_and(|at| now.unix_seconds().saturating_sub(at) >= rest)
+}
+
+/// The measurements of another object of the same digest: they are a fact of the content.
+fn of_same_digest(ctx: &Context, image: &ApprovedImage) -> Option<ExpectedPcrs> {
+    let same = ctx.caches.images.indexed(image.digest().ok()?);
+    let known = same.iter().filter_map(|other| other.status.as_ref());
+    known
+        .map(|status| ExpectedPcrs::new(status.pcrs.clone()))
+        .find(is_sound)
+}
+
+async fn credentials(
+    ctx: &Context,
+    image: &ApprovedImage,
+) -> Result<Option<SecretBytes>, PortError> {
+    let Some(name) = &image.spec.pull_secret else {
+        return Ok(None);
+    };
+    let secret = ctx.objects::<Secret>().get_opt(name).await;
+    let secret = secret.map_err(|error| port_error(format!("read the Secret {name}"), error))?;
+    let entry = secret.and_then(|secret| secret.data?.remove(DOCKER_CONFIG));
+    Ok(entry.map(|bytes| SecretBytes::new(bytes.0)))
+}
+
+async fn commit(
+    ctx: &Context,
+    image: &ApprovedImage,
+    expected: &ExpectedPcrs,
+) -> Result<(), PortError> {
+    ctx.event(image, Event::ComputationCompleted, "").await;
+    write(ctx, image, Reason::ImageCommitted, "", Some(expected)).await
+}
+
+async fn say(
+    ctx: &Context,
+    image: &ApprovedImage,
+    reason: Reason,
+    message: &str,
+) -> Result<(), PortError> {
+    let conditions = image.status.iter().flat_map(|status| &status.conditions);
+    let is_news = !conditions
+        .into_iter()
+        .any(|condition| condition.reason == reason.as_str());
+    match reason {
+        Reason::ComputationFailed if is_news => {
+            ctx.event(image, Event::ComputationFailed, message).await;
+        }
+        Reason::Expired if is_news => ctx.event(image, Event::ImageExpired, message).await,
+        _ => {}
+    }
+    write(ctx, image, reason, message, None).await
+}
+
+async fn write(
+    ctx: &Context,
+    image: &ApprovedImage,
+    reason: Reason,
+    message: &str,
+    expected: Option<&ExpectedPcrs>,
+) -> Result<(), PortError> {
+    let known = image.status.as_ref();
+    let said = vec![(ConditionKind::Committed, reason, message.to_owned())];
+    let mut status = json!({
+        "conditions": conditions(ctx, image, known.map(|status| &status.conditions), &said)?,
+        "observedGeneration": image.metadata.generation,
+    });
+    if let (Some(members), Some(expected)) = (status.as_object_mut(), expected) {
+        members.insert("pcrs".to_owned(), json!(expected.pcrs));
+        members.insert("firstSeen".to_owned(), json!(ctx.now()));
+    }
+    let known = known.and_then(|known| serde_json::to_value(known).ok());
+    ctx.write_status(image, known.as_ref(), status).await
+}
+
+/// Looks at every image of the same content: what one learns is for all.
+pub(super) fn wake_same(ctx: &Context, image: &ApprovedImage) {
+    for other in image
+        .digest()
+        .map(|digest| ctx.caches.images.indexed(digest))
+        .unwrap_or_default()
+    {
+        ctx.queue
+            .wake(super::context::Task::Image(other.name_any()));
+    }
+}

@@ -1,0 +1,363 @@
+//! An attestation key: the decision, the binding, and what follows from it.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::ByteString;
+use k8s_openapi::api::core::v1::Secret;
+use kube::Resource as _;
+use kube::ResourceExt as _;
+use kube::api::DeleteParams;
+use kube::api::ObjectMeta;
+use kube::api::PostParams;
+use kube::api::Preconditions;
+use serde_json::json;
+use tec_core::ak::AkCandidate;
+use tec_core::ak::AkDecision;
+use tec_core::ak::AkMatcher;
+use tec_core::ak::AkRecord;
+use tec_core::ak::AkState;
+use tec_core::ak::EkBoundMatcher;
+use tec_core::ak::Fingerprint;
+use tec_core::ak::ManualMatcher;
+use tec_core::ak::TofuMatcher;
+use tec_core::flow::AkOutcome;
+use tec_core::flow::AkPorts;
+use tec_core::flow::AkSubmission;
+use tec_core::flow::approve;
+use tec_core::port::PortError;
+use tec_core::port::PortErrorKind;
+use tec_core::port::chain;
+
+use super::context::Context;
+use super::queue::Next;
+use super::report::conditions;
+use super::report::owner_of;
+use crate::api::ApprovalPolicy;
+use crate::api::ApprovalSpec;
+use crate::api::AttestationKey;
+use crate::api::ConditionKind;
+use crate::api::Machine;
+use crate::api::Reason;
+use crate::client::port_error;
+use crate::signal::Event;
+
+/// Entry of the key's Secret (upstream-operator 1.4).
+const PUBLIC_KEY: &str = "public_key";
+/// Most keys that wait for one machine; the contract of `AkRegistry::submit`.
+const MAX_WAITING: usize = 4;
+
+/// What is said of a key.
+struct Verdict {
+    reason: Reason,
+    event: Event,
+    message: String,
+}
+
+impl Verdict {
+    fn new(reason: Reason, event: Event, message: impl Into<String>) -> Self {
+        Self {
+            reason,
+            event,
+            message: message.into(),
+        }
+    }
+
+    fn waiting(message: impl Into<String>) -> Self {
+        Self::new(Reason::Waiting, Event::KeyWaiting, message)
+    }
+
+    fn rejected(message: impl Into<String>) -> Self {
+        Self::new(Reason::Rejected, Event::KeyRejected, message)
+    }
+}
+
+/// Brings one key to what is desired.
+pub(super) async fn reconcile(ctx: &Context, name: &str) -> Result<Next, PortError> {
+    let Some(key) = ctx.caches.keys.get(name) else {
+        return Ok(Next::Wait);
+    };
+    if key.metadata.deletion_timestamp.is_some() {
+        return Ok(Next::Wait);
+    }
+    let verdict = judge(ctx, &key).await?;
+    let is_approved = verdict.reason == Reason::MachineCreated;
+    if !is_approved {
+        withdraw(ctx, &key).await?;
+    }
+    write(ctx, &key, verdict).await?;
+    Ok(Next::Wait)
+}
+
+async fn judge(ctx: &Context, key: &AttestationKey) -> Result<Verdict, PortError> {
+    if key.spec.revoked_at.is_some() {
+        return Ok(Verdict::new(
+            Reason::Revoked,
+            Event::KeyRejected,
+            "it was taken back",
+        ));
+    }
+    if key.spec.uuid.is_none() {
+        return Ok(Verdict::waiting("it names no machine"));
+    }
+    let id = match key.machine_id() {
+        Ok(id) => id,
+        Err(error) => {
+            return Ok(Verdict::new(
+                Reason::Malformed,
+                Event::KeyRejected,
+                chain(&error),
+            ));
+        }
+    };
+    let machine = ctx.registry.machine_object(&id).await?;
+    let record = match key.to_core(machine.as_ref()) {
+        Ok(record) => record,
+        Err(error) => {
+            return Ok(Verdict::new(
+                Reason::Malformed,
+                Event::KeyRejected,
+                chain(&error),
+            ));
+        }
+    };
+    let Some(machine) = machine else {
+        return discard_or_wait(ctx, key, "its machine is not there").await;
+    };
+    if record.state == AkState::Bound {
+        return settle(ctx, key, &machine).await;
+    }
+    if machine
+        .bound_key()
+        .is_some_and(|bound| bound.name == key.name_any())
+    {
+        let message = "it was edited after it was bound; restore it, or revoke it";
+        return Ok(Verdict::new(Reason::KeyChanged, Event::KeyChanged, message));
+    }
+    decide(ctx, key, &machine, record).await
+}
+
+/// Asks the matcher, and has the registry bind what it approves.
+async fn decide(
+    ctx: &Context,
+    key: &AttestationKey,
+    machine: &Machine,
+    record: AkRecord,
+) -> Result<Verdict, PortError> {
+    let Some(cluster) = ctx.cluster() else {
+        return discard_or_wait(ctx, key, "there is no cluster object").await;
+    };
+    let matcher = match matcher(cluster.spec.approval.as_ref()) {
+        Ok(matcher) => matcher,
+        Err(message) => return Ok(Verdict::waiting(message)),
+    };
+    let candidate = candidate(key, machine, &record);
+    let bound = bound_record(ctx, machine).await?;
+    let known = machine.to_core().ok();
+    let decision = matcher.decide(&candidate, known.as_ref(), bound.as_ref(), Some(&record));
+    match decision {
+        AkDecision::Wait(reason) => return discard_or_wait(ctx, key, &reason.to_string()).await,
+        AkDecision::Reject(reason) => return Ok(Verdict::rejected(reason.to_string())),
+        AkDecision::Approve(_) => {}
+    }
+    let registry = ctx
+        .registry
+        .with_key_object(record.fingerprint(), key.name_any());
+    let ports = AkPorts {
+        machines: &registry,
+        aks: &registry,
+        matcher: &*matcher,
+        audit: &registry,
+        clock: ctx.clock(),
+    };
+    let submission = AkSubmission::new(record.machine, candidate);
+    let outcome = approve(ports, submission).await.map_err(|error| {
+        let kind = error.port_error().kind();
+        PortError::new(kind, format!("approve {}", key.name_any())).because(error)
+    })?;
+    match outcome {
+        AkOutcome::Bound(_) | AkOutcome::AlreadyBound => settle(ctx, key, machine).await,
+        AkOutcome::Waiting(reason) => Ok(Verdict::waiting(reason.to_string())),
+        AkOutcome::Rejected(reason) => Ok(Verdict::rejected(reason.to_string())),
+    }
+}
+
+/// The policy of the cluster, or what is wrong with it.
+fn matcher(approval: Option<&ApprovalSpec>) -> Result<Box<dyn AkMatcher>, String> {
+    let Some(approval) = approval else {
+        return Ok(Box::new(TofuMatcher));
+    };
+    match approval.policy {
+        ApprovalPolicy::FirstUse => Ok(Box::new(TofuMatcher)),
+        ApprovalPolicy::Manual => Ok(Box::new(ManualMatcher)),
+        ApprovalPolicy::EndorsementKey if approval.allowed_endorsement_keys.is_empty() => {
+            Ok(Box::new(EkBoundMatcher::any_ek()))
+        }
+        ApprovalPolicy::EndorsementKey => {
+            let keys: Result<Vec<Fingerprint>, _> = approval
+                .allowed_endorsement_keys
+                .iter()
+                .map(|text| text.parse())
+                .collect();
+            let keys = keys.map_err(|_| "the cluster's list of endorsement keys is malformed")?;
+            Ok(Box::new(EkBoundMatcher::allow_list(keys)))
+        }
+    }
+}
+
+/// A key that an admin approved, or that an operator before this one had approved, needs no second
+/// decision of the policy; the machine must be free all the same.
+fn candidate(key: &AttestationKey, machine: &Machine, record: &AkRecord) -> AkCandidate {
+    let was_approved = machine.bound_key().is_none() && is_said(key, Reason::MachineCreated);
+    if was_approved || key.is_approved_by_admin() {
+        AkCandidate::from_admin(record.public.clone(), record.ek)
+    } else {
+        AkCandidate::from_node(record.public.clone(), record.ek)
+    }
+}
+
+/// Whether the condition `Approved` gives this reason for the object as it is now.
+fn is_said(key: &AttestationKey, reason: Reason) -> bool {
+    let conditions = key.status.iter().flat_map(|status| &status.conditions);
+    conditions
+        .filter(|condition| condition.type_ == ConditionKind::Approved.as_str())
+        .any(|condition| {
+            condition.reason == reason.as_str()
+                && condition.observed_generation == key.metadata.generation
+        })
+}
+
+/// The key that the machine is bound to, as the matcher wants it.
+async fn bound_record(ctx: &Context, machine: &Machine) -> Result<Option<AkRecord>, PortError> {
+    use tec_core::port::AkRegistry as _;
+    match machine.machine_id() {
+        Ok(id) if machine.bound_key().is_some() => ctx.registry.bound_to(&id).await,
+        _ => Ok(None),
+    }
+}
+
+/// A key that waits, unless others wait for the same machine in such numbers that somebody seems to
+/// fill the store: then the youngest go.
+async fn discard_or_wait(
+    ctx: &Context,
+    key: &AttestationKey,
+    why: &str,
+) -> Result<Verdict, PortError> {
+    let id = key.spec.uuid.clone().unwrap_or_default();
+    let rank = |key: &AttestationKey| (key.creation_timestamp(), key.name_any());
+    let older = ctx.caches.keys.indexed(&id).into_iter().filter(|other| {
+        rank(other) < rank(key)
+            && other.spec.revoked_at.is_none()
+            && !is_said(other, Reason::MachineCreated)
+    });
+    if older.count() >= MAX_WAITING {
+        let this_one = DeleteParams {
+            preconditions: Some(Preconditions {
+                resource_version: key.resource_version(),
+                uid: key.uid(),
+            }),
+            ..DeleteParams::default()
+        };
+        let deleted = ctx
+            .objects::<AttestationKey>()
+            .delete(&key.name_any(), &this_one)
+            .await;
+        deleted.map_err(|error| port_error(format!("remove {}", key.name_any()), error))?;
+        return Ok(Verdict::rejected("too many keys wait for this machine"));
+    }
+    Ok(Verdict::waiting(why))
+}
+
+/// What a bound key gets: its machine as owner, and a Secret.
+async fn settle(
+    ctx: &Context,
+    key: &AttestationKey,
+    machine: &Machine,
+) -> Result<Verdict, PortError> {
+    if let Some(owner) = owner_of(machine) {
+        let replaces = ["TrustedExecutionCluster"];
+        ctx.claim(key, Some(owner), &replaces, None).await?;
+    }
+    let name = key.name_any();
+    if ctx.caches.secrets.get(&name).is_none() {
+        let secret = Secret {
+            metadata: ObjectMeta {
+                name: Some(name.clone()),
+                owner_references: owner_of(key).map(|owner| vec![owner]),
+                ..ObjectMeta::default()
+            },
+            data: Some(BTreeMap::from([(
+                PUBLIC_KEY.to_owned(),
+                ByteString(key.spec.public_key.clone().into_bytes()),
+            )])),
+            ..Secret::default()
+        };
+        let made = ctx
+            .objects::<Secret>()
+            .create(&PostParams::default(), &secret)
+            .await;
+        match made {
+            Ok(_) => {}
+            Err(kube::Error::Api(status)) if status.code == 409 => {}
+            Err(error) => return Err(port_error(format!("create the Secret {name}"), error)),
+        }
+    }
+    ctx.wake_machine(&machine.spec.id);
+    Ok(Verdict::new(Reason::MachineCreated, Event::KeyBound, ""))
+}
+
+/// A key that does not count has no Secret; one of the same name that is somebody else's stays.
+async fn withdraw(ctx: &Context, key: &AttestationKey) -> Result<(), PortError> {
+    if let Some(uuid) = &key.spec.uuid {
+        ctx.wake_machine(uuid);
+    }
+    let name = key.name_any();
+    let Some(secret) = ctx.caches.secrets.get(&name) else {
+        return Ok(());
+    };
+    let is_ours = secret
+        .owner_references()
+        .iter()
+        .any(|owner| Some(&owner.uid) == key.uid().as_ref());
+    if !is_ours || secret.meta().deletion_timestamp.is_some() {
+        return Ok(());
+    }
+    match ctx
+        .objects::<Secret>()
+        .delete(&name, &DeleteParams::default())
+        .await
+    {
+        Ok(_) => Ok(()),
+        Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
+        Err(error) => Err(port_error(format!("remove the Secret {name}"), error)),
+    }
+}
+
+async fn write(ctx: &Context, key: &AttestationKey, verdict: Verdict) -> Result<(), PortError> {
+    let is_news = !is_said(key, verdict.reason);
+    if is_news {
+        tracing::info!(
+            ak.name = key.name_any(),
+            reason = verdict.reason.as_str(),
+            "verdict"
+        );
+        ctx.event(key, verdict.event, &verdict.message).await;
+    }
+    // Adoption may just have changed the object; what it is now comes with the watch.
+    let known = key.status.as_ref();
+    let said = vec![(ConditionKind::Approved, verdict.reason, verdict.message)];
+    let status = json!({
+        "conditions": conditions(ctx, key, known.map(|status| &status.conditions), &said)?,
+        "observedGeneration": key.metadata.generation,
+    });
+    let known = known.and_then(|known| serde_json::to_value(known).ok());
+    match ctx.write_status(key, known.as_ref(), status).await {
+        // It was changed, so it is looked at again.
+        Err(error)
+            if error.kind() == PortErrorKind::Conflict
+                || error.kind() == PortErrorKind::NotFound =>
+        {
+            Ok(())
+        }
+        other => other,
+    }
+}

@@ -1,0 +1,276 @@
+//! A machine: its disk key, made once, and what the Trustees are told of it.
+
+use std::time::Duration;
+
+use kube::ResourceExt as _;
+use serde_json::json;
+use tec_core::ak::AkState;
+use tec_core::ak::PublicKey;
+use tec_core::flow::ProvisionPorts;
+use tec_core::flow::provision;
+use tec_core::id::MachineId;
+use tec_core::id::ResourcePath;
+use tec_core::luks::CompatLuksKey;
+use tec_core::luks::content_key;
+use tec_core::port::PortError;
+use tec_core::port::PutOutcome;
+use tec_core::port::SecretStore as _;
+
+use super::context::Context;
+use super::queue::Next;
+use super::report::Said;
+use super::report::conditions;
+use super::report::owner_of;
+use super::trust::Published;
+use crate::api::ConditionKind;
+use crate::api::Machine;
+use crate::api::Reason;
+use crate::signal::Event;
+
+/// Lets the operator take the key away from Trustees before the object is gone (upstream-operator
+/// 1.4).
+const FINALIZER: &str = "finalizer.machine.trusted-execution-clusters.io";
+/// So long a machine that is being removed waits for Trustees that cannot be reached. They lose its
+/// key when they can.
+const LONGEST_FAREWELL: i64 = 60;
+const FAREWELL_POLL: Duration = Duration::from_secs(2);
+
+/// Brings one machine to what is desired.
+pub(super) async fn reconcile(ctx: &Context, name: &str) -> Result<Next, PortError> {
+    let Some(machine) = ctx.caches.machines.get(name) else {
+        forget(ctx, name);
+        return Ok(Next::Wait);
+    };
+    if machine.metadata.deletion_timestamp.is_some() {
+        return remove(ctx, &machine).await;
+    }
+    let id = match canonical_id(&machine) {
+        Ok(id) => id,
+        Err(message) => {
+            forget(ctx, name);
+            return refuse(ctx, &machine, Reason::Malformed, message).await;
+        }
+    };
+    if let Some(other) = older(ctx, &machine) {
+        let message = format!("{other} has the same id and is older; only that one counts");
+        ctx.event(&*machine, Event::DuplicateId, &message).await;
+        return refuse(ctx, &machine, Reason::Duplicate, message).await;
+    }
+    ctx.memory().ids.insert(name.to_owned(), id);
+    if machine.spec.revoked_at.is_some() {
+        forget(ctx, name);
+        return refuse(ctx, &machine, Reason::Revoked, String::new()).await;
+    }
+    let cluster = ctx.cluster().and_then(|cluster| owner_of(&*cluster));
+    if ctx.claim(&*machine, cluster, &[], Some(FINALIZER)).await? {
+        return Ok(Next::Again);
+    }
+    serve(ctx, &machine, &id).await
+}
+
+/// What a machine that counts gets.
+async fn serve(ctx: &Context, machine: &Machine, id: &MachineId) -> Result<Next, PortError> {
+    let known = machine
+        .status
+        .as_ref()
+        .and_then(|status| status.key_secret.as_deref());
+    if known.is_none() {
+        make_key(ctx, machine, id).await?;
+        // That there is a key is written before anybody is told the key.
+        return Ok(Next::Again);
+    }
+    let path = ResourcePath::luks_root(id);
+    let mut key = None;
+    if !ctx.parts.trust.knows_key(id) {
+        key = ctx.registry.find(&path).await?;
+        match &key {
+            None => return lost(ctx, machine).await,
+            Some(secret) if content_key(secret).is_err() => {
+                let message = format!("the Secret {id} holds no disk key");
+                return refuse(ctx, machine, Reason::Malformed, message).await;
+            }
+            Some(_) => {}
+        }
+    } else if ctx.caches.secrets.get(&id.to_string()).is_none()
+        && !ctx.registry.exists(&path).await?
+    {
+        return lost(ctx, machine).await;
+    }
+    let ak = bound_key(ctx, machine);
+    if ctx.parts.trust.set_machine(id, ak.as_ref(), key)? {
+        ctx.publish.notify_one();
+    }
+    let published = ctx.parts.trust.published(id);
+    if !published.is_complete {
+        ctx.memory().unpublished.insert(machine.name_any());
+    }
+    tell(ctx, machine, ak.is_some(), &published).await?;
+    Ok(Next::Wait)
+}
+
+/// Makes the disk key, unless there is one, and notes that there is.
+async fn make_key(ctx: &Context, machine: &Machine, id: &MachineId) -> Result<(), PortError> {
+    let registry = match owner_of(machine) {
+        Some(owner) => ctx.registry.owned_by(owner),
+        None => ctx.registry.clone(),
+    };
+    let ports = ProvisionPorts {
+        secrets: &registry,
+        generator: &CompatLuksKey,
+        clock: ctx.clock(),
+        entropy: ctx.entropy(),
+    };
+    let outcome = provision(ports, *id).await?;
+    let status = json!({ "keySecret": id.to_string() });
+    ctx.write_status(machine, None, status).await?;
+    if outcome == PutOutcome::Stored {
+        tracing::info!(machine.id = %id, "the disk key was made");
+        ctx.event(machine, Event::KeyCreated, "").await;
+    }
+    Ok(())
+}
+
+/// The Secret is gone. What Trustees hold stays; no other key is made, since the disk knows only the
+/// old one.
+async fn lost(ctx: &Context, machine: &Machine) -> Result<Next, PortError> {
+    let message = "restore the Secret of the disk key from a backup, or remove the machine";
+    ctx.event(machine, Event::KeyLost, message).await;
+    refuse(ctx, machine, Reason::KeyLost, message.to_owned()).await
+}
+
+/// The attestation key that is bound to the machine, if its object still says so.
+fn bound_key(ctx: &Context, machine: &Machine) -> Option<PublicKey> {
+    let object = ctx.caches.keys.get(&machine.bound_key()?.name)?;
+    let record = object.to_core(Some(machine)).ok()?;
+    let is_live = object.metadata.deletion_timestamp.is_none();
+    (record.state == AkState::Bound && is_live).then_some(record.public)
+}
+
+async fn tell(
+    ctx: &Context,
+    machine: &Machine,
+    is_bound: bool,
+    published: &Published,
+) -> Result<(), PortError> {
+    let targets = published.targets.join(", ");
+    let (reason, ready) = match (is_bound, published.is_complete) {
+        (false, true) => (Reason::Published, Reason::NoAttestationKey),
+        (false, false) => (Reason::Publishing, Reason::NoAttestationKey),
+        (true, true) => (Reason::Published, Reason::Attestable),
+        (true, false) => (Reason::Publishing, Reason::Publishing),
+    };
+    let said = vec![
+        (ConditionKind::KeyPublished, reason, targets),
+        (ConditionKind::Ready, ready, String::new()),
+    ];
+    write(ctx, machine, &said, Some(&published.targets)).await
+}
+
+async fn refuse(
+    ctx: &Context,
+    machine: &Machine,
+    reason: Reason,
+    message: String,
+) -> Result<Next, PortError> {
+    let said = vec![(ConditionKind::Ready, reason, message)];
+    write(ctx, machine, &said, None).await?;
+    Ok(Next::Wait)
+}
+
+async fn write(
+    ctx: &Context,
+    machine: &Machine,
+    said: &Said,
+    targets: Option<&Vec<String>>,
+) -> Result<(), PortError> {
+    let known = machine.status.as_ref();
+    let known_conditions = known.map(|status| &status.conditions);
+    let mut status = json!({
+        "conditions": conditions(ctx, machine, known_conditions, said)?,
+        "observedGeneration": machine.metadata.generation,
+    });
+    if let (Some(members), Some(targets)) = (status.as_object_mut(), targets) {
+        members.insert("publishedTo".to_owned(), json!(targets));
+    }
+    let known = known.and_then(|known| serde_json::to_value(known).ok());
+    ctx.write_status(machine, known.as_ref(), status).await
+}
+
+/// The id in the one spelling that names of Secrets and paths have.
+fn canonical_id(machine: &Machine) -> Result<MachineId, String> {
+    let id = machine
+        .machine_id()
+        .map_err(|error| tec_core::port::chain(&error))?;
+    if id.to_string() == machine.spec.id {
+        Ok(id)
+    } else {
+        Err(format!("the id has to be written as {id}"))
+    }
+}
+
+/// Another object with the same id that counts instead: the one that is named after the id, else the
+/// oldest.
+fn older(ctx: &Context, machine: &Machine) -> Option<String> {
+    let canonical = format!("machine-{}", machine.spec.id);
+    let rank = |machine: &Machine| {
+        let name = machine.name_any();
+        (name != canonical, machine.creation_timestamp(), name)
+    };
+    let mine = rank(machine);
+    let same = ctx.caches.machines.indexed(&machine.spec.id);
+    let live = same
+        .iter()
+        .filter(|other| other.metadata.deletion_timestamp.is_none());
+    live.filter(|other| rank(other) < mine)
+        .map(|other| other.name_any())
+        .next()
+}
+
+/// The Trustees lose what they hold of the machine, unless another object has the same id.
+fn forget(ctx: &Context, name: &str) {
+    let mut memory = ctx.memory();
+    memory.unpublished.remove(name);
+    let Some(id) = memory.ids.remove(name) else {
+        return;
+    };
+    drop(memory);
+    let is_other = |machine: &Machine| {
+        machine.name_any() != name && machine.metadata.deletion_timestamp.is_none()
+    };
+    let same = ctx.caches.machines.indexed(&id.to_string());
+    if !same.iter().any(|machine| is_other(machine)) && ctx.parts.trust.forget_machine(&id) {
+        tracing::info!(machine.id = %id, "its key is taken away from the Trustees");
+        ctx.publish.notify_one();
+    }
+}
+
+/// The object goes when the Trustees have lost the key, or after a minute.
+async fn remove(ctx: &Context, machine: &Machine) -> Result<Next, PortError> {
+    if !machine.finalizers().iter().any(|known| known == FINALIZER) {
+        return Ok(Next::Wait);
+    }
+    let since = machine
+        .metadata
+        .deletion_timestamp
+        .as_ref()
+        .map(|time| time.0.as_second());
+    let waited = ctx
+        .now()
+        .unix_seconds()
+        .saturating_sub(since.unwrap_or(i64::MIN));
+    let id = machine.machine_id().ok();
+    if let Some(id) = id.filter(|_| older(ctx, machine).is_none()) {
+        // Also after a restart, when nothing is remembered of it.
+        ctx.memory().ids.insert(machine.name_any(), id);
+        forget(ctx, &machine.name_any());
+        let is_gone = ctx.parts.trust.published(&id).is_complete;
+        if !is_gone && waited < LONGEST_FAREWELL {
+            return Ok(Next::After(FAREWELL_POLL));
+        }
+        if !is_gone {
+            tracing::warn!(machine.id = %id, "it goes although a Trustee may still hold its key");
+        }
+    }
+    ctx.unclaim(machine, FINALIZER).await?;
+    Ok(Next::Wait)
+}

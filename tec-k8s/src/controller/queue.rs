@@ -1,0 +1,206 @@
+//! What has to be looked at, each object at most once at the same time, failed ones after a delay
+//! that grows.
+
+use std::collections::BTreeMap;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::Mutex;
+use std::sync::MutexGuard;
+use std::sync::PoisonError;
+use std::time::Duration;
+
+use tec_core::port::Entropy;
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+/// First delay after a failure, and the longest one.
+const DELAYS: (Duration, Duration) = (Duration::from_millis(500), Duration::from_mins(5));
+
+/// When to look at an object again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Next {
+    /// When something happens.
+    Wait,
+    /// When the watch tells of what was just written; there is more to do then.
+    Again,
+    /// After this time at the latest.
+    After(Duration),
+}
+
+/// A queue of keys, each with the time at which it is due.
+#[derive(Debug)]
+pub(super) struct Queue<K> {
+    state: Mutex<State<K>>,
+    changed: Notify,
+    entropy: Arc<dyn Entropy>,
+}
+
+#[derive(Debug)]
+struct State<K> {
+    due: BTreeMap<K, Instant>,
+    running: BTreeSet<K>,
+    failures: BTreeMap<K, u32>,
+}
+
+impl<K: Clone + Ord> Queue<K> {
+    pub(super) fn new(entropy: Arc<dyn Entropy>) -> Self {
+        Self {
+            state: Mutex::new(State {
+                due: BTreeMap::new(),
+                running: BTreeSet::new(),
+                failures: BTreeMap::new(),
+            }),
+            changed: Notify::new(),
+            entropy,
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State<K>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Something happened to the object: it is due now, however often it failed before.
+    pub(super) fn wake(&self, key: K) {
+        self.schedule(key, Duration::ZERO);
+    }
+
+    fn schedule(&self, key: K, after: Duration) {
+        let at = Instant::now() + after;
+        let mut state = self.state();
+        let due = state.due.entry(key).or_insert(at);
+        *due = (*due).min(at);
+        drop(state);
+        self.changed.notify_one();
+    }
+
+    /// Number of objects that wait or are looked at.
+    pub(super) fn len(&self) -> usize {
+        let state = self.state();
+        state.due.len() + state.running.len()
+    }
+
+    /// The next object that is due and that nobody looks at.
+    pub(super) async fn next(&self) -> K {
+        loop {
+            let wait = match self.take() {
+                Ok(key) => return key,
+                Err(wait) => wait,
+            };
+            let changed = self.changed.notified();
+            match wait {
+                Some(until) => {
+                    // Whichever comes first, the queue is looked at again.
+                    let _ = tokio::time::timeout_at(until, changed).await;
+                }
+                None => changed.await,
+            }
+        }
+    }
+
+    fn take(&self) -> Result<K, Option<Instant>> {
+        let mut state = self.state();
+        let free = state
+            .due
+            .iter()
+            .filter(|(key, _)| !state.running.contains(*key));
+        let Some((key, at)) = free.min_by_key(|(_, at)| **at) else {
+            return Err(None);
+        };
+        if *at > Instant::now() {
+            return Err(Some(*at));
+        }
+        let key = key.clone();
+        state.due.remove(&key);
+        state.running.insert(key.clone());
+        Ok(key)
+    }
+
+    /// The object was looked at.
+    pub(super) fn done(&self, key: &K, next: Next) {
+        let mut state = self.state();
+        state.running.remove(key);
+        state.failures.remove(key);
+        drop(state);
+        match next {
+            Next::Wait | Next::Again => self.changed.notify_one(),
+            Next::After(delay) => self.schedule(key.clone(), delay),
+        }
+    }
+
+    /// Looking at the object failed. Says when it is tried again.
+    pub(super) fn failed(&self, key: &K) -> Duration {
+        let mut state = self.state();
+        state.running.remove(key);
+        let failures = state.failures.entry(key.clone()).or_insert(0);
+        *failures = failures.saturating_add(1);
+        let factor = 1_u32
+            .checked_shl(failures.saturating_sub(1))
+            .unwrap_or(u32::MAX);
+        drop(state);
+        let most = DELAYS.0.saturating_mul(factor).min(DELAYS.1);
+        let delay = self.jittered(most);
+        self.schedule(key.clone(), delay);
+        delay
+    }
+
+    /// Between a half and the whole of `most`, so that what failed together is not tried together.
+    fn jittered(&self, most: Duration) -> Duration {
+        let mut random = [0; 2];
+        self.entropy.fill(&mut random);
+        let half = most / 2;
+        half + half * u32::from(u16::from_le_bytes(random)) / u32::from(u16::MAX)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tec_core::testing::SeededEntropy;
+
+    use super::*;
+
+    fn queue() -> Queue<&'static str> {
+        Queue::new(Arc::new(SeededEntropy::new(1)))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_object_is_never_looked_at_twice_at_once() {
+        let queue = queue();
+        queue.wake("a");
+        assert_eq!(queue.next().await, "a");
+        queue.wake("a");
+        let again = tokio::time::timeout(Duration::from_secs(60), queue.next()).await;
+        assert!(again.is_err(), "it is being looked at");
+        queue.done(&"a", Next::Wait);
+        assert_eq!(queue.next().await, "a", "what happened meanwhile counts");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn delays_grow_to_a_limit_and_end_with_success() {
+        let queue = queue();
+        let mut last = Duration::ZERO;
+        for _ in 0..40 {
+            queue.wake("a");
+            queue.next().await;
+            last = queue.failed(&"a");
+            assert!(last <= DELAYS.1);
+        }
+        assert!(last >= DELAYS.1 / 2);
+        queue.wake("a");
+        queue.next().await;
+        queue.done(&"a", Next::Wait);
+        queue.wake("a");
+        queue.next().await;
+        assert!(queue.failed(&"a") <= DELAYS.0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_failing_object_does_not_hold_up_others() {
+        let queue = queue();
+        queue.wake("a");
+        queue.next().await;
+        queue.failed(&"a");
+        queue.wake("b");
+        assert_eq!(queue.next().await, "b");
+        assert_eq!(queue.len(), 2);
+    }
+}

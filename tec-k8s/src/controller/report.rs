@@ -1,0 +1,210 @@
+//! What controllers write back: conditions, status, owners, finalizers.
+
+use std::fmt::Debug;
+
+use k8s_openapi::NamespaceResourceScope;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use kube::Resource;
+use kube::ResourceExt as _;
+use kube::api::Patch;
+use kube::api::PatchParams;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use serde_json::json;
+use tec_core::port::PortError;
+use tec_core::port::PortErrorKind;
+
+use super::context::Context;
+use crate::api::ConditionKind;
+use crate::api::Reason;
+use crate::api::set_condition;
+use crate::client::port_error;
+
+/// What conditions shall say; what nobody here knows stays.
+pub(super) type Said = Vec<(ConditionKind, Reason, String)>;
+
+/// The conditions as they are, with what is said of the object's present generation.
+pub(super) fn conditions(
+    ctx: &Context,
+    object: &impl Resource,
+    known: Option<&Vec<Condition>>,
+    said: &Said,
+) -> Result<Vec<Condition>, PortError> {
+    let mut conditions = known.cloned().unwrap_or_default();
+    for (kind, reason, message) in said {
+        let generation = object.meta().generation;
+        set_condition(
+            &mut conditions,
+            *kind,
+            *reason,
+            message,
+            generation,
+            ctx.now(),
+        )
+        .map_err(|error| {
+            PortError::new(PortErrorKind::Internal, "set a condition").because(error)
+        })?;
+    }
+    Ok(conditions)
+}
+
+impl Context {
+    /// Writes members of the status, unless they say it already; `known` is the status as it was
+    /// read. A status that somebody else changed since is not overwritten.
+    pub(super) async fn write_status<K>(
+        &self,
+        object: &K,
+        known: Option<&Value>,
+        status: Value,
+    ) -> Result<(), PortError>
+    where
+        K: Resource<Scope = NamespaceResourceScope> + Clone + DeserializeOwned + Debug,
+        K::DynamicType: Default,
+    {
+        let is_said = |(member, value): (&String, &Value)| {
+            let old = known.and_then(|known| known.get(member));
+            old == Some(value) || (old.is_none() && is_empty(value))
+        };
+        if status
+            .as_object()
+            .is_some_and(|members| members.iter().all(is_said))
+        {
+            return Ok(());
+        }
+        let name = object.name_any();
+        let patch = json!({
+            "metadata": {"resourceVersion": object.resource_version()},
+            "status": status,
+        });
+        let params = PatchParams::default();
+        let written = self
+            .objects::<K>()
+            .patch_status(&name, &params, &Patch::Merge(patch))
+            .await;
+        written.map_err(|error| port_error(format!("write the status of {name}"), error))?;
+        Ok(())
+    }
+
+    /// Changes metadata of an object that nobody else changed since it was read.
+    pub(super) async fn write_metadata<K>(
+        &self,
+        object: &K,
+        mut metadata: Value,
+    ) -> Result<(), PortError>
+    where
+        K: Resource<Scope = NamespaceResourceScope> + Clone + DeserializeOwned + Debug,
+        K::DynamicType: Default,
+    {
+        let name = object.name_any();
+        if let Some(members) = metadata.as_object_mut() {
+            members.insert(
+                "resourceVersion".to_owned(),
+                json!(object.resource_version()),
+            );
+        }
+        let patch = Patch::Merge(json!({ "metadata": metadata }));
+        let params = PatchParams::default();
+        let written = self
+            .objects::<K>()
+            .patch_metadata(&name, &params, &patch)
+            .await;
+        written.map_err(|error| port_error(format!("change the metadata of {name}"), error))?;
+        Ok(())
+    }
+
+    /// Makes sure that the object goes with its owner, and not before its finalizer is taken off.
+    /// Other owners stay; one that is a controller of a kind in `replaces` gives way, since there can
+    /// be only one. Whether anything was changed is the answer; the watch then tells of it.
+    pub(super) async fn claim<K>(
+        &self,
+        object: &K,
+        owner: Option<OwnerReference>,
+        replaces: &[&str],
+        finalizer: Option<&str>,
+    ) -> Result<bool, PortError>
+    where
+        K: Resource<Scope = NamespaceResourceScope> + Clone + DeserializeOwned + Debug,
+        K::DynamicType: Default,
+    {
+        let mut changes = serde_json::Map::new();
+        let is_known = |owner: &OwnerReference| {
+            object
+                .owner_references()
+                .iter()
+                .any(|known| known.uid == owner.uid)
+        };
+        if let Some(owner) = owner.filter(|owner| !is_known(owner)) {
+            let owners = with_owner(object.owner_references(), owner, replaces);
+            changes.insert("ownerReferences".to_owned(), json!(owners));
+        }
+        if let Some(finalizer) = finalizer
+            && !object.finalizers().iter().any(|known| known == finalizer)
+        {
+            let all: Vec<_> = object
+                .finalizers()
+                .iter()
+                .map(String::as_str)
+                .chain([finalizer])
+                .collect();
+            changes.insert("finalizers".to_owned(), json!(all));
+        }
+        if changes.is_empty() {
+            return Ok(false);
+        }
+        self.write_metadata(object, Value::Object(changes)).await?;
+        Ok(true)
+    }
+
+    /// Takes finalizers off.
+    pub(super) async fn unclaim<K>(&self, object: &K, finalizer: &str) -> Result<(), PortError>
+    where
+        K: Resource<Scope = NamespaceResourceScope> + Clone + DeserializeOwned + Debug,
+        K::DynamicType: Default,
+    {
+        let is_other = |known: &&String| known.as_str() != finalizer;
+        let others: Vec<_> = object.finalizers().iter().filter(is_other).collect();
+        if others.len() == object.finalizers().len() {
+            return Ok(());
+        }
+        self.write_metadata(object, json!({ "finalizers": others }))
+            .await
+    }
+}
+
+fn with_owner(
+    known: &[OwnerReference],
+    mut owner: OwnerReference,
+    replaces: &[&str],
+) -> Vec<OwnerReference> {
+    let gives_way = |known: &OwnerReference| {
+        known.controller == Some(true)
+            && known.api_version == owner.api_version
+            && replaces.contains(&known.kind.as_str())
+    };
+    let mut owners: Vec<_> = known
+        .iter()
+        .filter(|known| !gives_way(known))
+        .cloned()
+        .collect();
+    if owners.iter().any(|known| known.controller == Some(true)) {
+        owner.controller = Some(false);
+    }
+    owners.push(owner);
+    owners
+}
+
+/// The reference by which an object owns others.
+pub(super) fn owner_of<K: Resource<DynamicType = ()>>(object: &K) -> Option<OwnerReference> {
+    let mut owner = object.controller_owner_ref(&())?;
+    owner.block_owner_deletion = Some(true);
+    Some(owner)
+}
+
+fn is_empty(value: &Value) -> bool {
+    match value {
+        Value::Null => true,
+        Value::Array(list) => list.is_empty(),
+        _ => false,
+    }
+}

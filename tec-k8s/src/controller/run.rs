@@ -1,0 +1,368 @@
+//! Putting it together: leadership, watches, the queue, and an orderly end.
+
+use std::future::Future;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering;
+
+use futures::FutureExt as _;
+use futures::StreamExt as _;
+use futures::future::BoxFuture;
+use futures::stream::FuturesUnordered;
+use k8s_openapi::api::core::v1::ConfigMap;
+use k8s_openapi::api::core::v1::Secret;
+use k8s_openapi::api::core::v1::Service;
+use k8s_openapi::api::networking::v1::NetworkPolicy;
+use kube::Client;
+use kube::ResourceExt as _;
+use kube::api::PartialObjectMeta;
+use kube::runtime::watcher;
+use tec_core::port::Clock;
+use tec_core::port::Entropy;
+use tec_core::port::PortError;
+use tec_core::port::PortErrorKind;
+use tec_core::port::chain;
+use tokio::time::Instant;
+
+use super::cache::Cache;
+use super::cluster;
+use super::context::Context;
+use super::context::Task;
+use super::image;
+use super::key;
+use super::lease::Leadership;
+use super::machine;
+use super::metrics::Metrics;
+use super::queue::Next;
+use super::sweep;
+use super::sync;
+use super::trust::LabelReader;
+use super::trust::Trust;
+use super::trust::TrusteeMaker;
+use crate::api::FIELD_MANAGER;
+use crate::render::Deploy;
+use crate::signal::Metric;
+
+/// Objects that are looked at at the same time.
+const WORKERS: usize = 16;
+
+/// What the program brings.
+#[derive(Clone)]
+#[expect(clippy::exhaustive_structs, reason = "a bundle, built field by field")]
+pub struct Parts {
+    /// The API server.
+    pub client: Client,
+    /// The one namespace that is looked after.
+    pub namespace: String,
+    /// Name of this replica, unique: that of its pod.
+    pub identity: String,
+    /// Which images run, and as whom.
+    pub deploy: Deploy,
+    /// The Trustees.
+    pub trust: Arc<dyn Trust>,
+    /// Labels of images.
+    pub labels: Arc<dyn LabelReader>,
+    /// Files of the cluster's own Trustee.
+    pub maker: Arc<dyn TrusteeMaker>,
+    /// Time.
+    pub clock: Arc<dyn Clock>,
+    /// Randomness.
+    pub entropy: Arc<dyn Entropy>,
+}
+
+impl std::fmt::Debug for Parts {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Parts")
+            .field("namespace", &self.namespace)
+            .field("identity", &self.identity)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The operator stopped, and nobody asked it to.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OperatorError {
+    /// Another replica leads, or the API server cannot be reached. The program ends, so that nothing
+    /// goes on with what it knew.
+    #[error("this replica does not lead any longer")]
+    LeadershipLost,
+}
+
+/// What probes ask.
+#[derive(Clone, Debug, Default)]
+pub struct Health(Arc<AtomicBool>);
+
+impl Health {
+    /// Whether this replica does its part: it waits for its turn, or it leads and has seen
+    /// everything.
+    pub fn is_ready(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    fn set(&self, is_ready: bool) {
+        self.0.store(is_ready, Ordering::Relaxed);
+    }
+}
+
+/// All controllers of one namespace.
+#[derive(Debug)]
+pub struct Operator {
+    context: Context,
+    health: Health,
+}
+
+impl Operator {
+    /// The operator of a namespace.
+    pub fn new(parts: Parts) -> Self {
+        let metrics = Arc::new(Metrics::default());
+        Self {
+            context: Context::new(parts, metrics),
+            health: Health::default(),
+        }
+    }
+
+    /// What it counts.
+    pub fn metrics(&self) -> Arc<Metrics> {
+        Arc::clone(&self.context.metrics)
+    }
+
+    /// What probes ask.
+    pub fn health(&self) -> Health {
+        self.health.clone()
+    }
+
+    /// Waits for its turn, leads, and ends when `shutdown` does: what is under way is finished, and
+    /// the next replica leads at once.
+    ///
+    /// # Errors
+    /// It led, and does not any longer.
+    pub async fn run(self, shutdown: impl Future<Output = ()>) -> Result<(), OperatorError> {
+        let ctx = &self.context;
+        let mut shutdown = pin!(shutdown.fuse());
+        let leases = ctx.objects();
+        let mut leadership = Leadership::new(leases, ctx.parts.identity.clone());
+        ctx.metrics.set(Metric::Leader, &[], 0);
+        self.health.set(true);
+        tokio::select! {
+            () = leadership.acquire(|| ctx.now()) => {}
+            () = &mut shutdown => return Ok(()),
+        }
+        tracing::info!(identity = ctx.parts.identity, "leads");
+        ctx.metrics.set(Metric::Leader, &[], 1);
+        self.health.set(false);
+        let ended = tokio::select! {
+            () = leadership.hold(|| ctx.now()) => Err(OperatorError::LeadershipLost),
+            () = self.lead(&mut shutdown) => Ok(()),
+        };
+        self.health.set(false);
+        if ended.is_ok() {
+            leadership.release().await;
+        }
+        ended
+    }
+
+    async fn lead(&self, shutdown: impl Future<Output = ()>) {
+        let ctx = &self.context;
+        let work = async {
+            synced(ctx).await;
+            self.health.set(true);
+            futures::join!(sync::run(ctx), sweep::run(ctx));
+        };
+        tokio::select! {
+            () = follow(ctx) => {}
+            () = work => {}
+            () = process(ctx, shutdown) => {}
+        }
+    }
+}
+
+/// Waits for the first list of everything, and notes which machines there are.
+async fn synced(ctx: &Context) {
+    let caches = &ctx.caches;
+    futures::join!(
+        caches.clusters.synced(),
+        caches.machines.synced(),
+        caches.keys.synced(),
+        caches.images.synced(),
+        caches.jobs.synced(),
+        caches.deployments.synced(),
+        caches.secrets.synced(),
+    );
+    let names = ctx.caches.machines.all();
+    let names = names.iter().map(|machine| machine.name_any());
+    ctx.memory().unseen.extend(names);
+    for machine in ctx.caches.machines.all() {
+        ctx.queue.wake(Task::Machine(machine.name_any()));
+    }
+}
+
+/// Follows every watch for good.
+async fn follow(ctx: &Context) {
+    let wake_cluster = || {
+        for cluster in ctx.caches.clusters.all() {
+            ctx.queue.wake(Task::Cluster(cluster.name_any()));
+        }
+    };
+    let ours =
+        watcher::Config::default().labels(&format!("app.kubernetes.io/managed-by={FIELD_MANAGER}"));
+    let caches = &ctx.caches;
+    let any = watcher::Config::default;
+    let watches: [BoxFuture<'_, ()>; 10] = [
+        caches
+            .clusters
+            .follow(watcher(ctx.objects(), any()), |cluster| {
+                ctx.queue.wake(Task::Cluster(cluster.name_any()));
+                // Another one may be the oldest now.
+                wake_cluster();
+            })
+            .boxed(),
+        caches
+            .machines
+            .follow(watcher(ctx.objects(), any()), |machine| {
+                ctx.queue.wake(Task::Machine(machine.name_any()));
+                ctx.wake_machine(&machine.spec.id);
+                ctx.wake_keys(&machine.spec.id);
+            })
+            .boxed(),
+        caches
+            .keys
+            .follow(watcher(ctx.objects(), any()), |key| {
+                ctx.queue.wake(Task::Key(key.name_any()));
+                if let Some(uuid) = &key.spec.uuid {
+                    ctx.wake_machine(uuid);
+                    ctx.wake_keys(uuid);
+                }
+            })
+            .boxed(),
+        caches
+            .images
+            .follow(watcher(ctx.objects(), any()), |image| {
+                ctx.queue.wake(Task::Image(image.name_any()));
+                image::wake_same(ctx, image);
+            })
+            .boxed(),
+        caches
+            .jobs
+            .follow(
+                watcher(ctx.objects(), any().labels("kind=compute-pcrs")),
+                |job| {
+                    for owner in job.owner_references() {
+                        ctx.queue.wake(Task::Image(owner.name.clone()));
+                    }
+                },
+            )
+            .boxed(),
+        caches
+            .deployments
+            .follow(watcher(ctx.objects(), ours.clone()), |_| wake_cluster())
+            .boxed(),
+        caches
+            .secrets
+            .follow(
+                watcher(ctx.objects::<PartialObjectMeta<Secret>>(), any()),
+                |secret| {
+                    for owner in secret.owner_references() {
+                        match owner.kind.as_str() {
+                            "Machine" => ctx.queue.wake(Task::Machine(owner.name.clone())),
+                            "AttestationKey" => ctx.queue.wake(Task::Key(owner.name.clone())),
+                            "TrustedExecutionCluster" => wake_cluster(),
+                            _ => {}
+                        }
+                    }
+                },
+            )
+            .boxed(),
+        child::<ConfigMap>(ctx, &ours, &wake_cluster),
+        child::<Service>(ctx, &ours, &wake_cluster),
+        child::<NetworkPolicy>(ctx, &ours, &wake_cluster),
+    ];
+    futures::future::join_all(watches).await;
+}
+
+/// Follows children of which only it matters that something happened to them.
+fn child<'a, K>(
+    ctx: &'a Context,
+    ours: &watcher::Config,
+    changed: &'a (impl Fn() + Sync),
+) -> BoxFuture<'a, ()>
+where
+    K: kube::Resource<DynamicType = (), Scope = k8s_openapi::NamespaceResourceScope>
+        + Clone
+        + serde::de::DeserializeOwned
+        + std::fmt::Debug
+        + Send
+        + Sync
+        + 'static,
+{
+    let events = watcher(ctx.objects::<PartialObjectMeta<K>>(), ours.clone());
+    async move {
+        let cache = Cache::new(|_| None);
+        cache.follow(events, |_| changed()).await;
+    }
+    .boxed()
+}
+
+/// Looks at what is due until `shutdown`, then finishes what is under way.
+async fn process(ctx: &Context, shutdown: impl Future<Output = ()>) {
+    let mut shutdown = pin!(shutdown);
+    let mut running = FuturesUnordered::new();
+    loop {
+        tokio::select! {
+            () = &mut shutdown => break,
+            task = ctx.queue.next(), if running.len() < WORKERS => running.push(look(ctx, task)),
+            Some(()) = running.next() => {}
+        }
+    }
+    while running.next().await.is_some() {}
+}
+
+async fn look(ctx: &Context, task: Task) {
+    let begin = Instant::now();
+    let outcome = match &task {
+        Task::Cluster(name) => cluster::reconcile(ctx, name).await,
+        Task::Machine(name) => machine::reconcile(ctx, name).await,
+        Task::Key(name) => key::reconcile(ctx, name).await,
+        Task::Image(name) => image::reconcile(ctx, name).await,
+    };
+    let controller = task.controller();
+    ctx.metrics
+        .observe(Metric::ReconcileSeconds, &[controller], begin.elapsed());
+    settle(ctx, &task, outcome);
+    ctx.metrics
+        .set(Metric::QueueDepth, &["all"], ctx.queue.len());
+}
+
+fn settle(ctx: &Context, task: &Task, outcome: Result<Next, PortError>) {
+    let controller = task.controller();
+    let is_seen;
+    match outcome {
+        Ok(next) => {
+            is_seen = next != Next::Again;
+            ctx.queue.done(task, next);
+            ctx.metrics
+                .count(Metric::Reconciliations, &[controller, "ok"]);
+        }
+        // Somebody else was faster; what it is now comes with the watch, or has come already.
+        Err(error) if error.kind() == PortErrorKind::Conflict => {
+            ctx.queue.failed(task);
+            is_seen = false;
+        }
+        Err(error) => {
+            is_seen = !error.is_retryable();
+            let delay = ctx.queue.failed(task);
+            ctx.metrics
+                .count(Metric::Reconciliations, &[controller, "error"]);
+            tracing::warn!(?task, error = chain(&error), ?delay, "it is tried again");
+        }
+    }
+    if let Task::Machine(name) = task
+        && is_seen
+    {
+        let mut memory = ctx.memory();
+        if memory.unseen.remove(name) && memory.unseen.is_empty() {
+            ctx.publish.notify_one();
+        }
+    }
+}

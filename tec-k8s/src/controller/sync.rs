@@ -1,0 +1,94 @@
+//! Feeding the Trustees: which images are live, then one round, then who has what.
+
+use std::time::Duration;
+
+use kube::ResourceExt as _;
+use tec_core::image::ApprovedImage;
+use tec_core::port::PortError;
+
+use super::context::Context;
+use super::context::Task;
+use crate::signal::Metric;
+
+/// Changes that come together go out together.
+const GATHER: Duration = Duration::from_millis(100);
+/// So long the first round waits for machines whose facts cannot be read: what is not stated is
+/// taken away.
+const LONGEST_START: Duration = Duration::from_mins(1);
+/// A round without any change, to notice a Trustee that lost something.
+const AT_LEAST: Duration = Duration::from_mins(10);
+
+/// Runs until it is dropped.
+pub(super) async fn run(ctx: &Context) {
+    let seen_all = async {
+        while !ctx.memory().unseen.is_empty() {
+            ctx.publish.notified().await;
+        }
+    };
+    if tokio::time::timeout(LONGEST_START, seen_all).await.is_err() {
+        let count = ctx.memory().unseen.len();
+        tracing::error!(
+            machines = count,
+            "publishing begins although machines cannot be read"
+        );
+    }
+    loop {
+        let again = match round(ctx).await {
+            Ok(again) => again,
+            Err(error) => {
+                tracing::warn!(
+                    error = tec_core::port::chain(&error),
+                    "nothing is published"
+                );
+                Some(AT_LEAST / 10)
+            }
+        };
+        let wait = again.unwrap_or(AT_LEAST).min(AT_LEAST);
+        // Whichever comes first, a round is due.
+        let _ = tokio::time::timeout(wait, ctx.publish.notified()).await;
+        tokio::time::sleep(GATHER).await;
+    }
+}
+
+async fn round(ctx: &Context) -> Result<Option<Duration>, PortError> {
+    ctx.parts.trust.set_images(live_images(ctx))?;
+    let waiting = std::mem::take(&mut ctx.memory().unpublished);
+    let round = ctx.parts.trust.round().await;
+    for target in &round.targets {
+        let lag = usize::try_from(target.lag).unwrap_or(usize::MAX);
+        ctx.metrics.set(Metric::TargetLag, &[&target.name], lag);
+        let converged = usize::from(target.converged);
+        ctx.metrics
+            .set(Metric::TargetConverged, &[&target.name], converged);
+    }
+    let mut memory = ctx.memory();
+    let is_news = memory.targets != round.targets;
+    memory.targets = round.targets;
+    drop(memory);
+    for name in waiting {
+        ctx.queue.wake(Task::Machine(name));
+    }
+    if is_news && let Some(cluster) = ctx.cluster() {
+        ctx.queue.wake(Task::Cluster(cluster.name_any()));
+    }
+    Ok(round.again)
+}
+
+/// Images whose boots may obtain keys now. Without a cluster object there are none: nobody says how
+/// they would count.
+fn live_images(ctx: &Context) -> Vec<ApprovedImage> {
+    if ctx.cluster().is_none() {
+        return Vec::new();
+    }
+    let now = ctx.now();
+    let all = ctx.caches.images.all();
+    let present = all
+        .iter()
+        .filter(|image| image.metadata.deletion_timestamp.is_none());
+    let known = present
+        .filter(|image| image.digest().is_ok())
+        .filter_map(|image| image.to_core().ok());
+    known
+        .filter(|image| !image.expected.pcrs.is_empty() && image.is_live(now))
+        .collect()
+}

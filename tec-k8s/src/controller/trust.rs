@@ -1,0 +1,146 @@
+//! What the program brings: Trustees to feed, labels of images, and the files of a Trustee.
+
+use std::fmt;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use rand_core::CryptoRng;
+use tec_core::ak::PublicKey;
+use tec_core::id::MachineId;
+use tec_core::image::ApprovedImage;
+use tec_core::image::ExpectedPcrs;
+use tec_core::port::PortError;
+use tec_core::secret::SecretBytes;
+use tec_core::time::Timestamp;
+use tec_core::trustee::TrusteeIntent;
+
+use crate::api::PublishSpec;
+use crate::api::TargetStatus;
+use crate::api::TrustedExecutionCluster;
+
+/// Where the facts about one machine have arrived.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Published {
+    /// Names of the Trustees that have them, sorted.
+    pub targets: Vec<String>,
+    /// Whether no Trustee lacks them. Without any Trustee nothing is lacking, and nothing there.
+    pub is_complete: bool,
+}
+
+impl Published {
+    /// Trustees that have the facts, out of all.
+    pub fn new(mut targets: Vec<String>, all: usize) -> Self {
+        targets.sort_unstable();
+        Self {
+            is_complete: targets.len() == all,
+            targets,
+        }
+    }
+}
+
+/// How a round of publishing went.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Round {
+    /// The state of every Trustee, by name.
+    pub targets: Vec<TargetStatus>,
+    /// When the next round is due although nothing changes.
+    pub again: Option<Duration>,
+}
+
+impl Round {
+    /// A round.
+    pub fn new(targets: Vec<TargetStatus>, again: Option<Duration>) -> Self {
+        Self { targets, again }
+    }
+}
+
+/// Trustees, fed with what they should hold.
+///
+/// *Contract*: level-triggered. The setters state what is desired, and are cheap; [`round`](Self::round)
+/// brings it to every Trustee and takes away what nobody desires. The controllers state everything
+/// before the first round.
+/// *Implemented by* the program, over `tec_trustee::publish`.
+#[async_trait]
+pub trait Trust: fmt::Debug + Send + Sync {
+    /// Says which Trustees there are.
+    async fn configure(
+        &self,
+        cluster: &TrustedExecutionCluster,
+        publish: &PublishSpec,
+    ) -> Result<(), PortError>;
+
+    /// Whether the disk key of a machine is known, so that nobody need read it again.
+    fn knows_key(&self, machine: &MachineId) -> bool;
+
+    /// States the facts about a machine; without `key` the one that is known stays. Whether anything
+    /// is new is the answer.
+    fn set_machine(
+        &self,
+        machine: &MachineId,
+        ak: Option<&PublicKey>,
+        key: Option<SecretBytes>,
+    ) -> Result<bool, PortError>;
+
+    /// There is no such machine. Whether that is new is the answer.
+    fn forget_machine(&self, machine: &MachineId) -> bool;
+
+    /// States which images may boot; with none no boot is good.
+    fn set_images(&self, images: Vec<ApprovedImage>) -> Result<bool, PortError>;
+
+    /// Where the facts about a machine have arrived, or that it is gone.
+    fn published(&self, machine: &MachineId) -> Published;
+
+    /// One round.
+    async fn round(&self) -> Round;
+
+    /// The Trustee of this name may have lost what it held.
+    async fn distrust(&self, target: &str);
+}
+
+/// Reads what an image says of itself.
+#[async_trait]
+pub trait LabelReader: fmt::Debug + Send + Sync {
+    /// The label `org.coreos.pcrs` of an image, if it has one. `credentials` is the content of a
+    /// Secret of type kubernetes.io/dockerconfigjson.
+    async fn label(
+        &self,
+        reference: &str,
+        credentials: Option<SecretBytes>,
+    ) -> Result<Option<ExpectedPcrs>, PortError>;
+}
+
+/// An admin's key pair for a Trustee, PEM.
+#[derive(Debug)]
+#[expect(clippy::exhaustive_structs, reason = "two halves of one thing")]
+pub struct AdminPair {
+    /// Signs tokens.
+    pub private: SecretBytes,
+    /// Verifies them.
+    pub public: String,
+}
+
+/// What signs attestation tokens, PEM.
+#[derive(Debug)]
+#[expect(clippy::exhaustive_structs, reason = "the entries of one Secret")]
+pub struct SignerFiles {
+    /// Its key.
+    pub key: SecretBytes,
+    /// Its certificate.
+    pub certificate: String,
+    /// The authority that tokens must chain to.
+    pub authority: String,
+}
+
+/// Makes what a Trustee starts with.
+pub trait TrusteeMaker: fmt::Debug + Send + Sync {
+    /// The configuration that says what is intended.
+    fn config(&self, intent: &TrusteeIntent) -> Result<String, PortError>;
+
+    /// A new key pair of the admin.
+    fn admin_pair(&self, rng: &mut dyn CryptoRng) -> Result<AdminPair, PortError>;
+
+    /// A new signer.
+    fn signer(&self, rng: &mut dyn CryptoRng, now: Timestamp) -> Result<SignerFiles, PortError>;
+}

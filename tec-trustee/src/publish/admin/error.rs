@@ -1,0 +1,112 @@
+//! What can go wrong with the admin API.
+
+use std::error::Error;
+use std::fmt;
+
+use tec_core::endpoint::BaseUrl;
+use tec_core::port::PortError;
+use tec_core::port::PortErrorKind;
+
+use crate::client::SetupError;
+use crate::wire::ErrorKind;
+
+/// The admin API cannot be used at all.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum AdminSetupError {
+    /// Disk keys and tokens would travel for everybody to read.
+    #[error("{server} is plain HTTP on another machine; disk keys need https")]
+    PlainHttp {
+        /// Which server.
+        server: BaseUrl,
+    },
+    /// The HTTP client cannot be set up.
+    #[error("set up the admin API")]
+    Client(#[source] SetupError),
+}
+
+/// A call of the admin API failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum AdminError {
+    /// The server says no. All refusals have the same two statuses; the type tells them apart.
+    #[error("{server} refuses: {kind}: {detail}")]
+    Refused {
+        /// Which server.
+        server: BaseUrl,
+        /// What sort of refusal.
+        kind: ErrorKind,
+        /// The server's words, at most 512 characters.
+        detail: String,
+    },
+    /// The server answers that it cannot serve now.
+    #[error("{server} cannot serve now (status {status})")]
+    Unavailable {
+        /// Which server.
+        server: BaseUrl,
+        /// HTTP status.
+        status: u16,
+    },
+    /// The body is larger than the server takes.
+    #[error("{server} takes no body of this size")]
+    TooLarge {
+        /// Which server.
+        server: BaseUrl,
+    },
+    /// No connection, or no answer in time.
+    #[error("{server} cannot be reached")]
+    Unreachable {
+        /// Which server.
+        server: BaseUrl,
+        /// Why.
+        #[source]
+        source: Box<dyn Error + Send + Sync>,
+    },
+    /// The TLS session does not come about.
+    #[error("no TLS session with {server}")]
+    Tls {
+        /// Which server.
+        server: BaseUrl,
+        /// Why.
+        #[source]
+        source: Box<dyn Error + Send + Sync>,
+    },
+    /// The answer is not that of a KBS.
+    #[error("the answer of {server} is malformed at {at}")]
+    Malformed {
+        /// Which server.
+        server: BaseUrl,
+        /// What is wrong with it.
+        at: &'static str,
+    },
+}
+
+impl AdminError {
+    /// What sort of failure. What a restart, a proxy in between or a torn file may cause is worth
+    /// another try; a token or a policy that is refused is not.
+    pub fn kind(&self) -> PortErrorKind {
+        match self {
+            Self::Refused { kind, .. } => match kind {
+                ErrorKind::AdminAuthAccess
+                | ErrorKind::TokenNotFound
+                | ErrorKind::TokenVerifierError
+                | ErrorKind::PolicyDeny => PortErrorKind::Denied,
+                ErrorKind::ParsePolicyError
+                | ErrorKind::SerdeError
+                | ErrorKind::PluginNotFound
+                | ErrorKind::InvalidRequestPath => PortErrorKind::Invalid,
+                _ => PortErrorKind::Unavailable,
+            },
+            Self::TooLarge { .. } => PortErrorKind::Invalid,
+            Self::Unavailable { .. }
+            | Self::Unreachable { .. }
+            | Self::Tls { .. }
+            | Self::Malformed { .. } => PortErrorKind::Unavailable,
+        }
+    }
+
+    /// As the failure of a port that was asked about `what`.
+    pub(super) fn of(self, what: impl fmt::Display) -> PortError {
+        PortError::new(self.kind(), format!("publish {what}")).because(self)
+    }
+}

@@ -1,0 +1,231 @@
+//! The admin API of a Trustee that runs elsewhere (contract 5).
+//!
+//! Every write states the whole value. Writes into one namespace follow one another, since the
+//! JSON-file storage has no lock that holds and loses all but one of concurrent ones (contract 7).
+
+mod error;
+mod http;
+mod token;
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use rustls::crypto::CryptoProvider;
+use serde_json::Map;
+use serde_json::Value;
+use serde_json::json;
+use tec_core::endpoint::BaseUrl;
+use tec_core::endpoint::Endpoint;
+use tec_core::id::ResourcePath;
+use tec_core::port::Clock;
+use tec_core::port::KeyBroker;
+use tec_core::port::PolicySlot;
+use tec_core::port::PortError;
+use tec_core::secret::SecretBytes;
+use tokio::sync::Mutex;
+
+pub use self::error::AdminError;
+pub use self::error::AdminSetupError;
+use self::http::Call;
+use self::http::Channel;
+pub use self::token::AdminKey;
+pub use self::token::AdminKeyFormatError;
+pub use self::token::MAX_TOKEN_SECONDS;
+use crate::client::Deadlines;
+use crate::config::Generation;
+use crate::wire::ErrorKind;
+
+/// What takes the place of a secret where there is no DELETE.
+const TOMBSTONE: &[u8] = b"{}";
+
+/// A remote Trustee as a [`KeyBroker`].
+///
+/// # Cancel safety
+/// A call whose future is dropped may still take effect, after a later one. Publishers ask for the
+/// outcome where the API can tell, and send again where it cannot.
+#[derive(Debug)]
+pub struct AdminApi {
+    channel: Channel,
+    generation: Generation,
+    attestation_policies: Mutex<()>,
+    resource_policies: Mutex<()>,
+    references: Mutex<()>,
+    resources: Mutex<()>,
+}
+
+impl AdminApi {
+    /// The admin API at `endpoint`, of a Trustee of this generation. An https server with a CA
+    /// bundle is trusted by that bundle alone, one without by the platform's roots.
+    ///
+    /// # Errors
+    /// Plain HTTP to another machine; the CA bundle cannot be used, or TLS not be set up.
+    pub fn new(
+        endpoint: &Endpoint,
+        generation: Generation,
+        key: AdminKey,
+        clock: Arc<dyn Clock>,
+        deadlines: Deadlines,
+        provider: &Arc<CryptoProvider>,
+    ) -> Result<Self, AdminSetupError> {
+        if !endpoint.url.is_tls() && !is_loopback(&endpoint.url) {
+            return Err(AdminSetupError::PlainHttp {
+                server: endpoint.url.clone(),
+            });
+        }
+        Self::dangerous_plain_http(endpoint, generation, key, clock, deadlines, provider)
+    }
+
+    /// The same, also over plain HTTP to another machine.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new), but for plain HTTP.
+    ///
+    /// # Security
+    /// Whoever listens on the way has all disk keys, and an admin's token for five minutes.
+    pub fn dangerous_plain_http(
+        endpoint: &Endpoint,
+        generation: Generation,
+        key: AdminKey,
+        clock: Arc<dyn Clock>,
+        deadlines: Deadlines,
+        provider: &Arc<CryptoProvider>,
+    ) -> Result<Self, AdminSetupError> {
+        let channel = Channel::new(endpoint, key, clock, deadlines, provider);
+        Ok(Self {
+            channel: channel.map_err(AdminSetupError::Client)?,
+            generation,
+            attestation_policies: Mutex::default(),
+            resource_policies: Mutex::default(),
+            references: Mutex::default(),
+            resources: Mutex::default(),
+        })
+    }
+
+    /// Calls, and wants nothing but success.
+    async fn write(&self, call: Call<'_>) -> Result<(), AdminError> {
+        self.channel.call(call).await.map(drop)
+    }
+
+    /// Deletes a resource, or overwrites it where that is refused: before v0.20 there is no DELETE,
+    /// and later ones refuse what is not there in the same words as a storage that fails (contract
+    /// 5.1). So the secret is gone in each case.
+    async fn delete(&self, place: &str) -> Result<(), AdminError> {
+        if self.generation == Generation::Mounted {
+            return self.write(Call::post_bytes(place, TOMBSTONE)).await;
+        }
+        match self.write(Call::delete(place)).await {
+            Err(AdminError::Refused { kind, .. }) if kind != ErrorKind::AdminAuthAccess => {}
+            outcome => return outcome,
+        }
+        self.write(Call::post_bytes(place, TOMBSTONE)).await?;
+        match self.write(Call::delete(place)).await {
+            Err(AdminError::Refused { .. }) => Ok(()),
+            outcome => outcome,
+        }
+    }
+}
+
+#[async_trait]
+impl KeyBroker for AdminApi {
+    async fn put(&self, path: &ResourcePath, secret: &SecretBytes) -> Result<(), PortError> {
+        let _turn = self.resources.lock().await;
+        let place = format!("resource/{path}");
+        let bytes = secret.expose("it is sent to the key broker");
+        self.write(Call::post_bytes(&place, bytes))
+            .await
+            .map_err(|error| error.of(path))
+    }
+
+    async fn remove(&self, path: &ResourcePath) -> Result<(), PortError> {
+        let _turn = self.resources.lock().await;
+        self.delete(&format!("resource/{path}"))
+            .await
+            .map_err(|error| error.of(path))
+    }
+
+    /// No version of the contract lists resources.
+    async fn list(&self) -> Result<Option<Vec<ResourcePath>>, PortError> {
+        Ok(None)
+    }
+
+    async fn set_policy(&self, slot: PolicySlot, rego: &str) -> Result<(), PortError> {
+        let attestation = slot == PolicySlot::Attestation;
+        let (turn, place) = if attestation {
+            (&self.attestation_policies, "attestation-policy")
+        } else {
+            (&self.resource_policies, "resource-policy")
+        };
+        let _turn = turn.lock().await;
+        // URL-safe and without padding, which is refused (contract 5.1).
+        let policy = URL_SAFE_NO_PAD.encode(rego);
+        let body = if attestation {
+            json!({"type": "rego", "policy_id": "default_cpu", "policy": policy})
+        } else {
+            json!({"policy": policy})
+        };
+        self.write(Call::post(place, &body))
+            .await
+            .map_err(|error| error.of(place))
+    }
+
+    async fn set_reference_value(&self, name: &str, value: &Value) -> Result<(), PortError> {
+        let _turn = self.references.lock().await;
+        let payload = Value::Object(Map::from_iter([(name.to_owned(), value.clone())]));
+        // Standard base64, with padding (contract 3.2).
+        let payload = STANDARD.encode(payload.to_string());
+        let body = json!({"version": "0.1.0", "type": "sample", "payload": payload});
+        self.write(Call::post("reference-value", &body))
+            .await
+            .map_err(|error| error.of(name))
+    }
+
+    /// A name that is not known and a service that failed have the same answer; both are `None`, so
+    /// that a publisher sends the value again.
+    async fn reference_value(&self, name: &str) -> Result<Option<Value>, PortError> {
+        let place = format!("reference-value/{name}");
+        match self.channel.call(Call::get(&place)).await {
+            Ok(body) => serde_json::from_slice(&body)
+                .map(Some)
+                .map_err(|_| self.channel.malformed("the reference value").of(name)),
+            Err(AdminError::Refused {
+                kind: ErrorKind::RvpsError,
+                ..
+            }) => Ok(None),
+            Err(error) => Err(error.of(name)),
+        }
+    }
+}
+
+/// Whether the host is this machine, by its name or address alone.
+fn is_loopback(url: &BaseUrl) -> bool {
+    let authority = url.as_str().split_once("://").map_or("", |(_, rest)| rest);
+    if authority.starts_with("[::1]") {
+        return true;
+    }
+    let host = authority.split(':').next().unwrap_or_default();
+    let address = host.parse::<std::net::Ipv4Addr>();
+    host == "localhost" || address.is_ok_and(|address| address.is_loopback())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_machine_is_told_from_names_that_look_like_it() {
+        for (url, is) in [
+            ("http://localhost:8080", true),
+            ("http://127.0.0.1", true),
+            ("http://[::1]:8080", true),
+            ("http://localhost.example.org", false),
+            ("http://127.0.0.1.example.org", false),
+            ("http://[::2]:8080", false),
+            ("http://kbs-service:8080", false),
+        ] {
+            assert_eq!(is_loopback(&url.parse().unwrap()), is, "{url}");
+        }
+    }
+}

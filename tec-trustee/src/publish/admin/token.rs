@@ -1,0 +1,130 @@
+//! Tokens of an admin, made for one call each.
+
+use std::fmt;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use ed25519_dalek::Signer as _;
+use ed25519_dalek::SigningKey;
+use ed25519_dalek::pkcs8::DecodePrivateKey as _;
+use ed25519_dalek::pkcs8::EncodePrivateKey as _;
+use ed25519_dalek::pkcs8::EncodePublicKey as _;
+use ed25519_dalek::pkcs8::spki::der::pem::LineEnding;
+use rand_core::CryptoRng;
+use serde_json::Map;
+use serde_json::Value;
+use tec_core::port::Clock;
+use tec_core::secret::SecretArray;
+use tec_core::secret::SecretBytes;
+
+/// Lifetime of a token in seconds; the KBS forgives another 60 (contract 5.2).
+pub const MAX_TOKEN_SECONDS: i64 = 300;
+/// The role that may do everything (contract 5.4).
+const ROLE: &str = "admin";
+
+/// The key of an admin: Ed25519, since that is what every version verifies (contract 5.2).
+///
+/// Tokens carry `role`, `iat` and `exp`. They carry `iss` and `aud` only where those are configured:
+/// v0.18 to v0.20 refuse a token with an audience.
+pub struct AdminKey {
+    key: SigningKey,
+    issuer: Option<String>,
+    audience: Option<String>,
+}
+
+/// The text is no private key for admin tokens.
+#[derive(Debug, thiserror::Error)]
+#[error("the admin key is no Ed25519 private key in PEM (PKCS #8)")]
+#[non_exhaustive]
+pub struct AdminKeyFormatError;
+
+impl fmt::Debug for AdminKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AdminKey")
+            .field("issuer", &self.issuer)
+            .field("audience", &self.audience)
+            .finish_non_exhaustive()
+    }
+}
+
+impl AdminKey {
+    /// The key of a PEM file, such as `private.key` of the Secret `trustee-auth`.
+    ///
+    /// # Errors
+    /// Another key, or no PEM.
+    pub fn from_pem(pem: &SecretBytes) -> Result<Self, AdminKeyFormatError> {
+        let pem = pem.expose("the admin key is read");
+        let pem = std::str::from_utf8(pem).map_err(|_| AdminKeyFormatError)?;
+        let key = SigningKey::from_pkcs8_pem(pem).map_err(|_| AdminKeyFormatError)?;
+        Ok(Self {
+            key,
+            issuer: None,
+            audience: None,
+        })
+    }
+
+    /// A new key.
+    pub fn generate(rng: &mut dyn CryptoRng) -> Self {
+        let seed = SecretArray::<32>::random(rng);
+        let key = SigningKey::from_bytes(seed.expose("it becomes the signing key"));
+        Self {
+            key,
+            issuer: None,
+            audience: None,
+        }
+    }
+
+    /// The private key in PEM (PKCS #8), to be kept.
+    pub fn private_pem(&self) -> SecretBytes {
+        // A key of 32 bytes always encodes.
+        let pem = self.key.to_pkcs8_pem(LineEnding::LF);
+        SecretBytes::new(pem.map(|pem| pem.as_bytes().to_vec()).unwrap_or_default())
+    }
+
+    /// Adds the claim `iss`, for a KBS that demands one.
+    #[must_use]
+    pub fn with_issuer(mut self, issuer: impl Into<String>) -> Self {
+        self.issuer = Some(issuer.into());
+        self
+    }
+
+    /// Adds the claim `aud`, for a KBS that demands one (v0.21 and later).
+    #[must_use]
+    pub fn with_audience(mut self, audience: impl Into<String>) -> Self {
+        self.audience = Some(audience.into());
+        self
+    }
+
+    /// The public key in PEM, for the configuration of the KBS.
+    pub fn public_pem(&self) -> String {
+        // A key of 32 bytes always encodes.
+        self.key
+            .verifying_key()
+            .to_public_key_pem(LineEnding::LF)
+            .unwrap_or_default()
+    }
+
+    /// A token that is good from now on for [`MAX_TOKEN_SECONDS`].
+    pub(super) fn token(&self, clock: &dyn Clock) -> String {
+        let now = clock.now();
+        let mut claims = Map::from_iter([
+            ("role".to_owned(), Value::from(ROLE)),
+            ("iat".to_owned(), now.unix_seconds().into()),
+            (
+                "exp".to_owned(),
+                now.plus_seconds(MAX_TOKEN_SECONDS).unix_seconds().into(),
+            ),
+        ]);
+        let optional = [("iss", &self.issuer), ("aud", &self.audience)];
+        for (claim, value) in optional {
+            if let Some(value) = value {
+                claims.insert(claim.to_owned(), value.as_str().into());
+            }
+        }
+        let encode = |text: &str| URL_SAFE_NO_PAD.encode(text);
+        let header = encode(r#"{"alg":"EdDSA","typ":"JWT"}"#);
+        let signed = format!("{header}.{}", encode(&Value::Object(claims).to_string()));
+        let signature = self.key.sign(signed.as_bytes());
+        format!("{signed}.{}", URL_SAFE_NO_PAD.encode(signature.to_bytes()))
+    }
+}

@@ -1,0 +1,274 @@
+//! Publishing to a key broker: the form `kbs-api`, and any other [`KeyBroker`].
+
+mod deliver;
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use tec_core::port::Entropy;
+use tec_core::port::KeyBroker;
+use tec_core::port::PortError;
+use tec_core::port::PortErrorKind;
+use tokio::sync::Mutex;
+
+use self::deliver::Stays;
+use super::Progress;
+use super::Publisher;
+use super::desired::Desired;
+use super::index;
+use super::index::Head;
+use super::index::MAX_CHUNK;
+use super::plan::Action;
+use super::plan::Step;
+use super::plan::plan;
+use super::record::Record;
+
+/// Passes of one call: the first does the work; each loss of state in between costs one more. A
+/// target that loses more is not worth more of this call.
+const PASSES: usize = 4;
+
+/// Publishes to a [`KeyBroker`].
+///
+/// ```text
+/// head of the index ─ known stamp? ─ no ─► notes of a kept state? ─ no ─► everything in doubt,
+///        │ yes                                      │ yes                 index and epoch anew
+///        ▼                                          ▼
+/// plan ─► for each batch: doubts into the index ─► steps, values read back ─► fingerprints into it
+///      ─► epoch still there?
+/// ```
+/// Nothing needs to be kept over a restart of the program: the notes in the target tell a new
+/// publisher what is there, and only what differs is sent. They cost one request for 128 items.
+///
+/// A Trustee may lose its state between any two calls and start with policies of its own. The epoch
+/// that is asked for at the end says so, and the pass begins again with the policies.
+#[derive(Debug)]
+pub struct BrokerPublisher {
+    broker: Arc<dyn KeyBroker>,
+    entropy: Arc<dyn Entropy>,
+    /// Held for a whole round: rounds of one target must not overlap.
+    pub(super) record: Mutex<Record>,
+}
+
+impl BrokerPublisher {
+    /// A publisher that knows nothing of its target yet.
+    pub fn new(broker: Arc<dyn KeyBroker>, entropy: Arc<dyn Entropy>) -> Self {
+        Self {
+            broker,
+            entropy,
+            record: Mutex::default(),
+        }
+    }
+
+    /// Has the next round send `count` of all items again, round and round from call to call: what
+    /// somebody else changed, or a storage lost without a trace, is mended within one turn.
+    pub async fn refresh(&self, count: usize) {
+        self.record.lock().await.doubt_next(count);
+    }
+
+    /// One pass. Whether another one is needed.
+    async fn pass(
+        &self,
+        desired: &Desired,
+        record: &mut Record,
+        changes: &mut usize,
+    ) -> Result<Outcome, PortError> {
+        let found = self.recognize(record).await?;
+        let (steps, position) = desired.read(|state| (plan(state, record), state.position()));
+        let mut head = match found {
+            Found::Ours(head) => head,
+            Found::Foreign(old) => self.begin(record, old.as_ref()).await?,
+        };
+        self.deliver(desired, record, &mut head, &steps, changes)
+            .await?;
+        if !index::has_epoch(&*self.broker, &head.epoch).await? {
+            tracing::warn!("the target lost its state meanwhile");
+            record.doubt_all();
+        }
+        Ok(if record.in_doubt() == 0 {
+            let revision = position.revision();
+            record.reached(position);
+            Outcome::Done { revision }
+        } else {
+            Outcome::Again
+        })
+    }
+
+    /// Compares the target with the record. When it is not as it was left, its notes say what is
+    /// there. Without notes that can be believed everything is in doubt: what the record knows,
+    /// what the notes name, and the names of other policies.
+    async fn recognize(&self, record: &mut Record) -> Result<Found, PortError> {
+        let mut head = index::head(&*self.broker).await?;
+        if head.is_none() && record.epoch.is_some() {
+            // A service that failed answers alike, and starting over costs much.
+            head = index::head(&*self.broker).await?;
+        }
+        let Some(head) = head else {
+            record.doubt_all();
+            return Ok(Found::Foreign(None));
+        };
+        if record.stamps.contains(&head.stamp) {
+            return Ok(Found::Ours(head));
+        }
+        let notes = index::notes(&*self.broker, &head).await?;
+        if notes.is_whole
+            && !record.is_distrustful
+            && index::has_epoch(&*self.broker, &head.epoch).await?
+        {
+            record.adopt(notes.counting(), &head.epoch, &head.stamp);
+            tracing::info!(
+                items = record.len(),
+                "what the target holds is known from its notes"
+            );
+            return Ok(Found::Ours(head));
+        }
+        for item in notes.known.keys() {
+            record.doubt(item);
+        }
+        record.doubt_all();
+        Ok(Found::Foreign(Some(head)))
+    }
+
+    /// Begins a new epoch, with an index of all doubts. A head that is not there and one that cannot
+    /// be read look the same (contract 5.1), so that the service reads at all is seen before an
+    /// index is overwritten.
+    async fn begin(&self, record: &mut Record, old: Option<&Head>) -> Result<Head, PortError> {
+        tracing::info!("everything is published to this target");
+        let epoch = index::random(&*self.entropy);
+        index::set_epoch(&*self.broker, &epoch).await?;
+        let reads = index::has_epoch(&*self.broker, &epoch).await?;
+        if !reads || (old.is_none() && index::head(&*self.broker).await?.is_some()) {
+            return Err(PortError::new(PortErrorKind::Unavailable, "publish")
+                .because("the target's reference values cannot be read reliably"));
+        }
+        record.epoch = Some(epoch);
+        record.is_distrustful = false;
+        Ok(Head::anew(old, record))
+    }
+
+    /// Does the steps, batch by batch: a break between two costs none of what was done. One that can
+    /// never succeed does not keep the others from being done, but nothing is set while a policy is
+    /// refused.
+    async fn deliver(
+        &self,
+        desired: &Desired,
+        record: &mut Record,
+        head: &mut Head,
+        steps: &[Step],
+        changes: &mut usize,
+    ) -> Result<(), PortError> {
+        let mut refusals = Refusals::default();
+        for batch in steps.chunks(MAX_CHUNK) {
+            let items = batch.iter().map(|step| &step.item);
+            if head.is_bloated(record.len(), batch.len()) {
+                *head = Head::anew(Some(head), record);
+            }
+            let stamp = self.next_stamp(record);
+            head.announce(&*self.broker, items.clone(), &stamp).await?;
+            record.stamps = BTreeSet::from([stamp]);
+            for step in batch {
+                *changes += usize::from(self.take(desired, record, step, &mut refusals).await?);
+            }
+            let stamp = self.next_stamp(record);
+            head.confirm(&*self.broker, items, record, &stamp).await?;
+            record.stamps = BTreeSet::from([stamp]);
+        }
+        refusals.first.map_or(Ok(()), Err)
+    }
+
+    /// A stamp that the head may carry from now on, whether or not writing it is answered.
+    fn next_stamp(&self, record: &mut Record) -> String {
+        let stamp = index::random(&*self.entropy);
+        record.stamps.insert(stamp.clone());
+        stamp
+    }
+
+    /// Takes one step. Whether it changed the target.
+    async fn take(
+        &self,
+        desired: &Desired,
+        record: &mut Record,
+        step: &Step,
+        refusals: &mut Refusals,
+    ) -> Result<bool, PortError> {
+        let entry = desired.entry(&step.item);
+        let outcome = match (step.action, &entry) {
+            (Action::Set, Some(entry)) if !refusals.of_policy => {
+                record.doubt(&step.item);
+                deliver::set(&*self.broker, &step.item, entry).await
+            }
+            (Action::Withdraw, None) => {
+                record.doubt(&step.item);
+                deliver::withdraw(&*self.broker, &step.item).await
+            }
+            // A policy is refused, or it changed since the plan was made; the next one knows.
+            _ => return Ok(false),
+        };
+        match outcome {
+            Ok(Stays::Yes(Some(known))) => record.note(&step.item, known),
+            Ok(Stays::Yes(None)) => record.forget(&step.item),
+            Ok(Stays::No) => {
+                tracing::warn!(item = %step.item, "the value did not stay");
+                return Ok(false);
+            }
+            Err(error) if is_about_the_target(&error) => return Err(error),
+            Err(error) => {
+                refusals.of_policy |= step.item.is_policy();
+                refusals.first.get_or_insert(error);
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+}
+
+#[async_trait]
+impl Publisher for BrokerPublisher {
+    async fn publish(&self, desired: &Desired) -> Result<Progress, PortError> {
+        let mut record = self.record.lock().await;
+        let mut changes = 0;
+        for _ in 0..PASSES {
+            let outcome = self.pass(desired, &mut record, &mut changes).await?;
+            if let Outcome::Done { revision } = outcome {
+                if changes > 0 {
+                    tracing::info!(changes, "published");
+                }
+                return Ok(Progress::Converged { changes, revision });
+            }
+        }
+        Err(
+            PortError::new(PortErrorKind::Unavailable, "publish").because(format!(
+                "the target did not keep what it was sent in {PASSES} passes"
+            )),
+        )
+    }
+
+    async fn distrust(&self) {
+        self.record.lock().await.doubt_all();
+    }
+}
+
+/// The target's index.
+enum Found {
+    /// What it says is in the record.
+    Ours(Head),
+    /// There is none, or none that counts.
+    Foreign(Option<Head>),
+}
+
+enum Outcome {
+    Done { revision: u64 },
+    Again,
+}
+
+/// What can never succeed.
+#[derive(Default)]
+struct Refusals {
+    first: Option<PortError>,
+    of_policy: bool,
+}
+
+/// Whether the next call would fail alike: it goes to the same target with the same token.
+fn is_about_the_target(error: &PortError) -> bool {
+    error.is_retryable() || error.kind() == PortErrorKind::Denied
+}

@@ -1,0 +1,296 @@
+//! What every Trustee shall hold.
+
+mod state;
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::Mutex;
+use std::sync::MutexGuard;
+use std::sync::PoisonError;
+
+use serde_json::Value;
+use tec_core::ak::PublicKey;
+use tec_core::digest::Sha256Digest;
+use tec_core::id::MachineId;
+use tec_core::id::ResourcePath;
+use tec_core::image::ApprovedImage;
+use tec_core::pcr::PcrIndex;
+use tec_core::secret::SecretBytes;
+use tokio::sync::watch;
+
+pub(super) use self::state::Content;
+pub(super) use self::state::Entry;
+pub(super) use self::state::Position;
+pub(super) use self::state::State;
+pub(super) use self::state::canonical;
+use super::index;
+use super::item::Item;
+use super::item::ParseItemError;
+use super::item::ReferenceName;
+use crate::policy::PolicyIntent;
+use crate::policy::ak_reference_name;
+use crate::policy::ak_reference_value;
+use crate::policy::pcr_reference_name;
+
+/// The list of all trusted keys that the upstream policy asks for.
+pub(super) const TRUSTED_AKS: &str = "trusted_aks";
+
+/// The state that is desired of every target: policies, reference values, secrets, and for the
+/// mounted form trusted keys and images.
+///
+/// Share it: all methods take `&self`, a change takes effect at once, costs O(log n) of the number
+/// of items, and waits for no target. Setting what is set already changes nothing. Every change
+/// has a number, the [`revision`](Self::revision), and the latest change of each item is kept by it,
+/// so that a publisher looks only at what changed since it was last done.
+///
+/// # State everything first
+/// What is not desired is withdrawn from every target. After a restart, state what all registries
+/// hold before the first call of [`publish`](super::Publisher::publish).
+pub struct Desired {
+    state: Mutex<State>,
+    /// The revision, for those who wait for the next.
+    latest: watch::Sender<u64>,
+}
+
+/// Something cannot be desired.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DesiredError {
+    /// The name is not legal for every storage back end.
+    #[error("the name of a reference value is not legal")]
+    Name(#[source] ParseItemError),
+    /// The name is one that publishers keep their own notes under.
+    #[error("the name {name} is reserved for the publisher")]
+    Reserved {
+        /// Which.
+        name: ReferenceName,
+    },
+    /// Another key has the same name; its value must not be overwritten.
+    #[error("another attestation key is stored under the name {name}")]
+    KeyNameTaken {
+        /// Which.
+        name: ReferenceName,
+    },
+    /// A trusted key must be named like an object of the cluster.
+    #[error("{name:?} is no object name: at most 63 characters of a-z, 0-9 and '-'")]
+    ObjectName {
+        /// Which, at most 64 characters of it.
+        name: String,
+    },
+}
+
+impl fmt::Debug for Desired {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Desired")
+            .field("revision", &self.revision())
+            .field("len", &self.len())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Desired {
+    /// Nothing but the two policies.
+    pub fn new(attestation: impl Into<String>, resource: impl Into<String>) -> Self {
+        let desired = Self {
+            state: Mutex::default(),
+            latest: watch::Sender::default(),
+        };
+        desired.set_policies(attestation, resource);
+        desired
+    }
+
+    /// Nothing but the policies of `intent`.
+    pub fn from_intent(intent: &PolicyIntent) -> Self {
+        Self::new(intent.render_attestation(), intent.render_resource())
+    }
+
+    /// Number of changes so far.
+    pub fn revision(&self) -> u64 {
+        self.lock().revision()
+    }
+
+    /// Waits until there is a change after `revision`, and returns the number of the latest.
+    ///
+    /// # Cancel safety
+    /// Nothing is lost.
+    pub async fn changed(&self, revision: u64) -> u64 {
+        let mut latest = self.latest.subscribe();
+        match latest.wait_for(|latest| *latest > revision).await {
+            Ok(latest) => *latest,
+            // The sender is part of this value, so it is still there.
+            Err(_) => self.revision(),
+        }
+    }
+
+    /// Number of policies, reference values and secrets.
+    pub fn len(&self) -> usize {
+        self.lock().len()
+    }
+
+    /// Whether there is nothing but policies.
+    pub fn is_empty(&self) -> bool {
+        self.lock().items().all(|(item, _)| item.is_policy())
+    }
+
+    /// Replaces both policies.
+    pub fn set_policies(&self, attestation: impl Into<String>, resource: impl Into<String>) {
+        let (attestation, resource) = (attestation.into(), resource.into());
+        self.change(|state| {
+            state.set(Item::AttestationPolicy, Content::Policy(attestation));
+            state.set(Item::ResourcePolicy, Content::Policy(resource));
+        });
+    }
+
+    /// Sets a reference value of any name.
+    ///
+    /// # Errors
+    /// The name is not legal, or reserved.
+    pub fn set_reference(&self, name: &str, value: Value) -> Result<(), DesiredError> {
+        let name: ReferenceName = name.parse().map_err(DesiredError::Name)?;
+        if index::is_reserved(&name) {
+            return Err(DesiredError::Reserved { name });
+        }
+        self.change(|state| state.set(Item::Reference(name), Content::Reference(value)));
+        Ok(())
+    }
+
+    /// Removes a reference value; targets then hold an empty one under its name.
+    pub fn remove_reference(&self, name: &ReferenceName) {
+        self.change(|state| state.remove(&Item::Reference(name.clone())));
+    }
+
+    /// Sets the values that a register may have, sorted and each once. None is an empty list: no
+    /// boot is good.
+    ///
+    /// # Errors
+    /// Never: the names of registers are legal.
+    pub fn set_pcr(
+        &self,
+        pcr: PcrIndex,
+        values: impl IntoIterator<Item = Sha256Digest>,
+    ) -> Result<(), DesiredError> {
+        let mut values: Vec<String> = values.into_iter().map(|value| value.to_string()).collect();
+        values.sort_unstable();
+        values.dedup();
+        self.set_reference(&pcr_reference_name(pcr), values.into())
+    }
+
+    /// Binds an attestation key to a machine: one small value.
+    ///
+    /// # Errors
+    /// Another key of the same name is bound.
+    pub fn bind_key(&self, ak: &PublicKey, machine: &MachineId) -> Result<(), DesiredError> {
+        let name = ak_reference_name(ak).parse().map_err(DesiredError::Name)?;
+        let item = Item::Reference(name);
+        self.change(|state| match (state.reference(&item), &item) {
+            (Some(known), Item::Reference(name)) if !is_of(known, ak) => {
+                Err(DesiredError::KeyNameTaken { name: name.clone() })
+            }
+            _ => {
+                state.set(item, Content::Reference(ak_reference_value(ak, machine)));
+                Ok(())
+            }
+        })
+    }
+
+    /// Takes back a key; that of another machine which has the same name stays.
+    pub fn unbind_key(&self, ak: &PublicKey) {
+        let Ok(name) = ak_reference_name(ak).parse() else {
+            return;
+        };
+        let item = Item::Reference(name);
+        self.change(|state| {
+            if state.reference(&item).is_some_and(|known| is_of(known, ak)) {
+                state.remove(&item);
+            }
+        });
+    }
+
+    /// Sets the list of all trusted keys, for the upstream policy only: the list is sent as a whole
+    /// for each key.
+    ///
+    /// # Errors
+    /// Never: the name is legal.
+    pub fn set_trusted_aks<'a>(
+        &self,
+        keys: impl IntoIterator<Item = &'a PublicKey>,
+    ) -> Result<(), DesiredError> {
+        let mut keys: Vec<String> = keys.into_iter().map(PublicKey::to_base64).collect();
+        keys.sort_unstable();
+        keys.dedup();
+        self.set_reference(TRUSTED_AKS, keys.into())
+    }
+
+    /// Sets a secret.
+    ///
+    /// # Security
+    /// A plain hash of it is stored in the targets, too, to be compared after a restart. It tells
+    /// nothing of a secret that nobody can guess, as disk keys are.
+    pub fn put_secret(&self, path: ResourcePath, secret: SecretBytes) {
+        self.change(|state| state.set(Item::Secret(path), Content::Secret(secret)));
+    }
+
+    /// Removes a secret.
+    pub fn remove_secret(&self, path: &ResourcePath) {
+        self.change(|state| state.remove(&Item::Secret(path.clone())));
+    }
+
+    /// Trusts a key under the name of its object: the directory of keys of v0.16 to v0.19
+    /// (contract 2.2). Only the mounted form has one.
+    ///
+    /// # Errors
+    /// The name is none of an object.
+    pub fn trust_key(&self, name: &str, key: PublicKey) -> Result<(), DesiredError> {
+        let alphanumeric = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
+        let legal = name.len() <= 63
+            && name.starts_with(alphanumeric)
+            && name.ends_with(alphanumeric)
+            && name.chars().all(|c| alphanumeric(c) || c == '-');
+        if !legal {
+            let name = name.chars().take(64).collect();
+            return Err(DesiredError::ObjectName { name });
+        }
+        self.change(|state| state.trust(name, key));
+        Ok(())
+    }
+
+    /// Trusts the key of an object no longer.
+    pub fn distrust_key(&self, name: &str) {
+        self.change(|state| state.distrust(name));
+    }
+
+    /// The images that are told of in the ConfigMap `image-pcrs`. Only the mounted form has one.
+    pub fn set_images(&self, images: impl IntoIterator<Item = ApprovedImage>) {
+        let mut images: Vec<_> = images.into_iter().collect();
+        images.sort_by(|a, b| a.name.cmp(&b.name));
+        self.change(|state| state.set_images(images));
+    }
+
+    /// What is desired at this moment. Changes wait meanwhile, so it must not take long.
+    pub(super) fn read<T>(&self, reader: impl FnOnce(&State) -> T) -> T {
+        reader(&self.lock())
+    }
+
+    /// The content of an item at this moment.
+    pub(super) fn entry(&self, item: &Item) -> Option<Arc<Entry>> {
+        self.lock().entry(item).map(Arc::clone)
+    }
+
+    fn change<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
+        let mut state = self.lock();
+        let outcome = change(&mut state);
+        let revision = state.revision();
+        self.latest
+            .send_if_modified(|latest| std::mem::replace(latest, revision) != revision);
+        outcome
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Whether the reference value of a key's name is of this very key.
+fn is_of(known: &Value, ak: &PublicKey) -> bool {
+    known.get("ak").and_then(Value::as_str) == Some(ak.to_base64().as_str())
+}

@@ -1,0 +1,182 @@
+//! The content of a desired state, and the journal of its changes.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde_json::Value;
+use tec_core::ak::PublicKey;
+use tec_core::image::ApprovedImage;
+use tec_core::secret::SecretBytes;
+
+use super::super::item::Fingerprint;
+use super::super::item::Item;
+
+/// Removed items that the journal may hold beyond as many as there are items.
+const JOURNAL_SLACK: usize = 1024;
+
+/// Policies, reference values, secrets, trusted keys and images, and what changed when.
+#[derive(Debug, Default)]
+pub(in super::super) struct State {
+    /// Tells this value from any other one whose revisions look the same.
+    identity: Arc<()>,
+    revision: u64,
+    items: BTreeMap<Item, Arc<Entry>>,
+    /// Latest change of each item, also of removed ones, and the items by it.
+    changed: BTreeMap<Item, u64>,
+    journal: BTreeMap<u64, Item>,
+    /// Changes up to here are no longer in the journal.
+    horizon: u64,
+    trusted: BTreeMap<String, PublicKey>,
+    images: Vec<ApprovedImage>,
+}
+
+/// An item's content.
+#[derive(Debug)]
+pub(in super::super) struct Entry {
+    pub(in super::super) content: Content,
+    pub(in super::super) fingerprint: Fingerprint,
+}
+
+/// What an item is.
+#[derive(Debug)]
+pub(in super::super) enum Content {
+    Policy(String),
+    Reference(Value),
+    Secret(SecretBytes),
+}
+
+/// Where in the changes of which desired state a publisher is.
+#[derive(Clone, Debug)]
+pub(in super::super) struct Position {
+    identity: Arc<()>,
+    revision: u64,
+}
+
+impl Position {
+    /// Number of the latest change before it.
+    pub(in super::super) fn revision(&self) -> u64 {
+        self.revision
+    }
+}
+
+impl State {
+    pub(super) fn revision(&self) -> u64 {
+        self.revision
+    }
+
+    pub(in super::super) fn trusted(&self) -> &BTreeMap<String, PublicKey> {
+        &self.trusted
+    }
+
+    pub(in super::super) fn images(&self) -> &[ApprovedImage] {
+        &self.images
+    }
+
+    pub(in super::super) fn len(&self) -> usize {
+        self.items.len()
+    }
+
+    pub(in super::super) fn items(&self) -> impl Iterator<Item = (&Item, &Entry)> {
+        self.items.iter().map(|(item, entry)| (item, &**entry))
+    }
+
+    pub(in super::super) fn entry(&self, item: &Item) -> Option<&Arc<Entry>> {
+        self.items.get(item)
+    }
+
+    pub(in super::super) fn reference(&self, item: &Item) -> Option<&Value> {
+        match self.entry(item).map(|entry| &entry.content) {
+            Some(Content::Reference(value)) => Some(value),
+            _ => None,
+        }
+    }
+
+    pub(in super::super) fn position(&self) -> Position {
+        Position {
+            identity: Arc::clone(&self.identity),
+            revision: self.revision,
+        }
+    }
+
+    /// What changed since `position`; `None` where that is not known.
+    pub(in super::super) fn changes_since(
+        &self,
+        position: Option<&Position>,
+    ) -> Option<impl Iterator<Item = &Item>> {
+        let position = position.filter(|position| {
+            Arc::ptr_eq(&position.identity, &self.identity) && position.revision >= self.horizon
+        })?;
+        let later = position.revision.saturating_add(1)..;
+        Some(self.journal.range(later).map(|(_, item)| item))
+    }
+
+    pub(super) fn set(&mut self, item: Item, content: Content) {
+        let fingerprint = content.fingerprint(&item);
+        let known = self.entry(&item).map(|entry| entry.fingerprint);
+        if known != Some(fingerprint) {
+            let entry = Entry {
+                content,
+                fingerprint,
+            };
+            self.items.insert(item.clone(), Arc::new(entry));
+            self.note(item);
+        }
+    }
+
+    pub(super) fn remove(&mut self, item: &Item) {
+        if self.items.remove(item).is_some() {
+            self.note(item.clone());
+        }
+    }
+
+    pub(super) fn trust(&mut self, name: &str, key: PublicKey) {
+        if self.trusted.get(name) != Some(&key) {
+            self.trusted.insert(name.to_owned(), key);
+            self.revision += 1;
+        }
+    }
+
+    pub(super) fn distrust(&mut self, name: &str) {
+        if self.trusted.remove(name).is_some() {
+            self.revision += 1;
+        }
+    }
+
+    pub(super) fn set_images(&mut self, images: Vec<ApprovedImage>) {
+        if self.images != images {
+            self.images = images;
+            self.revision += 1;
+        }
+    }
+
+    fn note(&mut self, item: Item) {
+        self.revision += 1;
+        if let Some(earlier) = self.changed.insert(item.clone(), self.revision) {
+            self.journal.remove(&earlier);
+        }
+        self.journal.insert(self.revision, item);
+        if self.changed.len() > self.items.len().saturating_mul(2) + JOURNAL_SLACK {
+            self.changed.clear();
+            self.journal.clear();
+            self.horizon = self.revision;
+        }
+    }
+}
+
+impl Content {
+    fn fingerprint(&self, item: &Item) -> Fingerprint {
+        match self {
+            Self::Policy(text) => item.fingerprint(text.as_bytes()),
+            Self::Reference(value) => item.fingerprint(canonical(value).as_bytes()),
+            Self::Secret(secret) => {
+                item.fingerprint(secret.expose("its fingerprint tells whether it changed"))
+            }
+        }
+    }
+}
+
+/// Canonical JSON (RFC 8785), whatever order the members came in.
+pub(in super::super) fn canonical(value: &Value) -> String {
+    // Only numbers beyond the range of a double cannot be written; they have a text form, too.
+    serde_json_canonicalizer::to_string(value).unwrap_or_else(|_| value.to_string())
+}

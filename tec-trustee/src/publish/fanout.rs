@@ -1,0 +1,255 @@
+//! One desired state, several Trustees.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::Mutex;
+use std::sync::MutexGuard;
+use std::sync::PoisonError;
+use std::task::Poll;
+use std::time::Duration;
+
+use tec_core::ignition::NumRetries;
+use tec_core::port::Clock;
+use tec_core::port::Entropy;
+use tec_core::port::EntropyRng;
+use tec_core::port::PortError;
+use tec_core::port::PortErrorKind;
+use tec_core::port::chain;
+use tec_core::time::Timestamp;
+
+use super::Progress;
+use super::Publisher;
+use super::desired::Desired;
+use crate::client::RetryPolicy;
+
+/// Longest wait after the first failure, and at all.
+const WAITS: (Duration, Duration) = (Duration::from_secs(2), Duration::from_mins(5));
+
+/// How a target fares.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Health {
+    /// It was not tried yet.
+    Unknown,
+    /// The last round reached what was desired.
+    Healthy,
+    /// Changes are gathered before they go out.
+    Waiting,
+    /// The last round failed, and waiting may help.
+    Failing(PortErrorKind),
+    /// The last round failed, and somebody has to do something: a token or a policy is refused. It is
+    /// tried again all the same, since that somebody may change the target.
+    Broken(PortErrorKind),
+}
+
+/// The state of one target.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct TargetStatus {
+    /// How it fares.
+    pub health: Health,
+    /// Number of the latest change that it has; compare with [`Desired::revision`].
+    pub revision: u64,
+    /// Changes that it does not have yet, as of the last round.
+    pub lag: u64,
+    /// When it last had everything.
+    pub converged_at: Option<Timestamp>,
+    /// Rounds that failed since then.
+    pub failures: u32,
+    /// When the next round is due; before, [`Fanout::publish`] passes it over.
+    pub due: Timestamp,
+    /// The last failure with its causes, without secrets.
+    pub error: Option<String>,
+}
+
+/// Brings one desired state to several targets, each on its own.
+///
+/// A target that fails is left alone for a while, which grows; the others do not notice.
+pub struct Fanout {
+    targets: BTreeMap<String, Target>,
+    clock: Arc<dyn Clock>,
+    entropy: Arc<dyn Entropy>,
+    retry: RetryPolicy,
+}
+
+struct Target {
+    publisher: Arc<dyn Publisher>,
+    status: Mutex<TargetStatus>,
+}
+
+impl fmt::Debug for Fanout {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.targets.keys()).finish()
+    }
+}
+
+impl Target {
+    fn status(&self) -> MutexGuard<'_, TargetStatus> {
+        self.status.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Fanout {
+    /// No targets.
+    pub fn new(clock: Arc<dyn Clock>, entropy: Arc<dyn Entropy>) -> Self {
+        Self {
+            targets: BTreeMap::new(),
+            clock,
+            entropy,
+            retry: RetryPolicy::from_config(Some(NumRetries::Infinity))
+                .with_delays(WAITS.0, WAITS.1),
+        }
+    }
+
+    /// Delays other than the default ones, 2 s to 5 min. The rounds do not count: no target is given
+    /// up.
+    #[must_use]
+    pub fn with_retry(mut self, retry: RetryPolicy) -> Self {
+        self.retry = retry;
+        self
+    }
+
+    /// Adds a target, or replaces the one of this name.
+    pub fn add(&mut self, name: impl Into<String>, publisher: Arc<dyn Publisher>) {
+        let status = TargetStatus {
+            health: Health::Unknown,
+            revision: 0,
+            lag: 0,
+            converged_at: None,
+            failures: 0,
+            due: self.clock.now(),
+            error: None,
+        };
+        self.targets.insert(
+            name.into(),
+            Target {
+                publisher,
+                status: Mutex::new(status),
+            },
+        );
+    }
+
+    /// Leaves a target alone from now on; what it holds stays there.
+    pub fn remove(&mut self, name: &str) {
+        self.targets.remove(name);
+    }
+
+    /// The state of all targets, also while a round is under way.
+    pub fn status(&self) -> BTreeMap<String, TargetStatus> {
+        let status = |(name, target): (&String, &Target)| (name.clone(), target.status().clone());
+        self.targets.iter().map(status).collect()
+    }
+
+    /// When the next target is due: the earliest of all that are not healthy.
+    pub fn next_due(&self) -> Option<Timestamp> {
+        let status = self.targets.values().map(|target| target.status().clone());
+        status
+            .filter(|status| status.health != Health::Healthy)
+            .map(|status| status.due)
+            .min()
+    }
+
+    /// One round of every target that is due, all at the same time. Returns when the last is done;
+    /// who must not wait for the slowest calls [`publish_to`](Self::publish_to) for each.
+    ///
+    /// # Cancel safety
+    /// As that of the publishers.
+    pub async fn publish(&self, desired: &Desired) -> BTreeMap<String, TargetStatus> {
+        let now = self.clock.now();
+        let due = self
+            .targets
+            .iter()
+            .filter(|(_, target)| target.status().due <= now);
+        let rounds = due.map(|(name, target)| {
+            let round: Pin<Box<dyn Future<Output = ()> + Send + '_>> =
+                Box::pin(self.round(name, target, desired));
+            round
+        });
+        all(rounds.collect()).await;
+        self.status()
+    }
+
+    /// One round of one target, due or not. `None` when there is no such target.
+    pub async fn publish_to(&self, name: &str, desired: &Desired) -> Option<TargetStatus> {
+        let target = self.targets.get(name)?;
+        self.round(name, target, desired).await;
+        let status = target.status().clone();
+        Some(status)
+    }
+
+    /// Has the target of this name sent everything again, now: its pod was replaced, for example.
+    pub async fn distrust(&self, name: &str) {
+        if let Some(target) = self.targets.get(name) {
+            target.publisher.distrust().await;
+            let mut status = target.status();
+            status.due = self.clock.now();
+            status.health = Health::Unknown;
+        }
+    }
+
+    async fn round(&self, name: &str, target: &Target, desired: &Desired) {
+        let outcome = target.publisher.publish(desired).await;
+        let now = self.clock.now();
+        let mut status = target.status();
+        match outcome {
+            Ok(Progress::Converged { revision, .. }) => {
+                status.health = Health::Healthy;
+                status.revision = revision;
+                status.converged_at = Some(now);
+                status.failures = 0;
+                status.due = now;
+                status.error = None;
+            }
+            Ok(Progress::Waiting { until }) => {
+                status.health = Health::Waiting;
+                status.due = until;
+            }
+            Err(error) => {
+                tracing::warn!(
+                    trustee = name,
+                    error = chain(&error),
+                    "this target was not reached"
+                );
+                status.health = health(&error);
+                status.due = now.plus_seconds(self.wait(status.failures));
+                status.failures = status.failures.saturating_add(1);
+                status.error = Some(chain(&error));
+            }
+        }
+        status.lag = desired.revision().saturating_sub(status.revision);
+    }
+
+    /// Seconds to wait after so many earlier failures.
+    fn wait(&self, failures: u32) -> i64 {
+        let delay = self
+            .retry
+            .delay(failures, &mut EntropyRng::new(&*self.entropy));
+        let whole = delay.unwrap_or(self.retry.cap).as_millis().div_ceil(1000);
+        i64::try_from(whole).unwrap_or(i64::MAX).max(1)
+    }
+}
+
+fn health(error: &PortError) -> Health {
+    if error.is_retryable() {
+        Health::Failing(error.kind())
+    } else {
+        Health::Broken(error.kind())
+    }
+}
+
+/// Runs all futures at the same time, within this task: a library does not spawn.
+pub(super) async fn all(futures: Vec<Pin<Box<dyn Future<Output = ()> + Send + '_>>>) {
+    let mut waiting = futures;
+    poll_fn(|context| {
+        waiting.retain_mut(|future| future.as_mut().poll(context).is_pending());
+        if waiting.is_empty() {
+            Poll::Ready(())
+        } else {
+            Poll::Pending
+        }
+    })
+    .await;
+}

@@ -1,0 +1,212 @@
+//! Names of what a Trustee holds, and fingerprints of content.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::Deserialize;
+use serde::Serialize;
+use sha2::Digest as _;
+use sha2::Sha256;
+use tec_core::id::ResourcePath;
+
+/// Separates these fingerprints from all other uses of the hash.
+const FINGERPRINT_LABEL: &[u8] = b"tec publish fingerprint v1\0";
+
+/// Name of a reference value: 1 to 200 characters of `A-Z a-z 0-9 . _ -`, not beginning with a dot,
+/// so that every storage back end takes it (contract 3.3).
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ReferenceName(String);
+
+impl ReferenceName {
+    /// Longest name (contract 3.3: file names).
+    pub const MAX: usize = 200;
+
+    /// The name as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl FromStr for ReferenceName {
+    type Err = ParseItemError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let word = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
+        let legal = text.len() <= Self::MAX
+            && text.starts_with(word)
+            && text.chars().all(|c| word(c) || c == '.');
+        legal
+            .then(|| Self(text.to_owned()))
+            .ok_or_else(|| ParseItemError::new(text))
+    }
+}
+
+impl fmt::Display for ReferenceName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// One thing that a Trustee holds. They sort in the order in which they are published.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub(super) enum Item {
+    /// The attestation policy `default_cpu`.
+    AttestationPolicy,
+    /// The resource policy.
+    ResourcePolicy,
+    /// A reference value.
+    Reference(ReferenceName),
+    /// A secret.
+    Secret(ResourcePath),
+}
+
+/// Tells content from other content of the same item: half of a SHA-256. Nobody gains from two
+/// contents that have the same one.
+///
+/// # Security
+/// A plain hash: it hides content that nobody can guess, as disk keys are (192 bits).
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) struct Fingerprint([u8; 16]);
+
+impl fmt::Debug for Fingerprint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Fingerprint({self})")
+    }
+}
+
+impl fmt::Display for Fingerprint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&hex::encode(self.0))
+    }
+}
+
+impl FromStr for Fingerprint {
+    type Err = ParseItemError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let mut bytes = [0; 16];
+        match hex::decode_to_slice(text, &mut bytes) {
+            Ok(()) => Ok(Self(bytes)),
+            Err(_) => Err(ParseItemError::new(text)),
+        }
+    }
+}
+
+/// The text names nothing that a Trustee could hold.
+#[derive(Debug, thiserror::Error)]
+#[error("{text:?} is no name of a policy, reference value or secret")]
+#[non_exhaustive]
+pub struct ParseItemError {
+    /// The text, at most 64 characters of it.
+    pub text: String,
+}
+
+impl ParseItemError {
+    fn new(text: &str) -> Self {
+        Self {
+            text: text.chars().take(64).collect(),
+        }
+    }
+}
+
+impl Item {
+    /// Whether it is a policy, which is replaced and never withdrawn.
+    pub(super) fn is_policy(&self) -> bool {
+        matches!(self, Self::AttestationPolicy | Self::ResourcePolicy)
+    }
+
+    /// Fingerprint of this item with `content`.
+    pub(super) fn fingerprint(&self, content: &[u8]) -> Fingerprint {
+        let mut hasher = Sha256::new();
+        hasher.update(FINGERPRINT_LABEL);
+        hasher.update(self.to_string());
+        hasher.update([0]);
+        hasher.update(content);
+        let digest: [u8; 32] = hasher.finalize().into();
+        let (half, _) = digest.split_first_chunk().unwrap_or((&[0; 16], &[]));
+        Fingerprint(*half)
+    }
+}
+
+impl fmt::Display for Item {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::AttestationPolicy => f.write_str("attestation-policy"),
+            Self::ResourcePolicy => f.write_str("resource-policy"),
+            Self::Reference(name) => write!(f, "reference/{name}"),
+            Self::Secret(path) => write!(f, "secret/{path}"),
+        }
+    }
+}
+
+impl FromStr for Item {
+    type Err = ParseItemError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let unknown = || ParseItemError::new(text);
+        match text.split_once('/') {
+            None if text == "attestation-policy" => Ok(Self::AttestationPolicy),
+            None if text == "resource-policy" => Ok(Self::ResourcePolicy),
+            Some(("reference", name)) => Ok(Self::Reference(name.parse()?)),
+            Some(("secret", path)) => Ok(Self::Secret(path.parse().map_err(|_| unknown())?)),
+            _ => Err(unknown()),
+        }
+    }
+}
+
+impl TryFrom<String> for Item {
+    type Error = ParseItemError;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        text.parse()
+    }
+}
+
+impl From<Item> for String {
+    fn from(item: Item) -> Self {
+        item.to_string()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn items_round_trip_as_text_and_sort_as_they_are_published() {
+        let texts = [
+            "attestation-policy",
+            "resource-policy",
+            "reference/tpm_pcr4",
+            "secret/a/b/c",
+        ];
+        let items: Vec<Item> = texts.iter().map(|text| text.parse().unwrap()).collect();
+        assert!(items.is_sorted());
+        for (item, text) in items.iter().zip(texts) {
+            assert_eq!(item.to_string(), text);
+        }
+        let long = format!("reference/{}", "a".repeat(201));
+        for bad in [
+            "",
+            "policy",
+            "reference/",
+            "reference/..",
+            "reference/a/b",
+            "secret/a",
+            &long,
+        ] {
+            assert!(bad.parse::<Item>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_fingerprint_is_of_item_and_content() {
+        let [a, b] = ["reference/a", "reference/b"].map(|text| text.parse::<Item>().unwrap());
+        assert_ne!(a.fingerprint(b"x"), b.fingerprint(b"x"));
+        assert_ne!(a.fingerprint(b"x"), a.fingerprint(b"y"));
+        let text = a.fingerprint(b"x").to_string();
+        assert_eq!(text.parse::<Fingerprint>().unwrap(), a.fingerprint(b"x"));
+        assert!("00".parse::<Fingerprint>().is_err());
+    }
+}

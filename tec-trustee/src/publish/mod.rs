@@ -1,0 +1,144 @@
+//! Publishing: one desired state, brought to any number of Trustees and kept there (contract 4, 5).
+//!
+//! ```text
+//!            Desired ── plan(desired, record) ─► steps, only of what changed
+//!               │
+//!    Fanout ────┼─► BrokerPublisher ─► KeyBroker: AdminApi of a remote Trustee, or any other
+//!   (N targets) └─► MountedPublisher ─► MountedTarget: ConfigMaps, Secrets, one patch of the pod
+//! ```
+//! *What it is*: level-triggered. A publisher compares what is desired with what it knows to be
+//! there, and does the difference: policies first, then what is withdrawn, then what is new. What it
+//! sent and had no answer to is in doubt, and is sent again. A target that lost its state gets all of
+//! it; a publisher that was restarted reads what is there and sends what differs. What nobody wants
+//! any more is found and taken away.
+//!
+//! *What it is not*: it decides nothing about machines, waits for nothing, and holds no Kubernetes
+//! client. When to call again is said by [`Fanout`] and [`Desired::changed`]; the program calls.
+//!
+//! # Entry points
+//! | when | call | cost |
+//! |---|---|---|
+//! | start | [`Desired::from_intent`], then state all that registries hold, then the first round | |
+//! | a key is approved, revoked | [`Desired::bind_key`], [`Desired::unbind_key`] | O(log n), no I/O |
+//! | a machine has a disk key, is deleted | [`Desired::put_secret`], [`Desired::remove_secret`] | O(log n), no I/O |
+//! | images change | [`Desired::set_pcr`] for each register that counts, also with no values | O(log n), no I/O |
+//! | something changed, or a target is due | [`Fanout::publish_to`], in a task for each target | O(changes); after a restart one request for 128 items |
+//! | the pod of a Trustee is ready | [`Fanout::publish_to`]: whether it kept its state is seen | |
+//! | now and then | [`BrokerPublisher::refresh`] with a part of all items | that part |
+//!
+//! The mounted form is rendered as a whole for each round, which is why changes are gathered; what is
+//! written is what differs.
+//!
+//! # One publisher for each Trustee
+//! Rounds of two publishers that overlap at one Trustee lose notes of each other. Elect a leader.
+//!
+//! ```
+//! # tokio::runtime::Builder::new_current_thread().enable_time().build()?.block_on(async {
+//! use std::sync::Arc;
+//! use tec_core::testing::{MemoryBroker, SeededEntropy, sample};
+//! use tec_trustee::publish::{BrokerPublisher, Desired, Progress, Publisher};
+//! let desired = Desired::new("package policy", "package policy");
+//! desired.bind_key(&sample::public_key(1), &sample::machine_id(1))?;
+//! desired.put_secret(sample::secret_path(1), sample::secret(1));
+//!
+//! let trustee = Arc::new(MemoryBroker::new());
+//! let publisher = BrokerPublisher::new(Arc::clone(&trustee) as _, Arc::new(SeededEntropy::new(1)));
+//! assert!(matches!(publisher.publish(&desired).await?, Progress::Converged { .. }));
+//! assert!(trustee.resource(&sample::secret_path(1)).is_some());
+//!
+//! desired.remove_secret(&sample::secret_path(1));
+//! publisher.publish(&desired).await?;
+//! assert!(trustee.resource(&sample::secret_path(1)).is_none());
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! # })?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod admin;
+mod broker;
+mod desired;
+mod fanout;
+mod index;
+mod item;
+mod mounted;
+mod plan;
+mod record;
+#[cfg(test)]
+#[cfg(feature = "kbs")]
+mod tests;
+
+use std::fmt;
+
+use async_trait::async_trait;
+use tec_core::port::PortError;
+use tec_core::time::Timestamp;
+
+pub use self::admin::AdminApi;
+pub use self::admin::AdminError;
+pub use self::admin::AdminKey;
+pub use self::admin::AdminKeyFormatError;
+pub use self::admin::AdminSetupError;
+pub use self::admin::MAX_TOKEN_SECONDS;
+pub use self::broker::BrokerPublisher;
+pub use self::desired::Desired;
+pub use self::desired::DesiredError;
+pub use self::fanout::Fanout;
+pub use self::fanout::Health;
+pub use self::fanout::TargetStatus;
+pub use self::item::ParseItemError;
+pub use self::item::ReferenceName;
+pub use self::mounted::Change;
+pub use self::mounted::Container;
+pub use self::mounted::Debounce;
+pub use self::mounted::Form;
+pub use self::mounted::Layout;
+pub use self::mounted::Mirrored;
+pub use self::mounted::Mount;
+pub use self::mounted::MountedPublisher;
+pub use self::mounted::MountedTarget;
+pub use self::mounted::Object;
+pub use self::mounted::Observed;
+pub use self::mounted::Patch;
+pub use self::mounted::Pod;
+pub use self::mounted::RESTART_ANNOTATION;
+pub use self::mounted::RenderError;
+pub use self::mounted::SecretMode;
+pub use self::mounted::Volume;
+pub use self::mounted::mirror;
+pub use self::mounted::render;
+
+/// How far a call of [`Publisher::publish`] came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Progress {
+    /// The target holds what is desired.
+    Converged {
+        /// Changes that this took; none when there was nothing to do.
+        changes: usize,
+        /// Number of the latest change that the target has; later ones are for the next call.
+        revision: u64,
+    },
+    /// Changes are gathered first.
+    Waiting {
+        /// When to call again.
+        until: Timestamp,
+    },
+}
+
+/// Brings one target to what is desired.
+///
+/// *Contract*: level-triggered and idempotent; each call starts from what the target holds, as far
+/// as that can be known. An error leaves the target between two states, and the next call goes on
+/// from there; [`PortError::is_retryable`] says whether waiting alone may help.
+///
+/// # Cancel safety
+/// Every await may be the last.
+#[async_trait]
+pub trait Publisher: fmt::Debug + Send + Sync {
+    /// One round.
+    async fn publish(&self, desired: &Desired) -> Result<Progress, PortError>;
+
+    /// Believes nothing that is known of the target any longer: the next round sends everything
+    /// again.
+    async fn distrust(&self);
+}

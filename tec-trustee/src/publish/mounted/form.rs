@@ -1,0 +1,221 @@
+//! The objects.
+
+mod secrets;
+
+use std::collections::BTreeMap;
+
+use serde_json::Map;
+use serde_json::Value;
+use serde_json::json;
+use tec_core::id::ResourcePath;
+use tec_core::secret::SecretBytes;
+
+use super::super::desired::Content;
+use super::super::desired::Desired;
+use super::super::desired::State;
+use super::super::desired::canonical;
+use super::super::item::Item;
+use super::layout::Layout;
+use super::layout::SHARDS;
+use super::layout::shard;
+use super::layout::shard_name;
+use super::pod::Pod;
+use super::reference;
+use crate::config::Generation;
+
+/// Most that an object may hold, names and values together (contract 4.2: 1 MiB).
+const MAX_OBJECT: usize = 1024 * 1024;
+
+/// ConfigMaps, Secrets, and the pod's part of them.
+///
+/// The same desired state and layout give the same bytes.
+#[derive(Debug, Default)]
+#[non_exhaustive]
+pub struct Form {
+    /// Content of the ConfigMaps by name and key.
+    pub config_maps: BTreeMap<String, BTreeMap<String, Vec<u8>>>,
+    /// Content of the Secrets by name and key.
+    pub secrets: BTreeMap<String, BTreeMap<String, SecretBytes>>,
+    /// Volumes, mounts and annotation.
+    pub pod: Pod,
+}
+
+/// What is desired has no mounted form.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RenderError {
+    /// Only disk keys, `default/<machine>/root`, have a place.
+    #[error("the secret {path} is no disk key of a machine; the mounted form holds nothing else")]
+    Path {
+        /// Path of the secret.
+        path: ResourcePath,
+    },
+    /// An object would be larger than a cluster takes.
+    #[error("{object} would have {bytes} bytes, at most {max}; publish to the admin API instead")]
+    TooLarge {
+        /// Which object.
+        object: String,
+        /// How large.
+        bytes: usize,
+        /// How large it may be.
+        max: usize,
+    },
+    /// The KBS leaves out the keys beyond its limit without a word (contract 2.2).
+    #[error("{count} attestation keys are trusted, the configuration loads {max}")]
+    TooManyKeys {
+        /// How many.
+        count: usize,
+        /// How many it may be.
+        max: u32,
+    },
+}
+
+/// Renders the mounted form.
+///
+/// # Errors
+/// Where an object is too large, there are too many keys, or a secret has no place.
+pub fn render(desired: &Desired, layout: &Layout) -> Result<Form, RenderError> {
+    desired.read(|state| render_state(state, layout))
+}
+
+pub(super) fn render_state(desired: &State, layout: &Layout) -> Result<Form, RenderError> {
+    let mut form = Form::default();
+    form.configuration(desired, layout);
+    form.policies(desired, layout);
+    form.references(desired, layout);
+    form.images(desired);
+    form.resources(desired, layout)?;
+    if layout.generation != Generation::V0_21 {
+        form.keys(desired, layout)?;
+    }
+    form.sizes()?;
+    form.pod = form.pod.sealed(&layout.config);
+    Ok(form)
+}
+
+impl Form {
+    fn put(&mut self, config_map: &str, key: &str, content: impl Into<Vec<u8>>) {
+        let data = self.config_maps.entry(config_map.to_owned()).or_default();
+        data.insert(key.to_owned(), content.into());
+    }
+
+    fn hide(&mut self, secret: &str, key: &str, content: SecretBytes) {
+        let data = self.secrets.entry(secret.to_owned()).or_default();
+        data.insert(key.to_owned(), content);
+    }
+
+    /// `trustee-data`: configuration and resource policy.
+    fn configuration(&mut self, desired: &State, layout: &Layout) {
+        self.put("trustee-data", "kbs-config.toml", layout.config.as_str());
+        self.put(
+            "trustee-data",
+            "policy.rego",
+            policy(desired, &Item::ResourcePolicy),
+        );
+        let whole = json!({"configMap": {"name": "trustee-data"}});
+        self.pod
+            .mount("trustee-data", whole, &[layout.config_dir().to_owned()]);
+        if layout.generation != Generation::Mounted {
+            let items = json!([{"key": "policy.rego", "path": "resource-policy.rego"}]);
+            let policy = json!({"configMap": {"name": "trustee-data", "items": items}});
+            self.pod
+                .mount("resource-policy", policy, &[layout.below("kbs")]);
+        }
+    }
+
+    /// `attestation-policy`: the one that counts, and empty ones where the service would otherwise
+    /// try to write its own into a read-only directory, and not start (contract 4.2).
+    fn policies(&mut self, desired: &State, layout: &Layout) {
+        for id in layout.generation.default_policies() {
+            let text = match *id {
+                "default_cpu" => policy(desired, &Item::AttestationPolicy),
+                _ => "",
+            };
+            self.put("attestation-policy", &format!("{id}.rego"), text);
+        }
+        let source = json!({"configMap": {"name": "attestation-policy"}});
+        self.pod
+            .mount("attestation-policy", source, &layout.policy_dirs());
+    }
+
+    /// One file with all reference values, or from v0.19 on one file each.
+    fn references(&mut self, desired: &State, layout: &Layout) {
+        let records = reference::records(desired, layout.expiration);
+        let dirs = layout.reference_dirs();
+        if dirs.is_empty() {
+            let array = reference::array(&records);
+            self.put("trustee-data", "reference-values.json", array);
+            return;
+        }
+        let sources = shards("reference-values", "configMap");
+        for number in 0..SHARDS {
+            self.config_maps
+                .entry(shard_name("reference-values", number))
+                .or_default();
+        }
+        for (name, record) in records {
+            let object = shard_name("reference-values", shard(&name));
+            self.put(&object, &name, canonical(&record));
+        }
+        self.pod.mount("reference-values", sources, &dirs);
+    }
+
+    /// `image-pcrs`: what the operator knows of its images. Trustee does not read it.
+    fn images(&mut self, desired: &State) {
+        let images = desired.images().iter().map(|image| {
+            let told = json!({
+                "first_seen": image.approved_at,
+                "reference": image.reference,
+                "pcrs": image.expected.pcrs,
+            });
+            (image.name.to_string(), told)
+        });
+        let images = Value::Object(images.collect::<Map<_, _>>());
+        self.put("image-pcrs", "image-pcrs.json", canonical(&images));
+    }
+
+    fn sizes(&self) -> Result<(), RenderError> {
+        let config_maps = self.config_maps.iter().map(|(name, data)| {
+            (
+                name,
+                data.iter()
+                    .map(|(key, value)| key.len() + value.len())
+                    .sum::<usize>(),
+            )
+        });
+        let secrets = self.secrets.iter().map(|(name, data)| {
+            (
+                name,
+                data.iter()
+                    .map(|(key, value)| key.len() + value.len())
+                    .sum(),
+            )
+        });
+        match config_maps
+            .chain(secrets)
+            .find(|(_, bytes)| *bytes > MAX_OBJECT)
+        {
+            Some((object, bytes)) => Err(RenderError::TooLarge {
+                object: object.clone(),
+                bytes,
+                max: MAX_OBJECT,
+            }),
+            None => Ok(()),
+        }
+    }
+}
+
+fn policy<'a>(desired: &'a State, item: &Item) -> &'a str {
+    match desired.entry(item).map(|entry| &entry.content) {
+        Some(Content::Policy(text)) => text,
+        _ => "",
+    }
+}
+
+/// All shards of an object in one directory.
+fn shards(object: &str, kind: &str) -> Value {
+    let sources: Vec<Value> = (0..SHARDS)
+        .map(|number| json!({kind: {"name": shard_name(object, number), "optional": true}}))
+        .collect();
+    json!({"projected": {"sources": sources}})
+}

@@ -1,0 +1,148 @@
+//! Where everything is mounted, by generation.
+
+use tec_core::digest::Sha256Digest;
+use tec_core::time::Timestamp;
+
+use crate::config::Generation;
+
+/// Objects over which secrets, keys or reference values are spread where they need no pod of their
+/// own: their number is fixed, so that the pod does not change. With 1 MiB each (contract 4.2), they
+/// hold some 100,000 disk keys.
+pub(super) const SHARDS: u8 = 16;
+
+/// How secrets and trusted keys get into the pod.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(
+    clippy::exhaustive_enums,
+    reason = "callers choose between all of them"
+)]
+pub enum SecretMode {
+    /// The documented form: one Secret and one volume for each machine and each key. Another machine
+    /// means another pod.
+    PerMachine,
+    /// A fixed number of Secrets, all mounted from the beginning. Another machine needs no other
+    /// pod; but disk keys lie in one flat directory, from which a sidecar that calls
+    /// [`mirror`](super::mirror) makes what the KBS reads.
+    Aggregated,
+}
+
+/// What does not follow from the desired state.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Layout {
+    /// Schema of the KBS; the places of its files follow from it.
+    pub generation: Generation,
+    /// The whole kbs-config.toml, patched for `storage_dir` and without admin key.
+    pub config: String,
+    /// How secrets get into the pod.
+    pub secrets: SecretMode,
+    /// Directory below which everything is mounted, as in the configuration.
+    pub storage_dir: String,
+    /// Directory of trusted attestation keys, as in the configuration.
+    pub ak_dir: String,
+    /// Most attestation keys that the KBS loads, as in the configuration.
+    pub max_aks: u32,
+    /// What reference values name as their end. Nothing reads it (contract 3.2), but it must be
+    /// there; an argument, so that the same input gives the same bytes.
+    pub expiration: Timestamp,
+}
+
+impl Layout {
+    /// The places of the documents: `/opt/trustee` and below it, or `/opt/trustee/storage` from v0.19
+    /// on; a Secret for each machine; an end in the year 9999; the keys of
+    /// [`TrusteeIntent`](tec_core::trustee::TrusteeIntent).
+    pub fn new(generation: Generation, config: impl Into<String>) -> Self {
+        let (storage_dir, max_aks) = match generation {
+            Generation::Mounted => ("/opt/trustee", 10_000),
+            // v0.19 has the directory, too, and its default limit (contract 2.2).
+            Generation::Unified | Generation::V0_21 => ("/opt/trustee/storage", 100),
+        };
+        Self {
+            generation,
+            config: config.into(),
+            secrets: SecretMode::PerMachine,
+            storage_dir: storage_dir.to_owned(),
+            ak_dir: "/etc/tpm/trusted_ak_keys".to_owned(),
+            max_aks,
+            expiration: Timestamp::from_unix_seconds(i64::MAX),
+        }
+    }
+
+    /// The same with a fixed number of Secrets.
+    #[must_use]
+    pub fn aggregated(mut self) -> Self {
+        self.secrets = SecretMode::Aggregated;
+        self
+    }
+
+    /// Where the configuration is mounted.
+    pub(super) fn config_dir(&self) -> &str {
+        match self.generation {
+            Generation::Mounted => "/opt/trustee",
+            Generation::Unified | Generation::V0_21 => "/etc/kbs",
+        }
+    }
+
+    pub(super) fn below(&self, name: &str) -> String {
+        format!("{}/{name}", self.storage_dir.trim_end_matches('/'))
+    }
+
+    /// Directories of the attestation policies. v0.19 and v0.20 name their namespaces with another
+    /// sign each (contract 3.3), so both are there.
+    pub(super) fn policy_dirs(&self) -> Vec<String> {
+        self.namespaces("policies/opa", "attestation_service_policy")
+    }
+
+    /// Directories of the reference values, one file each; none where they are one file.
+    pub(super) fn reference_dirs(&self) -> Vec<String> {
+        match self.generation {
+            Generation::Mounted => Vec::new(),
+            _ => self.namespaces("", "reference_value"),
+        }
+    }
+
+    fn namespaces(&self, mounted: &str, namespace: &str) -> Vec<String> {
+        match self.generation {
+            Generation::Mounted => vec![self.below(mounted)],
+            Generation::Unified => {
+                vec![
+                    self.below(namespace),
+                    self.below(&namespace.replace('_', "-")),
+                ]
+            }
+            Generation::V0_21 => vec![self.below(namespace)],
+        }
+    }
+
+    /// Directory of the disk keys.
+    pub(super) fn resource_dir(&self) -> String {
+        match self.generation {
+            Generation::Mounted => self.below("kbs-repository/default"),
+            Generation::Unified | Generation::V0_21 => self.below("repository"),
+        }
+    }
+}
+
+/// File of a machine's disk key below [`Layout::resource_dir`]: a path of its own until v0.18, later
+/// one flat name in which `\x2F`, four characters, stands for each slash (contract 3.3).
+pub(super) fn resource_file(generation: Generation, machine: &str) -> String {
+    match generation {
+        Generation::Mounted => format!("{machine}/root"),
+        Generation::Unified | Generation::V0_21 => format!(r"default\x2F{machine}\x2Froot"),
+    }
+}
+
+/// The shard of a name: a hexadecimal digit.
+pub(super) fn shard(name: &str) -> u8 {
+    let first = Sha256Digest::of(name)
+        .as_bytes()
+        .first()
+        .copied()
+        .unwrap_or_default();
+    first % SHARDS
+}
+
+/// Name of the shard of an object.
+pub(super) fn shard_name(object: &str, shard: u8) -> String {
+    format!("{object}-{shard:x}")
+}

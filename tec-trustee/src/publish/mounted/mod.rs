@@ -1,0 +1,45 @@
+//! The mounted form: a Trustee whose files come from ConfigMaps and Secrets, and whose admin API is
+//! closed (contract 4.2).
+//!
+//! ```text
+//! Desired ─ render ─► Form: ConfigMaps, Secrets, volumes of the pod
+//!                       │ diff against Observed
+//!                       ▼
+//!                     Patch ─ MountedTarget::apply ─► cluster
+//! ```
+//! Trustee reads policies, reference values, keys and resources for each request, and its
+//! configuration once. So only another configuration or other volumes need another pod; the digest
+//! of both is an annotation of the pod template, and the pod is patched when it changes.
+//!
+//! *What it is not*: a Kubernetes client. [`MountedTarget`] is what a program implements with one.
+
+mod debounce;
+mod form;
+mod layout;
+mod mirror;
+mod patch;
+mod pod;
+mod publisher;
+mod reference;
+#[cfg(test)]
+mod tests;
+
+pub use self::debounce::Debounce;
+pub use self::form::Form;
+pub use self::form::RenderError;
+pub use self::form::render;
+pub use self::layout::Layout;
+pub use self::layout::SecretMode;
+pub use self::mirror::Mirrored;
+pub use self::mirror::mirror;
+pub use self::patch::Change;
+pub use self::patch::Object;
+pub use self::patch::Observed;
+pub use self::patch::Patch;
+pub use self::pod::Container;
+pub use self::pod::Mount;
+pub use self::pod::Pod;
+pub use self::pod::RESTART_ANNOTATION;
+pub use self::pod::Volume;
+pub use self::publisher::MountedPublisher;
+pub use self::publisher::MountedTarget;

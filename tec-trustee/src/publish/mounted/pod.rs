@@ -1,0 +1,153 @@
+//! The part of the pod template that is ours: volumes, where they are mounted, one annotation.
+
+use serde_json::Value;
+use serde_json::json;
+use tec_core::digest::Sha256Digest;
+
+use super::super::desired::canonical;
+
+/// Annotation of the pod template with the digest of all that needs another pod when it changes.
+pub const RESTART_ANNOTATION: &str = "trusted-execution-clusters.io/trustee-restart-digest";
+
+/// Separates this digest from all other uses of the hash.
+const RESTART_LABEL: &str = "tec trustee restart v1\n";
+
+/// A container of the pod.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum Container {
+    /// Trustee.
+    Kbs,
+    /// The sidecar that calls [`mirror`](super::mirror); in the aggregated mode only.
+    Mirror,
+}
+
+impl Container {
+    /// Its name.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Kbs => "kbs",
+            Self::Mirror => "resource-mirror",
+        }
+    }
+}
+
+/// A volume of the pod.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct Volume {
+    /// Its name.
+    pub name: String,
+    /// What it is made of, as the Kubernetes API has it: one member such as `configMap`.
+    pub source: Value,
+}
+
+/// Where a volume is mounted.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[non_exhaustive]
+pub struct Mount {
+    /// In which container.
+    pub container: Container,
+    /// At which path. They sort so that one comes before those below it.
+    pub path: String,
+    /// Which volume.
+    pub volume: String,
+    /// Whether the container may write.
+    pub is_writable: bool,
+}
+
+/// What the pod template must say.
+#[derive(Clone, Debug, Default, PartialEq)]
+#[non_exhaustive]
+pub struct Pod {
+    /// The volumes, by name.
+    pub volumes: Vec<Volume>,
+    /// Where they are.
+    pub mounts: Vec<Mount>,
+    /// Of the configuration, the volumes and the mounts.
+    pub restart_digest: Sha256Digest,
+}
+
+impl Pod {
+    /// Adds a volume that is mounted read-only at each of these paths of the KBS.
+    pub(super) fn mount(&mut self, name: &str, source: Value, paths: &[String]) {
+        self.volumes.push(Volume {
+            name: name.to_owned(),
+            source,
+        });
+        self.mounts.extend(paths.iter().map(|path| Mount {
+            container: Container::Kbs,
+            path: path.clone(),
+            volume: name.to_owned(),
+            is_writable: false,
+        }));
+    }
+
+    /// Lets the KBS's container write to a volume: the folders that others are mounted at are made in
+    /// it when the container starts.
+    pub(super) fn make_writable(&mut self, volume: &str) {
+        for mount in self
+            .mounts
+            .iter_mut()
+            .filter(|mount| mount.volume == volume)
+        {
+            mount.is_writable = true;
+        }
+    }
+
+    /// Mounts a volume in the sidecar, too.
+    pub(super) fn mount_in_mirror(&mut self, volume: &str, path: &str, is_writable: bool) {
+        self.mounts.push(Mount {
+            container: Container::Mirror,
+            path: path.to_owned(),
+            volume: volume.to_owned(),
+            is_writable,
+        });
+    }
+
+    /// Sorts, and computes the digest.
+    pub(super) fn sealed(mut self, config: &str) -> Self {
+        self.volumes.sort_by(|a, b| a.name.cmp(&b.name));
+        self.mounts.sort();
+        let pod = canonical(&self.spec());
+        self.restart_digest = Sha256Digest::of(format!("{RESTART_LABEL}{pod}\n{config}"));
+        self
+    }
+
+    /// The pod template, as far as it is ours: for a server-side apply or a strategic merge.
+    pub fn to_json(&self) -> Value {
+        json!({
+            "metadata": {"annotations": {RESTART_ANNOTATION: self.restart_digest.to_string()}},
+            "spec": self.spec(),
+        })
+    }
+
+    fn spec(&self) -> Value {
+        let volumes: Vec<Value> = self.volumes.iter().map(volume).collect();
+        let containers = [Container::Kbs, Container::Mirror]
+            .into_iter()
+            .filter_map(|container| {
+                let mounts = self
+                    .mounts
+                    .iter()
+                    .filter(|mount| mount.container == container);
+                let mounts: Vec<Value> = mounts.map(mounted).collect();
+                (!mounts.is_empty())
+                    .then(|| json!({"name": container.as_str(), "volumeMounts": mounts}))
+            });
+        let containers: Vec<Value> = containers.collect();
+        json!({"containers": containers, "volumes": volumes})
+    }
+}
+
+fn volume(volume: &Volume) -> Value {
+    let mut whole = volume.source.clone();
+    if let Some(members) = whole.as_object_mut() {
+        members.insert("name".to_owned(), volume.name.as_str().into());
+    }
+    whole
+}
+
+fn mounted(mount: &Mount) -> Value {
+    json!({"mountPath": mount.path, "name": mount.volume, "readOnly": !mount.is_writable})
+}

@@ -1,0 +1,114 @@
+//! Publishing to files.
+
+use std::fmt;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use tec_core::port::Clock;
+use tec_core::port::PortError;
+use tec_core::port::PortErrorKind;
+use tokio::sync::Mutex;
+
+use super::super::Progress;
+use super::super::Publisher;
+use super::super::desired::Desired;
+use super::debounce::Debounce;
+use super::form::render_state;
+use super::layout::Layout;
+use super::patch::Observed;
+use super::patch::Patch;
+
+/// A cluster in which the mounted form lives.
+///
+/// *Contract*: `observe` tells of the objects that this target made, of no others, and of all of their
+/// keys: what it tells of and nobody wants is deleted. `apply` is idempotent, and goes in
+/// this order, so that breaking off in between leaves nothing that a running pod misses: ConfigMaps,
+/// Secrets that are made or merged, the pod template, Secrets that are deleted.
+///
+/// A Secret of a machine that is there already holds its disk key: read it first, and desire what it
+/// holds.
+#[async_trait]
+pub trait MountedTarget: fmt::Debug + Send + Sync {
+    /// What is there.
+    async fn observe(&self) -> Result<Observed, PortError>;
+
+    /// Makes the changes.
+    async fn apply(&self, patch: &Patch) -> Result<(), PortError>;
+}
+
+/// Publishes the mounted form. Changes are gathered, so that one patch and one new pod cover any
+/// number of machines.
+#[derive(Debug)]
+pub struct MountedPublisher {
+    target: Arc<dyn MountedTarget>,
+    layout: Layout,
+    clock: Arc<dyn Clock>,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    debounce: Debounce,
+    /// The revision that was seen last.
+    seen: Option<u64>,
+}
+
+impl MountedPublisher {
+    /// A publisher that gathers for the default times.
+    pub fn new(target: Arc<dyn MountedTarget>, layout: Layout, clock: Arc<dyn Clock>) -> Self {
+        let state = State {
+            debounce: Debounce::default(),
+            seen: None,
+        };
+        Self {
+            target,
+            layout,
+            clock,
+            state: Mutex::new(state),
+        }
+    }
+
+    /// Gathers for other times.
+    #[must_use]
+    pub fn with_debounce(mut self, debounce: Debounce) -> Self {
+        self.state = Mutex::new(State {
+            debounce,
+            seen: None,
+        });
+        self
+    }
+}
+
+#[async_trait]
+impl Publisher for MountedPublisher {
+    async fn publish(&self, desired: &Desired) -> Result<Progress, PortError> {
+        let mut state = self.state.lock().await;
+        let (now, latest) = (self.clock.now(), desired.revision());
+        if state.seen.is_some_and(|seen| seen != latest) {
+            state.debounce.changed(now);
+        }
+        state.seen = Some(latest);
+        if let Some(until) = state.debounce.due().filter(|due| now < *due) {
+            return Ok(Progress::Waiting { until });
+        }
+        let (form, revision) = desired.read(|state| {
+            let revision = state.position().revision();
+            (render_state(state, &self.layout), revision)
+        });
+        let form = form.map_err(|error| {
+            PortError::new(PortErrorKind::Invalid, "render the mounted form").because(error)
+        })?;
+        let patch = Patch::between(&self.target.observe().await?, form);
+        if !patch.is_empty() {
+            self.target.apply(&patch).await?;
+        }
+        state.debounce.done();
+        Ok(Progress::Converged {
+            changes: patch.changes(),
+            revision,
+        })
+    }
+
+    /// Nothing is believed from round to round.
+    async fn distrust(&self) {}
+}

@@ -1,0 +1,52 @@
+//! Reference values as files (contract 3.2, 3.3).
+
+use serde_json::Value;
+use serde_json::json;
+use tec_core::time::Timestamp;
+
+use super::super::desired::Content;
+use super::super::desired::State;
+use super::super::desired::canonical;
+use super::super::item::Item;
+use super::super::plan::common_names;
+
+/// Version of the record; the only one (contract 3.2).
+const VERSION: &str = "0.1.0";
+
+/// All reference values by name, those that policies ask for at least as an empty list: no file
+/// says the same as an empty one, but only an empty one says it on purpose.
+pub(super) fn records(desired: &State, expiration: Timestamp) -> Vec<(String, Value)> {
+    let mut records: Vec<(String, Value)> = desired
+        .items()
+        .filter_map(|(item, entry)| match (item, &entry.content) {
+            (Item::Reference(name), Content::Reference(value)) => {
+                Some((name.to_string(), record(name.as_str(), value, expiration)))
+            }
+            _ => None,
+        })
+        .collect();
+    let empty = Value::Array(Vec::new());
+    for item in common_names() {
+        if let (Item::Reference(name), None) = (&item, desired.entry(&item)) {
+            records.push((name.to_string(), record(name.as_str(), &empty, expiration)));
+        }
+    }
+    records.sort_unstable_by(|a, b| a.0.cmp(&b.0));
+    records
+}
+
+/// One record. `expiration` has the form `YYYY-MM-DDTHH:MM:SSZ`, without fraction, which the reader
+/// demands (contract 3.2).
+fn record(name: &str, value: &Value, expiration: Timestamp) -> Value {
+    let expiration = expiration.to_string();
+    json!({"version": VERSION, "name": name, "expiration": expiration, "value": value})
+}
+
+/// The file `reference-values.json`: an array of records, one a line.
+pub(super) fn array(records: &[(String, Value)]) -> String {
+    let lines: Vec<String> = records
+        .iter()
+        .map(|(_, record)| canonical(record))
+        .collect();
+    format!("[\n{}\n]\n", lines.join(",\n"))
+}

@@ -1,0 +1,439 @@
+//! The mounted form: golden files, limits, patches, and the sidecar's mirror.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::fs;
+use std::sync::Arc;
+use std::sync::Mutex;
+
+use async_trait::async_trait;
+use serde_json::json;
+use tec_core::digest::Sha256Digest;
+use tec_core::pcr::PcrIndex;
+use tec_core::port::Clock as _;
+use tec_core::port::PortError;
+use tec_core::port::PortErrorKind;
+use tec_core::secret::SecretBytes;
+use tec_core::testing::ManualClock;
+use tec_core::testing::sample;
+use tec_core::trustee::Patched;
+use tec_core::trustee::TrusteeConfigurator as _;
+use tec_core::trustee::TrusteeIntent;
+
+use super::super::Desired;
+use super::super::Progress;
+use super::super::Publisher;
+use super::*;
+use crate::config::Facts;
+use crate::config::Generation;
+use crate::config::lint;
+
+/// A configuration of the mounted form: its admin API is closed.
+fn layout(generation: Generation) -> Layout {
+    let signer = (
+        "/opt/tec/signer.key".to_owned(),
+        "/opt/tec/signer.crt".to_owned(),
+    );
+    let trusted = vec!["/opt/tec/ca.crt".to_owned()];
+    let empty = Layout::new(generation, "");
+    let mut intent = TrusteeIntent::new("0.0.0.0:8080", signer, trusted, &empty.storage_dir);
+    intent.tls = Some(("/etc/tls/tls.crt".to_owned(), "/etc/tls/tls.key".to_owned()));
+    let Patched::Changed(config) = generation.patch("", &intent).unwrap() else {
+        panic!("an empty configuration must change");
+    };
+    Layout {
+        config,
+        expiration: sample::time(0),
+        ..empty
+    }
+}
+
+fn desired(machines: impl IntoIterator<Item = u64>) -> Desired {
+    let desired = Desired::new(
+        "package policy\n\ndefault executables := 33\n",
+        "package policy\n\ndefault allow := false\n",
+    );
+    let image = sample::image(1);
+    desired
+        .set_pcr(PcrIndex::BOOT_MANAGER, [image.expected.pcrs[0].value])
+        .unwrap();
+    desired.set_images([image]);
+    for number in machines {
+        register(&desired, number);
+    }
+    desired
+}
+
+fn register(desired: &Desired, number: u64) {
+    let (ak, machine) = (sample::public_key(number), sample::machine_id(number));
+    desired.bind_key(&ak, &machine).unwrap();
+    desired.trust_key(&format!("ak-{number}"), ak).unwrap();
+    let secret = format!(r#"{{"key_type":"oct","key":"{number:032}"}}"#);
+    desired.put_secret(
+        sample::secret_path(number),
+        SecretBytes::new(secret.into_bytes()),
+    );
+}
+
+/// Everything in one text.
+fn shown(form: &Form) -> String {
+    let mut text = String::new();
+    for (name, data) in &form.config_maps {
+        for (key, value) in data {
+            let value = String::from_utf8_lossy(value);
+            let _ = writeln!(text, "# ConfigMap {name}, {key}\n{}\n", value.trim_end());
+        }
+    }
+    for (name, data) in &form.secrets {
+        for (key, value) in data {
+            let value = String::from_utf8_lossy(value.expose("a golden file of made-up keys"));
+            let _ = writeln!(text, "# Secret {name}, {key}\n{}\n", value.trim_end());
+        }
+    }
+    let pod = serde_json::to_string_pretty(&form.pod.to_json()).unwrap();
+    let _ = writeln!(text, "# Pod\n{pod}");
+    text
+}
+
+/// The golden file of this name; written anew when `TEC_BLESS` is set.
+fn is_golden(name: &str, form: &Form) {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/src/publish/mounted/golden");
+    let file = format!("{folder}/{name}.txt");
+    if std::env::var_os("TEC_BLESS").is_some() {
+        fs::write(&file, shown(form)).unwrap();
+    }
+    assert_eq!(shown(form), fs::read_to_string(&file).unwrap(), "{file}");
+}
+
+#[test]
+fn the_form_of_each_generation_is_that_of_its_golden_file() {
+    for (generation, name) in [
+        (Generation::Mounted, "mounted"),
+        (Generation::Unified, "unified"),
+        (Generation::V0_21, "v0_21"),
+    ] {
+        let layout = layout(generation);
+        let form = render(&desired([1, 2]), &layout).unwrap();
+        is_golden(name, &form);
+        // The same state, come by in another order, gives the same bytes.
+        let again = render(&desired([2, 1]), &layout).unwrap();
+        assert_eq!(shown(&again), shown(&form));
+        let ids = form.config_maps["attestation-policy"].keys();
+        let ids = ids.map(|file| file.trim_end_matches(".rego"));
+        let facts = Facts::default().with_mounted_policies(ids);
+        assert_eq!(lint(generation, &layout.config, &facts).unwrap(), []);
+    }
+    let aggregated = layout(Generation::Mounted).aggregated();
+    is_golden(
+        "aggregated",
+        &render(&desired([1, 2]), &aggregated).unwrap(),
+    );
+}
+
+#[test]
+fn reference_values_are_records_with_an_exact_time() {
+    let form = render(&desired([1]), &layout(Generation::Mounted)).unwrap();
+    let text = &form.config_maps["trustee-data"]["reference-values.json"];
+    let records: Vec<serde_json::Value> = serde_json::from_slice(text).unwrap();
+    let names: Vec<&str> = records
+        .iter()
+        .map(|one| one["name"].as_str().unwrap())
+        .collect();
+    assert!(names.is_sorted() && names.contains(&"tpm_pcr4") && names.contains(&"trusted_aks"));
+    for record in &records {
+        assert_eq!(record["version"], "0.1.0");
+        assert_eq!(record["expiration"], "2026-01-01T00:00:00Z");
+    }
+    // No image is left: the register is emptied, and not left out.
+    let none = desired([]);
+    none.set_pcr(PcrIndex::BOOT_MANAGER, []).unwrap();
+    let form = render(&none, &layout(Generation::V0_21)).unwrap();
+    let mut shards = form
+        .config_maps
+        .iter()
+        .filter(|(name, _)| name.starts_with("reference-values-"));
+    let record = shards.find_map(|(_, data)| data.get("tpm_pcr4")).unwrap();
+    let record: serde_json::Value = serde_json::from_slice(record).unwrap();
+    assert_eq!(record["value"], json!([]));
+    let far = Layout::new(Generation::Mounted, "").expiration.to_string();
+    assert_eq!(far, "9999-12-31T23:59:59Z");
+}
+
+#[test]
+fn what_does_not_fit_is_refused_with_a_name_and_a_size() {
+    let large = desired([]);
+    large
+        .set_reference("large", "x".repeat(1_100_000).into())
+        .unwrap();
+    let refused = render(&large, &layout(Generation::Mounted));
+    assert!(matches!(
+        refused,
+        Err(RenderError::TooLarge { object, bytes, max: 1_048_576 })
+            if object == "trustee-data" && bytes > 1_100_000
+    ));
+    let mut few = layout(Generation::Mounted);
+    few.max_aks = 1;
+    assert!(matches!(
+        render(&desired([1, 2]), &few),
+        Err(RenderError::TooManyKeys { count: 2, max: 1 })
+    ));
+    let other = desired([]);
+    other.put_secret("default/db/password".parse().unwrap(), sample::secret(1));
+    let refused = render(&other, &layout(Generation::V0_21));
+    assert!(
+        matches!(refused, Err(RenderError::Path { path }) if path.as_str() == "default/db/password")
+    );
+    assert!(
+        other
+            .trust_key("Not_A_Name", sample::public_key(1))
+            .is_err()
+    );
+}
+
+/// A cluster in memory.
+#[derive(Debug, Default)]
+struct Cluster(Mutex<Held>);
+
+#[derive(Debug, Default)]
+struct Held {
+    config_maps: BTreeMap<String, BTreeMap<String, Vec<u8>>>,
+    secrets: BTreeMap<String, BTreeMap<String, Vec<u8>>>,
+    pod: Option<Pod>,
+    patches: usize,
+    restarts: usize,
+    /// Calls of `apply` that break off after the ConfigMaps.
+    breaks: usize,
+}
+
+fn take<T>(
+    there: &mut BTreeMap<String, BTreeMap<String, Vec<u8>>>,
+    objects: &BTreeMap<String, Object<T>>,
+    bytes: impl Fn(&T) -> Vec<u8>,
+) {
+    for (name, object) in objects {
+        match object {
+            Object::Delete => drop(there.remove(name)),
+            Object::Merge(keys) => {
+                let data = there.entry(name.clone()).or_default();
+                for (key, change) in keys {
+                    match change {
+                        Change::Set(value) => drop(data.insert(key.clone(), bytes(value))),
+                        Change::Remove => drop(data.remove(key)),
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[async_trait]
+impl MountedTarget for Cluster {
+    async fn observe(&self) -> Result<Observed, PortError> {
+        let held = self.0.lock().unwrap();
+        let digests = |objects: &BTreeMap<String, BTreeMap<String, Vec<u8>>>| {
+            let data = |data: &BTreeMap<String, Vec<u8>>| {
+                data.iter()
+                    .map(|(key, value)| (key.clone(), Sha256Digest::of(value)))
+                    .collect()
+            };
+            objects
+                .iter()
+                .map(|(name, object)| (name.clone(), data(object)))
+                .collect()
+        };
+        Ok(Observed {
+            config_maps: digests(&held.config_maps),
+            secrets: digests(&held.secrets),
+            restart_digest: held.pod.as_ref().map(|pod| pod.restart_digest),
+        })
+    }
+
+    async fn apply(&self, patch: &Patch) -> Result<(), PortError> {
+        let mut held = self.0.lock().unwrap();
+        held.patches += 1;
+        take(&mut held.config_maps, &patch.config_maps, Clone::clone);
+        if held.breaks > 0 {
+            held.breaks -= 1;
+            return Err(PortError::new(PortErrorKind::Unavailable, "apply"));
+        }
+        take(&mut held.secrets, &patch.secrets, |secret| {
+            secret.expose("the cluster keeps it").to_vec()
+        });
+        if let Some(pod) = &patch.pod {
+            held.pod = Some(pod.clone());
+            held.restarts += 1;
+        }
+        Ok(())
+    }
+}
+
+impl Cluster {
+    /// Patches and new pods since the last call.
+    fn counts(&self) -> (usize, usize) {
+        let mut held = self.0.lock().unwrap();
+        (
+            std::mem::take(&mut held.patches),
+            std::mem::take(&mut held.restarts),
+        )
+    }
+
+    fn holds(&self, desired: &Desired, layout: &Layout) -> bool {
+        let form = render(desired, layout).unwrap();
+        let held = self.0.lock().unwrap();
+        let secrets = form.secrets.iter().map(|(name, data)| {
+            let bytes = |value: &SecretBytes| value.expose("a test compares it").to_vec();
+            let data = data.iter().map(|(key, value)| (key.clone(), bytes(value)));
+            (name.clone(), data.collect())
+        });
+        held.config_maps == form.config_maps
+            && held.secrets == secrets.collect()
+            && held.pod.as_ref() == Some(&form.pod)
+    }
+}
+
+struct World {
+    cluster: Arc<Cluster>,
+    clock: Arc<ManualClock>,
+    layout: Layout,
+    publisher: MountedPublisher,
+}
+
+impl World {
+    fn new(layout: Layout) -> Self {
+        let cluster = Arc::new(Cluster::default());
+        let clock = Arc::new(ManualClock::new(sample::time(0)));
+        let publisher = MountedPublisher::new(
+            Arc::clone(&cluster) as _,
+            layout.clone(),
+            Arc::clone(&clock) as _,
+        );
+        Self {
+            cluster,
+            clock,
+            layout,
+            publisher,
+        }
+    }
+
+    /// Waits as long as it is told to.
+    async fn settle(&self, desired: &Desired) {
+        for _ in 0..5 {
+            match self.publisher.publish(desired).await {
+                Ok(Progress::Waiting { until }) => self.clock.set(until),
+                Ok(_) => break,
+                Err(error) => assert!(error.is_retryable(), "{error:?}"),
+            }
+        }
+        assert!(self.cluster.holds(desired, &self.layout));
+    }
+}
+
+#[tokio::test]
+async fn one_patch_and_one_pod_cover_any_number_of_machines() {
+    let world = World::new(layout(Generation::Mounted));
+    let wanted = desired([1]);
+    world.settle(&wanted).await;
+    assert_eq!(world.cluster.counts(), (1, 1));
+    world.settle(&wanted).await;
+    assert_eq!(world.cluster.counts(), (0, 0));
+    for number in 2..40 {
+        register(&wanted, number);
+        let told = world.publisher.publish(&wanted).await.unwrap();
+        assert!(matches!(told, Progress::Waiting { .. }));
+    }
+    world.settle(&wanted).await;
+    assert_eq!(world.cluster.counts(), (1, 1));
+    wanted.remove_secret(&sample::secret_path(1));
+    world.settle(&wanted).await;
+    assert_eq!(world.cluster.counts(), (1, 1));
+}
+
+#[tokio::test]
+async fn a_new_pod_is_needed_for_volumes_and_configuration_only() {
+    for generation in Generation::ALL {
+        for layout in [layout(generation), layout(generation).aggregated()] {
+            let aggregated = layout.secrets == SecretMode::Aggregated;
+            let world = World::new(layout.clone());
+            let wanted = desired([1]);
+            world.settle(&wanted).await;
+            world.cluster.counts();
+            wanted.set_policies("package policy\n# other", "package policy\n");
+            wanted.set_pcr(PcrIndex::BOOT_MANAGER, []).unwrap();
+            world.settle(&wanted).await;
+            assert_eq!(
+                world.cluster.counts(),
+                (1, 0),
+                "policies and values are read anew"
+            );
+            register(&wanted, 2);
+            world.settle(&wanted).await;
+            assert_eq!(world.cluster.counts(), (1, usize::from(!aggregated)));
+
+            let mut other = layout;
+            other.config.push_str("\n# changed\n");
+            let before = render(&wanted, &world.layout).unwrap().pod.restart_digest;
+            assert_ne!(render(&wanted, &other).unwrap().pod.restart_digest, before);
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_patch_that_breaks_off_and_a_cluster_that_somebody_changed_are_mended() {
+    let world = World::new(layout(Generation::Mounted).aggregated());
+    let wanted = desired([1, 2, 3]);
+    world.cluster.0.lock().unwrap().breaks = 2;
+    world.settle(&wanted).await;
+    {
+        let mut held = world.cluster.0.lock().unwrap();
+        held.secrets.clear();
+        held.config_maps.get_mut("trustee-data").unwrap().clear();
+        let old = BTreeMap::from([("root".to_owned(), b"old".to_vec())]);
+        held.secrets.insert(sample::machine_id(9).to_string(), old);
+    }
+    world.settle(&wanted).await;
+    // What cannot be rendered changes nothing.
+    let bad = desired([]);
+    bad.put_secret("default/db/password".parse().unwrap(), sample::secret(1));
+    world.clock.advance_seconds(100);
+    let Ok(Progress::Waiting { until }) = world.publisher.publish(&bad).await else {
+        panic!("changes are gathered first");
+    };
+    world.clock.set(until);
+    let error = world.publisher.publish(&bad).await.unwrap_err();
+    assert_eq!(error.kind(), PortErrorKind::Invalid);
+    assert!(world.cluster.holds(&wanted, &world.layout));
+    assert!(world.clock.now() >= until);
+}
+
+#[test]
+fn the_mirror_makes_what_the_kbs_reads_and_nothing_else() {
+    let root = std::env::temp_dir().join(format!("tec-mirror-{}", std::process::id()));
+    let (from, to) = (root.join("from"), root.join("to"));
+    for generation in Generation::ALL {
+        fs::create_dir_all(&from).unwrap();
+        fs::create_dir_all(&to).unwrap();
+        let machine = |number| sample::machine_id(number).to_string();
+        let place = |number: u64| match generation {
+            Generation::Mounted => to.join(machine(number)).join("root"),
+            _ => to.join(format!(r"default\x2F{}\x2Froot", machine(number))),
+        };
+        let upper = "7C9E6679-7425-40DE-944B-E07FC1F90AE7";
+        for name in [machine(1).as_str(), &machine(2), "..data", "notes", upper] {
+            fs::write(from.join(name), name).unwrap();
+        }
+        let done = mirror(&from, &to, generation).unwrap();
+        assert_eq!((done.written, done.removed), (2, 0));
+        assert_eq!(fs::read_to_string(place(1)).unwrap(), machine(1));
+        assert_eq!(mirror(&from, &to, generation).unwrap(), Mirrored::default());
+
+        fs::write(from.join(machine(2)), "another key").unwrap();
+        fs::remove_file(from.join(machine(1))).unwrap();
+        fs::write(to.join("stray"), "left by nobody we know").unwrap();
+        let done = mirror(&from, &to, generation).unwrap();
+        assert_eq!((done.written, done.removed), (1, 2));
+        assert!(!place(1).exists());
+        assert_eq!(fs::read_to_string(place(2)).unwrap(), "another key");
+        assert!(mirror(&root.join("none"), &to, generation).is_err());
+        fs::remove_dir_all(&root).unwrap();
+    }
+}

@@ -1,0 +1,107 @@
+//! From what is desired and what is known to what is to be done.
+
+use std::collections::BTreeSet;
+
+use tec_core::pcr::PcrIndex;
+
+use super::desired::State;
+use super::desired::TRUSTED_AKS;
+use super::item::Item;
+use super::record::Record;
+use crate::policy::pcr_reference_name;
+
+/// What is to be done with one item.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Step {
+    pub(super) item: Item,
+    pub(super) action: Action,
+}
+
+/// What a step does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Action {
+    /// The target shall hold the desired content.
+    Set,
+    /// The target shall hold nothing: a secret is removed, a reference value emptied.
+    Withdraw,
+}
+
+/// The steps from what is known of a target to what is desired: policies, then what is withdrawn,
+/// then reference values, then secrets. Nothing, when both agree.
+///
+/// Pure. It looks at what changed since the target was last as desired, and at what is in doubt, and
+/// only where that is not known at everything. Names that policies ask for whoever wrote them
+/// (`tpm_pcr0` to `tpm_pcr23`, `trusted_aks`) are emptied on every target that may still have them.
+///
+/// # Security
+/// No secret before the policies: those that a Trustee starts with release keys to anybody's TPM
+/// (contract 3.4).
+pub(super) fn plan(desired: &State, record: &Record) -> Vec<Step> {
+    let mut steps: Vec<Step> = match desired.changes_since(record.position()) {
+        Some(changes) => {
+            let candidates: BTreeSet<&Item> = changes.chain(record.doubts()).collect();
+            candidates
+                .into_iter()
+                .filter_map(|item| step(desired, record, item))
+                .collect()
+        }
+        None => everything(desired, record),
+    };
+    steps.sort_unstable_by(|a, b| order(a).cmp(&order(b)));
+    steps
+}
+
+fn everything(desired: &State, record: &Record) -> Vec<Step> {
+    let common = common_names();
+    let unknown = common.iter().filter(|item| !record.knows(item));
+    let emptied = unknown
+        .filter(|item| desired.entry(item).is_none())
+        .map(withdraw);
+    let there = record.items().filter(|item| desired.entry(item).is_none());
+    let there = there.filter_map(|item| step(desired, record, item));
+    let wanted = desired
+        .items()
+        .filter_map(|(item, _)| step(desired, record, item));
+    wanted.chain(there).chain(emptied).collect()
+}
+
+fn step(desired: &State, record: &Record, item: &Item) -> Option<Step> {
+    let wanted = desired.entry(item).map(|entry| entry.fingerprint);
+    if record.is(item, wanted) {
+        return None;
+    }
+    match wanted {
+        Some(_) => Some(Step {
+            item: item.clone(),
+            action: Action::Set,
+        }),
+        // There are always policies, so this is none.
+        None => Some(withdraw(item)),
+    }
+}
+
+fn withdraw(item: &Item) -> Step {
+    Step {
+        item: item.clone(),
+        action: Action::Withdraw,
+    }
+}
+
+fn order(step: &Step) -> (u8, &Item) {
+    let phase = match (&step.item, step.action) {
+        (Item::AttestationPolicy | Item::ResourcePolicy, _) => 0,
+        (_, Action::Withdraw) => 1,
+        (_, Action::Set) => 2,
+    };
+    (phase, &step.item)
+}
+
+/// Reference values that policies of any origin ask for.
+pub(super) fn common_names() -> Vec<Item> {
+    let registers = PcrIndex::all().map(pcr_reference_name);
+    let names = registers.chain([TRUSTED_AKS.to_owned()]);
+    names
+        .filter_map(|name| name.parse().ok())
+        .map(Item::Reference)
+        .collect()
+}

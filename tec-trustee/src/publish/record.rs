@@ -1,0 +1,154 @@
+//! What is known of a target.
+
+use std::collections::BTreeMap;
+use std::collections::BTreeSet;
+use std::collections::btree_map::Entry;
+use std::ops::Bound;
+
+use super::desired::Position;
+use super::item::Fingerprint;
+use super::item::Item;
+
+/// What a publisher knows of its target: names and fingerprints, never content.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Record {
+    /// Written into the target when its state was last begun anew.
+    pub(super) epoch: Option<String>,
+    /// What the head of the target's index may be stamped with: one, or two when a write of it had
+    /// no answer.
+    pub(super) stamps: BTreeSet<String>,
+    /// Whether the target's own notes count for nothing.
+    pub(super) is_distrustful: bool,
+    known: BTreeMap<Item, Known>,
+    /// Items among them that may hold something else; a subset of the keys.
+    doubts: BTreeSet<Item>,
+    /// Where [`doubt_next`](Self::doubt_next) goes on.
+    cursor: Option<Item>,
+    position: Option<Position>,
+}
+
+/// What an item holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Known {
+    /// Content of this fingerprint.
+    Holds(Fingerprint),
+    /// Nothing that counts.
+    Nothing,
+}
+
+impl Record {
+    /// Number of items that are known, or in doubt.
+    pub(super) fn len(&self) -> usize {
+        self.known.len()
+    }
+
+    /// Number of items that may hold something else than is known.
+    pub(super) fn in_doubt(&self) -> usize {
+        self.doubts.len()
+    }
+
+    /// Whether the item surely is as `wanted`; nothing wanted is the same as nothing there.
+    pub(super) fn is(&self, item: &Item, wanted: Option<Fingerprint>) -> bool {
+        if self.doubts.contains(item) {
+            return false;
+        }
+        match (self.known.get(item), wanted) {
+            (Some(Known::Holds(there)), Some(wanted)) => *there == wanted,
+            (None | Some(Known::Nothing), None) => true,
+            _ => false,
+        }
+    }
+
+    pub(super) fn knows(&self, item: &Item) -> bool {
+        self.known.contains_key(item)
+    }
+
+    pub(super) fn items(&self) -> impl Iterator<Item = &Item> {
+        self.known.keys()
+    }
+
+    /// What an item surely holds; `None` when that is in doubt.
+    pub(super) fn known(&self, item: &Item) -> Option<Known> {
+        let known = self.known.get(item).copied();
+        (!self.doubts.contains(item)).then(|| known.unwrap_or(Known::Nothing))
+    }
+
+    pub(super) fn doubts(&self) -> impl Iterator<Item = &Item> {
+        self.doubts.iter()
+    }
+
+    pub(super) fn position(&self) -> Option<&Position> {
+        self.position.as_ref()
+    }
+
+    /// Everything that was desired then is there.
+    pub(super) fn reached(&mut self, position: Position) {
+        self.position = Some(position);
+    }
+
+    /// The item may hold anything.
+    pub(super) fn doubt(&mut self, item: &Item) {
+        if let Entry::Vacant(vacant) = self.known.entry(item.clone()) {
+            vacant.insert(Known::Nothing);
+        }
+        self.doubts.insert(item.clone());
+    }
+
+    pub(super) fn note(&mut self, item: &Item, known: Known) {
+        self.doubts.remove(item);
+        self.known.insert(item.clone(), known);
+    }
+
+    pub(super) fn forget(&mut self, item: &Item) {
+        self.doubts.remove(item);
+        self.known.remove(item);
+    }
+
+    /// Everything may hold anything, and the target's notes are not ours.
+    pub(super) fn doubt_all(&mut self) {
+        self.doubts = self.known.keys().cloned().collect();
+        self.epoch = None;
+        self.stamps.clear();
+        self.is_distrustful = true;
+        self.position = None;
+    }
+
+    /// Takes over what the target's notes say, `None` for what they doubt. What they do not say of
+    /// items that are known here, or say otherwise, is in doubt.
+    pub(super) fn adopt(&mut self, notes: BTreeMap<Item, Option<Known>>, epoch: &str, stamp: &str) {
+        let mut theirs = Self {
+            epoch: Some(epoch.to_owned()),
+            stamps: BTreeSet::from([stamp.to_owned()]),
+            ..Self::default()
+        };
+        for (item, known) in notes {
+            let ours = self.known.get(&item);
+            match known {
+                Some(known) if ours.is_none_or(|ours| *ours == known) => theirs.note(&item, known),
+                _ => theirs.doubt(&item),
+            }
+        }
+        let unheard = self
+            .known
+            .keys()
+            .filter(|item| !theirs.known.contains_key(item));
+        let unheard: Vec<&Item> = unheard.chain(&self.doubts).collect();
+        for item in unheard {
+            theirs.doubt(item);
+        }
+        theirs.cursor = self.cursor.take();
+        *self = theirs;
+    }
+
+    /// Doubts the next `count` items, round and round.
+    pub(super) fn doubt_next(&mut self, count: usize) {
+        let start = self.cursor.take().map_or(Bound::Unbounded, Bound::Excluded);
+        let after = self.known.range((start, Bound::Unbounded));
+        let around = after
+            .chain(self.known.iter())
+            .take(self.known.len().min(count));
+        let next: Vec<Item> = around.map(|(item, _)| item.clone()).collect();
+        self.cursor = next.last().cloned();
+        self.doubts.extend(next);
+    }
+}
