@@ -43,7 +43,9 @@ pub(crate) struct Args {
 }
 
 fn generation(text: &str) -> Result<Generation, String> {
-    let known = Generation::ALL.into_iter().find(|generation| generation.as_str() == text);
+    let known = Generation::ALL
+        .into_iter()
+        .find(|generation| generation.as_str() == text);
     known.ok_or_else(|| {
         let names = Generation::ALL.map(Generation::as_str);
         format!("these are known: {}", names.join(", "))
@@ -53,7 +55,8 @@ fn generation(text: &str) -> Result<Generation, String> {
 impl Args {
     /// What is deployed: images as the environment names them.
     pub(crate) fn deploy(&self) -> Deploy {
-        let variable = |name: &str| std::env::var_os(name).and_then(|value| value.into_string().ok());
+        let variable =
+            |name: &str| std::env::var_os(name).and_then(|value| value.into_string().ok());
         let mut deploy = Deploy::new(Images::from_variables(variable));
         if self.assigned_pod_user {
             deploy.user = PodUser::Assigned;

@@ -10,9 +10,13 @@ use tec_k8s::controller::Metrics;
 
 /// `/livez`, `/readyz` and `/metrics`. Readiness does not depend on any Trustee.
 pub(crate) fn router(metrics: Arc<Metrics>, health: Health) -> Router {
-    let readiness = async move || match health.is_ready() {
-        true => (StatusCode::OK, "ready"),
-        false => (StatusCode::SERVICE_UNAVAILABLE, "not everything was read yet"),
+    let readiness = async move || {
+        if health.is_ready() {
+            (StatusCode::OK, "ready")
+        } else {
+            let why = "not everything was read yet";
+            (StatusCode::SERVICE_UNAVAILABLE, why)
+        }
     };
     Router::new()
         .route("/livez", get(async || "alive"))

@@ -138,7 +138,11 @@ impl FedTrust {
     }
 
     /// One entry of a Secret, and the Secret's version.
-    async fn entry(&self, name: &str, entry: &str) -> Result<(SecretBytes, Option<String>), PortError> {
+    async fn entry(
+        &self,
+        name: &str,
+        entry: &str,
+    ) -> Result<(SecretBytes, Option<String>), PortError> {
         let secrets: Api<Secret> = Api::namespaced(self.client.clone(), &self.namespace);
         let read = |error| port_error(format!("read the Secret {name}"), error);
         let mut secret = secrets.get(name).await.map_err(read)?;
@@ -171,13 +175,22 @@ impl FedTrust {
         let mut wanted = vec![self.own(cluster, spec.trustee_secret.as_deref())];
         wanted.extend(publish.targets.iter().map(|target| {
             let ca = target.ca_secret.as_deref();
-            (target.name.clone(), target.url.clone(), target.admin_key_secret.as_str(), ca)
+            (
+                target.name.clone(),
+                target.url.clone(),
+                target.admin_key_secret.as_str(),
+                ca,
+            )
         }));
         let mut targets = BTreeMap::new();
         for (name, url, key_secret, ca_secret) in wanted {
             let (key, key_version) = self.entry(key_secret, PRIVATE_KEY).await?;
             let ca = self.certificate(ca_secret).await?;
-            let target = Target { url, ca, key_version };
+            let target = Target {
+                url,
+                ca,
+                key_version,
+            };
             targets.insert(name, (target, key));
         }
         Ok(targets)
@@ -195,23 +208,49 @@ impl FedTrust {
         (OWN.to_owned(), url, TRUSTEE_AUTH, ca)
     }
 
-    fn publisher(&self, name: &str, target: &Target, key: &SecretBytes) -> Result<Arc<BrokerPublisher>, PortError> {
+    fn publisher(
+        &self,
+        name: &str,
+        target: &Target,
+        key: &SecretBytes,
+    ) -> Result<Arc<BrokerPublisher>, PortError> {
         let invalid = |error: Box<dyn std::error::Error + Send + Sync>| {
-            PortError::new(PortErrorKind::Invalid, format!("reach the Trustee {name}")).because(error)
+            PortError::new(PortErrorKind::Invalid, format!("reach the Trustee {name}"))
+                .because(error)
         };
-        let url = target.url.parse().map_err(|error| invalid(Box::new(error)))?;
+        let url = target
+            .url
+            .parse()
+            .map_err(|error| invalid(Box::new(error)))?;
         let endpoint = Endpoint::new(url, &*target.ca);
         let key = AdminKey::from_pem(key).map_err(|error| invalid(Box::new(error)))?;
         let clock = Arc::clone(&self.clock);
         let deadlines = Deadlines::default();
         let api = if name == OWN && !endpoint.url.is_tls() {
             tracing::warn!("without spec.trusteeSecret disk keys go to the Trustee in clear text");
-            AdminApi::dangerous_plain_http(&endpoint, self.generation, key, clock, deadlines, &self.provider)
+            AdminApi::dangerous_plain_http(
+                &endpoint,
+                self.generation,
+                key,
+                clock,
+                deadlines,
+                &self.provider,
+            )
         } else {
-            AdminApi::new(&endpoint, self.generation, key, clock, deadlines, &self.provider)
+            AdminApi::new(
+                &endpoint,
+                self.generation,
+                key,
+                clock,
+                deadlines,
+                &self.provider,
+            )
         };
         let api = api.map_err(|error| invalid(Box::new(error)))?;
-        Ok(Arc::new(BrokerPublisher::new(Arc::new(api), Arc::clone(&self.entropy))))
+        Ok(Arc::new(BrokerPublisher::new(
+            Arc::new(api),
+            Arc::clone(&self.entropy),
+        )))
     }
 
     /// States the values that each pinned register may have, also of boots between two images.
@@ -219,8 +258,13 @@ impl FedTrust {
         let invalid = |error: Box<dyn std::error::Error + Send + Sync>| {
             PortError::new(PortErrorKind::Invalid, "combine the approved images").because(error)
         };
-        let named: Vec<_> = images.iter().map(|image| (image.name.as_str(), &image.expected)).collect();
-        let combined = Combiner::new().combine(&named).map_err(|error| invalid(Box::new(error)))?;
+        let named: Vec<_> = images
+            .iter()
+            .map(|image| (image.name.as_str(), &image.expected))
+            .collect();
+        let combined = Combiner::new()
+            .combine(&named)
+            .map_err(|error| invalid(Box::new(error)))?;
         for pcr in PINNED {
             let set = self.desired.set_pcr(pcr, combined.values(pcr));
             set.map_err(|error| invalid(Box::new(error)))?;
@@ -241,7 +285,9 @@ impl Trust for FedTrust {
             return Err(PortError::new(PortErrorKind::Invalid, why));
         }
         let targets = self.targets(cluster, publish).await?;
-        let plain = targets.iter().map(|(name, (target, _))| (name.clone(), target.clone()));
+        let plain = targets
+            .iter()
+            .map(|(name, (target, _))| (name.clone(), target.clone()));
         let plain: BTreeMap<_, _> = plain.collect();
         if self.state().targets == plain {
             return Ok(());
@@ -276,12 +322,17 @@ impl Trust for FedTrust {
         }
         if let Some(ak) = ak {
             self.desired.bind_key(ak, machine).map_err(|error| {
-                PortError::new(PortErrorKind::Conflict, format!("state the key of {machine}")).because(error)
+                PortError::new(
+                    PortErrorKind::Conflict,
+                    format!("state the key of {machine}"),
+                )
+                .because(error)
             })?;
         }
         state.machines.insert(*machine, ak.cloned());
         if let Some(key) = key {
-            self.desired.put_secret(ResourcePath::luks_root(machine), key);
+            self.desired
+                .put_secret(ResourcePath::luks_root(machine), key);
             state.keys.insert(*machine);
         }
         state.changed.insert(*machine, self.desired.revision());
@@ -296,7 +347,8 @@ impl Trust for FedTrust {
         if let Some(ak) = ak {
             self.desired.unbind_key(&ak);
         }
-        self.desired.remove_secret(&ResourcePath::luks_root(machine));
+        self.desired
+            .remove_secret(&ResourcePath::luks_root(machine));
         state.keys.remove(machine);
         state.changed.insert(*machine, self.desired.revision());
         true
@@ -322,7 +374,10 @@ impl Trust for FedTrust {
         let has_it = |status: &tec_trustee::publish::TargetStatus| {
             status.converged_at.is_some() && status.revision >= since
         };
-        let names = all.iter().filter(|(_, status)| has_it(status)).map(|(name, _)| name.clone());
+        let names = all
+            .iter()
+            .filter(|(_, status)| has_it(status))
+            .map(|(name, _)| name.clone());
         let published = Published::new(names.collect(), all.len());
         if published.is_complete && !state.machines.contains_key(machine) {
             state.changed.remove(machine);
@@ -336,12 +391,16 @@ impl Trust for FedTrust {
         let targets = status.into_iter().map(|(name, status)| {
             let lag = u32::try_from(status.lag).unwrap_or(u32::MAX);
             let is_healthy = status.health == Health::Healthy;
-            let why = status.error.or_else(|| (!is_healthy).then(|| "changes are gathered".to_owned()));
+            let why = status
+                .error
+                .or_else(|| (!is_healthy).then(|| "changes are gathered".to_owned()));
             TargetStatus::new(name, lag, why)
         });
         let targets = targets.collect();
         let now = self.clock.now().unix_seconds();
-        let due = fanout.next_due().map(|due| due.unix_seconds().saturating_sub(now));
+        let due = fanout
+            .next_due()
+            .map(|due| due.unix_seconds().saturating_sub(now));
         let again = due.map(|seconds| Duration::from_secs(u64::try_from(seconds).unwrap_or(0)));
         Round::new(targets, again)
     }

@@ -194,10 +194,6 @@ fn a_machine_survives_the_way_there_and_back() {
     }
 }
 
-fn stored_time() -> Option<k8s_openapi::apimachinery::pkg::apis::meta::v1::Time> {
-    image(IMAGE).metadata.creation_timestamp
-}
-
 #[test]
 fn an_object_without_a_time_of_its_own_counts_from_its_creation() {
     let mut object: Machine = stored("Machine", "m", &json!({"spec": {"id": ID}}));

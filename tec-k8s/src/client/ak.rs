@@ -65,8 +65,10 @@ impl KubeRegistry {
         &self,
         machine: Option<&MachineId>,
     ) -> Result<Vec<api::AttestationKey>, PortError> {
-        let mut params = ListParams::default();
-        params.field_selector = machine.map(|id| format!("spec.uuid={id}"));
+        let params = ListParams {
+            field_selector: machine.map(|id| format!("spec.uuid={id}")),
+            ..ListParams::default()
+        };
         let list = self.keys().list(&params).await;
         let list = list.map_err(|error| port_error("list the attestation keys", error))?;
         Ok(list.items)
@@ -110,7 +112,7 @@ impl KubeRegistry {
         Ok(objects
             .iter()
             .filter(waits)
-            .map(|object| object.name_any())
+            .map(kube::ResourceExt::name_any)
             .collect())
     }
 

@@ -4,9 +4,27 @@ use kube::Error;
 use tec_core::port::PortError;
 use tec_core::port::PortErrorKind;
 
+/// Most bytes of a message that are kept: a rule that fails quotes the whole object.
+const MAX_MESSAGE: usize = 1024;
+
+/// What the API server answered. The client's own error prints the whole answer twice.
+#[derive(Debug, thiserror::Error)]
+#[error("{message}")]
+struct Refusal {
+    message: String,
+}
+
 /// What an error of the client means; `operation` is what was tried, with the culprit.
 pub fn port_error(operation: impl Into<String>, error: Error) -> PortError {
-    PortError::new(kind(&error), operation).because(error)
+    let port_error = PortError::new(kind(&error), operation);
+    match error {
+        Error::Api(status) => {
+            let mut message = status.message.clone();
+            message.truncate(message.floor_char_boundary(MAX_MESSAGE));
+            port_error.because(Refusal { message })
+        }
+        other => port_error.because(other),
+    }
 }
 
 fn kind(error: &Error) -> PortErrorKind {

@@ -81,7 +81,7 @@ impl KubeRegistry {
 
     async fn unclaimed(&self) -> Result<BTreeSet<String>, PortError> {
         let objects = self.machine_objects(Some(UNCLAIMED)).await?;
-        Ok(objects.iter().map(|object| object.name_any()).collect())
+        Ok(objects.iter().map(kube::ResourceExt::name_any).collect())
     }
 
     async fn is_known(&self, name: &str) -> Result<bool, PortError> {
@@ -155,7 +155,7 @@ impl MachineRegistry for KubeRegistry {
 
     async fn find(&self, id: &MachineId) -> Result<Option<Machine>, PortError> {
         let object = self.machine_object(id).await?;
-        object.as_ref().map(|object| converted(object)).transpose()
+        object.as_ref().map(converted).transpose()
     }
 
     /// Reads every machine, whatever `limit` is: names sort like ids only where nobody made objects

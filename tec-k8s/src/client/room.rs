@@ -121,11 +121,8 @@ impl Room {
     ) -> Result<Option<Place>, PortError> {
         let one_at_a_time = self.counting.lock().await;
         // Whoever enters meanwhile waits for the lock, so these are all that a list may lack.
-        let entering = match self.must_count(most, now) {
-            true => Some(lock(&self.state).entering.clone()),
-            false => None,
-        };
-        if let Some(mut names) = entering {
+        if self.must_count(most, now) {
+            let mut names = lock(&self.state).entering.clone();
             names.extend(list.await?);
             let mut state = lock(&self.state);
             state.taken = u64::try_from(names.len()).unwrap_or(u64::MAX);

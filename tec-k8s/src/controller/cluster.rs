@@ -222,7 +222,7 @@ async fn apply(
     let (group, version) = object
         .api_version()
         .split_once('/')
-        .unwrap_or(("", object.api_version()));
+        .unwrap_or_else(|| ("", object.api_version()));
     let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, object.kind()));
     let api: Api<DynamicObject> =
         Api::namespaced_with(ctx.client(), &ctx.parts.namespace, &resource);

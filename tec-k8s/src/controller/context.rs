@@ -69,7 +69,7 @@ pub(super) struct Caches {
     pub(super) keys: Cache<AttestationKey>,
     /// Indexed by digest.
     pub(super) images: Cache<ApprovedImage>,
-    /// Indexed by the reference that is computed.
+    /// Those that compute what an image measures.
     pub(super) jobs: Cache<Job>,
     pub(super) deployments: Cache<Deployment>,
     pub(super) secrets: Cache<PartialObjectMeta<Secret>>,

@@ -163,7 +163,11 @@ async fn progress(ctx: &Context, image: &ApprovedImage) -> Result<Progress, Port
 
 /// A value that does not follow from its events could not be explained.
 fn is_sound(expected: &ExpectedPcrs) -> bool {
-    !expected.pcrs.is_empty() && expected.pcrs.iter().all(|pcr| pcr.is_consistent())
+    !expected.pcrs.is_empty()
+        && expected
+            .pcrs
+            .iter()
+            .all(tec_core::image::ExpectedPcr::is_consistent)
 }
 
 /// Whether the last failure is so long ago that it is tried again.

@@ -2,6 +2,7 @@
 //! it.
 
 use std::collections::BTreeMap;
+use std::fmt::Write as _;
 
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::batch::v1::JobSpec;
@@ -52,11 +53,12 @@ pub(super) enum JobState {
 /// (upstream-operator 1.4).
 pub(super) fn name(reference: &str) -> String {
     let digest = sha1::Sha1::digest(reference.as_bytes());
-    let short: String = digest
-        .iter()
-        .take(5)
-        .map(|byte| format!("{byte:02x}"))
-        .collect();
+    let mut whole = "compute-pcrs-".to_owned();
+    for byte in digest.iter().take(5) {
+        // Writing to a String cannot fail.
+        let _ = write!(whole, "{byte:02x}");
+    }
+    whole.push('-');
     let word = |c: char| {
         if c.is_ascii_alphanumeric() {
             c.to_ascii_lowercase()
@@ -64,8 +66,7 @@ pub(super) fn name(reference: &str) -> String {
             '-'
         }
     };
-    let readable: String = reference.chars().map(word).collect();
-    let whole = format!("compute-pcrs-{short}-{readable}");
+    whole.extend(reference.chars().map(word));
     let cut: String = whole.chars().take(MAX_LABEL).collect();
     cut.trim_end_matches('-').to_owned()
 }

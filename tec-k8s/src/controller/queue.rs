@@ -168,7 +168,7 @@ mod tests {
         queue.wake("a");
         assert_eq!(queue.next().await, "a");
         queue.wake("a");
-        let again = tokio::time::timeout(Duration::from_secs(60), queue.next()).await;
+        let again = tokio::time::timeout(Duration::from_mins(1), queue.next()).await;
         assert!(again.is_err(), "it is being looked at");
         queue.done(&"a", Next::Wait);
         assert_eq!(queue.next().await, "a", "what happened meanwhile counts");

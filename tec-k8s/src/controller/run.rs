@@ -263,6 +263,8 @@ async fn follow(ctx: &Context) {
             .follow(
                 watcher(ctx.objects::<PartialObjectMeta<Secret>>(), any()),
                 |secret| {
+                    // Disk keys that somebody restored, or made beforehand, have no owner.
+                    ctx.wake_machine(&secret.name_any());
                     for owner in secret.owner_references() {
                         match owner.kind.as_str() {
                             "Machine" => ctx.queue.wake(Task::Machine(owner.name.clone())),

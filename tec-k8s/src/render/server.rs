@@ -205,7 +205,8 @@ fn container(deploy: &Deploy, server: &Server<'_>) -> Container {
         liveness_probe: Some(pod::own_probe("/livez")),
         name: server.component.deployment().to_owned(),
         ports: Some(vec![
-            pod::port(server.port_name, server.port),
+            // Shorter than the Service's: a port of a container has at most 15 characters.
+            pod::port("http", server.port),
             pod::metrics_port(),
         ]),
         readiness_probe: Some(pod::own_probe("/readyz")),

@@ -154,8 +154,15 @@ impl Trust for MemoryTrust {
             let target = TargetStatus::new("trustee", 1, why);
             return Round::new(vec![target], Some(std::time::Duration::from_millis(200)));
         }
-        state.held = state.desired.clone();
-        state.held_images = state.images.clone();
+        let State {
+            desired,
+            held,
+            images,
+            held_images,
+            ..
+        } = &mut *state;
+        held.clone_from(desired);
+        held_images.clone_from(images);
         Round::new(vec![TargetStatus::new("trustee", 0, None)], None)
     }
 
@@ -168,7 +175,15 @@ impl Trust for MemoryTrust {
 
 /// Labels of images, as tests set them. Other images cannot be read.
 #[derive(Debug, Default)]
-pub struct Labels(pub Mutex<BTreeMap<String, Option<ExpectedPcrs>>>);
+pub struct Labels(Mutex<BTreeMap<String, ExpectedPcrs>>);
+
+impl Labels {
+    /// Gives an image a label.
+    pub fn set(&self, reference: &str, expected: ExpectedPcrs) {
+        let mut labels = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        labels.insert(reference.to_owned(), expected);
+    }
+}
 
 #[async_trait]
 impl LabelReader for Labels {
@@ -178,7 +193,7 @@ impl LabelReader for Labels {
         _: Option<SecretBytes>,
     ) -> Result<Option<ExpectedPcrs>, PortError> {
         let labels = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        labels.get(reference).cloned().ok_or_else(|| {
+        labels.get(reference).cloned().map(Some).ok_or_else(|| {
             PortError::new(
                 PortErrorKind::NotFound,
                 format!("read the image {reference}"),
@@ -189,6 +204,7 @@ impl LabelReader for Labels {
 
 /// Files of a Trustee that nobody starts.
 #[derive(Debug, Default)]
+#[non_exhaustive]
 pub struct PaperTrustee;
 
 impl TrusteeMaker for PaperTrustee {

@@ -1,13 +1,14 @@
 //! A Kubernetes control plane as processes of this machine: etcd, API server, controllers.
 //!
 //! ```text
-//!   etcd ◄── kube-apiserver ◄── kube-controller-manager (owner references, namespaces, Jobs)
+//!   etcd ◄── kube-apiserver ◄── kube-controller-manager (owner references, namespaces)
 //!                  ▲
 //!                  └── clients of the tests, one for each service account
 //! ```
 //! *What it is*: the real programs on free ports of the loopback address, with certificates and
 //! data in a directory that goes with the value. *What it is not*: there is no kubelet and no
-//! scheduler. Tests play them where they need to, by writing the status that those would write.
+//! scheduler, and nobody runs Deployments and Jobs. Tests play them where they need to, by writing the
+//! status that those would write.
 //!
 //! `cargo xtask tools` sets up the programs.
 

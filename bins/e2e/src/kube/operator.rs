@@ -28,7 +28,7 @@ use super::memory_trust::PaperTrustee;
 use super::memory_trust::ShiftedClock;
 
 /// What shall happen has to happen by then.
-const SOON: Duration = Duration::from_secs(60);
+const SOON: Duration = Duration::from_mins(1);
 const POLL: Duration = Duration::from_millis(50);
 
 /// One control plane for all tests of a program that run at the same time.
@@ -59,14 +59,13 @@ impl Bench {
     /// The control plane does not start.
     pub async fn new() -> anyhow::Result<Self> {
         let mut shared = PLANE.lock().await;
-        let plane = match shared.upgrade() {
-            Some(plane) => plane,
-            None => {
-                let plane = Arc::new(ControlPlane::start().await?);
-                plane.install_resources().await?;
-                *shared = Arc::downgrade(&plane);
-                plane
-            }
+        let plane = if let Some(plane) = shared.upgrade() {
+            plane
+        } else {
+            let plane = Arc::new(ControlPlane::start().await?);
+            plane.install_resources().await?;
+            *shared = Arc::downgrade(&plane);
+            plane
         };
         drop(shared);
         let namespace = plane.namespace("operator").await?;
@@ -149,6 +148,15 @@ impl Bench {
         self.running.abort_all();
         while self.running.join_next().await.is_some() {}
         self.stops.clear();
+    }
+
+    /// A configuration file with the rights of the operator, for a replica that is a program.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn kubeconfig(&self, identity: &str) -> anyhow::Result<std::path::PathBuf> {
+        let name = format!("{}-{identity}", self.namespace);
+        self.plane.kubeconfig(&name, &self.token)
     }
 
     /// A client that may do anything.

@@ -59,8 +59,8 @@ const PARTS: [&str; 31] = [
 pub(super) fn ensure(tools: &Tools) -> Result<()> {
     let wanted = format!("v1.{VERSION} {}", PROGRAMS.join(" "));
     let bin = tools.cache.join("bin");
-    let is_there = |program: &&str| bin.join(program).is_file();
-    if is_stamped(tools, NAME, &wanted) && PROGRAMS.iter().all(|program| is_there(&program)) {
+    let is_there = |program: &str| bin.join(program).is_file();
+    if is_stamped(tools, NAME, &wanted) && PROGRAMS.iter().all(|program| is_there(program)) {
         return Ok(());
     }
     term::note(&format!(
