@@ -54,7 +54,27 @@ pub fn documents(text: &str) -> anyhow::Result<Vec<Value>> {
     Ok(documents
         .into_iter()
         .filter(|document| !document.is_null())
+        .map(whole_numbers)
         .collect())
+}
+
+/// The same value, with 0 in place of 0.0: programs do not agree on how to write it.
+pub fn whole_numbers(value: Value) -> Value {
+    match value {
+        Value::Number(number) => match number.as_f64() {
+            // The text of a float without a fraction is that of an integer.
+            Some(float) if number.is_f64() => format!("{float}")
+                .parse()
+                .map_or(Value::Number(number), Value::Number),
+            _ => Value::Number(number),
+        },
+        Value::Array(values) => values.into_iter().map(whole_numbers).collect(),
+        Value::Object(members) => members
+            .into_iter()
+            .map(|(name, value)| (name, whole_numbers(value)))
+            .collect(),
+        other => other,
+    }
 }
 
 fn stdout(command: &mut Command) -> anyhow::Result<String> {

@@ -22,6 +22,7 @@ use tec_e2e::packages::directory;
 use tec_e2e::packages::documents;
 use tec_e2e::packages::helm;
 use tec_e2e::packages::kustomize;
+use tec_e2e::packages::whole_numbers;
 use tec_k8s::render::Component;
 use tec_k8s::render::DEFAULT_NAMESPACE;
 
@@ -46,7 +47,7 @@ fn by_name(documents: Vec<Value>) -> BTreeMap<String, Value> {
 /// Refuses fields that the type does not know: they would be lost on the way through it.
 fn round_trip<K: Serialize + DeserializeOwned>(document: &Value) -> Value {
     let object: K = serde_json::from_value(document.clone()).unwrap();
-    serde_json::to_value(object).unwrap()
+    whole_numbers(serde_json::to_value(object).unwrap())
 }
 
 fn assert_valid(document: &Value) {
