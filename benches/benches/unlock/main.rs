@@ -4,35 +4,22 @@
 
 mod client;
 mod crypto;
+mod policy;
 mod server;
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 use std::time::Instant;
 
-use anyhow::Context as _;
 use rustix::time::ClockId;
 use rustix::time::clock_gettime;
-use serde_json::Value;
-use serde_json::json;
 use tec_benches::Suite;
-use tec_core::attest::PinnedPcrs;
-use tec_core::attest::Tee;
-use tec_core::pcr::PcrIndex;
-use tec_trustee::policy::AttestationPolicy;
-use tec_trustee::policy::Evaluation;
-use tec_trustee::policy::PolicyError;
-use tec_trustee::policy::PolicyIntent;
-use tec_trustee::policy::ResourcePolicy;
-use tec_trustee::policy::ak_reference_name;
-use tec_trustee::policy::ak_reference_value;
-use tec_trustee::policy::pcr_reference_name;
 use tokio::runtime::Runtime;
 use tokio::task::JoinSet;
 
 use self::client::Client;
 use self::client::Node;
 use self::crypto::Crypto;
+use self::policy::policies;
 use self::server::Machine;
 use self::server::Server;
 use self::server::Storage;
@@ -49,10 +36,13 @@ fn main() -> anyhow::Result<()> {
         .build()?;
     let mut suite = Suite::new(env!("CARGO_TARGET_TMPDIR"));
     policies(&mut suite)?;
-    if suite.wants("kbs/unlocks") || suite.wants("kbs/unlocks/stored/processor") {
-        unlocks(&mut suite, &runtime)?;
+    for (name, storage) in [
+        ("kbs/unlocks", Storage::Memory),
+        ("kbs/unlocks/stored", Storage::embedded()?),
+    ] {
+        unlocks(&mut suite, &runtime, name, &storage)?;
     }
-    if suite.wants("guard/unlock") || suite.wants("guard/unlocks") {
+    if suite.wants("guard/unlock/processor") || suite.wants("guard/unlocks") {
         guarded(&mut suite, &runtime)?;
     }
     suite.finish();
@@ -92,66 +82,50 @@ fn processor_of_storm(runtime: &Runtime, clients: &[Client], times: u64) -> Dura
     all / NODES
 }
 
-fn unlocks(suite: &mut Suite, runtime: &Runtime) -> anyhow::Result<()> {
+fn unlocks(
+    suite: &mut Suite,
+    runtime: &Runtime,
+    name: &str,
+    storage: &Storage,
+) -> anyhow::Result<()> {
+    let of_processor = format!("{name}/processor");
+    if !suite.wants(name) && !suite.wants(&of_processor) {
+        return Ok(());
+    }
     let machine = Machine::new();
     let crypto = Crypto::new(&machine)?;
-    for (name, storage) in [
-        ("kbs/unlocks", Storage::Memory),
-        ("kbs/unlocks/stored", Storage::embedded()?),
-    ] {
-        let server = runtime.block_on(Server::start(&machine, &storage))?;
-        let clients = runtime.block_on(server.clients(server.kbs, NODES))?;
-        suite.ratio_timed(
-            name,
-            |ratio| {
-                format!(
-                    "auth, attest and resource over loopback, two cores / RSA verification, ECDH \
-                     and signing alone, two cores; {:.0} unlocks per second, {:.0} % of the limit",
-                    ratio.ours_per_second(),
-                    100.0 / ratio.ratio
-                )
-            },
-            |times| storm(runtime, &clients, times),
-            |times| crypto.on_two_cores(times),
-        )?;
-        suite.ratio_timed(
-            &format!("{name}/processor"),
-            |_| "the same in processor time, the client's share of it included".to_owned(),
-            |times| processor_of_storm(runtime, &clients, times),
-            |times| {
-                processor(|| {
-                    crypto.on_two_cores(times);
-                })
-            },
-        )?;
-    }
-    Ok(())
+    let server = runtime.block_on(Server::start(&machine, storage))?;
+    let clients = runtime.block_on(server.clients(server.kbs, NODES))?;
+    suite.ratio_timed(
+        name,
+        |ratio| {
+            format!(
+                "auth, attest and resource over loopback, two cores / RSA verification, ECDH and \
+                 signing alone, two cores; {:.0} unlocks per second, {:.0} % of the limit",
+                ratio.ours_per_second(),
+                100.0 / ratio.ratio
+            )
+        },
+        |times| storm(runtime, &clients, times),
+        |times| crypto.on_two_cores(times),
+    )?;
+    suite.ratio_timed(
+        &of_processor,
+        |_| "the same in processor time, the client's share of it included".to_owned(),
+        |times| processor_of_storm(runtime, &clients, times),
+        |times| {
+            processor(|| {
+                crypto.on_two_cores(times);
+            })
+        },
+    )
 }
 
 fn guarded(suite: &mut Suite, runtime: &Runtime) -> anyhow::Result<()> {
     let machine = Machine::new();
     let storage = Storage::embedded()?;
     let server = runtime.block_on(Server::start(&machine, &storage))?;
-    let direct = Node::new(server.kbs, &machine)?;
-    let through = Node::new(server.guard, &machine)?;
-    let repeat = |node: &Node<'_>, times| {
-        let begin = Instant::now();
-        for _ in 0..times {
-            let key = runtime.block_on(node.unlock());
-            assert!(key.is_ok(), "the node unlocks: {key:?}");
-        }
-        begin.elapsed()
-    };
-    suite.ratio_timed(
-        "guard/unlock",
-        |_| {
-            "a node's unlock through the guard / without it; the TPM is software, one unlock at a \
-             time"
-                .to_owned()
-        },
-        |times| repeat(&through, times),
-        |times| repeat(&direct, times),
-    )?;
+    guarded_node(suite, runtime, &server, &machine)?;
     let direct = runtime.block_on(server.clients(server.kbs, NODES))?;
     let through = runtime.block_on(server.clients(server.guard, NODES))?;
     suite.ratio_timed(
@@ -169,88 +143,41 @@ fn guarded(suite: &mut Suite, runtime: &Runtime) -> anyhow::Result<()> {
     )
 }
 
-/// Input, reference values, claims and request of one unlock.
-struct Case {
-    attestation: String,
-    resource: String,
-    evidence: Value,
-    references: BTreeMap<String, Value>,
-    claims: Value,
-    request: Value,
-}
-
-impl Case {
-    fn new() -> anyhow::Result<Self> {
-        let machine = Machine::new();
-        let intent = PolicyIntent::new(PinnedPcrs::boot_manager(), [Tee::Tpm])?;
-        let key = machine.tpm.public_key();
-        let mut tpm = serde_json::Map::new();
-        for (pcr, value) in machine.tpm.pcrs().iter() {
-            tpm.insert(
-                format!("pcr{:02}", pcr.as_usize()),
-                value.to_string().into(),
-            );
+/// One node, one unlock at a time.
+fn guarded_node(
+    suite: &mut Suite,
+    runtime: &Runtime,
+    server: &Server,
+    machine: &Machine,
+) -> anyhow::Result<()> {
+    let direct = Node::new(server.kbs, machine)?;
+    let through = Node::new(server.guard, machine)?;
+    let repeat = |node: &Node<'_>, times| {
+        let begin = Instant::now();
+        for _ in 0..times {
+            let key = runtime.block_on(node.unlock());
+            assert!(key.is_ok(), "the node unlocks: {key:?}");
         }
-        tpm.insert("ak_public".to_owned(), key.to_base64().into());
-        let approved = machine.tpm.pcrs().value(PcrIndex::BOOT_MANAGER).to_string();
-        let machine = machine.id.to_string();
-        Ok(Self {
-            attestation: intent.render_attestation(),
-            resource: intent.render_resource(),
-            evidence: json!({"tpm": tpm, "report_data": "00", "init_data": null}),
-            references: BTreeMap::from([
-                (
-                    ak_reference_name(&key),
-                    ak_reference_value(&key, &machine.parse()?),
-                ),
-                (
-                    pcr_reference_name(PcrIndex::BOOT_MANAGER),
-                    json!([approved]),
-                ),
-            ]),
-            claims: json!({"submods": {"cpu0": {
-                "ear.status": "affirming", "tec.machine": machine,
-            }}}),
-            request: json!({
-                "plugin": "resource", "resource-path": ["default", machine, "root"], "query": {},
-            }),
-        })
-    }
-
-    fn attest(&self, policy: &AttestationPolicy) -> Result<Evaluation, PolicyError> {
-        policy.evaluate(&self.evidence, &self.references)
-    }
-
-    fn allows(&self, policy: &ResourcePolicy) -> Result<bool, PolicyError> {
-        policy.allows(&self.claims, &self.request)
-    }
-}
-
-fn policies(suite: &mut Suite) -> anyhow::Result<()> {
-    let case = Case::new()?;
-    let attestation = AttestationPolicy::parse(&case.attestation)?;
-    let resource = ResourcePolicy::parse(&case.resource)?;
-    let Evaluation::Done(verdict) = case.attest(&attestation)? else {
-        anyhow::bail!("a reference value is missing");
+        begin.elapsed()
     };
-    anyhow::ensure!(verdict.status().as_str() == "affirming", "{verdict:?}");
-    anyhow::ensure!(case.allows(&resource)?, "the machine's own path is allowed");
-    suite.compare(
-        "kbs/policy",
-        "evaluate the attestation policy kept parsed / parse and evaluate it",
-        || case.attest(&attestation).context("evaluate"),
-        || {
-            case.attest(&AttestationPolicy::parse(&case.attestation)?)
-                .context("evaluate")
-        },
+    suite.ratio_timed(
+        "guard/unlock",
+        |_| "a node's unlock through the guard / without it; the TPM is software".to_owned(),
+        |times| repeat(&through, times),
+        |times| repeat(&direct, times),
     )?;
-    suite.compare(
-        "kbs/policy/resource",
-        "evaluate the resource policy kept parsed / parse and evaluate it",
-        || case.allows(&resource).context("evaluate"),
-        || {
-            case.allows(&ResourcePolicy::parse(&case.resource)?)
-                .context("evaluate")
+    let processor_of = |node: &Node<'_>, times| {
+        processor(|| {
+            repeat(node, times);
+        })
+    };
+    suite.ratio_timed(
+        "guard/unlock/processor",
+        |ratio| {
+            let added = (ratio.ours_ns - ratio.baseline_ns) / 1e6;
+            format!("the same in processor time of node and servers; the guard adds {added:.2} ms")
         },
+        |times| processor_of(&through, times),
+        |times| processor_of(&direct, times),
     )
 }

@@ -1,4 +1,5 @@
-//! 100,000 strangers at the key broker of `tec serve`: bounded memory, and the service goes on.
+//! Strangers at the key broker of `tec serve`: 100,000 of them, and some who send too much or too
+//! slowly. Memory is bounded, and the service goes on.
 #![expect(
     clippy::unwrap_used,
     reason = "clippy takes helpers of tests for library code"
@@ -19,6 +20,12 @@ use tokio::net::TcpSocket;
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
+const AUTH: &str = "POST /kbs/v0/auth HTTP/1.1\r\nhost: localhost\r\n";
+/// Largest body, and largest one of `auth`.
+const MAX_BODY: usize = 2 * 1024 * 1024;
+const MAX_AUTH: usize = 64 * 1024;
+/// Connections that send slowly, at the same time.
+const SLOW: usize = 200;
 /// Requests of each of the three addresses; one more than a third.
 const REQUESTS: usize = 33_334;
 /// Sessions that one address may have: a quarter of 65,536.
@@ -97,19 +104,25 @@ async fn connect(last: u8, to: SocketAddr) -> TcpStream {
     socket.connect(to).await.unwrap()
 }
 
-/// Status of an answer.
-async fn auth(stream: &mut TcpStream) -> u16 {
+/// Asks for a session; the answer.
+async fn ask(stream: &mut TcpStream) -> String {
     let body = r#"{"version":"0.4.0","tee":"tpm","extra-params":{}}"#;
-    let head = "POST /kbs/v0/auth HTTP/1.1\r\nhost: localhost\r\ncontent-length:";
-    let request = format!("{head} {}\r\n\r\n{body}", body.len());
+    let request = format!("{AUTH}content-length: {}\r\n\r\n{body}", body.len());
     stream.write_all(request.as_bytes()).await.unwrap();
     // Answers are short: head and body end with the first closing brace.
     let mut answer = Vec::new();
     while answer.last() != Some(&b'}') {
         assert!(stream.read_buf(&mut answer).await.unwrap() > 0);
     }
-    let text = String::from_utf8(answer).unwrap();
-    text.split(' ').nth(1).unwrap().parse().unwrap()
+    String::from_utf8(answer).unwrap()
+}
+
+fn status(answer: &str) -> u16 {
+    answer.split(' ').nth(1).unwrap().parse().unwrap()
+}
+
+async fn auth(stream: &mut TcpStream) -> u16 {
+    status(&ask(stream).await)
 }
 
 async fn flood(last: u8, to: SocketAddr) -> BTreeMap<u16, usize> {
@@ -142,4 +155,80 @@ async fn a_flood_of_sessions_is_bounded_in_memory_and_leaves_room_for_others() {
     assert_eq!(auth(&mut other).await, 200);
     let peak = server.peak_kib();
     assert!(peak < MAX_RESIDENT, "{peak} KiB were resident");
+}
+
+/// Sends a head and as much of a body as the server takes; the status that comes of it.
+async fn pour(to: SocketAddr, head: &str, chunk: &[u8]) -> u16 {
+    let (mut read, mut write) = connect(1, to).await.into_split();
+    write.write_all(head.as_bytes()).await.unwrap();
+    let pouring = async { while write.write_all(chunk).await.is_ok() {} };
+    let mut answer = Vec::new();
+    let reading = async {
+        while !answer.windows(4).any(|end| end == b"\r\n\r\n") {
+            // The server may close while much is still on its way, which resets the connection.
+            if read.read_buf(&mut answer).await.unwrap_or(0) == 0 {
+                break;
+            }
+        }
+    };
+    tokio::select! {
+        () = reading => {}
+        // What was sent last may have met a closed connection before the answer was read.
+        () = async { pouring.await; std::future::pending().await } => {}
+    }
+    status(&String::from_utf8(answer).unwrap())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_sends_too_much_is_told_so_and_takes_no_memory() {
+    let server = Server::start().await;
+    let answer = ask(&mut connect(1, server.kbs).await).await;
+    let (_, session) = answer.split_once("set-cookie: ").unwrap();
+    let session = session.split(';').next().unwrap();
+    let attest = "POST /kbs/v0/attest HTTP/1.1\r\nhost: localhost\r\n";
+    let with_session = format!("{attest}cookie: {session}\r\n");
+    // A chunk of 0x10000 blanks.
+    let chunk = format!("10000\r\n{:65536}\r\n", " ");
+    for (head, max, without_end) in [
+        (AUTH, MAX_AUTH, 413),
+        (attest, MAX_BODY, 401),
+        (&with_session, MAX_BODY, 413),
+    ] {
+        let announced = format!("{head}content-length: {}\r\n\r\n", max + 1);
+        assert_eq!(
+            pour(server.kbs, &announced, chunk.as_bytes()).await,
+            413,
+            "{head}"
+        );
+        let endless = format!("{head}transfer-encoding: chunked\r\n\r\n");
+        assert_eq!(
+            pour(server.kbs, &endless, chunk.as_bytes()).await,
+            without_end,
+            "{head}"
+        );
+    }
+    assert_eq!(auth(&mut connect(1, server.kbs).await).await, 200);
+    let peak = server.peak_kib();
+    assert!(peak < MAX_RESIDENT, "{peak} KiB were resident");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_sends_slowly_is_let_go_and_holds_nobody_up() {
+    let server = Server::start().await;
+    let mut slow = Vec::new();
+    for _ in 0..SLOW {
+        let mut stream = connect(2, server.kbs).await;
+        let head = format!("{AUTH}content-length: {MAX_AUTH}\r\n\r\n{{");
+        stream.write_all(head.as_bytes()).await.unwrap();
+        slow.push(stream);
+    }
+    assert_eq!(auth(&mut connect(1, server.kbs).await).await, 200);
+    for mut stream in slow {
+        let mut answer = Vec::new();
+        while answer.last() != Some(&b'}') {
+            assert!(stream.read_buf(&mut answer).await.unwrap() > 0);
+        }
+        assert_eq!(status(&String::from_utf8(answer).unwrap()), 401);
+    }
+    assert_eq!(auth(&mut connect(1, server.kbs).await).await, 200);
 }

@@ -31,6 +31,7 @@ use super::queue::Queue;
 use super::run::Parts;
 use crate::api::ApprovedImage;
 use crate::api::AttestationKey;
+use crate::api::ConditionKind;
 use crate::api::FIELD_MANAGER;
 use crate::api::Machine;
 use crate::api::TargetStatus;
@@ -180,12 +181,16 @@ impl Context {
         Api::namespaced(self.client(), &self.parts.namespace)
     }
 
-    /// The cluster object that counts: the oldest one.
+    /// The cluster object that counts: the oldest one, and of those made in the same second, which is
+    /// all that an API server tells, the one that is installed.
     pub(super) fn cluster(&self) -> Option<Arc<TrustedExecutionCluster>> {
         let all = self.caches.clusters.all();
         all.into_iter()
             .filter(|cluster| cluster.metadata.deletion_timestamp.is_none())
-            .min_by_key(|cluster| (cluster.creation_timestamp(), cluster.name_any()))
+            .min_by_key(|cluster| {
+                let is_new = !is_installed(cluster);
+                (cluster.creation_timestamp(), is_new, cluster.name_any())
+            })
     }
 
     /// Tells people. An Event that cannot be written is no reason to stop.
@@ -222,4 +227,11 @@ impl Context {
             self.queue.wake(Task::Key(key.name_any()));
         }
     }
+}
+
+fn is_installed(cluster: &TrustedExecutionCluster) -> bool {
+    let conditions = cluster.status.iter().flat_map(|status| &status.conditions);
+    conditions
+        .filter(|condition| condition.type_ == ConditionKind::Installed.as_str())
+        .any(|condition| condition.status == "True")
 }
