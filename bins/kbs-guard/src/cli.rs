@@ -34,7 +34,8 @@ pub struct Args {
     )]
     pub keys: Vec<PathBuf>,
     /// Ask the API server of the cluster for each machine and its key, in place of directories. The
-    /// service account of the pod may have to read Machines and AttestationKeys of its namespace.
+    /// service account of the pod has to be allowed to read Machines and AttestationKeys of its
+    /// namespace, and to write Events: how attempts end is told as Events about the machines.
     #[arg(long, conflicts_with = "keys")]
     pub kubernetes: bool,
     /// Directory for the audit log and the last attempts; `tec explain --state-dir` reads it.

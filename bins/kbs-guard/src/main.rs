@@ -44,7 +44,16 @@ async fn run(args: Args) -> anyhow::Result<u8> {
     let verifier = args.evidence.verifier(&clock)?;
     let store = compose::open(&args.state_dir)?;
     let known = if args.kubernetes {
-        Known::cluster(&clock).await?
+        let (known, events) = Known::cluster(&store, &clock).await?;
+        let mut shutdown = shutdown.clone();
+        tasks.spawn(async move {
+            tokio::select! {
+                () = events.run() => {}
+                () = shutdown.triggered() => {}
+            }
+            Ok(())
+        });
+        known
     } else {
         let keys = Keys::new(args.keys.clone(), Arc::clone(&store), Arc::clone(&clock));
         keys.sync().await?;
