@@ -13,7 +13,7 @@ use crate::tools;
 /// What the names of these tests begin with; each is a file in bins/e2e/tests.
 const TESTS: &str = "kube_*";
 /// The programs that they run.
-const PROGRAMS: [&str; 2] = ["operator", "tec"];
+const PROGRAMS: [&str; 3] = ["kbs-guard", "operator", "tec"];
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {

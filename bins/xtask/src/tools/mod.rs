@@ -4,6 +4,7 @@
 //!   <cache> = $TEC_CACHE, or $XDG_CACHE_HOME/tec, or ~/.cache/tec
 //!     bin/ignition-validate, helm    built from their Go modules
 //!     bin/kube-apiserver, …          and kube-controller-manager and kubectl, from the Go module
+//!     kubectl/kubectl                from the Python index
 //!     images/debian/current/         shim, GRUB and a kernel of Debian, as files
 //!     images/debian/update/          the same with a newer kernel
 //!     images/debian/PACKAGES         which packages they came from
@@ -21,6 +22,7 @@ mod boot_files;
 mod go;
 mod images;
 mod kubernetes;
+mod pypi;
 pub(crate) mod wasm;
 
 use std::collections::BTreeSet;
@@ -152,6 +154,7 @@ pub(crate) fn ensure_kubernetes(tools: &Tools) -> Result<()> {
     let mut apt = apt::Apt::default();
     apt::ensure_packages(&mut apt, &apt::KUBERNETES)?;
     kubernetes::ensure(tools)?;
+    pypi::ensure(tools)?;
     term::success("all of them are in place");
     Ok(())
 }
@@ -173,6 +176,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             "kube-apiserver",
             Some(tools.cache.join("bin/kube-apiserver")),
         ),
+        ("kubectl", Some(tools.cache.join(pypi::PLACE))),
     ]
     .into_iter()
     .chain(apt::programs().map(|program| (program, process::which(program))))
