@@ -122,18 +122,19 @@ fn machine_table(machines: &[Machine]) -> String {
 fn detail(machine: &Machine) -> String {
     let status = machine.status.clone().unwrap_or_default();
     let key = status.attestation_key.as_ref();
+    let published = Some(status.published_to.join(", ")).filter(|list| !list.is_empty());
     let mut lines = vec![
         format!("machine    {}", machine.spec.id),
         format!("object     {}", machine.name_any()),
         format!("revoked    {}", cell(machine.spec.revoked_at.as_ref())),
         format!("bound key  {}", cell(key.map(|key| &key.name))),
         format!("disk key   {}", cell(status.key_secret.as_ref())),
-        format!("published  {}", status.published_to.join(", ")),
+        format!("published  {}", cell(published.as_ref())),
         format!("image      {}", cell(status.image.as_ref())),
     ];
     lines.extend(status.conditions.iter().map(|condition| {
         let (kind, is, reason) = (&condition.type_, &condition.status, &condition.reason);
-        format!("{kind}={is} {reason}: {}", condition.message)
+        format!("{kind}={is} {reason} {}", condition.message)
     }));
     lines.join("\n")
 }
