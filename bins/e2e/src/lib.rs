@@ -19,4 +19,5 @@ pub mod report;
 pub mod scenes;
 pub mod settings;
 pub mod story;
+pub mod transcript;
 pub mod wire;

@@ -24,8 +24,7 @@ pub fn directory() -> PathBuf {
 /// # Errors
 /// Helm is missing (`cargo xtask tools`), or refuses; the error has what it said.
 pub fn helm(chart: &str, namespace: &str, more: &[&str]) -> anyhow::Result<Vec<Value>> {
-    let helm = cache()?.join("bin/helm");
-    let mut command = Command::new(helm);
+    let mut command = Command::new(tool("bin/helm")?);
     command
         .args(["template", "tec", "--kube-version", KUBERNETES])
         .args(["--namespace", namespace])
@@ -34,13 +33,22 @@ pub fn helm(chart: &str, namespace: &str, more: &[&str]) -> anyhow::Result<Vec<V
     documents(&stdout(&mut command)?)
 }
 
+/// What Helm says when it does something to a cluster.
+///
+/// # Errors
+/// Helm is missing, or refuses; the error has what it said.
+pub fn helm_at(kubeconfig: &Path, arguments: &[&str]) -> anyhow::Result<String> {
+    let mut command = Command::new(tool("bin/helm")?);
+    command.args(arguments).arg("--kubeconfig").arg(kubeconfig);
+    stdout(&mut command)
+}
+
 /// What `kubectl kustomize` makes of a directory.
 ///
 /// # Errors
 /// The same of kubectl.
 pub fn kustomize(below: &str) -> anyhow::Result<Vec<Value>> {
-    let kubectl = cache()?.join("bin/kubectl");
-    let mut command = Command::new(kubectl);
+    let mut command = Command::new(tool("bin/kubectl")?);
     command.arg("kustomize").arg(directory().join(below));
     documents(&stdout(&mut command)?)
 }
@@ -77,11 +85,25 @@ pub fn whole_numbers(value: Value) -> Value {
     }
 }
 
+/// A program of the cache of tools.
+///
+/// # Errors
+/// It is missing; the error names the command that makes it.
+pub fn tool(below: &str) -> anyhow::Result<PathBuf> {
+    let path = cache()?.join(below);
+    ensure!(
+        path.is_file(),
+        "{} is missing; run `cargo xtask tools`",
+        path.display()
+    );
+    Ok(path)
+}
+
 fn stdout(command: &mut Command) -> anyhow::Result<String> {
     let program = command.get_program().to_string_lossy().into_owned();
     let output = command
         .output()
-        .with_context(|| format!("cannot run {program}; run `cargo xtask tools`"))?;
+        .with_context(|| format!("cannot run {program}"))?;
     ensure!(
         output.status.success(),
         "{program}: {}",

@@ -18,6 +18,7 @@ use serde_json::json;
 use tec_e2e::kube::ControlPlane;
 use tec_e2e::packages::helm;
 use tec_e2e::packages::kustomize;
+use tec_e2e::settings::own_program;
 use tec_k8s::api::AttestationKey;
 use tec_k8s::api::AttestationKeySpec;
 use tec_k8s::api::Machine;
@@ -93,7 +94,7 @@ impl Plugin {
         let namespace = plane.namespace("plugin").await.unwrap();
         let directory = tempfile::tempdir().unwrap();
         let link = directory.path().join("kubectl-tec");
-        std::os::unix::fs::symlink(program(), &link).unwrap();
+        std::os::unix::fs::symlink(own_program("tec").unwrap(), &link).unwrap();
         Self {
             kubeconfig: plane.admin_kubeconfig().unwrap(),
             plane,
@@ -143,16 +144,6 @@ impl Plugin {
         .unwrap();
         self.api().create(&post, &secret).await.unwrap();
     }
-}
-
-/// The program `tec`, which cargo puts beside the tests.
-fn program() -> PathBuf {
-    let beside = || {
-        let test = std::env::current_exe().unwrap();
-        test.parent().unwrap().parent().unwrap().to_owned()
-    };
-    let directory = std::env::var_os("TEC_BIN_DIR").map_or_else(beside, PathBuf::from);
-    directory.join("tec")
 }
 
 #[tokio::test]

@@ -18,6 +18,7 @@ mod guarded;
 mod memory_trust;
 mod operator;
 mod pki;
+mod program;
 
 pub use self::account::rules;
 pub use self::control_plane::ControlPlane;
@@ -28,3 +29,5 @@ pub use self::memory_trust::PaperTrustee;
 pub use self::memory_trust::ShiftedClock;
 pub use self::operator::Bench;
 pub use self::operator::eventually;
+pub use self::operator::rights;
+pub use self::program::start_operator;
