@@ -237,6 +237,13 @@ async fn an_approval_counts_for_the_key_that_was_looked_at() {
     let object = AttestationKey::new("ak-1", spec);
     keys.create(&PostParams::default(), &object).await.unwrap();
 
+    let listed = plugin.json(&["ak", "list", "--machine", MACHINE]);
+    assert_eq!(listed[0]["metadata"]["name"], "ak-1");
+    let others = "0b5e1f4a-9d7b-4c38-8a51-5f0f9f6a7c11";
+    let listed = plugin.json(&["ak", "list", "--machine", others]);
+    assert!(listed.as_array().unwrap().is_empty());
+    plugin.json(&["ak", "approve", "ak-1", "--dry-run"]);
+    assert!(!keys.get("ak-1").await.unwrap().is_approved_by_admin());
     plugin.json(&["ak", "approve", "ak-1"]);
     assert!(keys.get("ak-1").await.unwrap().is_approved_by_admin());
     let change = Patch::Merge(json!({"spec": {"publicKey": "another key"}}));
@@ -247,6 +254,24 @@ async fn an_approval_counts_for_the_key_that_was_looked_at() {
 
     plugin.json(&["ak", "revoke", "ak-1"]);
     assert!(keys.get("ak-1").await.unwrap().spec.revoked_at.is_some());
+}
+
+#[tokio::test]
+async fn an_installer_is_told_where_to_register_and_with_which_token() {
+    let plugin = Plugin::start().await;
+    plugin.make_cluster().await;
+    let token = plugin.link.with_file_name("token");
+    std::fs::write(&token, "sesame\n").unwrap();
+    let url = ["--url", "https://register.example.com:8000"];
+    let file = ["--token-file", token.to_str().unwrap()];
+    let config = plugin.json(&[&["ignition", "merge"], &url[..], &file[..]].concat());
+    let merge = &config["ignition"]["config"]["merge"][0];
+    let source = merge["source"].as_str().unwrap();
+    assert!(
+        source.starts_with("https://register.example.com:8000/"),
+        "{source}"
+    );
+    assert_eq!(merge["httpHeaders"][0]["value"], "Bearer sesame");
 }
 
 #[tokio::test]
