@@ -9,7 +9,7 @@ use std::fmt;
 macro_rules! codes {
     ($($name:ident = $text:literal, $status:literal, $title:literal, $cause:literal, $fix:literal;)*) => {
         /// An error code. Families: R register, A attest, K key, P policy, T TLS, I image,
-        /// S store, N node.
+        /// S store, C cluster, N node.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         #[non_exhaustive]
         pub enum Code {
@@ -216,6 +216,21 @@ codes! {
         "The database is locked by another process, or the writer stopped.",
         "Check for a second server on the same state directory.";
 
+    ClusterForbidden = "TEC-C403", 403, "the cluster does not allow this",
+        "The user of the kubeconfig has no right to it, or the credentials ended.",
+        "Ask for the role that the runbook names, for example machine-admin-role; `kubectl auth whoami` says who asks.";
+    ClusterMissing = "TEC-C404", 404, "there is no such object in the cluster",
+        "The name or the namespace is another one, or the custom resources are not installed.",
+        "Look at --namespace, and run `kubectl tec check`.";
+    ClusterConflict = "TEC-C409", 409, "the cluster holds something else",
+        "An object of this name is there already, somebody changed it meanwhile, or there is more than one where one may be.",
+        "Look at what is there, and try again.";
+    ClusterRefused = "TEC-C422", 422, "the cluster refuses this object",
+        "A field is malformed, or may not be changed once it is set.",
+        "The message names the field; see the custom resources in tec-k8s/crds.";
+    ClusterUnreachable = "TEC-C503", 503, "the API server of the cluster does not answer",
+        "The kubeconfig names another cluster, the network is down, or the API server has a fault.",
+        "Try `kubectl get --raw /readyz` with the same context.";
     NodeTpm = "TEC-N500", 503, "the TPM cannot be used",
         "There is no TPM, it is busy, in lockout, or the resource manager is missing.",
         "Check /dev/tpmrm0, or name another TPM with --tcti.";

@@ -1,10 +1,6 @@
 //! The program `operator` as a process, with the rights that the packages give it.
 #![expect(clippy::unwrap_used, reason = "a test's own tools may fail the test")]
 
-use std::ffi::OsStr;
-use std::path::Path;
-use std::path::PathBuf;
-
 use k8s_openapi::api::core::v1::Secret;
 use kube::ResourceExt as _;
 use serde_json::json;
@@ -15,33 +11,14 @@ use tec_core::testing::sample;
 use tec_e2e::kube::Bench;
 use tec_e2e::kube::Guarded;
 use tec_e2e::kube::eventually;
+use tec_e2e::kube::start_operator;
 use tec_k8s::api::Machine;
 use tec_k8s::api::TrustedExecutionCluster;
 use tec_support::SystemClock;
 
-/// Where cargo or `cargo xtask` put the program.
-fn operator() -> PathBuf {
-    let bin_dir = std::env::var_os("TEC_BIN_DIR").map(PathBuf::from);
-    let bin_dir = bin_dir.unwrap_or_else(|| {
-        // A test lies in target/<profile>/deps, the programs one above.
-        let test = std::env::current_exe().unwrap();
-        test.parent().and_then(Path::parent).unwrap().to_owned()
-    });
-    let program = bin_dir.join("operator");
-    assert!(program.is_file(), "run `cargo build --package operator`");
-    program
-}
-
 fn start(bench: &Bench, identity: &str) -> Guarded {
     let kubeconfig = bench.kubeconfig(identity).unwrap();
-    let environment = [
-        ("KUBECONFIG", kubeconfig.as_os_str()),
-        ("POD_NAMESPACE", OsStr::new(&bench.namespace)),
-        ("POD_NAME", OsStr::new(identity)),
-    ];
-    let arguments = ["--metrics-addr", "127.0.0.1:0"];
-    let logs = bench.plane.logs();
-    Guarded::start("operator", &operator(), arguments, &environment, logs).unwrap()
+    start_operator(&bench.plane, &bench.namespace, identity, &kubeconfig).unwrap()
 }
 
 #[tokio::test]

@@ -13,11 +13,13 @@ use crate::tools;
 /// What the names of these tests begin with; each is a file in bins/e2e/tests.
 const TESTS: &str = "kube_*";
 /// The programs that they run.
-const PROGRAMS: [&str; 4] = [
-    "operator",
-    "register-server",
+const PROGRAMS: [&str; 6] = [
     "attestation-key-register",
     "compute-pcrs",
+    "kbs-guard",
+    "operator",
+    "register-server",
+    "tec",
 ];
 
 #[derive(Debug, clap::Args)]

@@ -18,6 +18,7 @@ mod guarded;
 mod memory_trust;
 mod operator;
 mod pki;
+mod program;
 mod server;
 
 pub use self::account::rules;
@@ -29,5 +30,7 @@ pub use self::memory_trust::PaperTrustee;
 pub use self::memory_trust::ShiftedClock;
 pub use self::operator::Bench;
 pub use self::operator::eventually;
+pub use self::operator::rights;
+pub use self::program::start_operator;
 pub use self::server::Server;
 pub use self::server::program;

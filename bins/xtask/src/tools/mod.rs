@@ -2,9 +2,10 @@
 //!
 //! ```text
 //!   <cache> = $TEC_CACHE, or $XDG_CACHE_HOME/tec, or ~/.cache/tec
-//!     bin/ignition-validate          built from the Go module
+//!     bin/ignition-validate, helm    built from their Go modules
 //!     bin/docker-registry            out of Debian's package
 //!     bin/kube-apiserver, …          and kube-controller-manager and kubectl, from the Go module
+//!     kubectl/kubectl                from the Python index
 //!     images/debian/current/         shim, GRUB and a kernel of Debian, as files
 //!     images/debian/update/          the same with a newer kernel
 //!     images/debian/PACKAGES         which packages they came from
@@ -22,6 +23,7 @@ mod boot_files;
 mod go;
 mod images;
 mod kubernetes;
+mod pypi;
 mod registry;
 pub(crate) mod wasm;
 
@@ -113,7 +115,7 @@ pub(crate) fn ensure() -> Result<Tools> {
     let _one_at_a_time = lock(&tools.cache)?;
     let mut apt = apt::Apt::default();
     apt::ensure_packages(&mut apt, &apt::BASE)?;
-    go::ensure_ignition_validate(&tools)?;
+    go::ensure(&tools)?;
     images::ensure(&tools, &mut apt)?;
     registry::ensure(&tools, &mut apt)?;
     wasm::ensure_targets(&workspace_root()?)?;
@@ -155,6 +157,7 @@ pub(crate) fn ensure_kubernetes(tools: &Tools) -> Result<()> {
     let mut apt = apt::Apt::default();
     apt::ensure_packages(&mut apt, &apt::KUBERNETES)?;
     kubernetes::ensure(tools)?;
+    pypi::ensure(tools)?;
     term::success("all of them are in place");
     Ok(())
 }
@@ -169,6 +172,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     for (name, path) in [
         ("cache", Some(tools.cache.clone())),
         ("ignition-validate", Some(tools.ignition_validate.clone())),
+        ("helm", Some(tools.cache.join("bin/helm"))),
         ("images", Some(tools.images.clone())),
         (
             "docker-registry",
@@ -179,6 +183,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             "kube-apiserver",
             Some(tools.cache.join("bin/kube-apiserver")),
         ),
+        ("kubectl", Some(tools.cache.join(pypi::PLACE))),
     ]
     .into_iter()
     .chain(apt::programs().map(|program| (program, process::which(program))))
