@@ -233,7 +233,12 @@ async fn approve(ports: &LivePorts) -> anyhow::Result<()> {
     );
     let expected = ExpectedPcr::from_events(PcrIndex::BOOT_MANAGER, [event]);
     let expected = ExpectedPcrs::new(vec![expected]);
-    let image = ApprovedImage::new("image".parse()?, "registry.example/os", expected, ports.clock.now());
+    let image = ApprovedImage::new(
+        "image".parse()?,
+        "registry.example/os",
+        expected,
+        ports.clock.now(),
+    );
     ports.images.put(&image).await?;
     Ok(())
 }

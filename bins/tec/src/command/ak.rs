@@ -94,8 +94,8 @@ async fn approve(store: &Store, record: AkRecord) -> anyhow::Result<()> {
     match flow::approve(ports, AkSubmission::new(machine, candidate)).await? {
         AkOutcome::Bound(_) | AkOutcome::AlreadyBound => {}
         AkOutcome::Waiting(reason)
-            | AkOutcome::AlreadyWaiting(reason)
-            | AkOutcome::Rejected(reason) => {
+        | AkOutcome::AlreadyWaiting(reason)
+        | AkOutcome::Rejected(reason) => {
             let context = format!("approve key {key}: {reason}");
             return Err(CodedError::new(Code::RegisterMachineTaken, context).into());
         }
