@@ -1,10 +1,6 @@
 //! The Job that computes measurements, on a real API server and with a real registry, with the
 //! rights that its package gives it.
-#![expect(
-    clippy::unwrap_used,
-    clippy::indexing_slicing,
-    reason = "a test's own tools may fail the test"
-)]
+#![expect(clippy::unwrap_used, reason = "a test's own tools may fail the test")]
 
 use std::process::Output;
 

@@ -113,7 +113,7 @@ mod tests {
     fn requests_are_counted_by_code_and_duration() {
         let metrics = RequestMetrics::new(("a_total", "Requests."), ("a_seconds", "Time."));
         metrics.observe(None, Duration::from_millis(3));
-        metrics.observe(Some(Code::RegisterFull), Duration::from_secs(60));
+        metrics.observe(Some(Code::RegisterFull), Duration::from_mins(1));
         let text = metrics.render();
         for line in [
             "a_total{code=\"TEC-R430\"} 1",

@@ -193,15 +193,19 @@ mod tests {
     use crate::api::ApprovedImageSpec;
 
     fn image(pull_secret: Option<&str>) -> ApprovedImage {
-        let mut spec = ApprovedImageSpec::default();
-        spec.image = format!("registry.example/os@sha256:{}", "ab".repeat(32));
-        spec.pull_secret = pull_secret.map(str::to_owned);
+        let spec = ApprovedImageSpec {
+            image: format!("registry.example/os@sha256:{}", "ab".repeat(32)),
+            pull_secret: pull_secret.map(str::to_owned),
+            ..ApprovedImageSpec::default()
+        };
         ApprovedImage::new("fedora", spec)
     }
 
     fn pod_of(access: ImageAccess, pull_secret: Option<&str>) -> PodSpec {
-        let mut deploy = Deploy::default();
-        deploy.image_access = access;
+        let deploy = Deploy {
+            image_access: access,
+            ..Deploy::default()
+        };
         let job = job(&image(pull_secret), &deploy);
         job.spec.unwrap().template.spec.unwrap()
     }

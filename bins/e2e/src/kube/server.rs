@@ -17,7 +17,7 @@ use super::control_plane::ControlPlane;
 use super::guarded::Guarded;
 
 /// A server is ready by then, on a machine that does other things, too.
-const READY: Duration = Duration::from_secs(60);
+const READY: Duration = Duration::from_mins(1);
 const POLL: Duration = Duration::from_millis(50);
 
 /// A running server.
@@ -156,15 +156,14 @@ fn role(component: Component) -> anyhow::Result<Vec<PolicyRule>> {
 /// # Errors
 /// It is not built.
 pub fn program(name: &str) -> anyhow::Result<PathBuf> {
-    let directory = match std::env::var_os("TEC_BIN_DIR") {
-        Some(directory) => PathBuf::from(directory),
-        None => {
-            let test = std::env::current_exe()?;
-            let above = test.parent().and_then(Path::parent);
-            above
-                .context("this test lies outside a target directory")?
-                .to_owned()
-        }
+    let directory = if let Some(directory) = std::env::var_os("TEC_BIN_DIR") {
+        PathBuf::from(directory)
+    } else {
+        let test = std::env::current_exe()?;
+        let above = test.parent().and_then(Path::parent);
+        above
+            .context("this test lies outside a target directory")?
+            .to_owned()
     };
     let program = directory.join(name);
     anyhow::ensure!(

@@ -44,7 +44,7 @@ pub const USER: (&str, &str) = ("user", "s3cret:x");
 /// The same, as crypt(3) makes it with bcrypt.
 const HTPASSWD: &str = "user:$2b$04$Xau2E5SBLzbDHgTH1WBYCuN6a0LW64QMg4UPlKsS4QXf/CcyX8IBe\n";
 /// The registry listens by then, on a machine that does other things, too.
-const READY: Duration = Duration::from_secs(60);
+const READY: Duration = Duration::from_mins(1);
 const POLL: Duration = Duration::from_millis(50);
 
 impl Drop for RealRegistry {
@@ -76,19 +76,20 @@ impl RealRegistry {
         let root = directory.path();
         // Another process may take the port in between; then the registry ends, and this fails.
         let host = TcpListener::bind("127.0.0.1:0")?.local_addr()?.to_string();
-        let mut config = format!(
+        let auth = match access {
+            Access::Everybody => String::new(),
+            Access::User => {
+                let users = root.join("users");
+                fs::write(&users, HTPASSWD)?;
+                let users = users.display();
+                format!("auth: {{htpasswd: {{realm: r, path: \"{users}\"}}}}\n")
+            }
+        };
+        let config = format!(
             "version: 0.1\nlog: {{level: error}}\nhttp: {{addr: \"{host}\"}}\n\
-             storage: {{filesystem: {{rootdirectory: \"{}\"}}}}\n",
+             storage: {{filesystem: {{rootdirectory: \"{}\"}}}}\n{auth}",
             root.join("data").display()
         );
-        if access == Access::User {
-            let users = root.join("users");
-            fs::write(&users, HTPASSWD)?;
-            let users = users.display();
-            config.push_str(&format!(
-                "auth: {{htpasswd: {{realm: r, path: \"{users}\"}}}}\n"
-            ));
-        }
         let file = root.join("config.yml");
         fs::write(&file, config)?;
         let process = Command::new(program())

@@ -101,9 +101,10 @@ async fn answer(State(shared): State<Shared>, request: Request) -> Response {
             let scope = request.uri().query().unwrap_or_default().to_owned();
             let is_allowed = authorization.as_deref() == Some(basic) && scope.contains("pull");
             let body = format!(r#"{{"token":"{token}","expires_in":60}}"#);
-            return match is_allowed {
-                true => Response::new(body.into()),
-                false => status(401).body(Body::empty()).unwrap(),
+            return if is_allowed {
+                Response::new(body.into())
+            } else {
+                status(401).body(Body::empty()).unwrap()
             };
         }
         if authorization != Some(format!("Bearer {token}")) {

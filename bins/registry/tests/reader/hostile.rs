@@ -34,9 +34,10 @@ fn image() -> (Content, String) {
 
 fn mirrored(mirrors: &[String]) -> RegistryOptions {
     let mirrors = mirrors.iter().map(|mirror| mirror.parse().unwrap());
-    let mut options = RegistryOptions::default();
-    options.mirrors = mirrors.collect();
-    options
+    RegistryOptions {
+        mirrors: mirrors.collect(),
+        ..RegistryOptions::default()
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -53,8 +54,10 @@ async fn a_token_is_fetched_with_the_pull_secret_and_kept() {
     )
     .await;
     let secret = format!(r#"{{"auths":{{"{}":{{"auth":"dTpw"}}}}}}"#, fake.host);
-    let mut options = RegistryOptions::default();
-    options.credentials = Credentials::parse(secret.as_bytes()).unwrap();
+    let options = RegistryOptions {
+        credentials: Credentials::parse(secret.as_bytes()).unwrap(),
+        ..RegistryOptions::default()
+    };
     let registry = reader(&[&fake.host], options);
     let reference = format!("{}/os@{digest}", fake.host);
     assert_eq!(pcr4(&registry, &reference).await.unwrap(), local_pcr4());
@@ -81,8 +84,10 @@ async fn a_realm_in_plain_text_gets_no_password() {
     )
     .await;
     let secret = format!(r#"{{"auths":{{"{}":{{"auth":"dTpw"}}}}}}"#, real.host);
-    let mut options = RegistryOptions::default();
-    options.credentials = Credentials::parse(secret.as_bytes()).unwrap();
+    let options = RegistryOptions {
+        credentials: Credentials::parse(secret.as_bytes()).unwrap(),
+        ..RegistryOptions::default()
+    };
     // Plain text is not allowed for this host, so nothing is sent at all.
     let registry = reader(&[], options);
     let error = pcr4(&registry, &format!("{}/os@{digest}", real.host))
@@ -108,8 +113,10 @@ async fn credentials_do_not_follow_a_redirect_to_another_host() {
     )
     .await;
     let secret = format!(r#"{{"auths":{{"{}":{{"auth":"dTpw"}}}}}}"#, fake.host);
-    let mut options = RegistryOptions::default();
-    options.credentials = Credentials::parse(secret.as_bytes()).unwrap();
+    let options = RegistryOptions {
+        credentials: Credentials::parse(secret.as_bytes()).unwrap(),
+        ..RegistryOptions::default()
+    };
     let registry = reader(&[&fake.host], options);
     let reference = format!("{}/os@{digest}", fake.host);
     assert_eq!(pcr4(&registry, &reference).await.unwrap(), local_pcr4());

@@ -27,6 +27,9 @@ use tec_tpm::output;
 use crate::boot::boot_files;
 use crate::boot::borrowed;
 
+/// Files with their paths.
+type Files<'a> = &'a [(&'a str, &'a [u8])];
+
 /// A reader that may talk to these hosts without TLS.
 pub(crate) fn reader(hosts: &[&str], options: RegistryOptions) -> Arc<Registry> {
     let mut options = options;
@@ -74,10 +77,10 @@ async fn boot_files_of_every_sort_of_layer_give_the_same_value() {
     let huge = [("usr/lib/libhuge.so", library.as_slice())];
     let gone = [("boot/.wh.vmlinuz-6.1.0-amd64", &b""[..])];
     let mut content = Content::default();
-    let plain = |files: &[(&str, &[u8])]| gzip(files).unwrap();
-    let chunked = |files: &[(&str, &[u8])]| ("zstd", layer::zstd_chunked(files, 4096).unwrap());
-    let estargz = |files: &[(&str, &[u8])]| ("gzip", layer::estargz(files, 4096).unwrap());
-    let all: [&dyn Fn(&[(&str, &[u8])]) -> _; 3] = [&plain, &chunked, &estargz];
+    let plain = |files: Files<'_>| gzip(files).unwrap();
+    let chunked = |files: Files<'_>| ("zstd", layer::zstd_chunked(files, 4096).unwrap());
+    let estargz = |files: Files<'_>| ("gzip", layer::estargz(files, 4096).unwrap());
+    let all: [&dyn Fn(Files<'_>) -> _; 3] = [&plain, &chunked, &estargz];
     let digests: Vec<String> = all
         .iter()
         .map(|pack| {
@@ -131,16 +134,20 @@ async fn the_label_of_the_platforms_image_is_read_without_its_layers() {
         |pcrs: &tec_core::image::ExpectedPcrs| pcrs.pcr(PcrIndex::BOOT_MANAGER).map(|p| p.value);
     assert_eq!(value(&read), value(&expected));
 
-    let mut options = RegistryOptions::default();
-    options.platform = "linux/arm64".parse().unwrap();
+    let options = RegistryOptions {
+        platform: "linux/arm64".parse().unwrap(),
+        ..RegistryOptions::default()
+    };
     let image = reader(&[server.host()], options)
         .find(&reference)
         .await
         .unwrap();
     assert_eq!(image.labeled_pcrs().unwrap(), None);
 
-    let mut options = RegistryOptions::default();
-    options.platform = "linux/s390x".parse().unwrap();
+    let options = RegistryOptions {
+        platform: "linux/s390x".parse().unwrap(),
+        ..RegistryOptions::default()
+    };
     let error = reader(&[server.host()], options)
         .find(&reference)
         .await
@@ -158,8 +165,10 @@ async fn a_private_image_needs_the_pull_secret() {
     let with = |host: &str, password: &str| {
         let login = json!({ "username": USER.0, "password": password });
         let secret = json!({ "auths": { host: login } }).to_string();
-        let mut options = RegistryOptions::default();
-        options.credentials = Credentials::parse(secret.as_bytes()).unwrap();
+        let options = RegistryOptions {
+            credentials: Credentials::parse(secret.as_bytes()).unwrap(),
+            ..RegistryOptions::default()
+        };
         reader(&[server.host()], options)
     };
     let good = with(server.host(), USER.1);
