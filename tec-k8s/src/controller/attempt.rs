@@ -96,9 +96,11 @@ mod tests {
     use super::*;
 
     fn event(code: Option<&str>) -> Event {
-        let mut last = LastAttestation::default();
-        last.at = "2026-11-21T04:31:00Z".to_owned();
-        last.code = code.map(str::to_owned);
+        let last = LastAttestation {
+            at: "2026-11-21T04:31:00Z".to_owned(),
+            code: code.map(str::to_owned),
+            ..LastAttestation::default()
+        };
         let text = serde_json::to_string(&last).unwrap();
         let mut event = Event::default();
         event.metadata.annotations = Some([(ATTEMPT.to_owned(), text)].into());

@@ -168,8 +168,10 @@ fn a_named_certificate_is_waited_for_and_never_done_without() {
 #[test]
 fn the_registration_server_is_handed_what_it_needs_of_secrets_and_no_more() {
     let mut cluster = with_tls();
-    let mut registration = RegistrationSpec::default();
-    registration.token_secret = Some("tokens".to_owned());
+    let registration = RegistrationSpec {
+        token_secret: Some("tokens".to_owned()),
+        ..RegistrationSpec::default()
+    };
     cluster.spec.registration = Some(registration);
     let objects = register_server(&cluster, &Deploy::default()).unwrap();
     let pod = pod_of(deployments(&objects)[0]);

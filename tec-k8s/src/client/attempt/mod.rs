@@ -253,12 +253,13 @@ fn event(machine: &api::Machine, line: &Line) -> Result<Event, jiff::Error> {
 }
 
 fn last(line: &Line) -> String {
-    let mut last = LastAttestation::default();
-    last.at = line.at.to_string();
-    last.attempt = Some(line.attempt.to_string());
-    last.code = match line.outcome {
-        Outcome::Released => None,
-        Outcome::Refused(code) => Some(code.to_string()),
+    let last = LastAttestation {
+        at: line.at.to_string(),
+        attempt: Some(line.attempt.to_string()),
+        code: match line.outcome {
+            Outcome::Released => None,
+            Outcome::Refused(code) => Some(code.to_string()),
+        },
     };
     json!(last).to_string()
 }

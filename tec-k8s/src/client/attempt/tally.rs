@@ -12,7 +12,7 @@ use super::Outcome;
 use super::QUIET;
 
 /// One outcome of a machine.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Line {
     pub(super) machine: MachineId,
     pub(super) outcome: Outcome,
