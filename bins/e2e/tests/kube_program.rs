@@ -1,10 +1,6 @@
 //! The program `operator` as a process, with the rights that the packages give it.
 #![expect(clippy::unwrap_used, reason = "a test's own tools may fail the test")]
 
-use std::ffi::OsStr;
-use std::path::Path;
-use std::path::PathBuf;
-
 use k8s_openapi::api::core::v1::Secret;
 use kube::ResourceExt as _;
 use serde_json::json;
@@ -13,36 +9,10 @@ use tec_core::machine::RegisteredBy;
 use tec_core::port::Clock as _;
 use tec_core::testing::sample;
 use tec_e2e::kube::Bench;
-use tec_e2e::kube::Guarded;
 use tec_e2e::kube::eventually;
 use tec_k8s::api::Machine;
 use tec_k8s::api::TrustedExecutionCluster;
 use tec_support::SystemClock;
-
-/// Where cargo or `cargo xtask` put the program.
-fn operator() -> PathBuf {
-    let bin_dir = std::env::var_os("TEC_BIN_DIR").map(PathBuf::from);
-    let bin_dir = bin_dir.unwrap_or_else(|| {
-        // A test lies in target/<profile>/deps, the programs one above.
-        let test = std::env::current_exe().unwrap();
-        test.parent().and_then(Path::parent).unwrap().to_owned()
-    });
-    let program = bin_dir.join("operator");
-    assert!(program.is_file(), "run `cargo build --package operator`");
-    program
-}
-
-fn start(bench: &Bench, identity: &str) -> Guarded {
-    let kubeconfig = bench.kubeconfig(identity).unwrap();
-    let environment = [
-        ("KUBECONFIG", kubeconfig.as_os_str()),
-        ("POD_NAMESPACE", OsStr::new(&bench.namespace)),
-        ("POD_NAME", OsStr::new(identity)),
-    ];
-    let arguments = ["--metrics-addr", "127.0.0.1:0"];
-    let logs = bench.plane.logs();
-    Guarded::start("operator", &operator(), arguments, &environment, logs).unwrap()
-}
 
 #[tokio::test]
 async fn the_program_serves_machines_tells_what_is_wrong_and_survives_a_kill() {
@@ -62,7 +32,7 @@ async fn the_program_serves_machines_tells_what_is_wrong_and_survives_a_kill() {
         let name = sample::machine_id(number).to_string();
         Ok(secrets.get_opt(&name).await?.is_some())
     };
-    let mut program = start(&bench, "one");
+    let mut program = bench.start_program("one", &[]).unwrap();
     bench.create(&machine(1)).await.unwrap();
     eventually("the first machine has a key", async || has_key(1).await)
         .await
@@ -87,7 +57,7 @@ async fn the_program_serves_machines_tells_what_is_wrong_and_survives_a_kill() {
         .unwrap();
     program.kill();
     bench.create(&machine(2)).await.unwrap();
-    let _second = start(&bench, "two");
+    let _second = bench.start_program("two", &[]).unwrap();
     eventually("the second machine has a key", async || has_key(2).await)
         .await
         .unwrap();

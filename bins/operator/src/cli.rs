@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 
 use clap::Parser;
+use tec_core::endpoint::BaseUrl;
 use tec_k8s::render::Deploy;
 use tec_k8s::render::Images;
 use tec_k8s::render::PodUser;
@@ -32,6 +33,11 @@ pub(crate) struct Args {
     /// Generation of the Trustee that is deployed: mounted, unified or v0.21
     #[arg(long, default_value = "v0.21", value_parser = generation)]
     pub(crate) generation: Generation,
+
+    /// Where the cluster's own Trustee is reached in place of its Service, for an operator that runs
+    /// outside of the cluster
+    #[arg(long, env = "TEC_TRUSTEE_URL")]
+    pub(crate) trustee_url: Option<BaseUrl>,
 
     /// What is logged, as a filter such as info or tec_k8s=debug
     #[arg(long, env = "TEC_LOG", default_value = "info")]

@@ -24,6 +24,7 @@
 mod cache;
 mod cluster;
 mod context;
+mod files;
 mod image;
 mod job;
 mod key;

@@ -13,18 +13,28 @@
 //! `cargo xtask tools` sets up the programs.
 
 mod account;
+mod broker;
 mod control_plane;
 mod guarded;
+mod link;
 mod memory_trust;
 mod operator;
 mod pki;
+mod program;
 
 pub use self::account::rules;
+pub use self::broker::Broker;
+pub use self::broker::Sent;
 pub use self::control_plane::ControlPlane;
 pub use self::guarded::Guarded;
+pub use self::link::Link;
+pub use self::link::Traffic;
 pub use self::memory_trust::Labels;
 pub use self::memory_trust::MemoryTrust;
 pub use self::memory_trust::PaperTrustee;
 pub use self::memory_trust::ShiftedClock;
 pub use self::operator::Bench;
+pub use self::operator::cluster;
 pub use self::operator::eventually;
+pub use self::operator::within;
+pub use self::program::program;
