@@ -181,6 +181,10 @@ impl Chaos {
         }
         for (path, digests) in self.broker.take_sent().keys {
             let id = path.split('/').nth(1).unwrap().to_owned();
+            // A broker that fails to delete a key is sent an empty one instead.
+            let digests = digests
+                .into_iter()
+                .filter(|digest| *digest != Sha256Digest::of("{}"));
             self.keys.entry(id).or_default().extend(digests);
         }
     }
@@ -263,14 +267,9 @@ async fn whatever_is_killed_each_machine_ends_with_one_key_and_the_deleted_are_g
     let log = || chaos.operator.log().unwrap();
     assert!(outcome.is_ok(), "{outcome:?}: {open:#?}\n{}", log());
     // One key for each machine, of all that anybody ever saw or was sent.
-    assert_eq!(
-        chaos
-            .keys
-            .values()
-            .filter(|digests| digests.len() != 1)
-            .count(),
-        0
-    );
+    let several = chaos.keys.iter().filter(|(_, digests)| digests.len() > 1);
+    let several: Vec<_> = several.collect();
+    assert!(several.is_empty(), "{several:?}, {:?}", chaos.tally);
     assert_eq!(
         chaos.broker.paths().await.len() as u64,
         MACHINES - chaos.tally.deleted.len() as u64

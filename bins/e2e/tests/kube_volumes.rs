@@ -43,8 +43,8 @@ async fn digest(bench: &Bench) -> Option<String> {
 
 /// Disk keys that are mounted, by file.
 async fn mounted(bench: &Bench) -> Vec<String> {
-    let pod = template(bench).await.unwrap().spec.unwrap();
-    let volumes = pod.volumes.unwrap_or_default();
+    let pod = template(bench).await.and_then(|template| template.spec);
+    let volumes = pod.and_then(|pod| pod.volumes).unwrap_or_default();
     let keys = volumes
         .into_iter()
         .find(|volume| volume.name == "resource-dir");
