@@ -9,7 +9,7 @@ use std::fmt;
 macro_rules! codes {
     ($($name:ident = $text:literal, $status:literal, $title:literal, $cause:literal, $fix:literal;)*) => {
         /// An error code. Families: R register, A attest, K key, P policy, T TLS, I image,
-        /// S store, N node.
+        /// S store, C cluster, N node.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         #[non_exhaustive]
         pub enum Code {
@@ -55,6 +55,9 @@ codes! {
     RegisterToken = "TEC-R401", 401, "a valid registration token is needed",
         "The server was started with a registration token, and the request carries none or another one.",
         "Put the header Authorization: Bearer <token> into the merge directive of the node's Ignition config.";
+    RegisterByAdmin = "TEC-R403", 403, "machines are registered by an admin here",
+        "The registration policy is manual, so nodes get no config by themselves.",
+        "Add the machine with `kubectl tec machine add`, and put its Ignition config in by hand.";
     RegisterMachineUnknown = "TEC-R404", 404, "no such machine is waiting for an attestation key",
         "The machine id was never registered, has expired unclaimed, or the machine was removed.",
         "Boot the node again so that it registers, or add the machine with `tec machine add`.";
@@ -97,6 +100,11 @@ codes! {
     RegisterUnavailable = "TEC-R503", 503, "the service cannot answer now",
         "The store behind the server failed.",
         "See the server's log at this time for a TEC-S code.";
+
+    RegisterNotReady = "TEC-R504", 503, "the service is not set up yet",
+        "The TrustedExecutionCluster is missing or has no publicTrusteeAddr, or the CA of a server that \
+         nodes shall trust is not there. No machine was registered.",
+        "See the server's log for what is missing; nodes retry by themselves.";
 
     EvidenceMalformed = "TEC-A400", 400, "the evidence is malformed",
         "The evidence is not what its type prescribes, is truncated, or is too large.",
@@ -145,6 +153,37 @@ codes! {
     ImageUnreadable = "TEC-I400", 400, "the image cannot be read",
         "No shim, boot loader or kernel was found, or a file is corrupt.",
         "Give the root of the image's file tree; the error names the file and the offset.";
+    ImageReference = "TEC-I402", 400, "the image is not referenced by digest",
+        "The reference is not of the form `registry.example/repository@sha256:<64 digits>`.",
+        "Take the digest from where the image was pushed, for example with `skopeo inspect`.";
+    ImageDenied = "TEC-I403", 403, "the registry does not let this image be read",
+        "The image is private, and no pull secret fits, or its credentials are wrong or have expired.",
+        "Give a pull secret for this registry, with the right to pull.";
+    ImageSecret = "TEC-I405", 400, "the pull secret cannot be used",
+        "The file is not of the form kubernetes.io/dockerconfigjson.",
+        "Make it with `kubectl create secret docker-registry`.";
+    ImagePlatform = "TEC-I406", 404, "the image is not there for this platform",
+        "The index lists no image for the operating system and architecture, or several.",
+        "Approve the digest of the image for the nodes' platform.";
+    ImageTooLarge = "TEC-I413", 413, "the image is too large",
+        "Its manifest, its configuration or all of its layers are larger than what is read.",
+        "Check that the reference names an operating system's image.";
+    ImageAbsent = "TEC-I414", 404, "the registry has no such image",
+        "It was deleted there, never pushed, or the reference names another repository; some \
+         registries say this of private images, too.",
+        "Compare the reference with the registry; give a pull secret if the image is private.";
+    ImageAltered = "TEC-I424", 502, "what the registry sent is not what the digest names",
+        "Somebody altered the image on its way or in the registry, or a mirror is broken.",
+        "Look at the registry or mirror that the log names; nothing of what it sent was used.";
+    ImageLabel = "TEC-I425", 422, "the image's label with PCR values cannot be used",
+        "The label org.coreos.pcrs is not of its form, or its events do not fold to its values.",
+        "Build the image with a label that `compute-pcrs all` printed, or without one.";
+    RegistryAnswer = "TEC-I502", 502, "the registry's answer cannot be used",
+        "What answered is no registry, or one that speaks another protocol.",
+        "Check the host of the reference, and mirrors.";
+    RegistryUnreachable = "TEC-I503", 503, "the registry cannot be reached",
+        "Name resolution, network, TLS, or the registry failed, or it asked to come back later.",
+        "Check from the same network; the CA of a private registry must be given.";
     BundleSignature = "TEC-I401", 401, "no given key signed the bundle of reference values",
         "The bundle was changed after it was signed, or another key signed it.",
         "Fetch bundle and signature again; give the public key of whoever built the image with --key.";
@@ -177,6 +216,21 @@ codes! {
         "The database is locked by another process, or the writer stopped.",
         "Check for a second server on the same state directory.";
 
+    ClusterForbidden = "TEC-C403", 403, "the cluster does not allow this",
+        "The user of the kubeconfig has no right to it, or the credentials ended.",
+        "Ask for the role that the runbook names, for example machine-admin-role; `kubectl auth whoami` says who asks.";
+    ClusterMissing = "TEC-C404", 404, "there is no such object in the cluster",
+        "The name or the namespace is another one, or the custom resources are not installed.",
+        "Look at --namespace, and run `kubectl tec check`.";
+    ClusterConflict = "TEC-C409", 409, "the cluster holds something else",
+        "An object of this name is there already, somebody changed it meanwhile, or there is more than one where one may be.",
+        "Look at what is there, and try again.";
+    ClusterRefused = "TEC-C422", 422, "the cluster refuses this object",
+        "A field is malformed, or may not be changed once it is set.",
+        "The message names the field; see the custom resources in tec-k8s/crds.";
+    ClusterUnreachable = "TEC-C503", 503, "the API server of the cluster does not answer",
+        "The kubeconfig names another cluster, the network is down, or the API server has a fault.",
+        "Try `kubectl get --raw /readyz` with the same context.";
     NodeTpm = "TEC-N500", 503, "the TPM cannot be used",
         "There is no TPM, it is busy, in lockout, or the resource manager is missing.",
         "Check /dev/tpmrm0, or name another TPM with --tcti.";

@@ -39,6 +39,8 @@ impl PcrIndex {
     pub const KERNEL_CONFIG: Self = Self(12);
     /// Machine owner keys, measured by shim.
     pub const MOK: Self = Self(14);
+    /// Which cluster the node was bootstrapped into; zero until then.
+    pub const CLUSTER: Self = Self(15);
 
     /// Checks the range.
     pub fn new(index: u8) -> Result<Self, PcrIndexError> {

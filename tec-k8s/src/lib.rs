@@ -3,7 +3,8 @@
 //! *What it is*: the custom resources of the group `trusted-execution-clusters.io`, with the names,
 //! fields and rules that existing clusters use, and what they mean in terms of
 //! [`tec_core`]; with the feature `client` the ports of tec-core over an API server; with the feature
-//! `controller` what an operator does.
+//! `server` what servers know of the cluster; with the feature `controller` what an operator does; with
+//! the feature `rpc` bootstrap of nodes over gRPC.
 //!
 //! *What it is not*: it knows no Trustee; the program brings the two together. It picks neither a
 //! version of the Kubernetes API nor a provider for TLS: the binary that links it does.
@@ -24,4 +25,8 @@ pub mod client;
 pub mod controller;
 #[cfg(feature = "render")]
 pub mod render;
+#[cfg(feature = "rpc")]
+pub mod rpc;
+#[cfg(feature = "server")]
+pub mod server;
 pub mod signal;

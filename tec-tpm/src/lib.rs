@@ -51,6 +51,8 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 pub mod ak;
+#[cfg(feature = "atls")]
+pub mod atls;
 pub mod combine;
 pub mod compute;
 pub mod ek;

@@ -6,6 +6,9 @@
 
 mod attester;
 mod error;
+mod marker;
+#[cfg(feature = "atls")]
+mod quoter;
 mod values;
 
 use std::fmt;
@@ -65,6 +68,7 @@ use tss_esapi::traits::Marshall as _;
 pub use self::attester::EventLogSource;
 pub use self::attester::TpmAttester;
 pub use self::error::TpmError;
+pub use self::marker::TpmMarker;
 use crate::ak::AkAlgorithm;
 use crate::ak::AkHandle;
 use crate::ak::AkOrigin;

@@ -14,6 +14,7 @@ use std::collections::BTreeMap;
 
 use tec_trustee::policy::AttestationPolicy;
 use tec_trustee::policy::Evaluation;
+use tec_trustee::policy::PolicyIntent;
 use tec_trustee::policy::ResourcePolicy;
 use tec_trustee::policy::Verdict;
 
@@ -21,20 +22,32 @@ use self::policy_cases::Case;
 use self::policy_cases::azure_too;
 use self::policy_cases::cases;
 
+/// What the compiled policy says, and the interpreter no less.
 fn verdict(case: &Case) -> Verdict {
-    let policy = AttestationPolicy::parse(&case.intent.render_attestation()).unwrap();
-    let verdict = policy.decide(&case.evidence, |name| case.references.get(name).cloned());
-    verdict.unwrap_or_else(|error| panic!("{}: {error}", case.name))
+    let text = case.intent.render_attestation();
+    let policy = AttestationPolicy::parse(&text).unwrap();
+    assert!(policy.is_compiled(), "{}", case.name);
+    let [compiled, interpreted] =
+        [policy, AttestationPolicy::interpreted(&text).unwrap()].map(|policy| {
+            let verdict = policy.decide(&case.evidence, |name| case.references.get(name).cloned());
+            verdict.unwrap_or_else(|error| panic!("{}: {error}", case.name))
+        });
+    assert_eq!(compiled, interpreted, "{}", case.name);
+    compiled
 }
 
 #[test]
 fn every_case_of_the_table_is_decided_as_it_says_and_without_an_error() {
     for case in cases() {
         let verdict = verdict(&case);
-        let policy = ResourcePolicy::parse(&case.intent.render_resource()).unwrap();
+        let text = case.intent.render_resource();
+        let policy = ResourcePolicy::parse(&text).unwrap();
+        assert!(policy.is_compiled(), "{}", case.name);
         let claims = case.token(verdict.status().as_str(), verdict.extensions.clone());
-        let allowed = policy.allows(&claims, &case.request()).unwrap();
-        assert_eq!(allowed, case.is_allowed, "{}: {verdict:?}", case.name);
+        for policy in [policy, ResourcePolicy::interpreted(&text).unwrap()] {
+            let allowed = policy.allows(&claims, &case.request()).unwrap();
+            assert_eq!(allowed, case.is_allowed, "{}: {verdict:?}", case.name);
+        }
     }
 }
 
@@ -79,4 +92,21 @@ fn claims_are_published_with_the_machine() {
     );
     assert_eq!(verdict.extensions["tec.site"], "north \"1\"");
     assert_eq!(verdict.extensions["tec.pcr04"], "bb".repeat(32));
+}
+
+#[test]
+fn the_intent_is_read_from_its_text_and_from_no_other() {
+    for case in cases() {
+        let text = case.intent.render_attestation();
+        let read = PolicyIntent::read_attestation(&text);
+        assert_eq!(read.as_ref(), Some(&case.intent), "{}", case.name);
+        let changed = text.replace("executables := 33", "executables := 3");
+        assert_eq!(PolicyIntent::read_attestation(&changed), None);
+        let longer = format!("{text}\nexecutables := 3\n");
+        assert!(!AttestationPolicy::parse(&longer).unwrap().is_compiled());
+    }
+    let resource = azure_too().render_resource();
+    assert!(PolicyIntent::is_resource_policy(&resource));
+    let lax = resource.replace("== \"affirming\"", "!= \"none\"");
+    assert!(!ResourcePolicy::parse(&lax).unwrap().is_compiled());
 }

@@ -15,7 +15,7 @@ use tec_core::endpoint::Endpoint;
 use tec_core::id::ResourcePath;
 use tec_core::secret::SecretBytes;
 use tec_core::testing::SeededEntropy;
-use tec_tpm::testing::SoftTpm;
+use tec_tpm::tss::TpmAttester;
 use tec_trustee::client::Deadlines;
 use tec_trustee::client::RcarClient;
 use tec_trustee::jwe::Curve;
@@ -27,6 +27,7 @@ use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpStream;
 use tokio::sync::Mutex;
 
+use crate::server::Emulated;
 use crate::server::Machine;
 
 const AUTH: &str = r#"{"version":"0.4.0","tee":"tpm","extra-params":{}}"#;
@@ -162,15 +163,15 @@ fn length(answer: &[u8]) -> Option<usize> {
     Some(end + 4 + of_body?)
 }
 
-/// A client as a node has it, with a TPM in software.
+/// A client as a node has it, with a TPM emulator.
 pub(crate) struct Node<'a> {
     client: RcarClient,
     path: ResourcePath,
-    tpm: &'a SoftTpm,
+    attester: &'a TpmAttester,
 }
 
 impl<'a> Node<'a> {
-    pub(crate) fn new(server: SocketAddr, machine: &'a Machine) -> anyhow::Result<Self> {
+    pub(crate) fn new(server: SocketAddr, machine: &'a Emulated) -> anyhow::Result<Self> {
         let endpoint = Endpoint::new(format!("http://{server}").parse()?, String::new());
         let deadlines = Deadlines::new(Duration::from_secs(5), Duration::from_secs(10));
         let provider = Arc::new(rustls::crypto::ring::default_provider());
@@ -178,11 +179,11 @@ impl<'a> Node<'a> {
         Ok(Self {
             client: RcarClient::new(&[endpoint], deadlines, &provider, entropy)?,
             path: ResourcePath::luks_root(&machine.id),
-            tpm: &machine.tpm,
+            attester: &machine.attester,
         })
     }
 
     pub(crate) async fn unlock(&self) -> anyhow::Result<SecretBytes> {
-        Ok(self.client.fetch(&self.path, self.tpm).await?)
+        Ok(self.client.fetch(&self.path, self.attester).await?)
     }
 }

@@ -20,6 +20,7 @@ use self::client::Client;
 use self::client::Node;
 use self::crypto::Crypto;
 use self::policy::policies;
+use self::server::Emulated;
 use self::server::Machine;
 use self::server::Server;
 use self::server::Storage;
@@ -125,7 +126,9 @@ fn guarded(suite: &mut Suite, runtime: &Runtime) -> anyhow::Result<()> {
     let machine = Machine::new();
     let storage = Storage::embedded()?;
     let server = runtime.block_on(Server::start(&machine, &storage))?;
-    guarded_node(suite, runtime, &server, &machine)?;
+    let emulated = Emulated::start()?;
+    runtime.block_on(server.enroll(&emulated))?;
+    guarded_node(suite, runtime, &server, &emulated)?;
     let direct = runtime.block_on(server.clients(server.kbs, NODES))?;
     let through = runtime.block_on(server.clients(server.guard, NODES))?;
     suite.ratio_timed(
@@ -148,7 +151,7 @@ fn guarded_node(
     suite: &mut Suite,
     runtime: &Runtime,
     server: &Server,
-    machine: &Machine,
+    machine: &Emulated,
 ) -> anyhow::Result<()> {
     let direct = Node::new(server.kbs, machine)?;
     let through = Node::new(server.guard, machine)?;
@@ -162,7 +165,7 @@ fn guarded_node(
     };
     suite.ratio_timed(
         "guard/unlock",
-        |_| "a node's unlock through the guard / without it; the TPM is software".to_owned(),
+        |_| "a node's unlock through the guard / without it; the TPM is swtpm".to_owned(),
         |times| repeat(&through, times),
         |times| repeat(&direct, times),
     )?;

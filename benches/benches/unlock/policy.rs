@@ -88,19 +88,19 @@ pub(crate) fn policies(suite: &mut Suite) -> anyhow::Result<()> {
     anyhow::ensure!(case.allows(&resource)?, "the machine's own path is allowed");
     suite.compare(
         "kbs/policy",
-        "evaluate the attestation policy kept parsed / parse and evaluate it",
+        "evaluate the attestation policy kept parsed / parse and interpret it",
         || case.attest(&attestation).context("evaluate"),
         || {
-            case.attest(&AttestationPolicy::parse(&case.attestation)?)
+            case.attest(&AttestationPolicy::interpreted(&case.attestation)?)
                 .context("evaluate")
         },
     )?;
     suite.compare(
         "kbs/policy/resource",
-        "evaluate the resource policy kept parsed / parse and evaluate it",
+        "evaluate the resource policy kept parsed / parse and interpret it",
         || case.allows(&resource).context("evaluate"),
         || {
-            case.allows(&ResourcePolicy::parse(&case.resource)?)
+            case.allows(&ResourcePolicy::interpreted(&case.resource)?)
                 .context("evaluate")
         },
     )

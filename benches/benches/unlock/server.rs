@@ -11,6 +11,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use tec_core::ak::AkCandidate;
 use tec_core::ak::ManualMatcher;
+use tec_core::ak::PublicKey;
 use tec_core::attest::PinnedPcrs;
 use tec_core::attest::Tee;
 use tec_core::digest::Sha256Digest;
@@ -40,7 +41,12 @@ use tec_core::store::Store;
 use tec_core::testing::MemoryRegistry;
 use tec_core::testing::SeededEntropy;
 use tec_core::time::Timestamp;
+use tec_tpm::ak::AkAlgorithm;
+use tec_tpm::ak::AkHandle;
 use tec_tpm::testing::SoftTpm;
+use tec_tpm::testing::Swtpm;
+use tec_tpm::tss::Tpm;
+use tec_tpm::tss::TpmAttester;
 use tec_tpm::verifier::TpmVerifier;
 use tec_trustee::guard::Guard;
 use tec_trustee::guard::GuardConfig;
@@ -76,6 +82,30 @@ impl Machine {
             id: MachineId::random(&mut EntropyRng::new(&SeededEntropy::new(1))),
             tpm,
         }
+    }
+}
+
+/// The same machine with a real TPM emulator, which takes the time that nodes take for a quote, or
+/// less: TPMs of hardware need a tenth of a second and more.
+pub(crate) struct Emulated {
+    pub(crate) id: MachineId,
+    key: PublicKey,
+    pub(crate) attester: TpmAttester,
+    _swtpm: Swtpm,
+}
+
+impl Emulated {
+    pub(crate) fn start() -> anyhow::Result<Self> {
+        let swtpm = Swtpm::start()?;
+        let tpm = Tpm::open(&swtpm.tcti())?;
+        let key = tpm.ensure_ak(AkHandle::DEFAULT, AkAlgorithm::Rsa2048)?.key;
+        tpm.pcr_extend(PcrIndex::BOOT_MANAGER, &Sha256Digest::of("shim"))?;
+        Ok(Self {
+            id: MachineId::random(&mut EntropyRng::new(&SeededEntropy::new(2))),
+            key: key.public().clone(),
+            attester: TpmAttester::new(Arc::new(tpm), AkHandle::DEFAULT),
+            _swtpm: swtpm,
+        })
     }
 }
 
@@ -168,14 +198,14 @@ where
     }
 }
 
-async fn register(ports: &LivePorts, machine: &Machine) -> anyhow::Result<()> {
+async fn register(ports: &LivePorts, id: MachineId, key: PublicKey) -> anyhow::Result<()> {
     let now = ports.clock.now();
-    let fresh = tec_core::machine::Machine::unclaimed(machine.id, RegisteredBy::Admin, now);
+    let fresh = tec_core::machine::Machine::unclaimed(id, RegisteredBy::Admin, now);
     ports
         .machines
         .create(&fresh, UnclaimedLimit::Unlimited)
         .await?;
-    let key = AkCandidate::from_admin(machine.tpm.public_key(), None);
+    let key = AkCandidate::from_admin(key, None);
     let approval = AkPorts {
         machines: &*ports.machines,
         aks: &*ports.aks,
@@ -183,14 +213,18 @@ async fn register(ports: &LivePorts, machine: &Machine) -> anyhow::Result<()> {
         audit: &*ports.audit,
         clock: &*ports.clock,
     };
-    flow::approve(approval, AkSubmission::new(machine.id, key)).await?;
+    flow::approve(approval, AkSubmission::new(id, key)).await?;
     let provision = ProvisionPorts {
         secrets: &*ports.secrets,
         generator: &RandomLuksKey,
         clock: &*ports.clock,
         entropy: &SeededEntropy::new(2),
     };
-    flow::provision(provision, machine.id).await?;
+    flow::provision(provision, id).await?;
+    Ok(())
+}
+
+async fn approve(ports: &LivePorts) -> anyhow::Result<()> {
     let event = ImageEvent::new(
         "EV_IPL",
         PcrIndex::BOOT_MANAGER,
@@ -199,7 +233,12 @@ async fn register(ports: &LivePorts, machine: &Machine) -> anyhow::Result<()> {
     );
     let expected = ExpectedPcr::from_events(PcrIndex::BOOT_MANAGER, [event]);
     let expected = ExpectedPcrs::new(vec![expected]);
-    let image = ApprovedImage::new("image".parse()?, "registry.example/os", expected, now);
+    let image = ApprovedImage::new(
+        "image".parse()?,
+        "registry.example/os",
+        expected,
+        ports.clock.now(),
+    );
     ports.images.put(&image).await?;
     Ok(())
 }
@@ -209,12 +248,18 @@ pub(crate) struct Server {
     pub(crate) kbs: SocketAddr,
     pub(crate) guard: SocketAddr,
     prepared: Arc<Prepared>,
+    ports: [LivePorts; 2],
 }
 
 impl Server {
     pub(crate) async fn start(machine: &Machine, storage: &Storage) -> anyhow::Result<Self> {
         let behind = storage.open("kbs")?;
-        register(&behind, machine).await?;
+        let before = storage.open("guard")?;
+        for ports in [&behind, &before] {
+            register(ports, machine.id, machine.tpm.public_key()).await?;
+            approve(ports).await?;
+        }
+        let ports = [behind.clone(), before.clone()];
         let intent = PolicyIntent::new(PinnedPcrs::boot_manager(), [Tee::Tpm])?;
         let entropy = Arc::new(FewNonces::new());
         let nonces: Vec<String> = entropy.nonces.iter().map(|n| STANDARD.encode(n)).collect();
@@ -228,8 +273,6 @@ impl Server {
             .with_limits(MAX_SESSIONS, 1 << 20);
         let kbs = serve(Kbs::new(config).router()).await?;
 
-        let before = storage.open("guard")?;
-        register(&before, machine).await?;
         let gatekeeper = Registries {
             machines: before.machines,
             aks: before.aks,
@@ -252,7 +295,16 @@ impl Server {
             kbs,
             guard: serve(Guard::new(config).router()).await?,
             prepared: Arc::new(Prepared::new(machine, &nonces)?),
+            ports,
         })
+    }
+
+    /// Registers the machine with KBS and guard.
+    pub(crate) async fn enroll(&self, machine: &Emulated) -> anyhow::Result<()> {
+        for ports in &self.ports {
+            register(ports, machine.id, machine.key.clone()).await?;
+        }
+        Ok(())
     }
 
     pub(crate) async fn clients(&self, to: SocketAddr, count: u32) -> anyhow::Result<Vec<Client>> {

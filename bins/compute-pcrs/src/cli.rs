@@ -6,6 +6,7 @@ use clap::ArgAction;
 use clap::Args;
 use clap::Parser;
 use clap::Subcommand;
+use tec_registry::RegistryArgs;
 use tec_support::image::ImageChoice;
 
 /// Compute the PCR values of an image's boot before it boots.
@@ -74,6 +75,16 @@ pub(crate) struct MokVariables {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
+    #[command(flatten)]
+    Compute(Compute),
+    /// All that follows from an approved image, into its object in the cluster. What the operator
+    /// runs as a Job.
+    Job(JobArgs),
+}
+
+/// What the existing program computes.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Compute {
     /// PCR 4, 7 and 14.
     All {
         #[command(flatten)]
@@ -109,4 +120,20 @@ pub(crate) enum Command {
         #[command(flatten)]
         mok: MokVariables,
     },
+}
+
+/// The object, and where its image is.
+#[derive(Debug, Args)]
+pub(crate) struct JobArgs {
+    /// Name of the ApprovedImage.
+    #[arg(long, visible_alias = "resource-name")]
+    pub(crate) approved_image: String,
+    /// Its namespace; the pod's own where it is not given.
+    #[arg(long, env = "POD_NAMESPACE")]
+    pub(crate) namespace: Option<String>,
+    /// Where the image is mounted. Without it, its files are read from its registry.
+    #[arg(long)]
+    pub(crate) image_dir: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) registry: RegistryArgs,
 }

@@ -24,7 +24,7 @@ use tec_tpm::compute::input::OpenImage;
 use tec_tpm::output;
 use tec_tpm::output::OutputError;
 
-use crate::cli::Command;
+use crate::cli::Compute;
 use crate::cli::Image;
 use crate::cli::Kind;
 use crate::cli::MokVariables;
@@ -91,9 +91,9 @@ pub(crate) enum ComputePcrsError {
 }
 
 /// Computes what was asked for, and renders it.
-pub(crate) fn run(command: &Command) -> Result<String, ComputePcrsError> {
+pub(crate) fn run(command: &Compute) -> Result<String, ComputePcrsError> {
     match command {
-        Command::All {
+        Compute::All {
             image,
             kind,
             variables,
@@ -109,19 +109,19 @@ pub(crate) fn run(command: &Command) -> Result<String, ComputePcrsError> {
             ];
             output::label(&ExpectedPcrs::new(pcrs)).map_err(ComputePcrsError::Print)
         }
-        Command::Pcr4 { image, kind } => {
+        Compute::Pcr4 { image, kind } => {
             let platform = PlatformState::with_unknown_variables(secure_boot(image));
             let pcr = PcrIndex::BOOT_MANAGER;
             one(&register(&predict(image, *kind, &platform, &[pcr])?, pcr)?)
         }
-        Command::Pcr7 { image, variables } => {
+        Compute::Pcr7 { image, variables } => {
             let platform = with_variables(image, &variables.efivars)?;
             let pcr = PcrIndex::SECURE_BOOT;
             let prediction = predict(image, Kind { uki: false }, &platform, &[pcr])?;
             one(&register(&prediction, pcr)?)
         }
-        Command::Pcr11 { uki } => one(&pcr11(uki)?),
-        Command::Pcr14 { mok } => one(&pcr14(&mok.mok_variables)?),
+        Compute::Pcr11 { uki } => one(&pcr11(uki)?),
+        Compute::Pcr14 { mok } => one(&pcr14(&mok.mok_variables)?),
     }
 }
 

@@ -1,10 +1,12 @@
 //! `compute-pcrs`: the PCR values that an image's boot will leave, from its files.
 //!
 //! Takes the command line of the program of the same name that images are labeled with today, and
-//! prints the same JSON on stdout. Exit code 0, or 1 with the reason on stderr.
+//! prints the same JSON on stdout. Exit code 0, or 1 with the reason on stderr. As a Job, it writes
+//! the values into the status of an ApprovedImage.
 
 mod cli;
 mod compute;
+mod job;
 mod mok;
 
 use std::io::Write as _;
@@ -15,6 +17,7 @@ use tec_support::exit;
 use tec_support::log::LogForm;
 
 use crate::cli::Cli;
+use crate::cli::Command;
 
 fn main() -> ExitCode {
     exit::finish(run(&Cli::parse()))
@@ -22,7 +25,10 @@ fn main() -> ExitCode {
 
 fn run(cli: &Cli) -> anyhow::Result<u8> {
     tec_support::log::start(cli.log_filter(), LogForm::Text)?;
-    let printed = compute::run(&cli.command)?;
+    let printed = match &cli.command {
+        Command::Job(args) => return job::run(args),
+        Command::Compute(register) => compute::run(register)?,
+    };
     let mut stdout = std::io::stdout().lock();
     writeln!(stdout, "{printed}")?;
     stdout.flush()?;

@@ -33,30 +33,10 @@ impl Settings {
     /// # Errors
     /// A program or the boot files are missing.
     pub fn for_tests(report: &Path) -> anyhow::Result<Self> {
-        let variable = std::env::var_os;
-        let home = || variable("HOME").map(|home| PathBuf::from(home).join(".cache"));
-        let cache = variable("TEC_CACHE")
-            .map(PathBuf::from)
-            .or_else(|| {
-                variable("XDG_CACHE_HOME")
-                    .map(PathBuf::from)
-                    .or_else(home)
-                    .map(|dir| dir.join("tec"))
-            })
-            .context("TEC_CACHE is not set; run `cargo xtask tools`")?;
-        let bin_dir = if let Some(dir) = variable("TEC_BIN_DIR") {
-            PathBuf::from(dir)
-        } else {
-            // A test lies in target/<profile>/deps, the programs one above.
-            let test = std::env::current_exe()?;
-            let profile = test.parent().and_then(Path::parent);
-            profile
-                .context("this test lies outside a target directory")?
-                .to_owned()
-        };
+        let cache = cache()?;
         let settings = Self {
             cache,
-            bin_dir,
+            bin_dir: bin_dir()?,
             report: report.to_owned(),
             keep: false,
         };
@@ -109,4 +89,43 @@ impl Settings {
     pub fn image(&self, name: &str) -> PathBuf {
         self.cache.join("images/debian").join(name)
     }
+}
+
+/// Where our own programs are: `TEC_BIN_DIR`, or where cargo puts them.
+fn bin_dir() -> anyhow::Result<PathBuf> {
+    if let Some(dir) = std::env::var_os("TEC_BIN_DIR") {
+        return Ok(PathBuf::from(dir));
+    }
+    // A test lies in target/<profile>/deps, the programs one above.
+    let test = std::env::current_exe()?;
+    let profile = test.parent().and_then(Path::parent);
+    let profile = profile.context("this test lies outside a target directory")?;
+    Ok(profile.to_owned())
+}
+
+/// One of our own programs.
+///
+/// # Errors
+/// It is missing; the error names the command that makes it.
+pub fn own_program(name: &str) -> anyhow::Result<PathBuf> {
+    let path = bin_dir()?.join(name);
+    ensure!(
+        path.is_file(),
+        "{} is missing; run `cargo build -p {name}`",
+        path.display()
+    );
+    Ok(path)
+}
+
+/// The cache of tools, as `cargo xtask` finds it.
+///
+/// # Errors
+/// There is no place for one.
+pub fn cache() -> anyhow::Result<PathBuf> {
+    let variable = |name| std::env::var_os(name).map(PathBuf::from);
+    let home = || variable("HOME").map(|home| home.join(".cache"));
+    let base = || variable("XDG_CACHE_HOME").or_else(home);
+    variable("TEC_CACHE")
+        .or_else(|| base().map(|dir| dir.join("tec")))
+        .context("TEC_CACHE is not set; run `cargo xtask tools`")
 }

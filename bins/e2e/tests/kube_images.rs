@@ -97,8 +97,8 @@ async fn check_11_a_job_computes_what_no_label_says_and_its_failure_is_told() {
         "one"
     );
     let pod = pod.spec.unwrap();
-    let volume = pod.volumes.unwrap().remove(0).image.unwrap();
-    assert_eq!(volume.reference, Some(reference(1)));
+    let arguments = pod.containers[0].args.clone().unwrap();
+    assert_eq!(arguments, ["job", "--approved-image", "one"]);
     assert_eq!(pod.service_account_name.as_deref(), Some("compute-pcrs"));
     assert_eq!(pod.restart_policy.as_deref(), Some("Never"));
     let now = "2026-01-01T00:00:00Z";

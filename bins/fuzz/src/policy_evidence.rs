@@ -45,10 +45,12 @@ fn policies() -> &'static (AttestationPolicy, ResourcePolicy) {
     POLICIES.get_or_init(|| {
         let attestation = AttestationPolicy::parse(&intent().render_attestation());
         let resource = ResourcePolicy::parse(&intent().render_resource());
-        (
+        let policies = (
             attestation.expect("it parses"),
             resource.expect("it parses"),
-        )
+        );
+        assert!(policies.0.is_compiled() && policies.1.is_compiled());
+        policies
     })
 }
 

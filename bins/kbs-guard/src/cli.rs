@@ -26,8 +26,18 @@ pub struct Args {
     pub upstream: Authority,
     /// Directory of attestation keys, one file `<machine id>.pub` each, in PEM; repeatable. A
     /// mounted Secret or ConfigMap is such a directory. Changes count within a second.
-    #[arg(long, env = "KBS_GUARD_KEYS", value_delimiter = ',', required = true)]
+    #[arg(
+        long,
+        env = "KBS_GUARD_KEYS",
+        value_delimiter = ',',
+        required_unless_present = "kubernetes"
+    )]
     pub keys: Vec<PathBuf>,
+    /// Ask the API server of the cluster for each machine and its key, in place of directories. The
+    /// service account of the pod has to be allowed to read Machines and AttestationKeys of its
+    /// namespace, and to write Events: how attempts end is told as Events about the machines.
+    #[arg(long, conflicts_with = "keys")]
+    pub kubernetes: bool,
     /// Directory for the audit log and the last attempts; `tec explain --state-dir` reads it.
     #[arg(
         long,

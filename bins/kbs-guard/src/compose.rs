@@ -16,9 +16,14 @@ use axum::response::Response;
 use axum::routing::get;
 use http::uri::Authority;
 use tec_core::http::ReplyStyle;
+use tec_core::port::AkRegistry;
+use tec_core::port::AttemptLog;
 use tec_core::port::Clock;
 use tec_core::port::Entropy;
+use tec_core::port::MachineRegistry;
 use tec_core::store::Store;
+use tec_k8s::client::AttemptEvents;
+use tec_k8s::client::KubeRegistry;
 use tec_support::SystemEntropy;
 use tec_support::limit::Limiter;
 use tec_support::limit::limit;
@@ -37,19 +42,63 @@ pub fn open(dir: &Path) -> anyhow::Result<Arc<Store>> {
     Ok(Arc::new(store))
 }
 
-/// A guard over the keys, attempts and audit log of a store. It takes the sorts of evidence that
-/// `verifier` does, and leaves the registers to the policies of the Trustee.
+/// Who knows which key belongs to which machine, and is told of attempts.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Known {
+    machines: Arc<dyn MachineRegistry>,
+    aks: Arc<dyn AkRegistry>,
+    attempts: Arc<dyn AttemptLog>,
+}
+
+impl Known {
+    /// The store, which [`Keys`](crate::keys::Keys) keeps in step with directories.
+    pub fn store(store: &Arc<Store>) -> Self {
+        Self {
+            machines: Arc::clone(store) as _,
+            aks: Arc::clone(store) as _,
+            attempts: Arc::clone(store) as _,
+        }
+    }
+
+    /// The objects in the namespace of this pod, or of the current context. Each attempt asks, so a
+    /// revocation counts at once; attempts are told of while the second value runs.
+    ///
+    /// # Errors
+    /// There is neither a service account nor a kubeconfig.
+    pub async fn cluster(
+        store: &Arc<Store>,
+        clock: &Arc<dyn Clock>,
+    ) -> anyhow::Result<(Self, Arc<AttemptEvents>)> {
+        let client = kube::Client::try_default().await;
+        let client = client.context("find the API server of this pod")?;
+        let namespace = client.default_namespace().to_owned();
+        let registry = KubeRegistry::new(client, namespace, Arc::clone(clock));
+        let events = AttemptEvents::new(Arc::clone(store) as _, registry.clone());
+        let (registry, events) = (Arc::new(registry), Arc::new(events));
+        let known = Self {
+            machines: Arc::clone(&registry) as _,
+            aks: registry,
+            attempts: Arc::clone(&events) as _,
+        };
+        Ok((known, events))
+    }
+}
+
+/// A guard over these keys, with the audit log in a store. It takes the sorts of evidence
+/// that `verifier` does, and leaves the registers to the policies of the Trustee.
 pub fn guard(
     upstream: Authority,
     verifier: ByTee,
+    known: Known,
     store: &Arc<Store>,
     clock: Arc<dyn Clock>,
 ) -> Guard {
     let registries = Registries {
-        machines: Arc::clone(store) as _,
-        aks: Arc::clone(store) as _,
+        machines: known.machines,
+        aks: known.aks,
         boots: None,
-        attempts: Arc::clone(store) as _,
+        attempts: known.attempts,
         audit: Arc::clone(store) as _,
         clock: Arc::clone(&clock),
     };

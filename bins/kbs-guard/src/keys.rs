@@ -104,7 +104,9 @@ impl Keys {
             AkOutcome::Bound(_) | AkOutcome::AlreadyBound => {
                 tracing::info!(machine = %id, "key bound");
             }
-            AkOutcome::Waiting(reason) | AkOutcome::Rejected(reason) => {
+            AkOutcome::Waiting(reason)
+            | AkOutcome::AlreadyWaiting(reason)
+            | AkOutcome::Rejected(reason) => {
                 tracing::error!(machine = %id, %reason, "key not bound");
             }
         }

@@ -7,6 +7,7 @@ use anyhow::Context as _;
 use clap::Parser as _;
 use kbs_guard::cli::Args;
 use kbs_guard::compose;
+use kbs_guard::compose::Known;
 use kbs_guard::keys::Keys;
 use tec_core::port::Clock;
 use tec_support::SystemClock;
@@ -42,9 +43,28 @@ async fn run(args: Args) -> anyhow::Result<u8> {
 
     let verifier = args.evidence.verifier(&clock)?;
     let store = compose::open(&args.state_dir)?;
-    let keys = Keys::new(args.keys.clone(), Arc::clone(&store), Arc::clone(&clock));
-    keys.sync().await?;
-    let guard = compose::guard(args.upstream.clone(), verifier, &store, clock);
+    let known = if args.kubernetes {
+        let (known, events) = Known::cluster(&store, &clock).await?;
+        let mut shutdown = shutdown.clone();
+        tasks.spawn(async move {
+            tokio::select! {
+                () = events.run() => {}
+                () = shutdown.triggered() => {}
+            }
+            Ok(())
+        });
+        known
+    } else {
+        let keys = Keys::new(args.keys.clone(), Arc::clone(&store), Arc::clone(&clock));
+        keys.sync().await?;
+        let shutdown = shutdown.clone();
+        tasks.spawn(async move {
+            keys.follow(shutdown).await;
+            Ok(())
+        });
+        Known::store(&store)
+    };
+    let guard = compose::guard(args.upstream.clone(), verifier, known, &store, clock);
 
     let listener = bind(args.listen)?;
     let address = listener.local_addr()?;
@@ -56,12 +76,8 @@ async fn run(args: Args) -> anyhow::Result<u8> {
         let address = listener.local_addr()?;
         tracing::info!(%address, "metrics are served");
         let plain = Transport::DangerousPlain;
-        tasks.spawn(serve(listener, plain, metrics, shutdown.clone()));
+        tasks.spawn(serve(listener, plain, metrics, shutdown));
     }
-    tasks.spawn(async move {
-        keys.follow(shutdown).await;
-        Ok(())
-    });
     tracing::info!(%address, upstream = %args.upstream, "ready");
     tasks.spawn(async {
         signals.await;

@@ -14,6 +14,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use kbs_guard::compose;
+use kbs_guard::compose::Known;
 use kbs_guard::keys::Keys;
 use rand_chacha::ChaCha20Rng;
 use rand_chacha::rand_core::SeedableRng as _;
@@ -125,7 +126,7 @@ impl World {
         let azure = AzSnpVtpmVerifier::with_roots(Arc::new(Then), policy, roots);
         let verifier = ByTee::new().with(Tee::AzSnpVtpm, Arc::new(azure));
         let upstream = direct.to_string().parse().unwrap();
-        let guard = compose::guard(upstream, verifier, &store, clock);
+        let guard = compose::guard(upstream, verifier, Known::store(&store), &store, clock);
         Self {
             direct,
             guarded: serve(compose::public(&guard, 1000.try_into().unwrap())).await,

@@ -19,6 +19,7 @@ use async_trait::async_trait;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use kbs_guard::compose;
+use kbs_guard::compose::Known;
 use kbs_guard::keys::Keys;
 use rand_chacha::ChaCha20Rng;
 use rand_chacha::rand_core::SeedableRng as _;
@@ -228,7 +229,7 @@ impl World {
         let direct = broker(good, &known).await;
         let upstream = direct.to_string().parse().unwrap();
         let verifier = ByTee::new().with(Tee::Tpm, Arc::new(TpmVerifier::new()));
-        let guard = compose::guard(upstream, verifier, &store, clock());
+        let guard = compose::guard(upstream, verifier, Known::store(&store), &store, clock());
         let guarded = serve(compose::public(&guard, 1000.try_into().unwrap())).await;
         Self {
             direct,

@@ -2,11 +2,15 @@
 
 use std::net::SocketAddr;
 
+use anyhow::Context as _;
 use clap::Parser;
+use clap::ValueEnum;
 use tec_core::endpoint::BaseUrl;
 use tec_k8s::render::Deploy;
+use tec_k8s::render::ImageAccess;
 use tec_k8s::render::Images;
 use tec_k8s::render::PodUser;
+use tec_registry::RegistryArgs;
 use tec_support::log::LogForm;
 use tec_trustee::config::Generation;
 
@@ -39,6 +43,13 @@ pub(crate) struct Args {
     #[arg(long, env = "TEC_TRUSTEE_URL")]
     pub(crate) trustee_url: Option<BaseUrl>,
 
+    /// How a Job that measures an image sees it
+    #[arg(long, value_enum, default_value_t = Access::Registry)]
+    image_access: Access,
+
+    #[command(flatten)]
+    pub(crate) registry: RegistryArgs,
+
     /// What is logged, as a filter such as info or tec_k8s=debug
     #[arg(long, env = "TEC_LOG", default_value = "info")]
     pub(crate) log: String,
@@ -46,6 +57,14 @@ pub(crate) struct Args {
     /// Form of log lines
     #[arg(long, env = "TEC_LOG_FORM", value_enum, default_value = "text")]
     pub(crate) log_form: LogForm,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Access {
+    /// It reads what it needs of it from its registry
+    Registry,
+    /// The kubelet mounts all of it; the nodes must have image volumes
+    Volume,
 }
 
 fn generation(text: &str) -> Result<Generation, String> {
@@ -60,14 +79,27 @@ fn generation(text: &str) -> Result<Generation, String> {
 
 impl Args {
     /// What is deployed: images as the environment names them.
-    pub(crate) fn deploy(&self) -> Deploy {
+    ///
+    /// # Errors
+    /// Jobs cannot do what the flags say.
+    pub(crate) fn deploy(&self) -> anyhow::Result<Deploy> {
         let variable =
             |name: &str| std::env::var_os(name).and_then(|value| value.into_string().ok());
         let mut deploy = Deploy::new(Images::from_variables(variable));
         if self.assigned_pod_user {
             deploy.user = PodUser::Assigned;
         }
-        deploy
+        deploy.image_access = match self.image_access {
+            Access::Volume => ImageAccess::Volume,
+            Access::Registry => {
+                let flags = self.registry.without_files();
+                ImageAccess::Registry(flags.context(
+                    "--pull-secret and --registry-ca name files of this pod, which Jobs do not \
+                     have: add --image-access volume, or name a pull secret in the ApprovedImage",
+                )?)
+            }
+        };
+        Ok(deploy)
     }
 }
 
@@ -82,5 +114,29 @@ mod tests {
         Args::command().debug_assert();
         assert_eq!(generation("v0.21").ok(), Some(Generation::V0_21));
         assert!(generation("v9").is_err());
+    }
+
+    fn args(more: &[&str]) -> Args {
+        let always = ["operator", "--namespace", "n", "--identity", "one"];
+        Args::parse_from(always.iter().chain(more))
+    }
+
+    #[test]
+    fn jobs_get_the_flags_for_registries_and_never_files_that_they_do_not_have() {
+        let plain = [
+            "--dangerous-plain-registry",
+            "r.example:5000",
+            "--mirror",
+            "a.example=b.example/c",
+        ];
+        let deploy = args(&plain).deploy().unwrap();
+        let flags = "--mirror a.example=b.example/c --dangerous-plain-registry r.example:5000 \
+                     --platform linux/amd64";
+        let flags = flags.split(' ').map(str::to_owned).collect();
+        assert_eq!(deploy.image_access, ImageAccess::Registry(flags));
+        let with_file = ["--registry-ca", "/ca.crt"];
+        assert!(args(&with_file).deploy().is_err());
+        let mounted = args(&[&with_file[..], &["--image-access", "volume"]].concat());
+        assert_eq!(mounted.deploy().unwrap().image_access, ImageAccess::Volume);
     }
 }

@@ -28,7 +28,7 @@ use tec_support::serve::serve;
 use tokio::task::JoinSet;
 
 use self::cli::Args;
-use self::labels::JobsOnly;
+use self::labels::RegistryLabels;
 use self::maker::Maker;
 use self::trust::FedTrust;
 
@@ -93,9 +93,9 @@ fn parts(args: &Args, client: Client) -> anyhow::Result<Parts> {
         client,
         namespace: args.namespace.clone(),
         identity: args.identity.clone(),
-        deploy: args.deploy(),
+        deploy: args.deploy()?,
         trust: Arc::new(trust),
-        labels: Arc::new(JobsOnly),
+        labels: Arc::new(RegistryLabels(args.registry.clone())),
         maker: Arc::new(Maker::new(args.generation)),
         clock,
         entropy,

@@ -8,11 +8,15 @@ pub mod entropy;
 pub mod evidence;
 pub mod exit;
 pub mod files;
+#[cfg(feature = "server")]
+pub mod front;
 #[cfg(feature = "images")]
 pub mod image;
 #[cfg(feature = "server")]
 pub mod limit;
 pub mod log;
+#[cfg(feature = "server")]
+pub mod metrics;
 #[cfg(feature = "server")]
 pub mod serve;
 #[cfg(feature = "server")]

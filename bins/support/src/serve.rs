@@ -41,6 +41,30 @@ impl Shutdown {
         Ok((Self(receiver), wait))
     }
 
+    /// One that a test triggers.
+    #[cfg(test)]
+    pub(crate) fn by_hand() -> (watch::Sender<bool>, Self) {
+        let (sender, receiver) = watch::channel(false);
+        (sender, Self(receiver))
+    }
+
+    /// Whether the program shall end.
+    pub fn is_triggered(&self) -> bool {
+        *self.0.borrow()
+    }
+
+    /// Runs something that would go on for ever, until the program shall end.
+    ///
+    /// # Errors
+    /// Never; the type is that of a part of a program.
+    pub async fn until(mut self, endless: impl Future<Output = ()>) -> anyhow::Result<()> {
+        tokio::select! {
+            () = endless => {},
+            () = self.triggered() => {},
+        }
+        Ok(())
+    }
+
     /// Resolves when the program shall end.
     pub async fn triggered(&mut self) {
         // A dropped sender ends the program, too.

@@ -24,6 +24,7 @@ use crate::command::node::NodeCommand;
 use crate::command::pcr::PcrCommand;
 use crate::command::pcr::ProofArgs;
 use crate::command::trustee::TrusteeCommand;
+use crate::kube::cli::KubeArgs;
 
 /// Keys only for nodes that prove what they booted.
 #[derive(Debug, Parser)]
@@ -37,6 +38,15 @@ pub(crate) struct Cli {
         global = true
     )]
     pub(crate) state_dir: PathBuf,
+    #[command(flatten)]
+    pub(crate) printing: Printing,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// What goes to stdout and stderr, and how.
+#[derive(Debug, Args)]
+pub(crate) struct Printing {
     /// Form of what is printed on stdout.
     #[arg(long, env = "TEC_OUTPUT", value_enum, default_value_t = OutputForm::Text, global = true)]
     pub(crate) output: OutputForm,
@@ -46,8 +56,6 @@ pub(crate) struct Cli {
     /// Form of the log lines.
     #[arg(long, env = "TEC_LOG_FORM", value_enum, default_value_t = LogForm::Text, global = true)]
     pub(crate) log_form: LogForm,
-    #[command(subcommand)]
-    pub(crate) command: Command,
 }
 
 /// Form of what is printed.
@@ -96,6 +104,8 @@ pub(crate) enum Command {
     Audit(AuditCommand),
     /// Servers, counts, and what needs a person.
     Status,
+    /// A cluster on Kubernetes; the same as `kubectl tec`.
+    Kube(KubeArgs),
     /// Print a completion script.
     Completion {
         /// For which shell.

@@ -2,11 +2,13 @@
 
 mod cli;
 mod command;
+mod kube;
 mod output;
 mod reference;
 mod serve;
 mod state;
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::CommandFactory as _;
@@ -14,6 +16,7 @@ use clap::Parser as _;
 
 use crate::cli::Cli;
 use crate::cli::Command;
+use crate::kube::cli::Plugin;
 use crate::output::Output;
 
 /// Version with the git revision that it was built from, where that is known.
@@ -22,13 +25,34 @@ pub(crate) const VERSION: &str = match option_env!("TEC_REVISION") {
     None => env!("CARGO_PKG_VERSION"),
 };
 
+/// Name under which kubectl finds the program.
+const PLUGIN: &str = "kubectl-tec";
+
 fn main() -> ExitCode {
-    let cli = Cli::parse();
-    tec_support::exit::finish(run(cli))
+    let name = std::env::args_os().next().map(PathBuf::from);
+    let is_plugin = name.is_some_and(|name| name.file_stem().is_some_and(|stem| stem == PLUGIN));
+    tec_support::exit::finish(if is_plugin {
+        run_plugin(Plugin::parse())
+    } else {
+        run(Cli::parse())
+    })
+}
+
+fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
+    tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+}
+
+/// `kubectl tec`.
+fn run_plugin(plugin: Plugin) -> anyhow::Result<u8> {
+    tec_support::log::start(&plugin.printing.log, plugin.printing.log_form)?;
+    let output = Output::new(plugin.printing.output);
+    runtime()?.block_on(kube::run(plugin.kube, output))
 }
 
 fn run(cli: Cli) -> anyhow::Result<u8> {
-    tec_support::log::start(&cli.log, cli.log_form)?;
+    tec_support::log::start(&cli.printing.log, cli.printing.log_form)?;
     match cli.command {
         Command::Completion { shell } => {
             clap_complete::generate(shell, &mut Cli::command(), "tec", &mut std::io::stdout());
@@ -40,11 +64,8 @@ fn run(cli: Cli) -> anyhow::Result<u8> {
         }
         _ => {}
     }
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build()?;
-    let output = Output::new(cli.output);
-    runtime.block_on(async {
+    let output = Output::new(cli.printing.output);
+    runtime()?.block_on(async {
         match cli.command {
             Command::Serve(args) => serve::run(&cli.state_dir, *args).await,
             Command::Machine(command) => command::machine(&cli.state_dir, command, output).await,
@@ -59,6 +80,7 @@ fn run(cli: Cli) -> anyhow::Result<u8> {
             Command::Audit(command) => command::audit(&cli.state_dir, command, output).await,
             Command::Status => command::status(&cli.state_dir, output).await,
             Command::Node(command) => command::node(command, output),
+            Command::Kube(args) => kube::run(args, output).await,
             Command::Completion { .. } | Command::Reference => Ok(tec_support::exit::OK),
         }
     })

@@ -12,6 +12,7 @@ use crate::cargo::Metadata;
 use crate::cargo::cargo;
 use crate::process;
 use crate::term;
+use crate::tools;
 
 /// Written by the suites, below the target directory.
 const REPORT: &str = "bench/report.json";
@@ -19,6 +20,10 @@ const REPORT: &str = "bench/report.json";
 const PAGE: &str = "bench/index.html";
 /// A measurement that runs the release build of `compute-pcrs`.
 const PROCESS: &str = "pcr/process/";
+/// Measurements that run the servers on a Kubernetes API server.
+const KUBERNETES: &str = "kube_registration/";
+/// Measurements that run the operator there.
+const OPERATOR: &str = "kube_operator/";
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -78,27 +83,47 @@ impl Bench<'_> {
             fs::remove_file(&report)
                 .with_context(|| format!("cannot remove {}", report.display()))?;
         }
-        let runs_processes = |filter: &str| PROCESS.contains(filter) || filter.contains(PROCESS);
-        if self.filter.is_none_or(runs_processes) {
-            term::step("the program that is measured as a whole");
-            let mut build = cargo(tree);
-            build.args([
-                "build",
-                "--release",
-                "--package",
-                "compute-pcrs",
-                "--target-dir",
-            ]);
-            process::run(build.arg(&self.target))?;
+        if self.wants(PROCESS) {
+            self.build(tree, &["compute-pcrs"])?;
+        }
+        let mut bench = cargo(tree);
+        if self.wants(KUBERNETES) {
+            self.build(tree, &["register-server", "attestation-key-register"])?;
+        }
+        if self.wants(OPERATOR) {
+            self.build(tree, &["operator"])?;
+        }
+        if self.wants(KUBERNETES) || self.wants(OPERATOR) {
+            let tools = tools::ensure()?;
+            tools::ensure_kubernetes(&tools)?;
+            tools.environment(&mut bench)?;
         }
         term::step("benchmarks");
-        let mut bench = cargo(tree);
         bench.args(["bench", "--package", "tec-benches", "--target-dir"]);
         bench.arg(&self.target);
         if let Some(filter) = self.filter {
             bench.args(["--", filter]);
         }
         process::run(&mut bench)
+    }
+
+    /// Whether measurements whose names begin so are asked for.
+    fn wants(&self, names: &str) -> bool {
+        let fits = |filter: &str| names.contains(filter) || filter.contains(names);
+        self.filter.is_none_or(fits)
+    }
+
+    /// Builds programs that are measured as a whole.
+    fn build(&self, tree: &Path, packages: &[&str]) -> Result<()> {
+        term::step("programs that are measured as a whole");
+        let mut build = cargo(tree);
+        build
+            .args(["build", "--release", "--target-dir"])
+            .arg(&self.target);
+        for package in packages {
+            build.args(["--package", package]);
+        }
+        process::run(&mut build)
     }
 
     /// Prints a report and writes the page; the program of the benchmarks knows how.

@@ -13,7 +13,14 @@ use crate::tools;
 /// What the names of these tests begin with; each is a file in bins/e2e/tests.
 const TESTS: &str = "kube_*";
 /// The programs that they run.
-const PROGRAMS: [&str; 1] = ["operator"];
+const PROGRAMS: [&str; 6] = [
+    "attestation-key-register",
+    "compute-pcrs",
+    "kbs-guard",
+    "operator",
+    "register-server",
+    "tec",
+];
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {

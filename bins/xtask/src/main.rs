@@ -13,6 +13,7 @@ mod e2e;
 mod fuzz;
 mod pcr_live;
 mod process;
+mod room;
 mod term;
 mod test;
 mod tools;

@@ -18,6 +18,7 @@ use crate::e2e;
 use crate::fuzz;
 use crate::pcr_live;
 use crate::process;
+use crate::room;
 use crate::term;
 use crate::tools;
 use crate::tools::Renew;
@@ -58,6 +59,7 @@ struct Step {
 /// `cargo xtask test`.
 pub(crate) fn run(root: &Path, args: &Args) -> Result<()> {
     let begin = Instant::now();
+    room::ensure(root)?;
     let tools = tools::ensure()?;
     tools::ensure_machines(&tools, &pcr_live::default_suites(), Renew::IfMissing)?;
     tools::ensure_kubernetes(&tools)?;

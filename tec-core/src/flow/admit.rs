@@ -99,6 +99,20 @@ pub async fn admit(
     id: AttemptId,
     evidence: &Result<VerifiedEvidence, VerifyError>,
 ) -> Result<Admission, PortError> {
+    let admission = look(ports, id, evidence).await?;
+    record(ports, &admission.appraisal.attempt, evidence.is_ok()).await?;
+    Ok(admission)
+}
+
+/// As [`admit`], but the attempt is not yet recorded: [`record`] does that.
+///
+/// # Errors
+/// A registry failed; nothing is admitted then.
+pub async fn look(
+    ports: AdmitPorts<'_>,
+    id: AttemptId,
+    evidence: &Result<VerifiedEvidence, VerifyError>,
+) -> Result<Admission, PortError> {
     let key = match evidence {
         Ok(verified) => Some(verified.ak.fingerprint()),
         Err(error) => error.ak(),
@@ -116,10 +130,8 @@ pub async fn admit(
         None => Vec::new(),
     };
     let known = Known::new(ak.as_ref(), machine.as_ref(), &images);
-    let appraisal = decide(ports, id, evidence, known);
-    record(ports, &appraisal.attempt, evidence.is_ok()).await?;
     Ok(Admission {
-        appraisal,
+        appraisal: decide(ports, id, evidence, known),
         ak,
         machine,
         images,
@@ -153,7 +165,11 @@ fn leave_registers_out(attempt: &mut Attempt) {
     }
 }
 
-async fn record(
+/// Records an attempt whose evidence was signed by a TPM, or was not; see [`admit`].
+///
+/// # Errors
+/// A log failed.
+pub async fn record(
     ports: AdmitPorts<'_>,
     attempt: &Attempt,
     is_signed: bool,

@@ -14,6 +14,7 @@ use crate::port::AuditEvent;
 use crate::port::AuditSink;
 use crate::port::BindOutcome;
 use crate::port::Clock;
+use crate::port::CreateOutcome;
 use crate::port::MachineRegistry;
 use crate::port::PortError;
 
@@ -61,8 +62,11 @@ pub enum AkOutcome {
     Bound(AkReason),
     /// The key was bound to this machine before.
     AlreadyBound,
-    /// The key is kept and waits.
+    /// The key is kept and waits: for what the reason asks for, or, where that grants the binding,
+    /// for whoever binds keys here.
     Waiting(AkReason),
+    /// The key was kept before, and still waits or has been bound meanwhile.
+    AlreadyWaiting(AkReason),
     /// The key was refused.
     Rejected(AkReason),
 }
@@ -145,8 +149,10 @@ async fn carry_out(
         AkDecision::Wait(reason @ AkReason::NeedsEkProof) => Ok(AkOutcome::Waiting(reason)),
         AkDecision::Wait(reason) => {
             let line = line(ports, AuditAction::AkSubmitted, &record);
-            ports.aks.submit(&record, &line).await?;
-            Ok(AkOutcome::Waiting(reason))
+            Ok(match ports.aks.submit(&record, &line).await? {
+                CreateOutcome::Created => AkOutcome::Waiting(reason),
+                CreateOutcome::Existed => AkOutcome::AlreadyWaiting(reason),
+            })
         }
         AkDecision::Reject(reason) => reject(ports, reason, &record).await,
     }

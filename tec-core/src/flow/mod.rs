@@ -12,6 +12,8 @@ pub use self::admit::Admission;
 pub use self::admit::AdmitPorts;
 pub use self::admit::Boots;
 pub use self::admit::admit;
+pub use self::admit::look;
+pub use self::admit::record;
 pub use self::admit::taken_back;
 pub use self::approve::AkOutcome;
 pub use self::approve::AkPorts;

@@ -298,7 +298,16 @@ impl AkService {
 fn reply(outcome: AkOutcome) -> Result<Response<ReplyBody>, Code> {
     match outcome {
         AkOutcome::Bound(_) => Ok(json(StatusCode::CREATED, r#"{"status":"success"}"#)),
-        AkOutcome::Waiting(_) => Ok(json(StatusCode::ACCEPTED, r#"{"status":"pending"}"#)),
+        // Granted, and bound by somebody else in a moment: the node may go on.
+        AkOutcome::Waiting(AkReason::FirstUse | AkReason::EkProven) => {
+            Ok(json(StatusCode::CREATED, r#"{"status":"success"}"#))
+        }
+        AkOutcome::AlreadyWaiting(AkReason::FirstUse | AkReason::EkProven) => {
+            Err(Code::RegisterAkKnown)
+        }
+        AkOutcome::Waiting(_) | AkOutcome::AlreadyWaiting(_) => {
+            Ok(json(StatusCode::ACCEPTED, r#"{"status":"pending"}"#))
+        }
         AkOutcome::Rejected(AkReason::MachineNotWaiting) => Err(Code::RegisterMachineUnknown),
         AkOutcome::Rejected(AkReason::MachineHasOtherKey) => Err(Code::RegisterMachineTaken),
         AkOutcome::Rejected(AkReason::KeyRevoked) => Err(Code::RegisterKeyRefused),

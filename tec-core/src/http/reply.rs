@@ -31,7 +31,8 @@ pub enum ReplyStyle {
     KeyBroker,
 }
 
-/// The reply that refuses with `code`: status and title, nothing else.
+/// The reply that refuses with `code`: status and title, nothing else. The code is also an extension
+/// of the response, for whoever counts.
 pub fn refusal(style: ReplyStyle, code: Code) -> Response<ReplyBody> {
     let status = StatusCode::from_u16(code.http_status()).unwrap_or(StatusCode::BAD_REQUEST);
     let body = match style {
@@ -46,7 +47,9 @@ pub fn refusal(style: ReplyStyle, code: Code) -> Response<ReplyBody> {
             "detail": format!("{code} {}", code.title()),
         }),
     };
-    json(status, body.to_string())
+    let mut response = json(status, body.to_string());
+    response.extensions_mut().insert(code);
+    response
 }
 
 pub(super) fn json(status: StatusCode, body: impl Into<Bytes>) -> Response<ReplyBody> {

@@ -50,7 +50,7 @@ impl AkRegistry for Store {
     async fn bind(&self, ak: &ApprovedAk, line: &AuditEvent) -> Result<BindOutcome, PortError> {
         let (record, line) = (ak.record().clone(), line.clone());
         let operation = format!("bind key {}", record.fingerprint());
-        self.write(move |db| bind(db, record, &line))
+        self.write(move |db| bind(db, record.clone(), &line))
             .await
             .map_err(|failure| failure.during(operation))
     }
@@ -78,7 +78,7 @@ impl AkRegistry for Store {
         self.write(move |db| {
             let revoked = db
                 .prepare_cached("UPDATE ak SET state = 'revoked' WHERE fingerprint = ?1")?
-                .execute((text,))?;
+                .execute((&text,))?;
             machine::some_row(revoked)?;
             Ok(audit::append(db, &line)?)
         })

@@ -56,7 +56,7 @@ impl MachineRegistry for Store {
         self.write(move |db| {
             let revoked = db
                 .prepare_cached("UPDATE machine SET state = 'revoked' WHERE id = ?1")?
-                .execute((text,))?;
+                .execute((&text,))?;
             some_row(revoked)?;
             Ok(audit::append(db, &line)?)
         })

@@ -107,7 +107,7 @@ impl Store {
     /// Queues a write and waits until it is durable.
     async fn write<T: Send + 'static>(
         &self,
-        work: impl FnOnce(&Connection) -> Result<T, Failure> + Send + 'static,
+        work: impl FnMut(&Connection) -> Result<T, Failure> + Send + 'static,
     ) -> Result<T, Failure> {
         self.writer.run(work).await
     }

@@ -55,7 +55,7 @@ impl SecretStore for Store {
         let name = path.as_str().to_owned();
         self.write(move |db| {
             db.prepare_cached("DELETE FROM secret WHERE path = ?1")?
-                .execute((name,))?;
+                .execute((&name,))?;
             Ok(())
         })
         .await

@@ -56,14 +56,15 @@ impl Writer {
             .is_some_and(|thread| !thread.is_finished())
     }
 
-    /// Queues `work` and waits for its commit. When it fails, it leaves nothing behind.
+    /// Queues `work` and waits for its commit. When it fails, it leaves nothing behind. It may be
+    /// called again after what it did was rolled back, through no fault of its own.
     pub(super) async fn run<T: Send + 'static>(
         &self,
-        work: impl FnOnce(&Connection) -> Result<T, Failure> + Send + 'static,
+        work: impl FnMut(&Connection) -> Result<T, Failure> + Send + 'static,
     ) -> Result<T, Failure> {
         let (reply, answer) = oneshot::channel();
         let task = Task {
-            work: Some(work),
+            work,
             outcome: Err(StoreError::Stopped.into()),
             reply,
         };
@@ -101,7 +102,7 @@ enum Keep {
 }
 
 struct Task<T, W> {
-    work: Option<W>,
+    work: W,
     outcome: Result<T, Failure>,
     reply: oneshot::Sender<Result<T, Failure>>,
 }
@@ -109,12 +110,10 @@ struct Task<T, W> {
 impl<T, W> Job for Task<T, W>
 where
     T: Send,
-    W: FnOnce(&Connection) -> Result<T, Failure> + Send,
+    W: FnMut(&Connection) -> Result<T, Failure> + Send,
 {
     fn run(&mut self, db: &Connection) -> Keep {
-        if let Some(work) = self.work.take() {
-            self.outcome = work(db);
-        }
+        self.outcome = (self.work)(db);
         match self.outcome {
             Ok(_) => Keep::Yes,
             Err(_) => Keep::No,
@@ -136,35 +135,58 @@ where
 fn serve(mut db: Connection, mut queue: mpsc::Receiver<Box<dyn Job>>) {
     let mut batch = Vec::with_capacity(BATCH);
     while queue.blocking_recv_many(&mut batch, BATCH) > 0 {
-        let commit = carry_out(&mut db, &mut batch).map_err(Arc::new);
+        if let Some(commit) = carry_out(&mut db, &mut batch) {
+            answer(&mut batch, &commit);
+            continue;
+        }
+        // One of them took the others along: each by itself, so that it fails alone.
         for job in batch.drain(..) {
-            job.answer(commit.clone());
+            let mut alone = vec![job];
+            let commit = carry_out(&mut db, &mut alone).unwrap_or_else(|| Err(rolled_back()));
+            answer(&mut alone, &commit);
         }
     }
 }
 
-/// One transaction for all of `batch`; dropping it rolls back.
-fn carry_out(db: &mut Connection, batch: &mut [Box<dyn Job>]) -> Result<(), StoreError> {
-    let failed = |source| StoreError::sqlite("write to the store", source);
-    let mut transaction = db
-        .transaction_with_behavior(TransactionBehavior::Immediate)
-        .map_err(failed)?;
+fn answer(batch: &mut Vec<Box<dyn Job>>, commit: &Committed) {
+    for job in batch.drain(..) {
+        job.answer(commit.clone());
+    }
+}
+
+fn rolled_back() -> Arc<StoreError> {
+    Arc::new(StoreError::Database {
+        operation: "write to the store",
+        kind: PortErrorKind::Unavailable,
+        source: "the transaction was rolled back".into(),
+    })
+}
+
+/// One transaction for all of `batch`; dropping it rolls back. `None`: one of them ended it, and
+/// nothing of the others was kept.
+fn carry_out(db: &mut Connection, batch: &mut [Box<dyn Job>]) -> Option<Committed> {
+    transact(db, batch)
+        .map_err(|source| Arc::new(StoreError::sqlite("write to the store", source)))
+        .transpose()
+}
+
+/// Whether a transaction was committed, and if not, why.
+type Committed = Result<(), Arc<StoreError>>;
+
+fn transact(db: &mut Connection, batch: &mut [Box<dyn Job>]) -> rusqlite::Result<Option<()>> {
+    let mut transaction = db.transaction_with_behavior(TransactionBehavior::Immediate)?;
     for job in batch {
-        let savepoint = transaction.savepoint().map_err(failed)?;
+        let savepoint = transaction.savepoint()?;
         let ended = match job.run(&savepoint) {
             Keep::Yes => savepoint.commit(),
             Keep::No => savepoint.finish(),
         };
         if transaction.is_autocommit() {
             // Some failures end the whole transaction (sqlite.org/lang_transaction.html, section
-            // 3.1); a further savepoint would begin another one.
-            return Err(StoreError::Database {
-                operation: "write to the store together with others",
-                kind: PortErrorKind::Unavailable,
-                source: "the transaction was rolled back".into(),
-            });
+            // 3.1), a full disk for example; a further savepoint would begin another one.
+            return Ok(None);
         }
-        ended.map_err(failed)?;
+        ended?;
     }
-    transaction.commit().map_err(failed)
+    transaction.commit().map(Some)
 }

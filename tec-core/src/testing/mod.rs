@@ -3,7 +3,8 @@
 //!
 //! *What it is*: in-memory implementations of every port ([`MemoryRegistry`], [`MemoryBroker`]), a
 //! clock and randomness that do what a test says ([`ManualClock`], [`SeededEntropy`]), a wrapper
-//! that makes calls fail or lose their answer ([`Faulty`]), sample values ([`sample`]), and one
+//! that makes calls fail or lose their answer ([`Faulty`]), a driver that kills a
+//! [plan](crate::plan) at every step ([`crash_everywhere`]), sample values ([`sample`]), and one
 //! conformance suite per port.
 //!
 //! *What it is not*: fit for production. Nothing here is durable, and suites panic where an
@@ -34,6 +35,8 @@ mod clock;
 mod entropy;
 mod faulty;
 mod memory;
+mod node;
+mod plan;
 pub mod sample;
 mod suite;
 
@@ -44,6 +47,15 @@ pub use self::faulty::Call;
 pub use self::faulty::Fault;
 pub use self::faulty::Faulty;
 pub use self::memory::MemoryRegistry;
+pub use self::node::MemoryNode;
+pub use self::node::NodeRecord;
+pub use self::plan::Mishap;
+pub use self::plan::PlanRow;
+pub use self::plan::PlanRun;
+pub use self::plan::World;
+pub use self::plan::crash_everywhere;
+pub use self::plan::run_plan;
+pub use self::plan::seeded_mishaps;
 pub use self::suite::ak_matcher;
 pub use self::suite::ak_registry;
 pub use self::suite::attempt_log;

@@ -26,6 +26,8 @@ pub enum ConditionKind {
     AdminApproved,
     /// Machine: every Trustee holds its key.
     KeyPublished,
+    /// Machine: its last attempt to obtain its key went well.
+    Attested,
     /// Any kind: everything that it should lead to is done.
     Ready,
 }
@@ -40,6 +42,7 @@ impl ConditionKind {
             Self::Approved => "Approved",
             Self::AdminApproved => "AdminApproved",
             Self::KeyPublished => "KeyPublished",
+            Self::Attested => "Attested",
             Self::Ready => "Ready",
         }
     }
@@ -107,6 +110,12 @@ pub enum Reason {
     Expired,
     /// A child object cannot be applied.
     ApplyFailed,
+    /// The machine proved what it booted, and got its key.
+    AttestationSucceeded,
+    /// The machine did not prove what it booted.
+    AttestationFailed,
+    /// The machine was not given what it asked for.
+    ResourcePolicyDenied,
 }
 
 impl Reason {
@@ -142,6 +151,9 @@ impl Reason {
             Self::Progressing => "Progressing",
             Self::Expired => "Expired",
             Self::ApplyFailed => "ApplyFailed",
+            Self::AttestationSucceeded => "AttestationSucceeded",
+            Self::AttestationFailed => "AttestationFailed",
+            Self::ResourcePolicyDenied => "ResourcePolicyDenied",
         }
     }
 
@@ -155,6 +167,7 @@ impl Reason {
             | Self::Attestable
             | Self::Published
             | Self::ApprovedByAdmin
+            | Self::AttestationSucceeded
             | Self::AsDesired => "True",
             _ => "False",
         }

@@ -124,7 +124,7 @@ pub struct LastAttestation {
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
 pub struct MachineStatus {
-    /// `Ready` and `KeyPublished`.
+    /// `Ready`, `KeyPublished` and `Attested`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "conditions_schema")]
     pub conditions: Vec<Condition>,

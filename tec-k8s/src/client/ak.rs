@@ -231,6 +231,26 @@ impl KubeRegistry {
         }
     }
 
+    /// Keeps a key that waits, in one request. Whoever calls has looked at the machine and at the
+    /// limit, as [`AkRegistry::submit`] does.
+    ///
+    /// # Errors
+    /// The API server refuses.
+    pub async fn submit_checked(
+        &self,
+        record: &AkRecord,
+        line: &AuditEvent,
+    ) -> Result<CreateOutcome, PortError> {
+        let mut waiting = record.clone();
+        waiting.state = AkState::Pending;
+        let name = self.key_name(&record.fingerprint());
+        let made = self.create_key(&name, &waiting, line).await?;
+        Ok(match made {
+            Some(_) => CreateOutcome::Created,
+            None => CreateOutcome::Existed,
+        })
+    }
+
     async fn record(&self, object: &api::AttestationKey) -> Result<AkRecord, PortError> {
         let machine = match object.machine_id() {
             Ok(id) => self.machine_object(&id).await?,

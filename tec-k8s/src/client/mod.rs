@@ -8,6 +8,7 @@
 //!   ImageRegistry         ApprovedImage              the object's name
 //!   SecretStore           Secret <id>, entry `root`  created, immutable, never overwritten
 //!   AuditSink             Event                      -
+//!   AttemptLog            Event attempt-<uid>-<code>  the object's name; see [`AttemptEvents`]
 //! ```
 //! *What it is*: one value, [`KubeRegistry`], for one namespace. Each method costs the same however
 //! many objects there are, except where its documentation says otherwise.
@@ -20,6 +21,7 @@
 //! API server has the lines before the last one.
 
 mod ak;
+mod attempt;
 mod audit;
 mod error;
 mod image;
@@ -39,6 +41,9 @@ use tec_core::ak::Fingerprint;
 use tec_core::port::AuditEvent;
 use tec_core::port::Clock;
 
+pub use self::attempt::ATTEMPT;
+pub use self::attempt::ATTEMPT_REPORTER;
+pub use self::attempt::AttemptEvents;
 pub use self::error::port_error;
 use self::room::Rooms;
 pub use self::secret::SECRET_KEY;

@@ -11,6 +11,7 @@ use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::Secret;
+use k8s_openapi::api::events::v1::Event;
 use kube::Api;
 use kube::Client;
 use kube::Resource;
@@ -74,6 +75,8 @@ pub(super) struct Caches {
     pub(super) jobs: Cache<Job>,
     pub(super) deployments: Cache<Deployment>,
     pub(super) secrets: Cache<PartialObjectMeta<Secret>>,
+    /// Events about attempts to attest, indexed by name of the machine object.
+    pub(super) attempts: Cache<Event>,
 }
 
 impl Caches {
@@ -86,6 +89,7 @@ impl Caches {
             jobs: Cache::new(|_| None),
             deployments: Cache::new(|_| None),
             secrets: Cache::new(|_| None),
+            attempts: Cache::new(|event| event.regarding.as_ref()?.name.clone()),
         }
     }
 }

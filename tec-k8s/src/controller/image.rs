@@ -22,6 +22,7 @@ use crate::api::ApprovedImage;
 use crate::api::ConditionKind;
 use crate::api::Reason;
 use crate::client::port_error;
+use crate::render::DOCKER_CONFIG;
 use crate::signal::Event;
 
 /// Finalizer of the existing operator, which would block the deletion of its objects for good
@@ -31,9 +32,6 @@ const FOREIGN_FINALIZER: &str = "finalizer.approved-image.trusted-execution-clus
 const JOB_POLL: Duration = Duration::from_secs(10);
 /// How long an image rests whose Job failed.
 const JOB_RETRY: Duration = Duration::from_mins(10);
-/// Entry of a Secret with credentials of registries (Kubernetes, type
-/// kubernetes.io/dockerconfigjson).
-const DOCKER_CONFIG: &str = ".dockerconfigjson";
 
 /// How the measurements stand.
 enum Progress {
@@ -125,10 +123,9 @@ async fn progress(ctx: &Context, image: &ApprovedImage) -> Result<Progress, Port
     let is_rested = image_rested(image, ctx.now());
     match state {
         Some(JobState::Running) => {
-            return Ok(Progress::Working(
-                Reason::Computing,
-                "its Job runs".to_owned(),
-            ));
+            // Why there is a Job at all was said when it was made.
+            let message = said(image, Reason::Computing).unwrap_or("its Job runs");
+            return Ok(Progress::Working(Reason::Computing, message.to_owned()));
         }
         Some(JobState::Pending(why)) => return Ok(Progress::Working(Reason::PodPending, why)),
         Some(JobState::Failed(why)) if !is_rested => return Ok(Progress::Failed(why)),
@@ -142,16 +139,19 @@ async fn progress(ctx: &Context, image: &ApprovedImage) -> Result<Progress, Port
         }
         None => {}
     }
-    let why = match ctx
-        .parts
-        .labels
-        .label(&image.spec.image, credentials(ctx, image).await?)
-        .await
-    {
+    let credentials = match credentials(ctx, image).await? {
+        Ok(credentials) => credentials,
+        Err(why) => return Ok(Progress::Working(Reason::PodPending, why)),
+    };
+    let reference = &image.spec.image;
+    let why = match ctx.parts.labels.label(reference, credentials).await {
         Ok(Some(expected)) if is_sound(&expected) => return Ok(Progress::Known(expected)),
         Ok(Some(_)) => "its label does not fold to its values".to_owned(),
         Ok(None) => "it has no label with measurements".to_owned(),
-        Err(error) => chain(&error),
+        Err(error) => match error.code() {
+            Some(code) => format!("{code}: {}", chain(&error)),
+            None => chain(&error),
+        },
     };
     job::create(ctx, image).await?;
     ctx.event(image, Event::ComputationStarted, &why).await;
@@ -159,6 +159,13 @@ async fn progress(ctx: &Context, image: &ApprovedImage) -> Result<Progress, Port
         Reason::Computing,
         format!("a Job computes them: {why}"),
     ))
+}
+
+/// What the condition says, where this is its reason.
+fn said(image: &ApprovedImage, reason: Reason) -> Option<&str> {
+    let mut conditions = image.status.iter().flat_map(|status| &status.conditions);
+    let condition = conditions.find(|condition| condition.reason == reason.as_str())?;
+    Some(&condition.message)
 }
 
 /// A value that does not follow from its events could not be explained.
@@ -190,17 +197,22 @@ fn of_same_digest(ctx: &Context, image: &ApprovedImage) -> Option<ExpectedPcrs> 
         .find(is_sound)
 }
 
+/// The pull secret of the image, if it has one; the error says what is wrong with it.
 async fn credentials(
     ctx: &Context,
     image: &ApprovedImage,
-) -> Result<Option<SecretBytes>, PortError> {
+) -> Result<Result<Option<SecretBytes>, String>, PortError> {
     let Some(name) = &image.spec.pull_secret else {
-        return Ok(None);
+        return Ok(Ok(None));
     };
     let secret = ctx.objects::<Secret>().get_opt(name).await;
     let secret = secret.map_err(|error| port_error(format!("read the Secret {name}"), error))?;
-    let entry = secret.and_then(|secret| secret.data?.remove(DOCKER_CONFIG));
-    Ok(entry.map(|bytes| SecretBytes::new(bytes.0)))
+    let Some(secret) = secret else {
+        return Ok(Err(format!("the pull secret {name} is not there")));
+    };
+    let entry = secret.data.and_then(|mut data| data.remove(DOCKER_CONFIG));
+    let entry = entry.map(|bytes| Some(SecretBytes::new(bytes.0)));
+    Ok(entry.ok_or_else(|| format!("the pull secret {name} has no entry {DOCKER_CONFIG}")))
 }
 
 async fn commit(

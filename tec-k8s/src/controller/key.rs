@@ -176,7 +176,9 @@ async fn decide(
     })?;
     match outcome {
         AkOutcome::Bound(_) | AkOutcome::AlreadyBound => settle(ctx, key, machine).await,
-        AkOutcome::Waiting(reason) => Ok(Verdict::waiting(reason.to_string())),
+        AkOutcome::Waiting(reason) | AkOutcome::AlreadyWaiting(reason) => {
+            Ok(Verdict::waiting(reason.to_string()))
+        }
         AkOutcome::Rejected(reason) => Ok(Verdict::rejected(reason.to_string())),
     }
 }

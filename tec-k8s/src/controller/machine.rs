@@ -16,6 +16,7 @@ use tec_core::port::PortError;
 use tec_core::port::PutOutcome;
 use tec_core::port::SecretStore as _;
 
+use super::attempt;
 use super::context::Context;
 use super::queue::Next;
 use super::report::Said;
@@ -203,10 +204,15 @@ async fn write(
 ) -> Result<(), PortError> {
     let known = machine.status.as_ref();
     let known_conditions = known.map(|status| &status.conditions);
+    let (mut said, attempt) = (said.clone(), attempt::news(ctx, machine));
+    said.extend(attempt.iter().map(|news| news.said.clone()));
     let mut status = json!({
-        "conditions": conditions(ctx, machine, known_conditions, said)?,
+        "conditions": conditions(ctx, machine, known_conditions, &said)?,
         "observedGeneration": machine.metadata.generation,
     });
+    if let (Some(members), Some(news)) = (status.as_object_mut(), attempt) {
+        members.insert("lastAttestation".to_owned(), json!(news.last));
+    }
     if let (Some(members), Some(targets)) = (status.as_object_mut(), targets) {
         members.insert("publishedTo".to_owned(), json!(targets));
     }

@@ -21,6 +21,7 @@
 //! # Cancel safety
 //! Every await may be the last.
 
+mod attempt;
 mod cache;
 mod cluster;
 mod context;

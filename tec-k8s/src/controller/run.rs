@@ -25,6 +25,7 @@ use tec_core::port::PortErrorKind;
 use tec_core::port::chain;
 use tokio::time::Instant;
 
+use super::attempt;
 use super::cache::Cache;
 use super::cluster;
 use super::context::Context;
@@ -209,7 +210,7 @@ async fn follow(ctx: &Context) {
         watcher::Config::default().labels(&format!("app.kubernetes.io/managed-by={FIELD_MANAGER}"));
     let caches = &ctx.caches;
     let any = watcher::Config::default;
-    let watches: [BoxFuture<'_, ()>; 10] = [
+    let watches: [BoxFuture<'_, ()>; 11] = [
         caches
             .clusters
             .follow(watcher(ctx.objects(), any()), |cluster| {
@@ -276,6 +277,7 @@ async fn follow(ctx: &Context) {
                 },
             )
             .boxed(),
+        attempt::follow(ctx).boxed(),
         child::<ConfigMap>(ctx, &ours, &wake_cluster),
         child::<Service>(ctx, &ours, &wake_cluster),
         child::<NetworkPolicy>(ctx, &ours, &wake_cluster),

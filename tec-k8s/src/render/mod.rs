@@ -17,11 +17,13 @@
 //! reaches it passes the guard beside it. Where a TLS Secret is named, it must be there before
 //! the pod starts: nothing falls back to plain HTTP.
 
+mod job;
 mod meta;
 mod name;
 mod network;
 mod object;
 mod operator;
+mod pins;
 mod pod;
 mod rbac;
 mod server;
@@ -33,6 +35,9 @@ use k8s_openapi::api::core::v1::SecretVolumeSource;
 
 use crate::api::TrustedExecutionCluster;
 
+pub use self::job::DOCKER_CONFIG;
+pub use self::job::job;
+pub use self::job::job_name;
 pub use self::meta::RenderError;
 pub use self::name::Component;
 pub use self::name::DEFAULT_NAMESPACE;
@@ -48,7 +53,11 @@ pub use self::name::TRUSTEE_DEPLOYMENT;
 pub use self::name::TRUSTEE_SIGNER;
 pub use self::object::Object;
 pub use self::operator::Installation;
+pub use self::operator::namespace;
 pub use self::operator::operator;
+pub use self::pins::Authorities;
+pub use self::pins::PinsError;
+pub use self::pins::pins;
 pub use self::rbac::user_roles;
 pub use self::server::attestation_key_register;
 pub use self::server::register_server;
@@ -126,6 +135,23 @@ pub enum PodUser {
     Assigned,
 }
 
+/// How the Job that computes what an image measures sees the image.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[expect(clippy::exhaustive_enums, reason = "there is no third way")]
+pub enum ImageAccess {
+    /// It reads what it needs of it from its registry; with these flags of `compute-pcrs`.
+    Registry(Vec<String>),
+    /// The kubelet pulls and mounts all of it, as existing clusters have it (upstream-operator 1.4).
+    /// The nodes must have image volumes.
+    Volume,
+}
+
+impl Default for ImageAccess {
+    fn default() -> Self {
+        Self::Registry(Vec::new())
+    }
+}
+
 /// What objects are rendered from, besides the cluster object.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -134,6 +160,8 @@ pub struct Deploy {
     pub images: Images,
     /// As whom.
     pub user: PodUser,
+    /// How images are measured.
+    pub image_access: ImageAccess,
 }
 
 impl Deploy {
@@ -141,7 +169,7 @@ impl Deploy {
     pub fn new(images: Images) -> Self {
         Self {
             images,
-            user: PodUser::default(),
+            ..Self::default()
         }
     }
 }

@@ -4,6 +4,7 @@ use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::apps::v1::DeploymentSpec;
 use k8s_openapi::api::core::v1::Container;
 use k8s_openapi::api::core::v1::EnvVar;
+use k8s_openapi::api::core::v1::Namespace;
 use k8s_openapi::api::core::v1::PodSpec;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
@@ -81,6 +82,23 @@ pub fn operator(installation: &Installation) -> Vec<Object> {
         deployment(installation).into(),
     ]);
     objects
+}
+
+/// A namespace in which every pod has to fit the profile "restricted", as all of ours do.
+pub fn namespace(name: &str) -> Object {
+    let mut labels = labels(Component::Operator);
+    labels.remove("app");
+    let profile = "pod-security.kubernetes.io/enforce".to_owned();
+    labels.insert(profile, "restricted".to_owned());
+    Namespace {
+        metadata: ObjectMeta {
+            labels: Some(labels),
+            name: Some(name.to_owned()),
+            ..ObjectMeta::default()
+        },
+        ..Namespace::default()
+    }
+    .into()
 }
 
 fn deployment(installation: &Installation) -> Deployment {

@@ -79,18 +79,21 @@ fn role_name(component: Component) -> String {
 pub(super) fn rules(component: Component) -> Vec<PolicyRule> {
     match component {
         Component::Operator => operator_rules(),
-        // The guard looks up the machine of a key, for each attempt.
-        Component::Trustee => vec![rule(GROUP, &[MACHINES, KEYS], &READ)],
+        // The guard looks up the machine of a key, for each attempt, and tells what came of it. It may
+        // not write a machine's status: the key that the machine is bound to stands there.
+        Component::Trustee => vec![rule(GROUP, &[MACHINES, KEYS], &READ), events()],
         // It may register machines. It may not change one, and sees no Secret.
         Component::RegisterServer => vec![
             rule(GROUP, &[CLUSTERS], &READ),
             rule(GROUP, &[MACHINES], &["create", "get", "list", "watch"]),
+            owning(),
             events(),
         ],
         // It may submit keys. Binding them is the operator's.
         Component::AttestationKeyRegister => vec![
             rule(GROUP, &[CLUSTERS, MACHINES], &READ),
             rule(GROUP, &[KEYS], &["create", "get", "list", "watch"]),
+            owning(),
             events(),
         ],
         Component::ComputePcrs => vec![
@@ -118,8 +121,17 @@ fn operator_rules() -> Vec<PolicyRule> {
         rule("policy", &["poddisruptionbudgets"], &OWN),
         rule("coordination.k8s.io", &["leases"], &["create"]),
         named(rule("coordination.k8s.io", &["leases"], &STATUS), LEASE),
+        // The guard tells of attempts by Events.
+        rule("events.k8s.io", &["events"], &READ),
         events(),
     ]
+}
+
+/// An object whose owner waits for its removal may only be made by who may delay that removal; the
+/// admission plugin OwnerReferencesPermissionEnforcement, which OpenShift runs, sees to that.
+fn owning() -> PolicyRule {
+    let resource = format!("{CLUSTERS}/finalizers");
+    rule(GROUP, &[resource], &["update"])
 }
 
 fn events() -> PolicyRule {

@@ -31,10 +31,40 @@ use crate::api::TrustedExecutionCluster;
 
 /// Replicas of each server: one may go with its node.
 const REPLICAS: i32 = 2;
-/// Certificates that nodes shall pin. The kubelet reads the Secrets, so that the server needs no
-/// right to read any; keys of disks lie beside them.
-const KBS_CA: (&str, &str) = ("kbs-ca", "/etc/kbs-ca");
-const AK_CA: (&str, &str) = ("ak-ca", "/etc/ak-ca");
+
+/// An entry of a Secret as a file. The kubelet reads the Secret, so that the server needs no right to
+/// read any; keys of disks lie beside them.
+#[derive(Clone, Copy)]
+struct Mounted {
+    volume: &'static str,
+    dir: &'static str,
+    /// Key of the entry, and name of the file.
+    key: &'static str,
+    /// The flag that says where it is.
+    flag: &'static str,
+}
+
+/// What nodes shall pin of the key broker.
+const KBS_CA: Mounted = Mounted {
+    volume: "kbs-ca",
+    dir: "/etc/kbs-ca",
+    key: "ca.crt",
+    flag: "--kbs-ca",
+};
+/// What nodes shall pin of the server that takes attestation keys.
+const AK_CA: Mounted = Mounted {
+    volume: "ak-ca",
+    dir: "/etc/ak-ca",
+    key: "ca.crt",
+    flag: "--ak-ca",
+};
+/// What nodes show to register.
+const TOKEN: Mounted = Mounted {
+    volume: "registration-token",
+    dir: "/etc/registration-token",
+    key: "token",
+    flag: "--token-file",
+};
 
 struct Server<'a> {
     component: Component,
@@ -45,8 +75,8 @@ struct Server<'a> {
     service_port: i32,
     port_name: &'static str,
     tls: Option<&'a str>,
-    /// Volume and directory, and the Secret whose `ca.crt` is put there.
-    authorities: Vec<((&'static str, &'static str), &'a str)>,
+    /// Entries, each with its Secret.
+    mounted: Vec<(Mounted, &'a str)>,
 }
 
 /// Deployment and Services of the registration server, its disruption budget and network policy.
@@ -58,9 +88,14 @@ pub fn register_server(
     deploy: &Deploy,
 ) -> Result<Vec<Object>, RenderError> {
     let spec = &cluster.spec;
-    let authorities = [
+    let registration = spec.registration.as_ref();
+    let mounted = [
         (KBS_CA, spec.trustee_secret.as_deref()),
         (AK_CA, spec.attestation_key_register_secret.as_deref()),
+        (
+            TOKEN,
+            registration.and_then(|registration| registration.token_secret.as_deref()),
+        ),
     ];
     let server = Server {
         component: Component::RegisterServer,
@@ -71,9 +106,9 @@ pub fn register_server(
             .unwrap_or_else(|| REGISTER_SERVER_PORT.into()),
         port_name: "register-server-port",
         tls: spec.register_server_secret.as_deref(),
-        authorities: authorities
+        mounted: mounted
             .into_iter()
-            .filter_map(|(place, secret)| Some((place, secret?)))
+            .filter_map(|(entry, secret)| Some((entry, secret?)))
             .collect(),
     };
     objects(cluster, deploy, &server)
@@ -97,7 +132,7 @@ pub fn attestation_key_register(
             .unwrap_or_else(|| ATTESTATION_KEY_REGISTER_PORT.into()),
         port_name: "http",
         tls: spec.attestation_key_register_secret.as_deref(),
-        authorities: Vec::new(),
+        mounted: Vec::new(),
     };
     objects(cluster, deploy, &server)
 }
@@ -189,8 +224,8 @@ fn arguments(server: &Server<'_>) -> Vec<String> {
         arguments.push(format!("--cert-path={TLS_DIR}/tls.crt"));
         arguments.push(format!("--key-path={TLS_DIR}/tls.key"));
     }
-    for ((volume, dir), _) in &server.authorities {
-        arguments.push(format!("--{volume}={dir}/ca.crt"));
+    for (Mounted { dir, key, flag, .. }, _) in &server.mounted {
+        arguments.push(format!("{flag}={dir}/{key}"));
     }
     arguments
 }
@@ -199,18 +234,18 @@ fn volumes(server: &Server<'_>) -> Vec<Volume> {
     let tls = server
         .tls
         .map(|secret| pod::secret_volume(TLS_VOLUME, secret));
-    let authority = |((volume, _), secret): &((&str, &str), &str)| {
-        pod::secret_keys_volume(volume, secret, &["ca.crt"], Missing::IsEmpty)
+    let entry = |(Mounted { volume, key, .. }, secret): &(Mounted, &str)| {
+        pod::secret_keys_volume(volume, secret, &[key], Missing::IsEmpty)
     };
     tls.into_iter()
-        .chain(server.authorities.iter().map(authority))
+        .chain(server.mounted.iter().map(entry))
         .collect()
 }
 
 fn mounts(server: &Server<'_>) -> Vec<VolumeMount> {
     let tls = server.tls.map(|_| pod::mount(TLS_VOLUME, TLS_DIR));
-    let authority = |((volume, dir), _): &((&str, &str), &str)| pod::mount(volume, dir);
+    let entry = |(Mounted { volume, dir, .. }, _): &(Mounted, &str)| pod::mount(volume, dir);
     tls.into_iter()
-        .chain(server.authorities.iter().map(authority))
+        .chain(server.mounted.iter().map(entry))
         .collect()
 }

@@ -3,6 +3,7 @@ use k8s_openapi::api::core::v1::PodSpec;
 use k8s_openapi::api::rbac::v1::PolicyRule;
 
 use super::*;
+use crate::api::RegistrationSpec;
 use crate::api::TrustedExecutionClusterSpec;
 
 fn stored(spec: TrustedExecutionClusterSpec) -> TrustedExecutionCluster {
@@ -162,6 +163,27 @@ fn a_named_certificate_is_waited_for_and_never_done_without() {
         assert_eq!(secret.optional, None);
     }
     assert!(!yaml(&objects).contains("dangerous"));
+}
+
+#[test]
+fn the_registration_server_is_handed_what_it_needs_of_secrets_and_no_more() {
+    let mut cluster = with_tls();
+    let mut registration = RegistrationSpec::default();
+    registration.token_secret = Some("tokens".to_owned());
+    cluster.spec.registration = Some(registration);
+    let objects = register_server(&cluster, &Deploy::default()).unwrap();
+    let pod = pod_of(deployments(&objects)[0]);
+    let entries: Vec<_> = pod
+        .volumes
+        .iter()
+        .flatten()
+        .filter_map(|volume| volume.secret.as_ref()?.items.as_ref())
+        .flatten()
+        .map(|item| item.key.as_str())
+        .collect();
+    assert_eq!(entries, ["ca.crt", "ca.crt", "token"]);
+    let arguments = pod.containers[0].args.clone().unwrap();
+    assert!(arguments.contains(&"--token-file=/etc/registration-token/token".to_owned()));
 }
 
 #[test]

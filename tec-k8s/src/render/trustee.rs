@@ -59,7 +59,10 @@ const STORAGE_DIR: &str = "/opt/trustee/storage";
 const SIGNER_DIR: &str = "/opt/trustee/signer";
 /// The attestation service's own directory where its configuration names none.
 const WORK_DIR: &str = "/opt/confidential-containers";
-const GUARD_STATE_DIR: &str = "/var/lib/kbs-guard";
+/// Where the volume for the guard's state is mounted.
+const GUARD_DIR: &str = "/var/lib/kbs-guard";
+/// The guard makes it. The volume itself is open to everybody, which the guard refuses.
+const GUARD_STATE_DIR: &str = "/var/lib/kbs-guard/state";
 
 /// Changes when the key broker has to start again to see what changed.
 const FILES_ANNOTATION: &str = "trusted-execution-clusters.io/trustee-files";
@@ -280,7 +283,7 @@ fn guard(image: &str, tls: Option<&str>) -> Container {
     ];
     let mut mounts = vec![
         pod::token_mount("api-token"),
-        pod::writable_mount("guard-state", GUARD_STATE_DIR),
+        pod::writable_mount("guard-state", GUARD_DIR),
     ];
     if tls.is_some() {
         arguments.push(format!("--tls-cert={TLS_DIR}/tls.crt"));

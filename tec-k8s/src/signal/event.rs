@@ -103,9 +103,9 @@ events! {
     ImageExpired, Normal, "ApprovedImage", "operator",
         "The approval ended by itself.";
     AttestationSucceeded, Normal, "Machine", "kbs-guard",
-        "The machine proved what it booted.";
+        "The machine proved what it booted, and got its key.";
     AttestationFailed, Warning, "Machine", "kbs-guard",
         "The machine did not prove what it booted; the message has the code.";
     ResourcePolicyDenied, Warning, "Machine", "kbs-guard",
-        "The machine asked for a key that is not its own.";
+        "The machine asked for a key that is not its own, or the key broker's policy refused.";
 }

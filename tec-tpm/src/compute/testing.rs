@@ -1,5 +1,7 @@
 //! Small PE files and images, built byte by byte: for tests, fuzzing and benches.
 
+#[cfg(feature = "images")]
+pub mod layer;
 pub mod parsers;
 
 use sha2::Digest as _;

@@ -74,7 +74,12 @@ pub(crate) struct Parsed {
 
 impl Parsed {
     pub(crate) fn from_der(der: &[u8]) -> Result<Self, CertificateError> {
-        if der.len() > MAX_CERTIFICATE {
+        Self::from_der_up_to(der, MAX_CERTIFICATE)
+    }
+
+    /// For certificates that carry more than others.
+    pub(crate) fn from_der_up_to(der: &[u8], limit: usize) -> Result<Self, CertificateError> {
+        if der.len() > limit {
             return Err(CertificateError::TooLarge { length: der.len() });
         }
         let certificate = Certificate::from_der(der).map_err(CertificateError::Malformed)?;

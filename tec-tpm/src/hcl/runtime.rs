@@ -42,7 +42,7 @@ struct Key {
 }
 
 impl RuntimeData {
-    pub(super) fn parse(json: &[u8]) -> Result<Self, HclError> {
+    pub(crate) fn parse(json: &[u8]) -> Result<Self, HclError> {
         let wire: Wire = serde_json::from_slice(json).map_err(HclError::Json)?;
         let is_ak = |key: &&Key| key.kid.as_deref() == Some(AK_NAME);
         let named: Vec<&Key> = wire.keys.iter().filter(is_ak).collect();

@@ -21,6 +21,9 @@ use tec_core::ak::EkOffer;
 use tec_core::ak::PublicKey;
 use tec_core::attest::Tee;
 use tec_core::digest::Sha256Digest;
+use tec_core::node::derive::ClusterId;
+use tec_core::node::lock::BootstrapMarker;
+use tec_core::node::lock::MarkerState;
 use tec_core::pcr::PCR_COUNT;
 use tec_core::pcr::PcrIndex;
 use tec_core::pcr::PcrValues;
@@ -262,6 +265,18 @@ impl SoftTpm {
             Some(log) => evidence.with_event_log(log),
             None => evidence,
         }
+    }
+}
+
+#[async_trait]
+impl BootstrapMarker for SoftTpm {
+    async fn read(&self) -> Result<MarkerState, PortError> {
+        Ok(MarkerState::of(*self.pcrs().value(PcrIndex::CLUSTER)))
+    }
+
+    async fn set(&self, cluster: &ClusterId) -> Result<(), PortError> {
+        self.extend(PcrIndex::CLUSTER, &Sha256Digest::of(cluster.as_bytes()));
+        Ok(())
     }
 }
 

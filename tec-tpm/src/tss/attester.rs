@@ -22,8 +22,8 @@ pub type EventLogSource = Arc<dyn Fn() -> Option<Vec<u8>> + Send + Sync>;
 /// Blocks while the TPM works, see the [module](super).
 #[derive(Clone)]
 pub struct TpmAttester {
-    tpm: Arc<Tpm>,
-    handle: AkHandle,
+    pub(super) tpm: Arc<Tpm>,
+    pub(super) handle: AkHandle,
     event_log: Option<EventLogSource>,
 }
 

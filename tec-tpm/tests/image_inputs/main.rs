@@ -12,5 +12,6 @@ mod archives;
 mod build;
 mod disks;
 mod layouts;
+mod parts;
 mod real;
 mod same;

@@ -118,7 +118,11 @@ impl Guard {
             return Err(unknown());
         }
         let request = Request::from_parts(parts, Body::from(body.bytes));
-        let answer = whole(self.0.upstream.stream(request).await?, MAX_TOKEN).await?;
+        let answer = async { whole(self.0.upstream.stream(request).await?, MAX_TOKEN).await };
+        let recorded = self.0.config.gatekeeper.passed(&passage);
+        let (answer, recorded) = tokio::join!(answer, recorded);
+        recorded.map_err(|error| port(&error))?;
+        let answer = answer?;
         if answer.answer.status() == StatusCode::OK {
             return self.attested(id, passage, answer);
         }

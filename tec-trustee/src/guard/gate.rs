@@ -74,12 +74,16 @@ pub enum BrokerAnswer {
 /// *Contract*: what is recorded is durable when the call returns. *Implemented by* [`Registries`].
 #[async_trait]
 pub trait Gatekeeper: fmt::Debug + Send + Sync {
-    /// Looks at evidence, good or bad, and records the attempt.
+    /// Looks at evidence, good or bad, and records the attempt if it is refused.
     async fn admit(
         &self,
         attempt: AttemptId,
         evidence: &Result<VerifiedEvidence, VerifyError>,
     ) -> Result<Passage, PortError>;
+
+    /// Records the attempt of evidence that goes on to the broker, while the broker looks at it;
+    /// the broker's answer waits for it.
+    async fn passed(&self, passage: &Passage) -> Result<(), PortError>;
 
     /// Whether an attested machine may ask the broker for a resource now.
     async fn permit(&self, passage: &Passage, path: &ResourcePath) -> Result<(), ReleaseError>;
@@ -181,8 +185,16 @@ impl Gatekeeper for Registries {
         attempt: AttemptId,
         evidence: &Result<VerifiedEvidence, VerifyError>,
     ) -> Result<Passage, PortError> {
-        let found = flow::admit(self.admit_ports(), attempt, evidence).await?;
-        Ok(Passage::of(found.appraisal.attempt))
+        let found = flow::look(self.admit_ports(), attempt, evidence).await?;
+        let passage = Passage::of(found.appraisal.attempt);
+        if passage.refused.is_some() || evidence.is_err() {
+            flow::record(self.admit_ports(), &passage.record, evidence.is_ok()).await?;
+        }
+        Ok(passage)
+    }
+
+    async fn passed(&self, passage: &Passage) -> Result<(), PortError> {
+        flow::record(self.admit_ports(), &passage.record, true).await
     }
 
     async fn permit(&self, passage: &Passage, path: &ResourcePath) -> Result<(), ReleaseError> {

@@ -1,7 +1,7 @@
 //! Evaluation with the semantics of Trustee's attestation service (contract 3.1, 3.4).
 //!
 //! Policies are parsed and analyzed once; an evaluation runs on a clone of the engine, which serves
-//! again after it. The look-up of reference values is asynchronous and Rego is not, so an evaluation
+//! again after it. Those that we rendered are compiled, too. The look-up of reference values is asynchronous and Rego is not, so an evaluation
 //! names the values that it wants and is run again with them: [`Evaluation::Wants`].
 
 use std::collections::BTreeMap;
@@ -19,12 +19,16 @@ use serde::Deserialize as _;
 use serde_json::Map;
 use serde_json::Value;
 
+use super::compiled::Compiled;
+
 /// Largest policy text.
 const MAX_POLICY: usize = 256 * 1024;
-/// Longest evaluation; the default policies take well below a millisecond.
-const TIME_LIMIT: Duration = Duration::from_secs(2);
-/// Work units between two looks at the clock.
-const CHECK_INTERVAL: NonZeroU32 = NonZeroU32::MIN.saturating_add(255);
+/// Longest evaluation, since the default policies take well below a millisecond; and how many work
+/// units pass between two looks at the clock.
+pub(super) const TIMER: ExecutionTimerConfig = ExecutionTimerConfig {
+    limit: Duration::from_secs(2),
+    check_interval: NonZeroU32::MIN.saturating_add(255),
+};
 /// Name of the function that policies call (contract 3.1).
 const QUERY: &str = "query_reference_value";
 /// Most reference values that one evaluation may ask for.
@@ -163,6 +167,7 @@ struct References {
 /// A parsed attestation policy.
 #[derive(Clone, Debug)]
 pub struct AttestationPolicy {
+    compiled: Option<Arc<Compiled>>,
     engine: Engine,
     /// Clones that no evaluation uses now: no more than evaluations ran at the same time.
     idle: Arc<Mutex<Vec<Evaluator>>>,
@@ -196,10 +201,11 @@ impl Evaluator {
 /// A parsed resource policy.
 #[derive(Clone, Debug)]
 pub struct ResourcePolicy {
+    compiled: Option<Arc<Compiled>>,
     engine: Engine,
 }
 
-fn parse(text: &str) -> Result<Engine, PolicyError> {
+pub(super) fn parse(text: &str) -> Result<Engine, PolicyError> {
     if text.len() > MAX_POLICY {
         return Err(PolicyError::TooLarge { length: text.len() });
     }
@@ -209,10 +215,7 @@ fn parse(text: &str) -> Result<Engine, PolicyError> {
         });
     }
     let mut engine = Engine::new();
-    engine.set_execution_timer_config(ExecutionTimerConfig {
-        limit: TIME_LIMIT,
-        check_interval: CHECK_INTERVAL,
-    });
+    engine.set_execution_timer_config(TIMER);
     let package = engine
         .add_policy("policy.rego".to_owned(), text.to_owned())
         .map_err(|error| PolicyError::Parse {
@@ -221,6 +224,12 @@ fn parse(text: &str) -> Result<Engine, PolicyError> {
     if package != "data.policy" {
         return Err(PolicyError::Package { package });
     }
+    Ok(engine)
+}
+
+/// As [`parse`], and analyzed.
+fn analyzed(text: &str) -> Result<Engine, PolicyError> {
+    let mut engine = parse(text)?;
     // There is no such rule, which is found out after the policy was analyzed: once here, and not
     // in every clone that evaluates it.
     let _ = engine.eval_rule(String::new());
@@ -247,13 +256,13 @@ fn parsing_effort(text: &str) -> u64 {
     effort
 }
 
-fn evaluation_failed(error: impl std::fmt::Display) -> PolicyError {
+pub(super) fn evaluation_failed(error: impl std::fmt::Display) -> PolicyError {
     PolicyError::Evaluate {
         reason: error.to_string(),
     }
 }
 
-fn to_rego(value: &Value) -> Result<regorus::Value, PolicyError> {
+pub(super) fn to_rego(value: &Value) -> Result<regorus::Value, PolicyError> {
     regorus::Value::deserialize(value).map_err(evaluation_failed)
 }
 
@@ -266,10 +275,12 @@ fn rule(engine: &mut Engine, path: &str) -> Result<Option<Value>, PolicyError> {
     };
     match value {
         regorus::Value::Undefined => Ok(None),
-        value => serde_json::to_value(value)
-            .map(Some)
-            .map_err(evaluation_failed),
+        value => from_rego(&value).map(Some),
     }
+}
+
+fn from_rego(value: &regorus::Value) -> Result<Value, PolicyError> {
+    serde_json::to_value(value).map_err(evaluation_failed)
 }
 
 fn queried(engine: &mut Engine, path: &str) -> Result<regorus::Value, PolicyError> {
@@ -290,9 +301,29 @@ impl AttestationPolicy {
     /// # Errors
     /// Text that does not parse, or of another package.
     pub fn parse(text: &str) -> Result<Self, PolicyError> {
-        let engine = parse(text)?;
-        let idle = Arc::default();
-        Ok(Self { engine, idle })
+        let compiled = Compiled::attestation(text).map(Arc::new);
+        let interpreted = Self::interpreted(text)?;
+        Ok(Self {
+            compiled,
+            ..interpreted
+        })
+    }
+
+    /// As [`parse`](Self::parse), for the interpreter alone: what Trustee does for each request.
+    ///
+    /// # Errors
+    /// As `parse`.
+    pub fn interpreted(text: &str) -> Result<Self, PolicyError> {
+        Ok(Self {
+            compiled: None,
+            engine: analyzed(text)?,
+            idle: Arc::default(),
+        })
+    }
+
+    /// Whether the policy is one of ours, so that approvals need no interpreter.
+    pub fn is_compiled(&self) -> bool {
+        self.compiled.is_some()
     }
 
     fn idle(&self) -> MutexGuard<'_, Vec<Evaluator>> {
@@ -304,6 +335,20 @@ impl AttestationPolicy {
     /// # Errors
     /// Runtime errors of the policy, and results that are not of the prescribed form.
     pub fn evaluate(
+        &self,
+        input: &Value,
+        references: &BTreeMap<String, Value>,
+    ) -> Result<Evaluation, PolicyError> {
+        if let Some(compiled) = &self.compiled {
+            let answer = compiled.run(compiled.seen(input)?, None, references)?;
+            if let Some(verdict) = approval(&answer)? {
+                return Ok(Evaluation::Done(verdict));
+            }
+        }
+        self.interpret(input, references)
+    }
+
+    fn interpret(
         &self,
         input: &Value,
         references: &BTreeMap<String, Value>,
@@ -378,8 +423,24 @@ fn query(references: &Mutex<References>, arguments: &[regorus::Value]) -> regoru
 }
 
 fn verdict(engine: &mut Engine) -> Result<Verdict, PolicyError> {
+    let claims = rule(engine, "data.policy.trust_claims")?;
+    let extensions = rule(engine, "data.policy.extensions")?;
+    verdict_of(claims, extensions)
+}
+
+/// The verdict of a program that gave both results, if it is an approval.
+fn approval(answer: &regorus::Value) -> Result<Option<Verdict>, PolicyError> {
+    let part = |index: usize| answer.as_array().ok()?.get(index);
+    let (Some(claims), Some(extensions)) = (part(0), part(1)) else {
+        return Ok(None);
+    };
+    let verdict = verdict_of(Some(from_rego(claims)?), Some(from_rego(extensions)?))?;
+    Ok(Some(verdict).filter(|verdict| verdict.status() == TrustTier::Affirming))
+}
+
+fn verdict_of(claims: Option<Value>, extensions: Option<Value>) -> Result<Verdict, PolicyError> {
     let mut verdict = Verdict::default();
-    match rule(engine, "data.policy.trust_claims")? {
+    match claims {
         None => {
             // Contract 3.1: an undefined rule says nothing about anything.
             for claim in CLAIMS {
@@ -398,7 +459,7 @@ fn verdict(engine: &mut Engine) -> Result<Verdict, PolicyError> {
         }
         Some(_) => return Err(malformed("trust_claims")),
     }
-    match rule(engine, "data.policy.extensions")? {
+    match extensions {
         None => {}
         Some(Value::Array(list)) => {
             for entry in list {
@@ -439,7 +500,28 @@ impl ResourcePolicy {
     /// # Errors
     /// Text that does not parse, or of another package.
     pub fn parse(text: &str) -> Result<Self, PolicyError> {
-        parse(text).map(|engine| Self { engine })
+        let compiled = Compiled::resource(text).map(Arc::new);
+        let interpreted = Self::interpreted(text)?;
+        Ok(Self {
+            compiled,
+            ..interpreted
+        })
+    }
+
+    /// As [`parse`](Self::parse), for the interpreter alone: what Trustee does for each request.
+    ///
+    /// # Errors
+    /// As `parse`.
+    pub fn interpreted(text: &str) -> Result<Self, PolicyError> {
+        Ok(Self {
+            compiled: None,
+            engine: analyzed(text)?,
+        })
+    }
+
+    /// Whether the policy is one of ours, so that approvals need no interpreter.
+    pub fn is_compiled(&self) -> bool {
+        self.compiled.is_some()
     }
 
     /// Whether the policy allows it: `data.policy.allow` is `true`; undefined and everything else
@@ -448,11 +530,17 @@ impl ResourcePolicy {
     /// # Errors
     /// Runtime errors of the policy.
     pub fn allows(&self, claims: &Value, request: &Value) -> Result<bool, PolicyError> {
+        let (claims, request) = (to_rego(claims)?, to_rego(request)?);
+        if let Some(compiled) = &self.compiled {
+            let nothing = BTreeMap::new();
+            let allow = compiled.run(claims.clone(), Some(request.clone()), &nothing)?;
+            if allow == regorus::Value::Bool(true) {
+                return Ok(true);
+            }
+        }
         let mut engine = self.engine.clone();
-        engine
-            .add_data(to_rego(request)?)
-            .map_err(evaluation_failed)?;
-        engine.set_input(to_rego(claims)?);
+        engine.add_data(request).map_err(evaluation_failed)?;
+        engine.set_input(claims);
         Ok(rule(&mut engine, "data.policy.allow")? == Some(Value::Bool(true)))
     }
 }

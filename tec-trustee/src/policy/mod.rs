@@ -19,11 +19,14 @@
 //! ```
 
 #[cfg(feature = "kbs")]
+mod compiled;
+#[cfg(feature = "kbs")]
 mod engine;
 mod intent;
 #[cfg(feature = "kbs")]
 mod lint;
 mod name;
+mod read;
 mod render;
 #[cfg(test)]
 #[cfg(feature = "kbs")]

@@ -144,15 +144,13 @@ fn snp(text: &mut String, report: &str, demanded: SnpRequirement) {
 fn machine() -> String {
     format!(
         r#"
-# The reference value of the key that signed. Revoked is null, unknown is null.
-ak_name := concat("", ["{PREFIX}", replace(replace(replace(
-	substring(registers.ak_public, {SKIP}, {TAKE}), "+", "-"), "/", "_"), "=", "")]) if {{
-	is_string(registers.ak_public)
-}}
-
-# The machine that the key is bound to. The name is only a part of the key, so the whole key counts.
+# The machine that the key is bound to: the reference value of the key that signed says it. Revoked is
+# null, unknown is null. The name is only a part of the key, so the whole key counts.
 machine := known.machine if {{
-	known := query_reference_value(ak_name)
+	is_string(registers.ak_public)
+	part := substring(registers.ak_public, {SKIP}, {TAKE})
+	name := replace(replace(replace(part, "+", "-"), "/", "_"), "=", "")
+	known := query_reference_value(concat("", ["{PREFIX}", name]))
 	is_object(known)
 	known.ak == registers.ak_public
 	is_string(known.machine)
@@ -189,7 +187,7 @@ trust_claims := {
 }
 "#;
 
-const UNBOUND_HEAD: &str = r#"# DANGEROUS: approved boots of any machine whose key lies in the service's directory of keys.
+pub(super) const UNBOUND_HEAD: &str = r#"# DANGEROUS: approved boots of any machine whose key lies in the service's directory of keys.
 # For Trustee v0.16 to v0.19 only; later ones trust keys by policy alone, and are denied here.
 package policy
 

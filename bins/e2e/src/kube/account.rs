@@ -1,5 +1,6 @@
 //! Namespaces with the custom resources, and service accounts with just the rights that they get.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -22,6 +23,7 @@ use kube::api::PatchParams;
 use kube::api::PostParams;
 use kube::runtime::conditions::is_crd_established;
 use kube::runtime::wait::await_condition;
+use serde_json::Value;
 
 use super::control_plane::ControlPlane;
 
@@ -106,6 +108,15 @@ impl ControlPlane {
         bindings
             .patch(name, &manager, &Patch::Apply(binding))
             .await?;
+        self.token(namespace, name).await
+    }
+
+    /// A bearer token of a service account that is there, with what rights it has.
+    ///
+    /// # Errors
+    /// The API server refuses.
+    pub async fn token(&self, namespace: &str, name: &str) -> anyhow::Result<String> {
+        let accounts: Api<ServiceAccount> = Api::namespaced(self.admin()?, namespace);
         let request = TokenRequest {
             spec: TokenRequestSpec {
                 expiration_seconds: Some(TOKEN_SECONDS),
@@ -118,6 +129,20 @@ impl ControlPlane {
             .await?;
         let token = answer.status.context("the token request has no answer")?;
         Ok(token.token)
+    }
+
+    /// A configuration file with the token of a service account that is there, as if for its pods: the
+    /// namespace is theirs.
+    ///
+    /// # Errors
+    /// The API server refuses, or the file cannot be written.
+    pub async fn account_kubeconfig(&self, namespace: &str, name: &str) -> anyhow::Result<PathBuf> {
+        let token = self.token(namespace, name).await?;
+        let path = self.kubeconfig(&format!("{namespace}-{name}"), &token)?;
+        let mut value: Value = serde_json::from_slice(&std::fs::read(&path)?)?;
+        value["contexts"][0]["context"]["namespace"] = namespace.into();
+        std::fs::write(&path, value.to_string())?;
+        Ok(path)
     }
 
     /// A client of a service account, as [`account_token`](Self::account_token) makes it.

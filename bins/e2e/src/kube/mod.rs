@@ -21,6 +21,7 @@ mod memory_trust;
 mod operator;
 mod pki;
 mod program;
+mod server;
 
 pub use self::account::rules;
 pub use self::broker::Broker;
@@ -36,5 +37,8 @@ pub use self::memory_trust::ShiftedClock;
 pub use self::operator::Bench;
 pub use self::operator::cluster;
 pub use self::operator::eventually;
+pub use self::operator::rights;
 pub use self::operator::within;
-pub use self::program::program;
+pub use self::program::start_operator;
+pub use self::server::Server;
+pub use self::server::program;

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use k8s_openapi::NamespaceResourceScope;
+use k8s_openapi::api::rbac::v1::PolicyRule;
 use kube::Api;
 use kube::Client;
 use kube::Resource;
@@ -95,7 +96,8 @@ impl Bench {
         let namespace = plane.namespace("operator").await?;
         let account = Component::Operator.service_account();
         // The rights are those that the packages give, no more.
-        let token = plane.account_token(&namespace, account, &rights()?).await?;
+        let rights = rights(Component::Operator)?;
+        let token = plane.account_token(&namespace, account, &rights).await?;
         Ok(Self {
             plane,
             namespace,
@@ -191,7 +193,15 @@ impl Bench {
     ///
     /// # Errors
     /// It cannot be written.
-    pub fn kubeconfig(&self, identity: &str, api_server: &str) -> anyhow::Result<PathBuf> {
+    pub fn kubeconfig(&self, identity: &str) -> anyhow::Result<PathBuf> {
+        self.kubeconfig_at(identity, &self.plane.url())
+    }
+
+    /// The same, with another way to the API server.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn kubeconfig_at(&self, identity: &str, api_server: &str) -> anyhow::Result<PathBuf> {
         let name = format!("{}-{identity}", self.namespace);
         self.plane.kubeconfig_at(api_server, &name, &self.token)
     }
@@ -245,9 +255,12 @@ impl Bench {
     }
 }
 
-/// What the packages let the operator do.
-fn rights() -> anyhow::Result<Vec<k8s_openapi::api::rbac::v1::PolicyRule>> {
-    let name = format!("{}-role", Component::Operator.service_account());
+/// What the packages let a component do.
+///
+/// # Errors
+/// They have no role for it.
+pub fn rights(component: Component) -> anyhow::Result<Vec<PolicyRule>> {
+    let name = format!("{}-role", component.service_account());
     let objects = tec_k8s::render::operator(&Installation::default());
     let rules = objects.into_iter().find_map(|object| match object {
         tec_k8s::render::Object::Role(role) if role.metadata.name.as_ref() == Some(&name) => {
@@ -255,7 +268,7 @@ fn rights() -> anyhow::Result<Vec<k8s_openapi::api::rbac::v1::PolicyRule>> {
         }
         _ => None,
     });
-    rules.context("the packages have no role for the operator")
+    rules.with_context(|| format!("the packages have no role {name}"))
 }
 
 /// A cluster object with an address.

@@ -2,30 +2,40 @@
 
 use std::ffi::OsStr;
 use std::path::Path;
-use std::path::PathBuf;
 
-use anyhow::Context as _;
-
+use super::control_plane::ControlPlane;
 use super::guarded::Guarded;
 use super::operator::Bench;
+use crate::settings::own_program;
 
-/// Where cargo or `cargo xtask` put a program of the workspace.
+/// Starts a replica of this name that looks after a namespace, with the rights of a kubeconfig.
 ///
 /// # Errors
-/// It was not built.
-pub fn program(name: &str) -> anyhow::Result<PathBuf> {
-    let bin_dir = match std::env::var_os("TEC_BIN_DIR") {
-        Some(dir) => PathBuf::from(dir),
-        None => {
-            // A test lies in target/<profile>/deps, the programs one above.
-            let test = std::env::current_exe()?;
-            let profile = test.parent().and_then(Path::parent);
-            profile.context("a test lies in a directory")?.to_owned()
-        }
-    };
-    let program = bin_dir.join(name);
-    anyhow::ensure!(program.is_file(), "run `cargo build --package {name}`");
-    Ok(program)
+/// The program is missing.
+pub fn start_operator(
+    plane: &ControlPlane,
+    namespace: &str,
+    identity: &str,
+    kubeconfig: &Path,
+) -> anyhow::Result<Guarded> {
+    start(plane, namespace, (identity, kubeconfig), &[])
+}
+
+fn start(
+    plane: &ControlPlane,
+    namespace: &str,
+    (identity, kubeconfig): (&str, &Path),
+    arguments: &[&str],
+) -> anyhow::Result<Guarded> {
+    let environment = [
+        ("KUBECONFIG", kubeconfig.as_os_str()),
+        ("POD_NAMESPACE", OsStr::new(namespace)),
+        ("POD_NAME", OsStr::new(identity)),
+    ];
+    let mut all = vec!["--metrics-addr", "127.0.0.1:0"];
+    all.extend(arguments);
+    let program = own_program("operator")?;
+    Guarded::start("operator", &program, all, &environment, plane.logs())
 }
 
 impl Bench {
@@ -47,15 +57,8 @@ impl Bench {
         identity: &str,
         arguments: &[&str],
     ) -> anyhow::Result<Guarded> {
-        let kubeconfig = self.kubeconfig(identity, api_server)?;
-        let environment = [
-            ("KUBECONFIG", kubeconfig.as_os_str()),
-            ("POD_NAMESPACE", OsStr::new(&self.namespace)),
-            ("POD_NAME", OsStr::new(identity)),
-        ];
-        let mut all = vec!["--metrics-addr", "127.0.0.1:0"];
-        all.extend(arguments);
-        let logs = self.plane.logs();
-        Guarded::start("operator", &program("operator")?, all, &environment, logs)
+        let kubeconfig = self.kubeconfig_at(identity, api_server)?;
+        let who = (identity, kubeconfig.as_path());
+        start(&self.plane, &self.namespace, who, arguments)
     }
 }

@@ -93,7 +93,9 @@ async fn approve(store: &Store, record: AkRecord) -> anyhow::Result<()> {
     let candidate = AkCandidate::from_admin(record.public, record.ek);
     match flow::approve(ports, AkSubmission::new(machine, candidate)).await? {
         AkOutcome::Bound(_) | AkOutcome::AlreadyBound => {}
-        AkOutcome::Waiting(reason) | AkOutcome::Rejected(reason) => {
+        AkOutcome::Waiting(reason)
+            | AkOutcome::AlreadyWaiting(reason)
+            | AkOutcome::Rejected(reason) => {
             let context = format!("approve key {key}: {reason}");
             return Err(CodedError::new(Code::RegisterMachineTaken, context).into());
         }

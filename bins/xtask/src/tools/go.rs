@@ -1,4 +1,4 @@
-//! `ignition-validate`, built from its Go module.
+//! Programs that are built from their Go modules.
 
 use std::fs;
 
@@ -13,27 +13,61 @@ use super::stamp;
 use crate::process;
 use crate::term;
 
-const NAME: &str = "ignition-validate";
-/// The first release whose spec 3.6.0 is final and knows custom Clevis pins by any name.
-const MODULE: &str = "github.com/coreos/ignition/v2/validate@v2.27.0";
+/// A program of a Go module.
+struct Program {
+    name: &'static str,
+    /// What `go install` takes: package and version.
+    module: &'static str,
+    /// What `go install` calls the result.
+    built: &'static str,
+    /// How long that takes on two cores.
+    takes: &'static str,
+}
 
-/// Builds the validator unless it is there.
-pub(super) fn ensure_ignition_validate(tools: &Tools) -> Result<()> {
-    if is_stamped(tools, NAME, MODULE) && tools.ignition_validate.is_file() {
+const PROGRAMS: [Program; 2] = [
+    Program {
+        name: "ignition-validate",
+        // The first release whose spec 3.6.0 is final and knows custom Clevis pins by any name.
+        module: "github.com/coreos/ignition/v2/validate@v2.27.0",
+        built: "validate",
+        takes: "half a minute",
+    },
+    Program {
+        name: "helm",
+        module: "helm.sh/helm/v3/cmd/helm@v3.22.0",
+        built: "helm",
+        takes: "two minutes",
+    },
+];
+
+/// Builds what is not there yet.
+pub(super) fn ensure(tools: &Tools) -> Result<()> {
+    PROGRAMS
+        .iter()
+        .try_for_each(|program| install(tools, program))
+}
+
+fn install(tools: &Tools, program: &Program) -> Result<()> {
+    let Program {
+        name,
+        module,
+        built,
+        takes,
+    } = program;
+    let place = tools.cache.join("bin").join(name);
+    if is_stamped(tools, name, module) && place.is_file() {
         return Ok(());
     }
-    term::note(&format!("go install {MODULE} (about half a minute)"));
-    let dir = scratch(tools, NAME)?;
+    term::note(&format!("go install {module} (about {takes})"));
+    let dir = scratch(tools, name)?;
     let mut install = process::command("go");
-    install.args(["install", MODULE]).env("GOBIN", &dir);
+    install.args(["install", module]).env("GOBIN", &dir);
     process::capture(&mut install).with_context(|| {
-        format!("cannot build {NAME}; a Go toolchain as new as the module asks for is needed")
+        format!("cannot build {name}; a Go toolchain as new as the module asks for is needed")
     })?;
-    let built = dir.join("validate");
-    fs::rename(&built, &tools.ignition_validate).with_context(|| {
-        let place = tools.ignition_validate.display();
-        format!("cannot move {} to {place}", built.display())
-    })?;
-    stamp(tools, NAME, MODULE)?;
+    let built = dir.join(built);
+    fs::rename(&built, &place)
+        .with_context(|| format!("cannot move {} to {}", built.display(), place.display()))?;
+    stamp(tools, name, module)?;
     remove_dir(&dir)
 }

@@ -2,8 +2,10 @@
 //!
 //! ```text
 //!   <cache> = $TEC_CACHE, or $XDG_CACHE_HOME/tec, or ~/.cache/tec
-//!     bin/ignition-validate          built from the Go module
+//!     bin/ignition-validate, helm    built from their Go modules
+//!     bin/docker-registry            out of Debian's package
 //!     bin/kube-apiserver, …          and kube-controller-manager and kubectl, from the Go module
+//!     kubectl/kubectl                from the Python index
 //!     images/debian/current/         shim, GRUB and a kernel of Debian, as files
 //!     images/debian/update/          the same with a newer kernel
 //!     images/debian/PACKAGES         which packages they came from
@@ -21,6 +23,8 @@ mod boot_files;
 mod go;
 mod images;
 mod kubernetes;
+mod pypi;
+mod registry;
 pub(crate) mod wasm;
 
 use std::collections::BTreeSet;
@@ -111,8 +115,9 @@ pub(crate) fn ensure() -> Result<Tools> {
     let _one_at_a_time = lock(&tools.cache)?;
     let mut apt = apt::Apt::default();
     apt::ensure_packages(&mut apt, &apt::BASE)?;
-    go::ensure_ignition_validate(&tools)?;
+    go::ensure(&tools)?;
     images::ensure(&tools, &mut apt)?;
+    registry::ensure(&tools, &mut apt)?;
     wasm::ensure_targets(&workspace_root()?)?;
     term::success("all tools are in place");
     Ok(tools)
@@ -152,6 +157,7 @@ pub(crate) fn ensure_kubernetes(tools: &Tools) -> Result<()> {
     let mut apt = apt::Apt::default();
     apt::ensure_packages(&mut apt, &apt::KUBERNETES)?;
     kubernetes::ensure(tools)?;
+    pypi::ensure(tools)?;
     term::success("all of them are in place");
     Ok(())
 }
@@ -166,12 +172,18 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     for (name, path) in [
         ("cache", Some(tools.cache.clone())),
         ("ignition-validate", Some(tools.ignition_validate.clone())),
+        ("helm", Some(tools.cache.join("bin/helm"))),
         ("images", Some(tools.images.clone())),
+        (
+            "docker-registry",
+            Some(tools.cache.join("bin/docker-registry")),
+        ),
         ("boot files", Some(tools.cache.join("boot"))),
         (
             "kube-apiserver",
             Some(tools.cache.join("bin/kube-apiserver")),
         ),
+        ("kubectl", Some(tools.cache.join(pypi::PLACE))),
     ]
     .into_iter()
     .chain(apt::programs().map(|program| (program, process::which(program))))

@@ -143,19 +143,24 @@ async fn a_write_that_fails_leaves_the_others_of_its_transaction_alone() {
     let place = Place::new();
     let store = place.open();
     limit_pages(&store, 60).await;
+    let (path, line) = (sample::secret_path(1), sample::line());
     let secret = SecretBytes::new(vec![7; 300_000]);
-    let path = sample::secret_path(1);
     let events: Vec<_> = (0..20).map(sample::audit_event).collect();
+    // The writer waits for the lock and finds the others in one go.
+    let other = place.raw();
+    other.execute_batch("BEGIN IMMEDIATE").unwrap();
     let mut appends: Vec<_> = events.iter().map(|event| store.append(event)).collect();
+    let mut too_big = store.put_new(&path, &secret, &line);
     let mut context = std::task::Context::from_waker(std::task::Waker::noop());
     for append in &mut appends[..10] {
         assert!(append.as_mut().poll(&mut context).is_pending());
     }
-    let error = store
-        .put_new(&path, &secret, &sample::line())
-        .await
-        .unwrap_err();
-    assert_eq!(error.code(), Some(Code::StoreFull));
+    assert!(too_big.as_mut().poll(&mut context).is_pending());
+    for append in &mut appends[10..] {
+        assert!(append.as_mut().poll(&mut context).is_pending());
+    }
+    other.execute_batch("ROLLBACK").unwrap();
+    assert_eq!(too_big.await.unwrap_err().code(), Some(Code::StoreFull));
     for append in appends {
         append.await.unwrap();
     }

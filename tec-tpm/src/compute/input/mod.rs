@@ -14,6 +14,7 @@
 //!            └─ oci-layout ─┐
 //! tar, tar.gz, tar.zst ─────┼─ index.json ─ manifest ─ layers ─► files by path,
 //!            └──────────────┴──────────────────────────────────► with links and whiteouts
+//! registry ── manifest, parts by digest and range ─────────────► the same
 //! program for firmware ────────────────────────────────────────► one file on a partition
 //! disk ─ GPT or MBR ─ partition ─ FAT ─────────────────────────► files by path
 //! ```
@@ -34,6 +35,7 @@ mod opening;
 mod ostree;
 mod program;
 mod source;
+mod table;
 mod tar;
 mod tree;
 mod unpack;
@@ -45,11 +47,14 @@ pub use error::InputError;
 pub use fat::FatError;
 pub use layers::LayerError;
 pub use oci::BlobError;
+pub use oci::Extent;
+pub use oci::ImageParts;
 pub use oci::OciError;
 pub(super) use ostree::Folders;
 pub use source::BootSource;
 pub use source::OpenImage;
 pub use source::SourceKind;
+pub use table::TableError;
 pub use tar::TarError;
 pub use tree::TreeError;
 pub use unpack::UnpackError;

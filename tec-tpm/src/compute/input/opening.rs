@@ -17,6 +17,8 @@ use super::layers::LayeredImage;
 use super::layers::Source;
 use super::layers::Whiteouts;
 use super::oci;
+use super::oci::Extent;
+use super::oci::ImageParts;
 use super::ostree;
 use super::ostree::Folders;
 use super::program::ProgramImage;
@@ -112,6 +114,24 @@ impl Opening<'_> {
     fn oci(&self, layout: impl BootImage + 'static) -> Result<OpenImage, InputError> {
         let layout: Arc<dyn BootImage> = Arc::new(layout);
         let image = oci::open(&layout, self.source.reference.as_deref());
+        let image = image.map_err(|source| InputError::Oci {
+            file: self.file.to_owned(),
+            source,
+        })?;
+        self.opened(SourceKind::Oci, image)
+    }
+
+    pub(super) fn parts(
+        &self,
+        name: &str,
+        manifest: &[u8],
+        parts: &Arc<dyn ImageParts>,
+        extent: Extent,
+    ) -> Result<OpenImage, InputError> {
+        if self.source.reference.is_some() {
+            return Err(self.no_choice("image references"));
+        }
+        let image = oci::open_parts(name, manifest, parts, extent);
         let image = image.map_err(|source| InputError::Oci {
             file: self.file.to_owned(),
             source,

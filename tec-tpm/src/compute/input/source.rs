@@ -4,12 +4,15 @@ use std::fs::File;
 use std::io;
 use std::io::Read;
 use std::path::Path;
+use std::sync::Arc;
 
 use tec_core::reference::BootImage;
 use tec_core::reference::ImageFile;
 
 use super::bytes::Bytes;
 use super::error::InputError;
+use super::oci::Extent;
+use super::oci::ImageParts;
 use super::opening::Opening;
 use super::program::PROGRAM;
 
@@ -143,6 +146,35 @@ impl BootSource {
         };
         let bytes = Bytes::copy(reader, MAX_STREAM);
         opening.file(&bytes.map_err(|source| opening.unreadable(source))?)
+    }
+
+    /// Opens an OCI image whose parts are kept elsewhere, such as in a registry. `manifest` is its
+    /// image manifest (no index), whose digest the caller has compared; `name` tells the image in
+    /// errors.
+    ///
+    /// Layers with a table of contents (estargz, zstd:chunked) are not read as a whole: only the
+    /// table, and the files that are opened later.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    ///
+    /// # Security
+    /// Layers that are read as a whole are compared with the digest in the manifest, tables and
+    /// files of the others with digests that follow from it. Software that unpacks all of a layer
+    /// may find other files in it than its table tells; then what is computed here is of no boot of
+    /// the image, and opens nothing.
+    pub fn open_parts(
+        &self,
+        name: &str,
+        manifest: &[u8],
+        parts: &Arc<dyn ImageParts>,
+        extent: Extent,
+    ) -> Result<OpenImage, InputError> {
+        let opening = Opening {
+            source: self,
+            file: Path::new(name),
+        };
+        opening.parts(name, manifest, parts, extent)
     }
 }
 

@@ -43,15 +43,13 @@ at_least(version, least) if {
 	substring(concat("", ["00", version]), count(version) - 1, 3) >= least
 }
 
-# The reference value of the key that signed. Revoked is null, unknown is null.
-ak_name := concat("", ["tec-ak-", replace(replace(replace(
-	substring(registers.ak_public, 44, 192), "+", "-"), "/", "_"), "=", "")]) if {
-	is_string(registers.ak_public)
-}
-
-# The machine that the key is bound to. The name is only a part of the key, so the whole key counts.
+# The machine that the key is bound to: the reference value of the key that signed says it. Revoked is
+# null, unknown is null. The name is only a part of the key, so the whole key counts.
 machine := known.machine if {
-	known := query_reference_value(ak_name)
+	is_string(registers.ak_public)
+	part := substring(registers.ak_public, 44, 192)
+	name := replace(replace(replace(part, "+", "-"), "/", "_"), "=", "")
+	known := query_reference_value(concat("", ["tec-ak-", name]))
 	is_object(known)
 	known.ak == registers.ak_public
 	is_string(known.machine)

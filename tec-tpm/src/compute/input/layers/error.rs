@@ -18,7 +18,7 @@ pub enum LayerError {
     /// An entry does not fit the ones before it.
     #[error("offset {offset}: an entry does not fit the ones before it")]
     Entry {
-        /// Where its content begins in the stream.
+        /// Where its content begins in the stream, or its number in a table of contents.
         offset: u64,
         /// Why.
         #[source]
@@ -38,4 +38,13 @@ pub enum LayerError {
     /// What follows the entries cannot be read or is not what it should be.
     #[error("the end of the stream is not as it should be")]
     End(#[source] io::Error),
+    /// A file cannot be fetched by the table of contents.
+    #[error("cannot fetch entry {number} of the table of contents")]
+    Fetch {
+        /// Number of the entry.
+        number: u64,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
 }

@@ -8,9 +8,11 @@ use std::sync::Arc;
 use super::error::LayerError;
 use crate::compute::input::bytes::Bytes;
 use crate::compute::input::bytes::Window;
+use crate::compute::input::table::Table;
 use crate::compute::input::tar::Archive;
 use crate::compute::input::tar::EndMark;
 use crate::compute::input::tar::Item;
+use crate::compute::input::tar::ItemKind;
 use crate::compute::input::unpack::Stream;
 
 /// Where a tar stream comes from.
@@ -29,9 +31,16 @@ pub(in crate::compute::input) enum Layer {
     Plain(Arc<Bytes>),
     /// It comes out of something else; files in it are copied to a temporary file.
     Stream(Box<dyn Source>, EndMark),
+    /// A table tells what is in it; files are fetched one by one.
+    Table(Table),
 }
 
 impl Layer {
+    /// Whether the content of an entry is lost unless it is copied on the way.
+    pub(super) fn must_copy(&self, item: &Item) -> bool {
+        matches!(self, Self::Stream(..)) && item.kind == ItemKind::File
+    }
+
     /// Tells each entry, with its content, and reads the stream to its end.
     pub(super) fn read(
         &self,
@@ -55,6 +64,10 @@ impl Layer {
                 let mut rest = archive.into_reader();
                 io::copy(&mut rest, &mut io::sink()).map_err(LayerError::End)?;
                 Ok(())
+            }
+            Self::Table(table) => {
+                let mut items = table.items();
+                items.try_for_each(|item| each(item, &mut io::empty()))
             }
         }
     }

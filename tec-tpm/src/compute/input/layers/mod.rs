@@ -3,7 +3,9 @@
 mod error;
 mod kept;
 mod layer;
+mod put;
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::io;
 
@@ -14,13 +16,13 @@ pub use self::error::LayerError;
 use self::kept::Kept;
 pub(super) use self::layer::Layer;
 pub(super) use self::layer::Source;
+use self::put::is_boot_file;
+use self::put::names_boot_file;
+use self::put::put;
 use super::bytes::Window;
 use super::ostree::Folders;
 use super::tar::Item;
-use super::tar::ItemKind;
-use super::tree::Node;
 use super::tree::Tree;
-use super::tree::TreeError;
 
 /// What whiteouts mean in tar streams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,10 +49,6 @@ struct Stored {
     size: u64,
     is_sparse: bool,
 }
-
-/// Prefix of whiteouts, and the name of the one that hides all of a folder.
-const WHITEOUT: &str = ".wh.";
-const OPAQUE: &str = ".wh..wh..opq";
 
 impl fmt::Debug for LayeredImage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -79,24 +77,78 @@ impl LayeredImage {
         Ok(image)
     }
 
+    /// Reads streams from the last one down, until `is_enough`; what lies below is not looked at.
+    ///
+    /// The error comes with the number of the layer.
+    pub(super) fn open_until(
+        layers: Vec<Layer>,
+        is_enough: &dyn Fn(&Self) -> bool,
+    ) -> Result<Self, (usize, LayerError)> {
+        let count = layers.len();
+        let mut image = Self {
+            layers,
+            tree: Tree::new(),
+            kept: Kept::default(),
+        };
+        // The lowest layer that was read is the last one.
+        let mut read: Vec<Vec<Item>> = Vec::new();
+        for number in (0..count).rev() {
+            let items = image.items(number).map_err(|error| (number, error))?;
+            let has_boot_files = items.iter().any(names_boot_file);
+            read.push(items);
+            // Entries that do not fit may fit what is below.
+            if has_boot_files && image.stack(&read).is_ok() && is_enough(&image) {
+                return Ok(image);
+            }
+        }
+        image.stack(&read)?;
+        Ok(image)
+    }
+
+    /// Reads a stream; what looks like a boot file is kept.
+    fn items(&self, number: usize) -> Result<Vec<Item>, LayerError> {
+        let mut items = Vec::new();
+        let Some(layer) = self.layers.get(number) else {
+            return Ok(items);
+        };
+        let mut kept = Vec::new();
+        layer.read(|item, content| {
+            if layer.must_copy(item) && names_boot_file(item) {
+                kept.push((item.offset, self.kept.copy(item, content)?));
+            }
+            items.push(item.clone());
+            Ok(())
+        })?;
+        self.kept.add(number, kept);
+        Ok(items)
+    }
+
+    /// Puts the entries of the upper layers over each other, the uppermost of them first.
+    fn stack(&mut self, uppermost: &[Vec<Item>]) -> Result<(), (usize, LayerError)> {
+        self.tree = Tree::new();
+        let last = self.layers.len();
+        for (depth, items) in uppermost.iter().enumerate().rev() {
+            let number = last.saturating_sub(depth + 1);
+            for item in items {
+                put(&mut self.tree, number, item, Whiteouts::Removing)
+                    .map_err(|error| (number, error))?;
+            }
+        }
+        Ok(())
+    }
+
     fn put_over(
         &mut self,
         number: usize,
         layer: &Layer,
         whiteouts: Whiteouts,
     ) -> Result<(), LayerError> {
-        let must_copy = matches!(layer, Layer::Stream(..));
         let mut kept = Vec::new();
         layer.read(|item, content| {
-            let path = item.path.as_deref().unwrap_or_default();
-            if must_copy && item.kind == ItemKind::File && is_boot_file(path) {
+            if layer.must_copy(item) && names_boot_file(item) {
                 kept.push((item.offset, self.kept.copy(item, content)?));
             }
-            let put = put(&mut self.tree, number, item, whiteouts);
-            put.map_err(|source| LayerError::Entry {
-                offset: item.offset,
-                source,
-            })
+            put(&mut self.tree, number, item, whiteouts)
         })?;
         self.kept.add(number, kept);
         Ok(())
@@ -118,26 +170,52 @@ impl LayeredImage {
             Some(Layer::Plain(bytes)) => Ok(Some(
                 bytes.window(stored.offset..stored.offset + stored.size),
             )),
-            Some(Layer::Stream(..)) => self.kept.find(stored.layer, stored.offset),
+            Some(Layer::Stream(..) | Layer::Table(_)) => {
+                self.kept.find(stored.layer, stored.offset)
+            }
             None => Err(io::ErrorKind::NotFound.into()),
         }
     }
 
-    /// Reads a stream once more, for a file that did not look like a boot file: one that is
-    /// another name for a file elsewhere, as in the repositories of OSTree.
+    /// Fetches a file that was not kept on the way. A stream is read once more, for files that did
+    /// not look like boot files since they are other names for files elsewhere, as in the
+    /// repositories of OSTree; all of them are kept then.
     fn keep_late(&self, stored: Stored) -> Result<(), LayerError> {
-        let Some(layer) = self.layers.get(stored.layer) else {
-            return Ok(());
-        };
         let mut kept = Vec::new();
-        layer.read(|item, content| {
-            if item.offset == stored.offset && item.kind == ItemKind::File {
-                kept.push((item.offset, self.kept.copy(item, content)?));
+        match self.layers.get(stored.layer) {
+            Some(Layer::Table(table)) => {
+                if let Some((item, content)) = table.fetch(stored.offset) {
+                    let mut content = content.map_err(|source| LayerError::Fetch {
+                        number: stored.offset,
+                        source,
+                    })?;
+                    kept.push((stored.offset, self.kept.copy(item, &mut content)?));
+                }
             }
-            Ok(())
-        })?;
+            Some(layer) => {
+                let mut wanted = self.boot_files_of(stored.layer);
+                wanted.insert(stored.offset);
+                layer.read(|item, content| {
+                    if layer.must_copy(item) && wanted.contains(&item.offset) {
+                        kept.push((item.offset, self.kept.copy(item, content)?));
+                    }
+                    Ok(())
+                })?;
+            }
+            None => {}
+        }
         self.kept.add(stored.layer, kept);
         Ok(())
+    }
+
+    /// Where in a layer files lie that have the name of a boot file, and are not kept.
+    fn boot_files_of(&self, layer: usize) -> BTreeSet<u64> {
+        let paths = self.tree.files("").unwrap_or_default().into_iter();
+        let boot_files = paths.filter(|path| is_boot_file(path));
+        let stored = boot_files.filter_map(|path| self.tree.find(&path).ok().copied());
+        let of_layer = stored.filter(|stored| stored.layer == layer);
+        let missing = of_layer.filter(|s| matches!(self.kept.find(layer, s.offset), Ok(None)));
+        missing.map(|stored| stored.offset).collect()
     }
 }
 
@@ -170,66 +248,6 @@ impl BootImage for LayeredImage {
                 io::ErrorKind::InvalidData,
                 "the stream has changed since it was read first",
             )),
-        }
-    }
-}
-
-/// Where boot files lie; see `find`.
-fn is_boot_file(path: &str) -> bool {
-    let folders = [
-        "usr/lib/efi/",
-        "usr/lib/bootupd/updates/",
-        "usr/lib/shim/",
-        "usr/lib/grub/x86_64-efi-signed/",
-        "boot/",
-        "efi/",
-        "EFI/",
-    ];
-    let module = path.strip_prefix("usr/lib/modules/");
-    let module = module.and_then(|rest| rest.split_once('/'));
-    folders.iter().any(|folder| path.starts_with(folder))
-        || module.is_some_and(|(_, name)| name == "vmlinuz")
-        || (path.starts_with("vmlinuz") && !path.contains('/'))
-}
-
-/// Puts an entry into the tree.
-fn put(
-    tree: &mut Tree<Stored>,
-    layer: usize,
-    item: &Item,
-    whiteouts: Whiteouts,
-) -> Result<(), TreeError> {
-    // What has a name that is no text is left out, as in a directory; so is the root itself.
-    let Some(path) = item.path.as_deref().filter(|path| !path.is_empty()) else {
-        return Ok(());
-    };
-    let (folder, name) = path.rsplit_once('/').unwrap_or(("", path));
-    if whiteouts == Whiteouts::Removing && name == OPAQUE {
-        tree.empty_before(layer, folder);
-        return Ok(());
-    }
-    if let (Whiteouts::Removing, Some(hidden)) = (whiteouts, name.strip_prefix(WHITEOUT)) {
-        let separator = if folder.is_empty() { "" } else { "/" };
-        tree.remove_before(layer, &format!("{folder}{separator}{hidden}"));
-        return Ok(());
-    }
-    let file = |is_sparse| {
-        Node::File(Stored {
-            layer,
-            offset: item.offset,
-            size: item.size,
-            is_sparse,
-        })
-    };
-    match &item.kind {
-        ItemKind::File => tree.insert(layer, path, file(false)),
-        ItemKind::Sparse => tree.insert(layer, path, file(true)),
-        ItemKind::Link(Some(target)) => tree.insert(layer, path, Node::Link(target.clone())),
-        ItemKind::HardLink(Some(target)) => tree.insert_hard_link(layer, path, target),
-        ItemKind::Folder => tree.insert_folder(path),
-        ItemKind::Link(None) | ItemKind::HardLink(None) | ItemKind::Special => {
-            tree.remove(path);
-            Ok(())
         }
     }
 }

@@ -1,7 +1,9 @@
 //! The parts of an OCI image, which are named by their digests.
 
+use std::fmt;
 use std::io;
 use std::io::Read;
+use std::ops::Range;
 use std::str::FromStr;
 use std::sync::Arc;
 
@@ -10,21 +12,22 @@ use sha2::Sha256;
 use sha2::Sha512;
 use tec_core::reference::BootImage;
 
+use super::parts::ImageParts;
 use crate::compute::input::layers::Source;
 use crate::compute::input::unpack::Stream;
 use crate::compute::input::unpack::unpack;
 
 /// A part of an image.
 #[derive(Clone, Debug)]
-pub(super) struct Blob {
-    layout: Arc<dyn BootImage>,
+pub(in crate::compute::input) struct Blob {
+    parts: Arc<dyn ImageParts>,
     digest: BlobDigest,
     size: u64,
 }
 
 /// The digest of a part (descriptor.md, "Registered Algorithms").
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct BlobDigest {
+pub(in crate::compute::input) struct BlobDigest {
     algorithm: Algorithm,
     hex: String,
 }
@@ -37,7 +40,7 @@ enum Algorithm {
 
 /// The text is no digest that is known.
 #[derive(Debug)]
-pub(super) struct UnknownDigest;
+pub(in crate::compute::input) struct UnknownDigest;
 
 /// A part of an image is not the one that was described.
 #[derive(Debug, thiserror::Error)]
@@ -76,36 +79,84 @@ impl FromStr for BlobDigest {
     }
 }
 
+impl fmt::Display for BlobDigest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.algorithm.name(), self.hex)
+    }
+}
+
+impl Algorithm {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Sha256 => "sha256",
+            Self::Sha512 => "sha512",
+        }
+    }
+}
+
+impl BlobDigest {
+    /// `reader`, which must have this size and digest: else its end is an error.
+    pub(in crate::compute::input) fn verified(
+        &self,
+        reader: impl Read + Send + 'static,
+        size: u64,
+    ) -> Stream {
+        Box::new(Verified {
+            reader,
+            hasher: Some(match self.algorithm {
+                Algorithm::Sha256 => Hasher::Sha256(Sha256::new()),
+                Algorithm::Sha512 => Hasher::Sha512(Sha512::new()),
+            }),
+            expected: self.hex.clone(),
+            size,
+            count: 0,
+        })
+    }
+}
+
 impl Blob {
-    pub(super) fn new(layout: Arc<dyn BootImage>, digest: BlobDigest, size: u64) -> Self {
+    pub(super) fn new(parts: Arc<dyn ImageParts>, digest: BlobDigest, size: u64) -> Self {
         Self {
-            layout,
+            parts,
             digest,
             size,
         }
     }
 
-    /// Path in the layout (image-layout.md, "Blobs").
+    /// Path in a layout (image-layout.md, "Blobs").
     pub(super) fn path(&self) -> String {
-        let algorithm = match self.digest.algorithm {
-            Algorithm::Sha256 => "sha256",
-            Algorithm::Sha512 => "sha512",
-        };
-        format!("blobs/{algorithm}/{}", self.digest.hex)
+        let BlobDigest { algorithm, hex } = &self.digest;
+        format!("blobs/{}/{hex}", algorithm.name())
+    }
+
+    pub(in crate::compute::input) fn size(&self) -> u64 {
+        self.size
     }
 
     /// Its bytes; a wrong size or digest is an error at the end.
     pub(super) fn verified(&self) -> io::Result<Stream> {
-        Ok(Box::new(Verified {
-            reader: self.layout.open(&self.path())?,
-            hasher: Some(match self.digest.algorithm {
-                Algorithm::Sha256 => Hasher::Sha256(Sha256::new()),
-                Algorithm::Sha512 => Hasher::Sha512(Sha512::new()),
-            }),
-            expected: self.digest.hex.clone(),
-            size: self.size,
-            count: 0,
-        }))
+        let whole = self.parts.open(&self.digest.to_string(), 0..self.size)?;
+        Ok(self.digest.verified(whole, self.size))
+    }
+
+    /// Some of its bytes, which nothing vouches for yet.
+    pub(in crate::compute::input) fn unverified(&self, range: Range<u64>) -> io::Result<Stream> {
+        let length = range.end.saturating_sub(range.start);
+        let opened = self.parts.open(&self.digest.to_string(), range)?;
+        Ok(Box::new(opened.take(length)))
+    }
+}
+
+/// The parts of a layout.
+#[derive(Debug)]
+pub(super) struct LayoutParts(pub(super) Arc<dyn BootImage>);
+
+impl ImageParts for LayoutParts {
+    fn open(&self, digest: &str, range: Range<u64>) -> io::Result<Stream> {
+        let path = format!("blobs/{}", digest.replacen(':', "/", 1));
+        let mut file = self.0.open(&path)?;
+        io::copy(&mut file.by_ref().take(range.start), &mut io::sink())?;
+        Ok(Box::new(file))
     }
 }
 

@@ -5,11 +5,11 @@ use std::fmt;
 use std::sync::Arc;
 
 use serde::Deserialize;
-use tec_core::reference::BootImage;
 
 use super::blob::Blob;
 use super::blob::BlobDigest;
 use super::error::OciError;
+use super::parts::ImageParts;
 
 /// Annotations with the name of an image (annotations.md), and where containerd puts it.
 const NAMES: [&str; 2] = [
@@ -64,6 +64,11 @@ impl Descriptor {
         }
     }
 
+    /// What is said beside.
+    pub(super) fn annotation(&self, name: &str) -> Option<&str> {
+        self.annotations.get(name).map(String::as_str)
+    }
+
     pub(super) fn unknown(&self) -> OciError {
         OciError::MediaType {
             digest: self.digest.clone(),
@@ -71,22 +76,22 @@ impl Descriptor {
         }
     }
 
-    pub(super) fn layer(&self, layout: &Arc<dyn BootImage>, file: &str) -> Result<Blob, OciError> {
+    pub(super) fn layer(&self, parts: &Arc<dyn ImageParts>, file: &str) -> Result<Blob, OciError> {
         match self.media_type()? {
-            MediaType::Layer => self.blob(layout, file),
+            MediaType::Layer => self.blob(parts, file),
             MediaType::Index | MediaType::Manifest => Err(self.unknown()),
         }
     }
 
     /// What it describes; `file` is where it stands.
-    pub(super) fn blob(&self, layout: &Arc<dyn BootImage>, file: &str) -> Result<Blob, OciError> {
+    pub(super) fn blob(&self, parts: &Arc<dyn ImageParts>, file: &str) -> Result<Blob, OciError> {
         let Ok(digest) = self.digest.parse::<BlobDigest>() else {
             return Err(OciError::Digest {
                 file: file.to_owned(),
                 digest: self.digest.chars().take(256).collect(),
             });
         };
-        Ok(Blob::new(Arc::clone(layout), digest, self.size))
+        Ok(Blob::new(Arc::clone(parts), digest, self.size))
     }
 }
 

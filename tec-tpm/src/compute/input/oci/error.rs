@@ -3,6 +3,7 @@
 use std::io;
 
 use crate::compute::input::layers::LayerError;
+use crate::compute::input::table::TableError;
 
 /// An OCI image layout cannot be read.
 #[derive(Debug, thiserror::Error)]
@@ -86,5 +87,14 @@ pub enum OciError {
         /// Why.
         #[source]
         source: LayerError,
+    },
+    /// The table of contents of a layer cannot be used.
+    #[error("cannot read the table of contents of layer {file}")]
+    Table {
+        /// Path in a layout.
+        file: String,
+        /// Why.
+        #[source]
+        source: TableError,
     },
 }

@@ -1,32 +1,41 @@
 //! An image in an OCI image layout (OCI Image Specification 1.1): `index.json`, manifest, layers.
 //!
-//! A layout is files by path, so whatever is a [`BootImage`] may hold one: a directory, an archive,
-//! and whoever serves `index.json` and `blobs/…` from elsewhere.
+//! A layout is files by path, so whatever is a [`BootImage`] may hold one: a directory or an archive.
+//! Of an image that is kept elsewhere, such as in a registry, the manifest and its [`ImageParts`]
+//! are enough.
 
 mod blob;
 mod descriptor;
 mod error;
+mod parts;
 
 use std::io;
-use std::io::Read as _;
+use std::io::Read;
 use std::sync::Arc;
 
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use tec_core::reference::BootImage;
 
-use self::blob::Blob;
+pub(super) use self::blob::Blob;
+pub(super) use self::blob::BlobDigest;
 pub use self::blob::BlobError;
+use self::blob::LayoutParts;
 use self::descriptor::Descriptor;
 use self::descriptor::MediaType;
 use self::descriptor::for_platform;
 use self::descriptor::named;
 pub use self::error::OciError;
+pub use self::parts::Extent;
+pub use self::parts::ImageParts;
 use super::layers::Layer;
+use super::layers::LayerError;
 use super::layers::LayeredImage;
 use super::layers::Whiteouts;
+use super::table::Place;
+use super::table::Table;
 use super::tar::EndMark;
-use super::unpack::Stream;
+use crate::compute::find_boot_files;
 
 /// Largest index or manifest: what registries take (Distribution Specification 1.1, "Pushing
 /// Manifests").
@@ -60,59 +69,106 @@ pub(super) fn open(
     layout: &Arc<dyn BootImage>,
     reference: Option<&str>,
 ) -> Result<LayeredImage, OciError> {
-    let marker: Marker = read_json(layout, MARKER, None)?;
+    let marker: Marker = read_json(MARKER, layout.open(MARKER))?;
     if !marker.image_layout_version.starts_with("1.") {
         return Err(OciError::Version {
             version: marker.image_layout_version,
         });
     }
-    let index: Index = read_json(layout, INDEX, None)?;
+    let index: Index = read_json(INDEX, layout.open(INDEX))?;
     let image = match reference {
         Some(reference) => named(index.manifests, reference)?,
         None => for_platform(index.manifests)?,
     };
-    let (file, manifest) = manifest(layout, image)?;
-    if manifest.layers.len() > MAX_LAYERS {
-        return Err(OciError::TooMany {
-            file,
-            limit: MAX_LAYERS,
-            what: "layers",
-        });
-    }
-    let layers = manifest.layers.iter();
-    let blobs = layers.map(|layer| layer.layer(layout, &file));
-    overlay(blobs.collect::<Result<_, _>>()?)
+    let parts: Arc<dyn ImageParts> = Arc::new(LayoutParts(Arc::clone(layout)));
+    let (file, manifest) = manifest(&parts, image)?;
+    let blobs = manifest.blobs(&parts, &file)?;
+    let paths: Vec<String> = blobs.iter().map(Blob::path).collect();
+    let layers = blobs.into_iter().map(whole).collect();
+    let image = LayeredImage::open(layers, Whiteouts::Removing);
+    image.map_err(|error| layer_error(&paths, error))
 }
 
-/// Puts layers over each other.
-fn overlay(blobs: Vec<Blob>) -> Result<LayeredImage, OciError> {
+/// Opens the image with this manifest, which `name` tells in errors. Of layers with a table of
+/// contents only the files that are asked for are read.
+pub(super) fn open_parts(
+    name: &str,
+    manifest: &[u8],
+    parts: &Arc<dyn ImageParts>,
+    extent: Extent,
+) -> Result<LayeredImage, OciError> {
+    let manifest: Manifest = parse(name, manifest)?;
+    let blobs = manifest.blobs(parts, name)?;
     let paths: Vec<String> = blobs.iter().map(Blob::path).collect();
-    // A digest tells that a layer is whole.
-    let layer = |blob| Layer::Stream(Box::new(blob), EndMark::Optional);
-    let layers = blobs.into_iter().map(layer).collect();
-    LayeredImage::open(layers, Whiteouts::Removing).map_err(|(number, source)| OciError::Layer {
-        file: paths.into_iter().nth(number).unwrap_or_default(),
+    let mut layers = Vec::new();
+    for ((descriptor, blob), path) in manifest.layers.iter().zip(blobs).zip(&paths) {
+        let place = Place::of(|name| descriptor.annotation(name));
+        let table = place.map(|place| Table::read(&place, &blob)).transpose();
+        let table = table.map_err(|source| OciError::Table {
+            file: path.clone(),
+            source,
+        })?;
+        layers.push(table.flatten().map_or_else(|| whole(blob), Layer::Table));
+    }
+    let image = match extent {
+        Extent::Whole => LayeredImage::open(layers, Whiteouts::Removing),
+        Extent::UntilBootable => LayeredImage::open_until(layers, &is_bootable),
+    };
+    image.map_err(|error| layer_error(&paths, error))
+}
+
+impl Manifest {
+    /// The layers; `file` is where they stand.
+    fn blobs(&self, parts: &Arc<dyn ImageParts>, file: &str) -> Result<Vec<Blob>, OciError> {
+        if self.layers.len() > MAX_LAYERS {
+            return Err(OciError::TooMany {
+                file: file.to_owned(),
+                limit: MAX_LAYERS,
+                what: "layers",
+            });
+        }
+        let layers = self.layers.iter();
+        layers.map(|layer| layer.layer(parts, file)).collect()
+    }
+}
+
+/// A layer that is read as a stream. Its digest tells that it is whole.
+fn whole(blob: Blob) -> Layer {
+    Layer::Stream(Box::new(blob), EndMark::Optional)
+}
+
+fn layer_error(paths: &[String], (number, source): (usize, LayerError)) -> OciError {
+    OciError::Layer {
+        file: paths.get(number).cloned().unwrap_or_default(),
         source,
+    }
+}
+
+/// Whether a boot chain lies where images for bootc have theirs.
+fn is_bootable(image: &LayeredImage) -> bool {
+    find_boot_files(image).is_ok_and(|files| {
+        let all = [&files.shim, &files.grub].into_iter().chain(&files.kernels);
+        !files.kernels.is_empty() && all.into_iter().all(|path| path.starts_with("usr/lib/"))
     })
 }
 
 /// The manifest that a descriptor of the index leads to, and its path.
 fn manifest(
-    layout: &Arc<dyn BootImage>,
+    parts: &Arc<dyn ImageParts>,
     mut descriptor: Descriptor,
 ) -> Result<(String, Manifest), OciError> {
     let mut file = INDEX.to_owned();
     for _ in 0..MAX_NESTED {
-        let blob = descriptor.blob(layout, &file)?;
+        let blob = descriptor.blob(parts, &file)?;
         match descriptor.media_type()? {
             MediaType::Manifest => {
                 let path = blob.path();
-                let manifest = read_json(layout, &path, Some(&blob))?;
+                let manifest = read_json(&path, blob.verified())?;
                 return Ok((path, manifest));
             }
             MediaType::Index => {
                 file = blob.path();
-                let index: Index = read_json(layout, &file, Some(&blob))?;
+                let index: Index = read_json(&file, blob.verified())?;
                 descriptor = for_platform(index.manifests)?;
             }
             MediaType::Layer => return Err(descriptor.unknown()),
@@ -125,26 +181,26 @@ fn manifest(
     })
 }
 
-/// Reads a small file, whose digest is checked if it is a blob.
+/// Reads a small file.
 fn read_json<T: DeserializeOwned>(
-    layout: &Arc<dyn BootImage>,
     file: &str,
-    blob: Option<&Blob>,
+    opened: io::Result<impl Read>,
 ) -> Result<T, OciError> {
     let refuse = |source| OciError::Read {
         file: file.to_owned(),
         source,
     };
-    let reader: Stream = match blob {
-        Some(blob) => blob.verified().map_err(refuse)?,
-        None => Box::new(layout.open(file).map_err(refuse)?),
-    };
     let mut text = Vec::new();
+    let reader = opened.map_err(refuse)?;
     let size = reader.take(MAX_JSON + 1).read_to_end(&mut text);
     if size.map_err(refuse)? as u64 > MAX_JSON {
         return Err(refuse(io::ErrorKind::FileTooLarge.into()));
     }
-    serde_json::from_slice(&text).map_err(|source| OciError::Json {
+    parse(file, &text)
+}
+
+fn parse<T: DeserializeOwned>(file: &str, text: &[u8]) -> Result<T, OciError> {
+    serde_json::from_slice(text).map_err(|source| OciError::Json {
         file: file.to_owned(),
         source,
     })

@@ -15,8 +15,8 @@ use self::header::Header;
 use self::header::Pax;
 use self::header::decimal;
 pub(super) use self::header::is_header;
-use self::path::plain;
-use self::path::text;
+pub(super) use self::path::plain;
+pub(super) use self::path::text;
 
 /// Reads the entries of a tar stream in order.
 #[derive(Debug)]
@@ -40,18 +40,18 @@ pub(super) enum EndMark {
 }
 
 /// An entry.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Item {
     /// Relative, without `.`; empty for the root. None if it is no text.
     pub(super) path: Option<String>,
     pub(super) kind: ItemKind,
-    /// Where its content begins in the stream.
+    /// Where its content begins in the stream, or its number in a table of contents.
     pub(super) offset: u64,
     /// Size of its content.
     pub(super) size: u64,
 }
 
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum ItemKind {
     File,
     /// A file with holes, whose content is not stored as it is.

@@ -4,7 +4,7 @@ use super::error::TarError;
 use crate::compute::resolve::MAX_PATH;
 
 /// A path within the image: relative, without `.` and empty parts. None if it is no text.
-pub(super) fn plain(path: &[u8], at: u64) -> Result<Option<String>, TarError> {
+pub(in crate::compute::input) fn plain(path: &[u8], at: u64) -> Result<Option<String>, TarError> {
     let Some(path) = text(path, at)? else {
         return Ok(None);
     };
@@ -16,7 +16,7 @@ pub(super) fn plain(path: &[u8], at: u64) -> Result<Option<String>, TarError> {
     Ok(Some(parts.join("/")))
 }
 
-pub(super) fn text(bytes: &[u8], at: u64) -> Result<Option<String>, TarError> {
+pub(in crate::compute::input) fn text(bytes: &[u8], at: u64) -> Result<Option<String>, TarError> {
     if bytes.len() > MAX_PATH {
         return Err(TarError::TooLarge {
             offset: at,

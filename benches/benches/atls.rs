@@ -1,0 +1,264 @@
+//! Attested handshakes, both ends proving themselves, against mutual TLS with certificates of a CA.
+
+use std::sync::Arc;
+use std::sync::OnceLock;
+use std::time::Duration;
+use std::time::Instant;
+
+use anyhow::Context as _;
+use rcgen::CertificateParams;
+use rcgen::CertifiedIssuer;
+use rcgen::KeyPair;
+use rustls::ClientConfig;
+use rustls::RootCertStore;
+use rustls::ServerConfig;
+use rustls::crypto::CryptoProvider;
+use rustls::crypto::ring;
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::PrivateKeyDer;
+use rustls::pki_types::ServerName;
+use rustls::server::WebPkiClientVerifier;
+use rustls::version::TLS13;
+use tec_benches::Suite;
+use tec_core::testing::ManualClock;
+use tec_core::testing::SeededEntropy;
+use tec_core::time::Timestamp;
+use tec_tpm::atls::AnyAk;
+use tec_tpm::atls::DangerousDummyIssuer;
+use tec_tpm::atls::DangerousDummyValidator;
+use tec_tpm::atls::Endpoint;
+use tec_tpm::atls::IssueError;
+use tec_tpm::atls::Issuer;
+use tec_tpm::atls::LiveMeasurements;
+use tec_tpm::atls::Nonce;
+use tec_tpm::atls::ValidateError;
+use tec_tpm::atls::Validated;
+use tec_tpm::atls::Validator;
+use tec_tpm::atls::Variant;
+use tec_tpm::atls::VtpmIssuer;
+use tec_tpm::atls::VtpmValidator;
+use tec_tpm::testing::SoftTpm;
+use tokio::io::duplex;
+use tokio::runtime::Runtime;
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::TlsConnector;
+
+/// What both transports can hold: a flight and more.
+const BUFFER: usize = 64 * 1024;
+
+fn main() -> anyhow::Result<()> {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_time()
+        .build()?;
+    let plain = Plain::new()?;
+    let dummy = Attested::dummy()?;
+    let quotes = Attested::quotes()?;
+    // Warms all sides up, and fails before anything of another kind is measured.
+    plain.handshakes(&runtime, 20)?;
+    dummy.handshakes(&runtime, 20)?;
+    quotes.handshakes(&runtime, 20)?;
+
+    let mut suite = Suite::new(env!("CARGO_TARGET_TMPDIR"));
+    for (name, what, ours) in [
+        ("atls", "documents without quotes", &dummy),
+        (
+            "atls_quotes",
+            "quotes of P-256, those of handshakes made before",
+            &quotes,
+        ),
+    ] {
+        suite.compare_timed(
+            name,
+            |ratio| {
+                format!(
+                    "attested handshakes, {what} / mutual TLS; {:.0} against {:.0} per second",
+                    ratio.ours_per_second(),
+                    ratio.baseline_per_second()
+                )
+            },
+            |times| ours.handshakes(&runtime, times).unwrap_or(Duration::MAX),
+            |times| plain.handshakes(&runtime, times).unwrap_or_default(),
+        )?;
+    }
+    suite.finish();
+    Ok(())
+}
+
+/// Both ends of attested connections.
+struct Attested {
+    server: Endpoint,
+    client: Endpoint,
+}
+
+impl Attested {
+    fn dummy() -> anyhow::Result<Self> {
+        let end = |seed| {
+            builder(seed)
+                .with_issuer(Arc::new(DangerousDummyIssuer))
+                .with_validator(Arc::new(DangerousDummyValidator))
+                .build()
+        };
+        Ok(Self {
+            server: end(1)?,
+            client: end(2)?,
+        })
+    }
+
+    fn quotes() -> anyhow::Result<Self> {
+        let end = |seed| {
+            builder(seed)
+                .with_issuer(Arc::new(MadeBefore::new(seed)))
+                .with_validator(Arc::new(AnyTime::new()))
+                .build()
+        };
+        Ok(Self {
+            server: end(1)?,
+            client: end(2)?,
+        })
+    }
+
+    fn handshakes(&self, runtime: &Runtime, times: u64) -> anyhow::Result<Duration> {
+        let begin = Instant::now();
+        for _ in 0..times {
+            runtime.block_on(async {
+                let (near, far) = duplex(BUFFER);
+                let (server, client) =
+                    tokio::join!(self.server.accept(near), self.client.connect(far));
+                let (server, client) = (server?, client?);
+                anyhow::ensure!(server.peer().is_some() && client.peer().is_some());
+                Ok(())
+            })?;
+        }
+        Ok(begin.elapsed())
+    }
+}
+
+fn provider() -> Arc<CryptoProvider> {
+    Arc::new(ring::default_provider())
+}
+
+fn builder(seed: u64) -> tec_tpm::atls::EndpointBuilder {
+    // 2026-01-01T00:00:00Z
+    let clock = ManualClock::new(Timestamp::from_unix_seconds(1_767_225_600));
+    let entropy = SeededEntropy::new(seed);
+    Endpoint::builder(provider(), Arc::new(clock), Arc::new(entropy))
+}
+
+/// The nonce of all quotes that were made before.
+const FIXED: Nonce = Nonce::new([7; 32]);
+
+/// A TPM takes longer for a quote than everything else together: what a handshake needs is made
+/// once. Evidence over the connection cannot be; its quotes are made in software.
+#[derive(Debug)]
+struct MadeBefore {
+    issuer: VtpmIssuer,
+    made: OnceLock<([u8; 32], Vec<u8>)>,
+}
+
+impl MadeBefore {
+    fn new(seed: u64) -> Self {
+        let tpm = Arc::new(SoftTpm::p256(seed));
+        Self {
+            issuer: VtpmIssuer::new(Variant::QemuVtpm, tpm),
+            made: OnceLock::new(),
+        }
+    }
+}
+
+impl Issuer for MadeBefore {
+    fn variant(&self) -> Variant {
+        self.issuer.variant()
+    }
+
+    fn issue(&self, user_data: &[u8; 32], _nonce: &Nonce) -> Result<Vec<u8>, IssueError> {
+        if let Some((_, made)) = self.made.get().filter(|(of, _)| of == user_data) {
+            return Ok(made.clone());
+        }
+        let made = self.issuer.issue(user_data, &FIXED)?;
+        // The first is that of the certificate's key.
+        self.made.get_or_init(|| (*user_data, made.clone()));
+        Ok(made)
+    }
+}
+
+#[derive(Debug)]
+struct AnyTime(VtpmValidator);
+
+impl AnyTime {
+    fn new() -> Self {
+        let measurements = Arc::new(LiveMeasurements::default());
+        Self(VtpmValidator::new(
+            Variant::QemuVtpm,
+            Arc::new(AnyAk),
+            measurements,
+        ))
+    }
+}
+
+impl Validator for AnyTime {
+    fn variant(&self) -> Variant {
+        self.0.variant()
+    }
+
+    fn validate(&self, document: &[u8], _nonce: &Nonce) -> Result<Validated, ValidateError> {
+        self.0.validate(document, &FIXED)
+    }
+}
+
+/// Mutual TLS as it usually is.
+struct Plain {
+    acceptor: TlsAcceptor,
+    connector: TlsConnector,
+}
+
+impl Plain {
+    fn new() -> anyhow::Result<Self> {
+        let mut params = CertificateParams::new(Vec::new())?;
+        params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+        let ca = CertifiedIssuer::self_signed(params, KeyPair::generate()?)?;
+        let mut roots = RootCertStore::empty();
+        roots.add(ca.der().clone())?;
+        let roots = Arc::new(roots);
+        let leaf = || -> anyhow::Result<(CertificateDer<'static>, PrivateKeyDer<'static>)> {
+            let key = KeyPair::generate()?;
+            let params = CertificateParams::new(vec!["localhost".to_owned()])?;
+            let certificate = params.signed_by(&key, &ca)?;
+            let key = PrivateKeyDer::try_from(key.serialize_der()).map_err(anyhow::Error::msg)?;
+            Ok((certificate.der().clone(), key))
+        };
+        let (certificate, key) = leaf()?;
+        let verifier =
+            WebPkiClientVerifier::builder_with_provider(Arc::clone(&roots), provider()).build()?;
+        let mut server = ServerConfig::builder_with_provider(provider())
+            .with_protocol_versions(&[&TLS13])?
+            .with_client_cert_verifier(verifier)
+            .with_single_cert(vec![certificate], key)?;
+        server.send_tls13_tickets = 0;
+        let (certificate, key) = leaf()?;
+        let mut client = ClientConfig::builder_with_provider(provider())
+            .with_protocol_versions(&[&TLS13])?
+            .with_root_certificates(roots)
+            .with_client_auth_cert(vec![certificate], key)?;
+        client.resumption = rustls::client::Resumption::disabled();
+        Ok(Self {
+            acceptor: Arc::new(server).into(),
+            connector: Arc::new(client).into(),
+        })
+    }
+
+    fn handshakes(&self, runtime: &Runtime, times: u64) -> anyhow::Result<Duration> {
+        let name = ServerName::try_from("localhost").context("a name")?;
+        let begin = Instant::now();
+        for _ in 0..times {
+            runtime.block_on(async {
+                let (near, far) = duplex(BUFFER);
+                let connecting = self.connector.connect(name.clone(), far);
+                let (server, client) = tokio::join!(self.acceptor.accept(near), connecting);
+                let _ = (server?, client?);
+                anyhow::Ok(())
+            })?;
+        }
+        Ok(begin.elapsed())
+    }
+}

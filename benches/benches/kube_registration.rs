@@ -1,0 +1,348 @@
+//! Registrations over HTTP against the least that a registration can be: one `create` of the same
+//! object by one client, at the same API server, in turns.
+
+use std::sync::Arc;
+use std::sync::Mutex;
+use std::sync::PoisonError;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use std::time::Instant;
+
+use anyhow::Context as _;
+use kube::Api;
+use kube::Client;
+use kube::api::PostParams;
+use serde::de::DeserializeOwned;
+use serde_json::json;
+use tec_benches::Figure;
+use tec_benches::Ratio;
+use tec_benches::Suite;
+use tec_benches::Unit;
+use tec_core::ak::AkRecord;
+use tec_core::id::MachineId;
+use tec_core::machine::Machine;
+use tec_core::machine::RegisteredBy;
+use tec_core::port::EntropyRng;
+use tec_core::testing::SeededEntropy;
+use tec_core::testing::sample;
+use tec_e2e::kube::ControlPlane;
+use tec_e2e::kube::Server;
+use tec_e2e::kube::program;
+use tec_k8s::api;
+use tec_k8s::api::TrustedExecutionCluster;
+use tec_k8s::render::Component;
+use tokio::runtime::Runtime;
+use tokio::task::JoinSet;
+
+/// Requests in flight at the same time.
+const CALLERS: u64 = 16;
+/// Requests of one round at least, so that its begin and end, with fewer in flight, count little.
+const LEAST: u64 = 8 * CALLERS;
+/// Keys that are there when a submission is measured: what must not matter. The larger number may be
+/// given in the environment.
+const FEW: u64 = 100;
+const MANY: u64 = 10_000;
+const MANY_VARIABLE: &str = "TEC_BENCH_KEYS";
+/// Keys that the rounds take at most, besides those that shall be there.
+const SPENT: u64 = 30_000;
+/// Pairs of rounds at each of both numbers; odd, so that the median is one of them.
+const PAIRS: usize = 9;
+/// Keys of one machine that are taken.
+const KEYS_OF_A_MACHINE: u64 = 4;
+
+fn main() -> anyhow::Result<()> {
+    let suite = Suite::new(env!("CARGO_TARGET_TMPDIR"));
+    if !suite.wants("kube_registration") || program("register-server").is_err() {
+        return Ok(());
+    }
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()?;
+    let world = runtime.block_on(World::start())?;
+    machines(&suite, &runtime, &world)?;
+    keys(&suite, &runtime, &world)?;
+    suite.finish();
+    Ok(())
+}
+
+/// A cluster with both servers.
+struct World {
+    // Servers end before what they talk to.
+    register: Server,
+    keys: Server,
+    client: Client,
+    namespace: String,
+    http: reqwest::Client,
+    _plane: ControlPlane,
+}
+
+impl World {
+    async fn start() -> anyhow::Result<Self> {
+        let plane = ControlPlane::start().await?;
+        plane.install_resources().await?;
+        let namespace = plane.namespace("bench").await?;
+        let client = plane.admin()?;
+        let clusters: Api<TrustedExecutionCluster> = Api::namespaced(client.clone(), &namespace);
+        let cluster = serde_json::from_value(json!({
+            "apiVersion": "trusted-execution-clusters.io/v1alpha1",
+            "kind": "TrustedExecutionCluster",
+            "metadata": { "name": "c" },
+            "spec": {
+                "publicTrusteeAddr": "kbs.example:8080",
+                "registration": { "maxUnclaimed": 4_000_000 },
+            },
+        }))?;
+        clusters.create(&PostParams::default(), &cluster).await?;
+        let start = async |component| Server::start(&plane, component, &namespace, &[]).await;
+        let world = Self {
+            register: start(Component::RegisterServer).await?,
+            keys: start(Component::AttestationKeyRegister).await?,
+            client,
+            http: reqwest::Client::builder().no_proxy().build()?,
+            namespace,
+            _plane: plane,
+        };
+        world.settle().await?;
+        Ok(world)
+    }
+
+    fn objects<K>(&self) -> Api<K>
+    where
+        K: kube::Resource<Scope = kube::core::NamespaceResourceScope>,
+        K::DynamicType: Default,
+    {
+        Api::namespaced(self.client.clone(), &self.namespace)
+    }
+
+    /// Asks for a config until there is one.
+    async fn settle(&self) -> anyhow::Result<()> {
+        let url = self.config();
+        while self.http.get(&url).send().await?.status() != 200 {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        Ok(())
+    }
+
+    fn config(&self) -> String {
+        format!(
+            "http://{}/ignition-clevis-pin-trustee",
+            self.register.address
+        )
+    }
+}
+
+/// How long single operations took, and how many failed.
+#[derive(Clone, Default)]
+struct Tally(Arc<(Mutex<Vec<Duration>>, AtomicU64)>);
+
+impl Tally {
+    async fn time(self, work: impl Future<Output = anyhow::Result<()>>) {
+        let begin = Instant::now();
+        let result = work.await;
+        let (took, failed) = &*self.0;
+        match result {
+            Ok(()) => took
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .push(begin.elapsed()),
+            Err(_) => {
+                failed.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Nanoseconds in which 99 of 100 operations were done. What failed was not measured, so the
+    /// number would be of something else.
+    fn p99(&self) -> anyhow::Result<f64> {
+        let (took, failed) = &*self.0;
+        let failed = failed.load(Ordering::Relaxed);
+        anyhow::ensure!(failed == 0, "{failed} operations failed");
+        let mut took = took.lock().unwrap_or_else(PoisonError::into_inner);
+        took.sort_unstable();
+        let index = took.len().saturating_sub(1) * 99 / 100;
+        let slow = took.get(index).context("nothing was measured")?;
+        Ok(slow.as_secs_f64() * 1e9)
+    }
+}
+
+/// Does `times` operations, some at once; the time is scaled to `times`.
+fn storm<F>(runtime: &Runtime, times: u64, operation: impl Fn() -> F) -> Duration
+where
+    F: Future<Output = ()> + Send + 'static,
+{
+    let done = times.next_multiple_of(LEAST);
+    let begin = Instant::now();
+    runtime.block_on(async {
+        let mut tasks = JoinSet::new();
+        for _ in 0..done {
+            if tasks.len() as u64 >= CALLERS {
+                tasks.join_next().await;
+            }
+            tasks.spawn(operation());
+        }
+        tasks.join_all().await;
+    });
+    let nanos = begin.elapsed().as_nanos() * u128::from(times) / u128::from(done);
+    Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
+}
+
+async fn answered(answer: reqwest::Response, status: u16) -> anyhow::Result<()> {
+    anyhow::ensure!(answer.status() == status, "{}", answer.text().await?);
+    answer.bytes().await?;
+    Ok(())
+}
+
+fn machines(suite: &Suite, runtime: &Runtime, world: &World) -> anyhow::Result<()> {
+    let (ours, bare) = (Tally::default(), Tally::default());
+    let register = || {
+        let (http, url) = (world.http.clone(), world.config());
+        ours.clone()
+            .time(async move { answered(http.get(url).send().await?, 200).await })
+    };
+    let entropy = SeededEntropy::new(1);
+    let create = || {
+        let id = MachineId::random(&mut EntropyRng::new(&entropy));
+        bare.clone()
+            .time(create(world.objects(), machine_object(id)))
+    };
+    suite.ratio_timed(
+        "kube_registration/machine",
+        |ratio| note("GET of a config / create of a Machine", ratio),
+        |times| storm(runtime, times, register),
+        |times| storm(runtime, times, create),
+    )?;
+    report_p99(suite, "kube_registration/machine_p99", &ours, &bare)
+}
+
+async fn create<K>(objects: Api<K>, object: K) -> anyhow::Result<()>
+where
+    K: kube::Resource + Clone + std::fmt::Debug + serde::Serialize + DeserializeOwned,
+{
+    objects.create(&PostParams::default(), &object).await?;
+    Ok(())
+}
+
+fn machine_object(id: MachineId) -> api::Machine {
+    api::Machine::from_core(&Machine::unclaimed(
+        id,
+        RegisteredBy::FirstBoot,
+        sample::time(0),
+    ))
+}
+
+fn note(what: &str, ratio: &Ratio) -> String {
+    let (ours, bare) = (1e9 / ratio.ours_ns, 1e9 / ratio.baseline_ns);
+    format!("{what}, {CALLERS} in flight: {ours:.0} and {bare:.0} a second")
+}
+
+/// 99 of 100 operations: ours as a multiple of the bare ones.
+fn report_p99(suite: &Suite, name: &str, ours: &Tally, bare: &Tally) -> anyhow::Result<()> {
+    if !suite.wants(name) {
+        return Ok(());
+    }
+    let (ours, bare) = (ours.p99()?, bare.p99()?);
+    let note = format!("times {:.1} ms, the same of a bare create", bare / 1e6);
+    suite.figure(Figure::new(name, ours / bare, Unit::Count, &note))
+}
+
+/// Keys that nobody has yet, with machines that have room for them.
+struct Keys {
+    records: Vec<AkRecord>,
+    next: AtomicU64,
+}
+
+impl Keys {
+    /// Makes keys and machines beforehand, so that their making is not measured.
+    fn prepare(runtime: &Runtime, world: &World, number: u64) -> anyhow::Result<Self> {
+        let machine = |number: u64| sample::machine_id(number / KEYS_OF_A_MACHINE + 1);
+        let numbers = AtomicU64::new(0);
+        let made = Tally::default();
+        storm(runtime, number / KEYS_OF_A_MACHINE + 1, || {
+            let number = numbers.fetch_add(KEYS_OF_A_MACHINE, Ordering::Relaxed);
+            made.clone()
+                .time(create(world.objects(), machine_object(machine(number))))
+        });
+        made.p99()?;
+        let record = |number| {
+            let public = sample::public_key(number + 1);
+            AkRecord::pending(public, machine(number), None, sample::time(0))
+        };
+        Ok(Self {
+            records: (0..number).map(record).collect(),
+            next: AtomicU64::new(0),
+        })
+    }
+
+    fn next(&self) -> Option<&AkRecord> {
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        self.records.get(usize::try_from(number).ok()?)
+    }
+}
+
+fn keys(suite: &Suite, runtime: &Runtime, world: &World) -> anyhow::Result<()> {
+    let many = many()?;
+    let keys = Keys::prepare(runtime, world, many + SPENT)?;
+    let (ours, bare) = (Tally::default(), Tally::default());
+    let submit = || {
+        let body = keys.next().map(|key| {
+            json!({ "public_key": key.public.to_pem(), "uuid": key.machine.to_string() })
+                .to_string()
+        });
+        let put = world
+            .http
+            .put(format!("http://{}/register-ak", world.keys.address));
+        let put = put.header("content-type", "application/json");
+        ours.clone().time(async move {
+            let body = body.context("there are too few keys")?;
+            answered(put.body(body).send().await?, 201).await
+        })
+    };
+    let create = || {
+        let object = keys.next().map(api::AttestationKey::from_core);
+        let objects: Api<api::AttestationKey> = world.objects();
+        bare.clone()
+            .time(async move { create(objects, object.context("there are too few keys")?).await })
+    };
+    let submits = || storm(runtime, LEAST, submit);
+    let creates = || storm(runtime, LEAST, create);
+    storm(runtime, FEW, create);
+    let at_few = median_ratio(submits, creates);
+    suite.ratio_timed(
+        "kube_registration/key",
+        |ratio| note("PUT of a key / create of an AttestationKey", ratio),
+        |times| storm(runtime, times, submit),
+        |times| storm(runtime, times, create),
+    )?;
+    report_p99(suite, "kube_registration/key_p99", &ours, &bare)?;
+    let there = keys.next.load(Ordering::Relaxed);
+    storm(runtime, many.saturating_sub(there), create);
+    let at_many = median_ratio(submits, creates);
+    // Creations grow slower, too, with what the API server holds.
+    let note = format!("times the ratio at {FEW} keys, at {many}");
+    suite.figure(Figure::new(
+        "kube_registration/key_growth",
+        at_many / at_few,
+        Unit::Count,
+        &note,
+    ))
+}
+
+/// How many keys there shall be in the end.
+fn many() -> anyhow::Result<u64> {
+    let Some(text) = std::env::var_os(MANY_VARIABLE) else {
+        return Ok(MANY);
+    };
+    let text = text.to_string_lossy();
+    text.parse()
+        .with_context(|| format!("{MANY_VARIABLE} is no number: {text}"))
+}
+
+/// Ours as a multiple of the baseline, in alternating rounds.
+fn median_ratio(ours: impl Fn() -> Duration, baseline: impl Fn() -> Duration) -> f64 {
+    let pairs: Vec<_> = (0..PAIRS)
+        .map(|_| (ours().as_secs_f64(), baseline().as_secs_f64()))
+        .collect();
+    Ratio::of_rounds("", &pairs).ratio
+}

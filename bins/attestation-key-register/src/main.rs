@@ -1,0 +1,107 @@
+//! `attestation-key-register`: takes the attestation keys of nodes.
+//!
+//! ```text
+//!   watches of cluster, machines, keys ─► what is known ─┐
+//!   PUT /register-ak ─► the cluster's policy decides ────┴─► one AttestationKey object
+//! ```
+//! It may submit keys and not bind them; the operator binds. It keeps nothing, so that any number of
+//! replicas may run; only an answer to a challenge has to reach the replica that gave it.
+
+mod cli;
+mod compose;
+
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::Context as _;
+use axum::Router;
+use axum::extract::Request;
+use clap::Parser as _;
+use kube::Client;
+use tec_core::http::ReplyStyle;
+use tec_k8s::server::ClusterView;
+use tec_k8s::server::Known;
+use tec_k8s::signal::Metric;
+use tec_support::exit;
+use tec_support::front;
+use tec_support::front::Front;
+use tec_support::metrics::RequestMetrics;
+use tec_support::serve::Shutdown;
+use tokio::task::JoinSet;
+
+use crate::cli::Args;
+use crate::compose::Composer;
+
+fn main() -> ExitCode {
+    exit::finish(start(&Args::parse()))
+}
+
+fn start(args: &Args) -> anyhow::Result<u8> {
+    tec_support::log::start(&args.front.log, args.front.log_form)?;
+    // Fails only when a provider is installed already, which is as good.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()?
+        .block_on(run(args))
+}
+
+async fn run(args: &Args) -> anyhow::Result<u8> {
+    let client = Client::try_default().await.context("find the API server")?;
+    let namespace = args.front.namespace.clone();
+    let namespace = namespace.unwrap_or_else(|| client.default_namespace().to_owned());
+    let (shutdown, signals) = Shutdown::on_signals()?;
+    let view = Arc::new(ClusterView::default());
+    let known = Arc::new(Known::default());
+    let composer = Composer::new(client.clone(), &namespace, Arc::clone(&known));
+    let composer = Arc::new(composer);
+    let mut tasks = JoinSet::new();
+    follow(&mut tasks, &shutdown, &client, &namespace, &view, &known);
+    let (composed, changes, stop) = (Arc::clone(&composer), view.subscribe(), shutdown.clone());
+    tasks.spawn(async move { stop.until(composed.follow(changes)).await });
+
+    let respond = move |request: Request| {
+        let composer = Arc::clone(&composer);
+        async move { composer.respond(request).await }
+    };
+    let name = |metric: Metric| (metric.as_str(), metric.help());
+    let served = Front {
+        service: Router::new().fallback(respond),
+        style: ReplyStyle::AttestationKey,
+        metrics: RequestMetrics::new(name(Metric::KeyRequests), name(Metric::KeySeconds)),
+    };
+    let ready = Arc::new(move || view.is_synced() && known.is_synced());
+    front::run(
+        &args.front,
+        args.port,
+        served,
+        ready,
+        (shutdown, signals),
+        tasks,
+    )
+    .await
+}
+
+/// The three watches.
+fn follow(
+    tasks: &mut JoinSet<anyhow::Result<()>>,
+    shutdown: &Shutdown,
+    client: &Client,
+    namespace: &str,
+    view: &Arc<ClusterView>,
+    known: &Arc<Known>,
+) {
+    let each = || (client.clone(), namespace.to_owned(), shutdown.clone());
+    let (client, namespace, stop) = each();
+    let view = Arc::clone(view);
+    tasks.spawn(async move { stop.until(view.follow(client, &namespace)).await });
+    let (client, namespace, stop) = each();
+    let machines = Arc::clone(known);
+    tasks.spawn(async move {
+        stop.until(machines.follow_machines(client, &namespace))
+            .await
+    });
+    let (client, namespace, stop) = each();
+    let keys = Arc::clone(known);
+    tasks.spawn(async move { stop.until(keys.follow_keys(client, &namespace)).await });
+}

@@ -1,0 +1,148 @@
+//! As a Job: from an ApprovedImage to the measurements in its status.
+
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::Context as _;
+use anyhow::bail;
+use kube::Api;
+use kube::Client;
+use kube::api::Patch;
+use kube::api::PatchParams;
+use serde_json::json;
+use tec_core::code::Code;
+use tec_core::image::ExpectedPcrs;
+use tec_core::port::Clock as _;
+use tec_k8s::api::ApprovedImage;
+use tec_registry::ImageReference;
+use tec_registry::Registry;
+use tec_registry::RegistryError;
+use tec_support::SystemClock;
+use tec_support::SystemEntropy;
+use tec_support::exit::CodedError;
+use tec_support::exit::OK;
+use tec_support::image::predictor_of;
+use tec_tpm::compute::PlatformState;
+use tec_tpm::compute::SecureBoot;
+use tec_tpm::compute::input::BootSource;
+use tec_tpm::compute::input::OpenImage;
+use tokio::runtime::Runtime;
+
+use crate::cli::JobArgs;
+
+/// Where the kubelet takes the last words of a container from (Kubernetes, "Determine the Reason
+/// for Pod Failure").
+const LAST_WORDS: &str = "/dev/termination-log";
+
+pub(crate) fn run(args: &JobArgs) -> anyhow::Result<u8> {
+    // Fails only when a provider is installed already, which is as good.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()?;
+    let done = publish(args, &runtime);
+    if let Err(error) = &done {
+        let code = error
+            .chain()
+            .find_map(|cause| cause.downcast_ref::<CodedError>());
+        let code = code
+            .map(|coded| format!("{}: ", coded.code))
+            .unwrap_or_default();
+        // Outside of a pod there is nobody to tell.
+        let _ = write_if_there(Path::new(LAST_WORDS), &format!("{code}{error:#}"));
+    }
+    done
+}
+
+fn write_if_there(file: &Path, text: &str) -> std::io::Result<()> {
+    if file.exists() {
+        fs::write(file, text)?;
+    }
+    Ok(())
+}
+
+fn publish(args: &JobArgs, runtime: &Runtime) -> anyhow::Result<u8> {
+    let client = runtime
+        .block_on(Client::try_default())
+        .context("find the API server")?;
+    let namespace = args.namespace.clone();
+    let namespace = namespace.unwrap_or_else(|| client.default_namespace().to_owned());
+    let images: Api<ApprovedImage> = Api::namespaced(client, &namespace);
+    let name = &args.approved_image;
+    let image = runtime
+        .block_on(images.get(name))
+        .with_context(|| format!("read the ApprovedImage {name}"))?;
+    let expected = match &args.image_dir {
+        Some(directory) => {
+            let opened = BootSource::new().open(directory).map_err(|error| {
+                let what = format!("read the image in {}", directory.display());
+                CodedError::caused(Code::ImageUnreadable, what, error)
+            })?;
+            predict(&opened, &image.spec.image)?
+        }
+        None => of_registry(args, &image.spec.image, runtime)?,
+    };
+    if expected.pcrs.is_empty() {
+        bail!("nothing follows from {} alone", image.spec.image);
+    }
+    write(&images, name, &expected, runtime)
+}
+
+/// The values of the label, if the image has one; else what follows from its boot files.
+fn of_registry(args: &JobArgs, text: &str, runtime: &Runtime) -> anyhow::Result<ExpectedPcrs> {
+    let reference: ImageReference = text
+        .parse()
+        .map_err(|error| CodedError::caused(Code::ImageReference, format!("read {text}"), error))?;
+    let options = args.registry.options().map_err(|error| {
+        CodedError::caused(Code::ImageSecret, "use the files of the flags", error)
+    })?;
+    let registry = Registry::new(options, Arc::new(SystemEntropy)).map_err(coded)?;
+    let registry = Arc::new(registry);
+    let image = runtime.block_on(registry.find(&reference)).map_err(coded)?;
+    if let Some(labeled) = image.labeled_pcrs().map_err(coded)? {
+        return Ok(labeled);
+    }
+    let opened = image.open(&registry, runtime.handle()).map_err(coded)?;
+    predict(&opened, text)
+}
+
+fn coded(error: RegistryError) -> CodedError {
+    CodedError::caused(error.code(), "read the image", error)
+}
+
+/// What booting the image measures, whatever the variables of the machine are; Secure Boot is on,
+/// as with the existing program (upstream compute-pcrs as a Job).
+fn predict(image: &OpenImage, name: &str) -> anyhow::Result<ExpectedPcrs> {
+    let platform = PlatformState::with_unknown_variables(SecureBoot::On);
+    let prediction = predictor_of(image).predict(image, &platform);
+    let prediction = prediction.map_err(|error| {
+        CodedError::caused(
+            Code::ImageUnreadable,
+            format!("predict the boot of {name}"),
+            error,
+        )
+    })?;
+    Ok(prediction.expected())
+}
+
+/// Writes the measurements; what others wrote into the status stays.
+fn write(
+    images: &Api<ApprovedImage>,
+    name: &str,
+    expected: &ExpectedPcrs,
+    runtime: &Runtime,
+) -> anyhow::Result<u8> {
+    let now = SystemClock.now().to_string();
+    let patch = json!({ "status": { "pcrs": expected.pcrs, "firstSeen": now } });
+    let (params, patch) = (PatchParams::default(), Patch::Merge(patch));
+    runtime
+        .block_on(images.patch_status(name, &params, &patch))
+        .with_context(|| format!("write the status of the ApprovedImage {name}"))?;
+    tracing::info!(
+        image = name,
+        registers = expected.pcrs.len(),
+        "measurements written"
+    );
+    Ok(OK)
+}

@@ -1,0 +1,176 @@
+//! The servers that nodes reach, as processes with the rights of their service accounts.
+
+use std::ffi::OsStr;
+use std::path::Path;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use k8s_openapi::api::rbac::v1::PolicyRule;
+use serde_json::Value;
+use tec_k8s::render::Component;
+use tec_k8s::render::Installation;
+use tec_k8s::render::Object;
+use tokio::time::Instant;
+
+use super::control_plane::ControlPlane;
+use super::guarded::Guarded;
+
+/// A server is ready by then, on a machine that does other things, too.
+const READY: Duration = Duration::from_secs(60);
+const POLL: Duration = Duration::from_millis(50);
+
+/// A running server.
+#[derive(Debug)]
+pub struct Server {
+    process: Guarded,
+    /// Where nodes reach it, without scheme.
+    pub address: String,
+    /// Where probes and metrics are.
+    pub status: String,
+}
+
+impl Server {
+    /// Starts the server of a component in a namespace, and waits until it is ready. It has the
+    /// Role that its package gives it.
+    ///
+    /// # Errors
+    /// It is not built, or does not become ready; the error has its log.
+    pub async fn start(
+        plane: &ControlPlane,
+        component: Component,
+        namespace: &str,
+        flags: &[&OsStr],
+    ) -> anyhow::Result<Self> {
+        let name = component.service_account();
+        let kubeconfig = plane.component(component, namespace).await?;
+        let mut arguments: Vec<&OsStr> = [
+            "--bind=127.0.0.1",
+            "--port=0",
+            "--metrics-addr=127.0.0.1:0",
+            "--log-form=json",
+            "--rate=100000",
+            "--namespace",
+            namespace,
+        ]
+        .map(OsStr::new)
+        .to_vec();
+        arguments.extend(flags);
+        let environment = [("KUBECONFIG", kubeconfig.as_os_str())];
+        let program = program(name)?;
+        let process = Guarded::start(name, &program, arguments, &environment, plane.logs())?;
+        let mut server = Self {
+            process,
+            address: String::new(),
+            status: String::new(),
+        };
+        server.wait().await?;
+        Ok(server)
+    }
+
+    async fn wait(&mut self) -> anyhow::Result<()> {
+        let client = reqwest::Client::builder().no_proxy().build()?;
+        let end = Instant::now() + READY;
+        loop {
+            self.address = self.said("listening")?;
+            self.status = self.said("probes and metrics")?;
+            if !self.address.is_empty() && !self.status.is_empty() {
+                let probe = client.get(format!("http://{}/readyz", self.status));
+                if probe
+                    .send()
+                    .await
+                    .is_ok_and(|answer| answer.status() == 200)
+                {
+                    return Ok(());
+                }
+            }
+            let log = || self.process.log().unwrap_or_default();
+            anyhow::ensure!(Instant::now() < end, "the server is not ready: {}", log());
+            tokio::time::sleep(POLL).await;
+        }
+    }
+
+    /// The address in the log line with this message; empty while there is none.
+    fn said(&self, message: &str) -> anyhow::Result<String> {
+        let log = self.process.log()?;
+        let lines = log
+            .lines()
+            .filter_map(|line| serde_json::from_str::<Value>(line).ok());
+        let fields = lines.filter_map(|line| line.get("fields").cloned());
+        let text = |fields: &Value, name: &str| {
+            let value = fields.get(name).and_then(Value::as_str);
+            value.unwrap_or_default().to_owned()
+        };
+        let mut told = fields.filter(|fields| text(fields, "message") == message);
+        Ok(told
+            .next()
+            .map(|fields| text(&fields, "address"))
+            .unwrap_or_default())
+    }
+
+    /// What it printed so far.
+    ///
+    /// # Errors
+    /// The log cannot be read.
+    pub fn log(&self) -> anyhow::Result<String> {
+        self.process.log()
+    }
+}
+
+impl ControlPlane {
+    /// A configuration file for the program of a component, with the rights that its package gives
+    /// it.
+    ///
+    /// # Errors
+    /// The API server refuses.
+    pub async fn component(
+        &self,
+        component: Component,
+        namespace: &str,
+    ) -> anyhow::Result<PathBuf> {
+        let name = component.service_account();
+        let token = self
+            .account_token(namespace, name, &role(component)?)
+            .await?;
+        self.kubeconfig(&format!("{namespace}-{name}"), &token)
+    }
+}
+
+/// The rules of the Role of a component, as it is packaged.
+fn role(component: Component) -> anyhow::Result<Vec<PolicyRule>> {
+    let name = format!("{}-role", component.service_account());
+    let objects = tec_k8s::render::operator(&Installation::default());
+    let roles = objects.into_iter().filter_map(|object| match object {
+        Object::Role(role) => Some(role),
+        _ => None,
+    });
+    let mut named = roles.filter(|role| role.metadata.name.as_deref() == Some(&name));
+    let role = named
+        .next()
+        .with_context(|| format!("there is no Role {name}"))?;
+    Ok(role.rules.unwrap_or_default())
+}
+
+/// A program of this workspace. A test lies in target/<profile>/deps, the programs one above.
+///
+/// # Errors
+/// It is not built.
+pub fn program(name: &str) -> anyhow::Result<PathBuf> {
+    let directory = match std::env::var_os("TEC_BIN_DIR") {
+        Some(directory) => PathBuf::from(directory),
+        None => {
+            let test = std::env::current_exe()?;
+            let above = test.parent().and_then(Path::parent);
+            above
+                .context("this test lies outside a target directory")?
+                .to_owned()
+        }
+    };
+    let program = directory.join(name);
+    anyhow::ensure!(
+        program.is_file(),
+        "{} is missing; `cargo xtask e2e` builds it",
+        program.display()
+    );
+    Ok(program)
+}

@@ -1,0 +1,113 @@
+//! The packages of the operator as tests see them: what Helm and Kustomize make of the committed
+//! files.
+
+use std::path::Path;
+use std::path::PathBuf;
+use std::process::Command;
+
+use anyhow::Context as _;
+use anyhow::ensure;
+use serde_json::Value;
+
+use crate::settings::cache;
+
+/// The version that Helm is told; a build from its module knows none.
+const KUBERNETES: &str = "1.34.0";
+
+/// Where the packages lie.
+pub fn directory() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../operator/deploy")
+}
+
+/// What `helm template` makes of a chart in a namespace, with further arguments.
+///
+/// # Errors
+/// Helm is missing (`cargo xtask tools`), or refuses; the error has what it said.
+pub fn helm(chart: &str, namespace: &str, more: &[&str]) -> anyhow::Result<Vec<Value>> {
+    let mut command = Command::new(tool("bin/helm")?);
+    command
+        .args(["template", "tec", "--kube-version", KUBERNETES])
+        .args(["--namespace", namespace])
+        .args(more)
+        .arg(directory().join("helm").join(chart));
+    documents(&stdout(&mut command)?)
+}
+
+/// What Helm says when it does something to a cluster.
+///
+/// # Errors
+/// Helm is missing, or refuses; the error has what it said.
+pub fn helm_at(kubeconfig: &Path, arguments: &[&str]) -> anyhow::Result<String> {
+    let mut command = Command::new(tool("bin/helm")?);
+    command.args(arguments).arg("--kubeconfig").arg(kubeconfig);
+    stdout(&mut command)
+}
+
+/// What `kubectl kustomize` makes of a directory.
+///
+/// # Errors
+/// The same of kubectl.
+pub fn kustomize(below: &str) -> anyhow::Result<Vec<Value>> {
+    let mut command = Command::new(tool("bin/kubectl")?);
+    command.arg("kustomize").arg(directory().join(below));
+    documents(&stdout(&mut command)?)
+}
+
+/// The documents of a YAML text.
+///
+/// # Errors
+/// It is none.
+pub fn documents(text: &str) -> anyhow::Result<Vec<Value>> {
+    let documents: Vec<Value> = serde_saphyr::from_multiple(text).context("not YAML")?;
+    Ok(documents
+        .into_iter()
+        .filter(|document| !document.is_null())
+        .map(whole_numbers)
+        .collect())
+}
+
+/// The same value, with 0 in place of 0.0: programs do not agree on how to write it.
+pub fn whole_numbers(value: Value) -> Value {
+    match value {
+        Value::Number(number) => match number.as_f64() {
+            // The text of a float without a fraction is that of an integer.
+            Some(float) if number.is_f64() => format!("{float}")
+                .parse()
+                .map_or(Value::Number(number), Value::Number),
+            _ => Value::Number(number),
+        },
+        Value::Array(values) => values.into_iter().map(whole_numbers).collect(),
+        Value::Object(members) => members
+            .into_iter()
+            .map(|(name, value)| (name, whole_numbers(value)))
+            .collect(),
+        other => other,
+    }
+}
+
+/// A program of the cache of tools.
+///
+/// # Errors
+/// It is missing; the error names the command that makes it.
+pub fn tool(below: &str) -> anyhow::Result<PathBuf> {
+    let path = cache()?.join(below);
+    ensure!(
+        path.is_file(),
+        "{} is missing; run `cargo xtask tools`",
+        path.display()
+    );
+    Ok(path)
+}
+
+fn stdout(command: &mut Command) -> anyhow::Result<String> {
+    let program = command.get_program().to_string_lossy().into_owned();
+    let output = command
+        .output()
+        .with_context(|| format!("cannot run {program}"))?;
+    ensure!(
+        output.status.success(),
+        "{program}: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    String::from_utf8(output.stdout).context("it printed no text")
+}

@@ -1,0 +1,196 @@
+//! The packages of the operator: valid, and the same whichever way they are installed.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::core::v1::ConfigMap;
+use k8s_openapi::api::core::v1::Namespace;
+use k8s_openapi::api::core::v1::Service;
+use k8s_openapi::api::core::v1::ServiceAccount;
+use k8s_openapi::api::networking::v1::NetworkPolicy;
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use k8s_openapi::api::rbac::v1::ClusterRole;
+use k8s_openapi::api::rbac::v1::Role;
+use k8s_openapi::api::rbac::v1::RoleBinding;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use tec_e2e::packages::directory;
+use tec_e2e::packages::documents;
+use tec_e2e::packages::helm;
+use tec_e2e::packages::kustomize;
+use tec_e2e::packages::whole_numbers;
+use tec_k8s::render::Component;
+use tec_k8s::render::DEFAULT_NAMESPACE;
+
+/// Kinds of others, which no type of ours knows; their operators check them.
+const FOREIGN: [&str; 2] = ["PrometheusRule", "ServiceMonitor"];
+
+fn text<'a>(value: &'a Value, path: &str) -> &'a str {
+    value.pointer(path).and_then(Value::as_str).unwrap_or("")
+}
+
+/// Documents by kind and name.
+fn by_name(documents: Vec<Value>) -> BTreeMap<String, Value> {
+    documents
+        .into_iter()
+        .map(|document| {
+            let name = text(&document, "/metadata/name");
+            (format!("{} {name}", text(&document, "/kind")), document)
+        })
+        .collect()
+}
+
+/// Refuses fields that the type does not know: they would be lost on the way through it.
+fn round_trip<K: Serialize + DeserializeOwned>(document: &Value) -> Value {
+    let object: K = serde_json::from_value(document.clone()).unwrap();
+    whole_numbers(serde_json::to_value(object).unwrap())
+}
+
+fn assert_valid(document: &Value) {
+    let kind = text(document, "/kind");
+    let through_the_type = match kind {
+        "ClusterRole" => round_trip::<ClusterRole>(document),
+        "ConfigMap" => round_trip::<ConfigMap>(document),
+        "CustomResourceDefinition" => round_trip::<CustomResourceDefinition>(document),
+        "Deployment" => round_trip::<Deployment>(document),
+        "Namespace" => round_trip::<Namespace>(document),
+        "NetworkPolicy" => round_trip::<NetworkPolicy>(document),
+        "PodDisruptionBudget" => round_trip::<PodDisruptionBudget>(document),
+        "Role" => round_trip::<Role>(document),
+        "RoleBinding" => round_trip::<RoleBinding>(document),
+        "Service" => round_trip::<Service>(document),
+        "ServiceAccount" => round_trip::<ServiceAccount>(document),
+        _ => {
+            assert!(FOREIGN.contains(&kind), "unknown kind {kind}");
+            return;
+        }
+    };
+    assert_eq!(&through_the_type, document);
+}
+
+fn operator_of(overlay: &str) -> BTreeMap<String, Value> {
+    let mut documents = kustomize(overlay).unwrap();
+    documents.retain(|document| {
+        !["CustomResourceDefinition", "Namespace"].contains(&text(document, "/kind"))
+    });
+    by_name(documents)
+}
+
+#[test]
+fn the_chart_and_the_kustomize_base_are_the_same() {
+    let chart = helm(
+        "tec-operator",
+        DEFAULT_NAMESPACE,
+        &["--set=userRoles=false"],
+    )
+    .unwrap();
+    assert_eq!(by_name(chart), operator_of("kustomize/base"));
+}
+
+#[test]
+fn the_chart_for_openshift_and_the_overlay_are_the_same() {
+    let values = ["--set=userRoles=false,assignedPodUser=true"];
+    let chart = helm("tec-operator", DEFAULT_NAMESPACE, &values).unwrap();
+    assert_eq!(by_name(chart), operator_of("kustomize/openshift"));
+}
+
+#[test]
+fn every_document_of_the_chart_is_valid_with_every_option_on() {
+    let values = [
+        "--set=monitoring.serviceMonitor=true,monitoring.prometheusRule=true",
+        "--set=monitoring.dashboard=true,assignedPodUser=true",
+        "--set=imagePullSecrets[0].name=registry",
+    ];
+    let chart = helm("tec-operator", "elsewhere", &values).unwrap();
+    for document in &chart {
+        assert_valid(document);
+        let namespace = text(document, "/metadata/namespace");
+        assert!(["", "elsewhere"].contains(&namespace), "{document}");
+        if text(document, "/kind") == "ServiceAccount" {
+            let secret = text(document, "/imagePullSecrets/0/name");
+            assert_eq!(secret, "registry");
+        }
+    }
+    let map = by_name(chart);
+    let dashboard = &map["ConfigMap trusted-execution-clusters-dashboard"];
+    let dashboard: Value = serde_json::from_str(text(dashboard, "/data/tec.json")).unwrap();
+    assert!(dashboard["panels"].as_array().unwrap().len() > 10);
+}
+
+#[test]
+fn every_document_of_the_bases_is_valid() {
+    for base in ["kustomize/base", "kustomize/users", "monitoring"] {
+        for document in kustomize(base).unwrap() {
+            assert_valid(&document);
+        }
+    }
+}
+
+#[test]
+fn the_chart_of_definitions_and_the_base_differ_in_what_keeps_them() {
+    let mut chart = helm("tec-crds", DEFAULT_NAMESPACE, &[]).unwrap();
+    for crd in &mut chart {
+        let metadata = crd["metadata"].as_object_mut().unwrap();
+        let annotations = metadata.remove("annotations").unwrap();
+        assert_eq!(annotations["helm.sh/resource-policy"], "keep");
+    }
+    let base = kustomize("kustomize/crds").unwrap();
+    assert_eq!(by_name(chart), by_name(base));
+}
+
+#[test]
+fn an_image_of_the_values_reaches_the_operator_and_what_it_deploys() {
+    let image = "registry.example/kbs@sha256:0123";
+    let value = format!("--set=images.trustee={image}");
+    let chart = by_name(helm("tec-operator", "ns", &[&value]).unwrap());
+    let operator = &chart["Deployment trusted-cluster-operator"];
+    let variables = operator.pointer("/spec/template/spec/containers/0/env");
+    let mut variables = variables.and_then(Value::as_array).unwrap().iter();
+    let trustee = variables.find(|variable| variable["name"] == "RELATED_IMAGE_TRUSTEE");
+    assert_eq!(trustee.unwrap()["value"], image);
+}
+
+#[test]
+fn a_slip_in_the_values_is_refused() {
+    let error = helm("tec-operator", "ns", &["--set=image.trustee=x"]).unwrap_err();
+    assert!(error.to_string().contains("image"), "{error}");
+}
+
+#[test]
+fn the_bundle_gives_each_program_the_rights_of_its_role() {
+    let bundle = directory().join("olm/manifests");
+    let name = "trusted-cluster-operator.clusterserviceversion.yaml";
+    let version = fs::read_to_string(bundle.join(name)).unwrap();
+    let version = documents(&version).unwrap().remove(0);
+    let base = operator_of("kustomize/base");
+    let permissions = version.pointer("/spec/install/spec/permissions").unwrap();
+    let permissions = permissions.as_array().unwrap();
+    assert_eq!(permissions.len(), Component::ALL.len());
+    for permission in permissions {
+        let account = text(permission, "/serviceAccountName");
+        let role = &base[&format!("Role {account}-role")];
+        assert_eq!(permission["rules"], role["rules"], "{account}");
+    }
+    let owned = version.pointer("/spec/customresourcedefinitions/owned");
+    for crd in owned.and_then(Value::as_array).unwrap() {
+        let file = bundle.join(format!("{}.yaml", text(crd, "/name")));
+        assert!(file.is_file(), "{}", file.display());
+    }
+}
+
+#[test]
+fn every_alert_has_its_runbook() {
+    let runbooks = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/runbooks");
+    let rules = by_name(kustomize("monitoring").unwrap());
+    let rules = &rules["PrometheusRule trusted-execution-clusters"];
+    let rules = rules.pointer("/spec/groups/0/rules").unwrap();
+    for rule in rules.as_array().unwrap() {
+        let url = text(rule, "/annotations/runbook_url");
+        let page = url.rsplit('/').next().unwrap();
+        assert!(runbooks.join(page).is_file(), "{url}");
+    }
+}

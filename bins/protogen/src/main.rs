@@ -1,0 +1,40 @@
+//! `tec-protogen <proto dir> <out dir>`: writes one Rust file per package of the `.proto` files in
+//! a directory. A program of its own, so that xtask stays light; called by `cargo xtask codegen`.
+
+use std::path::Path;
+use std::path::PathBuf;
+
+use anyhow::Context as _;
+
+fn main() -> anyhow::Result<()> {
+    let mut arguments = std::env::args_os().skip(1).map(PathBuf::from);
+    let (Some(protos), Some(out), None) = (arguments.next(), arguments.next(), arguments.next())
+    else {
+        anyhow::bail!("usage: tec-protogen <proto dir> <out dir>");
+    };
+    let files = protox::compile(sources(&protos)?, [&protos])
+        .with_context(|| format!("cannot compile the files in {}", protos.display()))?;
+    tonic_prost_build::configure()
+        .build_transport(false)
+        // Messages carry secrets: nothing can print one by accident.
+        .skip_debug(["."])
+        .out_dir(&out)
+        .compile_fds(files)
+        .with_context(|| format!("cannot write to {}", out.display()))
+}
+
+/// In order of their names: the same input gives the same bytes.
+fn sources(dir: &Path) -> anyhow::Result<Vec<PathBuf>> {
+    let mut files = Vec::new();
+    for entry in std::fs::read_dir(dir).with_context(|| format!("cannot list {}", dir.display()))? {
+        let path = entry?.path();
+        if path
+            .extension()
+            .is_some_and(|extension| extension == "proto")
+        {
+            files.push(path);
+        }
+    }
+    files.sort();
+    Ok(files)
+}

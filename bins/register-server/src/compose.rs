@@ -1,0 +1,268 @@
+//! From the cluster object to the service, or to the reason why there is none.
+
+use std::fs;
+use std::io;
+use std::path::Path;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tec_core::code::Code;
+use tec_core::endpoint::Endpoint;
+use tec_core::endpoint::ParseBaseUrlError;
+use tec_core::http::RegisterService;
+use tec_core::http::RegisterServiceConfig;
+use tec_core::ignition::ClevisPinGenerator;
+use tec_core::port::UnclaimedLimit;
+use tec_core::secret::SecretBytes;
+use tec_k8s::api::RegistrationMode;
+use tec_k8s::api::TrustedExecutionCluster;
+use tec_k8s::client::KubeRegistry;
+use tec_k8s::server::owner_of;
+use tec_support::SystemClock;
+use tec_support::SystemEntropy;
+use tokio::sync::watch;
+
+use crate::slot::Answering;
+use crate::slot::Slot;
+
+/// How often mounted files are looked at: the kubelet replaces them within a minute or so.
+const POLL: Duration = Duration::from_secs(2);
+/// Largest CA bundle; those of all public CAs have some 250 KiB.
+const MAX_CA: u64 = 1 << 20;
+/// A token is neither guessed nor a file by mistake.
+const TOKEN_LENGTH: std::ops::RangeInclusive<usize> = 16..=1024;
+/// What the cluster object means where it says nothing (its documentation).
+const MAX_UNCLAIMED: u32 = 1000;
+const UNCLAIMED_SECONDS: u32 = 24 * 60 * 60;
+
+/// Files that the kubelet puts there from Secrets.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Files {
+    pub(crate) kbs_ca: Option<PathBuf>,
+    pub(crate) ak_ca: Option<PathBuf>,
+    pub(crate) token: Option<PathBuf>,
+}
+
+/// Why nobody can be registered.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum NotReady {
+    #[error("there is no TrustedExecutionCluster in this namespace")]
+    NoCluster,
+    #[error("the TrustedExecutionCluster has no publicTrusteeAddr")]
+    NoAddress,
+    #[error("the address {address:?}")]
+    Address {
+        address: String,
+        #[source]
+        source: ParseBaseUrlError,
+    },
+    #[error("the CA of {server} is in the Secret {secret}, but no flag says where it is mounted")]
+    NoFlag {
+        server: &'static str,
+        secret: String,
+    },
+    #[error("cannot read {}", .file.display())]
+    Read {
+        file: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+    #[error("{} holds no certificate", .file.display())]
+    NoCertificate { file: PathBuf },
+    #[error("registration needs a token, and none of {TOKEN_LENGTH:?} characters is mounted")]
+    NoToken,
+}
+
+/// Everything that the service follows from. When it is the same, so is the service.
+#[derive(Debug, PartialEq)]
+struct Setting {
+    kbs: Endpoint,
+    ak: Option<Endpoint>,
+    token: Option<String>,
+    cluster: Arc<TrustedExecutionCluster>,
+}
+
+/// Keeps the service in line with the cluster object and the files.
+#[derive(Debug)]
+pub(crate) struct Composer {
+    registry: KubeRegistry,
+    files: Files,
+    slot: Arc<Slot>,
+}
+
+impl Composer {
+    pub(crate) fn new(registry: KubeRegistry, files: Files, slot: Arc<Slot>) -> Self {
+        Self {
+            registry,
+            files,
+            slot,
+        }
+    }
+
+    /// Composes now and after each change, for ever.
+    pub(crate) async fn follow(
+        &self,
+        mut changes: watch::Receiver<Option<Arc<TrustedExecutionCluster>>>,
+    ) {
+        let mut last: Option<Result<Setting, String>> = None;
+        loop {
+            let cluster = changes.borrow_and_update().clone();
+            let setting = read(cluster.as_ref(), &self.files);
+            let setting = setting.map_err(|error| tec_core::port::chain(&error));
+            if last.as_ref() != Some(&setting) {
+                self.slot.put(self.answering(&setting));
+                last = Some(setting);
+            }
+            tokio::select! {
+                changed = changes.changed() => if changed.is_err() { return },
+                () = tokio::time::sleep(POLL) => {},
+            }
+        }
+    }
+
+    fn answering(&self, setting: &Result<Setting, String>) -> Answering {
+        match setting {
+            Err(error) => {
+                tracing::warn!(error, "nobody can be registered");
+                Answering::Refusing(Code::RegisterNotReady)
+            }
+            Ok(setting) if mode(&setting.cluster) == RegistrationMode::Manual => {
+                tracing::info!("machines are registered by an admin");
+                Answering::Refusing(Code::RegisterByAdmin)
+            }
+            Ok(setting) => {
+                tracing::info!(kbs = %setting.kbs.url, "machines can be registered");
+                Answering::Service(self.service(setting))
+            }
+        }
+    }
+
+    fn service(&self, setting: &Setting) -> RegisterService {
+        let registry = match owner_of(&setting.cluster) {
+            Some(owner) => self.registry.owned_by(owner),
+            None => self.registry.clone(),
+        };
+        let registry = Arc::new(registry);
+        let pins = ClevisPinGenerator::new(setting.kbs.clone());
+        let pins = match &setting.ak {
+            Some(ak) => pins.register_ak_at(ak.clone()),
+            None => pins,
+        };
+        let said = setting.cluster.spec.registration.as_ref();
+        let most = said
+            .and_then(|said| said.max_unclaimed)
+            .unwrap_or(MAX_UNCLAIMED);
+        let seconds = said.and_then(|said| said.unclaimed_ttl_seconds);
+        RegisterService::new(RegisterServiceConfig {
+            machines: Arc::clone(&registry) as _,
+            audit: registry,
+            pins: Arc::new(pins),
+            clock: Arc::new(SystemClock),
+            entropy: Arc::new(SystemEntropy),
+            token: setting
+                .token
+                .as_ref()
+                .map(|token| SecretBytes::new(token.clone().into_bytes())),
+            limit: UnclaimedLimit::AtMost(most.into()),
+            unclaimed_seconds: seconds.unwrap_or(UNCLAIMED_SECONDS).into(),
+        })
+    }
+}
+
+fn mode(cluster: &TrustedExecutionCluster) -> RegistrationMode {
+    let said = cluster.spec.registration.as_ref();
+    said.map(|said| said.mode).unwrap_or_default()
+}
+
+fn read(
+    cluster: Option<&Arc<TrustedExecutionCluster>>,
+    files: &Files,
+) -> Result<Setting, NotReady> {
+    let cluster = cluster.ok_or(NotReady::NoCluster)?;
+    let spec = &cluster.spec;
+    let address = spec
+        .public_trustee_addr
+        .as_deref()
+        .ok_or(NotReady::NoAddress)?;
+    let secret = spec.trustee_secret.as_deref();
+    let kbs = endpoint("the key broker", address, secret, files.kbs_ca.as_deref())?;
+    let ak = match spec.public_attestation_key_register_addr.as_deref() {
+        Some(address) => {
+            let secret = spec.attestation_key_register_secret.as_deref();
+            let server = "the server for attestation keys";
+            Some(endpoint(server, address, secret, files.ak_ca.as_deref())?)
+        }
+        None => None,
+    };
+    let token = match mode(cluster) {
+        RegistrationMode::Token => Some(token(files.token.as_deref())?),
+        _ => None,
+    };
+    Ok(Setting {
+        kbs,
+        ak,
+        token,
+        cluster: Arc::clone(cluster),
+    })
+}
+
+/// A server that has a Secret speaks TLS, and nodes shall trust the CA in it; without its CA nobody
+/// is told of the server.
+fn endpoint(
+    server: &'static str,
+    address: &str,
+    secret: Option<&str>,
+    ca: Option<&Path>,
+) -> Result<Endpoint, NotReady> {
+    let (scheme, pem) = match secret {
+        None => ("http", String::new()),
+        Some(secret) => {
+            let file = ca.ok_or_else(|| NotReady::NoFlag {
+                server,
+                secret: secret.to_owned(),
+            })?;
+            ("https", certificate(file)?)
+        }
+    };
+    let url = format!("{scheme}://{address}").parse();
+    let url = url.map_err(|source| NotReady::Address {
+        address: address.to_owned(),
+        source,
+    })?;
+    Ok(Endpoint::new(url, pem))
+}
+
+fn certificate(file: &Path) -> Result<String, NotReady> {
+    let pem = text(file)?;
+    let is_whole = tec_support::tls::certificates(file).is_ok_and(|found| !found.is_empty());
+    if !is_whole {
+        return Err(NotReady::NoCertificate {
+            file: file.to_owned(),
+        });
+    }
+    Ok(pem)
+}
+
+fn token(file: Option<&Path>) -> Result<String, NotReady> {
+    let token = text(file.ok_or(NotReady::NoToken)?)?.trim().to_owned();
+    if !TOKEN_LENGTH.contains(&token.len()) {
+        return Err(NotReady::NoToken);
+    }
+    Ok(token)
+}
+
+fn text(file: &Path) -> Result<String, NotReady> {
+    let refuse = |source| NotReady::Read {
+        file: file.to_owned(),
+        source,
+    };
+    let size = fs::metadata(file).map_err(refuse)?.len();
+    if size > MAX_CA {
+        return Err(refuse(io::ErrorKind::FileTooLarge.into()));
+    }
+    fs::read_to_string(file).map_err(refuse)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,101 @@
+use serde_json::Value;
+use serde_json::json;
+use tempfile::TempDir;
+
+use super::*;
+
+fn cluster(spec: &Value) -> Arc<TrustedExecutionCluster> {
+    let object = json!({
+        "apiVersion": "trusted-execution-clusters.io/v1alpha1",
+        "kind": "TrustedExecutionCluster",
+        "metadata": { "name": "c" },
+        "spec": spec,
+    });
+    Arc::new(serde_json::from_value(object).unwrap())
+}
+
+/// A directory with the file `ca.crt`, made by the built-in CA.
+fn ca() -> (TempDir, PathBuf) {
+    let directory = TempDir::new().unwrap();
+    let source = tec_support::tls::Source::BuiltIn {
+        directory: directory.path().to_owned(),
+        names: vec!["localhost".to_owned()],
+    };
+    tec_support::tls::LiveCertificate::load(source, &SystemClock).unwrap();
+    let file = tec_support::tls::built_in_ca(directory.path());
+    (directory, file)
+}
+
+#[test]
+fn without_secrets_nodes_are_told_plain_addresses_and_no_key_server() {
+    let cluster = cluster(&json!({ "publicTrusteeAddr": "kbs.example:8080" }));
+    let setting = read(Some(&cluster), &Files::default()).unwrap();
+    assert_eq!(setting.kbs.url.as_str(), "http://kbs.example:8080");
+    assert_eq!((setting.kbs.cert.as_str(), setting.ak), ("", None));
+}
+
+#[test]
+fn a_server_with_a_secret_is_told_with_its_ca_or_not_at_all() {
+    let (directory, file) = ca();
+    let cluster = cluster(&json!({
+        "publicTrusteeAddr": "kbs.example", "trusteeSecret": "kbs-tls",
+        "publicAttestationKeyRegisterAddr": "ak.example:8001",
+    }));
+    let mut files = Files::default();
+    assert!(matches!(
+        read(Some(&cluster), &files),
+        Err(NotReady::NoFlag { .. })
+    ));
+    files.kbs_ca = Some(directory.path().join("absent"));
+    assert!(matches!(
+        read(Some(&cluster), &files),
+        Err(NotReady::Read { .. })
+    ));
+    let garbage = directory.path().join("garbage");
+    std::fs::write(&garbage, "no certificate").unwrap();
+    files.kbs_ca = Some(garbage);
+    assert!(matches!(
+        read(Some(&cluster), &files),
+        Err(NotReady::NoCertificate { .. })
+    ));
+    files.kbs_ca = Some(file);
+    let setting = read(Some(&cluster), &files).unwrap();
+    assert_eq!(setting.kbs.url.as_str(), "https://kbs.example");
+    assert!(setting.kbs.cert.contains("BEGIN CERTIFICATE"));
+    assert_eq!(setting.ak.unwrap().url.as_str(), "http://ak.example:8001");
+}
+
+#[test]
+fn nothing_is_served_without_cluster_address_or_token() {
+    let none = read(None, &Files::default());
+    assert!(matches!(none, Err(NotReady::NoCluster)));
+    let bare = cluster(&json!({}));
+    assert!(matches!(
+        read(Some(&bare), &Files::default()),
+        Err(NotReady::NoAddress)
+    ));
+    let odd = cluster(&json!({ "publicTrusteeAddr": "not an address" }));
+    assert!(matches!(
+        read(Some(&odd), &Files::default()),
+        Err(NotReady::Address { .. })
+    ));
+    let locked = cluster(&json!({
+        "publicTrusteeAddr": "kbs.example", "registration": { "mode": "Token" },
+    }));
+    let directory = TempDir::new().unwrap();
+    let mut files = Files::default();
+    assert!(matches!(
+        read(Some(&locked), &files),
+        Err(NotReady::NoToken)
+    ));
+    let file = directory.path().join("token");
+    std::fs::write(&file, "short").unwrap();
+    files.token = Some(file.clone());
+    assert!(matches!(
+        read(Some(&locked), &files),
+        Err(NotReady::NoToken)
+    ));
+    std::fs::write(&file, "0123456789abcdef\n").unwrap();
+    let setting = read(Some(&locked), &files).unwrap();
+    assert_eq!(setting.token.as_deref(), Some("0123456789abcdef"));
+}

@@ -1,0 +1,52 @@
+//! The service as it is at the moment.
+
+use std::sync::PoisonError;
+use std::sync::RwLock;
+
+use axum::extract::Request;
+use axum::response::IntoResponse as _;
+use axum::response::Response;
+use tec_core::code::Code;
+use tec_core::http::RegisterService;
+use tec_core::http::ReplyStyle;
+use tec_core::http::refusal;
+
+/// What answers requests.
+#[derive(Clone, Debug)]
+pub(crate) enum Answering {
+    Service(RegisterService),
+    /// Everything is refused with this code.
+    Refusing(Code),
+}
+
+/// A place for what answers; it changes with the cluster object.
+#[derive(Debug)]
+pub(crate) struct Slot(RwLock<Answering>);
+
+impl Default for Slot {
+    fn default() -> Self {
+        Self(RwLock::new(Answering::Refusing(Code::RegisterNotReady)))
+    }
+}
+
+impl Slot {
+    pub(crate) fn put(&self, answering: Answering) {
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = answering;
+    }
+
+    fn get(&self) -> Answering {
+        self.0
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+
+    pub(crate) async fn respond(&self, request: Request) -> Response {
+        // The body is not needed.
+        let request = request.map(drop);
+        match self.get() {
+            Answering::Service(service) => service.respond(request).await.into_response(),
+            Answering::Refusing(code) => refusal(ReplyStyle::Registration, code).into_response(),
+        }
+    }
+}

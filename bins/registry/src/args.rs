@@ -1,0 +1,133 @@
+//! Registries as they stand on a command line.
+
+use std::fs;
+use std::io;
+use std::path::PathBuf;
+
+use clap::Args;
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject as _;
+
+use crate::credentials::Credentials;
+use crate::credentials::CredentialsError;
+use crate::document::Platform;
+use crate::mirror::Mirror;
+use crate::registry::RegistryOptions;
+
+/// Where images are, and whom to trust.
+#[derive(Clone, Debug, Default, Args)]
+#[non_exhaustive]
+pub struct RegistryArgs {
+    /// Pull secret, the file .dockerconfigjson of a mounted Secret; the first that fits counts.
+    #[arg(long, value_name = "FILE")]
+    pub pull_secret: Vec<PathBuf>,
+    /// Another place of images, asked first: registry.example/team=mirror.local:5000/copies
+    #[arg(long, value_name = "FROM=TO")]
+    pub mirror: Vec<Mirror>,
+    /// CA of a private registry or mirror, PEM.
+    #[arg(long, value_name = "FILE")]
+    pub registry_ca: Vec<PathBuf>,
+    /// Registry or mirror that speaks plain HTTP: anybody on the network path sees pull secrets.
+    #[arg(long, value_name = "HOST:PORT")]
+    pub dangerous_plain_registry: Vec<String>,
+    /// Which image of an index is taken.
+    #[arg(long, default_value = "linux/amd64")]
+    pub platform: Platform,
+}
+
+/// A file that was named cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ArgsError {
+    /// It cannot be read.
+    #[error("cannot read {}", .file.display())]
+    Read {
+        /// The file.
+        file: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// It is no pull secret.
+    #[error("cannot use the pull secret {}", .file.display())]
+    Secret {
+        /// The file.
+        file: PathBuf,
+        /// Why.
+        #[source]
+        source: CredentialsError,
+    },
+    /// It holds no certificate.
+    #[error("{} holds no certificate in PEM", .file.display())]
+    Certificate {
+        /// The file.
+        file: PathBuf,
+    },
+}
+
+impl RegistryArgs {
+    /// Reads the files.
+    ///
+    /// # Errors
+    /// One of them cannot be used.
+    pub fn options(&self) -> Result<RegistryOptions, ArgsError> {
+        Ok(RegistryOptions {
+            credentials: self.credentials()?,
+            mirrors: self.mirror.clone(),
+            roots: self.roots()?,
+            dangerous_plain_http: self.dangerous_plain_registry.iter().cloned().collect(),
+            platform: self.platform.clone(),
+        })
+    }
+
+    /// The same flags for a program that has none of the files; `None` where one is named.
+    pub fn without_files(&self) -> Option<Vec<String>> {
+        if !self.pull_secret.is_empty() || !self.registry_ca.is_empty() {
+            return None;
+        }
+        let mirrors = self
+            .mirror
+            .iter()
+            .map(|mirror| ("--mirror", mirror.to_string()));
+        let plain = self.dangerous_plain_registry.iter();
+        let plain = plain.map(|host| ("--dangerous-plain-registry", host.clone()));
+        let platform = [("--platform", self.platform.to_string())];
+        let flags = mirrors.chain(plain).chain(platform);
+        Some(
+            flags
+                .flat_map(|(flag, value)| [flag.to_owned(), value])
+                .collect(),
+        )
+    }
+
+    fn credentials(&self) -> Result<Credentials, ArgsError> {
+        let mut all = Credentials::default();
+        for file in &self.pull_secret {
+            let json = fs::read(file).map_err(|source| ArgsError::Read {
+                file: file.clone(),
+                source,
+            })?;
+            let more = Credentials::parse(&json).map_err(|source| ArgsError::Secret {
+                file: file.clone(),
+                source,
+            })?;
+            all = all.and(more);
+        }
+        Ok(all)
+    }
+
+    fn roots(&self) -> Result<Vec<Vec<u8>>, ArgsError> {
+        let mut all = Vec::new();
+        for file in &self.registry_ca {
+            let none = || ArgsError::Certificate { file: file.clone() };
+            let before = all.len();
+            for certificate in CertificateDer::pem_file_iter(file).map_err(|_| none())? {
+                all.push(certificate.map_err(|_| none())?.to_vec());
+            }
+            if all.len() == before {
+                return Err(none());
+            }
+        }
+        Ok(all)
+    }
+}

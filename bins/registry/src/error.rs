@@ -1,0 +1,151 @@
+//! Why an image cannot be read.
+
+use std::error::Error;
+
+use tec_core::code::Code;
+use tec_tpm::compute::input::BlobError;
+use tec_tpm::compute::input::InputError;
+use tec_tpm::output::OutputError;
+
+use crate::parts;
+
+/// An image of a registry cannot be read.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RegistryError {
+    /// The client cannot be made.
+    #[error("cannot set up the client of registries")]
+    Setup(#[source] Box<dyn Error + Send + Sync>),
+    /// Nobody answers, or the answer breaks off.
+    #[error("cannot reach {url}")]
+    Unreachable {
+        /// What was asked for.
+        url: String,
+        /// Why.
+        #[source]
+        source: Box<dyn Error + Send + Sync>,
+    },
+    /// The registry wants to be asked later.
+    #[error("{url} answers {status}")]
+    Unavailable {
+        /// What was asked for.
+        url: String,
+        /// HTTP status.
+        status: u16,
+    },
+    /// The registry does not let us.
+    #[error("{url} is denied with status {status}")]
+    Denied {
+        /// What was asked for.
+        url: String,
+        /// HTTP status.
+        status: u16,
+    },
+    /// The registry does not have it.
+    #[error("{url} does not exist")]
+    Absent {
+        /// What was asked for.
+        url: String,
+    },
+    /// The answer is none of the protocol.
+    #[error("the answer of {url} is not of the protocol: {what}")]
+    Answer {
+        /// What was asked for.
+        url: String,
+        /// What is wrong.
+        what: &'static str,
+    },
+    /// It is larger than what is read.
+    #[error("{what} has more than {limit} bytes")]
+    TooLarge {
+        /// What.
+        what: String,
+        /// Limit.
+        limit: u64,
+    },
+    /// It is not what its digest names.
+    #[error("{url} gives something else than sha256:{digest}")]
+    Altered {
+        /// Where it came from.
+        url: String,
+        /// The digest.
+        digest: tec_core::digest::Sha256Digest,
+    },
+    /// A manifest, an index or a configuration is not of its form.
+    #[error("{what} {digest} is not of its form: {detail}")]
+    Document {
+        /// What it should be.
+        what: &'static str,
+        /// Its digest.
+        digest: String,
+        /// What is wrong.
+        detail: String,
+    },
+    /// There is no image for the platform, or several.
+    #[error("{count} images of {reference} are for {platform}; there are: {}", found.join(", "))]
+    Platform {
+        /// The image.
+        reference: String,
+        /// The platform.
+        platform: String,
+        /// How many fit.
+        count: usize,
+        /// Platforms of all.
+        found: Vec<String>,
+    },
+    /// The label is not of its form.
+    #[error("the label {name} of {reference}")]
+    Label {
+        /// The image.
+        reference: String,
+        /// Name of the label.
+        name: &'static str,
+        /// Why.
+        #[source]
+        source: OutputError,
+    },
+    /// The layers cannot be read.
+    #[error("cannot read the layers of {reference}")]
+    Layers {
+        /// The image.
+        reference: String,
+        /// Why.
+        #[source]
+        source: Box<InputError>,
+    },
+}
+
+impl RegistryError {
+    /// The code that tells people what to do.
+    pub fn code(&self) -> Code {
+        match self {
+            Self::Setup(_) => Code::TlsMaterial,
+            Self::Unreachable { .. } | Self::Unavailable { .. } => Code::RegistryUnreachable,
+            Self::Denied { .. } => Code::ImageDenied,
+            Self::Absent { .. } => Code::ImageAbsent,
+            Self::Answer { .. } => Code::RegistryAnswer,
+            Self::TooLarge { .. } => Code::ImageTooLarge,
+            Self::Altered { .. } => Code::ImageAltered,
+            Self::Document { .. } => Code::ImageUnreadable,
+            Self::Layers { source, .. } => code_of_layers(source),
+            Self::Platform { .. } => Code::ImagePlatform,
+            Self::Label { .. } => Code::ImageLabel,
+        }
+    }
+
+    /// Whether the same call may succeed later.
+    pub fn is_retryable(&self) -> bool {
+        matches!(self, Self::Unreachable { .. } | Self::Unavailable { .. })
+    }
+}
+
+/// A layer may be unreadable in itself, altered, or not be there.
+fn code_of_layers(error: &InputError) -> Code {
+    if let Some(error) = parts::cause::<RegistryError>(error) {
+        return error.code();
+    }
+    match parts::cause::<BlobError>(error) {
+        Some(_) => Code::ImageAltered,
+        None => Code::ImageUnreadable,
+    }
+}

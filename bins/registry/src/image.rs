@@ -1,0 +1,93 @@
+//! An image that was found.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use tec_core::image::ExpectedPcrs;
+use tec_tpm::compute::input::BootSource;
+use tec_tpm::compute::input::Extent;
+use tec_tpm::compute::input::ImageParts;
+use tec_tpm::compute::input::OpenImage;
+use tec_tpm::output::read_label;
+
+use crate::error::RegistryError;
+use crate::parts::RemoteParts;
+use crate::reference::ImageReference;
+use crate::registry::Registry;
+
+/// The label with PCR values.
+pub const LABEL: &str = "org.coreos.pcrs";
+/// Labels of images that bootc takes, which have one kernel (bootc, "bootc-compatible images").
+const BOOTC: [&str; 2] = ["containers.bootc", "ostree.bootable"];
+
+/// An image of a registry: its manifest and labels, whose digests were compared.
+#[derive(Clone, Debug)]
+pub struct RemoteImage {
+    reference: ImageReference,
+    manifest: Vec<u8>,
+    labels: BTreeMap<String, String>,
+}
+
+impl RemoteImage {
+    pub(crate) fn new(
+        reference: ImageReference,
+        manifest: Vec<u8>,
+        labels: BTreeMap<String, String>,
+    ) -> Self {
+        Self {
+            reference,
+            manifest,
+            labels,
+        }
+    }
+
+    /// The PCR values that whoever built the image put into its label, if it has one.
+    ///
+    /// # Errors
+    /// The label is not of its form, or its events do not fold to its values.
+    pub fn labeled_pcrs(&self) -> Result<Option<ExpectedPcrs>, RegistryError> {
+        let read = self.labels.get(LABEL).map(|text| read_label(text));
+        read.transpose().map_err(|source| RegistryError::Label {
+            reference: self.reference.to_string(),
+            name: LABEL,
+            source,
+        })
+    }
+
+    /// Opens the files of the image. Layers are read one after the other as they come in; where
+    /// they have a table of contents, only files that are opened are fetched. Images for bootc are
+    /// read from the last layer down, until their boot chain is found.
+    ///
+    /// It blocks, and so do reads of the files; `runtime` drives the connections.
+    ///
+    /// # Errors
+    /// Layers that cannot be fetched, or that are not what their digests name.
+    ///
+    /// # Panics
+    /// On a thread of the runtime that may not block; see [`tokio::runtime::Handle::block_on`].
+    pub fn open(
+        &self,
+        registry: &Arc<Registry>,
+        runtime: &tokio::runtime::Handle,
+    ) -> Result<OpenImage, RegistryError> {
+        let parts: Arc<dyn ImageParts> = RemoteParts::new(registry, &self.reference, runtime);
+        let name = self.reference.to_string();
+        let image = BootSource::new().open_parts(&name, &self.manifest, &parts, self.extent());
+        image.map_err(|source| RegistryError::Layers {
+            reference: name,
+            source: Box::new(source),
+        })
+    }
+
+    fn extent(&self) -> Extent {
+        let says = |name: &&str| {
+            let value = self.labels.get(*name).map(String::as_str);
+            matches!(value, Some("1" | "true"))
+        };
+        if BOOTC.iter().any(says) {
+            Extent::UntilBootable
+        } else {
+            Extent::Whole
+        }
+    }
+}

@@ -1,0 +1,52 @@
+//! Images of registries (OCI Distribution Specification 1.1), and of them only what is needed.
+//!
+//! *What it is*: a reader. The label with PCR values is read without pulling a layer; the boot files
+//! of an image come out of its layers through [`BootSource::open_parts`], which fetches single files
+//! where layers allow it.
+//!
+//! *What it is not*: a client that pushes, lists or resolves tags. An image is named by its digest,
+//! and everything that a registry or mirror sends is compared with what follows from that digest, so
+//! neither of them is trusted.
+//!
+//! ```text
+//! reference@sha256:… ─► manifest, or index ─► manifest of the platform ─► config ─► label
+//!                                                     └─► layers, by range ─► boot files
+//! ```
+//! It is a client of our own, since the crates that there are read answers of any size into memory,
+//! and know no mirrors.
+//!
+//! [`BootSource::open_parts`]: tec_tpm::compute::input::BootSource::open_parts
+
+#[cfg(feature = "cli")]
+mod args;
+mod challenge;
+mod credentials;
+mod document;
+mod error;
+mod image;
+mod mirror;
+mod parts;
+mod reference;
+mod registry;
+#[cfg(feature = "test-util")]
+pub mod testing;
+mod tls;
+mod transport;
+
+#[cfg(feature = "cli")]
+pub use self::args::ArgsError;
+#[cfg(feature = "cli")]
+pub use self::args::RegistryArgs;
+pub use self::credentials::Credentials;
+pub use self::credentials::CredentialsError;
+pub use self::document::Platform;
+pub use self::document::PlatformError;
+pub use self::error::RegistryError;
+pub use self::image::LABEL;
+pub use self::image::RemoteImage;
+pub use self::mirror::Mirror;
+pub use self::mirror::MirrorError;
+pub use self::reference::ImageReference;
+pub use self::reference::ReferenceError;
+pub use self::registry::Registry;
+pub use self::registry::RegistryOptions;

@@ -1,0 +1,162 @@
+//! Layers as they come in.
+
+use std::error::Error;
+use std::io;
+use std::io::Read;
+use std::ops::Range;
+use std::sync::Arc;
+
+use bytes::Buf as _;
+use bytes::Bytes;
+use reqwest::Response;
+use reqwest::StatusCode;
+use tec_tpm::compute::input::ImageParts;
+use tokio::runtime::Handle;
+
+use crate::reference::ImageReference;
+use crate::registry::Registry;
+use crate::transport::Ask;
+use crate::transport::unreachable;
+
+/// Layers of one image.
+#[derive(Debug)]
+pub(crate) struct RemoteParts {
+    registry: Arc<Registry>,
+    reference: ImageReference,
+    runtime: Handle,
+}
+
+impl RemoteParts {
+    pub(crate) fn new(
+        registry: &Arc<Registry>,
+        reference: &ImageReference,
+        runtime: &Handle,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            registry: Arc::clone(registry),
+            reference: reference.clone(),
+            runtime: runtime.clone(),
+        })
+    }
+
+    fn ask(&self, digest: &str, range: Range<u64>) -> io::Result<(Response, u64)> {
+        let start = range.start;
+        let ask = Ask::Blob(digest.to_owned(), range);
+        let response = self
+            .runtime
+            .block_on(self.registry.blob(&self.reference, &ask))
+            .map_err(io::Error::other)?;
+        // A server may send all of it, whatever was asked for (RFC 9110, 14.2).
+        let surplus = match response.status() {
+            StatusCode::PARTIAL_CONTENT => 0,
+            _ => start,
+        };
+        Ok((response, surplus))
+    }
+}
+
+impl ImageParts for RemoteParts {
+    fn open(&self, digest: &str, range: Range<u64>) -> io::Result<Box<dyn Read + Send>> {
+        let (response, surplus) = self.ask(digest, range.clone())?;
+        Ok(Box::new(Reader {
+            parts: Self {
+                registry: Arc::clone(&self.registry),
+                reference: self.reference.clone(),
+                runtime: self.runtime.clone(),
+            },
+            digest: digest.to_owned(),
+            left: range,
+            response,
+            surplus,
+            buffer: Bytes::new(),
+            resumed: 0,
+        }))
+    }
+}
+
+/// A connection may break off this often in one layer.
+const MAX_RESUMED: u32 = 8;
+
+/// A blob as it comes in. A connection that breaks off is taken up where it was: the digest is
+/// compared over all of it anyway.
+struct Reader {
+    parts: RemoteParts,
+    digest: String,
+    /// What is still to come.
+    left: Range<u64>,
+    response: Response,
+    /// Bytes that come before what was asked for.
+    surplus: u64,
+    buffer: Bytes,
+    resumed: u32,
+}
+
+impl Reader {
+    fn refill(&mut self) -> io::Result<()> {
+        while self.buffer.is_empty() && self.left.start < self.left.end {
+            match self.parts.runtime.block_on(self.response.chunk()) {
+                Ok(Some(mut chunk)) => {
+                    let dropped = self.surplus.min(chunk.len() as u64);
+                    self.surplus -= dropped;
+                    // At most the length of the chunk.
+                    chunk.advance(usize::try_from(dropped).unwrap_or(chunk.len()));
+                    self.buffer = chunk;
+                }
+                Ok(None) => self.resume(None)?,
+                Err(error) => self.resume(Some(error))?,
+            }
+        }
+        Ok(())
+    }
+
+    fn resume(&mut self, error: Option<reqwest::Error>) -> io::Result<()> {
+        self.resumed += 1;
+        if self.resumed > MAX_RESUMED {
+            let url = self.response.url().clone();
+            return Err(error.map_or_else(
+                || io::ErrorKind::UnexpectedEof.into(),
+                |error| io::Error::other(unreachable(url.path(), error)),
+            ));
+        }
+        tracing::debug!(
+            offset = self.left.start,
+            "a layer broke off and is taken up again"
+        );
+        (self.response, self.surplus) = self.parts.ask(&self.digest, self.left.clone())?;
+        Ok(())
+    }
+}
+
+impl Read for Reader {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        if buffer.is_empty() {
+            return Ok(0);
+        }
+        self.refill()?;
+        let left = usize::try_from(self.left.end - self.left.start).unwrap_or(usize::MAX);
+        let count = buffer.len().min(self.buffer.len()).min(left);
+        if let Some(free) = buffer.get_mut(..count) {
+            self.buffer.copy_to_slice(free);
+        }
+        self.left.start += count as u64;
+        Ok(count)
+    }
+}
+
+/// The cause of this type; errors of reading hide theirs.
+pub(crate) fn cause<'e, T: Error + 'static>(error: &'e (dyn Error + 'static)) -> Option<&'e T> {
+    let mut next = Some(error);
+    while let Some(error) = next {
+        if let Some(found) = error.downcast_ref() {
+            return Some(found);
+        }
+        let hidden = error
+            .downcast_ref::<io::Error>()
+            .and_then(io::Error::get_ref);
+        next = match hidden {
+            Some(hidden) => Some(hidden),
+            None => error.source(),
+        };
+    }
+    None
+}

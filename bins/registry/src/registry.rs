@@ -1,0 +1,289 @@
+//! Finding images: all places of an image, as often as it is worth.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use reqwest::Response;
+use tec_core::digest::Sha256Digest;
+use tec_core::port::Entropy;
+
+use crate::credentials::Credentials;
+use crate::document::Descriptor;
+use crate::document::Document;
+use crate::document::ImageConfig;
+use crate::document::Platform;
+use crate::error::RegistryError;
+use crate::image::RemoteImage;
+use crate::mirror::Mirror;
+use crate::mirror::Place;
+use crate::mirror::places;
+use crate::reference::ImageReference;
+use crate::transport::Ask;
+use crate::transport::Transport;
+use crate::transport::read;
+
+/// How registries are talked to.
+#[derive(Debug, Default)]
+#[expect(
+    clippy::exhaustive_structs,
+    reason = "built field by field by programs"
+)]
+pub struct RegistryOptions {
+    /// Pull secrets.
+    pub credentials: Credentials,
+    /// Other places of images, which are asked first.
+    pub mirrors: Vec<Mirror>,
+    /// CAs beside those of the platform, DER.
+    pub roots: Vec<Vec<u8>>,
+    /// Hosts, with their ports, that are talked to without TLS.
+    pub dangerous_plain_http: BTreeSet<String>,
+    /// Which image of an index is taken.
+    pub platform: Platform,
+}
+
+/// Registries and their mirrors.
+#[derive(Debug)]
+pub struct Registry {
+    transport: Transport,
+    mirrors: Vec<Mirror>,
+    platform: Platform,
+    entropy: Arc<dyn Entropy>,
+}
+
+/// Largest manifest or index: what registries take (Distribution Specification 1.1, "Pushing
+/// Manifests").
+const MAX_MANIFEST: u64 = 4 << 20;
+/// Largest configuration; histories and labels have some KiB.
+const MAX_CONFIG: u64 = 8 << 20;
+/// Largest image, packed; those of operating systems have some GiB.
+const MAX_IMAGE: u64 = 64 << 30;
+/// Rounds over all places, and the longest wait after the first one.
+const ROUNDS: u32 = 4;
+const BASE_WAIT: Duration = Duration::from_millis(500);
+
+impl Registry {
+    /// A reader of registries; `entropy` spreads its retries.
+    ///
+    /// # Errors
+    /// A CA cannot be used.
+    pub fn new(
+        mut options: RegistryOptions,
+        entropy: Arc<dyn Entropy>,
+    ) -> Result<Self, RegistryError> {
+        Ok(Self {
+            transport: Transport::new(&mut options)?,
+            mirrors: options.mirrors,
+            platform: options.platform,
+            entropy,
+        })
+    }
+
+    /// Finds an image: reads its manifest, through an index if there is one, and its
+    /// configuration.
+    ///
+    /// # Errors
+    /// [`RegistryError`], whose code tells what to do.
+    pub async fn find(&self, reference: &ImageReference) -> Result<RemoteImage, RegistryError> {
+        let (manifest, config, layers) = self.manifest(reference).await?;
+        let total = layers
+            .iter()
+            .fold(0, |sum: u64, layer| sum.saturating_add(layer.size));
+        if total > MAX_IMAGE {
+            return Err(RegistryError::TooLarge {
+                what: reference.to_string(),
+                limit: MAX_IMAGE,
+            });
+        }
+        let ask = Ask::Blob(config.digest.clone(), 0..config.size.min(MAX_CONFIG + 1));
+        let digest = parsed("the digest of the configuration", &config.digest)?;
+        let text = self.document(reference, &ask, digest, MAX_CONFIG).await?;
+        let parsed: ImageConfig = serde_json::from_slice(&text)
+            .map_err(|error| malformed("the configuration", &config.digest, error.to_string()))?;
+        Ok(RemoteImage::new(
+            reference.clone(),
+            manifest,
+            parsed.labels(),
+        ))
+    }
+
+    /// The manifest for the platform.
+    async fn manifest(
+        &self,
+        reference: &ImageReference,
+    ) -> Result<(Vec<u8>, Descriptor, Vec<Descriptor>), RegistryError> {
+        let mut digest = reference.digest();
+        let mut is_nested = false;
+        loop {
+            let ask = Ask::Manifest(format!("sha256:{digest}"));
+            let text = self.document(reference, &ask, digest, MAX_MANIFEST).await?;
+            let document = Document::parse(&text);
+            let document = document
+                .map_err(|detail| malformed("the manifest", &format!("sha256:{digest}"), detail))?;
+            match document {
+                Document::Manifest { config, layers } => return Ok((text, config, layers)),
+                Document::Index(_) if is_nested => {
+                    let detail = "an index lies in another one".to_owned();
+                    return Err(malformed(
+                        "the manifest",
+                        &format!("sha256:{digest}"),
+                        detail,
+                    ));
+                }
+                Document::Index(manifests) => {
+                    let chosen = self.choose(reference, &manifests)?;
+                    digest = parsed("the digest in the index", &chosen.digest)?;
+                    is_nested = true;
+                }
+            }
+        }
+    }
+
+    fn choose<'a>(
+        &self,
+        reference: &ImageReference,
+        manifests: &'a [Descriptor],
+    ) -> Result<&'a Descriptor, RegistryError> {
+        let fitting = manifests.iter().filter(|m| m.is_for(&self.platform));
+        match fitting.collect::<Vec<_>>().as_slice() {
+            [only] => Ok(only),
+            several => Err(RegistryError::Platform {
+                reference: reference.to_string(),
+                platform: self.platform.to_string(),
+                count: several.len(),
+                found: manifests
+                    .iter()
+                    .take(32)
+                    .map(Descriptor::platform)
+                    .collect(),
+            }),
+        }
+    }
+
+    /// A small document with this digest. One that is altered at one place may be whole at
+    /// another.
+    async fn document(
+        &self,
+        reference: &ImageReference,
+        ask: &Ask,
+        digest: Sha256Digest,
+        limit: u64,
+    ) -> Result<Vec<u8>, RegistryError> {
+        let mut attempts = self.attempts(reference);
+        loop {
+            let place = attempts.next().await?;
+            match self.whole(&place, ask, digest, limit).await {
+                Ok(text) => return Ok(text),
+                Err(error) => attempts.failed(&place, error),
+            }
+        }
+    }
+
+    async fn whole(
+        &self,
+        place: &Place,
+        ask: &Ask,
+        digest: Sha256Digest,
+        limit: u64,
+    ) -> Result<Vec<u8>, RegistryError> {
+        let response = self.transport.get(place, ask).await?;
+        let url = response.url().to_string();
+        let url = url.split('?').next().unwrap_or_default();
+        let text = read(response, url, limit).await?;
+        if Sha256Digest::of(&text) != digest {
+            let url = url.to_owned();
+            return Err(RegistryError::Altered { url, digest });
+        }
+        Ok(text)
+    }
+
+    /// A blob from the beginning of the range on. Whoever reads it compares the digest.
+    pub(crate) async fn blob(
+        &self,
+        reference: &ImageReference,
+        ask: &Ask,
+    ) -> Result<Response, RegistryError> {
+        let mut attempts = self.attempts(reference);
+        loop {
+            let place = attempts.next().await?;
+            match self.transport.get(&place, ask).await {
+                Ok(response) => return Ok(response),
+                Err(error) => attempts.failed(&place, error),
+            }
+        }
+    }
+
+    fn attempts(&self, reference: &ImageReference) -> Attempts<'_> {
+        Attempts {
+            registry: self,
+            places: places(&self.mirrors, reference),
+            index: 0,
+            round: 0,
+            last: None,
+            is_worth_it: false,
+        }
+    }
+
+    /// Between a half and the whole of an exponentially growing time.
+    fn wait(&self, round: u32) -> Duration {
+        let mut random = [0; 2];
+        self.entropy.fill(&mut random);
+        let longest = BASE_WAIT.saturating_mul(1 << round.min(8));
+        let part = f64::from(u16::from_le_bytes(random)) / f64::from(u16::MAX);
+        longest.mul_f64(0.5 + part / 2.0)
+    }
+}
+
+/// The places of an image in their order, until one answers. What may succeed later is tried again
+/// after a while. Of several errors the last one counts, which is the registry's own.
+struct Attempts<'a> {
+    registry: &'a Registry,
+    places: Vec<Place>,
+    /// Of the next place.
+    index: usize,
+    /// Rounds that ended.
+    round: u32,
+    last: Option<RegistryError>,
+    is_worth_it: bool,
+}
+
+impl Attempts<'_> {
+    /// The place to ask next.
+    async fn next(&mut self) -> Result<Place, RegistryError> {
+        if self.index == self.places.len() {
+            self.round += 1;
+            let is_end = !self.is_worth_it || self.round == ROUNDS;
+            if let Some(error) = self.last.take().filter(|_| is_end) {
+                return Err(error);
+            }
+            tokio::time::sleep(self.registry.wait(self.round)).await;
+            (self.index, self.is_worth_it) = (0, false);
+        }
+        let place = self.places.get(self.index).cloned();
+        self.index += 1;
+        place.ok_or_else(|| malformed("the reference", "", "it names no place".to_owned()))
+    }
+
+    fn failed(&mut self, place: &Place, error: RegistryError) {
+        let text = tec_core::port::chain(&error);
+        tracing::debug!(host = place.host, error = text, "no answer from here");
+        self.is_worth_it |= error.is_retryable();
+        self.last = Some(error);
+    }
+}
+
+fn malformed(what: &'static str, digest: &str, detail: String) -> RegistryError {
+    RegistryError::Document {
+        what,
+        digest: digest.chars().take(256).collect(),
+        detail,
+    }
+}
+
+/// Documents are named by SHA-256, whatever layers are.
+fn parsed(what: &'static str, digest: &str) -> Result<Sha256Digest, RegistryError> {
+    let hex = digest
+        .strip_prefix("sha256:")
+        .and_then(|hex| hex.parse().ok());
+    hex.ok_or_else(|| malformed(what, digest, "it is no SHA-256 digest".to_owned()))
+}

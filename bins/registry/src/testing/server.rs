@@ -1,0 +1,172 @@
+//! A real registry as a process, on the loopback.
+
+use std::fs;
+use std::net::TcpListener;
+use std::path::PathBuf;
+use std::process::Child;
+use std::process::Command;
+use std::process::Stdio;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use anyhow::ensure;
+use reqwest::Client;
+use reqwest::RequestBuilder;
+use reqwest::header::CONTENT_TYPE;
+use reqwest::header::LOCATION;
+use tempfile::TempDir;
+use tokio::net::TcpStream;
+
+use super::content::Content;
+
+/// The registry of the Distribution project; ends with the value.
+#[derive(Debug)]
+pub struct RealRegistry {
+    process: Child,
+    host: String,
+    access: Access,
+    client: Client,
+    _directory: TempDir,
+}
+
+/// Whom the registry lets in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(clippy::exhaustive_enums, reason = "callers choose")]
+pub enum Access {
+    /// Everybody.
+    Everybody,
+    /// [`USER`].
+    User,
+}
+
+/// Name and password of the only user.
+pub const USER: (&str, &str) = ("user", "s3cret:x");
+/// The same, as crypt(3) makes it with bcrypt.
+const HTPASSWD: &str = "user:$2b$04$Xau2E5SBLzbDHgTH1WBYCuN6a0LW64QMg4UPlKsS4QXf/CcyX8IBe\n";
+/// The registry listens by then, on a machine that does other things, too.
+const READY: Duration = Duration::from_secs(60);
+const POLL: Duration = Duration::from_millis(50);
+
+impl Drop for RealRegistry {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// Where `cargo xtask tools` puts it, or wherever it is installed.
+fn program() -> PathBuf {
+    let variable = |name| std::env::var_os(name).map(PathBuf::from);
+    let cache = variable("TEC_CACHE")
+        .or_else(|| variable("XDG_CACHE_HOME").map(|dir| dir.join("tec")))
+        .or_else(|| variable("HOME").map(|dir| dir.join(".cache/tec")));
+    let kept = cache.map(|cache| cache.join("bin/docker-registry"));
+    let kept = kept.filter(|path| path.is_file());
+    kept.unwrap_or_else(|| PathBuf::from("docker-registry"))
+}
+
+impl RealRegistry {
+    /// Starts a registry on a free port, without TLS, and waits until it listens.
+    ///
+    /// # Errors
+    /// It is not there (`cargo xtask tools`), or does not listen.
+    pub async fn start(access: Access) -> anyhow::Result<Self> {
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let directory = TempDir::new()?;
+        let root = directory.path();
+        // Another process may take the port in between; then the registry ends, and this fails.
+        let host = TcpListener::bind("127.0.0.1:0")?.local_addr()?.to_string();
+        let mut config = format!(
+            "version: 0.1\nlog: {{level: error}}\nhttp: {{addr: \"{host}\"}}\n\
+             storage: {{filesystem: {{rootdirectory: \"{}\"}}}}\n",
+            root.join("data").display()
+        );
+        if access == Access::User {
+            let users = root.join("users");
+            fs::write(&users, HTPASSWD)?;
+            let users = users.display();
+            config.push_str(&format!(
+                "auth: {{htpasswd: {{realm: r, path: \"{users}\"}}}}\n"
+            ));
+        }
+        let file = root.join("config.yml");
+        fs::write(&file, config)?;
+        let process = Command::new(program())
+            .arg("serve")
+            .arg(&file)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .context("start docker-registry; `cargo xtask tools` fetches it")?;
+        let registry = Self {
+            process,
+            host,
+            access,
+            client: Client::builder().no_proxy().build()?,
+            _directory: directory,
+        };
+        registry.wait().await?;
+        Ok(registry)
+    }
+
+    /// Host and port.
+    pub fn host(&self) -> &str {
+        &self.host
+    }
+
+    async fn wait(&self) -> anyhow::Result<()> {
+        let listens = async {
+            while TcpStream::connect(&self.host).await.is_err() {
+                tokio::time::sleep(POLL).await;
+            }
+        };
+        let waited = tokio::time::timeout(READY, listens).await;
+        waited.context("the registry does not listen")
+    }
+
+    /// Pushes everything into a repository (Distribution Specification 1.1, "Push").
+    ///
+    /// # Errors
+    /// The registry refuses.
+    pub async fn push(&self, repository: &str, content: &Content) -> anyhow::Result<()> {
+        let base = format!("http://{}/v2/{repository}", self.host);
+        for (digest, bytes) in &content.blobs {
+            let begun = self.client.post(format!("{base}/blobs/uploads/"));
+            let begun = self.with_user(begun).send().await?;
+            let place = begun
+                .headers()
+                .get(LOCATION)
+                .context("no place to push to")?;
+            let put = format!("{}&digest={digest}", place.to_str()?);
+            self.put(self.client.put(put).body(bytes.clone())).await?;
+        }
+        // Manifests before the indexes that list them.
+        let mut manifests: Vec<_> = content.manifests.iter().collect();
+        manifests.sort_by_key(|(_, (media_type, _))| media_type.contains("index"));
+        for (digest, (media_type, bytes)) in manifests {
+            let put = self.client.put(format!("{base}/manifests/{digest}"));
+            let put = put.header(CONTENT_TYPE, media_type).body(bytes.clone());
+            self.put(put).await?;
+        }
+        Ok(())
+    }
+
+    async fn put(&self, request: RequestBuilder) -> anyhow::Result<()> {
+        let answer = self.with_user(request).send().await?;
+        let status = answer.status();
+        ensure!(
+            status == 201,
+            "the push ended with {status}: {}",
+            answer.text().await?
+        );
+        Ok(())
+    }
+
+    fn with_user(&self, request: RequestBuilder) -> RequestBuilder {
+        match self.access {
+            Access::Everybody => request,
+            Access::User => request.basic_auth(USER.0, Some(USER.1)),
+        }
+    }
+}

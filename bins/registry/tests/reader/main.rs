@@ -1,0 +1,12 @@
+//! The reader against a real registry, and against servers that do what registries may do.
+#![expect(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    clippy::disallowed_methods,
+    reason = "all of this is test code, its helper functions too; servers end with their test"
+)]
+
+mod boot;
+mod fake;
+mod hostile;
+mod real;

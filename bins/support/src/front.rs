@@ -1,0 +1,215 @@
+//! A server that nodes reach, as a pod: the public port, and a port for probes and metrics.
+//!
+//! ```text
+//!   0.0.0.0:PORT     TLS with live reload ─► rate limit ─► counted ─► the service
+//!   --metrics-addr   /metrics /livez /healthz /readyz, in plain HTTP
+//! ```
+
+use std::net::IpAddr;
+use std::net::SocketAddr;
+use std::num::NonZeroU32;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use anyhow::Context as _;
+use axum::Router;
+use axum::http::StatusCode;
+use axum::middleware::from_fn_with_state;
+use axum::routing::get;
+use clap::Args;
+use tec_core::http::ReplyStyle;
+use tec_core::port::Clock;
+use tokio::task::JoinSet;
+
+use crate::SystemClock;
+use crate::exit::OK;
+use crate::limit::Limiter;
+use crate::limit::limit;
+use crate::log::LogForm;
+use crate::metrics::RequestMetrics;
+use crate::metrics::count;
+use crate::serve::Shutdown;
+use crate::serve::Transport;
+use crate::serve::bind;
+use crate::serve::serve;
+use crate::tls;
+use crate::tls::LiveCertificate;
+
+/// Flags of such a server; those for TLS are the ones of the existing programs (upstream-operator
+/// 1.6).
+#[derive(Clone, Debug, Args)]
+#[expect(
+    clippy::exhaustive_structs,
+    reason = "a command line, built field by field"
+)]
+pub struct FrontArgs {
+    /// Address to listen on.
+    #[arg(long, default_value = "0.0.0.0")]
+    pub bind: IpAddr,
+    /// Certificate chain, PEM; read again when it changes. Without it the server speaks plain HTTP.
+    #[arg(long, requires = "key_path")]
+    pub cert_path: Option<PathBuf>,
+    /// Private key, PEM.
+    #[arg(long, requires = "cert_path")]
+    pub key_path: Option<PathBuf>,
+    /// Where probes (/livez, /readyz) and /metrics are served, in plain HTTP.
+    #[arg(long)]
+    pub metrics_addr: Option<SocketAddr>,
+    /// Requests per second in all; a tenth of it for each client's network. Bursts of ten seconds'
+    /// worth are fine.
+    #[arg(long, env = "TEC_RATE", default_value = "1000")]
+    pub rate: NonZeroU32,
+    /// Namespace of the objects; the pod's own where it is not given.
+    #[arg(long, env = "POD_NAMESPACE")]
+    pub namespace: Option<String>,
+    /// Which log lines go to stderr.
+    #[arg(long, env = "TEC_LOG", default_value = "info")]
+    pub log: String,
+    /// Form of the log lines.
+    #[arg(long, env = "TEC_LOG_FORM", value_enum, default_value_t = LogForm::Text)]
+    pub log_form: LogForm,
+}
+
+/// What is served.
+#[derive(Debug)]
+#[expect(
+    clippy::exhaustive_structs,
+    reason = "built field by field by programs"
+)]
+pub struct Front {
+    /// The service, with all paths.
+    pub service: Router,
+    /// How its refusals are worded.
+    pub style: ReplyStyle,
+    /// What is counted.
+    pub metrics: Arc<RequestMetrics>,
+}
+
+/// Whether the server shall get requests.
+pub type Ready = Arc<dyn Fn() -> bool + Send + Sync>;
+
+impl Front {
+    fn public(self, rate: NonZeroU32) -> Router {
+        let limiter = Arc::new(Limiter::new(rate, self.style));
+        self.service
+            .layer(from_fn_with_state(limiter, limit))
+            .layer(from_fn_with_state(self.metrics, count))
+    }
+}
+
+fn status(metrics: &Arc<RequestMetrics>, ready: Ready, shutdown: &Shutdown) -> Router {
+    let (metrics, shutdown) = (Arc::clone(metrics), shutdown.clone());
+    let is_ready = async move || {
+        if ready() && !shutdown.is_triggered() {
+            StatusCode::OK
+        } else {
+            StatusCode::SERVICE_UNAVAILABLE
+        }
+    };
+    Router::new()
+        .route("/livez", get(async || StatusCode::OK))
+        .route("/healthz", get(async || StatusCode::OK))
+        .route("/readyz", get(is_ready))
+        .route("/metrics", get(async move || metrics.render()))
+}
+
+/// Serves until a signal comes or a part dies. `tasks` end with `shutdown`.
+///
+/// # Errors
+/// A port is taken, TLS material cannot be used, or a part died.
+pub async fn run(
+    args: &FrontArgs,
+    port: u16,
+    front: Front,
+    ready: Ready,
+    (shutdown, signals): (Shutdown, impl Future<Output = ()> + Send + 'static),
+    mut tasks: JoinSet<anyhow::Result<()>>,
+) -> anyhow::Result<u8> {
+    let transport = transport(args, &shutdown, &mut tasks)?;
+    let listener = bind(SocketAddr::new(args.bind, port))?;
+    let address = listener.local_addr()?;
+    if let Some(address) = args.metrics_addr {
+        let listener = bind(address)?;
+        let address = listener.local_addr()?;
+        let status = status(&front.metrics, ready, &shutdown);
+        let plain = Transport::DangerousPlain;
+        tasks.spawn(serve(listener, plain, status, shutdown.clone()));
+        tracing::info!(%address, "probes and metrics");
+    }
+    let public = front.public(args.rate);
+    tasks.spawn(serve(listener, transport, public, shutdown));
+    tracing::info!(%address, "listening");
+    tasks.spawn(async {
+        signals.await;
+        Ok(())
+    });
+    // Whatever dies ends the program.
+    while let Some(ended) = tasks.join_next().await {
+        ended.context("a part of the server died")??;
+    }
+    Ok(OK)
+}
+
+fn transport(
+    args: &FrontArgs,
+    shutdown: &Shutdown,
+    tasks: &mut JoinSet<anyhow::Result<()>>,
+) -> anyhow::Result<Transport> {
+    let (Some(cert), Some(key)) = (&args.cert_path, &args.key_path) else {
+        tracing::warn!("serving plain HTTP: anybody on the network path can read and drop");
+        return Ok(Transport::DangerousPlain);
+    };
+    let clock: Arc<dyn Clock> = Arc::new(SystemClock);
+    let source = tls::Source::Files {
+        cert: cert.clone(),
+        key: key.clone(),
+    };
+    let certificate = LiveCertificate::load(source, &*clock)?;
+    let transport = Transport::Tls(certificate.server_config());
+    let shutdown = shutdown.clone();
+    tasks.spawn(async move {
+        certificate.keep_fresh(clock, shutdown).await;
+        Ok(())
+    });
+    Ok(transport)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicBool;
+    use std::sync::atomic::Ordering;
+
+    use axum::body::Body;
+    use axum::http::Request;
+    use tower::ServiceExt as _;
+
+    use super::*;
+
+    async fn ask(router: &Router, path: &str) -> StatusCode {
+        let request = Request::get(path).body(Body::empty()).unwrap();
+        router.clone().oneshot(request).await.unwrap().status()
+    }
+
+    #[tokio::test]
+    async fn a_pod_is_alive_before_it_is_ready_and_not_ready_once_it_shall_end() {
+        let is_ready = Arc::new(AtomicBool::new(false));
+        let (end, shutdown) = Shutdown::by_hand();
+        let metrics = RequestMetrics::new(("a_total", "Requests."), ("a_seconds", "Time."));
+        let seen = Arc::clone(&is_ready);
+        let router = status(
+            &metrics,
+            Arc::new(move || seen.load(Ordering::Relaxed)),
+            &shutdown,
+        );
+        let (ok, not) = (StatusCode::OK, StatusCode::SERVICE_UNAVAILABLE);
+        for path in ["/livez", "/healthz", "/metrics"] {
+            assert_eq!(ask(&router, path).await, ok, "{path}");
+        }
+        assert_eq!(ask(&router, "/readyz").await, not);
+        is_ready.store(true, Ordering::Relaxed);
+        assert_eq!(ask(&router, "/readyz").await, ok);
+        end.send_replace(true);
+        assert_eq!(ask(&router, "/readyz").await, not);
+        assert_eq!(ask(&router, "/livez").await, ok);
+    }
+}

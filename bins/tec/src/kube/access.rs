@@ -1,0 +1,234 @@
+//! One namespace of an API server.
+
+use std::fmt::Debug;
+
+use anyhow::Context as _;
+use k8s_openapi::NamespaceResourceScope;
+use kube::Api;
+use kube::Client;
+use kube::Config;
+use kube::Resource;
+use kube::api::DeleteParams;
+use kube::api::ListParams;
+use kube::api::Patch;
+use kube::api::PatchParams;
+use kube::api::PostParams;
+use kube::config::KubeConfigOptions;
+use kube::config::Kubeconfig;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use tec_core::code::Code;
+use tec_k8s::api::TrustedExecutionCluster;
+use tec_support::exit::CodedError;
+
+use super::FIELD_MANAGER;
+use super::cli::Access;
+use crate::cli::DryRun;
+
+/// How many objects one answer has; kubectl asks for as many.
+const PAGE: u32 = 500;
+
+/// An object of a namespace.
+pub(super) trait Object:
+    Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + DeserializeOwned + Debug
+{
+}
+
+impl<K> Object for K where
+    K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
+        + Clone
+        + DeserializeOwned
+        + Debug
+{
+}
+
+/// A client that looks at one namespace.
+#[derive(Clone)]
+pub(super) struct Cluster {
+    pub(super) client: Client,
+    pub(super) namespace: String,
+}
+
+impl Cluster {
+    /// Reads the kubeconfig, or, within a pod, the service account.
+    pub(super) async fn connect(access: &Access) -> anyhow::Result<Self> {
+        // Fails only when a provider is installed already, which is as good.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let config = config(access).await?;
+        let namespace = access.namespace.clone();
+        Ok(Self {
+            namespace: namespace.unwrap_or_else(|| config.default_namespace.clone()),
+            client: Client::try_from(config).context("set up the client")?,
+        })
+    }
+
+    /// Objects of one kind.
+    pub(super) fn api<K: Object>(&self) -> Api<K> {
+        Api::namespaced(self.client.clone(), &self.namespace)
+    }
+
+    /// All objects of a kind, page by page.
+    pub(super) async fn list<K: Object>(&self) -> Result<Vec<K>, CodedError> {
+        self.select(ListParams::default()).await
+    }
+
+    /// The objects of a kind whose fields are so.
+    pub(super) async fn list_where<K: Object>(&self, fields: &str) -> Result<Vec<K>, CodedError> {
+        self.select(ListParams::default().fields(fields)).await
+    }
+
+    async fn select<K: Object>(&self, query: ListParams) -> Result<Vec<K>, CodedError> {
+        let mut query = query.limit(PAGE);
+        let mut objects = Vec::new();
+        loop {
+            let what = || format!("list {} in {}", K::plural(&()), self.namespace);
+            let page = self.api::<K>().list(&query).await;
+            let page = page.map_err(coded(what()))?;
+            objects.extend(page.items);
+            match page.metadata.continue_.filter(|next| !next.is_empty()) {
+                Some(next) => query = query.continue_token(&next),
+                None => return Ok(objects),
+            }
+        }
+    }
+
+    /// One object, if it is there.
+    pub(super) async fn find<K: Object>(&self, name: &str) -> Result<Option<K>, CodedError> {
+        let what = format!("look up {} {name} in {}", K::kind(&()), self.namespace);
+        self.api::<K>().get_opt(name).await.map_err(coded(what))
+    }
+
+    /// One object.
+    pub(super) async fn get<K: Object>(&self, name: &str) -> Result<K, CodedError> {
+        let missing = || {
+            let what = format!("there is no {} {name} in {}", K::kind(&()), self.namespace);
+            CodedError::new(Code::ClusterMissing, what)
+        };
+        self.find(name).await?.ok_or_else(missing)
+    }
+
+    /// The one cluster object of the namespace.
+    pub(super) async fn cluster_object(&self) -> Result<TrustedExecutionCluster, CodedError> {
+        let mut found = self.list::<TrustedExecutionCluster>().await?;
+        match (found.pop(), found.is_empty()) {
+            (Some(object), true) => Ok(object),
+            (None, _) => Err(CodedError::new(
+                Code::ClusterMissing,
+                format!("there is no TrustedExecutionCluster in {}", self.namespace),
+            )),
+            (Some(_), false) => Err(CodedError::new(
+                Code::ClusterConflict,
+                format!("{} has several TrustedExecutionClusters", self.namespace),
+            )),
+        }
+    }
+
+    /// Creates an object.
+    pub(super) async fn create<K>(&self, object: &K, dry_run: DryRun) -> Result<K, CodedError>
+    where
+        K: Object + Serialize,
+    {
+        let name = object.meta().name.clone().unwrap_or_default();
+        let params = PostParams {
+            dry_run: dry_run.dry_run,
+            field_manager: Some(FIELD_MANAGER.to_owned()),
+        };
+        let created = self.api::<K>().create(&params, object).await;
+        created.map_err(coded(format!("create {} {name}", K::kind(&()))))
+    }
+
+    /// Changes fields of an object that is there.
+    pub(super) async fn merge<K: Object>(
+        &self,
+        name: &str,
+        change: &Value,
+        dry_run: DryRun,
+    ) -> Result<K, CodedError> {
+        let params = PatchParams {
+            dry_run: dry_run.dry_run,
+            field_manager: Some(FIELD_MANAGER.to_owned()),
+            ..PatchParams::default()
+        };
+        let patch = Patch::Merge(change);
+        let changed = self.api::<K>().patch(name, &params, &patch).await;
+        changed.map_err(coded(format!("change {} {name}", K::kind(&()))))
+    }
+
+    /// Applies fields of an object's status, and leaves those of others.
+    pub(super) async fn apply_status<K: Object>(
+        &self,
+        name: &str,
+        status: &Value,
+        dry_run: DryRun,
+    ) -> Result<K, CodedError> {
+        let params = PatchParams {
+            dry_run: dry_run.dry_run,
+            ..PatchParams::apply(FIELD_MANAGER).force()
+        };
+        let patch = Patch::Apply(serde_json::json!({
+            "apiVersion": K::api_version(&()),
+            "kind": K::kind(&()),
+            "metadata": {"name": name},
+            "status": status,
+        }));
+        let applied = self.api::<K>().patch_status(name, &params, &patch).await;
+        applied.map_err(coded(format!(
+            "change the status of {} {name}",
+            K::kind(&())
+        )))
+    }
+
+    /// Deletes an object.
+    pub(super) async fn delete<K: Object>(
+        &self,
+        name: &str,
+        dry_run: DryRun,
+    ) -> Result<(), CodedError> {
+        let params = DeleteParams {
+            dry_run: dry_run.dry_run,
+            ..DeleteParams::default()
+        };
+        let deleted = self.api::<K>().delete(name, &params).await;
+        deleted.map_err(coded(format!("delete {} {name}", K::kind(&()))))?;
+        Ok(())
+    }
+}
+
+async fn config(access: &Access) -> anyhow::Result<Config> {
+    let options = KubeConfigOptions {
+        context: access.context.clone(),
+        ..KubeConfigOptions::default()
+    };
+    if let Some(path) = &access.kubeconfig {
+        let file = Kubeconfig::read_from(path)
+            .with_context(|| format!("read the kubeconfig {}", path.display()))?;
+        return Config::from_custom_kubeconfig(file, &options)
+            .await
+            .with_context(|| format!("use the kubeconfig {}", path.display()));
+    }
+    if access.context.is_some() {
+        let config = Config::from_kubeconfig(&options).await;
+        return config.context("use that context of the kubeconfig");
+    }
+    Config::infer()
+        .await
+        .context("find a kubeconfig, or the service account of a pod")
+}
+
+/// Gives an error of the API server its code.
+pub(super) fn coded(context: String) -> impl FnOnce(kube::Error) -> CodedError {
+    move |error| {
+        let code = match &error {
+            kube::Error::Api(status) => match status.code {
+                401 | 403 => Code::ClusterForbidden,
+                404 => Code::ClusterMissing,
+                409 => Code::ClusterConflict,
+                400..=499 => Code::ClusterRefused,
+                _ => Code::ClusterUnreachable,
+            },
+            _ => Code::ClusterUnreachable,
+        };
+        CodedError::caused(code, context, error)
+    }
+}

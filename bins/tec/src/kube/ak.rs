@@ -1,0 +1,91 @@
+//! `kubectl tec ak`.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use kube::ResourceExt as _;
+use serde_json::json;
+use tec_core::port::Clock as _;
+use tec_k8s::api::AttestationKey;
+use tec_k8s::api::ConditionKind;
+use tec_k8s::api::Reason;
+use tec_k8s::api::set_condition;
+use tec_support::SystemClock;
+use tec_support::exit::OK;
+
+use super::access::Cluster;
+use super::cell;
+use super::cells;
+use super::cli::KubeAkCommand;
+use crate::cli::DryRun;
+use crate::output::Output;
+use crate::output::table;
+
+pub(super) async fn ak(
+    cluster: &Cluster,
+    command: KubeAkCommand,
+    output: Output,
+) -> anyhow::Result<u8> {
+    match command {
+        KubeAkCommand::List { machine } => {
+            let mut keys = cluster.list::<AttestationKey>().await?;
+            let wanted = machine.map(|id| id.to_string());
+            keys.retain(|key| wanted.is_none() || key.spec.uuid == wanted);
+            output.print(&keys, |keys| key_table(keys))?;
+        }
+        KubeAkCommand::Approve { name, dry_run } => {
+            let key = cluster.get::<AttestationKey>(&name).await?;
+            let status = json!({"conditions": approval(&key)?});
+            cluster
+                .apply_status::<AttestationKey>(&name, &status, dry_run)
+                .await?;
+            say(output, "approved", dry_run, &name)?;
+        }
+        KubeAkCommand::Revoke { name, dry_run } => {
+            let change = json!({"spec": {"revokedAt": SystemClock.now().to_string()}});
+            cluster
+                .merge::<AttestationKey>(&name, &change, dry_run)
+                .await?;
+            say(output, "revoked", dry_run, &name)?;
+        }
+    }
+    Ok(OK)
+}
+
+/// The condition by which an admin approves what was looked at: a key that is edited later was not.
+fn approval(key: &AttestationKey) -> anyhow::Result<Vec<Condition>> {
+    let mut conditions = Vec::new();
+    set_condition(
+        &mut conditions,
+        ConditionKind::AdminApproved,
+        Reason::ApprovedByAdmin,
+        "approved with kubectl tec",
+        key.metadata.generation,
+        SystemClock.now(),
+    )?;
+    Ok(conditions)
+}
+
+fn say(output: Output, done: &str, dry_run: DryRun, name: &str) -> anyhow::Result<()> {
+    let value = json!({"key": name, "action": done, "dry_run": dry_run.dry_run});
+    let would = if dry_run.dry_run { "would be " } else { "" };
+    output.print(&value, |_| format!("key {name} {would}{done}"))
+}
+
+fn key_table(keys: &[AttestationKey]) -> String {
+    let row = |key: &AttestationKey| {
+        let status = key.status.clone().unwrap_or_default();
+        let [approved, reason] = cells(&status.conditions, ConditionKind::Approved.as_str());
+        let reason = if key.spec.revoked_at.is_some() {
+            Reason::Revoked.as_str().to_owned()
+        } else {
+            reason
+        };
+        [
+            key.name_any(),
+            cell(key.spec.uuid.as_ref()),
+            approved,
+            reason,
+        ]
+    };
+    let rows: Vec<_> = keys.iter().map(row).collect();
+    table(["KEY", "MACHINE", "APPROVED", "REASON"], &rows)
+}

@@ -1,0 +1,259 @@
+//! `kubectl tec check`: what has to be there, by category, each with a page that helps.
+
+mod facts;
+#[cfg(test)]
+mod tests;
+
+use k8s_openapi::api::apps::v1::Deployment;
+use serde::Serialize;
+use tec_k8s::api::ConditionKind;
+use tec_k8s::render::Component;
+use tec_support::exit::FAILED;
+use tec_support::exit::OK;
+
+use self::facts::Facts;
+use self::facts::Seen;
+use super::access::Cluster;
+use super::condition;
+use super::status::is_live;
+use crate::output::Output;
+
+/// Page whose headings are the ids of the checks.
+const PAGE: &str = concat!(
+    env!("CARGO_PKG_REPOSITORY"),
+    "/blob/main/docs/how-to/check-an-installation.md"
+);
+/// The oldest Kubernetes with selectable fields of custom resources by default.
+const KUBERNETES: (u32, u32) = (1, 31);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum Outcome {
+    Ok,
+    Warning,
+    Failed,
+    /// This user may not see it.
+    Unknown,
+}
+
+#[derive(Debug, Serialize)]
+struct Check {
+    category: &'static str,
+    id: &'static str,
+    outcome: Outcome,
+    message: String,
+    hint: String,
+}
+
+#[derive(Debug, Serialize)]
+struct Report {
+    namespace: String,
+    ok: bool,
+    checks: Vec<Check>,
+}
+
+pub(super) async fn check(cluster: &Cluster, output: Output) -> anyhow::Result<u8> {
+    let facts = Facts::gather(cluster).await?;
+    let checks = checks(&facts);
+    let report = Report {
+        namespace: cluster.namespace.clone(),
+        ok: checks.iter().all(|check| check.outcome != Outcome::Failed),
+        checks,
+    };
+    output.print(&report, render)?;
+    Ok(if report.ok { OK } else { FAILED })
+}
+
+fn checks(facts: &Facts) -> Vec<Check> {
+    let mut checks = vec![version(facts)];
+    checks.extend(definitions(facts));
+    checks.extend(programs(facts));
+    checks.push(leader(facts));
+    checks.extend(cluster_object(facts));
+    checks.extend(secrets(facts));
+    checks.extend(content(facts));
+    checks
+}
+
+fn made(
+    category: &'static str,
+    id: &'static str,
+    outcome: Outcome,
+    message: impl Into<String>,
+) -> Check {
+    Check {
+        category,
+        id,
+        outcome,
+        message: message.into(),
+        hint: format!("{PAGE}#{id}"),
+    }
+}
+
+fn failed_unless(is_so: bool) -> Outcome {
+    if is_so { Outcome::Ok } else { Outcome::Failed }
+}
+
+fn warned_unless(is_so: bool) -> Outcome {
+    if is_so { Outcome::Ok } else { Outcome::Warning }
+}
+
+/// Whether it is there, and was seen at all.
+fn presence<T>(seen: &Seen<T>) -> Outcome {
+    match seen {
+        Seen::There(_) => Outcome::Ok,
+        Seen::Missing => Outcome::Failed,
+        Seen::Hidden => Outcome::Unknown,
+    }
+}
+
+fn version(facts: &Facts) -> Check {
+    let (major, minor) = facts.version;
+    let message = format!("the API server is Kubernetes {major}.{minor}");
+    let outcome = failed_unless(facts.version >= KUBERNETES);
+    made("kubernetes", "kubernetes-version", outcome, message)
+}
+
+fn definitions(facts: &Facts) -> impl Iterator<Item = Check> {
+    facts.definitions.iter().map(|(name, seen)| {
+        let outcome = match seen {
+            Seen::There(established) => failed_unless(*established),
+            other => presence(other),
+        };
+        made(
+            "definitions",
+            "definitions",
+            outcome,
+            format!("{name} is served"),
+        )
+    })
+}
+
+fn programs(facts: &Facts) -> impl Iterator<Item = Check> {
+    facts.deployments.iter().map(|(component, seen)| {
+        let name = component.deployment();
+        let (outcome, message) = match seen {
+            Seen::There(deployment) => {
+                let (available, wanted) = replicas(deployment);
+                let message = format!("{name} has {available} of {wanted} replicas");
+                let outcome = match available {
+                    0 => Outcome::Failed,
+                    _ => warned_unless(available >= wanted),
+                };
+                (outcome, message)
+            }
+            other => (presence(other), format!("the Deployment {name} is there")),
+        };
+        made("programs", heading(*component), outcome, message)
+    })
+}
+
+fn heading(component: Component) -> &'static str {
+    match component {
+        Component::Operator => "operator",
+        Component::Trustee => "trustee",
+        _ => "servers",
+    }
+}
+
+fn replicas(deployment: &Deployment) -> (i32, i32) {
+    let status = deployment.status.as_ref();
+    let available = status.and_then(|status| status.available_replicas);
+    let wanted = deployment.spec.as_ref().and_then(|spec| spec.replicas);
+    (available.unwrap_or(0), wanted.unwrap_or(1))
+}
+
+fn leader(facts: &Facts) -> Check {
+    let (outcome, message) = match &facts.leader {
+        Seen::There(Some(holder)) => (Outcome::Ok, format!("{holder} leads")),
+        Seen::There(None) => (
+            Outcome::Failed,
+            "no replica of the operator leads".to_owned(),
+        ),
+        other => (
+            presence(other),
+            "a replica of the operator leads".to_owned(),
+        ),
+    };
+    made("programs", "leader", outcome, message)
+}
+
+fn cluster_object(facts: &Facts) -> Vec<Check> {
+    let count = facts.clusters.len();
+    let message = format!("there is one TrustedExecutionCluster, and there are {count}");
+    let mut checks = vec![made(
+        "cluster",
+        "one-cluster",
+        failed_unless(count == 1),
+        message,
+    )];
+    for object in &facts.clusters {
+        let conditions = object.status.as_ref().map(|status| &*status.conditions);
+        for (id, kind) in [
+            ("cluster-ready", ConditionKind::Ready),
+            ("trustee-address", ConditionKind::KnownTrusteeAddress),
+        ] {
+            let found = condition(conditions.unwrap_or_default(), kind.as_str());
+            let is_so = found.is_some_and(|condition| condition.status == "True");
+            let why = found.map_or_else(
+                || "nobody has looked at it yet".to_owned(),
+                |condition| format!("{} {}", condition.reason, condition.message),
+            );
+            let message = format!("{}: {why}", kind.as_str());
+            checks.push(made("cluster", id, failed_unless(is_so), message));
+        }
+    }
+    checks
+}
+
+fn secrets(facts: &Facts) -> impl Iterator<Item = Check> {
+    facts.secrets.iter().map(|(name, seen)| {
+        let message = format!("the Secret {name} is there");
+        made("certificates", "certificates", presence(seen), message)
+    })
+}
+
+fn content(facts: &Facts) -> [Check; 2] {
+    let live = facts.images.iter().filter(|image| is_live(image)).count();
+    let failing = facts.failing_machines.len();
+    let images = format!(
+        "{live} of {} images are approved and known",
+        facts.images.len()
+    );
+    let machines = format!("{failing} machines cannot be brought to what they should be");
+    [
+        made("content", "images", warned_unless(live > 0), images),
+        made("content", "machines", warned_unless(failing == 0), machines),
+    ]
+}
+
+fn render(report: &Report) -> String {
+    let mut lines = Vec::new();
+    let mut category = "";
+    for check in &report.checks {
+        if check.category != category {
+            category = check.category;
+            lines.push(category.to_owned());
+        }
+        let mark = match check.outcome {
+            Outcome::Ok => "ok",
+            Outcome::Warning => "!!",
+            Outcome::Failed => "NO",
+            Outcome::Unknown => "??",
+        };
+        lines.push(format!(" {mark} {}", check.message));
+        if check.outcome != Outcome::Ok {
+            lines.push(format!("    see {}", check.hint));
+        }
+    }
+    let verdict = if report.ok {
+        "is in order"
+    } else {
+        "is not in order"
+    };
+    lines.push(format!(
+        "the installation in {} {verdict}",
+        report.namespace
+    ));
+    lines.join("\n")
+}

@@ -1,0 +1,78 @@
+use k8s_openapi::api::apps::v1::DeploymentSpec;
+use k8s_openapi::api::apps::v1::DeploymentStatus;
+use tec_k8s::api::TrustedExecutionCluster;
+use tec_k8s::api::TrustedExecutionClusterSpec;
+
+use super::*;
+
+fn outcome_of(facts: &Facts, id: &str) -> Outcome {
+    let checks = checks(facts);
+    let check = checks.iter().find(|check| check.id == id);
+    check.unwrap().outcome
+}
+
+fn with_operator(available: i32) -> Facts {
+    let deployment = Deployment {
+        spec: Some(DeploymentSpec {
+            replicas: Some(2),
+            ..DeploymentSpec::default()
+        }),
+        status: Some(DeploymentStatus {
+            available_replicas: Some(available),
+            ..DeploymentStatus::default()
+        }),
+        ..Deployment::default()
+    };
+    let mut facts = Facts::default();
+    let seen = Seen::There(deployment);
+    facts.deployments.insert(Component::Operator, seen);
+    facts
+}
+
+#[test]
+fn an_empty_cluster_fails_and_says_where_to_read_on() {
+    let facts = Facts::default();
+    assert_eq!(outcome_of(&facts, "kubernetes-version"), Outcome::Failed);
+    assert_eq!(outcome_of(&facts, "one-cluster"), Outcome::Failed);
+    let report = Report {
+        namespace: "ns".to_owned(),
+        ok: false,
+        checks: checks(&facts),
+    };
+    assert!(render(&report).contains("check-an-installation.md#one-cluster"));
+}
+
+#[test]
+fn a_replica_that_is_missing_is_a_warning_and_none_at_all_a_failure() {
+    assert_eq!(outcome_of(&with_operator(2), "operator"), Outcome::Ok);
+    assert_eq!(outcome_of(&with_operator(1), "operator"), Outcome::Warning);
+    assert_eq!(outcome_of(&with_operator(0), "operator"), Outcome::Failed);
+}
+
+#[test]
+fn what_a_user_may_not_see_is_no_failure() {
+    let facts = Facts {
+        leader: Seen::Hidden,
+        ..Facts::default()
+    };
+    assert_eq!(outcome_of(&facts, "leader"), Outcome::Unknown);
+}
+
+#[test]
+fn every_check_has_its_heading_on_the_page() {
+    let page = include_str!("../../../../../docs/how-to/check-an-installation.md");
+    let mut facts = with_operator(1);
+    for component in Component::ALL {
+        facts.deployments.insert(component, Seen::Missing);
+    }
+    facts
+        .definitions
+        .insert("machines".to_owned(), Seen::Missing);
+    facts.secrets.insert("tls".to_owned(), Seen::Missing);
+    let object = TrustedExecutionCluster::new("tec", TrustedExecutionClusterSpec::default());
+    facts.clusters.push(object);
+    for check in checks(&facts) {
+        let heading = format!("\n## {}\n", check.id);
+        assert!(page.contains(&heading), "{}", check.id);
+    }
+}

@@ -1,0 +1,189 @@
+//! The command line of `kubectl tec`, which is `tec kube`, too.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use clap::Parser;
+use clap::Subcommand;
+use tec_core::endpoint::BaseUrl;
+use tec_core::id::ImageName;
+use tec_core::id::MachineId;
+
+use crate::cli::DryRun;
+use crate::cli::Printing;
+
+/// See and steer Trusted Execution Clusters on Kubernetes.
+#[derive(Debug, Parser)]
+#[command(name = "kubectl-tec", bin_name = "kubectl tec", version = crate::VERSION, propagate_version = true)]
+pub(crate) struct Plugin {
+    #[command(flatten)]
+    pub(crate) printing: Printing,
+    #[command(flatten)]
+    pub(crate) kube: KubeArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct KubeArgs {
+    #[command(flatten)]
+    pub(crate) access: Access,
+    #[command(subcommand)]
+    pub(crate) command: KubeCommand,
+}
+
+/// Which cluster, as kubectl is told.
+#[derive(Clone, Debug, Default, Args)]
+pub(crate) struct Access {
+    /// Namespace; that of the context where not given.
+    #[arg(long, short, global = true)]
+    pub(crate) namespace: Option<String>,
+    /// Context of the kubeconfig; the current one where not given.
+    #[arg(long, global = true)]
+    pub(crate) context: Option<String>,
+    /// The kubeconfig; that of KUBECONFIG or of the home directory where not given.
+    #[arg(long, global = true)]
+    pub(crate) kubeconfig: Option<PathBuf>,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum KubeCommand {
+    /// The cluster, its counts, and what needs a person; ends with 3 while it is not ready.
+    Status,
+    /// Check an installation; ends with 1 if a check fails.
+    Check,
+    /// The machines.
+    #[command(subcommand)]
+    Machine(KubeMachineCommand),
+    /// The attestation keys.
+    #[command(subcommand)]
+    Ak(KubeAkCommand),
+    /// The approved images.
+    #[command(subcommand)]
+    Image(KubeImageCommand),
+    /// Say why a machine got its key, or did not.
+    Explain {
+        /// Which machine.
+        machine: MachineId,
+    },
+    /// Ignition configs for installers and nodes.
+    #[command(subcommand)]
+    Ignition(KubeIgnitionCommand),
+    /// Collect what somebody needs who is to help; secrets stay where they are.
+    SupportBundle {
+        /// The archive to write.
+        #[arg(long, default_value = "tec-support.tar.gz")]
+        file: PathBuf,
+        #[command(flatten)]
+        dry_run: DryRun,
+    },
+    /// Print a completion script for kubectl-tec.
+    Completion {
+        /// For which shell.
+        shell: clap_complete::Shell,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum KubeMachineCommand {
+    /// List them.
+    List,
+    /// Show one with its conditions.
+    Show {
+        /// Which.
+        id: MachineId,
+    },
+    /// Register one by hand, and print its Ignition config.
+    Add {
+        /// Its id; a random one if not given.
+        #[arg(long)]
+        id: Option<MachineId>,
+        #[command(flatten)]
+        dry_run: DryRun,
+    },
+    /// Let it attest no more; the key of its disk stays.
+    Revoke {
+        /// Which.
+        id: MachineId,
+        #[command(flatten)]
+        dry_run: DryRun,
+    },
+    /// Remove it with the key of its disk, which then opens with a recovery key only.
+    Remove {
+        /// Which.
+        id: MachineId,
+        #[command(flatten)]
+        dry_run: DryRun,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum KubeAkCommand {
+    /// List them.
+    List {
+        /// Only those of this machine.
+        #[arg(long)]
+        machine: Option<MachineId>,
+    },
+    /// Approve a key that waits.
+    Approve {
+        /// Name of the object.
+        name: String,
+        #[command(flatten)]
+        dry_run: DryRun,
+    },
+    /// Take a key back; the machine may then register another one.
+    Revoke {
+        /// Name of the object.
+        name: String,
+        #[command(flatten)]
+        dry_run: DryRun,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum KubeImageCommand {
+    /// List them.
+    List,
+    /// Approve an image: the cluster computes what its boot measures.
+    Approve {
+        /// Name of the approval.
+        name: ImageName,
+        /// The image by digest: `registry/name@sha256:…`.
+        image: String,
+        /// Let the approval end after this many hours.
+        #[arg(long, value_name = "HOURS")]
+        for_hours: Option<u32>,
+        /// Secret with the credentials of the registry.
+        #[arg(long)]
+        pull_secret: Option<String>,
+        #[command(flatten)]
+        dry_run: DryRun,
+    },
+    /// Take an approval back; with --dry-run, list the machines that last booted it.
+    Revoke {
+        /// Which.
+        name: ImageName,
+        #[command(flatten)]
+        dry_run: DryRun,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum KubeIgnitionCommand {
+    /// The merge directive for the installer's config.
+    Merge {
+        /// Where nodes reach the registration server.
+        #[arg(long)]
+        url: BaseUrl,
+        /// CA bundle of that server; that of its Secret where not given.
+        #[arg(long)]
+        ca: Option<PathBuf>,
+        /// File with the registration token.
+        #[arg(long)]
+        token_file: Option<PathBuf>,
+    },
+    /// The config of a machine, as the registration server hands it out.
+    Machine {
+        /// Which.
+        id: MachineId,
+    },
+}

@@ -1,0 +1,155 @@
+//! `kubectl tec explain`: what the cluster knows of a machine's last attempt.
+
+use serde::Serialize;
+use tec_core::code::Code;
+use tec_core::id::MachineId;
+use tec_k8s::api::LastAttestation;
+use tec_k8s::api::Machine;
+use tec_support::exit::OK;
+
+use super::access::Cluster;
+use super::machine::find;
+use crate::output::Output;
+
+#[derive(Debug, Serialize)]
+struct Explanation {
+    machine: String,
+    verdict: Verdict,
+    last_attempt: Option<LastAttestation>,
+    code: Option<Explained>,
+    /// Conditions that are not as they should be: type, reason, message.
+    conditions: Vec<[String; 3]>,
+}
+
+#[derive(Debug, Serialize, PartialEq, Eq)]
+#[serde(rename_all = "kebab-case")]
+enum Verdict {
+    Attested,
+    Refused,
+    NeverSeen,
+    Revoked,
+}
+
+#[derive(Debug, Serialize)]
+struct Explained {
+    code: Code,
+    title: &'static str,
+    cause: &'static str,
+    fix: &'static str,
+}
+
+pub(super) async fn explain(
+    cluster: &Cluster,
+    id: MachineId,
+    output: Output,
+) -> anyhow::Result<u8> {
+    let machine = find(cluster, id).await?;
+    output.print(&explanation(&machine), render)?;
+    Ok(OK)
+}
+
+fn explanation(machine: &Machine) -> Explanation {
+    let status = machine.status.clone().unwrap_or_default();
+    let last = status.last_attestation;
+    let code = last.as_ref().and_then(|last| last.code.as_deref());
+    let verdict = match (&machine.spec.revoked_at, &last, code) {
+        (Some(_), _, _) => Verdict::Revoked,
+        (None, None, _) => Verdict::NeverSeen,
+        (None, Some(_), None) => Verdict::Attested,
+        (None, Some(_), Some(_)) => Verdict::Refused,
+    };
+    let wrong = status.conditions.iter().filter(|c| c.status != "True");
+    Explanation {
+        machine: machine.spec.id.clone(),
+        verdict,
+        code: code.and_then(|code| code.parse().ok()).map(explained),
+        conditions: wrong
+            .map(|c| [c.type_.clone(), c.reason.clone(), c.message.clone()])
+            .collect(),
+        last_attempt: last,
+    }
+}
+
+fn explained(code: Code) -> Explained {
+    Explained {
+        code,
+        title: code.title(),
+        cause: code.cause(),
+        fix: code.fix(),
+    }
+}
+
+fn render(explanation: &Explanation) -> String {
+    let id = &explanation.machine;
+    let when = explanation.last_attempt.as_ref().map(|last| {
+        let attempt = last.attempt.as_deref().unwrap_or("without id");
+        format!("attempt {attempt} at {}", last.at)
+    });
+    let when = when.unwrap_or_default();
+    let mut lines = vec![match explanation.verdict {
+        Verdict::Attested => format!("machine {id} got its key: {when}"),
+        Verdict::Refused => format!("machine {id} was refused: {when}"),
+        Verdict::NeverSeen => {
+            format!("machine {id} never sent evidence, so it did not reach the Trustee")
+        }
+        Verdict::Revoked => format!("machine {id} is revoked, so it gets no key"),
+    }];
+    let conditions = explanation.conditions.iter();
+    lines.extend(
+        conditions.map(|[kind, reason, message]| format!("  not {kind}: {reason} {message}")),
+    );
+    if let Some(Explained {
+        code,
+        title,
+        cause,
+        fix,
+    }) = &explanation.code
+    {
+        lines.push(format!(
+            "{code} {title}\n  cause: {cause}\n  fix:   {fix}\n  more:  docs/errors/{code}.md"
+        ));
+    }
+    lines.join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use tec_k8s::api::MachineSpec;
+
+    use super::*;
+
+    fn machine(code: Option<&str>) -> Machine {
+        let mut spec = MachineSpec::default();
+        spec.id = "7c9e6679-7425-40de-944b-e07fc1f90ae7".to_owned();
+        let mut machine = Machine::new("machine", spec);
+        let mut last = LastAttestation::default();
+        last.at = "2026-11-21T04:31:00Z".to_owned();
+        last.code = code.map(str::to_owned);
+        machine.status.get_or_insert_default().last_attestation = Some(last);
+        machine
+    }
+
+    #[test]
+    fn a_refusal_comes_with_cause_and_fix() {
+        let explanation = explanation(&machine(Some("TEC-A412")));
+        assert_eq!(explanation.verdict, Verdict::Refused);
+        let text = render(&explanation);
+        assert!(text.contains("TEC-A412"), "{text}");
+        assert!(text.contains("fix:"), "{text}");
+    }
+
+    #[test]
+    fn a_machine_that_never_came_is_told_apart_from_one_that_was_refused() {
+        let mut silent = machine(None);
+        silent.status = None;
+        assert_eq!(explanation(&silent).verdict, Verdict::NeverSeen);
+        assert_eq!(explanation(&machine(None)).verdict, Verdict::Attested);
+    }
+
+    #[test]
+    fn a_code_of_another_release_is_no_reason_to_fail() {
+        let explanation = explanation(&machine(Some("TEC-A999")));
+        assert_eq!(explanation.verdict, Verdict::Refused);
+        assert!(explanation.code.is_none());
+    }
+}

@@ -1,0 +1,88 @@
+//! `kubectl tec ignition`.
+
+use std::path::Path;
+
+use anyhow::Context as _;
+use k8s_openapi::api::core::v1::Secret;
+use serde_json::Value;
+use tec_core::endpoint::BaseUrl;
+use tec_core::endpoint::Endpoint;
+use tec_core::id::MachineId;
+use tec_core::ignition::MergeSource;
+use tec_core::ignition::PinGenerator as _;
+use tec_core::ignition::render_merge;
+use tec_k8s::render::Authorities;
+use tec_k8s::render::pins;
+use tec_support::exit::OK;
+
+use super::access::Cluster;
+use super::cli::KubeIgnitionCommand;
+use crate::output::Output;
+
+pub(super) async fn ignition(
+    cluster: &Cluster,
+    command: KubeIgnitionCommand,
+    output: Output,
+) -> anyhow::Result<u8> {
+    let config = match command {
+        KubeIgnitionCommand::Merge {
+            url,
+            ca,
+            token_file,
+        } => merge(cluster, url, ca.as_deref(), token_file.as_deref()).await?,
+        KubeIgnitionCommand::Machine { id } => of_machine(cluster, id).await?,
+    };
+    // An Ignition config is JSON in either form of output.
+    output.print(&config, ToString::to_string)?;
+    Ok(OK)
+}
+
+/// The config of a machine.
+pub(super) async fn of_machine(cluster: &Cluster, id: MachineId) -> anyhow::Result<Value> {
+    let object = cluster.cluster_object().await?;
+    let spec = &object.spec;
+    let authorities = Authorities::new(
+        authority(cluster, spec.trustee_secret.as_deref()).await?,
+        authority(cluster, spec.attestation_key_register_secret.as_deref()).await?,
+    );
+    let config = pins(&object, &authorities)?.render_ignition(&id)?;
+    Ok(serde_json::from_slice(&config)?)
+}
+
+async fn merge(
+    cluster: &Cluster,
+    url: BaseUrl,
+    ca: Option<&Path>,
+    token_file: Option<&Path>,
+) -> anyhow::Result<Value> {
+    let ca = if let Some(path) = ca {
+        tec_support::tls::ca_pem(path)?
+    } else {
+        let object = cluster.cluster_object().await?;
+        let secret = object.spec.register_server_secret.as_deref();
+        authority(cluster, secret).await?.unwrap_or_default()
+    };
+    let mut source = MergeSource::new(Endpoint::new(url, ca));
+    if let Some(path) = token_file {
+        let token = std::fs::read_to_string(path)
+            .with_context(|| format!("read the token in {}", path.display()))?;
+        source.token = Some(token.trim().to_owned());
+    }
+    Ok(serde_json::from_slice(&render_merge(&source)?)?)
+}
+
+/// The CA that nodes pin, of a TLS Secret that the cluster object names. One that it names has to
+/// be there: without it nodes would be told to trust any certificate, or none.
+async fn authority(cluster: &Cluster, secret: Option<&str>) -> anyhow::Result<Option<String>> {
+    let Some(name) = secret else {
+        return Ok(None);
+    };
+    let secret = cluster.get::<Secret>(name).await?;
+    let data = secret.data.unwrap_or_default();
+    let ca = data
+        .get("ca.crt")
+        .with_context(|| format!("the Secret {name} has no ca.crt"))?;
+    let ca = String::from_utf8(ca.0.clone())
+        .with_context(|| format!("ca.crt of the Secret {name} is not PEM"))?;
+    Ok(Some(ca))
+}

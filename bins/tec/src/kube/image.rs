@@ -1,0 +1,141 @@
+//! `kubectl tec image`.
+
+use kube::ResourceExt as _;
+use serde_json::json;
+use tec_core::code::Code;
+use tec_core::id::ImageName;
+use tec_core::port::Clock as _;
+use tec_k8s::api::ApprovedImage;
+use tec_k8s::api::ApprovedImageSpec;
+use tec_k8s::api::ConditionKind;
+use tec_k8s::api::Machine;
+use tec_support::SystemClock;
+use tec_support::exit::CodedError;
+use tec_support::exit::OK;
+
+use super::access::Cluster;
+use super::cell;
+use super::cells;
+use super::cli::KubeImageCommand;
+use crate::cli::DryRun;
+use crate::output::Output;
+use crate::output::table;
+
+/// Seconds of an hour.
+const HOUR: i64 = 3600;
+
+pub(super) async fn image(
+    cluster: &Cluster,
+    command: KubeImageCommand,
+    output: Output,
+) -> anyhow::Result<u8> {
+    match command {
+        KubeImageCommand::List => {
+            let images = cluster.list::<ApprovedImage>().await?;
+            output.print(&images, |images| image_table(images))?;
+        }
+        KubeImageCommand::Approve {
+            name,
+            image,
+            for_hours,
+            pull_secret,
+            dry_run,
+        } => {
+            let mut spec = ApprovedImageSpec::default();
+            spec.image = image;
+            spec.pull_secret = pull_secret;
+            spec.expires_at = for_hours.map(|hours| {
+                let end = SystemClock.now().plus_seconds(i64::from(hours) * HOUR);
+                end.to_string()
+            });
+            approve(cluster, &name, spec, dry_run).await?;
+            say(output, "approved", dry_run, &name, &[])?;
+        }
+        KubeImageCommand::Revoke { name, dry_run } => {
+            revoke(cluster, &name, dry_run, output).await?;
+        }
+    }
+    Ok(OK)
+}
+
+async fn approve(
+    cluster: &Cluster,
+    name: &ImageName,
+    spec: ApprovedImageSpec,
+    dry_run: DryRun,
+) -> anyhow::Result<()> {
+    let object = ApprovedImage::new(name.as_str(), spec);
+    // The rule of the resource takes anything behind `@sha256:`.
+    object.digest().map_err(|error| {
+        let context = format!("approve {}", object.spec.image);
+        CodedError::caused(Code::ClusterRefused, context, error)
+    })?;
+    cluster.create(&object, dry_run).await?;
+    Ok(())
+}
+
+async fn revoke(
+    cluster: &Cluster,
+    name: &ImageName,
+    dry_run: DryRun,
+    output: Output,
+) -> anyhow::Result<()> {
+    let change = json!({"spec": {"revokedAt": SystemClock.now().to_string()}});
+    let changed = cluster.merge::<ApprovedImage>(name.as_str(), &change, dry_run);
+    changed.await?;
+    let machines = cluster.list::<Machine>().await?;
+    say(output, "revoked", dry_run, name, &booted(&machines, name))
+}
+
+/// The machines that booted the image last.
+fn booted(machines: &[Machine], name: &ImageName) -> Vec<String> {
+    let booted_it = |machine: &&Machine| {
+        let image = machine
+            .status
+            .as_ref()
+            .and_then(|status| status.image.as_deref());
+        image == Some(name.as_str())
+    };
+    let machines = machines.iter().filter(booted_it);
+    machines.map(|machine| machine.spec.id.clone()).collect()
+}
+
+fn say(
+    output: Output,
+    done: &str,
+    dry_run: DryRun,
+    name: &ImageName,
+    machines: &[String],
+) -> anyhow::Result<()> {
+    let value = json!({
+        "image": name, "action": done, "dry_run": dry_run.dry_run, "last_booted_by": machines,
+    });
+    let would = if dry_run.dry_run { "would be " } else { "" };
+    output.print(&value, |_| {
+        let mut lines = vec![format!("image {name} {would}{done}")];
+        lines.extend(
+            machines
+                .iter()
+                .map(|id| format!("  last booted by machine {id}")),
+        );
+        lines.join("\n")
+    })
+}
+
+fn image_table(images: &[ApprovedImage]) -> String {
+    let row = |image: &ApprovedImage| {
+        let status = image.status.clone().unwrap_or_default();
+        let [committed, reason] = cells(&status.conditions, ConditionKind::Committed.as_str());
+        [
+            image.name_any(),
+            committed,
+            reason,
+            cell(image.spec.expires_at.as_ref()),
+            cell(image.spec.revoked_at.as_ref()),
+            image.spec.image.clone(),
+        ]
+    };
+    let rows: Vec<_> = images.iter().map(row).collect();
+    let head = ["NAME", "COMMITTED", "REASON", "EXPIRES", "REVOKED", "IMAGE"];
+    table(head, &rows)
+}

@@ -1,0 +1,71 @@
+//! `tec kube`, which is `kubectl tec`: the same questions as of the store, asked of a cluster.
+//!
+//! ```text
+//! Cluster: one namespace of an API server ─► objects ─► pure reports ─► Output
+//! ```
+
+mod access;
+mod ak;
+mod bundle;
+mod check;
+pub(crate) mod cli;
+mod explain;
+mod ignition;
+mod image;
+mod machine;
+mod redact;
+mod status;
+
+use clap::CommandFactory as _;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use tec_support::exit::OK;
+
+use self::access::Cluster;
+use self::cli::KubeArgs;
+use self::cli::KubeCommand;
+use self::cli::Plugin;
+use crate::output::Output;
+
+/// Field manager of what people change with this program.
+const FIELD_MANAGER: &str = "kubectl-tec";
+
+/// Runs one command.
+pub(crate) async fn run(args: KubeArgs, output: Output) -> anyhow::Result<u8> {
+    if let KubeCommand::Completion { shell } = args.command {
+        let mut plugin = Plugin::command();
+        clap_complete::generate(shell, &mut plugin, "kubectl-tec", &mut std::io::stdout());
+        return Ok(OK);
+    }
+    let cluster = Cluster::connect(&args.access).await?;
+    match args.command {
+        KubeCommand::Status => status::status(&cluster, output).await,
+        KubeCommand::Check => check::check(&cluster, output).await,
+        KubeCommand::Machine(command) => machine::machine(&cluster, command, output).await,
+        KubeCommand::Ak(command) => ak::ak(&cluster, command, output).await,
+        KubeCommand::Image(command) => image::image(&cluster, command, output).await,
+        KubeCommand::Explain { machine } => explain::explain(&cluster, machine, output).await,
+        KubeCommand::Ignition(command) => ignition::ignition(&cluster, command, output).await,
+        KubeCommand::SupportBundle { file, dry_run } => {
+            bundle::bundle(&cluster, &file, dry_run, output).await
+        }
+        KubeCommand::Completion { .. } => Ok(OK),
+    }
+}
+
+/// The condition of this type.
+fn condition<'a>(conditions: &'a [Condition], kind: &str) -> Option<&'a Condition> {
+    conditions.iter().find(|condition| condition.type_ == kind)
+}
+
+/// Status and reason of a condition, for a table.
+fn cells(conditions: &[Condition], kind: &str) -> [String; 2] {
+    condition(conditions, kind).map_or_else(
+        || ["Unknown".to_owned(), String::new()],
+        |condition| [condition.status.clone(), condition.reason.clone()],
+    )
+}
+
+/// A text that may be missing, for a table.
+fn cell(text: Option<&String>) -> String {
+    text.map_or_else(|| "-".to_owned(), Clone::clone)
+}

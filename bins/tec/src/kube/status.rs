@@ -1,0 +1,233 @@
+//! `kubectl tec status`.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use kube::ResourceExt as _;
+use serde::Serialize;
+use tec_core::machine::MachineState;
+use tec_k8s::api::ApprovedImage;
+use tec_k8s::api::AttestationKey;
+use tec_k8s::api::ConditionKind;
+use tec_k8s::api::Machine;
+use tec_k8s::api::TargetStatus;
+use tec_k8s::api::TrustedExecutionCluster;
+use tec_support::exit::NOT_READY;
+use tec_support::exit::OK;
+
+use super::access::Cluster;
+use super::condition;
+use crate::output::Output;
+
+#[derive(Debug, Serialize)]
+struct Status {
+    namespace: String,
+    clusters: Vec<ClusterStatus>,
+    machines: Machines,
+    keys_waiting: usize,
+    images_live: usize,
+    needs_you: Vec<String>,
+}
+
+#[derive(Debug, Serialize)]
+struct ClusterStatus {
+    name: String,
+    address: Option<String>,
+    ready: bool,
+    reason: String,
+    targets: Vec<TargetStatus>,
+}
+
+#[derive(Debug, Default, Serialize)]
+struct Machines {
+    active: usize,
+    unclaimed: usize,
+    revoked: usize,
+    refused: usize,
+}
+
+pub(super) async fn status(cluster: &Cluster, output: Output) -> anyhow::Result<u8> {
+    let status = report(
+        &cluster.namespace,
+        &cluster.list::<TrustedExecutionCluster>().await?,
+        &cluster.list::<Machine>().await?,
+        &cluster.list::<AttestationKey>().await?,
+        &cluster.list::<ApprovedImage>().await?,
+    );
+    output.print(&status, render)?;
+    let is_ready = matches!(status.clusters.as_slice(), [only] if only.ready);
+    Ok(if is_ready && status.images_live > 0 {
+        OK
+    } else {
+        NOT_READY
+    })
+}
+
+fn report(
+    namespace: &str,
+    clusters: &[TrustedExecutionCluster],
+    machines: &[Machine],
+    keys: &[AttestationKey],
+    images: &[ApprovedImage],
+) -> Status {
+    let mut status = Status {
+        namespace: namespace.to_owned(),
+        clusters: clusters.iter().map(cluster_status).collect(),
+        machines: count(machines),
+        keys_waiting: keys.iter().filter(|key| waits(key)).count(),
+        images_live: images.iter().filter(|image| is_live(image)).count(),
+        needs_you: Vec::new(),
+    };
+    status.needs_you = needs_you(&status);
+    status
+}
+
+fn is_true(conditions: &[Condition], kind: ConditionKind) -> bool {
+    condition(conditions, kind.as_str()).is_some_and(|condition| condition.status == "True")
+}
+
+fn cluster_status(object: &TrustedExecutionCluster) -> ClusterStatus {
+    let status = object.status.clone().unwrap_or_default();
+    let ready = condition(&status.conditions, ConditionKind::Ready.as_str());
+    ClusterStatus {
+        name: object.name_any(),
+        address: object.spec.public_trustee_addr.clone(),
+        ready: ready.is_some_and(|condition| condition.status == "True"),
+        reason: ready.map_or_else(
+            || "no operator has looked at it yet".to_owned(),
+            |condition| format!("{}: {}", condition.reason, condition.message),
+        ),
+        targets: status.targets,
+    }
+}
+
+fn count(machines: &[Machine]) -> Machines {
+    let mut counts = Machines::default();
+    for machine in machines {
+        match machine.state() {
+            MachineState::Active => counts.active += 1,
+            MachineState::Revoked => counts.revoked += 1,
+            _ => counts.unclaimed += 1,
+        }
+        let last = machine.status.as_ref();
+        let last = last.and_then(|status| status.last_attestation.as_ref());
+        if last.is_some_and(|last| last.code.is_some()) {
+            counts.refused += 1;
+        }
+    }
+    counts
+}
+
+fn waits(key: &AttestationKey) -> bool {
+    let conditions = key.status.as_ref().map(|status| &status.conditions);
+    key.spec.revoked_at.is_none()
+        && !conditions.is_some_and(|all| is_true(all, ConditionKind::Approved))
+}
+
+/// An approval that ended by itself is not committed any more, so time is not asked here.
+pub(super) fn is_live(image: &ApprovedImage) -> bool {
+    let conditions = image.status.as_ref().map(|status| &status.conditions);
+    image.spec.revoked_at.is_none()
+        && conditions.is_some_and(|all| is_true(all, ConditionKind::Committed))
+}
+
+fn needs_you(status: &Status) -> Vec<String> {
+    let mut list = Vec::new();
+    match status.clusters.as_slice() {
+        [] => list.push("there is no cluster object: apply a TrustedExecutionCluster".to_owned()),
+        [only] if only.ready => {}
+        [only] => list.push(format!(
+            "the cluster is not ready ({}), see kubectl tec check",
+            only.reason
+        )),
+        _ => list.push("there are several cluster objects: remove all but one".to_owned()),
+    }
+    let targets = status.clusters.iter().flat_map(|cluster| &cluster.targets);
+    list.extend(targets.filter(|target| !target.converged).map(|target| {
+        let why = target
+            .message
+            .as_deref()
+            .unwrap_or("changes are on their way");
+        format!(
+            "Trustee {} lacks {} changes: {why}",
+            target.name, target.lag
+        )
+    }));
+    if status.images_live == 0 {
+        list.push(
+            "no image is approved, so no node gets a key: kubectl tec image approve".to_owned(),
+        );
+    }
+    if status.keys_waiting > 0 {
+        let keys = status.keys_waiting;
+        list.push(format!("{keys} attestation keys wait: kubectl tec ak list"));
+    }
+    if status.machines.refused > 0 {
+        let machines = status.machines.refused;
+        list.push(format!(
+            "{machines} machines were refused last: kubectl tec explain <machine>"
+        ));
+    }
+    list
+}
+
+fn render(status: &Status) -> String {
+    let mut lines = vec![format!("namespace  {}", status.namespace)];
+    for cluster in &status.clusters {
+        let ready = if cluster.ready { "ready" } else { "not ready" };
+        let address = cluster.address.as_deref().unwrap_or("no address yet");
+        lines.push(format!("cluster    {} at {address}, {ready}", cluster.name));
+        lines.extend(cluster.targets.iter().map(|target| {
+            let state = if target.converged {
+                "converged"
+            } else {
+                "behind"
+            };
+            format!("trustee    {} {state}", target.name)
+        }));
+    }
+    let Machines {
+        active,
+        unclaimed,
+        revoked,
+        refused,
+    } = &status.machines;
+    lines.push(format!(
+        "machines   {active} active, {unclaimed} unclaimed, {revoked} revoked, {refused} refused last"
+    ));
+    lines.push(format!("images     {} approved", status.images_live));
+    lines.push(match status.needs_you.as_slice() {
+        [] => "nothing needs you".to_owned(),
+        list => format!("needs you:\n  {}", list.join("\n  ")),
+    });
+    lines.join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use tec_k8s::api::MachineSpec;
+    use tec_k8s::api::TrustedExecutionClusterSpec;
+
+    use super::*;
+
+    #[test]
+    fn an_empty_namespace_says_what_is_missing() {
+        let status = report("ns", &[], &[], &[], &[]);
+        assert_eq!(status.needs_you.len(), 2);
+        assert!(render(&status).contains("TrustedExecutionCluster"));
+    }
+
+    #[test]
+    fn a_second_cluster_object_is_named() {
+        let object = TrustedExecutionCluster::new("a", TrustedExecutionClusterSpec::default());
+        let status = report("ns", &[object.clone(), object], &[], &[], &[]);
+        assert!(status.needs_you[0].contains("several"), "{status:?}");
+    }
+
+    #[test]
+    fn machines_are_counted_by_where_they_stand() {
+        let mut revoked = Machine::new("m", MachineSpec::default());
+        revoked.spec.revoked_at = Some("2026-11-21T00:00:00Z".to_owned());
+        let unclaimed = Machine::new("n", MachineSpec::default());
+        let counts = count(&[revoked, unclaimed]);
+        assert_eq!((counts.active, counts.unclaimed, counts.revoked), (0, 1, 1));
+    }
+}

@@ -1,0 +1,336 @@
+//! Keys and ids that follow from one master secret: HKDF-SHA256 (RFC 5869).
+//!
+//! ```text
+//!  master key, salt ──"key-measurementSecret"──► measurement secret
+//!                   └─"key-<disk uuid>"────────► state disk key
+//!  measurement secret, measurement salt ──"key-clusterID"──► cluster id ──event──► PCR 15
+//! ```
+
+use std::fmt;
+use std::str::FromStr;
+
+use hkdf::Hkdf;
+use serde::Deserialize;
+use serde::Serialize;
+use sha2::Sha256;
+use uuid::Uuid;
+
+use crate::digest::Sha256Digest;
+use crate::secret::SecretArray;
+use crate::secret::SecretBytes;
+
+/// What every id of a data key begins with; it separates these keys from all others.
+const PREFIX: &str = "key-";
+/// The id of the measurement secret.
+const MEASUREMENT_SECRET: &str = "measurementSecret";
+/// Label of the cluster id.
+const CLUSTER_ID: &str = "key-clusterID";
+/// HKDF-SHA256 gives at most 255 blocks (RFC 5869, section 2.3).
+pub const MAX_DATA_KEY: usize = 255 * 32;
+
+/// The length of a key cannot be had.
+#[derive(Debug, thiserror::Error)]
+#[error("a key of {length} bytes cannot be derived, 1 to {MAX_DATA_KEY} can")]
+#[non_exhaustive]
+pub struct DeriveError {
+    /// What was asked for.
+    pub length: usize,
+}
+
+/// HKDF-SHA256.
+fn hkdf(ikm: &[u8], salt: &[u8], label: &str, out: &mut [u8]) -> Result<(), DeriveError> {
+    let length = out.len();
+    if length == 0 {
+        return Err(DeriveError { length });
+    }
+    Hkdf::<Sha256>::new(Some(salt), ikm)
+        .expand(label.as_bytes(), out)
+        .map_err(|_| DeriveError { length })
+}
+
+/// 32 bytes always can be had.
+fn hkdf32(ikm: &[u8], salt: &[u8], label: &str) -> SecretArray<32> {
+    let mut out = zeroize::Zeroizing::new([0; 32]);
+    let derived = hkdf(ikm, salt, label, out.as_mut_slice());
+    debug_assert!(derived.is_ok(), "32 is below the limit");
+    SecretArray::new(*out)
+}
+
+/// The UUID of a LUKS header. Written in lower case always: keys are derived from its text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct DiskId(Uuid);
+
+/// The text is no UUID.
+#[derive(Debug, thiserror::Error)]
+#[error("the disk's id is not a UUID")]
+#[non_exhaustive]
+pub struct ParseDiskIdError;
+
+impl FromStr for DiskId {
+    type Err = ParseDiskIdError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        // The hyphenated form alone, in either case: braces and such are no disk's.
+        if text.len() != uuid::fmt::Hyphenated::LENGTH {
+            return Err(ParseDiskIdError);
+        }
+        Uuid::try_parse(text)
+            .map(Self)
+            .map_err(|_| ParseDiskIdError)
+    }
+}
+
+impl TryFrom<String> for DiskId {
+    type Error = ParseDiskIdError;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        text.parse()
+    }
+}
+
+impl From<DiskId> for String {
+    fn from(id: DiskId) -> Self {
+        id.to_string()
+    }
+}
+
+impl fmt::Display for DiskId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.as_hyphenated().fmt(f)
+    }
+}
+
+/// Id of a data key, with its prefix.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct DataKeyId(String);
+
+impl DataKeyId {
+    /// The measurement secret.
+    pub fn measurement_secret() -> Self {
+        Self(format!("{PREFIX}{MEASUREMENT_SECRET}"))
+    }
+
+    /// The key of a state disk.
+    pub fn state_disk(disk: DiskId) -> Self {
+        Self(format!("{PREFIX}{disk}"))
+    }
+
+    /// As it is derived from and stored under.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for DataKeyId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// The secret from which all keys of a cluster follow.
+#[derive(Debug)]
+pub struct MasterSecret {
+    key: SecretBytes,
+    salt: SecretBytes,
+}
+
+impl MasterSecret {
+    /// Takes key and salt; either may have any length but none.
+    pub(super) fn new(key: SecretBytes, salt: SecretBytes) -> Self {
+        Self { key, salt }
+    }
+
+    /// A data key.
+    ///
+    /// # Errors
+    /// [`DeriveError`] for a length of 0 or above [`MAX_DATA_KEY`].
+    pub fn data_key(&self, id: &DataKeyId, length: usize) -> Result<SecretBytes, DeriveError> {
+        if length > MAX_DATA_KEY {
+            return Err(DeriveError { length });
+        }
+        let mut out = vec![0; length];
+        let (key, salt) = (self.key.expose("derive"), self.salt.expose("derive"));
+        let derived = hkdf(key, salt, id.as_str(), &mut out);
+        let out = SecretBytes::new(out);
+        derived.map(|()| out)
+    }
+
+    pub(super) fn parts(&self) -> (&SecretBytes, &SecretBytes) {
+        (&self.key, &self.salt)
+    }
+}
+
+/// The secret from which the id of a cluster follows.
+#[derive(Debug)]
+pub struct MeasurementSecret(SecretArray<32>);
+
+impl MeasurementSecret {
+    /// Takes the bytes.
+    pub fn new(bytes: [u8; 32]) -> Self {
+        Self(SecretArray::new(bytes))
+    }
+
+    /// From a data key.
+    ///
+    /// # Errors
+    /// [`DeriveError`] when it has not 32 bytes.
+    pub fn from_data_key(key: &SecretBytes) -> Result<Self, DeriveError> {
+        <[u8; 32]>::try_from(key.expose("take it for the measurement secret"))
+            .map(Self::new)
+            .map_err(|_| DeriveError { length: key.len() })
+    }
+
+    /// The id of the cluster of this secret and salt.
+    pub fn cluster_id(&self, salt: &MeasurementSalt) -> ClusterId {
+        let secret = self.0.expose("derive the cluster id");
+        ClusterId(*hkdf32(secret, salt.as_bytes(), CLUSTER_ID).expose("it is no secret"))
+    }
+
+    /// The bytes, for those who hand it on.
+    pub fn expose(&self, why: &'static str) -> &[u8; 32] {
+        self.0.expose(why)
+    }
+}
+
+/// The salt of a cluster id; no secret.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MeasurementSalt([u8; 32]);
+
+impl MeasurementSalt {
+    /// Takes the bytes.
+    pub const fn new(bytes: [u8; 32]) -> Self {
+        Self(bytes)
+    }
+
+    /// The bytes.
+    pub const fn as_bytes(&self) -> &[u8; 32] {
+        &self.0
+    }
+}
+
+/// Which cluster; no secret.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct ClusterId([u8; 32]);
+
+impl ClusterId {
+    /// Takes the bytes.
+    pub const fn new(bytes: [u8; 32]) -> Self {
+        Self(bytes)
+    }
+
+    /// The bytes, which are the data of the event that a TPM measures.
+    pub const fn as_bytes(&self) -> &[u8; 32] {
+        &self.0
+    }
+
+    /// What the marker's register holds after the event (TPM 2.0 Library Part 3, "TPM2_PCR_Event":
+    /// the data are hashed, the register is extended by the digest).
+    pub fn marker(&self) -> Sha256Digest {
+        Sha256Digest::ZERO.extended(&Sha256Digest::of(self.0))
+    }
+}
+
+impl fmt::Display for ClusterId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&hex::encode(self.0))
+    }
+}
+
+impl fmt::Debug for ClusterId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ClusterId({self})")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Consecutive bytes.
+    pub(in crate::node) fn from(first: u8) -> [u8; 32] {
+        std::array::from_fn(|at| first + u8::try_from(at).unwrap())
+    }
+
+    fn master(key: [u8; 32], salt: [u8; 32]) -> MasterSecret {
+        MasterSecret::new(
+            SecretBytes::new(key.to_vec()),
+            SecretBytes::new(salt.to_vec()),
+        )
+    }
+
+    fn hex(secret: &SecretBytes) -> String {
+        hex::encode(secret.expose("compare with the vector"))
+    }
+
+    // Vectors of the contract, appendix A.
+    #[test]
+    fn ids_and_keys_are_those_of_the_contract() {
+        let secret = MeasurementSecret::new(from(0x00));
+        assert_eq!(
+            secret
+                .cluster_id(&MeasurementSalt::new(from(0x20)))
+                .to_string(),
+            "128c164378fe8767f998fbdfe4b4d6463ec5ae1b664ea5999bc27417607ae9b6"
+        );
+        let key = master(from(0x40), from(0x60)).data_key(&DataKeyId::measurement_secret(), 32);
+        assert_eq!(
+            hex(&key.unwrap()),
+            "4790578891f3fe6cc22cb661ecdc1b7e33121b1287546a52ba33a9136719c213"
+        );
+        for (byte, uuid, expected) in [
+            (
+                0x00,
+                "00000000-0000-0000-0000-000000000000",
+                "2b5c829f691bfd4232f8aac464bccc07e605c7c8e82cbca09837e86d0b6d0665",
+            ),
+            (
+                0xff,
+                "FFFFFFFF-FFFF-FFFF-FFFF-FFFFFFFFFFFF",
+                "1484aa39d3415e906e07940ff215d8b1eee705d3027dba93306af4abff4f70be",
+            ),
+        ] {
+            let id = DataKeyId::state_disk(uuid.parse().unwrap());
+            let key = master([byte; 32], [byte; 32]).data_key(&id, 32).unwrap();
+            assert_eq!(hex(&key), expected);
+        }
+    }
+
+    #[test]
+    fn the_chain_from_master_secret_to_register_is_that_of_the_contract() {
+        let master = master(from(0x40), from(0x60));
+        let key = master
+            .data_key(&DataKeyId::measurement_secret(), 32)
+            .unwrap();
+        let secret = MeasurementSecret::from_data_key(&key).unwrap();
+        let cluster = secret.cluster_id(&MeasurementSalt::new(from(0x20)));
+        assert_eq!(
+            cluster.to_string(),
+            "1f3d87784b0ce2d13d608d8455627a238acf5c96a62164cf02b236877e0bb0d9"
+        );
+        assert_eq!(
+            cluster.marker().to_string(),
+            "8cbed04bc5c36a7612da8f7659e78d17113175a922cc9925f266a2fc96eaa0ba"
+        );
+    }
+
+    #[test]
+    fn lengths_that_cannot_be_derived_are_refused() {
+        let master = master([1; 32], [2; 32]);
+        for length in [0, MAX_DATA_KEY + 1] {
+            let key = master.data_key(&DataKeyId::measurement_secret(), length);
+            assert_eq!(key.unwrap_err().length, length);
+        }
+    }
+
+    #[test]
+    fn the_case_of_a_disk_id_makes_no_other_key() {
+        let upper: DiskId = "ABCDEF00-0000-0000-0000-000000000000".parse().unwrap();
+        assert_eq!(upper.to_string(), "abcdef00-0000-0000-0000-000000000000");
+        assert!(
+            "{abcdef00-0000-0000-0000-00000000000}"
+                .parse::<DiskId>()
+                .is_err()
+        );
+    }
+}

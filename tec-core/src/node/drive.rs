@@ -1,0 +1,53 @@
+//! The shells of the plans: effects become calls of ports.
+//!
+//! They need no runtime, start no task, and may be dropped at any await.
+
+mod init;
+mod join;
+
+pub use self::init::InitPorts;
+pub use self::init::InitReport;
+pub use self::init::drive_init;
+pub use self::join::JoinPorts;
+pub use self::join::drive_join;
+
+use super::derive::DataKeyId;
+use super::derive::DiskId;
+use super::derive::MeasurementSecret;
+use super::port::DataKeys;
+use super::port::StateDisk;
+use crate::port::PortError;
+use crate::port::PortErrorKind;
+use crate::secret::SecretBytes;
+
+/// Length of a state disk's key and of the measurement secret.
+const KEY: usize = 32;
+
+/// Whether another attempt can succeed.
+fn is_final(error: &PortError) -> bool {
+    matches!(error.kind(), PortErrorKind::Invalid | PortErrorKind::Denied)
+}
+
+async fn measurement_secret(keys: &dyn DataKeys) -> Result<MeasurementSecret, PortError> {
+    let key = keys.data_key(&DataKeyId::measurement_secret(), KEY).await?;
+    MeasurementSecret::from_data_key(&key).map_err(|error| {
+        PortError::new(PortErrorKind::Invalid, "take the measurement secret").because(error)
+    })
+}
+
+async fn disk_key(keys: &dyn DataKeys, disk: DiskId) -> Result<SecretBytes, PortError> {
+    keys.data_key(&DataKeyId::state_disk(disk), KEY).await
+}
+
+/// A lock is held, or the plan is wrong.
+fn unlocked() -> PortError {
+    PortError::new(PortErrorKind::Internal, "act on a node that is not locked")
+}
+
+/// The header of the disk can be read, whichever key it has now.
+async fn check_disk(disk: &dyn StateDisk, key: &SecretBytes) -> Result<(), PortError> {
+    disk.opens_with(key).await.map(|_| ())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,194 @@
+//! The shell of [`InitPlan`].
+
+use async_trait::async_trait;
+
+use super::check_disk;
+use super::disk_key;
+use super::is_final;
+use super::measurement_secret;
+use super::unlocked;
+use crate::node::derive::ClusterId;
+use crate::node::init::InitEffect;
+use crate::node::init::InitEvent;
+use crate::node::init::InitOutcome;
+use crate::node::init::InitPlan;
+use crate::node::init::InitRequest;
+use crate::node::init::InitStep;
+use crate::node::journal::Intent;
+use crate::node::journal::Phase;
+use crate::node::lock::LockError;
+use crate::node::lock::LockOutcome;
+use crate::node::lock::LockedNode;
+use crate::node::lock::NodeLock;
+use crate::node::port::ClusterInitializer;
+use crate::node::port::DataKeys;
+use crate::node::port::NodeStore;
+use crate::node::port::Pause;
+use crate::node::port::StateDisk;
+use crate::node::state::NodeState;
+use crate::node::state::Role;
+use crate::plan;
+use crate::plan::Shell;
+use crate::port::PortError;
+use crate::secret::SecretBytes;
+
+/// What init acts on.
+#[derive(Clone, Copy, Debug)]
+#[expect(clippy::exhaustive_structs, reason = "callers write all of it out")]
+pub struct InitPorts<'p> {
+    /// The lock that it shares with join.
+    pub lock: &'p NodeLock,
+    /// The state disk.
+    pub disk: &'p dyn StateDisk,
+    /// Journal and state.
+    pub store: &'p dyn NodeStore,
+    /// Who runs kubeadm.
+    pub cluster: &'p dyn ClusterInitializer,
+    /// Waits between attempts.
+    pub pause: &'p dyn Pause,
+}
+
+/// How an init ended, and the last failure on the way.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct InitReport {
+    /// The end.
+    pub outcome: Option<InitOutcome>,
+    /// The last failure, if there was one.
+    pub failure: Option<PortError>,
+}
+
+/// Runs an init to its end. The request must be authenticated.
+///
+/// # Cancel safety
+/// May be dropped at any await; the same request goes on.
+pub async fn drive_init(
+    ports: InitPorts<'_>,
+    keys: &dyn DataKeys,
+    request: &InitRequest,
+) -> InitReport {
+    let mut shell = InitShell {
+        ports,
+        keys,
+        request,
+        intent: None,
+        disk_key: None,
+        locked: None,
+        report: InitReport {
+            outcome: None,
+            failure: None,
+        },
+    };
+    let first = InitEvent::Requested(request.digest);
+    plan::run(&mut InitPlan::new(), first, &mut shell).await;
+    shell.report
+}
+
+struct InitShell<'p> {
+    ports: InitPorts<'p>,
+    keys: &'p dyn DataKeys,
+    request: &'p InitRequest,
+    intent: Option<Intent>,
+    disk_key: Option<SecretBytes>,
+    locked: Option<LockedNode>,
+    report: InitReport,
+}
+
+impl InitShell<'_> {
+    async fn run(&mut self, step: InitStep) -> InitEvent {
+        match self.attempt(step).await {
+            Ok(event) => event,
+            Err(error) => {
+                let refused = is_final(&error);
+                self.report.failure = Some(error);
+                if refused {
+                    InitEvent::Refused(step)
+                } else {
+                    InitEvent::Failed(step)
+                }
+            }
+        }
+    }
+
+    async fn attempt(&mut self, step: InitStep) -> Result<InitEvent, PortError> {
+        let ports = self.ports;
+        match step {
+            InitStep::ReadJournal => {
+                return ports.store.read_intent().await.map(InitEvent::Journal);
+            }
+            InitStep::ReadMarker => return ports.lock.marker().read().await.map(InitEvent::Marker),
+            InitStep::Prepare => return self.prepare().await.map(InitEvent::Prepared),
+            InitStep::Lock => return self.lock().await,
+            InitStep::WriteIntent | InitStep::WriteDone => {
+                let intent = self.intent.as_ref().ok_or_else(unlocked)?;
+                ports.store.write_intent(intent).await?;
+            }
+            InitStep::RekeyDisk => {
+                let key = self.disk_key.as_ref().ok_or_else(unlocked)?;
+                ports.disk.rekey(self.node()?, key).await?;
+            }
+            InitStep::WriteState => {
+                let salt = self.request.measurement_salt();
+                let state = NodeState::new(Role::ControlPlane, salt);
+                ports.store.write_state(self.node()?, &state).await?;
+            }
+            InitStep::InitCluster => ports.cluster.init(self.node()?, self.request).await?,
+        }
+        Ok(InitEvent::Done(step))
+    }
+
+    /// Everything that can be wrong is found here, where nothing has changed yet.
+    async fn prepare(&mut self) -> Result<ClusterId, PortError> {
+        let secret = measurement_secret(self.keys).await?;
+        let disk = self.ports.disk.id().await?;
+        let key = disk_key(self.keys, disk).await?;
+        check_disk(self.ports.disk, &key).await?;
+        self.ports.cluster.prepare(self.request).await?;
+        self.disk_key = Some(key);
+        Ok(secret.cluster_id(&self.request.measurement_salt()))
+    }
+
+    async fn lock(&mut self) -> Result<InitEvent, PortError> {
+        let cluster = self.intent.as_ref().ok_or_else(unlocked)?.cluster;
+        match self.ports.lock.lock(cluster).await {
+            Ok(LockOutcome::Locked(node)) => {
+                self.locked = Some(node);
+                Ok(InitEvent::Done(InitStep::Lock))
+            }
+            Ok(LockOutcome::Taken) | Err(LockError::OtherCluster { .. }) => {
+                Ok(InitEvent::LockTaken)
+            }
+            Err(LockError::Marker(error)) => Err(error),
+        }
+    }
+
+    fn node(&self) -> Result<&LockedNode, PortError> {
+        self.locked.as_ref().ok_or_else(unlocked)
+    }
+}
+
+#[async_trait]
+impl Shell<InitPlan> for InitShell<'_> {
+    async fn perform(&mut self, effect: InitEffect) -> Option<InitEvent> {
+        let step = match effect {
+            InitEffect::Run(step) => step,
+            InitEffect::WriteIntent(intent) => {
+                self.intent = Some(intent);
+                match intent.phase {
+                    Phase::Intended => InitStep::WriteIntent,
+                    Phase::Done => InitStep::WriteDone,
+                }
+            }
+            InitEffect::Lock(_) => InitStep::Lock,
+            InitEffect::Again(step) => {
+                self.ports.pause.pause(0).await;
+                step
+            }
+            InitEffect::Finish(outcome) => {
+                self.report.outcome = Some(outcome);
+                return None;
+            }
+        };
+        Some(self.run(step).await)
+    }
+}

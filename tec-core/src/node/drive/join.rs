@@ -1,0 +1,180 @@
+//! The shell of [`JoinPlan`].
+
+use async_trait::async_trait;
+
+use super::check_disk;
+use super::unlocked;
+use crate::digest::Sha256Digest;
+use crate::node::derive::ClusterId;
+use crate::node::join::JoinEffect;
+use crate::node::join::JoinEvent;
+use crate::node::join::JoinOutcome;
+use crate::node::join::JoinPlan;
+use crate::node::join::JoinStep;
+use crate::node::journal::Intent;
+use crate::node::journal::Phase;
+use crate::node::lock::LockError;
+use crate::node::lock::LockOutcome;
+use crate::node::lock::LockedNode;
+use crate::node::lock::NodeLock;
+use crate::node::port::ClusterJoiner;
+use crate::node::port::NodeStore;
+use crate::node::port::Pause;
+use crate::node::port::StateDisk;
+use crate::node::port::TicketSource;
+use crate::node::state::NodeState;
+use crate::node::state::Role;
+use crate::node::ticket::JoinTicket;
+use crate::node::ticket::NodeName;
+use crate::plan;
+use crate::plan::Shell;
+use crate::port::PortError;
+use crate::secret::SecretBytes;
+
+/// What join acts on.
+#[derive(Clone, Copy, Debug)]
+#[expect(clippy::exhaustive_structs, reason = "callers write all of it out")]
+pub struct JoinPorts<'p> {
+    /// The lock that it shares with init.
+    pub lock: &'p NodeLock,
+    /// The state disk.
+    pub disk: &'p dyn StateDisk,
+    /// Journal and state.
+    pub store: &'p dyn NodeStore,
+    /// Who gives tickets.
+    pub tickets: &'p dyn TicketSource,
+    /// Who runs kubeadm.
+    pub cluster: &'p dyn ClusterJoiner,
+    /// Waits between attempts.
+    pub pause: &'p dyn Pause,
+}
+
+/// Runs a join to its end, however long that takes. `None` if the plan has a defect.
+///
+/// # Cancel safety
+/// May be dropped at any await; the next process goes on.
+pub async fn drive_join(ports: JoinPorts<'_>, name: &NodeName, role: Role) -> Option<JoinOutcome> {
+    let mut shell = JoinShell {
+        ports,
+        role,
+        ticket: None,
+        intent: None,
+        locked: None,
+        outcome: None,
+    };
+    let request = Sha256Digest::of(format!("join/1\n{role}\n{name}"));
+    let first = JoinEvent::Started(request);
+    plan::run(&mut JoinPlan::new(), first, &mut shell).await;
+    shell.outcome
+}
+
+struct JoinShell<'p> {
+    ports: JoinPorts<'p>,
+    role: Role,
+    ticket: Option<JoinTicket>,
+    intent: Option<Intent>,
+    locked: Option<LockedNode>,
+    outcome: Option<JoinOutcome>,
+}
+
+impl JoinShell<'_> {
+    async fn attempt(&mut self, step: JoinStep) -> Result<JoinEvent, PortError> {
+        let ports = self.ports;
+        match step {
+            JoinStep::ReadJournal => {
+                return ports.store.read_intent().await.map(JoinEvent::Journal);
+            }
+            JoinStep::ReadMarker => return ports.lock.marker().read().await.map(JoinEvent::Marker),
+            JoinStep::FetchTicket => return self.fetch().await.map(JoinEvent::Ticket),
+            JoinStep::Lock => return self.lock().await,
+            JoinStep::Prepare => {
+                let ticket = self.ticket()?;
+                check_disk(ports.disk, &disk_key(ticket)).await?;
+                ports.cluster.prepare(ticket).await?;
+            }
+            JoinStep::WriteIntent | JoinStep::WriteDone => {
+                let intent = self.intent.as_ref().ok_or_else(unlocked)?;
+                ports.store.write_intent(intent).await?;
+            }
+            JoinStep::RekeyDisk => {
+                let key = disk_key(self.ticket()?);
+                ports.disk.rekey(self.node()?, &key).await?;
+            }
+            JoinStep::WriteFiles => self.write_files().await?,
+            JoinStep::JoinCluster => ports.cluster.join(self.node()?, self.ticket()?).await?,
+        }
+        Ok(JoinEvent::Done(step))
+    }
+
+    async fn fetch(&mut self) -> Result<ClusterId, PortError> {
+        let ticket = self.ports.tickets.fetch().await?;
+        let cluster = ticket.cluster();
+        self.ticket = Some(ticket);
+        Ok(cluster)
+    }
+
+    async fn write_files(&self) -> Result<(), PortError> {
+        let (node, ticket) = (self.node()?, self.ticket()?);
+        self.ports.cluster.write_files(node, ticket).await?;
+        let state = NodeState::new(self.role, ticket.measurement_salt);
+        self.ports.store.write_state(node, &state).await
+    }
+
+    async fn lock(&mut self) -> Result<JoinEvent, PortError> {
+        let cluster = self.intent.as_ref().ok_or_else(unlocked)?.cluster;
+        match self.ports.lock.lock(cluster).await {
+            Ok(LockOutcome::Locked(node)) => {
+                self.locked = Some(node);
+                Ok(JoinEvent::Done(JoinStep::Lock))
+            }
+            Ok(LockOutcome::Taken) | Err(LockError::OtherCluster { .. }) => {
+                Ok(JoinEvent::LockTaken)
+            }
+            Err(LockError::Marker(error)) => Err(error),
+        }
+    }
+
+    fn ticket(&self) -> Result<&JoinTicket, PortError> {
+        self.ticket.as_ref().ok_or_else(unlocked)
+    }
+
+    fn node(&self) -> Result<&LockedNode, PortError> {
+        self.locked.as_ref().ok_or_else(unlocked)
+    }
+}
+
+fn disk_key(ticket: &JoinTicket) -> SecretBytes {
+    let key = ticket.state_disk_key.expose("open the state disk with it");
+    SecretBytes::new(key.to_vec())
+}
+
+#[async_trait]
+impl Shell<JoinPlan> for JoinShell<'_> {
+    async fn perform(&mut self, effect: JoinEffect) -> Option<JoinEvent> {
+        let step = match effect {
+            JoinEffect::Run(step) => step,
+            JoinEffect::WriteIntent(intent) => {
+                self.intent = Some(intent);
+                match intent.phase {
+                    Phase::Intended => JoinStep::WriteIntent,
+                    Phase::Done => JoinStep::WriteDone,
+                }
+            }
+            JoinEffect::Lock(_) => JoinStep::Lock,
+            JoinEffect::Again(step) => {
+                self.ports.pause.pause(0).await;
+                step
+            }
+            JoinEffect::Wait { doublings } => {
+                self.ports.pause.pause(doublings).await;
+                return Some(JoinEvent::Waited);
+            }
+            JoinEffect::Finish(outcome) => {
+                self.outcome = Some(outcome);
+                return None;
+            }
+        };
+        let done = self.attempt(step).await;
+        Some(done.unwrap_or(JoinEvent::Failed(step)))
+    }
+}

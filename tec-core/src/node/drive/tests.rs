@@ -1,0 +1,219 @@
+use std::sync::Arc;
+
+use async_trait::async_trait;
+
+use super::*;
+use crate::digest::Sha256Digest;
+use crate::node::derive::ClusterId;
+use crate::node::derive::MeasurementSalt;
+use crate::node::init::InitOutcome;
+use crate::node::init::InitRequest;
+use crate::node::init::InitStep;
+use crate::node::init::KubeProxy;
+use crate::node::join::JoinOutcome;
+use crate::node::journal::Phase;
+use crate::node::lock::NodeLock;
+use crate::node::port::DerivedKeys;
+use crate::node::port::KeyServices as _;
+use crate::node::port::TicketSource;
+use crate::node::state::Role;
+use crate::node::ticket::CaPin;
+use crate::node::ticket::JoinTicket;
+use crate::node::uri::KmsUri;
+use crate::node::uri::StorageUri;
+use crate::secret::SecretArray;
+use crate::testing::MemoryNode;
+
+/// Master key 40..5f, salt 60..7f (contract, appendix A).
+const KMS: &str = "kms://cluster-kms?key=QEFCQ0RFRkdISUpLTE1OT1BRUlNUVVZXWFlaW1xdXl8=\
+                   &salt=YGFiY2RlZmdoaWprbG1ub3BxcnN0dXZ3eHl6e3x9fn8=";
+
+fn node() -> Arc<MemoryNode> {
+    let disk = "00000000-0000-0000-0000-0000000000AA".parse().unwrap();
+    Arc::new(MemoryNode::new(disk))
+}
+
+fn request(name: &str) -> InitRequest {
+    InitRequest {
+        digest: Sha256Digest::of(name),
+        kubernetes_version: "v1.34.3".to_owned(),
+        components: Vec::new(),
+        proxy: KubeProxy::Replaced,
+    }
+}
+
+async fn keys() -> Box<dyn DataKeys> {
+    let (kms, storage) = (KmsUri::parse(KMS), StorageUri::parse("storage://no-store"));
+    DerivedKeys
+        .open(kms.unwrap(), storage.unwrap())
+        .await
+        .unwrap()
+}
+
+async fn init(node: &Arc<MemoryNode>, lock: &NodeLock, request: &InitRequest) -> InitReport {
+    let ports = InitPorts {
+        lock,
+        disk: &**node,
+        store: &**node,
+        cluster: &**node,
+        pause: &**node,
+    };
+    drive_init(ports, &*keys().await, request).await
+}
+
+fn lock(node: &Arc<MemoryNode>) -> NodeLock {
+    NodeLock::new(Arc::clone(node) as Arc<_>)
+}
+
+/// Tickets of one cluster.
+#[derive(Debug)]
+struct Tickets(Role);
+
+#[async_trait]
+impl TicketSource for Tickets {
+    async fn fetch(&self) -> Result<JoinTicket, crate::port::PortError> {
+        let files = crate::node::ticket::PkiFile::ALL.into_iter();
+        let files = files.filter(|_| self.0 == Role::ControlPlane);
+        Ok(JoinTicket {
+            state_disk_key: SecretArray::new([1; 32]),
+            measurement_salt: MeasurementSalt::new([2; 32]),
+            measurement_secret: MeasurementSecret::new([3; 32]),
+            kubelet_certificate: String::new(),
+            api_server: "10.0.0.1:6443".to_owned(),
+            token: SecretBytes::new(b"token".to_vec()),
+            ca_pin: CaPin::new(Sha256Digest::of("ca")),
+            files: files.map(|file| (file, SecretBytes::new(vec![]))).collect(),
+            components: Vec::new(),
+            kubernetes_version: "v1.34.3".to_owned(),
+        })
+    }
+}
+
+async fn join(node: &Arc<MemoryNode>, lock: &NodeLock, role: Role) -> Option<JoinOutcome> {
+    let ports = JoinPorts {
+        lock,
+        disk: &**node,
+        store: &**node,
+        tickets: &Tickets(role),
+        cluster: &**node,
+        pause: &**node,
+    };
+    drive_join(ports, &"node-1".parse().unwrap(), role).await
+}
+
+#[tokio::test]
+async fn scenario_1_init_derives_everything_as_the_contract_says() {
+    let (node, request) = (node(), request("request"));
+    let report = init(&node, &lock(&node), &request).await;
+    let record = node.record();
+    let Some(InitOutcome::Initialized(cluster)) = report.outcome else {
+        panic!("{report:?}");
+    };
+    assert_eq!(record.register, cluster.marker());
+    assert_eq!(record.extensions, 1);
+    let disk = "00000000-0000-0000-0000-0000000000aa".parse().unwrap();
+    let key = disk_key(&*keys().await, disk).await.unwrap();
+    assert_eq!(
+        record.disk_key,
+        Some(Sha256Digest::of(key.expose("compare")))
+    );
+    let state = record.state.unwrap();
+    assert_eq!(state.role, Role::ControlPlane);
+    assert_eq!(state.measurement_salt, request.measurement_salt());
+    assert_eq!(record.initialized, 1);
+    assert_eq!(record.intent.unwrap().phase, Phase::Done);
+}
+
+#[tokio::test]
+async fn scenario_2_another_init_is_told_that_the_node_is_taken() {
+    let node = node();
+    let lock = lock(&node);
+    let first = init(&node, &lock, &request("first")).await.outcome;
+    assert!(matches!(first, Some(InitOutcome::Initialized(_))));
+    let second = init(&node, &lock, &request("second")).await.outcome;
+    assert_eq!(second, Some(InitOutcome::AlreadyActivated));
+    // The first caller, who lost the answer, is told again.
+    assert_eq!(init(&node, &lock, &request("first")).await.outcome, first);
+    assert_eq!(node.record().initialized, 1);
+}
+
+#[tokio::test]
+async fn scenario_3_of_init_and_join_one_wins() {
+    for init_first in [false, true] {
+        let node = node();
+        let lock = lock(&node);
+        let request = request("request");
+        let (initialized, joined) = if init_first {
+            let initialized = init(&node, &lock, &request).await.outcome;
+            (initialized, join(&node, &lock, Role::Worker).await)
+        } else {
+            let joined = join(&node, &lock, Role::Worker).await;
+            (init(&node, &lock, &request).await.outcome, joined)
+        };
+        let won = matches!(initialized, Some(InitOutcome::Initialized(_)));
+        assert_eq!(won, init_first);
+        assert_eq!(matches!(joined, Some(JoinOutcome::Joined(_))), !init_first);
+        let record = node.record();
+        assert_eq!(record.initialized + record.joined, 1);
+        assert_eq!(record.extensions, 1);
+    }
+}
+
+#[tokio::test]
+async fn scenario_4_what_cannot_be_prepared_leaves_the_node_untouched() {
+    for (kind, refused) in [
+        (PortErrorKind::Invalid, true),
+        (PortErrorKind::Unavailable, false),
+    ] {
+        let disk = "00000000-0000-0000-0000-0000000000aa".parse().unwrap();
+        let node = Arc::new(MemoryNode::new(disk).refusing(kind));
+        let outcome = init(&node, &lock(&node), &request("request")).await.outcome;
+        let expected = if refused {
+            InitOutcome::Refused(InitStep::Prepare)
+        } else {
+            InitOutcome::Retry(InitStep::Prepare)
+        };
+        assert_eq!(outcome, Some(expected));
+        assert_eq!(node.record(), crate::testing::NodeRecord::default());
+    }
+}
+
+#[tokio::test]
+async fn scenario_5_control_planes_get_the_files_and_workers_do_not() {
+    for (role, count) in [(Role::Worker, 0), (Role::ControlPlane, 8)] {
+        let node = node();
+        let outcome = join(&node, &lock(&node), role).await;
+        let cluster: ClusterId =
+            MeasurementSecret::new([3; 32]).cluster_id(&MeasurementSalt::new([2; 32]));
+        assert_eq!(outcome, Some(JoinOutcome::Joined(cluster)));
+        let record = node.record();
+        assert_eq!(record.register, cluster.marker());
+        assert_eq!(record.disk_key, Some(Sha256Digest::of([1; 32])));
+        assert_eq!(record.files.len(), count);
+        assert_eq!(record.state.unwrap().role, role);
+    }
+}
+
+#[tokio::test]
+async fn scenario_11_a_member_is_left_alone_by_both() {
+    let node = node();
+    join(&node, &lock(&node), Role::Worker).await;
+    let before = node.record();
+    // Another process of the same boot.
+    let lock = lock(&node);
+    let joined = join(&node, &lock, Role::Worker).await;
+    assert_eq!(joined, Some(JoinOutcome::AlreadyMember));
+    let initialized = init(&node, &lock, &request("request")).await.outcome;
+    assert_eq!(initialized, Some(InitOutcome::AlreadyActivated));
+    assert_eq!(node.record(), before);
+}
+
+#[tokio::test]
+async fn services_that_are_not_built_in_are_refused() {
+    let kms = KmsUri::parse("kms://trustee?url=https%3A%2F%2Fkbs&path=a%2Fb%2Fc").unwrap();
+    let error = DerivedKeys
+        .open(kms, StorageUri::NoStore)
+        .await
+        .unwrap_err();
+    assert_eq!(error.kind(), PortErrorKind::Invalid);
+}

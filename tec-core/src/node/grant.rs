@@ -1,0 +1,179 @@
+//! Who may have a ticket: what a node claims is bound to the key that proved it.
+//!
+//! A node says its name, its role and the id of its disk. The first claim of an attestation key
+//! counts for good (trust on first use), and none of the three can be claimed by another key: a
+//! worker that is taken over gets neither the keys of the control plane nor those of another disk.
+
+use std::collections::BTreeSet;
+
+use super::derive::DiskId;
+use super::state::Role;
+use super::ticket::NodeName;
+use crate::ak::Fingerprint;
+
+/// What a node claims, and the key that proved it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[expect(clippy::exhaustive_structs, reason = "a claim is these four")]
+pub struct Claim {
+    /// Attestation key.
+    pub ak: Fingerprint,
+    /// Name, from the certificate request.
+    pub name: NodeName,
+    /// Role.
+    pub role: Role,
+    /// State disk.
+    pub disk: DiskId,
+}
+
+/// Why a claim is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum GrantError {
+    /// The key claimed something else before.
+    #[error("this key belongs to a node of another name, role or disk")]
+    KeyKnown,
+    /// Another key has this name.
+    #[error("the name belongs to another node")]
+    NameTaken,
+    /// Another key has this disk.
+    #[error("the disk belongs to another node")]
+    DiskTaken,
+    /// No policy lets this key be a control plane.
+    #[error("this node may not be a control plane")]
+    NotControlPlane,
+    /// A rejoin of a node that never joined.
+    #[error("this node never joined")]
+    Unknown,
+}
+
+/// Which keys may be control planes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ControlPlanes {
+    /// None but those that are members already.
+    Closed,
+    /// These.
+    Listed(BTreeSet<Fingerprint>),
+    /// Any that attests well.
+    ///
+    /// # Security
+    /// Every machine that boots an accepted image can then obtain the keys of the cluster's CA.
+    DangerousAny,
+}
+
+/// Judges a claim by those that were granted before; a new one is to be recorded by compare and
+/// swap before the ticket leaves.
+///
+/// # Errors
+/// [`GrantError`], the first reason.
+pub fn grant(
+    claim: &Claim,
+    granted: &[Claim],
+    control_planes: &ControlPlanes,
+) -> Result<Granted, GrantError> {
+    if let Some(before) = granted.iter().find(|one| one.ak == claim.ak) {
+        return if before == claim {
+            Ok(Granted::Again)
+        } else {
+            Err(GrantError::KeyKnown)
+        };
+    }
+    if granted.iter().any(|one| one.name == claim.name) {
+        return Err(GrantError::NameTaken);
+    }
+    if granted.iter().any(|one| one.disk == claim.disk) {
+        return Err(GrantError::DiskTaken);
+    }
+    let allowed = match (claim.role, control_planes) {
+        (Role::Worker, _) | (_, ControlPlanes::DangerousAny) => true,
+        (Role::ControlPlane, ControlPlanes::Closed) => false,
+        (Role::ControlPlane, ControlPlanes::Listed(keys)) => keys.contains(&claim.ak),
+    };
+    if allowed {
+        Ok(Granted::New)
+    } else {
+        Err(GrantError::NotControlPlane)
+    }
+}
+
+/// Judges a rejoin: only the key that joined with this disk.
+///
+/// # Errors
+/// [`GrantError::Unknown`] or [`GrantError::DiskTaken`].
+pub fn grant_rejoin(ak: Fingerprint, disk: DiskId, granted: &[Claim]) -> Result<(), GrantError> {
+    match granted.iter().find(|one| one.ak == ak) {
+        Some(before) if before.disk == disk => Ok(()),
+        Some(_) => Err(GrantError::DiskTaken),
+        None => Err(GrantError::Unknown),
+    }
+}
+
+/// A claim that holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(clippy::exhaustive_enums, reason = "new or not")]
+pub enum Granted {
+    /// It must be recorded first.
+    New,
+    /// It is that of a member that asks again.
+    Again,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::sample;
+
+    fn claim(key: u64, name: &str, role: Role, disk: u8) -> Claim {
+        Claim {
+            ak: sample::public_key(key).fingerprint(),
+            name: name.parse().unwrap(),
+            role,
+            disk: format!("00000000-0000-0000-0000-0000000000{disk:02x}")
+                .parse()
+                .unwrap(),
+        }
+    }
+
+    #[test]
+    fn what_a_key_claimed_first_counts_for_good() {
+        let first = claim(1, "w-1", Role::Worker, 1);
+        let known = [first.clone()];
+        let judge = |claim: &Claim| grant(claim, &known, &ControlPlanes::DangerousAny);
+        assert_eq!(judge(&first), Ok(Granted::Again));
+        for other in [
+            claim(1, "w-2", Role::Worker, 1),
+            claim(1, "w-1", Role::ControlPlane, 1),
+            claim(1, "w-1", Role::Worker, 2),
+        ] {
+            assert_eq!(judge(&other), Err(GrantError::KeyKnown));
+        }
+    }
+
+    #[test]
+    fn another_key_gets_neither_name_nor_disk_of_a_member() {
+        let known = [claim(1, "w-1", Role::Worker, 1)];
+        let judge = |claim: &Claim| grant(claim, &known, &ControlPlanes::Closed);
+        assert_eq!(judge(&claim(2, "w-2", Role::Worker, 2)), Ok(Granted::New));
+        let name = claim(2, "w-1", Role::Worker, 2);
+        assert_eq!(judge(&name), Err(GrantError::NameTaken));
+        let disk = claim(2, "w-2", Role::Worker, 1);
+        assert_eq!(judge(&disk), Err(GrantError::DiskTaken));
+        assert_eq!(
+            grant_rejoin(disk.ak, disk.disk, &known),
+            Err(GrantError::Unknown)
+        );
+        assert_eq!(grant_rejoin(known[0].ak, known[0].disk, &known), Ok(()));
+    }
+
+    #[test]
+    fn a_control_plane_needs_a_policy_that_names_it() {
+        let wanted = claim(1, "c-1", Role::ControlPlane, 1);
+        let judge = |policy: &ControlPlanes| grant(&wanted, &[], policy);
+        let refused = Err(GrantError::NotControlPlane);
+        assert_eq!(judge(&ControlPlanes::Closed), refused);
+        let listed =
+            |key| ControlPlanes::Listed(BTreeSet::from([sample::public_key(key).fingerprint()]));
+        assert_eq!(judge(&listed(2)), refused);
+        assert_eq!(judge(&listed(1)), Ok(Granted::New));
+    }
+}

@@ -1,0 +1,253 @@
+//! Init: this node becomes the first of a cluster.
+//!
+//! ```text
+//!  read marker, journal ─► prepare (checks all, changes nothing) ─► write intent
+//!     ─► lock ─► re-key disk ─► write state ─► kubeadm init ─► intent done ─► finish
+//!      └ the point of no return: from here on a plan only goes forward, and may be run again
+//! ```
+//!
+//! A request that comes again after a crash, with the same hash and the same cluster id, goes on
+//! where the first one ended. Another one is refused.
+
+use super::derive::ClusterId;
+use super::derive::MeasurementSalt;
+use super::journal::Intent;
+use super::journal::Phase;
+use super::lock::MarkerState;
+use super::ticket::Component;
+use crate::digest::Sha256Digest;
+use crate::plan::Plan;
+
+/// What a cluster is to be like; no secret is part of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[expect(clippy::exhaustive_structs, reason = "callers write all of it out")]
+pub struct InitRequest {
+    /// SHA-256 over the whole request: the same request goes on after a crash, another does not.
+    pub digest: Sha256Digest,
+    /// Version of Kubernetes.
+    pub kubernetes_version: String,
+    /// What to install.
+    pub components: Vec<Component>,
+    /// Whether kube-proxy runs.
+    pub proxy: KubeProxy,
+}
+
+/// Whether kube-proxy runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(clippy::exhaustive_enums, reason = "it runs or not")]
+pub enum KubeProxy {
+    /// The network of the cluster does its work.
+    Replaced,
+    /// It runs, as conformance tests want.
+    Kept,
+}
+
+/// Label of the measurement salt.
+const SALT: &[u8] = b"tec-measurement-salt/1\0";
+
+impl InitRequest {
+    /// The salt of the cluster's id. It follows from the request, so that one that goes on after a
+    /// crash comes to the same cluster.
+    pub fn measurement_salt(&self) -> MeasurementSalt {
+        let salt = Sha256Digest::of([SALT, self.digest.as_bytes()].concat());
+        MeasurementSalt::new(*salt.as_bytes())
+    }
+}
+
+/// What init is told.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum InitEvent {
+    /// An authenticated request came; SHA-256 over it.
+    Requested(Sha256Digest),
+    /// The journal's intent, if there is one.
+    Journal(Option<Intent>),
+    /// What the TPM's marker says.
+    Marker(MarkerState),
+    /// All was checked, and this is the cluster that would be.
+    Prepared(ClusterId),
+    /// An effect was carried out.
+    Done(InitStep),
+    /// Somebody else holds the lock.
+    LockTaken,
+    /// An effect failed; it may be tried again.
+    Failed(InitStep),
+    /// An effect can never succeed.
+    Refused(InitStep),
+}
+
+/// A step of init.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum InitStep {
+    /// Reading the journal.
+    ReadJournal,
+    /// Reading the TPM's marker.
+    ReadMarker,
+    /// Keys, disk, components and kubeadm's preflight, checked without a change.
+    Prepare,
+    /// Writing the intent.
+    WriteIntent,
+    /// The lock.
+    Lock,
+    /// The disk opens with the derived key only.
+    RekeyDisk,
+    /// `node_state.json`.
+    WriteState,
+    /// `kubeadm init`.
+    InitCluster,
+    /// Writing that it is done.
+    WriteDone,
+}
+
+/// What init wants done.
+#[derive(Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum InitEffect {
+    /// Carry a step out. All of them converge when they are done again.
+    Run(InitStep),
+    /// Write this intent; answered as [`InitStep::WriteIntent`] or, where it says that the node is
+    /// a member, as [`InitStep::WriteDone`].
+    WriteIntent(Intent),
+    /// Lock the node for this cluster.
+    Lock(ClusterId),
+    /// Wait a little, then carry the step out again. Beyond the lock this has no end.
+    Again(InitStep),
+    /// The plan has ended.
+    Finish(InitOutcome),
+}
+
+/// How init ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum InitOutcome {
+    /// The cluster is there.
+    Initialized(ClusterId),
+    /// The node is in a cluster already, or about to be: by join, or by another request.
+    AlreadyActivated,
+    /// Nothing was changed; the same or another request may come.
+    Retry(InitStep),
+    /// Nothing was changed; this request can never succeed.
+    Refused(InitStep),
+}
+
+/// The plan of one init.
+#[derive(Debug, Default)]
+pub struct InitPlan {
+    request: Sha256Digest,
+    journal: Option<Intent>,
+    marker: Option<MarkerState>,
+    intent: Option<Intent>,
+}
+
+impl InitPlan {
+    /// A plan that knows nothing yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Only the request that was begun may go on, and only for the cluster of the marker.
+    fn admitted(&self, cluster: &ClusterId) -> bool {
+        let own = |intent: &Intent| intent.cluster == *cluster && intent.request == self.request;
+        match self.marker {
+            Some(MarkerState::Unset) => true,
+            Some(state) => state.is_of(cluster) && self.journal.as_ref().is_some_and(own),
+            None => false,
+        }
+    }
+
+    fn after(&self, step: InitStep) -> Vec<InitEffect> {
+        let next = match (step, &self.intent) {
+            (InitStep::WriteIntent, Some(intent)) => InitEffect::Lock(intent.cluster),
+            (InitStep::Lock, _) => InitEffect::Run(InitStep::RekeyDisk),
+            (InitStep::RekeyDisk, _) => InitEffect::Run(InitStep::WriteState),
+            (InitStep::WriteState, _) => InitEffect::Run(InitStep::InitCluster),
+            (InitStep::InitCluster, Some(intent)) => InitEffect::WriteIntent(intent.done()),
+            (InitStep::WriteDone, Some(intent)) => {
+                InitEffect::Finish(InitOutcome::Initialized(intent.cluster))
+            }
+            _ => return Vec::new(),
+        };
+        vec![next]
+    }
+
+    fn marked(&mut self, state: MarkerState) -> Vec<InitEffect> {
+        self.marker = Some(state);
+        let begun = |intent: &Intent| {
+            intent.request == self.request
+                && intent.phase == Phase::Intended
+                && state.is_of(&intent.cluster)
+        };
+        if state == MarkerState::Unset || self.journal.as_ref().is_some_and(begun) {
+            vec![InitEffect::Run(InitStep::Prepare)]
+        } else {
+            vec![InitEffect::Finish(self.already())]
+        }
+    }
+
+    /// The same request again, after it succeeded, is told so once more.
+    fn already(&self) -> InitOutcome {
+        match (&self.journal, self.marker) {
+            (Some(intent), Some(state))
+                if intent.request == self.request
+                    && intent.phase == Phase::Done
+                    && state.is_of(&intent.cluster) =>
+            {
+                InitOutcome::Initialized(intent.cluster)
+            }
+            _ => InitOutcome::AlreadyActivated,
+        }
+    }
+
+    fn prepared(&mut self, cluster: ClusterId) -> Vec<InitEffect> {
+        if !self.admitted(&cluster) {
+            return vec![InitEffect::Finish(InitOutcome::AlreadyActivated)];
+        }
+        let intent = Intent::new(cluster, self.request);
+        self.intent = Some(intent);
+        vec![InitEffect::WriteIntent(intent)]
+    }
+}
+
+/// Before the lock a failure ends the plan; from it on there is only forward.
+fn failed(step: InitStep, outcome: fn(InitStep) -> InitOutcome) -> Vec<InitEffect> {
+    let reversible = matches!(
+        step,
+        InitStep::ReadJournal | InitStep::ReadMarker | InitStep::Prepare | InitStep::WriteIntent
+    );
+    if reversible {
+        vec![InitEffect::Finish(outcome(step))]
+    } else {
+        vec![InitEffect::Again(step)]
+    }
+}
+
+impl Plan for InitPlan {
+    type Event = InitEvent;
+    type Effect = InitEffect;
+
+    fn step(&mut self, event: InitEvent) -> Vec<InitEffect> {
+        match event {
+            InitEvent::Requested(request) => {
+                *self = Self {
+                    request,
+                    ..Self::default()
+                };
+                vec![InitEffect::Run(InitStep::ReadJournal)]
+            }
+            InitEvent::Journal(intent) => {
+                self.journal = intent;
+                vec![InitEffect::Run(InitStep::ReadMarker)]
+            }
+            InitEvent::Marker(state) => self.marked(state),
+            InitEvent::Prepared(cluster) => self.prepared(cluster),
+            InitEvent::Done(step) => self.after(step),
+            InitEvent::LockTaken => vec![InitEffect::Finish(InitOutcome::AlreadyActivated)],
+            InitEvent::Failed(step) => failed(step, InitOutcome::Retry),
+            InitEvent::Refused(step) => failed(step, InitOutcome::Refused),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,219 @@
+//! Join: this node becomes a member of a cluster that exists.
+//!
+//! ```text
+//!  read marker ─► ask for a ticket ─► prepare (checks all, changes nothing) ─► write intent
+//!     ─► lock ─► re-key disk ─► write files ─► kubeadm join ─► intent done ─► finish
+//! ```
+//!
+//! Until the lock everything is tried again with a wait that grows, since init may win meanwhile.
+//! Beyond it there is only forward; after a crash a new ticket for the same cluster goes on.
+
+use super::derive::ClusterId;
+use super::journal::Intent;
+use super::journal::Phase;
+use super::lock::MarkerState;
+use crate::digest::Sha256Digest;
+use crate::plan::Plan;
+
+/// Longest wait is this many doublings of the first.
+const MAX_DOUBLINGS: u32 = 5;
+
+/// What join is told.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum JoinEvent {
+    /// The program began; SHA-256 over name, role and disk of this node.
+    Started(Sha256Digest),
+    /// Init won: there is nothing left to do.
+    Stopped,
+    /// The journal's intent, if there is one.
+    Journal(Option<Intent>),
+    /// What the TPM's marker says.
+    Marker(MarkerState),
+    /// A service that proved itself gave a ticket of this cluster.
+    Ticket(ClusterId),
+    /// The wait is over.
+    Waited,
+    /// A step was carried out.
+    Done(JoinStep),
+    /// Somebody else holds the lock.
+    LockTaken,
+    /// A step failed.
+    Failed(JoinStep),
+}
+
+/// A step of join.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum JoinStep {
+    /// Reading the journal.
+    ReadJournal,
+    /// Reading the TPM's marker.
+    ReadMarker,
+    /// Finding join services, proving ourselves and being proven to, and a ticket.
+    FetchTicket,
+    /// Key, disk, components, certificate and files, checked without a change.
+    Prepare,
+    /// Writing the intent.
+    WriteIntent,
+    /// The lock.
+    Lock,
+    /// The disk opens with the ticket's key only.
+    RekeyDisk,
+    /// Control-plane files, kubelet certificate, `node_state.json`.
+    WriteFiles,
+    /// `kubeadm join`.
+    JoinCluster,
+    /// Writing that it is done.
+    WriteDone,
+}
+
+/// What join wants done.
+#[derive(Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum JoinEffect {
+    /// Carry a step out. All of them converge when they are done again.
+    Run(JoinStep),
+    /// Write this intent; answered as [`JoinStep::WriteIntent`] or, where it says that the node is
+    /// a member, as [`JoinStep::WriteDone`].
+    WriteIntent(Intent),
+    /// Lock the node for this cluster.
+    Lock(ClusterId),
+    /// Wait: the first wait times two to the power of `doublings`, with jitter.
+    Wait {
+        /// How often it was doubled.
+        doublings: u32,
+    },
+    /// Wait a little, then carry the step out again. Beyond the lock this has no end.
+    Again(JoinStep),
+    /// The plan has ended.
+    Finish(JoinOutcome),
+}
+
+/// How join ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum JoinOutcome {
+    /// The node is a member.
+    Joined(ClusterId),
+    /// Init won.
+    Yielded,
+    /// The node was a member before.
+    AlreadyMember,
+}
+
+/// The plan of joining.
+#[derive(Debug, Default)]
+pub struct JoinPlan {
+    request: Sha256Digest,
+    journal: Option<Intent>,
+    marker: Option<MarkerState>,
+    intent: Option<Intent>,
+    failures: u32,
+    locking: bool,
+}
+
+impl JoinPlan {
+    /// A plan that knows nothing yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    fn after(&mut self, step: JoinStep) -> Vec<JoinEffect> {
+        let next = match (step, &self.intent) {
+            (JoinStep::Prepare, Some(intent)) => JoinEffect::WriteIntent(*intent),
+            (JoinStep::WriteIntent, Some(intent)) => {
+                self.locking = true;
+                JoinEffect::Lock(intent.cluster)
+            }
+            (JoinStep::Lock, _) => JoinEffect::Run(JoinStep::RekeyDisk),
+            (JoinStep::RekeyDisk, _) => JoinEffect::Run(JoinStep::WriteFiles),
+            (JoinStep::WriteFiles, _) => JoinEffect::Run(JoinStep::JoinCluster),
+            (JoinStep::JoinCluster, Some(intent)) => JoinEffect::WriteIntent(intent.done()),
+            (JoinStep::WriteDone, Some(intent)) => {
+                JoinEffect::Finish(JoinOutcome::Joined(intent.cluster))
+            }
+            _ => return Vec::new(),
+        };
+        vec![next]
+    }
+
+    fn marked(&mut self, state: MarkerState) -> Vec<JoinEffect> {
+        self.marker = Some(state);
+        let begun = |intent: &Intent| {
+            intent.request == self.request
+                && intent.phase == Phase::Intended
+                && state.is_of(&intent.cluster)
+        };
+        if state == MarkerState::Unset || self.journal.as_ref().is_some_and(begun) {
+            vec![JoinEffect::Run(JoinStep::FetchTicket)]
+        } else {
+            vec![JoinEffect::Finish(JoinOutcome::AlreadyMember)]
+        }
+    }
+
+    /// A ticket of another cluster than the one that was begun is no use.
+    fn ticket(&mut self, cluster: ClusterId) -> Vec<JoinEffect> {
+        let fits = match self.marker {
+            Some(MarkerState::Unset) => true,
+            Some(state) => state.is_of(&cluster),
+            None => false,
+        };
+        if !fits {
+            return self.wait();
+        }
+        self.intent = Some(Intent::new(cluster, self.request));
+        vec![JoinEffect::Run(JoinStep::Prepare)]
+    }
+
+    fn wait(&mut self) -> Vec<JoinEffect> {
+        let doublings = self.failures.min(MAX_DOUBLINGS);
+        self.failures = self.failures.saturating_add(1);
+        vec![JoinEffect::Wait { doublings }]
+    }
+
+    fn failed(&mut self, step: JoinStep) -> Vec<JoinEffect> {
+        match step {
+            JoinStep::ReadJournal
+            | JoinStep::ReadMarker
+            | JoinStep::FetchTicket
+            | JoinStep::Prepare
+            | JoinStep::WriteIntent => self.wait(),
+            other => vec![JoinEffect::Again(other)],
+        }
+    }
+}
+
+impl Plan for JoinPlan {
+    type Event = JoinEvent;
+    type Effect = JoinEffect;
+
+    fn step(&mut self, event: JoinEvent) -> Vec<JoinEffect> {
+        match event {
+            JoinEvent::Started(request) => {
+                *self = Self {
+                    request,
+                    ..Self::default()
+                };
+                vec![JoinEffect::Run(JoinStep::ReadJournal)]
+            }
+            // Once it locks, init cannot have won, and an end here would leave half a member.
+            JoinEvent::Stopped if self.locking => Vec::new(),
+            JoinEvent::Stopped | JoinEvent::LockTaken => {
+                vec![JoinEffect::Finish(JoinOutcome::Yielded)]
+            }
+            JoinEvent::Journal(intent) => {
+                self.journal = intent;
+                vec![JoinEffect::Run(JoinStep::ReadMarker)]
+            }
+            JoinEvent::Marker(state) => self.marked(state),
+            JoinEvent::Ticket(cluster) => self.ticket(cluster),
+            JoinEvent::Waited => vec![JoinEffect::Run(JoinStep::ReadJournal)],
+            JoinEvent::Done(step) => self.after(step),
+            JoinEvent::Failed(step) => self.failed(step),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

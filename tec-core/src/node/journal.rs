@@ -1,0 +1,69 @@
+//! What a node is about to do, on disk before the point of no return.
+
+use serde::Deserialize;
+use serde::Serialize;
+
+use super::derive::ClusterId;
+use crate::digest::Sha256Digest;
+
+/// How far a bootstrap came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum Phase {
+    /// Everything was checked; the lock comes next.
+    Intended,
+    /// The node is a member.
+    Done,
+}
+
+/// The intent: which cluster, by which request. Neither is a secret.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[non_exhaustive]
+pub struct Intent {
+    /// Id of the cluster, in hexadecimal.
+    #[serde(with = "hex_id")]
+    pub cluster: ClusterId,
+    /// SHA-256 over the request; of a join, over what the node asked for.
+    pub request: Sha256Digest,
+    /// How far it came.
+    pub phase: Phase,
+}
+
+impl Intent {
+    /// Before the lock.
+    pub fn new(cluster: ClusterId, request: Sha256Digest) -> Self {
+        Self {
+            cluster,
+            request,
+            phase: Phase::Intended,
+        }
+    }
+
+    /// The node is a member.
+    #[must_use]
+    pub fn done(mut self) -> Self {
+        self.phase = Phase::Done;
+        self
+    }
+}
+
+mod hex_id {
+    use serde::Deserialize as _;
+    use serde::Deserializer;
+    use serde::Serializer;
+    use serde::de::Error as _;
+
+    use super::ClusterId;
+
+    pub(super) fn serialize<S: Serializer>(id: &ClusterId, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_str(id)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<ClusterId, D::Error> {
+        let mut bytes = [0; 32];
+        hex::decode_to_slice(String::deserialize(from)?, &mut bytes).map_err(D::Error::custom)?;
+        Ok(ClusterId::new(bytes))
+    }
+}

@@ -1,0 +1,305 @@
+//! The point of no return: a node belongs to one cluster, once.
+//!
+//! ```text
+//!   Unlocked ── first caller ──► Locking ── marker set or found set ──► Locked
+//!                                   │ the TPM failed, or the caller went away
+//!                                   └──► Undecided: only the same cluster may try again
+//! ```
+//!
+//! There is no way back. Across restarts of the process the marker in the TPM keeps the state,
+//! until the machine boots again; see [`BootstrapMarker`].
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::Mutex;
+use std::sync::MutexGuard;
+use std::sync::PoisonError;
+
+use async_trait::async_trait;
+
+use super::derive::ClusterId;
+use crate::digest::Sha256Digest;
+use crate::port::PortError;
+
+/// What the marker says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(clippy::exhaustive_enums, reason = "callers must handle every state")]
+pub enum MarkerState {
+    /// The register has its value of boot: the node belongs to no cluster.
+    Unset,
+    /// The register holds this.
+    Set(Sha256Digest),
+}
+
+impl MarkerState {
+    /// Of a register's value.
+    pub fn of(value: Sha256Digest) -> Self {
+        if value == Sha256Digest::ZERO {
+            Self::Unset
+        } else {
+            Self::Set(value)
+        }
+    }
+
+    /// Whether it was set by an event of this cluster, and nothing else.
+    pub fn is_of(&self, cluster: &ClusterId) -> bool {
+        *self == Self::Set(cluster.marker())
+    }
+}
+
+/// The register that says which cluster a node belongs to: PCR 15, by one event of the cluster id.
+///
+/// *Contract*: `set` extends once each time it is called; callers read before. What was set stays
+/// until the machine boots again. *Implemented by* the TPM of `tec-tpm` (feature `tss`).
+#[async_trait]
+pub trait BootstrapMarker: fmt::Debug + Send + Sync {
+    /// Reads it.
+    async fn read(&self) -> Result<MarkerState, PortError>;
+
+    /// Extends it by the event of a cluster.
+    async fn set(&self, cluster: &ClusterId) -> Result<(), PortError>;
+}
+
+/// Proof that this process holds the lock and the marker is that of the cluster. Init and join
+/// take nothing else.
+#[derive(Debug, PartialEq, Eq)]
+pub struct LockedNode {
+    cluster: ClusterId,
+}
+
+impl LockedNode {
+    /// The cluster.
+    pub fn cluster(&self) -> &ClusterId {
+        &self.cluster
+    }
+}
+
+/// How an attempt to lock ended.
+#[derive(Debug, PartialEq, Eq)]
+#[expect(clippy::exhaustive_enums, reason = "callers must handle every outcome")]
+pub enum LockOutcome {
+    /// The caller won.
+    Locked(LockedNode),
+    /// Somebody else holds the lock, or is about to.
+    Taken,
+}
+
+/// The lock could not be decided.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LockError {
+    /// The TPM did not answer. The node is undecided: the same cluster may be tried again, another
+    /// only after the machine booted again.
+    #[error("the TPM's marker cannot be used; try again for the same cluster, or reboot")]
+    Marker(#[source] PortError),
+    /// The marker is that of another cluster, or something else extended the register.
+    #[error("the TPM's marker holds {found}, not that of this cluster; reboot to start over")]
+    OtherCluster {
+        /// What the register holds.
+        found: Sha256Digest,
+    },
+}
+
+#[derive(Clone, Copy, Debug)]
+enum State {
+    Unlocked,
+    Locking,
+    Undecided(ClusterId),
+    Locked,
+}
+
+/// The lock that init and join share. One per process.
+#[derive(Debug)]
+pub struct NodeLock {
+    state: Mutex<State>,
+    marker: Arc<dyn BootstrapMarker>,
+}
+
+impl NodeLock {
+    /// A lock over this marker.
+    pub fn new(marker: Arc<dyn BootstrapMarker>) -> Self {
+        Self {
+            state: Mutex::new(State::Unlocked),
+            marker,
+        }
+    }
+
+    /// The marker under it.
+    pub fn marker(&self) -> &dyn BootstrapMarker {
+        &*self.marker
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Tries to lock the node for a cluster. A marker that is the cluster's already, from a process
+    /// that died, is not extended again.
+    ///
+    /// # Errors
+    /// [`LockError`]; the node is then undecided.
+    ///
+    /// # Cancel safety
+    /// A dropped attempt leaves the node undecided: the marker may be set or not.
+    pub async fn lock(&self, cluster: ClusterId) -> Result<LockOutcome, LockError> {
+        let Some(attempt) = Attempt::begin(self, cluster) else {
+            return Ok(LockOutcome::Taken);
+        };
+        match self.marker.read().await.map_err(LockError::Marker)? {
+            MarkerState::Unset => {
+                self.marker.set(&cluster).await.map_err(LockError::Marker)?;
+                self.confirm(cluster).await?;
+            }
+            state if state.is_of(&cluster) => {}
+            MarkerState::Set(found) => return Err(LockError::OtherCluster { found }),
+        }
+        attempt.win();
+        Ok(LockOutcome::Locked(LockedNode { cluster }))
+    }
+
+    /// What was set must be there: something else may have extended the register in between.
+    async fn confirm(&self, cluster: ClusterId) -> Result<(), LockError> {
+        match self.marker.read().await.map_err(LockError::Marker)? {
+            state if state.is_of(&cluster) => Ok(()),
+            MarkerState::Set(found) => Err(LockError::OtherCluster { found }),
+            MarkerState::Unset => Err(LockError::OtherCluster {
+                found: Sha256Digest::ZERO,
+            }),
+        }
+    }
+}
+
+/// An attempt that nobody else can make meanwhile. Without win the node is undecided.
+struct Attempt<'l> {
+    lock: &'l NodeLock,
+    cluster: ClusterId,
+    won: bool,
+}
+
+impl<'l> Attempt<'l> {
+    fn begin(lock: &'l NodeLock, cluster: ClusterId) -> Option<Self> {
+        let mut state = lock.state();
+        match *state {
+            State::Unlocked => {}
+            State::Undecided(other) if other == cluster => {}
+            State::Undecided(_) | State::Locking | State::Locked => return None,
+        }
+        *state = State::Locking;
+        drop(state);
+        Some(Self {
+            lock,
+            cluster,
+            won: false,
+        })
+    }
+
+    fn win(mut self) {
+        self.won = true;
+    }
+}
+
+impl Drop for Attempt<'_> {
+    fn drop(&mut self) {
+        *self.lock.state() = if self.won {
+            State::Locked
+        } else {
+            State::Undecided(self.cluster)
+        };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicUsize;
+    use std::sync::atomic::Ordering;
+
+    use super::*;
+    use crate::port::PortErrorKind;
+
+    /// A register that fails when told to.
+    #[derive(Debug, Default)]
+    struct Register {
+        value: Mutex<Sha256Digest>,
+        extended: AtomicUsize,
+        fail_after_set: AtomicUsize,
+    }
+
+    #[async_trait]
+    impl BootstrapMarker for Register {
+        async fn read(&self) -> Result<MarkerState, PortError> {
+            tokio::task::yield_now().await;
+            Ok(MarkerState::of(*self.value.lock().unwrap()))
+        }
+
+        async fn set(&self, cluster: &ClusterId) -> Result<(), PortError> {
+            tokio::task::yield_now().await;
+            let mut value = self.value.lock().unwrap();
+            *value = value.extended(&Sha256Digest::of(cluster.as_bytes()));
+            self.extended.fetch_add(1, Ordering::SeqCst);
+            let fails = self.fail_after_set.load(Ordering::SeqCst) > 0;
+            if fails {
+                self.fail_after_set.fetch_sub(1, Ordering::SeqCst);
+                return Err(PortError::new(PortErrorKind::Unavailable, "extend"));
+            }
+            Ok(())
+        }
+    }
+
+    fn cluster(number: u8) -> ClusterId {
+        ClusterId::new([number; 32])
+    }
+
+    #[tokio::test]
+    async fn of_many_at_once_exactly_one_wins() {
+        let register = Arc::new(Register::default());
+        let lock = NodeLock::new(Arc::clone(&register) as Arc<_>);
+        let attempts = (0..100).map(|number| lock.lock(cluster(number)));
+        let mut all: Vec<_> = attempts.map(Box::pin).collect();
+        let mut won = 0;
+        // Polled in turns, so that attempts overlap at every await.
+        while !all.is_empty() {
+            let mut left = Vec::new();
+            for mut one in all {
+                let mut poll =
+                    std::pin::pin!(tokio::time::timeout(std::time::Duration::ZERO, &mut one));
+                match poll.as_mut().await {
+                    Ok(outcome) => won += usize::from(outcome.unwrap() != LockOutcome::Taken),
+                    Err(_) => left.push(one),
+                }
+            }
+            all = left;
+        }
+        assert_eq!(won, 1);
+        assert_eq!(register.extended.load(Ordering::SeqCst), 1);
+    }
+
+    #[tokio::test]
+    async fn a_lost_answer_is_found_and_nothing_is_extended_twice() {
+        let register = Arc::new(Register::default());
+        register.fail_after_set.store(1, Ordering::SeqCst);
+        let lock = NodeLock::new(Arc::clone(&register) as Arc<_>);
+        assert!(matches!(
+            lock.lock(cluster(1)).await,
+            Err(LockError::Marker(_))
+        ));
+        assert_eq!(lock.lock(cluster(2)).await.unwrap(), LockOutcome::Taken);
+        let LockOutcome::Locked(node) = lock.lock(cluster(1)).await.unwrap() else {
+            panic!("taken");
+        };
+        assert_eq!(node.cluster(), &cluster(1));
+        assert_eq!(register.extended.load(Ordering::SeqCst), 1);
+        assert_eq!(lock.lock(cluster(1)).await.unwrap(), LockOutcome::Taken);
+    }
+
+    #[tokio::test]
+    async fn a_marker_of_another_cluster_locks_nothing() {
+        let register = Arc::new(Register::default());
+        register.set(&cluster(9)).await.unwrap();
+        let lock = NodeLock::new(Arc::clone(&register) as Arc<_>);
+        assert!(matches!(
+            lock.lock(cluster(1)).await,
+            Err(LockError::OtherCluster { .. })
+        ));
+        assert_eq!(register.extended.load(Ordering::SeqCst), 1);
+    }
+}

@@ -1,0 +1,30 @@
+//! Bootstrapping a node: by init of a cluster, by join of one, and recovery of its disk.
+//!
+//! ```text
+//!  Init request ──► init::InitPlan ──┐
+//!                                    ├─► NodeLock: one winner, once ──► LockedNode ──► kubeadm
+//!  join ticket ───► join::JoinPlan ──┘        │
+//!                                             └─ BootstrapMarker: PCR 15, event of the cluster id
+//!  Recover, rejoin ─► recover::RecoverPlan ──► the state disk opens, the marker is set again
+//! ```
+//!
+//! *What it is*: derivation of keys and ids ([`derive`](mod@derive)), the URIs that say where keys
+//! and storage are ([`uri`]), the one-way lock ([`lock`]), tickets and who may have one
+//! ([`ticket`], [`grant`]), the procedures as [plans](crate::plan::Plan), and [`drive`], which
+//! carries their effects out over [ports](port).
+//!
+//! *What it is not*: it runs no program, opens no disk and speaks to no cluster; that is
+//! for what implements the ports.
+
+pub mod derive;
+pub mod drive;
+pub mod grant;
+pub mod init;
+pub mod join;
+pub mod journal;
+pub mod lock;
+pub mod port;
+pub mod recover;
+pub mod state;
+pub mod ticket;
+pub mod uri;

@@ -1,0 +1,135 @@
+//! What the procedures need from the outside.
+//!
+//! Every call may be the last one of a process, so each converges when it is made again. Failures
+//! of kind `Invalid` and `Denied` can never succeed; all others may be tried again.
+
+use std::fmt;
+
+use async_trait::async_trait;
+
+use super::derive::DataKeyId;
+use super::derive::DiskId;
+use super::derive::MasterSecret;
+use super::init::InitRequest;
+use super::journal::Intent;
+use super::lock::LockedNode;
+use super::state::NodeState;
+use super::ticket::JoinTicket;
+use super::uri::KmsUri;
+use super::uri::StorageUri;
+use crate::port::PortError;
+use crate::port::PortErrorKind;
+use crate::secret::SecretBytes;
+
+/// Gives data keys: the same for the same id, always.
+#[async_trait]
+pub trait DataKeys: fmt::Debug + Send + Sync {
+    /// A data key of `length` bytes.
+    async fn data_key(&self, id: &DataKeyId, length: usize) -> Result<SecretBytes, PortError>;
+}
+
+#[async_trait]
+impl DataKeys for MasterSecret {
+    async fn data_key(&self, id: &DataKeyId, length: usize) -> Result<SecretBytes, PortError> {
+        Self::data_key(self, id, length).map_err(|error| {
+            PortError::new(PortErrorKind::Invalid, "derive a data key").because(error)
+        })
+    }
+}
+
+/// Opens what URIs name.
+#[async_trait]
+pub trait KeyServices: fmt::Debug + Send + Sync {
+    /// The keys of these URIs. Fails with kind `Invalid` for a service that is not supported, or
+    /// that needs storage and has none.
+    async fn open(&self, kms: KmsUri, storage: StorageUri) -> Result<Box<dyn DataKeys>, PortError>;
+}
+
+/// Knows keys that are derived from a master secret, and no service.
+#[derive(Clone, Copy, Debug, Default)]
+#[expect(clippy::exhaustive_structs, reason = "there is nothing to add")]
+pub struct DerivedKeys;
+
+#[async_trait]
+impl KeyServices for DerivedKeys {
+    async fn open(
+        &self,
+        kms: KmsUri,
+        _storage: StorageUri,
+    ) -> Result<Box<dyn DataKeys>, PortError> {
+        match kms {
+            KmsUri::Cluster(master) => Ok(Box::new(master)),
+            _ => Err(PortError::new(
+                PortErrorKind::Invalid,
+                "open a key service that this program was not built with",
+            )),
+        }
+    }
+}
+
+/// The encrypted state disk.
+#[async_trait]
+pub trait StateDisk: fmt::Debug + Send + Sync {
+    /// UUID of its header.
+    async fn id(&self) -> Result<DiskId, PortError>;
+
+    /// Whether this key opens it; nothing is changed.
+    async fn opens_with(&self, key: &SecretBytes) -> Result<bool, PortError>;
+
+    /// From now on this key opens it, and the one of its making does not. A disk that this key
+    /// opens already is left as it is.
+    async fn rekey(&self, node: &LockedNode, key: &SecretBytes) -> Result<(), PortError>;
+}
+
+/// Small files of the node. *Contract*: durable and whole, or as before.
+#[async_trait]
+pub trait NodeStore: fmt::Debug + Send + Sync {
+    /// The journal's intent.
+    async fn read_intent(&self) -> Result<Option<Intent>, PortError>;
+
+    /// Replaces it.
+    async fn write_intent(&self, intent: &Intent) -> Result<(), PortError>;
+
+    /// Writes `node_state.json`.
+    async fn write_state(&self, node: &LockedNode, state: &NodeState) -> Result<(), PortError>;
+}
+
+/// Makes a cluster of this node.
+#[async_trait]
+pub trait ClusterInitializer: fmt::Debug + Send + Sync {
+    /// Downloads and checks all that is needed; starts nothing.
+    async fn prepare(&self, request: &InitRequest) -> Result<(), PortError>;
+
+    /// Makes the cluster. One that an earlier call made, or half made, is brought to the same end.
+    async fn init(&self, node: &LockedNode, request: &InitRequest) -> Result<(), PortError>;
+
+    /// The admin's kubeconfig.
+    async fn kubeconfig(&self) -> Result<SecretBytes, PortError>;
+}
+
+/// Finds a join service that proves itself, and asks it for a ticket.
+#[async_trait]
+pub trait TicketSource: fmt::Debug + Send + Sync {
+    /// A ticket for this node; each call may give other tokens, but the same keys.
+    async fn fetch(&self) -> Result<JoinTicket, PortError>;
+}
+
+/// Makes this node a member of a cluster.
+#[async_trait]
+pub trait ClusterJoiner: fmt::Debug + Send + Sync {
+    /// Downloads and checks all that is needed; starts nothing.
+    async fn prepare(&self, ticket: &JoinTicket) -> Result<(), PortError>;
+
+    /// Writes the kubelet's certificate, and the files of a control plane.
+    async fn write_files(&self, node: &LockedNode, ticket: &JoinTicket) -> Result<(), PortError>;
+
+    /// Joins. A node that an earlier call joined, or half joined, is brought to the same end.
+    async fn join(&self, node: &LockedNode, ticket: &JoinTicket) -> Result<(), PortError>;
+}
+
+/// Lets time pass.
+#[async_trait]
+pub trait Pause: fmt::Debug + Send + Sync {
+    /// Waits: a first time times two to the power of `doublings`, with jitter.
+    async fn pause(&self, doublings: u32);
+}

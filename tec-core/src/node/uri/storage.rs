@@ -1,0 +1,154 @@
+//! Where wrapped data keys are stored.
+
+use super::UriError;
+use super::query::Parsed;
+use super::query::Writer;
+use crate::secret::SecretBytes;
+
+const SCHEME: &str = "storage";
+
+/// A bucket of S3 or of a server that speaks it.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct S3Bucket {
+    /// Name.
+    pub bucket: String,
+    /// Region.
+    pub region: String,
+    /// Who asks.
+    pub access_key_id: String,
+    /// With which secret.
+    pub access_key: SecretBytes,
+    /// URL of the server, where it is not AWS.
+    pub endpoint: Option<String>,
+}
+
+/// A container of Azure Blob Storage.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct AzureBlobs {
+    /// Storage account.
+    pub account: String,
+    /// Container.
+    pub container: String,
+    /// Tenant.
+    pub tenant_id: String,
+    /// Who asks.
+    pub client_id: String,
+    /// With which secret.
+    pub client_secret: SecretBytes,
+}
+
+/// A bucket of Google Cloud Storage.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct GcpBucket {
+    /// Project.
+    pub project_id: String,
+    /// Name.
+    pub bucket: String,
+    /// File of the credentials on the node.
+    pub credentials_path: String,
+}
+
+/// A directory.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct FileStore {
+    /// Absolute path.
+    pub path: String,
+}
+
+/// Where wrapped data keys are stored.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum StorageUri {
+    /// Nowhere: `storage://no-store`. Only keys that are derived can do without.
+    NoStore,
+    /// `storage://aws?bucket=&region=&accessKeyID=&accessKey=[&endpoint=]`, also `storage://s3`
+    S3(S3Bucket),
+    /// `storage://azure?account=&container=&tenantID=&clientID=&clientSecret=`
+    Azure(AzureBlobs),
+    /// `storage://gcp?projectID=&bucket=&credentialsPath=`
+    Gcp(GcpBucket),
+    /// `storage://file?path=`
+    File(FileStore),
+}
+
+impl StorageUri {
+    /// Parses the text.
+    ///
+    /// # Errors
+    /// [`UriError`], which names parameters and never values.
+    pub fn parse(text: &str) -> Result<Self, UriError> {
+        let mut from = Parsed::parse(SCHEME, text)?;
+        let uri = match from.kind {
+            "no-store" => Self::NoStore,
+            "aws" | "s3" => Self::S3(S3Bucket {
+                bucket: from.text("bucket")?,
+                region: from.text("region")?,
+                access_key_id: from.text("accessKeyID")?,
+                access_key: from.secret("accessKey")?,
+                endpoint: from.optional("endpoint")?.map(|text| String::clone(&text)),
+            }),
+            "azure" => Self::Azure(AzureBlobs {
+                account: from.text("account")?,
+                container: from.text("container")?,
+                tenant_id: from.text("tenantID")?,
+                client_id: from.text("clientID")?,
+                client_secret: from.secret("clientSecret")?,
+            }),
+            "gcp" => Self::Gcp(GcpBucket {
+                project_id: from.text("projectID")?,
+                bucket: from.text("bucket")?,
+                credentials_path: from.text("credentialsPath")?,
+            }),
+            "file" => Self::File(FileStore {
+                path: absolute(from.text("path")?)?,
+            }),
+            _ => return Err(UriError::UnknownType { scheme: SCHEME }),
+        };
+        from.finish().map(|()| uri)
+    }
+
+    /// The text, which [`parse`](Self::parse) reads back.
+    pub fn to_secret_text(&self, why: &'static str) -> SecretBytes {
+        let new = |kind| Writer::new(SCHEME, kind);
+        match self {
+            Self::NoStore => new("no-store"),
+            Self::S3(bucket) => {
+                let all = new("aws")
+                    .with("bucket", bucket.bucket.as_bytes())
+                    .with("region", bucket.region.as_bytes())
+                    .with("accessKeyID", bucket.access_key_id.as_bytes())
+                    .with("accessKey", bucket.access_key.expose(why));
+                match &bucket.endpoint {
+                    Some(endpoint) => all.with("endpoint", endpoint.as_bytes()),
+                    None => all,
+                }
+            }
+            Self::Azure(blobs) => new("azure")
+                .with("account", blobs.account.as_bytes())
+                .with("container", blobs.container.as_bytes())
+                .with("tenantID", blobs.tenant_id.as_bytes())
+                .with("clientID", blobs.client_id.as_bytes())
+                .with("clientSecret", blobs.client_secret.expose(why)),
+            Self::Gcp(bucket) => new("gcp")
+                .with("projectID", bucket.project_id.as_bytes())
+                .with("bucket", bucket.bucket.as_bytes())
+                .with("credentialsPath", bucket.credentials_path.as_bytes()),
+            Self::File(store) => new("file").with("path", store.path.as_bytes()),
+        }
+        .finish()
+    }
+}
+
+fn absolute(path: String) -> Result<String, UriError> {
+    if path.starts_with('/') {
+        return Ok(path);
+    }
+    Err(UriError::Encoding {
+        parameter: "path",
+        form: "an absolute path",
+    })
+}

@@ -1,0 +1,190 @@
+//! A node in memory: its register, its disk, its files, and a cluster that is only counted.
+
+use std::sync::Mutex;
+use std::sync::MutexGuard;
+use std::sync::PoisonError;
+
+use async_trait::async_trait;
+
+use crate::digest::Sha256Digest;
+use crate::node::derive::ClusterId;
+use crate::node::derive::DiskId;
+use crate::node::init::InitRequest;
+use crate::node::journal::Intent;
+use crate::node::lock::BootstrapMarker;
+use crate::node::lock::LockedNode;
+use crate::node::lock::MarkerState;
+use crate::node::port::ClusterInitializer;
+use crate::node::port::ClusterJoiner;
+use crate::node::port::NodeStore;
+use crate::node::port::Pause;
+use crate::node::port::StateDisk;
+use crate::node::state::NodeState;
+use crate::node::ticket::JoinTicket;
+use crate::port::PortError;
+use crate::port::PortErrorKind;
+use crate::secret::SecretBytes;
+
+/// What a [`MemoryNode`] went through.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct NodeRecord {
+    /// PCR 15.
+    pub register: Sha256Digest,
+    /// How often it was extended.
+    pub extensions: usize,
+    /// SHA-256 of the key that opens the disk; `None` for the one of its making.
+    pub disk_key: Option<Sha256Digest>,
+    /// Journal.
+    pub intent: Option<Intent>,
+    /// `node_state.json`.
+    pub state: Option<NodeState>,
+    /// How often a cluster was made of it.
+    pub initialized: usize,
+    /// How often it joined one.
+    pub joined: usize,
+    /// Names of the control-plane files that were written.
+    pub files: Vec<String>,
+}
+
+/// A node in memory; implements every port of [`node::port`](crate::node::port) that acts on a
+/// node, and its marker.
+#[derive(Debug)]
+pub struct MemoryNode {
+    disk: DiskId,
+    record: Mutex<NodeRecord>,
+    refusal: Option<PortErrorKind>,
+}
+
+impl MemoryNode {
+    /// A new node with this disk.
+    pub fn new(disk: DiskId) -> Self {
+        Self {
+            disk,
+            record: Mutex::default(),
+            refusal: None,
+        }
+    }
+
+    /// Preparing init or join fails.
+    #[must_use]
+    pub fn refusing(mut self, kind: PortErrorKind) -> Self {
+        self.refusal = Some(kind);
+        self
+    }
+
+    /// What happened so far.
+    pub fn record(&self) -> NodeRecord {
+        self.lock().clone()
+    }
+
+    /// The machine boots again: the register begins anew.
+    pub fn reboot(&self) {
+        self.lock().register = Sha256Digest::ZERO;
+    }
+
+    fn lock(&self) -> MutexGuard<'_, NodeRecord> {
+        self.record.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn prepared(&self) -> Result<(), PortError> {
+        match self.refusal {
+            Some(kind) => Err(PortError::new(kind, "prepare")),
+            None => Ok(()),
+        }
+    }
+}
+
+fn digest(key: &SecretBytes) -> Sha256Digest {
+    Sha256Digest::of(key.expose("compare keys in a test"))
+}
+
+#[async_trait]
+impl BootstrapMarker for MemoryNode {
+    async fn read(&self) -> Result<MarkerState, PortError> {
+        Ok(MarkerState::of(self.lock().register))
+    }
+
+    async fn set(&self, cluster: &ClusterId) -> Result<(), PortError> {
+        let mut record = self.lock();
+        let event = Sha256Digest::of(cluster.as_bytes());
+        record.register = record.register.extended(&event);
+        record.extensions += 1;
+        Ok(())
+    }
+}
+
+#[async_trait]
+impl StateDisk for MemoryNode {
+    async fn id(&self) -> Result<DiskId, PortError> {
+        Ok(self.disk)
+    }
+
+    async fn opens_with(&self, key: &SecretBytes) -> Result<bool, PortError> {
+        Ok(self.lock().disk_key == Some(digest(key)))
+    }
+
+    async fn rekey(&self, _node: &LockedNode, key: &SecretBytes) -> Result<(), PortError> {
+        self.lock().disk_key = Some(digest(key));
+        Ok(())
+    }
+}
+
+#[async_trait]
+impl NodeStore for MemoryNode {
+    async fn read_intent(&self) -> Result<Option<Intent>, PortError> {
+        Ok(self.lock().intent)
+    }
+
+    async fn write_intent(&self, intent: &Intent) -> Result<(), PortError> {
+        self.lock().intent = Some(*intent);
+        Ok(())
+    }
+
+    async fn write_state(&self, _node: &LockedNode, state: &NodeState) -> Result<(), PortError> {
+        self.lock().state = Some(*state);
+        Ok(())
+    }
+}
+
+#[async_trait]
+impl ClusterInitializer for MemoryNode {
+    async fn prepare(&self, _request: &InitRequest) -> Result<(), PortError> {
+        self.prepared()
+    }
+
+    async fn init(&self, _node: &LockedNode, _request: &InitRequest) -> Result<(), PortError> {
+        self.lock().initialized += 1;
+        Ok(())
+    }
+
+    async fn kubeconfig(&self) -> Result<SecretBytes, PortError> {
+        Ok(SecretBytes::new(b"kubeconfig".to_vec()))
+    }
+}
+
+#[async_trait]
+impl ClusterJoiner for MemoryNode {
+    async fn prepare(&self, _ticket: &JoinTicket) -> Result<(), PortError> {
+        self.prepared()
+    }
+
+    async fn write_files(&self, _node: &LockedNode, ticket: &JoinTicket) -> Result<(), PortError> {
+        let names = ticket
+            .files
+            .iter()
+            .map(|(file, _)| file.as_str().to_owned());
+        self.lock().files = names.collect();
+        Ok(())
+    }
+
+    async fn join(&self, _node: &LockedNode, _ticket: &JoinTicket) -> Result<(), PortError> {
+        self.lock().joined += 1;
+        Ok(())
+    }
+}
+
+#[async_trait]
+impl Pause for MemoryNode {
+    async fn pause(&self, _doublings: u32) {}
+}

@@ -1,0 +1,268 @@
+//! Two Helm charts: the definitions, which outlive an uninstallation, and the operator.
+//!
+//! Templates are the rendered objects with marks in the places that values fill; a mark cannot be
+//! confused with what stands there otherwise, and none may be left over.
+
+use anyhow::Context as _;
+use anyhow::Result;
+use anyhow::ensure;
+use serde_json::Value;
+use serde_json::json;
+use tec_k8s::api::crds;
+use tec_k8s::render::Installation;
+use tec_k8s::render::Object;
+use tec_k8s::render::PodUser;
+use tec_k8s::render::operator;
+use tec_k8s::render::user_roles;
+
+use crate::Files;
+use crate::REPOSITORY;
+use crate::VERSION;
+use crate::dashboard;
+use crate::monitoring;
+use crate::yaml;
+
+const CRDS: &str = "tec-crds";
+const OPERATOR: &str = "tec-operator";
+/// The oldest Kubernetes that evaluates selectable fields of custom resources by default.
+pub(crate) const KUBERNETES: &str = "1.31.0";
+
+/// Where an image is kept.
+type Place = fn(&mut Installation) -> &mut String;
+
+/// What begins every mark.
+const MARK: &str = "tec-mark-";
+/// Member of `images` in values.yaml, and the accessor of the image.
+const IMAGES: [(&str, Place); 6] = [
+    ("operator", |to| &mut to.image),
+    ("trustee", |to| &mut to.deploy.images.trustee),
+    ("kbsGuard", |to| &mut to.deploy.images.kbs_guard),
+    ("registrationServer", |to| {
+        &mut to.deploy.images.register_server
+    }),
+    ("attestationKeyRegister", |to| {
+        &mut to.deploy.images.attestation_key_register
+    }),
+    ("computePcrs", |to| &mut to.deploy.images.compute_pcrs),
+];
+
+pub(crate) fn files() -> Result<Files> {
+    let mut files = Files::new();
+    for (name, text) in definitions()? {
+        files.insert(format!("{CRDS}/{name}"), text);
+    }
+    for (name, text) in chart()? {
+        files.insert(format!("{OPERATOR}/{name}"), text);
+    }
+    Ok(files)
+}
+
+fn definitions() -> Result<Files> {
+    let mut files = Files::new();
+    let about = "Definitions of the custom resources of Trusted Execution Clusters";
+    files.insert("Chart.yaml".to_owned(), about_chart(CRDS, about)?);
+    for mut crd in crds() {
+        let annotations = crd.metadata.annotations.get_or_insert_default();
+        annotations.insert("helm.sh/resource-policy".to_owned(), "keep".to_owned());
+        let name = crd.metadata.name.clone().context("a CRD without name")?;
+        let text = yaml::document(&crd)?;
+        ensure!(!text.contains("{{"), "{name} would be read as a template");
+        files.insert(format!("templates/{name}.yaml"), text);
+    }
+    Ok(files)
+}
+
+fn chart() -> Result<Files> {
+    let about =
+        "Operator of Trusted Execution Clusters: keys only for nodes that prove what they booted";
+    let mut files = Files::from([
+        ("Chart.yaml".to_owned(), about_chart(OPERATOR, about)?),
+        ("values.yaml".to_owned(), values()),
+        ("values.schema.json".to_owned(), schema()?),
+        ("templates/NOTES.txt".to_owned(), NOTES.to_owned()),
+        ("dashboards/tec.json".to_owned(), dashboard::json()?),
+        (
+            "templates/monitoring.yaml".to_owned(),
+            monitoring_template()?,
+        ),
+        (
+            "templates/users.yaml".to_owned(),
+            guarded(".Values.userRoles", &yaml::documents(&user_roles())?),
+        ),
+    ]);
+    let (accounts, programs) = operator_templates()?;
+    files.insert("templates/accounts.yaml".to_owned(), accounts);
+    files.insert("templates/operator.yaml".to_owned(), programs);
+    Ok(files)
+}
+
+/// Accounts and rights; and the operator, for either sort of user.
+fn operator_templates() -> Result<(String, String)> {
+    let (mut accounts, mut programs) = (yaml::GENERATED.to_owned(), yaml::GENERATED.to_owned());
+    let assigned = template(&operator(&marked(PodUser::Assigned)))?;
+    let fixed = operator(&marked(PodUser::Fixed));
+    for ((object, fixed), assigned) in fixed.iter().zip(template(&fixed)?).zip(assigned) {
+        let text = if fixed == assigned {
+            fixed
+        } else {
+            format!(
+                "{{{{- if .Values.assignedPodUser }}}}\n{assigned}{{{{- else }}}}\n{fixed}{{{{- end }}}}\n"
+            )
+        };
+        let file = match object.kind() {
+            "ServiceAccount" | "Role" | "RoleBinding" => &mut accounts,
+            _ => &mut programs,
+        };
+        file.push_str("---\n");
+        file.push_str(&text);
+        if matches!(object, Object::ServiceAccount(_)) {
+            file.push_str(PULL_SECRETS);
+        }
+    }
+    Ok((accounts, programs))
+}
+
+/// Pods take the pull secrets of their account, also those that the operator deploys.
+const PULL_SECRETS: &str = "{{- with .Values.imagePullSecrets }}
+imagePullSecrets:
+{{- toYaml . | nindent 2 }}
+{{- end }}
+";
+
+fn marked(user: PodUser) -> Installation {
+    let mut installation = Installation::default();
+    installation.namespace = format!("{MARK}namespace");
+    for (name, image) in IMAGES {
+        *image(&mut installation) = format!("{MARK}{name}-");
+    }
+    installation.deploy.user = user;
+    installation
+}
+
+fn template(objects: &[Object]) -> Result<Vec<String>> {
+    objects
+        .iter()
+        .map(|object| {
+            let mut text = serde_saphyr::to_string(object)?;
+            ensure!(
+                !text.contains("{{"),
+                "{} would be a template",
+                object.name()
+            );
+            text = text.replace(&format!("{MARK}namespace"), "{{ .Release.Namespace }}");
+            for (name, _) in IMAGES {
+                let value = format!("{{{{ .Values.images.{name} | quote }}}}");
+                text = text.replace(&format!("{MARK}{name}-"), &value);
+            }
+            ensure!(!text.contains(MARK), "{} has a mark left", object.name());
+            Ok(text)
+        })
+        .collect()
+}
+
+fn guarded(condition: &str, text: &str) -> String {
+    format!("{{{{- if {condition} }}}}\n{text}{{{{- end }}}}\n")
+}
+
+fn monitoring_template() -> Result<String> {
+    let service_monitor = serde_saphyr::to_string(&monitoring::service_monitor())?;
+    let rules = serde_saphyr::to_string(&monitoring::rules())?;
+    let mark = format!("{MARK}dashboard");
+    let dashboard = serde_saphyr::to_string(&monitoring::dashboard_config_map(&mark))?;
+    // The dashboard's own braces are Grafana's; a file is not read as a template.
+    let file = "{{ .Files.Get \"dashboards/tec.json\" | toJson }}";
+    let dashboard = dashboard.replace(&mark, file);
+    let mut text = yaml::GENERATED.to_owned();
+    for (value, object) in [
+        ("serviceMonitor", service_monitor),
+        ("prometheusRule", rules),
+        ("dashboard", dashboard),
+    ] {
+        let condition = format!(".Values.monitoring.{value}");
+        text.push_str(&guarded(&condition, &format!("---\n{object}")));
+    }
+    Ok(text)
+}
+
+fn about_chart(name: &str, description: &str) -> Result<String> {
+    yaml::document(&json!({
+        "apiVersion": "v2",
+        "appVersion": VERSION,
+        "description": description,
+        "home": REPOSITORY,
+        "kubeVersion": format!(">={KUBERNETES}-0"),
+        "name": name,
+        "sources": [REPOSITORY],
+        "type": "application",
+        "version": VERSION,
+    }))
+}
+
+fn values() -> String {
+    let mut installation = Installation::default();
+    let mut images = String::new();
+    for (name, image) in IMAGES {
+        images.extend(["  ", name, ": ", image(&mut installation), "\n"]);
+    }
+    format!(
+        "{GENERATED}
+# Images, by tag or digest.
+images:
+{images}
+# Secrets with credentials of the registry: a list of objects with `name`.
+imagePullSecrets: []
+
+# Leave the users of pods to the platform. OpenShift wants that.
+assignedPodUser: false
+
+# ClusterRoles with which people may see or change the custom resources.
+userRoles: true
+
+# For the Prometheus operator and for Grafana's sidecar.
+monitoring:
+  serviceMonitor: false
+  prometheusRule: false
+  dashboard: false
+",
+        GENERATED = yaml::GENERATED,
+    )
+}
+
+/// Refuses what no template reads: a slip of the pen changes nothing otherwise.
+fn schema() -> Result<String> {
+    let flag = json!({"type": "boolean"});
+    let object = |members: Value| {
+        let properties = members.as_object().cloned().unwrap_or_default();
+        json!({"type": "object", "additionalProperties": false, "properties": properties})
+    };
+    let text = json!({"type": "string", "minLength": 1});
+    let images: Value = IMAGES
+        .iter()
+        .map(|(name, _)| ((*name).to_owned(), text.clone()))
+        .collect();
+    let secret = json!({"type": "object", "required": ["name"], "properties": {"name": text}});
+    let mut schema = object(json!({
+        "assignedPodUser": flag,
+        // Helm gives every chart that is a dependency this member.
+        "global": {"type": "object"},
+        "imagePullSecrets": {"type": "array", "items": secret},
+        "images": object(images),
+        "monitoring": object(
+            json!({"dashboard": flag, "prometheusRule": flag, "serviceMonitor": flag})
+        ),
+        "userRoles": flag,
+    }));
+    if let Some(members) = schema.as_object_mut() {
+        let draft = "https://json-schema.org/draft/2020-12/schema";
+        members.insert("$schema".to_owned(), json!(draft));
+    }
+    Ok(format!("{}\n", serde_json::to_string_pretty(&schema)?))
+}
+
+const NOTES: &str = "The operator of Trusted Execution Clusters runs in {{ .Release.Namespace }}.
+
+Next:
+  kubectl tec check --namespace {{ .Release.Namespace }}
+  kubectl apply --namespace {{ .Release.Namespace }} -f <your TrustedExecutionCluster>
+  kubectl tec image approve <name> <image@sha256:digest>
+";

@@ -1,0 +1,81 @@
+//! The file that images are built from: one stage that compiles, one target for each program.
+
+use tec_k8s::render::RelatedImage;
+
+use crate::Files;
+
+/// Program, which is its package, too, and its image.
+const PROGRAMS: [(&str, &str); 6] = [
+    ("operator", "trusted-cluster-operator"),
+    (
+        "register-server",
+        RelatedImage::RegistrationServer.image_name(),
+    ),
+    (
+        "attestation-key-register",
+        RelatedImage::AttestationKeyRegister.image_name(),
+    ),
+    ("compute-pcrs", RelatedImage::ComputePcrs.image_name()),
+    ("kbs-guard", RelatedImage::KbsGuard.image_name()),
+    // Also what `kubectl-tec` of a release is taken from.
+    ("tec", "tec"),
+];
+
+pub(crate) fn files() -> Files {
+    Files::from([
+        ("Containerfile".to_owned(), containerfile()),
+        ("Containerfile.dockerignore".to_owned(), IGNORED.to_owned()),
+    ])
+}
+
+fn containerfile() -> String {
+    let mut text = HEAD.to_owned();
+    let packages: Vec<String> = PROGRAMS
+        .iter()
+        .map(|(program, _)| format!("--package {program}"))
+        .collect();
+    text.push_str(&BUILD.replace("@PACKAGES@", &packages.join(" ")));
+    for (program, image) in PROGRAMS {
+        text.push_str(
+            &TARGET
+                .replace("@PROGRAM@", program)
+                .replace("@IMAGE@", image),
+        );
+    }
+    text
+}
+
+const HEAD: &str = "# Written by `cargo xtask codegen` from tec-k8s.
+#
+#   podman build --file bins/operator/deploy/image/Containerfile \\
+#     --platform linux/amd64,linux/arm64 --target <image> --manifest <name> \\
+#     --source-date-epoch \"$(git log -1 --format=%ct)\" --rewrite-timestamp .
+#
+# Each platform compiles for itself, so that the C of SQLite and ring meets the right headers. The
+# toolchain of rust-toolchain.toml, the lock file, and paths that do not depend on the machine give
+# the same bytes each time. Name both base images by digest for a release.
+ARG RUST_IMAGE=docker.io/library/rust:1.95.0-alpine
+ARG BASE_IMAGE=gcr.io/distroless/static-debian12:nonroot
+";
+
+/// Neither what was built here nor the history goes into the build.
+const IGNORED: &str = "# Written by `cargo xtask codegen` from tec-k8s.\n.git\ntarget\n";
+
+const BUILD: &str = r#"
+FROM ${RUST_IMAGE} AS build
+RUN apk add --no-cache musl-dev
+WORKDIR /src
+COPY . .
+# On Alpine the host's own target is musl, and static.
+ENV CARGO_INCREMENTAL=0 RUSTUP_TOOLCHAIN=1.95.0 \
+    RUSTFLAGS="-C target-feature=+crt-static --remap-path-prefix=/src=/tec --remap-path-prefix=/usr/local/cargo=/cargo"
+ARG TEC_REVISION
+RUN cargo build --locked --release @PACKAGES@
+"#;
+
+const TARGET: &str = r#"
+FROM ${BASE_IMAGE} AS @IMAGE@
+COPY --from=build /src/target/release/@PROGRAM@ /usr/bin/@PROGRAM@
+USER 65532:65532
+ENTRYPOINT ["/usr/bin/@PROGRAM@"]
+"#;

@@ -1,0 +1,127 @@
+//! Kustomize: the definitions, the operator, and what may be laid over it.
+
+use anyhow::Context as _;
+use anyhow::Result;
+use serde_json::Value;
+use serde_json::json;
+use tec_k8s::api::crds;
+use tec_k8s::render::Component;
+use tec_k8s::render::DEFAULT_NAMESPACE;
+use tec_k8s::render::Installation;
+use tec_k8s::render::Object;
+use tec_k8s::render::PodUser;
+use tec_k8s::render::namespace;
+use tec_k8s::render::operator;
+use tec_k8s::render::user_roles;
+
+use crate::Files;
+use crate::yaml;
+
+pub(crate) fn files() -> Result<Files> {
+    let mut files = Files::new();
+    let mut names = Vec::new();
+    for crd in crds() {
+        let name = crd.metadata.name.clone().context("a CRD without name")?;
+        let name = format!("{name}.yaml");
+        files.insert(format!("crds/{name}"), yaml::document(&crd)?);
+        names.push(name);
+    }
+    files.insert("crds/kustomization.yaml".to_owned(), kustomization(&names)?);
+
+    let objects = operator(&Installation::default());
+    let (programs, accounts): (Vec<Object>, Vec<Object>) =
+        objects.into_iter().partition(is_of_a_program);
+    base(&mut files, &accounts, &programs)?;
+    files.insert(
+        "users/roles.yaml".to_owned(),
+        yaml::documents(&user_roles())?,
+    );
+    files.insert(
+        "users/kustomization.yaml".to_owned(),
+        kustomization(&["roles.yaml".to_owned()])?,
+    );
+    files.insert("openshift/kustomization.yaml".to_owned(), openshift()?);
+    Ok(files)
+}
+
+fn is_of_a_program(object: &Object) -> bool {
+    !matches!(object.kind(), "ServiceAccount" | "Role" | "RoleBinding")
+}
+
+fn base(files: &mut Files, accounts: &[Object], programs: &[Object]) -> Result<()> {
+    let name_space = [namespace(DEFAULT_NAMESPACE)];
+    for (name, text) in [
+        ("namespace.yaml", yaml::documents(&name_space)?),
+        ("accounts.yaml", yaml::documents(accounts)?),
+        ("operator.yaml", yaml::documents(programs)?),
+    ] {
+        files.insert(format!("base/{name}"), text);
+    }
+    let mut value = resources(&[
+        "../crds".to_owned(),
+        "namespace.yaml".to_owned(),
+        "accounts.yaml".to_owned(),
+        "operator.yaml".to_owned(),
+    ]);
+    set(&mut value, "namespace", json!(DEFAULT_NAMESPACE));
+    files.insert(
+        "base/kustomization.yaml".to_owned(),
+        yaml::document(&value)?,
+    );
+    Ok(())
+}
+
+/// OpenShift picks the users of pods itself: the operator's own is left open, and it is told to
+/// leave the others open, too.
+fn openshift() -> Result<String> {
+    let name = Component::Operator.deployment();
+    let mut installation = Installation::default();
+    installation.deploy.user = PodUser::Assigned;
+    let assigned = deployment(&installation)?;
+    let arguments = assigned
+        .pointer("/spec/template/spec/containers/0/args")
+        .context("the operator has no arguments")?;
+    let remove = |field: &str| json!({"op": "remove", "path": format!("/spec/template/spec/securityContext/{field}")});
+    let patch = json!([
+        remove("fsGroup"),
+        remove("runAsGroup"),
+        remove("runAsUser"),
+        {"op": "replace", "path": "/spec/template/spec/containers/0/args", "value": arguments},
+    ]);
+    let mut value = resources(&["../base".to_owned()]);
+    set(
+        &mut value,
+        "patches",
+        json!([{
+            "target": {"kind": "Deployment", "name": name},
+            "patch": serde_saphyr::to_string(&patch)?,
+        }]),
+    );
+    yaml::document(&value)
+}
+
+/// The operator's Deployment, as a value.
+pub(crate) fn deployment(installation: &Installation) -> Result<Value> {
+    let objects = operator(installation);
+    let deployment = objects.iter().find(|object| object.kind() == "Deployment");
+    let deployment = deployment.context("the operator has no Deployment")?;
+    Ok(serde_json::to_value(deployment)?)
+}
+
+fn kustomization(names: &[String]) -> Result<String> {
+    yaml::document(&resources(names))
+}
+
+fn resources(names: &[String]) -> Value {
+    json!({
+        "apiVersion": "kustomize.config.k8s.io/v1beta1",
+        "kind": "Kustomization",
+        "resources": names,
+    })
+}
+
+fn set(value: &mut Value, member: &str, to: Value) {
+    if let Value::Object(members) = value {
+        members.insert(member.to_owned(), to);
+    }
+}

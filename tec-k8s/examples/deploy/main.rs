@@ -1,0 +1,67 @@
+//! Writes the packages of the operator, and the pages about what it tells of itself, below the
+//! directory given. `cargo xtask codegen` runs it.
+//!
+//! ```text
+//! render::operator, api::crds ─┬─► deploy/kustomize    bases and overlays
+//!                              ├─► deploy/helm         two charts, the CRDs apart
+//!                              └─► deploy/olm          a bundle
+//! signal::{Metric, Event, Alert} ┬─► deploy/monitoring and the chart's own copy
+//!                                └─► pages: reference and runbooks
+//! ```
+
+mod dashboard;
+mod helm;
+mod image;
+mod krew;
+mod kustomize;
+mod monitoring;
+mod olm;
+mod pages;
+mod yaml;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::path::PathBuf;
+
+use anyhow::Context as _;
+use anyhow::Result;
+
+/// Text by path below one directory.
+type Files = BTreeMap<String, String>;
+
+/// Version of this release.
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+/// Where sources and pages are.
+const REPOSITORY: &str = env!("CARGO_PKG_REPOSITORY");
+
+fn main() -> Result<()> {
+    let dir: PathBuf = std::env::args_os()
+        .nth(1)
+        .context("usage: deploy <directory>")?
+        .into();
+    for (name, files) in [
+        ("kustomize", kustomize::files()?),
+        ("helm", helm::files()?),
+        ("olm", olm::files()?),
+        ("monitoring", monitoring::files()?),
+        ("image", image::files()),
+        ("krew", krew::files()),
+        ("reference", pages::reference()),
+        ("runbooks", pages::runbooks()),
+    ] {
+        write(&dir.join(name), &files)?;
+    }
+    Ok(())
+}
+
+fn write(dir: &Path, files: &Files) -> Result<()> {
+    for (name, text) in files {
+        let path = dir.join(name);
+        if let Some(parent) = path.parent() {
+            std::fs::create_dir_all(parent)
+                .with_context(|| format!("cannot create {}", parent.display()))?;
+        }
+        std::fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,264 @@
+//! Attempts to attest as Events about their machines.
+//!
+//! ```text
+//!   record ─► AttemptLog of the guard
+//!        └──► Tally: one line for each machine and outcome ─ run() ─► Event, series counted up
+//! ```
+//! *What it is*: a log that hands everything on to another one and tells the cluster, too. Recording
+//! waits for no API server. *What it is not*: proof. Whoever may create Events can write such ones;
+//! they are for people, and nothing is decided on them.
+//!
+//! # Floods
+//! Anybody who knows a public key can make attempts fail in its name. However many there are, the same
+//! outcome of a machine is one Event, written at most once in `QUIET`, all of them at `PER_SECOND`,
+//! and at most `MOST_LINES` lines are kept.
+
+mod tally;
+
+use std::sync::Arc;
+use std::sync::Mutex;
+use std::sync::MutexGuard;
+use std::sync::PoisonError;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use k8s_openapi::api::core::v1::ObjectReference;
+use k8s_openapi::api::events::v1::Event;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
+use k8s_openapi::jiff;
+use kube::Api;
+use kube::Resource as _;
+use kube::ResourceExt as _;
+use kube::api::ObjectMeta;
+use kube::api::Patch;
+use kube::api::PatchParams;
+use kube::api::PostParams;
+use serde_json::json;
+use tec_core::attest::Attempt;
+use tec_core::code::Code;
+use tec_core::id::AttemptId;
+use tec_core::id::MachineId;
+use tec_core::port::AttemptLog;
+use tec_core::port::PortError;
+use tec_core::port::PortErrorKind;
+use tec_core::port::chain;
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use self::tally::Due;
+use self::tally::Line;
+use self::tally::News;
+use self::tally::Tally;
+use super::KubeRegistry;
+use super::error::is_not_found;
+use super::error::port_error;
+use crate::api;
+use crate::api::LastAttestation;
+use crate::signal;
+
+/// Who reports attempts; the operator looks for Events of this reporter.
+pub const ATTEMPT_REPORTER: &str = "kbs-guard";
+/// The attempt that an Event tells of last, as JSON of `LastAttestation`.
+pub const ATTEMPT: &str = "trusted-execution-clusters.io/attempt";
+
+/// The same outcome of a machine is told no more often.
+const QUIET: Duration = Duration::from_secs(30);
+/// Events that are written in a second.
+const PER_SECOND: u32 = 20;
+/// Outcomes that are kept; a fleet of 10,000 machines that all boot at once fits in.
+const MOST_LINES: usize = 16_384;
+
+/// How an attempt ended, as far as people have to know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Outcome {
+    /// The key was handed out.
+    Released,
+    Refused(Code),
+}
+
+impl Outcome {
+    /// Empty while the attempt goes on.
+    fn of(attempt: &Attempt) -> Option<Self> {
+        match attempt.ladder.code {
+            Some(code) => Some(Self::Refused(code)),
+            None => attempt.ladder.is_released().then_some(Self::Released),
+        }
+    }
+
+    fn event(self) -> signal::Event {
+        match self {
+            Self::Released => signal::Event::AttestationSucceeded,
+            Self::Refused(Code::ReleaseDenied) => signal::Event::ResourcePolicyDenied,
+            Self::Refused(_) => signal::Event::AttestationFailed,
+        }
+    }
+
+    /// The same for each attempt that ends like this: the API server lets nobody change it.
+    fn note(self) -> String {
+        match self {
+            Self::Released => self.event().help().to_owned(),
+            Self::Refused(code) => format!("{code} {}", code.title()),
+        }
+    }
+
+    /// A part of an object's name.
+    fn word(self) -> String {
+        match self {
+            Self::Released => "released".to_owned(),
+            Self::Refused(code) => code.as_str().to_ascii_lowercase(),
+        }
+    }
+}
+
+/// An [`AttemptLog`] that tells the cluster of what it is told.
+#[derive(Debug)]
+pub struct AttemptEvents {
+    log: Arc<dyn AttemptLog>,
+    registry: KubeRegistry,
+    tally: Mutex<Tally>,
+    changed: Notify,
+}
+
+impl AttemptEvents {
+    /// Hands attempts on to `log`, and tells of them in the namespace of `registry` while
+    /// [`run`](Self::run) is polled.
+    pub fn new(log: Arc<dyn AttemptLog>, registry: KubeRegistry) -> Self {
+        Self {
+            log,
+            registry,
+            tally: Mutex::default(),
+            changed: Notify::new(),
+        }
+    }
+
+    /// Writes Events for good.
+    ///
+    /// # Cancel safety
+    /// What was not written is told of when it is polled again.
+    pub async fn run(&self) {
+        loop {
+            let due = self.tally().next(Instant::now());
+            match due {
+                Due::Now(line) => {
+                    if let Err(error) = self.tell(&line).await {
+                        let error = chain(&error);
+                        tracing::warn!(machine.id = %line.machine, error, "an Event is not written");
+                    } else {
+                        self.tally().told(&line);
+                    }
+                    tokio::time::sleep(Duration::from_secs(1) / PER_SECOND).await;
+                }
+                Due::At(then) => {
+                    let sleep = tokio::time::sleep_until(then);
+                    tokio::select! {
+                        () = sleep => {}
+                        () = self.changed.notified() => {}
+                    }
+                }
+                Due::Never => self.changed.notified().await,
+            }
+        }
+    }
+
+    /// Never held across an await.
+    fn tally(&self) -> MutexGuard<'_, Tally> {
+        self.tally.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Counts the Event up, or makes it.
+    async fn tell(&self, line: &Line) -> Result<(), PortError> {
+        let Some(machine) = self.registry.machine_object(&line.machine).await? else {
+            return Ok(());
+        };
+        let operation = || format!("tell of an attempt of machine {}", line.machine);
+        let object = event(&machine, line)
+            .map_err(|error| PortError::new(PortErrorKind::Invalid, operation()).because(error))?;
+        let events: Api<Event> = self.registry.objects();
+        let patch = Patch::Merge(json!({
+            "metadata": {"annotations": object.metadata.annotations},
+            // At least two (k8s.io/kubernetes, pkg/apis/core/validation/events.go).
+            "series": {"count": line.count.max(2), "lastObservedTime": object.event_time},
+        }));
+        let (name, params) = (object.name_any(), PatchParams::default());
+        match events.patch(&name, &params, &patch).await {
+            Err(error) if is_not_found(&error) => {
+                let made = events.create(&PostParams::default(), &object).await;
+                made.map(drop)
+                    .map_err(|error| port_error(operation(), error))
+            }
+            answer => answer
+                .map(drop)
+                .map_err(|error| port_error(operation(), error)),
+        }
+    }
+}
+
+#[async_trait]
+impl AttemptLog for AttemptEvents {
+    async fn record(&self, attempt: &Attempt) -> Result<(), PortError> {
+        self.log.record(attempt).await?;
+        if let (Some(machine), Some(outcome)) = (attempt.machine, Outcome::of(attempt)) {
+            let line = Line {
+                machine,
+                outcome,
+                attempt: attempt.id,
+                at: attempt.at,
+                count: 1,
+            };
+            if self.tally().add(line, Instant::now()) == News::Yes {
+                self.changed.notify_one();
+            }
+        }
+        Ok(())
+    }
+
+    async fn find(&self, id: &AttemptId) -> Result<Option<Attempt>, PortError> {
+        self.log.find(id).await
+    }
+
+    async fn latest(
+        &self,
+        machine: Option<MachineId>,
+        limit: usize,
+    ) -> Result<Vec<Attempt>, PortError> {
+        self.log.latest(machine, limit).await
+    }
+}
+
+/// The first Event of its series. Its name holds what makes two attempts the same, so that nobody has
+/// to look for it.
+fn event(machine: &api::Machine, line: &Line) -> Result<Event, jiff::Error> {
+    let kind = line.outcome.event();
+    let time = MicroTime(jiff::Timestamp::from_second(line.at.unix_seconds())?);
+    let uid = machine.uid().unwrap_or_default();
+    Ok(Event {
+        metadata: ObjectMeta {
+            annotations: Some([(ATTEMPT.to_owned(), last(line))].into()),
+            name: Some(format!("attempt-{uid}-{}", line.outcome.word())),
+            ..ObjectMeta::default()
+        },
+        action: Some("Attest".to_owned()),
+        event_time: Some(time),
+        note: Some(line.outcome.note()),
+        reason: Some(kind.as_str().to_owned()),
+        regarding: Some(ObjectReference {
+            uid: machine.uid(),
+            ..machine.object_ref(&())
+        }),
+        reporting_controller: Some(ATTEMPT_REPORTER.to_owned()),
+        reporting_instance: Some(ATTEMPT_REPORTER.to_owned()),
+        type_: Some(kind.event_type().as_str().to_owned()),
+        ..Event::default()
+    })
+}
+
+fn last(line: &Line) -> String {
+    let mut last = LastAttestation::default();
+    last.at = line.at.to_string();
+    last.attempt = Some(line.attempt.to_string());
+    last.code = match line.outcome {
+        Outcome::Released => None,
+        Outcome::Refused(code) => Some(code.to_string()),
+    };
+    json!(last).to_string()
+}

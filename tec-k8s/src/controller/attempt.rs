@@ -1,0 +1,126 @@
+//! What the guard tells of attempts to attest, as a condition of the machine.
+//!
+//! The guard may write Events only, so that whoever takes it over can bind no key. Nothing is decided
+//! on what stands here.
+
+use k8s_openapi::api::events::v1::Event;
+use kube::runtime::watcher;
+use tec_core::code::Code;
+use tec_core::time::Timestamp;
+
+use super::context::Context;
+use super::context::Task;
+use crate::api::ConditionKind;
+use crate::api::LastAttestation;
+use crate::api::Machine;
+use crate::api::Reason;
+use crate::client::ATTEMPT;
+use crate::client::ATTEMPT_REPORTER;
+
+/// An attempt that the status does not tell of yet.
+#[derive(Debug)]
+pub(super) struct News {
+    pub(super) last: LastAttestation,
+    pub(super) said: (ConditionKind, Reason, String),
+}
+
+/// Follows the Events of the guard for good.
+pub(super) async fn follow(ctx: &Context) {
+    let fields = format!("reportingController={ATTEMPT_REPORTER}");
+    let events = watcher(ctx.objects(), watcher::Config::default().fields(&fields));
+    let changed = |event: &Event| {
+        let machine = event
+            .regarding
+            .as_ref()
+            .and_then(|about| about.name.clone());
+        if let Some(machine) = machine {
+            ctx.queue.wake(Task::Machine(machine));
+        }
+    };
+    ctx.caches.attempts.follow(events, changed).await;
+}
+
+/// The newest attempt of a machine, if the status does not tell of it or of a later one.
+pub(super) fn news(ctx: &Context, machine: &Machine) -> Option<News> {
+    let uid = machine.metadata.uid.as_ref();
+    let name = machine.metadata.name.as_deref()?;
+    let events = ctx.caches.attempts.indexed(name);
+    let about_this = |event: &&std::sync::Arc<Event>| {
+        event
+            .regarding
+            .as_ref()
+            .and_then(|about| about.uid.as_ref())
+            == uid
+    };
+    let attempts = events
+        .iter()
+        .filter(about_this)
+        .filter_map(|event| read(event));
+    let (at, last) = attempts.max_by_key(|(at, _)| *at)?;
+    let known = machine.status.as_ref();
+    let known = known.and_then(|status| status.last_attestation.as_ref());
+    if known.and_then(|known| known.at.parse().ok()) >= Some(at) {
+        return None;
+    }
+    Some(News {
+        said: said(&last),
+        last,
+    })
+}
+
+/// What the Event says, unless anybody could have said it: evidence without a good signature is of
+/// nobody.
+fn read(event: &Event) -> Option<(Timestamp, LastAttestation)> {
+    let text = event.metadata.annotations.as_ref()?.get(ATTEMPT)?;
+    let last: LastAttestation = serde_json::from_str(text).ok()?;
+    let code = last.code.as_deref().and_then(|code| code.parse().ok());
+    let is_signed = !matches!(code, Some(Code::EvidenceMalformed | Code::QuoteInvalid));
+    let at = last.at.parse().ok()?;
+    is_signed.then_some((at, last))
+}
+
+fn said(last: &LastAttestation) -> (ConditionKind, Reason, String) {
+    let code: Option<Code> = last.code.as_deref().and_then(|code| code.parse().ok());
+    let reason = match (&last.code, code) {
+        (None, _) => Reason::AttestationSucceeded,
+        (_, Some(Code::ReleaseDenied)) => Reason::ResourcePolicyDenied,
+        _ => Reason::AttestationFailed,
+    };
+    let message = code.map(|code| format!("{code} {}", code.title()));
+    let message = message.or_else(|| last.code.clone()).unwrap_or_default();
+    (ConditionKind::Attested, reason, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn event(code: Option<&str>) -> Event {
+        let mut last = LastAttestation::default();
+        last.at = "2026-11-21T04:31:00Z".to_owned();
+        last.code = code.map(str::to_owned);
+        let text = serde_json::to_string(&last).unwrap();
+        let mut event = Event::default();
+        event.metadata.annotations = Some([(ATTEMPT.to_owned(), text)].into());
+        event
+    }
+
+    #[test]
+    fn a_refusal_says_its_code_and_a_release_none() {
+        let (_, refused) = read(&event(Some("TEC-A412"))).unwrap();
+        let (_, reason, message) = said(&refused);
+        assert_eq!(reason, Reason::AttestationFailed);
+        assert!(message.starts_with("TEC-A412 the boot"), "{message}");
+        let (_, released) = read(&event(None)).unwrap();
+        let expected = (Reason::AttestationSucceeded, String::new());
+        let (_, reason, message) = said(&released);
+        assert_eq!((reason, message), expected);
+    }
+
+    #[test]
+    fn evidence_that_anybody_could_send_says_nothing_of_the_machine() {
+        assert!(read(&event(Some("TEC-A405"))).is_none());
+        assert!(read(&event(Some("TEC-A400"))).is_none());
+        assert!(read(&Event::default()).is_none());
+    }
+}

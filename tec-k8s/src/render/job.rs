@@ -1,0 +1,267 @@
+//! The Job that computes what an image measures.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::batch::v1::JobSpec;
+use k8s_openapi::api::core::v1::Container;
+use k8s_openapi::api::core::v1::ImageVolumeSource;
+use k8s_openapi::api::core::v1::LocalObjectReference;
+use k8s_openapi::api::core::v1::PodSpec;
+use k8s_openapi::api::core::v1::PodTemplateSpec;
+use k8s_openapi::api::core::v1::Volume;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use kube::Resource as _;
+use kube::ResourceExt as _;
+use sha1::Digest as _;
+
+use super::Deploy;
+use super::ImageAccess;
+use super::RelatedImage;
+use super::meta::text_map;
+use super::name::Component;
+use super::pod;
+use super::pod::ApiAccess;
+use super::pod::Missing;
+use crate::api::ApprovedImage;
+
+/// Labels of the existing operator (upstream-operator 1.4).
+const KIND_LABEL: (&str, &str) = ("kind", "compute-pcrs");
+const IMAGE_LABEL: &str = "approved-image";
+/// Longest value of a label, and longest name of a Job whose pods are labelled with it (RFC 1123).
+const MAX_LABEL: usize = 63;
+/// Where the image lies in the pod (upstream-operator 1.4).
+const IMAGE_DIR: &str = "/image";
+const IMAGE_VOLUME: &str = "image";
+/// Where boot files of packed layers are kept meanwhile.
+const SCRATCH_DIR: &str = "/tmp";
+const SCRATCH_VOLUME: &str = "scratch";
+const PULL_SECRET_DIR: &str = "/etc/pull-secret";
+const PULL_SECRET_VOLUME: &str = "pull-secret";
+/// Entry of a Secret with credentials of registries (Kubernetes, type
+/// kubernetes.io/dockerconfigjson).
+pub const DOCKER_CONFIG: &str = ".dockerconfigjson";
+/// Pods that are tried before the Job counts as failed.
+const RETRIES: i32 = 2;
+/// A Job that takes longer failed.
+const LONGEST_SECONDS: i64 = 3600;
+
+/// `compute-pcrs-<sha1[:10] of the reference>-<the reference, sanitised>`, cut to 63 characters
+/// (upstream-operator 1.4).
+pub fn job_name(reference: &str) -> String {
+    let digest = sha1::Sha1::digest(reference.as_bytes());
+    let mut whole = "compute-pcrs-".to_owned();
+    for byte in digest.iter().take(5) {
+        // Writing to a String cannot fail.
+        let _ = write!(whole, "{byte:02x}");
+    }
+    whole.push('-');
+    let word = |c: char| {
+        if c.is_ascii_alphanumeric() {
+            c.to_ascii_lowercase()
+        } else {
+            '-'
+        }
+    };
+    whole.extend(reference.chars().map(word));
+    let cut: String = whole.chars().take(MAX_LABEL).collect();
+    cut.trim_end_matches('-').to_owned()
+}
+
+/// The Job of an image. Its name follows from the reference alone, so objects of one image share it.
+pub fn job(image: &ApprovedImage, deploy: &Deploy) -> Job {
+    // The name of an object may be longer than a label.
+    let label: String = image.name_any().chars().take(MAX_LABEL).collect();
+    let labels = text_map([
+        KIND_LABEL,
+        (IMAGE_LABEL, label.trim_end_matches(['-', '.'])),
+    ]);
+    let owner = image.controller_owner_ref(&()).map(|owner| OwnerReference {
+        block_owner_deletion: Some(true),
+        ..owner
+    });
+    Job {
+        metadata: ObjectMeta {
+            name: Some(job_name(&image.spec.image)),
+            labels: Some(labels.clone()),
+            owner_references: owner.map(|owner| vec![owner]),
+            ..ObjectMeta::default()
+        },
+        spec: Some(JobSpec {
+            active_deadline_seconds: Some(LONGEST_SECONDS),
+            backoff_limit: Some(RETRIES),
+            template: template(image, deploy, labels),
+            ..JobSpec::default()
+        }),
+        ..Job::default()
+    }
+}
+
+fn template(
+    image: &ApprovedImage,
+    deploy: &Deploy,
+    labels: BTreeMap<String, String>,
+) -> PodTemplateSpec {
+    let mut spec = PodSpec {
+        containers: vec![Container {
+            args: Some(arguments(image, &deploy.image_access)),
+            image: Some(deploy.images.of(RelatedImage::ComputePcrs).to_owned()),
+            name: Component::ComputePcrs.deployment().to_owned(),
+            resources: Some(pod::resources("100m", "64Mi", "512Mi")),
+            security_context: Some(pod::container_security()),
+            volume_mounts: Some(vec![pod::writable_mount(SCRATCH_VOLUME, SCRATCH_DIR)]),
+            ..Container::default()
+        }],
+        restart_policy: Some("Never".to_owned()),
+        volumes: Some(vec![pod::scratch_volume(SCRATCH_VOLUME)]),
+        ..PodSpec::default()
+    };
+    let secret = image.spec.pull_secret.as_deref();
+    match &deploy.image_access {
+        ImageAccess::Volume => {
+            spec.image_pull_secrets = secret.map(|name| {
+                let name = name.to_owned();
+                vec![LocalObjectReference { name }]
+            });
+            mount(&mut spec, image_volume(image), IMAGE_DIR);
+        }
+        ImageAccess::Registry(_) => {
+            if let Some(name) = secret {
+                let entry = [DOCKER_CONFIG];
+                let volume =
+                    pod::secret_keys_volume(PULL_SECRET_VOLUME, name, &entry, Missing::Waits);
+                mount(&mut spec, volume, PULL_SECRET_DIR);
+            }
+        }
+    }
+    let template = pod::template(Component::ComputePcrs, deploy.user, ApiAccess::Pod, spec);
+    PodTemplateSpec {
+        metadata: Some(ObjectMeta {
+            labels: Some(labels),
+            ..ObjectMeta::default()
+        }),
+        ..template
+    }
+}
+
+/// What `compute-pcrs` is told.
+fn arguments(image: &ApprovedImage, access: &ImageAccess) -> Vec<String> {
+    let name = image.name_any();
+    let mut arguments = ["job", "--approved-image", &name]
+        .map(str::to_owned)
+        .to_vec();
+    match access {
+        ImageAccess::Volume => {
+            arguments.extend(["--image-dir", IMAGE_DIR].map(str::to_owned));
+        }
+        ImageAccess::Registry(flags) => {
+            if image.spec.pull_secret.is_some() {
+                let file = format!("{PULL_SECRET_DIR}/{DOCKER_CONFIG}");
+                arguments.extend(["--pull-secret".to_owned(), file]);
+            }
+            arguments.extend(flags.iter().cloned());
+        }
+    }
+    arguments
+}
+
+fn image_volume(image: &ApprovedImage) -> Volume {
+    Volume {
+        image: Some(ImageVolumeSource {
+            pull_policy: Some("IfNotPresent".to_owned()),
+            reference: Some(image.spec.image.clone()),
+        }),
+        name: IMAGE_VOLUME.to_owned(),
+        ..Volume::default()
+    }
+}
+
+/// Mounts a volume into all containers.
+fn mount(spec: &mut PodSpec, volume: Volume, path: &str) {
+    for container in &mut spec.containers {
+        let mounts = container.volume_mounts.get_or_insert_default();
+        mounts.push(pod::mount(&volume.name, path));
+    }
+    spec.volumes.get_or_insert_default().push(volume);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::ApprovedImageSpec;
+
+    fn image(pull_secret: Option<&str>) -> ApprovedImage {
+        let mut spec = ApprovedImageSpec::default();
+        spec.image = format!("registry.example/os@sha256:{}", "ab".repeat(32));
+        spec.pull_secret = pull_secret.map(str::to_owned);
+        ApprovedImage::new("fedora", spec)
+    }
+
+    fn pod_of(access: ImageAccess, pull_secret: Option<&str>) -> PodSpec {
+        let mut deploy = Deploy::default();
+        deploy.image_access = access;
+        let job = job(&image(pull_secret), &deploy);
+        job.spec.unwrap().template.spec.unwrap()
+    }
+
+    fn arguments(pod: &PodSpec) -> String {
+        pod.containers[0].args.clone().unwrap().join(" ")
+    }
+
+    fn names(pod: &PodSpec) -> Vec<&str> {
+        let volumes = pod.volumes.iter().flatten();
+        volumes.map(|volume| volume.name.as_str()).collect()
+    }
+
+    #[test]
+    fn the_name_of_a_job_is_that_of_existing_clusters_and_fits() {
+        let reference = "quay.io/fedora/fedora-coreos@sha256:3d6772b4f84ed47595d72a2c4c5ffd15f5bb72c7507fe26f2aaee2c69d5633ba";
+        let name = job_name(reference);
+        assert!(
+            name.starts_with("compute-pcrs-") && name.len() <= MAX_LABEL,
+            "{name}"
+        );
+        assert!(name.contains("-quay-io-fedora-fedora-coreos-"), "{name}");
+        assert_ne!(name, job_name(&reference.replace("quay", "other")));
+    }
+
+    #[test]
+    fn an_image_is_read_from_its_registry_with_its_own_pull_secret() {
+        let flags = ["--mirror", "a=b"].map(str::to_owned).to_vec();
+        let pod = pod_of(ImageAccess::Registry(flags.clone()), None);
+        assert_eq!(arguments(&pod), "job --approved-image fedora --mirror a=b");
+        assert_eq!(names(&pod), ["scratch"]);
+        let pod = pod_of(ImageAccess::Registry(flags), Some("registry-login"));
+        let file = "/etc/pull-secret/.dockerconfigjson";
+        let expected = format!("job --approved-image fedora --pull-secret {file} --mirror a=b");
+        assert_eq!(arguments(&pod), expected);
+        assert_eq!(names(&pod), ["scratch", "pull-secret"]);
+        assert_eq!(pod.image_pull_secrets, None);
+    }
+
+    #[test]
+    fn an_image_is_mounted_where_that_is_asked_for() {
+        let pod = pod_of(ImageAccess::Volume, Some("registry-login"));
+        assert_eq!(
+            arguments(&pod),
+            "job --approved-image fedora --image-dir /image"
+        );
+        assert_eq!(names(&pod), ["scratch", "image"]);
+        let mounts = pod.containers[0].volume_mounts.clone().unwrap();
+        assert_eq!(mounts[1].mount_path, "/image");
+        assert_eq!(pod.image_pull_secrets.unwrap()[0].name, "registry-login");
+    }
+
+    #[test]
+    fn the_pod_has_no_privileges() {
+        let pod = pod_of(ImageAccess::default(), None);
+        assert_eq!(pod.service_account_name.as_deref(), Some("compute-pcrs"));
+        assert_eq!(pod.restart_policy.as_deref(), Some("Never"));
+        assert_eq!(pod.security_context.unwrap().run_as_non_root, Some(true));
+        let security = pod.containers[0].security_context.clone().unwrap();
+        assert_eq!(security.read_only_root_filesystem, Some(true));
+        assert_eq!(security.allow_privilege_escalation, Some(false));
+    }
+}

@@ -1,0 +1,160 @@
+//! What nodes are told: addresses of the cluster object, with the CAs that vouch for them.
+
+use tec_core::endpoint::BaseUrl;
+use tec_core::endpoint::Endpoint;
+use tec_core::endpoint::ParseBaseUrlError;
+use tec_core::ignition::ClevisPinGenerator;
+
+use crate::api::TrustedExecutionCluster;
+
+/// CA bundles, PEM: `ca.crt` of the Secrets that the cluster object names.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Authorities {
+    /// Of the key broker.
+    pub kbs: Option<String>,
+    /// Of the server that takes attestation keys.
+    pub attestation_key_register: Option<String>,
+}
+
+impl Authorities {
+    /// These bundles.
+    pub fn new(kbs: Option<String>, attestation_key_register: Option<String>) -> Self {
+        Self {
+            kbs,
+            attestation_key_register,
+        }
+    }
+}
+
+/// Nodes cannot be told where to go.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PinsError {
+    /// The cluster object names no address of the key broker.
+    #[error("the cluster object names no publicTrusteeAddr yet")]
+    NoAddress,
+    /// An address is not one.
+    #[error("{field} is not host[:port]: {address:?}")]
+    Address {
+        /// Field of the cluster object.
+        field: &'static str,
+        /// What it holds.
+        address: String,
+        /// What is wrong with it.
+        #[source]
+        source: ParseBaseUrlError,
+    },
+    /// A Secret is named, and its CA is not at hand.
+    #[error("{field} names a Secret whose ca.crt is not there")]
+    NoAuthority {
+        /// Field of the cluster object.
+        field: &'static str,
+    },
+}
+
+/// The generator of pins and Ignition configs of a cluster.
+///
+/// # Errors
+/// There is no address, or it is malformed, or a Secret is named whose CA is missing.
+///
+/// # Security
+/// A named Secret means HTTPS, with its CA; nothing falls back to plain HTTP.
+pub fn pins(
+    cluster: &TrustedExecutionCluster,
+    authorities: &Authorities,
+) -> Result<ClevisPinGenerator, PinsError> {
+    let spec = &cluster.spec;
+    let address = spec.public_trustee_addr.as_deref();
+    let kbs = endpoint(
+        ("publicTrusteeAddr", address.ok_or(PinsError::NoAddress)?),
+        ("trusteeSecret", spec.trustee_secret.as_deref()),
+        authorities.kbs.as_deref(),
+    )?;
+    let pins = ClevisPinGenerator::new(kbs);
+    let Some(address) = spec.public_attestation_key_register_addr.as_deref() else {
+        return Ok(pins);
+    };
+    let register = endpoint(
+        ("publicAttestationKeyRegisterAddr", address),
+        (
+            "attestationKeyRegisterSecret",
+            spec.attestation_key_register_secret.as_deref(),
+        ),
+        authorities.attestation_key_register.as_deref(),
+    )?;
+    Ok(pins.register_ak_at(register))
+}
+
+fn endpoint(
+    (field, address): (&'static str, &str),
+    (secret_field, secret): (&'static str, Option<&str>),
+    authority: Option<&str>,
+) -> Result<Endpoint, PinsError> {
+    let (scheme, ca) = match (secret, authority) {
+        (None, _) => ("http", ""),
+        (Some(_), Some(ca)) => ("https", ca),
+        (Some(_), None) => {
+            return Err(PinsError::NoAuthority {
+                field: secret_field,
+            });
+        }
+    };
+    let url: Result<BaseUrl, _> = format!("{scheme}://{address}").parse();
+    let url = url.map_err(|source| PinsError::Address {
+        field,
+        address: address.to_owned(),
+        source,
+    })?;
+    Ok(Endpoint::new(url, ca))
+}
+
+#[cfg(test)]
+mod tests {
+    use tec_core::ignition::PinGenerator as _;
+
+    use super::*;
+    use crate::api::TrustedExecutionClusterSpec;
+
+    fn with_secret() -> TrustedExecutionCluster {
+        let spec = TrustedExecutionClusterSpec {
+            public_trustee_addr: Some("kbs.example.com:8080".to_owned()),
+            trustee_secret: Some("kbs-tls".to_owned()),
+            ..TrustedExecutionClusterSpec::default()
+        };
+        TrustedExecutionCluster::new("tec", spec)
+    }
+
+    #[test]
+    fn a_named_secret_means_https_with_its_ca() {
+        let authorities = Authorities::new(Some("the CA".to_owned()), None);
+        let id = "7c9e6679-7425-40de-944b-e07fc1f90ae7".parse().unwrap();
+        let pin = pins(&with_secret(), &authorities).unwrap().pin_config(&id);
+        assert_eq!(pin.servers[0].url.as_str(), "https://kbs.example.com:8080");
+        assert_eq!(pin.servers[0].cert, "the CA");
+        assert!(pin.attestation_key.is_none());
+    }
+
+    #[test]
+    fn without_the_ca_of_a_named_secret_nodes_are_told_nothing() {
+        let error = pins(&with_secret(), &Authorities::default()).unwrap_err();
+        let field = "trusteeSecret";
+        assert!(matches!(error, PinsError::NoAuthority { field: f } if f == field));
+    }
+
+    #[test]
+    fn without_an_address_nodes_are_told_nothing() {
+        let cluster = TrustedExecutionCluster::new("tec", TrustedExecutionClusterSpec::default());
+        let error = pins(&cluster, &Authorities::default()).unwrap_err();
+        assert!(matches!(error, PinsError::NoAddress));
+    }
+
+    #[test]
+    fn an_address_with_a_scheme_is_refused() {
+        let mut cluster = with_secret();
+        cluster.spec.trustee_secret = None;
+        cluster.spec.public_trustee_addr = Some("https://kbs.example.com".to_owned());
+        let error = pins(&cluster, &Authorities::default()).unwrap_err();
+        assert!(matches!(error, PinsError::Address { .. }));
+    }
+}

@@ -1,0 +1,50 @@
+//! Who calls, as the transport proved it.
+
+use tec_core::ak::Fingerprint;
+use tec_core::port::PortError;
+use tec_core::port::PortErrorKind;
+use tec_core::port::chain;
+use tonic::Request;
+use tonic::Status;
+
+/// The attested end of a connection. Transports put it among the extensions of each request.
+///
+/// # Security
+/// It is believed: only a transport that verified the evidence may make one.
+#[derive(Clone, Debug)]
+pub struct Caller {
+    ak: Fingerprint,
+}
+
+impl Caller {
+    /// Whoever holds this attestation key.
+    pub fn dangerous_assume(ak: Fingerprint) -> Self {
+        Self { ak }
+    }
+
+    /// The key.
+    pub fn ak(&self) -> Fingerprint {
+        self.ak
+    }
+
+    pub(super) fn of<T>(request: &Request<T>) -> Result<Self, Status> {
+        request
+            .extensions()
+            .get()
+            .cloned()
+            .ok_or_else(|| Status::unauthenticated("the connection is not attested"))
+    }
+}
+
+/// What a caller is told of a failed port. The cause is for the log.
+pub(super) fn refusal(operation: &'static str, error: &PortError) -> Status {
+    tracing::warn!(operation, error = chain(error), "a call failed");
+    match error.kind() {
+        PortErrorKind::Invalid => Status::invalid_argument(operation),
+        PortErrorKind::Denied => Status::permission_denied(operation),
+        PortErrorKind::NotFound => Status::not_found(operation),
+        PortErrorKind::Conflict => Status::failed_precondition(operation),
+        PortErrorKind::Unavailable => Status::unavailable(operation),
+        _ => Status::internal(operation),
+    }
+}

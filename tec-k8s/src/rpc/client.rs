@@ -1,0 +1,87 @@
+//! The node's side of the join service.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tec_core::node::derive::DiskId;
+use tec_core::node::port::TicketSource;
+use tec_core::node::state::Role;
+use tec_core::node::ticket::JoinTicket;
+use tec_core::port::PortError;
+use tec_core::port::PortErrorKind;
+use tonic::transport::Channel;
+
+use super::convert;
+use super::generated::join::IssueJoinTicketRequest;
+use super::generated::join::api_client::ApiClient;
+
+/// A call may take this long; a certificate and a token are made meanwhile.
+const CALL_LIMIT: Duration = Duration::from_secs(30);
+
+/// Finds join services, and connects to them.
+///
+/// # Security
+/// A connection must prove that its other end belongs to the cluster: whatever its ticket says is
+/// run on the node.
+#[async_trait]
+pub trait Dial: fmt::Debug + Send + Sync {
+    /// Addresses to try, in this order.
+    async fn addresses(&self) -> Result<Vec<String>, PortError>;
+
+    /// An attested connection.
+    async fn dial(&self, address: &str) -> Result<Channel, PortError>;
+}
+
+/// Asks join services for a ticket, one after the other.
+#[derive(Clone, Debug)]
+pub struct TicketClient {
+    dial: Arc<dyn Dial>,
+    disk: DiskId,
+    role: Role,
+    csr: Vec<u8>,
+}
+
+impl TicketClient {
+    /// For this node; `csr` is PKCS #10 in DER.
+    pub fn new(dial: Arc<dyn Dial>, disk: DiskId, role: Role, csr: Vec<u8>) -> Self {
+        Self {
+            dial,
+            disk,
+            role,
+            csr,
+        }
+    }
+
+    async fn ask(&self, address: &str) -> Result<JoinTicket, PortError> {
+        let failed = |kind| PortError::new(kind, format!("ask {address} for a ticket"));
+        let mut client = ApiClient::new(self.dial.dial(address).await?);
+        let mut request = tonic::Request::new(IssueJoinTicketRequest {
+            disk_uuid: self.disk.to_string(),
+            certificate_request: self.csr.clone(),
+            is_control_plane: self.role == Role::ControlPlane,
+        });
+        request.set_timeout(CALL_LIMIT);
+        let answer = client
+            .issue_join_ticket(request)
+            .await
+            .map_err(|status| failed(PortErrorKind::Unavailable).because(status))?;
+        convert::ticket(answer.into_inner())
+            .map_err(|error| failed(PortErrorKind::Unavailable).because(error))
+    }
+}
+
+#[async_trait]
+impl TicketSource for TicketClient {
+    async fn fetch(&self) -> Result<JoinTicket, PortError> {
+        let mut last = PortError::new(PortErrorKind::Unavailable, "find a join service");
+        for address in self.dial.addresses().await? {
+            match self.ask(&address).await {
+                Ok(ticket) => return Ok(ticket),
+                Err(error) => last = error,
+            }
+        }
+        Err(last)
+    }
+}

@@ -1,0 +1,207 @@
+//! Messages to and from the domain; the only module that looks into them.
+
+use prost::Message as _;
+use tec_core::digest::Sha256Digest;
+use tec_core::node::derive::DiskId;
+use tec_core::node::derive::MeasurementSalt;
+use tec_core::node::derive::MeasurementSecret;
+use tec_core::node::init::InitRequest;
+use tec_core::node::init::KubeProxy;
+use tec_core::node::state::Role;
+use tec_core::node::ticket::Component;
+use tec_core::node::ticket::ComponentForm;
+use tec_core::node::ticket::JoinTicket;
+use tec_core::node::ticket::TicketError;
+use tec_core::node::uri::KmsUri;
+use tec_core::node::uri::StorageUri;
+use tec_core::node::uri::UriError;
+use tec_core::secret::SecretArray;
+use tec_core::secret::SecretBytes;
+use zeroize::Zeroizing;
+
+use super::generated as pb;
+
+/// A message that cannot be taken. No value is part of the text.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum MessageError {
+    #[error("kms_uri: {0}")]
+    Kms(UriError),
+    #[error("storage_uri: {0}")]
+    Storage(UriError),
+    #[error(transparent)]
+    Member(#[from] TicketError),
+    #[error("the master secret must be part of kms_uri")]
+    MasterSecret,
+}
+
+impl From<MessageError> for tonic::Status {
+    fn from(error: MessageError) -> Self {
+        Self::invalid_argument(error.to_string())
+    }
+}
+
+/// Takes the secrets out of a message, so that what is left of it holds none.
+pub(super) struct InitSecrets {
+    pub(super) init_secret: SecretBytes,
+    kms_uri: Zeroizing<String>,
+    storage_uri: Zeroizing<String>,
+    master_secret: SecretBytes,
+}
+
+/// Request and secrets apart. The digest is over all but the proof that the caller may init.
+pub(super) fn take_secrets(message: &mut pb::init::InitRequest) -> (InitSecrets, Sha256Digest) {
+    let init_secret = SecretBytes::new(std::mem::take(&mut message.init_secret));
+    let digest = Sha256Digest::of(Zeroizing::new(message.encode_to_vec()));
+    let secrets = InitSecrets {
+        init_secret,
+        kms_uri: Zeroizing::new(std::mem::take(&mut message.kms_uri)),
+        storage_uri: Zeroizing::new(std::mem::take(&mut message.storage_uri)),
+        master_secret: SecretBytes::new(std::mem::take(&mut message.master_secret)),
+    };
+    (secrets, digest)
+}
+
+pub(super) fn uris(
+    kms: &Zeroizing<String>,
+    storage: &Zeroizing<String>,
+) -> Result<(KmsUri, StorageUri), MessageError> {
+    // In the order in which older peers report errors.
+    let storage = StorageUri::parse(storage).map_err(MessageError::Storage)?;
+    let kms = KmsUri::parse(kms).map_err(MessageError::Kms)?;
+    Ok((kms, storage))
+}
+
+impl InitSecrets {
+    /// Older clients send the master secret beside an URI that has it, too; alone it is no more
+    /// taken.
+    pub(super) fn uris(&self) -> Result<(KmsUri, StorageUri), MessageError> {
+        if self.kms_uri.is_empty() && !self.master_secret.is_empty() {
+            return Err(MessageError::MasterSecret);
+        }
+        uris(&self.kms_uri, &self.storage_uri)
+    }
+}
+
+pub(super) fn init_request(
+    message: &pb::init::InitRequest,
+    digest: Sha256Digest,
+) -> Result<InitRequest, MessageError> {
+    let components = message.kubernetes_components.iter();
+    Ok(InitRequest {
+        digest,
+        kubernetes_version: message.kubernetes_version.clone(),
+        components: components
+            .map(|one| component(&one.url, &one.hash, &one.install_path, one.extract))
+            .collect::<Result<_, _>>()?,
+        proxy: if message.conformance_mode {
+            KubeProxy::Kept
+        } else {
+            KubeProxy::Replaced
+        },
+    })
+}
+
+fn component(
+    url: &str,
+    hash: &str,
+    install_path: &str,
+    extract: bool,
+) -> Result<Component, TicketError> {
+    let form = if extract {
+        ComponentForm::Archive
+    } else {
+        ComponentForm::File
+    };
+    Component::new(url, hash, install_path, form)
+}
+
+/// What a node asks for.
+pub(super) struct TicketRequest {
+    pub(super) disk: DiskId,
+    pub(super) role: Role,
+    pub(super) csr: Vec<u8>,
+}
+
+pub(super) fn disk_id(text: &str) -> Result<DiskId, MessageError> {
+    let malformed = |_| TicketError::new("disk_uuid", "a UUID");
+    Ok(text.parse().map_err(malformed)?)
+}
+
+pub(super) fn ticket_request(
+    message: pb::join::IssueJoinTicketRequest,
+) -> Result<TicketRequest, MessageError> {
+    Ok(TicketRequest {
+        disk: disk_id(&message.disk_uuid)?,
+        role: if message.is_control_plane {
+            Role::ControlPlane
+        } else {
+            Role::Worker
+        },
+        csr: message.certificate_request,
+    })
+}
+
+pub(super) fn ticket_message(ticket: &JoinTicket) -> pb::join::IssueJoinTicketResponse {
+    const WHY: &str = "hand it to an admitted node over an attested connection";
+    let components = ticket.components.iter();
+    let files = ticket.files.iter();
+    pb::join::IssueJoinTicketResponse {
+        state_disk_key: ticket.state_disk_key.expose(WHY).to_vec(),
+        measurement_salt: ticket.measurement_salt.as_bytes().to_vec(),
+        measurement_secret: ticket.measurement_secret.expose(WHY).to_vec(),
+        kubelet_cert: ticket.kubelet_certificate.clone().into_bytes(),
+        api_server_endpoint: ticket.api_server.clone(),
+        token: String::from_utf8_lossy(ticket.token.expose(WHY)).into_owned(),
+        discovery_token_ca_cert_hash: ticket.ca_pin.to_string(),
+        control_plane_files: files
+            .map(|(file, data)| pb::join::ControlPlaneCertOrKey {
+                name: file.as_str().to_owned(),
+                data: data.expose(WHY).to_vec(),
+            })
+            .collect(),
+        kubernetes_version: ticket.kubernetes_version.clone(),
+        kubernetes_components: components
+            .map(|one| pb::join::KubernetesComponent {
+                url: one.url.clone(),
+                hash: format!("sha256:{}", one.hash),
+                install_path: one.install_path.clone(),
+                extract: one.form == ComponentForm::Archive,
+            })
+            .collect(),
+    }
+}
+
+pub(super) fn ticket(
+    message: pb::join::IssueJoinTicketResponse,
+) -> Result<JoinTicket, MessageError> {
+    let salt = Zeroizing::new(message.measurement_salt);
+    let files = message.control_plane_files.into_iter();
+    let components = message.kubernetes_components.iter();
+    Ok(JoinTicket {
+        state_disk_key: SecretArray::new(*key("state_disk_key", message.state_disk_key)?),
+        measurement_salt: MeasurementSalt::new(*key("measurement_salt", salt.to_vec())?),
+        measurement_secret: MeasurementSecret::new(*key(
+            "measurement_secret",
+            message.measurement_secret,
+        )?),
+        kubelet_certificate: String::from_utf8(message.kubelet_cert)
+            .map_err(|_| TicketError::new("kubelet_cert", "PEM"))?,
+        api_server: message.api_server_endpoint,
+        token: SecretBytes::new(message.token.into_bytes()),
+        ca_pin: message.discovery_token_ca_cert_hash.parse()?,
+        files: files
+            .map(|one| Ok((one.name.parse()?, SecretBytes::new(one.data))))
+            .collect::<Result<_, TicketError>>()?,
+        components: components
+            .map(|one| component(&one.url, &one.hash, &one.install_path, one.extract))
+            .collect::<Result<_, _>>()?,
+        kubernetes_version: message.kubernetes_version,
+    })
+}
+
+fn key(member: &'static str, bytes: Vec<u8>) -> Result<Zeroizing<[u8; 32]>, TicketError> {
+    let bytes = Zeroizing::new(bytes);
+    <[u8; 32]>::try_from(bytes.as_slice())
+        .map(Zeroizing::new)
+        .map_err(|_| TicketError::new(member, "32 bytes"))
+}

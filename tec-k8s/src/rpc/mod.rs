@@ -1,0 +1,37 @@
+//! Bootstrap of nodes over gRPC (feature `rpc`).
+//!
+//! ```text
+//!  CLI ── Init ───────────► InitService ──── drive_init ──► ports of tec_core::node
+//!  CLI ── Recover ────────► RecoverService ─ tries the key on the disk, then hands it on
+//!  node, TicketClient ────► JoinService ──── grant ──► keys, token, certificate, files
+//! ```
+//!
+//! *What it is not*: a transport. Connections come attested from elsewhere, with a [`Caller`] among
+//! the extensions of each request; a service that needs one refuses whoever has none.
+//!
+//! Callers are told a code of gRPC and a sentence; what failed inside goes to the log.
+
+mod caller;
+mod client;
+mod convert;
+pub mod generated;
+mod init;
+mod join;
+mod recover;
+
+pub use self::caller::Caller;
+pub use self::client::Dial;
+pub use self::client::TicketClient;
+pub use self::init::InitService;
+pub use self::init::InitServicePorts;
+pub use self::init::SecretCheck;
+pub use self::join::ClusterFacts;
+pub use self::join::Enrollments;
+pub use self::join::JoinService;
+pub use self::join::JoinServicePorts;
+pub use self::join::KubeletSigner;
+pub use self::recover::RecoverService;
+pub use self::recover::RecoveredKeys;
+
+#[cfg(test)]
+mod tests;

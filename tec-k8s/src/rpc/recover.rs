@@ -1,0 +1,97 @@
+//! The Recover call.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use tec_core::node::derive::DataKeyId;
+use tec_core::node::derive::MeasurementSecret;
+use tec_core::node::port::DataKeys;
+use tec_core::node::port::KeyServices;
+use tec_core::node::port::StateDisk;
+use tec_core::port::PortError;
+use tec_core::port::PortErrorKind;
+use tec_core::secret::SecretBytes;
+use tokio::sync::mpsc;
+use tonic::Request;
+use tonic::Response;
+use tonic::Status;
+use zeroize::Zeroizing;
+
+use super::caller::refusal;
+use super::convert;
+use super::generated::recoverproto::RecoverMessage;
+use super::generated::recoverproto::RecoverResponse;
+use super::generated::recoverproto::api_server::Api;
+
+/// Keys that open the disk of this node; they were tried.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct RecoveredKeys {
+    /// Key of the state disk.
+    pub state_disk_key: SecretBytes,
+    /// Secret of the cluster's id.
+    pub measurement_secret: MeasurementSecret,
+}
+
+/// Serves Recover until somebody's keys open the disk. A wrong key is answered as such, and changes
+/// nothing.
+#[derive(Debug)]
+pub struct RecoverService {
+    keys: Arc<dyn KeyServices>,
+    disk: Arc<dyn StateDisk>,
+    recovered: mpsc::Sender<RecoveredKeys>,
+}
+
+/// Length of both keys.
+const KEY: usize = 32;
+
+impl RecoverService {
+    /// Keys that open `disk` are sent to `recovered`; it needs room for one.
+    pub fn new(
+        keys: Arc<dyn KeyServices>,
+        disk: Arc<dyn StateDisk>,
+        recovered: mpsc::Sender<RecoveredKeys>,
+    ) -> Self {
+        Self {
+            keys,
+            disk,
+            recovered,
+        }
+    }
+
+    async fn keys(&self, keys: &dyn DataKeys) -> Result<RecoveredKeys, PortError> {
+        let secret = keys.data_key(&DataKeyId::measurement_secret(), KEY).await?;
+        let disk = DataKeyId::state_disk(self.disk.id().await?);
+        Ok(RecoveredKeys {
+            state_disk_key: keys.data_key(&disk, KEY).await?,
+            measurement_secret: MeasurementSecret::from_data_key(&secret).map_err(|error| {
+                PortError::new(PortErrorKind::Invalid, "take the measurement secret").because(error)
+            })?,
+        })
+    }
+}
+
+#[async_trait]
+impl Api for RecoverService {
+    async fn recover(
+        &self,
+        request: Request<RecoverMessage>,
+    ) -> Result<Response<RecoverResponse>, Status> {
+        let message = request.into_inner();
+        let (kms, storage) = (message.kms_uri, message.storage_uri);
+        let (kms, storage) = convert::uris(&Zeroizing::new(kms), &Zeroizing::new(storage))?;
+        let failed = |error| refusal("the key service cannot be used", &error);
+        let keys = self.keys.open(kms, storage).await.map_err(failed)?;
+        let keys = self.keys(&*keys).await.map_err(failed)?;
+        let fits = self.disk.opens_with(&keys.state_disk_key).await;
+        if !fits.map_err(|error| refusal("the disk cannot be read", &error))? {
+            return Err(Status::failed_precondition(
+                "the key does not open the disk",
+            ));
+        }
+        self.recovered
+            .try_send(keys)
+            .map_err(|_| Status::failed_precondition("the disk is being recovered already"))?;
+        Ok(Response::new(RecoverResponse {}))
+    }
+}

@@ -1,0 +1,333 @@
+//! The services, called without a transport.
+
+use std::sync::Arc;
+use std::sync::Mutex;
+
+use async_trait::async_trait;
+use tec_core::ak::Fingerprint;
+use tec_core::digest::Sha256Digest;
+use tec_core::node::derive::MeasurementSalt;
+use tec_core::node::grant::Claim;
+use tec_core::node::grant::ControlPlanes;
+use tec_core::node::lock::NodeLock;
+use tec_core::node::port::DerivedKeys;
+use tec_core::node::port::KeyServices as _;
+use tec_core::node::ticket::CaPin;
+use tec_core::node::ticket::Component;
+use tec_core::node::ticket::NodeName;
+use tec_core::node::ticket::PkiFile;
+use tec_core::node::uri::KmsUri;
+use tec_core::node::uri::StorageUri;
+use tec_core::port::CreateOutcome;
+use tec_core::port::PortError;
+use tec_core::port::PortErrorKind;
+use tec_core::secret::SecretBytes;
+use tec_core::testing::MemoryNode;
+use tec_core::testing::NodeRecord;
+use tec_core::testing::sample;
+use tokio::sync::mpsc;
+use tonic::Code;
+use tonic::Request;
+use tonic::Response;
+use tonic::Status;
+
+use super::generated::init::InitRequest;
+use super::generated::init::KubernetesComponent;
+use super::generated::init::api_server::Api as _;
+use super::generated::join::IssueJoinTicketRequest;
+use super::generated::join::IssueRejoinTicketRequest;
+use super::generated::join::api_server::Api as _;
+use super::generated::recoverproto::RecoverMessage;
+use super::generated::recoverproto::api_server::Api as _;
+use super::*;
+
+/// Master key 40..5f, salt 60..7f (contract, appendix A).
+const KMS: &str = "kms://cluster-kms?key=QEFCQ0RFRkdISUpLTE1OT1BRUlNUVVZXWFlaW1xdXl8=\
+                   &salt=YGFiY2RlZmdoaWprbG1ub3BxcnN0dXZ3eHl6e3x9fn8=";
+const DISK: &str = "00000000-0000-0000-0000-0000000000AA";
+
+#[derive(Debug)]
+struct Known(&'static [u8]);
+
+impl SecretCheck for Known {
+    fn admits(&self, secret: &SecretBytes) -> bool {
+        secret.ct_eq(&SecretBytes::new(self.0.to_vec()))
+    }
+}
+
+/// Messages have no `Debug`, as they carry secrets.
+fn refusal_of<T>(answer: Result<Response<T>, Status>) -> Status {
+    answer.err().unwrap()
+}
+
+fn node() -> Arc<MemoryNode> {
+    Arc::new(MemoryNode::new(DISK.parse().unwrap()))
+}
+
+fn init_service(node: &Arc<MemoryNode>) -> InitService {
+    InitService::new(InitServicePorts {
+        secret: Arc::new(Known(b"init secret")),
+        lock: Arc::new(NodeLock::new(Arc::clone(node) as Arc<_>)),
+        keys: Arc::new(DerivedKeys),
+        disk: Arc::clone(node) as Arc<_>,
+        store: Arc::clone(node) as Arc<_>,
+        cluster: Arc::clone(node) as Arc<_>,
+        pause: Arc::clone(node) as Arc<_>,
+    })
+}
+
+fn init_request() -> InitRequest {
+    InitRequest {
+        kms_uri: KMS.to_owned(),
+        storage_uri: "storage://no-store".to_owned(),
+        kubernetes_version: "v1.34.3".to_owned(),
+        init_secret: b"init secret".to_vec(),
+        ..InitRequest::default()
+    }
+}
+
+#[tokio::test]
+async fn scenario_1_init_answers_with_kubeconfig_and_the_id_of_the_marker() {
+    let node = node();
+    let answer = init_service(&node).init(Request::new(init_request())).await;
+    let answer = answer.unwrap().into_inner();
+    assert_eq!(answer.kubeconfig, b"kubeconfig");
+    let event = Sha256Digest::of(&answer.cluster_id);
+    assert_eq!(node.record().register, Sha256Digest::ZERO.extended(&event));
+}
+
+#[tokio::test]
+async fn scenario_2_a_second_init_is_a_failed_precondition() {
+    let node = node();
+    let service = init_service(&node);
+    service.init(Request::new(init_request())).await.unwrap();
+    let mut other = init_request();
+    other.kubernetes_version = "v1.33.0".to_owned();
+    let refused = refusal_of(service.init(Request::new(other)).await);
+    assert_eq!(refused.code(), Code::FailedPrecondition);
+    // The same request, whose answer was lost, is answered again; the cluster is made once.
+    service.init(Request::new(init_request())).await.unwrap();
+    assert_eq!(node.record().initialized, 1);
+}
+
+/// Makes a request a bad one.
+type Change<'a> = &'a dyn Fn(&mut InitRequest);
+
+#[tokio::test]
+async fn scenario_4_bad_requests_leave_the_node_untouched_and_the_service_up() {
+    let node = node();
+    let service = init_service(&node);
+    let denied = Code::PermissionDenied;
+    let invalid = Code::InvalidArgument;
+    let cases: [(Change<'_>, Code); 9] = [
+        (&|r| r.init_secret = b"canary".to_vec(), denied),
+        // Whoever may not init is told nothing about the rest.
+        (
+            &|r| (r.init_secret, r.kms_uri) = (vec![], "canary".to_owned()),
+            denied,
+        ),
+        (&|r| r.kms_uri = "canary".to_owned(), invalid),
+        (&|r| r.kms_uri = "storage://no-store".to_owned(), invalid),
+        (
+            &|r| r.kms_uri = "kms://cluster-kms?key=canary".to_owned(),
+            invalid,
+        ),
+        (
+            &|r| r.kms_uri = "kms://trustee?url=canary&path=canary".to_owned(),
+            invalid,
+        ),
+        (&|r| r.storage_uri = "storage://canary".to_owned(), invalid),
+        (
+            &|r| (r.kms_uri, r.master_secret) = (String::new(), b"canary".to_vec()),
+            invalid,
+        ),
+        (
+            &|r| r.kubernetes_components = vec![KubernetesComponent::default()],
+            invalid,
+        ),
+    ];
+    for (change, code) in cases {
+        let mut request = init_request();
+        change(&mut request);
+        let refused = refusal_of(service.init(Request::new(request)).await);
+        assert_eq!(refused.code(), code, "{refused:?}");
+        assert!(!format!("{refused:?}").contains("canary"), "{refused:?}");
+        assert_eq!(node.record(), NodeRecord::default());
+    }
+    service.init(Request::new(init_request())).await.unwrap();
+}
+
+#[derive(Debug, Default)]
+struct Enrolled(Mutex<Vec<Claim>>);
+
+#[async_trait]
+impl Enrollments for Enrolled {
+    async fn list(&self) -> Result<Vec<Claim>, PortError> {
+        Ok(self.0.lock().unwrap().clone())
+    }
+
+    async fn add(&self, claim: &Claim) -> Result<CreateOutcome, PortError> {
+        self.0.lock().unwrap().push(claim.clone());
+        Ok(CreateOutcome::Created)
+    }
+}
+
+/// Requests are just names here.
+#[derive(Debug)]
+struct Cluster;
+
+#[async_trait]
+impl KubeletSigner for Cluster {
+    fn name(&self, csr: &[u8]) -> Result<NodeName, PortError> {
+        std::str::from_utf8(csr)
+            .ok()
+            .and_then(|name| name.parse().ok())
+            .ok_or_else(|| PortError::new(PortErrorKind::Invalid, "read a request"))
+    }
+
+    async fn sign(&self, _csr: &[u8]) -> Result<String, PortError> {
+        Ok("certificate".to_owned())
+    }
+}
+
+#[async_trait]
+impl ClusterFacts for Cluster {
+    async fn token(&self) -> Result<SecretBytes, PortError> {
+        Ok(SecretBytes::new(b"abcdef.0123456789abcdef".to_vec()))
+    }
+
+    async fn api_server(&self) -> Result<String, PortError> {
+        Ok("10.0.0.1:6443".to_owned())
+    }
+
+    async fn ca_pin(&self) -> Result<CaPin, PortError> {
+        Ok(CaPin::new(Sha256Digest::of("ca")))
+    }
+
+    async fn components(&self) -> Result<(String, Vec<Component>), PortError> {
+        Ok(("v1.34.3".to_owned(), Vec::new()))
+    }
+
+    async fn control_plane_files(&self) -> Result<Vec<(PkiFile, SecretBytes)>, PortError> {
+        let file = |file: PkiFile| (file, SecretBytes::new(file.as_str().into()));
+        Ok(PkiFile::ALL.into_iter().map(file).collect())
+    }
+}
+
+fn key(number: u64) -> Fingerprint {
+    sample::public_key(number).fingerprint()
+}
+
+async fn join_service() -> JoinService {
+    let kms = KmsUri::parse(KMS).unwrap();
+    let keys = DerivedKeys.open(kms, StorageUri::NoStore).await.unwrap();
+    JoinService::new(JoinServicePorts {
+        keys: keys.into(),
+        salt: MeasurementSalt::new([2; 32]),
+        enrollments: Arc::new(Enrolled::default()),
+        control_planes: ControlPlanes::Listed([key(1)].into()),
+        signer: Arc::new(Cluster),
+        facts: Arc::new(Cluster),
+    })
+}
+
+fn from<T>(caller: u64, message: T) -> Request<T> {
+    let mut request = Request::new(message);
+    let caller = Caller::dangerous_assume(key(caller));
+    request.extensions_mut().insert(caller);
+    request
+}
+
+fn ticket_request(name: &str, disk: &str, is_control_plane: bool) -> IssueJoinTicketRequest {
+    IssueJoinTicketRequest {
+        disk_uuid: disk.to_owned(),
+        certificate_request: name.into(),
+        is_control_plane,
+    }
+}
+
+#[tokio::test]
+async fn scenario_5_only_listed_control_planes_get_the_keys_of_the_cluster() {
+    let service = join_service().await;
+    let other = DISK.replace("AA", "BB");
+    let request = from(1, ticket_request("c-1", DISK, true));
+    let answer = service.issue_join_ticket(request).await.unwrap();
+    let ticket = convert::ticket(answer.into_inner()).unwrap();
+    assert_eq!(ticket.files.len(), PkiFile::ALL.len());
+    assert_eq!(ticket.kubernetes_version, "v1.34.3");
+
+    let request = from(2, ticket_request("c-2", &other, true));
+    let refused = refusal_of(service.issue_join_ticket(request).await);
+    assert_eq!(refused.code(), Code::PermissionDenied);
+
+    let request = from(2, ticket_request("w-1", &other, false));
+    let answer = service.issue_join_ticket(request).await.unwrap();
+    assert!(answer.into_inner().control_plane_files.is_empty());
+    // What it said first counts: it is no control plane, and has no other disk and name.
+    for request in [
+        ticket_request("w-1", &other, true),
+        ticket_request("w-1", DISK, false),
+        ticket_request("c-1", &other, false),
+    ] {
+        let refused = service.issue_join_ticket(from(2, request)).await;
+        assert_eq!(refusal_of(refused).code(), Code::PermissionDenied);
+    }
+}
+
+#[tokio::test]
+async fn nobody_gets_a_ticket_over_a_connection_that_is_not_attested() {
+    let service = join_service().await;
+    let request = Request::new(ticket_request("w-1", DISK, false));
+    let refused = refusal_of(service.issue_join_ticket(request).await);
+    assert_eq!(refused.code(), Code::Unauthenticated);
+}
+
+#[tokio::test]
+async fn scenario_6_a_member_gets_the_key_of_its_own_disk_again_and_no_other() {
+    let service = join_service().await;
+    let first = service.issue_join_ticket(from(2, ticket_request("w-1", DISK, false)));
+    let first = first.await.unwrap().into_inner();
+    let request = |disk: &str| IssueRejoinTicketRequest {
+        disk_uuid: disk.to_owned(),
+    };
+    // The case of the id makes no other key.
+    let again = service.issue_rejoin_ticket(from(2, request(&DISK.to_lowercase())));
+    let again = again.await.unwrap().into_inner();
+    assert_eq!(again.state_disk_key, first.state_disk_key);
+    assert_eq!(again.measurement_secret, first.measurement_secret);
+    for (caller, disk) in [(2, DISK.replace("AA", "BB")), (3, DISK.to_owned())] {
+        let refused = service
+            .issue_rejoin_ticket(from(caller, request(&disk)))
+            .await;
+        assert_eq!(refusal_of(refused).code(), Code::PermissionDenied);
+    }
+}
+
+#[tokio::test]
+async fn scenario_7_recovery_takes_the_key_that_opens_the_disk() {
+    let node = node();
+    init_service(&node)
+        .init(Request::new(init_request()))
+        .await
+        .unwrap();
+    node.reboot();
+    let (recovered, mut keys) = mpsc::channel(1);
+    let disk = Arc::clone(&node) as Arc<_>;
+    let service = RecoverService::new(Arc::new(DerivedKeys), disk, recovered);
+    let recover = |kms: String| {
+        service.recover(Request::new(RecoverMessage {
+            kms_uri: kms,
+            storage_uri: "storage://no-store".to_owned(),
+        }))
+    };
+    let wrong = refusal_of(recover(KMS.replace("key=QEF", "key=AAA")).await);
+    assert_eq!(wrong.code(), Code::FailedPrecondition);
+    let wrong = refusal_of(recover("kms://cluster-kms".to_owned()).await);
+    assert_eq!(wrong.code(), Code::InvalidArgument);
+    assert!(keys.try_recv().is_err());
+
+    recover(KMS.to_owned()).await.unwrap();
+    let found = keys.try_recv().unwrap();
+    let digest = Sha256Digest::of(found.state_disk_key.expose("compare"));
+    assert_eq!(node.record().disk_key, Some(digest));
+}

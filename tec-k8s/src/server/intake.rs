@@ -1,0 +1,144 @@
+//! The registries as the server for attestation keys uses them.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use kube::Api;
+use kube::Client;
+use tec_core::ak::AkRecord;
+use tec_core::ak::ApprovedAk;
+use tec_core::ak::Fingerprint;
+use tec_core::id::MachineId;
+use tec_core::machine::Machine;
+use tec_core::machine::MachineState;
+use tec_core::port::AkRegistry;
+use tec_core::port::AuditEvent;
+use tec_core::port::BindOutcome;
+use tec_core::port::CreateOutcome;
+use tec_core::port::MachineRegistry;
+use tec_core::port::PortError;
+use tec_core::port::PortErrorKind;
+use tec_core::port::UnclaimedLimit;
+use tec_core::time::Timestamp;
+
+use super::known::Known;
+use crate::api;
+use crate::client::KubeRegistry;
+use crate::client::port_error;
+
+/// Most keys per machine, those that were bound or revoked too (contract of
+/// [`AkRegistry::submit`], where those do not count: a machine that went through so many needs an
+/// admin). Requests that come in at the same moment may exceed it by their number.
+const MAX_KEYS: usize = 4;
+
+/// Machines and keys of a namespace for a server that may look, and submit keys: what is known is
+/// answered from memory, and submitting costs one request. Everything else is refused.
+#[derive(Debug)]
+pub struct Intake {
+    registry: KubeRegistry,
+    machines: Api<api::Machine>,
+    known: Arc<Known>,
+}
+
+impl Intake {
+    /// Over the registries of a namespace, and what is known of it.
+    pub fn new(registry: KubeRegistry, client: Client, namespace: &str, known: Arc<Known>) -> Self {
+        Self {
+            registry,
+            machines: Api::namespaced(client, namespace),
+            known,
+        }
+    }
+
+    fn refused<T>(operation: &str) -> Result<T, PortError> {
+        Err(PortError::new(PortErrorKind::Denied, operation))
+    }
+}
+
+#[async_trait]
+impl MachineRegistry for Intake {
+    async fn create(
+        &self,
+        _machine: &Machine,
+        _limit: UnclaimedLimit,
+    ) -> Result<CreateOutcome, PortError> {
+        Self::refused("register a machine")
+    }
+
+    /// A machine that is not known yet is looked up by the name that registration gives it.
+    async fn find(&self, id: &MachineId) -> Result<Option<Machine>, PortError> {
+        if let Some(machine) = self.known.machine(id) {
+            return Ok(Some(machine));
+        }
+        let failed = |error| port_error(format!("look up machine {id}"), error);
+        let object = self.machines.get_opt(&api::Machine::name_of(id)).await;
+        let object = object.map_err(failed)?;
+        let live = object.filter(|object| object.metadata.deletion_timestamp.is_none());
+        let machine = live.and_then(|object| object.to_core().ok());
+        Ok(machine.filter(|machine| machine.id == *id))
+    }
+
+    async fn list(&self, _: Option<MachineId>, _: usize) -> Result<Vec<Machine>, PortError> {
+        Self::refused("list the machines")
+    }
+
+    async fn revoke(&self, _: &MachineId, _: &AuditEvent) -> Result<(), PortError> {
+        Self::refused("revoke a machine")
+    }
+
+    async fn remove(&self, _: &MachineId) -> Result<(), PortError> {
+        Self::refused("remove a machine")
+    }
+
+    async fn expire_unclaimed(&self, _: Timestamp) -> Result<u64, PortError> {
+        Self::refused("remove machines")
+    }
+}
+
+#[async_trait]
+impl AkRegistry for Intake {
+    async fn submit(
+        &self,
+        record: &AkRecord,
+        line: &AuditEvent,
+    ) -> Result<CreateOutcome, PortError> {
+        if self.known.keys_of(&record.machine) >= MAX_KEYS {
+            return Self::refused("keep a further key of the machine");
+        }
+        let outcome = self.registry.submit_checked(record, line).await?;
+        if outcome == CreateOutcome::Created {
+            let name = api::AttestationKey::name_of(&record.fingerprint());
+            self.known.add_key(name, record.machine);
+        }
+        Ok(outcome)
+    }
+
+    async fn bind(&self, _: &ApprovedAk, _: &AuditEvent) -> Result<BindOutcome, PortError> {
+        Self::refused("bind a key")
+    }
+
+    /// A key that is not known yet has no object, or the API server will say so when one is made.
+    async fn find(&self, key: &Fingerprint) -> Result<Option<AkRecord>, PortError> {
+        if !self.known.has_key(&api::AttestationKey::name_of(key)) {
+            return Ok(None);
+        }
+        AkRegistry::find(&self.registry, key).await
+    }
+
+    async fn bound_to(&self, machine: &MachineId) -> Result<Option<AkRecord>, PortError> {
+        match MachineRegistry::find(self, machine).await? {
+            Some(machine) if machine.state == MachineState::Active => {
+                self.registry.bound_to(&machine.id).await
+            }
+            _ => Ok(None),
+        }
+    }
+
+    async fn list(&self, _: Option<MachineId>) -> Result<Vec<AkRecord>, PortError> {
+        Self::refused("list the keys")
+    }
+
+    async fn revoke(&self, _: &Fingerprint, _: &AuditEvent) -> Result<(), PortError> {
+        Self::refused("revoke a key")
+    }
+}

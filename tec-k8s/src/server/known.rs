@@ -1,0 +1,211 @@
+//! Machines and keys in few words.
+
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+use std::sync::MutexGuard;
+use std::sync::PoisonError;
+
+use kube::Api;
+use kube::Client;
+use kube::ResourceExt as _;
+use kube::runtime::watcher::Event;
+use tec_core::id::MachineId;
+use tec_core::machine::Machine;
+
+use super::watch::follow;
+use crate::api;
+
+/// What is known of machines and attestation keys of a namespace: some ten words for each.
+#[derive(Debug, Default)]
+pub struct Known(Mutex<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    /// By name of the object, so that a deletion finds it.
+    machines: Table<Machine>,
+    /// The machines that keys were submitted for, by name of the key's object.
+    keys: Table<Option<MachineId>>,
+}
+
+/// Rows by name and by machine.
+#[derive(Debug)]
+struct Table<R> {
+    rows: BTreeMap<String, R>,
+    /// While a list comes in.
+    initial: Option<BTreeMap<String, R>>,
+    is_synced: bool,
+    names: BTreeMap<MachineId, Vec<String>>,
+}
+
+impl<R> Default for Table<R> {
+    fn default() -> Self {
+        Self {
+            rows: BTreeMap::new(),
+            initial: None,
+            is_synced: false,
+            names: BTreeMap::new(),
+        }
+    }
+}
+
+/// Which machine a row is about.
+trait About {
+    fn machine(&self) -> Option<MachineId>;
+}
+
+impl About for Machine {
+    fn machine(&self) -> Option<MachineId> {
+        Some(self.id)
+    }
+}
+
+impl About for Option<MachineId> {
+    fn machine(&self) -> Option<MachineId> {
+        *self
+    }
+}
+
+impl<R: About> Table<R> {
+    fn put(&mut self, name: String, row: R) {
+        self.remove(&name);
+        if let Some(machine) = row.machine() {
+            self.names.entry(machine).or_default().push(name.clone());
+        }
+        self.rows.insert(name, row);
+    }
+
+    fn remove(&mut self, name: &str) {
+        let Some(machine) = self.rows.remove(name).and_then(|row| row.machine()) else {
+            return;
+        };
+        if let Some(names) = self.names.get_mut(&machine) {
+            names.retain(|other| other != name);
+            if names.is_empty() {
+                self.names.remove(&machine);
+            }
+        }
+    }
+
+    /// Takes an event; `row` says what is kept of an object, if anything.
+    fn take<K: kube::Resource>(&mut self, event: Event<K>, row: impl Fn(&K) -> Option<R>) {
+        match event {
+            Event::Init => self.initial = Some(BTreeMap::new()),
+            Event::InitApply(object) => {
+                if let (Some(initial), Some(row)) = (&mut self.initial, row(&object)) {
+                    initial.insert(object.name_any(), row);
+                }
+            }
+            Event::InitDone => {
+                let initial = self.initial.take().unwrap_or_default();
+                (self.rows, self.names) = (BTreeMap::new(), BTreeMap::new());
+                for (name, row) in initial {
+                    self.put(name, row);
+                }
+                self.is_synced = true;
+            }
+            Event::Apply(object) => match row(&object) {
+                Some(row) => self.put(object.name_any(), row),
+                None => self.remove(&object.name_any()),
+            },
+            Event::Delete(object) => self.remove(&object.name_any()),
+        }
+    }
+
+    fn of(&self, machine: &MachineId) -> &[String] {
+        self.names
+            .get(machine)
+            .map(Vec::as_slice)
+            .unwrap_or_default()
+    }
+}
+
+/// One that is being removed does not count, nor one that is malformed.
+fn machine_row(object: &api::Machine) -> Option<Machine> {
+    let is_live = object.metadata.deletion_timestamp.is_none();
+    object.to_core().ok().filter(|_| is_live)
+}
+
+impl Known {
+    /// Follows the machines of a namespace, for ever.
+    pub async fn follow_machines(&self, client: Client, namespace: &str) {
+        follow(Api::namespaced(client, namespace), |event| {
+            self.state().machines.take(event, machine_row);
+        })
+        .await;
+    }
+
+    /// Follows the attestation keys of a namespace, for ever.
+    pub async fn follow_keys(&self, client: Client, namespace: &str) {
+        follow(Api::namespaced(client, namespace), |event| {
+            let machine = |key: &api::AttestationKey| Some(key.machine_id().ok());
+            self.state().keys.take(event, machine);
+        })
+        .await;
+    }
+
+    /// Whether all machines and keys were seen once.
+    pub fn is_synced(&self) -> bool {
+        let state = self.state();
+        state.machines.is_synced && state.keys.is_synced
+    }
+
+    /// The machine with this id; of several objects the first by name.
+    pub(super) fn machine(&self, id: &MachineId) -> Option<Machine> {
+        let state = self.state();
+        let name = state.machines.of(id).iter().min()?;
+        state.machines.rows.get(name).cloned()
+    }
+
+    pub(super) fn has_key(&self, name: &str) -> bool {
+        self.state().keys.rows.contains_key(name)
+    }
+
+    /// How many keys were submitted for a machine, whatever became of them.
+    pub(super) fn keys_of(&self, machine: &MachineId) -> usize {
+        self.state().keys.of(machine).len()
+    }
+
+    /// Notes a key before the watch tells of it.
+    pub(super) fn add_key(&self, name: String, machine: MachineId) {
+        self.state().keys.put(name, Some(machine));
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ID: &str = "7c9e6679-7425-40de-944b-e07fc1f90ae7";
+
+    fn key(name: &str) -> api::AttestationKey {
+        serde_json::from_value(serde_json::json!({
+            "apiVersion": "trusted-execution-clusters.io/v1alpha1",
+            "kind": "AttestationKey",
+            "metadata": { "name": name },
+            "spec": { "publicKey": "any", "uuid": ID },
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn a_list_replaces_what_was_known_only_when_it_is_whole() {
+        let machine = ID.parse().unwrap();
+        let mut table = Table::default();
+        let row = |key: &api::AttestationKey| Some(key.machine_id().ok());
+        table.take(Event::Apply(key("a")), row);
+        table.take(Event::Init, row);
+        table.take(Event::InitApply(key("b")), row);
+        assert_eq!((table.of(&machine).len(), table.is_synced), (1, false));
+        assert!(table.rows.contains_key("a"));
+        table.take(Event::InitDone, row);
+        assert_eq!(table.of(&machine), ["b"]);
+        table.take(Event::Apply(key("b")), row);
+        assert_eq!(table.of(&machine), ["b"]);
+        table.take(Event::Delete(key("b")), row);
+        assert_eq!((table.of(&machine).len(), table.names.len()), (0, 0));
+    }
+}

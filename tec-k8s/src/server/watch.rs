@@ -1,0 +1,40 @@
+//! Following a kind of object.
+
+use std::fmt::Debug;
+
+use futures::StreamExt as _;
+use kube::Api;
+use kube::Resource;
+use kube::runtime::WatchStreamExt as _;
+use kube::runtime::watcher;
+use kube::runtime::watcher::Event;
+use serde::de::DeserializeOwned;
+
+/// Tells every event of a kind, for ever. Failures are tried again with growing pauses, by the
+/// stream.
+pub(super) async fn follow<K>(api: Api<K>, mut each: impl FnMut(Event<K>))
+where
+    K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
+    K::DynamicType: Default,
+{
+    let kind = K::kind(&K::DynamicType::default()).into_owned();
+    let mut events = watcher(api, watcher::Config::default())
+        .default_backoff()
+        .boxed();
+    let mut is_failing = false;
+    while let Some(event) = events.next().await {
+        match event {
+            Ok(event) => {
+                is_failing = false;
+                each(event);
+            }
+            // Once for each outage.
+            Err(error) if !is_failing => {
+                is_failing = true;
+                let error = tec_core::port::chain(&error);
+                tracing::warn!(kind, error, "watch failed, will be tried again");
+            }
+            Err(_) => {}
+        }
+    }
+}

@@ -1,0 +1,76 @@
+//! Documents that prove nothing.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde::Deserialize;
+use serde::Serialize;
+
+use super::IssueError;
+use super::Issuer;
+use super::Nonce;
+use super::ValidateError;
+use super::Validated;
+use super::Validator;
+use super::Variant;
+
+#[derive(Serialize, Deserialize)]
+struct Document {
+    #[serde(rename = "UserData")]
+    user_data: String,
+    #[serde(rename = "Nonce")]
+    nonce: String,
+}
+
+/// Writes user data and nonce down, unsigned.
+///
+/// # Security
+/// For tests: anybody can do the same.
+#[derive(Clone, Copy, Debug, Default)]
+#[expect(clippy::exhaustive_structs, reason = "there is nothing to add")]
+pub struct DangerousDummyIssuer;
+
+impl Issuer for DangerousDummyIssuer {
+    fn variant(&self) -> Variant {
+        Variant::Dummy
+    }
+
+    fn issue(&self, user_data: &[u8; 32], nonce: &Nonce) -> Result<Vec<u8>, IssueError> {
+        let document = Document {
+            user_data: STANDARD.encode(user_data),
+            nonce: STANDARD.encode(nonce.as_bytes()),
+        };
+        serde_json::to_vec(&document)
+            .map_err(|error| IssueError::source_failed("write a document", error))
+    }
+}
+
+/// Believes what an unsigned document says.
+///
+/// # Security
+/// For tests: anybody passes.
+#[derive(Clone, Copy, Debug, Default)]
+#[expect(clippy::exhaustive_structs, reason = "there is nothing to add")]
+pub struct DangerousDummyValidator;
+
+impl Validator for DangerousDummyValidator {
+    fn variant(&self) -> Variant {
+        Variant::Dummy
+    }
+
+    fn validate(&self, document: &[u8], nonce: &Nonce) -> Result<Validated, ValidateError> {
+        let document: Document = serde_json::from_slice(document)
+            .map_err(|source| ValidateError::malformed("document", source))?;
+        if STANDARD.decode(&document.nonce).ok().as_deref() != Some(nonce.as_bytes()) {
+            return Err(ValidateError::Nonce);
+        }
+        STANDARD
+            .decode(&document.user_data)
+            .ok()
+            .and_then(|bytes| bytes.try_into().ok())
+            .map(Validated::new)
+            .ok_or(ValidateError::Malformed {
+                at: "UserData",
+                source: None,
+            })
+    }
+}

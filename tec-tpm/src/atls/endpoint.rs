@@ -1,0 +1,184 @@
+//! What one end of connections is made of.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustls::crypto::CryptoProvider;
+use rustls::pki_types::CertificateDer;
+use rustls::sign::CertifiedKey;
+use tec_core::port::Clock;
+use tec_core::port::Entropy;
+use tokio::sync::Semaphore;
+
+use super::AtlsError;
+use super::ChannelBinding;
+use super::Issuer;
+use super::Nonce;
+use super::Validator;
+use super::Variant;
+use super::certificate;
+use super::identity::LeafKey;
+use super::issue;
+
+/// A handshake may take this long, document included: discrete TPMs take seconds for a quote.
+const HANDSHAKE_LIMIT: Duration = Duration::from_secs(30);
+/// Documents that a server makes or waits for at once; more clients are turned away.
+const ISSUING_LIMIT: usize = 64;
+
+/// An endpoint was put together wrongly.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum EndpointError {
+    /// It can neither prove anything nor judge anybody.
+    #[error("an endpoint needs an issuer or a validator")]
+    Nothing,
+    /// The provider of cryptography cannot use the key.
+    #[error("the provider of cryptography cannot be used")]
+    Provider(#[source] rustls::Error),
+}
+
+/// One end of attested connections, for any number of them. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Endpoint(pub(super) Arc<Inner>);
+
+#[derive(Debug)]
+pub(super) struct Inner {
+    pub(super) provider: Arc<CryptoProvider>,
+    pub(super) clock: Arc<dyn Clock>,
+    pub(super) entropy: Arc<dyn Entropy>,
+    pub(super) key: LeafKey,
+    pub(super) issuer: Option<Arc<dyn Issuer>>,
+    pub(super) validators: Vec<Arc<dyn Validator>>,
+    pub(super) unverified_server: bool,
+    pub(super) binding: ChannelBinding,
+    pub(super) limit: Duration,
+    pub(super) issuing: Semaphore,
+}
+
+impl Endpoint {
+    /// Begins with what every endpoint needs.
+    pub fn builder(
+        provider: Arc<CryptoProvider>,
+        clock: Arc<dyn Clock>,
+        entropy: Arc<dyn Entropy>,
+    ) -> EndpointBuilder {
+        EndpointBuilder {
+            provider,
+            clock,
+            entropy,
+            issuer: None,
+            validators: Vec::new(),
+            unverified_server: false,
+            binding: ChannelBinding::Required,
+            limit: HANDSHAKE_LIMIT,
+        }
+    }
+}
+
+impl Inner {
+    /// Our certificate for a peer with this nonce; without issuer it attests nothing.
+    pub(super) fn certify(&self, nonce: Option<&Nonce>) -> Result<CertifiedKey, AtlsError> {
+        let document = match (&self.issuer, nonce) {
+            (Some(issuer), Some(nonce)) => {
+                let key_hash = self.key.key_hash.as_bytes();
+                let made = issue::issue(&**issuer, key_hash, nonce).map_err(AtlsError::Issue)?;
+                Some((issuer.variant(), made))
+            }
+            (Some(_), None) => return Err(AtlsError::NoNonce),
+            (None, _) => None,
+        };
+        let document = document.as_ref().map(|(variant, made)| (*variant, &**made));
+        let mut serial = [0; 16];
+        self.entropy.fill(&mut serial);
+        let key = Arc::clone(&self.key.signing);
+        let made = certificate::make(&*key, &self.key.spki, serial, self.clock.now(), document)
+            .map_err(AtlsError::Setup)?;
+        Ok(CertifiedKey::new(vec![CertificateDer::from(made)], key))
+    }
+
+    pub(super) fn accepted(&self) -> Vec<Variant> {
+        self.validators.iter().map(|one| one.variant()).collect()
+    }
+
+    pub(super) fn validator(&self, variant: Variant) -> Option<&Arc<dyn Validator>> {
+        self.validators.iter().find(|one| one.variant() == variant)
+    }
+}
+
+/// Puts an [`Endpoint`] together.
+#[derive(Debug)]
+pub struct EndpointBuilder {
+    provider: Arc<CryptoProvider>,
+    clock: Arc<dyn Clock>,
+    entropy: Arc<dyn Entropy>,
+    issuer: Option<Arc<dyn Issuer>>,
+    validators: Vec<Arc<dyn Validator>>,
+    unverified_server: bool,
+    binding: ChannelBinding,
+    limit: Duration,
+}
+
+impl EndpointBuilder {
+    /// Proves what this end is. A server needs it unless its clients verify nothing.
+    #[must_use]
+    pub fn with_issuer(mut self, issuer: Arc<dyn Issuer>) -> Self {
+        self.issuer = Some(issuer);
+        self
+    }
+
+    /// Judges the other end; of several, the first whose variant is in the certificate. A server
+    /// without one takes any client.
+    #[must_use]
+    pub fn with_validator(mut self, validator: Arc<dyn Validator>) -> Self {
+        self.validators.push(validator);
+        self
+    }
+
+    /// Lets clients connect to a server that they do not judge.
+    ///
+    /// # Security
+    /// Anybody on the network path can be that server. What it says must be proven otherwise.
+    #[must_use]
+    pub fn dangerous_unverified_server(mut self) -> Self {
+        self.unverified_server = true;
+        self
+    }
+
+    /// Whether evidence over the connection itself is demanded; it is, by default.
+    #[must_use]
+    pub fn with_channel_binding(mut self, binding: ChannelBinding) -> Self {
+        self.binding = binding;
+        self
+    }
+
+    /// How long a handshake may take, document included; half a minute by default.
+    #[must_use]
+    pub fn with_handshake_limit(mut self, limit: Duration) -> Self {
+        self.limit = limit;
+        self
+    }
+
+    /// Makes the key of its certificates.
+    ///
+    /// # Errors
+    /// [`EndpointError`].
+    pub fn build(self) -> Result<Endpoint, EndpointError> {
+        if self.issuer.is_none() && self.validators.is_empty() {
+            return Err(EndpointError::Nothing);
+        }
+        let key =
+            LeafKey::generate(&*self.entropy, &self.provider).map_err(EndpointError::Provider)?;
+        Ok(Endpoint(Arc::new(Inner {
+            provider: self.provider,
+            clock: self.clock,
+            entropy: self.entropy,
+            key,
+            issuer: self.issuer,
+            validators: self.validators,
+            unverified_server: self.unverified_server,
+            binding: self.binding,
+            limit: self.limit,
+            issuing: Semaphore::new(ISSUING_LIMIT),
+        })))
+    }
+}

@@ -1,0 +1,54 @@
+//! The key of our certificates.
+
+use std::fmt;
+use std::sync::Arc;
+
+use p256::elliptic_curve::Generate as _;
+use p256::pkcs8::EncodePrivateKey as _;
+use p256::pkcs8::EncodePublicKey as _;
+use rustls::crypto::CryptoProvider;
+use rustls::pki_types::PrivateKeyDer;
+use rustls::pki_types::PrivatePkcs8KeyDer;
+use rustls::sign::SigningKey;
+use tec_core::digest::Sha256Digest;
+use tec_core::port::Entropy;
+use tec_core::port::EntropyRng;
+
+use super::challenge::key_hash;
+
+/// A P-256 key that lives in memory only, for as long as its endpoint.
+pub(super) struct LeafKey {
+    pub(super) signing: Arc<dyn SigningKey>,
+    pub(super) spki: Vec<u8>,
+    pub(super) key_hash: Sha256Digest,
+}
+
+impl fmt::Debug for LeafKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LeafKey")
+            .field("key_hash", &self.key_hash)
+            .finish_non_exhaustive()
+    }
+}
+
+impl LeafKey {
+    pub(super) fn generate(
+        entropy: &dyn Entropy,
+        provider: &CryptoProvider,
+    ) -> Result<Self, rustls::Error> {
+        let unusable = |_| rustls::Error::General("a new P-256 key cannot be encoded".to_owned());
+        let key = p256::SecretKey::generate_from_rng(&mut EntropyRng::new(entropy));
+        let spki = key
+            .public_key()
+            .to_public_key_der()
+            .map_err(|_| rustls::Error::General("a new P-256 key cannot be encoded".to_owned()))?;
+        let pkcs8 = key.to_pkcs8_der().map_err(unusable)?;
+        // The provider copies the key; ours is wiped when `pkcs8` is dropped, this copy by rustls.
+        let der = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(pkcs8.as_bytes().to_vec()));
+        Ok(Self {
+            signing: provider.key_provider.load_private_key(der)?,
+            key_hash: key_hash(spki.as_bytes()),
+            spki: spki.into_vec(),
+        })
+    }
+}

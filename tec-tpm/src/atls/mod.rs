@@ -1,0 +1,125 @@
+//! Attested TLS: a connection whose ends prove with evidence what they are (feature `atls`).
+//!
+//! ```text
+//!  client                                               server
+//!  ClientHello, ALPN atls:v1:nonce:<64 hex> ──────────►
+//!                                       certificate: P-256 key, document in an extension
+//!  document binds that key and our nonce ◄────────────  CertificateRequest, authority CN=<nonce>
+//!  certificate with our document ─────────────────────►  binds our key and the server's nonce
+//!  ALPN tec-atls-bind/1: ◄─ a document over the exporter of this very connection ─►
+//! ```
+//!
+//! Certificates are self-signed and made for one handshake. The document's format is that of a
+//! [`Variant`], which the identifier of the extension names; an [`Issuer`] makes it and a
+//! [`Validator`] judges it. User data of a document is SHA-256 over the SubjectPublicKeyInfo.
+//!
+//! *Channel binding*: whoever stole the key of a certificate could relay a document that was made
+//! for it. So both ends, where both can, send a second document over a value that only this
+//! connection has ([`ChannelBinding`]).
+//!
+//! *What it is not*: it picks no provider of cryptography, starts no task, and opens no socket. It
+//! speaks TLS 1.3 only. Older peers send the nonce as a server name in base64, which is no host
+//! name; rustls refuses such a ClientHello, so they must send it by ALPN.
+//!
+//! # Example
+//! ```
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # #[cfg(feature = "test-util")] {
+//! use std::sync::Arc;
+//! use tec_core::testing::{ManualClock, SeededEntropy};
+//! use tec_core::time::Timestamp;
+//! use tec_tpm::atls::{AnyAk, Endpoint, LiveMeasurements, Measurements, Variant};
+//! use tec_tpm::atls::{VtpmIssuer, VtpmValidator};
+//! use tec_tpm::testing::SoftTpm;
+//!
+//! # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+//! let provider = Arc::new(rustls::crypto::ring::default_provider());
+//! let clock = Arc::new(ManualClock::new(Timestamp::from_unix_seconds(1_767_225_600)));
+//! let builder = |seed| Endpoint::builder(
+//!     Arc::clone(&provider), clock.clone(), Arc::new(SeededEntropy::new(seed)));
+//!
+//! let tpm = Arc::new(SoftTpm::p256(7));
+//! let server = builder(1).with_issuer(Arc::new(VtpmIssuer::new(Variant::QemuVtpm, tpm))).build()?;
+//! let good = Arc::new(LiveMeasurements::new(Measurements::from_json(br#"{
+//!     "15": {"expected": "0000000000000000000000000000000000000000000000000000000000000000"}
+//! }"#)?));
+//! let validator = VtpmValidator::new(Variant::QemuVtpm, Arc::new(AnyAk), good);
+//! let client = builder(2).with_validator(Arc::new(validator)).build()?;
+//!
+//! let (near, far) = tokio::io::duplex(64 * 1024);
+//! let (server, client) = tokio::join!(server.accept(near), client.connect(far));
+//! assert_eq!(client?.peer().ok_or("no peer")?.variant(), Variant::QemuVtpm);
+//! assert!(server?.peer().is_none());
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! # })?;
+//! # }
+//! # Ok(())
+//! # }
+//! ```
+
+mod accept;
+mod azure;
+mod bind;
+mod certificate;
+mod challenge;
+mod connect;
+mod der;
+mod document;
+mod dummy;
+mod endpoint;
+mod error;
+mod identity;
+mod issue;
+mod measurement;
+mod nonce;
+mod peer;
+mod service;
+mod stream;
+mod validate;
+mod variant;
+mod verify;
+
+pub use self::azure::AzureInfo;
+pub use self::azure::AzureSnpAk;
+pub use self::azure::HclSource;
+pub use self::bind::ChannelBinding;
+pub use self::certificate::PeerCertificateError;
+pub use self::dummy::DangerousDummyIssuer;
+pub use self::dummy::DangerousDummyValidator;
+pub use self::endpoint::Endpoint;
+pub use self::endpoint::EndpointBuilder;
+pub use self::endpoint::EndpointError;
+pub use self::error::AtlsError;
+pub use self::issue::InstanceInfo;
+pub use self::issue::IssueError;
+pub use self::issue::Issuer;
+pub use self::issue::Quoter;
+pub use self::issue::VtpmIssuer;
+pub use self::measurement::Expectation;
+pub use self::measurement::LiveMeasurements;
+pub use self::measurement::MeasurementError;
+pub use self::measurement::Measurements;
+pub use self::measurement::Mismatch;
+pub use self::measurement::Mismatches;
+pub use self::measurement::Severity;
+pub use self::nonce::Nonce;
+pub use self::peer::AttestedPeer;
+pub use self::service::Acceptor;
+pub use self::service::ConnectError;
+pub use self::service::Connector;
+pub use self::stream::AtlsStream;
+pub use self::validate::AkTrust;
+pub use self::validate::AnyAk;
+pub use self::validate::PinnedAks;
+pub use self::validate::ValidateError;
+pub use self::validate::Validated;
+pub use self::validate::Validator;
+pub use self::validate::VtpmValidator;
+pub use self::variant::Variant;
+
+/// Largest attestation document in bytes. rustls takes no handshake message above 65535 bytes, and
+/// the certificate around the document needs less than 1 KiB.
+pub const MAX_DOCUMENT: usize = 60 * 1024;
+
+#[cfg(test)]
+mod tests;

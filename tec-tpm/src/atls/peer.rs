@@ -1,0 +1,53 @@
+//! Who is at the other end.
+
+use tec_core::ak::PublicKey;
+use tec_core::digest::Sha256Digest;
+use tec_core::pcr::PcrValues;
+
+use super::Mismatch;
+use super::Validated;
+use super::Variant;
+
+/// Proof that the peer's evidence was judged and found good. Only a handshake makes one.
+#[derive(Clone, Debug)]
+pub struct AttestedPeer {
+    pub(super) variant: Variant,
+    pub(super) key_hash: Sha256Digest,
+    pub(super) validated: Validated,
+    pub(super) bound: bool,
+}
+
+impl AttestedPeer {
+    /// Sort of its evidence.
+    pub fn variant(&self) -> Variant {
+        self.variant
+    }
+
+    /// SHA-256 over the SubjectPublicKeyInfo of its certificate.
+    pub fn key_hash(&self) -> &Sha256Digest {
+        &self.key_hash
+    }
+
+    /// Its attestation key, where it has one.
+    ///
+    /// # Security
+    /// With [`AnyAk`](super::AnyAk) the caller must look whose it is.
+    pub fn ak(&self) -> Option<&PublicKey> {
+        self.validated.ak.as_ref()
+    }
+
+    /// Its registers, where it has some.
+    pub fn pcrs(&self) -> Option<&PcrValues> {
+        self.validated.pcrs.as_ref()
+    }
+
+    /// Registers that differ from what was expected, but only warn.
+    pub fn warnings(&self) -> &[Mismatch] {
+        &self.validated.warnings
+    }
+
+    /// Whether it sent evidence over this very connection, too.
+    pub fn is_channel_bound(&self) -> bool {
+        self.bound
+    }
+}

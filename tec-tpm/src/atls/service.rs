@@ -1,0 +1,103 @@
+//! Both ends as tower services, as gRPC clients and servers take them.
+
+use std::error::Error;
+use std::pin::Pin;
+use std::task::Context;
+use std::task::Poll;
+
+use tokio::io::AsyncRead;
+use tokio::io::AsyncWrite;
+use tower_service::Service;
+
+use super::AtlsError;
+use super::AtlsStream;
+use super::Endpoint;
+
+type Connecting<T, E> = Pin<Box<dyn Future<Output = Result<T, E>> + Send>>;
+
+/// Takes transports, gives attested connections.
+#[derive(Clone, Debug)]
+pub struct Acceptor(Endpoint);
+
+impl Acceptor {
+    /// With this endpoint.
+    pub fn new(endpoint: Endpoint) -> Self {
+        Self(endpoint)
+    }
+}
+
+impl<IO> Service<IO> for Acceptor
+where
+    IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    type Response = AtlsStream<IO>;
+    type Error = AtlsError;
+    type Future = Connecting<AtlsStream<IO>, AtlsError>;
+
+    fn poll_ready(&mut self, _cx: &mut Context<'_>) -> Poll<Result<(), AtlsError>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, io: IO) -> Self::Future {
+        let endpoint = self.0.clone();
+        Box::pin(async move { endpoint.accept(io).await })
+    }
+}
+
+/// No attested connection to a server came about.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConnectError {
+    /// The transport under it did not.
+    #[error("connect to the server")]
+    Transport(#[source] Box<dyn Error + Send + Sync>),
+    /// The handshake failed.
+    #[error("prove and judge evidence")]
+    Atls(#[source] AtlsError),
+}
+
+/// Connects with `C`, then does the handshake over it.
+#[derive(Clone, Debug)]
+pub struct Connector<C> {
+    transport: C,
+    endpoint: Endpoint,
+}
+
+impl<C> Connector<C> {
+    /// With this endpoint, over connections of `transport`.
+    pub fn new(transport: C, endpoint: Endpoint) -> Self {
+        Self {
+            transport,
+            endpoint,
+        }
+    }
+}
+
+impl<C, T, IO> Service<T> for Connector<C>
+where
+    C: Service<T, Response = IO>,
+    C::Error: Into<Box<dyn Error + Send + Sync>>,
+    C::Future: Send + 'static,
+    IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    type Response = AtlsStream<IO>;
+    type Error = ConnectError;
+    type Future = Connecting<AtlsStream<IO>, ConnectError>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), ConnectError>> {
+        self.transport
+            .poll_ready(cx)
+            .map_err(|error| ConnectError::Transport(error.into()))
+    }
+
+    fn call(&mut self, target: T) -> Self::Future {
+        let connecting = self.transport.call(target);
+        let endpoint = self.endpoint.clone();
+        Box::pin(async move {
+            let io = connecting
+                .await
+                .map_err(|error| ConnectError::Transport(error.into()))?;
+            endpoint.connect(io).await.map_err(ConnectError::Atls)
+        })
+    }
+}

@@ -1,0 +1,442 @@
+use std::sync::Arc;
+use std::sync::Mutex;
+use std::sync::PoisonError;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering;
+
+use rustls::crypto::ring;
+use tec_core::digest::Sha256Digest;
+use tec_core::pcr::PcrIndex;
+use tec_core::testing::ManualClock;
+use tec_core::testing::SeededEntropy;
+use tec_core::time::Timestamp;
+use tokio::io::AsyncReadExt as _;
+use tokio::io::AsyncWriteExt as _;
+use tokio::io::DuplexStream;
+
+use super::*;
+use crate::testing::SoftAzure;
+use crate::testing::SoftSnp;
+use crate::testing::SoftTpm;
+
+type Stream = AtlsStream<DuplexStream>;
+
+/// No two endpoints of the tests draw the same.
+static SEED: AtomicU64 = AtomicU64::new(0);
+
+fn at(seconds: i64) -> EndpointBuilder {
+    let clock = ManualClock::new(SoftSnp::now().plus_seconds(seconds));
+    let entropy = SeededEntropy::new(SEED.fetch_add(1, Ordering::SeqCst));
+    let provider = Arc::new(ring::default_provider());
+    Endpoint::builder(provider, Arc::new(clock), Arc::new(entropy))
+}
+
+fn now() -> EndpointBuilder {
+    at(0)
+}
+
+fn dummy_server() -> EndpointBuilder {
+    now().with_issuer(Arc::new(DangerousDummyIssuer))
+}
+
+fn dummy_client() -> EndpointBuilder {
+    now().with_validator(Arc::new(DangerousDummyValidator))
+}
+
+async fn meet(
+    server: EndpointBuilder,
+    client: EndpointBuilder,
+) -> (Result<Stream, AtlsError>, Result<Stream, AtlsError>) {
+    let (server, client) = (server.build().unwrap(), client.build().unwrap());
+    let (near, far) = tokio::io::duplex(256 * 1024);
+    tokio::join!(server.accept(near), client.connect(far))
+}
+
+fn vtpm(tpm: &Arc<SoftTpm>) -> Arc<dyn Issuer> {
+    Arc::new(VtpmIssuer::new(
+        Variant::QemuVtpm,
+        Arc::clone(tpm) as Arc<_>,
+    ))
+}
+
+fn any_vtpm(measurements: Measurements) -> Arc<dyn Validator> {
+    let live = Arc::new(LiveMeasurements::new(measurements));
+    Arc::new(VtpmValidator::new(Variant::QemuVtpm, Arc::new(AnyAk), live))
+}
+
+fn expecting(index: u8, expected: Sha256Digest) -> Measurements {
+    let expectation = Expectation {
+        expected,
+        severity: Severity::Enforce,
+    };
+    Measurements::default().with(PcrIndex::new(index).unwrap(), expectation)
+}
+
+#[tokio::test]
+async fn both_ends_prove_themselves_and_speak() {
+    let (node, service) = (Arc::new(SoftTpm::p256(1)), Arc::new(SoftTpm::p256(2)));
+    let unused = expecting(15, Sha256Digest::ZERO);
+    let (server, client) = meet(
+        now()
+            .with_issuer(vtpm(&service))
+            .with_validator(any_vtpm(unused.clone())),
+        now()
+            .with_issuer(vtpm(&node))
+            .with_validator(any_vtpm(unused)),
+    )
+    .await;
+    let (mut server, mut client) = (server.unwrap(), client.unwrap());
+    let peer = server.peer().unwrap();
+    assert_eq!(peer.ak(), Some(&node.public_key()));
+    assert!(peer.is_channel_bound());
+    assert_eq!(client.peer().unwrap().ak(), Some(&service.public_key()));
+    assert!(client.peer().unwrap().is_channel_bound());
+
+    client.write_all(b"ping").await.unwrap();
+    client.flush().await.unwrap();
+    let mut said = [0; 4];
+    server.read_exact(&mut said).await.unwrap();
+    assert_eq!(&said, b"ping");
+}
+
+#[tokio::test]
+async fn one_sided_the_client_stays_unknown() {
+    let (server, client) = meet(dummy_server(), dummy_client()).await;
+    assert!(server.unwrap().peer().is_none());
+    assert_eq!(client.unwrap().peer().unwrap().variant(), Variant::Dummy);
+}
+
+#[tokio::test]
+async fn a_server_that_judges_refuses_a_client_that_proves_nothing() {
+    let server = dummy_server().with_validator(Arc::new(DangerousDummyValidator));
+    let (server, _client) = meet(server, dummy_client()).await;
+    assert!(matches!(server, Err(AtlsError::Handshake(_))));
+}
+
+#[tokio::test]
+async fn a_client_that_judges_nobody_does_not_connect() {
+    let client = now().with_issuer(Arc::new(DangerousDummyIssuer));
+    let (_, client) = meet(dummy_server(), client).await;
+    assert!(matches!(client, Err(AtlsError::NoValidator)));
+    let client = now()
+        .with_issuer(Arc::new(DangerousDummyIssuer))
+        .dangerous_unverified_server();
+    let (_, client) = meet(dummy_server(), client).await;
+    assert!(client.unwrap().peer().is_none());
+}
+
+/// Says something else than it should.
+#[derive(Debug)]
+struct Lying(Lie, Mutex<Option<Vec<u8>>>);
+
+#[derive(Debug, PartialEq)]
+enum Lie {
+    Nonce,
+    Replay,
+    OtherKey,
+    Size,
+    Variant,
+    OtherTpmLater,
+    OtherChannel,
+}
+
+impl Issuer for Lying {
+    fn variant(&self) -> Variant {
+        match self.0 {
+            Lie::Variant => Variant::AwsNitroTpm,
+            Lie::OtherTpmLater | Lie::OtherChannel => Variant::QemuVtpm,
+            _ => Variant::Dummy,
+        }
+    }
+
+    fn issue(&self, user_data: &[u8; 32], nonce: &Nonce) -> Result<Vec<u8>, IssueError> {
+        let dummy = DangerousDummyIssuer;
+        let mut first = self.1.lock().unwrap_or_else(PoisonError::into_inner);
+        let quote = |seed| vtpm(&Arc::new(SoftTpm::p256(seed))).issue(user_data, nonce);
+        let made = match self.0 {
+            Lie::Nonce => dummy.issue(user_data, &Nonce::new([0; 32]))?,
+            Lie::OtherKey => dummy.issue(&[0; 32], nonce)?,
+            Lie::Size => vec![b' '; MAX_DOCUMENT + 1],
+            Lie::Variant => dummy.issue(user_data, nonce)?,
+            Lie::Replay => match &*first {
+                Some(made) => made.clone(),
+                None => dummy.issue(user_data, nonce)?,
+            },
+            Lie::OtherTpmLater => quote(if first.is_some() { 2 } else { 1 })?,
+            Lie::OtherChannel if first.is_some() => {
+                vtpm(&Arc::new(SoftTpm::p256(1))).issue(&[0; 32], nonce)?
+            }
+            Lie::OtherChannel => quote(1)?,
+        };
+        first.get_or_insert_with(|| made.clone());
+        Ok(made)
+    }
+}
+
+fn lying(lie: Lie) -> EndpointBuilder {
+    now().with_issuer(Arc::new(Lying(lie, Mutex::new(None))))
+}
+
+#[tokio::test]
+async fn documents_for_another_nonce_or_key_are_refused() {
+    let (_, client) = meet(lying(Lie::Nonce), dummy_client()).await;
+    assert!(matches!(
+        client,
+        Err(AtlsError::Document(ValidateError::Nonce))
+    ));
+    let (_, client) = meet(lying(Lie::OtherKey), dummy_client()).await;
+    assert!(matches!(client, Err(AtlsError::OtherKey)));
+}
+
+#[tokio::test]
+async fn a_document_that_served_once_is_refused() {
+    let compatible = ChannelBinding::WherePeerCan;
+    let server = lying(Lie::Replay).with_channel_binding(compatible);
+    let server = server.build().unwrap();
+    let client = dummy_client().build().unwrap();
+    let (near, far) = tokio::io::duplex(256 * 1024);
+    // Over the connection itself the first document is a replay already.
+    let (_, first) = tokio::join!(server.accept(near), client.connect(far));
+    assert!(matches!(
+        first,
+        Err(AtlsError::Binding(ValidateError::Nonce))
+    ));
+    let (near, far) = tokio::io::duplex(256 * 1024);
+    let (_, second) = tokio::join!(server.accept(near), client.connect(far));
+    assert!(matches!(
+        second,
+        Err(AtlsError::Document(ValidateError::Nonce))
+    ));
+}
+
+#[tokio::test]
+async fn certificates_without_a_known_document_are_refused() {
+    let nothing = now().with_validator(Arc::new(DangerousDummyValidator));
+    let client = || dummy_client().with_issuer(Arc::new(DangerousDummyIssuer));
+    let (_, refused) = meet(nothing, client()).await;
+    let Err(AtlsError::Certificate(PeerCertificateError::NoDocument { found })) = refused else {
+        panic!("{refused:?}");
+    };
+    assert!(found.is_empty());
+    let (_, refused) = meet(lying(Lie::Variant), client()).await;
+    let Err(AtlsError::Certificate(PeerCertificateError::NoDocument { found })) = refused else {
+        panic!("{refused:?}");
+    };
+    assert_eq!(found, [Variant::AwsNitroTpm.oid()]);
+}
+
+#[tokio::test]
+async fn certificates_of_another_time_are_refused() {
+    for seconds in [-3 * 3600, 3 * 3600] {
+        let server = at(seconds).with_issuer(Arc::new(DangerousDummyIssuer));
+        let (_, client) = meet(server, dummy_client()).await;
+        assert!(matches!(
+            client,
+            Err(AtlsError::Certificate(PeerCertificateError::Expired { .. }))
+        ));
+    }
+}
+
+#[tokio::test]
+async fn a_document_that_fits_no_handshake_is_not_sent() {
+    let (server, _) = meet(lying(Lie::Size), dummy_client()).await;
+    assert!(matches!(
+        server,
+        Err(AtlsError::Issue(IssueError::TooLarge { length })) if length == MAX_DOCUMENT + 1
+    ));
+}
+
+#[test]
+fn oversized_and_foreign_certificates_are_refused() {
+    let provider = ring::default_provider();
+    let check = |der: &[u8]| certificate::PeerCertificate::check(der, SoftSnp::now(), &provider);
+    let large = vec![0x30; MAX_DOCUMENT + 1025];
+    assert!(matches!(
+        check(&large),
+        Err(PeerCertificateError::TooLarge { .. })
+    ));
+    assert!(matches!(
+        check(&[0x30, 0]),
+        Err(PeerCertificateError::Malformed(_))
+    ));
+    let vcek = SoftSnp::vcek(crate::snp::Product::Milan, 1).certificate();
+    assert!(matches!(check(&vcek), Err(PeerCertificateError::Signature)));
+    let made = dummy_server()
+        .build()
+        .unwrap()
+        .0
+        .certify(Some(&Nonce::new([7; 32])));
+    let good = made.unwrap().cert[0].to_vec();
+    assert!(check(&good).is_ok());
+    let mut changed = good.clone();
+    // The last byte of the document, which the signature covers.
+    let at = good.windows(4).position(|part| part == b"Nonc").unwrap();
+    changed[at] ^= 1;
+    assert!(matches!(
+        check(&changed),
+        Err(PeerCertificateError::Signature)
+    ));
+}
+
+#[tokio::test]
+async fn evidence_over_another_connection_or_by_another_key_is_a_relay() {
+    for lie in [Lie::OtherTpmLater, Lie::OtherChannel] {
+        let client = now().with_validator(any_vtpm(Measurements::default()));
+        let (_, client) = meet(lying(lie), client).await;
+        assert!(matches!(client, Err(AtlsError::Relayed)), "{client:?}");
+    }
+}
+
+#[tokio::test]
+async fn all_registers_that_differ_are_told() {
+    let tpm = Arc::new(SoftTpm::p256(1));
+    tpm.extend(PcrIndex::BOOT_MANAGER, &Sha256Digest::of("shim"));
+    let wanted = expecting(15, Sha256Digest::of("cluster"));
+    let zero = Expectation {
+        expected: Sha256Digest::ZERO,
+        severity: Severity::Enforce,
+    };
+    let wanted = wanted.with(PcrIndex::BOOT_MANAGER, zero);
+    let client = now().with_validator(any_vtpm(wanted));
+    let (_, client) = meet(now().with_issuer(vtpm(&tpm)), client).await;
+    let Err(AtlsError::Document(ValidateError::Measurements(all))) = client else {
+        panic!("{client:?}");
+    };
+    assert_eq!(all.all().len(), 2);
+}
+
+#[tokio::test]
+async fn only_pinned_keys_pass_where_keys_are_pinned() {
+    let tpm = Arc::new(SoftTpm::p256(1));
+    let pinned = |key: &SoftTpm| {
+        let trust = PinnedAks::new([key.public_key().fingerprint()]);
+        let live = Arc::new(LiveMeasurements::default());
+        now().with_validator(Arc::new(VtpmValidator::new(
+            Variant::QemuVtpm,
+            Arc::new(trust),
+            live,
+        )))
+    };
+    let (_, client) = meet(now().with_issuer(vtpm(&tpm)), pinned(&tpm)).await;
+    assert!(client.is_ok());
+    let other = SoftTpm::p256(2);
+    let (_, client) = meet(now().with_issuer(vtpm(&tpm)), pinned(&other)).await;
+    assert!(matches!(
+        client,
+        Err(AtlsError::Document(ValidateError::Untrusted { .. }))
+    ));
+}
+
+#[derive(Debug)]
+struct SoftSource(SoftAzure, Vec<u8>);
+
+impl HclSource for SoftSource {
+    fn hcl_report(&self) -> Result<Vec<u8>, Box<dyn std::error::Error + Send + Sync>> {
+        Ok(self.0.hcl_report(&self.0.runtime_json(&[])))
+    }
+
+    fn vcek(&self) -> Result<Vec<u8>, Box<dyn std::error::Error + Send + Sync>> {
+        Ok(self.1.clone())
+    }
+}
+
+async fn azure(
+    machine: SoftAzure,
+    quoter: Arc<SoftTpm>,
+    vcek: Vec<u8>,
+) -> Result<Stream, AtlsError> {
+    let info = AzureInfo::new(Arc::new(SoftSource(machine, vcek)));
+    let issuer = VtpmIssuer::new(Variant::AzureSevSnp, quoter).with_info(Arc::new(info));
+    let clock = Arc::new(ManualClock::new(SoftSnp::now()));
+    let roots = SoftSnp::roots().clone();
+    let trust = AzureSnpAk::with_roots(clock, crate::snp::Policy::new(), roots);
+    let live = Arc::new(LiveMeasurements::default());
+    let validator = VtpmValidator::new(Variant::AzureSevSnp, Arc::new(trust), live);
+    let client = now().with_validator(Arc::new(validator));
+    meet(now().with_issuer(Arc::new(issuer)), client).await.1
+}
+
+#[tokio::test]
+async fn the_key_of_an_azure_machine_is_vouched_for_by_its_processor() {
+    // Keys come from the seed: this is the machine's own TPM.
+    let (machine, tpm) = (SoftAzure::new(3), Arc::new(SoftTpm::rsa(3)));
+    let vcek = machine.chip().certificate();
+    let stream = azure(machine, Arc::clone(&tpm), vcek.clone())
+        .await
+        .unwrap();
+    assert_eq!(stream.peer().unwrap().ak(), Some(&tpm.public_key()));
+
+    let other = azure(SoftAzure::new(3), Arc::new(SoftTpm::p256(9)), vcek).await;
+    assert!(matches!(
+        other,
+        Err(AtlsError::Document(ValidateError::Untrusted { .. }))
+    ));
+    let wrong = SoftSnp::vcek(crate::snp::Product::Milan, 8).certificate();
+    let other = azure(SoftAzure::new(3), tpm, wrong).await;
+    assert!(matches!(
+        other,
+        Err(AtlsError::Document(ValidateError::Untrusted { .. }))
+    ));
+}
+
+#[test]
+fn a_second_quote_of_the_compared_bank_is_refused() {
+    let tpm = SoftTpm::p256(1);
+    let issuer = vtpm(&Arc::new(tpm));
+    let made = issuer.issue(&[1; 32], &Nonce::new([2; 32])).unwrap();
+    let mut value: serde_json::Value = serde_json::from_slice(&made).unwrap();
+    let validator = any_vtpm(Measurements::default());
+    let validate = |value: &serde_json::Value| {
+        validator.validate(value.to_string().as_bytes(), &Nonce::new([2; 32]))
+    };
+    assert_eq!(validate(&value).unwrap().user_data, [1; 32]);
+
+    // Other banks are ignored, however good: their values are not compared.
+    let quotes = value["Attestation"]["quotes"].as_array_mut().unwrap();
+    let mut other = quotes[0].clone();
+    other["pcrs"]["hash"] = 12.into();
+    quotes.insert(0, other);
+    assert!(validate(&value).is_ok());
+    let quotes = value["Attestation"]["quotes"].as_array_mut().unwrap();
+    quotes[0]["pcrs"]["hash"] = 11.into();
+    assert!(matches!(
+        validate(&value),
+        Err(ValidateError::Malformed { at: "quotes", .. })
+    ));
+    let quotes = value["Attestation"]["quotes"].as_array_mut().unwrap();
+    quotes.remove(0);
+    quotes[0]["pcrs"]["pcrs"]["15"] = serde_json::json!("/".repeat(42) + "8=");
+    assert!(matches!(validate(&value), Err(ValidateError::Quote(_))));
+}
+
+#[tokio::test]
+async fn a_silent_client_is_given_up() {
+    let server = dummy_server()
+        .with_handshake_limit(std::time::Duration::from_millis(20))
+        .build()
+        .unwrap();
+    let (near, _far) = tokio::io::duplex(1024);
+    assert!(matches!(
+        server.accept(near).await,
+        Err(AtlsError::TimedOut { .. })
+    ));
+}
+
+#[test]
+fn certificates_can_be_made_after_2049() {
+    let clock = ManualClock::new(Timestamp::from_unix_seconds(2_600_000_000));
+    let builder = Endpoint::builder(
+        Arc::new(ring::default_provider()),
+        Arc::new(clock),
+        Arc::new(SeededEntropy::new(1)),
+    );
+    let endpoint = builder.with_issuer(Arc::new(DangerousDummyIssuer)).build();
+    let made = endpoint
+        .unwrap()
+        .0
+        .certify(Some(&Nonce::new([0; 32])))
+        .unwrap();
+    let now = Timestamp::from_unix_seconds(2_600_000_000);
+    let provider = ring::default_provider();
+    assert!(certificate::PeerCertificate::check(&made.cert[0], now, &provider).is_ok());
+}

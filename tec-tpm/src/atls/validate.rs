@@ -1,0 +1,203 @@
+//! Judging documents.
+
+use std::collections::BTreeSet;
+use std::error::Error;
+use std::fmt;
+use std::sync::Arc;
+
+use tec_core::ak::Fingerprint;
+use tec_core::ak::PublicKey;
+use tec_core::pcr::PcrValues;
+
+use super::LiveMeasurements;
+use super::Mismatch;
+use super::Mismatches;
+use super::Nonce;
+use super::Variant;
+use super::challenge::inner_nonce;
+use super::challenge::quote_nonce;
+use super::document::Document;
+use crate::quote::QuoteError;
+
+/// A document was refused: the first check that failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ValidateError {
+    /// A member is missing or not what it should be.
+    #[error("the document's {at} is malformed")]
+    Malformed {
+        /// Which member.
+        at: &'static str,
+        /// Why, where there is more to say.
+        #[source]
+        source: Option<Box<dyn Error + Send + Sync>>,
+    },
+    /// The document is for another nonce.
+    #[error("the document is for another nonce")]
+    Nonce,
+    /// The quote does not verify; a quote for other user data or another nonce neither.
+    #[error("the quote does not verify")]
+    Quote(#[source] QuoteError),
+    /// Nothing vouches for the attestation key.
+    #[error("the attestation key {ak} is not trusted: {reason}")]
+    Untrusted {
+        /// Which key.
+        ak: Fingerprint,
+        /// Why.
+        reason: String,
+    },
+    /// Registers do not have the expected values.
+    #[error(transparent)]
+    Measurements(#[from] Mismatches),
+}
+
+impl ValidateError {
+    pub(super) fn malformed(
+        at: &'static str,
+        source: impl Into<Box<dyn Error + Send + Sync>>,
+    ) -> Self {
+        Self::Malformed {
+            at,
+            source: Some(source.into()),
+        }
+    }
+}
+
+/// What a valid document says.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Validated {
+    /// The user data that it binds.
+    pub user_data: [u8; 32],
+    /// The attestation key that signed, where there is one.
+    pub ak: Option<PublicKey>,
+    /// The quoted registers, where there are some.
+    pub pcrs: Option<PcrValues>,
+    /// Registers that differ but only warn.
+    pub warnings: Vec<Mismatch>,
+}
+
+impl Validated {
+    /// A document that binds these user data, and says nothing else.
+    pub fn new(user_data: [u8; 32]) -> Self {
+        Self {
+            user_data,
+            ak: None,
+            pcrs: None,
+            warnings: Vec::new(),
+        }
+    }
+}
+
+/// Judges documents of one variant.
+///
+/// *Contract*: a document that was not made for `nonce` is refused; user data are returned, and
+/// compared by the handshake. Pure computation, bounded by [`MAX_DOCUMENT`](super::MAX_DOCUMENT).
+pub trait Validator: fmt::Debug + Send + Sync {
+    /// The variant.
+    fn variant(&self) -> Variant;
+
+    /// Judges a document.
+    ///
+    /// # Errors
+    /// [`ValidateError`], the first check that failed; of registers, all that differ.
+    fn validate(&self, document: &[u8], nonce: &Nonce) -> Result<Validated, ValidateError>;
+}
+
+/// Whether an attestation key is that of a TPM that may be believed.
+pub trait AkTrust: fmt::Debug + Send + Sync {
+    /// Judges a key by what came along with it.
+    ///
+    /// # Errors
+    /// [`ValidateError::Untrusted`] with the reason, or [`ValidateError::Malformed`].
+    fn check(&self, ak: &PublicKey, instance_info: &[u8]) -> Result<(), ValidateError>;
+}
+
+/// Takes any key: for those who look at [`AttestedPeer::ak`](super::AttestedPeer::ak) themselves,
+/// such as a registry that trusts on first use.
+///
+/// # Security
+/// Anybody can make a TPM in software. A quote by an unknown key proves nothing.
+#[derive(Clone, Copy, Debug, Default)]
+#[expect(clippy::exhaustive_structs, reason = "there is nothing to add")]
+pub struct AnyAk;
+
+impl AkTrust for AnyAk {
+    fn check(&self, _ak: &PublicKey, _instance_info: &[u8]) -> Result<(), ValidateError> {
+        Ok(())
+    }
+}
+
+/// Takes these keys.
+#[derive(Clone, Debug)]
+pub struct PinnedAks(BTreeSet<Fingerprint>);
+
+impl PinnedAks {
+    /// Keys by fingerprint.
+    pub fn new(keys: impl IntoIterator<Item = Fingerprint>) -> Self {
+        Self(keys.into_iter().collect())
+    }
+}
+
+impl AkTrust for PinnedAks {
+    fn check(&self, ak: &PublicKey, _instance_info: &[u8]) -> Result<(), ValidateError> {
+        let ak = ak.fingerprint();
+        if self.0.contains(&ak) {
+            return Ok(());
+        }
+        Err(ValidateError::Untrusted {
+            ak,
+            reason: "it is not among the pinned keys".to_owned(),
+        })
+    }
+}
+
+/// Judges documents with quotes.
+#[derive(Clone, Debug)]
+pub struct VtpmValidator {
+    variant: Variant,
+    trust: Arc<dyn AkTrust>,
+    measurements: Arc<LiveMeasurements>,
+}
+
+impl VtpmValidator {
+    /// Trusts keys by `trust`, and expects `measurements` as they are at each call.
+    pub fn new(
+        variant: Variant,
+        trust: Arc<dyn AkTrust>,
+        measurements: Arc<LiveMeasurements>,
+    ) -> Self {
+        Self {
+            variant,
+            trust,
+            measurements,
+        }
+    }
+}
+
+impl Validator for VtpmValidator {
+    fn variant(&self) -> Variant {
+        self.variant
+    }
+
+    fn validate(&self, document: &[u8], nonce: &Nonce) -> Result<Validated, ValidateError> {
+        let document = Document::parse(document)?;
+        let ak = document.ak.public();
+        let inner = inner_nonce(&document.user_data, nonce);
+        let quote = document
+            .quote()
+            .verify(ak, &quote_nonce(&document.instance_info, &inner))
+            .map_err(|error| match error {
+                QuoteError::Nonce => ValidateError::Nonce,
+                error => ValidateError::Quote(error),
+            })?;
+        self.trust.check(ak, &document.instance_info)?;
+        let warnings = self.measurements.current().compare(quote.pcrs())?;
+        Ok(Validated {
+            user_data: document.user_data,
+            ak: Some(ak.clone()),
+            pcrs: Some(quote.pcrs().clone()),
+            warnings,
+        })
+    }
+}

@@ -1,0 +1,198 @@
+//! What rustls asks of us during a handshake: judging the peer's certificate.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::Mutex;
+use std::sync::PoisonError;
+
+use rustls::CertificateError;
+use rustls::DigitallySignedStruct;
+use rustls::DistinguishedName;
+use rustls::PeerIncompatible;
+use rustls::SignatureScheme;
+use rustls::client::danger::HandshakeSignatureValid;
+use rustls::client::danger::ServerCertVerified;
+use rustls::client::danger::ServerCertVerifier;
+use rustls::crypto::verify_tls13_signature;
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::ServerName;
+use rustls::pki_types::UnixTime;
+use rustls::server::danger::ClientCertVerified;
+use rustls::server::danger::ClientCertVerifier;
+
+use super::AtlsError;
+use super::AttestedPeer;
+use super::Nonce;
+use super::certificate::PeerCertificate;
+use super::endpoint::Inner;
+
+/// Judges the certificate of one peer, for one nonce. What rustls cannot carry is kept here.
+pub(super) struct PeerVerifier {
+    inner: Arc<Inner>,
+    nonce: Nonce,
+    hints: Vec<DistinguishedName>,
+    outcome: Mutex<Option<Result<AttestedPeer, AtlsError>>>,
+}
+
+impl fmt::Debug for PeerVerifier {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PeerVerifier").finish_non_exhaustive()
+    }
+}
+
+impl PeerVerifier {
+    pub(super) fn new(inner: Arc<Inner>) -> Arc<Self> {
+        let nonce = Nonce::random(&*inner.entropy);
+        Arc::new(Self {
+            inner,
+            nonce,
+            hints: vec![nonce.to_authority()],
+            outcome: Mutex::new(None),
+        })
+    }
+
+    pub(super) fn nonce(&self) -> &Nonce {
+        &self.nonce
+    }
+
+    /// The peer, once the handshake ended; an error that is better than the one of TLS.
+    pub(super) fn take(&self) -> Result<Option<AttestedPeer>, AtlsError> {
+        self.outcome
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take()
+            .transpose()
+    }
+
+    fn judge(&self, certificate: &CertificateDer<'_>) -> Result<(), rustls::Error> {
+        let outcome = self.attested(certificate);
+        let passed = outcome.is_ok();
+        let outcome = outcome.transpose();
+        *self.outcome.lock().unwrap_or_else(PoisonError::into_inner) = outcome;
+        if passed {
+            Ok(())
+        } else {
+            let refused = CertificateError::ApplicationVerificationFailure;
+            Err(rustls::Error::InvalidCertificate(refused))
+        }
+    }
+
+    /// `None` where the peer need not be attested.
+    fn attested(
+        &self,
+        certificate: &CertificateDer<'_>,
+    ) -> Result<Option<AttestedPeer>, AtlsError> {
+        let inner = &self.inner;
+        let certificate = PeerCertificate::check(certificate, inner.clock.now(), &inner.provider)
+            .map_err(AtlsError::Certificate)?;
+        if inner.validators.is_empty() {
+            return Ok(None);
+        }
+        let (variant, document) = certificate
+            .document(&inner.accepted())
+            .map_err(AtlsError::Certificate)?;
+        // The variant is one of those accepted, so there is a validator.
+        let validator = inner.validator(variant).ok_or(AtlsError::NoCertificate)?;
+        let validated = validator
+            .validate(document, &self.nonce)
+            .map_err(AtlsError::Document)?;
+        if &validated.user_data != certificate.key_hash().as_bytes() {
+            return Err(AtlsError::OtherKey);
+        }
+        Ok(Some(AttestedPeer {
+            variant,
+            key_hash: certificate.key_hash(),
+            validated,
+            bound: false,
+        }))
+    }
+
+    fn signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        let algorithms = &self.inner.provider.signature_verification_algorithms;
+        verify_tls13_signature(message, certificate, signed, algorithms)
+    }
+}
+
+/// Endpoints speak TLS 1.3 only.
+fn no_tls12() -> rustls::Error {
+    rustls::Error::PeerIncompatible(PeerIncompatible::ServerDoesNotSupportTls12Or13)
+}
+
+impl ServerCertVerifier for PeerVerifier {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        _intermediates: &[CertificateDer<'_>],
+        _server_name: &ServerName<'_>,
+        _ocsp_response: &[u8],
+        _now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        self.judge(end_entity)
+            .map(|()| ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _message: &[u8],
+        _cert: &CertificateDer<'_>,
+        _dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        Err(no_tls12())
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.signature(message, cert, dss)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        vec![SignatureScheme::ECDSA_NISTP256_SHA256]
+    }
+}
+
+impl ClientCertVerifier for PeerVerifier {
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        &self.hints
+    }
+
+    fn verify_client_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        _intermediates: &[CertificateDer<'_>],
+        _now: UnixTime,
+    ) -> Result<ClientCertVerified, rustls::Error> {
+        self.judge(end_entity)
+            .map(|()| ClientCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _message: &[u8],
+        _cert: &CertificateDer<'_>,
+        _dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        Err(no_tls12())
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.signature(message, cert, dss)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        vec![SignatureScheme::ECDSA_NISTP256_SHA256]
+    }
+}

@@ -1,0 +1,29 @@
+//! The parts of an image that are kept elsewhere.
+
+use std::fmt;
+use std::io;
+use std::io::Read;
+use std::ops::Range;
+
+/// The parts of an OCI image by digest, wherever they are kept.
+///
+/// *Contract*: the bytes as they are stored. Whoever reads them compares sizes and digests, so they
+/// may come from anybody.
+/// *Implemented by* OCI image layouts here, and by readers of registries.
+pub trait ImageParts: fmt::Debug + Send + Sync {
+    /// Opens the part with this digest, such as `sha256:…`, at the beginning of `range`, which
+    /// counts bytes. What lies behind the range is not read.
+    fn open(&self, digest: &str, range: Range<u64>) -> io::Result<Box<dyn Read + Send>>;
+}
+
+/// How much of an image is looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(clippy::exhaustive_enums, reason = "callers choose")]
+pub enum Extent {
+    /// All layers.
+    Whole,
+    /// From the last layer down, until a shim, a GRUB and a kernel are found below `usr`. For
+    /// images that promise to have one kernel only, as images for bootc do
+    /// (bootc, "bootc-compatible images").
+    UntilBootable,
+}

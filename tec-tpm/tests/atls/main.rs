@@ -1,0 +1,40 @@
+//! Attested TLS with peers that are not ours: a program in Go, and a real TPM.
+//!
+//! Go must be installed, and with the feature `tss` `swtpm`, too; `cargo xtask tools` says so.
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "a test's own tools may fail the test"
+)]
+
+mod go;
+#[cfg(feature = "tss")]
+mod swtpm;
+
+use std::sync::Arc;
+
+use tec_core::port::Clock;
+use tec_core::testing::SeededEntropy;
+use tec_core::time::Timestamp;
+use tec_tpm::atls::Endpoint;
+use tec_tpm::atls::EndpointBuilder;
+
+#[derive(Debug)]
+struct RealClock;
+
+impl Clock for RealClock {
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "peers that are not ours look at the time"
+    )]
+    fn now(&self) -> Timestamp {
+        let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        Timestamp::from_unix_seconds(i64::try_from(since.unwrap().as_secs()).unwrap())
+    }
+}
+
+fn endpoint(seed: u64) -> EndpointBuilder {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let entropy = Arc::new(SeededEntropy::new(seed));
+    Endpoint::builder(provider, Arc::new(RealClock), entropy)
+}
