@@ -269,9 +269,10 @@ fn an_empty_variable_is_no_image() {
 #[test]
 fn a_trustee_whose_files_are_mounted_has_no_admin_and_no_configuration_from_here() {
     let mut cluster = with_tls();
-    let mut publish = crate::api::PublishSpec::default();
-    publish.mode = crate::api::PublishMode::Volumes;
-    cluster.spec.publish = Some(publish);
+    cluster.spec.publish = Some(crate::api::PublishSpec {
+        mode: crate::api::PublishMode::Volumes,
+        ..crate::api::PublishSpec::default()
+    });
     let objects = rendered(&cluster);
     let is_config = |object: &Object| matches!(object, Object::ConfigMap(_));
     assert!(!objects.iter().any(is_config), "whoever publishes makes it");

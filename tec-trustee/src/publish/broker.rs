@@ -98,12 +98,12 @@ impl BrokerPublisher {
             record.doubt_all();
         }
         let is_open = |state: &State| record.doubts().any(|item| !state.kept().contains(item));
-        Ok(if !desired.read(is_open) {
+        Ok(if desired.read(is_open) {
+            Outcome::Again
+        } else {
             let revision = position.revision();
             record.reached(position);
             Outcome::Done { revision }
-        } else {
-            Outcome::Again
         })
     }
 
