@@ -259,3 +259,32 @@ async fn deleting_the_cluster_object_removes_all_that_belongs_to_it() {
     );
     bench.stop().await.unwrap();
 }
+
+#[tokio::test]
+async fn the_signer_of_tokens_is_renewed_before_it_ends_and_the_trustee_starts_with_it() {
+    let mut bench = Bench::at_work().await.unwrap();
+    says(&bench, "cluster", "Installed", "True InstallationCompleted").await;
+    let secrets = bench.objects::<Secret>().unwrap();
+    let deployments = bench.objects::<Deployment>().unwrap();
+    let first = secrets.get("trustee-token-signer").await.unwrap().data;
+    let pair = secrets.get("trustee-auth").await.unwrap().data;
+    let template = async || {
+        let deployment = deployments.get("trustee-deployment").await.unwrap();
+        deployment.spec.unwrap().template.metadata
+    };
+    let before = template().await;
+    bench.clock.advance(61 * 86_400);
+    // Any event will do; without one it is looked at every few hours.
+    let services = bench.objects::<Service>().unwrap();
+    let params = DeleteParams::default();
+    services.delete("kbs-service", &params).await.unwrap();
+    eventually("there is another signer, and another pod", async || {
+        let signer = secrets.get("trustee-token-signer").await?.data;
+        Ok(signer != first && template().await != before)
+    })
+    .await
+    .unwrap();
+    let same = secrets.get("trustee-auth").await.unwrap().data;
+    assert_eq!(same, pair, "the admin's key stays");
+    bench.stop().await.unwrap();
+}

@@ -9,17 +9,10 @@ use tec_core::machine::RegisteredBy;
 use tec_core::port::Clock as _;
 use tec_core::testing::sample;
 use tec_e2e::kube::Bench;
-use tec_e2e::kube::Guarded;
 use tec_e2e::kube::eventually;
-use tec_e2e::kube::start_operator;
 use tec_k8s::api::Machine;
 use tec_k8s::api::TrustedExecutionCluster;
 use tec_support::SystemClock;
-
-fn start(bench: &Bench, identity: &str) -> Guarded {
-    let kubeconfig = bench.kubeconfig(identity).unwrap();
-    start_operator(&bench.plane, &bench.namespace, identity, &kubeconfig).unwrap()
-}
 
 #[tokio::test]
 async fn the_program_serves_machines_tells_what_is_wrong_and_survives_a_kill() {
@@ -39,7 +32,7 @@ async fn the_program_serves_machines_tells_what_is_wrong_and_survives_a_kill() {
         let name = sample::machine_id(number).to_string();
         Ok(secrets.get_opt(&name).await?.is_some())
     };
-    let mut program = start(&bench, "one");
+    let mut program = bench.start_program("one", &[]).unwrap();
     bench.create(&machine(1)).await.unwrap();
     eventually("the first machine has a key", async || has_key(1).await)
         .await
@@ -64,7 +57,7 @@ async fn the_program_serves_machines_tells_what_is_wrong_and_survives_a_kill() {
         .unwrap();
     program.kill();
     bench.create(&machine(2)).await.unwrap();
-    let _second = start(&bench, "two");
+    let _second = bench.start_program("two", &[]).unwrap();
     eventually("the second machine has a key", async || has_key(2).await)
         .await
         .unwrap();

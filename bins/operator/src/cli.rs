@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use anyhow::Context as _;
 use clap::Parser;
 use clap::ValueEnum;
+use tec_core::endpoint::BaseUrl;
 use tec_k8s::render::Deploy;
 use tec_k8s::render::ImageAccess;
 use tec_k8s::render::Images;
@@ -36,6 +37,11 @@ pub(crate) struct Args {
     /// Generation of the Trustee that is deployed: mounted, unified or v0.21
     #[arg(long, default_value = "v0.21", value_parser = generation)]
     pub(crate) generation: Generation,
+
+    /// Where the cluster's own Trustee is reached in place of its Service, for an operator that runs
+    /// outside of the cluster
+    #[arg(long, env = "TEC_TRUSTEE_URL")]
+    pub(crate) trustee_url: Option<BaseUrl>,
 
     /// How a Job that measures an image sees it
     #[arg(long, value_enum, default_value_t = Access::Registry)]

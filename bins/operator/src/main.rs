@@ -4,7 +4,9 @@ mod cli;
 mod labels;
 mod maker;
 mod probe;
+mod target;
 mod trust;
+mod volumes;
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -85,7 +87,8 @@ fn parts(args: &Args, client: Client) -> anyhow::Result<Parts> {
         args.generation,
         Arc::clone(&clock),
         Arc::clone(&entropy),
-    )?;
+    )?
+    .with_own_url(args.trustee_url.clone());
     Ok(Parts {
         client,
         namespace: args.namespace.clone(),

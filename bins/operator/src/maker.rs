@@ -12,6 +12,7 @@ use tec_k8s::controller::SignerFiles;
 use tec_k8s::controller::TrusteeMaker;
 use tec_trustee::config::Generation;
 use tec_trustee::publish::AdminKey;
+use tec_trustee::signer;
 use tec_trustee::signer::SignerCa;
 use tec_trustee::signer::SignerError;
 
@@ -59,5 +60,10 @@ impl TrusteeMaker for Maker {
             certificate: signer.certificate_pem().map_err(failed)?,
             authority: authority.certificate_pem().map_err(failed)?,
         })
+    }
+
+    /// One that cannot be read is of no use to the Trustee either.
+    fn is_signer_due(&self, certificate: &str, now: Timestamp) -> bool {
+        signer::is_due(certificate, now).unwrap_or(true)
     }
 }

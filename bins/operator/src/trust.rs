@@ -10,15 +10,11 @@ use std::sync::PoisonError;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use k8s_openapi::api::core::v1::Secret;
-use kube::Api;
 use kube::Client;
-use kube::ResourceExt as _;
-use rustls::crypto::CryptoProvider;
 use tec_core::ak::PublicKey;
 use tec_core::attest::PinnedPcrs;
 use tec_core::attest::Tee;
-use tec_core::endpoint::Endpoint;
+use tec_core::endpoint::BaseUrl;
 use tec_core::id::MachineId;
 use tec_core::id::ResourcePath;
 use tec_core::image::ApprovedImage;
@@ -28,48 +24,28 @@ use tec_core::port::Entropy;
 use tec_core::port::PortError;
 use tec_core::port::PortErrorKind;
 use tec_core::secret::SecretBytes;
-use tec_k8s::api::PublishMode;
+use tec_k8s::api::AttestationKey;
 use tec_k8s::api::PublishSpec;
 use tec_k8s::api::TargetStatus;
 use tec_k8s::api::TrustedExecutionCluster;
-use tec_k8s::client::port_error;
 use tec_k8s::controller::Published;
 use tec_k8s::controller::Round;
 use tec_k8s::controller::Trust;
-use tec_k8s::render::KBS_SERVICE;
-use tec_k8s::render::TRUSTEE_AUTH;
 use tec_tpm::combine::Combiner;
-use tec_trustee::client::Deadlines;
 use tec_trustee::config::Generation;
 use tec_trustee::policy::PolicyIntent;
-use tec_trustee::publish::AdminApi;
-use tec_trustee::publish::AdminKey;
-use tec_trustee::publish::BrokerPublisher;
 use tec_trustee::publish::Desired;
 use tec_trustee::publish::Fanout;
 use tec_trustee::publish::Health;
+
+use crate::target::Reach;
+use crate::target::Target;
 
 /// Registers that are pinned: boot loader and kernel, and the keys that shim accepts
 /// (upstream-operator 2.5).
 const PINNED: [PcrIndex; 2] = [PcrIndex::BOOT_MANAGER, PcrIndex::MOK];
 /// Evidence that counts (upstream-operator 2.6).
 const TEES: [Tee; 2] = [Tee::Tpm, Tee::AzSnpVtpm];
-/// Name of the cluster's own Trustee.
-const OWN: &str = "trustee";
-/// Port of its Service where the cluster object names none (upstream-operator 1.2).
-const PORT: i32 = 8080;
-/// Entries of Secrets (upstream-operator 1.2, 1.4).
-const PRIVATE_KEY: &str = "private.key";
-const CA: &str = "ca.crt";
-
-/// What a target is made from; it is made anew when any of it changes.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Target {
-    url: String,
-    ca: String,
-    key_version: Option<String>,
-}
-
 #[derive(Debug, Default)]
 struct State {
     /// The attestation key of each machine.
@@ -82,14 +58,9 @@ struct State {
     targets: BTreeMap<String, Target>,
 }
 
-/// Trustees, fed through their admin API.
+/// Trustees, each fed as the cluster object says.
 pub(crate) struct FedTrust {
-    client: Client,
-    namespace: String,
-    generation: Generation,
-    clock: Arc<dyn Clock>,
-    entropy: Arc<dyn Entropy>,
-    provider: Arc<CryptoProvider>,
+    reach: Reach,
     desired: Desired,
     /// Made anew when the targets change.
     fanout: Mutex<Arc<Fanout>>,
@@ -99,7 +70,7 @@ pub(crate) struct FedTrust {
 impl fmt::Debug for FedTrust {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("FedTrust")
-            .field("namespace", &self.namespace)
+            .field("namespace", &self.reach.namespace)
             .finish_non_exhaustive()
     }
 }
@@ -117,16 +88,26 @@ impl FedTrust {
         let intent = PolicyIntent::new(pinned, TEES)?;
         let fanout = Fanout::new(Arc::clone(&clock), Arc::clone(&entropy));
         Ok(Self {
-            client,
-            namespace: namespace.to_owned(),
-            generation,
-            clock,
-            entropy,
-            provider: Arc::new(rustls::crypto::ring::default_provider()),
+            reach: Reach {
+                client,
+                namespace: namespace.to_owned(),
+                generation,
+                clock,
+                entropy,
+                provider: Arc::new(rustls::crypto::ring::default_provider()),
+                own_url: None,
+            },
             desired: Desired::from_intent(&intent),
             fanout: Mutex::new(Arc::new(fanout)),
             state: Mutex::default(),
         })
+    }
+
+    /// Reaches the cluster's own Trustee there, not at its Service.
+    #[must_use]
+    pub(crate) fn with_own_url(mut self, url: Option<BaseUrl>) -> Self {
+        self.reach.own_url = url;
+        self
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -137,120 +118,9 @@ impl FedTrust {
         Arc::clone(&self.fanout.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// One entry of a Secret, and the Secret's version.
-    async fn entry(
-        &self,
-        name: &str,
-        entry: &str,
-    ) -> Result<(SecretBytes, Option<String>), PortError> {
-        let secrets: Api<Secret> = Api::namespaced(self.client.clone(), &self.namespace);
-        let read = |error| port_error(format!("read the Secret {name}"), error);
-        let mut secret = secrets.get(name).await.map_err(read)?;
-        let bytes = secret.data.as_mut().and_then(|data| data.remove(entry));
-        let bytes = bytes.ok_or_else(|| {
-            let why = format!("the Secret {name} has no entry {entry}");
-            PortError::new(PortErrorKind::Invalid, why)
-        })?;
-        Ok((SecretBytes::new(bytes.0), secret.resource_version()))
-    }
-
-    async fn certificate(&self, secret: Option<&str>) -> Result<String, PortError> {
-        let Some(name) = secret else {
-            return Ok(String::new());
-        };
-        let (bytes, _) = self.entry(name, CA).await?;
-        String::from_utf8(bytes.expose("certificates are public").to_vec()).map_err(|error| {
-            let why = format!("{CA} of the Secret {name} is no text");
-            PortError::new(PortErrorKind::Invalid, why).because(error)
-        })
-    }
-
-    /// The targets that the cluster object asks for, and the publisher of each.
-    async fn targets(
-        &self,
-        cluster: &TrustedExecutionCluster,
-        publish: &PublishSpec,
-    ) -> Result<BTreeMap<String, (Target, SecretBytes)>, PortError> {
-        let spec = &cluster.spec;
-        let mut wanted = vec![self.own(cluster, spec.trustee_secret.as_deref())];
-        wanted.extend(publish.targets.iter().map(|target| {
-            let ca = target.ca_secret.as_deref();
-            (
-                target.name.clone(),
-                target.url.clone(),
-                target.admin_key_secret.as_str(),
-                ca,
-            )
-        }));
-        let mut targets = BTreeMap::new();
-        for (name, url, key_secret, ca_secret) in wanted {
-            let (key, key_version) = self.entry(key_secret, PRIVATE_KEY).await?;
-            let ca = self.certificate(ca_secret).await?;
-            let target = Target {
-                url,
-                ca,
-                key_version,
-            };
-            targets.insert(name, (target, key));
-        }
-        Ok(targets)
-    }
-
-    /// The cluster's own Trustee, within the cluster: no public name need resolve.
-    fn own<'a>(
-        &self,
-        cluster: &TrustedExecutionCluster,
-        ca: Option<&'a str>,
-    ) -> (String, String, &'a str, Option<&'a str>) {
-        let scheme = if ca.is_some() { "https" } else { "http" };
-        let port = cluster.spec.trustee_kbs_port.unwrap_or(PORT);
-        let url = format!("{scheme}://{KBS_SERVICE}.{}.svc:{port}", self.namespace);
-        (OWN.to_owned(), url, TRUSTEE_AUTH, ca)
-    }
-
-    fn publisher(
-        &self,
-        name: &str,
-        target: &Target,
-        key: &SecretBytes,
-    ) -> Result<Arc<BrokerPublisher>, PortError> {
-        let invalid = |error: Box<dyn std::error::Error + Send + Sync>| {
-            PortError::new(PortErrorKind::Invalid, format!("reach the Trustee {name}"))
-                .because(error)
-        };
-        let url = target
-            .url
-            .parse()
-            .map_err(|error| invalid(Box::new(error)))?;
-        let endpoint = Endpoint::new(url, &*target.ca);
-        let key = AdminKey::from_pem(key).map_err(|error| invalid(Box::new(error)))?;
-        let clock = Arc::clone(&self.clock);
-        let deadlines = Deadlines::default();
-        let api = if name == OWN && !endpoint.url.is_tls() {
-            tracing::warn!("without spec.trusteeSecret disk keys go to the Trustee in clear text");
-            AdminApi::dangerous_plain_http(
-                &endpoint,
-                self.generation,
-                key,
-                clock,
-                deadlines,
-                &self.provider,
-            )
-        } else {
-            AdminApi::new(
-                &endpoint,
-                self.generation,
-                key,
-                clock,
-                deadlines,
-                &self.provider,
-            )
-        };
-        let api = api.map_err(|error| invalid(Box::new(error)))?;
-        Ok(Arc::new(BrokerPublisher::new(
-            Arc::new(api),
-            Arc::clone(&self.entropy),
-        )))
+    fn distrust_key(&self, ak: &PublicKey) {
+        self.desired.unbind_key(ak);
+        self.desired.distrust_key(&object_name(ak));
     }
 
     /// States the values that each pinned register may have, also of boots between two images.
@@ -273,6 +143,11 @@ impl FedTrust {
     }
 }
 
+/// Name of the object of a key, and of the Secret that is mounted.
+fn object_name(ak: &PublicKey) -> String {
+    AttestationKey::name_of(&ak.fingerprint())
+}
+
 #[async_trait]
 impl Trust for FedTrust {
     async fn configure(
@@ -280,11 +155,7 @@ impl Trust for FedTrust {
         cluster: &TrustedExecutionCluster,
         publish: &PublishSpec,
     ) -> Result<(), PortError> {
-        if publish.mode == PublishMode::Volumes {
-            let why = "publish through volumes: this operator feeds Trustees by their admin API";
-            return Err(PortError::new(PortErrorKind::Invalid, why));
-        }
-        let targets = self.targets(cluster, publish).await?;
+        let targets = self.reach.targets(cluster, publish).await?;
         let plain = targets
             .iter()
             .map(|(name, (target, _))| (name.clone(), target.clone()));
@@ -292,9 +163,13 @@ impl Trust for FedTrust {
         if self.state().targets == plain {
             return Ok(());
         }
-        let mut fanout = Fanout::new(Arc::clone(&self.clock), Arc::clone(&self.entropy));
+        let (clock, entropy) = (
+            Arc::clone(&self.reach.clock),
+            Arc::clone(&self.reach.entropy),
+        );
+        let mut fanout = Fanout::new(clock, entropy);
         for (name, (target, key)) in &targets {
-            fanout.add(name, self.publisher(name, target, key)?);
+            fanout.add(name, self.reach.publisher(name, target, key.as_ref())?);
         }
         *self.fanout.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(fanout);
         self.state().targets = plain;
@@ -318,7 +193,7 @@ impl Trust for FedTrust {
             return Ok(false);
         }
         if let Some(Some(old)) = known.filter(|known| known.as_ref() != ak) {
-            self.desired.unbind_key(&old);
+            self.distrust_key(&old);
         }
         if let Some(ak) = ak {
             self.desired.bind_key(ak, machine).map_err(|error| {
@@ -328,6 +203,8 @@ impl Trust for FedTrust {
                 )
                 .because(error)
             })?;
+            // The name is one of an object.
+            let _ = self.desired.trust_key(&object_name(ak), ak.clone());
         }
         state.machines.insert(*machine, ak.cloned());
         if let Some(key) = key {
@@ -339,13 +216,25 @@ impl Trust for FedTrust {
         Ok(true)
     }
 
+    fn keep_machine(&self, machine: &MachineId, ak: Option<&PublicKey>) -> Result<bool, PortError> {
+        let before = self.desired.revision();
+        let is_new = self.set_machine(machine, ak, None)?;
+        let mut state = self.state();
+        self.desired.keep_secret(ResourcePath::luks_root(machine));
+        let after = self.desired.revision();
+        if before != after {
+            state.changed.insert(*machine, after);
+        }
+        Ok(is_new || before != after)
+    }
+
     fn forget_machine(&self, machine: &MachineId) -> bool {
         let mut state = self.state();
         let Some(ak) = state.machines.remove(machine) else {
             return false;
         };
         if let Some(ak) = ak {
-            self.desired.unbind_key(&ak);
+            self.distrust_key(&ak);
         }
         self.desired
             .remove_secret(&ResourcePath::luks_root(machine));
@@ -360,6 +249,7 @@ impl Trust for FedTrust {
         let is_new = state.images != images || self.desired.is_empty();
         if is_new {
             self.set_values(&images)?;
+            self.desired.set_images(images.iter().cloned());
             state.images = images;
         }
         Ok(is_new)
@@ -397,7 +287,7 @@ impl Trust for FedTrust {
             TargetStatus::new(name, lag, why)
         });
         let targets = targets.collect();
-        let now = self.clock.now().unix_seconds();
+        let now = self.reach.clock.now().unix_seconds();
         let due = fanout
             .next_due()
             .map(|due| due.unix_seconds().saturating_sub(now));

@@ -22,6 +22,8 @@ const PAGE: &str = "bench/index.html";
 const PROCESS: &str = "pcr/process/";
 /// Measurements that run the servers on a Kubernetes API server.
 const KUBERNETES: &str = "kube_registration/";
+/// Measurements that run the operator there.
+const OPERATOR: &str = "kube_operator/";
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -87,6 +89,11 @@ impl Bench<'_> {
         let mut bench = cargo(tree);
         if self.wants(KUBERNETES) {
             self.build(tree, &["register-server", "attestation-key-register"])?;
+        }
+        if self.wants(OPERATOR) {
+            self.build(tree, &["operator"])?;
+        }
+        if self.wants(KUBERNETES) || self.wants(OPERATOR) {
             let tools = tools::ensure()?;
             tools::ensure_kubernetes(&tools)?;
             tools.environment(&mut bench)?;

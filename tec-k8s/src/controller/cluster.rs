@@ -1,29 +1,26 @@
 //! The cluster object: its children, put right whenever they differ, and its status.
 
-use k8s_openapi::ByteString;
+use std::time::Duration;
+
 use k8s_openapi::api::apps::v1::Deployment;
-use k8s_openapi::api::core::v1::Secret;
 use kube::Api;
 use kube::ResourceExt as _;
 use kube::api::DynamicObject;
-use kube::api::ObjectMeta;
 use kube::api::Patch;
 use kube::api::PatchParams;
-use kube::api::PostParams;
 use kube::core::ApiResource;
 use kube::core::GroupVersionKind;
 use serde_json::json;
-use tec_core::port::EntropyRng;
 use tec_core::port::PortError;
 use tec_core::port::PortErrorKind;
 use tec_core::port::chain;
 
 use super::context::Context;
 use super::context::Task;
+use super::files::files;
 use super::queue::Next;
 use super::report::Said;
 use super::report::conditions;
-use super::report::owner_of;
 use crate::api::ConditionKind;
 use crate::api::FIELD_MANAGER;
 use crate::api::Reason;
@@ -31,15 +28,15 @@ use crate::api::TrustedExecutionCluster;
 use crate::client::port_error;
 use crate::render;
 use crate::render::Object;
-use crate::render::TRUSTEE_AUTH;
 use crate::render::TRUSTEE_DEPLOYMENT;
-use crate::render::TRUSTEE_SIGNER;
-use crate::render::TrusteeFiles;
 use crate::signal::Event;
 use crate::signal::Metric;
 
 /// Name of the cluster's own Trustee in the status.
 pub(super) const OWN_TRUSTEE: &str = "trustee";
+
+/// The signer of tokens ends some day, and no event tells of it.
+const LOOK_AGAIN: Duration = Duration::from_hours(6);
 
 /// Brings the cluster to what is desired.
 pub(super) async fn reconcile(ctx: &Context, name: &str) -> Result<Next, PortError> {
@@ -73,7 +70,7 @@ pub(super) async fn reconcile(ctx: &Context, name: &str) -> Result<Next, PortErr
     let said = verdicts(ctx, &cluster, installed.as_ref().err());
     write(ctx, &cluster, said).await?;
     ctx.publish.notify_one();
-    installed.map(|()| Next::Wait)
+    installed.map(|()| Next::After(LOOK_AGAIN))
 }
 
 /// What machines, keys and images are worth is said by the cluster object that counts.
@@ -134,83 +131,6 @@ async fn install(ctx: &Context, cluster: &TrustedExecutionCluster) -> Result<(),
     // The keys that Trustees are reached with are there now.
     let publish = cluster.spec.publish.clone().unwrap_or_default();
     ctx.parts.trust.configure(cluster, &publish).await
-}
-
-/// What the Trustee starts with: its keys are made once, its configuration follows this release.
-async fn files(
-    ctx: &Context,
-    cluster: &TrustedExecutionCluster,
-) -> Result<TrusteeFiles, PortError> {
-    let maker = &ctx.parts.maker;
-    let public = ensure_secret(ctx, cluster, TRUSTEE_AUTH, "public.pub", || {
-        let pair = maker.admin_pair(&mut EntropyRng::new(ctx.entropy()))?;
-        Ok(vec![
-            (
-                "private.key",
-                pair.private.expose("the API server stores it").to_vec(),
-            ),
-            ("public.pub", pair.public.into_bytes()),
-        ])
-    })
-    .await?;
-    let certificate = ensure_secret(ctx, cluster, TRUSTEE_SIGNER, "tls.crt", || {
-        let signer = maker.signer(&mut EntropyRng::new(ctx.entropy()), ctx.now())?;
-        Ok(vec![
-            (
-                "tls.key",
-                signer.key.expose("the API server stores it").to_vec(),
-            ),
-            ("tls.crt", signer.certificate.into_bytes()),
-            ("ca.crt", signer.authority.into_bytes()),
-        ])
-    })
-    .await?;
-    let config = maker.config(&render::intent())?;
-    Ok(TrusteeFiles::new(config, certificate, public))
-}
-
-/// Creates the Secret unless it is there, and gives one entry of the one that is.
-async fn ensure_secret(
-    ctx: &Context,
-    cluster: &TrustedExecutionCluster,
-    name: &str,
-    entry: &str,
-    make: impl FnOnce() -> Result<Vec<(&'static str, Vec<u8>)>, PortError>,
-) -> Result<String, PortError> {
-    let secrets: Api<Secret> = ctx.objects();
-    let read = |error| port_error(format!("read the Secret {name}"), error);
-    let mut secret = secrets.get_opt(name).await.map_err(read)?;
-    if secret.is_none() {
-        let entries = make()?;
-        let data = entries
-            .into_iter()
-            .map(|(key, value)| (key.to_owned(), ByteString(value)));
-        let wanted = Secret {
-            metadata: ObjectMeta {
-                name: Some(name.to_owned()),
-                owner_references: owner_of(cluster).map(|owner| vec![owner]),
-                ..ObjectMeta::default()
-            },
-            data: Some(data.collect()),
-            ..Secret::default()
-        };
-        secret = match secrets.create(&PostParams::default(), &wanted).await {
-            Ok(secret) => Some(secret),
-            // Another replica was faster: its keys are the ones.
-            Err(kube::Error::Api(status)) if status.code == 409 => {
-                Some(secrets.get(name).await.map_err(read)?)
-            }
-            Err(error) => return Err(port_error(format!("create the Secret {name}"), error)),
-        };
-    }
-    let bytes = secret.and_then(|secret| secret.data?.remove(entry));
-    let text = bytes.and_then(|bytes| String::from_utf8(bytes.0).ok());
-    text.ok_or_else(|| {
-        PortError::new(
-            PortErrorKind::Invalid,
-            format!("read {entry} of the Secret {name}"),
-        )
-    })
 }
 
 /// Applies one child. What others added stays; what they changed is put right.

@@ -85,9 +85,13 @@ async fn serve(ctx: &Context, machine: &Machine, id: &MachineId) -> Result<Next,
     if !ctx.parts.trust.knows_key(id) {
         key = ctx.registry.find(&path).await?;
         match &key {
-            None => return lost(ctx, machine).await,
+            None => return lost(ctx, machine, id).await,
             Some(secret) if content_key(secret).is_err() => {
-                let message = format!("the Secret {id} holds no disk key");
+                keep(ctx, machine, id)?;
+                let message = format!(
+                    "the Secret {id} holds no disk key; restore it from a backup, or remove the \
+                     machine"
+                );
                 return refuse(ctx, machine, Reason::Malformed, message).await;
             }
             Some(_) => {}
@@ -95,7 +99,7 @@ async fn serve(ctx: &Context, machine: &Machine, id: &MachineId) -> Result<Next,
     } else if ctx.caches.secrets.get(&id.to_string()).is_none()
         && !ctx.registry.exists(&path).await?
     {
-        return lost(ctx, machine).await;
+        return lost(ctx, machine, id).await;
     }
     let ak = bound_key(ctx, machine);
     if ctx.parts.trust.set_machine(id, ak.as_ref(), key)? {
@@ -133,10 +137,24 @@ async fn make_key(ctx: &Context, machine: &Machine, id: &MachineId) -> Result<()
 
 /// The Secret is gone. What Trustees hold stays; no other key is made, since the disk knows only the
 /// old one.
-async fn lost(ctx: &Context, machine: &Machine) -> Result<Next, PortError> {
-    let message = "restore the Secret of the disk key from a backup, or remove the machine";
-    ctx.event(machine, Event::KeyLost, message).await;
-    refuse(ctx, machine, Reason::KeyLost, message.to_owned()).await
+async fn lost(ctx: &Context, machine: &Machine, id: &MachineId) -> Result<Next, PortError> {
+    keep(ctx, machine, id)?;
+    let message = format!(
+        "the Secret {id} of the disk key is gone, no other one is made, and Trustees keep what they \
+         hold: restore it from a backup, or remove the machine"
+    );
+    tracing::error!(machine.id = %id, "the Secret of its disk key is gone; restore it from a backup");
+    ctx.event(machine, Event::KeyLost, &message).await;
+    refuse(ctx, machine, Reason::KeyLost, message).await
+}
+
+/// Has Trustees keep the disk key that nobody here knows.
+pub(super) fn keep(ctx: &Context, machine: &Machine, id: &MachineId) -> Result<(), PortError> {
+    let ak = bound_key(ctx, machine);
+    if ctx.parts.trust.keep_machine(id, ak.as_ref())? {
+        ctx.publish.notify_one();
+    }
+    Ok(())
 }
 
 /// The attestation key that is bound to the machine, if its object still says so.

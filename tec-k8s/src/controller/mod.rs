@@ -25,6 +25,7 @@ mod attempt;
 mod cache;
 mod cluster;
 mod context;
+mod files;
 mod image;
 mod job;
 mod key;

@@ -208,3 +208,32 @@ fn is_empty(value: &Value) -> bool {
         _ => false,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn owner(kind: &str, uid: &str, is_controller: bool) -> OwnerReference {
+        OwnerReference {
+            api_version: "v1".to_owned(),
+            kind: kind.to_owned(),
+            name: uid.to_owned(),
+            uid: uid.to_owned(),
+            controller: Some(is_controller),
+            ..OwnerReference::default()
+        }
+    }
+
+    #[test]
+    fn owners_of_others_stay_and_one_of_them_is_the_controller() {
+        let known = [owner("Theirs", "a", true), owner("Theirs", "b", false)];
+        let owners = with_owner(&known, owner("Ours", "c", true), &["Old"]);
+        assert_eq!(owners[..2], known);
+        assert_eq!(owners[2].controller, Some(false), "there is one already");
+        let old = [owner("Old", "a", true), owner("Theirs", "b", false)];
+        let owners = with_owner(&old, owner("Ours", "c", true), &["Old"]);
+        let uids: Vec<_> = owners.iter().map(|owner| &*owner.uid).collect();
+        assert_eq!(uids, ["b", "c"]);
+        assert_eq!(owners[1].controller, Some(true));
+    }
+}

@@ -5,15 +5,16 @@ use std::time::Duration;
 use kube::ResourceExt as _;
 use tec_core::image::ApprovedImage;
 use tec_core::port::PortError;
+use tec_core::port::chain;
 
 use super::context::Context;
 use super::context::Task;
+use super::machine;
 use crate::signal::Metric;
 
 /// Changes that come together go out together.
 const GATHER: Duration = Duration::from_millis(100);
-/// So long the first round waits for machines whose facts cannot be read: what is not stated is
-/// taken away.
+/// So long the first round waits for machines whose facts cannot be read.
 const LONGEST_START: Duration = Duration::from_mins(1);
 /// A round without any change, to notice a Trustee that lost something.
 const AT_LEAST: Duration = Duration::from_mins(10);
@@ -26,20 +27,13 @@ pub(super) async fn run(ctx: &Context) {
         }
     };
     if tokio::time::timeout(LONGEST_START, seen_all).await.is_err() {
-        let count = ctx.memory().unseen.len();
-        tracing::error!(
-            machines = count,
-            "publishing begins although machines cannot be read"
-        );
+        keep_unseen(ctx);
     }
     loop {
         let again = match round(ctx).await {
             Ok(again) => again,
             Err(error) => {
-                tracing::warn!(
-                    error = tec_core::port::chain(&error),
-                    "nothing is published"
-                );
+                tracing::warn!(error = chain(&error), "nothing is published");
                 Some(AT_LEAST / 10)
             }
         };
@@ -47,6 +41,32 @@ pub(super) async fn run(ctx: &Context) {
         // Whichever comes first, a round is due.
         let _ = tokio::time::timeout(wait, ctx.publish.notified()).await;
         tokio::time::sleep(GATHER).await;
+    }
+}
+
+/// Of machines whose facts cannot be read, Trustees keep the disk keys that they hold.
+fn keep_unseen(ctx: &Context) {
+    let unseen = ctx.memory().unseen.clone();
+    tracing::error!(
+        machines = unseen.len(),
+        "publishing begins although machines cannot be read"
+    );
+    for name in &unseen {
+        let kept = ctx.caches.machines.get(name).map(|machine| {
+            let is_live =
+                machine.spec.revoked_at.is_none() && machine.metadata.deletion_timestamp.is_none();
+            match machine.machine_id().ok().filter(|_| is_live) {
+                Some(id) => machine::keep(ctx, &machine, &id),
+                None => Ok(()),
+            }
+        });
+        if let Some(Err(error)) = kept {
+            tracing::error!(
+                machine.name = name,
+                error = chain(&error),
+                "its key is not kept"
+            );
+        }
     }
 }
 

@@ -83,6 +83,10 @@ pub trait Trust: fmt::Debug + Send + Sync {
         key: Option<SecretBytes>,
     ) -> Result<bool, PortError>;
 
+    /// States that the disk key of a machine is lost here: what Trustees hold of it stays, and no key
+    /// is sent to any. A key that is known stays known. Whether anything is new is the answer.
+    fn keep_machine(&self, machine: &MachineId, ak: Option<&PublicKey>) -> Result<bool, PortError>;
+
     /// There is no such machine. Whether that is new is the answer.
     fn forget_machine(&self, machine: &MachineId) -> bool;
 
@@ -143,4 +147,7 @@ pub trait TrusteeMaker: fmt::Debug + Send + Sync {
 
     /// A new signer.
     fn signer(&self, rng: &mut dyn CryptoRng, now: Timestamp) -> Result<SignerFiles, PortError>;
+
+    /// Whether another signer is due, since the one of this certificate ends soon.
+    fn is_signer_due(&self, certificate: &str, now: Timestamp) -> bool;
 }

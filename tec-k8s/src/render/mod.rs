@@ -63,6 +63,7 @@ pub use self::server::attestation_key_register;
 pub use self::server::register_server;
 pub use self::trustee::TrusteeFiles;
 pub use self::trustee::intent;
+pub use self::trustee::mounted_intent;
 pub use self::trustee::trustee;
 
 /// Images of the programs, by digest or tag.

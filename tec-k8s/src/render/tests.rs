@@ -267,3 +267,21 @@ fn an_empty_variable_is_no_image() {
     assert_eq!(images.trustee, Images::default().trustee);
     assert_eq!(images.kbs_guard, "registry.example/guard@sha256:00");
 }
+
+#[test]
+fn a_trustee_whose_files_are_mounted_has_no_admin_and_no_configuration_from_here() {
+    let mut cluster = with_tls();
+    cluster.spec.publish = Some(crate::api::PublishSpec {
+        mode: crate::api::PublishMode::Volumes,
+        ..crate::api::PublishSpec::default()
+    });
+    let objects = rendered(&cluster);
+    let is_config = |object: &Object| matches!(object, Object::ConfigMap(_));
+    assert!(!objects.iter().any(is_config), "whoever publishes makes it");
+    let pod = yaml(&[deployments(&objects)[0].clone().into()]);
+    assert!(
+        !pod.contains("trustee-auth") && !pod.contains("trustee-data"),
+        "{pod}"
+    );
+    assert_eq!(mounted_intent().admin_public_key, None);
+}

@@ -44,6 +44,7 @@ use super::pod::ApiAccess;
 use super::pod::Missing;
 use super::pod::TLS_DIR;
 use super::pod::TLS_VOLUME;
+use crate::api::PublishMode;
 use crate::api::TrustedExecutionCluster;
 
 /// Where the key broker listens: reached from its own pod alone.
@@ -117,8 +118,17 @@ pub fn intent() -> TrusteeIntent {
     intent
 }
 
+/// The same for a Trustee whose admin API is closed: its files are mounted.
+pub fn mounted_intent() -> TrusteeIntent {
+    let mut intent = intent();
+    intent.admin_public_key = None;
+    intent
+}
+
 /// Configuration, Service, Deployment and network policy of the key broker. The Secrets
 /// [`TRUSTEE_AUTH`] and [`TRUSTEE_SIGNER`] are the controller's to make, since they need randomness.
+/// Where its files are mounted, whoever publishes them makes the configuration, too, and adds the
+/// volumes to the pod.
 ///
 /// # Errors
 /// The cluster object lacks what the API server gives every stored object.
@@ -133,13 +143,16 @@ pub fn trustee(
         .spec
         .trustee_kbs_port
         .unwrap_or_else(|| KBS_PORT.into());
-    Ok(vec![
-        ConfigMap {
-            data: Some(text_map([(TRUSTEE_CONFIG_KEY, files.config.as_str())])),
-            metadata: metadata(TRUSTEE_DATA),
-            ..ConfigMap::default()
-        }
-        .into(),
+    let mode = cluster.spec.publish.as_ref().map(|publish| publish.mode);
+    let mode = mode.unwrap_or_default();
+    let config = ConfigMap {
+        data: Some(text_map([(TRUSTEE_CONFIG_KEY, files.config.as_str())])),
+        metadata: metadata(TRUSTEE_DATA),
+        ..ConfigMap::default()
+    };
+    let mut objects: Vec<Object> = Vec::new();
+    objects.extend((mode == PublishMode::KbsApi).then(|| config.into()));
+    objects.extend([
         network::service(
             metadata(KBS_SERVICE),
             Component::Trustee,
@@ -158,28 +171,39 @@ pub fn trustee(
         .into(),
         deployment(
             &owner,
-            cluster.spec.trustee_secret.as_deref(),
+            (cluster.spec.trustee_secret.as_deref(), mode),
             deploy,
             files,
         )
         .into(),
-    ])
+    ]);
+    Ok(objects)
 }
 
 /// One pod, replaced as a whole: its storage is its own, and two of them at once would be told
 /// different things.
 fn deployment(
     owner: &Owner,
-    tls: Option<&str>,
+    (tls, mode): (Option<&str>, PublishMode),
     deploy: &Deploy,
     files: &TrusteeFiles,
 ) -> Deployment {
+    let mut key_broker = key_broker(deploy.images.of(RelatedImage::Trustee), tls);
+    let mut volumes = volumes(tls);
+    if mode == PublishMode::Volumes {
+        // The one comes with the mounted files, the other opens the admin API.
+        let is_left_out = |name: &str| [TRUSTEE_DATA, TRUSTEE_AUTH].contains(&name);
+        volumes.retain(|volume| !is_left_out(&volume.name));
+        if let Some(mounts) = &mut key_broker.volume_mounts {
+            mounts.retain(|mount| !is_left_out(&mount.name));
+        }
+    }
     let spec = PodSpec {
         containers: vec![
-            key_broker(deploy.images.of(RelatedImage::Trustee), tls),
+            key_broker,
             guard(deploy.images.of(RelatedImage::KbsGuard), tls),
         ],
-        volumes: Some(volumes(tls)),
+        volumes: Some(volumes),
         ..PodSpec::default()
     };
     let mut template = pod::template(Component::Trustee, deploy.user, ApiAccess::ByMount, spec);

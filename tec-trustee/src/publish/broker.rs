@@ -16,6 +16,7 @@ use self::deliver::Stays;
 use super::Progress;
 use super::Publisher;
 use super::desired::Desired;
+use super::desired::State;
 use super::index;
 use super::index::Head;
 use super::index::MAX_CHUNK;
@@ -74,7 +75,18 @@ impl BrokerPublisher {
         changes: &mut usize,
     ) -> Result<Outcome, PortError> {
         let found = self.recognize(record).await?;
-        let (steps, position) = desired.read(|state| (plan(state, record), state.position()));
+        let (steps, position) = desired.read(|state| {
+            // Who wants to take it away later has to know that it may be there.
+            for item in state
+                .kept()
+                .iter()
+                .filter(|item| !record.knows(item))
+                .collect::<Vec<_>>()
+            {
+                record.doubt(item);
+            }
+            (plan(state, record), state.position())
+        });
         let mut head = match found {
             Found::Ours(head) => head,
             Found::Foreign(old) => self.begin(record, old.as_ref()).await?,
@@ -85,12 +97,13 @@ impl BrokerPublisher {
             tracing::warn!("the target lost its state meanwhile");
             record.doubt_all();
         }
-        Ok(if record.in_doubt() == 0 {
+        let is_open = |state: &State| record.doubts().any(|item| !state.kept().contains(item));
+        Ok(if desired.read(is_open) {
+            Outcome::Again
+        } else {
             let revision = position.revision();
             record.reached(position);
             Outcome::Done { revision }
-        } else {
-            Outcome::Again
         })
     }
 

@@ -230,7 +230,13 @@ impl Desired {
         self.change(|state| state.set(Item::Secret(path), Content::Secret(secret)));
     }
 
-    /// Removes a secret.
+    /// Leaves what targets hold under a path as it is: nothing is sent, and nothing taken away. For a
+    /// secret that was lost here, and that only targets still have. One that is set stays set.
+    pub fn keep_secret(&self, path: ResourcePath) {
+        self.change(|state| state.keep(Item::Secret(path)));
+    }
+
+    /// Removes a secret, also one that was only kept.
     pub fn remove_secret(&self, path: &ResourcePath) {
         self.change(|state| state.remove(&Item::Secret(path.clone())));
     }

@@ -67,7 +67,7 @@ fn everything(desired: &State, record: &Record) -> Vec<Step> {
 
 fn step(desired: &State, record: &Record, item: &Item) -> Option<Step> {
     let wanted = desired.entry(item).map(|entry| entry.fingerprint);
-    if record.is(item, wanted) {
+    if record.is(item, wanted) || desired.kept().contains(item) {
         return None;
     }
     match wanted {

@@ -42,11 +42,6 @@ impl Record {
         self.known.len()
     }
 
-    /// Number of items that may hold something else than is known.
-    pub(super) fn in_doubt(&self) -> usize {
-        self.doubts.len()
-    }
-
     /// Whether the item surely is as `wanted`; nothing wanted is the same as nothing there.
     pub(super) fn is(&self, item: &Item, wanted: Option<Fingerprint>) -> bool {
         if self.doubts.contains(item) {

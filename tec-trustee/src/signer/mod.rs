@@ -214,8 +214,7 @@ impl SignerCa {
         rng: &mut dyn CryptoRng,
         now: Timestamp,
     ) -> Result<Option<IssuedSigner>, SignerError> {
-        let (begin, end) = certificate::period(&current.certificate);
-        let is_good = begin <= now && now < end.plus_seconds(-RENEW_DAYS * DAY);
+        let is_good = has_life(&current.certificate, now);
         if is_good && certificate::is_issued_by(&current.certificate, &self.certificate, &self.key)
         {
             return Ok(None);
@@ -269,6 +268,20 @@ impl IssuedSigner {
         use x509_cert::der::Encode as _;
         self.certificate.to_der().map_err(unreadable(Role::Signer))
     }
+}
+
+/// Whether the certificate of a signer has less than 30 days to live, so that another signer is due.
+///
+/// # Errors
+/// `Certificate`, when it does not parse.
+pub fn is_due(certificate: &str, now: Timestamp) -> Result<bool, SignerError> {
+    let certificate = read_certificate(certificate, Role::Signer)?;
+    Ok(!has_life(&certificate, now))
+}
+
+fn has_life(certificate: &Certificate, now: Timestamp) -> bool {
+    let (begin, end) = certificate::period(certificate);
+    begin <= now && now < end.plus_seconds(-RENEW_DAYS * DAY)
 }
 
 fn unreadable(role: Role) -> impl FnOnce(x509_cert::der::Error) -> SignerError {

@@ -230,13 +230,21 @@ impl ControlPlane {
     /// # Errors
     /// It cannot be written.
     pub fn kubeconfig(&self, name: &str, token: &str) -> anyhow::Result<PathBuf> {
+        self.kubeconfig_at(&self.url(), name, token)
+    }
+
+    /// The same, with another way to the API server.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn kubeconfig_at(&self, url: &str, name: &str, token: &str) -> anyhow::Result<PathBuf> {
         let path = self.directory.path().join(format!("{name}.kubeconfig"));
         let value = serde_json::json!({
             "apiVersion": "v1",
             "kind": "Config",
             "current-context": "test",
             "clusters": [{"name": "test", "cluster": {
-                "server": self.url(), "certificate-authority": self.pki.ca_file,
+                "server": url, "certificate-authority": self.pki.ca_file,
             }}],
             "users": [{"name": "test", "user": {"token": token}}],
             "contexts": [{"name": "test", "context": {"cluster": "test", "user": "test"}}],

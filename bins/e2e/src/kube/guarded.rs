@@ -60,6 +60,29 @@ impl Guarded {
         Ok(String::from_utf8_lossy(&text).into_owned())
     }
 
+    /// Its process id, once it was started.
+    ///
+    /// # Errors
+    /// The kernel does not tell.
+    pub fn pid(&self) -> anyhow::Result<u32> {
+        let keeper = self.keeper.id();
+        // Linux, proc_pid_task(5): the program is the only child of the shell that waits.
+        let path = format!("/proc/{keeper}/task/{keeper}/children");
+        let children = std::fs::read_to_string(&path).with_context(|| format!("read {path}"))?;
+        let first = children.split_whitespace().next();
+        Ok(first.context("the program was not started yet")?.parse()?)
+    }
+
+    /// Whether the program still runs.
+    pub fn is_running(&self) -> bool {
+        let stat = self.pid().and_then(|pid| {
+            let path = format!("/proc/{pid}/stat");
+            std::fs::read_to_string(&path).with_context(|| format!("read {path}"))
+        });
+        // Linux, proc_pid_stat(5): the state comes after the name, which is in parentheses.
+        stat.is_ok_and(|stat| !stat.contains(") Z ") && !stat.contains(") X "))
+    }
+
     /// Ends the program with SIGKILL and waits for it.
     pub fn kill(&mut self) {
         drop(self.keeper.stdin.take());

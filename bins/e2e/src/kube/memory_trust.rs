@@ -1,6 +1,7 @@
 //! A Trustee in memory, and what else the controllers are given in tests.
 
 use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::Mutex;
 use std::sync::MutexGuard;
@@ -39,6 +40,8 @@ type Facts = (Option<Fingerprint>, Option<Vec<u8>>);
 struct State {
     desired: BTreeMap<MachineId, Facts>,
     held: BTreeMap<MachineId, Facts>,
+    /// Machines whose disk key it keeps as it is.
+    kept: BTreeSet<MachineId>,
     images: Vec<ApprovedImage>,
     held_images: Vec<ApprovedImage>,
     is_down: bool,
@@ -70,6 +73,11 @@ impl MemoryTrust {
         self.state().held.get(machine)?.0
     }
 
+    /// Whether the operator that runs told it the disk key of a machine.
+    pub fn knows(&self, machine: &MachineId) -> bool {
+        self.knows_key(machine)
+    }
+
     /// Names of the images that it lets boot.
     pub fn images(&self) -> Vec<String> {
         let state = self.state();
@@ -78,6 +86,14 @@ impl MemoryTrust {
             .iter()
             .map(|image| image.name.to_string())
             .collect()
+    }
+
+    /// The operator is another process now: what it said is forgotten, what the Trustee holds is not.
+    pub fn restart_operator(&self) {
+        let mut state = self.state();
+        state.desired.clear();
+        state.kept.clear();
+        state.images.clear();
     }
 
     /// How often it was told that it may have lost what it held.
@@ -121,11 +137,29 @@ impl Trust for MemoryTrust {
         if let Some(key) = key {
             facts.1 = Some(key.expose("the test looks at it").to_vec());
         }
-        Ok(old != *facts)
+        let is_new = old != *facts;
+        if facts.1.is_some() {
+            state.kept.remove(machine);
+        }
+        Ok(is_new)
+    }
+
+    fn keep_machine(&self, machine: &MachineId, ak: Option<&PublicKey>) -> Result<bool, PortError> {
+        let mut state = self.state();
+        let facts = state.desired.entry(*machine).or_default();
+        let old = facts.clone();
+        facts.0 = ak.map(PublicKey::fingerprint);
+        let is_new = old != *facts;
+        if facts.1.is_some() {
+            return Ok(is_new);
+        }
+        Ok(state.kept.insert(*machine) || is_new)
     }
 
     fn forget_machine(&self, machine: &MachineId) -> bool {
-        self.state().desired.remove(machine).is_some()
+        let mut state = self.state();
+        state.kept.remove(machine);
+        state.desired.remove(machine).is_some()
     }
 
     fn set_images(&self, images: Vec<ApprovedImage>) -> Result<bool, PortError> {
@@ -157,11 +191,18 @@ impl Trust for MemoryTrust {
         let State {
             desired,
             held,
+            kept,
             images,
             held_images,
             ..
         } = &mut *state;
-        held.clone_from(desired);
+        let mut next = desired.clone();
+        for (machine, facts) in &mut next {
+            if kept.contains(machine) {
+                facts.1 = held.get(machine).and_then(|facts| facts.1.clone());
+            }
+        }
+        *held = next;
         held_images.clone_from(images);
         Round::new(vec![TargetStatus::new("trustee", 0, None)], None)
     }
@@ -222,13 +263,19 @@ impl TrusteeMaker for PaperTrustee {
     fn signer(
         &self,
         _: &mut dyn rand_core::CryptoRng,
-        _: Timestamp,
+        now: Timestamp,
     ) -> Result<SignerFiles, PortError> {
         Ok(SignerFiles {
             key: SecretBytes::new(b"key".to_vec()),
-            certificate: "certificate".to_owned(),
+            certificate: now.unix_seconds().to_string(),
             authority: "authority".to_owned(),
         })
+    }
+
+    /// After two months; the certificate is the time at which it was made.
+    fn is_signer_due(&self, certificate: &str, now: Timestamp) -> bool {
+        let made: i64 = certificate.parse().unwrap_or_default();
+        now.unix_seconds() - made > 60 * 86_400
     }
 }
 

@@ -13,8 +13,10 @@
 //! `cargo xtask tools` sets up the programs.
 
 mod account;
+mod broker;
 mod control_plane;
 mod guarded;
+mod link;
 mod memory_trust;
 mod operator;
 mod pki;
@@ -22,15 +24,21 @@ mod program;
 mod server;
 
 pub use self::account::rules;
+pub use self::broker::Broker;
+pub use self::broker::Sent;
 pub use self::control_plane::ControlPlane;
 pub use self::guarded::Guarded;
+pub use self::link::Link;
+pub use self::link::Traffic;
 pub use self::memory_trust::Labels;
 pub use self::memory_trust::MemoryTrust;
 pub use self::memory_trust::PaperTrustee;
 pub use self::memory_trust::ShiftedClock;
 pub use self::operator::Bench;
+pub use self::operator::cluster;
 pub use self::operator::eventually;
 pub use self::operator::rights;
+pub use self::operator::within;
 pub use self::program::start_operator;
 pub use self::server::Server;
 pub use self::server::program;

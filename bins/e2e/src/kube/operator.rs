@@ -1,5 +1,6 @@
 //! The controllers in this process, in a namespace of their own on a shared control plane.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::Weak;
 use std::time::Duration;
@@ -12,6 +13,7 @@ use kube::Client;
 use kube::Resource;
 use tec_k8s::api::TrustedExecutionCluster;
 use tec_k8s::api::TrustedExecutionClusterSpec;
+use tec_k8s::controller::Health;
 use tec_k8s::controller::Operator;
 use tec_k8s::controller::Parts;
 use tec_k8s::render::Component;
@@ -69,6 +71,28 @@ impl Bench {
             plane
         };
         drop(shared);
+        Self::on(plane).await
+    }
+
+    /// The same on a control plane of its own, which the test may break.
+    ///
+    /// # Errors
+    /// The control plane does not start.
+    pub async fn alone() -> anyhow::Result<Self> {
+        let plane = Arc::new(ControlPlane::start().await?);
+        plane.install_resources().await?;
+        Self::on(plane).await
+    }
+
+    /// The control plane of [`alone`](Self::alone), to break it.
+    ///
+    /// # Errors
+    /// Others use it, too.
+    pub fn plane_mut(&mut self) -> anyhow::Result<&mut ControlPlane> {
+        Arc::get_mut(&mut self.plane).context("others use this control plane")
+    }
+
+    async fn on(plane: Arc<ControlPlane>) -> anyhow::Result<Self> {
         let namespace = plane.namespace("operator").await?;
         let account = Component::Operator.service_account();
         // The rights are those that the packages give, no more.
@@ -101,9 +125,17 @@ impl Bench {
     ///
     /// # Errors
     /// There is no client.
-    pub fn start(&mut self, identity: &str) -> anyhow::Result<tec_k8s::controller::Health> {
+    pub fn start(&mut self, identity: &str) -> anyhow::Result<Health> {
+        self.start_over(identity, self.client()?)
+    }
+
+    /// Starts a replica that reaches the API server with this client.
+    ///
+    /// # Errors
+    /// Never yet.
+    pub fn start_over(&mut self, identity: &str, client: Client) -> anyhow::Result<Health> {
         let operator = Operator::new(Parts {
-            client: self.plane.client(&self.token)?,
+            client,
             namespace: self.namespace.clone(),
             identity: identity.to_owned(),
             deploy: Deploy::default(),
@@ -138,6 +170,11 @@ impl Bench {
         Ok(())
     }
 
+    /// Whether a replica ended by itself; one for each call.
+    pub fn take_ended(&mut self) -> bool {
+        self.running.try_join_next().is_some()
+    }
+
     /// Asks the replica that was started first to end.
     pub fn stop_first(&mut self) {
         if !self.stops.is_empty() {
@@ -156,9 +193,25 @@ impl Bench {
     ///
     /// # Errors
     /// It cannot be written.
-    pub fn kubeconfig(&self, identity: &str) -> anyhow::Result<std::path::PathBuf> {
+    pub fn kubeconfig(&self, identity: &str) -> anyhow::Result<PathBuf> {
+        self.kubeconfig_at(identity, &self.plane.url())
+    }
+
+    /// The same, with another way to the API server.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn kubeconfig_at(&self, identity: &str, api_server: &str) -> anyhow::Result<PathBuf> {
         let name = format!("{}-{identity}", self.namespace);
-        self.plane.kubeconfig(&name, &self.token)
+        self.plane.kubeconfig_at(api_server, &name, &self.token)
+    }
+
+    /// A client with the rights of the operator.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn client(&self) -> anyhow::Result<Client> {
+        self.plane.client(&self.token)
     }
 
     /// A client that may do anything.
@@ -219,17 +272,29 @@ pub fn rights(component: Component) -> anyhow::Result<Vec<PolicyRule>> {
 }
 
 /// A cluster object with an address.
-fn cluster(name: &str) -> TrustedExecutionCluster {
+pub fn cluster(name: &str) -> TrustedExecutionCluster {
     let mut spec = TrustedExecutionClusterSpec::default();
     spec.public_trustee_addr = Some("kbs.example:8080".to_owned());
     TrustedExecutionCluster::new(name, spec)
+}
+
+/// Waits until `holds` is true, for a minute at most.
+///
+/// # Errors
+/// It is not in time; `what` says what was waited for.
+pub async fn eventually(
+    what: &str,
+    holds: impl AsyncFnMut() -> anyhow::Result<bool>,
+) -> anyhow::Result<()> {
+    within(SOON, what, holds).await
 }
 
 /// Waits until `holds` is true.
 ///
 /// # Errors
 /// It is not in time; `what` says what was waited for.
-pub async fn eventually(
+pub async fn within(
+    limit: Duration,
     what: &str,
     mut holds: impl AsyncFnMut() -> anyhow::Result<bool>,
 ) -> anyhow::Result<()> {
@@ -239,6 +304,6 @@ pub async fn eventually(
         }
         Ok(())
     };
-    let answer = tokio::time::timeout(SOON, waiting).await;
-    answer.with_context(|| format!("{what}: not within {} s", SOON.as_secs()))?
+    let answer = tokio::time::timeout(limit, waiting).await;
+    answer.with_context(|| format!("{what}: not within {} s", limit.as_secs()))?
 }

@@ -1,10 +1,11 @@
-//! The program `operator` as a process.
+//! The operator as a process, with the rights that the packages give it.
 
 use std::ffi::OsStr;
 use std::path::Path;
 
 use super::control_plane::ControlPlane;
 use super::guarded::Guarded;
+use super::operator::Bench;
 use crate::settings::own_program;
 
 /// Starts a replica of this name that looks after a namespace, with the rights of a kubeconfig.
@@ -17,12 +18,47 @@ pub fn start_operator(
     identity: &str,
     kubeconfig: &Path,
 ) -> anyhow::Result<Guarded> {
+    start(plane, namespace, (identity, kubeconfig), &[])
+}
+
+fn start(
+    plane: &ControlPlane,
+    namespace: &str,
+    (identity, kubeconfig): (&str, &Path),
+    arguments: &[&str],
+) -> anyhow::Result<Guarded> {
     let environment = [
         ("KUBECONFIG", kubeconfig.as_os_str()),
         ("POD_NAMESPACE", OsStr::new(namespace)),
         ("POD_NAME", OsStr::new(identity)),
     ];
+    let mut all = vec!["--metrics-addr", "127.0.0.1:0"];
+    all.extend(arguments);
     let program = own_program("operator")?;
-    let arguments = ["--metrics-addr", "127.0.0.1:0"];
-    Guarded::start("operator", &program, arguments, &environment, plane.logs())
+    Guarded::start("operator", &program, all, &environment, plane.logs())
+}
+
+impl Bench {
+    /// Starts a replica as a process, with these further arguments. It ends with the value.
+    ///
+    /// # Errors
+    /// It cannot be started.
+    pub fn start_program(&self, identity: &str, arguments: &[&str]) -> anyhow::Result<Guarded> {
+        self.start_program_at(&self.plane.url(), identity, arguments)
+    }
+
+    /// The same, with another way to the API server.
+    ///
+    /// # Errors
+    /// It cannot be started.
+    pub fn start_program_at(
+        &self,
+        api_server: &str,
+        identity: &str,
+        arguments: &[&str],
+    ) -> anyhow::Result<Guarded> {
+        let kubeconfig = self.kubeconfig_at(identity, api_server)?;
+        let who = (identity, kubeconfig.as_path());
+        start(&self.plane, &self.namespace, who, arguments)
+    }
 }

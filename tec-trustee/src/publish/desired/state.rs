@@ -1,6 +1,7 @@
 //! The content of a desired state, and the journal of its changes.
 
 use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use serde_json::Value;
@@ -21,6 +22,8 @@ pub(in super::super) struct State {
     identity: Arc<()>,
     revision: u64,
     items: BTreeMap<Item, Arc<Entry>>,
+    /// Items that stay at every target as they are, none of them in `items`.
+    kept: BTreeSet<Item>,
     /// Latest change of each item, also of removed ones, and the items by it.
     changed: BTreeMap<Item, u64>,
     journal: BTreeMap<u64, Item>,
@@ -84,6 +87,11 @@ impl State {
         self.items.get(item)
     }
 
+    /// Items that stay at every target as they are.
+    pub(in super::super) fn kept(&self) -> &BTreeSet<Item> {
+        &self.kept
+    }
+
     pub(in super::super) fn reference(&self, item: &Item) -> Option<&Value> {
         match self.entry(item).map(|entry| &entry.content) {
             Some(Content::Reference(value)) => Some(value),
@@ -111,6 +119,7 @@ impl State {
     }
 
     pub(super) fn set(&mut self, item: Item, content: Content) {
+        self.kept.remove(&item);
         let fingerprint = content.fingerprint(&item);
         let known = self.entry(&item).map(|entry| entry.fingerprint);
         if known != Some(fingerprint) {
@@ -124,8 +133,16 @@ impl State {
     }
 
     pub(super) fn remove(&mut self, item: &Item) {
-        if self.items.remove(item).is_some() {
+        let was_kept = self.kept.remove(item);
+        if self.items.remove(item).is_some() || was_kept {
             self.note(item.clone());
+        }
+    }
+
+    /// Nothing changes for an item whose content is known.
+    pub(super) fn keep(&mut self, item: Item) {
+        if !self.items.contains_key(&item) && self.kept.insert(item.clone()) {
+            self.note(item);
         }
     }
 

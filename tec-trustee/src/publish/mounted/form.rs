@@ -3,6 +3,7 @@
 mod secrets;
 
 use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 
 use serde_json::Map;
 use serde_json::Value;
@@ -38,6 +39,8 @@ pub struct Form {
     pub secrets: BTreeMap<String, BTreeMap<String, SecretBytes>>,
     /// Volumes, mounts and annotation.
     pub pod: Pod,
+    /// Secrets and keys that stay as they are where they are there.
+    pub kept: BTreeSet<(String, String)>,
 }
 
 /// What is desired has no mounted form.

@@ -56,12 +56,20 @@ pub struct Patch {
 impl Patch {
     /// From what is there to `form`.
     pub fn between(observed: &Observed, form: Form) -> Self {
+        let mut secrets = observed.secrets.clone();
+        for (name, key) in &form.kept {
+            let data = secrets.get_mut(name);
+            let is_bare = data.is_some_and(|data| data.remove(key).is_some() && data.is_empty());
+            if is_bare && !form.secrets.contains_key(name) {
+                secrets.remove(name);
+            }
+        }
         let is_current = observed.restart_digest == Some(form.pod.restart_digest);
         Self {
             config_maps: objects(&observed.config_maps, form.config_maps, |value| {
                 Sha256Digest::of(value)
             }),
-            secrets: objects(&observed.secrets, form.secrets, |value| {
+            secrets: objects(&secrets, form.secrets, |value| {
                 Sha256Digest::of(value.expose("its digest tells whether it changed"))
             }),
             pod: (!is_current).then_some(form.pod),

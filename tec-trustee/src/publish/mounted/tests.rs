@@ -317,6 +317,11 @@ impl World {
 
     /// Waits as long as it is told to.
     async fn settle(&self, desired: &Desired) {
+        self.rounds(desired).await;
+        assert!(self.cluster.holds(desired, &self.layout));
+    }
+
+    async fn rounds(&self, desired: &Desired) {
         for _ in 0..5 {
             match self.publisher.publish(desired).await {
                 Ok(Progress::Waiting { until }) => self.clock.set(until),
@@ -324,7 +329,6 @@ impl World {
                 Err(error) => assert!(error.is_retryable(), "{error:?}"),
             }
         }
-        assert!(self.cluster.holds(desired, &self.layout));
     }
 }
 
@@ -403,6 +407,26 @@ async fn a_patch_that_breaks_off_and_a_cluster_that_somebody_changed_are_mended(
     assert_eq!(error.kind(), PortErrorKind::Invalid);
     assert!(world.cluster.holds(&wanted, &world.layout));
     assert!(world.clock.now() >= until);
+}
+
+#[tokio::test]
+async fn a_disk_key_that_is_only_kept_stays_where_it_is() {
+    for aggregated in [false, true] {
+        let mut layout = layout(Generation::V0_21);
+        if aggregated {
+            layout = layout.aggregated();
+        }
+        let world = World::new(layout);
+        world.settle(&desired([1, 2])).await;
+        let before = world.cluster.0.lock().unwrap().secrets.clone();
+        let wanted = desired([1]);
+        wanted.keep_secret(sample::secret_path(2));
+        world.rounds(&wanted).await;
+        assert_eq!(world.cluster.0.lock().unwrap().secrets, before);
+        wanted.remove_secret(&sample::secret_path(2));
+        world.settle(&wanted).await;
+        assert!(world.cluster.holds(&wanted, &world.layout));
+    }
 }
 
 #[test]

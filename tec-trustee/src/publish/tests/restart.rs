@@ -120,3 +120,37 @@ async fn changes_do_not_wait_for_a_round_that_is_under_way() {
     settle(&publisher, &wanted).await;
     assert_eq!(fake.store().differences(&wanted), Vec::<String>::new());
 }
+
+#[tokio::test]
+async fn a_secret_that_is_only_kept_is_neither_sent_nor_taken_away_until_it_is_removed() {
+    for fake in Fake::all() {
+        settle(&publisher(&fake).await, &desired(1..=3)).await;
+        let before = fake.store().resources;
+        // A restart, and nobody knows the secret of the second machine any longer.
+        let again = desired([1, 3]);
+        again
+            .bind_key(&sample::public_key(2), &sample::machine_id(2))
+            .unwrap();
+        again.keep_secret(sample::secret_path(2));
+        settle(&publisher(&fake).await, &again).await;
+        assert_eq!(fake.store().resources, before);
+        // The notes are damaged, so that nobody knows that it is there.
+        let mut store = fake.store();
+        store
+            .references
+            .retain(|name, _| !name.starts_with("tec-index"));
+        fake.restore(store);
+        let restarted = publisher(&fake).await;
+        settle(&restarted, &again).await;
+        assert_eq!(fake.store().resources, before);
+
+        again.remove_secret(&sample::secret_path(2));
+        again.unbind_key(&sample::public_key(2));
+        settle(&restarted, &again).await;
+        assert_eq!(fake.store().differences(&again), Vec::<String>::new());
+        again.keep_secret(sample::secret_path(3));
+        register(&again, 3);
+        settle(&restarted, &again).await;
+        assert_eq!(fake.store().differences(&again), Vec::<String>::new());
+    }
+}

@@ -45,6 +45,19 @@ impl Form {
             }
             machines.push(machine);
         }
+        let kept = desired.kept().iter().filter_map(|item| match item {
+            Item::Secret(path) => path.machine(),
+            _ => None,
+        });
+        self.kept.extend(kept.map(|machine| {
+            let machine = machine.to_string();
+            match layout.secrets {
+                SecretMode::PerMachine => (machine, "root".to_owned()),
+                SecretMode::Aggregated => {
+                    (shard_name("trustee-resources", shard(&machine)), machine)
+                }
+            }
+        }));
         match layout.secrets {
             SecretMode::PerMachine => self.mount_machines(&machines, layout),
             SecretMode::Aggregated => self.mount_shards(layout),

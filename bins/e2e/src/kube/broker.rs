@@ -1,0 +1,266 @@
+//! An embedded key broker with an admin API, which loses requests, answers and its state on demand.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::Mutex;
+use std::sync::MutexGuard;
+use std::sync::PoisonError;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::Request;
+use axum::extract::State;
+use axum::response::IntoResponse as _;
+use axum::response::Response;
+use http::Method;
+use http::StatusCode;
+use k8s_openapi::ByteString;
+use k8s_openapi::api::core::v1::Secret;
+use kube::api::ObjectMeta;
+use tec_core::digest::Sha256Digest;
+use tec_core::id::MachineId;
+use tec_core::id::ResourcePath;
+use tec_core::port::Entropy;
+use tec_core::port::EntropyRng;
+use tec_core::testing::SeededEntropy;
+use tec_core::testing::sample;
+use tec_k8s::render::TRUSTEE_AUTH;
+use tec_support::SystemClock;
+use tec_support::SystemEntropy;
+use tec_tpm::verifier::TpmVerifier;
+use tec_trustee::kbs::AdminAuth;
+use tec_trustee::kbs::Admission;
+use tec_trustee::kbs::Backend as _;
+use tec_trustee::kbs::Kbs;
+use tec_trustee::kbs::KbsConfig;
+use tec_trustee::kbs::MemoryBackend;
+use tec_trustee::kbs::PolicyDecision;
+use tec_trustee::publish::AdminKey;
+use tec_trustee::token::TokenSigner;
+use tokio::net::TcpListener;
+use tokio::task::JoinSet;
+use tower_service::Service as _;
+
+/// Largest body that is taken; the broker itself takes less.
+const MAX_BODY: usize = 4 << 20;
+
+/// What went to a broker.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Sent {
+    /// Digests of what was sent as each disk key, one for each time, by the resource's path.
+    pub keys: BTreeMap<String, Vec<Sha256Digest>>,
+    /// Requests of all sorts.
+    pub requests: u64,
+    /// Bytes of their bodies.
+    pub bytes: u64,
+}
+
+struct Inside {
+    backend: Arc<MemoryBackend>,
+    router: Router,
+    sent: Sent,
+    /// Of 1000 requests so many fail.
+    faults: u16,
+    is_down: bool,
+}
+
+struct Shared {
+    inside: Mutex<Inside>,
+    admin: String,
+    dice: SeededEntropy,
+}
+
+impl Shared {
+    fn inside(&self) -> MutexGuard<'_, Inside> {
+        self.inside.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn roll(&self) -> (u16, bool) {
+        let mut random = [0; 3];
+        self.dice.fill(&mut random);
+        let [low, high, coin] = random;
+        (u16::from_le_bytes([low, high]) % 1000, coin & 1 == 0)
+    }
+}
+
+/// A key broker on loopback. Ends with the value.
+pub struct Broker {
+    url: String,
+    key: AdminKey,
+    shared: Arc<Shared>,
+    _server: JoinSet<()>,
+}
+
+impl std::fmt::Debug for Broker {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Broker")
+            .field("url", &self.url)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Broker {
+    /// An empty one; `seed` decides which requests fail when some do.
+    ///
+    /// # Errors
+    /// There is no port.
+    pub async fn start(seed: u64) -> anyhow::Result<Self> {
+        let key = AdminKey::generate(&mut EntropyRng::new(&SystemEntropy));
+        let admin = key.public_pem();
+        let (backend, router) = empty(&admin)?;
+        let shared = Arc::new(Shared {
+            inside: Mutex::new(Inside {
+                backend,
+                router,
+                sent: Sent::default(),
+                faults: 0,
+                is_down: false,
+            }),
+            admin,
+            dice: SeededEntropy::new(seed),
+        });
+        let listener = TcpListener::bind("127.0.0.1:0").await?;
+        let url = format!("http://{}", listener.local_addr()?);
+        let router = Router::new()
+            .fallback(serve)
+            .with_state(Arc::clone(&shared));
+        let mut server = JoinSet::new();
+        server.spawn(async {
+            // It only ends with the value that holds it.
+            let _ = axum::serve(listener, router).await;
+        });
+        Ok(Self {
+            url,
+            key,
+            shared,
+            _server: server,
+        })
+    }
+
+    /// Where it is.
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// The Secret with the key of its admin, as an operator finds it that was here before.
+    pub fn admin_secret(&self) -> Secret {
+        let private = self.key.private_pem();
+        let private = private.expose("the API server stores it").to_vec();
+        let public = self.shared.admin.clone().into_bytes();
+        let entries = [("private.key", private), ("public.pub", public)];
+        Secret {
+            metadata: ObjectMeta {
+                name: Some(TRUSTEE_AUTH.to_owned()),
+                ..ObjectMeta::default()
+            },
+            data: Some(
+                entries
+                    .map(|(name, bytes)| (name.to_owned(), ByteString(bytes)))
+                    .into(),
+            ),
+            ..Secret::default()
+        }
+    }
+
+    /// Of 1000 requests of the admin so many fail from now on, half of them after they were done.
+    pub fn set_faults(&self, per_mille: u16) {
+        self.shared.inside().faults = per_mille;
+    }
+
+    /// Answers nothing, or again.
+    pub fn set_down(&self, is_down: bool) {
+        self.shared.inside().is_down = is_down;
+    }
+
+    /// Starts anew with nothing.
+    ///
+    /// # Errors
+    /// Never: its admin's key was good before.
+    pub fn lose_everything(&self) -> anyhow::Result<()> {
+        let (backend, router) = empty(&self.shared.admin)?;
+        let mut inside = self.shared.inside();
+        (inside.backend, inside.router) = (backend, router);
+        Ok(())
+    }
+
+    /// What was sent to it since it was asked last.
+    pub fn take_sent(&self) -> Sent {
+        std::mem::take(&mut self.shared.inside().sent)
+    }
+
+    /// The disk key that it holds for a machine; a policy that denies everything counts not here.
+    pub async fn key(&self, machine: &MachineId) -> Option<Vec<u8>> {
+        let backend = Arc::clone(&self.shared.inside().backend);
+        let admission = Admission::new(sample::attempt_id(1));
+        let path = ResourcePath::luks_root(machine);
+        let key = backend
+            .release(&admission, &path, PolicyDecision::Allow)
+            .await;
+        Some(key.ok()?.expose("the test compares it").to_vec())
+    }
+
+    /// The paths of everything that it holds.
+    pub async fn paths(&self) -> Vec<ResourcePath> {
+        let backend = Arc::clone(&self.shared.inside().backend);
+        let listed = match backend.broker() {
+            Some(broker) => broker.list().await,
+            None => Ok(None),
+        };
+        listed.ok().flatten().unwrap_or_default()
+    }
+}
+
+fn empty(admin: &str) -> anyhow::Result<(Arc<MemoryBackend>, Router)> {
+    let backend = Arc::new(MemoryBackend::new());
+    let config = KbsConfig::new(
+        Arc::clone(&backend) as _,
+        Arc::new(TpmVerifier::new()),
+        TokenSigner::random(&mut EntropyRng::new(&SystemEntropy)),
+        Arc::new(SystemClock),
+        Arc::new(SystemEntropy),
+    );
+    let kbs = Kbs::new(config.with_admin(AdminAuth::from_pem(admin)?));
+    Ok((backend, kbs.router()))
+}
+
+async fn serve(State(shared): State<Arc<Shared>>, request: Request) -> Response {
+    let (parts, body) = request.into_parts();
+    let body = axum::body::to_bytes(body, MAX_BODY)
+        .await
+        .unwrap_or_default();
+    let path = parts.uri.path();
+    let is_node = path.ends_with("/auth") || path.ends_with("/attest");
+    let is_admin = parts.method != Method::GET && !is_node;
+    let (roll, is_early) = shared.roll();
+    let (mut router, fails) = {
+        let mut inside = shared.inside();
+        if inside.is_down {
+            return StatusCode::BAD_GATEWAY.into_response();
+        }
+        inside.sent.requests += 1;
+        inside.sent.bytes += body.len() as u64;
+        if parts.method == Method::POST
+            && let Some((_, resource)) = path.split_once("/resource/")
+        {
+            let sent = inside.sent.keys.entry(resource.to_owned()).or_default();
+            sent.push(Sha256Digest::of(&body));
+        }
+        (inside.router.clone(), is_admin && roll < inside.faults)
+    };
+    if fails && is_early {
+        return StatusCode::INTERNAL_SERVER_ERROR.into_response();
+    }
+    let answer = match router
+        .call(Request::from_parts(parts, Body::from(body)))
+        .await
+    {
+        Ok(answer) => answer,
+        Err(never) => match never {},
+    };
+    if fails {
+        // It happened, and nobody is told.
+        return StatusCode::BAD_GATEWAY.into_response();
+    }
+    answer
+}

@@ -1,0 +1,255 @@
+//! The way to the API server: requests are counted, and break off when a test wants them to.
+//!
+//! ```text
+//! operator ─ HTTP ─► Link ─ TLS, with the operator's token ─► kube-apiserver
+//! ```
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::Mutex;
+use std::sync::MutexGuard;
+use std::sync::PoisonError;
+
+use anyhow::Context as _;
+use axum::Router;
+use axum::body::Body;
+use axum::body::Bytes;
+use axum::extract::Request;
+use axum::extract::State;
+use axum::response::IntoResponse as _;
+use axum::response::Response;
+use futures::FutureExt as _;
+use futures::StreamExt as _;
+use futures::future::BoxFuture;
+use http::StatusCode;
+use http::header::ACCEPT;
+use http::header::AUTHORIZATION;
+use http::header::HOST;
+use kube::Client;
+use kube::Config;
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+/// Largest body of a request; the API server itself takes 3 MiB.
+const MAX_BODY: usize = 4 << 20;
+/// What an API server ends a watch with whose events it does not have any longer (Kubernetes API
+/// concepts, "410 Gone responses").
+const EXPIRED: &str = r#"{"type":"ERROR","object":{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"too old resource version","reason":"Expired","code":410}}
+"#;
+
+/// What went over a link.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Traffic {
+    /// Requests by method and kind, such as `PATCH machines/status`.
+    pub requests: BTreeMap<String, u64>,
+    /// Bytes of bodies in both directions, those of watches, too.
+    pub bytes: u64,
+}
+
+impl Traffic {
+    /// Requests of all sorts.
+    pub fn total(&self) -> u64 {
+        self.requests.values().sum()
+    }
+
+    /// Requests that change something, of a kind.
+    pub fn writes(&self, kind: &str) -> u64 {
+        let of_kind = |(name, _): &(&String, &u64)| {
+            let (method, of) = name.split_once(' ').unwrap_or_default();
+            !["GET", "LIST", "WATCH"].contains(&method) && of == kind
+        };
+        self.requests
+            .iter()
+            .filter(of_kind)
+            .map(|(_, count)| count)
+            .sum()
+    }
+}
+
+/// What happens to the streams that are open.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Fate {
+    is_cut: bool,
+    /// How often every watch expired.
+    expired: u64,
+}
+
+struct Shared {
+    client: Client,
+    traffic: Mutex<Traffic>,
+    fate: watch::Sender<Fate>,
+}
+
+impl Shared {
+    fn traffic(&self) -> MutexGuard<'_, Traffic> {
+        self.traffic.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn note(&self, request: String, bytes: usize) {
+        let mut traffic = self.traffic();
+        *traffic.requests.entry(request).or_default() += 1;
+        traffic.bytes += bytes as u64;
+    }
+}
+
+/// A way to the API server. Ends with the value.
+pub struct Link {
+    url: String,
+    shared: Arc<Shared>,
+    _server: JoinSet<()>,
+}
+
+impl std::fmt::Debug for Link {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Link")
+            .field("url", &self.url)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Link {
+    /// A way for whom `client` stands for.
+    ///
+    /// # Errors
+    /// There is no port.
+    pub async fn new(client: Client) -> anyhow::Result<Self> {
+        let shared = Arc::new(Shared {
+            client,
+            traffic: Mutex::default(),
+            fate: watch::Sender::default(),
+        });
+        let listener = TcpListener::bind("127.0.0.1:0").await?;
+        let url = format!("http://{}", listener.local_addr()?);
+        let router = Router::new()
+            .fallback(forward)
+            .with_state(Arc::clone(&shared));
+        let mut server = JoinSet::new();
+        server.spawn(async {
+            // It only ends with the value that holds it.
+            let _ = axum::serve(listener, router).await;
+        });
+        Ok(Self {
+            url,
+            shared,
+            _server: server,
+        })
+    }
+
+    /// Where it begins.
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// A client that goes this way.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn client(&self) -> anyhow::Result<Client> {
+        Ok(Client::try_from(Config::new(self.url.parse()?))?)
+    }
+
+    /// Breaks off what is under way, and lets nothing pass, or mends it.
+    pub fn set_cut(&self, is_cut: bool) {
+        self.shared.fate.send_modify(|fate| fate.is_cut = is_cut);
+    }
+
+    /// Ends every watch that is open as too old.
+    pub fn expire_watches(&self) {
+        self.shared.fate.send_modify(|fate| fate.expired += 1);
+    }
+
+    /// What went over it since it was asked last.
+    pub fn take_traffic(&self) -> Traffic {
+        std::mem::take(&mut self.shared.traffic())
+    }
+}
+
+fn forward(State(shared): State<Arc<Shared>>, request: Request) -> BoxFuture<'static, Response> {
+    async move {
+        let is_cut = shared.fate.borrow().is_cut;
+        if is_cut {
+            return StatusCode::BAD_GATEWAY.into_response();
+        }
+        let answer = pass(shared, request).await;
+        answer
+            .unwrap_or_else(|error| (StatusCode::BAD_GATEWAY, format!("{error:#}")).into_response())
+    }
+    .boxed()
+}
+
+async fn pass(shared: Arc<Shared>, request: Request) -> anyhow::Result<Response> {
+    let (mut parts, body) = request.into_parts();
+    let body = axum::body::to_bytes(body, MAX_BODY).await?;
+    let is_watch = parts
+        .uri
+        .query()
+        .is_some_and(|query| query.contains("watch="));
+    shared.note(name_of(&parts, is_watch), body.len());
+    let path = parts.uri.path_and_query().context("a request has a path")?;
+    parts.uri = path.as_str().parse()?;
+    parts.headers.remove(AUTHORIZATION);
+    parts.headers.remove(HOST);
+    let request = http::Request::from_parts(parts, body.to_vec().into());
+    let answer = shared.client.send(request).await?;
+    let (parts, body) = answer.into_parts();
+    let fate = shared.fate.subscribe();
+    let pieces = Body::new(body).into_data_stream().map(move |piece| {
+        let bytes = piece?;
+        shared.traffic().bytes += bytes.len() as u64;
+        anyhow::Ok(bytes)
+    });
+    let pieces = pieces.take_until(ended(fate.clone()));
+    // Only what is a watch can expire; a list that is cut off is no list.
+    let before = fate.borrow().expired;
+    let last = futures::stream::once(async move {
+        let fate = *fate.borrow();
+        if fate.is_cut {
+            Err(anyhow::anyhow!("cut off"))
+        } else if is_watch && fate.expired != before {
+            Ok(Bytes::from_static(EXPIRED.as_bytes()))
+        } else {
+            Ok(Bytes::new())
+        }
+    });
+    Ok(Response::from_parts(
+        parts,
+        Body::from_stream(pieces.chain(last)),
+    ))
+}
+
+/// Waits until whoever is under way has to end.
+async fn ended(mut fate: watch::Receiver<Fate>) {
+    let before = fate.borrow().expired;
+    // The sender lives as long as the link.
+    let _ = fate
+        .wait_for(|fate| fate.is_cut || fate.expired != before)
+        .await;
+}
+
+/// `PATCH machines/status` for `/apis/group/v1/namespaces/a/machines/b/status`; `LIST machines` and
+/// `WATCH machines` for reads of all of a kind.
+fn name_of(request: &http::request::Parts, is_watch: bool) -> String {
+    let path = request.uri.path();
+    let parts: Vec<&str> = path.split('/').collect();
+    let place = parts.iter().position(|part| *part == "namespaces");
+    // Whoever asks for metadata alone never sees what is inside.
+    let accept = request
+        .headers
+        .get(ACCEPT)
+        .and_then(|value| value.to_str().ok());
+    let what = if accept.is_some_and(|accept| accept.contains("PartialObjectMetadata")) {
+        " metadata"
+    } else {
+        ""
+    };
+    let of_namespace = place.and_then(|place| parts.get(place + 2..));
+    match (of_namespace.unwrap_or_default(), request.method.as_str()) {
+        ([kind], "GET") if is_watch => format!("WATCH {kind}{what}"),
+        ([kind], "GET") => format!("LIST {kind}{what}"),
+        ([kind] | [kind, _], method) => format!("{method} {kind}"),
+        ([kind, _, rest @ ..], method) => format!("{method} {kind}/{}", rest.join("/")),
+        ([], method) => format!("{method} {path}"),
+    }
+}

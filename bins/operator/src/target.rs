@@ -1,0 +1,231 @@
+//! The Trustees that a cluster object names, and what feeds each of them.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::Secret;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use kube::Api;
+use kube::Client;
+use kube::Resource as _;
+use kube::ResourceExt as _;
+use rustls::crypto::CryptoProvider;
+use tec_core::endpoint::BaseUrl;
+use tec_core::endpoint::Endpoint;
+use tec_core::port::Clock;
+use tec_core::port::Entropy;
+use tec_core::port::PortError;
+use tec_core::port::PortErrorKind;
+use tec_core::secret::SecretBytes;
+use tec_k8s::api::PublishMode;
+use tec_k8s::api::PublishSpec;
+use tec_k8s::api::TrustedExecutionCluster;
+use tec_k8s::client::port_error;
+use tec_k8s::controller::TrusteeMaker as _;
+use tec_k8s::render;
+use tec_k8s::render::KBS_SERVICE;
+use tec_k8s::render::TRUSTEE_AUTH;
+use tec_trustee::client::Deadlines;
+use tec_trustee::config::Generation;
+use tec_trustee::publish::AdminApi;
+use tec_trustee::publish::AdminKey;
+use tec_trustee::publish::BrokerPublisher;
+use tec_trustee::publish::Layout;
+use tec_trustee::publish::MountedPublisher;
+use tec_trustee::publish::Publisher;
+
+use crate::maker::Maker;
+use crate::volumes::Volumes;
+
+/// Name of the cluster's own Trustee.
+const OWN: &str = "trustee";
+/// Port of its Service where the cluster object names none (upstream-operator 1.2).
+const PORT: i32 = 8080;
+/// Entries of Secrets (upstream-operator 1.2, 1.4).
+const PRIVATE_KEY: &str = "private.key";
+const CA: &str = "ca.crt";
+
+/// What a publisher is made from; it is made anew when any of it changes.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Target {
+    /// Fed through its admin API.
+    Api {
+        url: String,
+        ca: String,
+        key_version: Option<String>,
+    },
+    /// Fed through files that are mounted into its pod.
+    Volumes {
+        config: String,
+        owner: OwnerReference,
+    },
+}
+
+/// Targets by name, with the key of the admin where there is one.
+pub(crate) type Targets = BTreeMap<String, (Target, Option<SecretBytes>)>;
+
+/// How Trustees are reached.
+pub(crate) struct Reach {
+    pub(crate) client: Client,
+    pub(crate) namespace: String,
+    pub(crate) generation: Generation,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) entropy: Arc<dyn Entropy>,
+    pub(crate) provider: Arc<CryptoProvider>,
+    /// Where the cluster's own Trustee is, unless at its Service.
+    pub(crate) own_url: Option<BaseUrl>,
+}
+
+impl Reach {
+    /// The targets that the cluster object asks for.
+    pub(crate) async fn targets(
+        &self,
+        cluster: &TrustedExecutionCluster,
+        publish: &PublishSpec,
+    ) -> Result<Targets, PortError> {
+        let mut targets = BTreeMap::new();
+        let own = match publish.mode {
+            PublishMode::Volumes => (self.volumes(cluster)?, None),
+            _ => {
+                let ca = cluster.spec.trustee_secret.as_deref();
+                self.api(self.own_url(cluster), TRUSTEE_AUTH, ca).await?
+            }
+        };
+        targets.insert(OWN.to_owned(), own);
+        for target in &publish.targets {
+            let (url, ca) = (target.url.clone(), target.ca_secret.as_deref());
+            let api = self.api(url, &target.admin_key_secret, ca).await?;
+            targets.insert(target.name.clone(), api);
+        }
+        Ok(targets)
+    }
+
+    async fn api(
+        &self,
+        url: String,
+        key_secret: &str,
+        ca_secret: Option<&str>,
+    ) -> Result<(Target, Option<SecretBytes>), PortError> {
+        let (key, key_version) = self.entry(key_secret, PRIVATE_KEY).await?;
+        let ca = self.certificate(ca_secret).await?;
+        let target = Target::Api {
+            url,
+            ca,
+            key_version,
+        };
+        Ok((target, Some(key)))
+    }
+
+    fn volumes(&self, cluster: &TrustedExecutionCluster) -> Result<Target, PortError> {
+        let invalid = |why: &str| {
+            PortError::new(PortErrorKind::Invalid, "publish through volumes")
+                .because(why.to_owned())
+        };
+        // Its configuration would lie elsewhere than the pod reads it (contract 4.2).
+        if self.generation == Generation::Mounted {
+            return Err(invalid(
+                "the pod is that of the generations unified and v0.21",
+            ));
+        }
+        let owner = cluster.controller_owner_ref(&());
+        Ok(Target::Volumes {
+            config: Maker::new(self.generation).config(&render::mounted_intent())?,
+            owner: owner.ok_or_else(|| invalid("the cluster object was never stored"))?,
+        })
+    }
+
+    /// The cluster's own Trustee, within the cluster: no public name need resolve.
+    fn own_url(&self, cluster: &TrustedExecutionCluster) -> String {
+        let spec = &cluster.spec;
+        let service = || {
+            let scheme = if spec.trustee_secret.is_some() {
+                "https"
+            } else {
+                "http"
+            };
+            let port = spec.trustee_kbs_port.unwrap_or(PORT);
+            format!("{scheme}://{KBS_SERVICE}.{}.svc:{port}", self.namespace)
+        };
+        let url = self.own_url.as_ref().map(|url| url.as_str().to_owned());
+        url.unwrap_or_else(service)
+    }
+
+    /// What feeds a target.
+    pub(crate) fn publisher(
+        &self,
+        name: &str,
+        target: &Target,
+        key: Option<&SecretBytes>,
+    ) -> Result<Arc<dyn Publisher>, PortError> {
+        match target {
+            Target::Volumes { config, owner } => {
+                let volumes = Volumes::new(self.client.clone(), &self.namespace, owner.clone());
+                let mut layout = Layout::new(self.generation, config.as_str());
+                layout.storage_dir = render::mounted_intent().storage_dir;
+                let clock = Arc::clone(&self.clock);
+                Ok(Arc::new(MountedPublisher::new(
+                    Arc::new(volumes),
+                    layout,
+                    clock,
+                )))
+            }
+            Target::Api { url, ca, .. } => {
+                let api = self.admin_api(name, url, ca, key)?;
+                let entropy = Arc::clone(&self.entropy);
+                Ok(Arc::new(BrokerPublisher::new(Arc::new(api), entropy)))
+            }
+        }
+    }
+
+    fn admin_api(
+        &self,
+        name: &str,
+        url: &str,
+        ca: &str,
+        key: Option<&SecretBytes>,
+    ) -> Result<AdminApi, PortError> {
+        let failed = || PortError::new(PortErrorKind::Invalid, format!("reach the Trustee {name}"));
+        let url = url.parse().map_err(|error| failed().because(error))?;
+        let endpoint = Endpoint::new(url, ca);
+        let key = key.ok_or_else(|| failed().because("there is no key of its admin"))?;
+        let key = AdminKey::from_pem(key).map_err(|error| failed().because(error))?;
+        let make = if name == OWN && !endpoint.url.is_tls() {
+            tracing::warn!("without spec.trusteeSecret disk keys go to the Trustee in clear text");
+            AdminApi::dangerous_plain_http
+        } else {
+            AdminApi::new
+        };
+        let clock = Arc::clone(&self.clock);
+        let (deadlines, provider) = (Deadlines::default(), &self.provider);
+        let api = make(&endpoint, self.generation, key, clock, deadlines, provider);
+        api.map_err(|error| failed().because(error))
+    }
+
+    /// One entry of a Secret, and the Secret's version.
+    async fn entry(
+        &self,
+        name: &str,
+        entry: &str,
+    ) -> Result<(SecretBytes, Option<String>), PortError> {
+        let secrets: Api<Secret> = Api::namespaced(self.client.clone(), &self.namespace);
+        let read = |error| port_error(format!("read the Secret {name}"), error);
+        let mut secret = secrets.get(name).await.map_err(read)?;
+        let bytes = secret.data.as_mut().and_then(|data| data.remove(entry));
+        let bytes = bytes.ok_or_else(|| {
+            let why = format!("the Secret {name} has no entry {entry}");
+            PortError::new(PortErrorKind::Invalid, why)
+        })?;
+        Ok((SecretBytes::new(bytes.0), secret.resource_version()))
+    }
+
+    async fn certificate(&self, secret: Option<&str>) -> Result<String, PortError> {
+        let Some(name) = secret else {
+            return Ok(String::new());
+        };
+        let (bytes, _) = self.entry(name, CA).await?;
+        String::from_utf8(bytes.expose("certificates are public").to_vec()).map_err(|error| {
+            let why = format!("{CA} of the Secret {name} is no text");
+            PortError::new(PortErrorKind::Invalid, why).because(error)
+        })
+    }
+}

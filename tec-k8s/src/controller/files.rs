@@ -1,0 +1,155 @@
+//! What the cluster's own Trustee starts with: keys in Secrets, and its configuration.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::ByteString;
+use k8s_openapi::api::core::v1::Secret;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use kube::Api;
+use kube::ResourceExt as _;
+use kube::api::ObjectMeta;
+use kube::api::PostParams;
+use tec_core::port::EntropyRng;
+use tec_core::port::PortError;
+use tec_core::port::PortErrorKind;
+
+use super::context::Context;
+use super::report::owner_of;
+use crate::api::PublishMode;
+use crate::api::TrustedExecutionCluster;
+use crate::client::port_error;
+use crate::render;
+use crate::render::TRUSTEE_AUTH;
+use crate::render::TRUSTEE_SIGNER;
+use crate::render::TrusteeFiles;
+
+/// Entries of the Secrets that others are told of.
+const ADMIN_PUBLIC: &str = "public.pub";
+const SIGNER_CERTIFICATE: &str = "tls.crt";
+
+/// Entries of a Secret.
+type Entries = BTreeMap<String, ByteString>;
+
+/// Keys are made once, but for the signer of tokens, which is made anew before it ends; the
+/// configuration follows this release.
+pub(super) async fn files(
+    ctx: &Context,
+    cluster: &TrustedExecutionCluster,
+) -> Result<TrusteeFiles, PortError> {
+    let pair = match find(ctx, TRUSTEE_AUTH).await? {
+        Some(pair) => pair,
+        None => create(ctx, cluster, TRUSTEE_AUTH, admin_pair(ctx)?).await?,
+    };
+    let signer = match find(ctx, TRUSTEE_SIGNER).await? {
+        Some(signer) => renewed(ctx, cluster, signer).await?,
+        None => create(ctx, cluster, TRUSTEE_SIGNER, signer(ctx)?).await?,
+    };
+    let publish = cluster.spec.publish.as_ref();
+    let intent = match publish.map(|publish| publish.mode) {
+        Some(PublishMode::Volumes) => render::mounted_intent(),
+        _ => render::intent(),
+    };
+    Ok(TrusteeFiles::new(
+        ctx.parts.maker.config(&intent)?,
+        text(&signer, SIGNER_CERTIFICATE)?,
+        text(&pair, ADMIN_PUBLIC)?,
+    ))
+}
+
+fn admin_pair(ctx: &Context) -> Result<Entries, PortError> {
+    let pair = ctx
+        .parts
+        .maker
+        .admin_pair(&mut EntropyRng::new(ctx.entropy()))?;
+    let private = pair.private.expose("the API server stores it").to_vec();
+    Ok(entries([
+        ("private.key", private),
+        (ADMIN_PUBLIC, pair.public.into_bytes()),
+    ]))
+}
+
+fn signer(ctx: &Context) -> Result<Entries, PortError> {
+    let mut rng = EntropyRng::new(ctx.entropy());
+    let signer = ctx.parts.maker.signer(&mut rng, ctx.now())?;
+    Ok(entries([
+        (
+            "tls.key",
+            signer.key.expose("the API server stores it").to_vec(),
+        ),
+        (SIGNER_CERTIFICATE, signer.certificate.into_bytes()),
+        ("ca.crt", signer.authority.into_bytes()),
+    ]))
+}
+
+fn entries<const N: usize>(entries: [(&str, Vec<u8>); N]) -> Entries {
+    entries
+        .map(|(name, bytes)| (name.to_owned(), ByteString(bytes)))
+        .into()
+}
+
+async fn find(ctx: &Context, name: &str) -> Result<Option<Secret>, PortError> {
+    let secrets: Api<Secret> = ctx.objects();
+    let found = secrets.get_opt(name).await;
+    found.map_err(|error| port_error(format!("read the Secret {name}"), error))
+}
+
+async fn create(
+    ctx: &Context,
+    cluster: &TrustedExecutionCluster,
+    name: &str,
+    data: Entries,
+) -> Result<Secret, PortError> {
+    let wanted = Secret {
+        metadata: ObjectMeta {
+            name: Some(name.to_owned()),
+            owner_references: owner_of(cluster).map(|owner| vec![owner]),
+            ..ObjectMeta::default()
+        },
+        data: Some(data),
+        ..Secret::default()
+    };
+    let failed = |error| port_error(format!("create the Secret {name}"), error);
+    let secrets: Api<Secret> = ctx.objects();
+    match secrets.create(&PostParams::default(), &wanted).await {
+        Ok(secret) => Ok(secret),
+        // Another replica was faster: its keys are the ones.
+        Err(kube::Error::Api(status)) if status.code == 409 => {
+            secrets.get(name).await.map_err(failed)
+        }
+        Err(error) => Err(failed(error)),
+    }
+}
+
+/// The signer, or another one in its place when it ends soon. One that somebody else made is theirs to
+/// renew.
+async fn renewed(
+    ctx: &Context,
+    cluster: &TrustedExecutionCluster,
+    current: Secret,
+) -> Result<Secret, PortError> {
+    let is_ours = |owner: &OwnerReference| Some(&owner.uid) == cluster.uid().as_ref();
+    let certificate = text(&current, SIGNER_CERTIFICATE).unwrap_or_default();
+    if !current.owner_references().iter().any(is_ours)
+        || !ctx.parts.maker.is_signer_due(&certificate, ctx.now())
+    {
+        return Ok(current);
+    }
+    // A compare and swap: the object carries the version that was read.
+    let mut next = current;
+    next.data = Some(signer(ctx)?);
+    let secrets: Api<Secret> = ctx.objects();
+    let params = PostParams::default();
+    let replaced = secrets.replace(TRUSTEE_SIGNER, &params, &next).await;
+    let replaced = replaced.map_err(|error| port_error("renew the signer of tokens", error))?;
+    tracing::info!("the signer of tokens was renewed; the Trustee starts again with it");
+    Ok(replaced)
+}
+
+fn text(secret: &Secret, entry: &str) -> Result<String, PortError> {
+    let bytes = secret.data.as_ref().and_then(|data| data.get(entry));
+    let text = bytes.and_then(|bytes| String::from_utf8(bytes.0.clone()).ok());
+    text.ok_or_else(|| {
+        let why = format!("read {entry} of the Secret {}", secret.name_any());
+        PortError::new(PortErrorKind::Invalid, why)
+    })
+}
