@@ -39,7 +39,8 @@ impl ImageParts for Store {
     fn open(&self, digest: &str, range: Range<u64>) -> io::Result<Box<dyn Read + Send>> {
         let part = self.parts.get(digest).ok_or(io::ErrorKind::NotFound)?;
         let asked = (digest.to_owned(), range.clone());
-        self.read.lock().unwrap().push(asked);
+        let mut read = self.read.lock().map_err(|_poisoned| io::ErrorKind::Other)?;
+        read.push(asked);
         let mut reader = Cursor::new(part.clone());
         reader.set_position(range.start);
         Ok(Box::new(reader))
