@@ -188,7 +188,7 @@ async fn who_sends_too_much_is_told_so_and_takes_no_memory() {
     let attest = "POST /kbs/v0/attest HTTP/1.1\r\nhost: localhost\r\n";
     let with_session = format!("{attest}cookie: {session}\r\n");
     // A chunk of 0x10000 blanks.
-    let chunk = format!("10000\r\n{:65536}\r\n", " ");
+    let chunk = format!("10000\r\n{}\r\n", " ".repeat(0x1_0000));
     for (head, max, without_end) in [
         (AUTH, MAX_AUTH, 413),
         (attest, MAX_BODY, 401),
