@@ -169,8 +169,8 @@ mod tests {
         a\n```\n\n```sh\n$ not this\n```\n\n```console\n$ last\n```\n";
 
     fn run(page: &str) -> anyhow::Result<()> {
-        let file = tempfile::NamedTempFile::new().unwrap();
-        std::fs::write(file.path(), page).unwrap();
+        let file = tempfile::NamedTempFile::new()?;
+        std::fs::write(file.path(), page)?;
         execute(file.path(), &mut Command::new("bash"))
     }
 

@@ -1,5 +1,10 @@
 //! The guard as a program beside the key broker, with the rights of its account: it asks the API
 //! server for machines and keys, and tells there what came of each attempt.
+#![expect(
+    clippy::indexing_slicing,
+    clippy::unwrap_used,
+    reason = "helpers of tests fail by panicking"
+)]
 
 use std::ffi::OsStr;
 use std::fs::Permissions;
@@ -264,7 +269,7 @@ async fn address(program: &Guarded) -> SocketAddr {
     let mut address = None;
     let ready = async || {
         let log = program.log()?;
-        let lines = log
+        let mut lines = log
             .lines()
             .filter_map(|line| serde_json::from_str::<Value>(line).ok());
         let text = |line: &Value| {
@@ -272,7 +277,7 @@ async fn address(program: &Guarded) -> SocketAddr {
             fields.get("upstream")?;
             Some(fields.get("address")?.as_str()?.to_owned())
         };
-        address = lines.filter_map(|line| text(&line)).next();
+        address = lines.find_map(|line| text(&line));
         Ok(address.is_some())
     };
     let came = eventually("the guard listens", ready).await;

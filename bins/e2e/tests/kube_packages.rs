@@ -1,4 +1,9 @@
 //! The packages on a real API server, and `kubectl tec` against it.
+#![expect(
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "helpers of tests fail by panicking"
+)]
 
 use std::path::PathBuf;
 use std::process::Command;

@@ -1,5 +1,10 @@
 //! What each service account may do, as the API server sees it: exactly this, and nothing in another
 //! namespace.
+#![expect(
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "helpers of tests fail by panicking"
+)]
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,5 @@
 //! The tutorial with kubectl, word for word, on a real API server.
+#![expect(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
 
 use std::convert::Infallible;
 use std::path::Path;
