@@ -1,5 +1,4 @@
 //! The program `operator` as a process, with the rights that the packages give it.
-#![expect(clippy::unwrap_used, reason = "a test's own tools may fail the test")]
 
 use k8s_openapi::api::core::v1::Secret;
 use kube::ResourceExt as _;
