@@ -1,6 +1,11 @@
 //! Garbage and megabytes in every text that an object may have. Conflicting machines, edited keys and
 //! a second cluster object are in `check_12`, `check_07` and `check_05`.
-#![expect(clippy::unwrap_used, reason = "a test's own tools may fail the test")]
+#![expect(
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "a test's own tools may fail the test"
+)]
 
 use k8s_openapi::api::core::v1::Secret;
 use kube::Api;

@@ -84,12 +84,11 @@ impl Reach {
         publish: &PublishSpec,
     ) -> Result<Targets, PortError> {
         let mut targets = BTreeMap::new();
-        let own = match publish.mode {
-            PublishMode::Volumes => (self.volumes(cluster)?, None),
-            _ => {
-                let ca = cluster.spec.trustee_secret.as_deref();
-                self.api(self.own_url(cluster), TRUSTEE_AUTH, ca).await?
-            }
+        let own = if publish.mode == PublishMode::Volumes {
+            (self.volumes(cluster)?, None)
+        } else {
+            let ca = cluster.spec.trustee_secret.as_deref();
+            self.api(self.own_url(cluster), TRUSTEE_AUTH, ca).await?
         };
         targets.insert(OWN.to_owned(), own);
         for target in &publish.targets {
