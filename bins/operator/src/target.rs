@@ -20,6 +20,7 @@ use tec_core::secret::SecretBytes;
 use tec_k8s::api::PublishMode;
 use tec_k8s::api::PublishSpec;
 use tec_k8s::api::TrustedExecutionCluster;
+use tec_k8s::client::is_object_name;
 use tec_k8s::client::port_error;
 use tec_k8s::controller::TrusteeMaker as _;
 use tec_k8s::render;
@@ -206,6 +207,10 @@ impl Reach {
         name: &str,
         entry: &str,
     ) -> Result<(SecretBytes, Option<String>), PortError> {
+        if !is_object_name(name) {
+            let what = "read a Secret whose name cannot be that of one";
+            return Err(PortError::new(PortErrorKind::Invalid, what));
+        }
         let secrets: Api<Secret> = Api::namespaced(self.client.clone(), &self.namespace);
         let read = |error| port_error(format!("read the Secret {name}"), error);
         let mut secret = secrets.get(name).await.map_err(read)?;

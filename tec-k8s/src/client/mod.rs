@@ -38,6 +38,7 @@ use kube::Client;
 use kube::Resource;
 use kube::api::ObjectMeta;
 use tec_core::ak::Fingerprint;
+use tec_core::id::ImageName;
 use tec_core::port::AuditEvent;
 use tec_core::port::Clock;
 
@@ -53,6 +54,12 @@ use crate::api;
 const AUDIT: &str = "trusted-execution-clusters.io/audit";
 /// How often a compare and swap is tried again when somebody else was faster.
 const ATTEMPTS: usize = 16;
+
+/// Whether the text can be the name of an object at all: an RFC 1123 subdomain of at most 253
+/// characters (Kubernetes, "Object Names and IDs"), as the name of an image is, too.
+pub fn is_object_name(text: &str) -> bool {
+    text.parse::<ImageName>().is_ok()
+}
 
 /// Machines, attestation keys, images and disk keys of one namespace.
 ///

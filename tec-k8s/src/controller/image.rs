@@ -21,6 +21,7 @@ use super::report::owner_of;
 use crate::api::ApprovedImage;
 use crate::api::ConditionKind;
 use crate::api::Reason;
+use crate::client::is_object_name;
 use crate::client::port_error;
 use crate::render::DOCKER_CONFIG;
 use crate::signal::Event;
@@ -205,6 +206,11 @@ async fn credentials(
     let Some(name) = &image.spec.pull_secret else {
         return Ok(Ok(None));
     };
+    // What is no name of an object would be another path of the API.
+    if !is_object_name(name) {
+        let why = "the text under pullSecret cannot be the name of a Secret";
+        return Ok(Err(why.to_owned()));
+    }
     let secret = ctx.objects::<Secret>().get_opt(name).await;
     let secret = secret.map_err(|error| port_error(format!("read the Secret {name}"), error))?;
     let Some(secret) = secret else {
