@@ -97,7 +97,8 @@ async fn check_18_an_event_costs_as_much_with_a_thousand_machines_as_with_a_hund
         "{many} requests for each machine, {few} when they were few"
     );
     for traffic in [&key_of_few, &key_of_many] {
-        assert!(traffic.total() <= 16, "{traffic:?}");
+        // With the lease, which is renewed now and then.
+        assert!(traffic.total() <= 24, "{traffic:?}");
         assert_eq!(
             traffic.requests.get("LIST machines"),
             None,

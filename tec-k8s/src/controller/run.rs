@@ -166,15 +166,23 @@ impl Operator {
 
     async fn lead(&self, shutdown: impl Future<Output = ()>) {
         let ctx = &self.context;
+        let mut shutdown = pin!(shutdown);
         let work = async {
-            synced(ctx).await;
+            // Whoever works on half of what there is asks for what is there already.
+            tokio::select! {
+                () = synced(ctx) => {}
+                () = &mut shutdown => return,
+            }
             self.health.set(true);
-            futures::join!(sync::run(ctx), sweep::run(ctx));
+            let rounds = async { futures::join!(sync::run(ctx), sweep::run(ctx)) };
+            tokio::select! {
+                _ = rounds => {}
+                () = process(ctx, shutdown) => {}
+            }
         };
         tokio::select! {
             () = follow(ctx) => {}
             () = work => {}
-            () = process(ctx, shutdown) => {}
         }
     }
 }
