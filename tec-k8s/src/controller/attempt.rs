@@ -56,16 +56,22 @@ pub(super) fn news(ctx: &Context, machine: &Machine) -> Option<News> {
         .iter()
         .filter(about_this)
         .filter_map(|event| read(event));
-    let (at, last) = attempts.max_by_key(|(at, _)| *at)?;
+    let (at, last) = attempts.max_by_key(rank)?;
     let known = machine.status.as_ref();
     let known = known.and_then(|status| status.last_attestation.as_ref());
-    if known.and_then(|known| known.at.parse().ok()) >= Some(at) {
-        return None;
-    }
-    Some(News {
+    let is_later = known
+        .and_then(|known| known.at.parse().ok())
+        .is_none_or(|known: Timestamp| known <= at);
+    (is_later && known != Some(&last)).then(|| News {
         said: said(&last),
         last,
     })
+}
+
+/// Times are told in seconds. Of two attempts in one second the refused one counts, which nobody may
+/// overlook.
+fn rank((at, last): &(Timestamp, LastAttestation)) -> (Timestamp, bool) {
+    (*at, last.code.is_some())
 }
 
 /// What the Event says, unless anybody could have said it: evidence without a good signature is of
@@ -117,6 +123,13 @@ mod tests {
         let expected = (Reason::AttestationSucceeded, String::new());
         let (_, reason, message) = said(&released);
         assert_eq!((reason, message), expected);
+    }
+
+    #[test]
+    fn of_two_attempts_in_one_second_the_refused_one_is_told() {
+        let released = read(&event(None)).unwrap();
+        let refused = read(&event(Some("TEC-A412"))).unwrap();
+        assert!(rank(&refused) > rank(&released));
     }
 
     #[test]

@@ -151,7 +151,7 @@ fn role(component: Component) -> anyhow::Result<Vec<PolicyRule>> {
     Ok(role.rules.unwrap_or_default())
 }
 
-/// A program of this workspace. A test lies in target/<profile>/deps, the programs one above.
+/// A program of this workspace. A test lies in `target/<profile>/deps`, the programs one above.
 ///
 /// # Errors
 /// It is not built.
