@@ -5,7 +5,7 @@ pub struct IssueJoinTicketRequest {
     /// UUID of the LUKS header.
     #[prost(string, tag = "1")]
     pub disk_uuid: ::prost::alloc::string::String,
-    /// PKCS #10, DER: O=system:nodes, CN=system:node:<name>.
+    /// PKCS #10, DER: `O=system:nodes, CN=system:node:<name>`.
     #[prost(bytes = "vec", tag = "2")]
     pub certificate_request: ::prost::alloc::vec::Vec<u8>,
     #[prost(bool, tag = "3")]
