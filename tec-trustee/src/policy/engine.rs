@@ -216,8 +216,9 @@ pub(super) fn parse(text: &str) -> Result<Engine, PolicyError> {
     }
     let mut engine = Engine::new();
     engine.set_execution_timer_config(TIMER);
+    // What ends without a line break does not parse at times.
     let package = engine
-        .add_policy("policy.rego".to_owned(), text.to_owned())
+        .add_policy("policy.rego".to_owned(), format!("{text}\n"))
         .map_err(|error| PolicyError::Parse {
             reason: error.to_string(),
         })?;
