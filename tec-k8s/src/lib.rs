@@ -18,3 +18,5 @@
 
 #[cfg(feature = "api")]
 pub mod api;
+#[cfg(feature = "service")]
+pub mod service;

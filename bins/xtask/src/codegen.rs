@@ -3,7 +3,8 @@
 //! * `docs/errors/`: one page per error code, from the table in tec-core;
 //! * `docs/reference/commands/`: all commands and flags, as `tec reference` prints them;
 //! * `tec-k8s/crds/`: the custom resources, from the types in tec-k8s. That crate's example `crds`
-//!   writes them, so that xtask itself needs no Kubernetes crates.
+//!   writes them, so that xtask itself needs no Kubernetes crates;
+//! * `tec-k8s/src/service/pb/`: Rust code of the protobuf file, by the program in bins/protobuf.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -23,6 +24,8 @@ use crate::term;
 const ERRORS: &str = "docs/errors";
 const COMMANDS: &str = "docs/reference/commands";
 const CRDS: &str = "tec-k8s/crds";
+const PROTO: &str = "tec-k8s/proto/bootstrap.proto";
+const PROTOBUF: &str = "tec-k8s/src/service/pb";
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -121,6 +124,7 @@ fn generate(root: &Path) -> Result<Generated> {
         (ERRORS, error_pages()),
         (COMMANDS, commands(root)?),
         (CRDS, custom_resources(root)?),
+        (PROTOBUF, protobuf(root)?),
     ]))
 }
 
@@ -134,13 +138,7 @@ fn commands(root: &Path) -> Result<BTreeMap<String, String>> {
 
 /// Lets the example of tec-k8s write its files into the target directory.
 fn custom_resources(root: &Path) -> Result<BTreeMap<String, String>> {
-    let dir = Metadata::workspace(root)?
-        .target_dir()?
-        .join("codegen/crds");
-    if dir.exists() {
-        fs::remove_dir_all(&dir).with_context(|| format!("cannot remove {}", dir.display()))?;
-    }
-    fs::create_dir_all(&dir).with_context(|| format!("cannot create {}", dir.display()))?;
+    let dir = scratch(root, "crds")?;
     let mut example = cargo(root);
     example.args([
         "run",
@@ -152,8 +150,32 @@ fn custom_resources(root: &Path) -> Result<BTreeMap<String, String>> {
         "--",
     ]);
     process::run(example.arg(&dir))?;
+    read_all(&dir)
+}
+
+/// Lets the program of the protobuf files write into the target directory.
+fn protobuf(root: &Path) -> Result<BTreeMap<String, String>> {
+    let dir = scratch(root, "protobuf")?;
+    let mut program = cargo(root);
+    program.args(["run", "--quiet", "--package", "tec-protobuf", "--"]);
+    process::run(program.arg(root.join(PROTO)).arg(&dir))?;
+    read_all(&dir)
+}
+
+/// An empty directory below the target directory.
+fn scratch(root: &Path, name: &str) -> Result<PathBuf> {
+    let dir = Metadata::workspace(root)?.target_dir()?.join("codegen");
+    let dir = dir.join(name);
+    if dir.exists() {
+        fs::remove_dir_all(&dir).with_context(|| format!("cannot remove {}", dir.display()))?;
+    }
+    fs::create_dir_all(&dir).with_context(|| format!("cannot create {}", dir.display()))?;
+    Ok(dir)
+}
+
+fn read_all(dir: &Path) -> Result<BTreeMap<String, String>> {
     let mut files = BTreeMap::new();
-    for name in names(&dir)? {
+    for name in names(dir)? {
         let text = read(&dir.join(&name))?.unwrap_or_default();
         files.insert(name, text);
     }
@@ -228,7 +250,7 @@ const OTHER: Family = Family {
     look: "Read the log of the program that printed the code.",
 };
 
-const FAMILIES: [Family; 8] = [
+const FAMILIES: [Family; 9] = [
     Family {
         letter: 'R',
         title: "Registration of machines and attestation keys",
@@ -278,6 +300,12 @@ const FAMILIES: [Family; 8] = [
         title: "The node",
         look: "On the node, the journal of the boot has the whole chain of causes; no key material \
                is ever in it.",
+    },
+    Family {
+        letter: 'V',
+        title: "The vault and the services around it",
+        look: "The log of services-bootstrap beside the vault, or of services-init in the pod that \
+               waits. The exit code of the container is the last two digits of the code.",
     },
 ];
 

@@ -3,6 +3,7 @@
 //! ```text
 //!   <cache> = $TEC_CACHE, or $XDG_CACHE_HOME/tec, or ~/.cache/tec
 //!     bin/ignition-validate          built from the Go module
+//!     bin/bao, bin/nats-server       servers of the services bootstrap, from PyPI
 //!     images/debian/current/         shim, GRUB and a kernel of Debian, as files
 //!     images/debian/update/          the same with a newer kernel
 //!     images/debian/PACKAGES         which packages they came from
@@ -19,6 +20,7 @@ mod archive;
 mod boot_files;
 mod go;
 mod images;
+mod pypi;
 pub(crate) mod wasm;
 
 use std::collections::BTreeSet;
@@ -110,6 +112,7 @@ pub(crate) fn ensure() -> Result<Tools> {
     let mut apt = apt::Apt::default();
     apt::ensure_packages(&mut apt, &apt::BASE)?;
     go::ensure_ignition_validate(&tools)?;
+    pypi::ensure(&tools)?;
     images::ensure(&tools, &mut apt)?;
     wasm::ensure_targets(&workspace_root()?)?;
     term::success("all tools are in place");
@@ -156,6 +159,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         ("boot files", Some(tools.cache.join("boot"))),
     ]
     .into_iter()
+    .chain(pypi::programs().map(|program| (program, Some(tools.cache.join("bin").join(program)))))
     .chain(apt::programs().map(|program| (program, process::which(program))))
     {
         let there = match path {
