@@ -10,11 +10,12 @@ use std::time::Duration;
 use anyhow::Context as _;
 use rand_chacha::ChaCha20Rng;
 use rand_chacha::rand_core::SeedableRng as _;
+use rustls::crypto::CryptoProvider;
 use serde_json::json;
 use tec_core::endpoint::Endpoint;
 use tec_core::id::ResourcePath;
 use tec_core::secret::SecretBytes;
-use tec_core::testing::SeededEntropy;
+use tec_support::SystemEntropy;
 use tec_tpm::tss::TpmAttester;
 use tec_trustee::client::Deadlines;
 use tec_trustee::client::RcarClient;
@@ -163,27 +164,29 @@ fn length(answer: &[u8]) -> Option<usize> {
     Some(end + 4 + of_body?)
 }
 
-/// A client as a node has it, with a TPM emulator.
+/// A node that booted: it connects, proves itself with a TPM emulator, and fetches its key.
 pub(crate) struct Node<'a> {
-    client: RcarClient,
+    server: Endpoint,
+    provider: Arc<CryptoProvider>,
     path: ResourcePath,
     attester: &'a TpmAttester,
 }
 
 impl<'a> Node<'a> {
-    pub(crate) fn new(server: SocketAddr, machine: &'a Emulated) -> anyhow::Result<Self> {
-        let endpoint = Endpoint::new(format!("http://{server}").parse()?, String::new());
-        let deadlines = Deadlines::new(Duration::from_secs(5), Duration::from_secs(10));
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let entropy = Arc::new(SeededEntropy::new(6));
-        Ok(Self {
-            client: RcarClient::new(&[endpoint], deadlines, &provider, entropy)?,
+    pub(crate) fn new(server: &Endpoint, machine: &'a Emulated) -> Self {
+        Self {
+            server: server.clone(),
+            provider: Arc::new(rustls::crypto::ring::default_provider()),
             path: ResourcePath::luks_root(&machine.id),
             attester: &machine.attester,
-        })
+        }
     }
 
     pub(crate) async fn unlock(&self) -> anyhow::Result<SecretBytes> {
-        Ok(self.client.fetch(&self.path, self.attester).await?)
+        let servers = std::slice::from_ref(&self.server);
+        let deadlines = Deadlines::new(Duration::from_secs(5), Duration::from_secs(10));
+        let entropy = Arc::new(SystemEntropy);
+        let client = RcarClient::new(servers, deadlines, &self.provider, entropy)?;
+        Ok(client.fetch(&self.path, self.attester).await?)
     }
 }

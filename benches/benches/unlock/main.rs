@@ -153,8 +153,8 @@ fn guarded_node(
     server: &Server,
     machine: &Emulated,
 ) -> anyhow::Result<()> {
-    let direct = Node::new(server.kbs, machine)?;
-    let through = Node::new(server.guard, machine)?;
+    let direct = Node::new(&server.kbs_tls, machine);
+    let through = Node::new(&server.guard_tls, machine);
     let repeat = |node: &Node<'_>, times| {
         let begin = Instant::now();
         for _ in 0..times {
@@ -165,7 +165,10 @@ fn guarded_node(
     };
     suite.ratio_timed(
         "guard/unlock",
-        |_| "a node's unlock through the guard / without it; the TPM is swtpm".to_owned(),
+        |_| {
+            "a node connects by TLS and unlocks, through the guard / without it; the TPM is swtpm"
+                .to_owned()
+        },
         |times| repeat(&through, times),
         |times| repeat(&direct, times),
     )?;
