@@ -28,7 +28,7 @@ use tec_core::image::ApprovedImage;
 use tec_core::image::ExpectedPcr;
 use tec_core::image::ExpectedPcrs;
 use tec_core::image::ImageEvent;
-use tec_core::luks::RandomLuksKey;
+use tec_core::luks::CompatLuksKey;
 use tec_core::machine::RegisteredBy;
 use tec_core::pcr::PcrIndex;
 use tec_core::port::AkRegistry;
@@ -50,7 +50,6 @@ use tec_tpm::ak::AkHandle;
 use tec_tpm::testing::SoftTpm;
 use tec_tpm::testing::Swtpm;
 use tec_tpm::tss::Tpm;
-use tec_tpm::tss::TpmAttester;
 use tec_tpm::verifier::TpmVerifier;
 use tec_trustee::guard::Guard;
 use tec_trustee::guard::GuardConfig;
@@ -89,13 +88,12 @@ impl Machine {
     }
 }
 
-/// The same machine with a real TPM emulator, which takes the time that nodes take for a quote, or
-/// less: TPMs of hardware need a tenth of a second and more.
+/// The same machine with a TPM emulator, which is quicker than TPMs of hardware: those need a tenth
+/// of a second and more for a quote.
 pub(crate) struct Emulated {
     pub(crate) id: MachineId,
     key: PublicKey,
-    pub(crate) attester: TpmAttester,
-    _swtpm: Swtpm,
+    pub(crate) swtpm: Swtpm,
 }
 
 impl Emulated {
@@ -107,8 +105,7 @@ impl Emulated {
         Ok(Self {
             id: MachineId::random(&mut EntropyRng::new(&SeededEntropy::new(2))),
             key: key.public().clone(),
-            attester: TpmAttester::new(Arc::new(tpm), AkHandle::DEFAULT),
-            _swtpm: swtpm,
+            swtpm,
         })
     }
 }
@@ -220,7 +217,7 @@ async fn register(ports: &LivePorts, id: MachineId, key: PublicKey) -> anyhow::R
     flow::approve(approval, AkSubmission::new(id, key)).await?;
     let provision = ProvisionPorts {
         secrets: &*ports.secrets,
-        generator: &RandomLuksKey,
+        generator: &CompatLuksKey,
         clock: &*ports.clock,
         entropy: &SeededEntropy::new(2),
     };
