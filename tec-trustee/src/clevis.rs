@@ -29,6 +29,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use rand_core::CryptoRng;
 use serde::Deserialize;
+use serde::Serialize;
 use tec_core::ignition::HeaderConfig;
 use tec_core::ignition::ParsePinConfigError;
 use tec_core::secret::SecretArray;
@@ -90,6 +91,18 @@ struct Header {
     zip: Option<serde_json::Value>,
 }
 
+/// The object `clevis` as it is written: `clevis luks list` passes over a slot whose header has no
+/// member with the name of its pin (Clevis 19, `clevis_luks_print_pin_config`).
+#[derive(Serialize)]
+struct Listed<'c> {
+    #[serde(flatten)]
+    config: &'c HeaderConfig,
+    trustee: Empty,
+}
+
+#[derive(Serialize)]
+struct Empty {}
+
 /// Seals a passphrase with the machine's key.
 ///
 /// # Errors
@@ -105,7 +118,8 @@ pub fn seal(
             length: passphrase.len(),
         });
     }
-    let clevis = serde_json::to_string(config).map_err(ClevisError::Write)?;
+    let trustee = Empty {};
+    let clevis = serde_json::to_string(&Listed { config, trustee }).map_err(ClevisError::Write)?;
     // Members in alphabetical order, so that readers that rewrite the header keep the bytes.
     let header = format!(r#"{{"alg":"dir","clevis":{clevis},"enc":"{A256GCM}"}}"#);
     if header.len() > MAX_HEADER {
@@ -224,6 +238,7 @@ mod tests {
         assert_eq!(header["clevis"]["servers"][0]["url"], "https://kbs:8080");
         assert_eq!(header["clevis"]["initdata"], serde_json::Value::Null);
         assert_eq!(header["clevis"]["num_retries"], 3);
+        assert!(header["clevis"]["trustee"].is_object());
     }
 
     #[test]
