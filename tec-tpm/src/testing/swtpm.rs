@@ -97,6 +97,19 @@ impl Swtpm {
         Self::run(directory, None)
     }
 
+    /// Starts a copy of a TPM whose state lies in a directory.
+    ///
+    /// # Errors
+    /// [`SwtpmError`], for example when there is no such state.
+    pub fn of_state(state: &Path) -> Result<Self, SwtpmError> {
+        /// What swtpm names the file of the state that a TPM keeps (swtpm(8)).
+        const PERMANENT: &str = "tpm2-00.permall";
+        let directory = state_directory()?;
+        let (from, to) = (state.join(PERMANENT), directory.path().join(PERMANENT));
+        fs::copy(&from, to).map_err(|source| SwtpmError::File { path: from, source })?;
+        Self::run(directory, None)
+    }
+
     /// Manufactures a TPM with an endorsement key certificate from a CA of its own, and starts it.
     ///
     /// # Errors
