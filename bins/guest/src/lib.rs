@@ -1,8 +1,9 @@
 //! What a measured virtual machine tells its host, and how.
 //!
-//! The program of this package is process 1 of the machine: it reads what the boot has measured,
-//! has the TPM quote it, sends everything over the second serial port and switches the machine
-//! off. *What it is not*: a node; nothing is unlocked and nothing is changed.
+//! The program `tec-guest` is process 1 of the machine: it reads what the boot has measured, has the
+//! TPM quote it, sends everything over the second serial port and switches the machine off. Nothing
+//! is unlocked and nothing is changed. The program `tec-node` is the distribution of a virtual
+//! node, see [`node`].
 //!
 //! ```text
 //!  guest                               host
@@ -13,6 +14,7 @@
 //! ```
 
 pub mod frame;
+pub mod node;
 pub mod report;
 pub mod system;
 pub mod tpm;

@@ -1,0 +1,14 @@
+//! What a distribution does around Ignition and Clevis, as little of it as goes: load modules, set
+//! up the network, decide between first boot and unlocking, hand over to the root, and tell the host
+//! when what happened.
+//!
+//! ```text
+//!  initial: modules ─ udev ─ network ─┬─ no binding: ignition fetch … disks ─┐
+//!                                     └─ bound: clevis luks unlock ──────────┴─ mount ─ switch-root
+//!  root:    process 1 of the opened disk: counts the boot, says so, switches off
+//! ```
+//! Every step is a frame: its name, and the seconds since the kernel started.
+
+pub mod initial;
+pub mod marks;
+pub mod root;

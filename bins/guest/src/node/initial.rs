@@ -1,0 +1,192 @@
+//! In the initial file system, started by systemd.
+
+use std::fs;
+use std::io::Write as _;
+use std::path::Path;
+use std::process::Command;
+use std::process::Output;
+
+use anyhow::Context as _;
+use anyhow::ensure;
+use rustix::mount::MountFlags;
+
+use super::marks::Mark;
+use super::marks::Marks;
+
+/// The disk that Ignition encrypts, and what it is called when it is open: both as the config of
+/// the server says.
+const DISK: &str = "/dev/disk/by-partlabel/root";
+const NAME: &str = "root";
+const OPENED: &str = "/dev/mapper/root";
+const PLACE: &str = "/sysroot";
+/// What is loaded before anything else; the engine loads `qemu_fw_cfg` itself.
+const MODULES: [&str; 7] = [
+    "virtio_blk",
+    "virtio_net",
+    "dm_crypt",
+    "algif_skcipher",
+    "xts",
+    "aesni_intel",
+    "ext4",
+];
+/// Address and router that QEMU's user network gives to its first guest.
+const ADDRESS: &str = "10.0.2.15/24";
+const ROUTER: &str = "10.0.2.2";
+/// Written last, when the root is complete.
+const COMPLETE: &str = "/sysroot/etc/os-release";
+
+/// Runs to the switch of the root, or switches the machine off and says why.
+pub fn run() {
+    let mut marks = match Marks::open() {
+        Ok(marks) => marks,
+        Err(error) => return say(&error),
+    };
+    let (mark, text) = match open_root(&mut marks) {
+        Ok(Way::Open) => match hand_over() {
+            Ok(()) => return,
+            Err(error) => (Mark::Failed, format!("{error:#}")),
+        },
+        Ok(Way::Refused(text)) => (Mark::Refused, text),
+        Err(error) => (Mark::Failed, format!("{error:#}")),
+    };
+    let told = marks.tell(mark, &text);
+    if let Err(error) = told.and_then(|()| marks.switch_off()) {
+        say(&error);
+    }
+}
+
+/// The console is for people.
+fn say(error: &anyhow::Error) {
+    let _ = writeln!(std::io::stderr(), "node: {error:#}");
+}
+
+enum Way {
+    Open,
+    Refused(String),
+}
+
+fn open_root(marks: &mut Marks) -> anyhow::Result<Way> {
+    marks.greet()?;
+    marks.tell(Mark::Started, "")?;
+    must(Command::new("modprobe").arg("-a").args(MODULES))?;
+    let block = ["trigger", "--action=add", "--subsystem-match=block"];
+    must(Command::new("udevadm").args(block))?;
+    must(Command::new("udevadm").arg("settle"))?;
+    marks.tell(Mark::Devices, "")?;
+    network()?;
+    marks.tell(Mark::Network, "")?;
+    if is_bound()? {
+        marks.tell(Mark::Unlocking, "")?;
+        let unlocked = unlock()?;
+        if !unlocked.status.success() {
+            let text = String::from_utf8_lossy(&unlocked.stderr).into_owned();
+            return Ok(Way::Refused(text));
+        }
+        marks.tell(Mark::Unlocked, "")?;
+        // The power may have failed before the file system was made, or the root filled.
+        if mount().is_ok() && Path::new(COMPLETE).exists() {
+            return Ok(Way::Open);
+        }
+        close()?;
+    }
+    first_boot(marks)?;
+    Ok(Way::Open)
+}
+
+/// The engine's stages, in the order that its dracut module gives them.
+fn first_boot(marks: &mut Marks) -> anyhow::Result<()> {
+    marks.tell(Mark::FirstBoot, "")?;
+    ignition("fetch-offline")?;
+    ignition("fetch")?;
+    marks.tell(Mark::Fetched, "")?;
+    ignition("kargs")?;
+    ignition("disks")?;
+    marks.tell(Mark::Bound, "")?;
+    mount()?;
+    ignition("mount")?;
+    ignition("files")?;
+    ignition("umount")?;
+    fill()
+}
+
+fn ignition(stage: &str) -> anyhow::Result<()> {
+    let mut engine = Command::new("ignition");
+    engine.args(["--platform=qemu", "--root", PLACE, "--log-to-stdout"]);
+    let status = engine.args(["--stage", stage]).status();
+    let status = status.context("run ignition")?;
+    ensure!(status.success(), "stage {stage} of Ignition failed");
+    Ok(())
+}
+
+fn network() -> anyhow::Result<()> {
+    let cards = fs::read_dir("/sys/class/net").context("list the network's cards")?;
+    let names = cards.filter_map(|card| card.ok()?.file_name().into_string().ok());
+    let mut names = names.filter(|name| name != "lo");
+    let card = names.next().context("there is no network card")?;
+    let ip = |words: &[&str]| must(Command::new("ip").args(words));
+    ip(&["link", "set", "lo", "up"])?;
+    ip(&["link", "set", &card, "up"])?;
+    ip(&["address", "add", ADDRESS, "dev", &card])?;
+    ip(&["route", "add", "default", "via", ROUTER])
+}
+
+/// Whether the disk has a token of Clevis'. Until then everything on it may be made anew.
+fn is_bound() -> anyhow::Result<bool> {
+    let dump = Command::new("cryptsetup").args(["luksDump", DISK]).output();
+    let dump = dump.context("run cryptsetup")?;
+    let text = String::from_utf8_lossy(&dump.stdout);
+    Ok(dump.status.success() && text.contains(": clevis"))
+}
+
+/// As in the initial file systems of distributions, but the key is asked for once: who watches
+/// starts the machine again.
+fn unlock() -> anyhow::Result<Output> {
+    let mut clevis = Command::new("clevis");
+    clevis.args(["luks", "unlock", "-d", DISK, "-n", NAME]);
+    let output = clevis.env("TEC_ROUNDS", "1").output();
+    let output = output.context("run clevis")?;
+    // Whoever stands in front of the machine reads it, too.
+    std::io::stderr().write_all(&output.stderr)?;
+    Ok(output)
+}
+
+fn mount() -> anyhow::Result<()> {
+    fs::create_dir_all(PLACE).context("make the place of the root")?;
+    rustix::mount::mount(OPENED, PLACE, "ext4", MountFlags::empty(), None).context("mount the root")
+}
+
+fn close() -> anyhow::Result<()> {
+    // Not mounted where there was no file system yet.
+    let _ = rustix::mount::unmount(PLACE, rustix::mount::UnmountFlags::empty());
+    must(Command::new("cryptsetup").args(["close", NAME]))
+}
+
+/// What an image of a distribution would bring: a root of one program.
+fn fill() -> anyhow::Result<()> {
+    for directory in ["dev", "proc", "sys", "run", "etc", "sbin", "var"] {
+        let path = Path::new(PLACE).join(directory);
+        fs::create_dir_all(&path).with_context(|| format!("make {}", path.display()))?;
+    }
+    let program = std::env::current_exe().context("find this program")?;
+    fs::copy(program, Path::new(PLACE).join("sbin/init")).context("copy this program")?;
+    rustix::fs::sync();
+    fs::write(COMPLETE, "ID=tec-node\n").context("complete the root")?;
+    rustix::fs::sync();
+    Ok(())
+}
+
+/// systemd starts process 1 of the root in its own place.
+fn hand_over() -> anyhow::Result<()> {
+    must(Command::new("systemctl").args(["--no-block", "switch-root", PLACE, "/sbin/init"]))
+}
+
+fn must(command: &mut Command) -> anyhow::Result<()> {
+    let program = command.get_program().to_string_lossy().into_owned();
+    let output = command.output().with_context(|| format!("run {program}"))?;
+    ensure!(
+        output.status.success(),
+        "{program} failed: {}",
+        String::from_utf8_lossy(&output.stderr).trim()
+    );
+    Ok(())
+}

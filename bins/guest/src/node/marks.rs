@@ -1,0 +1,135 @@
+//! Telling the host what happens, and when.
+
+use std::fmt;
+use std::fs;
+use std::fs::File;
+use std::io::Write as _;
+use std::path::Path;
+
+use anyhow::Context as _;
+
+use crate::frame;
+use crate::system;
+
+/// The second serial port; the first is the console.
+const LINE: &str = "/dev/ttyS1";
+const UPTIME: &str = "/proc/uptime";
+
+/// A step of a boot, as its frame is named.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Mark {
+    /// The first program of ours runs.
+    Started,
+    /// Devices are there.
+    Devices,
+    /// The network is up.
+    Network,
+    /// The disk is not bound yet: Ignition begins.
+    FirstBoot,
+    /// Ignition has its config.
+    Fetched,
+    /// Ignition has encrypted and bound the disk.
+    Bound,
+    /// The disk is bound: Clevis begins.
+    Unlocking,
+    /// Clevis has opened it.
+    Unlocked,
+    /// Clevis has not opened it; the text is what it said.
+    Refused,
+    /// Something else went wrong; the text says what.
+    Failed,
+    /// The opened root runs; the text is how often it has.
+    Root,
+}
+
+/// All of them with their names.
+const NAMES: [(Mark, &str); 11] = [
+    (Mark::Started, "started"),
+    (Mark::Devices, "devices"),
+    (Mark::Network, "network"),
+    (Mark::FirstBoot, "first-boot"),
+    (Mark::Fetched, "fetched"),
+    (Mark::Bound, "bound"),
+    (Mark::Unlocking, "unlocking"),
+    (Mark::Unlocked, "unlocked"),
+    (Mark::Refused, "refused"),
+    (Mark::Failed, "failed"),
+    (Mark::Root, "root"),
+];
+
+impl Mark {
+    /// The mark of a name.
+    pub fn of_name(name: &str) -> Option<Self> {
+        let found = NAMES.into_iter().find(|(_, own)| *own == name);
+        found.map(|(mark, _)| mark)
+    }
+}
+
+impl fmt::Display for Mark {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = NAMES.into_iter().find(|(mark, _)| mark == self);
+        f.pad(name.map_or("", |(_, name)| name))
+    }
+}
+
+/// The line to the host.
+#[derive(Debug)]
+pub struct Marks {
+    line: File,
+}
+
+impl Marks {
+    /// Opens the line.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn open() -> anyhow::Result<Self> {
+        let line = system::open_line(Path::new(LINE))?;
+        Ok(Self { line })
+    }
+
+    /// Says that frames follow.
+    ///
+    /// # Errors
+    /// The line is broken.
+    pub fn greet(&mut self) -> anyhow::Result<()> {
+        self.line.write_all(frame::GREETING).context("greet")
+    }
+
+    /// Tells of a step: seconds since the kernel started, a line end, and the text.
+    ///
+    /// # Errors
+    /// The line is broken.
+    pub fn tell(&mut self, mark: Mark, text: &str) -> anyhow::Result<()> {
+        let uptime = fs::read_to_string(UPTIME).context("read the uptime")?;
+        let seconds = uptime.split(' ').next().unwrap_or_default();
+        let content = format!("{seconds}\n{text}");
+        frame::write(&mut self.line, &mark.to_string(), content.as_bytes())
+            .with_context(|| format!("tell of {mark}"))
+    }
+
+    /// Ends the report and switches the machine off.
+    ///
+    /// # Errors
+    /// The line is broken, or the kernel refuses.
+    pub fn switch_off(mut self) -> anyhow::Result<()> {
+        frame::write_end(&mut self.line).context("end the report")?;
+        rustix::fs::sync();
+        system::power_off(Some(&self.line))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_mark_is_found_by_its_name() {
+        for (mark, name) in NAMES {
+            assert_eq!(mark.to_string(), name);
+            assert_eq!(Mark::of_name(name), Some(mark));
+        }
+        assert_eq!(Mark::of_name("nothing"), None);
+    }
+}
