@@ -27,6 +27,8 @@ use crate::settings::Settings;
 /// A server must be ready by then.
 const READY: Duration = Duration::from_secs(20);
 
+const LOOPBACK: &str = "127.0.0.1";
+
 /// A server process and its state directory. Ends with the value.
 #[derive(Debug)]
 pub struct Anchor {
@@ -36,6 +38,7 @@ pub struct Anchor {
     child: Child,
     /// Addresses of the first start: disks know them, so later starts take the same.
     addresses: [String; 3],
+    host: String,
     extra: Vec<String>,
     /// How long the last start took.
     pub time_to_ready: Duration,
@@ -59,21 +62,39 @@ impl Anchor {
         logs: &Arc<Transcript>,
         extra: &[&str],
     ) -> anyhow::Result<Self> {
+        Self::start_for(LOOPBACK, settings, state_dir, logs, extra)
+    }
+
+    /// Starts a server on free ports of the loopback address that nodes reach as `host`.
+    ///
+    /// # Errors
+    /// As of [`start`](Self::start).
+    pub fn start_for(
+        host: &str,
+        settings: &Settings,
+        state_dir: &Path,
+        logs: &Arc<Transcript>,
+        extra: &[&str],
+    ) -> anyhow::Result<Self> {
         let tec = settings.tec();
         let extra: Vec<String> = extra.iter().map(|&word| word.to_owned()).collect();
         let free = "127.0.0.1:0".to_owned();
         let any = [free.clone(), free.clone(), free];
-        let (child, time_to_ready) = spawn(&tec, state_dir, logs, &any, &extra)?;
+        let (child, time_to_ready) = spawn(&tec, host, state_dir, logs, &any, &extra)?;
         let mut anchor = Self {
             tec,
             state_dir: state_dir.to_owned(),
             logs: Arc::clone(logs),
             child,
             addresses: any,
+            host: host.to_owned(),
             extra,
             time_to_ready,
         };
-        let address = |url: &BaseUrl| url.as_str().rsplit('/').next().unwrap_or("").to_owned();
+        let address = |url: &BaseUrl| {
+            let port = url.as_str().rsplit(':').next().unwrap_or("");
+            format!("{LOOPBACK}:{port}")
+        };
         let [register, ak, kbs] = anchor.urls()?;
         anchor.addresses = [address(&register), address(&ak), address(&kbs)];
         Ok(anchor)
@@ -119,6 +140,7 @@ impl Anchor {
     pub fn restart(&mut self) -> anyhow::Result<()> {
         let (child, time) = spawn(
             &self.tec,
+            &self.host,
             &self.state_dir,
             &self.logs,
             &self.addresses,
@@ -192,6 +214,33 @@ impl Anchor {
         Ok(Endpoint::new(kbs, self.ca()?))
     }
 
+    /// The key broker as this host reaches it.
+    ///
+    /// # Errors
+    /// The address is none.
+    pub fn local_kbs(&self) -> anyhow::Result<BaseUrl> {
+        let [_, _, kbs] = &self.addresses;
+        // The certificate names it beside the public name.
+        Ok(kbs.replace(LOOPBACK, "https://localhost").parse()?)
+    }
+
+    /// Runs `tec …`, which exits with 3 for what would be refused: whether it would not.
+    ///
+    /// # Errors
+    /// The command failed.
+    pub fn foretells(&self, arguments: &[&str]) -> anyhow::Result<bool> {
+        let mut command = Command::new(&self.tec);
+        command
+            .args(["--log", "warn", "--state-dir"])
+            .arg(&self.state_dir);
+        let output = self.logs.run(command.args(arguments))?;
+        match output.status.code() {
+            Some(0) => Ok(true),
+            Some(code) if code == i32::from(tec_support::exit::NOT_READY) => Ok(false),
+            _ => bail!("tec failed: {}", String::from_utf8_lossy(&output.stderr)),
+        }
+    }
+
     /// Opens the store beside the running server.
     ///
     /// # Errors
@@ -220,6 +269,7 @@ fn read_endpoints(state_dir: &Path) -> anyhow::Result<Value> {
 
 fn spawn(
     tec: &Path,
+    host: &str,
     state_dir: &Path,
     logs: &Transcript,
     addresses: &[String; 3],
@@ -233,13 +283,7 @@ fn spawn(
     let mut child = Command::new(tec)
         .arg("--state-dir")
         .arg(state_dir)
-        .args([
-            "serve",
-            "--public-host",
-            "127.0.0.1",
-            "--register-addr",
-            register,
-        ])
+        .args(["serve", "--public-host", host, "--register-addr", register])
         .args(["--ak-addr", ak, "--kbs-addr", kbs])
         .args(extra)
         .stdin(Stdio::null())
@@ -257,10 +301,10 @@ fn spawn(
         let Ok(endpoints) = read_endpoints(state_dir) else {
             return Ok(false);
         };
-        let address = endpoints["kbs"][0]["url"]
+        let port = endpoints["kbs"][0]["url"]
             .as_str()
-            .and_then(|url| url.rsplit('/').next());
-        Ok(address.is_some_and(|address| TcpStream::connect(address).is_ok()))
+            .and_then(|url| url.rsplit(':').next()?.parse().ok());
+        Ok(port.is_some_and(|port: u16| TcpStream::connect((LOOPBACK, port)).is_ok()))
     });
     if let Err(error) = ready {
         let _ = child.kill();

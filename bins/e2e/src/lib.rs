@@ -20,4 +20,6 @@ pub mod scenes;
 pub mod settings;
 pub mod story;
 pub mod transcript;
+pub mod vm;
+pub mod volume;
 pub mod wire;

@@ -13,8 +13,6 @@ use std::time::Instant;
 use anyhow::Context as _;
 use anyhow::bail;
 use anyhow::ensure;
-use base64::Engine as _;
-use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::Value;
 use tec_core::id::MachineId;
 use tec_core::ignition::PinConfig;
@@ -25,6 +23,7 @@ use crate::firmware::BootChain;
 use crate::firmware::boot;
 use crate::process::Transcript;
 use crate::settings::Settings;
+use crate::volume;
 
 /// Size of the volume: a LUKS2 header takes 16 MiB.
 const DISK_BYTES: u64 = 24 << 20;
@@ -189,21 +188,7 @@ impl Machine {
     /// # Errors
     /// The volume has no such token.
     pub fn clevis_header(&self) -> anyhow::Result<Value> {
-        let mut export = self.command("cryptsetup");
-        export
-            .args(["token", "export", "--token-id", "0"])
-            .arg(self.disk());
-        let token: Value = serde_json::from_str(&self.logs.must(&mut export)?)?;
-        ensure!(
-            token["type"] == "clevis",
-            "the token is of the type {}",
-            token["type"]
-        );
-        let protected = token["jwe"]["protected"]
-            .as_str()
-            .context("the token has no header")?;
-        let header: Value = serde_json::from_slice(&URL_SAFE_NO_PAD.decode(protected)?)?;
-        Ok(header["clevis"].clone())
+        volume::clevis_header(&self.logs, &self.disk())
     }
 
     /// Opens the volume as the initramfs does, up to device-mapper: Clevis obtains the passphrase,

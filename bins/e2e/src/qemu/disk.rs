@@ -11,6 +11,7 @@ use std::process::Command;
 use anyhow::Context as _;
 
 use super::gpt;
+use super::gpt::Partition;
 use super::must;
 
 /// How GRUB names the partition of a disk that [`write()`] made, when it is the first disk.
@@ -20,6 +21,10 @@ const SPARE: u64 = 16 << 20;
 /// Below 32 MiB `mformat` would choose FAT12, which UEFI does not know on disks (UEFI 2.10, 13.3).
 const MINIMUM: u64 = 32 << 20;
 const MIB: u64 = 1 << 20;
+/// Of a disk with a root: room for one image of a node.
+const SYSTEM: u64 = 80 * MIB;
+/// Bytes of the root; a LUKS2 header takes 16 MiB of them.
+pub const ROOT: u64 = 64 * MIB;
 
 /// Writes a disk whose only partition holds the files of `directory`.
 ///
@@ -28,13 +33,48 @@ const MIB: u64 = 1 << 20;
 pub fn write(directory: &Path, disk: &Path) -> anyhow::Result<()> {
     let size = (size_of(directory)? + SPARE).max(MINIMUM);
     let size = size.next_multiple_of(MIB);
+    let system = File::create(disk).and_then(|file| partition(file, &[Partition::system(size)]));
+    system.with_context(|| format!("partition {}", disk.display()))?;
+    write_system(directory, disk, size)
+}
+
+/// Writes a disk with an EFI system partition of a fixed size and an empty one named `root`.
+///
+/// # Errors
+/// The disk cannot be written.
+pub fn write_with_root(disk: &Path) -> anyhow::Result<()> {
+    let both = [Partition::system(SYSTEM), Partition::root(ROOT)];
+    let written = File::create(disk).and_then(|file| partition(file, &both));
+    written.with_context(|| format!("partition {}", disk.display()))
+}
+
+/// Puts the files of `directory` into the EFI system partition of a disk that
+/// [`write_with_root()`] made, in place of those that were there.
+///
+/// # Errors
+/// As of [`write()`], or they do not fit.
+pub fn replace_system(directory: &Path, disk: &Path) -> anyhow::Result<()> {
+    write_system(directory, disk, SYSTEM)
+}
+
+fn partition(mut disk: File, partitions: &[Partition]) -> io::Result<()> {
+    disk.set_len(gpt::disk_size(partitions))?;
+    gpt::write(&mut disk, partitions)
+}
+
+fn write_system(directory: &Path, disk: &Path, size: u64) -> anyhow::Result<()> {
     let partition = disk.with_extension("fat");
     let create = || format!("create {}", partition.display());
     let file = File::create(&partition).with_context(create)?;
     file.set_len(size).with_context(create)?;
     fill(directory, &partition)?;
-    wrap(&partition, disk, size).with_context(|| format!("write {}", disk.display()))?;
+    copy_in(&partition, disk).with_context(|| format!("write {}", disk.display()))?;
     fs::remove_file(&partition).with_context(|| format!("remove {}", partition.display()))
+}
+
+/// Where the root of a disk begins that [`write_with_root()`] made, in bytes.
+pub fn offset_of_root() -> u64 {
+    gpt::offset() + SYSTEM
 }
 
 /// Formats the partition and copies the files into it.
@@ -51,10 +91,8 @@ fn fill(directory: &Path, partition: &Path) -> anyhow::Result<()> {
     must(copy.arg("::"))
 }
 
-fn wrap(partition: &Path, disk: &Path, size: u64) -> io::Result<()> {
-    let mut file = File::create(disk)?;
-    file.set_len(gpt::disk_size(size))?;
-    gpt::write(&mut file, size)?;
+fn copy_in(partition: &Path, disk: &Path) -> io::Result<()> {
+    let mut file = File::options().write(true).open(disk)?;
     file.seek(SeekFrom::Start(gpt::offset()))?;
     io::copy(&mut File::open(partition)?, &mut file)?;
     Ok(())
@@ -95,5 +133,28 @@ mod tests {
             .unwrap();
         assert_eq!(listed.stdout, b"program");
         assert!(!work.path().join("disk.fat").exists());
+    }
+
+    #[test]
+    fn files_are_replaced_and_the_root_stays() {
+        let work = tempfile::tempdir().unwrap();
+        let disk = work.path().join("disk.img");
+        write_with_root(&disk).unwrap();
+        let root = offset_of_root();
+        let mut file = File::options().write(true).open(&disk).unwrap();
+        file.seek(SeekFrom::Start(root)).unwrap();
+        io::Write::write_all(&mut file, b"secret").unwrap();
+        for content in ["old", "new"] {
+            let directory = work.path().join(content);
+            fs::create_dir_all(&directory).unwrap();
+            fs::write(directory.join("kernel"), content).unwrap();
+            replace_system(&directory, &disk).unwrap();
+        }
+        let at = format!("{}@@{}", disk.display(), gpt::offset());
+        let mut list = Command::new("mtype");
+        let shown = list.args(["-i", &at, "::/kernel"]).output().unwrap();
+        assert_eq!(shown.stdout, b"new");
+        let bytes = fs::read(&disk).unwrap();
+        assert_eq!(&bytes[usize::try_from(root).unwrap()..][..6], b"secret");
     }
 }

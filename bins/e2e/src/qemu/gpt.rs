@@ -1,5 +1,5 @@
-//! A partition table with one EFI system partition (UEFI 2.10, chapter 5). All identifiers are
-//! constants: the same content gives the same disk.
+//! Partition tables (UEFI 2.10, chapter 5) with an EFI system partition, and perhaps one for a root.
+//! All identifiers are constants: the same content gives the same disk.
 
 use std::fs::File;
 use std::io::Seek as _;
@@ -21,25 +21,60 @@ const HEADER_SIZE: u32 = 92;
 const SYSTEM_PARTITION: [u8; 16] = [
     0x28, 0x73, 0x2a, 0xc1, 0x1f, 0xf8, 0xd2, 0x11, 0xba, 0x4b, 0x00, 0xa0, 0xc9, 0x3e, 0xc9, 0x3b,
 ];
-/// Made up; nothing looks at them.
+/// Linux file system data, 0fc63daf-8483-4772-8e79-3d69d8477de4, in the order of memory.
+const LINUX: [u8; 16] = [
+    0xaf, 0x3d, 0xc6, 0x0f, 0x83, 0x84, 0x72, 0x47, 0x8e, 0x79, 0x3d, 0x69, 0xd8, 0x47, 0x7d, 0xe4,
+];
+/// Made up; nothing looks at it.
 const DISK: [u8; 16] = *b"TEC e2e disk id.";
-const PARTITION: [u8; 16] = *b"TEC e2e part id.";
 
-/// Where the partition begins, in bytes.
+/// A partition of a disk; they follow one another.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Partition {
+    kind: [u8; 16],
+    id: [u8; 16],
+    name: &'static str,
+    size: u64,
+}
+
+impl Partition {
+    /// What firmware starts from, of `size` bytes.
+    pub(super) const fn system(size: u64) -> Self {
+        Self {
+            kind: SYSTEM_PARTITION,
+            id: *b"TEC e2e part id.",
+            name: "ESP",
+            size,
+        }
+    }
+
+    /// What an installer encrypts, found by its name.
+    pub(super) const fn root(size: u64) -> Self {
+        Self {
+            kind: LINUX,
+            id: *b"TEC e2e root id.",
+            name: "root",
+            size,
+        }
+    }
+}
+
+/// Where the first partition begins, in bytes.
 pub(super) const fn offset() -> u64 {
     FIRST * SECTOR
 }
 
-/// Bytes of a disk whose partition has this many.
-pub(super) const fn disk_size(partition: u64) -> u64 {
+/// Bytes of a disk with these partitions.
+pub(super) fn disk_size(partitions: &[Partition]) -> u64 {
+    let sizes = partitions.iter().map(|partition| partition.size);
     // The same room behind as in front, for the second table.
-    partition + 2 * offset()
+    sizes.sum::<u64>() + 2 * offset()
 }
 
-/// Writes both tables and the protective master boot record around a partition of `size` bytes.
-pub(super) fn write(disk: &mut File, size: u64) -> std::io::Result<()> {
-    let table = table(size / SECTOR);
-    let sectors = disk_size(size) / SECTOR;
+/// Writes both tables and the protective master boot record around partitions.
+pub(super) fn write(disk: &mut File, partitions: &[Partition]) -> std::io::Result<()> {
+    let table = table(partitions);
+    let sectors = disk_size(partitions) / SECTOR;
     let last = sectors - 1;
     let first_header = header(1, last, 2, sectors, &table);
     let second_header = header(last, 1, last - TABLE, sectors, &table);
@@ -57,14 +92,20 @@ pub(super) fn write(disk: &mut File, size: u64) -> std::io::Result<()> {
     Ok(())
 }
 
-fn table(partition_sectors: u64) -> Vec<u8> {
+fn table(partitions: &[Partition]) -> Vec<u8> {
     let mut table = Vec::new();
-    table.extend(SYSTEM_PARTITION);
-    table.extend(PARTITION);
-    table.extend(FIRST.to_le_bytes());
-    table.extend((FIRST + partition_sectors - 1).to_le_bytes());
-    table.extend([0; 8]); // attributes
-    table.extend("ESP".encode_utf16().flat_map(u16::to_le_bytes));
+    let mut first = FIRST;
+    for (number, partition) in (1..).zip(partitions) {
+        let next = first + partition.size / SECTOR;
+        table.extend(partition.kind);
+        table.extend(partition.id);
+        table.extend(first.to_le_bytes());
+        table.extend((next - 1).to_le_bytes());
+        table.extend([0; 8]); // attributes
+        table.extend(partition.name.encode_utf16().flat_map(u16::to_le_bytes));
+        table.resize(ENTRY_SIZE as usize * number, 0);
+        first = next;
+    }
     table.resize((ENTRIES * ENTRY_SIZE) as usize, 0);
     table
 }
@@ -122,7 +163,7 @@ mod tests {
 
     #[test]
     fn both_headers_name_each_other_and_carry_their_checksum() {
-        let table = table(64);
+        let table = table(&[Partition::system(64 * SECTOR)]);
         for (own, other) in [(1, 4159), (4159, 1)] {
             let mut header = header(own, other, 2, 4160, &table);
             assert_eq!(header.len(), 92);
@@ -132,5 +173,22 @@ mod tests {
             assert_eq!(stored, crc32(&header).to_le_bytes());
         }
         assert_eq!(protective_record(4159).len(), 512);
+    }
+
+    #[test]
+    fn partitions_follow_one_another() {
+        let both = [Partition::system(64 * SECTOR), Partition::root(32 * SECTOR)];
+        let table = table(&both);
+        assert_eq!(table.len(), 16 << 10);
+        let place = |entry: usize| {
+            let at = |offset: usize| {
+                let bytes = table[entry * 128 + offset..][..8].try_into().unwrap();
+                u64::from_le_bytes(bytes)
+            };
+            [at(32), at(40)]
+        };
+        assert_eq!(place(0), [2048, 2111]);
+        assert_eq!(place(1), [2112, 2143]);
+        assert_eq!(disk_size(&both), (96 + 4096) * SECTOR);
     }
 }

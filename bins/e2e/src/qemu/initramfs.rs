@@ -2,12 +2,14 @@
 //! driver-api/early-userspace/buffer-format). The same files give the same bytes.
 
 use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 
 use anyhow::Context as _;
 
 /// Directory and regular file with their permissions (POSIX, `sys/stat.h`).
 const DIRECTORY: u32 = 0o040_755;
 const PROGRAM: u32 = 0o100_755;
+const LINK: u32 = 0o120_777;
 const MAGIC: &str = "070701";
 const END: &str = "TRAILER!!!";
 
@@ -15,6 +17,8 @@ const END: &str = "TRAILER!!!";
 #[derive(Clone, Debug, Default)]
 pub struct Initramfs {
     files: BTreeMap<String, Vec<u8>>,
+    links: BTreeMap<String, String>,
+    directories: BTreeSet<String>,
 }
 
 impl Initramfs {
@@ -30,18 +34,47 @@ impl Initramfs {
         self
     }
 
+    /// Adds a symbolic link, and the directories above it.
+    #[must_use]
+    pub fn with_link(mut self, path: &str, target: &str) -> Self {
+        self.links.insert(path.to_owned(), target.to_owned());
+        self
+    }
+
+    /// Adds an empty directory, and those above it.
+    #[must_use]
+    pub fn with_directory(mut self, path: &str) -> Self {
+        self.directories.insert(path.to_owned());
+        self
+    }
+
+    /// Whether there is a file of this name.
+    pub fn has(&self, path: &str) -> bool {
+        self.files.contains_key(path)
+    }
+
     /// The archive, not compressed.
     ///
     /// # Errors
     /// A file is larger than 4 GiB.
     pub fn build(&self) -> anyhow::Result<Vec<u8>> {
         let mut entries: BTreeMap<&str, (u32, &[u8])> = BTreeMap::new();
-        for (path, content) in &self.files {
+        let files = self
+            .files
+            .iter()
+            .map(|(path, content)| (path, PROGRAM, content.as_slice()));
+        let links = self
+            .links
+            .iter()
+            .map(|(path, target)| (path, LINK, target.as_bytes()));
+        let empty: &[u8] = &[];
+        let directories = self.directories.iter().map(|path| (path, DIRECTORY, empty));
+        for (path, mode, content) in files.chain(links).chain(directories) {
             for (end, _) in path.match_indices('/') {
                 let (directory, _) = path.split_at(end);
                 entries.insert(directory, (DIRECTORY, &[]));
             }
-            entries.insert(path, (PROGRAM, content));
+            entries.insert(path, (mode, content));
         }
         let mut archive = Vec::new();
         for (number, (path, (mode, content))) in (1..).zip(entries) {
@@ -83,13 +116,25 @@ mod tests {
         let archive = Initramfs::new()
             .with("usr/bin/x", *b"program")
             .with("init", *b"init")
+            .with_link("usr/bin/y", "x")
+            .with_directory("var/tmp")
             .build()
             .unwrap();
         let text = String::from_utf8_lossy(&archive);
         let place = |name: &str| text.find(&format!("{name}\0")).unwrap();
-        let order = ["init", "usr", "usr/bin", "usr/bin/x", END].map(place);
+        let order = [
+            "init",
+            "usr",
+            "usr/bin",
+            "usr/bin/x",
+            "usr/bin/y",
+            "var",
+            "var/tmp",
+            END,
+        ]
+        .map(place);
         assert!(order.is_sorted(), "{order:?}");
         assert!(archive.len().is_multiple_of(4));
-        assert_eq!(text.matches(MAGIC).count(), 5);
+        assert_eq!(text.matches(MAGIC).count(), 8);
     }
 }

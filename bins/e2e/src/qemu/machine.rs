@@ -19,6 +19,10 @@ use crate::process::wait_for;
 
 /// Enough for firmware, kernel and an initial file system that is unpacked.
 const MEMORY_MIB: &str = "768";
+/// The same for a system whose initial file system holds more, and which formats a LUKS2 volume.
+const NODE_MEMORY_MIB: &str = "1024";
+/// Under which name Ignition looks for its config (Ignition, "Supported platforms", QEMU).
+const IGNITION: &str = "opt/com.coreos/config";
 /// QEMU itself starts within a second; the machine waits for the host at that point.
 const START_LIMIT: Duration = Duration::from_mins(1);
 /// Lines of the console that an error shows.
@@ -34,6 +38,7 @@ pub struct Machine {
     variables: PathBuf,
     disk: PathBuf,
     tpm: VirtualTpm,
+    ignition: Option<PathBuf>,
 }
 
 /// A machine that is switched on. Dropping it cuts the power.
@@ -64,7 +69,16 @@ impl Machine {
             variables: variables.to_owned(),
             disk: disk.to_owned(),
             tpm,
+            ignition: None,
         }
+    }
+
+    /// Adds what a node has: a network card behind which the host is 10.0.2.2, a config for
+    /// Ignition, and more memory.
+    #[must_use]
+    pub fn as_node(mut self, ignition: &Path) -> Self {
+        self.ignition = Some(ignition.to_owned());
+        self
     }
 
     /// The file that the first serial port writes: firmware, boot loader and kernel.
@@ -132,13 +146,7 @@ impl Machine {
             "-smp",
             "1",
         ])
-        .args([
-            "-m",
-            MEMORY_MIB,
-            "-nodefaults",
-            "-no-user-config",
-            "-no-reboot",
-        ])
+        .args(["-nodefaults", "-no-user-config", "-no-reboot"])
         .args(["-display", "none", "-monitor", "none"])
         .args(["-global", "driver=cfi.pflash01,property=secure,value=on"]);
         let flash = "if=pflash,format=raw,unit";
@@ -158,6 +166,15 @@ impl Machine {
                 line.display()
             ))
             .args(["-serial", "chardev:line"]);
+        match &self.ignition {
+            None => qemu.args(["-m", MEMORY_MIB]),
+            Some(config) => qemu
+                .args(["-m", NODE_MEMORY_MIB, "-netdev", "user,id=net"])
+                // Without a ROM, whose firmware would try to start from the network.
+                .args(["-device", "virtio-net-pci,netdev=net,romfile="])
+                .arg("-fw_cfg")
+                .arg(format!("name={IGNITION},file={}", config.display())),
+        };
         qemu
     }
 }
@@ -202,6 +219,11 @@ impl Running {
             Ok(qemu.try_wait()?.is_some())
         });
         waited.map_err(|error| self.explain(&error))
+    }
+
+    /// Cuts the power.
+    pub fn cut(self) {
+        drop(self);
     }
 
     /// An error that ends with what the console shows.

@@ -42,7 +42,7 @@ pub use self::uki::Uki;
 pub use self::variables::VariableStore;
 
 /// Runs a program that must succeed; the error has what it said.
-fn must(command: &mut Command) -> anyhow::Result<()> {
+pub(crate) fn must(command: &mut Command) -> anyhow::Result<()> {
     let program = command.get_program().to_string_lossy().into_owned();
     let output = command
         .stdin(Stdio::null())

@@ -1,0 +1,217 @@
+//! What a node told of one boot.
+
+use std::fs;
+use std::io;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use anyhow::bail;
+use tec_guest::frame;
+use tec_guest::node::marks::Mark;
+
+use crate::qemu::Running;
+
+/// From power-on to the first program of ours. Half a minute where nothing else runs, several
+/// where compilers share the processors.
+const START_LIMIT: Duration = Duration::from_mins(10);
+/// From there to the end: the first boot makes a volume with a slow hash on an emulated processor.
+const RUN_LIMIT: Duration = Duration::from_mins(10);
+
+/// Lines of a report of the pin (docs/reference/clevis-pin.md).
+const REPORT: usize = 3;
+
+/// A step of a boot.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Step {
+    /// Which.
+    pub mark: Mark,
+    /// When, since the kernel started.
+    pub at: Duration,
+    /// What was told with it.
+    pub text: String,
+}
+
+/// A boot from power-on to power-off.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Boot {
+    /// What was done, in order.
+    pub steps: Vec<Step>,
+    /// What the console shows.
+    pub console: String,
+}
+
+/// How a boot ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Ended {
+    /// The root is open; how often it has run.
+    Root(u32),
+    /// The disk stayed closed, with this code.
+    Refused(String),
+    /// The first boot failed, with the last code on the console, if there is one.
+    Failed(String),
+}
+
+impl Boot {
+    /// Listens until the machine is off.
+    ///
+    /// # Errors
+    /// It does not come up, or does not end in time.
+    pub(super) fn watch(running: Running, console: &Path) -> anyhow::Result<Self> {
+        greet(&running).map_err(|error| running.explain(&error))?;
+        Self::watch_on(running, console)
+    }
+
+    /// The same after [`greet`].
+    ///
+    /// # Errors
+    /// It does not end in time.
+    pub(super) fn watch_on(running: Running, console: &Path) -> anyhow::Result<Self> {
+        let steps = listen(&running).map_err(|error| running.explain(&error))?;
+        running.wait_for_power_off(RUN_LIMIT)?;
+        let console = fs::read(console).context("read the console")?;
+        Ok(Self {
+            steps,
+            console: String::from_utf8_lossy(&console).into_owned(),
+        })
+    }
+
+    /// When a step was done, since the kernel started.
+    pub fn at(&self, mark: Mark) -> Option<Duration> {
+        self.step(mark).map(|step| step.at)
+    }
+
+    fn step(&self, mark: Mark) -> Option<&Step> {
+        self.steps.iter().find(|step| step.mark == mark)
+    }
+
+    /// How it ended.
+    ///
+    /// # Errors
+    /// Nothing tells.
+    pub fn ended(&self) -> anyhow::Result<Ended> {
+        let last = self.steps.last().context("the machine told nothing")?;
+        Ok(match last.mark {
+            Mark::Root => Ended::Root(boots(&last.text)?),
+            Mark::Refused => Ended::Refused(last_code(&last.text)),
+            Mark::Failed => Ended::Failed(last_code(&self.console)),
+            other => bail!("the machine went off after {other}"),
+        })
+    }
+
+    /// That the root was opened, and how often it has run.
+    ///
+    /// # Errors
+    /// It was not; the error has what the node said.
+    pub fn opened(&self) -> anyhow::Result<u32> {
+        match self.ended()? {
+            Ended::Root(boots) => Ok(boots),
+            other => {
+                let text = self.steps.last().map_or("", |step| &step.text);
+                bail!("the disk was not opened: {other:?}: {}", text.trim())
+            }
+        }
+    }
+
+    /// The lines of the pin's report: what a person in front of the machine reads.
+    pub fn report(&self) -> String {
+        let text = self.steps.last().map_or("", |step| &step.text);
+        text.lines().take(REPORT).collect::<Vec<_>>().join("\n")
+    }
+
+    /// Whether the engine made the disk anew.
+    pub fn was_first(&self) -> bool {
+        self.at(Mark::FirstBoot).is_some()
+    }
+}
+
+fn listen(running: &Running) -> anyhow::Result<Vec<Step>> {
+    let mut line = running.line(RUN_LIMIT);
+    let mut steps = Vec::new();
+    while let Some(frame) = frame::read(&mut line).context("listen to the node")? {
+        let mark = Mark::of_name(&frame.name);
+        let mark = mark.with_context(|| format!("the node tells of {:?}", frame.name))?;
+        let text = String::from_utf8_lossy(&frame.content).into_owned();
+        let (seconds, text) = text.split_once('\n').context("a step has no time")?;
+        steps.push(Step {
+            mark,
+            at: Duration::from_secs_f64(seconds.parse()?),
+            text: text.to_owned(),
+        });
+    }
+    Ok(steps)
+}
+
+/// Waits for the first program of ours.
+pub(super) fn greet(running: &Running) -> anyhow::Result<()> {
+    match frame::find_greeting(&mut running.line(START_LIMIT)) {
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+            bail!("the machine went off before its system came up")
+        }
+        other => other.context("the system did not come up"),
+    }
+}
+
+fn boots(text: &str) -> anyhow::Result<u32> {
+    let mut words = text.split_whitespace();
+    let number = words.find_map(|word| word.strip_prefix("boots="));
+    Ok(number
+        .context("the root does not say how often it ran")?
+        .parse()?)
+}
+
+/// The code that begins the last report.
+fn last_code(text: &str) -> String {
+    let begins = text.match_indices("TEC-").filter(|(at, _)| {
+        let before = text.get(..*at).unwrap_or_default();
+        // Not the page that the report names.
+        before.is_empty() || before.ends_with('\n')
+    });
+    let Some((begin, _)) = begins.last() else {
+        return String::new();
+    };
+    let code = text.get(begin..).unwrap_or_default().chars();
+    code.take_while(|c| c.is_ascii_alphanumeric() || *c == '-')
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn boot(mark: Mark, text: &str) -> Boot {
+        Boot {
+            steps: vec![Step {
+                mark,
+                at: Duration::from_secs(9),
+                text: text.to_owned(),
+            }],
+            console: "TEC-N500 x\nTEC-R410 y\n".to_owned(),
+        }
+    }
+
+    #[test]
+    fn how_a_boot_ended_is_read_from_its_last_step() {
+        let root = boot(Mark::Root, "boots=2 ignition=true");
+        assert_eq!(root.ended().unwrap(), Ended::Root(2));
+        assert_eq!(root.opened().unwrap(), 2);
+        let refused = boot(
+            Mark::Refused,
+            "TEC-A412 the boot\nattempt 1\nsee: docs/errors/TEC-A412.md\n",
+        );
+        assert_eq!(
+            refused.ended().unwrap(),
+            Ended::Refused("TEC-A412".to_owned())
+        );
+        assert!(refused.opened().is_err());
+        let failed = boot(Mark::Failed, "stage disks of Ignition failed");
+        assert_eq!(
+            failed.ended().unwrap(),
+            Ended::Failed("TEC-R410".to_owned())
+        );
+        assert!(boot(Mark::Unlocked, "").ended().is_err());
+    }
+}

@@ -1,0 +1,89 @@
+//! What a node boots: the files of its EFI system partition.
+
+use std::fs;
+use std::path::Path;
+use std::path::PathBuf;
+
+use anyhow::Context as _;
+
+use super::settings::Settings;
+
+/// The removable-media path (UEFI 2.10, 3.5.1.1), and what shim starts beside it.
+const SHIM: &str = "EFI/BOOT/BOOTX64.EFI";
+const GRUB: &str = "EFI/BOOT/grubx64.efi";
+/// Where Debian's signed GRUB looks for its commands.
+const COMMANDS: &str = "EFI/debian/grub.cfg";
+const KERNEL: &str = "vmlinuz";
+const INITIAL: &str = "initrd.img";
+/// A panic ends the machine at once. On a busy host, emulated ticks come too late for the kernel's
+/// check of its timers, which would panic.
+const COMMAND_LINE: &str = "console=ttyS0,115200 panic=-1 no_timer_check loglevel=3";
+
+/// What an image is made of.
+#[derive(Clone, Debug)]
+#[expect(
+    clippy::exhaustive_structs,
+    reason = "built field by field by every scene"
+)]
+pub struct Parts {
+    /// Suite of Debian that shim and GRUB are of.
+    pub loader: &'static str,
+    /// Kernel in the cache: `current` or `update`.
+    pub kernel: &'static str,
+    /// File of the initial file system.
+    pub initial: PathBuf,
+    /// What stands behind the usual command line.
+    pub command_line: &'static str,
+}
+
+/// The files of an EFI system partition.
+#[derive(Clone, Debug)]
+pub struct Image {
+    directory: PathBuf,
+}
+
+impl Image {
+    /// Writes the files into a new directory.
+    ///
+    /// # Errors
+    /// A part is missing, or the directory cannot be written.
+    pub fn write(settings: &Settings, directory: &Path, parts: &Parts) -> anyhow::Result<Self> {
+        let loader = settings.cache.join("boot").join(parts.loader);
+        let kernel = settings
+            .cache
+            .join("node")
+            .join(parts.kernel)
+            .join("vmlinuz");
+        for (from, to) in [
+            (loader.join("shimx64.efi").as_path(), SHIM),
+            (&loader.join("grubx64.efi"), GRUB),
+            (&kernel, KERNEL),
+            (parts.initial.as_path(), INITIAL),
+        ] {
+            let to = place(directory, to)?;
+            fs::copy(from, &to)
+                .with_context(|| format!("copy {}; `cargo xtask vm` fetches it", from.display()))?;
+        }
+        let more = parts.command_line;
+        let commands = format!(
+            "set timeout=0\nlinux /{KERNEL} {COMMAND_LINE}{more}\ninitrd /{INITIAL}\nboot\n"
+        );
+        fs::write(place(directory, COMMANDS)?, commands).context("write GRUB's commands")?;
+        Ok(Self {
+            directory: directory.to_owned(),
+        })
+    }
+
+    /// Where the files lie.
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+}
+
+fn place(directory: &Path, name: &str) -> anyhow::Result<PathBuf> {
+    let path = directory.join(name);
+    if let Some(parent) = path.parent() {
+        fs::create_dir_all(parent).with_context(|| format!("create {}", parent.display()))?;
+    }
+    Ok(path)
+}

@@ -1,0 +1,37 @@
+//! Virtual nodes: real firmware measures, the real Ignition engine merges, the real Clevis binds
+//! and unlocks, the kernel opens the disk, and none of them knows that it is tested.
+//!
+//! *What it is*: machines of [`crate::qemu`] that boot an initial file system of systemd, Ignition,
+//! Clevis, cryptsetup and node-agent, and talk to a real `tec serve` on this host. The programs
+//! come from the packages of the host, the kernels from Debian.
+//!
+//! *What it is not*: a distribution. What one does around Ignition and Clevis is in
+//! `tec_guest::node`, as little of it as goes.
+//!
+//! ```text
+//!  programs of the host, modules, units ─ InitialSystem ─┐
+//!  shim, GRUB, kernel, command line ─────────────────────┴─ Image ─► EFI system partition ─┐
+//!  tec serve ─ merge directive ─► config of QEMU ──────────────────────────────────────────┼─► Node
+//!                             Boot: marks, seconds, what Clevis said ◄── second serial port ┘
+//! ```
+
+mod boot;
+mod image;
+mod initial;
+mod node;
+mod programs;
+mod scenes;
+mod settings;
+mod stage;
+mod table;
+
+pub use self::boot::Boot;
+pub use self::boot::Ended;
+pub use self::boot::Step;
+pub use self::image::Image;
+pub use self::image::Parts;
+pub use self::initial::InitialSystem;
+pub use self::node::Node;
+pub use self::settings::Scene;
+pub use self::settings::Settings;
+pub use self::stage::Stage;

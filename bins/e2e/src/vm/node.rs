@@ -1,0 +1,141 @@
+//! A node: a disk, variables, a TPM, and what is done to them between boots.
+
+use std::fs;
+use std::fs::File;
+use std::io;
+use std::io::Read as _;
+use std::io::Seek as _;
+use std::io::SeekFrom;
+use std::path::Path;
+use std::path::PathBuf;
+
+use anyhow::Context as _;
+
+use super::boot::Boot;
+use super::image::Image;
+use super::settings::Settings;
+use crate::qemu::Machine;
+use crate::qemu::Running;
+use crate::qemu::VirtualTpm;
+use crate::qemu::disk;
+
+/// Firmware with Microsoft's keys, as machines are sold.
+const VARIABLES: &str = "OVMF_VARS.ms.fd";
+const CODE: &str = "OVMF_CODE.fd";
+/// The suite that the firmware is of.
+pub(super) const SUITE: &str = "trixie";
+
+/// A virtual node.
+#[derive(Clone, Debug)]
+pub struct Node {
+    /// For the story.
+    pub name: String,
+    directory: PathBuf,
+    firmware: PathBuf,
+    ignition: PathBuf,
+    boots: u32,
+}
+
+impl Node {
+    /// A node with an empty root and a new TPM that boots `image`; `ignition` is the config that
+    /// it is given.
+    ///
+    /// # Errors
+    /// Its parts cannot be made.
+    pub fn new(
+        settings: &Settings,
+        name: &str,
+        image: &Image,
+        ignition: &Path,
+    ) -> anyhow::Result<Self> {
+        let directory = settings.artefacts.join(name);
+        fs::create_dir_all(&directory)
+            .with_context(|| format!("create {}", directory.display()))?;
+        let boot = settings.cache.join("boot").join(SUITE);
+        let node = Self {
+            name: name.to_owned(),
+            directory,
+            firmware: boot.join(CODE),
+            ignition: ignition.to_owned(),
+            boots: 0,
+        };
+        fs::copy(boot.join(VARIABLES), node.variables()).context("copy the variables")?;
+        VirtualTpm::manufacture_plain(&node.tpm())?;
+        disk::write_with_root(&node.disk())?;
+        node.install(image)?;
+        Ok(node)
+    }
+
+    /// Image of the disk.
+    pub fn disk(&self) -> PathBuf {
+        self.directory.join("disk.img")
+    }
+
+    /// The firmware's store of variables.
+    pub fn variables(&self) -> PathBuf {
+        self.directory.join("variables.fd")
+    }
+
+    /// Where the TPM keeps its state.
+    pub fn tpm(&self) -> PathBuf {
+        self.directory.join("tpm")
+    }
+
+    /// Puts another image into the EFI system partition.
+    ///
+    /// # Errors
+    /// The disk cannot be written.
+    pub fn install(&self, image: &Image) -> anyhow::Result<()> {
+        disk::replace_system(image.directory(), &self.disk())
+    }
+
+    /// Switches it on and watches until it is off.
+    ///
+    /// # Errors
+    /// It does not come up, or does not end.
+    pub fn boot(&mut self) -> anyhow::Result<Boot> {
+        let (running, console) = self.power_on()?;
+        Boot::watch(running, &console).with_context(|| format!("boot of {}", self.name))
+    }
+
+    /// Switches it on; the second value is the file of its console.
+    ///
+    /// # Errors
+    /// A part of it cannot be used.
+    pub(super) fn power_on(&mut self) -> anyhow::Result<(Running, PathBuf)> {
+        self.boots += 1;
+        let logs = self.directory.join(format!("boot-{}", self.boots));
+        fs::create_dir_all(&logs).with_context(|| format!("create {}", logs.display()))?;
+        let tpm = VirtualTpm::found(&self.tpm());
+        let machine = Machine::new(&logs, &self.firmware, &self.variables(), &self.disk(), tpm);
+        let machine = machine.as_node(&self.ignition);
+        Ok((machine.power_on()?, machine.console()))
+    }
+
+    /// The root's partition as a file, for programs that look at volumes.
+    ///
+    /// # Errors
+    /// The disk cannot be read.
+    pub fn root(&self) -> anyhow::Result<PathBuf> {
+        let path = self.directory.join("root.img");
+        let copied = copy_root(&self.disk(), &path);
+        copied.with_context(|| format!("copy the root of {}", self.disk().display()))?;
+        Ok(path)
+    }
+
+    /// Frees the room that its parts take; the logs stay.
+    ///
+    /// # Errors
+    /// They cannot be removed.
+    pub fn discard(self) -> anyhow::Result<()> {
+        fs::remove_file(self.disk()).context("remove the disk")?;
+        fs::remove_file(self.variables()).context("remove the variables")
+    }
+}
+
+fn copy_root(disk: &Path, path: &Path) -> io::Result<()> {
+    let mut disk = File::open(disk)?;
+    disk.seek(SeekFrom::Start(disk::offset_of_root()))?;
+    io::copy(&mut disk.take(disk::ROOT), &mut File::create(path)?)?;
+    Ok(())
+}

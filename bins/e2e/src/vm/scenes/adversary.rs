@@ -1,0 +1,254 @@
+//! What an adversary may boot, and who is refused for what.
+
+use std::fs;
+use std::path::Path;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use anyhow::Context as _;
+use anyhow::bail;
+use anyhow::ensure;
+use tec_core::id::MachineId;
+use tec_tpm::ak::AkHandle;
+use tec_tpm::compute::Guid;
+use tec_tpm::testing::Swtpm;
+use tec_tpm::tss::Tpm;
+use tec_tpm::tss::TpmAttester;
+
+use crate::qemu::VariableStore;
+use crate::qemu::variables::BOOT_ONLY;
+use crate::vm::boot::Ended;
+use crate::vm::image::Image;
+use crate::vm::node::Node;
+use crate::vm::stage::Stage;
+use crate::vm::table;
+use crate::wire::Session;
+use crate::wire::some_pubkey;
+
+/// A boot that was refused, as the table shows it.
+type Row = [String; 3];
+
+impl Stage {
+    /// Every boot is refused, and `tec explain` names what differs.
+    pub(in crate::vm) fn adversary(&mut self) -> anyhow::Result<()> {
+        self.story.scene('b', "What an adversary may boot");
+        let mut story = std::mem::take(&mut self.story);
+        let good = self.current()?;
+        let mut one = story.works("machine one has had its first boot", || self.one())?;
+        let mut rows = Vec::new();
+        let id = self.machine_of(&one)?;
+        for (what, image, named) in self.changed_images()? {
+            let row = story.works(what, || {
+                one.install(&image)?;
+                self.refused_boot(&mut one, id, what, named)
+            })?;
+            rows.push(row);
+        }
+        one.install(&good)?;
+        rows.push(story.works("Secure Boot is switched off", || {
+            self.without_keys(&mut one, id)
+        })?);
+        rows.push(story.works("the disk is put into another machine", || {
+            self.moved_disk(&one, &good)
+        })?);
+        rows.push(
+            story.works("the TPM's state is put into another machine", || {
+                self.copied_tpm(&one, &good)
+            })?,
+        );
+        rows.push(story.works("evidence is replayed", || self.replayed(&one))?);
+        let update = self.image("update", |parts| parts.kernel = "update")?;
+        rows.push(
+            story.works("an older kernel is booted after its revocation", || {
+                self.revoked_kernel(&mut one, id, &good, &update)
+            })?,
+        );
+        rows.push(story.works("the machine is deleted", || self.deleted(&mut one, id))?);
+        let rows: Vec<Vec<String>> = rows.into_iter().map(Vec::from).collect();
+        let heading = [
+            "what was done",
+            "code",
+            "what tec explain or the node names",
+        ];
+        story.shows("refused", &table::render(&heading, &rows));
+        self.story = story;
+        // Nobody approves its image any more.
+        self.forget_current();
+        Ok(())
+    }
+
+    /// What was changed, the image, and the file that must be named.
+    fn changed_images(&self) -> anyhow::Result<Vec<(&'static str, Image, &'static str)>> {
+        let initial = self.settings.artefacts.join("initrd-changed.img");
+        let changed = self
+            .initial
+            .clone()
+            .with("etc/evil", "a program would do more\n");
+        changed.write(&initial)?;
+        Ok(vec![
+            (
+                "the kernel is swapped",
+                self.image("swapped", |parts| parts.kernel = "update")?,
+                "vmlinuz",
+            ),
+            (
+                "the initial file system is changed",
+                self.image("initrd", |parts| parts.initial = initial)?,
+                "initrd.img",
+            ),
+            (
+                "the command line is changed",
+                self.image("command-line", |parts| parts.command_line = " init=/bin/sh")?,
+                "Pcr8KernelCmdline",
+            ),
+        ])
+    }
+
+    /// Boots and expects TEC-A412, explained with `named`.
+    fn refused_boot(
+        &self,
+        node: &mut Node,
+        id: MachineId,
+        what: &str,
+        named: &str,
+    ) -> anyhow::Result<Row> {
+        let boot = node.boot()?;
+        let ended = boot.ended()?;
+        ensure!(
+            ended == Ended::Refused("TEC-A412".to_owned()),
+            "{what}: {ended:?}"
+        );
+        let (_, text) = self.explained(id)?;
+        let line = text.lines().find(|line| line.contains(named));
+        let line = line.with_context(|| format!("{named} is not named: {text}"))?;
+        Ok([what.to_owned(), "TEC-A412".to_owned(), short(line)])
+    }
+
+    fn without_keys(&self, one: &mut Node, id: MachineId) -> anyhow::Result<Row> {
+        let variables = one.variables();
+        let before = fs::read(&variables)?;
+        let off = VariableStore::new(before.clone())?.with(
+            "SecureBootEnable",
+            Guid::SECURE_BOOT_ENABLE,
+            BOOT_ONLY,
+            &[0],
+        )?;
+        fs::write(&variables, off.build())?;
+        let row = self.refused_boot(one, id, "Secure Boot switched off", "SecureBoot");
+        fs::write(&variables, before)?;
+        row
+    }
+
+    /// Another machine, known to the server, with the disk of the first one.
+    fn moved_disk(&self, one: &Node, good: &Image) -> anyhow::Result<Row> {
+        let mut two = self.node("two", good)?;
+        two.boot()?.opened()?;
+        fs::copy(one.disk(), two.disk()).context("copy the disk")?;
+        let boot = two.boot()?;
+        let Ended::Refused(code) = boot.ended()? else {
+            bail!("the disk of another machine: {:?}", boot.ended()?)
+        };
+        ensure!(code == "TEC-A413", "refused with {code}");
+        let id = self.machine_of(one)?;
+        let text = self.anchor.tec_text(&["explain"])?;
+        let line = text.lines().find(|line| line.contains(&id.to_string()));
+        let line = line.with_context(|| format!("{id} is not named: {text}"))?;
+        two.discard()?;
+        Ok(["disk in another machine".to_owned(), code, short(line)])
+    }
+
+    /// A new machine with the keys of the first one asks to be registered.
+    fn copied_tpm(&self, one: &Node, good: &Image) -> anyhow::Result<Row> {
+        let mut three = self.node("three", good)?;
+        copy_files(&one.tpm(), &three.tpm())?;
+        let boot = three.boot()?;
+        let Ended::Failed(code) = boot.ended()? else {
+            bail!("a machine with the TPM of another one: {:?}", boot.ended()?)
+        };
+        ensure!(
+            code.starts_with("TEC-R"),
+            "its first boot failed with {code}"
+        );
+        let line = boot.console.lines().find(|line| line.contains(&code));
+        let line = short(line.unwrap_or_default());
+        three.discard()?;
+        Ok(["TPM state in another machine".to_owned(), code, line])
+    }
+
+    /// Evidence of the machine's own key, made for one session and sent in the next.
+    fn replayed(&self, one: &Node) -> anyhow::Result<Row> {
+        let swtpm = Swtpm::of_state(&one.tpm())?;
+        let tpm = Arc::new(Tpm::open(&swtpm.tcti())?);
+        let attester = TpmAttester::new(tpm, AkHandle::default());
+        let mut kbs = self.anchor.kbs()?;
+        // The name of this host is one of the virtual machines' network.
+        kbs.url = self.anchor.local_kbs()?;
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?;
+        let reply = runtime.block_on(async {
+            let proof = Session::open(&kbs)
+                .await?
+                .prove(&attester, some_pubkey())
+                .await?;
+            Session::open(&kbs).await?.attest(&proof).await
+        })?;
+        let code = reply.code();
+        ensure!(code == "TEC-A405", "the server says {code}: {}", reply.body);
+        let text = self.anchor.tec_text(&["explain"])?;
+        let line = text.lines().find(|line| line.contains("NO"));
+        Ok([
+            "evidence replayed".to_owned(),
+            code,
+            short(line.unwrap_or(&text)),
+        ])
+    }
+
+    fn revoked_kernel(
+        &self,
+        one: &mut Node,
+        id: MachineId,
+        old: &Image,
+        update: &Image,
+    ) -> anyhow::Result<Row> {
+        self.approve("update", update)?;
+        one.install(update)?;
+        one.boot()?.opened()?;
+        self.anchor.tec(&["image", "revoke", "current"])?;
+        one.install(old)?;
+        let row = self.refused_boot(one, id, "older kernel after its revocation", "ended");
+        one.install(update)?;
+        row
+    }
+
+    fn deleted(&self, one: &mut Node, id: MachineId) -> anyhow::Result<Row> {
+        let id = id.to_string();
+        self.anchor.tec(&["machine", "remove", &id])?;
+        let boot = one.boot()?;
+        let Ended::Refused(code) = boot.ended()? else {
+            bail!("a deleted machine: {:?}", boot.ended()?)
+        };
+        let text = self.anchor.tec_text(&["explain"])?;
+        let line = text.lines().find(|line| line.contains("NO"));
+        Ok([
+            "machine deleted".to_owned(),
+            code,
+            short(line.unwrap_or(&text)),
+        ])
+    }
+}
+
+/// One line of a table.
+fn short(line: &str) -> String {
+    let words: Vec<&str> = line.split_whitespace().collect();
+    words.join(" ").chars().take(90).collect()
+}
+
+fn copy_files(from: &Path, to: &Path) -> anyhow::Result<()> {
+    for entry in fs::read_dir(from).with_context(|| format!("list {}", from.display()))? {
+        let path: PathBuf = entry?.path();
+        let name = path.file_name().unwrap_or_default();
+        fs::copy(&path, to.join(name)).with_context(|| format!("copy {}", path.display()))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,106 @@
+//! First boot, reboot, a boot that was tampered with.
+
+use anyhow::ensure;
+use tec_guest::node::marks::Mark;
+
+use crate::vm::boot::Ended;
+use crate::vm::node::Node;
+use crate::vm::stage::Stage;
+use crate::volume;
+
+impl Stage {
+    /// First boot, what lies on the disk then, reboot, and a boot with another command line.
+    pub(in crate::vm) fn short(&mut self) -> anyhow::Result<()> {
+        self.story
+            .scene('a', "First boot, reboot, a boot that was tampered with");
+        let mut story = std::mem::take(&mut self.story);
+        let image = story.works("the image of the nodes is approved", || self.current())?;
+        let mut one = self.node("one", &image)?;
+        let boot = story.works(
+            "first boot: Ignition merges the server's config, encrypts, binds; the root runs",
+            || {
+                let boot = one.boot()?;
+                ensure!(boot.opened()? == 1, "the root is not new");
+                for mark in [Mark::FirstBoot, Mark::Fetched, Mark::Bound] {
+                    ensure!(boot.at(mark).is_some(), "there was no step {mark}");
+                }
+                let root = boot.steps.last().map(|step| step.text.as_str());
+                ensure!(
+                    root == Some("boots=1 ignition=true"),
+                    "the root says {root:?}"
+                );
+                Ok(boot)
+            },
+        )?;
+        self.timed("first boot", &boot);
+        story.works(
+            "the disk is bound as documented, and by nothing else",
+            || self.look_at_disk(&one),
+        )?;
+        let boot = story.works("reboot: Clevis opens the disk", || {
+            let boot = one.boot()?;
+            ensure!(boot.opened()? == 2, "it is not the same root");
+            ensure!(!boot.was_first(), "the disk was made anew");
+            Ok(boot)
+        })?;
+        self.timed("reboot", &boot);
+        let id = self.machine_of(&one)?;
+        let changed = self.image("short-command-line", |parts| parts.command_line = " debug")?;
+        story.refused("the command line is changed, reboot", "TEC-A412", || {
+            one.install(&changed)?;
+            let boot = one.boot()?;
+            Ok(match boot.ended()? {
+                Ended::Refused(code) => Err((code, boot.report())),
+                other => anyhow::bail!("{other:?}"),
+            })
+        })?;
+        let (_, text) = self.explained(id)?;
+        ensure!(
+            text.contains("Pcr8KernelCmdline"),
+            "it is not named: {text}"
+        );
+        story.shows("what an admin reads", &text);
+        one.install(&image)?;
+        self.story = story;
+        self.keep(one);
+        Ok(())
+    }
+
+    /// What the programs of others say of the volume.
+    fn look_at_disk(&self, one: &Node) -> anyhow::Result<()> {
+        let root = one.root()?;
+        let run = |program: &str, words: &[&str]| {
+            let mut command = volume::command(program);
+            self.logs.must(command.args(words).arg(&root))
+        };
+        let dump = run("cryptsetup", &["luksDump"])?;
+        let slots = dump
+            .lines()
+            .filter(|line| line.trim_end().ends_with(": luks2"))
+            .count();
+        ensure!(slots == 1, "the throw-away key is still there: {dump}");
+        ensure!(dump.contains("0: clevis"), "there is no token: {dump}");
+        let list = run("clevis", &["luks", "list", "-d"])?;
+        ensure!(
+            list.trim() == "1: unknown pin 'trustee'",
+            "clevis lists {list}"
+        );
+        let header = volume::clevis_header(&self.logs, &root)?;
+        let id = self.machine_of(one)?;
+        ensure!(header["pin"] == "trustee", "the header is {header}");
+        ensure!(
+            header["path"] == format!("default/{id}/root"),
+            "the header is {header}"
+        );
+        let url = header["servers"][0]["url"].as_str().unwrap_or_default();
+        ensure!(
+            url.starts_with("https://10.0.2.2:"),
+            "the header is {header}"
+        );
+        ensure!(
+            header["servers"][0]["cert"] == self.anchor.ca()?,
+            "the header has another CA: {header}"
+        );
+        Ok(())
+    }
+}

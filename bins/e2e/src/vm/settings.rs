@@ -1,0 +1,50 @@
+//! Where everything is, and what is played.
+
+use std::path::PathBuf;
+
+use clap::Parser;
+use clap::ValueEnum;
+
+/// Plays the life of nodes in virtual machines with real firmware.
+#[derive(Clone, Debug, Parser)]
+#[command(version)]
+#[non_exhaustive]
+pub struct Settings {
+    /// Scenes to play, in order
+    #[arg(long = "scene", value_enum, required = true)]
+    pub scenes: Vec<Scene>,
+    /// How many machines lose their power in the scene `cuts`
+    #[arg(long, default_value_t = 3)]
+    pub cuts: u32,
+    /// Where the random moments of the power cuts begin
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+    /// Cache of tools and boot files, as `cargo xtask vm` fills it
+    #[arg(long, env = "TEC_CACHE")]
+    pub cache: PathBuf,
+    /// Directory with the programs `tec` and `node-agent`
+    #[arg(long, env = "TEC_BIN_DIR")]
+    pub bin_dir: PathBuf,
+    /// The program `tec-node`, linked statically
+    #[arg(long, default_value = "target/guest/tec-node")]
+    pub node: PathBuf,
+    /// Where consoles, disks and logs are kept
+    #[arg(long, default_value = "target/vm")]
+    pub artefacts: PathBuf,
+}
+
+/// A scene.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[non_exhaustive]
+pub enum Scene {
+    /// First boot, reboot, a boot that was tampered with; and what lies on the disk
+    Short,
+    /// An update in two steps, a rollback, a revocation
+    Update,
+    /// Three machines at once
+    Fleet,
+    /// The power fails during the first boot
+    Cuts,
+    /// What an adversary may boot, and who is refused for what
+    Adversary,
+}

@@ -1,0 +1,249 @@
+//! Everything on stage: the server, the images, the nodes.
+
+use std::fs;
+use std::path::Path;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use anyhow::Context as _;
+use serde_json::Value;
+use tec_core::id::MachineId;
+use tec_guest::node::marks::Mark;
+
+use super::boot::Boot;
+use super::image::Image;
+use super::image::Parts;
+use super::initial::InitialSystem;
+use super::node;
+use super::node::Node;
+use super::settings::Scene;
+use super::settings::Settings;
+use super::table;
+use crate::anchor::Anchor;
+use crate::process::Transcript;
+use crate::qemu::disk::GRUB_DEVICE;
+use crate::settings::Settings as Programs;
+use crate::story::Story;
+use crate::volume;
+
+/// What the host is called in QEMU's user network.
+const HOST: &str = "10.0.2.2";
+/// What GRUB's part of a boot leaves in registers: boot loader and kernel, keys, command line,
+/// files, and what shim was told.
+const REGISTERS: &str = "4,7,8,9,14";
+
+/// The steps whose times are shown.
+const TIMES: [Mark; 8] = [
+    Mark::Started,
+    Mark::Devices,
+    Mark::Network,
+    Mark::Fetched,
+    Mark::Bound,
+    Mark::Unlocking,
+    Mark::Unlocked,
+    Mark::Root,
+];
+
+/// The server, and what nodes are made of.
+#[derive(Debug)]
+pub struct Stage {
+    pub(super) settings: Settings,
+    pub(super) logs: Arc<Transcript>,
+    pub(super) anchor: Anchor,
+    pub(super) initial: InitialSystem,
+    /// What is told.
+    pub story: Story,
+    initial_file: PathBuf,
+    merge: PathBuf,
+    current: Option<Image>,
+    one: Option<Node>,
+    times: Vec<(String, Boot)>,
+}
+
+impl Stage {
+    /// Sets the stage below the directory of artefacts, which is emptied: a server with an empty
+    /// store, and the initial file system of the nodes.
+    ///
+    /// # Errors
+    /// Something is missing, or the server does not start.
+    pub fn new(settings: Settings) -> anyhow::Result<Self> {
+        let work = settings.artefacts.clone();
+        if work.exists() {
+            fs::remove_dir_all(&work).with_context(|| format!("empty {}", work.display()))?;
+        }
+        fs::create_dir_all(&work).with_context(|| format!("create {}", work.display()))?;
+        let mut story = Story::new();
+        story.scene('0', "The stage");
+        let initial = story.works("the initial file system: programs, modules, units", || {
+            InitialSystem::new(&settings, &work)
+        })?;
+        let initial_file = work.join("initrd.img");
+        initial.write(&initial_file)?;
+        let logs = Arc::new(Transcript::new(work.join("logs"))?);
+        let programs = Programs {
+            cache: settings.cache.clone(),
+            bin_dir: settings.bin_dir.clone(),
+            report: PathBuf::new(),
+            keep: true,
+        };
+        let state = work.join("state");
+        let flags = ["--pcrs", REGISTERS];
+        let anchor = story.works("tec serve on this host", || {
+            Anchor::start_for(HOST, &programs, &state, &logs, &flags)
+        })?;
+        let merge = work.join("merge.ign");
+        let directive = anchor.tec(&["ignition", "merge"])?;
+        fs::write(&merge, directive.to_string()).context("write the merge directive")?;
+        Ok(Self {
+            settings,
+            logs,
+            anchor,
+            initial,
+            story,
+            initial_file,
+            merge,
+            current: None,
+            one: None,
+            times: Vec::new(),
+        })
+    }
+
+    /// Plays scenes.
+    ///
+    /// # Errors
+    /// The first thing that did not go as it must.
+    pub fn play(&mut self, scenes: &[Scene]) -> anyhow::Result<()> {
+        for scene in scenes {
+            match scene {
+                Scene::Short => self.short()?,
+                Scene::Adversary => self.adversary()?,
+                Scene::Update => self.update()?,
+                Scene::Fleet => self.fleet()?,
+                Scene::Cuts => self.cuts()?,
+            }
+        }
+        let times = self.times();
+        self.story.scene('z', "Afterwards");
+        self.story.shows("seconds since the kernel started", &times);
+        let anchor = &self.anchor;
+        self.story.works("the audit log's chain is intact", || {
+            let verified = anchor.tec(&["audit", "verify"])?;
+            anyhow::ensure!(verified["intact"] == true, "{verified}");
+            Ok(())
+        })
+    }
+
+    /// An image in a directory of its own; without changes it is what [`current`](Self::current)
+    /// approves.
+    pub(super) fn image(
+        &self,
+        name: &str,
+        change: impl FnOnce(&mut Parts),
+    ) -> anyhow::Result<Image> {
+        let mut parts = Parts {
+            loader: node::SUITE,
+            kernel: "current",
+            initial: self.initial_file.clone(),
+            command_line: "",
+        };
+        change(&mut parts);
+        let directory = self.settings.artefacts.join("images").join(name);
+        Image::write(&self.settings, &directory, &parts)
+    }
+
+    /// Approves an image under a name, for machines with Microsoft's keys.
+    pub(super) fn approve(&self, name: &str, image: &Image) -> anyhow::Result<()> {
+        let boot = self.settings.cache.join("boot").join(node::SUITE);
+        let store = boot.join("OVMF_VARS.ms.fd");
+        let [store, path] = [store.as_path(), image.directory()].map(Path::to_str);
+        let store = store.context("the cache's path is not UTF-8")?;
+        let path = path.context("the path of the artefacts is not UTF-8")?;
+        let machine = ["--variable-store", store, "--grub-device", GRUB_DEVICE];
+        let mut words = vec!["image", "approve", name, path];
+        words.extend(machine);
+        self.anchor.tec(&words).map(drop)
+    }
+
+    /// The image that all nodes begin with, approved.
+    pub(super) fn current(&mut self) -> anyhow::Result<Image> {
+        if let Some(image) = &self.current {
+            return Ok(image.clone());
+        }
+        let image = self.image("current", |_| {})?;
+        self.approve("current", &image)?;
+        self.current = Some(image.clone());
+        Ok(image)
+    }
+
+    /// A new node.
+    pub(super) fn node(&self, name: &str, image: &Image) -> anyhow::Result<Node> {
+        Node::new(&self.settings, name, image, &self.merge)
+    }
+
+    /// The node of the first scene, which has had its first boot.
+    pub(super) fn one(&mut self) -> anyhow::Result<Node> {
+        if let Some(node) = self.one.take() {
+            return Ok(node);
+        }
+        let image = self.current()?;
+        let mut node = self.node("one", &image)?;
+        let boot = node.boot()?;
+        boot.opened()?;
+        Ok(node)
+    }
+
+    /// The image that nodes began with is approved no more; the next scene approves another one.
+    pub(super) fn forget_current(&mut self) {
+        self.current = None;
+        self.one = None;
+    }
+
+    /// Keeps it for the next scene.
+    pub(super) fn keep(&mut self, one: Node) {
+        self.one = Some(one);
+    }
+
+    /// The machine that a node's disk is bound to.
+    pub(super) fn machine_of(&self, node: &Node) -> anyhow::Result<MachineId> {
+        let header = volume::clevis_header(&self.logs, &node.root()?)?;
+        let path = header["path"]
+            .as_str()
+            .context("the header names no path")?;
+        let machine = path
+            .split('/')
+            .nth(1)
+            .context("the path names no machine")?;
+        Ok(machine.parse()?)
+    }
+
+    /// What an admin reads about the last attempt of a machine.
+    pub(super) fn explained(&self, machine: MachineId) -> anyhow::Result<(Value, String)> {
+        let id = machine.to_string();
+        Ok((
+            self.anchor.tec(&["explain", &id])?,
+            self.anchor.tec_text(&["explain", &id])?,
+        ))
+    }
+
+    /// Keeps the times of a boot for the end.
+    pub(super) fn timed(&mut self, what: &str, boot: &Boot) {
+        self.times.push((what.to_owned(), boot.clone()));
+    }
+
+    /// When what was reached, for each boot that was kept.
+    fn times(&self) -> String {
+        let heading: Vec<String> = TIMES.iter().map(ToString::to_string).collect();
+        let heading = ["boot"]
+            .into_iter()
+            .chain(heading.iter().map(String::as_str));
+        let row = |(what, boot): &(String, Boot)| {
+            let times = TIMES.iter().map(|mark| {
+                let at = boot.at(*mark);
+                at.map_or_else(|| "-".to_owned(), |at| format!("{:.1}", at.as_secs_f64()))
+            });
+            [what.clone()].into_iter().chain(times).collect()
+        };
+        let rows: Vec<Vec<String>> = self.times.iter().map(row).collect();
+        table::render(&heading.collect::<Vec<_>>(), &rows)
+    }
+}
