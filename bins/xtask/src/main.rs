@@ -17,6 +17,7 @@ mod room;
 mod term;
 mod test;
 mod tools;
+mod vm;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -54,6 +55,8 @@ enum Verb {
     Fuzz(fuzz::Args),
     /// Boot virtual machines with Debian's packages and compare them with the predicted PCRs
     PcrLive(pcr_live::Args),
+    /// Boot nodes in virtual machines, from Ignition's first boot to the opened root
+    Vm(vm::Args),
 }
 
 fn main() -> ExitCode {
@@ -82,5 +85,6 @@ fn run(verb: Verb) -> Result<()> {
         Verb::Bench(args) => bench::run(&root, &args),
         Verb::Fuzz(args) => fuzz::run(&root, &args),
         Verb::PcrLive(args) => pcr_live::run(&root, &args),
+        Verb::Vm(args) => vm::run(&root, &args),
     }
 }

@@ -22,7 +22,7 @@ const DEFAULT: [&str; 3] = ["trixie-sb-on", "trixie-sb-off", "trixie-uki"];
 /// Where each case keeps its files, below the target directory.
 const ARTEFACTS: &str = "pcr-live";
 /// The profile of the program in the machines: small, since every boot measures it.
-const PROFILE: &str = "guest";
+pub(crate) const PROFILE: &str = "guest";
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -105,15 +105,19 @@ fn build(root: &Path) -> Result<Programs> {
     term::step("build the programs");
     let host = ["build", "--package", "tec-e2e", "--bin", "pcr-live"];
     process::run(cargo(root).args(host))?;
-    let guest = ["rustc", "--package", "tec-guest", "--bin", "tec-guest"];
-    let mut command = cargo(root);
-    command.args(guest).args(["--profile", PROFILE, "--"]);
-    // The machine holds this one file and no library.
-    command.args(["-C", "target-feature=+crt-static"]);
-    process::run(&mut command)
-        .context("the program of the machines is not built; it links libc statically")?;
+    build_guest(root, "tec-guest")?;
     let target = Metadata::workspace(root)?.target_dir()?;
     Ok(Programs { target })
+}
+
+/// Builds a program that runs in machines. They hold this one file and no library.
+pub(crate) fn build_guest(root: &Path, program: &str) -> Result<()> {
+    let guest = ["rustc", "--package", "tec-guest", "--bin", program];
+    let mut command = cargo(root);
+    command.args(guest).args(["--profile", PROFILE, "--"]);
+    command.args(["-C", "target-feature=+crt-static"]);
+    process::run(&mut command)
+        .context("the program of the machines is not built; it links libc statically")
 }
 
 fn play(

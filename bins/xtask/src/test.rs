@@ -23,6 +23,7 @@ use crate::term;
 use crate::tools;
 use crate::tools::Renew;
 use crate::tools::Tools;
+use crate::vm;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -62,6 +63,7 @@ pub(crate) fn run(root: &Path, args: &Args) -> Result<()> {
     room::ensure(root)?;
     let tools = tools::ensure()?;
     tools::ensure_machines(&tools, &pcr_live::default_suites(), Renew::IfMissing)?;
+    tools::ensure_nodes(&tools)?;
     tools::ensure_kubernetes(&tools)?;
     let mut steps = vec![Step {
         name: "tools",
@@ -78,6 +80,7 @@ pub(crate) fn run(root: &Path, args: &Args) -> Result<()> {
     take("examples", &|| examples(root, &tools));
     take("demo", &|| one(demo::play(root, &tools, &[])));
     take("real boots", &|| boots(root, &tools));
+    take("virtual nodes", &|| one(vm::check(root, &tools)));
     take("fuzz smoke", &|| {
         one(fuzz::run_all(root, args.fuzz_seconds))
     });

@@ -64,6 +64,23 @@ pub(super) const MACHINES: [Requirement; 2] = [
     program("mtools", "mformat"), // their EFI system partition
 ];
 
+/// What virtual nodes need beside it: programs of the initial file system come from the machine
+/// that builds it.
+pub(super) const NODES: [Requirement; 9] = [
+    Requirement {
+        package: "libblkid-dev", // Ignition's engine links it
+        probe: Probe::PkgConfig(&["blkid"]),
+    },
+    program("libpwquality-tools", "pwmake"), // Clevis makes passphrases with it
+    program("udev", "udevadm"),
+    program("dmsetup", "dmsetup"),
+    program("e2fsprogs", "mke2fs"),
+    program("iproute2", "ip"),
+    program("kmod", "modprobe"),
+    program("xz-utils", "xz"), // opens modules
+    program("zstd", "zstd"),
+];
+
 /// What the tests on a Kubernetes API server need beside it.
 pub(super) const KUBERNETES: [Requirement; 2] = [
     program("etcd-server", "etcd"),
@@ -74,6 +91,7 @@ pub(super) const KUBERNETES: [Requirement; 2] = [
 pub(super) fn programs() -> impl Iterator<Item = &'static str> {
     BASE.iter()
         .chain(&MACHINES)
+        .chain(&NODES)
         .chain(&KUBERNETES)
         .filter_map(|requirement| match requirement.probe {
             Probe::Program(name) => Some(name),

@@ -20,6 +20,8 @@ struct Program {
     module: &'static str,
     /// What `go install` calls the result.
     built: &'static str,
+    /// What the linker sets.
+    linker: &'static str,
     /// How long that takes on two cores.
     takes: &'static str,
 }
@@ -30,15 +32,33 @@ const PROGRAMS: [Program; 2] = [
         // The first release whose spec 3.6.0 is final and knows custom Clevis pins by any name.
         module: "github.com/coreos/ignition/v2/validate@v2.27.0",
         built: "validate",
+        linker: "",
         takes: "half a minute",
     },
     Program {
         name: "helm",
         module: "helm.sh/helm/v3/cmd/helm@v3.22.0",
         built: "helm",
+        linker: "",
         takes: "two minutes",
     },
 ];
+
+/// The engine of the same release, for virtual machines: it lies in the package `internal`. They
+/// have no SELinux, which the engine would configure unless it is told at build time.
+const IGNITION: Program = Program {
+    name: "ignition",
+    module: "github.com/coreos/ignition/v2/internal@v2.27.0",
+    built: "internal",
+    linker: "-s -w -X github.com/coreos/ignition/v2/internal/version.Raw=v2.27.0 \
+             -X github.com/coreos/ignition/v2/internal/distro.selinuxRelabel=false",
+    takes: "two minutes",
+};
+
+/// Builds Ignition's engine if it is not there yet; it links libblkid.
+pub(super) fn ensure_ignition(tools: &Tools) -> Result<()> {
+    install(tools, &IGNITION)
+}
 
 /// Builds what is not there yet.
 pub(super) fn ensure(tools: &Tools) -> Result<()> {
@@ -52,22 +72,26 @@ fn install(tools: &Tools, program: &Program) -> Result<()> {
         name,
         module,
         built,
+        linker,
         takes,
     } = program;
+    let wanted = format!("{module}{linker}");
     let place = tools.cache.join("bin").join(name);
-    if is_stamped(tools, name, module) && place.is_file() {
+    if is_stamped(tools, name, &wanted) && place.is_file() {
         return Ok(());
     }
     term::note(&format!("go install {module} (about {takes})"));
     let dir = scratch(tools, name)?;
     let mut install = process::command("go");
-    install.args(["install", module]).env("GOBIN", &dir);
+    install
+        .args(["install", "-ldflags", linker, module])
+        .env("GOBIN", &dir);
     process::capture(&mut install).with_context(|| {
         format!("cannot build {name}; a Go toolchain as new as the module asks for is needed")
     })?;
     let built = dir.join(built);
     fs::rename(&built, &place)
         .with_context(|| format!("cannot move {} to {}", built.display(), place.display()))?;
-    stamp(tools, name, module)?;
+    stamp(tools, name, &wanted)?;
     remove_dir(&dir)
 }

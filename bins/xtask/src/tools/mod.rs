@@ -10,6 +10,8 @@
 //!     images/debian/update/          the same with a newer kernel
 //!     images/debian/PACKAGES         which packages they came from
 //!     boot/<suite>/                  firmware and boot files of a suite of Debian
+//!     bin/ignition                   Ignition's engine, from its Go module
+//!     node/current/, update/         two kernels with the modules that virtual nodes load
 //!     stamps/                        one file per finished tool
 //!     tmp/                           work in progress, never looked at by anybody else
 //! ```
@@ -23,6 +25,7 @@ mod boot_files;
 mod go;
 mod images;
 mod kubernetes;
+mod node;
 mod pypi;
 mod registry;
 pub(crate) mod wasm;
@@ -150,6 +153,20 @@ pub(crate) fn ensure_machines(tools: &Tools, suites: &BTreeSet<&str>, renew: Ren
     Ok(())
 }
 
+/// Sets up what virtual nodes take beside [`ensure_machines`]: Ignition's engine, two kernels with
+/// modules, and the programs of their initial file system.
+pub(crate) fn ensure_nodes(tools: &Tools) -> Result<()> {
+    ensure_machines(tools, &node::SUITES.into(), Renew::IfMissing)?;
+    term::step("tools for virtual nodes");
+    let _one_at_a_time = lock(&tools.cache)?;
+    let mut apt = apt::Apt::default();
+    apt::ensure_packages(&mut apt, &apt::NODES)?;
+    go::ensure_ignition(tools)?;
+    node::ensure(tools, &mut apt)?;
+    term::success("all of them are in place");
+    Ok(())
+}
+
 /// Sets up what the tests on a Kubernetes API server take beside the rest.
 pub(crate) fn ensure_kubernetes(tools: &Tools) -> Result<()> {
     term::step("tools for Kubernetes");
@@ -167,6 +184,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let tools = if args.print { locate()? } else { ensure()? };
     if !args.print {
         ensure_machines(&tools, &pcr_live::default_suites(), Renew::IfMissing)?;
+        ensure_nodes(&tools)?;
         ensure_kubernetes(&tools)?;
     }
     for (name, path) in [
@@ -179,6 +197,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             Some(tools.cache.join("bin/docker-registry")),
         ),
         ("boot files", Some(tools.cache.join("boot"))),
+        ("ignition", Some(tools.cache.join("bin/ignition"))),
+        ("kernels of nodes", Some(tools.cache.join("node"))),
         (
             "kube-apiserver",
             Some(tools.cache.join("bin/kube-apiserver")),
