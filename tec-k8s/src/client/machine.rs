@@ -121,7 +121,10 @@ impl KubeRegistry {
             ..DeleteParams::default()
         };
         match self.machines().delete(&name, &unchanged).await {
-            Ok(_) => Ok(true),
+            Ok(_) => {
+                self.rooms.freed();
+                Ok(true)
+            }
             Err(error) if is_not_found(&error) || is_conflict(&error) => Ok(false),
             Err(error) => Err(port_error(format!("remove {name}"), error)),
         }
@@ -214,6 +217,7 @@ impl MachineRegistry for KubeRegistry {
             )
             .await
             .map_err(|error| port_error(operation(), error))?;
+        self.rooms.freed();
         Ok(())
     }
 
