@@ -232,11 +232,14 @@ codes! {
         "The kubeconfig names another cluster, the network is down, or the API server has a fault.",
         "Try `kubectl get --raw /readyz` with the same context.";
     NodeTpm = "TEC-N500", 503, "the TPM cannot be used",
-        "There is no TPM, it is busy, in lockout, or the resource manager is missing.",
+        "There is no TPM, it is busy, or the resource manager is missing.",
         "Check /dev/tpmrm0, or name another TPM with --tcti.";
     NodeHandle = "TEC-N409", 409, "the attestation key's handle holds something else",
         "Another object lies at the persistent handle 0x81010002.",
         "Evict it, or give another --ak-handle on all commands.";
+    NodeLockout = "TEC-N423", 503, "the TPM is in lockout",
+        "Somebody tried wrong passwords at the TPM, and the attestation key is of a version that did not exempt it from the protection against that.",
+        "Wait for the TPM's recovery time, or run `tpm2_dictionarylockout --clear-lockout`; a new attestation key is exempt.";
     NodeConfig = "TEC-N400", 400, "the pin's configuration is malformed",
         "The JSON handed to the Clevis pin is not a trustee configuration.",
         "See docs/reference/clevis-pin.md.";

@@ -45,6 +45,7 @@ use tec_tpm::ak::AkAlgorithm;
 use tec_tpm::ak::AkHandle;
 use tec_tpm::testing::SoftTpm;
 use tec_tpm::testing::Swtpm;
+use tec_tpm::tpm::AnyTpm as _;
 use tec_tpm::tss::Tpm;
 use tec_tpm::tss::TpmAttester;
 use tec_tpm::verifier::TpmVerifier;
