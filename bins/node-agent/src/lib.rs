@@ -1,7 +1,7 @@
 //! The program of a node: makes and registers the attestation key, and is the Clevis pin
 //! `trustee`.
 //!
-//! *What it is*: the composition of `tec_tpm::tss` (the TPM), `tec_trustee::client` (the key
+//! *What it is*: the composition of `tec_tpm::direct` (the TPM), `tec_trustee::client` (the key
 //! broker) and `tec_trustee::clevis` (the sealed passphrase) behind the command lines that Clevis
 //! and people use.
 //!
@@ -21,7 +21,6 @@ pub mod kbs;
 pub mod key;
 pub mod links;
 pub mod pin;
-pub mod quiet;
 pub mod register;
 pub mod report;
 pub mod settings;

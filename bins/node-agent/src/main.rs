@@ -14,7 +14,6 @@ use node_agent::failure::Failure;
 use node_agent::key;
 use node_agent::links;
 use node_agent::pin;
-use node_agent::quiet::restart_quietly;
 use node_agent::report::Report;
 use node_agent::settings::Flags;
 use node_agent::stream;
@@ -38,9 +37,6 @@ fn main() -> ExitCode {
     if let Err(error) = tec_support::log::start(&cli.flags.log, LogForm::Text) {
         let _ = writeln!(std::io::stderr(), "TEC_LOG or --log: {error:#}");
         return ExitCode::from(exit::USAGE);
-    }
-    if let Some(error) = restart_quietly(std::env::args_os()) {
-        tracing::info!(%error, "libtss2 may log to stderr");
     }
     // Fails only when a provider is installed already, which is as good.
     let _ = rustls::crypto::ring::default_provider().install_default();

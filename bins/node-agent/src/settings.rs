@@ -27,7 +27,7 @@ pub const DEFAULT_LOG: &str = "warn,tec_trustee=error";
 #[derive(Args, Clone, Debug)]
 #[non_exhaustive]
 pub struct Flags {
-    /// The TPM, as a TCTI of libtss2: `device:<path>` or
+    /// The TPM, as libtss2 names it: `device:<path>` or
     /// `swtpm:host=<host>,port=<port>`. Without it, `TPM2TOOLS_TCTI` counts, then device:/dev/tpmrm0
     #[arg(long, env = "TEC_TCTI", global = true)]
     pub tcti: Option<String>,

@@ -10,10 +10,12 @@ use tec_core::secret::SecretBytes;
 use tec_tpm::ak::AkAlgorithm;
 use tec_tpm::ak::AkHandle;
 use tec_tpm::ak::AkOrigin;
-use tec_tpm::tss::EventLogSource;
-use tec_tpm::tss::Tpm;
-use tec_tpm::tss::TpmAttester;
-use tec_tpm::tss::TpmError;
+use tec_tpm::ak::AttestationKey;
+use tec_tpm::direct::Tpm;
+use tec_tpm::tpm::AnyTpm as _;
+use tec_tpm::tpm::EventLogSource;
+use tec_tpm::tpm::TpmAttester;
+use tec_tpm::tpm::TpmError;
 
 use crate::failure::Failure;
 use crate::register::ActivateError;
@@ -74,15 +76,23 @@ impl NodeTpm {
         Ok(identity)
     }
 
-    /// The attestation key, if there is one. Asked for by a quote that nobody gets to see.
+    /// The attestation key, if there is one.
     ///
     /// # Errors
     /// `Tpm`.
     pub fn find_ak(&self) -> Result<Option<PublicKey>, Failure> {
-        match self.tpm.quote(self.handle, &[0; 32]) {
-            Ok(evidence) => Ok(Some(evidence.ak)),
+        let handle = self.handle;
+        let failed = failed("find the attestation key");
+        match self.tpm.ak_public_area(handle) {
+            Ok(area) => match AttestationKey::from_tpm2b(&area) {
+                Ok(key) => Ok(Some(key.public().clone())),
+                Err(error) => Err(failed(TpmError::HandleOccupied {
+                    handle,
+                    source: Some(error),
+                })),
+            },
             Err(TpmError::NoAk { .. }) => Ok(None),
-            Err(error) => Err(failed("find the attestation key")(error)),
+            Err(error) => Err(failed(error)),
         }
     }
 
