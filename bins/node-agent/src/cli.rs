@@ -12,6 +12,7 @@ use clap::ValueEnum;
 use tec_core::id::MachineId;
 
 use crate::attest::AttestArgs;
+use crate::rebind::RebindArgs;
 use crate::settings::Flags;
 
 /// Names of the links that Clevis calls, and the command that each stands for.
@@ -53,6 +54,8 @@ pub enum Command {
     },
     /// Attest to a key broker by hand, and print what came of it as JSON
     Attest(AttestArgs),
+    /// Bind a disk to other servers, without touching passphrase, key slots or data
+    Rebind(RebindArgs),
     /// The attestation key
     Ak {
         /// What to do with it.

@@ -15,12 +15,14 @@
 pub mod attest;
 pub mod backoff;
 pub mod cli;
+pub mod disk;
 pub mod failure;
 pub mod fetch;
 pub mod kbs;
 pub mod key;
 pub mod links;
 pub mod pin;
+pub mod rebind;
 pub mod register;
 pub mod report;
 pub mod settings;

@@ -14,6 +14,7 @@ use node_agent::failure::Failure;
 use node_agent::key;
 use node_agent::links;
 use node_agent::pin;
+use node_agent::rebind;
 use node_agent::report::Report;
 use node_agent::settings::Flags;
 use node_agent::stream;
@@ -40,10 +41,13 @@ fn main() -> ExitCode {
     }
     // Fails only when a provider is installed already, which is as good.
     let _ = rustls::crypto::ring::default_provider().install_default();
+    let flags = cli.flags.clone();
     match block_on(run(cli)) {
         Ok(()) => ExitCode::from(exit::OK),
         Err(report) => {
-            let _ = writeln!(std::io::stderr(), "{report}");
+            let report = format!("{report}\n");
+            let _ = std::io::stderr().write_all(report.as_bytes());
+            flags.show_on_console(&report);
             ExitCode::from(exit::FAILED)
         }
     }
@@ -92,6 +96,12 @@ async fn run(cli: Cli) -> Result<(), Report> {
             outcome
                 .and_then(|outcome| stream::write_line(&outcome))
                 .map_err(|failure| failure.report(machine))
+        }
+        Command::Rebind(arguments) => {
+            let rebound = rebind::rebind(&cli.flags, &arguments, &entropy).await;
+            rebound
+                .and_then(|rebound| stream::write_line(&rebound.render(arguments.output)))
+                .map_err(unnamed)
         }
         Command::Ak { command, output } => ak(&cli.flags, command, output).await,
     }

@@ -5,6 +5,7 @@
     reason = "clippy takes helpers of tests for library code"
 )]
 
+mod disk;
 mod world;
 
 use std::process::Command;
