@@ -246,6 +246,9 @@ codes! {
     NodeHeader = "TEC-N422", 422, "the sealed header cannot be opened",
         "The JWE in the LUKS token is damaged, or the key that was released is not the one it was made with.",
         "Look at it with `clevis luks list`; use the recovery key if the token is lost.";
+    NodeDisk = "TEC-N424", 500, "the header of the disk cannot be read or changed",
+        "The device is not LUKS2, no token of the pin trustee is on it, its passphrase opens nothing, or cryptsetup failed.",
+        "Look at it with `cryptsetup luksDump` and `clevis luks list`. Running the same command again is safe.";
 }
 
 impl fmt::Display for Code {
