@@ -137,6 +137,9 @@ codes! {
     ReleaseDenied = "TEC-A413", 401, "the release policy does not allow this",
         "The attested machine asked for a path that is not its own, or the policy denies it.",
         "Check the path in the node's Clevis pin: it must be default/<its own id>/root.";
+    EscrowRefused = "TEC-K409", 409, "the recovery key is not kept",
+        "The machine left 64 recovery keys already, or what it sent is no sealed key.",
+        "Look at them with `tec machine recovery-key`. A machine that made them in error is removed and registered anew.";
     KeyMissing = "TEC-A414", 401, "there is no key at this path",
         "The machine attested well, but no key was stored for it, or it was removed.",
         "If the key was lost, restore the store from a backup; a new key cannot open the old disk.";

@@ -13,6 +13,7 @@ use tec_core::id::MachineId;
 
 use crate::attest::AttestArgs;
 use crate::rebind::RebindArgs;
+use crate::recovery::RecoveryCommand;
 use crate::settings::Flags;
 
 /// Names of the links that Clevis calls, and the command that each stands for.
@@ -56,6 +57,11 @@ pub enum Command {
     Attest(AttestArgs),
     /// Bind a disk to other servers, without touching passphrase, key slots or data
     Rebind(RebindArgs),
+    /// The key for the day when no server is left: 48 digits, kept by the servers for an admin
+    #[command(subcommand)]
+    Recovery(RecoveryCommand),
+    /// Print the registers of this boot as `tpm2_pcrread` does, for `tec node nextboot --pcr-values`
+    Pcrs,
     /// The attestation key
     Ak {
         /// What to do with it.

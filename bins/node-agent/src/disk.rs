@@ -6,6 +6,7 @@
 mod cryptsetup;
 #[cfg(test)]
 pub(crate) mod fake;
+mod recovery;
 mod token;
 
 use std::fmt;
@@ -15,6 +16,9 @@ use tec_core::secret::SecretBytes;
 use tec_trustee::clevis::ClevisError;
 
 pub use self::cryptsetup::Cryptsetup;
+pub use self::recovery::RecoveryState;
+pub use self::recovery::RecoveryToken;
+pub use self::recovery::RecoveryView;
 pub use self::token::Token;
 
 /// A disk's header cannot be read or changed.
@@ -44,9 +48,18 @@ pub enum DiskError {
     /// No token of the pin.
     #[error("the header has no token of the pin trustee")]
     NoToken,
-    /// Every place for a token is taken.
-    #[error("the header has no room for another token")]
+    /// Every place for a token or a key slot is taken.
+    #[error("the header has no room for another token or key slot")]
     Full,
+    /// A passphrase that cannot go through a line of text.
+    #[error("the passphrase of the disk has a line break")]
+    LineBreak,
+    /// The new passphrase does not open its slot.
+    #[error("key slot {slot} does not open with the passphrase that it was made with")]
+    SlotReadBack {
+        /// Which.
+        slot: u32,
+    },
     /// What was written is not what is read.
     #[error("token {id} reads back as something else")]
     ReadBack {
@@ -74,7 +87,7 @@ pub enum DiskError {
 ///
 /// *Contract*: each change is atomic and durable when the call returns. *Implemented by*
 /// [`Cryptsetup`], and by a double in the tests that dies at every step.
-pub trait Header: fmt::Debug {
+pub trait Header: fmt::Debug + Send + Sync {
     /// The tokens of the pin `trustee`, by their number.
     ///
     /// # Errors
@@ -92,6 +105,30 @@ pub trait Header: fmt::Debug {
     /// # Errors
     /// [`DiskError`].
     fn remove_token(&self, id: u32) -> Result<(), DiskError>;
+
+    /// Key slots, and tokens of recovery keys.
+    ///
+    /// # Errors
+    /// [`DiskError`].
+    fn recovery(&self) -> Result<RecoveryView, DiskError>;
+
+    /// Writes a token of a recovery key, and returns its number.
+    ///
+    /// # Errors
+    /// [`DiskError`].
+    fn add_recovery_token(&self, slot: u32, state: RecoveryState) -> Result<u32, DiskError>;
+
+    /// Makes a key slot, authorized by a passphrase of the disk.
+    ///
+    /// # Errors
+    /// [`DiskError`], also when the slot is taken.
+    fn add_slot(&self, slot: u32, old: &SecretBytes, new: &SecretBytes) -> Result<(), DiskError>;
+
+    /// Removes a key slot, for good.
+    ///
+    /// # Errors
+    /// [`DiskError`].
+    fn remove_slot(&self, slot: u32) -> Result<(), DiskError>;
 
     /// Whether a passphrase opens a key slot.
     ///

@@ -68,6 +68,12 @@ pub enum Failure {
     /// The header of the disk cannot be read or changed.
     #[error("use the header of the disk")]
     Disk(#[source] DiskError),
+    /// Nothing can be sealed to the admin's key.
+    #[error("use the admin's key: {reason}")]
+    AdminKey {
+        /// What is wrong with it.
+        reason: String,
+    },
     /// A file or a stream cannot be read or written.
     #[error("{operation}")]
     Io {
@@ -89,7 +95,9 @@ impl Failure {
     /// The code that tells what to do.
     pub fn code(&self) -> Code {
         match self {
-            Self::Config(_) | Self::Servers(_) | Self::Io { .. } => Code::NodeConfig,
+            Self::Config(_) | Self::Servers(_) | Self::Io { .. } | Self::AdminKey { .. } => {
+                Code::NodeConfig
+            }
             Self::Sealed { .. } | Self::Disk(DiskError::Sealed { .. }) => Code::NodeHeader,
             Self::Disk(_) => Code::NodeDisk,
             Self::Tpm { code, .. } => *code,

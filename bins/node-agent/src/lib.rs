@@ -23,6 +23,7 @@ pub mod key;
 pub mod links;
 pub mod pin;
 pub mod rebind;
+pub mod recovery;
 pub mod register;
 pub mod report;
 pub mod settings;

@@ -15,15 +15,20 @@ use node_agent::key;
 use node_agent::links;
 use node_agent::pin;
 use node_agent::rebind;
+use node_agent::recovery;
+use node_agent::recovery::RecoveryCommand;
 use node_agent::report::Report;
 use node_agent::settings::Flags;
 use node_agent::stream;
+use node_agent::tpm::NodeTpm;
 use tec_core::code::Code;
 use tec_core::id::ResourcePath;
+use tec_core::pcr::PcrIndex;
 use tec_core::port::Entropy;
 use tec_support::SystemEntropy;
 use tec_support::exit;
 use tec_support::log::LogForm;
+use tec_tpm::output::pcrread;
 
 fn main() -> ExitCode {
     let cli = match cli::parse(std::env::args_os()) {
@@ -103,8 +108,23 @@ async fn run(cli: Cli) -> Result<(), Report> {
                 .and_then(|rebound| stream::write_line(&rebound.render(arguments.output)))
                 .map_err(unnamed)
         }
+        Command::Recovery(command) => {
+            let (RecoveryCommand::Enroll(arguments) | RecoveryCommand::Renew(arguments)) = &command;
+            let output = arguments.output;
+            let enrolled = recovery::recovery(&cli.flags, &command, &entropy).await;
+            enrolled
+                .and_then(|enrolled| stream::write_line(&enrolled.render(output)))
+                .map_err(unnamed)
+        }
+        Command::Pcrs => pcrs(&cli.flags).map_err(unnamed),
         Command::Ak { command, output } => ak(&cli.flags, command, output).await,
     }
+}
+
+fn pcrs(flags: &Flags) -> Result<(), Failure> {
+    let values = NodeTpm::open(flags)?.pcrs()?;
+    let values = PcrIndex::all().map(|index| (index, *values.value(index)));
+    stream::write(pcrread(&values.collect()).as_bytes())
 }
 
 async fn ak(flags: &Flags, command: AkCommand, output: Output) -> Result<(), Report> {

@@ -94,15 +94,22 @@ pub async fn rebind(
 
 /// The configuration on the disk, with other servers.
 fn wanted(header: &dyn Header, servers: &[Endpoint]) -> Result<HeaderConfig, Failure> {
-    let tokens = header.tokens().map_err(Failure::Disk)?;
-    let token = tokens.first().ok_or(DiskError::NoToken);
-    let token = token.map_err(Failure::Disk)?;
-    let mut wanted = parsed(token).map_err(Failure::Disk)?.config().clone();
+    let token = bound_token(header).map_err(Failure::Disk)?;
+    let mut wanted = parsed(&token).map_err(Failure::Disk)?.config().clone();
     wanted.servers = servers.to_vec();
     Ok(wanted)
 }
 
-fn parsed(token: &Token) -> Result<SealedPassphrase, DiskError> {
+/// The token of the pin.
+pub(crate) fn bound_token(header: &dyn Header) -> Result<Token, DiskError> {
+    header
+        .tokens()?
+        .into_iter()
+        .next()
+        .ok_or(DiskError::NoToken)
+}
+
+pub(crate) fn parsed(token: &Token) -> Result<SealedPassphrase, DiskError> {
     let id = token.id;
     SealedPassphrase::parse(&token.sealed).map_err(|source| DiskError::Sealed { id, source })
 }
@@ -170,7 +177,7 @@ fn write_token(
 }
 
 /// The passphrase of a token, if it opens the disk.
-fn proven_passphrase(
+pub(crate) fn proven_passphrase(
     header: &dyn Header,
     token: &Token,
     key: &SecretArray<32>,

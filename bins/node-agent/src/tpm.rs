@@ -5,6 +5,7 @@ use std::sync::Arc;
 use tec_core::ak::Credential;
 use tec_core::ak::PublicKey;
 use tec_core::code::Code;
+use tec_core::pcr::PcrValues;
 use tec_core::port::PortError;
 use tec_core::secret::SecretBytes;
 use tec_tpm::ak::AkAlgorithm;
@@ -94,6 +95,14 @@ impl NodeTpm {
             Err(TpmError::NoAk { .. }) => Ok(None),
             Err(error) => Err(failed(error)),
         }
+    }
+
+    /// The registers of the SHA-256 bank as they are now.
+    ///
+    /// # Errors
+    /// `Tpm`.
+    pub fn pcrs(&self) -> Result<PcrValues, Failure> {
+        self.tpm.pcr_read().map_err(failed("read the registers"))
     }
 
     /// Makes evidence with the attestation key, and sends the event log along.

@@ -44,7 +44,7 @@ fn files_in(root: &Path) -> Vec<String> {
 /// The pin as it is in an initramfs, over a program that is where the test has it.
 fn installed_pin(directory: &Path, name: &str) -> PathBuf {
     let text = fs::read_to_string(deploy().join(name)).unwrap();
-    assert!(text.contains("exec /usr/bin/node-agent "));
+    assert!(text.contains("/usr/bin/node-agent "));
     let pin = directory.join(name);
     script(&pin, &text.replace("/usr/bin/node-agent", PROGRAM));
     pin
@@ -92,6 +92,66 @@ fn a_missing_console_is_no_further_failure() {
     let text = String::from_utf8(output.stderr).unwrap();
     assert_eq!(text.lines().count(), 3, "{text}");
     assert!(!dir.path().join("absent").exists());
+}
+
+/// A program in the place of node-agent that writes down how it is called.
+fn recorder(directory: &Path, status: u8) -> PathBuf {
+    let agent = directory.join("agent");
+    let calls = directory.join("calls");
+    script(
+        &agent,
+        &format!(
+            "#!/bin/sh\necho \"$@\" >> {}\nexit {status}\n",
+            calls.display()
+        ),
+    );
+    agent
+}
+
+#[test]
+fn a_boot_that_needed_the_recovery_key_renews_it_once_and_others_leave_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let run_directory = dir.path().join("run");
+    let ensure = |status: u8| {
+        Command::new(deploy().join("systemd/ensure-recovery"))
+            .env("TEC_RUN", &run_directory)
+            .env("TEC_ROOT_DEVICE", "/dev/x")
+            .env("TEC_AGENT", recorder(dir.path(), status))
+            .status()
+            .unwrap()
+            .success()
+    };
+    assert!(!ensure(1), "the servers are away");
+    assert!(ensure(0) && ensure(0));
+    let calls = fs::read_to_string(dir.path().join("calls")).unwrap();
+    let renew = "recovery renew /dev/x";
+    assert_eq!(
+        calls.lines().collect::<Vec<_>>(),
+        [renew, renew, "recovery enroll /dev/x"]
+    );
+}
+
+#[test]
+fn a_disk_that_opened_by_itself_leaves_a_mark_and_a_refused_one_none() {
+    let dir = tempfile::tempdir().unwrap();
+    let pin = dir.path().join("pin");
+    let text = fs::read_to_string(deploy().join("clevis-decrypt-trustee")).unwrap();
+    let agent = dir.path().join("agent");
+    script(
+        &pin,
+        &text.replace("/usr/bin/node-agent", agent.to_str().unwrap()),
+    );
+    let mark = dir.path().join("run/unlocked");
+    for (status, is_marked) in [(1, false), (0, true)] {
+        recorder(dir.path(), status);
+        let mut command = Command::new(&pin);
+        let done = command
+            .env("TEC_RUN", dir.path().join("run"))
+            .status()
+            .unwrap();
+        assert_eq!(done.code(), Some(status.into()));
+        assert_eq!(mark.exists(), is_marked);
+    }
 }
 
 #[test]

@@ -61,6 +61,14 @@ impl<'a> Call<'a> {
         }
     }
 
+    pub(super) fn put(place: &'a str, body: &impl Serialize, cookie: &'a str) -> Self {
+        Self {
+            method: Method::PUT,
+            stage: Stage::Resource,
+            ..Self::post(place, body, Some(cookie))
+        }
+    }
+
     pub(super) fn get(place: &'a str, cookie: &'a str) -> Self {
         Self {
             method: Method::GET,

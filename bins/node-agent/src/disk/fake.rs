@@ -1,8 +1,8 @@
 //! A header in memory that dies when it is told to.
 
-use std::cell::Cell;
-use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::sync::Mutex;
+use std::sync::MutexGuard;
 
 use tec_core::ignition::PinConfig;
 use tec_core::port::EntropyRng;
@@ -13,6 +13,9 @@ use tec_trustee::clevis;
 
 use super::DiskError;
 use super::Header;
+use super::RecoveryState;
+use super::RecoveryToken;
+use super::RecoveryView;
 use super::Token;
 
 pub(crate) const KEY: [u8; 32] = [7; 32];
@@ -33,63 +36,153 @@ pub(crate) fn sealed_for(server: &str) -> String {
     clevis::seal(&header, &SecretArray::new(KEY), &passphrase, &mut rng).unwrap()
 }
 
-/// One key slot, number 1, with the passphrase.
-#[derive(Debug, Default)]
+#[derive(Debug)]
+struct State {
+    slots: BTreeMap<u32, Vec<u8>>,
+    pins: BTreeMap<u32, Token>,
+    recovery: BTreeMap<u32, RecoveryToken>,
+}
+
+/// Key slot 1 with the passphrase, until more are made.
+#[derive(Debug)]
 pub(crate) struct FakeHeader {
-    tokens: RefCell<BTreeMap<u32, Token>>,
+    state: Mutex<State>,
     /// Calls that are left until it dies.
-    pub(crate) life: Cell<Option<u32>>,
+    pub(crate) life: Life,
+}
+
+/// A number that anybody may set.
+#[derive(Debug, Default)]
+pub(crate) struct Life(Mutex<Option<u32>>);
+
+impl Life {
+    pub(crate) fn set(&self, calls: Option<u32>) {
+        *self.0.lock().unwrap() = calls;
+    }
+
+    /// Counts a call; whether there is no life left for it.
+    fn is_over(&self) -> bool {
+        let mut left = self.0.lock().unwrap();
+        let is_over = *left == Some(0);
+        *left = left.map(|left| left.saturating_sub(1));
+        is_over
+    }
 }
 
 impl FakeHeader {
     pub(crate) fn bound_to(server: &str) -> Self {
-        let header = Self::default();
+        let header = Self {
+            state: Mutex::new(State {
+                slots: BTreeMap::from([(1, PASSPHRASE.to_vec())]),
+                pins: BTreeMap::new(),
+                recovery: BTreeMap::new(),
+            }),
+            life: Life::default(),
+        };
         let slots = ["1".to_owned()];
         header.add_token(&slots, &sealed_for(server)).unwrap();
         header
     }
 
-    fn live(&self) -> Result<(), DiskError> {
-        match self.life.get() {
-            Some(0) => Err(DiskError::Failed {
+    /// What is on the disk, whether it lives or not.
+    pub(crate) fn recovery_now(&self) -> RecoveryView {
+        let state = self.now();
+        RecoveryView {
+            slots: state.slots.keys().copied().collect(),
+            tokens: state.recovery.values().cloned().collect(),
+        }
+    }
+
+    fn live(&self) -> Result<MutexGuard<'_, State>, DiskError> {
+        if self.life.is_over() {
+            return Err(DiskError::Failed {
                 operation: "live",
                 message: "power cut".to_owned(),
-            }),
-            left => {
-                self.life.set(left.map(|left| left - 1));
-                Ok(())
-            }
+            });
         }
+        Ok(self.now())
+    }
+
+    fn now(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap()
+    }
+}
+
+impl State {
+    fn free(&self) -> u32 {
+        let is_taken = |id: &u32| self.pins.contains_key(id) || self.recovery.contains_key(id);
+        (0..9).find(|id| !is_taken(id)).unwrap()
     }
 }
 
 impl Header for FakeHeader {
     fn tokens(&self) -> Result<Vec<Token>, DiskError> {
-        self.live()?;
-        Ok(self.tokens.borrow().values().cloned().collect())
+        Ok(self.live()?.pins.values().cloned().collect())
     }
 
     fn add_token(&self, slots: &[String], sealed: &str) -> Result<u32, DiskError> {
-        self.live()?;
-        let mut tokens = self.tokens.borrow_mut();
-        let id = (0..9).find(|id| !tokens.contains_key(id)).unwrap();
+        let mut state = self.live()?;
+        let id = state.free();
         let token = Token {
             id,
             slots: slots.to_vec(),
             sealed: sealed.to_owned(),
         };
-        tokens.insert(id, token);
+        state.pins.insert(id, token);
         Ok(id)
     }
 
     fn remove_token(&self, id: u32) -> Result<(), DiskError> {
-        self.live()?;
-        self.tokens.borrow_mut().remove(&id);
+        let mut state = self.live()?;
+        state.pins.remove(&id);
+        state.recovery.remove(&id);
+        Ok(())
+    }
+
+    fn recovery(&self) -> Result<RecoveryView, DiskError> {
+        drop(self.live()?);
+        Ok(self.recovery_now())
+    }
+
+    fn add_recovery_token(&self, slot: u32, state: RecoveryState) -> Result<u32, DiskError> {
+        let mut disk = self.live()?;
+        assert!(state == RecoveryState::Intended || disk.slots.contains_key(&slot));
+        let id = disk.free();
+        disk.recovery.insert(id, RecoveryToken { id, slot, state });
+        Ok(id)
+    }
+
+    fn add_slot(&self, slot: u32, old: &SecretBytes, new: &SecretBytes) -> Result<(), DiskError> {
+        let mut state = self.live()?;
+        assert!(
+            state
+                .slots
+                .values()
+                .any(|known| known == old.expose("test"))
+        );
+        let earlier = state.slots.insert(slot, new.expose("test").to_vec());
+        assert!(earlier.is_none());
+        Ok(())
+    }
+
+    fn remove_slot(&self, slot: u32) -> Result<(), DiskError> {
+        let mut state = self.live()?;
+        assert!(state.slots.remove(&slot).is_some());
+        // As LUKS2 does, the slot is taken from its tokens.
+        for token in state
+            .recovery
+            .values_mut()
+            .filter(|token| token.slot == slot)
+        {
+            token.state = RecoveryState::Intended;
+        }
         Ok(())
     }
 
     fn opens(&self, slot: &str, passphrase: &SecretBytes) -> Result<bool, DiskError> {
-        self.live()?;
-        Ok(slot == "1" && passphrase.expose("test") == PASSPHRASE)
+        let state = self.live()?;
+        let mut slots = state.slots.iter();
+        let known = slots.find(|(number, _)| number.to_string() == slot);
+        Ok(known.is_some_and(|(_, known)| known == passphrase.expose("test")))
     }
 }

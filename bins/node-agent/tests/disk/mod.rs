@@ -7,7 +7,14 @@ use std::process::Command;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use tec_core::ak::TofuMatcher;
+use tec_core::flow;
+use tec_core::id::MachineId;
+use tec_core::port::EntropyRng;
+use tec_support::SystemEntropy;
 use tec_tpm::testing::Swtpm;
+use tec_trustee::jwe::Curve;
+use tec_trustee::jwe::EcPrivateKey;
+use tec_trustee::jwe::Jwe;
 
 use crate::world::NOBODY;
 use crate::world::Wire;
@@ -56,16 +63,7 @@ fn clevis(world: &World, arguments: &[&str]) -> Command {
 fn clevis_opens(world: &World, tpm: &Swtpm, disk: &Path) -> bool {
     let mut pass = clevis(world, &["luks", "pass", "-s", "1", "-d"]);
     let output = pipe(world.prepare(pass.arg(disk), tpm), b"");
-    let mut open = Command::new("cryptsetup");
-    open.args([
-        "open",
-        "--test-passphrase",
-        "--key-slot",
-        "1",
-        "--key-file",
-        "-",
-    ]);
-    output.status.success() && pipe(open.arg(disk), &output.stdout).status.success()
+    output.status.success() && opens(disk, "1", &output.stdout)
 }
 
 fn metadata(disk: &Path) -> serde_json::Value {
@@ -150,4 +148,124 @@ fn what_is_no_bound_disk_is_named() {
     let absent = world.directory.path().join("absent");
     let lines = refused(&rebind(&world, &tpm, &absent, "http://127.0.0.1:1"));
     assert!(lines[0].starts_with("TEC-N424 "), "{lines:?}");
+}
+
+/// The admin's key, and its public half in a file.
+fn admin(world: &World) -> (EcPrivateKey, PathBuf) {
+    let key = EcPrivateKey::generate(Curve::P256, &mut EntropyRng::new(&SystemEntropy));
+    let file = world.directory.path().join("admin.jwk");
+    std::fs::write(&file, serde_json::to_vec(&key.public()).unwrap()).unwrap();
+    (key, file)
+}
+
+fn opens(disk: &Path, slot: &str, passphrase: &[u8]) -> bool {
+    let mut open = Command::new("cryptsetup");
+    open.args([
+        "open",
+        "--test-passphrase",
+        "--key-slot",
+        slot,
+        "--key-file",
+        "-",
+    ]);
+    pipe(open.arg(disk), passphrase).status.success()
+}
+
+/// What the admin reads at the server, the latest first.
+fn recovery_keys(world: &World, machine: &MachineId, admin: &EcPrivateKey) -> Vec<Vec<u8>> {
+    let escrowed = flow::escrowed(&*world.registry, machine);
+    let escrowed = world.runtime.block_on(escrowed).unwrap();
+    let opened = escrowed.iter().map(|(_, sealed)| {
+        let sealed: Jwe = serde_json::from_slice(sealed.expose("test")).unwrap();
+        let key = admin.decrypt(&sealed).unwrap();
+        key.expose("test").to_vec()
+    });
+    opened.collect()
+}
+
+#[test]
+fn the_admin_opens_the_disk_with_the_escrowed_key_until_it_is_renewed() {
+    let world = World::start(Wire::Tls, TofuMatcher);
+    world.approve("kernel");
+    let tpm = Swtpm::start().unwrap();
+    boot(&tpm, "kernel");
+    let (machine, config) = world.machine();
+    let disk = bound_disk(&world, &tpm, &config);
+    let (admin, file) = admin(&world);
+    let (disk_text, file) = (disk.to_str().unwrap(), file.to_str().unwrap());
+    let run = |verb: &str| {
+        let arguments = ["recovery", verb, disk_text, "--admin-key", file];
+        let made = good(world.agent(&tpm, &[&arguments[..], &["--output", "json"]].concat()));
+        serde_json::from_slice::<serde_json::Value>(&made).unwrap()
+    };
+    assert_eq!(
+        run("enroll"),
+        serde_json::json!({ "slot": 31, "number": 1 })
+    );
+    let keys = recovery_keys(&world, &machine, &admin);
+    assert_eq!((keys.len(), keys[0].len()), (1, 55));
+    assert!(opens(&disk, "31", &keys[0]));
+    assert!(clevis_opens(&world, &tpm, &disk));
+    assert_eq!(
+        run("enroll"),
+        serde_json::json!({ "slot": 31, "number": null })
+    );
+
+    assert_eq!(run("renew"), serde_json::json!({ "slot": 30, "number": 2 }));
+    let renewed = recovery_keys(&world, &machine, &admin);
+    assert_eq!(renewed[1], keys[0]);
+    assert!(opens(&disk, "30", &renewed[0]));
+    assert!(
+        !opens(&disk, "31", &keys[0]),
+        "the key that was typed is worth nothing"
+    );
+    assert!(opens(&disk, "0", b"first") && clevis_opens(&world, &tpm, &disk));
+    let slots = metadata(&disk)["keyslots"].as_object().unwrap().clone();
+    let slots: Vec<_> = slots.keys().map(String::as_str).collect();
+    assert_eq!(slots, ["0", "1", "30"]);
+}
+
+#[test]
+fn without_a_server_that_keeps_the_key_no_slot_is_made() {
+    let world = World::start(Wire::Tls, TofuMatcher);
+    world.approve("kernel");
+    let tpm = Swtpm::start().unwrap();
+    boot(&tpm, "kernel");
+    let (_, config) = world.machine();
+    let disk = bound_disk(&world, &tpm, &config);
+    let (_, file) = admin(&world);
+    let before = metadata(&disk);
+    boot(&tpm, "another kernel");
+    let arguments = [
+        "--rounds",
+        "1",
+        "recovery",
+        "enroll",
+        disk.to_str().unwrap(),
+    ];
+    let key = ["--admin-key", file.to_str().unwrap()];
+    let lines = refused(&world.agent(&tpm, &[&arguments[..], &key].concat()));
+    assert!(lines[0].starts_with("TEC-A412 "), "{lines:?}");
+    assert_eq!(metadata(&disk)["keyslots"], before["keyslots"]);
+}
+
+#[test]
+fn a_key_of_the_admin_that_is_none_is_named_before_anything_is_touched() {
+    let world = World::start(Wire::Plain, TofuMatcher);
+    let tpm = Swtpm::start().unwrap();
+    let file = world.directory.path().join("admin.jwk");
+    std::fs::write(
+        &file,
+        r#"{"kty":"EC","crv":"P-256","alg":"ECDH-ES+A256KW","x":"AA","y":"AA"}"#,
+    )
+    .unwrap();
+    let arguments = [
+        "recovery",
+        "enroll",
+        "/nonexistent",
+        "--admin-key",
+        file.to_str().unwrap(),
+    ];
+    let lines = refused(&world.agent(&tpm, &arguments));
+    assert!(lines[0].starts_with("TEC-N400 "), "{lines:?}");
 }
