@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::process::Stdio;
 
+use serde_json::Value;
 use tec_core::id::MachineId;
 use tec_core::id::ResourcePath;
 use tec_core::port::AuditAction;
@@ -42,11 +43,15 @@ fn run(command: &mut Command, input: &[u8]) -> Vec<u8> {
 
 /// An admin's private key in a file, and its public half.
 fn admin(directory: &Path, curve: &str) -> (PathBuf, TeePubKey) {
-    let template = format!(r#"{{"kty":"EC","crv":"{curve}","alg":"ECDH-ES+A256KW"}}"#);
+    // With an algorithm in the template `jose` makes keys on P-521 only.
+    let template = format!(r#"{{"kty":"EC","crv":"{curve}"}}"#);
     let mut jose = Command::new("jose");
     let private = run(jose.args(["jwk", "gen", "-o-", "-i", &template]), b"");
+    let mut jwk: Value = serde_json::from_slice(&private).unwrap();
+    jwk["alg"] = "ECDH-ES+A256KW".into();
+    let private = jwk.to_string();
     let mut jose = Command::new("jose");
-    let public = run(jose.args(["jwk", "pub", "-i-", "-o-"]), &private);
+    let public = run(jose.args(["jwk", "pub", "-i-", "-o-"]), private.as_bytes());
     let file = write(directory, &format!("{curve}.jwk"), &private);
     (file, serde_json::from_slice(&public).unwrap())
 }
