@@ -19,7 +19,6 @@ use serde_json::Value;
 use tec_core::id::MachineId;
 use tec_core::ignition::PinConfig;
 use tec_tpm::testing::Swtpm;
-use tec_tpm::tpm::AnyTpm as _;
 use tec_tpm::tss::Tpm;
 
 use crate::firmware::BootChain;
