@@ -137,6 +137,9 @@ codes! {
     ReleaseDenied = "TEC-A413", 401, "the release policy does not allow this",
         "The attested machine asked for a path that is not its own, or the policy denies it.",
         "Check the path in the node's Clevis pin: it must be default/<its own id>/root.";
+    EscrowRefused = "TEC-K409", 409, "the recovery key is not kept",
+        "The machine left 64 recovery keys already, or what it sent is no sealed key.",
+        "Look at them with `tec machine recovery-key`. A machine that made them in error is removed and registered anew.";
     KeyMissing = "TEC-A414", 401, "there is no key at this path",
         "The machine attested well, but no key was stored for it, or it was removed.",
         "If the key was lost, restore the store from a backup; a new key cannot open the old disk.";
@@ -232,17 +235,23 @@ codes! {
         "The kubeconfig names another cluster, the network is down, or the API server has a fault.",
         "Try `kubectl get --raw /readyz` with the same context.";
     NodeTpm = "TEC-N500", 503, "the TPM cannot be used",
-        "There is no TPM, it is busy, in lockout, or the resource manager is missing.",
+        "There is no TPM, it is busy, or the resource manager is missing.",
         "Check /dev/tpmrm0, or name another TPM with --tcti.";
     NodeHandle = "TEC-N409", 409, "the attestation key's handle holds something else",
         "Another object lies at the persistent handle 0x81010002.",
         "Evict it, or give another --ak-handle on all commands.";
+    NodeLockout = "TEC-N423", 503, "the TPM is in lockout",
+        "Somebody tried wrong passwords at the TPM, and the attestation key is of a version that did not exempt it from the protection against that.",
+        "Wait for the TPM's recovery time, or run `tpm2_dictionarylockout --clear-lockout`; a new attestation key is exempt.";
     NodeConfig = "TEC-N400", 400, "the pin's configuration is malformed",
         "The JSON handed to the Clevis pin is not a trustee configuration.",
         "See docs/reference/clevis-pin.md.";
     NodeHeader = "TEC-N422", 422, "the sealed header cannot be opened",
         "The JWE in the LUKS token is damaged, or the key that was released is not the one it was made with.",
         "Look at it with `clevis luks list`; use the recovery key if the token is lost.";
+    NodeDisk = "TEC-N424", 500, "the header of the disk cannot be read or changed",
+        "The device is not LUKS2, no token of the pin trustee is on it, its passphrase opens nothing, or cryptsetup failed.",
+        "Look at it with `cryptsetup luksDump` and `clevis luks list`. Running the same command again is safe.";
 }
 
 impl fmt::Display for Code {

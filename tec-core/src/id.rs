@@ -205,6 +205,14 @@ impl ResourcePath {
         }
     }
 
+    /// Where a recovery key that a machine left lies: `default/<uuid>/recovery-<number>`. It is not
+    /// the path of a disk key, and so is never released.
+    pub fn recovery(machine: &MachineId, number: u32) -> Self {
+        Self {
+            text: format!("default/{machine}/recovery-{number}"),
+        }
+    }
+
     /// The machine whose disk key lies here, if this is such a path.
     pub fn machine(&self) -> Option<MachineId> {
         let id = self.text.strip_prefix("default/")?.strip_suffix("/root")?;

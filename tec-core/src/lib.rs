@@ -37,6 +37,7 @@ pub mod node;
 pub mod pcr;
 pub mod plan;
 pub mod port;
+pub mod recovery;
 pub mod reference;
 pub mod secret;
 #[cfg(feature = "embedded")]

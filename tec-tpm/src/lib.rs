@@ -3,15 +3,16 @@
 //!
 //! *What it is*: pure verification of what came over the wire ([`quote`], [`ak`], [`ek`],
 //! [`event_log`]), computation of reference values ([`compute`]), and the two ports of `tec-core`
-//! that belong to a TPM: [`verifier::TpmVerifier`] on the server, and `tss::TpmAttester`
-//! (feature `tss`) or `testing::SoftTpm` (feature `test-util`) on the node.
+//! that belong to a TPM: [`verifier::TpmVerifier`] on the server, and on the node
+//! [`tpm::TpmAttester`] over the TPM itself (`direct`, or `tss` through libtss2) or
+//! `testing::SoftTpm` (feature `test-util`).
 //!
 //! *What it is not*: it decides nothing about approval (that is `tec_core::attest`), and with
 //! default features it links neither libtss2 nor OpenSSL and reads neither clock nor randomness.
 //!
 //! ```text
 //!  node                                          server
-//!  tss / testing ── TpmEvidence (JSON) ──► verifier ─┬─ quote: signature, nonce, selection, digest
+//!  tpm / testing ── TpmEvidence (JSON) ──► verifier ─┬─ quote: signature, nonce, selection, digest
 //!                                                    └─ event_log: folds to the quoted values
 //!  read_ek ─────── EK, certificate ──────► ek ───────── certificate chain, make_credential
 //!  activate_credential ◄── id object, encrypted secret ──┘
@@ -55,6 +56,8 @@ pub mod ak;
 pub mod atls;
 pub mod combine;
 pub mod compute;
+#[cfg(feature = "direct")]
+pub mod direct;
 pub mod ek;
 pub mod event_log;
 pub mod evidence;
@@ -65,6 +68,7 @@ pub mod quote;
 pub mod snp;
 #[cfg(any(test, feature = "test-util"))]
 pub mod testing;
+pub mod tpm;
 #[cfg(feature = "tss")]
 pub mod tss;
 pub mod verifier;

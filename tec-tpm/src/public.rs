@@ -32,7 +32,7 @@ pub(crate) const ALG_CFB: u16 = 0x0043;
 pub(crate) const ECC_NIST_P256: u16 = 0x0003;
 
 /// Largest public area that is looked at: RSA-4096 with a SHA-512 policy takes less than 700 bytes.
-const MAX_AREA: usize = 1024;
+pub(crate) const MAX_AREA: usize = 1024;
 /// SHA-512 digest.
 const MAX_POLICY: usize = 64;
 /// RSA-4096 modulus.

@@ -4,12 +4,7 @@
 //! for making an RSA key in a discrete TPM. The node's programs have nothing else to do meanwhile;
 //! a server should call from a thread that may block.
 
-mod attester;
-mod error;
-mod marker;
-#[cfg(feature = "atls")]
-mod quoter;
-mod values;
+mod event;
 
 use std::fmt;
 use std::str::FromStr as _;
@@ -34,6 +29,7 @@ use tss_esapi::abstraction::ek::create_ek_object_2;
 use tss_esapi::abstraction::ek::retrieve_ek_pubcert;
 use tss_esapi::constants::CapabilityType;
 use tss_esapi::constants::SessionType;
+use tss_esapi::constants::response_code::Tss2ResponseCodeKind;
 use tss_esapi::handles::AuthHandle;
 use tss_esapi::handles::KeyHandle;
 use tss_esapi::handles::ObjectHandle;
@@ -65,10 +61,6 @@ use tss_esapi::structures::SymmetricDefinition;
 use tss_esapi::tcti_ldr::TctiNameConf;
 use tss_esapi::traits::Marshall as _;
 
-pub use self::attester::EventLogSource;
-pub use self::attester::TpmAttester;
-pub use self::error::TpmError;
-pub use self::marker::TpmMarker;
 use crate::ak::AkAlgorithm;
 use crate::ak::AkHandle;
 use crate::ak::AkOrigin;
@@ -78,6 +70,12 @@ use crate::ek::EkAlgorithm;
 use crate::ek::without_padding;
 use crate::evidence::TpmEvidence;
 use crate::public::PublicArea;
+use crate::tpm::AnyTpm;
+pub use crate::tpm::EventLogSource;
+pub use crate::tpm::TpmAttester;
+pub use crate::tpm::TpmError;
+pub use crate::tpm::TpmMarker;
+use crate::tpm::values;
 use crate::wire::only_sized;
 use crate::wire::push_sized;
 
@@ -86,10 +84,19 @@ const MAX_CREDENTIAL: usize = 512;
 
 type TssError = tss_esapi::Error;
 
+/// Forms of the configuration string, for people.
+const FORMS: &str = "device:<path>, swtpm:host=<host>,port=<port>, mssim:host=<host>,port=<port>, \
+                     tabrmd:<options>";
+
 fn failed(operation: &'static str) -> impl Fn(TssError) -> TpmError {
-    move |source| TpmError::Command {
-        operation,
-        source: Box::new(source),
+    move |source| match source {
+        TssError::Tss2Error(code) if code.kind() == Some(Tss2ResponseCodeKind::Lockout) => {
+            TpmError::Lockout { operation }
+        }
+        source => TpmError::Command {
+            operation,
+            source: Box::new(source),
+        },
     }
 }
 
@@ -119,6 +126,7 @@ impl Tpm {
     pub fn open(tcti: &str) -> Result<Self, TpmError> {
         let name = parse_tcti(tcti).ok_or_else(|| TpmError::Tcti {
             tcti: tcti.to_owned(),
+            forms: FORMS,
         })?;
         let context = Context::new(name).map_err(|source| TpmError::Open {
             tcti: tcti.to_owned(),
@@ -141,17 +149,10 @@ impl Tpm {
     fn context(&self) -> MutexGuard<'_, Context> {
         self.context.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
 
-    /// The attestation key at `handle`; makes a restricted signing key under the endorsement key
-    /// and keeps it there if the handle is free. Running it again gives the same key.
-    ///
-    /// # Errors
-    /// [`TpmError::HandleOccupied`] when something else lies there; it is never evicted.
-    pub fn ensure_ak(
-        &self,
-        handle: AkHandle,
-        algorithm: AkAlgorithm,
-    ) -> Result<StoredAk, TpmError> {
+impl AnyTpm for Tpm {
+    fn ensure_ak(&self, handle: AkHandle, algorithm: AkAlgorithm) -> Result<StoredAk, TpmError> {
         let mut context = self.context();
         if let Some(object) = open_persistent(&mut context, handle)? {
             return closing(&mut context, object, |context| {
@@ -172,11 +173,15 @@ impl Tpm {
         })
     }
 
-    /// Removes the attestation key at `handle`, for good; `false` when nothing lies there.
-    ///
-    /// # Errors
-    /// [`TpmError::HandleOccupied`] when something else lies there.
-    pub fn evict_ak(&self, handle: AkHandle) -> Result<bool, TpmError> {
+    fn ak_public_area(&self, handle: AkHandle) -> Result<Vec<u8>, TpmError> {
+        let mut context = self.context();
+        let object = open_persistent(&mut context, handle)?.ok_or(TpmError::NoAk { handle })?;
+        closing(&mut context, object, |context| {
+            read_ak(context, handle, object).map(|(_, area)| area)
+        })
+    }
+
+    fn evict_ak(&self, handle: AkHandle) -> Result<bool, TpmError> {
         let mut context = self.context();
         let Some(object) = open_persistent(&mut context, handle)? else {
             return Ok(false);
@@ -192,11 +197,7 @@ impl Tpm {
         Ok(true)
     }
 
-    /// Quotes all 24 registers of the SHA-256 bank in one selection, with their values.
-    ///
-    /// # Errors
-    /// [`TpmError::NoAk`] without a key, [`TpmError::Quote`] when registers keep moving.
-    pub fn quote(&self, handle: AkHandle, nonce: &[u8; 32]) -> Result<TpmEvidence, TpmError> {
+    fn quote(&self, handle: AkHandle, nonce: &[u8; 32]) -> Result<TpmEvidence, TpmError> {
         let mut context = self.context();
         let object = open_persistent(&mut context, handle)?.ok_or(TpmError::NoAk { handle })?;
         closing(&mut context, object, |context| {
@@ -207,11 +208,7 @@ impl Tpm {
         })
     }
 
-    /// The endorsement key of the default template, and its certificate if the TPM has one.
-    ///
-    /// # Errors
-    /// [`TpmError::Command`] when the key cannot be made.
-    pub fn read_ek(&self) -> Result<EkOffer, TpmError> {
+    fn read_ek(&self) -> Result<EkOffer, TpmError> {
         let mut context = self.context();
         let ek = create_ek(&mut context, self.ek)?;
         let area = flushing(&mut context, ek.into(), |context| read_area(context, ek))?;
@@ -226,12 +223,7 @@ impl Tpm {
         Ok(EkOffer::new(public.key().clone(), certificate))
     }
 
-    /// Answers a challenge (TPM2_ActivateCredential): the secret in it.
-    ///
-    /// # Errors
-    /// [`TpmError::ChallengeRefused`] when it is not for this endorsement key and the attestation
-    /// key at `handle`.
-    pub fn activate_credential(
+    fn activate_credential(
         &self,
         handle: AkHandle,
         credential: &Credential,
@@ -252,12 +244,7 @@ impl Tpm {
         })
     }
 
-    /// Extends a register of the SHA-256 bank. Other banks keep their values: whoever relies on
-    /// them must extend them, too.
-    ///
-    /// # Errors
-    /// [`TpmError::Command`], for example when the locality may not extend this register.
-    pub fn pcr_extend(&self, index: PcrIndex, event: &Sha256Digest) -> Result<(), TpmError> {
+    fn pcr_extend(&self, index: PcrIndex, event: &Sha256Digest) -> Result<(), TpmError> {
         let operation = failed("extend a PCR");
         let handle = PcrHandle::try_from(u32::from(u8::from(index))).map_err(&operation)?;
         let digest = Digest::try_from(event.as_bytes().as_slice()).map_err(&operation)?;
@@ -270,11 +257,11 @@ impl Tpm {
             .map_err(&operation)
     }
 
-    /// All registers of the SHA-256 bank.
-    ///
-    /// # Errors
-    /// [`TpmError::Bank`] when the TPM has no such bank.
-    pub fn pcr_read(&self) -> Result<PcrValues, TpmError> {
+    fn pcr_event(&self, index: PcrIndex, data: &[u8]) -> Result<(), TpmError> {
+        event::pcr_event(&mut self.context(), index, data)
+    }
+
+    fn pcr_read(&self) -> Result<PcrValues, TpmError> {
         read_pcrs(&mut self.context()).map(PcrValues::new)
     }
 }

@@ -149,6 +149,20 @@ impl<'a> WireReader<'a> {
         self.take(size)
     }
 
+    /// All that is left, where nothing says how much that is.
+    #[cfg(feature = "direct")]
+    pub(crate) fn rest(&mut self, limit: usize) -> Result<&'a [u8], WireError> {
+        let size = self.bytes.len();
+        if size > limit {
+            return Err(WireError::Oversized {
+                offset: self.offset,
+                size,
+                limit,
+            });
+        }
+        self.take(size)
+    }
+
     /// Ends the structure; nothing may follow.
     pub(crate) fn finish(self) -> Result<(), WireError> {
         if self.bytes.is_empty() {

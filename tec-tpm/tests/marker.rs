@@ -17,6 +17,7 @@ use tec_core::node::lock::NodeLock;
 use tec_core::pcr::PcrIndex;
 use tec_core::port::PortError;
 use tec_tpm::testing::Swtpm;
+use tec_tpm::tpm::AnyTpm as _;
 use tec_tpm::tss::Tpm;
 use tec_tpm::tss::TpmMarker;
 use tokio::task::JoinSet;

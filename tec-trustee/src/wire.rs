@@ -136,6 +136,14 @@ pub struct CompositeEvidence {
     pub additional_evidence: String,
 }
 
+/// Reply to `PUT escrow`, which Trustee does not have.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[expect(clippy::exhaustive_structs, reason = "one number, nothing else")]
+pub struct Escrowed {
+    /// Number of the recovery key among those of the machine, from 1.
+    pub number: u32,
+}
+
 /// Reply to `POST attest`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]

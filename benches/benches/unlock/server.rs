@@ -49,6 +49,7 @@ use tec_tpm::ak::AkAlgorithm;
 use tec_tpm::ak::AkHandle;
 use tec_tpm::testing::SoftTpm;
 use tec_tpm::testing::Swtpm;
+use tec_tpm::tpm::AnyTpm as _;
 use tec_tpm::tss::Tpm;
 use tec_tpm::verifier::TpmVerifier;
 use tec_trustee::guard::Guard;

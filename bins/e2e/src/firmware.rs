@@ -18,6 +18,7 @@ use tec_core::pcr::PcrIndex;
 use tec_tpm::compute::PeFile;
 use tec_tpm::event_log::EventKind;
 use tec_tpm::event_log::EventLogBuilder;
+use tec_tpm::tpm::AnyTpm as _;
 use tec_tpm::tss::Tpm;
 
 /// What EDK II measures before it starts a boot option (TCG PC Client Platform Firmware Profile,

@@ -39,6 +39,7 @@ use tec_support::SystemEntropy;
 use tec_tpm::ak::AkAlgorithm;
 use tec_tpm::ak::AkHandle;
 use tec_tpm::testing::Swtpm;
+use tec_tpm::tpm::AnyTpm as _;
 use tec_tpm::tss::Tpm;
 use tec_tpm::tss::TpmAttester;
 use tec_trustee::client::Deadlines;

@@ -12,6 +12,8 @@ use clap::ValueEnum;
 use tec_core::id::MachineId;
 
 use crate::attest::AttestArgs;
+use crate::rebind::RebindArgs;
+use crate::recovery::RecoveryCommand;
 use crate::settings::Flags;
 
 /// Names of the links that Clevis calls, and the command that each stands for.
@@ -53,6 +55,13 @@ pub enum Command {
     },
     /// Attest to a key broker by hand, and print what came of it as JSON
     Attest(AttestArgs),
+    /// Bind a disk to other servers, without touching passphrase, key slots or data
+    Rebind(RebindArgs),
+    /// The key for the day when no server is left: 48 digits, kept by the servers for an admin
+    #[command(subcommand)]
+    Recovery(RecoveryCommand),
+    /// Print the registers of this boot as `tpm2_pcrread` does, for `tec node nextboot --pcr-values`
+    Pcrs,
     /// The attestation key
     Ak {
         /// What to do with it.

@@ -12,6 +12,7 @@ use tec_tpm::ak::AkHandle;
 use tec_trustee::clevis::ClevisError;
 use tec_trustee::client::SetupError;
 
+use crate::disk::DiskError;
 use crate::fetch::FetchError;
 use crate::register::RegisterError;
 use crate::report::Report;
@@ -64,6 +65,15 @@ pub enum Failure {
         #[source]
         source: ClevisError,
     },
+    /// The header of the disk cannot be read or changed.
+    #[error("use the header of the disk")]
+    Disk(#[source] DiskError),
+    /// Nothing can be sealed to the admin's key.
+    #[error("use the admin's key: {reason}")]
+    AdminKey {
+        /// What is wrong with it.
+        reason: String,
+    },
     /// A file or a stream cannot be read or written.
     #[error("{operation}")]
     Io {
@@ -85,8 +95,11 @@ impl Failure {
     /// The code that tells what to do.
     pub fn code(&self) -> Code {
         match self {
-            Self::Config(_) | Self::Servers(_) | Self::Io { .. } => Code::NodeConfig,
-            Self::Sealed { .. } => Code::NodeHeader,
+            Self::Config(_) | Self::Servers(_) | Self::Io { .. } | Self::AdminKey { .. } => {
+                Code::NodeConfig
+            }
+            Self::Sealed { .. } | Self::Disk(DiskError::Sealed { .. }) => Code::NodeHeader,
+            Self::Disk(_) => Code::NodeDisk,
             Self::Tpm { code, .. } => *code,
             Self::NoAk { .. } => Code::AkNotBound,
             Self::Register(error) => error.code(),
@@ -99,6 +112,7 @@ impl Failure {
     pub fn report(&self, machine: Option<MachineId>) -> Report {
         let cause = match self {
             Self::Sealed { .. } => self.to_string(),
+            Self::Disk(error @ DiskError::Sealed { .. }) => error.to_string(),
             _ => chain(self),
         };
         let attempt = match self {

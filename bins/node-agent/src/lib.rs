@@ -1,7 +1,7 @@
 //! The program of a node: makes and registers the attestation key, and is the Clevis pin
 //! `trustee`.
 //!
-//! *What it is*: the composition of `tec_tpm::tss` (the TPM), `tec_trustee::client` (the key
+//! *What it is*: the composition of `tec_tpm::direct` (the TPM), `tec_trustee::client` (the key
 //! broker) and `tec_trustee::clevis` (the sealed passphrase) behind the command lines that Clevis
 //! and people use.
 //!
@@ -15,13 +15,15 @@
 pub mod attest;
 pub mod backoff;
 pub mod cli;
+pub mod disk;
 pub mod failure;
 pub mod fetch;
 pub mod kbs;
 pub mod key;
 pub mod links;
 pub mod pin;
-pub mod quiet;
+pub mod rebind;
+pub mod recovery;
 pub mod register;
 pub mod report;
 pub mod settings;

@@ -14,16 +14,21 @@ use node_agent::failure::Failure;
 use node_agent::key;
 use node_agent::links;
 use node_agent::pin;
-use node_agent::quiet::restart_quietly;
+use node_agent::rebind;
+use node_agent::recovery;
+use node_agent::recovery::RecoveryCommand;
 use node_agent::report::Report;
 use node_agent::settings::Flags;
 use node_agent::stream;
+use node_agent::tpm::NodeTpm;
 use tec_core::code::Code;
 use tec_core::id::ResourcePath;
+use tec_core::pcr::PcrIndex;
 use tec_core::port::Entropy;
 use tec_support::SystemEntropy;
 use tec_support::exit;
 use tec_support::log::LogForm;
+use tec_tpm::output::pcrread;
 
 fn main() -> ExitCode {
     let cli = match cli::parse(std::env::args_os()) {
@@ -39,15 +44,15 @@ fn main() -> ExitCode {
         let _ = writeln!(std::io::stderr(), "TEC_LOG or --log: {error:#}");
         return ExitCode::from(exit::USAGE);
     }
-    if let Some(error) = restart_quietly(std::env::args_os()) {
-        tracing::info!(%error, "libtss2 may log to stderr");
-    }
     // Fails only when a provider is installed already, which is as good.
     let _ = rustls::crypto::ring::default_provider().install_default();
+    let flags = cli.flags.clone();
     match block_on(run(cli)) {
         Ok(()) => ExitCode::from(exit::OK),
         Err(report) => {
-            let _ = writeln!(std::io::stderr(), "{report}");
+            let report = format!("{report}\n");
+            let _ = std::io::stderr().write_all(report.as_bytes());
+            flags.show_on_console(&report);
             ExitCode::from(exit::FAILED)
         }
     }
@@ -97,8 +102,29 @@ async fn run(cli: Cli) -> Result<(), Report> {
                 .and_then(|outcome| stream::write_line(&outcome))
                 .map_err(|failure| failure.report(machine))
         }
+        Command::Rebind(arguments) => {
+            let rebound = rebind::rebind(&cli.flags, &arguments, &entropy).await;
+            rebound
+                .and_then(|rebound| stream::write_line(&rebound.render(arguments.output)))
+                .map_err(unnamed)
+        }
+        Command::Recovery(command) => {
+            let (RecoveryCommand::Enroll(arguments) | RecoveryCommand::Renew(arguments)) = &command;
+            let output = arguments.output;
+            let enrolled = recovery::recovery(&cli.flags, &command, &entropy).await;
+            enrolled
+                .and_then(|enrolled| stream::write_line(&enrolled.render(output)))
+                .map_err(unnamed)
+        }
+        Command::Pcrs => pcrs(&cli.flags).map_err(unnamed),
         Command::Ak { command, output } => ak(&cli.flags, command, output).await,
     }
+}
+
+fn pcrs(flags: &Flags) -> Result<(), Failure> {
+    let values = NodeTpm::open(flags)?.pcrs()?;
+    let values = PcrIndex::all().map(|index| (index, *values.value(index)));
+    stream::write(pcrread(&values.collect()).as_bytes())
 }
 
 async fn ak(flags: &Flags, command: AkCommand, output: Output) -> Result<(), Report> {

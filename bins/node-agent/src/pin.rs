@@ -142,7 +142,7 @@ async fn try_decrypt(
     })
 }
 
-async fn released_key(
+pub(crate) async fn released_key(
     flags: &Flags,
     tpm: &NodeTpm,
     header: &HeaderConfig,

@@ -1,8 +1,10 @@
 //! Settings: flags with environment mirrors, since Clevis calls the pin without flags.
 
 use std::fs::File;
+use std::fs::OpenOptions;
 use std::io;
 use std::io::Read as _;
+use std::io::Write as _;
 use std::num::NonZeroU32;
 use std::path::Path;
 use std::path::PathBuf;
@@ -27,7 +29,7 @@ pub const DEFAULT_LOG: &str = "warn,tec_trustee=error";
 #[derive(Args, Clone, Debug)]
 #[non_exhaustive]
 pub struct Flags {
-    /// The TPM, as a TCTI of libtss2: `device:<path>` or
+    /// The TPM, as libtss2 names it: `device:<path>` or
     /// `swtpm:host=<host>,port=<port>`. Without it, `TPM2TOOLS_TCTI` counts, then device:/dev/tpmrm0
     #[arg(long, env = "TEC_TCTI", global = true)]
     pub tcti: Option<String>,
@@ -52,6 +54,9 @@ pub struct Flags {
     /// looking at a refusal without waiting
     #[arg(long, env = "TEC_ROUNDS", global = true)]
     pub rounds: Option<NonZeroU32>,
+    /// Where the report of a failure goes beside stderr, for callers that drop stderr: a console
+    #[arg(long, env = "TEC_CONSOLE", global = true)]
+    pub console: Option<PathBuf>,
     /// What is logged to stderr, as a filter of tracing
     #[arg(long, env = "TEC_LOG", global = true, default_value = DEFAULT_LOG)]
     pub log: String,
@@ -78,6 +83,15 @@ impl Flags {
     /// Deadline of one request.
     pub fn timeout(&self) -> Duration {
         Duration::from_secs(self.timeout)
+    }
+
+    /// Shows a report on the console, if one is named. There is nobody to tell that it failed.
+    pub fn show_on_console(&self, report: &str) {
+        let console = self.console.as_deref();
+        if let Some(path) = console.filter(|path| !path.as_os_str().is_empty()) {
+            let opened = OpenOptions::new().append(true).open(path);
+            let _ = opened.and_then(|mut console| console.write_all(report.as_bytes()));
+        }
     }
 
     /// The event log, if there is one. A boot does not fail for want of it: the PCR values decide.
@@ -125,6 +139,7 @@ mod tests {
             event_log: None,
             timeout: 30,
             rounds: None,
+            console: None,
             log: String::new(),
         }
     }

@@ -5,15 +5,18 @@ use std::sync::Arc;
 use tec_core::ak::Credential;
 use tec_core::ak::PublicKey;
 use tec_core::code::Code;
+use tec_core::pcr::PcrValues;
 use tec_core::port::PortError;
 use tec_core::secret::SecretBytes;
 use tec_tpm::ak::AkAlgorithm;
 use tec_tpm::ak::AkHandle;
 use tec_tpm::ak::AkOrigin;
-use tec_tpm::tss::EventLogSource;
-use tec_tpm::tss::Tpm;
-use tec_tpm::tss::TpmAttester;
-use tec_tpm::tss::TpmError;
+use tec_tpm::ak::AttestationKey;
+use tec_tpm::direct::Tpm;
+use tec_tpm::tpm::AnyTpm as _;
+use tec_tpm::tpm::EventLogSource;
+use tec_tpm::tpm::TpmAttester;
+use tec_tpm::tpm::TpmError;
 
 use crate::failure::Failure;
 use crate::register::ActivateError;
@@ -74,16 +77,32 @@ impl NodeTpm {
         Ok(identity)
     }
 
-    /// The attestation key, if there is one. Asked for by a quote that nobody gets to see.
+    /// The attestation key, if there is one.
     ///
     /// # Errors
     /// `Tpm`.
     pub fn find_ak(&self) -> Result<Option<PublicKey>, Failure> {
-        match self.tpm.quote(self.handle, &[0; 32]) {
-            Ok(evidence) => Ok(Some(evidence.ak)),
+        let handle = self.handle;
+        let failed = failed("find the attestation key");
+        match self.tpm.ak_public_area(handle) {
+            Ok(area) => match AttestationKey::from_tpm2b(&area) {
+                Ok(key) => Ok(Some(key.public().clone())),
+                Err(error) => Err(failed(TpmError::HandleOccupied {
+                    handle,
+                    source: Some(error),
+                })),
+            },
             Err(TpmError::NoAk { .. }) => Ok(None),
-            Err(error) => Err(failed("find the attestation key")(error)),
+            Err(error) => Err(failed(error)),
         }
+    }
+
+    /// The registers of the SHA-256 bank as they are now.
+    ///
+    /// # Errors
+    /// `Tpm`.
+    pub fn pcrs(&self) -> Result<PcrValues, Failure> {
+        self.tpm.pcr_read().map_err(failed("read the registers"))
     }
 
     /// Makes evidence with the attestation key, and sends the event log along.

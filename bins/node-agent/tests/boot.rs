@@ -5,6 +5,7 @@
     reason = "clippy takes helpers of tests for library code"
 )]
 
+mod disk;
 mod world;
 
 use std::process::Command;
@@ -17,6 +18,7 @@ use tec_core::code::Code;
 use tec_core::digest::Sha256Digest;
 use tec_core::explain::Gate;
 use tec_core::explain::StepState;
+use tec_core::pcr::PcrIndex;
 use tec_core::port::AkRegistry as _;
 use tec_core::port::AttemptLog;
 use tec_tpm::event_log::EventLogBuilder;
@@ -159,6 +161,18 @@ fn the_installed_clevis_finds_the_pin() {
         PASSPHRASE.as_bytes(),
     );
     assert_eq!(clevis(&["decrypt"], &sealed), PASSPHRASE.as_bytes());
+}
+
+#[test]
+fn the_registers_are_printed_as_the_prediction_of_the_next_boot_reads_them() {
+    let world = World::start(Wire::Plain, TofuMatcher);
+    let tpm = Swtpm::start().unwrap();
+    boot(&tpm, "kernel");
+    let text = String::from_utf8(good(world.agent(&tpm, &["pcrs"]))).unwrap();
+    let values = tec_tpm::output::read_pcrread(&text).unwrap();
+    assert_eq!(values.len(), 24);
+    let booted = Sha256Digest::ZERO.extended(&Sha256Digest::of("kernel"));
+    assert_eq!(values[&PcrIndex::BOOT_MANAGER], booted);
 }
 
 #[test]

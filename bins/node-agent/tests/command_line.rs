@@ -20,7 +20,6 @@ fn call(program: &Path, arguments: &[&str], input: &str) -> Output {
         .args(arguments)
         .env("TEC_TCTI", "device:/nonexistent")
         .env_remove("TEC_LOG")
-        .env_remove("TSS2_LOG")
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())

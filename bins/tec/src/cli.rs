@@ -265,6 +265,15 @@ pub(crate) enum MachineCommand {
         #[command(flatten)]
         dry_run: DryRun,
     },
+    /// The recovery keys that it left, the latest first: sealed, or opened with the admin's key.
+    RecoveryKey {
+        /// Which.
+        id: MachineId,
+        /// The admin's private key, a JWK as `jose jwk gen -i '{"alg":"ECDH-ES+A256KW"}'` makes it;
+        /// without it the sealed keys are printed, for `jose jwe dec -i- -k <file>`.
+        #[arg(long, value_name = "FILE")]
+        identity: Option<PathBuf>,
+    },
     /// Remove those that registered long ago and never got an attestation key.
     Prune {
         /// How long ago, in seconds.

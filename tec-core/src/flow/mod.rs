@@ -3,6 +3,7 @@
 
 mod admit;
 mod approve;
+mod escrow;
 mod provision;
 mod publish;
 mod register;
@@ -21,6 +22,10 @@ pub use self::approve::AkSubmission;
 pub use self::approve::ApproveError;
 pub use self::approve::approve;
 pub use self::approve::revoke_ak;
+pub use self::escrow::MAX_ESCROW;
+pub use self::escrow::MAX_ESCROWS;
+pub use self::escrow::escrow;
+pub use self::escrow::escrowed;
 pub use self::provision::ProvisionPorts;
 pub use self::provision::provision;
 pub use self::publish::PublishError;

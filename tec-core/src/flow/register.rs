@@ -139,8 +139,8 @@ pub async fn revoke_machine(
     machines.revoke(&id, &line).await
 }
 
-/// Removes a machine, its attestation keys and its disk key, in this order: what could release the
-/// key goes before the key itself.
+/// Removes a machine, its attestation keys, its disk key and the recovery keys that it left, in this
+/// order: what could release a key goes before the key itself.
 pub async fn remove_machine(
     machines: &dyn MachineRegistry,
     secrets: &dyn SecretStore,
@@ -151,5 +151,6 @@ pub async fn remove_machine(
     let event = AuditEvent::new(clock.now(), AuditAction::MachineRemoved, Some(id), "");
     audit.append(&event).await?;
     machines.remove(&id).await?;
-    secrets.remove(&ResourcePath::luks_root(&id)).await
+    secrets.remove(&ResourcePath::luks_root(&id)).await?;
+    super::escrow::remove(secrets, &id).await
 }

@@ -110,6 +110,8 @@ pub enum AuditAction {
     AkRevoked,
     /// A disk key was generated.
     KeyGenerated,
+    /// A machine left a recovery key, sealed to an admin.
+    RecoveryEscrowed,
     /// A disk key was handed to an attested machine.
     KeyReleased,
     /// An attempt to obtain a key was refused.

@@ -16,7 +16,7 @@ mod issuer;
 pub use self::certificate::CertificateError;
 pub use self::certificate::EkCertificate;
 pub(crate) use self::certificate::Parsed;
-#[cfg(feature = "tss")]
+#[cfg(any(feature = "direct", feature = "tss"))]
 pub(crate) use self::certificate::without_padding;
 pub use self::chain::ChainError;
 pub use self::chain::TrustStore;
@@ -96,7 +96,7 @@ pub enum EkAlgorithm {
     EccP256,
 }
 
-#[cfg(feature = "tss")]
+#[cfg(any(feature = "direct", feature = "tss"))]
 impl EkAlgorithm {
     /// Handle of the NV index that may hold the certificate (TCG EK Credential Profile for TPM
     /// Family 2.0, "NV Indices", low range).

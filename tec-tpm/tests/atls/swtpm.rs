@@ -17,6 +17,7 @@ use tec_tpm::atls::Variant;
 use tec_tpm::atls::VtpmIssuer;
 use tec_tpm::atls::VtpmValidator;
 use tec_tpm::testing::Swtpm;
+use tec_tpm::tpm::AnyTpm as _;
 use tec_tpm::tss::Tpm;
 use tec_tpm::tss::TpmAttester;
 

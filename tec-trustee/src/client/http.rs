@@ -70,6 +70,14 @@ impl<'a> Call<'a> {
         }
     }
 
+    pub(super) fn put(place: &'a str, body: &impl Serialize, cookie: &'a str) -> Self {
+        Self {
+            method: Method::PUT,
+            stage: Stage::Resource,
+            ..Self::post(place, body, Some(cookie))
+        }
+    }
+
     pub(super) fn get(place: &'a str, cookie: &'a str) -> Self {
         Self {
             method: Method::GET,
@@ -217,10 +225,7 @@ enum Broken {
 }
 
 /// The body of at most `max` bytes.
-async fn bounded_body(
-    mut response: Response,
-    max: usize,
-) -> Result<Zeroizing<Vec<u8>>, Broken> {
+async fn bounded_body(mut response: Response, max: usize) -> Result<Zeroizing<Vec<u8>>, Broken> {
     let mut body = Zeroizing::new(Vec::new());
     while let Some(chunk) = response.chunk().await.map_err(Broken::Off)? {
         if body.len().saturating_add(chunk.len()) > max {

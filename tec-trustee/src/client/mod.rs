@@ -50,6 +50,7 @@ use crate::wire::AttestRequest;
 use crate::wire::AttestResponse;
 use crate::wire::AuthRequest;
 use crate::wire::Challenge;
+use crate::wire::Escrowed;
 use crate::wire::RuntimeData;
 
 /// Deadlines of one HTTP call.
@@ -152,6 +153,24 @@ impl RcarClient {
         self.round(|server| async {
             let (_, token) = self.handshake(server, attester).await?;
             Ok(token)
+        })
+        .await
+    }
+
+    /// Attests, and leaves a recovery key with the first server that keeps it; returns its number
+    /// there. Trustee itself keeps none.
+    ///
+    /// # Errors
+    /// As [`fetch`](Self::fetch).
+    ///
+    /// # Cancel safety
+    /// A server may have kept the key. Leaving another one is fine.
+    pub async fn escrow(&self, sealed: &Jwe, attester: &dyn Attester) -> Result<u32, RcarError> {
+        self.round(|server| async {
+            let (session, _) = self.handshake(server, attester).await?;
+            let call = Call::put("escrow", sealed, &session.cookie);
+            let (kept, _): (Escrowed, _) = server.call(call).await?;
+            Ok(kept.number)
         })
         .await
     }

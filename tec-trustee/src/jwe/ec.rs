@@ -7,6 +7,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use p256::elliptic_curve::Generate as _;
 use rand_core::CryptoRng;
+use serde::Deserialize;
 use tec_core::secret::SecretArray;
 use zeroize::Zeroizing;
 
@@ -42,6 +43,30 @@ impl EcPrivateKey {
             Curve::P256 => Secret::P256(p256::SecretKey::generate_from_rng(rng)),
             Curve::P521 => Secret::P521(p521::SecretKey::generate_from_rng(rng)),
         })
+    }
+
+    /// Reads a private JWK (RFC 7517), as `jose jwk gen -i '{"alg":"ECDH-ES+A256KW"}'` makes it.
+    ///
+    /// # Errors
+    /// What is no EC key on P-256 or P-521 with its private half.
+    pub fn from_jwk(json: &[u8]) -> Result<Self, JweError> {
+        #[derive(Deserialize)]
+        struct Jwk<'a> {
+            kty: &'a str,
+            crv: Curve,
+            d: String,
+        }
+        let jwk: Jwk<'_> = serde_json::from_slice(json).map_err(JweError::Header)?;
+        let d = Zeroizing::new(jwk.d);
+        if jwk.kty != "EC" {
+            return Err(JweError::Member { member: "kty" });
+        }
+        let wrong = || JweError::Member { member: "d" };
+        let scalar = Zeroizing::new(decode("d", &d, jwk.crv.width())?);
+        Ok(Self(match jwk.crv {
+            Curve::P256 => Secret::P256(p256::SecretKey::from_slice(&scalar).map_err(|_| wrong())?),
+            Curve::P521 => Secret::P521(p521::SecretKey::from_slice(&scalar).map_err(|_| wrong())?),
+        }))
     }
 
     #[cfg(test)]

@@ -99,6 +99,14 @@ pub trait Backend: fmt::Debug + Send + Sync {
         policy: PolicyDecision,
     ) -> Result<SecretBytes, ReleaseError>;
 
+    /// Keeps a recovery key that an attested machine leaves, sealed to an admin, and returns its
+    /// number. A backend without machines refuses.
+    async fn escrow(
+        &self,
+        admission: &Admission,
+        sealed: &SecretBytes,
+    ) -> Result<u32, ReleaseError>;
+
     /// Where the admin API writes; `None` where everything is managed elsewhere.
     fn broker(&self) -> Option<&dyn KeyBroker>;
 }

@@ -245,6 +245,20 @@ impl Backend for LiveBackend {
         released
     }
 
+    async fn escrow(
+        &self,
+        admission: &Admission,
+        sealed: &SecretBytes,
+    ) -> Result<u32, ReleaseError> {
+        let Some(attested) = &admission.attested else {
+            let code = admission.refused.unwrap_or(Code::ReleaseDenied);
+            return Err(ReleaseError::Refused { code });
+        };
+        flow::escrow(&*self.ports.secrets, &*self.ports.clock, attested, sealed)
+            .await
+            .map_err(ReleaseError::Port)
+    }
+
     fn broker(&self) -> Option<&dyn KeyBroker> {
         None
     }

@@ -102,6 +102,11 @@ impl Backend for MemoryBackend {
             })
     }
 
+    async fn escrow(&self, _: &Admission, _: &SecretBytes) -> Result<u32, ReleaseError> {
+        let code = Code::EscrowRefused;
+        Err(ReleaseError::Refused { code })
+    }
+
     fn broker(&self) -> Option<&dyn KeyBroker> {
         Some(self)
     }

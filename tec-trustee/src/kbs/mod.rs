@@ -9,6 +9,7 @@
 //! POST /kbs/v0/auth                nonce, cookie
 //! POST /kbs/v0/attest              Verifier ─► Backend::admit ─► attestation policy ─► token
 //! GET  /kbs/v0/resource/a/b/c      token ─► resource policy ─► Backend::release ─► JWE
+//! PUT  /kbs/v0/escrow              token ─► Backend::escrow: a sealed recovery key; ours alone
 //! POST, DELETE …                   admin API, with a bearer token
 //! GET  /healthz
 //! GET  /metrics                    counters for Prometheus, none of them by machine
@@ -39,6 +40,7 @@ mod attest;
 mod backend;
 pub(crate) mod check;
 mod config;
+mod escrow;
 mod init_data;
 pub(crate) mod intake;
 mod live;
@@ -198,6 +200,7 @@ impl Kbs {
                 self.resource(headers, tail, parts.uri.query().unwrap_or_default())
                     .await
             }
+            (&Method::PUT, "escrow", "") => self.escrow(headers, body).await,
             (
                 method,
                 "resource" | "attestation-policy" | "resource-policy" | "reference-value",

@@ -68,7 +68,10 @@ impl Kbs {
 
     /// The attested session of the cookie is tried first, then a bearer token. The token of a
     /// session never left this process, so its time is looked at and not its signature.
-    fn authenticate(&self, headers: &HeaderMap) -> Result<(Value, Arc<Admission>), Refusal> {
+    pub(super) fn authenticate(
+        &self,
+        headers: &HeaderMap,
+    ) -> Result<(Value, Arc<Admission>), Refusal> {
         let now = self.0.config.clock.now();
         let not_accepted =
             || Refusal::new(&ErrorKind::TokenVerifierError, "the token is not accepted");
@@ -171,7 +174,7 @@ fn session_key(claims: &Value) -> Option<TeePubKey> {
     serde_json::from_value(key.clone()).ok()
 }
 
-fn refusal(error: &ReleaseError, admission: &Admission) -> Refusal {
+pub(super) fn refusal(error: &ReleaseError, admission: &Admission) -> Refusal {
     let code = match error {
         ReleaseError::Refused { code } => *code,
         ReleaseError::Port(error) => return port(error),

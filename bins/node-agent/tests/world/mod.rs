@@ -46,9 +46,10 @@ use tec_support::tls::LiveCertificate;
 use tec_support::tls::Source;
 use tec_support::tls::built_in_ca;
 use tec_support::tls::ca_pem;
+use tec_tpm::direct::Tpm;
 use tec_tpm::ek::CredentialIssuer;
 use tec_tpm::testing::Swtpm;
-use tec_tpm::tss::Tpm;
+use tec_tpm::tpm::AnyTpm as _;
 use tec_tpm::verifier::TpmVerifier;
 use tec_trustee::kbs::Kbs;
 use tec_trustee::kbs::KbsConfig;
@@ -166,7 +167,6 @@ impl World {
             .env("TEC_TCTI", tpm.tcti())
             .env("TEC_EVENT_LOG", no_log)
             .env_remove("TEC_LOG")
-            .env_remove("TSS2_LOG")
     }
 }
 

@@ -25,6 +25,7 @@ use tec_support::exit::OK;
 
 use super::coded;
 use super::explain::one_line;
+use super::recovery;
 use super::word;
 use crate::cli::MachineCommand;
 use crate::output::Output;
@@ -71,6 +72,9 @@ pub(crate) async fn machine(
                     ))?;
             }
             say(output, "removed", dry_run.dry_run, &[id])?;
+        }
+        MachineCommand::RecoveryKey { id, identity } => {
+            recovery::print(&store, id, identity.as_deref(), output).await?;
         }
         MachineCommand::Prune {
             older_than,

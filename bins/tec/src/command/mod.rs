@@ -12,6 +12,7 @@ mod input;
 mod machine;
 pub(crate) mod node;
 pub(crate) mod pcr;
+mod recovery;
 mod status;
 pub(crate) mod trustee;
 

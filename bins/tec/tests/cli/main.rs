@@ -13,5 +13,6 @@ mod forms;
 mod image;
 mod node;
 mod pcr;
+mod recovery;
 mod trustee;
 mod world;

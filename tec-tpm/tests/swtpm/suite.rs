@@ -1,4 +1,4 @@
-//! Against a real TPM emulator: `swtpm` must be installed, one runs per test.
+//! What every way to a TPM does.
 
 use std::sync::Arc;
 
@@ -26,10 +26,12 @@ use tec_tpm::ek::make_credential;
 use tec_tpm::ek::verify_ek_certificate;
 use tec_tpm::quote::QuoteError;
 use tec_tpm::testing::Swtpm;
-use tec_tpm::tss::Tpm;
-use tec_tpm::tss::TpmAttester;
-use tec_tpm::tss::TpmError;
+use tec_tpm::tpm::AnyTpm as _;
+use tec_tpm::tpm::TpmAttester;
+use tec_tpm::tpm::TpmError;
 use tec_tpm::verifier::TpmVerifier;
+
+use super::Tpm;
 
 const NONCE: [u8; 32] = [0x5a; 32];
 const AK: AkHandle = AkHandle::DEFAULT;

@@ -13,7 +13,7 @@ use crate::quote::QuoteError;
 const QUOTE_ATTEMPTS: usize = 8;
 
 /// Makes evidence until no register was extended between the quote and the reading of values.
-pub(super) fn settled(
+pub(crate) fn settled(
     ak: &PublicKey,
     nonce: &[u8],
     mut make: impl FnMut() -> Result<TpmEvidence, TpmError>,
@@ -31,7 +31,7 @@ pub(super) fn settled(
 
 /// Asks `read` for the registers that are missing until all are there: a TPM returns as many as
 /// fit into one response.
-pub(super) fn collect(
+pub(crate) fn collect(
     mut read: impl FnMut(&[PcrIndex]) -> Result<Vec<(usize, Sha256Digest)>, TpmError>,
 ) -> Result<[Sha256Digest; PCR_COUNT], TpmError> {
     let mut values = [None; PCR_COUNT];

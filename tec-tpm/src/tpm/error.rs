@@ -18,13 +18,12 @@ use crate::wire::WireError;
 #[non_exhaustive]
 pub enum TpmError {
     /// The configuration string names no way to a TPM.
-    #[error(
-        "{tcti:?} is none of device:<path>, swtpm:host=<host>,port=<port>, \
-         mssim:host=<host>,port=<port>, tabrmd:<options>"
-    )]
+    #[error("{tcti:?} is none of {forms}")]
     Tcti {
         /// What was given.
         tcti: String,
+        /// What is taken.
+        forms: &'static str,
     },
     /// There is no TPM there, or it is in use.
     #[error("open the TPM at {tcti:?}")]
@@ -43,6 +42,13 @@ pub enum TpmError {
         /// Why.
         #[source]
         source: Box<dyn Error + Send + Sync>,
+    },
+    /// The TPM refuses keys that a password protects, for some time, since too many passwords were
+    /// wrong.
+    #[error("{operation}: the TPM is in lockout")]
+    Lockout {
+        /// What was to be done.
+        operation: &'static str,
     },
     /// Another object lies at the handle.
     #[error("the handle {handle} holds something else than the wanted attestation key")]
@@ -87,6 +93,7 @@ impl From<TpmError> for PortError {
     fn from(error: TpmError) -> Self {
         let (kind, code) = match &error {
             TpmError::HandleOccupied { .. } => (PortErrorKind::Conflict, Code::NodeHandle),
+            TpmError::Lockout { .. } => (PortErrorKind::Unavailable, Code::NodeLockout),
             TpmError::NoAk { .. } => (PortErrorKind::NotFound, Code::NodeTpm),
             TpmError::Tcti { .. } | TpmError::Challenge(_) => {
                 (PortErrorKind::Invalid, Code::NodeTpm)

@@ -9,7 +9,7 @@ use tec_core::port::AttestationEvidence;
 use tec_core::port::Attester;
 use tec_core::port::PortError;
 
-use super::Tpm;
+use super::AnyTpm;
 use crate::ak::AkHandle;
 use crate::verifier;
 
@@ -19,10 +19,10 @@ pub type EventLogSource = Arc<dyn Fn() -> Option<Vec<u8>> + Send + Sync>;
 /// The node's side of attestation: a TPM, the handle of its attestation key, and the event log.
 ///
 /// # Security
-/// Blocks while the TPM works, see the [module](super).
+/// Blocks while the TPM works, see [`AnyTpm`].
 #[derive(Clone)]
 pub struct TpmAttester {
-    pub(super) tpm: Arc<Tpm>,
+    pub(super) tpm: Arc<dyn AnyTpm>,
     pub(super) handle: AkHandle,
     event_log: Option<EventLogSource>,
 }
@@ -37,7 +37,7 @@ impl fmt::Debug for TpmAttester {
 
 impl TpmAttester {
     /// Attests with the key at `handle`, without an event log.
-    pub fn new(tpm: Arc<Tpm>, handle: AkHandle) -> Self {
+    pub fn new(tpm: Arc<impl AnyTpm + 'static>, handle: AkHandle) -> Self {
         Self {
             tpm,
             handle,

@@ -1,0 +1,139 @@
+//! The token that says which key slot holds the recovery key.
+//!
+//! It names no key slot of LUKS while the slot is yet to be made: that is an intent, and whatever a
+//! crash left in the slot belongs to nobody.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+use serde_json::Value;
+use serde_json::json;
+
+use super::DiskError;
+
+/// Type of the token.
+const KIND: &str = "tec-recovery";
+/// Key slots of a header are 0 to 31 (LUKS2 On-Disk Format Specification, "Keyslots Object").
+const LAST_SLOT: u32 = 31;
+
+/// A token of a recovery key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RecoveryToken {
+    /// Its number.
+    pub id: u32,
+    /// The key slot.
+    pub slot: u32,
+    /// Whether the slot is known to be the recovery key's.
+    pub state: RecoveryState,
+}
+
+/// How far the making of a recovery slot got.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(clippy::exhaustive_enums, reason = "a yes or no with names")]
+pub enum RecoveryState {
+    /// The slot is to be made, or was made just before a crash.
+    Intended,
+    /// The slot holds a recovery key that was escrowed.
+    Active,
+}
+
+/// Key slots and recovery tokens of a header.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RecoveryView {
+    /// Key slots that are in use.
+    pub slots: Vec<u32>,
+    /// Tokens of recovery keys, by their number.
+    pub tokens: Vec<RecoveryToken>,
+}
+
+#[derive(Deserialize)]
+struct Metadata {
+    keyslots: BTreeMap<u32, Value>,
+    #[serde(default)]
+    tokens: BTreeMap<u32, Value>,
+}
+
+#[derive(Deserialize)]
+struct Wire {
+    #[serde(rename = "type")]
+    kind: String,
+    keyslots: Vec<String>,
+    slot: u32,
+}
+
+impl RecoveryView {
+    /// Reads the metadata of a header.
+    pub(super) fn read(metadata: &[u8]) -> Result<Self, DiskError> {
+        let metadata: Metadata = serde_json::from_slice(metadata).map_err(DiskError::Metadata)?;
+        let tokens = metadata.tokens.iter();
+        Ok(Self {
+            slots: metadata.keyslots.into_keys().collect(),
+            tokens: tokens
+                .filter_map(|(id, value)| RecoveryToken::read(*id, value))
+                .collect(),
+        })
+    }
+
+    /// The highest free key slot: other programs take the lowest.
+    pub fn free_slot(&self) -> Result<u32, DiskError> {
+        let intended = |slot| self.tokens.iter().any(|token| token.slot == slot);
+        (0..=LAST_SLOT)
+            .rev()
+            .find(|slot| !self.slots.contains(slot) && !intended(*slot))
+            .ok_or(DiskError::Full)
+    }
+}
+
+impl RecoveryToken {
+    fn read(id: u32, value: &Value) -> Option<Self> {
+        let wire = Wire::deserialize(value).ok()?;
+        let is_assigned = wire.keyslots.contains(&wire.slot.to_string());
+        let state = if is_assigned {
+            RecoveryState::Active
+        } else {
+            RecoveryState::Intended
+        };
+        (wire.kind == KIND).then_some(Self {
+            id,
+            slot: wire.slot,
+            state,
+        })
+    }
+
+    /// The JSON of a token.
+    pub(super) fn render(slot: u32, state: RecoveryState) -> String {
+        let keyslots = match state {
+            RecoveryState::Intended => vec![],
+            RecoveryState::Active => vec![slot.to_string()],
+        };
+        json!({ "type": KIND, "keyslots": keyslots, "slot": slot }).to_string()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn intents_and_active_slots_are_told_apart_and_free_ones_found_from_above() {
+        let active = RecoveryToken::render(31, RecoveryState::Active);
+        let intended = RecoveryToken::render(30, RecoveryState::Intended);
+        let metadata = format!(
+            r#"{{"keyslots":{{"0":{{}},"31":{{}}}},
+                "tokens":{{"0":{{"type":"clevis","keyslots":["0"]}},"1":{active},"2":{intended}}}}}"#
+        );
+        let view = RecoveryView::read(metadata.as_bytes()).unwrap();
+        let states: Vec<_> = view
+            .tokens
+            .iter()
+            .map(|token| (token.slot, token.state))
+            .collect();
+        assert_eq!(
+            states,
+            [(31, RecoveryState::Active), (30, RecoveryState::Intended)]
+        );
+        assert_eq!(view.free_slot().unwrap(), 29);
+    }
+}

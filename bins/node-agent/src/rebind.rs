@@ -1,0 +1,269 @@
+//! `node-agent rebind`: other servers for a disk that is bound already.
+//!
+//! The passphrase stays, and so do key slots and data: only the token that says where the key is
+//! gets written anew. At every moment a token is there that opens the disk.
+//!
+//! ```text
+//! old token ─ key from the NEW servers ─► passphrase ─► opens the slot?
+//!   └─► new token written ─► read back, opened ─► old token removed
+//! ```
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use clap::Args;
+use serde_json::json;
+use tec_core::endpoint::Endpoint;
+use tec_core::ignition::HeaderConfig;
+use tec_core::port::Entropy;
+use tec_core::port::EntropyRng;
+use tec_core::secret::SecretArray;
+use tec_core::secret::SecretBytes;
+use tec_trustee::clevis;
+use tec_trustee::clevis::SealedPassphrase;
+
+use crate::cli::Output;
+use crate::disk::Cryptsetup;
+use crate::disk::DiskError;
+use crate::disk::Header;
+use crate::disk::Token;
+use crate::failure::Failure;
+use crate::fetch::Stage;
+use crate::pin::released_key;
+use crate::settings::Flags;
+use crate::tpm::NodeTpm;
+
+/// Arguments of `rebind`.
+#[derive(Args, Clone, Debug)]
+#[non_exhaustive]
+pub struct RebindArgs {
+    /// The LUKS2 device
+    pub device: PathBuf,
+    /// Key broker, with the file of its CA; may be given several times, and they are tried in
+    /// order. They replace the list on the disk
+    #[arg(long = "url", value_name = "URL[=CA-FILE]", required = true, value_parser = tec_support::endpoint::parse)]
+    pub servers: Vec<Endpoint>,
+    /// Form of the output
+    #[arg(long, value_enum, default_value_t = Output::Text)]
+    pub output: Output,
+}
+
+/// What became of the header.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Rebound {
+    /// The token that names the new servers.
+    pub token: u32,
+    /// Tokens that were removed.
+    pub removed: Vec<u32>,
+}
+
+impl Rebound {
+    /// The output, without a final newline.
+    pub fn render(&self, output: Output) -> String {
+        match output {
+            Output::Json => json!({ "token": self.token, "removed": self.removed }).to_string(),
+            Output::Text => {
+                let removed: Vec<_> = self.removed.iter().map(u32::to_string).collect();
+                let removed = match removed.as_slice() {
+                    [] => "nothing had to go".to_owned(),
+                    ids => format!("removed {}", ids.join(", ")),
+                };
+                format!("token {} names the new servers; {removed}", self.token)
+            }
+        }
+    }
+}
+
+/// Binds a disk to other servers. They must release the key now: a disk is never bound to servers
+/// that do not.
+///
+/// # Errors
+/// `Disk`, `Tpm`, `Servers`, `Fetch`, `Resource`, `Sealed`. The disk opens as before.
+pub async fn rebind(
+    flags: &Flags,
+    args: &RebindArgs,
+    entropy: &Arc<dyn Entropy>,
+) -> Result<Rebound, Failure> {
+    let header = Cryptsetup::new(&args.device);
+    let wanted = wanted(&header, &args.servers)?;
+    let tpm = NodeTpm::open(flags)?;
+    let key = released_key(flags, &tpm, &wanted, Stage::LaterBoot, entropy).await?;
+    move_token(&header, &wanted, &key, &**entropy).map_err(Failure::Disk)
+}
+
+/// The configuration on the disk, with other servers.
+fn wanted(header: &dyn Header, servers: &[Endpoint]) -> Result<HeaderConfig, Failure> {
+    let token = bound_token(header).map_err(Failure::Disk)?;
+    let mut wanted = parsed(&token).map_err(Failure::Disk)?.config().clone();
+    wanted.servers = servers.to_vec();
+    Ok(wanted)
+}
+
+/// The token of the pin.
+pub(crate) fn bound_token(header: &dyn Header) -> Result<Token, DiskError> {
+    header
+        .tokens()?
+        .into_iter()
+        .next()
+        .ok_or(DiskError::NoToken)
+}
+
+pub(crate) fn parsed(token: &Token) -> Result<SealedPassphrase, DiskError> {
+    let id = token.id;
+    SealedPassphrase::parse(&token.sealed).map_err(|source| DiskError::Sealed { id, source })
+}
+
+/// Writes the new token, reads it back, removes the others. May be run again after a crash at any
+/// point.
+fn move_token(
+    header: &dyn Header,
+    wanted: &HeaderConfig,
+    key: &SecretArray<32>,
+    entropy: &dyn Entropy,
+) -> Result<Rebound, DiskError> {
+    let tokens = header.tokens()?;
+    let new = match find_bound(&tokens, wanted)? {
+        Some(token) => token.clone(),
+        None => write_token(header, &tokens, wanted, key, entropy)?,
+    };
+    proven_passphrase(header, &new, key)?;
+    let mut removed = Vec::new();
+    for token in tokens.iter().filter(|token| token.id != new.id) {
+        // Another disk key, or another slot: not ours to remove.
+        let is_replaced = parsed(token)?.config().path == wanted.path
+            && token.slots.iter().all(|slot| new.slots.contains(slot));
+        if is_replaced {
+            header.remove_token(token.id)?;
+            removed.push(token.id);
+        }
+    }
+    Ok(Rebound {
+        token: new.id,
+        removed,
+    })
+}
+
+/// The token that an earlier try wrote.
+fn find_bound<'t>(
+    tokens: &'t [Token],
+    wanted: &HeaderConfig,
+) -> Result<Option<&'t Token>, DiskError> {
+    for token in tokens {
+        if parsed(token)?.config() == wanted {
+            return Ok(Some(token));
+        }
+    }
+    Ok(None)
+}
+
+fn write_token(
+    header: &dyn Header,
+    tokens: &[Token],
+    wanted: &HeaderConfig,
+    key: &SecretArray<32>,
+    entropy: &dyn Entropy,
+) -> Result<Token, DiskError> {
+    let old = tokens.first().ok_or(DiskError::NoToken)?;
+    let passphrase = proven_passphrase(header, old, key)?;
+    let mut rng = EntropyRng::new(entropy);
+    let sealed = clevis::seal(wanted, key, &passphrase, &mut rng);
+    let sealed = sealed.map_err(|source| DiskError::Sealed { id: old.id, source })?;
+    let id = header.add_token(&old.slots, &sealed)?;
+    let read_back = header.tokens()?.into_iter().find(|token| token.id == id);
+    read_back
+        .filter(|token| token.sealed == sealed && token.slots == old.slots)
+        .ok_or(DiskError::ReadBack { id })
+}
+
+/// The passphrase of a token, if it opens the disk.
+pub(crate) fn proven_passphrase(
+    header: &dyn Header,
+    token: &Token,
+    key: &SecretArray<32>,
+) -> Result<SecretBytes, DiskError> {
+    let id = token.id;
+    let passphrase = parsed(token)?
+        .open(key)
+        .map_err(|source| DiskError::Sealed { id, source })?;
+    for slot in &token.slots {
+        if header.opens(slot, &passphrase)? {
+            return Ok(passphrase);
+        }
+    }
+    Err(DiskError::Stale { id })
+}
+
+#[cfg(test)]
+mod tests {
+    use tec_core::testing::SeededEntropy;
+
+    use super::*;
+    use crate::disk::fake::FakeHeader;
+    use crate::disk::fake::KEY;
+    use crate::disk::fake::config_for;
+
+    const OLD: &str = "https://old:1";
+    const NEW: &str = "https://new:1";
+
+    fn run(header: &FakeHeader, key: [u8; 32]) -> Result<Rebound, DiskError> {
+        let wanted = config_for(NEW).to_header();
+        let entropy = SeededEntropy::new(2);
+        move_token(header, &wanted, &SecretArray::new(key), &entropy)
+    }
+
+    /// Servers of the tokens that open the disk.
+    fn servers(header: &FakeHeader) -> Vec<String> {
+        header.life.set(None);
+        let key = SecretArray::new(KEY);
+        let tokens = header.tokens().unwrap();
+        let opening = tokens
+            .iter()
+            .filter(|token| proven_passphrase(header, token, &key).is_ok());
+        opening
+            .map(|token| parsed(token).unwrap().config().servers[0].url.to_string())
+            .collect()
+    }
+
+    #[test]
+    fn the_new_token_replaces_the_old_one() {
+        let header = FakeHeader::bound_to(OLD);
+        let rebound = run(&header, KEY).unwrap();
+        assert_eq!((rebound.token, rebound.removed), (1, vec![0]));
+        assert_eq!(servers(&header), [NEW]);
+    }
+
+    #[test]
+    fn a_power_cut_at_any_step_leaves_a_token_that_opens_and_the_next_try_ends_it() {
+        for life in 0..12 {
+            let header = FakeHeader::bound_to(OLD);
+            header.life.set(Some(life));
+            let first = run(&header, KEY);
+            assert!(!servers(&header).is_empty(), "after {life} calls");
+            run(&header, KEY).unwrap();
+            assert_eq!(servers(&header), [NEW], "after {life} calls");
+            assert_eq!(header.tokens().unwrap().len(), 1);
+            if first.is_ok() {
+                return;
+            }
+        }
+        panic!("it never ended");
+    }
+
+    #[test]
+    fn doing_it_again_changes_nothing() {
+        let header = FakeHeader::bound_to(NEW);
+        let rebound = run(&header, KEY).unwrap();
+        assert_eq!((rebound.token, rebound.removed), (0, vec![]));
+    }
+
+    #[test]
+    fn servers_with_another_key_get_no_disk() {
+        let header = FakeHeader::bound_to(OLD);
+        assert!(matches!(
+            run(&header, [8; 32]),
+            Err(DiskError::Sealed { id: 0, .. })
+        ));
+        assert_eq!(servers(&header), [OLD]);
+    }
+}

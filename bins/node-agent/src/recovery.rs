@@ -1,0 +1,245 @@
+//! `node-agent recovery`: a key slot for the day when no server is left.
+//!
+//! The key is drawn here, sealed to an admin's public key, left with the servers, put into a key
+//! slot, and forgotten. After a boot that needed it, it is renewed: what was typed is no secret any
+//! more.
+//!
+//! ```text
+//! intent on the disk ─► escrow at the server ─► key slot ─► tried ─► token ─► older slots removed
+//! ```
+//! Each arrow may be a power cut: a slot is there only after its key was escrowed, and what an
+//! unfinished try left goes at the next one.
+
+use std::fmt;
+use std::fs;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use clap::Args;
+use clap::Subcommand;
+use serde_json::json;
+use tec_core::endpoint::Endpoint;
+use tec_core::port::Attester;
+use tec_core::port::Entropy;
+use tec_core::port::EntropyRng;
+use tec_core::recovery::RecoveryKey;
+use tec_core::secret::SecretBytes;
+use tec_trustee::client::RcarClient;
+use tec_trustee::jwe;
+use tec_trustee::jwe::Jwe;
+use tec_trustee::jwe::TeePubKey;
+
+use crate::cli::Output;
+use crate::disk::Cryptsetup;
+use crate::disk::DiskError;
+use crate::disk::Header;
+use crate::disk::RecoveryState;
+use crate::disk::RecoveryToken;
+use crate::failure::Failure;
+use crate::fetch::Stage;
+use crate::kbs::client;
+use crate::kbs::fetch_error;
+use crate::pin::released_key;
+use crate::rebind::bound_token;
+use crate::rebind::parsed;
+use crate::rebind::proven_passphrase;
+use crate::settings::Flags;
+use crate::tpm::NodeTpm;
+
+/// What can be done with the recovery key.
+#[derive(Clone, Debug, Subcommand)]
+#[expect(clippy::exhaustive_enums, reason = "the program handles every command")]
+pub enum RecoveryCommand {
+    /// Make a recovery key unless the disk has one
+    Enroll(RecoveryArgs),
+    /// Make a new one, and remove the slot of the old one
+    Renew(RecoveryArgs),
+}
+
+/// Arguments of both.
+#[derive(Args, Clone, Debug)]
+#[non_exhaustive]
+pub struct RecoveryArgs {
+    /// The LUKS2 device, bound to servers already
+    pub device: PathBuf,
+    /// The admin's public key, a JWK on P-256 or P-521 with `"alg":"ECDH-ES+A256KW"`
+    #[arg(long, env = "TEC_ADMIN_KEY", value_name = "FILE")]
+    pub admin_key: PathBuf,
+    /// Form of the output
+    #[arg(long, value_enum, default_value_t = Output::Text)]
+    pub output: Output,
+}
+
+/// What became of the disk.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Enrolled {
+    /// Key slot of the recovery key.
+    pub slot: u32,
+    /// Number of the escrowed key at the server; `None` when the disk had one already.
+    pub number: Option<u32>,
+}
+
+impl Enrolled {
+    /// The output, without a final newline.
+    pub fn render(&self, output: Output) -> String {
+        let slot = self.slot;
+        match (output, self.number) {
+            (Output::Json, number) => json!({ "slot": slot, "number": number }).to_string(),
+            (Output::Text, Some(number)) => {
+                format!("key slot {slot} has a new recovery key, number {number} at the server")
+            }
+            (Output::Text, None) => format!("key slot {slot} has a recovery key already"),
+        }
+    }
+}
+
+/// Keeps a sealed key somewhere else.
+#[async_trait]
+trait Escrow: fmt::Debug + Send + Sync {
+    /// Keeps it, durably, and returns its number.
+    async fn keep(&self, sealed: &Jwe) -> Result<u32, Failure>;
+}
+
+#[derive(Debug)]
+struct Servers<A> {
+    client: RcarClient,
+    attester: A,
+    tried: Vec<Endpoint>,
+}
+
+#[async_trait]
+impl<A: Attester> Escrow for Servers<A> {
+    async fn keep(&self, sealed: &Jwe) -> Result<u32, Failure> {
+        let kept = self.client.escrow(sealed, &self.attester).await;
+        kept.map_err(|error| Failure::Fetch(fetch_error(&self.tried, error)))
+    }
+}
+
+/// Makes a recovery key, or renews it. Servers must release the disk's key: it authorizes the
+/// change.
+///
+/// # Errors
+/// `Io` and `AdminKey` for the admin's key, `Disk`, `Tpm`, `Servers`, `Fetch`, `Resource`. The disk
+/// opens as before.
+pub async fn recovery(
+    flags: &Flags,
+    command: &RecoveryCommand,
+    entropy: &Arc<dyn Entropy>,
+) -> Result<Enrolled, Failure> {
+    let (RecoveryCommand::Enroll(args) | RecoveryCommand::Renew(args)) = command;
+    let admin = read_admin_key(&args.admin_key)?;
+    let header = Cryptsetup::new(&args.device);
+    let token = bound_token(&header).map_err(Failure::Disk)?;
+    if let (RecoveryCommand::Enroll(_), Some(slot)) = (command, settled(&header)?) {
+        return Ok(Enrolled { slot, number: None });
+    }
+    let config = parsed(&token).map_err(Failure::Disk)?.config().clone();
+    let tpm = NodeTpm::open(flags)?;
+    let key = released_key(flags, &tpm, &config, Stage::LaterBoot, entropy).await?;
+    let passphrase = proven_passphrase(&header, &token, &key).map_err(Failure::Disk)?;
+    let escrow = Servers {
+        client: client(&config.servers, flags.timeout(), entropy).map_err(Failure::Servers)?,
+        attester: tpm.attester(flags.read_event_log()),
+        tried: config.servers,
+    };
+    enroll(&header, &passphrase, &admin, &escrow, &**entropy).await
+}
+
+fn read_admin_key(path: &std::path::Path) -> Result<TeePubKey, Failure> {
+    let operation = format!("read the admin's key from {}", path.display());
+    let json = fs::read(path).map_err(Failure::io(operation))?;
+    let refused = |reason: String| Failure::AdminKey { reason };
+    let key: TeePubKey =
+        serde_json::from_slice(&json).map_err(|error| refused(error.to_string()))?;
+    key.check().map_err(|error| refused(error.to_string()))?;
+    Ok(key)
+}
+
+/// The recovery slot of a disk on which nothing is half done.
+fn settled(header: &dyn Header) -> Result<Option<u32>, Failure> {
+    let view = header.recovery().map_err(Failure::Disk)?;
+    Ok(match view.tokens.as_slice() {
+        [token] if token.state == RecoveryState::Active => Some(token.slot),
+        _ => None,
+    })
+}
+
+/// May be run again after a crash at any point.
+async fn enroll(
+    header: &dyn Header,
+    passphrase: &SecretBytes,
+    admin: &TeePubKey,
+    escrow: &dyn Escrow,
+    entropy: &dyn Entropy,
+) -> Result<Enrolled, Failure> {
+    remove_unfinished(header).map_err(Failure::Disk)?;
+    let slot = header.recovery().and_then(|view| view.free_slot());
+    let slot = slot.map_err(Failure::Disk)?;
+    let intent = header.add_recovery_token(slot, RecoveryState::Intended);
+    let intent = intent.map_err(Failure::Disk)?;
+    let key = RecoveryKey::random(&mut EntropyRng::new(entropy));
+    let sealed = jwe::encrypt(admin, key.passphrase(), &mut EntropyRng::new(entropy));
+    let sealed = sealed.map_err(|error| Failure::AdminKey {
+        reason: error.to_string(),
+    })?;
+    let number = escrow.keep(&sealed).await?;
+    activate(header, passphrase, &key, slot, intent).map_err(Failure::Disk)?;
+    Ok(Enrolled {
+        slot,
+        number: Some(number),
+    })
+}
+
+/// What earlier tries intended, with the slots that they may have made.
+fn remove_unfinished(header: &dyn Header) -> Result<(), DiskError> {
+    let view = header.recovery()?;
+    let is_active = |slot| {
+        let mut tokens = view.tokens.iter();
+        tokens.any(|token| token.slot == slot && token.state == RecoveryState::Active)
+    };
+    for token in &view.tokens {
+        if token.state == RecoveryState::Intended {
+            if view.slots.contains(&token.slot) && !is_active(token.slot) {
+                header.remove_slot(token.slot)?;
+            }
+            header.remove_token(token.id)?;
+        }
+    }
+    Ok(())
+}
+
+/// Makes the slot, tries it, says that it is there, and removes all older ones.
+fn activate(
+    header: &dyn Header,
+    passphrase: &SecretBytes,
+    key: &RecoveryKey,
+    slot: u32,
+    intent: u32,
+) -> Result<(), DiskError> {
+    header.add_slot(slot, passphrase, key.passphrase())?;
+    if !header.opens(&slot.to_string(), key.passphrase())? {
+        return Err(DiskError::SlotReadBack { slot });
+    }
+    let older: Vec<RecoveryToken> = header.recovery()?.tokens;
+    let id = header.add_recovery_token(slot, RecoveryState::Active)?;
+    let is_written = header
+        .recovery()?
+        .tokens
+        .iter()
+        .any(|token| (token.id, token.slot, token.state) == (id, slot, RecoveryState::Active));
+    if !is_written {
+        return Err(DiskError::ReadBack { id });
+    }
+    for token in older {
+        if token.id != intent && token.state == RecoveryState::Active {
+            header.remove_slot(token.slot)?;
+        }
+        header.remove_token(token.id)?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,260 @@
+//! What distributions put into an initramfs: the real scripts, with doubles of the two frameworks.
+#![expect(
+    clippy::unwrap_used,
+    reason = "clippy takes helpers of tests for library code"
+)]
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+use std::path::PathBuf;
+use std::process::Command;
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_node-agent");
+
+fn deploy() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("deploy")
+}
+
+fn run(command: &mut Command) -> String {
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+fn script(path: &Path, text: &str) {
+    fs::write(path, text).unwrap();
+    fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+}
+
+fn files_in(root: &Path) -> Vec<String> {
+    let listed = run(Command::new("find").arg(root).args(["-type", "f"]));
+    let mut files: Vec<_> = listed
+        .lines()
+        .map(|line| {
+            line.strip_prefix(root.to_str().unwrap())
+                .unwrap()
+                .to_owned()
+        })
+        .collect();
+    files.sort();
+    files
+}
+
+/// The pin as it is in an initramfs, over a program that is where the test has it.
+fn installed_pin(directory: &Path, name: &str) -> PathBuf {
+    let text = fs::read_to_string(deploy().join(name)).unwrap();
+    assert!(text.contains("/usr/bin/node-agent "));
+    let pin = directory.join(name);
+    script(&pin, &text.replace("/usr/bin/node-agent", PROGRAM));
+    pin
+}
+
+#[test]
+fn the_three_lines_reach_the_console_although_clevis_drops_stderr() {
+    let dir = tempfile::tempdir().unwrap();
+    let console = dir.path().join("console");
+    fs::write(&console, "earlier\n").unwrap();
+    let pin = installed_pin(dir.path(), "clevis-decrypt-trustee");
+    let output = Command::new("sh")
+        .args(["-c", "printf x | \"$0\" 2> /dev/null"])
+        .arg(&pin)
+        .env("TEC_CONSOLE", &console)
+        .output()
+        .unwrap();
+    assert!(!output.status.success() && output.stdout.is_empty());
+    let shown = fs::read_to_string(&console).unwrap();
+    let lines: Vec<_> = shown.lines().collect();
+    assert_eq!(lines.len(), 4, "{shown}");
+    assert!(lines[1].starts_with("TEC-N422 "), "{shown}");
+    assert_eq!(lines[3], "see: docs/errors/TEC-N422.md");
+}
+
+#[test]
+fn the_names_of_the_pin_stand_for_its_commands() {
+    let dir = tempfile::tempdir().unwrap();
+    for name in ["clevis-encrypt-trustee", "clevis-decrypt-trustee"] {
+        let pin = installed_pin(dir.path(), name);
+        let summary = run(Command::new(pin).arg("--summary"));
+        assert_eq!(summary.lines().count(), 1);
+    }
+}
+
+#[test]
+fn a_missing_console_is_no_further_failure() {
+    let dir = tempfile::tempdir().unwrap();
+    let pin = installed_pin(dir.path(), "clevis-decrypt-trustee");
+    let output = Command::new(&pin)
+        .env("TEC_CONSOLE", dir.path().join("absent"))
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(text.lines().count(), 3, "{text}");
+    assert!(!dir.path().join("absent").exists());
+}
+
+/// A program in the place of node-agent that writes down how it is called.
+fn recorder(directory: &Path, status: u8) -> PathBuf {
+    let agent = directory.join("agent");
+    let calls = directory.join("calls");
+    script(
+        &agent,
+        &format!(
+            "#!/bin/sh\necho \"$@\" >> {}\nexit {status}\n",
+            calls.display()
+        ),
+    );
+    agent
+}
+
+#[test]
+fn a_boot_that_needed_the_recovery_key_renews_it_once_and_others_leave_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let run_directory = dir.path().join("run");
+    let ensure = |status: u8| {
+        Command::new(deploy().join("systemd/ensure-recovery"))
+            .env("TEC_RUN", &run_directory)
+            .env("TEC_ROOT_DEVICE", "/dev/x")
+            .env("TEC_AGENT", recorder(dir.path(), status))
+            .status()
+            .unwrap()
+            .success()
+    };
+    assert!(!ensure(1), "the servers are away");
+    assert!(ensure(0) && ensure(0));
+    let calls = fs::read_to_string(dir.path().join("calls")).unwrap();
+    let renew = "recovery renew /dev/x";
+    assert_eq!(
+        calls.lines().collect::<Vec<_>>(),
+        [renew, renew, "recovery enroll /dev/x"]
+    );
+}
+
+#[test]
+fn a_disk_that_opened_by_itself_leaves_a_mark_and_a_refused_one_none() {
+    let dir = tempfile::tempdir().unwrap();
+    let pin = dir.path().join("pin");
+    let text = fs::read_to_string(deploy().join("clevis-decrypt-trustee")).unwrap();
+    let agent = dir.path().join("agent");
+    script(
+        &pin,
+        &text.replace("/usr/bin/node-agent", agent.to_str().unwrap()),
+    );
+    let mark = dir.path().join("run/unlocked");
+    for (status, is_marked) in [(1, false), (0, true)] {
+        recorder(dir.path(), status);
+        let mut command = Command::new(&pin);
+        let done = command
+            .env("TEC_RUN", dir.path().join("run"))
+            .status()
+            .unwrap();
+        assert_eq!(done.code(), Some(status.into()));
+        assert_eq!(mark.exists(), is_marked);
+    }
+}
+
+#[test]
+fn every_script_is_valid_shell() {
+    for name in files_in(&deploy()) {
+        let path = deploy().join(name.trim_start_matches('/'));
+        let text = fs::read_to_string(&path).unwrap();
+        let Some(line) = text.lines().next().filter(|line| line.starts_with("#!")) else {
+            continue;
+        };
+        let shell = line.trim_start_matches("#!");
+        run(Command::new(shell).arg("-n").arg(&path));
+        let mode = fs::metadata(&path).unwrap().permissions().mode();
+        assert_eq!(mode & 0o111, 0o111, "{name} can be run");
+    }
+}
+
+/// Functions of hook-functions(initramfs-tools(7)) that the hook uses.
+const HOOK_FUNCTIONS: &str = r#"
+copy_exec() { mkdir -p "$DESTDIR/${2%/*}" && cp "$1" "$DESTDIR/$2"; }
+copy_file() { mkdir -p "$DESTDIR/${3%/*}" && cp "$2" "$DESTDIR/$3"; }
+manual_add_modules() { echo "$@" >> "$DESTDIR/modules"; }
+"#;
+
+#[test]
+fn the_hook_of_initramfs_tools_copies_program_pin_and_drivers() {
+    let dir = tempfile::tempdir().unwrap();
+    let (functions, root) = (dir.path().join("functions"), dir.path().join("root"));
+    fs::write(&functions, HOOK_FUNCTIONS).unwrap();
+    fs::create_dir(&root).unwrap();
+    let text = fs::read_to_string(deploy().join("initramfs-tools/hooks/clevis-trustee")).unwrap();
+    let text = text
+        .replace(
+            "/usr/share/initramfs-tools/hook-functions",
+            functions.to_str().unwrap(),
+        )
+        .replace(
+            "copy_exec /usr/bin/node-agent",
+            &format!("copy_exec {PROGRAM}"),
+        );
+    let hook = dir.path().join("hook");
+    script(&hook, &text);
+    assert_eq!(run(Command::new(&hook).arg("prereqs")), "clevis\n");
+    run(Command::new(&hook)
+        .env("DESTDIR", &root)
+        .env("TEC_DEPLOY", deploy()));
+    let files = files_in(&root);
+    for name in [
+        "node-agent",
+        "clevis-decrypt-trustee",
+        "clevis-encrypt-trustee",
+    ] {
+        assert!(files.contains(&format!("/usr/bin/{name}")), "{files:?}");
+    }
+    assert_eq!(
+        fs::read_to_string(root.join("modules")).unwrap(),
+        "tpm_tis\ntpm_crb\n"
+    );
+}
+
+/// Functions of dracut.modules(7) that the module uses.
+const DRACUT: &str = r#"
+require_binaries() { for b; do command -v "$b" > /dev/null || return 1; done; }
+inst_binary() { mkdir -p "$initdir/${2%/*}"; cp "$(command -v "$1")" "$initdir/$2"; }
+inst_simple() { mkdir -p "$initdir/${2%/*}"; cp "$1" "$initdir/$2"; }
+inst_multiple() { echo "$@" >> "$initdir/more"; }
+instmods() { echo "$@" >> "$initdir/modules"; }
+"#;
+
+#[test]
+fn the_dracut_module_installs_program_pin_drivers_and_the_wish_for_a_network() {
+    let dir = tempfile::tempdir().unwrap();
+    let (module, root) = (dir.path().join("module"), dir.path().join("root"));
+    fs::create_dir(&module).unwrap();
+    fs::create_dir(&root).unwrap();
+    let setup = deploy().join("dracut/60clevis-pin-trustee/module-setup.sh");
+    for name in ["clevis-decrypt-trustee", "clevis-encrypt-trustee"] {
+        fs::copy(deploy().join(name), module.join(name)).unwrap();
+    }
+    let bin = Path::new(PROGRAM).parent().unwrap().display();
+    let text = format!(
+        "set -e; PATH={bin}:$PATH; {DRACUT}\n. {}\ncheck; depends; installkernel; install",
+        setup.display()
+    );
+    let out = run(Command::new("bash")
+        .args(["-c", &text])
+        .env("initdir", &root)
+        .env("moddir", &module)
+        .env("hostonly", "")
+        .env("hostonly_cmdline", "yes"));
+    assert_eq!(out, "clevis network\n");
+    let files = files_in(&root);
+    for name in [
+        "node-agent",
+        "clevis-decrypt-trustee",
+        "clevis-encrypt-trustee",
+    ] {
+        assert!(files.contains(&format!("/usr/bin/{name}")), "{files:?}");
+    }
+    assert_eq!(
+        fs::read_to_string(root.join("modules")).unwrap(),
+        "=drivers/char/tpm\n"
+    );
+    let command_line = root.join("etc/cmdline.d/60clevis-pin-trustee.conf");
+    assert_eq!(fs::read_to_string(command_line).unwrap(), " rd.neednet=1");
+}

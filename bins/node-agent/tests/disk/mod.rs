@@ -1,0 +1,271 @@
+//! `rebind` with the real Clevis, the real `cryptsetup` and a file for a disk.
+use std::fs::File;
+use std::path::Path;
+use std::path::PathBuf;
+use std::process::Command;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use tec_core::ak::TofuMatcher;
+use tec_core::flow;
+use tec_core::id::MachineId;
+use tec_core::port::EntropyRng;
+use tec_support::SystemEntropy;
+use tec_tpm::testing::Swtpm;
+use tec_trustee::jwe::Curve;
+use tec_trustee::jwe::EcPrivateKey;
+use tec_trustee::jwe::Jwe;
+
+use crate::world::NOBODY;
+use crate::world::Wire;
+use crate::world::World;
+use crate::world::boot;
+use crate::world::good;
+use crate::world::pipe;
+use crate::world::refused;
+
+/// A header of 16 MiB, and a little more.
+const SIZE: u64 = 20 * 1024 * 1024;
+
+/// A disk whose key slot 0 has the passphrase "first", bound by Clevis in slot 1.
+fn bound_disk(world: &World, tpm: &Swtpm, config: &serde_json::Value) -> PathBuf {
+    let disk = world.directory.path().join("disk");
+    File::create(&disk).unwrap().set_len(SIZE).unwrap();
+    let mut format = Command::new("cryptsetup");
+    format.args([
+        "luksFormat",
+        "--type",
+        "luks2",
+        "--batch-mode",
+        "--key-file",
+        "-",
+    ]);
+    // The least that is taken: the test is not about strength.
+    format.args(["--pbkdf", "pbkdf2", "--pbkdf-force-iterations", "1000"]);
+    good(pipe(format.arg(&disk), b"first"));
+    let mut bind = clevis(world, &["luks", "bind", "-y", "-k", "-", "-d"]);
+    bind.arg(&disk).args(["trustee", &config.to_string()]);
+    good(pipe(world.prepare(&mut bind, tpm), b"first"));
+    disk
+}
+
+fn clevis(world: &World, arguments: &[&str]) -> Command {
+    let path = format!(
+        "{}:/usr/sbin:/usr/bin:/sbin:/bin",
+        world.directory.path().display()
+    );
+    let mut command = Command::new("clevis");
+    command.args(arguments).env("PATH", path);
+    command
+}
+
+/// Whether Clevis opens the disk with its token, over the servers that the token names.
+fn clevis_opens(world: &World, tpm: &Swtpm, disk: &Path) -> bool {
+    let mut pass = clevis(world, &["luks", "pass", "-s", "1", "-d"]);
+    let output = pipe(world.prepare(pass.arg(disk), tpm), b"");
+    output.status.success() && opens(disk, "1", &output.stdout)
+}
+
+fn metadata(disk: &Path) -> serde_json::Value {
+    let mut dump = Command::new("cryptsetup");
+    let dump = dump.args(["luksDump", "--dump-json-metadata"]).arg(disk);
+    serde_json::from_slice(&good(pipe(dump, b""))).unwrap()
+}
+
+/// The protected header of a token.
+fn header(metadata: &serde_json::Value, token: &str) -> String {
+    let protected = metadata["tokens"][token]["jwe"]["protected"]
+        .as_str()
+        .unwrap();
+    String::from_utf8(URL_SAFE_NO_PAD.decode(protected).unwrap()).unwrap()
+}
+
+fn rebind(world: &World, tpm: &Swtpm, disk: &Path, url: &str) -> std::process::Output {
+    let ca = world.directory.path().join("new-ca.pem");
+    std::fs::write(&ca, &world.endpoint.cert).unwrap();
+    let url = format!("{url}={}", ca.display());
+    let disk = disk.to_str().unwrap();
+    let base = ["--rounds", "1", "rebind", disk, "--output", "json"];
+    world.agent(tpm, &[&base[..], &["--url", &url]].concat())
+}
+
+#[test]
+fn a_disk_moves_to_another_name_of_its_server_and_clevis_opens_it_there() {
+    let world = World::start(Wire::Tls, TofuMatcher);
+    world.approve("kernel");
+    let tpm = Swtpm::start().unwrap();
+    boot(&tpm, "kernel");
+    let (_, mut config) = world.machine();
+    let alive = config["servers"][0].clone();
+    // An old server that is gone by now stands first.
+    config["servers"] = serde_json::json!([{ "url": NOBODY, "cert": "" }, alive]);
+    let disk = bound_disk(&world, &tpm, &config);
+    let before = metadata(&disk);
+
+    let rebound = good(rebind(&world, &tpm, &disk, &world.endpoint.url.to_string()));
+    let rebound: serde_json::Value = serde_json::from_slice(&rebound).unwrap();
+    assert_eq!(rebound["removed"], serde_json::json!([0]));
+    let after = metadata(&disk);
+    assert_eq!(after["keyslots"], before["keyslots"]);
+    assert_eq!(after["segments"], before["segments"]);
+    assert_eq!(after["tokens"].as_object().unwrap().len(), 1);
+    assert!(clevis_opens(&world, &tpm, &disk));
+    let header = header(&after, "1");
+    assert!(!header.contains(NOBODY), "{header}");
+    assert!(header.contains(world.endpoint.url.as_str()), "{header}");
+
+    let again = good(rebind(&world, &tpm, &disk, &world.endpoint.url.to_string()));
+    let again: serde_json::Value = serde_json::from_slice(&again).unwrap();
+    assert_eq!(again["removed"], serde_json::json!([]));
+    assert_eq!(metadata(&disk), after);
+}
+
+#[test]
+fn servers_that_do_not_answer_or_do_not_know_the_machine_leave_the_disk_as_it_is() {
+    let world = World::start(Wire::Tls, TofuMatcher);
+    let stranger = World::start(Wire::Tls, TofuMatcher);
+    world.approve("kernel");
+    stranger.approve("kernel");
+    let tpm = Swtpm::start().unwrap();
+    boot(&tpm, "kernel");
+    let (_, config) = world.machine();
+    let disk = bound_disk(&world, &tpm, &config);
+    let before = metadata(&disk);
+
+    let nobody = refused(&rebind(&world, &tpm, &disk, "https://127.0.0.1:1"));
+    assert!(nobody[0].starts_with("TEC-A401 "), "{nobody:?}");
+    let url = stranger.endpoint.url.to_string();
+    let unknown = refused(&rebind(&stranger, &tpm, &disk, &url));
+    assert!(unknown[0].starts_with("TEC-A4"), "{unknown:?}");
+    assert_eq!(metadata(&disk), before);
+    assert!(clevis_opens(&world, &tpm, &disk));
+}
+
+#[test]
+fn what_is_no_bound_disk_is_named() {
+    let world = World::start(Wire::Plain, TofuMatcher);
+    let tpm = Swtpm::start().unwrap();
+    let absent = world.directory.path().join("absent");
+    let lines = refused(&rebind(&world, &tpm, &absent, "http://127.0.0.1:1"));
+    assert!(lines[0].starts_with("TEC-N424 "), "{lines:?}");
+}
+
+/// The admin's key, and its public half in a file.
+fn admin(world: &World) -> (EcPrivateKey, PathBuf) {
+    let key = EcPrivateKey::generate(Curve::P256, &mut EntropyRng::new(&SystemEntropy));
+    let file = world.directory.path().join("admin.jwk");
+    std::fs::write(&file, serde_json::to_vec(&key.public()).unwrap()).unwrap();
+    (key, file)
+}
+
+fn opens(disk: &Path, slot: &str, passphrase: &[u8]) -> bool {
+    let mut open = Command::new("cryptsetup");
+    open.args([
+        "open",
+        "--test-passphrase",
+        "--key-slot",
+        slot,
+        "--key-file",
+        "-",
+    ]);
+    pipe(open.arg(disk), passphrase).status.success()
+}
+
+/// What the admin reads at the server, the latest first.
+fn recovery_keys(world: &World, machine: &MachineId, admin: &EcPrivateKey) -> Vec<Vec<u8>> {
+    let escrowed = flow::escrowed(&*world.registry, machine);
+    let escrowed = world.runtime.block_on(escrowed).unwrap();
+    let opened = escrowed.iter().map(|(_, sealed)| {
+        let sealed: Jwe = serde_json::from_slice(sealed.expose("test")).unwrap();
+        let key = admin.decrypt(&sealed).unwrap();
+        key.expose("test").to_vec()
+    });
+    opened.collect()
+}
+
+#[test]
+fn the_admin_opens_the_disk_with_the_escrowed_key_until_it_is_renewed() {
+    let world = World::start(Wire::Tls, TofuMatcher);
+    world.approve("kernel");
+    let tpm = Swtpm::start().unwrap();
+    boot(&tpm, "kernel");
+    let (machine, config) = world.machine();
+    let disk = bound_disk(&world, &tpm, &config);
+    let (admin, file) = admin(&world);
+    let (disk_text, file) = (disk.to_str().unwrap(), file.to_str().unwrap());
+    let run = |verb: &str| {
+        let arguments = ["recovery", verb, disk_text, "--admin-key", file];
+        let made = good(world.agent(&tpm, &[&arguments[..], &["--output", "json"]].concat()));
+        serde_json::from_slice::<serde_json::Value>(&made).unwrap()
+    };
+    assert_eq!(
+        run("enroll"),
+        serde_json::json!({ "slot": 31, "number": 1 })
+    );
+    let keys = recovery_keys(&world, &machine, &admin);
+    assert_eq!((keys.len(), keys[0].len()), (1, 55));
+    assert!(opens(&disk, "31", &keys[0]));
+    assert!(clevis_opens(&world, &tpm, &disk));
+    assert_eq!(
+        run("enroll"),
+        serde_json::json!({ "slot": 31, "number": null })
+    );
+
+    assert_eq!(run("renew"), serde_json::json!({ "slot": 30, "number": 2 }));
+    let renewed = recovery_keys(&world, &machine, &admin);
+    assert_eq!(renewed[1], keys[0]);
+    assert!(opens(&disk, "30", &renewed[0]));
+    assert!(
+        !opens(&disk, "31", &keys[0]),
+        "the key that was typed is worth nothing"
+    );
+    assert!(opens(&disk, "0", b"first") && clevis_opens(&world, &tpm, &disk));
+    let slots = metadata(&disk)["keyslots"].as_object().unwrap().clone();
+    let slots: Vec<_> = slots.keys().map(String::as_str).collect();
+    assert_eq!(slots, ["0", "1", "30"]);
+}
+
+#[test]
+fn without_a_server_that_keeps_the_key_no_slot_is_made() {
+    let world = World::start(Wire::Tls, TofuMatcher);
+    world.approve("kernel");
+    let tpm = Swtpm::start().unwrap();
+    boot(&tpm, "kernel");
+    let (_, config) = world.machine();
+    let disk = bound_disk(&world, &tpm, &config);
+    let (_, file) = admin(&world);
+    let before = metadata(&disk);
+    boot(&tpm, "another kernel");
+    let arguments = [
+        "--rounds",
+        "1",
+        "recovery",
+        "enroll",
+        disk.to_str().unwrap(),
+    ];
+    let key = ["--admin-key", file.to_str().unwrap()];
+    let lines = refused(&world.agent(&tpm, &[&arguments[..], &key].concat()));
+    assert!(lines[0].starts_with("TEC-A412 "), "{lines:?}");
+    assert_eq!(metadata(&disk)["keyslots"], before["keyslots"]);
+}
+
+#[test]
+fn a_key_of_the_admin_that_is_none_is_named_before_anything_is_touched() {
+    let world = World::start(Wire::Plain, TofuMatcher);
+    let tpm = Swtpm::start().unwrap();
+    let file = world.directory.path().join("admin.jwk");
+    std::fs::write(
+        &file,
+        r#"{"kty":"EC","crv":"P-256","alg":"ECDH-ES+A256KW","x":"AA","y":"AA"}"#,
+    )
+    .unwrap();
+    let arguments = [
+        "recovery",
+        "enroll",
+        "/nonexistent",
+        "--admin-key",
+        file.to_str().unwrap(),
+    ];
+    let lines = refused(&world.agent(&tpm, &arguments));
+    assert!(lines[0].starts_with("TEC-N400 "), "{lines:?}");
+}

@@ -1,0 +1,151 @@
+//! Escrow: an attested machine leaves the recovery key of its disk, sealed to an admin.
+
+use crate::attest::Attested;
+use crate::code::Code;
+use crate::id::MachineId;
+use crate::id::ResourcePath;
+use crate::port::AuditAction;
+use crate::port::AuditEvent;
+use crate::port::Clock;
+use crate::port::PortError;
+use crate::port::PortErrorKind;
+use crate::port::PutOutcome;
+use crate::port::SecretStore;
+use crate::secret::SecretBytes;
+
+/// Most keys that are kept for one machine. Each recovery boot makes a new one.
+pub const MAX_ESCROWS: u32 = 64;
+/// Largest sealed key: a JWE for a key on P-521 has less than 1 KiB.
+pub const MAX_ESCROW: usize = 8 * 1024;
+
+/// Keeps a sealed recovery key, beside all that the machine left before. Returns its number.
+///
+/// Nothing is ever overwritten: which key opens the disk is known to the node alone, and a node
+/// that died between two steps may have left one that does not.
+///
+/// # Errors
+/// `Invalid` for a key that is too large, `Conflict` beyond [`MAX_ESCROWS`], and the store's.
+///
+/// # Security
+/// The server cannot open it and does not look at it. It is never released to anybody but who reads
+/// the store: the path of a recovery key is not that of a disk key.
+pub async fn escrow(
+    secrets: &dyn SecretStore,
+    clock: &dyn Clock,
+    attested: &Attested,
+    sealed: &SecretBytes,
+) -> Result<u32, PortError> {
+    keep(secrets, clock, attested.machine(), sealed).await
+}
+
+async fn keep(
+    secrets: &dyn SecretStore,
+    clock: &dyn Clock,
+    machine: MachineId,
+    sealed: &SecretBytes,
+) -> Result<u32, PortError> {
+    let refused = |kind, what| PortError::new(kind, what).with_code(Code::EscrowRefused);
+    if sealed.len() > MAX_ESCROW {
+        let what = "keep a recovery key of more than 8 KiB";
+        return Err(refused(PortErrorKind::Invalid, what));
+    }
+    for number in 1..=MAX_ESCROWS {
+        let path = ResourcePath::recovery(&machine, number);
+        if secrets.exists(&path).await? {
+            continue;
+        }
+        let (now, action) = (clock.now(), AuditAction::RecoveryEscrowed);
+        let line = AuditEvent::new(now, action, Some(machine), path.as_str());
+        if secrets.put_new(&path, sealed, &line).await? == PutOutcome::Stored {
+            return Ok(number);
+        }
+    }
+    let what = "keep more than 64 recovery keys of one machine";
+    Err(refused(PortErrorKind::Conflict, what))
+}
+
+/// The sealed recovery keys of a machine, the latest first.
+///
+/// # Errors
+/// The store's.
+pub async fn escrowed(
+    secrets: &dyn SecretStore,
+    machine: &MachineId,
+) -> Result<Vec<(u32, SecretBytes)>, PortError> {
+    let mut found = Vec::new();
+    for number in 1..=MAX_ESCROWS {
+        match secrets
+            .find(&ResourcePath::recovery(machine, number))
+            .await?
+        {
+            Some(sealed) => found.push((number, sealed)),
+            None => break,
+        }
+    }
+    found.reverse();
+    Ok(found)
+}
+
+/// Removes all of them, the latest first, so that none is left behind a gap.
+pub(super) async fn remove(
+    secrets: &dyn SecretStore,
+    machine: &MachineId,
+) -> Result<(), PortError> {
+    for (number, _) in escrowed(secrets, machine).await? {
+        secrets
+            .remove(&ResourcePath::recovery(machine, number))
+            .await?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::ManualClock;
+    use crate::testing::MemoryRegistry;
+    use crate::testing::sample;
+
+    fn sealed(text: &str) -> SecretBytes {
+        SecretBytes::new(text.as_bytes().to_vec())
+    }
+
+    #[tokio::test]
+    async fn keys_are_numbered_kept_and_removed_with_the_machine() {
+        let store = MemoryRegistry::new();
+        let clock = ManualClock::new(sample::time(1));
+        let machine = sample::machine_id(1);
+        for (number, text) in [(1, "first"), (2, "second")] {
+            let kept = keep(&store, &clock, machine, &sealed(text)).await;
+            assert_eq!(kept.unwrap(), number);
+        }
+        let found = escrowed(&store, &machine).await.unwrap();
+        let texts: Vec<_> = found
+            .iter()
+            .map(|(n, key)| (*n, key.expose("test")))
+            .collect();
+        assert_eq!(texts, [(2, &b"second"[..]), (1, &b"first"[..])]);
+
+        crate::flow::remove_machine(&store, &store, &store, &clock, machine)
+            .await
+            .unwrap();
+        assert!(escrowed(&store, &machine).await.unwrap().is_empty());
+    }
+
+    #[tokio::test]
+    async fn a_machine_leaves_so_many_and_so_large_keys_and_no_more() {
+        let store = MemoryRegistry::new();
+        let clock = ManualClock::new(sample::time(1));
+        let machine = sample::machine_id(1);
+        let keep = async |sealed: &SecretBytes| keep(&store, &clock, machine, sealed).await;
+        let large = SecretBytes::new(vec![0; MAX_ESCROW + 1]);
+        let error = keep(&large).await.unwrap_err();
+        assert_eq!(error.kind(), PortErrorKind::Invalid);
+        for _ in 0..MAX_ESCROWS {
+            keep(&sealed("x")).await.unwrap();
+        }
+        let error = keep(&sealed("x")).await.unwrap_err();
+        assert_eq!(error.kind(), PortErrorKind::Conflict);
+        assert_eq!(error.code(), Some(Code::EscrowRefused));
+    }
+}

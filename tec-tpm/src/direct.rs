@@ -1,0 +1,201 @@
+//! A real TPM without libtss2: commands written, and answers read, in this crate.
+//!
+//! *What it is*: the few commands of a node's boot over the kernel's device or the socket of
+//! `swtpm`, for programs that shall be one static file. What makes an attestation key is what
+//! `tss::Tpm` makes: one finds the other's key.
+//!
+//! *What it is not*: a TPM stack. There are neither encrypted sessions nor passwords.
+//!
+//! ```text
+//!  Tpm ── object, nv, register: procedures
+//!    └── Channel ── command: bytes to send; answer: bounds, sizes, response codes
+//!          └── Transport ── device:/dev/tpmrm0 | swtpm:host=…,port=…
+//! ```
+
+mod answer;
+mod capability;
+mod channel;
+mod code;
+mod command;
+mod nv;
+mod object;
+mod register;
+mod session;
+mod template;
+#[cfg(test)]
+mod tests;
+mod transport;
+
+use std::sync::Mutex;
+use std::sync::MutexGuard;
+use std::sync::PoisonError;
+
+use tec_core::ak::Credential;
+use tec_core::ak::EkOffer;
+use tec_core::digest::Sha256Digest;
+use tec_core::pcr::PcrIndex;
+use tec_core::pcr::PcrValues;
+use tec_core::secret::SecretBytes;
+
+pub use self::answer::AnswerError;
+use self::channel::Channel;
+pub use self::channel::CommandError;
+pub use self::code::ResponseCode;
+use crate::ak::AkAlgorithm;
+use crate::ak::AkHandle;
+use crate::ak::AkOrigin;
+use crate::ak::AttestationKey;
+use crate::ak::StoredAk;
+use crate::ek::EkAlgorithm;
+use crate::ek::without_padding;
+use crate::evidence::TpmEvidence;
+use crate::public::PublicArea;
+use crate::tpm::AnyTpm;
+use crate::tpm::TpmError;
+use crate::tpm::values;
+use crate::wire::only_sized;
+
+/// TPM2B_ID_OBJECT and TPM2B_ENCRYPTED_SECRET: an RSA-4096 ciphertext is the largest.
+const MAX_CREDENTIAL: usize = 512;
+
+/// An open TPM. Calls of several threads take turns.
+#[derive(Debug)]
+pub struct Tpm {
+    channel: Mutex<Channel>,
+    ek: EkAlgorithm,
+}
+
+impl Tpm {
+    /// Opens a TPM by a configuration as libtss2 has it: `device:/dev/tpmrm0` or
+    /// `swtpm:host=…,port=…`.
+    ///
+    /// # Errors
+    /// [`TpmError::Tcti`] or [`TpmError::Open`].
+    pub fn open(tcti: &str) -> Result<Self, TpmError> {
+        Ok(Self::over(Channel::new(transport::open(tcti)?)))
+    }
+
+    /// Uses another endorsement key than RSA 2048.
+    #[must_use]
+    pub fn with_ek(mut self, ek: EkAlgorithm) -> Self {
+        self.ek = ek;
+        self
+    }
+
+    fn over(channel: Channel) -> Self {
+        Self {
+            channel: Mutex::new(channel),
+            ek: EkAlgorithm::default(),
+        }
+    }
+
+    /// A poisoned lock is taken over: between commands there is no half-done state.
+    fn channel(&self) -> MutexGuard<'_, Channel> {
+        self.channel.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl AnyTpm for Tpm {
+    fn ensure_ak(&self, handle: AkHandle, algorithm: AkAlgorithm) -> Result<StoredAk, TpmError> {
+        let channel = &mut self.channel();
+        if let Some(area) = object::persistent_area(channel, handle.as_u32())? {
+            return stored_ak(handle, algorithm, area, AkOrigin::Found);
+        }
+        object::create_ak(channel, self.ek, handle, algorithm)?;
+        let area = object::persistent_area(channel, handle.as_u32())?;
+        let area = area.ok_or(TpmError::NoAk { handle })?;
+        stored_ak(handle, algorithm, area, AkOrigin::Created)
+    }
+
+    fn ak_public_area(&self, handle: AkHandle) -> Result<Vec<u8>, TpmError> {
+        read_ak(&mut self.channel(), handle).map(|(_, area)| area)
+    }
+
+    fn evict_ak(&self, handle: AkHandle) -> Result<bool, TpmError> {
+        let channel = &mut self.channel();
+        match read_ak(channel, handle) {
+            Ok(_) => object::evict(channel, handle.as_u32(), handle).map(|()| true),
+            Err(TpmError::NoAk { .. }) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn quote(&self, handle: AkHandle, nonce: &[u8; 32]) -> Result<TpmEvidence, TpmError> {
+        let channel = &mut self.channel();
+        let (ak, _) = read_ak(channel, handle)?;
+        values::settled(ak.public(), nonce, || {
+            let (message, signature) = register::quote(channel, handle.as_u32(), nonce)?;
+            let values = register::read(channel)?.to_vec();
+            let key = ak.public().clone();
+            Ok(TpmEvidence::new(message, signature, values, key))
+        })
+    }
+
+    fn read_ek(&self) -> Result<EkOffer, TpmError> {
+        let channel = &mut self.channel();
+        let (ek, area) = object::create_ek(channel, self.ek)?;
+        object::flush(channel, ek)?;
+        let public = PublicArea::from_tpm2b(&area).map_err(TpmError::Public)?;
+        let certificate = nv::read(channel, self.ek.certificate_handle())?;
+        let certificate = certificate.map(|bytes| without_padding(&bytes).to_vec());
+        Ok(EkOffer::new(public.key().clone(), certificate))
+    }
+
+    fn activate_credential(
+        &self,
+        handle: AkHandle,
+        credential: &Credential,
+    ) -> Result<SecretBytes, TpmError> {
+        let content = |part| only_sized(part, MAX_CREDENTIAL).map_err(TpmError::Challenge);
+        let id_object = content(credential.id_object.as_slice())?;
+        let secret = content(credential.encrypted_secret.as_slice())?;
+        let channel = &mut self.channel();
+        if !capability::handle_exists(channel, handle.as_u32())? {
+            return Err(TpmError::NoAk { handle });
+        }
+        let (ek, _) = object::create_ek(channel, self.ek)?;
+        object::flushing(channel, ek, |channel| {
+            object::activate(channel, handle.as_u32(), ek, id_object, secret)
+        })
+    }
+
+    fn pcr_extend(&self, index: PcrIndex, event: &Sha256Digest) -> Result<(), TpmError> {
+        register::extend(&mut self.channel(), index, event)
+    }
+
+    fn pcr_event(&self, index: PcrIndex, data: &[u8]) -> Result<(), TpmError> {
+        register::event(&mut self.channel(), index, data)
+    }
+
+    fn pcr_read(&self) -> Result<PcrValues, TpmError> {
+        register::read(&mut self.channel()).map(PcrValues::new)
+    }
+}
+
+fn read_ak(channel: &mut Channel, handle: AkHandle) -> Result<(AttestationKey, Vec<u8>), TpmError> {
+    let area = object::persistent_area(channel, handle.as_u32())?;
+    let area = area.ok_or(TpmError::NoAk { handle })?;
+    let key = AttestationKey::from_tpm2b(&area).map_err(|source| TpmError::HandleOccupied {
+        handle,
+        source: Some(source),
+    })?;
+    Ok((key, area))
+}
+
+fn stored_ak(
+    handle: AkHandle,
+    algorithm: AkAlgorithm,
+    tpm2b_public: Vec<u8>,
+    origin: AkOrigin,
+) -> Result<StoredAk, TpmError> {
+    let occupied = |source| TpmError::HandleOccupied { handle, source };
+    let key = AttestationKey::from_tpm2b(&tpm2b_public).map_err(|error| occupied(Some(error)))?;
+    if !algorithm.fits(key.public().kind()) {
+        return Err(occupied(None));
+    }
+    Ok(StoredAk {
+        key,
+        tpm2b_public,
+        origin,
+    })
+}

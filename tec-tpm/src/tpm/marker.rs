@@ -1,0 +1,39 @@
+//! PCR 15 as the marker that says which cluster a node belongs to.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use tec_core::node::derive::ClusterId;
+use tec_core::node::lock::BootstrapMarker;
+use tec_core::node::lock::MarkerState;
+use tec_core::pcr::PcrIndex;
+use tec_core::port::PortError;
+
+use super::AnyTpm;
+
+/// The marker of a TPM.
+///
+/// # Security
+/// The register begins at zero with each boot, and every process that may use the TPM can extend
+/// it: it proves membership together with a quote, and nothing by itself.
+#[derive(Clone, Debug)]
+pub struct TpmMarker(Arc<dyn AnyTpm>);
+
+impl TpmMarker {
+    /// Of this TPM.
+    pub fn new(tpm: Arc<impl AnyTpm + 'static>) -> Self {
+        Self(tpm)
+    }
+}
+
+#[async_trait]
+impl BootstrapMarker for TpmMarker {
+    async fn read(&self) -> Result<MarkerState, PortError> {
+        let values = self.0.pcr_read()?;
+        Ok(MarkerState::of(*values.value(PcrIndex::CLUSTER)))
+    }
+
+    async fn set(&self, cluster: &ClusterId) -> Result<(), PortError> {
+        Ok(self.0.pcr_event(PcrIndex::CLUSTER, cluster.as_bytes())?)
+    }
+}

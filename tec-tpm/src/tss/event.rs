@@ -1,0 +1,60 @@
+//! TPM2_PCR_Event, which libtss2's wrapper does not have.
+
+use sha2::Digest as _;
+use tec_core::pcr::PcrIndex;
+
+use super::AuthSession;
+use super::CapabilityData;
+use super::CapabilityType;
+use super::Context;
+use super::Digest;
+use super::DigestValues;
+use super::HashingAlgorithm;
+use super::PcrHandle;
+use super::TpmError;
+use super::TssError;
+use super::WrapperErrorKind;
+use super::failed;
+
+/// Extends a register of every bank by the bank's own digest of `data`.
+pub(super) fn pcr_event(
+    context: &mut Context,
+    index: PcrIndex,
+    data: &[u8],
+) -> Result<(), TpmError> {
+    let operation = failed("measure an event");
+    let handle = PcrHandle::try_from(u32::from(u8::from(index))).map_err(&operation)?;
+    let (banks, _) = context
+        .execute_without_session(|context| {
+            context.get_capability(CapabilityType::AssignedPcr, 0, 1)
+        })
+        .map_err(&operation)?;
+    let mut values = DigestValues::new();
+    if let CapabilityData::AssignedPcr(banks) = banks {
+        for bank in banks.get_selections().iter().filter(|one| !one.is_empty()) {
+            let algorithm = bank.hashing_algorithm();
+            let digest = bank_digest(algorithm, data).map_err(&operation)?;
+            values.set(algorithm, digest);
+        }
+    }
+    context
+        .execute_with_session(Some(AuthSession::Password), |context| {
+            context.pcr_extend(handle, values)
+        })
+        .map_err(&operation)
+}
+
+/// A bank of an unknown algorithm must not stay as it was in silence: it is an error.
+fn bank_digest(algorithm: HashingAlgorithm, data: &[u8]) -> Result<Digest, TssError> {
+    let bytes = match algorithm {
+        HashingAlgorithm::Sha1 => sha1::Sha1::digest(data).to_vec(),
+        HashingAlgorithm::Sha256 => sha2::Sha256::digest(data).to_vec(),
+        HashingAlgorithm::Sha384 => sha2::Sha384::digest(data).to_vec(),
+        HashingAlgorithm::Sha512 => sha2::Sha512::digest(data).to_vec(),
+        _ => {
+            let unsupported = WrapperErrorKind::UnsupportedParam;
+            return Err(TssError::WrapperError(unsupported));
+        }
+    };
+    Digest::try_from(bytes)
+}

@@ -1,0 +1,33 @@
+//! `PUT escrow`: a machine leaves the recovery key of its disk, sealed to an admin. Trustee has no
+//! such path.
+
+use axum::body::Body;
+use axum::http::HeaderMap;
+use tec_core::flow::MAX_ESCROW;
+use tec_core::secret::SecretBytes;
+
+use super::Kbs;
+use super::reply;
+use super::reply::Refusal;
+use super::reply::Reply;
+use super::resource::refusal;
+use crate::jwe::Jwe;
+use crate::wire::ErrorKind;
+use crate::wire::Escrowed;
+
+impl Kbs {
+    pub(super) async fn escrow(&self, headers: &HeaderMap, body: Body) -> Reply {
+        let (_, admission) = self.authenticate(headers)?;
+        let body = self.receive(headers, body, MAX_ESCROW).await?;
+        // Whether it can be opened, only the admin can tell; what is no JWE at all is a mistake.
+        let sealed: Jwe = serde_json::from_slice(&body.bytes)
+            .map_err(|_| Refusal::new(&ErrorKind::SerdeError, "the body is not a JWE"))?;
+        let sealed = serde_json::to_vec(&sealed)
+            .map_err(|_| Refusal::new(&ErrorKind::SerdeError, "the body is not a JWE"))?;
+        let sealed = SecretBytes::new(sealed);
+        let kept = self.0.config.backend.escrow(&admission, &sealed).await;
+        let number = kept.map_err(|error| refusal(&error, &admission))?;
+        tracing::info!(attempt = %admission.attempt, number, "recovery key escrowed");
+        reply::json(&Escrowed { number })
+    }
+}
