@@ -20,6 +20,7 @@ use crate::command::attest::AttestArgs;
 use crate::command::boot::ChainArgs;
 use crate::command::boot::MachineArgs;
 use crate::command::eventlog::EventlogCommand;
+use crate::command::migrate::MigrateCommand;
 use crate::command::node::NodeCommand;
 use crate::command::pcr::PcrCommand;
 use crate::command::pcr::ProofArgs;
@@ -102,6 +103,9 @@ pub(crate) enum Command {
     /// The audit log.
     #[command(subcommand)]
     Audit(AuditCommand),
+    /// Move the trust of this anchor to another one.
+    #[command(subcommand)]
+    Migrate(MigrateCommand),
     /// Servers, counts, and what needs a person.
     Status,
     /// A cluster on Kubernetes; the same as `kubectl tec`.

@@ -182,6 +182,7 @@ impl MachineRegistry for MemoryRegistry {
 
     async fn revoke(&self, id: &MachineId, line: &AuditEvent) -> Result<(), PortError> {
         let mut state = self.state();
+        state.permit(Deed::ShutOut, format!("revoke machine {id}"))?;
         let machine = state.machines.get_mut(id).ok_or_else(|| {
             PortError::new(PortErrorKind::NotFound, format!("revoke machine {id}"))
         })?;
@@ -296,6 +297,7 @@ impl AkRegistry for MemoryRegistry {
 
     async fn revoke(&self, key: &Fingerprint, line: &AuditEvent) -> Result<(), PortError> {
         let mut state = self.state();
+        state.permit(Deed::ShutOut, format!("revoke key {key}"))?;
         let ak = state
             .aks
             .get_mut(key)
@@ -325,6 +327,7 @@ impl ImageRegistry for MemoryRegistry {
 
     async fn revoke(&self, name: &ImageName, line: &AuditEvent) -> Result<(), PortError> {
         let mut state = self.state();
+        state.permit(Deed::ShutOut, format!("revoke image {name}"))?;
         let image = state.images.get_mut(name).ok_or_else(|| {
             PortError::new(PortErrorKind::NotFound, format!("revoke image {name}"))
         })?;
