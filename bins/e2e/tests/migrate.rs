@@ -296,3 +296,55 @@ fn no_boot_fails_while_trust_moves_and_the_old_anchor_is_switched_off() {
     println!("no failed boot: {real} of a machine, {by:?} of others by the anchor that answered");
     assert!(by.iter().all(|count| *count > 0), "both answered: {by:?}");
 }
+
+#[test]
+fn a_backup_restored_elsewhere_opens_the_disk_after_the_server_is_lost() {
+    let mut world = World::start();
+    let node = world.soft_node(1);
+    let at = |name: &str| world.directory.path().join(name).display().to_string();
+    let key = world
+        .source
+        .tec(&["backup", "key", &at("identity")])
+        .unwrap();
+    let recipient = key["recipient"].as_str().unwrap();
+    let (early, late) = (at("early.tec"), at("late.tec"));
+    world
+        .source
+        .tec(&["backup", "create", "--recipient", recipient, &early])
+        .unwrap();
+    let second = world.soft_node(2);
+    let made = world
+        .source
+        .tec(&["backup", "create", "--recipient", recipient, &late])
+        .unwrap();
+    assert_eq!((&made["units"], &made["number"]), (&json!(3), &json!(2)));
+    let signer = made["signer"].as_str().unwrap().to_owned();
+    let (identity, gone) = (at("identity"), "--dangerous-source-is-gone");
+    let restore = |file: &str, more: &[&str]| {
+        let words = [
+            "restore",
+            "--identity",
+            &identity,
+            "--signer",
+            &signer,
+            file,
+        ];
+        world.target.tec(&[&words, more].concat())
+    };
+    world.source.kill().unwrap();
+    restore(&late, &[]).unwrap();
+    let replayed = format!("{:#}", restore(&early, &[]).unwrap_err());
+    assert!(replayed.contains("TEC-M425"), "{replayed}");
+    let refused = world.runtime.block_on(node.boot()).unwrap_err();
+    assert_eq!(refused[1], "TEC-M504", "it stands by");
+    let restored = restore(&late, &[gone]).unwrap();
+    assert_eq!(restored["authority"]["role"], "active");
+    for node in [&node, &second] {
+        assert_eq!(world.runtime.block_on(node.boot()), Ok(1));
+    }
+    let again = format!("{:#}", restore(&late, &[]).unwrap_err());
+    assert!(
+        again.contains("TEC-M425"),
+        "the authority moved on: {again}"
+    );
+}

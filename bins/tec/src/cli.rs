@@ -17,6 +17,8 @@ use tec_support::evidence::EvidenceArgs;
 use tec_support::log::LogForm;
 
 use crate::command::attest::AttestArgs;
+use crate::command::backup::BackupCommand;
+use crate::command::backup::RestoreArgs;
 use crate::command::boot::ChainArgs;
 use crate::command::boot::MachineArgs;
 use crate::command::eventlog::EventlogCommand;
@@ -103,6 +105,11 @@ pub(crate) enum Command {
     /// The audit log.
     #[command(subcommand)]
     Audit(AuditCommand),
+    /// Back the trust of this anchor up, in one sealed file.
+    #[command(subcommand)]
+    Backup(BackupCommand),
+    /// Restore a backup.
+    Restore(RestoreArgs),
     /// Move the trust of this anchor to another one.
     #[command(subcommand)]
     Migrate(MigrateCommand),

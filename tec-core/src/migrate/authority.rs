@@ -212,6 +212,8 @@ pub struct Authority {
     held: Option<Epoch>,
     intake: Option<Intake>,
     passes: u64,
+    transfers: u64,
+    heard: Option<(Epoch, u64)>,
 }
 
 /// Proof that an anchor gave the authority up; made from its record only.
@@ -285,6 +287,9 @@ pub enum Refused {
         /// What came.
         given: Epoch,
     },
+    /// A transfer is older than one that was taken before.
+    #[error("a later transfer was taken before this one")]
+    Replayed,
     /// The page belongs to a pass that another one took the place of.
     #[error("another pass began since this one")]
     Late,
@@ -295,6 +300,7 @@ impl Refused {
     pub fn code(&self) -> Code {
         match self {
             Self::Domain { .. } | Self::Peer { .. } => Code::TrustForeign,
+            Self::Replayed => Code::TransferReplayed,
             Self::Role { .. } | Self::Epoch { .. } | Self::Late => Code::AuthorityMoved,
         }
     }
@@ -321,6 +327,8 @@ impl Authority {
             held: Some(Epoch::default()),
             intake: None,
             passes: 0,
+            transfers: 0,
+            heard: None,
         }
     }
 
@@ -503,6 +511,33 @@ impl Authority {
                 pass: to.passes,
             });
         }))
+    }
+
+    /// Counts one more transfer to a file, so that an older one is known by its number.
+    pub fn count_transfer(&self) -> Transition {
+        self.become_(|to| to.transfers = self.transfers.saturating_add(1))
+    }
+
+    /// How many transfers to files there were.
+    pub fn transfers(&self) -> u64 {
+        self.transfers
+    }
+
+    /// As [`listen`](Self::listen), to a transfer that the other anchor made with this record.
+    ///
+    /// # Errors
+    /// A later transfer was taken before, or as for `listen`.
+    pub fn listen_to_transfer(&self, other: &Self) -> Result<Transition, Refused> {
+        let made = (other.epoch, other.transfers);
+        if self.domain == other.domain && self.heard.is_some_and(|heard| heard > made) {
+            return Err(Refused::Replayed);
+        }
+        if self.domain == other.domain && self.role == Role::Active {
+            return Err(Refused::Replayed);
+        }
+        let mut change = self.listen(other)?;
+        change.to.heard = Some(made);
+        Ok(change)
     }
 
     /// Takes the authority that the other anchor gave up.
@@ -739,6 +774,19 @@ mod tests {
         assert!(target.stand_by(&anchor(9)).is_err());
         let own = anchor(1);
         assert!(own.stand_by(&own).is_err());
+    }
+
+    #[test]
+    fn an_older_transfer_is_not_taken_after_a_later_one() {
+        let (source, target) = pair();
+        let first = *source.count_transfer().to();
+        let second = *first.count_transfer().to();
+        let target = moved(target.listen_to_transfer(&second));
+        let again = moved(target.listen_to_transfer(&second));
+        let refused = again.listen_to_transfer(&first).unwrap_err();
+        assert_eq!(refused.code(), Code::TransferReplayed);
+        let taken = moved(again.dangerous_seize());
+        assert_eq!(taken.listen_to_transfer(&second), Err(Refused::Replayed));
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! Trust moves: from a trust anchor outside to the cluster itself, or back, or to a backup.
 //!
 //! *What it is*: who of two anchors may approve ([`Authority`]), what an anchor holds as a stream of
-//! [`TrustUnit`]s, and the procedure that moves it ([`MigratePlan`]).
+//! [`TrustUnit`]s, the procedure that moves it ([`MigratePlan`]), and, with the feature `transfer`, the
+//! one file that carries it where no network does.
 //!
 //! *What it is not*: shared state between anchors. Each keeps its own record of authority, swapped
 //! by compare and swap; there is no third party, no clock and no lease.
@@ -39,6 +40,8 @@ mod plan;
 mod port;
 mod proof;
 mod shell;
+#[cfg(feature = "transfer")]
+pub mod transfer;
 mod unit;
 
 pub use self::authority::AnchorId;

@@ -3,6 +3,7 @@
 mod ak;
 pub(crate) mod attest;
 mod audit;
+pub(crate) mod backup;
 pub(crate) mod boot;
 pub(crate) mod eventlog;
 mod explain;
@@ -19,6 +20,8 @@ pub(crate) mod trustee;
 pub(crate) use self::ak::ak;
 pub(crate) use self::attest::attest;
 pub(crate) use self::audit::audit;
+pub(crate) use self::backup::backup;
+pub(crate) use self::backup::restore;
 pub(crate) use self::eventlog::eventlog;
 pub(crate) use self::explain::explain;
 pub(crate) use self::ignition::ignition;

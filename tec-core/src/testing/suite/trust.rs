@@ -245,7 +245,11 @@ where
     let (_, standby) = pair(source, target).await;
     approves_nothing(target, Code::AnchorStandsBy).await;
     let early = MachineRegistry::revoke(target, &sample::machine_id(1), &sample::line()).await;
-    assert_eq!(code(early), Some(Code::AnchorStandsBy), "the authority revokes");
+    assert_eq!(
+        code(early),
+        Some(Code::AnchorStandsBy),
+        "the authority revokes"
+    );
     let gave_up = swapped(source, |now| now.yield_to(&standby, Epoch::new(1))).await;
     approves_nothing(source, Code::AuthorityElsewhere).await;
     let released = ok(SecretStore::find(source, &sample::secret_path(1)).await);
