@@ -658,6 +658,10 @@ mod tests {
         Authority::founded(AnchorId::from(Uuid::from_u128(number)))
     }
 
+    #[expect(
+        clippy::large_types_passed_by_value,
+        reason = "what a transition gives goes right in"
+    )]
     fn moved(change: Result<Transition, Refused>) -> Authority {
         *change.unwrap().to()
     }

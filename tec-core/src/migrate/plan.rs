@@ -57,7 +57,7 @@ impl Side {
 }
 
 /// What the plan is told.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum MigrateEvent {
     /// Begin.
@@ -65,9 +65,9 @@ pub enum MigrateEvent {
     /// Both records.
     Read {
         /// That of the source.
-        source: Authority,
+        source: Box<Authority>,
         /// That of the target.
-        target: Authority,
+        target: Box<Authority>,
     },
     /// A change of a record was carried out, or somebody else was first.
     Answered {
@@ -95,13 +95,13 @@ pub enum MigrateEvent {
 }
 
 /// What the plan wants done.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum MigrateEffect {
     /// Read both records, the source first.
     Read,
     /// Change the record of one side, if it is still what the change begins with.
-    Swap(Side, Transition),
+    Swap(Side, Box<Transition>),
     /// Copy all units of one side to the other, in this pass.
     Copy(Side, Intake),
     /// Look whether the other side has all units of one side.
@@ -228,7 +228,7 @@ impl MigratePlan {
         let (giver, taker) = (records.of(side), records.of(side.other()));
         if taker.is_alone() {
             let change = taker.stand_by(giver)?;
-            return Ok(Some(MigrateEffect::Swap(side.other(), change)));
+            return Ok(Some(swap(side.other(), &change)));
         }
         if self.copied == Some((side, giver.epoch())) {
             return Ok(None);
@@ -237,14 +237,12 @@ impl MigratePlan {
         let intake = taker
             .intake()
             .filter(|intake| intake.epoch() == giver.epoch());
-        match intake.filter(|intake| own == Some(*intake)) {
-            Some(intake) => Ok(Some(MigrateEffect::Copy(side, intake))),
-            None => {
-                let change = taker.listen(giver)?;
-                self.asked = change.to().intake().map(|intake| (intake, false));
-                Ok(Some(MigrateEffect::Swap(side.other(), change)))
-            }
+        if let Some(intake) = intake.filter(|intake| own == Some(*intake)) {
+            return Ok(Some(MigrateEffect::Copy(side, intake)));
         }
+        let change = taker.listen(giver)?;
+        self.asked = change.to().intake().map(|intake| (intake, false));
+        Ok(Some(swap(side.other(), &change)))
     }
 
     /// As [`copy_once`](Self::copy_once), then one comparison.
@@ -265,7 +263,7 @@ impl MigratePlan {
         let (giver, taker) = (records.of(to.other()), records.of(to));
         match taker.role() {
             Role::Active if taker.is_alone() && to == Side::Target => {
-                return Ok(MigrateEffect::Swap(to, taker.stand_by(giver)?));
+                return Ok(swap(to, &taker.stand_by(giver)?));
             }
             Role::Active => return Ok(finish(self.failure.unwrap_or(MigrateOutcome::Reached))),
             role @ (Role::Forward | Role::Retired) => return Err(Refused::Role { role }),
@@ -278,12 +276,10 @@ impl MigratePlan {
             return Ok(effect);
         }
         match giver.grant() {
-            Some(grant) if taker.epoch() < grant.epoch() => {
-                Ok(MigrateEffect::Swap(to, taker.take(&grant)?))
-            }
+            Some(grant) if taker.epoch() < grant.epoch() => Ok(swap(to, &taker.take(&grant)?)),
             _ => {
                 let change = giver.yield_to(taker, records.next_epoch())?;
-                Ok(MigrateEffect::Swap(to.other(), change))
+                Ok(swap(to.other(), &change))
             }
         }
     }
@@ -302,7 +298,7 @@ impl MigratePlan {
         let Records { source, target } = records;
         Ok(match source.role() {
             Role::Retired => finish(MigrateOutcome::Reached),
-            Role::Forward if self.shredded => MigrateEffect::Swap(Side::Source, source.retire()?),
+            Role::Forward if self.shredded => swap(Side::Source, &source.retire()?),
             Role::Forward => MigrateEffect::Shred,
             Role::ServeOnly if target.role() == Role::Active => {
                 match self.copy_once(Side::Target, records)? {
@@ -310,7 +306,7 @@ impl MigratePlan {
                     None if self.compared != Some((Side::Source, source.epoch())) => {
                         MigrateEffect::Compare(Side::Source)
                     }
-                    None => MigrateEffect::Swap(Side::Source, source.forward(target)?),
+                    None => swap(Side::Source, &source.forward(target)?),
                 }
             }
             role => return Err(Refused::Role { role }),
@@ -342,6 +338,10 @@ impl MigratePlan {
     }
 }
 
+fn swap(side: Side, change: &Transition) -> MigrateEffect {
+    MigrateEffect::Swap(side, Box::new(*change))
+}
+
 fn finish(outcome: MigrateOutcome) -> MigrateEffect {
     MigrateEffect::Finish(outcome)
 }
@@ -360,7 +360,10 @@ impl Plan for MigratePlan {
                 MigrateEffect::Read
             }
             MigrateEvent::Read { source, target } => {
-                self.records = Some(Records { source, target });
+                self.records = Some(Records {
+                    source: *source,
+                    target: *target,
+                });
                 self.next()
             }
             MigrateEvent::Answered { won } => {

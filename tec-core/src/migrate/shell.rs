@@ -91,8 +91,8 @@ impl<'a> Ports<'a> {
 
     async fn read(&self) -> Result<MigrateEvent, PortError> {
         Ok(MigrateEvent::Read {
-            source: self.source.authority().await?,
-            target: self.target.authority().await?,
+            source: Box::new(self.source.authority().await?),
+            target: Box::new(self.target.authority().await?),
         })
     }
 

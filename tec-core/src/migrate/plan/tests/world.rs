@@ -70,7 +70,7 @@ pub(super) enum Step {
 /// A request to one anchor.
 #[derive(Clone)]
 enum Request {
-    Swap(Side, Transition),
+    Swap(Side, Box<Transition>),
     Adopt(Side, Arc<Page>),
     Shred,
 }
@@ -86,7 +86,7 @@ struct Page {
 enum Task {
     Rest,
     Effect(MigrateEffect),
-    ReadTarget(Authority),
+    ReadTarget(Box<Authority>),
     Export {
         from: Side,
         intake: Intake,
@@ -192,7 +192,7 @@ impl World {
     fn begin(&mut self, admin: usize, goal: Goal) {
         let mut new = rest();
         let effects = new.plan.step(MigrateEvent::Begin(goal));
-        new.task = Task::Effect(effects[0]);
+        new.task = Task::Effect(effects[0].clone());
         self.admins[admin] = new;
     }
 
@@ -200,7 +200,7 @@ impl World {
         let admin = &mut self.admins[admin];
         let effects = admin.plan.step(event);
         assert_eq!(effects.len(), 1, "one thing after the other");
-        admin.task = Task::Effect(effects[0]);
+        admin.task = Task::Effect(effects[0].clone());
     }
 
     fn go(&mut self, admin: usize, mishap: Mishap) {
@@ -269,11 +269,11 @@ impl World {
     fn request_of(&mut self, task: Task, admin: usize) -> Option<(Request, Task)> {
         match task {
             Task::Effect(MigrateEffect::Read) => {
-                self.admins[admin].task = Task::ReadTarget(self.authority(Side::Source));
+                self.admins[admin].task = Task::ReadTarget(Box::new(self.authority(Side::Source)));
                 None
             }
             Task::ReadTarget(source) => {
-                let target = self.authority(Side::Target);
+                let target = Box::new(self.authority(Side::Target));
                 self.tell(admin, MigrateEvent::Read { source, target });
                 None
             }
@@ -318,8 +318,8 @@ impl World {
                 self.tell(admin, MigrateEvent::Compared { from, same });
                 None
             }
-            Task::Effect(MigrateEffect::Swap(side, change)) => {
-                Some((Request::Swap(side, change), task))
+            Task::Effect(MigrateEffect::Swap(side, ref change)) => {
+                Some((Request::Swap(side, change.clone()), task))
             }
             Task::Effect(MigrateEffect::Shred) => Some((Request::Shred, task)),
             Task::Effect(MigrateEffect::Finish(_)) | Task::Rest => None,
