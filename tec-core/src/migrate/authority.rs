@@ -1,201 +1,17 @@
 //! Who may approve: a record in each anchor, and the only ways in which it changes.
 
-use std::fmt;
-use std::str::FromStr;
-
 use serde::Deserialize;
 use serde::Serialize;
-use uuid::Uuid;
 
+use super::AnchorId;
+use super::Deed;
+use super::Epoch;
+use super::Intake;
+use super::NoAuthority;
+use super::Role;
 use crate::code::Code;
 use crate::port::PortError;
 use crate::port::PortErrorKind;
-
-/// Identity of a trust anchor: a random UUID that it draws when it is set up.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct AnchorId(Uuid);
-
-impl AnchorId {
-    /// Draws one.
-    pub fn random(rng: &mut dyn rand_core::CryptoRng) -> Self {
-        let mut bytes = [0; 16];
-        rng.fill_bytes(&mut bytes);
-        Self(uuid::Builder::from_random_bytes(bytes).into_uuid())
-    }
-
-    /// The 16 bytes.
-    pub fn as_bytes(&self) -> &[u8; 16] {
-        self.0.as_bytes()
-    }
-}
-
-impl From<Uuid> for AnchorId {
-    fn from(uuid: Uuid) -> Self {
-        Self(uuid)
-    }
-}
-
-impl fmt::Display for AnchorId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.hyphenated().fmt(f)
-    }
-}
-
-/// The text is not the id of an anchor.
-#[derive(Debug, thiserror::Error)]
-#[error("the id of a trust anchor is a UUID such as 7c9e6679-7425-40de-944b-e07fc1f90ae7")]
-#[non_exhaustive]
-pub struct ParseAnchorIdError;
-
-impl FromStr for AnchorId {
-    type Err = ParseAnchorIdError;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let uuid = Uuid::try_parse(text).map_err(|_| ParseAnchorIdError)?;
-        Ok(Self(uuid))
-    }
-}
-
-/// Number of a transfer of authority; it only grows.
-#[derive(
-    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
-)]
-#[serde(transparent)]
-pub struct Epoch(u64);
-
-impl Epoch {
-    /// An epoch by its number.
-    pub fn new(number: u64) -> Self {
-        Self(number)
-    }
-
-    /// Its number.
-    pub fn number(self) -> u64 {
-        self.0
-    }
-
-    /// The next one.
-    #[must_use]
-    pub fn next(self) -> Self {
-        Self(self.0.saturating_add(1))
-    }
-}
-
-impl fmt::Display for Epoch {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
-
-/// One pass of copying: pages of an earlier pass come too late.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Intake {
-    epoch: Epoch,
-    pass: u64,
-}
-
-impl Intake {
-    /// Epoch of the giver.
-    pub fn epoch(&self) -> Epoch {
-        self.epoch
-    }
-}
-
-/// What an anchor is at the moment.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-#[non_exhaustive]
-pub enum Role {
-    /// Approves, makes keys and releases them: the authority.
-    Active,
-    /// Takes what another anchor has, and serves nobody yet.
-    Standby,
-    /// Gave the authority up: releases the keys that it has, and approves nothing.
-    ServeOnly,
-    /// Serves nobody any more, and names the anchor that does.
-    Forward,
-    /// Its keys are shredded; its audit log is kept.
-    Retired,
-}
-
-impl fmt::Display for Role {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Active => "active",
-            Self::Standby => "standby",
-            Self::ServeOnly => "serve-only",
-            Self::Forward => "forward",
-            Self::Retired => "retired",
-        })
-    }
-}
-
-/// What an anchor is asked to do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Deed {
-    /// Register a machine, keep or bind an attestation key, make a disk key, approve an image.
-    Admit,
-    /// Hand out a disk key.
-    Release,
-    /// Revoke a machine, a key or an image.
-    ShutOut,
-    /// Remove a machine with its keys.
-    Remove,
-}
-
-impl fmt::Display for Deed {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Admit => "approve",
-            Self::Release => "release keys",
-            Self::ShutOut => "revoke",
-            Self::Remove => "remove",
-        })
-    }
-}
-
-/// The anchor may not do this in its role.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("this trust anchor is {role} at epoch {epoch} and may not {deed}{}", after(*peer))]
-#[non_exhaustive]
-pub struct NoAuthority {
-    /// What it is.
-    pub role: Role,
-    /// Since when.
-    pub epoch: Epoch,
-    /// What it was asked to do.
-    pub deed: Deed,
-    /// The anchor that may, where one is known.
-    pub peer: Option<AnchorId>,
-}
-
-fn after(peer: Option<AnchorId>) -> String {
-    peer.map(|peer| format!("; ask anchor {peer}"))
-        .unwrap_or_default()
-}
-
-impl NoAuthority {
-    /// The code that tells people what to do.
-    pub fn code(&self) -> Code {
-        match self.role {
-            Role::Active | Role::ServeOnly => Code::AuthorityElsewhere,
-            Role::Standby => Code::AnchorStandsBy,
-            Role::Forward | Role::Retired => Code::AnchorReplaced,
-        }
-    }
-}
-
-impl NoAuthority {
-    /// The failure of a port that was asked to do it.
-    pub fn during(self, operation: impl Into<String>) -> PortError {
-        PortError::new(PortErrorKind::Denied, operation)
-            .with_code(self.code())
-            .because(self)
-    }
-}
 
 /// An anchor's record of authority.
 ///
@@ -652,6 +468,8 @@ impl Authority {
 
 #[cfg(test)]
 mod tests {
+    use uuid::Uuid;
+
     use super::*;
 
     fn anchor(number: u128) -> Authority {

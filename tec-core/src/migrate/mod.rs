@@ -35,25 +35,20 @@
 
 mod authority;
 mod copy;
+mod epoch;
 mod merge;
 mod plan;
 mod port;
 mod proof;
+mod role;
 mod shell;
 #[cfg(feature = "transfer")]
 pub mod transfer;
 mod unit;
 
-pub use self::authority::AnchorId;
 pub use self::authority::Authority;
-pub use self::authority::Deed;
-pub use self::authority::Epoch;
 pub use self::authority::Grant;
-pub use self::authority::Intake;
-pub use self::authority::NoAuthority;
-pub use self::authority::ParseAnchorIdError;
 pub use self::authority::Refused;
-pub use self::authority::Role;
 pub use self::authority::Transition;
 pub use self::copy::Conflict;
 pub use self::copy::CopyReport;
@@ -61,6 +56,10 @@ pub use self::copy::Observer;
 pub use self::copy::Quiet;
 pub use self::copy::compare;
 pub use self::copy::copy;
+pub use self::epoch::AnchorId;
+pub use self::epoch::Epoch;
+pub use self::epoch::Intake;
+pub use self::epoch::ParseAnchorIdError;
 pub use self::merge::Clash;
 pub use self::merge::Merged;
 pub use self::merge::merge_image;
@@ -80,6 +79,9 @@ pub use self::proof::Mismatch;
 pub use self::proof::Proof;
 pub use self::proof::prove;
 pub use self::proof::verify;
+pub use self::role::Deed;
+pub use self::role::NoAuthority;
+pub use self::role::Role;
 pub use self::shell::Outcome;
 pub use self::shell::migrate;
 pub use self::unit::MachineUnit;
