@@ -9,7 +9,7 @@ use std::fmt;
 macro_rules! codes {
     ($($name:ident = $text:literal, $status:literal, $title:literal, $cause:literal, $fix:literal;)*) => {
         /// An error code. Families: R register, A attest, K key, P policy, T TLS, I image,
-        /// S store, C cluster, N node.
+        /// S store, C cluster, N node, M migration of trust.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         #[non_exhaustive]
         pub enum Code {
@@ -252,6 +252,48 @@ codes! {
     NodeDisk = "TEC-N424", 500, "the header of the disk cannot be read or changed",
         "The device is not LUKS2, no token of the pin trustee is on it, its passphrase opens nothing, or cryptsetup failed.",
         "Look at it with `cryptsetup luksDump` and `clevis luks list`. Running the same command again is safe.";
+
+    AuthorityElsewhere = "TEC-M503", 503, "this trust anchor approves nothing any more",
+        "The authority was given to another trust anchor; this one releases the keys that it has.",
+        "Register at the other anchor, which `tec migrate status` names; or take the authority back with \
+         `tec migrate rollback`.";
+    AnchorStandsBy = "TEC-M504", 503, "this trust anchor stands by",
+        "It is the target of a migration that has not been cut over, so it serves nobody yet.",
+        "Nodes try the next server of their list by themselves; run `tec migrate cutover` when all is copied.";
+    AnchorReplaced = "TEC-M410", 410, "this trust anchor was replaced by another",
+        "The migration was cut over and this anchor was retired.",
+        "Let nodes use the servers of the other anchor, and switch this one off.";
+    AuthorityMoved = "TEC-M412", 409, "the state of the migration does not allow this",
+        "Another admin, or an earlier run, moved the authority on or back.",
+        "Look at `tec migrate status`, and run the command for the state that it shows.";
+    TrustForeign = "TEC-M421", 409, "the trust anchors do not belong together",
+        "One of them is paired with another anchor, or holds the trust of another cluster.",
+        "Check that the command names the right anchors; a target takes the trust of one source only.";
+    TrustConflict = "TEC-M409", 409, "the target holds something else under the same name",
+        "A machine has another disk key or attestation key there, or an image of this name measures \
+         something else. Nothing was overwritten.",
+        "The list names each; remove the wrong one at the target or at the source, and run the command again.";
+    TrustIncomplete = "TEC-M422", 409, "the target does not hold all that the source holds",
+        "The copy is incomplete, or somebody changed one side meanwhile.",
+        "Run `tec migrate apply`, then `tec migrate verify`; the list names what is missing or differs.";
+    TransferMalformed = "TEC-M400", 400, "the file is no transfer of trust",
+        "The file does not begin as `tec backup` writes it, or its manifest is not of its form.",
+        "Give the file that `tec backup` wrote.";
+    TransferTruncated = "TEC-M416", 400, "the transfer of trust is cut off",
+        "The file ends before its last part; nothing that depends on the rest was used.",
+        "Copy the file again and compare its length.";
+    TransferAltered = "TEC-M401", 401, "the transfer of trust was altered",
+        "The signature of the manifest or of a part does not fit what is there.",
+        "Make the transfer again; look into who had the file.";
+    TransferForeign = "TEC-M403", 403, "the transfer of trust is not for this anchor, or not from the one named",
+        "It is encrypted to another key, or signed by an anchor that was not named.",
+        "Give the identity that the transfer was made for, and the public key of the anchor that made it.";
+    TransferReplayed = "TEC-M425", 409, "the transfer of trust is older than what this anchor knows",
+        "A later transfer was restored here, or the authority moved on since it was made.",
+        "Make a new transfer. A backup goes into a new state directory.";
+    TransferVersion = "TEC-M505", 400, "the transfer of trust was written by a newer version",
+        "The version in its manifest is higher than this program knows.",
+        "Use the newer program on both sides.";
 }
 
 impl fmt::Display for Code {

@@ -33,6 +33,7 @@ pub mod ignition;
 pub mod image;
 pub mod luks;
 pub mod machine;
+pub mod migrate;
 pub mod node;
 pub mod pcr;
 pub mod plan;

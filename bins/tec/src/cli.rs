@@ -17,9 +17,12 @@ use tec_support::evidence::EvidenceArgs;
 use tec_support::log::LogForm;
 
 use crate::command::attest::AttestArgs;
+use crate::command::backup::BackupCommand;
+use crate::command::backup::RestoreArgs;
 use crate::command::boot::ChainArgs;
 use crate::command::boot::MachineArgs;
 use crate::command::eventlog::EventlogCommand;
+use crate::command::migrate::MigrateCommand;
 use crate::command::node::NodeCommand;
 use crate::command::pcr::PcrCommand;
 use crate::command::pcr::ProofArgs;
@@ -102,6 +105,14 @@ pub(crate) enum Command {
     /// The audit log.
     #[command(subcommand)]
     Audit(AuditCommand),
+    /// Back the trust of this anchor up, in one sealed file.
+    #[command(subcommand)]
+    Backup(BackupCommand),
+    /// Restore a backup.
+    Restore(RestoreArgs),
+    /// Move the trust of this anchor to another one.
+    #[command(subcommand)]
+    Migrate(MigrateCommand),
     /// Servers, counts, and what needs a person.
     Status,
     /// A cluster on Kubernetes; the same as `kubectl tec`.

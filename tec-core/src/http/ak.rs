@@ -236,7 +236,7 @@ impl AkService {
         provision(ports, machine)
             .await
             .map(drop)
-            .map_err(|_| Code::RegisterUnavailable)
+            .map_err(|error| code_of(&error, Code::RegisterUnavailable))
     }
 
     fn challenge(&self, request: AkRequest) -> Result<Response<ReplyBody>, Code> {

@@ -63,8 +63,13 @@ pub(super) fn json(status: StatusCode, body: impl Into<Bytes>) -> Response<Reply
 
 /// The code for a port that failed: `full` where it means that a limit is reached.
 pub(super) fn code_of(error: &PortError, full: Code) -> Code {
-    match error.kind() {
-        PortErrorKind::Denied => full,
+    match (error.kind(), error.code()) {
+        // An anchor without the authority says so: another one may answer.
+        (
+            _,
+            Some(code @ (Code::AuthorityElsewhere | Code::AnchorStandsBy | Code::AnchorReplaced)),
+        ) => code,
+        (PortErrorKind::Denied, _) => full,
         _ => Code::RegisterUnavailable,
     }
 }

@@ -120,6 +120,14 @@ pub enum AuditAction {
     ImageApproved,
     /// An image was revoked.
     ImageRevoked,
+    /// A machine or an image was taken over from another trust anchor.
+    TrustAdopted,
+    /// What another trust anchor no longer has was removed here, too.
+    TrustPruned,
+    /// The right to approve was given up or taken.
+    AuthorityMoved,
+    /// The disk keys of an anchor that was replaced were removed.
+    KeysShredded,
 }
 
 /// One line of the audit log.

@@ -8,6 +8,7 @@ use rusqlite::Row;
 
 use super::Store;
 use super::audit;
+use super::authority;
 use super::error::Failure;
 use super::error::StoreError;
 use super::machine;
@@ -18,6 +19,7 @@ use crate::ak::Fingerprint;
 use crate::ak::PublicKey;
 use crate::id::MachineId;
 use crate::machine::MachineState;
+use crate::migrate::Deed;
 use crate::port::AkRegistry;
 use crate::port::AuditEvent;
 use crate::port::BindOutcome;
@@ -76,6 +78,7 @@ impl AkRegistry for Store {
     async fn revoke(&self, key: &Fingerprint, line: &AuditEvent) -> Result<(), PortError> {
         let (text, line) = (key.to_string(), line.clone());
         self.write(move |db| {
+            authority::permit(db, Deed::ShutOut)?;
             let revoked = db
                 .prepare_cached("UPDATE ak SET state = 'revoked' WHERE fingerprint = ?1")?
                 .execute((&text,))?;
@@ -94,6 +97,7 @@ fn submit(db: &Connection, record: &AkRecord, line: &AuditEvent) -> Result<Creat
     if !is_live(db, &record.machine)? {
         return Err(Failure::Refused(PortErrorKind::NotFound));
     }
+    authority::permit(db, Deed::Admit)?;
     let waiting: i64 = db
         .prepare_cached("SELECT count(*) FROM ak WHERE machine = ?1 AND state = 'pending'")?
         .query_row((record.machine.to_string(),), |row| row.get(0))?;
@@ -120,16 +124,15 @@ fn bind(db: &Connection, mut record: AkRecord, line: &AuditEvent) -> Result<Bind
             return Ok(BindOutcome::AlreadyBound);
         }
     }
+    authority::permit(db, Deed::Admit)?;
     if bound_to(db, &record.machine)?.is_some() {
         return Ok(BindOutcome::MachineTaken);
     }
     if let Some(known) = known {
         record.submitted_at = known.submitted_at;
         record.ek = record.ek.or(known.ek);
-        db.prepare_cached("DELETE FROM ak WHERE fingerprint = ?1")?
-            .execute((record.fingerprint().to_string(),))?;
     }
-    insert(db, &record)?;
+    replace(db, &record)?;
     machine::activate(db, &record.machine)?;
     audit::append(db, line)?;
     Ok(BindOutcome::Bound)
@@ -138,6 +141,13 @@ fn bind(db: &Connection, mut record: AkRecord, line: &AuditEvent) -> Result<Bind
 fn is_live(db: &Connection, id: &MachineId) -> Result<bool, StoreError> {
     let machine = machine::find(db, id)?;
     Ok(machine.is_some_and(|machine| machine.state != MachineState::Revoked))
+}
+
+/// Writes a record, whatever is there; also for what another anchor has.
+pub(super) fn replace(db: &Connection, record: &AkRecord) -> Result<(), StoreError> {
+    db.prepare_cached("DELETE FROM ak WHERE fingerprint = ?1")?
+        .execute((record.fingerprint().to_string(),))?;
+    insert(db, record)
 }
 
 fn insert(db: &Connection, record: &AkRecord) -> Result<(), StoreError> {
@@ -153,7 +163,8 @@ fn insert(db: &Connection, record: &AkRecord) -> Result<(), StoreError> {
     Ok(())
 }
 
-fn find(db: &Connection, key: &Fingerprint) -> Result<Option<AkRecord>, StoreError> {
+/// Looks a key up; also for what another anchor has.
+pub(super) fn find(db: &Connection, key: &Fingerprint) -> Result<Option<AkRecord>, StoreError> {
     one(
         db,
         "SELECT * FROM ak WHERE fingerprint = ?1",
@@ -173,7 +184,11 @@ fn one(db: &Connection, sql: &str, name: String) -> Result<Option<AkRecord>, Sto
         .transpose()
 }
 
-fn list(db: &Connection, machine: Option<MachineId>) -> Result<Vec<AkRecord>, StoreError> {
+/// The keys of a machine, or all; also for other anchors.
+pub(super) fn list(
+    db: &Connection,
+    machine: Option<MachineId>,
+) -> Result<Vec<AkRecord>, StoreError> {
     match machine {
         Some(machine) => {
             let sql = "SELECT * FROM ak WHERE machine = ?1 ORDER BY fingerprint";

@@ -9,6 +9,8 @@ use std::sync::Arc;
 use rusqlite::ErrorCode;
 
 use crate::code::Code;
+use crate::migrate::NoAuthority;
+use crate::migrate::Refused;
 use crate::port::PortError;
 use crate::port::PortErrorKind;
 
@@ -191,6 +193,10 @@ impl StoreError {
 pub(super) enum Failure {
     /// The contract of the port says no.
     Refused(PortErrorKind),
+    /// The anchor may not do this.
+    NoAuthority(NoAuthority),
+    /// The anchor takes nothing, or nothing of this epoch.
+    NotNow(Refused),
     /// The store failed.
     Store(StoreError),
 }
@@ -199,6 +205,8 @@ impl Failure {
     pub(super) fn during(self, operation: impl Into<String>) -> PortError {
         match self {
             Self::Refused(kind) => PortError::new(kind, operation),
+            Self::NoAuthority(refused) => refused.during(operation),
+            Self::NotNow(refused) => refused.during(operation),
             Self::Store(error) => error.during(operation),
         }
     }

@@ -6,10 +6,12 @@ use rusqlite::OptionalExtension as _;
 
 use super::Store;
 use super::audit;
+use super::authority;
 use super::error::Failure;
 use super::error::StoreError;
 use crate::id::ImageName;
 use crate::image::ApprovedImage;
+use crate::migrate::Deed;
 use crate::port::AuditEvent;
 use crate::port::ImageRegistry;
 use crate::port::PortError;
@@ -20,9 +22,12 @@ impl ImageRegistry for Store {
     async fn put(&self, image: &ApprovedImage) -> Result<(), PortError> {
         let operation = format!("store image {}", image.name);
         let image = image.clone();
-        self.write(move |db| Ok(put(db, &image)?))
-            .await
-            .map_err(|failure| failure.during(operation))
+        self.write(move |db| {
+            authority::permit(db, Deed::Admit)?;
+            Ok(put(db, &image)?)
+        })
+        .await
+        .map_err(|failure| failure.during(operation))
     }
 
     async fn find(&self, name: &ImageName) -> Result<Option<ApprovedImage>, PortError> {
@@ -46,7 +51,8 @@ impl ImageRegistry for Store {
     }
 }
 
-fn put(db: &Connection, image: &ApprovedImage) -> Result<(), StoreError> {
+/// Writes an image; also for what another anchor has.
+pub(super) fn put(db: &Connection, image: &ApprovedImage) -> Result<(), StoreError> {
     let body =
         serde_json::to_string(image).map_err(|error| StoreError::undecodable("image", error))?;
     db.prepare_cached("INSERT OR REPLACE INTO image VALUES (?1, ?2)")?
@@ -54,7 +60,8 @@ fn put(db: &Connection, image: &ApprovedImage) -> Result<(), StoreError> {
     Ok(())
 }
 
-fn find(db: &Connection, name: &ImageName) -> Result<Option<ApprovedImage>, StoreError> {
+/// Looks an image up; also for what another anchor has.
+pub(super) fn find(db: &Connection, name: &ImageName) -> Result<Option<ApprovedImage>, StoreError> {
     db.prepare_cached("SELECT body FROM image WHERE name = ?1")?
         .query_row((name.as_str(),), |row| row.get(0))
         .optional()?
@@ -69,8 +76,24 @@ fn list(db: &Connection) -> Result<Vec<ApprovedImage>, StoreError> {
         .collect()
 }
 
+/// At most `limit` images with names greater than `after`, in order.
+pub(super) fn page(
+    db: &Connection,
+    after: Option<&ImageName>,
+    limit: usize,
+) -> Result<Vec<ApprovedImage>, StoreError> {
+    // The empty text sorts before all names.
+    let after = after.map_or("", ImageName::as_str);
+    let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+    db.prepare_cached("SELECT body FROM image WHERE name > ?1 ORDER BY name LIMIT ?2")?
+        .query_map((after, limit), |row| row.get::<_, String>(0))?
+        .map(|body| decode(&body?))
+        .collect()
+}
+
 /// The first revocation counts.
 fn revoke(db: &Connection, name: &ImageName, line: &AuditEvent) -> Result<(), Failure> {
+    authority::permit(db, Deed::ShutOut)?;
     let mut image = find(db, name)?.ok_or(Failure::Refused(PortErrorKind::NotFound))?;
     image.revoked_at.get_or_insert(line.at);
     put(db, &image)?;

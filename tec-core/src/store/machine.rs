@@ -7,12 +7,14 @@ use rusqlite::Row;
 
 use super::Store;
 use super::audit;
+use super::authority;
 use super::error::Failure;
 use super::error::StoreError;
 use crate::id::MachineId;
 use crate::machine::Machine;
 use crate::machine::MachineState;
 use crate::machine::RegisteredBy;
+use crate::migrate::Deed;
 use crate::port::AuditEvent;
 use crate::port::CreateOutcome;
 use crate::port::MachineRegistry;
@@ -54,6 +56,7 @@ impl MachineRegistry for Store {
     async fn revoke(&self, id: &MachineId, line: &AuditEvent) -> Result<(), PortError> {
         let (text, line) = (id.to_string(), line.clone());
         self.write(move |db| {
+            authority::permit(db, Deed::ShutOut)?;
             let revoked = db
                 .prepare_cached("UPDATE machine SET state = 'revoked' WHERE id = ?1")?
                 .execute((&text,))?;
@@ -66,9 +69,12 @@ impl MachineRegistry for Store {
 
     async fn remove(&self, id: &MachineId) -> Result<(), PortError> {
         let text = id.to_string();
-        self.write(move |db| remove(db, &text))
-            .await
-            .map_err(|failure| failure.during(format!("remove machine {id}")))
+        self.write(move |db| {
+            authority::permit(db, Deed::Remove)?;
+            remove(db, &text)
+        })
+        .await
+        .map_err(|failure| failure.during(format!("remove machine {id}")))
     }
 
     async fn expire_unclaimed(&self, before: Timestamp) -> Result<u64, PortError> {
@@ -99,20 +105,30 @@ fn create(
     if known {
         return Ok(CreateOutcome::Existed);
     }
+    authority::permit(db, Deed::Admit)?;
     if machine.state == MachineState::Unclaimed
         && let UnclaimedLimit::AtMost(most) = limit
         && unclaimed(db)? >= most
     {
         return Err(Failure::Refused(PortErrorKind::Denied));
     }
-    db.prepare_cached("INSERT INTO machine VALUES (?1, ?2, ?3, ?4)")?
-        .execute((
-            id,
-            registrar_text(machine.registered_by),
-            machine.registered_at.unix_seconds(),
-            state_text(machine.state),
-        ))?;
+    put(db, machine)?;
     Ok(CreateOutcome::Created)
+}
+
+/// Writes a machine, or its state where it is there; also for what another anchor has.
+pub(super) fn put(db: &Connection, machine: &Machine) -> Result<(), StoreError> {
+    db.prepare_cached(
+        "INSERT INTO machine VALUES (?1, ?2, ?3, ?4) \
+         ON CONFLICT (id) DO UPDATE SET state = excluded.state",
+    )?
+    .execute((
+        machine.id.to_string(),
+        registrar_text(machine.registered_by),
+        machine.registered_at.unix_seconds(),
+        state_text(machine.state),
+    ))?;
+    Ok(())
 }
 
 fn unclaimed(db: &Connection) -> Result<u64, StoreError> {
@@ -131,7 +147,8 @@ pub(super) fn find(db: &Connection, id: &MachineId) -> Result<Option<Machine>, S
         .transpose()
 }
 
-fn list(
+/// Machines in order; also for other anchors.
+pub(super) fn list(
     db: &Connection,
     after: Option<MachineId>,
     limit: usize,
@@ -152,8 +169,8 @@ pub(super) fn activate(db: &Connection, id: &MachineId) -> Result<(), StoreError
     Ok(())
 }
 
-/// Its attestation keys go by the foreign key.
-fn remove(db: &Connection, id: &str) -> Result<(), Failure> {
+/// Its attestation keys go by the foreign key. Also for what another anchor no longer has.
+pub(super) fn remove(db: &Connection, id: &str) -> Result<(), Failure> {
     db.prepare_cached("DELETE FROM attempt WHERE machine = ?1")?
         .execute((id,))?;
     db.prepare_cached("DELETE FROM machine WHERE id = ?1")?
@@ -161,7 +178,11 @@ fn remove(db: &Connection, id: &str) -> Result<(), Failure> {
     Ok(())
 }
 
+/// An anchor that may remove nothing keeps them: the other one decides.
 fn expire(db: &Connection, before: Timestamp) -> Result<u64, Failure> {
+    if authority::read(db)?.permit(Deed::Remove).is_err() {
+        return Ok(0);
+    }
     let strays: Vec<String> = db
         .prepare_cached(
             "SELECT id FROM machine WHERE state = 'unclaimed' AND registered_by = 'first-boot' \

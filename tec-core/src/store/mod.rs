@@ -16,6 +16,9 @@
 //! The state directory holds `tec.db` (with `-wal` and `-shm` beside it) and `seal.key`, all closed
 //! to other users. Losing `seal.key` is losing every disk key in the store: back both up.
 //!
+//! Every write asks the record of authority in its own transaction ([`crate::migrate`]): a store that
+//! gave the authority up approves nothing, and one that was replaced releases nothing.
+//!
 //! Reads run on the thread of the caller: they take microseconds, since the file is small and its
 //! pages are cached. Several processes may open one directory; writers take turns.
 //!
@@ -26,6 +29,7 @@ mod access;
 mod ak;
 mod attempt;
 mod audit;
+mod authority;
 mod error;
 mod image;
 mod machine;
@@ -33,9 +37,11 @@ mod reader;
 mod schema;
 mod seal;
 mod secret;
+mod trust;
 mod writer;
 
 use std::path::Path;
+use std::sync::Arc;
 
 use rusqlite::Connection;
 
@@ -60,7 +66,7 @@ pub struct Store {
     // In this order: readers close first, so that the writer is the last one and cleans up.
     readers: Readers,
     writer: Writer,
-    seal: Seal,
+    seal: Arc<Seal>,
 }
 
 impl Store {
@@ -83,7 +89,8 @@ impl Store {
         let _alone = access::lock(dir)?;
         let db_path = access::database_file(dir)?;
         let mut db = schema::open_writer(&db_path)?;
-        let seal = Seal::load(dir, &mut db, entropy)?;
+        let seal = Arc::new(Seal::load(dir, &mut db, entropy)?);
+        authority::found(&db, entropy)?;
         // SQLite has made its own files by now.
         access::check(dir)?;
         Ok(Self {

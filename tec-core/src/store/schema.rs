@@ -11,8 +11,10 @@ use super::error::StoreError;
 
 /// `application_id` of the file header: "TECs" (sqlite.org/fileformat2.html, section 1.3.17).
 const APPLICATION_ID: i64 = 0x5445_4373;
-/// `user_version` of the file header: version of [`TABLES`].
-pub(super) const VERSION: i64 = 1;
+/// `user_version` of the file header: version of [`TABLES`] with [`TRUST_TABLES`].
+pub(super) const VERSION: i64 = 2;
+/// Version of [`TABLES`] alone.
+const BEFORE_TRUST: i64 = 1;
 /// Bytes of a page. Files are whole pages, see [`super::access::database_file`].
 pub(super) const PAGE: u64 = 4096;
 /// How long a statement waits for another process.
@@ -100,14 +102,32 @@ CREATE TABLE attempt (
 CREATE INDEX attempt_machine ON attempt (machine, seq);
 ";
 
+/// Added by version 2: who may approve, what came from another anchor, and how far a copy came.
+const TRUST_TABLES: &str = "
+CREATE TABLE authority (
+    one INTEGER PRIMARY KEY CHECK (one = 1),
+    record TEXT NOT NULL
+) STRICT;
+CREATE TABLE adopted (
+    unit TEXT PRIMARY KEY
+) STRICT, WITHOUT ROWID;
+CREATE TABLE progress (
+    one INTEGER PRIMARY KEY CHECK (one = 1),
+    epoch INTEGER NOT NULL,
+    unit TEXT NOT NULL
+) STRICT;
+";
+
 /// What lies at the path.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Found {
     Nothing,
+    BeforeTrust,
     Ours,
 }
 
-/// Opens the connection that writes: recognises the file, checks it, makes the tables if it is new.
+/// Opens the connection that writes: recognises the file, checks it, makes the tables if it is new or
+/// older.
 pub(super) fn open_writer(path: &Path) -> Result<Connection, StoreError> {
     let failed = |source| StoreError::sqlite("open the store", source);
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
@@ -115,11 +135,11 @@ pub(super) fn open_writer(path: &Path) -> Result<Connection, StoreError> {
     db.busy_timeout(BUSY_TIMEOUT).map_err(failed)?;
     // Nothing is written before the file is known to be ours.
     let found = recognise(&db)?;
-    if found == Found::Ours {
+    if found != Found::Nothing {
         check_integrity(&db)?;
     }
     configure_writer(&db).map_err(failed)?;
-    if found == Found::Nothing {
+    if found != Found::Ours {
         create_tables(&mut db)?;
     }
     Ok(db)
@@ -166,6 +186,7 @@ fn recognise(db: &Connection) -> Result<Found, StoreError> {
     match (header(db, "application_id")?, version, tables) {
         (0, 0, 0) => Ok(Found::Nothing),
         (APPLICATION_ID, VERSION, _) => Ok(Found::Ours),
+        (APPLICATION_ID, BEFORE_TRUST, _) => Ok(Found::BeforeTrust),
         (APPLICATION_ID, found, _) if found > VERSION => Err(StoreError::Newer {
             found,
             known: VERSION,
@@ -191,8 +212,12 @@ fn create_tables(db: &mut Connection) -> Result<(), StoreError> {
         .transaction_with_behavior(TransactionBehavior::Immediate)
         .map_err(failed)?;
     // Another process may have made them since.
-    if recognise(&transaction)? == Found::Nothing {
+    let found = recognise(&transaction)?;
+    if found == Found::Nothing {
         transaction.execute_batch(TABLES).map_err(failed)?;
+    }
+    if found != Found::Ours {
+        transaction.execute_batch(TRUST_TABLES).map_err(failed)?;
         let set = |field, value| transaction.pragma_update(None, field, value);
         set("application_id", APPLICATION_ID).map_err(failed)?;
         set("user_version", VERSION).map_err(failed)?;

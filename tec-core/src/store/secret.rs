@@ -6,8 +6,11 @@ use rusqlite::OptionalExtension as _;
 
 use super::Store;
 use super::audit;
+use super::authority;
+use super::error::Failure;
 use super::error::StoreError;
 use crate::id::ResourcePath;
+use crate::migrate::Deed;
 use crate::port::AuditEvent;
 use crate::port::PortError;
 use crate::port::PutOutcome;
@@ -28,7 +31,7 @@ impl SecretStore for Store {
             .seal_secret(path, secret)
             .map_err(|error| error.during(operation()))?;
         let (name, line) = (path.as_str().to_owned(), line.clone());
-        self.write(move |db| Ok(put_new(db, &name, &sealed, &line)?))
+        self.write(move |db| put_new(db, &name, &sealed, &line))
             .await
             .map_err(|failure| failure.during(operation()))
     }
@@ -37,8 +40,11 @@ impl SecretStore for Store {
         let operation = || format!("read the secret at {path}");
         let sealed = self
             .readers
-            .with(|db| find(db, path))
-            .map_err(|error| error.during(operation()))?;
+            .with(|db| {
+                authority::permit(db, Deed::Release)?;
+                Ok(find(db, path)?)
+            })
+            .map_err(|failure: Failure| failure.during(operation()))?;
         sealed
             .map(|sealed| self.seal.unseal_secret(path, &sealed))
             .transpose()
@@ -54,9 +60,8 @@ impl SecretStore for Store {
     async fn remove(&self, path: &ResourcePath) -> Result<(), PortError> {
         let name = path.as_str().to_owned();
         self.write(move |db| {
-            db.prepare_cached("DELETE FROM secret WHERE path = ?1")?
-                .execute((&name,))?;
-            Ok(())
+            authority::permit(db, Deed::Remove)?;
+            Ok(delete(db, &name)?)
         })
         .await
         .map_err(|failure| failure.during(format!("remove the secret at {path}")))
@@ -68,18 +73,33 @@ fn put_new(
     path: &str,
     sealed: &[u8],
     line: &AuditEvent,
-) -> Result<PutOutcome, StoreError> {
-    let inserted = db
-        .prepare_cached("INSERT INTO secret VALUES (?1, ?2) ON CONFLICT DO NOTHING")?
-        .execute((path, sealed))?;
-    if inserted == 0 {
+) -> Result<PutOutcome, Failure> {
+    if !insert(db, path, sealed)? {
         return Ok(PutOutcome::Existed);
     }
+    // A refusal takes the row back.
+    authority::permit(db, Deed::Admit)?;
     audit::append(db, line)?;
     Ok(PutOutcome::Stored)
 }
 
-fn find(db: &Connection, path: &ResourcePath) -> Result<Option<Vec<u8>>, StoreError> {
+/// Whether there was none; also for what another anchor has.
+pub(super) fn insert(db: &Connection, path: &str, sealed: &[u8]) -> Result<bool, StoreError> {
+    let inserted = db
+        .prepare_cached("INSERT INTO secret VALUES (?1, ?2) ON CONFLICT DO NOTHING")?
+        .execute((path, sealed))?;
+    Ok(inserted > 0)
+}
+
+/// Removes a sealed secret; also for what another anchor no longer has.
+pub(super) fn delete(db: &Connection, path: &str) -> Result<(), StoreError> {
+    db.prepare_cached("DELETE FROM secret WHERE path = ?1")?
+        .execute((path,))?;
+    Ok(())
+}
+
+/// Reads a sealed secret; also for other anchors.
+pub(super) fn find(db: &Connection, path: &ResourcePath) -> Result<Option<Vec<u8>>, StoreError> {
     let sealed = db
         .prepare_cached("SELECT sealed FROM secret WHERE path = ?1")?
         .query_row((path.as_str(),), |row| row.get(0))

@@ -22,6 +22,15 @@ use crate::id::MachineId;
 use crate::id::ResourcePath;
 use crate::image::ApprovedImage;
 use crate::machine::Machine;
+use crate::migrate::AdoptPage;
+use crate::migrate::Adopted;
+use crate::migrate::Authority;
+use crate::migrate::Epoch;
+use crate::migrate::SwapOutcome;
+use crate::migrate::Transition;
+use crate::migrate::TrustAnchor;
+use crate::migrate::TrustUnit;
+use crate::migrate::UnitName;
 use crate::port::AkRegistry;
 use crate::port::AttemptLog;
 use crate::port::AuditEvent;
@@ -205,6 +214,16 @@ pass_through!(AttemptLog {
     fn record(attempt: &Attempt) -> ();
     fn find(id: &AttemptId) -> Option<Attempt>;
     fn latest(machine: Option<MachineId>, limit: usize) -> Vec<Attempt>;
+});
+
+pass_through!(TrustAnchor {
+    fn authority() -> Authority;
+    fn swap(change: &Transition, line: &AuditEvent) -> SwapOutcome;
+    fn export(after: Option<&UnitName>, limit: usize) -> Vec<TrustUnit>;
+    fn weigh(units: &[TrustUnit]) -> Vec<Adopted>;
+    fn adopt(page: &AdoptPage<'_>) -> Vec<Adopted>;
+    fn progress(epoch: Epoch) -> Option<UnitName>;
+    fn shred(line: &AuditEvent) -> u64;
 });
 
 pass_through!(KeyBroker {

@@ -1,11 +1,15 @@
 //! Registries, secrets, audit log and attempt log in memory, over one state.
 
+mod trust;
+
 use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::sync::Mutex;
 use std::sync::MutexGuard;
 use std::sync::PoisonError;
 
 use async_trait::async_trait;
+use uuid::Uuid;
 
 use crate::ak::AkRecord;
 use crate::ak::AkState;
@@ -20,6 +24,11 @@ use crate::image::ApprovedImage;
 use crate::machine::Machine;
 use crate::machine::MachineState;
 use crate::machine::RegisteredBy;
+use crate::migrate::AnchorId;
+use crate::migrate::Authority;
+use crate::migrate::Deed;
+use crate::migrate::Epoch;
+use crate::migrate::UnitName;
 use crate::port::AkRegistry;
 use crate::port::AttemptLog;
 use crate::port::AuditEvent;
@@ -51,9 +60,22 @@ struct State {
     secrets: BTreeMap<ResourcePath, SecretBytes>,
     events: Vec<AuditEvent>,
     attempts: Vec<Attempt>,
+    authority: Option<Authority>,
+    adopted: BTreeSet<UnitName>,
+    progress: Option<(Epoch, UnitName)>,
 }
 
 impl State {
+    fn authority(&self) -> Authority {
+        self.authority
+            .unwrap_or_else(|| Authority::founded(AnchorId::from(Uuid::nil())))
+    }
+
+    fn permit(&self, deed: Deed, operation: impl Into<String>) -> Result<(), PortError> {
+        let permitted = self.authority().permit(deed);
+        permitted.map_err(|refused| refused.during(operation))
+    }
+
     fn is_live(&self, machine: &MachineId) -> bool {
         self.machines
             .get(machine)
@@ -94,6 +116,14 @@ impl MemoryRegistry {
         Self::default()
     }
 
+    /// An empty registry, as the anchor of this number.
+    pub fn anchor(number: u128) -> Self {
+        let anchor = AnchorId::from(Uuid::from_u128(number));
+        let registry = Self::default();
+        registry.state().authority = Some(Authority::founded(anchor));
+        registry
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -120,6 +150,7 @@ impl MachineRegistry for MemoryRegistry {
         if state.machines.contains_key(&machine.id) {
             return Ok(CreateOutcome::Existed);
         }
+        state.permit(Deed::Admit, format!("register machine {}", machine.id))?;
         if let UnclaimedLimit::AtMost(most) = limit
             && machine.state == MachineState::Unclaimed
             && u64::try_from(state.unclaimed()).unwrap_or(u64::MAX) >= most
@@ -151,6 +182,7 @@ impl MachineRegistry for MemoryRegistry {
 
     async fn revoke(&self, id: &MachineId, line: &AuditEvent) -> Result<(), PortError> {
         let mut state = self.state();
+        state.permit(Deed::ShutOut, format!("revoke machine {id}"))?;
         let machine = state.machines.get_mut(id).ok_or_else(|| {
             PortError::new(PortErrorKind::NotFound, format!("revoke machine {id}"))
         })?;
@@ -160,12 +192,17 @@ impl MachineRegistry for MemoryRegistry {
     }
 
     async fn remove(&self, id: &MachineId) -> Result<(), PortError> {
-        self.state().remove_machine(id);
+        let mut state = self.state();
+        state.permit(Deed::Remove, format!("remove machine {id}"))?;
+        state.remove_machine(id);
         Ok(())
     }
 
     async fn expire_unclaimed(&self, before: Timestamp) -> Result<u64, PortError> {
         let mut state = self.state();
+        if state.authority().permit(Deed::Remove).is_err() {
+            return Ok(0);
+        }
         let expired: Vec<_> = state
             .machines
             .values()
@@ -196,6 +233,7 @@ impl AkRegistry for MemoryRegistry {
             return Ok(CreateOutcome::Existed);
         }
         let refused = |kind| PortError::new(kind, format!("keep key {key} until it is approved"));
+        state.permit(Deed::Admit, format!("keep key {key} until it is approved"))?;
         if !state.is_live(&record.machine) {
             return Err(refused(PortErrorKind::NotFound));
         }
@@ -228,6 +266,7 @@ impl AkRegistry for MemoryRegistry {
             record.submitted_at = known.submitted_at;
             record.ek = record.ek.or(known.ek);
         }
+        state.permit(Deed::Admit, format!("bind key {}", record.fingerprint()))?;
         if state.bound_to(&record.machine).is_some() {
             return Ok(BindOutcome::MachineTaken);
         }
@@ -258,6 +297,7 @@ impl AkRegistry for MemoryRegistry {
 
     async fn revoke(&self, key: &Fingerprint, line: &AuditEvent) -> Result<(), PortError> {
         let mut state = self.state();
+        state.permit(Deed::ShutOut, format!("revoke key {key}"))?;
         let ak = state
             .aks
             .get_mut(key)
@@ -271,9 +311,9 @@ impl AkRegistry for MemoryRegistry {
 #[async_trait]
 impl ImageRegistry for MemoryRegistry {
     async fn put(&self, image: &ApprovedImage) -> Result<(), PortError> {
-        self.state()
-            .images
-            .insert(image.name.clone(), image.clone());
+        let mut state = self.state();
+        state.permit(Deed::Admit, format!("store image {}", image.name))?;
+        state.images.insert(image.name.clone(), image.clone());
         Ok(())
     }
 
@@ -287,6 +327,7 @@ impl ImageRegistry for MemoryRegistry {
 
     async fn revoke(&self, name: &ImageName, line: &AuditEvent) -> Result<(), PortError> {
         let mut state = self.state();
+        state.permit(Deed::ShutOut, format!("revoke image {name}"))?;
         let image = state.images.get_mut(name).ok_or_else(|| {
             PortError::new(PortErrorKind::NotFound, format!("revoke image {name}"))
         })?;
@@ -308,6 +349,7 @@ impl SecretStore for MemoryRegistry {
         if state.secrets.contains_key(path) {
             return Ok(PutOutcome::Existed);
         }
+        state.permit(Deed::Admit, format!("store the secret at {path}"))?;
         let copy = secret.duplicate("the store keeps it");
         state.secrets.insert(path.clone(), copy);
         state.events.push(line.clone());
@@ -316,6 +358,7 @@ impl SecretStore for MemoryRegistry {
 
     async fn find(&self, path: &ResourcePath) -> Result<Option<SecretBytes>, PortError> {
         let state = self.state();
+        state.permit(Deed::Release, format!("read the secret at {path}"))?;
         let secret = state.secrets.get(path);
         Ok(secret.map(|secret| secret.duplicate("the caller gets a copy")))
     }
@@ -325,7 +368,9 @@ impl SecretStore for MemoryRegistry {
     }
 
     async fn remove(&self, path: &ResourcePath) -> Result<(), PortError> {
-        self.state().secrets.remove(path);
+        let mut state = self.state();
+        state.permit(Deed::Remove, format!("remove the secret at {path}"))?;
+        state.secrets.remove(path);
         Ok(())
     }
 }

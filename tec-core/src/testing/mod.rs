@@ -66,6 +66,21 @@ pub use self::suite::image_registry;
 pub use self::suite::key_broker;
 pub use self::suite::machine_registry;
 pub use self::suite::secret_store;
+pub use self::suite::trust_anchor;
+
+/// Runs a future that never has to wait, as those of the doubles.
+///
+/// # Panics
+/// If it waits.
+#[cfg(test)]
+pub(crate) fn block_on<T>(future: impl Future<Output = T>) -> T {
+    let mut future = std::pin::pin!(future);
+    let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+    match future.as_mut().poll(&mut context) {
+        std::task::Poll::Ready(value) => value,
+        std::task::Poll::Pending => panic!("a double does not wait"),
+    }
+}
 
 #[cfg(test)]
 mod tests;

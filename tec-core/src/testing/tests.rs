@@ -32,6 +32,12 @@ async fn memory_doubles_conform() {
     super::audited_changes(make, async |log: &MemoryRegistry| log.events()).await;
     super::attempt_log(make).await;
     super::key_broker(async || MemoryBroker::new()).await;
+    let number = std::cell::Cell::new(0);
+    super::trust_anchor(async || {
+        number.set(number.get() + 1);
+        MemoryRegistry::anchor(number.get())
+    })
+    .await;
 }
 
 #[tokio::test]

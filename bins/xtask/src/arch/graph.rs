@@ -55,7 +55,7 @@ const IMPURE: [&str; 18] = [
 
 /// Cryptography that was looked at. Everything else that calls itself cryptography is refused
 /// until somebody looks at it and adds it here.
-const CRYPTOGRAPHY: [&str; 68] = [
+const CRYPTOGRAPHY: [&str; 70] = [
     // RustCrypto, one generation (digest 0.11, rand_core 0.10).
     "aead",
     "aes",
@@ -83,6 +83,7 @@ const CRYPTOGRAPHY: [&str; 68] = [
     "ghash",
     "hkdf",
     "hmac",
+    "hpke", // RFC 9180 over these, tested against its vectors
     "p256",
     "p384",
     "p521",
@@ -106,6 +107,7 @@ const CRYPTOGRAPHY: [&str; 68] = [
     // dalek, of the same generation.
     "curve25519-dalek",
     "ed25519-dalek",
+    "x25519-dalek",
     // Randomness, wiping, constant time.
     "getrandom",
     "ppv-lite86",

@@ -72,7 +72,7 @@ const OTHER: Family = Family {
     look: "Read the log of the program that printed the code.",
 };
 
-const FAMILIES: [Family; 9] = [
+const FAMILIES: [Family; 10] = [
     Family {
         letter: 'R',
         title: "Registration of machines and attestation keys",
@@ -128,6 +128,12 @@ const FAMILIES: [Family; 9] = [
         title: "The node",
         look: "On the node, the journal of the boot has the whole chain of causes; no key material \
                is ever in it.",
+    },
+    Family {
+        letter: 'M',
+        title: "Migration of trust",
+        look: "`tec migrate status` shows who has the authority, and `tec audit list` at either anchor \
+               when it moved; `tec migrate plan` names what stands in the way.",
     },
 ];
 

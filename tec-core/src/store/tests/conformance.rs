@@ -46,6 +46,7 @@ async fn the_store_conforms() {
     testing::audit_sink(make, async |store: &Store| events(store)).await;
     testing::audited_changes(make, async |store: &Store| events(store)).await;
     testing::attempt_log(make).await;
+    testing::trust_anchor(make).await;
 }
 
 #[tokio::test]

@@ -151,15 +151,29 @@ async fn another_file_is_no_store() {
 #[tokio::test]
 async fn a_newer_version_is_left_alone() {
     let place = closed_store().await;
-    place.raw().pragma_update(None, "user_version", 2).unwrap();
+    place.raw().pragma_update(None, "user_version", 3).unwrap();
     let error = place.try_open().unwrap_err();
     assert!(
-        matches!(error, StoreError::Newer { found: 2, known: 1 }),
+        matches!(error, StoreError::Newer { found: 3, known: 2 }),
         "{error:?}"
     );
     assert_eq!(error.code(), Code::StoreVersion);
     place.raw().pragma_update(None, "user_version", 0).unwrap();
     assert_corrupt(&place);
+}
+
+#[tokio::test]
+async fn a_store_from_before_migrations_is_opened_with_all_that_it_holds() {
+    let place = closed_store().await;
+    let raw = place.raw();
+    raw.execute_batch("DROP TABLE authority; DROP TABLE adopted; DROP TABLE progress;")
+        .unwrap();
+    raw.pragma_update(None, "user_version", 1).unwrap();
+    drop(raw);
+    let store = place.open();
+    super::assert_machines(&store, 203).await;
+    let authority = crate::migrate::TrustAnchor::authority(&store).await;
+    assert!(authority.unwrap().is_alone(), "it is its own authority");
 }
 
 #[tokio::test]

@@ -10,6 +10,7 @@ mod image;
 mod machine;
 mod matcher;
 mod secret;
+mod trust;
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -25,6 +26,7 @@ pub use self::image::image_registry;
 pub use self::machine::machine_registry;
 pub use self::matcher::ak_matcher;
 pub use self::secret::secret_store;
+pub use self::trust::trust_anchor;
 
 use crate::port::PortError;
 use crate::port::PortErrorKind;

@@ -1,0 +1,355 @@
+//! Trust moves from one `tec serve` to another while nodes boot all the time, and the first one is
+//! switched off.
+#![expect(
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "a test's own tools may fail the test"
+)]
+
+use std::fs;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::AtomicU32;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use serde_json::Value;
+use serde_json::json;
+use tec_core::digest::Sha256Digest;
+use tec_core::endpoint::Endpoint;
+use tec_core::id::MachineId;
+use tec_core::id::ResourcePath;
+use tec_core::pcr::PcrIndex;
+use tec_core::port::SecretStore as _;
+use tec_e2e::anchor::Anchor;
+use tec_e2e::firmware::BootChain;
+use tec_e2e::load;
+use tec_e2e::load::machine_of;
+use tec_e2e::machine::Machine;
+use tec_e2e::process::Transcript;
+use tec_e2e::process::wait_for;
+use tec_e2e::settings::Settings;
+use tec_e2e::wire;
+use tec_tpm::testing::SoftTpm;
+use tempfile::TempDir;
+use tokio::runtime::Runtime;
+
+/// Nodes with software instead of TPMs.
+const NODES: u64 = 12;
+/// Some boots of each sort of node must end between two steps of the move.
+const STEP: Duration = Duration::from_mins(1);
+
+/// Two servers; what boots is approved at the first only, and nodes know both.
+struct World {
+    directory: TempDir,
+    settings: Settings,
+    logs: Arc<Transcript>,
+    source: Anchor,
+    target: Anchor,
+    approved: Value,
+    runtime: Runtime,
+}
+
+fn runtime() -> Runtime {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap()
+}
+
+impl World {
+    fn start() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let settings = Settings::for_tests(&directory.path().join("unused.html")).unwrap();
+        let logs = Arc::new(Transcript::new(directory.path().join("logs")).unwrap());
+        let at = |name: &str| directory.path().join(name);
+        let rates = ["--register-rate", "100000", "--kbs-rate", "100000"];
+        let target = Anchor::start(&settings, &at("inside"), &logs, &rates).unwrap();
+        let kbs = target.kbs().unwrap();
+        fs::write(at("inside.pem"), &kbs.cert).unwrap();
+        let also = format!("{}={}", kbs.url, at("inside.pem").display());
+        let flags = [rates.as_slice(), &["--also-kbs", &also]].concat();
+        let source = Anchor::start(&settings, &at("outside"), &logs, &flags).unwrap();
+        let image = settings.image("current");
+        let approval = ["image", "approve", "debian", image.to_str().unwrap()];
+        let approved = source.tec(&approval).unwrap();
+        Self {
+            directory,
+            settings,
+            logs,
+            source,
+            target,
+            approved,
+            runtime: runtime(),
+        }
+    }
+
+    fn inside(&self) -> PathBuf {
+        self.directory.path().join("inside")
+    }
+
+    fn migrate(&self, verb: &str) -> Value {
+        let to = self.inside();
+        let words = ["migrate", verb, "--to", to.to_str().unwrap()];
+        self.source.tec(&words).unwrap()
+    }
+
+    /// A node of the real sort, after its first boot.
+    fn machine(&self) -> Machine {
+        let root = self.settings.image("current");
+        let chain = BootChain::of_approval(&root, &self.approved).unwrap();
+        let own = chain
+            .copied_to(&self.directory.path().join("boot"))
+            .unwrap();
+        let directory = self.directory.path();
+        let machine = Machine::new(&self.settings, &self.logs, directory, "one", own).unwrap();
+        let config = self.runtime.block_on(config(&self.source));
+        machine.first_boot(&config.body).unwrap();
+        machine
+    }
+
+    fn soft_node(&self, seed: u64) -> SoftNode {
+        let servers = vec![self.source.kbs().unwrap(), self.target.kbs().unwrap()];
+        let node = self.runtime.block_on(register(&self.source, seed)).unwrap();
+        let boot = load::boot_digests(&self.approved).unwrap();
+        SoftNode {
+            boot,
+            servers,
+            ..node
+        }
+    }
+}
+
+/// What an anchor answers to a first boot.
+async fn config(anchor: &Anchor) -> wire::Reply {
+    let [register, ..] = anchor.urls().unwrap();
+    let url = format!("{register}/ignition-clevis-pin-trustee");
+    wire::get(&anchor.ca().unwrap(), &url).await.unwrap()
+}
+
+/// Registers a machine with its key, or says with which code that is refused.
+async fn register(anchor: &Anchor, seed: u64) -> Result<SoftNode, String> {
+    let reply = config(anchor).await;
+    if reply.status != 200 {
+        return Err(reply.code());
+    }
+    let machine = machine_of(&reply.body).unwrap();
+    let tpm = SoftTpm::p256(seed);
+    let body = json!({"public_key": tpm.public_key().to_pem(), "uuid": machine.to_string()});
+    let [_, ak, _] = anchor.urls().unwrap();
+    let (ca, url) = (anchor.ca().unwrap(), format!("{ak}/register-ak"));
+    let reply = wire::put(&ca, &url, &body).await.unwrap();
+    assert_eq!(reply.status, 201, "{}", reply.body);
+    Ok(SoftNode {
+        tpm,
+        machine,
+        boot: Vec::new(),
+        servers: Vec::new(),
+    })
+}
+
+/// A node that attests for real, without a disk.
+struct SoftNode {
+    tpm: SoftTpm,
+    machine: MachineId,
+    boot: Vec<Sha256Digest>,
+    servers: Vec<Endpoint>,
+}
+
+impl SoftNode {
+    /// Boots, and asks the servers in order. The number of the one that gave the key, or what each
+    /// of them said.
+    async fn boot(&self) -> Result<usize, Vec<String>> {
+        self.tpm.reboot();
+        for digest in &self.boot {
+            self.tpm.extend(PcrIndex::BOOT_MANAGER, digest);
+        }
+        let mut refusals = Vec::new();
+        for (number, server) in self.servers.iter().enumerate() {
+            match self.key_from(server).await {
+                Ok(reply) if reply.status == 200 => return Ok(number),
+                Ok(reply) => refusals.push(reply.code()),
+                Err(error) => refusals.push(format!("{error:#}")),
+            }
+        }
+        Err(refusals)
+    }
+
+    async fn key_from(&self, server: &Endpoint) -> anyhow::Result<wire::Reply> {
+        let session = wire::Session::open(server).await?;
+        let proof = session.prove(&self.tpm, wire::some_pubkey()).await?;
+        let reply = session.attest(&proof).await?;
+        if reply.status != 200 {
+            return Ok(reply);
+        }
+        let path = ResourcePath::luks_root(&self.machine);
+        session.resource(path.as_str()).await
+    }
+}
+
+/// Boots that went on during the move.
+#[derive(Debug, Default)]
+struct Boots {
+    stop: AtomicBool,
+    /// Of the real machine, and of the others by the server that answered.
+    real: AtomicU32,
+    by: [AtomicU32; 2],
+}
+
+impl Boots {
+    /// Waits until every sort of node has booted twice more.
+    fn go_on(&self) {
+        let count = || {
+            let soft: u32 = self.by.iter().map(|by| by.load(Ordering::SeqCst)).sum();
+            (self.real.load(Ordering::SeqCst), soft)
+        };
+        let (real, soft) = count();
+        wait_for("boots", STEP, || {
+            let now = count();
+            Ok(now.0 >= real + 2 && now.1 >= soft + 2)
+        })
+        .unwrap();
+    }
+}
+
+fn boot_real(machine: &mut Machine, boots: &Boots) {
+    while !boots.stop.load(Ordering::SeqCst) {
+        machine.reboot().unwrap();
+        let unlocked = machine.unlock().unwrap();
+        assert!(unlocked.is_ok(), "a failed boot: {unlocked:?}");
+        boots.real.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+fn boot_soft(nodes: &[SoftNode], boots: &Boots) {
+    let runtime = runtime();
+    while !boots.stop.load(Ordering::SeqCst) {
+        for node in nodes {
+            match runtime.block_on(node.boot()) {
+                Ok(by) => boots.by[by].fetch_add(1, Ordering::SeqCst),
+                Err(refusals) => panic!("a failed boot of {}: {refusals:?}", node.machine),
+            };
+        }
+    }
+}
+
+/// Every step of the move, with boots before, in between and after.
+fn move_all(world: &mut World, boots: &Boots) {
+    let role = |side: &str| world.migrate("status")[side]["role"].clone();
+    boots.go_on();
+    let plan = world.migrate("plan");
+    assert_eq!(plan["copy"]["created"], NODES + 2, "{plan}");
+    assert_eq!(role("target"), "active", "a plan changes nothing");
+    world.migrate("apply");
+    assert_eq!(role("target"), "standby");
+    let refused = world.runtime.block_on(register(&world.target, 900));
+    assert_eq!(refused.err().unwrap(), "TEC-M504");
+    let late = world.soft_node(901);
+    boots.go_on();
+    let again = world.migrate("apply");
+    assert_eq!(again["copy"]["created"], 1, "{again}");
+    assert_eq!(world.migrate("verify")["outcome"], "reached");
+    world.migrate("cutover");
+    assert_eq!(world.migrate("status")["source"]["role"], "serve-only");
+    assert_eq!(world.migrate("status")["target"]["role"], "active");
+    boots.go_on();
+    let refused = world.runtime.block_on(register(&world.source, 902));
+    assert_eq!(refused.err().unwrap(), "TEC-M503", "it approves nothing");
+    world
+        .runtime
+        .block_on(register(&world.target, 903))
+        .unwrap();
+    assert_eq!(world.runtime.block_on(late.boot()), Ok(0), "it serves");
+    world.migrate("retire");
+    assert_eq!(world.runtime.block_on(late.boot()), Ok(1));
+    let store = world.source.store().unwrap();
+    let path = ResourcePath::luks_root(&late.machine);
+    assert!(
+        !world.runtime.block_on(store.exists(&path)).unwrap(),
+        "it is shredded"
+    );
+    drop(store);
+    boots.go_on();
+    for anchor in [&world.source, &world.target] {
+        assert_eq!(anchor.tec(&["audit", "verify"]).unwrap()["intact"], true);
+    }
+    world.source.kill().unwrap();
+    boots.go_on();
+}
+
+#[test]
+fn no_boot_fails_while_trust_moves_and_the_old_anchor_is_switched_off() {
+    let mut world = World::start();
+    let mut machine = world.machine();
+    let nodes: Vec<_> = (1..=NODES).map(|seed| world.soft_node(seed)).collect();
+    let boots = Boots::default();
+    std::thread::scope(|scope| {
+        let real = scope.spawn(|| boot_real(&mut machine, &boots));
+        let soft = scope.spawn(|| boot_soft(&nodes, &boots));
+        let moved = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            move_all(&mut world, &boots);
+        }));
+        boots.stop.store(true, Ordering::SeqCst);
+        real.join().unwrap();
+        soft.join().unwrap();
+        moved.unwrap();
+    });
+    let by = boots.by.each_ref().map(|by| by.load(Ordering::SeqCst));
+    let real = boots.real.load(Ordering::SeqCst);
+    println!("no failed boot: {real} of a machine, {by:?} of others by the anchor that answered");
+    assert!(by.iter().all(|count| *count > 0), "both answered: {by:?}");
+}
+
+#[test]
+fn a_backup_restored_elsewhere_opens_the_disk_after_the_server_is_lost() {
+    let mut world = World::start();
+    let node = world.soft_node(1);
+    let at = |name: &str| world.directory.path().join(name).display().to_string();
+    let key = world
+        .source
+        .tec(&["backup", "key", &at("identity")])
+        .unwrap();
+    let recipient = key["recipient"].as_str().unwrap();
+    let (early, late) = (at("early.tec"), at("late.tec"));
+    world
+        .source
+        .tec(&["backup", "create", "--recipient", recipient, &early])
+        .unwrap();
+    let second = world.soft_node(2);
+    let made = world
+        .source
+        .tec(&["backup", "create", "--recipient", recipient, &late])
+        .unwrap();
+    assert_eq!((&made["units"], &made["number"]), (&json!(3), &json!(2)));
+    let signer = made["signer"].as_str().unwrap().to_owned();
+    let (identity, gone) = (at("identity"), "--dangerous-source-is-gone");
+    let restore = |file: &str, more: &[&str]| {
+        let words = [
+            "restore",
+            "--identity",
+            &identity,
+            "--signer",
+            &signer,
+            file,
+        ];
+        world.target.tec(&[&words, more].concat())
+    };
+    world.source.kill().unwrap();
+    restore(&late, &[]).unwrap();
+    let replayed = format!("{:#}", restore(&early, &[]).unwrap_err());
+    assert!(replayed.contains("TEC-M425"), "{replayed}");
+    let refused = world.runtime.block_on(node.boot()).unwrap_err();
+    assert_eq!(refused[1], "TEC-M504", "it stands by");
+    let restored = restore(&late, &[gone]).unwrap();
+    assert_eq!(restored["authority"]["role"], "active");
+    for node in [&node, &second] {
+        assert_eq!(world.runtime.block_on(node.boot()), Ok(1));
+    }
+    let again = format!("{:#}", restore(&late, &[]).unwrap_err());
+    assert!(
+        again.contains("TEC-M425"),
+        "the authority moved on: {again}"
+    );
+}

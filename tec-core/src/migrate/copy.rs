@@ -1,0 +1,138 @@
+//! The stream of units from one anchor to another.
+
+use async_trait::async_trait;
+use serde::Serialize;
+
+use super::AdoptPage;
+use super::Adopted;
+use super::Clash;
+use super::Intake;
+use super::TrustAnchor;
+use super::TrustUnit;
+use super::UnitName;
+use crate::port::Clock;
+use crate::port::PortError;
+
+/// Units that are in memory at a time.
+const PAGE: usize = 256;
+
+/// A unit that contradicts what the target has.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct Conflict {
+    /// Which.
+    pub unit: UnitName,
+    /// Why.
+    pub clash: Clash,
+}
+
+/// What a pass did.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct CopyReport {
+    /// Units that are new at the target.
+    pub created: u64,
+    /// Units that the target knows more about now.
+    pub updated: u64,
+    /// Units that were there.
+    pub same: u64,
+    /// Units that stand in the way.
+    pub conflicts: Vec<Conflict>,
+}
+
+impl CopyReport {
+    /// Units that were looked at.
+    pub fn units(&self) -> u64 {
+        let conflicts = u64::try_from(self.conflicts.len()).unwrap_or(u64::MAX);
+        self.created + self.updated + self.same + conflicts
+    }
+
+    fn note(&mut self, unit: &TrustUnit, adopted: Adopted) {
+        match adopted {
+            Adopted::Created => self.created += 1,
+            Adopted::Updated => self.updated += 1,
+            Adopted::Same => self.same += 1,
+            Adopted::Clash(clash) => self.conflicts.push(Conflict {
+                unit: unit.name(),
+                clash,
+            }),
+        }
+    }
+}
+
+/// Is told of each page, and may hold the stream back.
+#[async_trait]
+pub trait Observer: Send + Sync {
+    /// A page was adopted; the next begins when this returns.
+    async fn page(&self, so_far: &CopyReport);
+}
+
+/// Looks at nothing and holds nothing back.
+#[derive(Clone, Copy, Debug, Default)]
+#[expect(clippy::exhaustive_structs, reason = "there is nothing to configure")]
+pub struct Quiet;
+
+#[async_trait]
+impl Observer for Quiet {
+    async fn page(&self, _so_far: &CopyReport) {}
+}
+
+/// Copies everything from one anchor to another that listens, beginning where an earlier pass at the
+/// same epoch was interrupted.
+///
+/// # Errors
+/// An anchor fails, or the target does not listen to this pass any more.
+///
+/// # Cancel safety
+/// A page is adopted whole or not; the next pass goes on behind it.
+pub async fn copy(
+    from: &dyn TrustAnchor,
+    to: &dyn TrustAnchor,
+    intake: Intake,
+    clock: &dyn Clock,
+    observer: &dyn Observer,
+) -> Result<CopyReport, PortError> {
+    let mut report = CopyReport::default();
+    let mut after = to.progress(intake.epoch()).await?;
+    loop {
+        let units = from.export(after.as_ref(), PAGE).await?;
+        let more = units.len() == PAGE;
+        let page = AdoptPage {
+            intake,
+            after: after.take(),
+            units: &units,
+            more,
+            at: clock.now(),
+        };
+        let adopted = to.adopt(&page).await?;
+        for (unit, adopted) in units.iter().zip(adopted) {
+            report.note(unit, adopted);
+        }
+        observer.page(&report).await;
+        after = units.last().map(TrustUnit::name);
+        if !more {
+            return Ok(report);
+        }
+    }
+}
+
+/// Says what a copy would do, and changes nothing.
+///
+/// # Errors
+/// An anchor fails.
+pub async fn compare(
+    from: &dyn TrustAnchor,
+    to: &dyn TrustAnchor,
+) -> Result<CopyReport, PortError> {
+    let (mut report, mut after) = (CopyReport::default(), None);
+    loop {
+        let units = from.export(after.as_ref(), PAGE).await?;
+        for (unit, adopted) in units.iter().zip(to.weigh(&units).await?) {
+            report.note(unit, adopted);
+        }
+        if units.len() < PAGE {
+            return Ok(report);
+        }
+        after = units.last().map(TrustUnit::name);
+    }
+}

@@ -1,0 +1,297 @@
+//! How a unit that comes meets the one that is there. Pure: anchors read, merge, and write.
+
+use std::fmt;
+
+use serde::Serialize;
+
+use super::MachineUnit;
+use crate::ak::AkRecord;
+use crate::ak::AkState;
+use crate::image::ApprovedImage;
+use crate::machine::Machine;
+use crate::machine::MachineState;
+use crate::secret::SecretBytes;
+
+/// Why a unit cannot be adopted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum Clash {
+    /// The machine has another disk key here.
+    DiskKey,
+    /// The machine is bound to another attestation key here.
+    BoundKey,
+    /// The attestation key belongs to another machine here.
+    KeyOfAnother,
+    /// The image of this name measures something else here.
+    Image,
+}
+
+impl fmt::Display for Clash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::DiskKey => "the machine has another disk key at the target",
+            Self::BoundKey => "the machine is bound to another attestation key at the target",
+            Self::KeyOfAnother => "its attestation key belongs to another machine at the target",
+            Self::Image => "an image of this name measures something else at the target",
+        })
+    }
+}
+
+/// What comes of two units.
+#[derive(Debug)]
+#[expect(clippy::exhaustive_enums, reason = "anchors must handle every outcome")]
+pub enum Merged<T> {
+    /// What is there says it all.
+    Same,
+    /// Write this. It holds everything that was there.
+    Write(T),
+    /// Neither may be overwritten.
+    Clash(Clash),
+}
+
+impl<T> Merged<T> {
+    /// The same with another type of unit.
+    pub fn map<U>(self, f: impl FnOnce(T) -> U) -> Merged<U> {
+        match self {
+            Self::Same => Merged::Same,
+            Self::Write(unit) => Merged::Write(f(unit)),
+            Self::Clash(clash) => Merged::Clash(clash),
+        }
+    }
+}
+
+/// Merges the machine that comes into the one that is there; `other_keys` are records here of the
+/// keys that come, whatever machine they belong to.
+///
+/// # Security
+/// States only go forward: what is revoked on either side is revoked afterwards. A disk key is
+/// written where there is none, and never replaced.
+pub fn merge_machine(
+    here: Option<&MachineUnit>,
+    comes: &MachineUnit,
+    other_keys: &[AkRecord],
+) -> Merged<MachineUnit> {
+    let id = comes.machine.id;
+    if other_keys.iter().any(|key| key.machine != id) {
+        return Merged::Clash(Clash::KeyOfAnother);
+    }
+    let Some(here) = here else {
+        return Merged::Write(comes.duplicate());
+    };
+    let secret = match (&here.secret, &comes.secret) {
+        (Some(here), Some(comes)) if !here.ct_eq(comes) => return Merged::Clash(Clash::DiskKey),
+        (Some(key), _) | (None, Some(key)) => Some(copy_of(key)),
+        (None, None) => None,
+    };
+    let keys = merge_keys(&here.keys, &comes.keys);
+    let bound = |key: &&AkRecord| key.state == AkState::Bound;
+    if keys.iter().filter(bound).count() > 1 {
+        return Merged::Clash(Clash::BoundKey);
+    }
+    let machine = merge_states(&here.machine, &comes.machine);
+    let new_secret = here.secret.is_none() && secret.is_some();
+    if machine == here.machine && keys == here.keys && !new_secret {
+        return Merged::Same;
+    }
+    Merged::Write(MachineUnit::new(machine, keys, secret))
+}
+
+fn copy_of(secret: &SecretBytes) -> SecretBytes {
+    secret.duplicate("the other anchor keeps it")
+}
+
+/// When and by whom a machine was registered is told, and decides nothing: what is here stays.
+fn merge_states(here: &Machine, comes: &Machine) -> Machine {
+    let rank = |state| match state {
+        MachineState::Unclaimed => 0,
+        MachineState::Active => 1,
+        MachineState::Revoked => 2,
+    };
+    let mut machine = here.clone();
+    if rank(comes.state) > rank(here.state) {
+        machine.state = comes.state;
+    }
+    machine
+}
+
+fn merge_keys(here: &[AkRecord], comes: &[AkRecord]) -> Vec<AkRecord> {
+    let rank = |state| match state {
+        AkState::Pending => 0,
+        AkState::Bound => 1,
+        AkState::Revoked => 2,
+    };
+    let mut keys = here.to_vec();
+    for comes in comes {
+        match keys.iter_mut().find(|key| key.public == comes.public) {
+            Some(key) => {
+                if rank(comes.state) > rank(key.state) {
+                    key.state = comes.state;
+                }
+                key.ek = key.ek.or(comes.ek);
+            }
+            None => keys.push(comes.clone()),
+        }
+    }
+    keys.sort_by_key(AkRecord::fingerprint);
+    keys
+}
+
+/// Merges the image that comes into the one that is there. `adopted` says that the one here came
+/// from the same anchor, and so follows it.
+pub fn merge_image(
+    here: Option<&ApprovedImage>,
+    comes: &ApprovedImage,
+    adopted: bool,
+) -> Merged<ApprovedImage> {
+    let Some(here) = here else {
+        return Merged::Write(comes.clone());
+    };
+    if here == comes {
+        return Merged::Same;
+    }
+    if here.expected != comes.expected && !adopted {
+        return Merged::Clash(Clash::Image);
+    }
+    let mut merged = if adopted { comes.clone() } else { here.clone() };
+    if here.expected == comes.expected {
+        merged.revoked_at = earlier(here.revoked_at, comes.revoked_at);
+        merged.expires_at = earlier(here.expires_at, comes.expires_at);
+    }
+    if merged == *here {
+        return Merged::Same;
+    }
+    Merged::Write(merged)
+}
+
+/// An end that either side knows is an end.
+fn earlier<T: Ord + Copy>(a: Option<T>, b: Option<T>) -> Option<T> {
+    match (a, b) {
+        (Some(a), Some(b)) => Some(a.min(b)),
+        (one, None) | (None, one) => one,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::sample;
+
+    fn unit(machine: u64, keys: &[(u64, AkState)], secret: Option<u64>) -> MachineUnit {
+        let record = |(key, state): &(u64, AkState)| {
+            let mut record = sample::ak(*key, machine);
+            record.state = *state;
+            record
+        };
+        let keys = keys.iter().map(record).collect();
+        MachineUnit::new(sample::machine(machine), keys, secret.map(sample::secret))
+    }
+
+    fn written(merged: Merged<MachineUnit>) -> MachineUnit {
+        match merged {
+            Merged::Write(unit) => unit,
+            other => panic!("nothing is written: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn what_is_equal_is_left_alone() {
+        let one = unit(1, &[(1, AkState::Bound)], Some(1));
+        let two = unit(1, &[(1, AkState::Bound)], Some(1));
+        assert!(matches!(
+            merge_machine(Some(&one), &two, &two.keys),
+            Merged::Same
+        ));
+        let image = sample::image(1);
+        assert!(matches!(
+            merge_image(Some(&image), &image, false),
+            Merged::Same
+        ));
+    }
+
+    #[test]
+    fn a_disk_key_is_added_and_never_replaced() {
+        let (none, one, two) = (
+            unit(1, &[], None),
+            unit(1, &[], Some(1)),
+            unit(1, &[], Some(2)),
+        );
+        assert!(
+            written(merge_machine(Some(&none), &one, &[]))
+                .secret
+                .is_some()
+        );
+        assert!(matches!(
+            merge_machine(Some(&one), &none, &[]),
+            Merged::Same
+        ));
+        assert!(matches!(
+            merge_machine(Some(&one), &two, &[]),
+            Merged::Clash(Clash::DiskKey)
+        ));
+    }
+
+    #[test]
+    fn a_revoked_key_stays_revoked_and_makes_room_for_another() {
+        let here = unit(1, &[(1, AkState::Revoked)], None);
+        let late = unit(1, &[(1, AkState::Bound)], None);
+        assert!(matches!(
+            merge_machine(Some(&here), &late, &[]),
+            Merged::Same
+        ));
+        let here = unit(1, &[(1, AkState::Bound)], None);
+        let next = unit(1, &[(1, AkState::Revoked), (2, AkState::Bound)], None);
+        let merged = written(merge_machine(Some(&here), &next, &[]));
+        assert_eq!(
+            merged
+                .keys
+                .iter()
+                .filter(|key| key.state == AkState::Bound)
+                .count(),
+            1
+        );
+        let other = unit(1, &[(2, AkState::Bound)], None);
+        assert!(matches!(
+            merge_machine(Some(&here), &other, &[]),
+            Merged::Clash(Clash::BoundKey)
+        ));
+    }
+
+    #[test]
+    fn a_key_of_another_machine_clashes() {
+        let comes = unit(1, &[(1, AkState::Bound)], None);
+        let elsewhere = sample::ak(1, 2);
+        assert!(matches!(
+            merge_machine(None, &comes, &[elsewhere]),
+            Merged::Clash(Clash::KeyOfAnother)
+        ));
+    }
+
+    #[test]
+    fn an_image_that_somebody_else_approved_is_not_replaced() {
+        let here = sample::image(1);
+        let mut comes = sample::image(2);
+        comes.name = here.name.clone();
+        assert!(matches!(
+            merge_image(Some(&here), &comes, false),
+            Merged::Clash(Clash::Image)
+        ));
+        assert!(matches!(
+            merge_image(Some(&here), &comes, true),
+            Merged::Write(_)
+        ));
+    }
+
+    #[test]
+    fn an_image_that_was_revoked_on_either_side_is_revoked() {
+        let (live, mut ended) = (sample::image(1), sample::image(1));
+        ended.revoked_at = Some(sample::time(5));
+        for (here, comes) in [(&live, &ended), (&ended, &live)] {
+            match merge_image(Some(here), comes, true) {
+                Merged::Write(image) => assert_eq!(image.revoked_at, ended.revoked_at),
+                Merged::Same => assert_eq!(here.revoked_at, ended.revoked_at),
+                Merged::Clash(clash) => panic!("{clash}"),
+            }
+        }
+    }
+}

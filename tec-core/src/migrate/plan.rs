@@ -1,0 +1,398 @@
+//! The procedure as a plan: it reads both records, and says what comes next.
+//!
+//! ```text
+//!  read both ─► stand by ─► listen ─► copy ─► verify          the authority works all the while
+//!     ▲                                         │
+//!     │            gave up ◄── yield(n) ◄───────┘
+//!     │               └─► listen(n) ─► copy ─► verify ─► take(n)
+//!     └── a swap that somebody else won: read again
+//! ```
+//!
+//! A plan remembers nothing that counts: whoever begins with a new one, after a crash or beside
+//! another admin, reads the records and goes on from there.
+
+use super::Authority;
+use super::Epoch;
+use super::Intake;
+use super::Refused;
+use super::Role;
+use super::Transition;
+use crate::plan::Plan;
+
+/// What an admin wants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(clippy::exhaustive_enums, reason = "callers choose one of them")]
+pub enum Goal {
+    /// The other anchor has what the authority has.
+    Copy,
+    /// As it is, both hold the same.
+    Verify,
+    /// The target is the authority.
+    Cutover,
+    /// The source is the authority.
+    Rollback,
+    /// The source is retired, and the target the authority.
+    Retire,
+}
+
+/// One of the two anchors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(clippy::exhaustive_enums, reason = "there are two")]
+pub enum Side {
+    /// Where the trust was.
+    Source,
+    /// Where it goes.
+    Target,
+}
+
+impl Side {
+    /// The other one.
+    #[must_use]
+    pub fn other(self) -> Self {
+        match self {
+            Self::Source => Self::Target,
+            Self::Target => Self::Source,
+        }
+    }
+}
+
+/// What the plan is told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum MigrateEvent {
+    /// Begin.
+    Begin(Goal),
+    /// Both records.
+    Read {
+        /// That of the source.
+        source: Box<Authority>,
+        /// That of the target.
+        target: Box<Authority>,
+    },
+    /// A change of a record was carried out, or somebody else was first.
+    Answered {
+        /// Whether it was carried out.
+        won: bool,
+    },
+    /// A pass ended.
+    Copied {
+        /// Whose units were copied.
+        from: Side,
+        /// Whether units stand in the way.
+        conflicts: bool,
+    },
+    /// A comparison ended.
+    Compared {
+        /// Whose units were looked for.
+        from: Side,
+        /// Whether the other side has all of them.
+        same: bool,
+    },
+    /// The keys of the source are gone.
+    Shredded,
+    /// An effect failed; the plan ends, and another may begin.
+    Failed,
+}
+
+/// What the plan wants done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum MigrateEffect {
+    /// Read both records, the source first.
+    Read,
+    /// Change the record of one side, if it is still what the change begins with.
+    Swap(Side, Box<Transition>),
+    /// Copy all units of one side to the other, in this pass.
+    Copy(Side, Intake),
+    /// Look whether the other side has all units of one side.
+    Compare(Side),
+    /// Shred the keys of the source.
+    Shred,
+    /// The plan has ended.
+    Finish(MigrateOutcome),
+}
+
+/// How a plan ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum MigrateOutcome {
+    /// The goal is reached.
+    Reached,
+    /// Units stand in the way; the authority stayed or went back where it was.
+    Conflicts,
+    /// The anchors do not hold the same; the authority stayed or went back where it was.
+    NotTheSame,
+    /// The records do not allow it.
+    Refused(Refused),
+    /// An effect failed; the same may be tried again.
+    Interrupted,
+}
+
+/// The plan of one run.
+#[derive(Debug)]
+pub struct MigratePlan {
+    goal: Goal,
+    /// The pass that this run asked for, and whether it is its own.
+    asked: Option<(Intake, bool)>,
+    /// What this run copied and compared: from which side, at which of its epochs.
+    copied: Option<(Side, Epoch)>,
+    compared: Option<(Side, Epoch)>,
+    /// Why the authority goes back.
+    failure: Option<MigrateOutcome>,
+    records: Option<Records>,
+    shredded: bool,
+}
+
+/// Both records of authority.
+#[derive(Clone, Copy, Debug)]
+struct Records {
+    source: Authority,
+    target: Authority,
+}
+
+impl Records {
+    fn of(&self, side: Side) -> &Authority {
+        match side {
+            Side::Source => &self.source,
+            Side::Target => &self.target,
+        }
+    }
+
+    /// The side that had the authority last: what it says is true.
+    fn newest(&self) -> Side {
+        if self.target.is_alone() || self.target.held() <= self.source.held() {
+            Side::Source
+        } else {
+            Side::Target
+        }
+    }
+
+    /// An epoch that neither has seen.
+    fn next_epoch(&self) -> Epoch {
+        self.source.epoch().max(self.target.epoch()).next()
+    }
+}
+
+impl Default for MigratePlan {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl MigratePlan {
+    /// A plan that knows nothing yet.
+    pub fn new() -> Self {
+        Self {
+            goal: Goal::Verify,
+            asked: None,
+            copied: None,
+            compared: None,
+            failure: None,
+            records: None,
+            shredded: false,
+        }
+    }
+
+    fn next(&mut self) -> MigrateEffect {
+        let Some(records) = &self.records.clone() else {
+            return MigrateEffect::Read;
+        };
+        let next = match self.goal {
+            Goal::Verify => Ok(self.only_compare(records)),
+            Goal::Copy => self.keep_in_step(records),
+            Goal::Cutover => self.hand_over(Side::Target, records),
+            Goal::Rollback => self.hand_over(Side::Source, records),
+            Goal::Retire => self.retire(records),
+        };
+        next.unwrap_or_else(|refused| finish(MigrateOutcome::Refused(refused)))
+    }
+
+    fn only_compare(&self, records: &Records) -> MigrateEffect {
+        match self.compared {
+            None => MigrateEffect::Compare(records.newest()),
+            Some(_) => finish(MigrateOutcome::Reached),
+        }
+    }
+
+    fn keep_in_step(&mut self, records: &Records) -> Result<MigrateEffect, Refused> {
+        let pass = self.copy_once(records.newest(), records)?;
+        Ok(pass.unwrap_or_else(|| finish(MigrateOutcome::Reached)))
+    }
+
+    /// One pass from `side` at its epoch, if this run made none yet.
+    fn copy_once(
+        &mut self,
+        side: Side,
+        records: &Records,
+    ) -> Result<Option<MigrateEffect>, Refused> {
+        let (giver, taker) = (records.of(side), records.of(side.other()));
+        if taker.is_alone() {
+            let change = taker.stand_by(giver)?;
+            return Ok(Some(swap(side.other(), &change)));
+        }
+        if self.copied == Some((side, giver.epoch())) {
+            return Ok(None);
+        }
+        let own = self.asked.filter(|(_, won)| *won).map(|(intake, _)| intake);
+        let intake = taker
+            .intake()
+            .filter(|intake| intake.epoch() == giver.epoch());
+        if let Some(intake) = intake.filter(|intake| own == Some(*intake)) {
+            return Ok(Some(MigrateEffect::Copy(side, intake)));
+        }
+        let change = taker.listen(giver)?;
+        self.asked = change.to().intake().map(|intake| (intake, false));
+        Ok(Some(swap(side.other(), &change)))
+    }
+
+    /// As [`copy_once`](Self::copy_once), then one comparison.
+    fn copy_and_compare(
+        &mut self,
+        side: Side,
+        records: &Records,
+    ) -> Result<Option<MigrateEffect>, Refused> {
+        if let Some(effect) = self.copy_once(side, records)? {
+            return Ok(Some(effect));
+        }
+        let done = self.compared == Some((side, records.of(side).epoch()));
+        Ok((!done).then_some(MigrateEffect::Compare(side)))
+    }
+
+    /// The authority goes to the side `to`.
+    fn hand_over(&mut self, to: Side, records: &Records) -> Result<MigrateEffect, Refused> {
+        let (giver, taker) = (records.of(to.other()), records.of(to));
+        match taker.role() {
+            Role::Active if taker.is_alone() && to == Side::Target => {
+                return Ok(swap(to, &taker.stand_by(giver)?));
+            }
+            Role::Active => return Ok(finish(self.failure.unwrap_or(MigrateOutcome::Reached))),
+            role @ (Role::Forward | Role::Retired) => return Err(Refused::Role { role }),
+            Role::Standby | Role::ServeOnly => {}
+        }
+        // Whoever had the authority last needs nothing but a grant.
+        if records.newest() != to
+            && let Some(effect) = self.bring(to.other(), records)?
+        {
+            return Ok(effect);
+        }
+        match giver.grant() {
+            Some(grant) if taker.epoch() < grant.epoch() => Ok(swap(to, &taker.take(&grant)?)),
+            _ => {
+                let change = giver.yield_to(taker, records.next_epoch())?;
+                Ok(swap(to.other(), &change))
+            }
+        }
+    }
+
+    /// Copies while the giver works, and once more, with a comparison, when it has given up.
+    fn bring(&mut self, from: Side, records: &Records) -> Result<Option<MigrateEffect>, Refused> {
+        if records.of(from).role() == Role::Active {
+            self.copy_once(from, records)
+        } else {
+            self.copy_and_compare(from, records)
+        }
+    }
+
+    /// The last copy goes back to the source, so that what differs is a fault and no late change.
+    fn retire(&mut self, records: &Records) -> Result<MigrateEffect, Refused> {
+        let Records { source, target } = records;
+        Ok(match source.role() {
+            Role::Retired => finish(MigrateOutcome::Reached),
+            Role::Forward if self.shredded => swap(Side::Source, &source.retire()?),
+            Role::Forward => MigrateEffect::Shred,
+            Role::ServeOnly if target.role() == Role::Active => {
+                match self.copy_once(Side::Target, records)? {
+                    Some(effect) => effect,
+                    None if self.compared != Some((Side::Source, source.epoch())) => {
+                        MigrateEffect::Compare(Side::Source)
+                    }
+                    None => swap(Side::Source, &source.forward(target)?),
+                }
+            }
+            role => return Err(Refused::Role { role }),
+        })
+    }
+
+    fn note(&self, side: Side) -> Option<(Side, Epoch)> {
+        let records = self.records.as_ref()?;
+        Some((side, records.of(side).epoch()))
+    }
+
+    /// Before the authority was given up the plan ends; afterwards it goes back where it was.
+    fn stop(&mut self, outcome: MigrateOutcome) -> MigrateEffect {
+        let back = match self.goal {
+            Goal::Cutover => (Side::Source, Goal::Rollback),
+            Goal::Rollback => (Side::Target, Goal::Cutover),
+            Goal::Copy | Goal::Verify | Goal::Retire => return finish(outcome),
+        };
+        let gave_up = self
+            .records
+            .is_some_and(|records| records.of(back.0).role() != Role::Active);
+        if !gave_up || self.failure.is_some() {
+            return finish(outcome);
+        }
+        self.goal = back.1;
+        self.failure = Some(outcome);
+        self.records = None;
+        MigrateEffect::Read
+    }
+}
+
+fn swap(side: Side, change: &Transition) -> MigrateEffect {
+    MigrateEffect::Swap(side, Box::new(*change))
+}
+
+fn finish(outcome: MigrateOutcome) -> MigrateEffect {
+    MigrateEffect::Finish(outcome)
+}
+
+impl Plan for MigratePlan {
+    type Event = MigrateEvent;
+    type Effect = MigrateEffect;
+
+    fn step(&mut self, event: MigrateEvent) -> Vec<MigrateEffect> {
+        let effect = match event {
+            MigrateEvent::Begin(goal) => {
+                *self = Self {
+                    goal,
+                    ..Self::new()
+                };
+                MigrateEffect::Read
+            }
+            MigrateEvent::Read { source, target } => {
+                self.records = Some(Records {
+                    source: *source,
+                    target: *target,
+                });
+                self.next()
+            }
+            MigrateEvent::Answered { won } => {
+                if let Some((_, own)) = &mut self.asked {
+                    *own |= won;
+                }
+                MigrateEffect::Read
+            }
+            MigrateEvent::Copied {
+                conflicts: true, ..
+            } => self.stop(MigrateOutcome::Conflicts),
+            MigrateEvent::Copied { from, .. } => {
+                self.copied = self.note(from);
+                self.next()
+            }
+            MigrateEvent::Compared { same: false, .. } => self.stop(MigrateOutcome::NotTheSame),
+            MigrateEvent::Compared { from, .. } => {
+                self.compared = self.note(from);
+                self.next()
+            }
+            MigrateEvent::Shredded => {
+                self.shredded = true;
+                self.next()
+            }
+            MigrateEvent::Failed => finish(MigrateOutcome::Interrupted),
+        };
+        vec![effect]
+    }
+}
+
+#[cfg(test)]
+mod tests;

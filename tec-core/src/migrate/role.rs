@@ -1,0 +1,106 @@
+//! What an anchor may do in which role.
+
+use std::fmt;
+
+use serde::Deserialize;
+use serde::Serialize;
+
+use super::AnchorId;
+use super::Epoch;
+use crate::code::Code;
+use crate::port::PortError;
+use crate::port::PortErrorKind;
+
+/// What an anchor is at the moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum Role {
+    /// Approves, makes keys and releases them: the authority.
+    Active,
+    /// Takes what another anchor has, and serves nobody yet.
+    Standby,
+    /// Gave the authority up: releases the keys that it has, and approves nothing.
+    ServeOnly,
+    /// Serves nobody any more, and names the anchor that does.
+    Forward,
+    /// Its keys are shredded; its audit log is kept.
+    Retired,
+}
+
+impl fmt::Display for Role {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Active => "active",
+            Self::Standby => "standby",
+            Self::ServeOnly => "serve-only",
+            Self::Forward => "forward",
+            Self::Retired => "retired",
+        })
+    }
+}
+
+/// What an anchor is asked to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Deed {
+    /// Register a machine, keep or bind an attestation key, make a disk key, approve an image.
+    Admit,
+    /// Hand out a disk key.
+    Release,
+    /// Revoke a machine, a key or an image.
+    ShutOut,
+    /// Remove a machine with its keys.
+    Remove,
+}
+
+impl fmt::Display for Deed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Admit => "approve",
+            Self::Release => "release keys",
+            Self::ShutOut => "revoke",
+            Self::Remove => "remove",
+        })
+    }
+}
+
+/// The anchor may not do this in its role.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("this trust anchor is {role} at epoch {epoch} and may not {deed}{}", after(*peer))]
+#[non_exhaustive]
+pub struct NoAuthority {
+    /// What it is.
+    pub role: Role,
+    /// Since when.
+    pub epoch: Epoch,
+    /// What it was asked to do.
+    pub deed: Deed,
+    /// The anchor that may, where one is known.
+    pub peer: Option<AnchorId>,
+}
+
+fn after(peer: Option<AnchorId>) -> String {
+    peer.map(|peer| format!("; ask anchor {peer}"))
+        .unwrap_or_default()
+}
+
+impl NoAuthority {
+    /// The code that tells people what to do.
+    pub fn code(&self) -> Code {
+        match self.role {
+            Role::Active | Role::ServeOnly => Code::AuthorityElsewhere,
+            Role::Standby => Code::AnchorStandsBy,
+            Role::Forward | Role::Retired => Code::AnchorReplaced,
+        }
+    }
+}
+
+impl NoAuthority {
+    /// The failure of a port that was asked to do it.
+    pub fn during(self, operation: impl Into<String>) -> PortError {
+        PortError::new(PortErrorKind::Denied, operation)
+            .with_code(self.code())
+            .because(self)
+    }
+}

@@ -1,0 +1,93 @@
+//! Why a transfer is refused.
+
+use std::io;
+
+use crate::code::Code;
+
+/// A transfer cannot be written or read.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TransferError {
+    /// The file is something else.
+    #[error("the file is no transfer: {what}")]
+    Malformed {
+        /// What is wrong, with the place.
+        what: String,
+    },
+    /// A newer program wrote it.
+    #[error("the transfer has version {found}, this program reads up to {known}")]
+    Newer {
+        /// Version of the file.
+        found: u32,
+        /// Highest version that is read.
+        known: u32,
+    },
+    /// The file ends too early.
+    #[error("the transfer ends within {within}")]
+    Truncated {
+        /// Where.
+        within: String,
+    },
+    /// A signature or seal does not fit.
+    #[error("{part} of the transfer was altered")]
+    Altered {
+        /// What.
+        part: String,
+    },
+    /// It is from or for somebody else.
+    #[error("the transfer is {what}")]
+    Foreign {
+        /// What is foreign.
+        what: &'static str,
+    },
+    /// The file cannot be read or written.
+    #[error("{operation}")]
+    Io {
+        /// What was tried.
+        operation: &'static str,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+}
+
+impl TransferError {
+    /// The code that tells people what to do.
+    pub fn code(&self) -> Code {
+        match self {
+            Self::Malformed { .. } | Self::Io { .. } => Code::TransferMalformed,
+            Self::Newer { .. } => Code::TransferVersion,
+            Self::Truncated { .. } => Code::TransferTruncated,
+            Self::Altered { .. } => Code::TransferAltered,
+            Self::Foreign { .. } => Code::TransferForeign,
+        }
+    }
+
+    pub(super) fn malformed(what: impl Into<String>) -> Self {
+        Self::Malformed { what: what.into() }
+    }
+
+    pub(super) fn altered(part: impl Into<String>) -> Self {
+        Self::Altered { part: part.into() }
+    }
+
+    /// A read that came to the end of the file is a truncation.
+    pub(super) fn reading(within: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
+        move |source| match source.kind() {
+            io::ErrorKind::UnexpectedEof => Self::Truncated {
+                within: within.into(),
+            },
+            _ => Self::Io {
+                operation: "read the transfer",
+                source,
+            },
+        }
+    }
+
+    pub(super) fn writing(source: io::Error) -> Self {
+        Self::Io {
+            operation: "write the transfer",
+            source,
+        }
+    }
+}

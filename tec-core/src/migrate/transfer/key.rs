@@ -1,0 +1,209 @@
+//! The keys of both ends, as text.
+
+use std::fmt;
+use std::str::FromStr;
+
+use ed25519_dalek::Signer as _;
+use ed25519_dalek::SigningKey;
+use ed25519_dalek::VerifyingKey;
+use hpke::Deserializable as _;
+use hpke::Kem as _;
+use hpke::Serializable as _;
+use serde::Deserialize;
+use serde::Serialize;
+use zeroize::Zeroizing;
+
+use crate::port::Entropy;
+use crate::secret::SecretArray;
+use crate::secret::SecretBytes;
+
+pub(super) type Kem = hpke::kem::X25519HkdfSha256;
+pub(super) type Kdf = hpke::kdf::HkdfSha256;
+pub(super) type Aead = hpke::aead::AesGcm256;
+pub(super) type PrivateKey = <Kem as hpke::Kem>::PrivateKey;
+pub(super) type PublicKey = <Kem as hpke::Kem>::PublicKey;
+
+const RECIPIENT: &str = "tec-recipient-";
+const SIGNER: &str = "tec-signer-";
+const IDENTITY: &[u8] = b"TEC-IDENTITY-";
+const SIGNING: &[u8] = b"TEC-SIGNING-";
+
+/// The text is no key of a transfer.
+#[derive(Debug, thiserror::Error)]
+#[error("a {kind} is {prefix} and 64 hexadecimal digits")]
+#[non_exhaustive]
+pub struct ParseKeyError {
+    /// What was expected.
+    pub kind: &'static str,
+    /// What it begins with.
+    pub prefix: &'static str,
+}
+
+/// The public key that a transfer is sealed for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Recipient([u8; 32]);
+
+/// The public key that a transfer is signed with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct SignerKey([u8; 32]);
+
+macro_rules! text_form {
+    ($name:ident, $prefix:ident, $kind:literal) => {
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "{}{}", $prefix, hex::encode(self.0))
+            }
+        }
+
+        impl FromStr for $name {
+            type Err = ParseKeyError;
+
+            fn from_str(text: &str) -> Result<Self, ParseKeyError> {
+                let refused = || ParseKeyError {
+                    kind: $kind,
+                    prefix: $prefix,
+                };
+                let digits = text.trim().strip_prefix($prefix).ok_or_else(refused)?;
+                let mut bytes = [0; 32];
+                hex::decode_to_slice(digits, &mut bytes).map_err(|_| refused())?;
+                Ok(Self(bytes))
+            }
+        }
+
+        impl TryFrom<String> for $name {
+            type Error = ParseKeyError;
+
+            fn try_from(text: String) -> Result<Self, ParseKeyError> {
+                text.parse()
+            }
+        }
+
+        impl From<$name> for String {
+            fn from(key: $name) -> Self {
+                key.to_string()
+            }
+        }
+    };
+}
+
+text_form!(Recipient, RECIPIENT, "recipient of transfers");
+text_form!(SignerKey, SIGNER, "signer of transfers");
+
+impl Recipient {
+    pub(super) fn key(&self) -> Result<PublicKey, ParseKeyError> {
+        PublicKey::from_bytes(&self.0).map_err(|_| ParseKeyError {
+            kind: "recipient of transfers",
+            prefix: RECIPIENT,
+        })
+    }
+}
+
+impl SignerKey {
+    /// Whether the key signed the text.
+    pub(super) fn verifies(&self, text: &[u8], signature: &[u8; 64]) -> bool {
+        let Ok(key) = VerifyingKey::from_bytes(&self.0) else {
+            return false;
+        };
+        let signature = ed25519_dalek::Signature::from_bytes(signature);
+        // Strict: one signature has one form.
+        key.verify_strict(text, &signature).is_ok()
+    }
+}
+
+fn seed_text(prefix: &[u8], seed: &SecretArray<32>) -> SecretBytes {
+    let digits = Zeroizing::new(hex::encode(seed.expose("keep the key in its file")));
+    SecretBytes::new([prefix, digits.as_bytes(), b"\n"].concat())
+}
+
+fn seed_of(prefix: &[u8], text: &SecretBytes) -> Option<SecretArray<32>> {
+    let text = text.expose("read the key of its file").trim_ascii();
+    let digits = text.strip_prefix(prefix)?;
+    let mut seed = Zeroizing::new([0; 32]);
+    hex::decode_to_slice(digits, seed.as_mut_slice()).ok()?;
+    Some(SecretArray::new(*seed))
+}
+
+fn draw(entropy: &dyn Entropy) -> SecretArray<32> {
+    let mut seed = Zeroizing::new([0; 32]);
+    entropy.fill(seed.as_mut_slice());
+    SecretArray::new(*seed)
+}
+
+/// The private key that opens transfers.
+#[derive(Debug)]
+pub struct Identity(SecretArray<32>);
+
+impl Identity {
+    /// Draws one.
+    pub fn generate(entropy: &dyn Entropy) -> Self {
+        Self(draw(entropy))
+    }
+
+    /// As it stands in a file: `TEC-IDENTITY-` and 64 hexadecimal digits.
+    pub fn to_text(&self) -> SecretBytes {
+        seed_text(IDENTITY, &self.0)
+    }
+
+    /// Reads the text.
+    ///
+    /// # Errors
+    /// It is something else.
+    pub fn from_text(text: &SecretBytes) -> Result<Self, ParseKeyError> {
+        seed_of(IDENTITY, text).map(Self).ok_or(ParseKeyError {
+            kind: "identity",
+            prefix: "TEC-IDENTITY-",
+        })
+    }
+
+    pub(super) fn key(&self) -> PrivateKey {
+        Kem::derive_keypair(self.0.expose("derive the key that opens transfers")).0
+    }
+
+    /// What transfers for it are sealed with.
+    pub fn recipient(&self) -> Recipient {
+        let public = Kem::sk_to_pk(&self.key()).to_bytes();
+        Recipient(public.into())
+    }
+}
+
+/// The private key that signs transfers.
+#[derive(Debug)]
+pub struct Signer(SecretArray<32>);
+
+impl Signer {
+    /// Draws one.
+    pub fn generate(entropy: &dyn Entropy) -> Self {
+        Self(draw(entropy))
+    }
+
+    /// As it stands in a file: `TEC-SIGNING-` and 64 hexadecimal digits.
+    pub fn to_text(&self) -> SecretBytes {
+        seed_text(SIGNING, &self.0)
+    }
+
+    /// Reads the text.
+    ///
+    /// # Errors
+    /// It is something else.
+    pub fn from_text(text: &SecretBytes) -> Result<Self, ParseKeyError> {
+        seed_of(SIGNING, text).map(Self).ok_or(ParseKeyError {
+            kind: "signing key",
+            prefix: "TEC-SIGNING-",
+        })
+    }
+
+    fn key(&self) -> SigningKey {
+        SigningKey::from_bytes(self.0.expose("sign a transfer"))
+    }
+
+    /// What its signatures are verified with.
+    pub fn public(&self) -> SignerKey {
+        SignerKey(self.key().verifying_key().to_bytes())
+    }
+
+    pub(super) fn sign(&self, text: &[u8]) -> [u8; 64] {
+        self.key().sign(text).to_bytes()
+    }
+}

@@ -1,0 +1,93 @@
+//! The first line of a transfer.
+
+use serde::Deserialize;
+use serde::Serialize;
+
+use super::Recipient;
+use super::SignerKey;
+use super::TransferError;
+use super::VERSION;
+use crate::digest::Sha256Digest;
+use crate::migrate::Authority;
+use crate::time::Timestamp;
+
+/// What every transfer says that it is.
+const KIND: &str = "tec-transfer";
+
+/// What a transfer is, for people and for the program that takes it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[non_exhaustive]
+pub struct Manifest {
+    kind: String,
+    version: u32,
+    /// Record of the source when the transfer was made.
+    pub source: Authority,
+    /// When that was.
+    pub made_at: Timestamp,
+    /// Whom it is sealed for.
+    pub recipient: Recipient,
+    /// Who signed it.
+    pub signer: SignerKey,
+    /// The encapsulated key of HPKE, hexadecimal.
+    pub(super) key: String,
+}
+
+/// What is read first, whatever else a newer program writes.
+#[derive(Deserialize)]
+struct Head {
+    kind: String,
+    version: u32,
+}
+
+impl Manifest {
+    pub(super) fn new(
+        source: Authority,
+        made_at: Timestamp,
+        recipient: Recipient,
+        signer: SignerKey,
+        key: &[u8],
+    ) -> Self {
+        Self {
+            kind: KIND.to_owned(),
+            version: VERSION,
+            source,
+            made_at,
+            recipient,
+            signer,
+            key: hex::encode(key),
+        }
+    }
+
+    pub(super) fn parse(line: &[u8]) -> Result<Self, TransferError> {
+        let head: Head = serde_json::from_slice(line)
+            .map_err(|_| TransferError::malformed("the first line is no manifest"))?;
+        if head.kind != KIND {
+            return Err(TransferError::malformed("the manifest is of another kind"));
+        }
+        if head.version > VERSION {
+            return Err(TransferError::Newer {
+                found: head.version,
+                known: VERSION,
+            });
+        }
+        serde_json::from_slice(line)
+            .map_err(|error| TransferError::malformed(format!("the manifest: {error}")))
+    }
+
+    pub(super) fn line(&self) -> Result<Vec<u8>, TransferError> {
+        serde_json::to_vec(self)
+            .map_err(|error| TransferError::malformed(format!("the manifest: {error}")))
+    }
+}
+
+/// Domain of the additional data: label ‖ SHA-256 of the manifest's line ‖ 0, or 1 for the last part.
+const LABEL: &[u8] = b"tec transfer part v1\0";
+/// The application's info of HPKE (RFC 9180, section 5.1).
+pub(super) const INFO: &[u8] = b"tec transfer v1";
+
+/// Additional data of a part.
+pub(super) fn additional_data(line: &[u8], last: bool) -> Vec<u8> {
+    let digest = Sha256Digest::of(line);
+    [LABEL, digest.as_bytes(), &[u8::from(last)]].concat()
+}

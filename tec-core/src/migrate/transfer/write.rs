@@ -1,0 +1,100 @@
+//! Writing a transfer, part by part.
+
+use std::fmt;
+use std::io::Write;
+
+use hpke::OpModeS;
+use hpke::Serializable as _;
+use hpke::aead::AeadCtxS;
+
+use super::Document;
+use super::Manifest;
+use super::Recipient;
+use super::Signer;
+use super::TransferError;
+use super::key::Aead;
+use super::key::Kdf;
+use super::key::Kem;
+use super::manifest::INFO;
+use super::manifest::additional_data;
+use super::part;
+use crate::migrate::Authority;
+use crate::migrate::TrustUnit;
+use crate::port::Entropy;
+use crate::port::EntropyRng;
+use crate::time::Timestamp;
+
+/// Writes a transfer.
+pub struct TransferWriter<W> {
+    to: W,
+    line: Vec<u8>,
+    seal: AeadCtxS<Aead, Kdf, Kem>,
+}
+
+impl<W> fmt::Debug for TransferWriter<W> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TransferWriter").finish_non_exhaustive()
+    }
+}
+
+impl<W: Write> TransferWriter<W> {
+    /// Begins a transfer of what `source` holds.
+    ///
+    /// # Errors
+    /// The recipient is no key, or the file cannot be written.
+    pub fn begin(
+        mut to: W,
+        (source, made_at): (&Authority, Timestamp),
+        (signer, recipient): (&Signer, Recipient),
+        entropy: &dyn Entropy,
+    ) -> Result<Self, TransferError> {
+        let foreign = |_| TransferError::malformed("the recipient is no key of X25519");
+        let public = recipient.key().map_err(foreign)?;
+        let mut rng = EntropyRng::new(entropy);
+        let mode = OpModeS::Base;
+        let setup = hpke::setup_sender_with_rng::<Aead, Kdf, Kem>(&mode, &public, INFO, &mut rng);
+        let (key, seal) =
+            setup.map_err(|_| TransferError::malformed("the recipient is no key of X25519"))?;
+        let public = signer.public();
+        let manifest = Manifest::new(*source, made_at, recipient, public, &key.to_bytes());
+        let line = manifest.line()?;
+        let signature = hex::encode(signer.sign(&line));
+        let head = [line.as_slice(), b"\n", signature.as_bytes(), b"\n"].concat();
+        to.write_all(&head).map_err(TransferError::writing)?;
+        Ok(Self { to, line, seal })
+    }
+
+    /// Writes one part.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn part(
+        &mut self,
+        units: &[TrustUnit],
+        documents: &[Document],
+    ) -> Result<(), TransferError> {
+        let bytes = part::encode(units, documents)?;
+        self.sealed(&bytes, false)
+    }
+
+    fn sealed(&mut self, bytes: &[u8], last: bool) -> Result<(), TransferError> {
+        let data = additional_data(&self.line, last);
+        let sealed = self.seal.seal(bytes, &data);
+        let sealed = sealed.map_err(|_| TransferError::malformed("too many parts"))?;
+        let length = u32::try_from(sealed.len())
+            .map_err(|_| TransferError::malformed("a part is too long"))?;
+        let length = length.to_be_bytes();
+        self.to.write_all(&length).map_err(TransferError::writing)?;
+        self.to.write_all(&sealed).map_err(TransferError::writing)
+    }
+
+    /// Writes the last part, and gives the file back.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn finish(mut self) -> Result<W, TransferError> {
+        self.sealed(&[], true)?;
+        self.to.flush().map_err(TransferError::writing)?;
+        Ok(self.to)
+    }
+}

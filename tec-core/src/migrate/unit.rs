@@ -1,0 +1,98 @@
+//! What an anchor holds, as units that move one by one.
+
+use std::fmt;
+
+use serde::Deserialize;
+use serde::Serialize;
+
+use crate::ak::AkRecord;
+use crate::id::ImageName;
+use crate::id::MachineId;
+use crate::image::ApprovedImage;
+use crate::machine::Machine;
+use crate::secret::SecretBytes;
+
+/// Name of a unit. Images sort before machines: what a boot is checked against is there before the
+/// keys that it may obtain.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", tag = "kind", content = "name")]
+#[non_exhaustive]
+pub enum UnitName {
+    /// An approved image.
+    Image(ImageName),
+    /// A machine with its attestation keys and its disk key.
+    Machine(MachineId),
+}
+
+impl fmt::Display for UnitName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Image(name) => write!(f, "image {name}"),
+            Self::Machine(id) => write!(f, "machine {id}"),
+        }
+    }
+}
+
+/// A machine with all that is trusted about it. No part of it means anything without the others.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct MachineUnit {
+    /// The machine.
+    pub machine: Machine,
+    /// Its attestation keys, in order of their fingerprints.
+    pub keys: Vec<AkRecord>,
+    /// Its disk key, if one was made.
+    pub secret: Option<SecretBytes>,
+}
+
+impl MachineUnit {
+    /// A machine with its keys.
+    pub fn new(machine: Machine, mut keys: Vec<AkRecord>, secret: Option<SecretBytes>) -> Self {
+        keys.sort_by_key(AkRecord::fingerprint);
+        Self {
+            machine,
+            keys,
+            secret,
+        }
+    }
+
+    /// A second copy, made on purpose.
+    #[must_use]
+    pub fn duplicate(&self) -> Self {
+        let copy = |secret: &SecretBytes| secret.duplicate("the other anchor keeps it");
+        Self {
+            machine: self.machine.clone(),
+            keys: self.keys.clone(),
+            secret: self.secret.as_ref().map(copy),
+        }
+    }
+}
+
+/// One unit.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum TrustUnit {
+    /// An approved image.
+    Image(ApprovedImage),
+    /// A machine.
+    Machine(MachineUnit),
+}
+
+impl TrustUnit {
+    /// Its name.
+    pub fn name(&self) -> UnitName {
+        match self {
+            Self::Image(image) => UnitName::Image(image.name.clone()),
+            Self::Machine(unit) => UnitName::Machine(unit.machine.id),
+        }
+    }
+
+    /// A second copy, made on purpose.
+    #[must_use]
+    pub fn duplicate(&self) -> Self {
+        match self {
+            Self::Image(image) => Self::Image(image.clone()),
+            Self::Machine(unit) => Self::Machine(unit.duplicate()),
+        }
+    }
+}

@@ -1,0 +1,129 @@
+//! The store as a trust anchor: one page of another anchor's units is one transaction.
+
+mod page;
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use rusqlite::Connection;
+
+use super::Store;
+use super::audit;
+use super::authority;
+use super::error::Failure;
+use super::error::StoreError;
+use crate::migrate::AdoptPage;
+use crate::migrate::Adopted;
+use crate::migrate::Authority;
+use crate::migrate::Epoch;
+use crate::migrate::Intake;
+use crate::migrate::Role;
+use crate::migrate::SwapOutcome;
+use crate::migrate::Transition;
+use crate::migrate::TrustAnchor;
+use crate::migrate::TrustUnit;
+use crate::migrate::UnitName;
+use crate::port::AuditEvent;
+use crate::port::PortError;
+use crate::port::PortErrorKind;
+use crate::time::Timestamp;
+
+#[async_trait]
+impl TrustAnchor for Store {
+    async fn authority(&self) -> Result<Authority, PortError> {
+        self.readers
+            .with(authority::read)
+            .map_err(|error| error.during("read the record of authority"))
+    }
+
+    async fn swap(&self, change: &Transition, line: &AuditEvent) -> Result<SwapOutcome, PortError> {
+        let (change, line) = (*change, line.clone());
+        self.write(move |db| {
+            let now = authority::read(db)?;
+            if now != *change.from() {
+                return Ok(SwapOutcome::Lost(now));
+            }
+            authority::write(db, change.to())?;
+            audit::append(db, &line)?;
+            Ok(SwapOutcome::Swapped)
+        })
+        .await
+        .map_err(|failure| failure.during("change the record of authority"))
+    }
+
+    async fn export(
+        &self,
+        after: Option<&UnitName>,
+        limit: usize,
+    ) -> Result<Vec<TrustUnit>, PortError> {
+        self.readers
+            .with(|db| page::export(db, &self.seal, after, limit))
+            .map_err(|error| error.during("read what the anchor holds"))
+    }
+
+    async fn weigh(&self, units: &[TrustUnit]) -> Result<Vec<Adopted>, PortError> {
+        let weigh = |db: &Connection| {
+            let unit = |unit| Ok(page::meet(db, &self.seal, unit)?.adopted());
+            units.iter().map(unit).collect::<Result<_, StoreError>>()
+        };
+        self.readers
+            .with(weigh)
+            .map_err(|error| error.during("compare with what the anchor holds"))
+    }
+
+    async fn adopt(&self, page: &AdoptPage<'_>) -> Result<Vec<Adopted>, PortError> {
+        let page = OwnPage {
+            intake: page.intake,
+            after: page.after.clone(),
+            units: page.units.iter().map(TrustUnit::duplicate).collect(),
+            more: page.more,
+            at: page.at,
+        };
+        let seal = Arc::clone(&self.seal);
+        self.write(move |db| page::adopt(db, &seal, &page.borrow()))
+            .await
+            .map_err(|failure| failure.during("adopt what another anchor has"))
+    }
+
+    async fn progress(&self, epoch: Epoch) -> Result<Option<UnitName>, PortError> {
+        self.readers
+            .with(|db| page::progress(db, epoch))
+            .map_err(|error| error.during("read how far a copy came"))
+    }
+
+    async fn shred(&self, line: &AuditEvent) -> Result<u64, PortError> {
+        let line = line.clone();
+        self.write(move |db| {
+            if authority::read(db)?.role() != Role::Forward {
+                return Err(Failure::Refused(PortErrorKind::Conflict));
+            }
+            // What is removed is overwritten, see `schema::configure_writer`.
+            let count = db.execute("DELETE FROM secret", ())?;
+            audit::append(db, &line)?;
+            Ok(u64::try_from(count).unwrap_or(u64::MAX))
+        })
+        .await
+        .map_err(|failure| failure.during("shred the disk keys"))
+    }
+}
+
+/// A page that the writer's thread owns.
+struct OwnPage {
+    intake: Intake,
+    after: Option<UnitName>,
+    units: Vec<TrustUnit>,
+    more: bool,
+    at: Timestamp,
+}
+
+impl OwnPage {
+    fn borrow(&self) -> AdoptPage<'_> {
+        AdoptPage {
+            intake: self.intake,
+            after: self.after.clone(),
+            units: &self.units,
+            more: self.more,
+            at: self.at,
+        }
+    }
+}

@@ -1,0 +1,306 @@
+use super::kind;
+use super::ok;
+use crate::code::Code;
+use crate::id::ResourcePath;
+use crate::machine::MachineState;
+use crate::migrate::AdoptPage;
+use crate::migrate::Adopted;
+use crate::migrate::Authority;
+use crate::migrate::Clash;
+use crate::migrate::Epoch;
+use crate::migrate::Role;
+use crate::migrate::SwapOutcome;
+use crate::migrate::Transition;
+use crate::migrate::TrustAnchor;
+use crate::migrate::TrustUnit;
+use crate::migrate::UnitName;
+use crate::port::AkRegistry;
+use crate::port::ImageRegistry;
+use crate::port::MachineRegistry;
+use crate::port::PortError;
+use crate::port::PortErrorKind;
+use crate::port::SecretStore;
+use crate::port::UnclaimedLimit;
+use crate::testing::sample;
+
+/// Checks the contract of [`TrustAnchor`], and that the other ports obey the record of authority;
+/// `make` gives an empty anchor, another one each time.
+///
+/// # Panics
+/// Where the contract is broken.
+pub async fn trust_anchor<A>(make: impl AsyncFn() -> A)
+where
+    A: TrustAnchor + MachineRegistry + AkRegistry + ImageRegistry + SecretStore,
+{
+    a_new_anchor_is_its_own_authority(&make().await).await;
+    a_swap_is_made_once(&make().await, &make().await).await;
+    export_is_in_order_and_in_pages(&make().await).await;
+    what_is_adopted_is_what_was_exported(&make().await, &make().await).await;
+    pages_of_an_earlier_pass_are_refused(&make().await, &make().await).await;
+    what_contradicts_is_left_as_it_is(&make().await, &make().await).await;
+    what_is_gone_at_the_other_goes_here(&make().await, &make().await).await;
+    each_role_does_what_it_may(&make().await, &make().await).await;
+}
+
+async fn fill<A>(anchor: &A, machines: std::ops::RangeInclusive<u64>)
+where
+    A: MachineRegistry + AkRegistry + ImageRegistry + SecretStore,
+{
+    let line = &sample::line();
+    for number in machines {
+        let machine = sample::machine(number);
+        ok(anchor.create(&machine, UnclaimedLimit::Unlimited).await);
+        ok(anchor
+            .bind(&sample::approved_ak(number, number), line)
+            .await);
+        let path = ResourcePath::luks_root(&machine.id);
+        ok(anchor.put_new(&path, &sample::secret(number), line).await);
+        ok(anchor.put(&sample::image(number)).await);
+    }
+}
+
+async fn all(anchor: &dyn TrustAnchor) -> Vec<TrustUnit> {
+    ok(anchor.export(None, usize::MAX).await)
+}
+
+fn names(units: &[TrustUnit]) -> Vec<UnitName> {
+    units.iter().map(TrustUnit::name).collect()
+}
+
+async fn swapped<E: std::fmt::Debug>(
+    anchor: &dyn TrustAnchor,
+    change: impl FnOnce(&Authority) -> Result<Transition, E>,
+) -> Authority {
+    let now = ok(anchor.authority().await);
+    let change = change(&now);
+    let change = change.unwrap_or_else(|refused| unreachable!("refused: {refused:?}"));
+    let outcome = ok(anchor.swap(&change, &sample::line()).await);
+    assert_eq!(outcome, SwapOutcome::Swapped);
+    *change.to()
+}
+
+/// `target` stands by for `source`, and listens.
+async fn pair(source: &dyn TrustAnchor, target: &dyn TrustAnchor) -> (Authority, Authority) {
+    let source = ok(source.authority().await);
+    swapped(target, |now| now.stand_by(&source)).await;
+    (source, swapped(target, |now| now.listen(&source)).await)
+}
+
+async fn adopt(
+    anchor: &dyn TrustAnchor,
+    pass: &Authority,
+    units: &[TrustUnit],
+) -> Result<Vec<Adopted>, PortError> {
+    let intake = pass.intake();
+    let page = AdoptPage {
+        intake: intake.unwrap_or_else(|| unreachable!("it listens")),
+        after: None,
+        units,
+        more: false,
+        at: sample::time(9),
+    };
+    anchor.adopt(&page).await
+}
+
+async fn a_new_anchor_is_its_own_authority(anchor: &dyn TrustAnchor) {
+    let record = ok(anchor.authority().await);
+    assert!(record.is_alone());
+    assert_eq!(record.domain(), record.anchor());
+    assert_eq!(ok(anchor.authority().await), record, "the same each time");
+}
+
+async fn a_swap_is_made_once(one: &dyn TrustAnchor, two: &dyn TrustAnchor) {
+    let (source, target) = pair(one, two).await;
+    let change = source.yield_to(&target, Epoch::new(1));
+    let change = change.unwrap_or_else(|refused| unreachable!("{refused}"));
+    let line = &sample::line();
+    assert_eq!(ok(one.swap(&change, line).await), SwapOutcome::Swapped);
+    let again = ok(one.swap(&change, line).await);
+    assert_eq!(again, SwapOutcome::Lost(*change.to()));
+    assert_eq!(ok(one.authority().await), *change.to());
+}
+
+async fn export_is_in_order_and_in_pages<A>(anchor: &A)
+where
+    A: TrustAnchor + MachineRegistry + AkRegistry + ImageRegistry + SecretStore,
+{
+    fill(anchor, 1..=3).await;
+    let whole = names(&all(anchor).await);
+    assert_eq!(whole.len(), 6);
+    assert!(whole.is_sorted());
+    let (mut paged, mut after) = (Vec::new(), None);
+    loop {
+        let page = names(&ok(anchor.export(after.as_ref(), 2).await));
+        after = page.last().cloned();
+        paged.extend(page);
+        if after.is_none() {
+            break;
+        }
+    }
+    assert_eq!(paged, whole);
+}
+
+async fn what_is_adopted_is_what_was_exported<A>(source: &A, target: &A)
+where
+    A: TrustAnchor + MachineRegistry + AkRegistry + ImageRegistry + SecretStore,
+{
+    fill(source, 1..=3).await;
+    ok(AkRegistry::revoke(source, &sample::ak(2, 2).fingerprint(), &sample::line()).await);
+    let (_, pass) = pair(source, target).await;
+    let units = all(source).await;
+    let adopted = ok(adopt(target, &pass, &units).await);
+    assert!(adopted.iter().all(|one| *one == Adopted::Created));
+    let again = ok(adopt(target, &pass, &units).await);
+    assert!(again.iter().all(|one| *one == Adopted::Same));
+    assert!(
+        ok(target.weigh(&units).await)
+            .iter()
+            .all(|one| *one == Adopted::Same)
+    );
+    let differ = ok(crate::migrate::verify(source, target, &[1; 32]).await);
+    assert_eq!(differ, [], "all that counts is there");
+    let machine = ok(MachineRegistry::find(target, &sample::machine_id(1)).await);
+    assert!(machine.is_some_and(|machine| machine.state == MachineState::Active));
+    ok(MachineRegistry::revoke(source, &sample::machine_id(1), &sample::line()).await);
+    let later = ok(adopt(target, &pass, &all(source).await).await);
+    assert_eq!(
+        later.iter().filter(|one| **one == Adopted::Updated).count(),
+        1
+    );
+}
+
+async fn pages_of_an_earlier_pass_are_refused<A>(source: &A, target: &A)
+where
+    A: TrustAnchor + MachineRegistry + AkRegistry + ImageRegistry + SecretStore,
+{
+    fill(source, 1..=1).await;
+    let (_, pass) = pair(source, target).await;
+    let units = all(source).await;
+    let record = ok(source.authority().await);
+    swapped(target, |now| now.listen(&record)).await;
+    for anchor in [target as &dyn TrustAnchor, source] {
+        let late = adopt(anchor, &pass, &units).await;
+        assert_eq!(kind(late), PortErrorKind::Conflict);
+    }
+    assert!(all(target).await.is_empty());
+}
+
+async fn what_contradicts_is_left_as_it_is<A>(source: &A, target: &A)
+where
+    A: TrustAnchor + MachineRegistry + AkRegistry + ImageRegistry + SecretStore,
+{
+    fill(source, 1..=2).await;
+    let line = &sample::line();
+    ok(target
+        .create(&sample::machine(1), UnclaimedLimit::Unlimited)
+        .await);
+    ok(target
+        .put_new(&sample::secret_path(1), &sample::secret(8), line)
+        .await);
+    let (_, pass) = pair(source, target).await;
+    let adopted = ok(adopt(target, &pass, &all(source).await).await);
+    let clash = Adopted::Clash(Clash::DiskKey);
+    assert_eq!(
+        adopted,
+        [Adopted::Created, Adopted::Created, clash, Adopted::Created]
+    );
+    let units = all(target).await;
+    let kept = units.iter().any(|unit| match unit {
+        TrustUnit::Machine(unit) => {
+            let key = unit.secret.as_ref();
+            key.is_some_and(|key| key.ct_eq(&sample::secret(8)))
+        }
+        TrustUnit::Image(_) => false,
+    });
+    assert!(kept, "the key that was there is there");
+}
+
+async fn what_is_gone_at_the_other_goes_here<A>(source: &A, target: &A)
+where
+    A: TrustAnchor + MachineRegistry + AkRegistry + ImageRegistry + SecretStore,
+{
+    fill(source, 1..=2).await;
+    ok(target
+        .create(&sample::machine(9), UnclaimedLimit::Unlimited)
+        .await);
+    let (_, pass) = pair(source, target).await;
+    ok(adopt(target, &pass, &all(source).await).await);
+    ok(MachineRegistry::remove(source, &sample::machine_id(1)).await);
+    ok(adopt(target, &pass, &all(source).await).await);
+    let left = names(&all(target).await);
+    assert!(!left.contains(&UnitName::Machine(sample::machine_id(1))));
+    assert!(left.contains(&UnitName::Machine(sample::machine_id(2))));
+    assert!(
+        left.contains(&UnitName::Machine(sample::machine_id(9))),
+        "its own stays"
+    );
+    assert!(!ok(target.exists(&sample::secret_path(1)).await));
+}
+
+async fn each_role_does_what_it_may<A>(source: &A, target: &A)
+where
+    A: TrustAnchor + MachineRegistry + AkRegistry + ImageRegistry + SecretStore,
+{
+    fill(source, 1..=2).await;
+    let (_, standby) = pair(source, target).await;
+    approves_nothing(target, Code::AnchorStandsBy).await;
+    let early = MachineRegistry::revoke(target, &sample::machine_id(1), &sample::line()).await;
+    assert_eq!(
+        code(early),
+        Some(Code::AnchorStandsBy),
+        "the authority revokes"
+    );
+    let gave_up = swapped(source, |now| now.yield_to(&standby, Epoch::new(1))).await;
+    approves_nothing(source, Code::AuthorityElsewhere).await;
+    let released = ok(SecretStore::find(source, &sample::secret_path(1)).await);
+    assert!(released.is_some(), "serve-only serves");
+    ok(AkRegistry::revoke(source, &sample::ak(2, 2).fingerprint(), &sample::line()).await);
+    assert_eq!(
+        kind(MachineRegistry::remove(source, &sample::machine_id(1)).await),
+        PortErrorKind::Denied
+    );
+    let shred = source.shred(&sample::line()).await;
+    assert_eq!(kind(shred), PortErrorKind::Conflict, "it still serves");
+    let pass = swapped(target, |now| now.listen(&gave_up)).await;
+    ok(adopt(target, &pass, &all(source).await).await);
+    let grant = gave_up.grant();
+    let grant = grant.unwrap_or_else(|| unreachable!("it gave up"));
+    let active = swapped(target, |now| now.take(&grant)).await;
+    fill(target, 3..=3).await;
+    let forward = swapped(source, |now| now.forward(&active)).await;
+    assert_eq!(forward.role(), Role::Forward);
+    approves_nothing(source, Code::AnchorReplaced).await;
+    let refused = SecretStore::find(source, &sample::secret_path(1)).await;
+    assert_eq!(code(refused), Some(Code::AnchorReplaced));
+    assert_eq!(ok(source.shred(&sample::line()).await), 2);
+    assert_eq!(ok(source.shred(&sample::line()).await), 0);
+}
+
+fn code<T>(answer: Result<T, PortError>) -> Option<Code> {
+    answer.err().and_then(|error| error.code())
+}
+
+async fn approves_nothing<A>(anchor: &A, why: Code)
+where
+    A: TrustAnchor + MachineRegistry + AkRegistry + ImageRegistry + SecretStore,
+{
+    let line = &sample::line();
+    let (machine, path) = (&sample::machine(50), &sample::secret_path(50));
+    let registered = anchor.create(machine, UnclaimedLimit::Unlimited).await;
+    assert_eq!(code(registered), Some(why));
+    assert_eq!(code(anchor.put(&sample::image(50)).await), Some(why));
+    let made = anchor.put_new(path, &sample::secret(50), line).await;
+    assert_eq!(code(made), Some(why));
+    assert!(!ok(anchor.exists(path).await));
+    // For a machine that is there; on standby there may be none.
+    if ok(MachineRegistry::find(anchor, &sample::machine_id(2)).await).is_some() {
+        assert_eq!(
+            code(anchor.submit(&sample::ak(51, 2), line).await),
+            Some(why)
+        );
+        assert_eq!(
+            code(anchor.bind(&sample::approved_ak(51, 2), line).await),
+            Some(why)
+        );
+    }
+}
