@@ -74,8 +74,9 @@ codes! {
         "The path is none of the endpoints of this server.",
         "See docs/reference/http.md for the paths.";
     RegisterKeyElsewhere = "TEC-R412", 409, "the attestation key belongs to another machine",
-        "A node with this TPM was registered before, under another id: it was reinstalled, or its TPM \
-         moved.",
+        "A node with this TPM was registered before, under another id: it was reinstalled, or lost its \
+         power during its first boot. A node goes on as the machine that the answer names by itself; \
+         one that older programs run, or whose pin has a path of its own, does not.",
         "Remove the old machine with `tec machine remove` (`tec ak list` names it), then register again.";
     RegisterTooLarge = "TEC-R413", 413, "the body is too large",
         "Registration bodies are capped at 64 KiB.",

@@ -275,6 +275,8 @@ async fn the_first_key_is_bound_and_its_machine_provisioned() {
         (status, &body["code"]),
         (StatusCode::CONFLICT, &json!("TEC-R412"))
     );
+    assert_eq!(body["uuid"], machine, "whose key it is");
+    assert_eq!(body["status"], "error");
 }
 
 #[tokio::test]

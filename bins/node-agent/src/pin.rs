@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use tec_core::id::MachineId;
 use tec_core::ignition::AttestationKeyConfig;
+use tec_core::id::ResourcePath;
 use tec_core::ignition::HeaderConfig;
+use tec_core::ignition::NumRetries;
 use tec_core::ignition::PinConfig;
 use tec_core::luks::content_key;
 use tec_core::port::Entropy;
@@ -18,7 +20,9 @@ use crate::failure::Failure;
 use crate::fetch::Stage;
 use crate::fetch::fetch_key;
 use crate::kbs::KbsRound;
+use crate::register::AkIdentity;
 use crate::register::HttpRegistrar;
+use crate::register::RegisterError;
 use crate::register::RegisterPorts;
 use crate::register::register;
 use crate::report::Report;
@@ -59,7 +63,7 @@ async fn try_encrypt(
     plaintext: &SecretBytes,
     entropy: &Arc<dyn Entropy>,
 ) -> Result<String, Failure> {
-    let header = config.to_header();
+    let mut header = config.to_header();
     for server in config.servers.iter().filter(|one| !one.url.is_tls()) {
         // Later boots need no warning: a key that somebody else hands out opens nothing.
         tracing::warn!(server = %server.url, "the key is fetched without TLS, as configured");
@@ -82,14 +86,11 @@ async fn try_encrypt(
             activator: &tpm,
             entropy: &**entropy,
         };
-        register(
-            ports,
-            &identity,
-            *machine,
-            flags.retries(config.num_retries),
-        )
-        .await
-        .map_err(Failure::Register)?;
+        let retries = flags.retries(config.num_retries);
+        let own = register_as(ports, &identity, (*machine, &header.path), retries).await?;
+        if own != *machine {
+            header.path = ResourcePath::luks_root(&own);
+        }
     }
     let key = released_key(flags, &tpm, &header, Stage::FirstBoot, entropy).await?;
     clevis::seal(&header, &key, plaintext, &mut EntropyRng::new(&**entropy)).map_err(|source| {
@@ -98,6 +99,27 @@ async fn try_encrypt(
             source,
         }
     })
+}
+
+/// Registers the key for the machine, or for the one that it belongs to already: power that fails
+/// during a first boot leaves a key that is bound, and the next first boot is given a new id.
+/// Returns the id that counts.
+async fn register_as(
+    ports: RegisterPorts<'_>,
+    identity: &AkIdentity,
+    (machine, path): (MachineId, &ResourcePath),
+    retries: Option<NumRetries>,
+) -> Result<MachineId, Failure> {
+    match register(ports, identity, machine, retries).await {
+        Ok(()) => Ok(machine),
+        // A path of its own was chosen by an admin, for that machine.
+        Err(RegisterError::Elsewhere { machine: own }) if path.machine() == Some(machine) => {
+            tracing::warn!(machine = %own, "this TPM is registered already: the node goes on as that machine");
+            let known = register(ports, identity, own, retries).await;
+            known.map(|()| own).map_err(Failure::Register)
+        }
+        Err(error) => Err(Failure::Register(error)),
+    }
 }
 
 /// Later boots: fetches the machine's key and opens what was sealed.

@@ -146,6 +146,12 @@ pub enum RegisterError {
         /// The server's code, or what its status stands for.
         code: Code,
     },
+    /// The key is registered for another machine: this node was that one before.
+    #[error("the key belongs to machine {machine}")]
+    Elsewhere {
+        /// Which.
+        machine: MachineId,
+    },
     /// The server kept saying that it cannot answer now.
     #[error("the server stayed busy, last with status {status} ({code})")]
     Busy {
@@ -170,6 +176,7 @@ impl RegisterError {
             Self::Unanswered { code, .. }
             | Self::Refused { code, .. }
             | Self::Busy { code, .. } => *code,
+            Self::Elsewhere { .. } => Code::RegisterKeyElsewhere,
             Self::Pending => Code::AkNotBound,
             Self::Activate(_) => Code::NodeTpm,
         }
@@ -194,7 +201,7 @@ pub struct RegisterPorts<'a> {
 /// Registers the key for a machine. Doing it again is fine: a key that is registered stays so.
 ///
 /// # Errors
-/// `Refused` at once; `Unanswered` and `Busy` when `retries` are used up; `Pending` after about an
+/// `Refused` and `Elsewhere` at once; `Unanswered` and `Busy` when `retries` are used up; `Pending` after about an
 /// hour, or never with [`NumRetries::Infinity`].
 ///
 /// # Cancel safety
@@ -300,6 +307,7 @@ impl<'a> Course<'a> {
             Answer::Registered => Ok(Step::Done),
             Answer::Pending => Ok(Step::Failed(RegisterError::Pending)),
             Answer::Busy(code) => Ok(Step::Failed(RegisterError::Busy { status, code })),
+            Answer::Elsewhere(machine) => Err(RegisterError::Elsewhere { machine }),
             Answer::Refused(code) => Err(RegisterError::Refused { status, code }),
             Answer::NotUnderstood(code) => match self.short.take() {
                 Some(short) => {
@@ -328,6 +336,7 @@ impl<'a> Course<'a> {
             Answer::Registered => Ok(Step::Done),
             Answer::Pending => Ok(Step::Failed(RegisterError::Pending)),
             Answer::Busy(code) => Ok(Step::Failed(RegisterError::Busy { status, code })),
+            Answer::Elsewhere(machine) => Err(RegisterError::Elsewhere { machine }),
             Answer::Refused(code @ Code::RegisterEkProof) if self.challenges > 1 => {
                 self.challenges -= 1;
                 Ok(Step::Failed(RegisterError::Busy { status, code }))

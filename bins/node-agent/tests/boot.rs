@@ -70,6 +70,41 @@ fn the_first_boot_seals_and_later_boots_of_the_same_image_open() {
 }
 
 #[test]
+fn a_first_boot_that_begins_anew_goes_on_as_the_machine_that_the_key_belongs_to() {
+    let world = World::start(Wire::Tls, TofuMatcher);
+    world.approve("kernel");
+    let mut tpm = Swtpm::start().unwrap();
+    boot(&tpm, "kernel");
+    let (machine, config) = world.machine();
+    good(world.encrypt(&tpm, &config));
+    // The power fails before the disk is bound: all that stays is in the TPM.
+    tpm.restart().unwrap();
+    boot(&tpm, "kernel");
+    let (other, config) = world.machine();
+    let sealed = good(world.encrypt(&tpm, &config));
+
+    tpm.restart().unwrap();
+    boot(&tpm, "kernel");
+    assert_eq!(
+        good(world.decrypt(&tpm, &sealed)),
+        PASSPHRASE.as_bytes(),
+        "it opens with the key of the first machine"
+    );
+    let bound = |machine| {
+        let found = world.registry.bound_to(machine);
+        world.runtime.block_on(found).unwrap()
+    };
+    assert!(bound(&machine).is_some());
+    assert!(bound(&other).is_none(), "the second one stays unclaimed");
+
+    // A path that somebody chose is not another machine's.
+    let (_, mut config) = world.machine();
+    config["path"] = "default/chosen/key".into();
+    let lines = refused(&world.encrypt(&tpm, &config));
+    assert!(lines[0].starts_with("TEC-R412 "), "{lines:?}");
+}
+
+#[test]
 fn no_key_or_passphrase_is_ever_printed_not_even_to_a_trace() {
     let world = World::start(Wire::Plain, TofuMatcher);
     world.approve("kernel");

@@ -197,8 +197,30 @@ impl AkService {
             .await?
         {
             AkOutcome::Waiting(AkReason::NeedsEkProof) => self.challenge(request),
+            AkOutcome::Rejected(AkReason::KeyHasOtherMachine) => {
+                self.elsewhere(&request.public.fingerprint()).await
+            }
             outcome => reply(outcome),
         }
+    }
+
+    /// Refuses a key that another machine has, and says which: a node that lost its power during
+    /// its first boot asks again as a new machine, and goes on as the one that it is.
+    ///
+    /// # Security
+    /// The id is no secret, and gives no right: keys are released to who signs with the key.
+    async fn elsewhere(&self, key: &Fingerprint) -> Result<Response<ReplyBody>, Code> {
+        let code = Code::RegisterKeyElsewhere;
+        let record = self.0.config.aks.find(key).await;
+        let Ok(Some(record)) = record else {
+            return Err(code);
+        };
+        let mut response = refusal(ReplyStyle::AttestationKey, code);
+        let body = serde_json::json!({
+            "status": "error", "message": code.title(), "code": code, "uuid": record.machine,
+        });
+        *response.body_mut() = ReplyBody::from(body.to_string());
+        Ok(response)
     }
 
     /// Decides, and gives a bound machine its disk key. A key that is bound already is provisioned,

@@ -5,6 +5,7 @@ use base64::engine::general_purpose::STANDARD;
 use serde::Deserialize;
 use tec_core::ak::Credential;
 use tec_core::code::Code;
+use tec_core::id::MachineId;
 
 use super::Reply;
 
@@ -26,6 +27,8 @@ pub(super) enum Answer {
     NotUnderstood(Code),
     /// Not now.
     Busy(Code),
+    /// The key is that of this machine.
+    Elsewhere(MachineId),
     /// No.
     Refused(Code),
 }
@@ -38,6 +41,8 @@ struct Wire {
     message: String,
     #[serde(default)]
     code: serde_json::Value,
+    /// The machine that a key belongs to.
+    uuid: Option<String>,
     challenge: Option<String>,
     id_object: Option<String>,
     encrypted_secret: Option<String>,
@@ -70,6 +75,10 @@ impl Wire {
     fn conflict(&self) -> Answer {
         match self.code() {
             Some(Code::RegisterAkKnown) => Answer::Registered,
+            Some(code @ Code::RegisterKeyElsewhere) => {
+                let machine = self.uuid.as_ref().and_then(|uuid| uuid.parse().ok());
+                machine.map_or(Answer::Refused(code), Answer::Elsewhere)
+            }
             Some(code) => Answer::Refused(code),
             None if self.message == KNOWN_KEY => Answer::Registered,
             None => Answer::Refused(Code::RegisterMachineTaken),
@@ -139,6 +148,17 @@ mod tests {
             read(409, lying),
             Answer::Refused(Code::RegisterMachineTaken)
         );
+    }
+
+    #[test]
+    fn a_key_of_another_machine_names_it() {
+        let id = "7c9e6679-7425-40de-944b-e07fc1f90ae7";
+        let said = format!(r#"{{"code":"TEC-R412","uuid":"{id}"}}"#);
+        assert_eq!(read(409, &said), Answer::Elsewhere(id.parse().unwrap()));
+        let refused = Answer::Refused(Code::RegisterKeyElsewhere);
+        for silent in [r#"{"code":"TEC-R412"}"#, r#"{"code":"TEC-R412","uuid":"x"}"#] {
+            assert_eq!(read(409, silent), refused);
+        }
     }
 
     #[test]
