@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use tec_core::id::MachineId;
-use tec_core::ignition::AttestationKeyConfig;
 use tec_core::id::ResourcePath;
+use tec_core::ignition::AttestationKeyConfig;
 use tec_core::ignition::HeaderConfig;
 use tec_core::ignition::NumRetries;
 use tec_core::ignition::PinConfig;

@@ -29,6 +29,7 @@ use crate::ak::AkCandidate;
 use crate::ak::AkMatcher;
 use crate::ak::AkReason;
 use crate::ak::EkOffer;
+use crate::ak::Fingerprint;
 use crate::ak::PublicKey;
 use crate::ak::TpmObjects;
 use crate::code::Code;

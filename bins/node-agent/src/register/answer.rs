@@ -156,7 +156,10 @@ mod tests {
         let said = format!(r#"{{"code":"TEC-R412","uuid":"{id}"}}"#);
         assert_eq!(read(409, &said), Answer::Elsewhere(id.parse().unwrap()));
         let refused = Answer::Refused(Code::RegisterKeyElsewhere);
-        for silent in [r#"{"code":"TEC-R412"}"#, r#"{"code":"TEC-R412","uuid":"x"}"#] {
+        for silent in [
+            r#"{"code":"TEC-R412"}"#,
+            r#"{"code":"TEC-R412","uuid":"x"}"#,
+        ] {
             assert_eq!(read(409, silent), refused);
         }
     }
