@@ -63,6 +63,7 @@ pub(crate) fn run(root: &Path, args: &Args) -> Result<()> {
     let tools = tools::ensure()?;
     tools::ensure_machines(&tools, &pcr_live::default_suites(), Renew::IfMissing)?;
     tools::ensure_kubernetes(&tools)?;
+    tools::ensure_services(&tools)?;
     let mut steps = vec![Step {
         name: "tools",
         took: begin.elapsed(),
