@@ -72,7 +72,7 @@ const OTHER: Family = Family {
     look: "Read the log of the program that printed the code.",
 };
 
-const FAMILIES: [Family; 9] = [
+const FAMILIES: [Family; 10] = [
     Family {
         letter: 'R',
         title: "Registration of machines and attestation keys",
@@ -128,6 +128,12 @@ const FAMILIES: [Family; 9] = [
         title: "The node",
         look: "On the node, the journal of the boot has the whole chain of causes; no key material \
                is ever in it.",
+    },
+    Family {
+        letter: 'V',
+        title: "The vault and the services around it",
+        look: "The log of services-bootstrap beside the vault, or of services-init in the pod that \
+               waits. The exit code of the container is the last two digits of the code.",
     },
 ];
 
