@@ -1,0 +1,216 @@
+//! The controller is killed at each step; the next one comes to the same end.
+
+use std::collections::BTreeSet;
+
+use services_bootstrap::controller::Controller;
+use services_bootstrap::disk::Volume;
+use services_bootstrap::guard;
+use tec_core::plan;
+use tec_core::plan::Shell;
+use tec_core::port::EntropyRng;
+use tec_core::secret::SecretArray;
+use tec_core::service::vault::BringUp;
+use tec_core::service::vault::Effect;
+use tec_core::service::vault::Event;
+use tec_core::service::vault::Fresh;
+use tec_core::service::vault::Method;
+use tec_core::service::vault::RootPart;
+use tec_core::service::vault::Setup;
+use tec_core::service::vault::SetupEffect;
+use tec_core::service::vault::SetupEvent;
+use tec_k8s::service::BringUpShell;
+use tec_k8s::service::SetupShell;
+use tec_services_e2e::bao::Seal;
+use tec_services_e2e::cluster::Cluster;
+use tec_services_e2e::stage::Stage;
+use tec_support::serve::Shutdown;
+use tokio::task::JoinSet;
+
+use crate::vault::assert_nowhere_in_plain;
+use crate::vault::root_tokens;
+use crate::vault::seal_status;
+use crate::vault::stored_key;
+
+/// A process that dies after so many steps: the last one is done, and nobody hears of it.
+struct Dying<S> {
+    shell: S,
+    left: usize,
+    steps: Vec<String>,
+}
+
+impl<S> Dying<S> {
+    fn new(shell: S, left: usize) -> Self {
+        Self {
+            shell,
+            left,
+            steps: Vec::new(),
+        }
+    }
+
+    /// `None` if it is dead.
+    fn live(&mut self, step: String) -> Option<()> {
+        self.left = self.left.checked_sub(1)?;
+        self.steps.push(step);
+        Some(())
+    }
+
+    fn heard<T>(&self, event: Option<T>) -> Option<T> {
+        event.filter(|_| self.left > 0)
+    }
+}
+
+#[tonic::async_trait]
+impl Shell<BringUp> for Dying<BringUpShell> {
+    async fn perform(&mut self, effect: Effect) -> Option<Event> {
+        self.live(name(&effect))?;
+        let event = self.shell.perform(effect).await;
+        self.heard(event)
+    }
+}
+
+#[tonic::async_trait]
+impl Shell<Setup> for Dying<SetupShell> {
+    async fn perform(&mut self, effect: SetupEffect) -> Option<SetupEvent> {
+        let step = match &effect {
+            SetupEffect::Call(request) => format!("call {}", request.path),
+            effect => word(&format!("{effect:?}")),
+        };
+        self.live(step)?;
+        let event = self.shell.perform(effect).await;
+        self.heard(event)
+    }
+}
+
+fn name(effect: &Effect) -> String {
+    match effect {
+        Effect::Call(request) if request.method == Method::Get => format!("read {}", request.path),
+        Effect::Call(request) => format!("write {}", request.path),
+        Effect::Advance { to, .. } => format!("write progress {}", word(&to.to_string())),
+        Effect::CreateSecret { .. } | Effect::WriteFile(_) | Effect::RemoveFile => {
+            format!("write {}", word(&format!("{effect:?}")))
+        }
+        effect => format!("do {}", word(&format!("{effect:?}"))),
+    }
+}
+
+fn word(text: &str) -> String {
+    let fits = |c: char| c.is_ascii_alphanumeric() || c == '-';
+    text.chars().take_while(|c| fits(*c)).collect()
+}
+
+/// One process, which dies after `steps`. Says what it did, and whether it came to its end.
+async fn bring_up(controller: &Controller, steps: usize) -> (Vec<String>, bool) {
+    let mut rng = EntropyRng::new(&*controller.entropy);
+    let fresh = Fresh {
+        key: SecretArray::random(&mut rng),
+        seed: SecretArray::random(&mut rng),
+    };
+    let platform = controller.platform.clone();
+    let mut plan = BringUp::new(platform, controller.ordinal, RootPart::IfChanged, fresh);
+    let (cluster, disk) = (controller.cluster.clone(), controller.disk.clone());
+    let shell = BringUpShell::new(controller.vault.clone(), cluster, disk);
+    let mut dying = Dying::new(shell, steps);
+    plan::run(&mut plan, Event::Start, &mut dying).await;
+    let end = dying.shell.end();
+    assert!(end.is_none_or(|end| end == Ok(())), "{end:?}");
+    (dying.steps, end.is_some())
+}
+
+async fn set_up(controller: &Controller, steps: usize) -> (Vec<String>, bool) {
+    let mut plan = Setup::new(controller.platform.clone());
+    let (vault, cluster) = (controller.vault.clone(), controller.cluster.clone());
+    let shell = SetupShell::new(vault, cluster, controller.token.clone());
+    let mut dying = Dying::new(shell, steps);
+    plan::run(&mut plan, SetupEvent::Start, &mut dying).await;
+    let Dying { shell, steps, .. } = dying;
+    let end = shell.into_end();
+    (steps, end.is_some())
+}
+
+/// A vault that is run as in its pod, so that its storage can be emptied.
+struct Guarded {
+    stage: Stage,
+    controller: Controller,
+    _guard: JoinSet<anyhow::Result<()>>,
+}
+
+async fn guarded() -> Guarded {
+    let stage = Stage::prepare(Cluster::shared().await.unwrap(), &Seal::Shamir).unwrap();
+    let command = stage.bao.command().unwrap();
+    let request = Volume::new(stage.path("volume")).reset_request();
+    let storage = stage.bao.storage();
+    let (shutdown, signals) = Shutdown::on_signals().unwrap();
+    let mut guard = JoinSet::new();
+    guard.spawn(async move {
+        let _signals = signals;
+        guard::run(&command, &storage, request, shutdown).await
+    });
+    stage.bao.wait().await.unwrap();
+    let controller = stage.controller(&[]).await.unwrap();
+    Guarded {
+        stage,
+        controller,
+        _guard: guard,
+    }
+}
+
+/// The one end, whatever happened on the way.
+async fn assert_up(guarded: &Guarded) {
+    let Guarded {
+        stage, controller, ..
+    } = guarded;
+    assert_eq!(seal_status(stage).await["sealed"], false);
+    let key = stored_key(stage, controller).await;
+    assert_eq!(root_tokens(stage, &key).await, 0, "a root token is left");
+    assert_nowhere_in_plain(stage, &key);
+    let secret = stage.secret("vault-aes").await.unwrap();
+    let progress =
+        &secret["metadata"]["annotations"]["trusted-execution-clusters.io/bootstrap-state"];
+    assert!(
+        progress.as_str().unwrap().starts_with("configured:"),
+        "{progress}"
+    );
+    stage.authorities().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn item_2_a_controller_that_always_dies_one_step_later_comes_to_the_same_end() {
+    let guarded = guarded().await;
+    let mut steps = 1;
+    while !bring_up(&guarded.controller, steps).await.1 {
+        steps += 1;
+    }
+    let died = steps;
+    steps = 1;
+    while !set_up(&guarded.controller, steps).await.1 {
+        steps += 1;
+    }
+    println!("the controller died {died} times in bringing up, and {steps} times in setting up");
+    assert!(died > 20 && steps > 50, "{died}, {steps}");
+    guarded.controller.round().await.unwrap();
+    assert_up(&guarded).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn item_2_a_death_after_each_sort_of_write_leads_to_the_same_end() {
+    let whole = guarded().await;
+    let (steps, ended) = bring_up(&whole.controller, usize::MAX).await;
+    assert!(ended);
+    let mut seen = BTreeSet::new();
+    for (index, step) in steps.iter().enumerate() {
+        // Policies and roles are alike among themselves.
+        let sort = step
+            .rsplit_once('/')
+            .map_or(step.as_str(), |(sort, _)| sort);
+        if !step.starts_with("write") || !seen.insert(sort.to_owned()) {
+            continue;
+        }
+        let guarded = guarded().await;
+        let (done, ended) = bring_up(&guarded.controller, index + 1).await;
+        assert!(!ended);
+        guarded.controller.round().await.unwrap();
+        assert_up(&guarded).await;
+        println!("{:>3} | {:<40} | up again", index + 1, done.last().unwrap());
+    }
+    assert!(seen.len() > 8, "{seen:?}");
+}

@@ -1,0 +1,26 @@
+//! Generated from proto/service by `cargo xtask codegen`. Messages have no `Debug`, since they carry
+//! secrets.
+
+macro_rules! generated {
+    ($($name:ident = $file:literal),*) => {
+        $(
+            #[expect(
+                missing_docs,
+                missing_debug_implementations,
+                clippy::all,
+                clippy::pedantic,
+                clippy::exhaustive_enums,
+                clippy::exhaustive_structs,
+                reason = "generated"
+            )]
+            pub(super) mod $name {
+                include!(concat!("pb/", $file));
+            }
+        )*
+    };
+}
+
+generated!(
+    bootstrap = "tec.bootstrap.v1.rs",
+    broker = "tec.broker.v1.rs"
+);
