@@ -33,8 +33,9 @@ use crate::cli::Serve;
 use crate::controller::Controller;
 use crate::disk::Volume;
 
-/// Longer than the ten seconds that the vault gives the API server.
-const VAULT_DEADLINE: Duration = Duration::from_secs(15);
+/// Longer than the ten seconds that the vault gives the API server, and short enough for an answer to a
+/// caller that waits fifteen.
+const VAULT_DEADLINE: Duration = Duration::from_secs(12);
 const KUBERNETES_DEADLINE: Duration = Duration::from_secs(10);
 
 /// The controller that these flags describe.

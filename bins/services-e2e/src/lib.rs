@@ -17,6 +17,7 @@
 
 pub mod bao;
 pub mod cluster;
+pub mod demo;
 pub mod nats;
 pub mod platform;
 pub mod rotation;

@@ -78,7 +78,7 @@ impl Stage {
         self.dir.path().join(name)
     }
 
-    /// The flags of a controller, as its manifest would have them.
+    /// The flags of a controller, as its manifest would have them, with others in their place.
     ///
     /// # Errors
     /// The API server gives no token.
@@ -111,6 +111,7 @@ impl Stage {
             ("--component-namespaces", cluster.apps.clone()),
         ]
         .into_iter()
+        .filter(|(flag, _)| !more.contains(flag))
         .flat_map(|(flag, value)| [flag.to_owned(), value])
         .collect();
         flags.extend(more.iter().map(|&flag| flag.to_owned()));
@@ -158,6 +159,11 @@ impl Stage {
         let text = secret["data"]["ca.crt"].as_str();
         let bytes = STANDARD.decode(text.context("there is no ca.crt")?)?;
         Ok(String::from_utf8(bytes)?)
+    }
+
+    /// The volume that the containers of an account's pod share.
+    pub fn shared(&self, account: &Account) -> PathBuf {
+        self.path(&format!("pod-{}", account.name())).join("shared")
     }
 
     /// Writes what the kubelet would mount for an account: its token, and the authorities. Returns the

@@ -14,6 +14,7 @@ use tec_core::secret::SecretArray;
 use tec_core::secret::SecretBytes;
 use tec_core::service::caller;
 use tec_core::service::caller::Claims;
+use tec_core::service::caller::REVIEW_TIMEOUT;
 use tec_core::service::caller::Refusal;
 use tec_core::service::caller::Reviewer;
 use tec_core::service::caller::Role;
@@ -33,6 +34,9 @@ use tokio::sync::Semaphore;
 use super::Cluster;
 use super::Minter;
 use super::Vault;
+
+/// An API server that is up answers by then; callers wait meanwhile.
+const PROBE: Duration = Duration::from_secs(2);
 
 /// What can be set.
 #[derive(Clone, Debug)]
@@ -305,7 +309,8 @@ impl Bootstrap {
             Some(_) => Err(Refusal::VaultError),
             None => {
                 let reviewer = match answer.status {
-                    403 => self.reviewer().await,
+                    // What took so long needs no second look.
+                    403 if took < REVIEW_TIMEOUT => self.reviewer().await,
                     _ => Reviewer::Up,
                 };
                 Err(caller::classify_login(&answer, took, reviewer))
@@ -314,10 +319,9 @@ impl Bootstrap {
     }
 
     async fn reviewer(&self) -> Reviewer {
-        if self.cluster.is_up().await {
-            Reviewer::Up
-        } else {
-            Reviewer::Down
+        match tokio::time::timeout(PROBE, self.cluster.is_up()).await {
+            Ok(true) => Reviewer::Up,
+            _ => Reviewer::Down,
         }
     }
 
