@@ -83,7 +83,9 @@ impl Bao {
         // only beside a TCP listener.
         let (api, cluster) = (free_address()?, free_address()?);
         let config = format!(
-            "storage \"raft\" {{\n  path = \"{data}\"\n  node_id = \"n0\"\n}}\n{seal}\
+            // Alone it need not wait long for others before it leads.
+            "storage \"raft\" {{\n  path = \"{data}\"\n  node_id = \"n0\"\n  \
+             performance_multiplier = 1\n}}\n{seal}\
              api_addr = \"http://{api}\"\ncluster_addr = \"https://{cluster}\"\n\
              listener \"unix\" {{\n  address = \"{socket}\"\n  socket_mode = \"0600\"\n  \
              disable_unauthed_generate_root_endpoints = false\n}}\n\
@@ -109,6 +111,19 @@ impl Bao {
             "-config".into(),
             config.into(),
         ])
+    }
+
+    /// The same, with what it prints in a log of its own.
+    ///
+    /// # Errors
+    /// The program is missing, or the log cannot be made.
+    pub fn command_with_log(&self, logs: &Transcript) -> anyhow::Result<Vec<OsString>> {
+        let (log, _) = logs.file("bao")?;
+        let script = r#"log=$1; shift; exec "$@" >>"$log" 2>&1"#;
+        let mut command: Vec<OsString> = ["sh", "-c", script, "sh"].map(OsString::from).to_vec();
+        command.push(log.into_os_string());
+        command.extend(self.command()?);
+        Ok(command)
     }
 
     /// Starts it, and waits until it answers.
