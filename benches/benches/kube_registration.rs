@@ -1,5 +1,5 @@
 //! Registrations over HTTP against the least that a registration can be: one `create` of the same
-//! object by one client, at the same API server, in turns.
+//! object by one client with the same rights, at the same API server, in turns.
 
 use std::sync::Arc;
 use std::sync::Mutex;
@@ -12,7 +12,12 @@ use std::time::Instant;
 use anyhow::Context as _;
 use kube::Api;
 use kube::Client;
+use kube::Config;
+use kube::api::ListParams;
+use kube::api::ObjectMeta;
 use kube::api::PostParams;
+use kube::config::KubeConfigOptions;
+use kube::config::Kubeconfig;
 use serde::de::DeserializeOwned;
 use serde_json::json;
 use tec_benches::Figure;
@@ -80,6 +85,9 @@ struct World {
     register: Server,
     keys: Server,
     client: Client,
+    /// Clients with the service accounts of the two servers.
+    as_register: Client,
+    as_keys: Client,
     namespace: String,
     http: reqwest::Client,
     _plane: ControlPlane,
@@ -103,9 +111,18 @@ impl World {
         }))?;
         clusters.create(&PostParams::default(), &cluster).await?;
         let start = async |component| Server::start(&plane, component, &namespace, &[]).await;
+        let account = async |component| {
+            let file = plane.component(component, &namespace).await?;
+            let config = Kubeconfig::read_from(file)?;
+            let context = KubeConfigOptions::default();
+            let config = Config::from_custom_kubeconfig(config, &context).await?;
+            anyhow::Ok(Client::try_from(config)?)
+        };
         let world = Self {
             register: start(Component::RegisterServer).await?,
             keys: start(Component::AttestationKeyRegister).await?,
+            as_register: account(Component::RegisterServer).await?,
+            as_keys: account(Component::AttestationKeyRegister).await?,
             client,
             http: reqwest::Client::builder().no_proxy().build()?,
             namespace,
@@ -115,12 +132,34 @@ impl World {
         Ok(world)
     }
 
-    fn objects<K>(&self) -> Api<K>
+    fn objects<K>(&self, client: &Client) -> Api<K>
     where
         K: kube::Resource<Scope = kube::core::NamespaceResourceScope>,
         K::DynamicType: Default,
     {
-        Api::namespaced(self.client.clone(), &self.namespace)
+        Api::namespaced(client.clone(), &self.namespace)
+    }
+
+    /// What a server writes into the metadata of its objects: owner and annotations. Bare objects
+    /// get the same.
+    fn written<K>(&self, runtime: &Runtime) -> anyhow::Result<ObjectMeta>
+    where
+        K: kube::Resource<Scope = kube::core::NamespaceResourceScope>
+            + Clone
+            + std::fmt::Debug
+            + DeserializeOwned,
+        K::DynamicType: Default,
+    {
+        let objects = self.objects::<K>(&self.client);
+        let some = ListParams::default().limit(1);
+        let list = runtime.block_on(objects.list(&some))?;
+        let object = list.items.first().context("the server made none")?;
+        Ok(ObjectMeta {
+            annotations: object.meta().annotations.clone(),
+            labels: object.meta().labels.clone(),
+            owner_references: object.meta().owner_references.clone(),
+            ..ObjectMeta::default()
+        })
     }
 
     /// Asks for a config until there is one.
@@ -209,10 +248,12 @@ fn machines(suite: &Suite, runtime: &Runtime, world: &World) -> anyhow::Result<(
             .time(async move { answered(http.get(url).send().await?, 200).await })
     };
     let entropy = SeededEntropy::new(1);
+    let written = world.written::<api::Machine>(runtime)?;
     let create = || {
         let id = MachineId::random(&mut EntropyRng::new(&entropy));
+        let object = like(machine_object(id), &written);
         bare.clone()
-            .time(create(world.objects(), machine_object(id)))
+            .time(create(world.objects(&world.as_register), object))
     };
     suite.ratio_timed(
         MACHINE,
@@ -229,6 +270,15 @@ where
 {
     objects.create(&PostParams::default(), &object).await?;
     Ok(())
+}
+
+/// With the metadata that the server writes, too.
+fn like<K: kube::Resource>(mut object: K, written: &ObjectMeta) -> K {
+    *object.meta_mut() = ObjectMeta {
+        name: object.meta().name.clone(),
+        ..written.clone()
+    };
+    object
 }
 
 fn machine_object(id: MachineId) -> api::Machine {
@@ -268,8 +318,10 @@ impl Keys {
         let made = Tally::default();
         storm(runtime, number / KEYS_OF_A_MACHINE + 1, || {
             let number = numbers.fetch_add(KEYS_OF_A_MACHINE, Ordering::Relaxed);
-            made.clone()
-                .time(create(world.objects(), machine_object(machine(number))))
+            made.clone().time(create(
+                world.objects(&world.client),
+                machine_object(machine(number)),
+            ))
         });
         made.p99()?;
         let record = |number| {
@@ -306,9 +358,12 @@ fn keys(suite: &Suite, runtime: &Runtime, world: &World) -> anyhow::Result<()> {
             answered(put.body(body).send().await?, 201).await
         })
     };
+    storm(runtime, 1, submit);
+    let written = world.written::<api::AttestationKey>(runtime)?;
     let create = || {
         let object = keys.next().map(api::AttestationKey::from_core);
-        let objects: Api<api::AttestationKey> = world.objects();
+        let object = object.map(|object| like(object, &written));
+        let objects: Api<api::AttestationKey> = world.objects(&world.as_keys);
         bare.clone()
             .time(async move { create(objects, object.context("there are too few keys")?).await })
     };
@@ -324,7 +379,9 @@ fn keys(suite: &Suite, runtime: &Runtime, world: &World) -> anyhow::Result<()> {
     )?;
     report_p99(suite, "kube_registration/key_p99", &ours, &bare)?;
     let there = keys.next.load(Ordering::Relaxed);
-    storm(runtime, many.saturating_sub(there), create);
+    if there < many {
+        storm(runtime, many - there, create);
+    }
     let at_many = median_ratio(submits, creates);
     // Creations grow slower, too, with what the API server holds.
     let note = format!("times the ratio at {FEW} keys, at {many}");

@@ -3,9 +3,12 @@
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
+use std::io::Write as _;
 use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::Command;
+use std::process::Stdio;
 use std::sync::Arc;
-use std::time::Duration;
 
 use anyhow::Context as _;
 use rand_chacha::ChaCha20Rng;
@@ -13,11 +16,9 @@ use rand_chacha::rand_core::SeedableRng as _;
 use serde_json::json;
 use tec_core::endpoint::Endpoint;
 use tec_core::id::ResourcePath;
-use tec_core::secret::SecretBytes;
-use tec_core::testing::SeededEntropy;
-use tec_tpm::tss::TpmAttester;
-use tec_trustee::client::Deadlines;
-use tec_trustee::client::RcarClient;
+use tec_core::ignition::ClevisPinGenerator;
+use tec_core::ignition::PinGenerator as _;
+use tec_e2e::settings::own_program;
 use tec_trustee::jwe::Curve;
 use tec_trustee::jwe::EcPrivateKey;
 use tec_trustee::report_data::HashAlgorithm;
@@ -30,6 +31,8 @@ use tokio::sync::Mutex;
 use crate::server::Emulated;
 use crate::server::Machine;
 
+/// What the node seals.
+const PASSPHRASE: &[u8] = b"passphrase";
 const AUTH: &str = r#"{"version":"0.4.0","tee":"tpm","extra-params":{}}"#;
 /// Characters of a nonce in base64, and of a session's id.
 const NONCE: usize = 44;
@@ -163,27 +166,48 @@ fn length(answer: &[u8]) -> Option<usize> {
     Some(end + 4 + of_body?)
 }
 
-/// A client as a node has it, with a TPM emulator.
+/// A node that boots: the program that Clevis runs opens what it sealed before, from its start to its
+/// end.
 pub(crate) struct Node<'a> {
-    client: RcarClient,
-    path: ResourcePath,
-    attester: &'a TpmAttester,
+    program: PathBuf,
+    machine: &'a Emulated,
+    sealed: Vec<u8>,
 }
 
 impl<'a> Node<'a> {
-    pub(crate) fn new(server: SocketAddr, machine: &'a Emulated) -> anyhow::Result<Self> {
-        let endpoint = Endpoint::new(format!("http://{server}").parse()?, String::new());
-        let deadlines = Deadlines::new(Duration::from_secs(5), Duration::from_secs(10));
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let entropy = Arc::new(SeededEntropy::new(6));
-        Ok(Self {
-            client: RcarClient::new(&[endpoint], deadlines, &provider, entropy)?,
-            path: ResourcePath::luks_root(&machine.id),
-            attester: &machine.attester,
-        })
+    pub(crate) fn new(server: &Endpoint, machine: &'a Emulated) -> anyhow::Result<Self> {
+        let config = ClevisPinGenerator::new(server.clone()).pin_config(&machine.id);
+        let config = serde_json::to_string(&config)?;
+        let mut node = Self {
+            program: own_program("node-agent")?,
+            machine,
+            sealed: Vec::new(),
+        };
+        node.sealed = node.run(&["encrypt", &config], PASSPHRASE)?;
+        anyhow::ensure!(node.unlock()? == PASSPHRASE, "another passphrase");
+        Ok(node)
     }
 
-    pub(crate) async fn unlock(&self) -> anyhow::Result<SecretBytes> {
-        Ok(self.client.fetch(&self.path, self.attester).await?)
+    pub(crate) fn unlock(&self) -> anyhow::Result<Vec<u8>> {
+        self.run(&["decrypt"], &self.sealed)
+    }
+
+    fn run(&self, arguments: &[&str], input: &[u8]) -> anyhow::Result<Vec<u8>> {
+        let mut child = Command::new(&self.program)
+            .args(arguments)
+            .env("TEC_TCTI", self.machine.swtpm.tcti())
+            .env("TEC_EVENT_LOG", "/dev/null")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()?;
+        // Closed at once, which ends the input.
+        let mut stdin = child.stdin.take().context("there is a pipe")?;
+        stdin.write_all(input)?;
+        drop(stdin);
+        let output = child.wait_with_output()?;
+        let said = String::from_utf8_lossy(&output.stderr);
+        anyhow::ensure!(output.status.success(), "{}: {said}", output.status);
+        Ok(output.stdout)
     }
 }

@@ -7,14 +7,18 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 use std::time::Instant;
 
+use axum_server::tls_rustls::RustlsConfig;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use rustls::ServerConfig;
+use rustls::pki_types::PrivateKeyDer;
 use tec_core::ak::AkCandidate;
 use tec_core::ak::ManualMatcher;
 use tec_core::ak::PublicKey;
 use tec_core::attest::PinnedPcrs;
 use tec_core::attest::Tee;
 use tec_core::digest::Sha256Digest;
+use tec_core::endpoint::Endpoint;
 use tec_core::flow;
 use tec_core::flow::AkPorts;
 use tec_core::flow::AkSubmission;
@@ -24,7 +28,7 @@ use tec_core::image::ApprovedImage;
 use tec_core::image::ExpectedPcr;
 use tec_core::image::ExpectedPcrs;
 use tec_core::image::ImageEvent;
-use tec_core::luks::RandomLuksKey;
+use tec_core::luks::CompatLuksKey;
 use tec_core::machine::RegisteredBy;
 use tec_core::pcr::PcrIndex;
 use tec_core::port::AkRegistry;
@@ -46,7 +50,6 @@ use tec_tpm::ak::AkHandle;
 use tec_tpm::testing::SoftTpm;
 use tec_tpm::testing::Swtpm;
 use tec_tpm::tss::Tpm;
-use tec_tpm::tss::TpmAttester;
 use tec_tpm::verifier::TpmVerifier;
 use tec_trustee::guard::Guard;
 use tec_trustee::guard::GuardConfig;
@@ -85,13 +88,12 @@ impl Machine {
     }
 }
 
-/// The same machine with a real TPM emulator, which takes the time that nodes take for a quote, or
-/// less: TPMs of hardware need a tenth of a second and more.
+/// The same machine with a TPM emulator, which is quicker than TPMs of hardware: those need a tenth
+/// of a second and more for a quote.
 pub(crate) struct Emulated {
     pub(crate) id: MachineId,
     key: PublicKey,
-    pub(crate) attester: TpmAttester,
-    _swtpm: Swtpm,
+    pub(crate) swtpm: Swtpm,
 }
 
 impl Emulated {
@@ -103,8 +105,7 @@ impl Emulated {
         Ok(Self {
             id: MachineId::random(&mut EntropyRng::new(&SeededEntropy::new(2))),
             key: key.public().clone(),
-            attester: TpmAttester::new(Arc::new(tpm), AkHandle::DEFAULT),
-            _swtpm: swtpm,
+            swtpm,
         })
     }
 }
@@ -216,7 +217,7 @@ async fn register(ports: &LivePorts, id: MachineId, key: PublicKey) -> anyhow::R
     flow::approve(approval, AkSubmission::new(id, key)).await?;
     let provision = ProvisionPorts {
         secrets: &*ports.secrets,
-        generator: &RandomLuksKey,
+        generator: &CompatLuksKey,
         clock: &*ports.clock,
         entropy: &SeededEntropy::new(2),
     };
@@ -243,10 +244,12 @@ async fn approve(ports: &LivePorts) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Both, on loopback.
+/// Both, on loopback, in plain HTTP and, as nodes reach them, by TLS.
 pub(crate) struct Server {
     pub(crate) kbs: SocketAddr,
     pub(crate) guard: SocketAddr,
+    pub(crate) kbs_tls: Endpoint,
+    pub(crate) guard_tls: Endpoint,
     prepared: Arc<Prepared>,
     ports: [LivePorts; 2],
 }
@@ -271,7 +274,8 @@ impl Server {
         let config = KbsConfig::new(backend, verifier.clone(), signer, clock, entropy)
             .with_lifetimes(SESSION_SECONDS, SESSION_SECONDS)
             .with_limits(MAX_SESSIONS, 1 << 20);
-        let kbs = serve(Kbs::new(config).router()).await?;
+        let broker = Kbs::new(config).router();
+        let kbs = serve(broker.clone()).await?;
 
         let gatekeeper = Registries {
             machines: before.machines,
@@ -291,9 +295,12 @@ impl Server {
             random,
         )
         .with_limits(MAX_SESSIONS, 1 << 20, Duration::from_secs(10));
+        let guard = Guard::new(config).router();
         Ok(Self {
             kbs,
-            guard: serve(Guard::new(config).router()).await?,
+            guard: serve(guard.clone()).await?,
+            kbs_tls: serve_tls(broker)?,
+            guard_tls: serve_tls(guard)?,
             prepared: Arc::new(Prepared::new(machine, &nonces)?),
             ports,
         })
@@ -329,4 +336,26 @@ async fn serve(router: axum::Router) -> anyhow::Result<SocketAddr> {
     )]
     tokio::spawn(async move { axum::serve(listener, service).await });
     Ok(address)
+}
+
+/// The same by TLS, with a certificate of its own that the endpoint pins.
+fn serve_tls(router: axum::Router) -> anyhow::Result<Endpoint> {
+    let rcgen::CertifiedKey { cert, signing_key } =
+        rcgen::generate_simple_self_signed(vec!["localhost".to_owned()])?;
+    let key = PrivateKeyDer::Pkcs8(signing_key.serialize_der().into());
+    let config = ServerConfig::builder()
+        .with_no_client_auth()
+        .with_single_cert(vec![cert.der().clone()], key)?;
+    let listener = std::net::TcpListener::bind("127.0.0.1:0")?;
+    listener.set_nonblocking(true)?;
+    let url = format!("https://localhost:{}", listener.local_addr()?.port()).parse()?;
+    let config = RustlsConfig::from_config(Arc::new(config));
+    let service = router.into_make_service_with_connect_info::<SocketAddr>();
+    let server = axum_server::from_tcp_rustls(listener, config)?;
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "the server ends with the program"
+    )]
+    tokio::spawn(async move { server.serve(service).await });
+    Ok(Endpoint::new(url, cert.pem()))
 }

@@ -8,6 +8,11 @@ use kube::api::ListParams;
 use kube::api::Patch;
 use kube::api::PatchParams;
 use serde_json::json;
+use tec_core::digest::Sha256Digest;
+use tec_core::image::ExpectedPcr;
+use tec_core::image::ExpectedPcrs;
+use tec_core::image::ImageEvent;
+use tec_core::pcr::PcrIndex;
 use tec_core::testing::sample;
 use tec_e2e::kube::Bench;
 use tec_e2e::kube::eventually;
@@ -81,6 +86,26 @@ async fn check_11_a_label_is_taken_without_a_job_and_the_last_image_leaves_none(
         .await
         .unwrap();
     published(&bench, &[]).await;
+    bench.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn an_image_that_says_nothing_of_a_pinned_register_is_told_of() {
+    let mut bench = Bench::at_work().await.unwrap();
+    let event = ImageEvent::new("EV_IPL", PcrIndex::MOK, Sha256Digest::of("MokList"), "mok");
+    let expected = ExpectedPcr::from_events(PcrIndex::MOK, [event]);
+    bench
+        .labels
+        .set(&reference(1), ExpectedPcrs::new(vec![expected]));
+    bench.create(&image("one", 1)).await.unwrap();
+    let images = bench.objects::<ApprovedImage>().unwrap();
+    eventually("the register is named", async || {
+        let status = images.get("one").await?.status;
+        let mut said = status.iter().flat_map(|status| &status.conditions);
+        Ok(said.any(|c| c.status == "True" && c.message.contains("no value of pinned PCR 4,")))
+    })
+    .await
+    .unwrap();
     bench.stop().await.unwrap();
 }
 

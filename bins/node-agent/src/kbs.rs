@@ -103,6 +103,7 @@ fn verdict(error: &RcarError) -> Verdict {
 mod tests {
     use tec_core::port::PortError;
     use tec_core::port::PortErrorKind;
+    use tec_trustee::client::CallError;
 
     use super::*;
 
@@ -116,10 +117,10 @@ mod tests {
 
     #[test]
     fn outages_are_outwaited() {
-        let error = RcarError::Unavailable {
+        let error = RcarError::Call(CallError::Unavailable {
             server: "http://a".parse().unwrap(),
             status: 503,
-        };
+        });
         assert_eq!(verdict(&error), Verdict::Unanswered);
     }
 }

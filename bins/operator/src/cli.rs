@@ -5,7 +5,9 @@ use std::net::SocketAddr;
 use anyhow::Context as _;
 use clap::Parser;
 use clap::ValueEnum;
+use tec_core::attest::PinnedPcrs;
 use tec_core::endpoint::BaseUrl;
+use tec_core::pcr::PcrIndex;
 use tec_k8s::render::Deploy;
 use tec_k8s::render::ImageAccess;
 use tec_k8s::render::Images;
@@ -43,6 +45,18 @@ pub(crate) struct Args {
     #[arg(long, env = "TEC_TRUSTEE_URL")]
     pub(crate) trustee_url: Option<BaseUrl>,
 
+    /// Registers that must be those of approved images, separated by commas. Where images are unified
+    /// kernel images, 4,11,14 covers command line and initial file system, too
+    #[arg(
+        long,
+        env = "TEC_PCRS",
+        value_name = "LIST",
+        value_delimiter = ',',
+        value_parser = pcr,
+        default_value = "4,14"
+    )]
+    pcrs: Vec<PcrIndex>,
+
     /// How a Job that measures an image sees it
     #[arg(long, value_enum, default_value_t = Access::Registry)]
     image_access: Access,
@@ -77,7 +91,21 @@ fn generation(text: &str) -> Result<Generation, String> {
     })
 }
 
+fn pcr(text: &str) -> Result<PcrIndex, String> {
+    let index: u8 = text.parse().map_err(|_| "a number from 0 to 23")?;
+    PcrIndex::new(index).map_err(|error| error.to_string())
+}
+
 impl Args {
+    /// The registers that are pinned; without the flag those of existing clusters: boot loader and
+    /// kernel, and the keys that shim accepts (upstream-operator 2.5).
+    ///
+    /// # Errors
+    /// None is.
+    pub(crate) fn pinned(&self) -> anyhow::Result<PinnedPcrs> {
+        PinnedPcrs::new(self.pcrs.iter().copied().collect()).context("--pcrs")
+    }
+
     /// What is deployed: images as the environment names them.
     ///
     /// # Errors
@@ -119,6 +147,26 @@ mod tests {
     fn args(more: &[&str]) -> Args {
         let always = ["operator", "--namespace", "n", "--identity", "one"];
         Args::parse_from(always.iter().chain(more))
+    }
+
+    #[test]
+    fn the_registers_of_existing_clusters_are_pinned_unless_others_are_named() {
+        let pinned = |more: &[&str]| {
+            let pinned = args(more).pinned().unwrap();
+            pinned.iter().map(|pcr| pcr.to_string()).collect::<Vec<_>>()
+        };
+        assert_eq!(pinned(&[]), ["4", "14"]);
+        assert_eq!(pinned(&["--pcrs", "11,4,14"]), ["4", "11", "14"]);
+        let wrong = [
+            "operator",
+            "--namespace",
+            "n",
+            "--identity",
+            "one",
+            "--pcrs",
+            "24",
+        ];
+        assert!(Args::try_parse_from(wrong).is_err());
     }
 
     #[test]

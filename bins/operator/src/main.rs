@@ -85,6 +85,7 @@ fn parts(args: &Args, client: Client) -> anyhow::Result<Parts> {
         client.clone(),
         &args.namespace,
         args.generation,
+        args.pinned()?,
         Arc::clone(&clock),
         Arc::clone(&entropy),
     )?

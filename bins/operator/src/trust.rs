@@ -18,7 +18,6 @@ use tec_core::endpoint::BaseUrl;
 use tec_core::id::MachineId;
 use tec_core::id::ResourcePath;
 use tec_core::image::ApprovedImage;
-use tec_core::pcr::PcrIndex;
 use tec_core::port::Clock;
 use tec_core::port::Entropy;
 use tec_core::port::PortError;
@@ -41,9 +40,6 @@ use tec_trustee::publish::Health;
 use crate::target::Reach;
 use crate::target::Target;
 
-/// Registers that are pinned: boot loader and kernel, and the keys that shim accepts
-/// (upstream-operator 2.5).
-const PINNED: [PcrIndex; 2] = [PcrIndex::BOOT_MANAGER, PcrIndex::MOK];
 /// Evidence that counts (upstream-operator 2.6).
 const TEES: [Tee; 2] = [Tee::Tpm, Tee::AzSnpVtpm];
 #[derive(Debug, Default)]
@@ -61,6 +57,7 @@ struct State {
 /// Trustees, each fed as the cluster object says.
 pub(crate) struct FedTrust {
     reach: Reach,
+    pinned: PinnedPcrs,
     desired: Desired,
     /// Made anew when the targets change.
     fanout: Mutex<Arc<Fanout>>,
@@ -81,10 +78,10 @@ impl FedTrust {
         client: Client,
         namespace: &str,
         generation: Generation,
+        pinned: PinnedPcrs,
         clock: Arc<dyn Clock>,
         entropy: Arc<dyn Entropy>,
     ) -> anyhow::Result<Self> {
-        let pinned = PinnedPcrs::new(PINNED.into_iter().collect())?;
         let intent = PolicyIntent::new(pinned, TEES)?;
         let fanout = Fanout::new(Arc::clone(&clock), Arc::clone(&entropy));
         Ok(Self {
@@ -97,6 +94,7 @@ impl FedTrust {
                 provider: Arc::new(rustls::crypto::ring::default_provider()),
                 own_url: None,
             },
+            pinned,
             desired: Desired::from_intent(&intent),
             fanout: Mutex::new(Arc::new(fanout)),
             state: Mutex::default(),
@@ -135,7 +133,7 @@ impl FedTrust {
         let combined = Combiner::new()
             .combine(&named)
             .map_err(|error| invalid(Box::new(error)))?;
-        for pcr in PINNED {
+        for pcr in self.pinned.iter() {
             let set = self.desired.set_pcr(pcr, combined.values(pcr));
             set.map_err(|error| invalid(Box::new(error)))?;
         }
@@ -174,6 +172,10 @@ impl Trust for FedTrust {
         *self.fanout.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(fanout);
         self.state().targets = plain;
         Ok(())
+    }
+
+    fn pinned(&self) -> PinnedPcrs {
+        self.pinned
     }
 
     fn knows_key(&self, machine: &MachineId) -> bool {

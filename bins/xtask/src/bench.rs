@@ -20,6 +20,8 @@ const REPORT: &str = "bench/report.json";
 const PAGE: &str = "bench/index.html";
 /// A measurement that runs the release build of `compute-pcrs`.
 const PROCESS: &str = "pcr/process/";
+/// A measurement that runs the release build of `node-agent`.
+const UNLOCK: &str = "guard/unlock";
 /// Measurements that run the servers on a Kubernetes API server.
 const KUBERNETES: &str = "kube_registration/";
 /// Measurements that run the operator there.
@@ -85,6 +87,9 @@ impl Bench<'_> {
         }
         if self.wants(PROCESS) {
             self.build(tree, &["compute-pcrs"])?;
+        }
+        if self.wants(UNLOCK) {
+            self.build(tree, &["node-agent"])?;
         }
         let mut bench = cargo(tree);
         if self.wants(KUBERNETES) {

@@ -1,8 +1,8 @@
 //! Limits on objects that strangers can make, without a request for each of them.
 //!
-//! Within one process a limit holds exactly. Several replicas count anew when they reach the limit,
-//! and every [`FRESH`] seconds; in between each knows only of its own objects. What is too much then
-//! is taken back by the operator.
+//! Within one process a limit holds exactly. Several replicas count anew, each on its own, after they
+//! filled one of [`SHARE`] parts of the places that were free; in between each knows only of its own
+//! objects. What is too much then is taken back by the operator.
 
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
@@ -15,8 +15,12 @@ use tec_core::id::MachineId;
 use tec_core::port::PortError;
 use tec_core::time::Timestamp;
 
-/// Seconds for which a count is believed.
-const FRESH: i64 = 10;
+/// Seconds for which a count is believed in any case, so that strangers cannot have everything
+/// counted for each of their requests; and at most, since others make objects, too.
+const FRESH: i64 = 1;
+const OLD: i64 = 300;
+/// So many replicas fill all free places before one of them counts again.
+const SHARE: u64 = 8;
 /// Keys of one machine that are not counted first: an honest node has one, and one in reserve.
 const UNCOUNTED_KEYS: u64 = 2;
 /// Machines whose keys are counted at the same time.
@@ -71,7 +75,8 @@ pub(super) struct Room {
 #[derive(Debug, Default)]
 struct State {
     taken: u64,
-    counted_at: Option<Timestamp>,
+    /// When all were counted, and how many there may be before that is done again.
+    counted: Option<(Timestamp, u64)>,
     /// Objects whose creation is under way: a list may or may not have them.
     entering: BTreeSet<String>,
 }
@@ -126,7 +131,8 @@ impl Room {
             names.extend(list.await?);
             let mut state = lock(&self.state);
             state.taken = u64::try_from(names.len()).unwrap_or(u64::MAX);
-            state.counted_at = Some(now);
+            let share = most.saturating_sub(state.taken) / SHARE;
+            state.counted = Some((now, state.taken.saturating_add(share)));
         }
         let mut state = lock(&self.state);
         if state.taken >= most {
@@ -145,14 +151,98 @@ impl Room {
 
     fn must_count(&self, most: u64, now: Timestamp) -> bool {
         let state = lock(&self.state);
-        let is_fresh = match state.counted_at {
-            Some(at) => now < at.plus_seconds(FRESH),
-            None => state.taken < self.uncounted,
-        };
-        state.taken >= most || !is_fresh
+        match state.counted {
+            None => state.taken >= self.uncounted.min(most),
+            Some((at, enough)) => {
+                let is_full = state.taken >= enough && now >= at.plus_seconds(FRESH);
+                is_full || now >= at.plus_seconds(OLD) || now < at
+            }
+        }
     }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicU64;
+    use std::sync::atomic::Ordering;
+
+    use super::*;
+
+    /// A room, and how many objects there are.
+    #[derive(Default)]
+    struct Hall {
+        room: Arc<Room>,
+        others: u64,
+        counts: AtomicU64,
+    }
+
+    impl Default for Room {
+        fn default() -> Self {
+            Self::counted_beyond(0)
+        }
+    }
+
+    impl Hall {
+        /// Whether one more came in, out of `most`.
+        async fn enter(&self, name: u64, most: u64, second: i64) -> bool {
+            let list = async {
+                self.counts.fetch_add(1, Ordering::Relaxed);
+                let kept = 1000..1000 + self.others;
+                Ok(kept.map(|number| number.to_string()).collect())
+            };
+            let now = Timestamp::from_unix_seconds(second);
+            let room = Arc::clone(&self.room);
+            let place = room
+                .enter(&name.to_string(), most, now, list)
+                .await
+                .unwrap();
+            place.map(Place::keep).is_some()
+        }
+
+        fn counts(&self) -> u64 {
+            self.counts.load(Ordering::Relaxed)
+        }
+    }
+
+    #[tokio::test]
+    async fn an_eighth_of_the_free_places_is_filled_before_all_are_counted_again() {
+        let hall = Hall {
+            others: 20,
+            ..Hall::default()
+        };
+        for name in 0..10 {
+            assert!(hall.enter(name, 100, 5).await);
+        }
+        assert_eq!(hall.counts(), 1);
+        assert!(hall.enter(10, 100, 6).await);
+        assert_eq!(hall.counts(), 2);
+        assert!(hall.enter(11, 100, 305).await);
+        assert_eq!(hall.counts(), 2);
+        assert!(hall.enter(12, 100, 306).await);
+        assert_eq!(hall.counts(), 3);
+    }
+
+    #[tokio::test]
+    async fn the_limit_holds_and_those_who_are_refused_cost_one_count_a_second() {
+        let hall = Hall {
+            others: 3,
+            ..Hall::default()
+        };
+        assert!(hall.enter(1, 4, 5).await);
+        for name in 2..50 {
+            assert!(!hall.enter(name, 4, 5).await);
+        }
+        assert_eq!(hall.counts(), 1);
+        let freed = Hall {
+            others: 0,
+            room: hall.room,
+            ..Hall::default()
+        };
+        assert!(freed.enter(2, 4, 6).await);
+        assert_eq!(freed.counts(), 1);
+    }
 }

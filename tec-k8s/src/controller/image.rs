@@ -67,7 +67,7 @@ pub(super) async fn reconcile(ctx: &Context, name: &str) -> Result<Next, PortErr
         .is_none_or(|status| status.pcrs.is_empty())
     {
         job::remove(ctx, &image.spec.image).await?;
-        say(ctx, &image, Reason::ImageCommitted, "").await?;
+        say(ctx, &image, Reason::ImageCommitted, &lacking(ctx, &image)).await?;
         return Ok(until_expiry(&image, ctx.now()));
     }
     compute(ctx, &image).await
@@ -88,6 +88,20 @@ fn ended(image: &ApprovedImage, now: Timestamp) -> Option<(Reason, String)> {
         Ok(_) => None,
         Err(error) => Some((Reason::Malformed, chain(&error))),
     }
+}
+
+/// What is to be said of pinned registers that the image has no value for.
+fn lacking(ctx: &Context, image: &ApprovedImage) -> String {
+    let known = image.status.iter().flat_map(|status| &status.pcrs);
+    let known: Vec<_> = known.map(|pcr| pcr.id).collect();
+    let pinned = ctx.parts.trust.pinned();
+    let lacking = pinned.iter().filter(|pcr| !known.contains(pcr));
+    let lacking: Vec<_> = lacking.map(|pcr| pcr.to_string()).collect();
+    if lacking.is_empty() {
+        return String::new();
+    }
+    let list = lacking.join(", ");
+    format!("it has no value of pinned PCR {list}, where only those of other images count")
 }
 
 fn until_expiry(image: &ApprovedImage, now: Timestamp) -> Next {

@@ -37,29 +37,10 @@ pub enum SetupError {
     },
 }
 
-/// A resource was not obtained.
+/// A call got no answer that says anything: neither yes nor no.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum RcarError {
-    /// The list of servers is empty.
-    #[error("no server is given")]
-    NoServer,
-    /// The server says no.
-    #[error("{server} refuses: {kind}{}", code.map(|code| format!(", {code}")).unwrap_or_default())]
-    Denied {
-        /// Which server.
-        server: BaseUrl,
-        /// What sort of refusal.
-        kind: ErrorKind,
-        /// The server's words, at most 512 characters.
-        detail: String,
-        /// The code that this project's servers give.
-        code: Option<Code>,
-        /// The attempt that this project's servers name; `tec explain` knows it.
-        attempt: Option<AttemptId>,
-        /// Whether it was a resource that was refused, and not a step of the handshake.
-        stage: Stage,
-    },
+pub enum CallError {
     /// The server answers that it cannot serve now.
     #[error("{server} cannot serve now (status {status})")]
     Unavailable {
@@ -94,6 +75,54 @@ pub enum RcarError {
         /// What is wrong with it.
         at: &'static str,
     },
+}
+
+impl CallError {
+    fn code(&self) -> Code {
+        match self {
+            Self::Unavailable { .. } | Self::Unreachable { .. } => Code::ServerUnreachable,
+            Self::Tls { .. } => Code::TlsFailed,
+            Self::Malformed { .. } => Code::EvidenceMalformed,
+        }
+    }
+
+    /// How telling it is, as [`RcarError::weight`].
+    fn weight(&self) -> u8 {
+        match self {
+            Self::Unreachable { .. } => 1,
+            Self::Tls { .. } => 2,
+            Self::Unavailable { .. } => 3,
+            Self::Malformed { .. } => 4,
+        }
+    }
+}
+
+/// A resource was not obtained.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RcarError {
+    /// The list of servers is empty.
+    #[error("no server is given")]
+    NoServer,
+    /// The server says no.
+    #[error("{server} refuses: {kind}{}", code.map(|code| format!(", {code}")).unwrap_or_default())]
+    Denied {
+        /// Which server.
+        server: BaseUrl,
+        /// What sort of refusal.
+        kind: ErrorKind,
+        /// The server's words, at most 512 characters.
+        detail: String,
+        /// The code that this project's servers give.
+        code: Option<Code>,
+        /// The attempt that this project's servers name; `tec explain` knows it.
+        attempt: Option<AttemptId>,
+        /// Whether it was a resource that was refused, and not a step of the handshake.
+        stage: Stage,
+    },
+    /// The server gives no answer that says anything.
+    #[error(transparent)]
+    Call(#[from] CallError),
     /// The resource cannot be decrypted.
     #[error("the response of {server} cannot be decrypted")]
     Jwe {
@@ -133,11 +162,9 @@ impl RcarError {
                 }
                 _ => Code::ReleaseDenied,
             },
-            Self::NoServer | Self::Unavailable { .. } | Self::Unreachable { .. } => {
-                Code::ServerUnreachable
-            }
-            Self::Tls { .. } => Code::TlsFailed,
-            Self::Malformed { .. } | Self::Jwe { .. } => Code::EvidenceMalformed,
+            Self::NoServer => Code::ServerUnreachable,
+            Self::Call(error) => error.code(),
+            Self::Jwe { .. } => Code::EvidenceMalformed,
             Self::Attester(error) => error.code().unwrap_or(Code::NodeTpm),
         }
     }
@@ -179,10 +206,8 @@ impl RcarError {
     pub(super) fn weight(&self) -> u8 {
         match self {
             Self::NoServer => 0,
-            Self::Unreachable { .. } => 1,
-            Self::Tls { .. } => 2,
-            Self::Unavailable { .. } => 3,
-            Self::Malformed { .. } | Self::Jwe { .. } => 4,
+            Self::Call(error) => error.weight(),
+            Self::Jwe { .. } => 4,
             Self::Denied { .. } => 5,
             Self::Attester(_) => 6,
         }

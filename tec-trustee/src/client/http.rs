@@ -18,6 +18,7 @@ use tec_core::endpoint::BaseUrl;
 use tec_core::endpoint::Endpoint;
 use zeroize::Zeroizing;
 
+use super::CallError;
 use super::Deadlines;
 use super::RcarError;
 use super::SetupError;
@@ -35,9 +36,17 @@ const MAX_COOKIE: usize = 256;
 const MAX_DETAIL: usize = 512;
 
 /// One server.
-pub(super) struct Server {
-    pub(super) url: BaseUrl,
+#[derive(Debug)]
+pub(crate) struct Server {
+    pub(crate) url: BaseUrl,
     client: Client,
+}
+
+/// What a server answered.
+pub(crate) struct Answer {
+    pub(crate) status: StatusCode,
+    pub(crate) body: Zeroizing<Vec<u8>>,
+    cookie: Option<String>,
 }
 
 /// One call.
@@ -73,7 +82,7 @@ impl<'a> Call<'a> {
 }
 
 impl Server {
-    pub(super) fn new(
+    pub(crate) fn new(
         endpoint: &Endpoint,
         deadlines: Deadlines,
         provider: &Arc<CryptoProvider>,
@@ -84,11 +93,53 @@ impl Server {
         })
     }
 
-    pub(super) fn malformed(&self, at: &'static str) -> RcarError {
-        RcarError::Malformed {
+    pub(crate) fn malformed(&self, at: &'static str) -> CallError {
+        CallError::Malformed {
             server: self.url.clone(),
             at,
         }
+    }
+
+    /// A request for a place below the base path.
+    pub(crate) fn request(&self, method: Method, place: &str) -> RequestBuilder {
+        // One slash between all segments: a KBS does not collapse them (contract 6).
+        let url = format!("{}{BASE_PATH}/{place}", self.url);
+        self.client.request(method, url)
+    }
+
+    /// Sends a request and takes its answer, of at most `max` bytes. A server that says that it
+    /// cannot serve now gives none.
+    pub(crate) async fn send(
+        &self,
+        request: RequestBuilder,
+        max: usize,
+    ) -> Result<Answer, CallError> {
+        let sent = request.send().await;
+        let response = sent.map_err(|error| self.failed(error))?;
+        let status = response.status();
+        let cookie = session_cookie(&response);
+        let body = bounded_body(response, max)
+            .await
+            .map_err(|broken| match broken {
+                Broken::TooLong => self.malformed("the size of the body"),
+                Broken::Off(error) => self.failed(error),
+            })?;
+        if status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS {
+            return Err(CallError::Unavailable {
+                server: self.url.clone(),
+                status: status.as_u16(),
+            });
+        }
+        Ok(Answer {
+            status,
+            body,
+            cookie,
+        })
+    }
+
+    /// The body of a refusal.
+    pub(crate) fn refused(&self, body: &[u8]) -> Result<ErrorBody, CallError> {
+        serde_json::from_slice(body).map_err(|_| self.malformed("the error body"))
     }
 
     /// Makes a call. Returns the answer and the session cookie that came with it.
@@ -96,76 +147,47 @@ impl Server {
         &self,
         call: Call<'_>,
     ) -> Result<(T, Option<String>), RcarError> {
-        let stage = call.stage;
-        let response = self
-            .request(call)
-            .send()
-            .await
-            .map_err(|error| self.failed(error))?;
-        let status = response.status();
-        let cookie = session_cookie(&response);
-        let body = self.body(response).await?;
-        if status != StatusCode::OK {
-            return Err(self.refusal(status, &body, stage));
-        }
-        let answer = serde_json::from_slice(&body).map_err(|_| self.malformed("the body"))?;
-        Ok((answer, cookie))
-    }
-
-    fn request(&self, call: Call<'_>) -> RequestBuilder {
-        // One slash between all segments: a KBS does not collapse them (contract 6).
-        let url = format!("{}{BASE_PATH}/{}", self.url, call.place);
-        let mut request = self.client.request(call.method, url);
+        let mut request = self.request(call.method, call.place);
         if let Some(cookie) = call.cookie {
             request = request.header(COOKIE, format!("{SESSION_COOKIE}={cookie}"));
         }
         if let Some(body) = call.body {
             request = request.header(CONTENT_TYPE, "application/json").body(body);
         }
-        request
-    }
-
-    async fn body(&self, response: Response) -> Result<Zeroizing<Vec<u8>>, RcarError> {
-        let body = bounded_body(response, MAX_ANSWER).await;
-        body.map_err(|broken| match broken {
-            Broken::TooLong => self.malformed("the size of the body"),
-            Broken::Off(error) => self.failed(error),
-        })
-    }
-
-    fn refusal(&self, status: StatusCode, body: &[u8], stage: Stage) -> RcarError {
-        if status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS {
-            return RcarError::Unavailable {
-                server: self.url.clone(),
-                status: status.as_u16(),
-            };
+        let answer = self.send(request, MAX_ANSWER).await?;
+        if answer.status != StatusCode::OK {
+            return Err(self.denial(&answer.body, call.stage)?);
         }
-        let Ok(body) = serde_json::from_slice::<ErrorBody>(body) else {
-            return self.malformed("the error body");
-        };
-        RcarError::Denied {
+        let content =
+            serde_json::from_slice(&answer.body).map_err(|_| self.malformed("the body"))?;
+        Ok((content, answer.cookie))
+    }
+
+    fn denial(&self, body: &[u8], stage: Stage) -> Result<RcarError, CallError> {
+        let body = self.refused(body)?;
+        Ok(RcarError::Denied {
             server: self.url.clone(),
             kind: body.error_kind(),
             code: body.code(),
             attempt: body.attempt(),
             detail: readable(&body.detail),
             stage,
-        }
+        })
     }
 
-    fn failed(&self, error: reqwest::Error) -> RcarError {
+    fn failed(&self, error: reqwest::Error) -> CallError {
         let server = self.url.clone();
         let source = Box::new(error.without_url());
         if is_tls(&*source) {
-            RcarError::Tls { server, source }
+            CallError::Tls { server, source }
         } else {
-            RcarError::Unreachable { server, source }
+            CallError::Unreachable { server, source }
         }
     }
 }
 
 /// A client of one server: its trust alone, no redirects, no proxy.
-pub(crate) fn http_client(
+fn http_client(
     endpoint: &Endpoint,
     deadlines: Deadlines,
     provider: &Arc<CryptoProvider>,
@@ -187,7 +209,7 @@ pub(crate) fn http_client(
 }
 
 /// Why there is no body.
-pub(crate) enum Broken {
+enum Broken {
     /// It is longer than is taken.
     TooLong,
     /// It breaks off.
@@ -195,7 +217,7 @@ pub(crate) enum Broken {
 }
 
 /// The body of at most `max` bytes.
-pub(crate) async fn bounded_body(
+async fn bounded_body(
     mut response: Response,
     max: usize,
 ) -> Result<Zeroizing<Vec<u8>>, Broken> {
@@ -216,7 +238,7 @@ pub(crate) fn readable(detail: &str) -> String {
 }
 
 /// Whether a TLS error is among the causes, also inside of I/O errors.
-pub(crate) fn is_tls(error: &(dyn Error + 'static)) -> bool {
+fn is_tls(error: &(dyn Error + 'static)) -> bool {
     let mut next = Some(error);
     while let Some(cause) = next {
         if cause.is::<rustls::Error>() {

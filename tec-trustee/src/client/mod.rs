@@ -32,6 +32,7 @@ use tec_core::port::Entropy;
 use tec_core::port::EntropyRng;
 use tec_core::secret::SecretBytes;
 
+pub use self::error::CallError;
 pub use self::error::RcarError;
 pub use self::error::SetupError;
 pub use self::error::Stage;

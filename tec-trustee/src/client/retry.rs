@@ -187,10 +187,10 @@ mod tests {
             stage: super::super::Stage::Resource,
         };
         assert_eq!(rounds_of(policy, denied).await, (1, Duration::ZERO));
-        let silent = || RcarError::Unavailable {
+        let silent = || RcarError::Call(super::super::CallError::Unavailable {
             server: server.clone(),
             status: 503,
-        };
+        });
         let (asked, waited) = rounds_of(policy, silent).await;
         assert!((4..=6).contains(&asked), "{asked}");
         assert!(waited <= Duration::from_secs(30));

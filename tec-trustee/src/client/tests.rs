@@ -195,17 +195,17 @@ async fn another_digest_is_used_when_the_server_selects_it() {
     let error = fetch(&[script.serve().await]).await.unwrap_err();
     assert!(matches!(
         error,
-        RcarError::Malformed {
+        RcarError::Call(CallError::Malformed {
             at: "selected-hash-algorithm",
             ..
-        }
+        })
     ));
 }
 
 #[tokio::test]
 async fn answers_that_are_not_those_of_a_kbs_are_told_as_such() {
     let malformed = |error: RcarError| match error {
-        RcarError::Malformed { at, .. } => at,
+        RcarError::Call(CallError::Malformed { at, .. }) => at,
         other => panic!("{other:?}"),
     };
     let challenge = r#"{"nonce":"bg==","extra-params":""}"#;
@@ -237,7 +237,10 @@ async fn answers_that_are_not_those_of_a_kbs_are_told_as_such() {
     }
     let script = Script::default().answer(503, None, "{}");
     let error = fetch(&[script.serve().await]).await.unwrap_err();
-    assert!(matches!(error, RcarError::Unavailable { status: 503, .. }));
+    assert!(matches!(
+        error,
+        RcarError::Call(CallError::Unavailable { status: 503, .. })
+    ));
     assert!(error.is_retryable());
     let other = EcPrivateKey::generate(Curve::P256, &mut EntropyRng::new(&SeededEntropy::new(5)));
     let jwe = crate::jwe::encrypt(
@@ -357,6 +360,10 @@ mod with_kbs {
         assert_eq!(error.code(), Code::ReleaseDenied);
     }
 
+    fn is_tls(error: &RcarError) -> bool {
+        matches!(error, RcarError::Call(CallError::Tls { .. }))
+    }
+
     #[tokio::test]
     async fn the_pinned_bundle_alone_is_trusted() {
         let (pem, url) = serve_tls("localhost", kbs().await.router());
@@ -367,12 +374,12 @@ mod with_kbs {
         assert!(with(&pem).fetch(&path, &attester).await.is_ok());
         for pem in [other, String::new()] {
             let error = with(&pem).fetch(&path, &attester).await.unwrap_err();
-            assert!(matches!(error, RcarError::Tls { .. }), "{error:?}");
+            assert!(is_tls(&error), "{error:?}");
             assert_eq!(error.code(), Code::TlsFailed);
         }
         let (pem, url) = serve_tls("elsewhere.example", kbs().await.router());
         let wrong_name = client_of(&[Endpoint::new(url.parse().unwrap(), pem)]);
         let error = wrong_name.fetch(&path, &attester).await.unwrap_err();
-        assert!(matches!(error, RcarError::Tls { .. }));
+        assert!(is_tls(&error));
     }
 }

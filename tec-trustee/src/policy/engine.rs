@@ -1,8 +1,9 @@
 //! Evaluation with the semantics of Trustee's attestation service (contract 3.1, 3.4).
 //!
 //! Policies are parsed and analyzed once; an evaluation runs on a clone of the engine, which serves
-//! again after it. Those that we rendered are compiled, too. The look-up of reference values is asynchronous and Rego is not, so an evaluation
-//! names the values that it wants and is run again with them: [`Evaluation::Wants`].
+//! again after it. Those that we rendered are compiled, too. The look-up of reference values is
+//! asynchronous and Rego is not, so an evaluation names the values that it wants and is run again
+//! with them: [`Evaluation::Wants`].
 
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
@@ -16,10 +17,12 @@ use std::time::Duration;
 use regorus::Engine;
 use regorus::utils::limits::ExecutionTimerConfig;
 use serde::Deserialize as _;
-use serde_json::Map;
 use serde_json::Value;
 
 use super::compiled::Compiled;
+use super::verdict::TrustTier;
+use super::verdict::Verdict;
+use super::verdict::verdict_of;
 
 /// Largest policy text.
 const MAX_POLICY: usize = 256 * 1024;
@@ -35,18 +38,6 @@ const QUERY: &str = "query_reference_value";
 const MAX_WANTED: usize = 256;
 /// Most rounds of an evaluation: names of reference values may follow from reference values.
 const MAX_ROUNDS: usize = 8;
-/// Trust claims of an AR4SI trust vector.
-const CLAIMS: [&str; 8] = [
-    "instance-identity",
-    "configuration",
-    "executables",
-    "file-system",
-    "hardware",
-    "runtime-opaque",
-    "storage-opaque",
-    "sourced-data",
-];
-
 /// A policy cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -81,70 +72,6 @@ pub enum PolicyError {
         /// Rule or claim.
         at: String,
     },
-}
-
-/// Tier of a trust claim and of a whole verdict; the worse, the greater.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-#[non_exhaustive]
-pub enum TrustTier {
-    /// Nothing is said.
-    None,
-    /// Good.
-    Affirming,
-    /// Not as expected.
-    Warning,
-    /// Known to be bad.
-    Contraindicated,
-}
-
-impl TrustTier {
-    /// Tier of a claim's value (contract 3.1).
-    pub fn of(value: i8) -> Self {
-        match value {
-            -1..=1 => Self::None,
-            -32..=31 => Self::Affirming,
-            -96..=95 => Self::Warning,
-            _ => Self::Contraindicated,
-        }
-    }
-
-    /// The word in `ear.status`.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::None => "none",
-            Self::Affirming => "affirming",
-            Self::Warning => "warning",
-            Self::Contraindicated => "contraindicated",
-        }
-    }
-}
-
-/// What an attestation policy found.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Verdict {
-    /// The trust vector: the claims that the policy set.
-    pub claims: BTreeMap<String, i8>,
-    /// Further claims for the token.
-    pub extensions: Map<String, Value>,
-}
-
-impl Verdict {
-    /// `ear.status`: the worst tier of all claims.
-    pub fn status(&self) -> TrustTier {
-        self.claims
-            .values()
-            .map(|value| TrustTier::of(*value))
-            .max()
-            .unwrap_or(TrustTier::None)
-    }
-
-    /// Makes sure that the verdict is not affirming: executables are not recognized (AR4SI 33).
-    pub fn withhold(&mut self) {
-        if self.status() <= TrustTier::Affirming {
-            self.claims.insert("executables".to_owned(), 33);
-        }
-    }
 }
 
 /// How far an evaluation came.
@@ -380,9 +307,7 @@ impl AttestationPolicy {
             Ok(Evaluation::Wants(wanted))
         }
     }
-}
 
-impl AttestationPolicy {
     /// Evaluates the policy over annotated evidence to its end; `lookup` gives each reference value
     /// that it asks for, once, and `None` for those that do not exist.
     ///
@@ -437,62 +362,6 @@ fn approval(answer: &regorus::Value) -> Result<Option<Verdict>, PolicyError> {
     };
     let verdict = verdict_of(Some(from_rego(claims)?), Some(from_rego(extensions)?))?;
     Ok(Some(verdict).filter(|verdict| verdict.status() == TrustTier::Affirming))
-}
-
-fn verdict_of(claims: Option<Value>, extensions: Option<Value>) -> Result<Verdict, PolicyError> {
-    let mut verdict = Verdict::default();
-    match claims {
-        None => {
-            // Contract 3.1: an undefined rule says nothing about anything.
-            for claim in CLAIMS {
-                verdict.claims.insert(claim.to_owned(), 0);
-            }
-        }
-        Some(Value::Object(claims)) => {
-            for (name, value) in claims {
-                let value = value
-                    .as_i64()
-                    .and_then(|value| i8::try_from(value).ok())
-                    .filter(|_| CLAIMS.contains(&name.as_str()))
-                    .ok_or_else(|| malformed(format!("trust_claims.{name}")))?;
-                verdict.claims.insert(name, value);
-            }
-        }
-        Some(_) => return Err(malformed("trust_claims")),
-    }
-    match extensions {
-        None => {}
-        Some(Value::Array(list)) => {
-            for entry in list {
-                let (name, value) = extension(entry).ok_or_else(|| malformed("extensions"))?;
-                verdict.extensions.insert(name, value);
-            }
-        }
-        Some(_) => return Err(malformed("extensions")),
-    }
-    Ok(verdict)
-}
-
-fn malformed(at: impl Into<String>) -> PolicyError {
-    PolicyError::Result { at: at.into() }
-}
-
-/// `{name, key, value}`; names of the token's own claims are not for policies.
-fn extension(entry: Value) -> Option<(String, Value)> {
-    let Value::Object(mut entry) = entry else {
-        return None;
-    };
-    entry.get("key")?.as_i64()?;
-    let name = entry.get("name")?.as_str()?.to_owned();
-    let reserved = matches!(
-        name.as_str(),
-        "ear.status"
-            | "ear.trustworthiness-vector"
-            | "ear.appraisal-policy-id"
-            | "ear.veraison.annotated-evidence"
-    );
-    let value = entry.remove("value")?;
-    (!reserved).then_some((name, value))
 }
 
 impl ResourcePolicy {

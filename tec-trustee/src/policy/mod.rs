@@ -31,6 +31,8 @@ mod render;
 #[cfg(test)]
 #[cfg(feature = "kbs")]
 mod tests;
+#[cfg(feature = "kbs")]
+mod verdict;
 
 #[cfg(feature = "kbs")]
 pub use self::engine::AttestationPolicy;
@@ -40,10 +42,6 @@ pub use self::engine::Evaluation;
 pub use self::engine::PolicyError;
 #[cfg(feature = "kbs")]
 pub use self::engine::ResourcePolicy;
-#[cfg(feature = "kbs")]
-pub use self::engine::TrustTier;
-#[cfg(feature = "kbs")]
-pub use self::engine::Verdict;
 pub use self::intent::ClaimValue;
 pub use self::intent::MACHINE_CLAIM;
 pub use self::intent::PolicyIntent;
@@ -58,3 +56,7 @@ pub use self::name::SNP_MEASUREMENT;
 pub use self::name::ak_reference_name;
 pub use self::name::ak_reference_value;
 pub use self::name::pcr_reference_name;
+#[cfg(feature = "kbs")]
+pub use self::verdict::TrustTier;
+#[cfg(feature = "kbs")]
+pub use self::verdict::Verdict;

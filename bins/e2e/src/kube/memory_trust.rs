@@ -12,6 +12,7 @@ use std::sync::atomic::Ordering;
 use async_trait::async_trait;
 use tec_core::ak::Fingerprint;
 use tec_core::ak::PublicKey;
+use tec_core::attest::PinnedPcrs;
 use tec_core::id::MachineId;
 use tec_core::image::ApprovedImage;
 use tec_core::image::ExpectedPcrs;
@@ -115,6 +116,10 @@ impl Trust for MemoryTrust {
         _: &PublishSpec,
     ) -> Result<(), PortError> {
         Ok(())
+    }
+
+    fn pinned(&self) -> PinnedPcrs {
+        PinnedPcrs::boot_manager()
     }
 
     fn knows_key(&self, machine: &MachineId) -> bool {

@@ -1,12 +1,12 @@
 //! What can go wrong with the admin API.
 
-use std::error::Error;
 use std::fmt;
 
 use tec_core::endpoint::BaseUrl;
 use tec_core::port::PortError;
 use tec_core::port::PortErrorKind;
 
+use crate::client::CallError;
 use crate::client::SetupError;
 use crate::wire::ErrorKind;
 
@@ -39,46 +39,15 @@ pub enum AdminError {
         /// The server's words, at most 512 characters.
         detail: String,
     },
-    /// The server answers that it cannot serve now.
-    #[error("{server} cannot serve now (status {status})")]
-    Unavailable {
-        /// Which server.
-        server: BaseUrl,
-        /// HTTP status.
-        status: u16,
-    },
     /// The body is larger than the server takes.
     #[error("{server} takes no body of this size")]
     TooLarge {
         /// Which server.
         server: BaseUrl,
     },
-    /// No connection, or no answer in time.
-    #[error("{server} cannot be reached")]
-    Unreachable {
-        /// Which server.
-        server: BaseUrl,
-        /// Why.
-        #[source]
-        source: Box<dyn Error + Send + Sync>,
-    },
-    /// The TLS session does not come about.
-    #[error("no TLS session with {server}")]
-    Tls {
-        /// Which server.
-        server: BaseUrl,
-        /// Why.
-        #[source]
-        source: Box<dyn Error + Send + Sync>,
-    },
-    /// The answer is not that of a KBS.
-    #[error("the answer of {server} is malformed at {at}")]
-    Malformed {
-        /// Which server.
-        server: BaseUrl,
-        /// What is wrong with it.
-        at: &'static str,
-    },
+    /// The server gives no answer that says anything.
+    #[error(transparent)]
+    Call(#[from] CallError),
 }
 
 impl AdminError {
@@ -98,10 +67,7 @@ impl AdminError {
                 _ => PortErrorKind::Unavailable,
             },
             Self::TooLarge { .. } => PortErrorKind::Invalid,
-            Self::Unavailable { .. }
-            | Self::Unreachable { .. }
-            | Self::Tls { .. }
-            | Self::Malformed { .. } => PortErrorKind::Unavailable,
+            Self::Call(_) => PortErrorKind::Unavailable,
         }
     }
 

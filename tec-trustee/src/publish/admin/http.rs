@@ -3,44 +3,38 @@
 use std::fmt;
 use std::sync::Arc;
 
-use reqwest::Client;
 use reqwest::Method;
 use reqwest::StatusCode;
 use reqwest::header::CONTENT_TYPE;
 use rustls::crypto::CryptoProvider;
 use serde::de::IgnoredAny;
 use serde_json::Value;
-use tec_core::endpoint::BaseUrl;
 use tec_core::endpoint::Endpoint;
 use tec_core::port::Clock;
 use zeroize::Zeroizing;
 
 use super::error::AdminError;
 use super::token::AdminKey;
+use crate::client::CallError;
 use crate::client::Deadlines;
 use crate::client::SetupError;
-use crate::client::http::Broken;
-use crate::client::http::bounded_body;
-use crate::client::http::http_client;
-use crate::client::http::is_tls;
+use crate::client::http::Answer;
+use crate::client::http::Server;
 use crate::client::http::readable;
-use crate::wire::BASE_PATH;
-use crate::wire::ErrorBody;
 
 /// Largest answer: a reference value, with room.
 const MAX_ANSWER: usize = 1024 * 1024;
 
 /// One server, and the key that opens it.
 pub(super) struct Channel {
-    url: BaseUrl,
-    client: Client,
+    server: Server,
     key: AdminKey,
     clock: Arc<dyn Clock>,
 }
 
 impl fmt::Debug for Channel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Channel").field(&self.url).finish()
+        f.debug_tuple("Channel").field(&self.server.url).finish()
     }
 }
 
@@ -87,75 +81,43 @@ impl Channel {
         deadlines: Deadlines,
         provider: &Arc<CryptoProvider>,
     ) -> Result<Self, SetupError> {
-        let client = http_client(endpoint, deadlines, provider)?;
         Ok(Self {
-            url: endpoint.url.clone(),
-            client,
+            server: Server::new(endpoint, deadlines, provider)?,
             key,
             clock,
         })
     }
 
     pub(super) fn malformed(&self, at: &'static str) -> AdminError {
-        AdminError::Malformed {
-            server: self.url.clone(),
-            at,
-        }
+        self.server.malformed(at).into()
     }
 
     /// Makes a call. Success is the status 200 and nothing else, with no body or with JSON: a page of
     /// something that stands in between is not success.
     pub(super) async fn call(&self, call: Call<'_>) -> Result<Zeroizing<Vec<u8>>, AdminError> {
-        let url = format!("{}{BASE_PATH}/{}", self.url, call.place);
-        let mut request = self.client.request(call.method, url);
+        let mut request = self.server.request(call.method, call.place);
         request = request.bearer_auth(self.key.token(&*self.clock));
         if let Some((sort, body)) = call.content {
             request = request.header(CONTENT_TYPE, sort).body(body);
         }
-        let response = request.send().await.map_err(|error| self.failed(error))?;
-        let status = response.status();
-        let body = bounded_body(response, MAX_ANSWER)
-            .await
-            .map_err(|broken| match broken {
-                Broken::TooLong => self.malformed("the size of the body"),
-                Broken::Off(error) => self.failed(error),
-            })?;
+        let Answer { status, body, .. } = self.server.send(request, MAX_ANSWER).await?;
         match status {
             StatusCode::OK if body.is_empty() || is_json(&body) => Ok(body),
             StatusCode::OK => Err(self.malformed("the body")),
-            _ => Err(self.refusal(status, &body)),
+            StatusCode::PAYLOAD_TOO_LARGE => Err(AdminError::TooLarge {
+                server: self.server.url.clone(),
+            }),
+            _ => Err(self.refusal(&body)?),
         }
     }
 
-    fn refusal(&self, status: StatusCode, body: &[u8]) -> AdminError {
-        let server = self.url.clone();
-        if status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS {
-            return AdminError::Unavailable {
-                server,
-                status: status.as_u16(),
-            };
-        }
-        if status == StatusCode::PAYLOAD_TOO_LARGE {
-            return AdminError::TooLarge { server };
-        }
-        match serde_json::from_slice::<ErrorBody>(body) {
-            Ok(body) => AdminError::Refused {
-                server,
-                kind: body.error_kind(),
-                detail: readable(&body.detail),
-            },
-            Err(_) => self.malformed("the error body"),
-        }
-    }
-
-    fn failed(&self, error: reqwest::Error) -> AdminError {
-        let server = self.url.clone();
-        let source = Box::new(error.without_url());
-        if is_tls(&*source) {
-            AdminError::Tls { server, source }
-        } else {
-            AdminError::Unreachable { server, source }
-        }
+    fn refusal(&self, body: &[u8]) -> Result<AdminError, CallError> {
+        let body = self.server.refused(body)?;
+        Ok(AdminError::Refused {
+            server: self.server.url.clone(),
+            kind: body.error_kind(),
+            detail: readable(&body.detail),
+        })
     }
 }
 
