@@ -80,6 +80,8 @@ async fn vault(stage: &Stage) -> anyhow::Result<Guarded> {
     let mut arguments = vec!["run-vault".into(), "--volume".into()];
     arguments.extend([stage.path("volume").into(), "--storage".into()]);
     arguments.extend([stage.bao.storage().into_os_string(), "--".into()]);
+    // SIGKILL of the guard, which is how it ends here, would leave the vault behind.
+    arguments.extend(["setpriv", "--pdeathsig", "KILL"].map(Into::into));
     arguments.extend(stage.bao.command()?);
     let program = program("services-bootstrap")?;
     let process = Guarded::start("run-vault", &program, arguments, &[], &stage.logs)?;
