@@ -48,16 +48,16 @@ impl Seal {
         let Self::Static { current, previous } = self else {
             return String::new();
         };
-        let (id, file) = current;
-        let mut text = format!(
-            "seal \"static\" {{\n  current_key_id = \"{id}\"\n  current_key = \"file://{}\"\n",
-            file.display()
-        );
-        if let Some((id, file)) = previous {
+        let key = |which: &str, (id, file): &(String, PathBuf)| {
             let file = file.display();
-            text += &format!("  previous_key_id = \"{id}\"\n  previous_key = \"file://{file}\"\n");
-        }
-        text + "}\n"
+            format!("  {which}_key_id = \"{id}\"\n  {which}_key = \"file://{file}\"\n")
+        };
+        let previous = previous.as_ref().map(|old| key("previous", old));
+        format!(
+            "seal \"static\" {{\n{}{}}}\n",
+            key("current", current),
+            previous.unwrap_or_default()
+        )
     }
 }
 

@@ -31,6 +31,7 @@ static PLANE: Mutex<Weak<ControlPlane>> = Mutex::const_new(Weak::new());
 
 /// Two namespaces of a cluster: the platform, and its components.
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct Cluster {
     /// The control plane.
     pub plane: Arc<ControlPlane>,

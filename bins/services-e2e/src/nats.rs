@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use anyhow::Context as _;
+use services_init::cli::Args;
 use services_init::run;
 use tec_e2e::kube::Guarded;
 use tec_e2e::kube::eventually;
@@ -18,6 +19,8 @@ use crate::tool::tool;
 pub struct Nats {
     /// Where clients connect, as URL.
     pub url: String,
+    /// What its initializer was told.
+    pub init: Args,
     process: Guarded,
 }
 
@@ -47,17 +50,18 @@ impl Nats {
         let flags = ["nats", "--listen", &listen, "--accounts", &kept];
         let args = platform.init(&account, &flags).await?;
         run::run(&args, &platform.stage.authorities().await?).await?;
-        Self::run(platform, program, &args.out.join("nats.conf"), &listen).await
+        Self::run(platform, program, args, &listen).await
     }
 
     async fn run(
         platform: &Platform,
         program: PathBuf,
-        config: &std::path::Path,
+        init: Args,
         listen: &str,
     ) -> anyhow::Result<Self> {
+        let config = init.out.join("nats.conf");
         let logs = &platform.stage.logs;
-        logs.must(Command::new(&program).arg("-t").arg("-c").arg(config))
+        logs.must(Command::new(&program).arg("-t").arg("-c").arg(&config))
             .context("the server does not take its configuration")?;
         let arguments = ["-c".as_ref(), config.as_os_str()];
         let process = Guarded::start("nats-server", &program, arguments, &[], logs)?;
@@ -70,6 +74,7 @@ impl Nats {
         let port = listen.rsplit_once(':').context("an address has a port")?.1;
         Ok(Self {
             url: format!("tls://localhost:{port}"),
+            init,
             process,
         })
     }

@@ -48,7 +48,7 @@ impl Sink {
     ///
     /// # Errors
     /// It cannot be used, or there is no port.
-    pub async fn start(tls: &TlsMaterial) -> anyhow::Result<Self> {
+    pub fn start(tls: &TlsMaterial) -> anyhow::Result<Self> {
         let verifier = WebPkiClientVerifier::builder(Arc::new(roots(&tls.authorities)?)).build()?;
         let chain = CertificateDer::pem_slice_iter(tls.certificate_chain.as_bytes());
         let key = PrivateKeyDer::from_pem_slice(&tls.private_key)?;

@@ -24,6 +24,7 @@ use crate::cluster::Cluster;
 
 /// Everything of a vault's pod, and what outlives it.
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct Stage {
     // The order matters: fields are dropped from the top.
     /// The vault.

@@ -20,6 +20,12 @@ pub struct Args {
     /// Directory that the service reads.
     #[arg(long, env = "TEC_OUT", global = true, default_value = "/shared")]
     pub out: PathBuf,
+    /// Stay, and renew the certificate alone: as a sidecar of the service, after the init container.
+    #[arg(long, env = "TEC_KEEP", global = true)]
+    pub keep: bool,
+    /// File with the process id of the service, which is sent SIGHUP after each renewal.
+    #[arg(long, env = "TEC_RELOAD", global = true, requires = "keep")]
+    pub reload: Option<PathBuf>,
     /// Which log lines go to stderr.
     #[arg(long, env = "TEC_LOG", default_value = "info", global = true)]
     pub log: String,

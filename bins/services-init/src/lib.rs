@@ -3,7 +3,8 @@
 //!
 //! *What it is*: a caller with retries, and files that are whole or absent; the last of them,
 //! `.complete`, holds the digest of the others, so that a half-written volume is never taken for a
-//! finished one. *What it is not*: a renewer; it ends.
+//! finished one. With `--keep` it stays beside the service, and renews the certificate alone. *What it
+//! is not*: a reader of what it wrote.
 
 pub mod cli;
 pub mod connect;

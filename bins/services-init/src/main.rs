@@ -6,6 +6,7 @@ use clap::Parser as _;
 use services_init::cli::Args;
 use services_init::connect;
 use services_init::run;
+use tec_support::SystemClock;
 use tec_support::exit;
 
 fn main() -> ExitCode {
@@ -24,6 +25,12 @@ fn start(args: &Args) -> anyhow::Result<u8> {
     tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?
-        .block_on(run::run(args, &authorities))?;
+        .block_on(async {
+            if args.keep {
+                run::keep(args, &authorities, args.reload.as_deref(), &SystemClock).await
+            } else {
+                run::run(args, &authorities).await
+            }
+        })?;
     Ok(exit::OK)
 }

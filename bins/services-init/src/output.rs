@@ -1,12 +1,14 @@
 //! The volume that is shared with the service.
 
 use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
 use anyhow::Context as _;
 use sha2::Digest as _;
 use sha2::Sha256;
+use tec_core::time::Timestamp;
 use tec_k8s::service::client::TlsMaterial;
 use tec_support::files::write_private;
 
@@ -15,18 +17,23 @@ const COMPLETE: &str = ".complete";
 
 /// Files by their path below the directory, all of mode 0600.
 #[derive(Default)]
-pub struct Output(BTreeMap<String, Vec<u8>>);
+pub struct Output {
+    files: BTreeMap<String, Vec<u8>>,
+    /// Those of the certificate, which can be renewed while the service runs.
+    renewable: BTreeSet<String>,
+    ends: Option<Timestamp>,
+}
 
 impl std::fmt::Debug for Output {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_set().entries(self.0.keys()).finish()
+        f.debug_set().entries(self.files.keys()).finish()
     }
 }
 
 impl Output {
     /// Adds a file.
     pub fn file(&mut self, path: impl Into<String>, content: impl Into<Vec<u8>>) {
-        self.0.insert(path.into(), content.into());
+        self.files.insert(path.into(), content.into());
     }
 
     /// Adds certificate, key and authorities below `dir`.
@@ -35,9 +42,36 @@ impl Output {
     /// The controller sent none.
     pub fn tls(&mut self, dir: &str, tls: Option<TlsMaterial>) -> anyhow::Result<()> {
         let tls = tls.context("the controller sent no certificate")?;
-        self.file(format!("{dir}tls.crt"), tls.certificate_chain);
-        self.file(format!("{dir}tls.key"), tls.private_key);
-        self.file(format!("{dir}ca.crt"), tls.authorities);
+        let files = [
+            ("tls.crt", tls.certificate_chain.into_bytes()),
+            ("tls.key", tls.private_key),
+            ("ca.crt", tls.authorities.into_bytes()),
+        ];
+        for (name, content) in files {
+            self.renewable.insert(format!("{dir}{name}"));
+            self.file(format!("{dir}{name}"), content);
+        }
+        self.ends = Some(Timestamp::from_unix_seconds(tls.not_after));
+        Ok(())
+    }
+
+    /// When the certificate ends; `None` without one.
+    pub fn ends(&self) -> Option<Timestamp> {
+        self.ends
+    }
+
+    /// Writes the certificate, its key and the authorities, and nothing else.
+    ///
+    /// # Errors
+    /// A file cannot be written.
+    pub fn renew(&self, out: &Path) -> anyhow::Result<()> {
+        for (path, content) in &self.files {
+            if self.renewable.contains(path) {
+                let path = out.join(path);
+                write_private(&path, content)
+                    .with_context(|| format!("write {}", path.display()))?;
+            }
+        }
         Ok(())
     }
 
@@ -54,7 +88,7 @@ impl Output {
             _ => {}
         }
         let mut digest = Sha256::new();
-        for (path, content) in &self.0 {
+        for (path, content) in &self.files {
             let path = out.join(path);
             if let Some(dir) = path.parent() {
                 fs::create_dir_all(dir).with_context(|| format!("make {}", dir.display()))?;

@@ -1,10 +1,18 @@
 //! What each service needs.
 
+use std::path::Path;
+use std::time::Duration;
+
 use anyhow::Context as _;
+use rustix::process::Pid;
+use rustix::process::Signal;
+use rustix::process::kill_process;
+use tec_core::port::Clock;
 use tec_core::service::nats;
 use tec_core::service::opensearch;
 use tec_core::service::telemetry;
 use tec_core::service::telemetry::TlsFiles;
+use tec_core::service::tls::renew_after;
 use tec_k8s::service::client::NatsBootstrapRequest;
 use tec_k8s::service::client::OpenSearchBootstrapRequest;
 use tec_k8s::service::client::TelemetryBootstrapRequest;
@@ -18,6 +26,9 @@ use crate::cli::Service;
 use crate::connect;
 use crate::output::Output;
 
+/// Renewals are never closer together.
+const SHORTEST: Duration = Duration::from_secs(1);
+
 type Client = BootstrapClient<Channel>;
 
 /// Asks, and writes.
@@ -25,8 +36,43 @@ type Client = BootstrapClient<Channel>;
 /// # Errors
 /// The controller refused for good, or a file cannot be written.
 pub async fn run(args: &Args, authorities: &str) -> anyhow::Result<()> {
+    ask(args, authorities).await?.write(&args.out)
+}
+
+/// Renews the certificate for ever, beside the service: at two thirds of its life. The service is sent
+/// SIGHUP by the id in the file `reload`; one that reads its certificate again by itself needs none.
+///
+/// # Errors
+/// The controller refused for good, a file cannot be written, or the service cannot be told.
+pub async fn keep(
+    args: &Args,
+    authorities: &str,
+    reload: Option<&Path>,
+    clock: &dyn Clock,
+) -> anyhow::Result<()> {
+    loop {
+        let output = ask(args, authorities).await?;
+        output.renew(&args.out)?;
+        if let Some(file) = reload {
+            hang_up(file)?;
+        }
+        let ends = output.ends().context("there is nothing to renew")?;
+        let next = renew_after(ends, clock.now()).max(SHORTEST);
+        tracing::info!(next_seconds = next.as_secs(), "certificate renewed");
+        tokio::time::sleep(next).await;
+    }
+}
+
+fn hang_up(file: &Path) -> anyhow::Result<()> {
+    let text = std::fs::read_to_string(file).with_context(|| format!("read {}", file.display()))?;
+    let pid = text.trim().parse().ok().and_then(Pid::from_raw);
+    let pid = pid.with_context(|| format!("{} has no process id", file.display()))?;
+    kill_process(pid, Signal::HUP).with_context(|| format!("tell process {text}"))
+}
+
+async fn ask(args: &Args, authorities: &str) -> anyhow::Result<Output> {
     let client = connect::client(&args.way, authorities)?;
-    let output = match &args.service {
+    Ok(match &args.service {
         Service::Nats { .. } => nats(args, client).await?,
         Service::Opensearch { .. } => opensearch(args, client).await?,
         Service::Collector { listen, opensearch } => {
@@ -47,8 +93,7 @@ pub async fn run(args: &Args, authorities: &str) -> anyhow::Result<()> {
             output.file("fluent-bit-output.conf", text);
             output
         }
-    };
-    output.write(&args.out)
+    })
 }
 
 fn path(args: &Args, name: &str) -> String {
@@ -112,6 +157,7 @@ async fn nats(args: &Args, client: Client) -> anyhow::Result<Output> {
             Some(dir) => nats::Resolver::Full { dir },
             None => nats::Resolver::Memory,
         },
+        pid_file: path(args, "nats.pid"),
         cert_file: tls.cert,
         key_file: tls.key,
         ca_file: tls.ca,

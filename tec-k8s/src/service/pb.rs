@@ -7,9 +7,7 @@ macro_rules! generated {
             #[expect(
                 missing_docs,
                 missing_debug_implementations,
-                clippy::all,
                 clippy::pedantic,
-                clippy::exhaustive_enums,
                 clippy::exhaustive_structs,
                 reason = "generated"
             )]

@@ -23,6 +23,7 @@ use tec_services_e2e::nats::Nats;
 use tec_services_e2e::platform::Platform;
 use tec_services_e2e::rotation;
 use tec_services_e2e::rotation::Load;
+use tec_support::SystemClock;
 use tec_support::certificate::Certificate;
 use tokio::time::timeout;
 use tonic::Code;
@@ -259,6 +260,29 @@ async fn item_4_the_key_in_the_vault_signs_a_fresh_nonce_and_nothing_that_looks_
         refused.map(|_| ()).unwrap_err().code(),
         Code::InvalidArgument
     );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn item_4_the_server_shows_a_renewed_certificate_without_a_restart() {
+    let platform = Platform::new(&[]).await.unwrap();
+    let nats = Nats::start(&platform, "nats-server").await.unwrap();
+    let stays = by_hand(&platform, "comp-a").await;
+    let stays = stays.connect(&nats, |nonce| nonce).await.unwrap();
+    let certificate = nats.init.out.join("tls.crt");
+    let before = std::fs::read(&certificate).unwrap();
+    let authorities = platform.stage.authorities().await.unwrap();
+    let reload = nats.init.out.join("nats.pid");
+    let keep = services_init::run::keep(&nats.init, &authorities, Some(&reload), &SystemClock);
+    let renewed = eventually("the server read its certificate again", async || {
+        Ok(nats.log()?.contains("Reloaded: tls"))
+    });
+    tokio::select! {
+        ended = keep => panic!("{ended:?}"),
+        renewed = renewed => renewed.unwrap(),
+    }
+    assert_ne!(std::fs::read(&certificate).unwrap(), before);
+    assert_eq!(stays.connection_state(), State::Connected);
+    platform.broker("comp-b", &nats.url).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]

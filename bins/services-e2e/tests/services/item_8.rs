@@ -59,7 +59,7 @@ async fn item_8_a_sink_takes_logs_with_a_certificate_for_it_and_refuses_all_othe
         .await
         .unwrap();
     let (collector, sender) = (collector.tls.unwrap(), sender.tls.unwrap());
-    let sink = Sink::start(&collector).await.unwrap();
+    let sink = Sink::start(&collector).unwrap();
 
     sink.send(Some(&sender), &sender.authorities, "a line")
         .await

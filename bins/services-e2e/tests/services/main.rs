@@ -16,4 +16,5 @@ mod item_5;
 mod item_6;
 mod item_7;
 mod item_8;
+mod manifests;
 mod vault;

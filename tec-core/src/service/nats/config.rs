@@ -44,6 +44,8 @@ pub struct ServerConfig {
     pub accounts: BTreeMap<PublicKey, String>,
     /// Where the others are found.
     pub resolver: Resolver,
+    /// Path of the file with the server's process id, for who has it read its certificate again.
+    pub pid_file: String,
     /// Path of the server's certificate.
     pub cert_file: String,
     /// Path of its key.
@@ -87,6 +89,10 @@ impl ServerConfig {
         line(
             &mut text,
             format_args!("system_account: {}", self.system_account),
+        );
+        line(
+            &mut text,
+            format_args!("pid_file: \"{}\"", path(&self.pid_file)?),
         );
         self.resolver(&mut text)?;
         self.tls(&mut text)?;

@@ -139,6 +139,7 @@ fn config() -> ServerConfig {
         system_account: key(KeyKind::Account, 6),
         accounts: BTreeMap::from([(key(KeyKind::Account, 6), "d.e.f".to_owned())]),
         resolver: Resolver::Memory,
+        pid_file: "/data/nats.pid".to_owned(),
         cert_file: "/data/tls.crt".to_owned(),
         key_file: "/data/tls.key".to_owned(),
         ca_file: "/data/ca.crt".to_owned(),
