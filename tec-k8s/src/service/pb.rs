@@ -2,13 +2,14 @@
 //! secrets.
 
 macro_rules! generated {
-    ($($name:ident = $file:literal),*) => {
+    ($($name:ident = $file:literal $(, $more:path)?;)*) => {
         $(
             #[expect(
                 missing_docs,
                 missing_debug_implementations,
                 clippy::pedantic,
                 clippy::exhaustive_structs,
+                $($more,)?
                 reason = "generated"
             )]
             pub(super) mod $name {
@@ -18,7 +19,7 @@ macro_rules! generated {
     };
 }
 
-generated!(
-    bootstrap = "tec.bootstrap.v1.rs",
-    broker = "tec.broker.v1.rs"
-);
+generated! {
+    bootstrap = "tec.bootstrap.v1.rs", clippy::exhaustive_enums;
+    broker = "tec.broker.v1.rs";
+}
