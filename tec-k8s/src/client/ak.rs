@@ -91,7 +91,10 @@ impl KubeRegistry {
             ..DeleteParams::default()
         };
         match self.keys().delete(&name, &this_one).await {
-            Ok(_) => Ok(()),
+            Ok(_) => {
+                self.rooms.freed();
+                Ok(())
+            }
             Err(error) if is_not_found(&error) || is_conflict(&error) => Ok(()),
             Err(error) => Err(port_error(format!("remove {name}"), error)),
         }
@@ -225,7 +228,10 @@ impl KubeRegistry {
             .patch_status(&machine.name_any(), &params, &Patch::Merge(patch))
             .await;
         match swap {
-            Ok(_) => Ok(true),
+            Ok(_) => {
+                self.rooms.freed();
+                Ok(true)
+            }
             Err(error) if is_conflict(&error) || is_not_found(&error) => Ok(false),
             Err(error) => Err(port_error(format!("bind the key {name}"), error)),
         }
@@ -366,6 +372,7 @@ impl AkRegistry for KubeRegistry {
             .patch(&name, &PatchParams::default(), &Patch::Merge(patch))
             .await
             .map_err(|error| port_error(operation(), error))?;
+        self.rooms.freed();
         Ok(())
     }
 }

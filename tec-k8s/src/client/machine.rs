@@ -90,6 +90,27 @@ impl KubeRegistry {
         Ok(found.is_some())
     }
 
+    /// Removes a machine that registered by itself before this time and that no key was bound to.
+    /// Whether it did is the answer; one that changed since it was read stays.
+    pub(crate) async fn expire_object(
+        &self,
+        object: &api::Machine,
+        before: Timestamp,
+    ) -> Result<bool, PortError> {
+        let Ok(machine) = object.to_core() else {
+            return Ok(false);
+        };
+        let is_stray = object.state() == MachineState::Unclaimed
+            && machine.registered_by == RegisteredBy::FirstBoot
+            && machine.registered_at < before
+            && !is_terminating(object);
+        if !is_stray || !self.delete_machine(object).await? {
+            return Ok(false);
+        }
+        self.remove_keys_of(&machine.id).await?;
+        Ok(true)
+    }
+
     async fn delete_machine(&self, object: &api::Machine) -> Result<bool, PortError> {
         let name = object.name_any();
         let unchanged = DeleteParams {
@@ -100,7 +121,10 @@ impl KubeRegistry {
             ..DeleteParams::default()
         };
         match self.machines().delete(&name, &unchanged).await {
-            Ok(_) => Ok(true),
+            Ok(_) => {
+                self.rooms.freed();
+                Ok(true)
+            }
             Err(error) if is_not_found(&error) || is_conflict(&error) => Ok(false),
             Err(error) => Err(port_error(format!("remove {name}"), error)),
         }
@@ -193,6 +217,7 @@ impl MachineRegistry for KubeRegistry {
             )
             .await
             .map_err(|error| port_error(operation(), error))?;
+        self.rooms.freed();
         Ok(())
     }
 
@@ -207,17 +232,7 @@ impl MachineRegistry for KubeRegistry {
     async fn expire_unclaimed(&self, before: Timestamp) -> Result<u64, PortError> {
         let mut removed = 0;
         for object in self.machine_objects(Some(UNCLAIMED)).await? {
-            let Ok(machine) = object.to_core() else {
-                continue;
-            };
-            let is_stray = machine.registered_by == RegisteredBy::FirstBoot
-                && machine.registered_at < before
-                && !is_terminating(&object);
-            // A machine that changes meanwhile, since a key is bound to it, is not removed.
-            if is_stray && self.delete_machine(&object).await? {
-                self.remove_keys_of(&machine.id).await?;
-                removed += 1;
-            }
+            removed += u64::from(self.expire_object(&object, before).await?);
         }
         Ok(removed)
     }

@@ -48,6 +48,14 @@ impl Rooms {
         Arc::clone(&self.machines)
     }
 
+    /// This process may have made room: what was counted is not believed any longer.
+    pub(super) fn freed(&self) {
+        lock(&self.machines.state).counted = None;
+        for room in lock(&self.keys).values() {
+            lock(&room.state).counted = None;
+        }
+    }
+
     /// For keys that wait for this machine.
     pub(super) fn of_keys(&self, machine: MachineId) -> Arc<Room> {
         let mut keys = lock(&self.keys);

@@ -123,14 +123,14 @@ pub(super) struct Context {
     pub(super) metrics: Arc<Metrics>,
     /// Something may have to be published.
     pub(super) publish: Notify,
-    recorder: EventRecorder,
+    warnings: Warnings,
     memory: Mutex<Memory>,
 }
 
 /// `Recorder` has no Debug.
-struct EventRecorder(Recorder);
+struct Warnings(Recorder);
 
-impl std::fmt::Debug for EventRecorder {
+impl std::fmt::Debug for Warnings {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Recorder")
     }
@@ -139,17 +139,13 @@ impl std::fmt::Debug for EventRecorder {
 impl Context {
     pub(super) fn new(parts: Parts, metrics: Arc<Metrics>) -> Self {
         let clock = Arc::clone(&parts.clock);
-        let reporter = Reporter {
-            controller: FIELD_MANAGER.to_owned(),
-            instance: Some(parts.identity.clone()),
-        };
         Self {
             registry: KubeRegistry::new(parts.client.clone(), &parts.namespace, clock),
             caches: Caches::new(),
             queue: Queue::new(Arc::clone(&parts.entropy)),
             metrics,
             publish: Notify::new(),
-            recorder: EventRecorder(Recorder::new(parts.client.clone(), reporter)),
+            warnings: Warnings(recorder(&parts)),
             memory: Mutex::default(),
             parts,
         }
@@ -213,7 +209,13 @@ impl Context {
             secondary: None,
         };
         let reference = object.object_ref(&());
-        if let Err(error) = self.recorder.0.publish(&wanted, &reference).await {
+        // A recorder remembers each Event for minutes, to count those that come again. Good news come
+        // once, for each of many machines.
+        let published = match wanted.type_ {
+            EventType::Normal => recorder(&self.parts).publish(&wanted, &reference).await,
+            EventType::Warning => self.warnings.0.publish(&wanted, &reference).await,
+        };
+        if let Err(error) = published {
             tracing::warn!(event = event.as_str(), error = %error, "an Event is not written");
         }
     }
@@ -231,6 +233,14 @@ impl Context {
             self.queue.wake(Task::Key(key.name_any()));
         }
     }
+}
+
+fn recorder(parts: &Parts) -> Recorder {
+    let reporter = Reporter {
+        controller: FIELD_MANAGER.to_owned(),
+        instance: Some(parts.identity.clone()),
+    };
+    Recorder::new(parts.client.clone(), reporter)
 }
 
 fn is_installed(cluster: &TrustedExecutionCluster) -> bool {

@@ -8,7 +8,6 @@ use kube::Resource as _;
 use kube::ResourceExt as _;
 use serde_json::json;
 use tec_core::machine::MachineState;
-use tec_core::port::MachineRegistry as _;
 use tec_core::port::PortError;
 use tec_core::port::chain;
 
@@ -47,7 +46,10 @@ async fn expire(ctx: &Context) -> Result<(), PortError> {
     let before = ctx
         .now()
         .plus_seconds(-i64::from(ttl.unwrap_or(UNCLAIMED_TTL)));
-    let removed = ctx.registry.expire_unclaimed(before).await?;
+    let mut removed = 0_u32;
+    for machine in ctx.caches.machines.all() {
+        removed += u32::from(ctx.registry.expire_object(&machine, before).await?);
+    }
     if removed > 0 {
         tracing::info!(machines = removed, "machines without a key were removed");
     }
