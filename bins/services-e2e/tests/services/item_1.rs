@@ -1,5 +1,7 @@
 //! A vault from nothing, on a Unix socket, with tokens of a real API server.
 
+use kube::api::DeleteParams;
+use kube::api::PostParams;
 use tec_core::service::Fatal;
 use tec_services_e2e::stage::Stage;
 
@@ -52,13 +54,16 @@ async fn item_1_what_is_lost_is_named_and_never_made_anew() {
     let secrets = stage.secrets().unwrap();
     let mut secret = secrets.get("vault-aes").await.unwrap();
     secrets
-        .delete("vault-aes", &Default::default())
+        .delete("vault-aes", &DeleteParams::default())
         .await
         .unwrap();
     let error = controller.round().await.unwrap_err();
     assert_eq!(fatal(&error), Some(Fatal::AesSecretMissing));
     secret.metadata.resource_version = None;
-    secrets.create(&Default::default(), &secret).await.unwrap();
+    secrets
+        .create(&PostParams::default(), &secret)
+        .await
+        .unwrap();
     controller.round().await.unwrap();
 
     stage.bao.kill();

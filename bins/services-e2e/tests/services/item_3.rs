@@ -3,6 +3,7 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use kube::Api;
+use kube::api::DeleteParams;
 use serde_json::Value;
 use serde_json::json;
 use tec_e2e::kube::Freeze;
@@ -86,7 +87,10 @@ async fn item_3_each_refusal_has_its_own_code() {
     // Reviews are kept for some seconds by the API server, so the account counts a little longer.
     let accounts: Api<k8s_openapi::api::core::v1::ServiceAccount> =
         Api::namespaced(cluster.plane.admin().unwrap(), &cluster.platform);
-    accounts.delete("nats", &Default::default()).await.unwrap();
+    accounts
+        .delete("nats", &DeleteParams::default())
+        .await
+        .unwrap();
     tec_e2e::kube::eventually("the token of a deleted account is refused", async || {
         let mut client = client.clone();
         Ok(ask(&mut client, &good).await == code(Code::Unauthenticated, "TOKEN_INVALID"))

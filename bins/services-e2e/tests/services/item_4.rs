@@ -13,6 +13,7 @@ use async_nats::ConnectOptions;
 use async_nats::connection::State;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::Api;
+use kube::api::PostParams;
 use nkeys::KeyPair;
 use tec_core::secret::SecretBytes;
 use tec_e2e::kube::eventually;
@@ -210,7 +211,7 @@ async fn item_4_who_is_revoked_is_cut_off_and_stays_out_and_others_stay_in() {
         "data": {revoked.user.public_key(): now.to_string()},
     });
     let line = serde_json::from_value(line).unwrap();
-    maps.create(&Default::default(), &line).await.unwrap();
+    maps.create(&PostParams::default(), &line).await.unwrap();
     eventually("the revoked user is cut off", async || {
         Ok(cut.connection_state() != State::Connected)
     })

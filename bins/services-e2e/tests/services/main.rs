@@ -3,8 +3,6 @@
 #![expect(
     clippy::unwrap_used,
     clippy::indexing_slicing,
-    clippy::panic,
-    clippy::print_stdout,
     reason = "clippy takes helpers of tests for library code"
 )]
 

@@ -41,12 +41,7 @@ pub(crate) async fn stored_key(stage: &Stage, controller: &Controller) -> String
 
 /// What nobody may find on disk or in logs.
 pub(crate) fn assert_nowhere_in_plain(stage: &Stage, key: &str) {
-    let hex: String = STANDARD
-        .decode(key)
-        .unwrap()
-        .iter()
-        .map(|byte| format!("{byte:02x}"))
-        .collect();
+    let hex = hex::encode(STANDARD.decode(key).unwrap());
     let needles = [("the key", key), ("the key in hex", &hex)];
     let needles = needles.map(|(name, text)| (name.to_owned(), text.as_bytes().to_vec()));
     assert_eq!(stage.logs.search(&needles).unwrap(), Vec::<String>::new());
