@@ -80,6 +80,13 @@ fn failed<E>(error: &PortError, event: E) -> E {
     event
 }
 
+/// A vault that is about to start is normal, and one that is waited for again and again is not.
+async fn wait(time: Duration) {
+    let wait_millis = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+    tracing::info!(wait_millis, "the vault is not as it shall be yet");
+    tokio::time::sleep(time).await;
+}
+
 async fn call(vault: &Vault, request: &Request) -> Option<Response> {
     match vault.call(request).await {
         Ok(answer) => Some(answer),
@@ -122,7 +129,7 @@ impl Shell<BringUp> for BringUpShell {
             Effect::RemoveFile => on_disk("remove the wrapped key", self.disk.remove()),
             Effect::ResetStorage => self.reset().await,
             Effect::Wait(time) => {
-                tokio::time::sleep(time).await;
+                wait(time).await;
                 Event::Elapsed
             }
             Effect::Finish(end) => {
@@ -180,7 +187,7 @@ impl Shell<Setup> for SetupShell {
                 Err(error) => failed(&error, SetupEvent::Failed),
             },
             SetupEffect::Wait(time) => {
-                tokio::time::sleep(time).await;
+                wait(time).await;
                 SetupEvent::Elapsed
             }
             SetupEffect::Finish(end) => {

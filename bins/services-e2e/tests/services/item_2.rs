@@ -205,6 +205,7 @@ async fn item_2_a_death_after_each_sort_of_write_leads_to_the_same_end() {
         let sort = step
             .rsplit_once('/')
             .map_or(step.as_str(), |(sort, _)| sort);
+        let began = std::time::Instant::now();
         if !step.starts_with("write") || !seen.insert(sort.to_owned()) {
             continue;
         }
@@ -213,7 +214,7 @@ async fn item_2_a_death_after_each_sort_of_write_leads_to_the_same_end() {
         assert!(!ended);
         guarded.controller.round().await.unwrap();
         assert_up(&guarded).await;
-        println!("{:>3} | {:<40} | up again", index + 1, done.last().unwrap());
+        println!("{:>3} | {:<40} | up again after {:.1} s", index + 1, done.last().unwrap(), began.elapsed().as_secs_f32());
     }
     assert!(seen.len() > 8, "{seen:?}");
 }

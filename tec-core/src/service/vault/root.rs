@@ -82,7 +82,7 @@ struct Attempt {
 
 #[derive(Deserialize)]
 struct Made {
-    #[serde(alias = "encoded_root_token")]
+    /// The same answer has it as `encoded_root_token`, too.
     encoded_token: String,
 }
 

@@ -139,7 +139,8 @@ impl FakeVault {
         self.roots.insert(root.clone());
         let hidden: Vec<u8> = root.bytes().zip(otp.bytes()).map(|(a, b)| a ^ b).collect();
         let encoded = base64::engine::general_purpose::STANDARD_NO_PAD.encode(hidden);
-        plain(&json!({"encoded_token": encoded}))
+        // Twice, as the real ones answer.
+        plain(&json!({"encoded_token": encoded, "encoded_root_token": encoded}))
     }
 
     fn login(&mut self, body: &Value) -> Response {
