@@ -3,6 +3,7 @@
 #![expect(
     clippy::unwrap_used,
     clippy::indexing_slicing,
+    clippy::print_stdout,
     reason = "clippy takes helpers of tests for library code"
 )]
 
