@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::net::SocketAddr;
+use std::num::NonZeroU32;
 use std::path::PathBuf;
 
 use clap::Parser;
@@ -135,6 +136,9 @@ pub struct Serve {
     /// Calls that are served at the same time.
     #[arg(long, env = "TEC_CONCURRENCY", default_value = "32")]
     pub concurrency: usize,
+    /// Calls of one service account in a minute, also all at once.
+    #[arg(long, env = "TEC_CALLS_PER_MINUTE", default_value = "120")]
+    pub calls_per_minute: NonZeroU32,
     /// Secret of the wrapping key.
     #[arg(long, env = "TEC_KEY_SECRET", default_value = "vault-aes")]
     pub key_secret: String,

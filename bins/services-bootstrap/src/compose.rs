@@ -79,6 +79,7 @@ pub fn controller(args: &Serve) -> anyhow::Result<Controller> {
             audience: args.audience.clone(),
             user_life: Duration::from_secs(args.user_seconds.into()),
             concurrency: args.concurrency,
+            calls_per_minute: args.calls_per_minute,
         },
         clock,
         entropy: Arc::new(SystemEntropy),

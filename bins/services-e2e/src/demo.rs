@@ -170,7 +170,7 @@ async fn runtime(shared: &Path, broker: SocketAddr) -> anyhow::Result<BrokerClie
     Ok(BrokerClient::new(endpoint.connect().await?))
 }
 
-/// Twenty components that publish for two minutes with JWTs of twenty seconds.
+/// Twenty components that publish for two minutes with JWTs and certificates of twenty seconds.
 ///
 /// # Errors
 /// A part does not come up, or a message was lost, doubled or refused.
@@ -180,11 +180,11 @@ pub async fn rotate(out: &mut (dyn Write + Send)) -> anyhow::Result<()> {
         each: Duration::from_millis(100),
         lasts: Duration::from_mins(2),
     };
-    let flags = ["--user-seconds", "20", "--certificate-seconds", "3600"];
+    let flags = ["--user-seconds", "20", "--certificate-seconds", "20"];
     let mut platform = Platform::new(&flags).await?;
     platform.keep()?;
     let nats = Nats::start(&platform, "nats-server").await?;
-    let outcome = rotation::run(&platform, &nats.url, load).await?;
+    let outcome = rotation::run(&platform, &nats, load).await?;
     writeln!(out, "rotation  {outcome}")?;
     let bad = outcome.lost + outcome.doubled + outcome.refused;
     anyhow::ensure!(bad == 0, "renewals are not free of loss");

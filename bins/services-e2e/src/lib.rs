@@ -18,6 +18,7 @@
 pub mod bao;
 pub mod cluster;
 pub mod demo;
+pub mod load;
 pub mod nats;
 pub mod platform;
 pub mod rotation;

@@ -11,6 +11,7 @@ use tec_support::SystemClock;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
+use crate::nats::Nats;
 use crate::platform::Platform;
 
 /// What is under way when the last message was sent has come by then.
@@ -42,29 +43,40 @@ pub struct Outcome {
     pub refused: u64,
     /// New connections in the place of old ones.
     pub renewals: u64,
+    /// New certificates that the server took over while it ran.
+    pub certificates: u64,
 }
 
 impl fmt::Display for Outcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{} messages sent, {} lost, {} doubled, {} refused, {} connections renewed",
-            self.sent, self.lost, self.doubled, self.refused, self.renewals
+            "{} messages sent, {} lost, {} doubled, {} refused; {} connections renewed, and the \
+             server's certificate {} times",
+            self.sent, self.lost, self.doubled, self.refused, self.renewals, self.certificates
         )
     }
 }
 
-/// Lets components publish, and one more listen.
+/// Lets components publish, and one more listen; the server's certificate is renewed, too.
 ///
 /// # Errors
-/// A component cannot be connected, or a message not be handed over.
-pub async fn run(platform: &Platform, nats: &str, load: Load) -> anyhow::Result<Outcome> {
-    let mut keepers = JoinSet::new();
+/// A component cannot be connected, a message not be handed over, or a certificate not be renewed.
+pub async fn run(platform: &Platform, nats: &Nats, load: Load) -> anyhow::Result<Outcome> {
+    let mut keepers: JoinSet<anyhow::Result<()>> = JoinSet::new();
+    let (init, authorities) = (nats.init.clone(), platform.stage.authorities().await?);
+    keepers.spawn(async move {
+        let reload = init.out.join("nats.pid");
+        services_init::run::keep(&init, &authorities, Some(&reload), &SystemClock).await
+    });
     let mut keep = |bus: &Arc<Bus>| {
         let bus = Arc::clone(bus);
-        keepers.spawn(async move { bus.keep(&SystemClock).await });
+        keepers.spawn(async move {
+            bus.keep(&SystemClock).await;
+            Ok(())
+        });
     };
-    let listener = Arc::new(platform.broker("listener", nats).await?);
+    let listener = Arc::new(platform.broker("listener", &nats.url).await?);
     keep(&listener);
     let mut messages = listener.subscribe("evt.>").await?;
     let end = Instant::now() + load.lasts;
@@ -72,7 +84,7 @@ pub async fn run(platform: &Platform, nats: &str, load: Load) -> anyhow::Result<
     let mut buses = vec![listener];
     for number in 0..load.components {
         let name = format!("comp-{number}");
-        let bus = Arc::new(platform.broker(&name, nats).await?);
+        let bus = Arc::new(platform.broker(&name, &nats.url).await?);
         keep(&bus);
         buses.push(Arc::clone(&bus));
         let subject = format!("evt.{}.{name}.n", platform.stage.cluster.apps);
@@ -92,6 +104,10 @@ pub async fn run(platform: &Platform, nats: &str, load: Load) -> anyhow::Result<
                 let text = String::from_utf8_lossy(&message.payload).into_owned();
                 *heard.entry((message.subject.to_string(), text)).or_default() += 1;
             }
+            ended = keepers.join_next() => {
+                ended.context("nobody renews")???;
+                anyhow::bail!("a renewal ended");
+            }
             () = tokio::time::sleep_until(last), if speakers.is_empty() => break,
         }
         if speakers.is_empty() && u64::try_from(heard.len())? == sent {
@@ -104,6 +120,7 @@ pub async fn run(platform: &Platform, nats: &str, load: Load) -> anyhow::Result<
         doubled: heard.values().map(|times| times - 1).sum(),
         refused: buses.iter().map(|bus| bus.refused()).sum(),
         renewals: buses.iter().map(|bus| bus.renewals()).sum(),
+        certificates: u64::try_from(nats.log()?.matches("Reloaded: tls").count())?,
     })
 }
 

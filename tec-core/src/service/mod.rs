@@ -18,8 +18,10 @@ pub mod caller;
 mod fatal;
 pub mod nats;
 pub mod opensearch;
+mod rate;
 pub mod telemetry;
 pub mod tls;
 pub mod vault;
 
 pub use self::fatal::Fatal;
+pub use self::rate::Rates;

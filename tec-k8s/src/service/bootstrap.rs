@@ -1,7 +1,10 @@
 //! Answers to bootstrap requests: login in the caller's name first, everything else after it.
 
 use std::collections::BTreeMap;
+use std::num::NonZeroU32;
 use std::sync::Arc;
+use std::sync::Mutex;
+use std::sync::MutexGuard;
 use std::sync::PoisonError;
 use std::sync::RwLock;
 use std::time::Duration;
@@ -12,6 +15,7 @@ use tec_core::port::Entropy;
 use tec_core::port::EntropyRng;
 use tec_core::secret::SecretArray;
 use tec_core::secret::SecretBytes;
+use tec_core::service::Rates;
 use tec_core::service::caller;
 use tec_core::service::caller::Claims;
 use tec_core::service::caller::REVIEW_TIMEOUT;
@@ -51,6 +55,8 @@ pub struct Settings {
     pub user_life: Duration,
     /// Calls at the same time; each costs the API server a review.
     pub concurrency: usize,
+    /// Calls of an account in a minute, also all at once.
+    pub calls_per_minute: NonZeroU32,
 }
 
 /// The controller's own token of the vault, replaced as it is renewed.
@@ -145,6 +151,7 @@ pub struct Bootstrap {
     standing: Arc<Standing>,
     clock: Arc<dyn Clock>,
     entropy: Arc<dyn Entropy>,
+    rates: Mutex<Rates>,
     settings: Settings,
     slots: Semaphore,
 }
@@ -165,6 +172,7 @@ impl Bootstrap {
             standing,
             clock,
             entropy,
+            rates: Mutex::new(Rates::new(settings.calls_per_minute)),
             slots: Semaphore::new(settings.concurrency),
             settings,
         }
@@ -295,6 +303,10 @@ impl Bootstrap {
     /// Exchanges the token. The role follows from the call, the identity from the vault.
     async fn log_in(&self, role: Role, token: &SecretBytes) -> Result<Login, Refusal> {
         let claims = Claims::read(token, &self.settings.audience, self.clock.now())?;
+        // An account that has no call left costs no review.
+        if !self.rates().allows(&claims.account, self.clock.now()) {
+            return Err(Refusal::Rate);
+        }
         let began = Instant::now();
         let Ok(answer) = self.vault.call(&call::log_in(role, token)).await else {
             // A vault that waits for the API server may outlast the deadline of the call.
@@ -305,7 +317,10 @@ impl Bootstrap {
         };
         let took = began.elapsed();
         match call::logged_in(&answer) {
-            Some(login) if login.account == claims.account => Ok(login),
+            Some(login) if login.account == claims.account => {
+                let taken = self.rates().take(&login.account, self.clock.now());
+                taken.then_some(login).ok_or(Refusal::Rate)
+            }
             Some(_) => Err(Refusal::VaultError),
             None => {
                 let reviewer = match answer.status {
@@ -316,6 +331,10 @@ impl Bootstrap {
                 Err(caller::classify_login(&answer, took, reviewer))
             }
         }
+    }
+
+    fn rates(&self) -> MutexGuard<'_, Rates> {
+        self.rates.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     async fn reviewer(&self) -> Reviewer {

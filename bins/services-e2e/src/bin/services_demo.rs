@@ -4,12 +4,16 @@ use std::io;
 
 use clap::Parser;
 use tec_services_e2e::demo;
+use tec_services_e2e::load;
 
 #[derive(Debug, Parser)]
 struct Args {
-    /// Let twenty components publish for two minutes while their JWTs of twenty seconds are renewed
+    /// Let twenty components publish for two minutes while JWTs and certificates of twenty seconds are renewed
     #[arg(long)]
     rotation: bool,
+    /// Compare calls for components with bare logins at the vault
+    #[arg(long)]
+    load: bool,
 }
 
 fn main() -> anyhow::Result<()> {
@@ -22,6 +26,9 @@ fn main() -> anyhow::Result<()> {
             anyhow::ensure!(took < demo::LIMIT, "it took longer than a minute");
             if args.rotation {
                 demo::rotate(&mut io::stdout()).await?;
+            }
+            if args.load {
+                load::compare(&mut io::stdout()).await?;
             }
             Ok(())
         })

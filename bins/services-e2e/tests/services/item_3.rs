@@ -134,3 +134,27 @@ async fn item_3_an_outage_is_told_from_a_bad_credential() {
     platform.controller.round().await.unwrap();
     assert_eq!(ask(&mut client, &good).await.0, Code::Ok);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn item_3_an_account_that_calls_too_often_is_refused_and_nobody_else_can_use_up_its_calls() {
+    let platform = Platform::new(&["--calls-per-minute", "2"]).await.unwrap();
+    let cluster = &platform.stage.cluster;
+    let mut client = platform.client().await.unwrap();
+    let nats = cluster.account("nats").unwrap();
+    let good = cluster.token(&nats).await.unwrap();
+    let forged = altered(&good, "iat", json!(1));
+    for _ in 0..5 {
+        let refused = ask(&mut client, &forged).await;
+        assert_eq!(refused, code(Code::Unauthenticated, "TOKEN_INVALID"));
+    }
+    for _ in 0..2 {
+        assert_eq!(ask(&mut client, &good).await.0, Code::Ok);
+    }
+    let often = ask(&mut client, &good).await;
+    assert_eq!(often, code(Code::ResourceExhausted, "RATE"));
+    // It has calls of its own; that it may not make this one is found out after them.
+    let component = cluster.component("comp-a").await.unwrap();
+    let component = cluster.token(&component).await.unwrap();
+    let foreign = ask(&mut client, &component).await;
+    assert_eq!(foreign, code(Code::PermissionDenied, "SA_NOT_BOUND"));
+}
