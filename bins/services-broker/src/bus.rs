@@ -142,13 +142,16 @@ impl Bus {
     /// Renews in time, for as long as it is polled. What does not work out is tried again: until the
     /// old JWT ends there is time, and after it the client connects again by itself.
     pub async fn keep(&self, clock: &dyn tec_core::port::Clock) {
+        let mut renewed = anyhow::Ok(());
         loop {
-            let wait = match self.identity.grant().await {
-                Ok(grant) => grant.renew_after(clock.now()).max(SHORTEST),
-                Err(_) => SHORTEST,
+            let wait = match (&renewed, self.identity.grant().await) {
+                (Ok(()), Ok(grant)) => grant.renew_after(clock.now()).max(SHORTEST),
+                // There may be a new grant already, but the connection still lives by the old one.
+                _ => SHORTEST,
             };
             tokio::time::sleep(wait).await;
-            if let Err(error) = self.renew().await {
+            renewed = self.renew().await;
+            if let Err(error) = &renewed {
                 let error = format!("{error:#}");
                 tracing::warn!(error, "the connection to NATS is not renewed");
             }

@@ -1,5 +1,7 @@
 //! NATS with what its initializer wrote, and components that connect to it.
 
+use std::net::Ipv4Addr;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::Mutex;
 use std::time::Duration;
@@ -26,6 +28,10 @@ use tec_services_e2e::rotation;
 use tec_services_e2e::rotation::Load;
 use tec_support::SystemClock;
 use tec_support::certificate::Certificate;
+use tokio::io::copy_bidirectional;
+use tokio::net::TcpListener;
+use tokio::net::TcpStream;
+use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tonic::Code;
 
@@ -284,6 +290,46 @@ async fn item_4_the_server_shows_a_renewed_certificate_without_a_restart() {
     assert_ne!(std::fs::read(&certificate).unwrap(), before);
     assert_eq!(stays.connection_state(), State::Connected);
     platform.broker("comp-b", &nats.url).await.unwrap();
+}
+
+/// Passes connections on, but for the second one, which breaks at once.
+async fn second_breaks(to: SocketAddr) -> (SocketAddr, JoinSet<()>) {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let mut tasks = JoinSet::new();
+    tasks.spawn(async move {
+        let mut passed = JoinSet::new();
+        for number in 0_u64.. {
+            let (mut client, _) = listener.accept().await.unwrap();
+            if number == 1 {
+                continue;
+            }
+            let mut server = TcpStream::connect(to).await.unwrap();
+            passed.spawn(async move { copy_bidirectional(&mut client, &mut server).await });
+        }
+    });
+    (address, tasks)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn item_4_a_renewal_that_breaks_is_tried_again_before_the_old_jwt_ends() {
+    let platform = Platform::new(&["--user-seconds", "9"]).await.unwrap();
+    let listen = tec_services_e2e::tool::free_address().unwrap();
+    let nats = Nats::start_at(&platform, "nats-server", listen);
+    let _nats = nats.await.unwrap();
+    let (address, _tasks) = second_breaks(listen).await;
+    let url = format!("tls://localhost:{}", address.port());
+    let broker = platform.broker("comp-a", &url).await.unwrap();
+    let renewed_twice = eventually("two renewals", async || Ok(broker.renewals() == 2));
+    tokio::select! {
+        () = broker.keep(&SystemClock) => {}
+        renewed = renewed_twice => renewed.unwrap(),
+    }
+    assert_eq!(
+        broker.refused(),
+        0,
+        "the old connection was there until its end"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
