@@ -19,6 +19,7 @@ pub mod log;
 pub mod metrics;
 #[cfg(feature = "server")]
 pub mod serve;
+pub mod table;
 #[cfg(feature = "server")]
 pub mod tls;
 

@@ -42,25 +42,11 @@ pub(crate) fn table<const N: usize>(head: [&str; N], rows: &[[String; N]]) -> St
     if rows.is_empty() {
         return "none".to_owned();
     }
-    let mut widths = head.map(|cell| cell.chars().count());
-    for row in rows {
-        for (width, cell) in widths.iter_mut().zip(row) {
-            *width = (*width).max(cell.chars().count());
-        }
-    }
-    let line = |cells: Vec<&str>| {
-        let padded = cells
-            .iter()
-            .zip(widths)
-            .map(|(cell, width)| format!("{cell:width$}"));
-        padded.collect::<Vec<_>>().join("  ").trim_end().to_owned()
-    };
-    let mut lines = vec![line(head.to_vec())];
-    lines.extend(
-        rows.iter()
-            .map(|row| line(row.iter().map(String::as_str).collect())),
-    );
-    lines.join("\n")
+    let head = std::iter::once(head.to_vec());
+    let rows = rows
+        .iter()
+        .map(|row| row.iter().map(String::as_str).collect());
+    tec_support::table::lines(head.chain(rows)).join("\n")
 }
 
 #[cfg(test)]

@@ -30,7 +30,7 @@ use crate::volume;
 const HOST: &str = "10.0.2.2";
 /// What GRUB's part of a boot leaves in registers: boot loader and kernel, keys, command line,
 /// files, and what shim was told.
-const REGISTERS: &str = "4,7,8,9,14";
+pub(super) const REGISTERS: &str = "4,7,8,9,14";
 
 /// The steps whose times are shown.
 const TIMES: [Mark; 8] = [
@@ -158,10 +158,25 @@ impl Stage {
         let [store, path] = [store.as_path(), image.directory()].map(Path::to_str);
         let store = store.context("the cache's path is not UTF-8")?;
         let path = path.context("the path of the artefacts is not UTF-8")?;
-        let machine = ["--variable-store", store, "--grub-device", GRUB_DEVICE];
-        let mut words = vec!["image", "approve", name, path];
-        words.extend(machine);
-        self.anchor.tec(&words).map(drop)
+        let machine = [
+            path,
+            "--variable-store",
+            store,
+            "--grub-device",
+            GRUB_DEVICE,
+        ];
+        let approve = [&["image", "approve", name], machine.as_slice()].concat();
+        self.anchor.tec(&approve)?;
+        let compute = [&["pcr", "compute", "--form", "label"], machine.as_slice()].concat();
+        let label = self.anchor.tec_text(&compute)?;
+        fs::write(self.label(name), label).context("keep what was approved")
+    }
+
+    /// File with what was approved under a name, for those who ask beforehand.
+    pub(super) fn label(&self, name: &str) -> PathBuf {
+        self.settings
+            .artefacts
+            .join(format!("approved-{name}.json"))
     }
 
     /// The image that all nodes begin with, approved.

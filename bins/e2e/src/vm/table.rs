@@ -2,30 +2,13 @@
 
 /// Columns of a width that fits, with a line below the heading.
 pub(super) fn render(heading: &[&str], rows: &[Vec<String>]) -> String {
-    let width = |column: usize| {
-        let cells = rows.iter().filter_map(|row| row.get(column));
-        let widest = cells.map(|cell| cell.chars().count()).max().unwrap_or(0);
-        let own = heading.get(column).map_or(0, |cell| cell.chars().count());
-        widest.max(own)
-    };
-    let widths: Vec<usize> = (0..heading.len()).map(width).collect();
-    let line = |cells: Vec<&str>| {
-        let padded = cells.iter().zip(&widths);
-        let padded = padded.map(|(cell, width)| format!("{cell:<width$}"));
-        padded.collect::<Vec<_>>().join("  ").trim_end().to_owned()
-    };
-    let mut lines = vec![line(heading.to_vec())];
-    lines.push(
-        widths
-            .iter()
-            .map(|width| "-".repeat(*width))
-            .collect::<Vec<_>>()
-            .join("  "),
-    );
-    lines.extend(
-        rows.iter()
-            .map(|row| line(row.iter().map(String::as_str).collect())),
-    );
+    let head = std::iter::once(heading.to_vec());
+    let rows = rows
+        .iter()
+        .map(|row| row.iter().map(String::as_str).collect());
+    let mut lines = tec_support::table::lines(head.chain(rows));
+    let widest = lines.iter().map(|line| line.chars().count()).max();
+    lines.insert(1, "-".repeat(widest.unwrap_or(0)));
     lines.join("\n")
 }
 
@@ -39,7 +22,7 @@ mod tests {
         let text = render(&["boot", "code"], &rows);
         assert_eq!(
             text,
-            "boot            code\n--------------  ----\nkernel swapped  A412"
+            "boot            code\n--------------------\nkernel swapped  A412"
         );
     }
 }

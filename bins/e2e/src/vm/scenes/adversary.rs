@@ -157,22 +157,18 @@ impl Stage {
         Ok(["disk in another machine".to_owned(), code, short(line)])
     }
 
-    /// A new machine with the keys of the first one asks to be registered.
+    /// A new machine with the keys of the first one: it is the first one, as far as quotes tell. It
+    /// gets no identity and no disk key of its own.
     fn copied_tpm(&self, one: &Node, good: &Image) -> anyhow::Result<Row> {
         let mut three = self.node("three", good)?;
         copy_files(&one.tpm(), &three.tpm())?;
         let boot = three.boot()?;
-        let Ended::Failed(code) = boot.ended()? else {
-            bail!("a machine with the TPM of another one: {:?}", boot.ended()?)
-        };
-        ensure!(
-            code.starts_with("TEC-R"),
-            "its first boot failed with {code}"
-        );
-        let line = boot.console.lines().find(|line| line.contains(&code));
-        let line = short(line.unwrap_or_default());
+        boot.opened()?;
+        let (id, known) = (self.machine_of(&three)?, self.machine_of(one)?);
+        ensure!(id == known, "it became machine {id} instead of {known}");
         three.discard()?;
-        Ok(["TPM state in another machine".to_owned(), code, line])
+        let line = "a copy is the machine itself; see the threat model";
+        Ok(["TPM state in another machine", "opens", line].map(str::to_owned))
     }
 
     /// Evidence of the machine's own key, made for one session and sent in the next.

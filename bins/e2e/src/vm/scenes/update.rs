@@ -6,6 +6,7 @@ use crate::qemu::disk::GRUB_DEVICE;
 use crate::vm::boot::Ended;
 use crate::vm::image::Image;
 use crate::vm::node::Node;
+use crate::vm::stage::REGISTERS;
 use crate::vm::stage::Stage;
 
 /// Where the boot loader before the update is of.
@@ -44,7 +45,7 @@ impl Stage {
             ("forth again", &images.new),
         ] {
             story.works(&format!("{what}: foretold, and the disk opens"), || {
-                self.boot_of(&mut node, image, &Ended::Root(0))
+                self.boot_of(&mut node, image, &["before", "after"], &Ended::Root(0))
             })?;
         }
         story.works("the old image is revoked", || {
@@ -57,11 +58,11 @@ impl Stage {
         ] {
             story.works(
                 &format!("{what}: foretold, and the disk stays closed"),
-                || self.boot_of(&mut node, image, &refused()),
+                || self.boot_of(&mut node, image, &["after"], &refused()),
             )?;
         }
         story.works("the new image goes on opening the disk", || {
-            self.boot_of(&mut node, &images.new, &Ended::Root(0))
+            self.boot_of(&mut node, &images.new, &["after"], &Ended::Root(0))
         })?;
         node.discard()?;
         self.story = story;
@@ -69,9 +70,15 @@ impl Stage {
     }
 
     /// Asks beforehand, boots, and compares; the number of boots does not matter.
-    fn boot_of(&self, node: &mut Node, image: &Image, expected: &Ended) -> anyhow::Result<()> {
+    fn boot_of(
+        &self,
+        node: &mut Node,
+        image: &Image,
+        live: &[&str],
+        expected: &Ended,
+    ) -> anyhow::Result<()> {
         node.install(image)?;
-        let foretold = self.foretold(node, image)?;
+        let foretold = self.foretold(node, image, live)?;
         let ended = node.boot()?.ended()?;
         let same = match (&ended, expected) {
             (Ended::Root(_), Ended::Root(_)) => true,
@@ -83,14 +90,25 @@ impl Stage {
         Ok(())
     }
 
-    /// What `tec node nextboot` says of a node before it boots.
-    fn foretold(&self, node: &Node, image: &Image) -> anyhow::Result<bool> {
+    /// What `tec node nextboot` says of a node before it boots, where these images are approved.
+    fn foretold(&self, node: &Node, image: &Image, live: &[&str]) -> anyhow::Result<bool> {
         let store = node.variables();
         let [store, image] =
             [store.as_path(), image.directory()].map(|path| path.to_string_lossy());
         let words = ["node", "nextboot", &image, "--variable-store", &store];
-        let machine = ["--grub-device", GRUB_DEVICE];
-        self.anchor
-            .foretells(&[words.as_slice(), machine.as_slice()].concat())
+        let accepted = live
+            .iter()
+            .map(|name| format!("{name}={}", self.label(name).display()));
+        let accepted: Vec<String> = accepted.collect();
+        let accepted = accepted.iter().flat_map(|one| ["--accepted", one.as_str()]);
+        let pinned = REGISTERS.split(',').flat_map(|pcr| ["--pin-pcr", pcr]);
+        let machine = ["--grub-device", GRUB_DEVICE].into_iter();
+        let words: Vec<&str> = words
+            .into_iter()
+            .chain(machine)
+            .chain(accepted)
+            .chain(pinned)
+            .collect();
+        self.anchor.foretells(&words)
     }
 }
