@@ -252,11 +252,12 @@ macro_rules! error_kinds {
             type Err = std::convert::Infallible;
 
             fn from_str(name: &str) -> Result<Self, Self::Err> {
-                Ok(match name {
+                // Cleaned first, so that a name written by `as_str` reads as the same sort.
+                let letters = name.chars().filter(char::is_ascii_alphanumeric);
+                let name: String = letters.take(64).collect();
+                Ok(match name.as_str() {
                     $(stringify!($name) $(| $old)? => Self::$name,)*
-                    other => Self::Other(
-                        other.chars().filter(char::is_ascii_alphanumeric).take(64).collect(),
-                    ),
+                    _ => Self::Other(name),
                 })
             }
         }

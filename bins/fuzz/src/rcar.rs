@@ -197,9 +197,12 @@ pub(crate) fn seeds() -> Vec<Seed> {
         seed("error", "error", refused.body),
         seed("error_with_code", "error", error.to_string()),
         seed("error_unknown", "error", r#"{"type":"x/Ney!w"}"#),
+        seed("error_known_but_for_a_sign", "error", ERROR_WITH_A_SIGN),
     ];
     seeds.extend(hostile::seeds());
     seeds
 }
 
 const AUTH: &[u8] = br#"{"version":"0.4.0","tee":"tpm","extra-params":""}"#;
+
+const ERROR_WITH_A_SIGN: &str = r#"{"type":"x/At(testationError","detail":""}"#;
