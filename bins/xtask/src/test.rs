@@ -65,6 +65,7 @@ pub(crate) fn run(root: &Path, args: &Args) -> Result<()> {
     tools::ensure_machines(&tools, &pcr_live::default_suites(), Renew::IfMissing)?;
     tools::ensure_nodes(&tools)?;
     tools::ensure_kubernetes(&tools)?;
+    tools::ensure_services(&tools)?;
     let mut steps = vec![Step {
         name: "tools",
         took: begin.elapsed(),
