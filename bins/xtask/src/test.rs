@@ -19,6 +19,7 @@ use crate::fuzz;
 use crate::pcr_live;
 use crate::process;
 use crate::room;
+use crate::services;
 use crate::term;
 use crate::tools;
 use crate::tools::Renew;
@@ -80,6 +81,7 @@ pub(crate) fn run(root: &Path, args: &Args) -> Result<()> {
     take("crosscheck", &|| crosscheck(root));
     take("examples", &|| examples(root, &tools));
     take("demo", &|| one(demo::play(root, &tools, &[])));
+    take("services demo", &|| one(services::check(root, &tools)));
     take("real boots", &|| boots(root, &tools));
     take("virtual nodes", &|| one(vm::check(root, &tools)));
     take("fuzz smoke", &|| {
