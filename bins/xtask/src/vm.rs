@@ -2,6 +2,7 @@
 //! by the binary `vm` of tec-e2e.
 
 use std::path::Path;
+use std::process::Command;
 
 use anyhow::Result;
 
@@ -12,14 +13,29 @@ use crate::process;
 use crate::term;
 use crate::tools;
 use crate::tools::Tools;
+use crate::tools::targets;
 
 /// Where everything is kept, below the target directory.
 const ARTEFACTS: &str = "vm";
-/// The programs on the host, and the one of this repository in the machines.
-const PROGRAMS: [&str; 3] = ["tec-e2e", "tec", "node-agent"];
+/// The programs on the host, and those in the machines.
+const PROGRAMS: [&str; 2] = ["tec-e2e", "tec"];
 const GUEST: &str = "tec-node";
+const AGENT: &str = "node-agent";
+/// Profile of what goes into an initramfs.
+const AGENT_PROFILE: &str = "node";
 /// All scenes, in order.
-const SCENES: [&str; 5] = ["short", "update", "fleet", "cuts", "adversary"];
+const SCENES: [&str; 7] = [
+    "short",
+    "update",
+    "fleet",
+    "cuts",
+    "recovery",
+    OPERATOR,
+    "adversary",
+];
+/// The scene that needs the programs of Kubernetes, and ours for it.
+const OPERATOR: &str = "operator";
+const OF_OPERATOR: [&str; 3] = ["operator", "register-server", "attestation-key-register"];
 /// What CI plays.
 const SHORT: &str = "short";
 
@@ -46,6 +62,10 @@ pub(crate) fn run(root: &Path, args: &Args) -> Result<()> {
         (false, []) => names(&[SHORT]),
         (false, chosen) => chosen.to_vec(),
     };
+    if scenes.iter().any(|scene| scene == OPERATOR) {
+        tools::ensure_kubernetes(&tools)?;
+        process::run(&mut build_of(root, &OF_OPERATOR))?;
+    }
     play(root, &tools, &scenes, args.cuts)
 }
 
@@ -61,6 +81,8 @@ fn play(root: &Path, tools: &Tools, scenes: &[String], cuts: u32) -> Result<()> 
     let mut vm = process::command(target.join("debug/vm"));
     vm.arg("--node")
         .arg(target.join(pcr_live::PROFILE).join(GUEST))
+        .arg("--agent")
+        .arg(target.join(targets::NODE).join(AGENT_PROFILE).join(AGENT))
         .arg("--artefacts")
         .arg(target.join(ARTEFACTS))
         .args(["--cuts", &cuts.to_string()]);
@@ -73,7 +95,15 @@ fn play(root: &Path, tools: &Tools, scenes: &[String], cuts: u32) -> Result<()> 
 
 fn build(root: &Path) -> Result<()> {
     term::step("build the programs of virtual nodes");
-    let packages = PROGRAMS.iter().flat_map(|package| ["--package", package]);
-    process::run(cargo(root).args(["build", "--bins"]).args(packages))?;
-    pcr_live::build_guest(root, GUEST)
+    process::run(&mut build_of(root, &PROGRAMS))?;
+    pcr_live::build_guest(root, GUEST)?;
+    let agent = ["build", "--package", AGENT, "--profile", AGENT_PROFILE];
+    process::run(cargo(root).args(agent).args(["--target", targets::NODE]))
+}
+
+fn build_of(root: &Path, packages: &[&str]) -> Command {
+    let mut build = cargo(root);
+    build.args(["build", "--bins"]);
+    build.args(packages.iter().flat_map(|package| ["--package", package]));
+    build
 }

@@ -28,7 +28,7 @@ mod kubernetes;
 mod node;
 mod pypi;
 mod registry;
-pub(crate) mod wasm;
+pub(crate) mod targets;
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -121,7 +121,7 @@ pub(crate) fn ensure() -> Result<Tools> {
     go::ensure(&tools)?;
     images::ensure(&tools, &mut apt)?;
     registry::ensure(&tools, &mut apt)?;
-    wasm::ensure_targets(&workspace_root()?)?;
+    targets::ensure(&workspace_root()?, &targets::WEBASSEMBLY)?;
     term::success("all tools are in place");
     Ok(tools)
 }
@@ -161,6 +161,7 @@ pub(crate) fn ensure_nodes(tools: &Tools) -> Result<()> {
     let _one_at_a_time = lock(&tools.cache)?;
     let mut apt = apt::Apt::default();
     apt::ensure_packages(&mut apt, &apt::NODES)?;
+    targets::ensure(&workspace_root()?, &[targets::NODE])?;
     go::ensure_ignition(tools)?;
     node::ensure(tools, &mut apt)?;
     term::success("all of them are in place");
