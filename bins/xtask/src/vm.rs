@@ -1,10 +1,17 @@
 //! `cargo xtask vm`: nodes in virtual machines with real firmware, from their first boot on; played
 //! by the binary `vm` of tec-e2e.
 
+use std::num::NonZero;
 use std::path::Path;
 use std::process::Command;
+use std::process::Output;
+use std::sync::Mutex;
+use std::sync::PoisonError;
+use std::thread;
 
 use anyhow::Result;
+use anyhow::anyhow;
+use anyhow::bail;
 
 use crate::cargo::Metadata;
 use crate::cargo::cargo;
@@ -23,15 +30,15 @@ const GUEST: &str = "tec-node";
 const AGENT: &str = "node-agent";
 /// Profile of what goes into an initramfs.
 const AGENT_PROFILE: &str = "node";
-/// All scenes, in order.
+/// All scenes; those that take longest begin first.
 const SCENES: [&str; 7] = [
-    "short",
-    "update",
-    "fleet",
-    "cuts",
-    "recovery",
-    OPERATOR,
     "adversary",
+    "update",
+    "recovery",
+    "fleet",
+    OPERATOR,
+    "cuts",
+    SHORT,
 ];
 /// The scene that needs the programs of Kubernetes, and ours for it.
 const OPERATOR: &str = "operator";
@@ -44,7 +51,7 @@ pub(crate) struct Args {
     /// Play this scene; may be given several times. Without: short
     #[arg(long = "scene", value_name = "NAME")]
     scenes: Vec<String>,
-    /// Play every scene, which takes hours on a busy machine
+    /// Play every scene, as many at once as there are processors
     #[arg(long, conflicts_with = "scenes")]
     all: bool,
     /// How many machines lose their power during the first boot
@@ -78,19 +85,67 @@ fn play(root: &Path, tools: &Tools, scenes: &[String], cuts: u32) -> Result<()> 
     build(root)?;
     term::step("nodes in virtual machines");
     let target = Metadata::workspace(root)?.target_dir()?;
+    let command = |scene: &str| command(&target, tools, scene, cuts);
+    if let [scene] = scenes {
+        return process::run(&mut command(scene)?);
+    }
+    let play = |scene: &str| process::output(&mut command(scene)?);
+    let failed = at_once(scenes, &play)?;
+    if !failed.is_empty() {
+        bail!("these scenes failed: {}", failed.join(", "));
+    }
+    Ok(())
+}
+
+/// Plays all scenes, shows each when it has ended, and returns those that failed. A machine keeps
+/// one processor busy.
+fn at_once(
+    scenes: &[String],
+    play: &(dyn Fn(&str) -> Result<Output> + Sync),
+) -> Result<Vec<String>> {
+    let waiting = Mutex::new(scenes.iter());
+    let next = || {
+        let mut waiting = waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        waiting.next()
+    };
+    let lane = || {
+        let mut failed = Vec::new();
+        while let Some(scene) = next() {
+            let output = play(scene)?;
+            term::out(&String::from_utf8_lossy(&output.stdout));
+            if !output.status.success() {
+                term::failure(&String::from_utf8_lossy(&output.stderr));
+                failed.push(scene.clone());
+            }
+        }
+        Ok(failed)
+    };
+    let lanes = thread::available_parallelism().map_or(1, NonZero::get);
+    thread::scope(|scope| {
+        let running: Vec<_> = (0..lanes).map(|_| scope.spawn(lane)).collect();
+        let mut failed = Vec::new();
+        for one in running {
+            let ended = one
+                .join()
+                .map_err(|_| anyhow!("a scene's thread panicked"))?;
+            failed.extend(ended?);
+        }
+        Ok(failed)
+    })
+}
+
+fn command(target: &Path, tools: &Tools, scene: &str, cuts: u32) -> Result<Command> {
     let mut vm = process::command(target.join("debug/vm"));
     vm.arg("--node")
         .arg(target.join(pcr_live::PROFILE).join(GUEST))
         .arg("--agent")
         .arg(target.join(targets::NODE).join(AGENT_PROFILE).join(AGENT))
         .arg("--artefacts")
-        .arg(target.join(ARTEFACTS))
-        .args(["--cuts", &cuts.to_string()]);
-    for scene in scenes {
-        vm.args(["--scene", scene]);
-    }
+        .arg(target.join(ARTEFACTS).join(scene))
+        .args(["--cuts", &cuts.to_string(), "--scene", scene])
+        .env("TEC_BIN_DIR", target.join("debug"));
     tools.environment(&mut vm)?;
-    process::run(vm.env("TEC_BIN_DIR", target.join("debug")))
+    Ok(vm)
 }
 
 fn build(root: &Path) -> Result<()> {
@@ -106,4 +161,33 @@ fn build_of(root: &Path, packages: &[&str]) -> Command {
     build.args(["build", "--bins"]);
     build.args(packages.iter().flat_map(|package| ["--package", package]));
     build
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::process::ExitStatusExt as _;
+    use std::process::ExitStatus;
+
+    use super::*;
+
+    #[test]
+    fn every_scene_is_played_once_and_what_fails_is_named() {
+        let played = Mutex::new(Vec::new());
+        let play = |scene: &str| {
+            played.lock().unwrap().push(scene.to_owned());
+            let code = i32::from(scene == "cuts") << 8;
+            Ok(Output {
+                status: ExitStatus::from_raw(code),
+                stdout: Vec::new(),
+                stderr: Vec::new(),
+            })
+        };
+        let scenes = SCENES.map(str::to_owned);
+        assert_eq!(at_once(&scenes, &play).unwrap(), ["cuts"]);
+        let mut played = played.into_inner().unwrap();
+        played.sort();
+        let mut all = scenes.to_vec();
+        all.sort();
+        assert_eq!(played, all);
+    }
 }

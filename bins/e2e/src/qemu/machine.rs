@@ -10,6 +10,7 @@ use std::process::Child;
 use std::process::Command;
 use std::process::Stdio;
 use std::time::Duration;
+use std::time::Instant;
 
 use anyhow::Context as _;
 use tempfile::TempDir;
@@ -26,6 +27,10 @@ const NODE_MEMORY_MIB: &str = "1024";
 const IGNITION: &str = "opt/com.coreos/config";
 /// QEMU itself starts within a second; the machine waits for the host at that point.
 const START_LIMIT: Duration = Duration::from_mins(1);
+/// A person reads before typing.
+const PAUSE: Duration = Duration::from_secs(2);
+/// After this time, a person types a line once more.
+const PATIENCE: Duration = Duration::from_secs(20);
 /// Sockets of a machine that runs.
 const TPM: &str = "tpm";
 const LINE: &str = "line";
@@ -217,15 +222,27 @@ impl Running {
         waited.map_err(|error| self.explain(&error))
     }
 
-    /// Types a line on the console, as a person who sits in front of the machine.
+    /// Types a line at the prompt that ends the console, as a person who sits in front of the
+    /// machine, until the machine has taken it: a program that asks throws away what was typed
+    /// before it listens (termios(3), `TCSAFLUSH`).
     ///
     /// # Errors
-    /// The machine is off.
-    pub fn type_line(&self, text: &str) -> anyhow::Result<()> {
+    /// The machine is off, or takes nothing in time.
+    pub fn type_line(&mut self, text: &str, limit: Duration) -> anyhow::Result<()> {
         let console = UnixStream::connect(self.sockets.path().join(CONSOLE));
         let mut console = console.context("reach the console")?;
-        // A terminal sends a carriage return for the key at the end of a line.
-        write!(console, "{text}\r").context("type on the console")
+        let shown = fs::read(&self.console).context("read the console")?.len();
+        let log = self.console.clone();
+        let mut again = Instant::now() + PAUSE;
+        let waited = wait_for("the line that was typed to be taken", limit, || {
+            if Instant::now() >= again {
+                // A terminal sends a carriage return for the key at the end of a line.
+                write!(console, "{text}\r").context("type on the console")?;
+                again = Instant::now() + PATIENCE;
+            }
+            Ok(fs::read(&log)?.len() > shown)
+        });
+        waited.map_err(|error| self.explain(&error))
     }
 
     /// Waits until the machine has switched itself off.

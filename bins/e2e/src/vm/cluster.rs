@@ -74,10 +74,10 @@ impl Cluster {
 
     /// Approves an image; in place of the Job, what `tec pcr compute` printed is written.
     pub(super) fn approve(&self, name: &str, label: &Path) -> anyhow::Result<()> {
-        let pcrs: Value = serde_json::from_slice(&fs::read(label)?)?;
+        let label: Value = serde_json::from_slice(&fs::read(label)?)?;
         let mut spec = ApprovedImageSpec::default();
         spec.image = format!("registry.example/os@sha256:{:064x}", 1);
-        let status = Patch::Merge(json!({ "status": { "pcrs": pcrs } }));
+        let status = Patch::Merge(json!({ "status": { "pcrs": label["pcrs"] } }));
         self.runtime.block_on(async {
             self.bench.create(&ApprovedImage::new(name, spec)).await?;
             let images = self.bench.objects::<ApprovedImage>()?;

@@ -120,7 +120,7 @@ fn recovered(node: &mut Node, anchor: &mut Anchor, key: &str) -> anyhow::Result<
         Mark::Refused => {
             boot::answer(running, Answer::Ask)?;
             running.wait_for_console(PROMPT, TYPING_LIMIT)?;
-            running.type_line(key)
+            running.type_line(key, TYPING_LIMIT)
         }
         Mark::Root => anchor.restart(),
         _ => Ok(()),
