@@ -108,7 +108,7 @@ fn at_once(
         let mut waiting = waiting.lock().unwrap_or_else(PoisonError::into_inner);
         waiting.next()
     };
-    let lane = || {
+    let lane = || -> Result<Vec<String>> {
         let mut failed = Vec::new();
         while let Some(scene) = next() {
             let output = play(scene)?;
