@@ -67,7 +67,7 @@ impl Boot {
     ///
     /// # Errors
     /// It does not end in time.
-    pub(super) fn watch_on(
+    pub(super) fn watch(
         mut running: Running,
         console: &Path,
         hands: Hands<'_>,

@@ -106,7 +106,7 @@ impl Node {
     pub(super) fn boot_attended(&mut self, hands: Hands<'_>) -> anyhow::Result<Boot> {
         let (running, console) = self.power_on()?;
         boot::greet(&running).map_err(|error| running.explain(&error))?;
-        Boot::watch_on(running, &console, hands).with_context(|| format!("boot of {}", self.name))
+        Boot::watch(running, &console, hands).with_context(|| format!("boot of {}", self.name))
     }
 
     /// Switches it on; the second value is the file of its console.
