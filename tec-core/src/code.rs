@@ -131,6 +131,13 @@ codes! {
     EventLogMismatch = "TEC-A407", 401, "the event log does not replay to the quoted PCRs",
         "The log is truncated, was altered, or a register was extended without a log entry.",
         "Read the log on the node with `tec explain`; suspect tampering if firmware is unchanged.";
+    TpmSetBack = "TEC-A408", 401, "the TPM does not go on where it was",
+        "The counts and the clock in the quote are not after those of the last one of this key: the state \
+         of an emulated TPM runs in two places, or an older one was restored from a snapshot.",
+        "Find out which machine is the right one: whoever has a copy of the TPM's state can obtain its \
+         disk key. If a snapshot was restored, boot the node again; if it is refused still, run `tec \
+         machine readmit`. Otherwise clear the TPM, revoke the key with `tec ak revoke`, and register \
+         the node again.";
     PcrMismatch = "TEC-A412", 401, "the boot is not one of an approved image",
         "A measured component is not the approved one: another kernel, boot loader, or an image whose \
          approval ended.",

@@ -6,6 +6,7 @@
 )]
 
 mod disk;
+mod history;
 mod world;
 
 use std::process::Command;

@@ -276,6 +276,12 @@ pub(crate) enum MachineCommand {
         #[command(flatten)]
         dry_run: DryRun,
     },
+    /// Take its TPM's next quote as the first: after its TPM was set back on purpose, as by restoring a
+    /// snapshot of a virtual machine. Whoever has another copy of that state may be the first, too.
+    Readmit {
+        /// Which.
+        id: MachineId,
+    },
     /// The recovery keys that it left, the latest first: sealed, or opened with the admin's key.
     RecoveryKey {
         /// Which.

@@ -11,6 +11,8 @@ use std::sync::Arc;
 
 use axum::Router;
 use tec_core::ak::AkMatcher;
+use tec_core::ak::TofuMatcher;
+use tec_core::attest::Attempt;
 use tec_core::attest::PinnedPcrs;
 use tec_core::attest::Tee;
 use tec_core::digest::Sha256Digest;
@@ -30,6 +32,7 @@ use tec_core::luks::CompatLuksKey;
 use tec_core::machine::Machine;
 use tec_core::machine::RegisteredBy;
 use tec_core::pcr::PcrIndex;
+use tec_core::port::AttemptLog as _;
 use tec_core::port::Clock as _;
 use tec_core::port::EntropyRng;
 use tec_core::port::MachineRegistry as _;
@@ -77,6 +80,45 @@ pub(crate) struct World {
     pub(crate) endpoint: Endpoint,
     pub(crate) directory: TempDir,
     pub(crate) runtime: Runtime,
+}
+
+/// A machine whose TPM measured an approved kernel, beside its servers.
+#[derive(Debug)]
+pub(crate) struct Node {
+    pub(crate) world: World,
+    pub(crate) tpm: Swtpm,
+    pub(crate) machine: MachineId,
+    pub(crate) config: serde_json::Value,
+}
+
+impl Node {
+    /// Switched on for the first time.
+    pub(crate) fn start(wire: Wire) -> Self {
+        let world = World::start(wire, TofuMatcher);
+        world.approve("kernel");
+        let tpm = Swtpm::start().unwrap();
+        boot(&tpm, "kernel");
+        let (machine, config) = world.machine();
+        Self {
+            world,
+            tpm,
+            machine,
+            config,
+        }
+    }
+
+    pub(crate) fn reboot(&mut self, kernel: &str) {
+        self.tpm.restart().unwrap();
+        boot(&self.tpm, kernel);
+    }
+
+    pub(crate) fn encrypt(&self) -> Output {
+        self.world.encrypt(&self.tpm, &self.config)
+    }
+
+    pub(crate) fn decrypt(&self, sealed: &[u8]) -> Output {
+        self.world.decrypt(&self.tpm, sealed)
+    }
 }
 
 impl World {
@@ -139,6 +181,12 @@ impl World {
         json["key"].as_str().unwrap().to_owned()
     }
 
+    /// The latest attempt of a machine, as `tec explain` shows it.
+    pub(crate) fn attempt(&self, machine: MachineId) -> Attempt {
+        let latest = self.registry.latest(Some(machine), 1);
+        self.runtime.block_on(latest).unwrap().remove(0)
+    }
+
     pub(crate) fn link(&self, name: &str) -> PathBuf {
         self.directory.path().join(name)
     }
@@ -188,6 +236,7 @@ fn router(registry: &Arc<MemoryRegistry>, matcher: impl AkMatcher + 'static) -> 
         images: registry.clone(),
         secrets: registry.clone(),
         audit: registry.clone(),
+        clocks: registry.clone(),
         attempts: registry.clone(),
         clock: clock.clone(),
     };
