@@ -74,6 +74,15 @@ pub enum Failure {
         /// What is wrong with it.
         reason: String,
     },
+    /// The next boot cannot be predicted.
+    #[error("predict the next boot")]
+    Foretell {
+        /// The code.
+        code: Code,
+        /// Why.
+        #[source]
+        source: Box<dyn Error + Send + Sync>,
+    },
     /// A file or a stream cannot be read or written.
     #[error("{operation}")]
     Io {
@@ -100,7 +109,7 @@ impl Failure {
             }
             Self::Sealed { .. } | Self::Disk(DiskError::Sealed { .. }) => Code::NodeHeader,
             Self::Disk(_) => Code::NodeDisk,
-            Self::Tpm { code, .. } => *code,
+            Self::Tpm { code, .. } | Self::Foretell { code, .. } => *code,
             Self::NoAk { .. } => Code::AkNotBound,
             Self::Register(error) => error.code(),
             Self::Fetch(error) => error.code(),

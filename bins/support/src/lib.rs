@@ -1,6 +1,8 @@
 //! What every program of the project shares: clock and entropy of the system, logging, exit codes,
 //! boot images, flags for evidence, TLS with live reload, servers with limits and graceful shutdown.
 
+#[cfg(feature = "images")]
+pub mod boot;
 pub mod clock;
 pub mod endpoint;
 pub mod entropy;
@@ -12,11 +14,14 @@ pub mod files;
 pub mod front;
 #[cfg(feature = "images")]
 pub mod image;
+pub mod input;
 #[cfg(feature = "server")]
 pub mod limit;
 pub mod log;
 #[cfg(feature = "server")]
 pub mod metrics;
+#[cfg(feature = "images")]
+pub mod nextboot;
 #[cfg(feature = "server")]
 pub mod serve;
 pub mod table;
