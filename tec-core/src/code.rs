@@ -260,6 +260,14 @@ codes! {
     NodeDisk = "TEC-N424", 500, "the header of the disk cannot be read or changed",
         "The device is not LUKS2, no token of the pin trustee is on it, its passphrase opens nothing, or cryptsetup failed.",
         "Look at it with `cryptsetup luksDump` and `clevis luks list`. Running the same command again is safe.";
+    NodeClock = "TEC-N425", 503, "the server's certificate is not valid at the time of the node's clock",
+        "The clock of the node is wrong: an empty battery, or no time from the network in the initramfs. Or \
+         the certificate has expired.",
+        "Compare `date` on the node with the dates of the server's certificate. Set the clock in the firmware's \
+         settings, or renew the certificate; the node goes on by itself.";
+    NodeFull = "TEC-N507", 507, "there is no room to write",
+        "The file system, or the quota, that the node writes to is full.",
+        "Make room, and run the same command again: nothing was lost.";
 
     AuthorityElsewhere = "TEC-M503", 503, "this trust anchor approves nothing any more",
         "The authority was given to another trust anchor; this one releases the keys that it has.",

@@ -104,6 +104,7 @@ impl Failure {
     /// The code that tells what to do.
     pub fn code(&self) -> Code {
         match self {
+            Self::Io { source, .. } if is_full(source) => Code::NodeFull,
             Self::Config(_) | Self::Servers(_) | Self::Io { .. } | Self::AdminKey { .. } => {
                 Code::NodeConfig
             }
@@ -132,6 +133,13 @@ impl Failure {
             .of_attempt(attempt)
             .of_machine(machine)
     }
+}
+
+fn is_full(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded
+    )
 }
 
 #[cfg(test)]

@@ -5,8 +5,10 @@
     reason = "clippy takes helpers of tests for library code"
 )]
 
+mod bad_input;
 mod disk;
 mod history;
+mod next_boot;
 mod world;
 
 use std::process::Command;

@@ -38,6 +38,7 @@ use tec_core::port::EntropyRng;
 use tec_core::port::MachineRegistry as _;
 use tec_core::port::SecretStore;
 use tec_core::port::UnclaimedLimit;
+use tec_core::testing::ManualClock;
 use tec_core::testing::MemoryRegistry;
 use tec_support::SystemClock;
 use tec_support::SystemEntropy;
@@ -67,11 +68,15 @@ pub(crate) const PASSPHRASE: &str = "canary-passphrase";
 /// An address where nothing answers: port 1 is reserved (tcpmux) and unused.
 pub(crate) const NOBODY: &str = "http://127.0.0.1:1";
 
+const YEAR: i64 = 365 * 24 * 3600;
+
 /// How the services are reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wire {
     Plain,
     Tls,
+    /// The clock of the server, which dates its certificates, is so many years ahead of the node's.
+    TlsAhead(i64),
 }
 
 #[derive(Debug)]
@@ -257,12 +262,17 @@ fn run(runtime: &Runtime, directory: &Path, wire: Wire, router: Router) -> Endpo
     let address = listener.local_addr().unwrap();
     let (transport, scheme, cert) = match wire {
         Wire::Plain => (Transport::DangerousPlain, "http", String::new()),
-        Wire::Tls => {
+        Wire::Tls | Wire::TlsAhead(_) => {
+            let years = match wire {
+                Wire::TlsAhead(years) => years,
+                _ => 0,
+            };
+            let clock = ManualClock::new(SystemClock.now().plus_seconds(years * YEAR));
             let source = Source::BuiltIn {
                 directory: directory.to_owned(),
                 names: vec!["127.0.0.1".to_owned()],
             };
-            let live = LiveCertificate::load(source, &SystemClock).unwrap();
+            let live = LiveCertificate::load(source, &clock).unwrap();
             let ca = ca_pem(&built_in_ca(directory)).unwrap();
             (Transport::Tls(live.server_config()), "https", ca)
         }
