@@ -3,6 +3,8 @@
 
 #[cfg(feature = "images")]
 pub mod boot;
+#[cfg(feature = "server")]
+pub mod certificate;
 pub mod clock;
 pub mod endpoint;
 pub mod entropy;
