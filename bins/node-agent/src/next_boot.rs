@@ -15,6 +15,7 @@ use tec_support::nextboot::Judge;
 use tec_support::nextboot::NextbootArgs;
 use tec_support::nextboot::Running;
 use tec_tpm::output::NextBoot;
+use tec_tpm::output::Verdict;
 
 use crate::cli::Output;
 use crate::failure::Failure;
@@ -57,7 +58,7 @@ pub fn next_boot(flags: &Flags, args: &NextBootArgs) -> Result<NextBoot, Failure
 
 /// The output without a final newline, and the exit code: 3 if the node would not unlock by itself.
 pub fn answer(next: &NextBoot, output: Output) -> (String, u8) {
-    let unlocks = next.verdict.as_ref().is_none_or(|v| v.is_accepted());
+    let unlocks = next.verdict.as_ref().is_none_or(Verdict::is_accepted);
     let text = match output {
         Output::Json => json!(next).to_string(),
         Output::Text => next.text().trim_end().to_owned(),

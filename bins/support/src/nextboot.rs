@@ -150,7 +150,7 @@ fn blocked(error: anyhow::Error) -> anyhow::Result<NextBoot> {
     match cause {
         Some(cause) if cause.is_refusal() => {
             let file = cause.file().unwrap_or_default();
-            let reason = std::error::Error::source(cause).map(|source| chain(source));
+            let reason = std::error::Error::source(cause).map(chain);
             Ok(NextBoot::blocked(file, reason.unwrap_or_default()))
         }
         _ => Err(error),
