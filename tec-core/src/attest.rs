@@ -12,8 +12,10 @@ use serde::Serialize;
 
 use crate::ak::AkRecord;
 use crate::ak::AkState;
+use crate::ak::ClockReading;
 use crate::ak::Fingerprint;
 use crate::ak::PublicKey;
+use crate::ak::TpmClock;
 use crate::boot::BootState;
 use crate::boot::BootStates;
 use crate::digest::Sha256Digest;
@@ -129,6 +131,10 @@ pub struct VerifiedEvidence {
     pub ak: PublicKey,
     /// Quoted values of the SHA-256 bank.
     pub pcrs: PcrValues,
+    /// Clock of the TPM, where one signed.
+    pub clock: Option<TpmClock>,
+    /// When its challenge went out, where the server that took the evidence says so.
+    pub asked_at: Option<Timestamp>,
     /// Event log.
     pub log: LogEvidence,
     /// Claims for policies: the object that stands under the name of the TEE.
@@ -146,11 +152,19 @@ impl VerifiedEvidence {
             tee,
             ak,
             pcrs,
+            clock: None,
+            asked_at: None,
             log: LogEvidence::Absent,
             claims: serde_json::Map::new(),
             report_data: String::new(),
             init_data: String::new(),
         }
+    }
+
+    /// The clock of the TPM, for evidence that came at `at`.
+    pub(crate) fn clock_reading(&self, at: Timestamp) -> Option<ClockReading> {
+        let asked_at = self.asked_at.unwrap_or(at);
+        Some(ClockReading::new(self.clock?, asked_at, at))
     }
 
     /// The logged events of a register, if they fold to its quoted value.
@@ -414,6 +428,12 @@ pub fn appraise(
 }
 
 impl Appraisal {
+    /// Takes the proof back: a gate failed that needs more than this evidence.
+    pub(crate) fn fail(&mut self, gate: Gate, detail: impl Into<String>) {
+        self.attested = None;
+        self.attempt.ladder.fail(gate, detail);
+    }
+
     fn refused(attempt: Attempt) -> Self {
         Self {
             attempt,

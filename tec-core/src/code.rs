@@ -131,6 +131,13 @@ codes! {
     EventLogMismatch = "TEC-A407", 401, "the event log does not replay to the quoted PCRs",
         "The log is truncated, was altered, or a register was extended without a log entry.",
         "Read the log on the node with `tec explain`; suspect tampering if firmware is unchanged.";
+    TpmSetBack = "TEC-A408", 401, "the TPM does not go on where it was",
+        "The counts and the clock in the quote are not after those of the last one of this key: the state \
+         of an emulated TPM runs in two places, or an older one was restored from a snapshot.",
+        "Find out which machine is the right one: whoever has a copy of the TPM's state can obtain its \
+         disk key. If a snapshot was restored, boot the node again; if it is refused still, run `tec \
+         machine readmit`. Otherwise clear the TPM, revoke the key with `tec ak revoke`, and register \
+         the node again.";
     PcrMismatch = "TEC-A412", 401, "the boot is not one of an approved image",
         "A measured component is not the approved one: another kernel, boot loader, or an image whose \
          approval ended.",
@@ -253,6 +260,14 @@ codes! {
     NodeDisk = "TEC-N424", 500, "the header of the disk cannot be read or changed",
         "The device is not LUKS2, no token of the pin trustee is on it, its passphrase opens nothing, or cryptsetup failed.",
         "Look at it with `cryptsetup luksDump` and `clevis luks list`. Running the same command again is safe.";
+    NodeClock = "TEC-N425", 503, "the server's certificate is not valid at the time of the node's clock",
+        "The clock of the node is wrong: an empty battery, or no time from the network in the initramfs. Or \
+         the certificate has expired.",
+        "Compare `date` on the node with the dates of the server's certificate. Set the clock in the firmware's \
+         settings, or renew the certificate; the node goes on by itself.";
+    NodeFull = "TEC-N507", 507, "there is no room to write",
+        "The file system, or the quota, that the node writes to is full.",
+        "Make room, and run the same command again: nothing was lost.";
 
     AuthorityElsewhere = "TEC-M503", 503, "this trust anchor approves nothing any more",
         "The authority was given to another trust anchor; this one releases the keys that it has.",

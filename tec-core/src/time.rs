@@ -16,6 +16,9 @@ use time::format_description::well_known::Rfc3339;
 pub struct Timestamp(i64);
 
 impl Timestamp {
+    /// 1970-01-01T00:00:00Z.
+    pub const EPOCH: Self = Self(0);
+
     /// From seconds since the Unix epoch; values outside the years 0 to 9999 are clamped, since
     /// RFC 3339 cannot write them.
     pub fn from_unix_seconds(seconds: i64) -> Self {

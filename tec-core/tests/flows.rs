@@ -16,6 +16,7 @@ use tec_core::ak::AkRecord;
 use tec_core::ak::AkState;
 use tec_core::ak::ManualMatcher;
 use tec_core::ak::TofuMatcher;
+use tec_core::ak::TpmClock;
 use tec_core::attest::Appraisal;
 use tec_core::attest::LogEvidence;
 use tec_core::attest::LoggedEvent;
@@ -55,6 +56,7 @@ use tec_core::pcr::PcrValues;
 use tec_core::port::AkRegistry;
 use tec_core::port::AttemptLog;
 use tec_core::port::AuditAction;
+use tec_core::port::ClockLog;
 use tec_core::port::ImageRegistry;
 use tec_core::port::PortError;
 use tec_core::port::PortErrorKind;
@@ -173,10 +175,30 @@ impl World {
         boots: Option<Boots<'_>>,
         evidence: Result<VerifiedEvidence, VerifyError>,
     ) -> Result<Appraisal, PortError> {
+        self.admit_over(&*self.truth, boots, evidence).await
+    }
+
+    /// With a log of clocks that may fail.
+    async fn admit_with(
+        &self,
+        clocks: &dyn ClockLog,
+        evidence: VerifiedEvidence,
+    ) -> Result<Appraisal, PortError> {
+        self.admit_over(clocks, Some(self.boots()), Ok(evidence))
+            .await
+    }
+
+    async fn admit_over(
+        &self,
+        clocks: &dyn ClockLog,
+        boots: Option<Boots<'_>>,
+        evidence: Result<VerifiedEvidence, VerifyError>,
+    ) -> Result<Appraisal, PortError> {
         let ports = AdmitPorts {
             machines: &*self.truth,
             aks: &*self.truth,
             boots,
+            clocks,
             attempts: &*self.truth,
             audit: &*self.truth,
             clock: &self.clock,
@@ -185,13 +207,16 @@ impl World {
         found.map(|found| found.appraisal)
     }
 
-    async fn appraise(&self, evidence: Result<VerifiedEvidence, VerifyError>) -> Appraisal {
-        let boots = Boots {
+    fn boots(&self) -> Boots<'_> {
+        Boots {
             images: &*self.truth,
             pinned: PinnedPcrs::boot_manager(),
             states: &WholeImages,
-        };
-        self.admit(Some(boots), evidence).await.unwrap()
+        }
+    }
+
+    async fn appraise(&self, evidence: Result<VerifiedEvidence, VerifyError>) -> Appraisal {
+        self.admit(Some(self.boots()), evidence).await.unwrap()
     }
 }
 
@@ -225,6 +250,67 @@ fn boot(key: u64, files: [&str; 3]) -> VerifiedEvidence {
         replayed: PcrIndex::all().collect(),
     };
     evidence
+}
+
+/// As [`boot`], by a TPM that was reset so many times.
+fn reset(times: u32) -> VerifiedEvidence {
+    let mut evidence = boot(1, GOOD);
+    evidence.clock = Some(TpmClock {
+        clock_ms: 1_000,
+        reset_count: times,
+        restart_count: 0,
+        safe: true,
+    });
+    evidence
+}
+
+#[tokio::test]
+async fn a_tpm_that_does_not_go_on_attests_nothing_until_it_is_readmitted() {
+    let world = World::new();
+    world.publish(&image("good", GOOD)).await;
+    let machine = world.ready(1).await;
+    assert!(world.appraise(Ok(reset(7))).await.attested.is_some());
+    let refused = world.appraise(Ok(reset(6))).await;
+    assert!(refused.attested.is_none());
+    let ladder = refused.attempt.ladder;
+    assert_eq!(ladder.code, Some(Code::TpmSetBack));
+    assert_eq!(ladder.first_failure().unwrap().gate, Gate::TpmHistory);
+    let events = world.truth.events();
+    assert_eq!(events.last().unwrap().action, AuditAction::KeyRefused);
+
+    let clocks = &*world.truth;
+    let readmit = || flow::readmit_tpm(clocks, &world.clock, machine);
+    readmit().await.unwrap();
+    let again = readmit().await.unwrap_err();
+    assert_eq!(again.kind(), PortErrorKind::NotFound);
+    let events = world.truth.events();
+    assert_eq!(events.last().unwrap().action, AuditAction::TpmReadmitted);
+    assert!(world.appraise(Ok(reset(6))).await.attested.is_some());
+}
+
+#[tokio::test]
+async fn what_is_refused_for_another_reason_says_nothing_about_the_tpm() {
+    let world = World::new();
+    world.publish(&image("good", GOOD)).await;
+    world.ready(1).await;
+    let mut other = reset(9);
+    other.pcrs = boot(1, ["shim", "grub", "another kernel"]).pcrs;
+    assert!(world.appraise(Ok(other)).await.attested.is_none());
+    assert!(world.appraise(Ok(reset(8))).await.attested.is_some());
+}
+
+#[tokio::test]
+async fn a_quote_whose_acceptance_nobody_heard_of_is_accepted_again() {
+    let world = World::new();
+    world.publish(&image("good", GOOD)).await;
+    world.ready(1).await;
+    for fault in [Fault::Before, Fault::LostAck] {
+        let dying = Faulty::crash_at(Arc::clone(&world.truth), 0, fault);
+        let lost = world.admit_with(&dying, reset(7)).await;
+        assert_eq!(lost.unwrap_err().kind(), PortErrorKind::Unavailable);
+        let again = world.appraise(Ok(reset(7))).await;
+        assert!(again.attested.is_some(), "{fault:?}");
+    }
 }
 
 #[tokio::test]

@@ -44,6 +44,7 @@ use sha2::Sha256;
 use subtle::ConstantTimeEq as _;
 use tec_core::ak::KeyKind;
 use tec_core::ak::PublicKey;
+use tec_core::ak::TpmClock;
 use tec_core::digest::Sha256Digest;
 use tec_core::pcr::PCR_COUNT;
 use tec_core::pcr::PcrValues;
@@ -165,25 +166,11 @@ pub enum QuoteError {
     Digest,
 }
 
-/// State of the TPM's clock (TPM 2.0 Library Part 2, "TPMS_CLOCK_INFO").
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct ClockInfo {
-    /// Milliseconds that the TPM was powered since its owner last cleared it.
-    pub clock_ms: u64,
-    /// Number of TPM resets (reboots) since then.
-    pub reset_count: u32,
-    /// Number of restarts and resumes since the last reset.
-    pub restart_count: u32,
-    /// Whether `clock_ms` never was a higher number before.
-    pub safe: bool,
-}
-
 /// Proof that a key signed this quote for this nonce over exactly these 24 values.
 #[derive(Clone, Debug)]
 pub struct VerifiedQuote {
     pcrs: PcrValues,
-    clock: ClockInfo,
+    clock: TpmClock,
     firmware_version: u64,
     qualified_signer: Vec<u8>,
 }
@@ -195,7 +182,7 @@ impl VerifiedQuote {
     }
 
     /// Clock and counters at the time of the quote.
-    pub fn clock(&self) -> ClockInfo {
+    pub fn clock(&self) -> TpmClock {
         self.clock
     }
 
@@ -351,7 +338,7 @@ struct Selection<'a> {
 struct Attest<'a> {
     qualified_signer: &'a [u8],
     extra_data: &'a [u8],
-    clock: ClockInfo,
+    clock: TpmClock,
     firmware_version: u64,
     selection_count: u32,
     first: Option<Selection<'a>>,
@@ -362,7 +349,7 @@ impl<'a> Attest<'a> {
     fn read(mut reader: WireReader<'a>) -> Result<Self, WireError> {
         let qualified_signer = reader.sized(MAX_NAME)?;
         let extra_data = reader.sized(MAX_EXTRA_DATA)?;
-        let clock = ClockInfo {
+        let clock = TpmClock {
             clock_ms: reader.u64()?,
             reset_count: reader.u32()?,
             restart_count: reader.u32()?,

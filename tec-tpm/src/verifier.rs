@@ -94,6 +94,7 @@ fn assemble(evidence: TpmEvidence, quote: &VerifiedQuote, nonce: &[u8]) -> Verif
     let init_data = init_data_value(pcrs).map(Sha256Digest::to_string);
     let mut verified = VerifiedEvidence::new(Tee::Tpm, evidence.ak, pcrs.clone());
     verified.claims = claims;
+    verified.clock = Some(quote.clock());
     verified.log = log;
     verified.report_data = hex::encode(nonce);
     verified.init_data = init_data.unwrap_or_default();

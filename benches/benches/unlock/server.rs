@@ -35,6 +35,7 @@ use tec_core::port::AkRegistry;
 use tec_core::port::AttemptLog;
 use tec_core::port::AuditSink;
 use tec_core::port::Clock;
+use tec_core::port::ClockLog;
 use tec_core::port::Entropy;
 use tec_core::port::EntropyRng;
 use tec_core::port::ImageRegistry;
@@ -187,6 +188,7 @@ where
         + SecretStore
         + AuditSink
         + AttemptLog
+        + ClockLog
         + 'static,
 {
     LivePorts {
@@ -195,6 +197,7 @@ where
         images: registry.clone(),
         secrets: registry.clone(),
         audit: registry.clone(),
+        clocks: registry.clone(),
         attempts: registry,
         clock: Arc::new(Stopwatch(Instant::now())),
     }
@@ -282,6 +285,7 @@ impl Server {
             machines: before.machines,
             aks: before.aks,
             boots: None,
+            clocks: before.clocks,
             attempts: before.attempts,
             audit: before.audit,
             clock: before.clock.clone(),

@@ -106,6 +106,7 @@ impl World {
             machines: registry.clone(),
             aks: registry.clone(),
             boots: None,
+            clocks: registry.clone(),
             attempts: registry.clone(),
             audit: registry.clone(),
             clock: clock.clone(),

@@ -156,6 +156,7 @@ impl World {
                 images: registry.clone(),
                 secrets: registry.clone(),
                 audit: registry.clone(),
+                clocks: registry.clone(),
                 attempts: registry.clone(),
                 clock: clock.clone(),
             };

@@ -98,6 +98,7 @@ pub fn guard(
         machines: known.machines,
         aks: known.aks,
         boots: None,
+        clocks: Arc::clone(store) as _,
         attempts: known.attempts,
         audit: Arc::clone(store) as _,
         clock: Arc::clone(&clock),

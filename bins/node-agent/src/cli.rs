@@ -12,6 +12,7 @@ use clap::ValueEnum;
 use tec_core::id::MachineId;
 
 use crate::attest::AttestArgs;
+use crate::next_boot::NextBootArgs;
 use crate::rebind::RebindArgs;
 use crate::recovery::RecoveryCommand;
 use crate::settings::Flags;
@@ -60,6 +61,9 @@ pub enum Command {
     /// The key for the day when no server is left: 48 digits, kept by the servers for an admin
     #[command(subcommand)]
     Recovery(RecoveryCommand),
+    /// Predict what the next boot measures, and whether the disk will open by itself; if not, the exit
+    /// code is 3
+    NextBoot(Box<NextBootArgs>),
     /// Print the registers of this boot as `tpm2_pcrread` does, for `tec node nextboot --pcr-values`
     Pcrs,
     /// The attestation key

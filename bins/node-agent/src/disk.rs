@@ -19,6 +19,7 @@ pub use self::cryptsetup::Cryptsetup;
 pub use self::recovery::RecoveryState;
 pub use self::recovery::RecoveryToken;
 pub use self::recovery::RecoveryView;
+pub use self::recovery::SlotMark;
 pub use self::token::Token;
 
 /// A disk's header cannot be read or changed.
@@ -116,13 +117,24 @@ pub trait Header: fmt::Debug + Send + Sync {
     ///
     /// # Errors
     /// [`DiskError`].
-    fn add_recovery_token(&self, slot: u32, state: RecoveryState) -> Result<u32, DiskError>;
+    fn add_recovery_token(
+        &self,
+        slot: u32,
+        state: RecoveryState,
+        mark: SlotMark,
+    ) -> Result<u32, DiskError>;
 
-    /// Makes a key slot, authorized by a passphrase of the disk.
+    /// Makes a key slot of this number that is recognized by this mark, authorized by a passphrase of
+    /// the disk.
     ///
     /// # Errors
     /// [`DiskError`], also when the slot is taken.
-    fn add_slot(&self, slot: u32, old: &SecretBytes, new: &SecretBytes) -> Result<(), DiskError>;
+    fn add_slot(
+        &self,
+        slot: (u32, SlotMark),
+        old: &SecretBytes,
+        new: &SecretBytes,
+    ) -> Result<(), DiskError>;
 
     /// Removes a key slot, for good.
     ///

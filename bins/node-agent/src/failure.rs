@@ -74,6 +74,15 @@ pub enum Failure {
         /// What is wrong with it.
         reason: String,
     },
+    /// The next boot cannot be predicted.
+    #[error("predict the next boot")]
+    Foretell {
+        /// The code.
+        code: Code,
+        /// Why.
+        #[source]
+        source: Box<dyn Error + Send + Sync>,
+    },
     /// A file or a stream cannot be read or written.
     #[error("{operation}")]
     Io {
@@ -95,12 +104,13 @@ impl Failure {
     /// The code that tells what to do.
     pub fn code(&self) -> Code {
         match self {
+            Self::Io { source, .. } if is_full(source) => Code::NodeFull,
             Self::Config(_) | Self::Servers(_) | Self::Io { .. } | Self::AdminKey { .. } => {
                 Code::NodeConfig
             }
             Self::Sealed { .. } | Self::Disk(DiskError::Sealed { .. }) => Code::NodeHeader,
             Self::Disk(_) => Code::NodeDisk,
-            Self::Tpm { code, .. } => *code,
+            Self::Tpm { code, .. } | Self::Foretell { code, .. } => *code,
             Self::NoAk { .. } => Code::AkNotBound,
             Self::Register(error) => error.code(),
             Self::Fetch(error) => error.code(),
@@ -123,6 +133,13 @@ impl Failure {
             .of_attempt(attempt)
             .of_machine(machine)
     }
+}
+
+fn is_full(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded
+    )
 }
 
 #[cfg(test)]

@@ -21,6 +21,7 @@ pub mod fetch;
 pub mod kbs;
 pub mod key;
 pub mod links;
+pub mod next_boot;
 pub mod pin;
 pub mod rebind;
 pub mod recovery;

@@ -13,6 +13,7 @@ use node_agent::cli::Output;
 use node_agent::failure::Failure;
 use node_agent::key;
 use node_agent::links;
+use node_agent::next_boot;
 use node_agent::pin;
 use node_agent::rebind;
 use node_agent::recovery;
@@ -48,7 +49,7 @@ fn main() -> ExitCode {
     let _ = rustls::crypto::ring::default_provider().install_default();
     let flags = cli.flags.clone();
     match block_on(run(cli)) {
-        Ok(()) => ExitCode::from(exit::OK),
+        Ok(code) => ExitCode::from(code),
         Err(report) => {
             let report = format!("{report}\n");
             let _ = std::io::stderr().write_all(report.as_bytes());
@@ -58,7 +59,7 @@ fn main() -> ExitCode {
     }
 }
 
-fn block_on(future: impl Future<Output = Result<(), Report>>) -> Result<(), Report> {
+fn block_on(future: impl Future<Output = Result<u8, Report>>) -> Result<u8, Report> {
     tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -66,10 +67,10 @@ fn block_on(future: impl Future<Output = Result<(), Report>>) -> Result<(), Repo
         .block_on(future)
 }
 
-async fn run(cli: Cli) -> Result<(), Report> {
+async fn run(cli: Cli) -> Result<u8, Report> {
     let unnamed = |failure: Failure| failure.report(None);
     let entropy: Arc<dyn Entropy> = Arc::new(SystemEntropy);
-    match cli.command {
+    let done = match cli.command {
         Command::Encrypt(arguments) if arguments.summary => {
             stream::write_line(cli::SUMMARY).map_err(unnamed)
         }
@@ -116,9 +117,15 @@ async fn run(cli: Cli) -> Result<(), Report> {
                 .and_then(|enrolled| stream::write_line(&enrolled.render(output)))
                 .map_err(unnamed)
         }
+        Command::NextBoot(arguments) => {
+            let next = next_boot::next_boot(&cli.flags, &arguments).map_err(unnamed)?;
+            let (text, code) = next_boot::answer(&next, arguments.output);
+            return stream::write_line(&text).map_err(unnamed).map(|()| code);
+        }
         Command::Pcrs => pcrs(&cli.flags).map_err(unnamed),
         Command::Ak { command, output } => ak(&cli.flags, command, output).await,
-    }
+    };
+    done.map(|()| exit::OK)
 }
 
 fn pcrs(flags: &Flags) -> Result<(), Failure> {

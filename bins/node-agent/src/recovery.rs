@@ -36,6 +36,7 @@ use crate::disk::DiskError;
 use crate::disk::Header;
 use crate::disk::RecoveryState;
 use crate::disk::RecoveryToken;
+use crate::disk::SlotMark;
 use crate::failure::Failure;
 use crate::fetch::Stage;
 use crate::kbs::client;
@@ -177,7 +178,8 @@ async fn enroll(
     remove_unfinished(header).map_err(Failure::Disk)?;
     let slot = header.recovery().and_then(|view| view.free_slot());
     let slot = slot.map_err(Failure::Disk)?;
-    let intent = header.add_recovery_token(slot, RecoveryState::Intended);
+    let mark = SlotMark::random(entropy);
+    let intent = header.add_recovery_token(slot, RecoveryState::Intended, mark);
     let intent = intent.map_err(Failure::Disk)?;
     let key = RecoveryKey::random(&mut EntropyRng::new(entropy));
     let sealed = jwe::encrypt(admin, key.passphrase(), &mut EntropyRng::new(entropy));
@@ -185,14 +187,15 @@ async fn enroll(
         reason: error.to_string(),
     })?;
     let number = escrow.keep(&sealed).await?;
-    activate(header, passphrase, &key, slot, intent).map_err(Failure::Disk)?;
+    activate(header, passphrase, &key, (slot, mark), intent).map_err(Failure::Disk)?;
     Ok(Enrolled {
         slot,
         number: Some(number),
     })
 }
 
-/// What earlier tries intended, with the slots that they may have made.
+/// What earlier tries intended, with the slots that they made. A slot that somebody else made there
+/// since stays: it does not have the mark of the intent.
 fn remove_unfinished(header: &dyn Header) -> Result<(), DiskError> {
     let view = header.recovery()?;
     let is_active = |slot| {
@@ -201,7 +204,7 @@ fn remove_unfinished(header: &dyn Header) -> Result<(), DiskError> {
     };
     for token in &view.tokens {
         if token.state == RecoveryState::Intended {
-            if view.slots.contains(&token.slot) && !is_active(token.slot) {
+            if view.is_of(token) && !is_active(token.slot) {
                 header.remove_slot(token.slot)?;
             }
             header.remove_token(token.id)?;
@@ -215,15 +218,15 @@ fn activate(
     header: &dyn Header,
     passphrase: &SecretBytes,
     key: &RecoveryKey,
-    slot: u32,
+    (slot, mark): (u32, SlotMark),
     intent: u32,
 ) -> Result<(), DiskError> {
-    header.add_slot(slot, passphrase, key.passphrase())?;
+    header.add_slot((slot, mark), passphrase, key.passphrase())?;
     if !header.opens(&slot.to_string(), key.passphrase())? {
         return Err(DiskError::SlotReadBack { slot });
     }
     let older: Vec<RecoveryToken> = header.recovery()?.tokens;
-    let id = header.add_recovery_token(slot, RecoveryState::Active)?;
+    let id = header.add_recovery_token(slot, RecoveryState::Active, mark)?;
     let is_written = header
         .recovery()?
         .tokens

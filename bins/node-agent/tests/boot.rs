@@ -5,7 +5,10 @@
     reason = "clippy takes helpers of tests for library code"
 )]
 
+mod bad_input;
 mod disk;
+mod history;
+mod next_boot;
 mod world;
 
 use std::process::Command;
@@ -25,6 +28,7 @@ use tec_tpm::event_log::EventLogBuilder;
 use tec_tpm::testing::Swtpm;
 
 use self::world::NOBODY;
+use self::world::Node;
 use self::world::PASSPHRASE;
 use self::world::Wire;
 use self::world::World;
@@ -35,11 +39,12 @@ use self::world::refused;
 
 #[test]
 fn the_first_boot_seals_and_later_boots_of_the_same_image_open() {
-    let world = World::start(Wire::Tls, TofuMatcher);
-    world.approve("kernel");
-    let mut tpm = Swtpm::start().unwrap();
-    boot(&tpm, "kernel");
-    let (machine, config) = world.machine();
+    let Node {
+        world,
+        mut tpm,
+        machine,
+        config,
+    } = Node::start(Wire::Tls);
     let output = world.encrypt(&tpm, &config);
     assert!(output.stderr.is_empty(), "{output:?}");
     let sealed = good(output);
@@ -71,11 +76,12 @@ fn the_first_boot_seals_and_later_boots_of_the_same_image_open() {
 
 #[test]
 fn a_first_boot_that_begins_anew_goes_on_as_the_machine_that_the_key_belongs_to() {
-    let world = World::start(Wire::Tls, TofuMatcher);
-    world.approve("kernel");
-    let mut tpm = Swtpm::start().unwrap();
-    boot(&tpm, "kernel");
-    let (machine, config) = world.machine();
+    let Node {
+        world,
+        mut tpm,
+        machine,
+        config,
+    } = Node::start(Wire::Tls);
     good(world.encrypt(&tpm, &config));
     // The power fails before the disk is bound: all that stays is in the TPM.
     tpm.restart().unwrap();
@@ -106,11 +112,12 @@ fn a_first_boot_that_begins_anew_goes_on_as_the_machine_that_the_key_belongs_to(
 
 #[test]
 fn no_key_or_passphrase_is_ever_printed_not_even_to_a_trace() {
-    let world = World::start(Wire::Plain, TofuMatcher);
-    world.approve("kernel");
-    let tpm = Swtpm::start().unwrap();
-    boot(&tpm, "kernel");
-    let (machine, config) = world.machine();
+    let Node {
+        world,
+        tpm,
+        machine,
+        config,
+    } = Node::start(Wire::Plain);
     let traced = |name: &str, argument: Option<String>, input: &[u8]| {
         let mut command = Command::new(world.link(name));
         let command = world.prepare(command.args(argument), &tpm);
@@ -148,11 +155,12 @@ fn no_key_or_passphrase_is_ever_printed_not_even_to_a_trace() {
 
 #[test]
 fn the_event_log_goes_along_and_must_replay() {
-    let world = World::start(Wire::Tls, TofuMatcher);
-    world.approve("kernel");
-    let mut tpm = Swtpm::start().unwrap();
-    boot(&tpm, "kernel");
-    let (machine, config) = world.machine();
+    let Node {
+        world,
+        mut tpm,
+        machine,
+        config,
+    } = Node::start(Wire::Tls);
     let sealed = good(world.encrypt(&tpm, &config));
     tpm.restart().unwrap();
     boot(&tpm, "kernel");
@@ -179,11 +187,9 @@ fn the_event_log_goes_along_and_must_replay() {
 
 #[test]
 fn the_installed_clevis_finds_the_pin() {
-    let world = World::start(Wire::Plain, TofuMatcher);
-    world.approve("kernel");
-    let tpm = Swtpm::start().unwrap();
-    boot(&tpm, "kernel");
-    let (_, config) = world.machine();
+    let Node {
+        world, tpm, config, ..
+    } = Node::start(Wire::Plain);
     let config = config.to_string();
     let path = format!("{}:/usr/bin:/bin", world.directory.path().display());
     let clevis = |arguments: &[&str], input: &[u8]| {
@@ -224,11 +230,12 @@ fn a_server_that_demands_it_gets_the_proof_of_the_endorsement_key() {
 
 #[test]
 fn a_cleared_tpm_is_told_as_such_and_gets_no_new_key() {
-    let world = World::start(Wire::Tls, TofuMatcher);
-    world.approve("kernel");
-    let tpm = Swtpm::start().unwrap();
-    boot(&tpm, "kernel");
-    let (machine, config) = world.machine();
+    let Node {
+        world,
+        tpm,
+        machine,
+        config,
+    } = Node::start(Wire::Tls);
     let sealed = good(world.encrypt(&tpm, &config));
     let other = Swtpm::start().unwrap();
     let lines = refused(&world.decrypt(&other, &sealed));
@@ -259,11 +266,12 @@ fn a_second_key_for_a_machine_is_refused_with_the_server_s_code() {
 
 #[test]
 fn a_server_that_is_down_is_passed_over_and_all_down_are_named() {
-    let world = World::start(Wire::Plain, TofuMatcher);
-    world.approve("kernel");
-    let tpm = Swtpm::start().unwrap();
-    boot(&tpm, "kernel");
-    let (_, mut config) = world.machine();
+    let Node {
+        world,
+        tpm,
+        mut config,
+        ..
+    } = Node::start(Wire::Plain);
     let alive = config["servers"][0].clone();
     config["servers"] = serde_json::json!([{ "url": NOBODY, "cert": "" }, alive]);
     let sealed = good(world.encrypt(&tpm, &config));

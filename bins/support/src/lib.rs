@@ -1,6 +1,8 @@
 //! What every program of the project shares: clock and entropy of the system, logging, exit codes,
 //! boot images, flags for evidence, TLS with live reload, servers with limits and graceful shutdown.
 
+#[cfg(feature = "images")]
+pub mod boot;
 #[cfg(feature = "server")]
 pub mod certificate;
 pub mod clock;
@@ -14,11 +16,14 @@ pub mod files;
 pub mod front;
 #[cfg(feature = "images")]
 pub mod image;
+pub mod input;
 #[cfg(feature = "server")]
 pub mod limit;
 pub mod log;
 #[cfg(feature = "server")]
 pub mod metrics;
+#[cfg(feature = "images")]
+pub mod nextboot;
 #[cfg(feature = "server")]
 pub mod serve;
 pub mod table;

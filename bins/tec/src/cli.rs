@@ -19,8 +19,6 @@ use tec_support::log::LogForm;
 use crate::command::attest::AttestArgs;
 use crate::command::backup::BackupCommand;
 use crate::command::backup::RestoreArgs;
-use crate::command::boot::ChainArgs;
-use crate::command::boot::MachineArgs;
 use crate::command::eventlog::EventlogCommand;
 use crate::command::migrate::MigrateCommand;
 use crate::command::node::NodeCommand;
@@ -28,6 +26,9 @@ use crate::command::pcr::PcrCommand;
 use crate::command::pcr::ProofArgs;
 use crate::command::trustee::TrusteeCommand;
 use crate::kube::cli::KubeArgs;
+use tec_support::boot::ChainArgs;
+use tec_support::boot::MachineArgs;
+use tec_support::boot::parse_pcr;
 
 /// Keys only for nodes that prove what they booted.
 #[derive(Debug, Parser)]
@@ -204,13 +205,6 @@ pub(crate) struct ServeArgs {
     pub(crate) evidence: EvidenceArgs,
 }
 
-pub(crate) fn parse_pcr(text: &str) -> Result<PcrIndex, String> {
-    let index: u8 = text
-        .parse()
-        .map_err(|_| format!("{text} is not a number from 0 to 23"))?;
-    PcrIndex::new(index).map_err(|error| error.to_string())
-}
-
 impl ServeArgs {
     /// How long a machine may wait for its key to be bound.
     pub(crate) fn unclaimed_seconds(&self) -> i64 {
@@ -275,6 +269,12 @@ pub(crate) enum MachineCommand {
         id: MachineId,
         #[command(flatten)]
         dry_run: DryRun,
+    },
+    /// Take its TPM's next quote as the first: after its TPM was set back on purpose, as by restoring a
+    /// snapshot of a virtual machine. Whoever has another copy of that state may be the first, too.
+    Readmit {
+        /// Which.
+        id: MachineId,
     },
     /// The recovery keys that it left, the latest first: sealed, or opened with the admin's key.
     RecoveryKey {

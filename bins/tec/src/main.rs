@@ -82,7 +82,7 @@ fn run(cli: Cli) -> anyhow::Result<u8> {
             Command::Restore(args) => command::restore(&cli.state_dir, args, output).await,
             Command::Migrate(command) => command::migrate(&cli.state_dir, command, output).await,
             Command::Status => command::status(&cli.state_dir, output).await,
-            Command::Node(command) => command::node(command, output),
+            Command::Node(command) => command::node(&cli.state_dir, command, output).await,
             Command::Kube(args) => kube::run(args, output).await,
             Command::Completion { .. } | Command::Reference => Ok(tec_support::exit::OK),
         }

@@ -151,6 +151,7 @@ impl Anchor {
             images: store.clone(),
             secrets: store.clone(),
             audit: store.clone(),
+            clocks: store.clone(),
             attempts: store.clone(),
             clock: Arc::clone(&self.clock),
         };

@@ -1,5 +1,6 @@
 //! Attestation keys: parsing, and the decision whether one may be bound to a machine.
 
+mod clock;
 mod matcher;
 mod public;
 mod tpm;
@@ -7,6 +8,9 @@ mod tpm;
 use serde::Deserialize;
 use serde::Serialize;
 
+pub use self::clock::ClockFault;
+pub use self::clock::ClockReading;
+pub use self::clock::TpmClock;
 pub use self::matcher::AkCandidate;
 pub use self::matcher::AkDecision;
 pub use self::matcher::AkMatcher;

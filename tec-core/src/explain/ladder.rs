@@ -1,4 +1,4 @@
-//! The ten gates and their states.
+//! The gates and their states.
 
 use serde::Deserialize;
 use serde::Serialize;
@@ -27,6 +27,8 @@ pub enum Gate {
     EventLog,
     /// The pinned registers are those of an approved image, or of a state between approved images.
     Pcrs,
+    /// The TPM goes on where it was: its state was neither copied nor set back.
+    TpmHistory,
     /// The release policy allows this path.
     ReleasePolicy,
     /// The key is there and was handed out.
@@ -35,7 +37,7 @@ pub enum Gate {
 
 impl Gate {
     /// All gates in order.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::ReachedServer,
         Self::Tls,
         Self::MachineKnown,
@@ -44,6 +46,7 @@ impl Gate {
         Self::PcrSelection,
         Self::EventLog,
         Self::Pcrs,
+        Self::TpmHistory,
         Self::ReleasePolicy,
         Self::Key,
     ];
@@ -59,6 +62,7 @@ impl Gate {
             Self::PcrSelection => Code::SelectionWrong,
             Self::EventLog => Code::EventLogMismatch,
             Self::Pcrs => Code::PcrMismatch,
+            Self::TpmHistory => Code::TpmSetBack,
             Self::ReleasePolicy => Code::ReleaseDenied,
             Self::Key => Code::KeyMissing,
         }
@@ -75,6 +79,7 @@ impl Gate {
             Self::PcrSelection => "PCR selection",
             Self::EventLog => "event log replays",
             Self::Pcrs => "each PCR against approved images",
+            Self::TpmHistory => "TPM goes on where it was",
             Self::ReleasePolicy => "release policy",
             Self::Key => "key",
         }
@@ -109,7 +114,7 @@ pub struct Step {
     pub detail: String,
 }
 
-/// The ladder of one attempt: always all ten gates.
+/// The ladder of one attempt: always all gates.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Ladder {
@@ -205,8 +210,8 @@ mod tests {
         ladder.fail(Gate::AkBound, "unknown key");
         assert_eq!(ladder.code, Some(Code::AkNotBound));
         assert_eq!(ladder.first_failure().unwrap().gate, Gate::AkBound);
-        assert_eq!(ladder.steps.len(), 10);
-        assert_eq!(ladder.steps[9].state, StepState::NotReached);
+        assert_eq!(ladder.steps.len(), Gate::ALL.len());
+        assert_eq!(ladder.steps[10].state, StepState::NotReached);
     }
 
     #[test]
@@ -214,6 +219,6 @@ mod tests {
         let mut codes: Vec<_> = Gate::ALL.iter().map(|g| g.code()).collect();
         assert!(codes.iter().all(|c| c.as_str().starts_with("TEC-A4")));
         codes.dedup();
-        assert_eq!(codes.len(), 10);
+        assert_eq!(codes.len(), Gate::ALL.len());
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! evidence ─ its key ─► AkRegistry ─► MachineRegistry ─┐
-//!                              ImageRegistry ──────────┴─► appraise ─► AttemptLog, AuditSink
+//!                              ImageRegistry ──────────┴─► appraise ─► ClockLog ─► AttemptLog, AuditSink
 //! ```
 
 use crate::ak::AkRecord;
@@ -28,6 +28,8 @@ use crate::port::AttemptLog;
 use crate::port::AuditEvent;
 use crate::port::AuditSink;
 use crate::port::Clock;
+use crate::port::ClockLog;
+use crate::port::ClockOutcome;
 use crate::port::ImageRegistry;
 use crate::port::MachineRegistry;
 use crate::port::PortError;
@@ -45,6 +47,8 @@ pub struct AdmitPorts<'a> {
     pub aks: &'a dyn AkRegistry,
     /// The boots that are approved; `None` where somebody else decides about the registers.
     pub boots: Option<Boots<'a>>,
+    /// What was last heard of each TPM.
+    pub clocks: &'a dyn ClockLog,
     /// Where attempts are kept for `tec explain`.
     pub attempts: &'a dyn AttemptLog,
     /// Where refusals are noted.
@@ -108,6 +112,9 @@ pub async fn admit(
 ///
 /// # Errors
 /// A registry failed; nothing is admitted then.
+///
+/// # Cancel safety
+/// The clock of the TPM may be kept though nobody hears of it: the next quote is after it all the same.
 pub async fn look(
     ports: AdmitPorts<'_>,
     id: AttemptId,
@@ -130,12 +137,47 @@ pub async fn look(
         None => Vec::new(),
     };
     let known = Known::new(ak.as_ref(), machine.as_ref(), &images);
+    let mut appraisal = decide(ports, id, evidence, known);
+    if let Ok(verified) = evidence {
+        history_gate(ports.clocks, &mut appraisal, verified).await?;
+    }
     Ok(Admission {
-        appraisal: decide(ports, id, evidence, known),
+        appraisal,
         ak,
         machine,
         images,
     })
+}
+
+/// The last of the gates before a release: only evidence that passed all others says how far its TPM
+/// is, so that what is refused for another reason leaves no trace.
+async fn history_gate(
+    clocks: &dyn ClockLog,
+    appraisal: &mut Appraisal,
+    evidence: &VerifiedEvidence,
+) -> Result<(), PortError> {
+    let attempt = &mut appraisal.attempt;
+    let (Some(key), Some(machine), None) =
+        (attempt.ak, attempt.machine, attempt.ladder.first_failure())
+    else {
+        return Ok(());
+    };
+    let Some(reading) = evidence.clock_reading(attempt.at) else {
+        let ladder = &mut attempt.ladder;
+        ladder.skip(Gate::TpmHistory, "the evidence has no clock");
+        return Ok(());
+    };
+    match clocks.advance(&key, machine, &reading).await? {
+        ClockOutcome::Follows => {
+            let ladder = &mut attempt.ladder;
+            ladder.pass(
+                Gate::TpmHistory,
+                "its clock is after that of the last quote",
+            );
+        }
+        ClockOutcome::Refused(fault) => appraisal.fail(Gate::TpmHistory, fault.to_string()),
+    }
+    Ok(())
 }
 
 fn decide(

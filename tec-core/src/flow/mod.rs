@@ -34,6 +34,7 @@ pub use self::publish::revoke_image;
 pub use self::register::RegisterError;
 pub use self::register::RegisterPorts;
 pub use self::register::Registration;
+pub use self::register::readmit_tpm;
 pub use self::register::register;
 pub use self::register::register_by_admin;
 pub use self::register::remove_machine;

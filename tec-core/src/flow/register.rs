@@ -10,6 +10,7 @@ use crate::port::AuditAction;
 use crate::port::AuditEvent;
 use crate::port::AuditSink;
 use crate::port::Clock;
+use crate::port::ClockLog;
 use crate::port::Entropy;
 use crate::port::EntropyRng;
 use crate::port::MachineRegistry;
@@ -137,6 +138,23 @@ pub async fn revoke_machine(
 ) -> Result<(), PortError> {
     let line = AuditEvent::new(clock.now(), AuditAction::MachineRevoked, Some(id), "");
     machines.revoke(&id, &line).await
+}
+
+/// Forgets how far the TPM of a machine was, so that its next quote counts as the first: for a TPM
+/// whose state an admin restored on purpose.
+///
+/// # Errors
+/// Kind `NotFound` when no quote of the machine was accepted here.
+///
+/// # Security
+/// Until then a copy of the TPM's state is taken for the TPM.
+pub async fn readmit_tpm(
+    clocks: &dyn ClockLog,
+    clock: &dyn Clock,
+    id: MachineId,
+) -> Result<(), PortError> {
+    let line = AuditEvent::new(clock.now(), AuditAction::TpmReadmitted, Some(id), "");
+    clocks.forget(&id, &line).await
 }
 
 /// Removes a machine, its attestation keys, its disk key and the recovery keys that it left, in this

@@ -44,6 +44,8 @@ pub use self::trust::Attester;
 pub use self::trust::AuditAction;
 pub use self::trust::AuditEvent;
 pub use self::trust::AuditSink;
+pub use self::trust::ClockLog;
+pub use self::trust::ClockOutcome;
 pub use self::trust::EvidenceRequest;
 pub use self::trust::Verifier;
 

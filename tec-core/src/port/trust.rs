@@ -7,6 +7,9 @@ use serde::Deserialize;
 use serde::Serialize;
 
 use super::PortError;
+use crate::ak::ClockFault;
+use crate::ak::ClockReading;
+use crate::ak::Fingerprint;
 use crate::attest::Attempt;
 use crate::attest::Tee;
 use crate::attest::VerifiedEvidence;
@@ -128,6 +131,8 @@ pub enum AuditAction {
     AuthorityMoved,
     /// The disk keys of an anchor that was replaced were removed.
     KeysShredded,
+    /// What was known of the clock of a machine's TPM was forgotten.
+    TpmReadmitted,
 }
 
 /// One line of the audit log.
@@ -176,6 +181,38 @@ impl AuditEvent {
 pub trait AuditSink: fmt::Debug + Send + Sync {
     /// Appends one event.
     async fn append(&self, event: &AuditEvent) -> Result<(), PortError>;
+}
+
+/// Whether a TPM goes on where it was.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[expect(clippy::exhaustive_enums, reason = "callers must handle every outcome")]
+pub enum ClockOutcome {
+    /// It does, or it was never read before; the reading is kept, durably.
+    Follows,
+    /// It does not; what was known stays.
+    Refused(ClockFault),
+}
+
+/// Keeps the last clock of each TPM, by the key that it attests with.
+///
+/// *Contract*: `advance` is one step, so that of two copies of a TPM that attest at once one is told to
+/// be the second; the same reading again follows itself. One small record per key, which goes with
+/// its machine. Writes are durable when the call returns.
+/// *Conformance suite*: [`testing::clock_log`](crate::testing::clock_log).
+#[async_trait]
+pub trait ClockLog: fmt::Debug + Send + Sync {
+    /// Takes a reading of the TPM that holds `key`, if it is [after the last
+    /// one](ClockReading::succeeding).
+    async fn advance(
+        &self,
+        key: &Fingerprint,
+        machine: MachineId,
+        reading: &ClockReading,
+    ) -> Result<ClockOutcome, PortError>;
+
+    /// Forgets what is known of the keys of a machine, so that the next reading counts as the first.
+    /// Fails with `NotFound`, without a line, when nothing is.
+    async fn forget(&self, machine: &MachineId, line: &AuditEvent) -> Result<(), PortError>;
 }
 
 /// Keeps the latest attempts to attest, for `tec explain`.

@@ -8,6 +8,7 @@ use rusqlite::Row;
 use super::Store;
 use super::audit;
 use super::authority;
+use super::clock;
 use super::error::Failure;
 use super::error::StoreError;
 use crate::id::MachineId;
@@ -173,6 +174,7 @@ pub(super) fn activate(db: &Connection, id: &MachineId) -> Result<(), StoreError
 pub(super) fn remove(db: &Connection, id: &str) -> Result<(), Failure> {
     db.prepare_cached("DELETE FROM attempt WHERE machine = ?1")?
         .execute((id,))?;
+    clock::remove_of(db, id)?;
     db.prepare_cached("DELETE FROM machine WHERE id = ?1")?
         .execute((id,))?;
     Ok(())

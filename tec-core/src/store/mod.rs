@@ -30,6 +30,7 @@ mod ak;
 mod attempt;
 mod audit;
 mod authority;
+mod clock;
 mod error;
 mod image;
 mod machine;

@@ -11,10 +11,10 @@ use super::error::StoreError;
 
 /// `application_id` of the file header: "TECs" (sqlite.org/fileformat2.html, section 1.3.17).
 const APPLICATION_ID: i64 = 0x5445_4373;
-/// `user_version` of the file header: version of [`TABLES`] with [`TRUST_TABLES`].
-pub(super) const VERSION: i64 = 2;
-/// Version of [`TABLES`] alone.
-const BEFORE_TRUST: i64 = 1;
+/// `user_version` of the file header: the last of [`ADDED`].
+pub(super) const VERSION: i64 = 3;
+/// What each version added, from version 1 on.
+const ADDED: [(i64, &str); 3] = [(1, TABLES), (2, TRUST_TABLES), (VERSION, CLOCK_TABLES)];
 /// Bytes of a page. Files are whole pages, see [`super::access::database_file`].
 pub(super) const PAGE: u64 = 4096;
 /// How long a statement waits for another process.
@@ -118,12 +118,22 @@ CREATE TABLE progress (
 ) STRICT;
 ";
 
+/// Added by version 3: the last clock of each TPM. Not tied to `ak`, since a store may keep the clocks
+/// of keys that another registry has.
+const CLOCK_TABLES: &str = "
+CREATE TABLE tpm_clock (
+    ak TEXT PRIMARY KEY,
+    machine TEXT NOT NULL,
+    reading TEXT NOT NULL
+) STRICT, WITHOUT ROWID;
+CREATE INDEX tpm_clock_machine ON tpm_clock (machine);
+";
+
 /// What lies at the path.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Found {
     Nothing,
-    BeforeTrust,
-    Ours,
+    Ours { version: i64 },
 }
 
 /// Opens the connection that writes: recognises the file, checks it, makes the tables if it is new or
@@ -139,7 +149,7 @@ pub(super) fn open_writer(path: &Path) -> Result<Connection, StoreError> {
         check_integrity(&db)?;
     }
     configure_writer(&db).map_err(failed)?;
-    if found != Found::Ours {
+    if found != (Found::Ours { version: VERSION }) {
         create_tables(&mut db)?;
     }
     Ok(db)
@@ -185,8 +195,7 @@ fn recognise(db: &Connection) -> Result<Found, StoreError> {
     let version = header(db, "user_version")?;
     match (header(db, "application_id")?, version, tables) {
         (0, 0, 0) => Ok(Found::Nothing),
-        (APPLICATION_ID, VERSION, _) => Ok(Found::Ours),
-        (APPLICATION_ID, BEFORE_TRUST, _) => Ok(Found::BeforeTrust),
+        (APPLICATION_ID, version @ 1..=VERSION, _) => Ok(Found::Ours { version }),
         (APPLICATION_ID, found, _) if found > VERSION => Err(StoreError::Newer {
             found,
             known: VERSION,
@@ -212,15 +221,15 @@ fn create_tables(db: &mut Connection) -> Result<(), StoreError> {
         .transaction_with_behavior(TransactionBehavior::Immediate)
         .map_err(failed)?;
     // Another process may have made them since.
-    let found = recognise(&transaction)?;
-    if found == Found::Nothing {
-        transaction.execute_batch(TABLES).map_err(failed)?;
+    let has = match recognise(&transaction)? {
+        Found::Nothing => 0,
+        Found::Ours { version } => version,
+    };
+    for (_, tables) in ADDED.iter().filter(|(version, _)| *version > has) {
+        transaction.execute_batch(tables).map_err(failed)?;
     }
-    if found != Found::Ours {
-        transaction.execute_batch(TRUST_TABLES).map_err(failed)?;
-        let set = |field, value| transaction.pragma_update(None, field, value);
-        set("application_id", APPLICATION_ID).map_err(failed)?;
-        set("user_version", VERSION).map_err(failed)?;
-    }
+    let set = |field, value| transaction.pragma_update(None, field, value);
+    set("application_id", APPLICATION_ID).map_err(failed)?;
+    set("user_version", VERSION).map_err(failed)?;
     transaction.commit().map_err(failed)
 }

@@ -14,6 +14,7 @@ use rand_core::SeedableRng as _;
 
 use crate::ak::AkRecord;
 use crate::ak::ApprovedAk;
+use crate::ak::ClockReading;
 use crate::ak::Fingerprint;
 use crate::attest::Attempt;
 use crate::id::AttemptId;
@@ -36,6 +37,8 @@ use crate::port::AttemptLog;
 use crate::port::AuditEvent;
 use crate::port::AuditSink;
 use crate::port::BindOutcome;
+use crate::port::ClockLog;
+use crate::port::ClockOutcome;
 use crate::port::CreateOutcome;
 use crate::port::ImageRegistry;
 use crate::port::KeyBroker;
@@ -204,6 +207,11 @@ pass_through!(SecretStore {
     fn find(path: &ResourcePath) -> Option<SecretBytes>;
     fn exists(path: &ResourcePath) -> bool;
     fn remove(path: &ResourcePath) -> ();
+});
+
+pass_through!(ClockLog {
+    fn advance(key: &Fingerprint, machine: MachineId, reading: &ClockReading) -> ClockOutcome;
+    fn forget(machine: &MachineId, line: &AuditEvent) -> ();
 });
 
 pass_through!(AuditSink {

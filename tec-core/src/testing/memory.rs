@@ -14,6 +14,7 @@ use uuid::Uuid;
 use crate::ak::AkRecord;
 use crate::ak::AkState;
 use crate::ak::ApprovedAk;
+use crate::ak::ClockReading;
 use crate::ak::Fingerprint;
 use crate::attest::Attempt;
 use crate::id::AttemptId;
@@ -34,6 +35,8 @@ use crate::port::AttemptLog;
 use crate::port::AuditEvent;
 use crate::port::AuditSink;
 use crate::port::BindOutcome;
+use crate::port::ClockLog;
+use crate::port::ClockOutcome;
 use crate::port::CreateOutcome;
 use crate::port::ImageRegistry;
 use crate::port::MachineRegistry;
@@ -60,6 +63,7 @@ struct State {
     secrets: BTreeMap<ResourcePath, SecretBytes>,
     events: Vec<AuditEvent>,
     attempts: Vec<Attempt>,
+    clocks: BTreeMap<Fingerprint, (MachineId, ClockReading)>,
     authority: Option<Authority>,
     adopted: BTreeSet<UnitName>,
     progress: Option<(Epoch, UnitName)>,
@@ -99,6 +103,7 @@ impl State {
         self.machines.remove(id);
         self.aks.retain(|_, ak| ak.machine != *id);
         self.attempts.retain(|attempt| attempt.machine != Some(*id));
+        self.clocks.retain(|_, (machine, _)| machine != id);
     }
 }
 
@@ -379,6 +384,42 @@ impl SecretStore for MemoryRegistry {
 impl AuditSink for MemoryRegistry {
     async fn append(&self, event: &AuditEvent) -> Result<(), PortError> {
         self.state().events.push(event.clone());
+        Ok(())
+    }
+}
+
+#[async_trait]
+impl ClockLog for MemoryRegistry {
+    async fn advance(
+        &self,
+        key: &Fingerprint,
+        machine: MachineId,
+        reading: &ClockReading,
+    ) -> Result<ClockOutcome, PortError> {
+        let mut state = self.state();
+        let kept = match state.clocks.get(key) {
+            None => Ok(*reading),
+            Some((_, last)) => reading.succeeding(last),
+        };
+        match kept {
+            Ok(kept) => {
+                state.clocks.insert(*key, (machine, kept));
+                Ok(ClockOutcome::Follows)
+            }
+            Err(fault) => Ok(ClockOutcome::Refused(fault)),
+        }
+    }
+
+    async fn forget(&self, machine: &MachineId, line: &AuditEvent) -> Result<(), PortError> {
+        let operation = format!("forget the clock of machine {machine}");
+        let mut state = self.state();
+        state.permit(Deed::Admit, operation.clone())?;
+        let known = state.clocks.len();
+        state.clocks.retain(|_, (of, _)| of != machine);
+        if state.clocks.len() == known {
+            return Err(PortError::new(PortErrorKind::NotFound, operation));
+        }
+        state.events.push(line.clone());
         Ok(())
     }
 }

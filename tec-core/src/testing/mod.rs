@@ -62,6 +62,7 @@ pub use self::suite::attempt_log;
 pub use self::suite::audit_sink;
 pub use self::suite::audited_changes;
 pub use self::suite::boot_states;
+pub use self::suite::clock_log;
 pub use self::suite::image_registry;
 pub use self::suite::key_broker;
 pub use self::suite::machine_registry;

@@ -6,6 +6,8 @@ use std::io::Read as _;
 
 use tec_core::reference::BootImage;
 
+use super::dbx;
+use super::dbx::DbxUpdateError;
 use super::guid::Guid;
 use super::varstore;
 use super::varstore::VariableStoreError;
@@ -92,6 +94,9 @@ pub enum PlatformError {
         /// Limit.
         limit: u64,
     },
+    /// A staged update of `dbx` cannot be read.
+    #[error("cannot append the update to dbx")]
+    Dbx(#[source] DbxUpdateError),
     /// An image of a variable store cannot be read.
     #[error("cannot read the variable store")]
     Store(#[source] VariableStoreError),
@@ -107,6 +112,9 @@ pub enum PlatformError {
 
 /// UEFI 2.10, 3.3 and 8.2.1: attributes of `SecureBoot` and of shim's mirrors.
 const BOOT_SERVICES_RUNTIME: u32 = 6;
+/// UEFI 2.10, 32.5.3: attributes of the key databases: non-volatile, boot services, runtime,
+/// authenticated by time.
+const KEYS: u32 = 0x27;
 /// Largest variable that is read; the largest real one, dbx, has some 25 KiB.
 const MAX_VARIABLE: u64 = 1 << 20;
 /// `-` and the text of a GUID.
@@ -181,6 +189,19 @@ impl PlatformState {
     ) -> Self {
         self.insert(name.into(), vendor, attributes, data.into());
         self
+    }
+
+    /// Appends a list of revocations to `dbx`, as firmware does: a file of signature lists (`.esl`), or
+    /// one with the signature that the firmware asks for (`.auth`, `DBXUpdate.bin`).
+    ///
+    /// # Errors
+    /// [`PlatformError::Dbx`]: the update, or what `dbx` has, cannot be read.
+    pub fn with_dbx_update(self, update: &[u8]) -> Result<Self, PlatformError> {
+        let present = self.get("dbx", Guid::SECURITY_DATABASE);
+        let attributes = present.map_or(KEYS, |present| present.attributes);
+        let present = present.map_or(&[][..], |present| &present.data);
+        let after = dbx::appended(present, update).map_err(PlatformError::Dbx)?;
+        Ok(self.with_variable("dbx", Guid::SECURITY_DATABASE, attributes, after))
     }
 
     /// Says whether firmware verifies images, whatever the other variables say.

@@ -126,6 +126,15 @@ pub enum PredictError {
 }
 
 impl PredictError {
+    /// Whether it is known that the machine would refuse to start a file; otherwise it cannot be told.
+    pub fn is_refusal(&self) -> bool {
+        match self {
+            Self::Authority { source, .. } => source.is_refusal(),
+            Self::Shim { source, .. } => matches!(source, ShimError::Revoked(_)),
+            _ => false,
+        }
+    }
+
     /// The file that it is about; none when files could not be found or a variable is at fault.
     pub fn file(&self) -> Option<&str> {
         match self {

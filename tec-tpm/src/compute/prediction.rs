@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use tec_core::digest::Sha256Digest;
+use tec_core::image::ExpectedPcr;
 use tec_core::image::ExpectedPcrs;
 use tec_core::pcr::PcrIndex;
 use tec_core::pcr::PcrSet;
@@ -125,16 +126,37 @@ impl Prediction {
     }
 
     /// The SHA-256 values of the known registers that something is measured into: the predicted
-    /// ones, and the recorded ones that were taken on demand.
+    /// ones, and the recorded ones that were taken on demand. Also of one that [has to stay
+    /// empty](Self::has_to_stay_empty).
     pub fn expected(&self) -> ExpectedPcrs {
         let known = self.measurements.iter();
-        Measurement::fold(known.filter(|m| self.is_known(m.pcr)).cloned())
+        let measured = Measurement::fold(known.filter(|m| self.is_known(m.pcr)).cloned());
+        let empty = PcrIndex::all().filter(|pcr| self.has_to_stay_empty(*pcr));
+        let empty = empty.map(|pcr| ExpectedPcr::from_events(pcr, []));
+        ExpectedPcrs::new(measured.pcrs.into_iter().chain(empty).collect())
+    }
+
+    /// Whether an empty register says something: PCR 12 of a unified kernel image, into which
+    /// systemd-stub measures what comes from outside of the image, such as a command line.
+    pub fn has_to_stay_empty(&self, pcr: PcrIndex) -> bool {
+        let is_measured = |register| {
+            self.measurements
+                .iter()
+                .any(|m| u8::from(m.pcr) == register)
+        };
+        let is_parameters = u8::from(pcr) == PARAMETERS;
+        is_parameters && self.is_known(pcr) && is_measured(SECTIONS) && !is_measured(PARAMETERS)
     }
 
     fn is_known(&self, pcr: PcrIndex) -> bool {
         !self.unpredictable.contains_key(&pcr)
     }
 }
+
+/// PCR of the sections of a unified kernel image, and of what it is given from outside (UAPI group,
+/// "Linux TPM PCR Registry").
+const SECTIONS: u8 = 11;
+const PARAMETERS: u8 = 12;
 
 fn recorder(pcr: PcrIndex) -> Option<Component> {
     Some(match u8::from(pcr) {

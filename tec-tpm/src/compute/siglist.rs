@@ -127,14 +127,19 @@ fn list<'d>(
 
 /// A list with one entry.
 pub(super) fn one(kind: Guid, owner: Guid, value: &[u8]) -> Vec<u8> {
-    // Certificates here come from a section of at most 64 KiB, digests have 32 bytes.
+    list_of(kind, &[&[owner.as_bytes(), value].concat()])
+}
+
+/// A list without a header of its own, of whole entries of one size.
+pub(super) fn list_of(kind: Guid, entries: &[&[u8]]) -> Vec<u8> {
+    // Variables have at most 1 MiB.
     let size = |size: usize| u32::try_from(size).unwrap_or(u32::MAX).to_le_bytes();
+    let entry = entries.first().map_or(0, |entry| entry.len());
     let mut list = kind.as_bytes().to_vec();
-    list.extend(size(HEADER + 16 + value.len()));
+    list.extend(size(HEADER + entry * entries.len()));
     list.extend(size(0));
-    list.extend(size(16 + value.len()));
-    list.extend(owner.as_bytes());
-    list.extend(value);
+    list.extend(size(entry));
+    list.extend(entries.concat());
     list
 }
 

@@ -109,12 +109,26 @@ pub enum Verdict {
         /// These.
         pcrs: Vec<PcrIndex>,
     },
+    /// All pinned registers stay as they are, so what the servers say of the running boot stands.
+    AsNow,
+    /// Nobody said what is accepted, and pinned registers change.
+    Changed {
+        /// These.
+        pcrs: Vec<PcrIndex>,
+    },
+    /// The machine would not start a file.
+    Blocked {
+        /// Which.
+        file: String,
+        /// Why.
+        reason: String,
+    },
 }
 
 impl Verdict {
     /// Whether the next boot has accepted values.
     pub fn is_accepted(&self) -> bool {
-        matches!(self, Self::Accepted { .. })
+        matches!(self, Self::Accepted { .. } | Self::AsNow)
     }
 }
 
@@ -161,6 +175,39 @@ impl NextBoot {
     #[must_use]
     pub fn judged(mut self, accepted: Accepted<'_>, pinned: PcrSet) -> Self {
         self.verdict = Some(self.verdict_of(accepted, pinned));
+        self
+    }
+
+    /// A boot that ends at a file which the machine refuses to start; nothing is measured then.
+    pub fn blocked(file: impl Into<String>, reason: impl Into<String>) -> Self {
+        Self {
+            registers: Vec::new(),
+            unpredictable: Vec::new(),
+            verdict: Some(Verdict::Blocked {
+                file: file.into(),
+                reason: reason.into(),
+            }),
+        }
+    }
+
+    /// Says whether the registers in `pinned` stay as they are now: for a node, which is not told what
+    /// its servers accept.
+    #[must_use]
+    pub fn beside_the_running_boot(mut self, pinned: PcrSet) -> Self {
+        let change = |pcr| {
+            let mut registers = self.registers.iter();
+            let register = registers.find(|register| register.pcr == pcr);
+            register.and_then(NextRegister::changes)
+        };
+        let such = |wanted| pinned.iter().filter(|pcr| change(*pcr) == wanted).collect();
+        let (unknown, changed): (Vec<_>, Vec<_>) = (such(None), such(Some(true)));
+        self.verdict = Some(if !unknown.is_empty() || pinned.is_empty() {
+            Verdict::Undetermined { pcrs: unknown }
+        } else if changed.is_empty() {
+            Verdict::AsNow
+        } else {
+            Verdict::Changed { pcrs: changed }
+        });
         self
     }
 
@@ -261,6 +308,13 @@ fn verdict_text(verdict: &Verdict) -> String {
         }
         Verdict::Undetermined { pcrs } => {
             format!("cannot be told: PCR {} is not predicted\n", list(pcrs))
+        }
+        Verdict::AsNow => "as the running boot: no pinned register changes\n".to_owned(),
+        Verdict::Changed { pcrs } => {
+            format!("changes PCR {}: approve this image before\n", list(pcrs))
+        }
+        Verdict::Blocked { file, reason } => {
+            format!("does not boot: {}: {reason}\n", file.escape_debug())
         }
     }
 }

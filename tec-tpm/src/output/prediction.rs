@@ -146,7 +146,8 @@ fn register(prediction: &Prediction, pcr: PcrIndex) -> Option<PredictedRegister>
         Register::Unpredictable(_) => return None,
     };
     let events: Vec<_> = prediction.of_register(pcr).map(event).collect();
-    (!events.is_empty()).then(|| PredictedRegister {
+    let says_something = !events.is_empty() || prediction.has_to_stay_empty(pcr);
+    says_something.then(|| PredictedRegister {
         id: pcr,
         value: value.sha256(),
         banks: other_banks(&value),

@@ -41,7 +41,7 @@ fn a_right_quote_is_read_as_it_was_written() {
     assert_eq!(quote.firmware_version(), 8);
     assert_eq!(
         quote.clock(),
-        ClockInfo {
+        TpmClock {
             clock_ms: 5,
             reset_count: 6,
             restart_count: 7,

@@ -177,6 +177,7 @@ fn assemble(
     let init_data = init_data_value(pcrs).map(Sha256Digest::to_string);
     let mut verified = VerifiedEvidence::new(Tee::AzSnpVtpm, runtime.ak, pcrs.clone());
     verified.claims = claims;
+    verified.clock = Some(quote.clock());
     verified.report_data = hex::encode(report_data);
     verified.init_data = init_data.unwrap_or_default();
     verified

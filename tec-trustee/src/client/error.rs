@@ -7,6 +7,7 @@ use tec_core::endpoint::BaseUrl;
 use tec_core::id::AttemptId;
 use tec_core::port::PortError;
 
+use super::http::tls_code;
 use crate::jwe::JweError;
 use crate::wire::ErrorKind;
 
@@ -81,7 +82,7 @@ impl CallError {
     fn code(&self) -> Code {
         match self {
             Self::Unavailable { .. } | Self::Unreachable { .. } => Code::ServerUnreachable,
-            Self::Tls { .. } => Code::TlsFailed,
+            Self::Tls { source, .. } => tls_code(&**source).unwrap_or(Code::TlsFailed),
             Self::Malformed { .. } => Code::EvidenceMalformed,
         }
     }

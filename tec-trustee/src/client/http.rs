@@ -11,9 +11,11 @@ use reqwest::StatusCode;
 use reqwest::header::CONTENT_TYPE;
 use reqwest::header::COOKIE;
 use reqwest::header::SET_COOKIE;
+use rustls::CertificateError;
 use rustls::crypto::CryptoProvider;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use tec_core::code::Code;
 use tec_core::endpoint::BaseUrl;
 use tec_core::endpoint::Endpoint;
 use zeroize::Zeroizing;
@@ -186,7 +188,7 @@ impl Server {
     fn failed(&self, error: reqwest::Error) -> CallError {
         let server = self.url.clone();
         let source = Box::new(error.without_url());
-        if is_tls(&*source) {
+        if tls_code(&*source).is_some() {
             CallError::Tls { server, source }
         } else {
             CallError::Unreachable { server, source }
@@ -242,12 +244,13 @@ pub(crate) fn readable(detail: &str) -> String {
     printable.take(MAX_DETAIL).collect()
 }
 
-/// Whether a TLS error is among the causes, also inside of I/O errors.
-fn is_tls(error: &(dyn Error + 'static)) -> bool {
+/// The code of the TLS error that is among the causes, also inside of I/O errors: a certificate that
+/// is not valid *now* is told apart, since the clock of this side may be at fault.
+pub fn tls_code(error: &(dyn Error + 'static)) -> Option<Code> {
     let mut next = Some(error);
     while let Some(cause) = next {
-        if cause.is::<rustls::Error>() {
-            return true;
+        if let Some(error) = cause.downcast_ref::<rustls::Error>() {
+            return Some(code_of(error));
         }
         let inner = cause
             .downcast_ref::<std::io::Error>()
@@ -257,7 +260,19 @@ fn is_tls(error: &(dyn Error + 'static)) -> bool {
             None => cause.source(),
         };
     }
-    false
+    None
+}
+
+fn code_of(error: &rustls::Error) -> Code {
+    match error {
+        rustls::Error::InvalidCertificate(
+            CertificateError::Expired
+            | CertificateError::ExpiredContext { .. }
+            | CertificateError::NotValidYet
+            | CertificateError::NotValidYetContext { .. },
+        ) => Code::NodeClock,
+        _ => Code::TlsFailed,
+    }
 }
 
 /// The value of the session cookie; `Expires`, `Max-Age` and `Path` are not looked at.

@@ -38,6 +38,7 @@ pub use self::error::SetupError;
 pub use self::error::Stage;
 use self::http::Call;
 use self::http::Server;
+pub use self::http::tls_code;
 pub use self::outcome::Outcome;
 pub use self::retry::RetryPolicy;
 pub use self::sample::SampleAttester;

@@ -20,6 +20,7 @@ use tec_core::id::AttemptId;
 use tec_core::id::ResourcePath;
 use tec_core::port::EntropyRng;
 use tec_core::port::PortError;
+use tec_core::time::Timestamp;
 
 use super::BrokerAnswer;
 use super::Guard;
@@ -107,13 +108,13 @@ impl Guard {
         };
         let now = self.0.config.clock.now();
         let unknown = || refused("session not found");
-        let (tee, nonce) = self.0.sessions.begin(id, now).ok_or_else(unknown)?;
+        let (asked, nonce) = self.0.sessions.begin(id, now).ok_or_else(unknown)?;
         let body = self
             .0
             .intake
             .receive(body, self.0.config.max_payload)
             .await?;
-        let passage = self.check(tee, &nonce, &body.bytes).await?;
+        let passage = self.check(asked, &nonce, &body.bytes).await?;
         if !self.0.sessions.forward(id, now) {
             return Err(unknown());
         }
@@ -143,11 +144,16 @@ impl Guard {
     }
 
     /// Verifies the evidence and asks the gatekeeper.
-    async fn check(&self, tee: Tee, nonce: &str, body: &[u8]) -> Result<Passage, Refusal> {
+    async fn check(
+        &self,
+        asked: (Tee, Timestamp),
+        nonce: &str,
+        body: &[u8],
+    ) -> Result<Passage, Refusal> {
         let config = &self.0.config;
         let evidence = match strict::from_slice::<AttestRequest>(body) {
             Ok(request) if request.runtime_data.nonce == nonce => {
-                check::verify(&*config.verifier, tee, &request).await.0
+                check::verify(&*config.verifier, asked, &request).await.0
             }
             Ok(request) => Err(check::stale(&request)),
             Err(_) => Err(check::unreadable()),

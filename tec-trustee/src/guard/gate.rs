@@ -23,6 +23,7 @@ use tec_core::port::AuditAction;
 use tec_core::port::AuditEvent;
 use tec_core::port::AuditSink;
 use tec_core::port::Clock;
+use tec_core::port::ClockLog;
 use tec_core::port::ImageRegistry;
 use tec_core::port::MachineRegistry;
 use tec_core::port::PortError;
@@ -126,6 +127,8 @@ pub struct Registries {
     pub aks: Arc<dyn AkRegistry>,
     /// Approved boots; `None` leaves the registers to the broker's policies alone.
     pub boots: Option<ApprovedBoots>,
+    /// What was last heard of each TPM.
+    pub clocks: Arc<dyn ClockLog>,
     /// Attempts, for `tec explain`.
     pub attempts: Arc<dyn AttemptLog>,
     /// Audit log.
@@ -145,6 +148,7 @@ impl Registries {
             machines: &*self.machines,
             aks: &*self.aks,
             boots,
+            clocks: &*self.clocks,
             attempts: &*self.attempts,
             audit: &*self.audit,
             clock: &*self.clock,

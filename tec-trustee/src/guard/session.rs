@@ -104,17 +104,23 @@ impl Sessions {
         self.known().table.insert(id, peer, now, session)
     }
 
-    /// Sort of evidence and nonce of a session that may still bring evidence; counts the try.
-    pub(super) fn begin(&self, id: SessionId, now: Timestamp) -> Option<(Tee, String)> {
+    /// Sort of evidence, when it was asked for, and nonce of a session that may still bring evidence;
+    /// counts the try.
+    pub(super) fn begin(
+        &self,
+        id: SessionId,
+        now: Timestamp,
+    ) -> Option<((Tee, Timestamp), String)> {
         let mut known = self.known();
         let entry = known.table.get_mut(id, now)?;
-        let alive = entry.opened.plus_seconds(self.session_seconds) > now;
+        let opened = entry.opened;
+        let alive = opened.plus_seconds(self.session_seconds) > now;
         let session = &mut entry.value;
         if !alive || session.tries >= MAX_TRIES || matches!(session.state, State::Forwarding) {
             return None;
         }
         session.tries += 1;
-        Some((session.tee, session.nonce.clone()))
+        Some(((session.tee, opened), session.nonce.clone()))
     }
 
     /// Whether evidence that was found good may go on now. Only one at a time does, so that the
@@ -243,7 +249,7 @@ mod tests {
         let sessions = sessions();
         for _ in 0..MAX_TRIES {
             let begun = sessions.begin(id(1), at(1));
-            assert_eq!(begun, Some((Tee::Tpm, "n".to_owned())));
+            assert_eq!(begun, Some(((Tee::Tpm, at(0)), "n".to_owned())));
             assert!(sessions.forward(id(1), at(1)));
             sessions.reopen(id(1), at(1));
         }

@@ -196,6 +196,7 @@ fn registries(registry: &Arc<MemoryRegistry>, clock: &Arc<ManualClock>) -> Regis
         machines: Arc::clone(registry) as _,
         aks: Arc::clone(registry) as _,
         boots: None,
+        clocks: Arc::clone(registry) as _,
         attempts: Arc::clone(registry) as _,
         audit: Arc::clone(registry) as _,
         clock: Arc::clone(clock) as _,

@@ -115,13 +115,20 @@ impl Kbs {
         match (self.0.sessions.begin(id, nonce, now), request) {
             (Begin::Unknown, _) => Err(refused("session not found")),
             (Begin::Attested(passed, expires), _) => answer(&passed, id, expires, now),
-            (Begin::Fresh(tee, expires), Ok(request)) => {
-                let passed = self.appraise(tee, &request).await?;
+            (
+                Begin::Fresh {
+                    tee,
+                    opened,
+                    expires,
+                },
+                Ok(request),
+            ) => {
+                let passed = self.appraise((tee, opened), &request).await?;
                 self.0.sessions.finish(id, passed.clone(), now);
                 answer(&passed, id, expires, now)
             }
             (Begin::WrongNonce, Ok(request)) => Err(self.record_bad(check::stale(&request)).await),
-            (Begin::WrongNonce | Begin::Fresh(..), Err(_)) => {
+            (Begin::WrongNonce | Begin::Fresh { .. }, Err(_)) => {
                 Err(self.record_bad(check::unreadable()).await)
             }
         }
@@ -146,10 +153,14 @@ impl Kbs {
     }
 
     /// Verification, the backend's gate, the policy, the token.
-    async fn appraise(&self, tee: Tee, request: &AttestRequest) -> Result<Passed, Refusal> {
+    async fn appraise(
+        &self,
+        asked: (Tee, Timestamp),
+        request: &AttestRequest,
+    ) -> Result<Passed, Refusal> {
         let config = &self.0.config;
         let attempt = self.new_attempt();
-        let (verified, init_data_claims) = check::verify(&*config.verifier, tee, request).await;
+        let (verified, init_data_claims) = check::verify(&*config.verifier, asked, request).await;
         let mut admission = config
             .backend
             .admit(attempt, &verified)

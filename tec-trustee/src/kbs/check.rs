@@ -7,6 +7,7 @@ use tec_core::attest::VerifiedEvidence;
 use tec_core::attest::VerifyError;
 use tec_core::port::EvidenceRequest;
 use tec_core::port::Verifier;
+use tec_core::time::Timestamp;
 
 use super::init_data;
 use crate::jwe::TeePubKey;
@@ -14,10 +15,11 @@ use crate::report_data;
 use crate::report_data::HashAlgorithm;
 use crate::wire::AttestRequest;
 
-/// Checks the evidence; also returns the claims of init-data.
+/// Checks evidence of the sort that was asked for, and notes when it was; also returns the claims of
+/// init-data.
 pub(crate) async fn verify(
     verifier: &dyn Verifier,
-    tee: Tee,
+    (tee, asked_at): (Tee, Timestamp),
     request: &AttestRequest,
 ) -> (Result<VerifiedEvidence, VerifyError>, Value) {
     let prepared = match Prepared::new(request) {
@@ -34,7 +36,11 @@ pub(crate) async fn verify(
     }
     let verified = match verifier.verify(to_verify).await {
         Ok(verified) if verified.tee != tee => Err(VerifyError::Unsupported { tee: verified.tee }),
-        other => other,
+        Ok(mut verified) => {
+            verified.asked_at = Some(asked_at);
+            Ok(verified)
+        }
+        Err(error) => Err(error),
     };
     let claims = prepared
         .init_data

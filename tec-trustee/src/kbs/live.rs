@@ -36,6 +36,7 @@ use tec_core::port::AttemptLog;
 use tec_core::port::AuditEvent;
 use tec_core::port::AuditSink;
 use tec_core::port::Clock;
+use tec_core::port::ClockLog;
 use tec_core::port::ImageRegistry;
 use tec_core::port::KeyBroker;
 use tec_core::port::MachineRegistry;
@@ -69,6 +70,8 @@ pub struct LivePorts {
     pub secrets: Arc<dyn SecretStore>,
     /// Where refusals and releases are noted.
     pub audit: Arc<dyn AuditSink>,
+    /// What was last heard of each TPM.
+    pub clocks: Arc<dyn ClockLog>,
     /// Where attempts are kept for `tec explain`.
     pub attempts: Arc<dyn AttemptLog>,
     /// Time.
@@ -149,6 +152,7 @@ impl LiveBackend {
             machines: &*self.ports.machines,
             aks: &*self.ports.aks,
             boots: Some(boots),
+            clocks: &*self.ports.clocks,
             attempts: &*self.ports.attempts,
             audit: &*self.ports.audit,
             clock: &*self.ports.clock,

@@ -86,7 +86,11 @@ pub(super) enum Begin {
     /// The evidence is for another nonce. This session's nonce is spent now.
     WrongNonce,
     /// Go on; the nonce is spent now.
-    Fresh(Tee, Timestamp),
+    Fresh {
+        tee: Tee,
+        opened: Timestamp,
+        expires: Timestamp,
+    },
 }
 
 #[derive(Debug)]
@@ -153,7 +157,8 @@ impl Sessions {
         let Some(entry) = known.table.get_mut(id, now) else {
             return Begin::Unknown;
         };
-        let expires = entry.opened.plus_seconds(self.ttl_seconds);
+        let opened = entry.opened;
+        let expires = opened.plus_seconds(self.ttl_seconds);
         let session = &mut entry.value;
         match &session.state {
             State::Spent => Begin::Unknown,
@@ -161,7 +166,11 @@ impl Sessions {
             State::Authed => {
                 session.state = State::Spent;
                 if nonce == Some(session.nonce.as_str()) {
-                    Begin::Fresh(session.tee, expires)
+                    Begin::Fresh {
+                        tee: session.tee,
+                        opened,
+                        expires,
+                    }
                 } else {
                     Begin::WrongNonce
                 }
@@ -226,7 +235,7 @@ mod tests {
         let (good, _) = open(&sessions, 0).unwrap();
         assert!(matches!(
             sessions.begin(good, Some("n"), at(1)),
-            Begin::Fresh(Tee::Tpm, _)
+            Begin::Fresh { tee: Tee::Tpm, .. }
         ));
         assert!(matches!(
             sessions.begin(good, Some("n"), at(1)),

@@ -111,6 +111,7 @@ fn ports(registry: &Arc<MemoryRegistry>, clock: &Arc<ManualClock>) -> LivePorts 
         images: Arc::clone(registry) as _,
         secrets: Arc::clone(registry) as _,
         audit: Arc::clone(registry) as _,
+        clocks: Arc::clone(registry) as _,
         attempts: Arc::clone(registry) as _,
         clock: Arc::clone(clock) as _,
     }

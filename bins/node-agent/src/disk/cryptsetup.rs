@@ -14,6 +14,7 @@ use super::Header;
 use super::RecoveryState;
 use super::RecoveryToken;
 use super::RecoveryView;
+use super::SlotMark;
 use super::Token;
 
 /// Exit status for a passphrase that opens nothing (cryptsetup(8), "RETURN CODES").
@@ -112,11 +113,21 @@ impl Header for Cryptsetup {
         RecoveryView::read(&self.metadata()?)
     }
 
-    fn add_recovery_token(&self, slot: u32, state: RecoveryState) -> Result<u32, DiskError> {
-        self.import(&RecoveryToken::render(slot, state))
+    fn add_recovery_token(
+        &self,
+        slot: u32,
+        state: RecoveryState,
+        mark: SlotMark,
+    ) -> Result<u32, DiskError> {
+        self.import(&RecoveryToken::render(slot, state, mark))
     }
 
-    fn add_slot(&self, slot: u32, old: &SecretBytes, new: &SecretBytes) -> Result<(), DiskError> {
+    fn add_slot(
+        &self,
+        (slot, mark): (u32, SlotMark),
+        old: &SecretBytes,
+        new: &SecretBytes,
+    ) -> Result<(), DiskError> {
         let (old, new) = (old.expose("authorize"), new.expose("add it"));
         if old.contains(&b'\n') || new.contains(&b'\n') {
             return Err(DiskError::LineBreak);
@@ -127,8 +138,17 @@ impl Header for Cryptsetup {
             input.extend(passphrase);
             input.push(b'\n');
         }
-        let slot = slot.to_string();
-        let arguments = ["luksAddKey", "--batch-mode", "--key-slot", &slot];
+        let (slot, iterations) = (slot.to_string(), mark.iterations().to_string());
+        let arguments = [
+            "luksAddKey",
+            "--batch-mode",
+            "--key-slot",
+            &slot,
+            "--pbkdf",
+            "pbkdf2",
+            "--pbkdf-force-iterations",
+            &iterations,
+        ];
         self.good("add a key slot", &arguments, &input).map(drop)
     }
 

@@ -16,6 +16,7 @@ use super::Header;
 use super::RecoveryState;
 use super::RecoveryToken;
 use super::RecoveryView;
+use super::SlotMark;
 use super::Token;
 
 pub(crate) const KEY: [u8; 32] = [7; 32];
@@ -39,6 +40,7 @@ pub(crate) fn sealed_for(server: &str) -> String {
 #[derive(Debug)]
 struct State {
     slots: BTreeMap<u32, Vec<u8>>,
+    marks: BTreeMap<u32, SlotMark>,
     pins: BTreeMap<u32, Token>,
     recovery: BTreeMap<u32, RecoveryToken>,
 }
@@ -74,6 +76,7 @@ impl FakeHeader {
         let header = Self {
             state: Mutex::new(State {
                 slots: BTreeMap::from([(1, PASSPHRASE.to_vec())]),
+                marks: BTreeMap::new(),
                 pins: BTreeMap::new(),
                 recovery: BTreeMap::new(),
             }),
@@ -84,11 +87,17 @@ impl FakeHeader {
         header
     }
 
+    /// Another program makes a slot, as it stretches passwords.
+    pub(crate) fn fill(&self, slot: u32, passphrase: &[u8]) {
+        self.now().slots.insert(slot, passphrase.to_vec());
+    }
+
     /// What is on the disk, whether it lives or not.
     pub(crate) fn recovery_now(&self) -> RecoveryView {
         let state = self.now();
         RecoveryView {
             slots: state.slots.keys().copied().collect(),
+            marks: state.marks.clone(),
             tokens: state.recovery.values().cloned().collect(),
         }
     }
@@ -144,16 +153,34 @@ impl Header for FakeHeader {
         Ok(self.recovery_now())
     }
 
-    fn add_recovery_token(&self, slot: u32, state: RecoveryState) -> Result<u32, DiskError> {
+    fn add_recovery_token(
+        &self,
+        slot: u32,
+        state: RecoveryState,
+        mark: SlotMark,
+    ) -> Result<u32, DiskError> {
         let mut disk = self.live()?;
         assert!(state == RecoveryState::Intended || disk.slots.contains_key(&slot));
         let id = disk.free();
-        disk.recovery.insert(id, RecoveryToken { id, slot, state });
+        let mark = Some(mark);
+        let token = RecoveryToken {
+            id,
+            slot,
+            state,
+            mark,
+        };
+        disk.recovery.insert(id, token);
         Ok(id)
     }
 
-    fn add_slot(&self, slot: u32, old: &SecretBytes, new: &SecretBytes) -> Result<(), DiskError> {
+    fn add_slot(
+        &self,
+        (slot, mark): (u32, SlotMark),
+        old: &SecretBytes,
+        new: &SecretBytes,
+    ) -> Result<(), DiskError> {
         let mut state = self.live()?;
+        state.marks.insert(slot, mark);
         assert!(
             state
                 .slots
@@ -168,6 +195,7 @@ impl Header for FakeHeader {
     fn remove_slot(&self, slot: u32) -> Result<(), DiskError> {
         let mut state = self.live()?;
         assert!(state.slots.remove(&slot).is_some());
+        state.marks.remove(&slot);
         // As LUKS2 does, the slot is taken from its tokens.
         for token in state
             .recovery

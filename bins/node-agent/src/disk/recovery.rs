@@ -1,13 +1,16 @@
 //! The token that says which key slot holds the recovery key.
 //!
-//! It names no key slot of LUKS while the slot is yet to be made: that is an intent, and whatever a
-//! crash left in the slot belongs to nobody.
+//! It names no key slot of LUKS while the slot is yet to be made: that is an intent. What a crash left in
+//! the slot belongs to nobody; what somebody else put there since is theirs. The two are told apart by a
+//! mark, the number of iterations of the slot's PBKDF2, which the intent says beforehand.
 
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
+use serde::Serialize;
 use serde_json::Value;
 use serde_json::json;
+use tec_core::port::Entropy;
 
 use super::DiskError;
 
@@ -15,6 +18,30 @@ use super::DiskError;
 const KIND: &str = "tec-recovery";
 /// Key slots of a header are 0 to 31 (LUKS2 On-Disk Format Specification, "Keyslots Object").
 const LAST_SLOT: u32 = 31;
+
+/// How a recovery slot is recognized: the iterations of its PBKDF2.
+///
+/// The key has 159 bits of entropy, so that no number of iterations is too small.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(transparent)]
+pub struct SlotMark(u32);
+
+/// The least that cryptsetup takes (cryptsetup(8), `--pbkdf-force-iterations`).
+const LEAST_ITERATIONS: u32 = 1000;
+
+impl SlotMark {
+    /// A mark that no other slot has by chance: others stretch a password, for much longer.
+    pub fn random(entropy: &dyn Entropy) -> Self {
+        let mut bytes = [0; 2];
+        entropy.fill(&mut bytes);
+        Self(LEAST_ITERATIONS + u32::from(u16::from_be_bytes(bytes)))
+    }
+
+    /// The iterations.
+    pub fn iterations(self) -> u32 {
+        self.0
+    }
+}
 
 /// A token of a recovery key.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,6 +53,8 @@ pub struct RecoveryToken {
     pub slot: u32,
     /// Whether the slot is known to be the recovery key's.
     pub state: RecoveryState,
+    /// What the slot is recognized by; none in tokens of older versions.
+    pub mark: Option<SlotMark>,
 }
 
 /// How far the making of a recovery slot got.
@@ -44,6 +73,8 @@ pub enum RecoveryState {
 pub struct RecoveryView {
     /// Key slots that are in use.
     pub slots: Vec<u32>,
+    /// What those of them that use PBKDF2 are recognized by.
+    pub marks: BTreeMap<u32, SlotMark>,
     /// Tokens of recovery keys, by their number.
     pub tokens: Vec<RecoveryToken>,
 }
@@ -61,6 +92,20 @@ struct Wire {
     kind: String,
     keyslots: Vec<String>,
     slot: u32,
+    #[serde(default)]
+    iterations: Option<SlotMark>,
+}
+
+/// Of a key slot (LUKS2 On-Disk Format Specification, "Keyslots Object").
+#[derive(Deserialize)]
+struct WireSlot {
+    kdf: WireKdf,
+}
+
+#[derive(Deserialize)]
+struct WireKdf {
+    /// Argon2 has none.
+    iterations: Option<SlotMark>,
 }
 
 impl RecoveryView {
@@ -68,12 +113,23 @@ impl RecoveryView {
     pub(super) fn read(metadata: &[u8]) -> Result<Self, DiskError> {
         let metadata: Metadata = serde_json::from_slice(metadata).map_err(DiskError::Metadata)?;
         let tokens = metadata.tokens.iter();
+        let mark = |value| WireSlot::deserialize(value).ok()?.kdf.iterations;
+        let marks = metadata.keyslots.iter();
         Ok(Self {
+            marks: marks
+                .filter_map(|(slot, value)| Some((*slot, mark(value)?)))
+                .collect(),
             slots: metadata.keyslots.into_keys().collect(),
             tokens: tokens
                 .filter_map(|(id, value)| RecoveryToken::read(*id, value))
                 .collect(),
         })
+    }
+
+    /// Whether a slot is there and was made for this token.
+    pub fn is_of(&self, token: &RecoveryToken) -> bool {
+        let mark = self.marks.get(&token.slot).copied();
+        self.slots.contains(&token.slot) && token.mark.is_some() && mark == token.mark
     }
 
     /// The highest free key slot: other programs take the lowest.
@@ -99,16 +155,20 @@ impl RecoveryToken {
             id,
             slot: wire.slot,
             state,
+            mark: wire.iterations,
         })
     }
 
     /// The JSON of a token.
-    pub(super) fn render(slot: u32, state: RecoveryState) -> String {
+    pub(super) fn render(slot: u32, state: RecoveryState, mark: SlotMark) -> String {
         let keyslots = match state {
             RecoveryState::Intended => vec![],
             RecoveryState::Active => vec![slot.to_string()],
         };
-        json!({ "type": KIND, "keyslots": keyslots, "slot": slot }).to_string()
+        let token = json!({
+            "type": KIND, "keyslots": keyslots, "slot": slot, "iterations": mark,
+        });
+        token.to_string()
     }
 }
 
@@ -118,10 +178,11 @@ mod tests {
 
     #[test]
     fn intents_and_active_slots_are_told_apart_and_free_ones_found_from_above() {
-        let active = RecoveryToken::render(31, RecoveryState::Active);
-        let intended = RecoveryToken::render(30, RecoveryState::Intended);
+        let active = RecoveryToken::render(31, RecoveryState::Active, SlotMark(1001));
+        let intended = RecoveryToken::render(30, RecoveryState::Intended, SlotMark(1002));
         let metadata = format!(
-            r#"{{"keyslots":{{"0":{{}},"31":{{}}}},
+            r#"{{"keyslots":{{"0":{{"kdf":{{"type":"argon2id","time":4}}}},
+                              "31":{{"kdf":{{"type":"pbkdf2","iterations":1001}}}}}},
                 "tokens":{{"0":{{"type":"clevis","keyslots":["0"]}},"1":{active},"2":{intended}}}}}"#
         );
         let view = RecoveryView::read(metadata.as_bytes()).unwrap();
@@ -135,5 +196,7 @@ mod tests {
             [(31, RecoveryState::Active), (30, RecoveryState::Intended)]
         );
         assert_eq!(view.free_slot().unwrap(), 29);
+        let own: Vec<_> = view.tokens.iter().map(|token| view.is_of(token)).collect();
+        assert_eq!(own, [true, false]);
     }
 }

@@ -121,3 +121,25 @@ async fn after_a_power_cut_at_any_step_no_slot_has_a_key_that_nobody_knows() {
         assert!(life > 8);
     }
 }
+
+#[tokio::test]
+async fn a_slot_that_another_program_made_where_one_was_intended_is_kept() {
+    // After the intent was written, and before its slot was made.
+    let bench = Bench::new();
+    bench.header.life.set(Some(3));
+    bench.enroll().await.unwrap_err();
+    bench.header.life.set(None);
+    let view = bench.header.recovery_now();
+    assert_eq!((view.slots.as_slice(), view.tokens.len()), (&[1][..], 1));
+    bench.header.fill(31, b"theirs");
+    assert_eq!(bench.enroll().await.unwrap().slot, 30);
+    let theirs = SecretBytes::new(b"theirs".to_vec());
+    assert!(bench.header.opens("31", &theirs).unwrap());
+
+    // An admin removes the recovery slot by hand, and uses its number.
+    bench.header.remove_slot(30).unwrap();
+    bench.header.fill(30, b"theirs");
+    assert_eq!(bench.enroll().await.unwrap().slot, 29);
+    assert!(bench.header.opens("30", &theirs).unwrap());
+    assert_eq!(bench.header.recovery_now().tokens.len(), 1);
+}

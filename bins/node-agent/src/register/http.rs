@@ -1,7 +1,5 @@
 //! The transport: HTTP, with only the CA of the configuration.
 
-use std::error::Error;
-use std::io;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -11,6 +9,7 @@ use reqwest::Url;
 use reqwest::header::CONTENT_TYPE;
 use serde_json::Value;
 use tec_core::code::Code;
+use tec_trustee::client::tls_code;
 
 use super::RegisterError;
 use super::Registrar;
@@ -117,27 +116,11 @@ impl Registrar for HttpRegistrar {
             .await
             .map_err(|error| RegisterError::Unanswered {
                 url: url.to_string(),
-                code: code_of(&error),
+                code: tls_code(&error).unwrap_or(Code::ServerUnreachable),
                 // The address is named already.
                 source: error.without_url().into(),
             })
     }
-}
-
-/// Tells TLS from the network.
-fn code_of(error: &reqwest::Error) -> Code {
-    let mut next: Option<&(dyn Error + 'static)> = Some(error);
-    while let Some(cause) = next {
-        if cause.is::<rustls::Error>() {
-            return Code::TlsFailed;
-        }
-        // An `io::Error` hides what it wraps from `source`.
-        next = match cause.downcast_ref::<io::Error>().map(io::Error::get_ref) {
-            Some(Some(wrapped)) => Some(wrapped),
-            _ => cause.source(),
-        };
-    }
-    Code::ServerUnreachable
 }
 
 #[cfg(test)]

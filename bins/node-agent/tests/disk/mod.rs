@@ -17,6 +17,7 @@ use tec_trustee::jwe::EcPrivateKey;
 use tec_trustee::jwe::Jwe;
 
 use crate::world::NOBODY;
+use crate::world::Node;
 use crate::world::Wire;
 use crate::world::World;
 use crate::world::boot;
@@ -91,11 +92,12 @@ fn rebind(world: &World, tpm: &Swtpm, disk: &Path, url: &str) -> std::process::O
 
 #[test]
 fn a_disk_moves_to_another_name_of_its_server_and_clevis_opens_it_there() {
-    let world = World::start(Wire::Tls, TofuMatcher);
-    world.approve("kernel");
-    let tpm = Swtpm::start().unwrap();
-    boot(&tpm, "kernel");
-    let (_, mut config) = world.machine();
+    let Node {
+        world,
+        tpm,
+        mut config,
+        ..
+    } = Node::start(Wire::Tls);
     let alive = config["servers"][0].clone();
     // An old server that is gone by now stands first.
     config["servers"] = serde_json::json!([{ "url": NOBODY, "cert": "" }, alive]);
@@ -185,11 +187,12 @@ fn recovery_keys(world: &World, machine: &MachineId, admin: &EcPrivateKey) -> Ve
 
 #[test]
 fn the_admin_opens_the_disk_with_the_escrowed_key_until_it_is_renewed() {
-    let world = World::start(Wire::Tls, TofuMatcher);
-    world.approve("kernel");
-    let tpm = Swtpm::start().unwrap();
-    boot(&tpm, "kernel");
-    let (machine, config) = world.machine();
+    let Node {
+        world,
+        tpm,
+        machine,
+        config,
+    } = Node::start(Wire::Tls);
     let disk = bound_disk(&world, &tpm, &config);
     let (admin, file) = admin(&world);
     let (disk_text, file) = (disk.to_str().unwrap(), file.to_str().unwrap());
@@ -227,11 +230,9 @@ fn the_admin_opens_the_disk_with_the_escrowed_key_until_it_is_renewed() {
 
 #[test]
 fn without_a_server_that_keeps_the_key_no_slot_is_made() {
-    let world = World::start(Wire::Tls, TofuMatcher);
-    world.approve("kernel");
-    let tpm = Swtpm::start().unwrap();
-    boot(&tpm, "kernel");
-    let (_, config) = world.machine();
+    let Node {
+        world, tpm, config, ..
+    } = Node::start(Wire::Tls);
     let disk = bound_disk(&world, &tpm, &config);
     let (_, file) = admin(&world);
     let before = metadata(&disk);

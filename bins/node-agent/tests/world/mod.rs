@@ -11,6 +11,8 @@ use std::sync::Arc;
 
 use axum::Router;
 use tec_core::ak::AkMatcher;
+use tec_core::ak::TofuMatcher;
+use tec_core::attest::Attempt;
 use tec_core::attest::PinnedPcrs;
 use tec_core::attest::Tee;
 use tec_core::digest::Sha256Digest;
@@ -30,11 +32,13 @@ use tec_core::luks::CompatLuksKey;
 use tec_core::machine::Machine;
 use tec_core::machine::RegisteredBy;
 use tec_core::pcr::PcrIndex;
+use tec_core::port::AttemptLog as _;
 use tec_core::port::Clock as _;
 use tec_core::port::EntropyRng;
 use tec_core::port::MachineRegistry as _;
 use tec_core::port::SecretStore;
 use tec_core::port::UnclaimedLimit;
+use tec_core::testing::ManualClock;
 use tec_core::testing::MemoryRegistry;
 use tec_support::SystemClock;
 use tec_support::SystemEntropy;
@@ -64,11 +68,15 @@ pub(crate) const PASSPHRASE: &str = "canary-passphrase";
 /// An address where nothing answers: port 1 is reserved (tcpmux) and unused.
 pub(crate) const NOBODY: &str = "http://127.0.0.1:1";
 
+const YEAR: i64 = 365 * 24 * 3600;
+
 /// How the services are reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wire {
     Plain,
     Tls,
+    /// The clock of the server, which dates its certificates, is so many years ahead of the node's.
+    TlsAhead(i64),
 }
 
 #[derive(Debug)]
@@ -77,6 +85,45 @@ pub(crate) struct World {
     pub(crate) endpoint: Endpoint,
     pub(crate) directory: TempDir,
     pub(crate) runtime: Runtime,
+}
+
+/// A machine whose TPM measured an approved kernel, beside its servers.
+#[derive(Debug)]
+pub(crate) struct Node {
+    pub(crate) world: World,
+    pub(crate) tpm: Swtpm,
+    pub(crate) machine: MachineId,
+    pub(crate) config: serde_json::Value,
+}
+
+impl Node {
+    /// Switched on for the first time.
+    pub(crate) fn start(wire: Wire) -> Self {
+        let world = World::start(wire, TofuMatcher);
+        world.approve("kernel");
+        let tpm = Swtpm::start().unwrap();
+        boot(&tpm, "kernel");
+        let (machine, config) = world.machine();
+        Self {
+            world,
+            tpm,
+            machine,
+            config,
+        }
+    }
+
+    pub(crate) fn reboot(&mut self, kernel: &str) {
+        self.tpm.restart().unwrap();
+        boot(&self.tpm, kernel);
+    }
+
+    pub(crate) fn encrypt(&self) -> Output {
+        self.world.encrypt(&self.tpm, &self.config)
+    }
+
+    pub(crate) fn decrypt(&self, sealed: &[u8]) -> Output {
+        self.world.decrypt(&self.tpm, sealed)
+    }
 }
 
 impl World {
@@ -139,6 +186,12 @@ impl World {
         json["key"].as_str().unwrap().to_owned()
     }
 
+    /// The latest attempt of a machine, as `tec explain` shows it.
+    pub(crate) fn attempt(&self, machine: MachineId) -> Attempt {
+        let latest = self.registry.latest(Some(machine), 1);
+        self.runtime.block_on(latest).unwrap().remove(0)
+    }
+
     pub(crate) fn link(&self, name: &str) -> PathBuf {
         self.directory.path().join(name)
     }
@@ -188,6 +241,7 @@ fn router(registry: &Arc<MemoryRegistry>, matcher: impl AkMatcher + 'static) -> 
         images: registry.clone(),
         secrets: registry.clone(),
         audit: registry.clone(),
+        clocks: registry.clone(),
         attempts: registry.clone(),
         clock: clock.clone(),
     };
@@ -208,12 +262,17 @@ fn run(runtime: &Runtime, directory: &Path, wire: Wire, router: Router) -> Endpo
     let address = listener.local_addr().unwrap();
     let (transport, scheme, cert) = match wire {
         Wire::Plain => (Transport::DangerousPlain, "http", String::new()),
-        Wire::Tls => {
+        Wire::Tls | Wire::TlsAhead(_) => {
+            let years = match wire {
+                Wire::TlsAhead(years) => years,
+                _ => 0,
+            };
+            let clock = ManualClock::new(SystemClock.now().plus_seconds(years * YEAR));
             let source = Source::BuiltIn {
                 directory: directory.to_owned(),
                 names: vec!["127.0.0.1".to_owned()],
             };
-            let live = LiveCertificate::load(source, &SystemClock).unwrap();
+            let live = LiveCertificate::load(source, &clock).unwrap();
             let ca = ca_pem(&built_in_ca(directory)).unwrap();
             (Transport::Tls(live.server_config()), "https", ca)
         }

@@ -25,9 +25,6 @@ use tec_tpm::output::PredictionReport;
 use tec_tpm::output::UnpredictableRegisters;
 use tec_tpm::output::unpredictable_text;
 
-use super::boot;
-use super::boot::ChainArgs;
-use super::boot::MachineArgs;
 use super::coded;
 use super::input;
 use super::machine::all;
@@ -39,6 +36,9 @@ use crate::output::Output;
 use crate::output::table;
 use crate::state::open;
 use crate::state::open_existing;
+use tec_support::boot;
+use tec_support::boot::ChainArgs;
+use tec_support::boot::MachineArgs;
 
 /// Largest file of computed values that is read.
 const MAX_PCRS_FILE: u64 = 4 << 20;

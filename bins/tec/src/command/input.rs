@@ -1,6 +1,5 @@
 //! What commands read: files of computed values, logs, keys, and the store.
 
-use std::fs;
 use std::path::Path;
 
 use anyhow::Context as _;
@@ -9,43 +8,15 @@ use tec_core::image::ExpectedPcrs;
 use tec_core::port::Clock as _;
 use tec_core::port::ImageRegistry;
 use tec_support::SystemClock;
+pub(super) use tec_support::input::log_bytes;
+pub(super) use tec_support::input::named_file;
+pub(super) use tec_support::input::read;
+pub(super) use tec_support::input::text;
 use tec_tpm::output;
 
 use super::coded;
 use super::pcr::Images;
 use crate::state::open_existing;
-
-/// Largest event log that is read; firmware reserves some 64 KiB, runtime logs grow.
-const MAX_LOG: u64 = 16 << 20;
-/// Largest SbatLevel that is read; real ones have less than 100 bytes.
-pub(super) const MAX_LEVEL: u64 = 64 << 10;
-
-/// Reads a file that must not be larger than `limit` bytes.
-pub(super) fn read(path: &Path, limit: u64) -> anyhow::Result<Vec<u8>> {
-    let shown = path.display();
-    // Files of the kernel say that they are empty, so the size is checked again below.
-    let metadata = fs::metadata(path).with_context(|| format!("cannot read {shown}"))?;
-    anyhow::ensure!(
-        metadata.len() <= limit,
-        "{shown} is larger than {limit} bytes"
-    );
-    let bytes = fs::read(path).with_context(|| format!("cannot read {shown}"))?;
-    anyhow::ensure!(
-        bytes.len() as u64 <= limit,
-        "{shown} is larger than {limit} bytes"
-    );
-    Ok(bytes)
-}
-
-/// Bytes of an event log.
-pub(super) fn log_bytes(path: &Path) -> anyhow::Result<Vec<u8>> {
-    read(path, MAX_LOG)
-}
-
-/// Reads a text that must not be larger than `limit` bytes.
-pub(super) fn text(path: &Path, limit: u64) -> anyhow::Result<String> {
-    String::from_utf8(read(path, limit)?).with_context(|| format!("{} is no text", path.display()))
-}
 
 /// Computed values of an image.
 pub(super) fn label(path: &Path) -> anyhow::Result<ExpectedPcrs> {
@@ -75,17 +46,7 @@ pub(super) async fn images(
     Ok(found)
 }
 
-/// `NAME=FILE`, or a file that is named by its stem.
-pub(super) fn named_file(given: &str) -> (String, &Path) {
-    if let Some((name, path)) = given.split_once('=') {
-        return (name.to_owned(), Path::new(path));
-    }
-    let path = Path::new(given);
-    let stem = path.file_stem().unwrap_or(path.as_os_str());
-    (stem.to_string_lossy().into_owned(), path)
-}
-
-/// The same, borrowed.
+/// Named values, borrowed.
 pub(super) fn named(images: &[(String, ExpectedPcrs)]) -> Vec<(&str, &ExpectedPcrs)> {
     images
         .iter()

@@ -17,6 +17,8 @@ use tec_core::port::AkRegistry;
 use tec_core::port::AttemptLog;
 use tec_core::port::Clock as _;
 use tec_core::port::MachineRegistry;
+use tec_core::port::PortError;
+use tec_core::port::PortErrorKind;
 use tec_core::store::Store;
 use tec_support::SystemClock;
 use tec_support::SystemEntropy;
@@ -73,6 +75,13 @@ pub(crate) async fn machine(
             }
             say(output, "removed", dry_run.dry_run, &[id])?;
         }
+        MachineCommand::Readmit { id } => {
+            // The store of a guard knows no machines, only how far their TPMs are.
+            flow::readmit_tpm(&*store, &SystemClock, id)
+                .await
+                .map_err(|error| not_readmitted(id, error))?;
+            say(output, "readmitted", false, &[id])?;
+        }
         MachineCommand::RecoveryKey { id, identity } => {
             recovery::print(&store, id, identity.as_deref(), output).await?;
         }
@@ -111,6 +120,15 @@ async fn find(store: &Store, id: MachineId) -> anyhow::Result<Machine> {
         .ok_or_else(|| {
             CodedError::new(Code::MachineUnknown, format!("there is no machine {id}")).into()
         })
+}
+
+fn not_readmitted(id: MachineId, error: PortError) -> anyhow::Error {
+    if error.kind() == PortErrorKind::NotFound {
+        let context = format!("no quote of machine {id} was accepted here");
+        return CodedError::new(Code::MachineUnknown, context).into();
+    }
+    let context = format!("readmit the TPM of machine {id}");
+    coded(Code::StoreUnavailable, context)(error).into()
 }
 
 fn machine_table(machines: &[Machine]) -> String {

@@ -4,7 +4,6 @@ mod ak;
 pub(crate) mod attest;
 mod audit;
 pub(crate) mod backup;
-pub(crate) mod boot;
 pub(crate) mod eventlog;
 mod explain;
 mod ignition;

@@ -167,6 +167,7 @@ fn kbs(
         images: store.clone(),
         secrets: store.clone(),
         audit: store.clone(),
+        clocks: store.clone(),
         attempts: store.clone(),
         clock: clock.clone(),
     };

@@ -11,6 +11,7 @@ mod command_line;
 mod eventlog;
 mod forms;
 mod image;
+mod machine;
 mod node;
 mod pcr;
 mod recovery;

@@ -2,15 +2,24 @@
 
 use std::fmt::Write as _;
 use std::fs;
+use std::path::Path;
 use std::path::PathBuf;
 
 use serde_json::Value;
+use tec_core::image::ApprovedImage;
+use tec_core::port::Clock as _;
+use tec_core::port::ImageRegistry;
+use tec_core::store::Store;
+use tec_support::SystemClock;
+use tec_support::SystemEntropy;
 use tec_tpm::compute::testing::application;
 use tec_tpm::compute::testing::debian_chain;
 use tempfile::TempDir;
 
 use crate::world::KERNEL;
+use crate::world::SHIM;
 use crate::world::allowed;
+use crate::world::digest_list;
 use crate::world::efivars;
 use crate::world::json;
 use crate::world::recorded;
@@ -116,12 +125,92 @@ fn lists_of_trustee_are_references_too() {
 }
 
 #[test]
-fn a_revocation_makes_the_next_boot_impossible() {
+fn what_the_machine_would_not_start_is_foretold() {
     let next = staged("new");
     let other = efivars(&[]);
     let image = str(next.image.path());
     let nextboot = ["node", "nextboot", image, "--efivars", str(other.path())];
-    refused(&nextboot, 1, "error TEC-I400");
+    assert_eq!(blocked(&nextboot), SHIM);
+}
+
+/// The file at which the boot ends.
+fn blocked(nextboot: &[&str]) -> String {
+    let output = tec(&[nextboot, &["--output", "json"]].concat());
+    assert_eq!(output.status.code(), Some(3), "{}", said(&output));
+    let next: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(next["verdict"]["answer"], "blocked", "{next}");
+    assert_eq!(next["registers"], serde_json::json!([]));
+    next["verdict"]["file"].as_str().unwrap().to_owned()
+}
+
+#[test]
+fn an_update_of_dbx_that_would_lock_out_is_foretold() {
+    let next = staged("new");
+    let files = TempDir::new().unwrap();
+    let file = |path| next.image.path().join(path);
+    let update = |name, program: &[u8]| write(files.path(), name, digest_list(program));
+    let harmless = update("harmless.esl", &application("somebody else's"));
+    let kernel = update("kernel.esl", &fs::read(file(KERNEL)).unwrap());
+    let shim = update("shim.esl", &fs::read(file(SHIM)).unwrap());
+    let with = |update| next.nextboot(&["--dbx-update", update]);
+    let told = json(&with(str(&harmless)));
+    let (before, after) = (json(&next.nextboot(&[])), told);
+    let of = |next: &Value, pcr: u64| {
+        let mut registers = next["registers"].as_array().unwrap().iter();
+        registers.find(|r| r["pcr"] == pcr).unwrap()["next"].clone()
+    };
+    assert_eq!(of(&before, 4), of(&after, 4));
+    assert_ne!(of(&before, 7), of(&after, 7), "dbx is measured");
+    assert_eq!(blocked(&with(str(&shim))), SHIM);
+    assert_eq!(blocked(&with(str(&kernel))), KERNEL);
+    let both = ["--dbx-update", str(&harmless), "--dbx-update", str(&shim)];
+    assert_eq!(blocked(&next.nextboot(&both)), SHIM);
+    let text = tec(&with(str(&shim)));
+    let text = String::from_utf8(text.stdout).unwrap();
+    assert!(
+        text.starts_with(&format!("does not boot: {SHIM}: ")),
+        "{text}"
+    );
+    assert!(text.contains("dbx revokes the image"), "{text}");
+
+    let broken = write(files.path(), "broken", b"no list");
+    refused(&with(str(&broken)), 1, "cannot append the update to dbx");
+}
+
+/// A store in which an image with these values is approved.
+fn approved(directory: &Path, name: &str, label: &Path) {
+    let label = fs::read_to_string(label).unwrap();
+    let expected = tec_tpm::output::read_label(&label).unwrap();
+    let now = SystemClock.now();
+    let image = ApprovedImage::new(name.parse().unwrap(), "here", expected, now);
+    let store = Store::open(directory, &SystemEntropy).unwrap();
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    runtime
+        .block_on(ImageRegistry::put(&store, &image))
+        .unwrap();
+}
+
+#[test]
+fn the_store_of_the_server_judges() {
+    let (old, new) = (staged_by("2.12", "old"), staged_by("2.14", "new"));
+    let files = TempDir::new().unwrap();
+    let state = files.path().join("state");
+    approved(&state, "old", &old.label(&files, "old.json"));
+    let judge = |machine: &Staged| {
+        let approved = ["--state-dir", str(&state), "--approved", "--output", "json"];
+        let output = tec(&machine.nextboot(&approved));
+        let next: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let answer = next["verdict"]["answer"].as_str().unwrap().to_owned();
+        (output.status.code(), answer)
+    };
+    let accepted = (Some(0), "accepted".to_owned());
+    assert_eq!(judge(&old), accepted);
+    assert_eq!(judge(&new), (Some(3), "refused".to_owned()));
+    approved(&state, "new", &new.label(&files, "new.json"));
+    assert_eq!(judge(&new), accepted);
+    assert_eq!(judge(&staged_by("2.14", "old")), accepted, "between them");
+    let nowhere = ["--state-dir", str(files.path()), "--approved"];
+    refused(&old.nextboot(&nowhere), 1, "error TEC-S");
 }
 
 #[test]

@@ -113,7 +113,7 @@ pub(crate) fn efivars(allowed: &[&[u8]]) -> TempDir {
 
 /// `EFI_SIGNATURE_LIST` of one `EFI_CERT_SHA256_GUID` (UEFI 2.10, 32.4.1): type 16, size of the list
 /// 4, of the header 4, of an entry 4; the entry is its owner and the digest.
-fn digest_list(program: &[u8]) -> Vec<u8> {
+pub(crate) fn digest_list(program: &[u8]) -> Vec<u8> {
     const SHA256: [u8; 16] = [
         0x26, 0x16, 0xc4, 0xc1, 0x4c, 0x50, 0x92, 0x40, 0xac, 0xa9, 0x41, 0xf9, 0x36, 0x93, 0x43,
         0x28,

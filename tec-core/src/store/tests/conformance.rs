@@ -43,6 +43,7 @@ async fn the_store_conforms() {
     testing::ak_registry(make).await;
     testing::image_registry(make).await;
     testing::secret_store(make).await;
+    testing::clock_log(make).await;
     testing::audit_sink(make, async |store: &Store| events(store)).await;
     testing::audited_changes(make, async |store: &Store| events(store)).await;
     testing::attempt_log(make).await;
@@ -57,6 +58,7 @@ async fn the_store_in_a_healthy_fault_wrapper_conforms() {
     testing::ak_registry(make).await;
     testing::image_registry(make).await;
     testing::secret_store(make).await;
+    testing::clock_log(make).await;
     let read = async |store: &Faulty<Store>| events(store.inner());
     testing::audit_sink(make, read).await;
     testing::audited_changes(make, read).await;

@@ -7,6 +7,7 @@ use std::os::unix::fs::symlink;
 use super::Place;
 use super::fill;
 use crate::code::Code;
+use crate::port::ClockLog;
 use crate::port::MachineRegistry;
 use crate::port::PortErrorKind;
 use crate::port::UnclaimedLimit;
@@ -151,10 +152,10 @@ async fn another_file_is_no_store() {
 #[tokio::test]
 async fn a_newer_version_is_left_alone() {
     let place = closed_store().await;
-    place.raw().pragma_update(None, "user_version", 3).unwrap();
+    place.raw().pragma_update(None, "user_version", 4).unwrap();
     let error = place.try_open().unwrap_err();
     assert!(
-        matches!(error, StoreError::Newer { found: 3, known: 2 }),
+        matches!(error, StoreError::Newer { found: 4, known: 3 }),
         "{error:?}"
     );
     assert_eq!(error.code(), Code::StoreVersion);
@@ -163,17 +164,22 @@ async fn a_newer_version_is_left_alone() {
 }
 
 #[tokio::test]
-async fn a_store_from_before_migrations_is_opened_with_all_that_it_holds() {
-    let place = closed_store().await;
-    let raw = place.raw();
-    raw.execute_batch("DROP TABLE authority; DROP TABLE adopted; DROP TABLE progress;")
-        .unwrap();
-    raw.pragma_update(None, "user_version", 1).unwrap();
-    drop(raw);
-    let store = place.open();
-    super::assert_machines(&store, 203).await;
-    let authority = crate::migrate::TrustAnchor::authority(&store).await;
-    assert!(authority.unwrap().is_alone(), "it is its own authority");
+async fn a_store_of_an_older_version_is_opened_with_all_that_it_holds() {
+    const AFTER_1: &str = "DROP TABLE authority; DROP TABLE adopted; DROP TABLE progress;";
+    const AFTER_2: &str = "DROP TABLE tpm_clock;";
+    for (version, added) in [(1, [AFTER_2, AFTER_1].concat()), (2, AFTER_2.to_owned())] {
+        let place = closed_store().await;
+        let raw = place.raw();
+        raw.execute_batch(&added).unwrap();
+        raw.pragma_update(None, "user_version", version).unwrap();
+        drop(raw);
+        let store = place.open();
+        super::assert_machines(&store, 203).await;
+        let authority = crate::migrate::TrustAnchor::authority(&store).await;
+        assert!(authority.unwrap().is_alone(), "it is its own authority");
+        let unknown = ClockLog::forget(&store, &sample::machine_id(1), &sample::line()).await;
+        assert_eq!(unknown.unwrap_err().kind(), PortErrorKind::NotFound);
+    }
 }
 
 #[tokio::test]

@@ -7,7 +7,7 @@ use clap::ValueEnum;
 use tec_core::pcr::PcrIndex;
 use tec_tpm::event_log::Bank;
 
-use crate::cli::parse_pcr;
+use tec_support::boot::parse_pcr;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum EventlogCommand {

@@ -10,10 +10,10 @@ use tec_core::pcr::PcrIndex;
 use tec_core::time::Timestamp;
 
 use super::bundle::BundleCommand;
-use crate::cli::parse_pcr;
-use crate::command::boot::ChainArgs;
-use crate::command::boot::MachineArgs;
 use crate::command::eventlog::BankName;
+use tec_support::boot::ChainArgs;
+use tec_support::boot::MachineArgs;
+use tec_support::boot::parse_pcr;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum PcrCommand {

@@ -39,11 +39,11 @@ use self::args::FormArgs;
 pub(crate) use self::args::Images;
 pub(crate) use self::args::PcrCommand;
 pub(crate) use self::bundle::ProofArgs;
-use super::boot;
 use super::input;
 use super::input::log_bytes;
 use crate::output::Output;
 use crate::output::raw;
+use tec_support::boot;
 
 /// Seconds of a year of 365 days, as the existing operator counts.
 const YEAR: i64 = 365 * 24 * 3600;
@@ -118,7 +118,7 @@ fn stored_levels(files: &[PathBuf]) -> anyhow::Result<SbatLevels> {
     let mut levels = SbatLevels::default();
     for file in files {
         levels = levels
-            .with_stored(&input::text(file, input::MAX_LEVEL)?)
+            .with_stored(&input::text(file, boot::MAX_LEVEL)?)
             .with_context(|| file.display().to_string())?;
     }
     Ok(levels)

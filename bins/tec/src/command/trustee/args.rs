@@ -12,7 +12,7 @@ use tec_trustee::config::Generation;
 use tec_trustee::policy::SnpTcb;
 
 use crate::cli::DryRun;
-use crate::cli::parse_pcr;
+use tec_support::boot::parse_pcr;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum TrusteeCommand {

@@ -5,81 +5,84 @@ use std::path::PathBuf;
 use clap::Args;
 use clap::ValueEnum;
 use tec_core::pcr::PcrIndex;
-use tec_support::image::ImageChoice;
 use tec_tpm::compute::GrubProfile;
 use tec_tpm::compute::SecureBoot;
 use tec_tpm::compute::ShimProfile;
 use tec_tpm::compute::StubProfile;
 
-use crate::cli::parse_pcr;
+use crate::image::ImageChoice;
 
 /// What of the image boots.
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "What boots")]
-pub(crate) struct ChainArgs {
+#[non_exhaustive]
+pub struct ChainArgs {
     /// Kernel that GRUB starts, where the image has several.
     #[arg(long, value_name = "PATH")]
-    pub(crate) kernel: Option<String>,
+    pub kernel: Option<String>,
     /// File that the firmware starts, where it is not found by itself: shim, or a unified kernel
     /// image.
     #[arg(long, value_name = "PATH")]
-    pub(crate) firmware_starts: Option<String>,
+    pub firmware_starts: Option<String>,
     /// File that shim starts: GRUB, or a unified kernel image.
     #[arg(long, value_name = "PATH", requires = "firmware_starts")]
-    pub(crate) shim_starts: Option<String>,
+    pub shim_starts: Option<String>,
     /// What shim measures, instead of what its version says.
     #[arg(long, value_enum)]
-    pub(crate) shim_profile: Option<ShimName>,
+    pub shim_profile: Option<ShimName>,
     /// What GRUB measures, instead of what its version says.
     #[arg(long, value_enum)]
-    pub(crate) grub_profile: Option<GrubName>,
+    pub grub_profile: Option<GrubName>,
     /// What systemd-stub measures, instead of what its version says.
     #[arg(long, value_enum)]
-    pub(crate) stub_profile: Option<StubName>,
+    pub stub_profile: Option<StubName>,
     /// Register to predict; all that can be if not given. May be given several times.
     #[arg(
         long = "pcr",
         value_name = "INDEX",
         value_parser = parse_pcr
     )]
-    pub(crate) registers: Vec<PcrIndex>,
+    pub registers: Vec<PcrIndex>,
+    /// Which of several in the image.
     #[command(flatten)]
-    pub(crate) choice: ImageChoice,
+    pub choice: ImageChoice,
 }
 
 /// The machine that it boots on.
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "The machine")]
-pub(crate) struct MachineArgs {
+#[non_exhaustive]
+pub struct MachineArgs {
     /// Whether Secure Boot is on; as the variables say or, without them, on.
     #[arg(long, value_enum)]
-    pub(crate) secure_boot: Option<SecureBootState>,
+    pub secure_boot: Option<SecureBootState>,
     /// Directory with the machine's variables, as in /sys/firmware/efi/efivars.
     #[arg(long, value_name = "DIR")]
-    pub(crate) efivars: Option<PathBuf>,
+    pub efivars: Option<PathBuf>,
     /// The machine's variables as EDK II stores them, such as OVMF_VARS.fd.
     #[arg(long, value_name = "FILE", conflicts_with = "efivars")]
-    pub(crate) variable_store: Option<PathBuf>,
+    pub variable_store: Option<PathBuf>,
     /// Directory with shim's lists, as in /sys/firmware/efi/mok-variables.
     #[arg(long, value_name = "DIR", conflicts_with = "variable_store")]
-    pub(crate) mok_variables: Option<PathBuf>,
+    pub mok_variables: Option<PathBuf>,
     /// Machines have no machine owner keys but those of shim's vendor.
     #[arg(
         long,
         conflicts_with_all = ["mok_variables", "efivars", "variable_store"]
     )]
-    pub(crate) no_mok: bool,
+    pub no_mok: bool,
     /// File with the SbatLevel that the machine has stored.
     #[arg(long, value_name = "FILE")]
-    pub(crate) sbat_level: Option<PathBuf>,
+    pub sbat_level: Option<PathBuf>,
     /// How GRUB names the partition that it starts from, for example hd0,gpt1.
     #[arg(long, value_name = "NAME")]
-    pub(crate) grub_device: Option<String>,
+    pub grub_device: Option<String>,
 }
 
 /// Whether Secure Boot is on where an image boots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum SecureBootState {
+#[non_exhaustive]
+pub enum SecureBootState {
     /// It is on.
     On,
     /// It is off.
@@ -97,9 +100,12 @@ impl From<SecureBootState> for SecureBoot {
 
 /// Generations of shim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum ShimName {
+#[non_exhaustive]
+pub enum ShimName {
+    /// Version 15.8.
     #[value(name = "15.8")]
     V15_8,
+    /// Version 16.1.
     #[value(name = "16.1")]
     V16_1,
 }
@@ -115,11 +121,15 @@ impl From<ShimName> for ShimProfile {
 
 /// Generations of GRUB.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum GrubName {
+#[non_exhaustive]
+pub enum GrubName {
+    /// Version 2.06.
     #[value(name = "2.06")]
     V2_06,
+    /// Version 2.12.
     #[value(name = "2.12")]
     V2_12,
+    /// Version 2.14.
     #[value(name = "2.14")]
     V2_14,
 }
@@ -136,11 +146,15 @@ impl From<GrubName> for GrubProfile {
 
 /// Generations of systemd-stub.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum StubName {
+#[non_exhaustive]
+pub enum StubName {
+    /// Version 252.
     #[value(name = "252")]
     V252,
+    /// Version 257.
     #[value(name = "257")]
     V257,
+    /// Version 262.
     #[value(name = "262")]
     V262,
 }
@@ -153,4 +167,15 @@ impl From<StubName> for StubProfile {
             StubName::V262 => Self::V262,
         }
     }
+}
+
+/// Reads the number of a register.
+///
+/// # Errors
+/// What it is not, for a person.
+pub fn parse_pcr(text: &str) -> Result<PcrIndex, String> {
+    let index: u8 = text
+        .parse()
+        .map_err(|_| format!("{text} is not a number from 0 to 23"))?;
+    PcrIndex::new(index).map_err(|error| error.to_string())
 }

@@ -8,8 +8,6 @@ use std::path::Path;
 
 use anyhow::Context as _;
 use tec_core::code::Code;
-use tec_support::exit::CodedError;
-use tec_support::image::predictor_of;
 use tec_tpm::compute::Banks;
 use tec_tpm::compute::BootPredictor;
 use tec_tpm::compute::DirectoryImage;
@@ -19,19 +17,28 @@ use tec_tpm::compute::Prediction;
 use tec_tpm::compute::SecureBoot;
 use tec_tpm::compute::Unpredictable;
 
-pub(crate) use self::args::ChainArgs;
-pub(crate) use self::args::MachineArgs;
+pub use self::args::ChainArgs;
+pub use self::args::GrubName;
+pub use self::args::MachineArgs;
+pub use self::args::SecureBootState;
+pub use self::args::ShimName;
+pub use self::args::StubName;
+pub use self::args::parse_pcr;
 use self::progress::Shown;
-use super::input;
+use crate::exit::CodedError;
+use crate::image::predictor_of;
+use crate::input;
 
 /// Largest variable store that is read; flash images of OVMF have at most 4 MiB.
 const MAX_STORE: u64 = 16 << 20;
+/// Largest SbatLevel that is read; real ones have less than 100 bytes.
+pub const MAX_LEVEL: u64 = 64 << 10;
 /// Attributes of a stored `SbatLevel`: non-volatile, boot services (shim, sbat.c; UEFI 2.10,
 /// 8.2.1).
 const STORED: u32 = 0x3;
 
 /// Predicts the boot of the image at `path`.
-pub(super) fn predict(
+pub fn predict(
     path: &Path,
     chain: &ChainArgs,
     machine: &PlatformState,
@@ -73,7 +80,7 @@ fn chosen(mut predictor: BootPredictor, chain: &ChainArgs) -> BootPredictor {
 }
 
 /// The machine that the flags describe; without variables, one of which little is known.
-pub(super) fn machine(args: &MachineArgs) -> anyhow::Result<PlatformState> {
+pub fn machine(args: &MachineArgs) -> anyhow::Result<PlatformState> {
     let given = args.secure_boot.map(SecureBoot::from);
     let mut machine = match (&args.efivars, &args.variable_store) {
         (Some(folder), _) => efivars(folder)?,
@@ -93,7 +100,7 @@ pub(super) fn machine(args: &MachineArgs) -> anyhow::Result<PlatformState> {
         machine = machine.with_known_mok_lists();
     }
     if let Some(file) = &args.sbat_level {
-        let level = input::read(file, input::MAX_LEVEL)?;
+        let level = input::read(file, MAX_LEVEL)?;
         machine = machine.with_variable("SbatLevel", Guid::SHIM, STORED, level);
     }
     if let Some(device) = &args.grub_device {
@@ -115,7 +122,7 @@ fn variable_store(file: &Path) -> anyhow::Result<PlatformState> {
 }
 
 /// The flag that adds what is missing.
-pub(super) fn remedy(reason: &Unpredictable) -> Option<&'static str> {
+pub fn remedy(reason: &Unpredictable) -> Option<&'static str> {
     match reason {
         Unpredictable::Keys => Some("--efivars or --variable-store"),
         Unpredictable::MokLists => Some("--mok-variables, --no-mok or --efivars"),

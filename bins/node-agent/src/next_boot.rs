@@ -1,0 +1,67 @@
+//! `node-agent next-boot`: will this machine unlock after the next boot?
+//!
+//! The node is not told what its servers accept. It knows what it booted and was accepted with, so a
+//! boot that leaves the pinned registers as they are unlocks; for any other one somebody has to bring
+//! the values that are accepted.
+
+use clap::Args;
+use serde_json::json;
+use tec_core::code::Code;
+use tec_core::pcr::PcrIndex;
+use tec_support::exit;
+use tec_support::exit::CodedError;
+use tec_support::nextboot;
+use tec_support::nextboot::Judge;
+use tec_support::nextboot::NextbootArgs;
+use tec_support::nextboot::Running;
+use tec_tpm::output::NextBoot;
+use tec_tpm::output::Verdict;
+
+use crate::cli::Output;
+use crate::failure::Failure;
+use crate::settings::Flags;
+use crate::tpm::NodeTpm;
+
+/// Arguments of `next-boot`.
+#[derive(Args, Clone, Debug)]
+#[non_exhaustive]
+pub struct NextBootArgs {
+    /// What boots next, and where
+    #[command(flatten)]
+    pub boot: NextbootArgs,
+    /// Form of the output
+    #[arg(long, value_enum, default_value_t = Output::Text)]
+    pub output: Output,
+}
+
+/// Predicts the next boot beside the running one, whose registers and log are read here.
+///
+/// # Errors
+/// `Foretell`: a file cannot be read, or the boot cannot be predicted.
+pub fn next_boot(flags: &Flags, args: &NextBootArgs) -> Result<NextBoot, Failure> {
+    let pcrs = NodeTpm::open(flags).and_then(|tpm| tpm.pcrs());
+    // Without a TPM the prediction is as good, but there is nothing to compare it with.
+    let pcrs = pcrs.inspect_err(|error| tracing::warn!(%error, "the registers cannot be read"));
+    let values = pcrs.ok().map(|pcrs| {
+        let values = PcrIndex::all().map(|index| (index, *pcrs.value(index)));
+        values.collect()
+    });
+    let log = flags.read_event_log();
+    nextboot::foretell(&args.boot, &Running { values, log }, Judge::RunningBoot).map_err(|error| {
+        let coded = error.chain().find_map(|cause| cause.downcast_ref());
+        Failure::Foretell {
+            code: coded.map_or(Code::ImageUnreadable, |CodedError { code, .. }| *code),
+            source: error.into(),
+        }
+    })
+}
+
+/// The output without a final newline, and the exit code: 3 if the node would not unlock by itself.
+pub fn answer(next: &NextBoot, output: Output) -> (String, u8) {
+    let unlocks = next.verdict.as_ref().is_none_or(Verdict::is_accepted);
+    let text = match output {
+        Output::Json => json!(next).to_string(),
+        Output::Text => next.text().trim_end().to_owned(),
+    };
+    (text, if unlocks { exit::OK } else { exit::NOT_READY })
+}

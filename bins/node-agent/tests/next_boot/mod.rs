@@ -1,0 +1,103 @@
+//! `next-boot` as a process, with the registers of a real TPM emulator.
+
+use std::fs;
+use std::path::Path;
+use std::process::Output;
+
+use serde_json::Value;
+use tec_core::pcr::PcrIndex;
+use tec_core::reference::BootImage as _;
+use tec_tpm::compute::BootPredictor;
+use tec_tpm::compute::MemoryImage;
+use tec_tpm::compute::PlatformState;
+use tec_tpm::compute::testing::application;
+use tec_tpm::compute::testing::debian_chain;
+use tec_tpm::direct::Tpm;
+use tec_tpm::output::PredictionReport;
+use tec_tpm::testing::Swtpm;
+use tec_tpm::tpm::AnyTpm as _;
+use tempfile::TempDir;
+
+use crate::world::Node;
+use crate::world::Wire;
+use crate::world::refused;
+
+const KERNEL: &str = "boot/vmlinuz-6.12.0-amd64";
+
+/// GRUB 2.14 measures the kernel into PCR 4 without Secure Boot, too.
+fn image(kernel: &str) -> MemoryImage {
+    debian_chain("2.14").with(KERNEL, application(kernel))
+}
+
+fn unpacked(image: &MemoryImage) -> TempDir {
+    let directory = TempDir::new().unwrap();
+    for path in image.files("").unwrap() {
+        let file = directory.path().join(&path);
+        fs::create_dir_all(file.parent().unwrap()).unwrap();
+        fs::write(file, image.content(&path).unwrap()).unwrap();
+    }
+    directory
+}
+
+/// A node whose TPM measured the boot of this image, without Secure Boot.
+fn booted(image: &MemoryImage) -> Node {
+    let mut node = Node::start(Wire::Plain);
+    node.tpm = Swtpm::start().unwrap();
+    let prediction = BootPredictor::new().predict(image, &PlatformState::new());
+    let report = PredictionReport::new(&prediction.unwrap(), |_| None);
+    let tpm = Tpm::open(&node.tpm.tcti()).unwrap();
+    let events = report.pcrs.iter().flat_map(|register| &register.events);
+    for event in events.filter(|event| event.pcr == PcrIndex::BOOT_MANAGER) {
+        tpm.pcr_extend(event.pcr, &event.hash).unwrap();
+    }
+    drop(tpm);
+    node
+}
+
+fn next_boot(node: &Node, image: &Path, more: &[&str]) -> Output {
+    let variables = node.world.directory.path().join("efivars");
+    fs::create_dir_all(&variables).unwrap();
+    let (image, variables) = (image.to_str().unwrap(), variables.to_str().unwrap());
+    let own = ["next-boot", image, "--efivars", variables];
+    node.world.agent(&node.tpm, &[&own[..], more].concat())
+}
+
+fn answer(output: &Output) -> (Option<i32>, Value) {
+    let next: Value = serde_json::from_slice(&output.stdout).unwrap();
+    (output.status.code(), next["verdict"]["answer"].clone())
+}
+
+#[test]
+fn a_node_tells_whether_it_will_unlock_after_the_next_boot() {
+    let (now, next) = (image("now"), image("next"));
+    let node = booted(&now);
+    let (same, staged) = (unpacked(&now), unpacked(&next));
+    let json = ["--output", "json"];
+    let told = next_boot(&node, same.path(), &json);
+    assert_eq!(answer(&told), (Some(0), "as-now".into()));
+    let told = next_boot(&node, staged.path(), &json);
+    assert_eq!(answer(&told), (Some(3), "changed".into()));
+    let text = next_boot(&node, staged.path(), &[]);
+    let text = String::from_utf8(text.stdout).unwrap();
+    assert!(
+        text.contains("changes PCR 4: approve this image before"),
+        "{text}"
+    );
+
+    // The values that came with the image, for example as a bundle.
+    let prediction = BootPredictor::new().predict(&next, &PlatformState::new());
+    let report = PredictionReport::new(&prediction.unwrap(), |_| None);
+    let label = staged.path().join("next.json");
+    fs::write(&label, serde_json::to_vec(&report).unwrap()).unwrap();
+    let accepted = ["--accepted", label.to_str().unwrap(), "--output", "json"];
+    let told = next_boot(&node, staged.path(), &accepted);
+    assert_eq!(answer(&told), (Some(0), "accepted".into()));
+}
+
+#[test]
+fn what_is_no_image_is_refused_with_a_code() {
+    let node = Node::start(Wire::Plain);
+    let nothing = TempDir::new().unwrap();
+    let lines = refused(&next_boot(&node, nothing.path(), &[]));
+    assert!(lines[0].starts_with("TEC-I400 "), "{lines:?}");
+}

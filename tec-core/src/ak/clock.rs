@@ -1,0 +1,279 @@
+//! The clock of the TPM that holds a key, and whether it goes on where it was.
+//!
+//! ```text
+//!            resets   restarts   clock
+//! last         12        0      81 000 ms   as the last quote that was accepted said
+//! now          13        .      ≥ 81 000    the machine was switched off and on       ► follows
+//! now          12        1      ≥ 81 000    it slept, or was shut down in good order  ► follows
+//! now          12        0      as much later as the quote came later                 ► follows
+//! now          11        .         .        an older state of the TPM is used         ► fault
+//! ```
+//! A TPM that is one and the same only ever goes on. Where a quote does not, the state of an emulated
+//! TPM was copied and both copies run, or an older state was restored.
+
+use serde::Deserialize;
+use serde::Serialize;
+
+use crate::time::Timestamp;
+
+/// State of a TPM's clock (TPM 2.0 Library Part 2, "TPMS_CLOCK_INFO").
+///
+/// The TPM adds a number to both counts where the key that signs is not of the endorsement or platform
+/// hierarchy (Part 2, "TPMS_ATTEST"). It is the same number for the same key, so differences are
+/// right, modulo 2^32, and the counts themselves say nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[expect(
+    clippy::exhaustive_structs,
+    reason = "the structure of the specification, field by field"
+)]
+pub struct TpmClock {
+    /// Milliseconds that the TPM was powered since its owner last cleared it.
+    pub clock_ms: u64,
+    /// Number of TPM resets (reboots) since then.
+    pub reset_count: u32,
+    /// Number of restarts and resumes since the last reset.
+    pub restart_count: u32,
+    /// Whether no higher `clock_ms` was ever told.
+    pub safe: bool,
+}
+
+/// A clock, and when it was read by our own clock: after the challenge went out, and before the quote
+/// came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct ClockReading {
+    /// What the TPM said.
+    pub clock: TpmClock,
+    /// When the challenge went out.
+    pub asked_at: Timestamp,
+    /// When the quote came.
+    pub at: Timestamp,
+}
+
+/// A TPM does not go on where it was.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ClockFault {
+    /// The TPM was reset fewer times.
+    #[error("its TPM was reset {fewer} times fewer than at {last}")]
+    Resets {
+        /// How many are missing.
+        fewer: u32,
+        /// When the last quote came.
+        last: Timestamp,
+    },
+    /// It was restarted fewer times since the same reset.
+    #[error("its TPM was restarted {fewer} times fewer than at {last}, after as many resets")]
+    Restarts {
+        /// How many are missing.
+        fewer: u32,
+        /// When the last quote came.
+        last: Timestamp,
+    },
+    /// It was reset since, but was powered for less time.
+    #[error("its TPM was powered for {less_ms} ms less than at {last}, though it was reset since")]
+    Powered {
+        /// Milliseconds that are missing.
+        less_ms: u64,
+        /// When the last quote came.
+        last: Timestamp,
+    },
+    /// It was not reset since, but its clock and ours went on by different times.
+    #[error(
+        "its TPM was not reset since {last}, and its clock went on by {ticked_ms} ms in {passed_s} s"
+    )]
+    Apart {
+        /// Milliseconds of the TPM's clock.
+        ticked_ms: i128,
+        /// Seconds of ours.
+        passed_s: i64,
+        /// When the last quote came.
+        last: Timestamp,
+    },
+}
+
+/// A clock that was not shut down in good order begins again where it was last saved, which was no
+/// longer ago than this (Part 2, "TPMS_CLOCK_INFO", clock: at least once per 2^22 ms).
+const SAVED_EVERY_MS: u64 = 1 << 22;
+/// Part of a time by which the TPM's clock may be off. Its oscillator is not exact, and its owner may
+/// change the rate (Part 3, "TPM2_ClockRateAdjust"); a third is more than both.
+const DRIFT: i128 = 3;
+/// Milliseconds by which our own clock may have been set meanwhile.
+const SET_MS: i128 = 5_000;
+const MS: i128 = 1_000;
+
+impl ClockReading {
+    /// A reading.
+    pub fn new(clock: TpmClock, asked_at: Timestamp, at: Timestamp) -> Self {
+        Self {
+            clock,
+            asked_at,
+            at,
+        }
+    }
+
+    /// Whether this may be the same TPM as the one that was read last; if so, the reading that is to be
+    /// kept: the later one by the TPM's clock, since quotes may overtake one another.
+    ///
+    /// # Errors
+    /// How it contradicts the last reading.
+    ///
+    /// # Security
+    /// The first use of a copy looks like a reboot. The copies show as soon as both were used, unless
+    /// they were switched off for the same time.
+    pub fn succeeding(self, last: &Self) -> Result<Self, ClockFault> {
+        let resets = steps(last.clock.reset_count, self.clock.reset_count);
+        let restarts = steps(last.clock.restart_count, self.clock.restart_count);
+        match (resets, restarts) {
+            (..0, _) => Err(ClockFault::Resets {
+                fewer: resets.unsigned_abs(),
+                last: last.at,
+            }),
+            (0, ..0) => Err(ClockFault::Restarts {
+                fewer: restarts.unsigned_abs(),
+                last: last.at,
+            }),
+            (0, 0) => self.of_the_same_run(last),
+            _ => self.of_a_later_run(last),
+        }
+    }
+
+    fn of_a_later_run(self, last: &Self) -> Result<Self, ClockFault> {
+        let lost = if self.clock.safe { 0 } else { SAVED_EVERY_MS };
+        let less_ms = last.clock.clock_ms.saturating_sub(self.clock.clock_ms);
+        if less_ms <= lost {
+            return Ok(self);
+        }
+        Err(ClockFault::Powered {
+            less_ms,
+            last: last.at,
+        })
+    }
+
+    /// Both clocks ran all the time in between, which was at least from the last quote's arrival to
+    /// this challenge, and at most from the last challenge to this quote's arrival.
+    fn of_the_same_run(self, last: &Self) -> Result<Self, ClockFault> {
+        let ticked_ms = i128::from(self.clock.clock_ms) - i128::from(last.clock.clock_ms);
+        // Points in time are whole seconds, rounded down.
+        let least = ms_between(last.at, self.asked_at) - MS;
+        let most = ms_between(last.asked_at, self.at) + MS;
+        let (slow, fast) = (least - least.abs() / DRIFT, most + most.abs() / DRIFT);
+        if (slow - SET_MS..=fast + SET_MS).contains(&ticked_ms) {
+            return Ok(if ticked_ms < 0 { *last } else { self });
+        }
+        Err(ClockFault::Apart {
+            ticked_ms,
+            passed_s: self.at.unix_seconds() - last.at.unix_seconds(),
+            last: last.at,
+        })
+    }
+}
+
+/// From one count to another, by the shorter way around.
+fn steps(from: u32, to: u32) -> i32 {
+    to.wrapping_sub(from).cast_signed()
+}
+
+fn ms_between(from: Timestamp, to: Timestamp) -> i128 {
+    (i128::from(to.unix_seconds()) - i128::from(from.unix_seconds())) * MS
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LAST: ClockReading = ClockReading {
+        clock: clock(12, 1, 900_000),
+        asked_at: Timestamp::EPOCH,
+        at: Timestamp::EPOCH,
+    };
+
+    const fn clock(reset_count: u32, restart_count: u32, clock_ms: u64) -> TpmClock {
+        TpmClock {
+            clock_ms,
+            reset_count,
+            restart_count,
+            safe: true,
+        }
+    }
+
+    /// A quote whose challenge went out and which came so many seconds after the last one.
+    fn read(clock: TpmClock, asked: i64, came: i64) -> ClockReading {
+        let at = Timestamp::from_unix_seconds;
+        ClockReading::new(clock, at(asked), at(came))
+    }
+
+    fn fault(clock: TpmClock, asked: i64, came: i64) -> ClockFault {
+        read(clock, asked, came).succeeding(&LAST).unwrap_err()
+    }
+
+    #[test]
+    fn a_reboot_a_restart_and_a_later_quote_of_the_same_run_follow() {
+        for (next, seconds) in [
+            (clock(13, 0, 900_000), 1),
+            (clock(500, 7, 900_001), 1),
+            (clock(12, 2, 900_000), 86_400),
+            (clock(12, 1, 930_000), 30),
+            (clock(12, 1, 900_000), 0),
+            (clock(12, 1, 900_000 + 86_400_000), 86_400 + 3_000),
+        ] {
+            let reading = read(next, seconds, seconds);
+            assert_eq!(reading.succeeding(&LAST), Ok(reading), "{next:?}");
+        }
+    }
+
+    #[test]
+    fn counts_wrap_around_since_tpms_add_a_number_of_their_own() {
+        let last = read(clock(u32::MAX, u32::MAX, 5), 0, 0);
+        for next in [clock(0, 9, 5), clock(u32::MAX, 3, 5)] {
+            let reading = read(next, 1, 1);
+            assert_eq!(reading.succeeding(&last), Ok(reading));
+        }
+        let back = read(clock(0, 0, 5), 0, 0);
+        let fault = last.succeeding(&back).unwrap_err();
+        assert!(matches!(fault, ClockFault::Resets { fewer: 1, .. }));
+    }
+
+    #[test]
+    fn an_older_state_is_told_by_what_is_missing() {
+        let last = Timestamp::EPOCH;
+        let fewer = 2;
+        let resets = ClockFault::Resets { fewer, last };
+        assert_eq!(fault(clock(10, 9, 999_999), 60, 60), resets);
+        let restarts = ClockFault::Restarts { fewer: 1, last };
+        assert_eq!(fault(clock(12, 0, 999_999), 60, 60), restarts);
+        let less_ms = 899_000;
+        let powered = ClockFault::Powered { less_ms, last };
+        assert_eq!(fault(clock(99, 0, 1_000), 60, 60), powered);
+    }
+
+    #[test]
+    fn two_copies_that_were_reset_as_often_show_by_their_clocks() {
+        // Both booted once from one state, an hour apart: the second did not run in that hour.
+        for clock_ms in [899_000, 900_000, 910_000, 900_000 + 2 * 3_600_000] {
+            let apart = fault(clock(12, 1, clock_ms), 3_600, 3_601);
+            assert!(matches!(apart, ClockFault::Apart { .. }), "{clock_ms}");
+        }
+        let behind = fault(clock(12, 1, 880_000), 0, 1);
+        assert!(matches!(behind, ClockFault::Apart { .. }));
+    }
+
+    #[test]
+    fn a_power_cut_loses_what_was_not_saved_and_no_more() {
+        let lost = |clock_ms| TpmClock {
+            safe: false,
+            ..clock(13, 0, clock_ms)
+        };
+        let last = read(clock(12, 0, SAVED_EVERY_MS + 1), 0, 0);
+        assert!(read(lost(1), 60, 60).succeeding(&last).is_ok());
+        assert!(read(lost(0), 60, 60).succeeding(&last).is_err());
+    }
+
+    #[test]
+    fn quotes_that_overtake_one_another_follow_and_the_later_one_is_kept() {
+        // Both were asked for at once; the one that was made first came last, and late.
+        let (second, first) = (clock(12, 1, 900_040), clock(12, 1, 900_000));
+        let last = read(second, 0, 1);
+        assert_eq!(read(first, 0, 120).succeeding(&last), Ok(last));
+    }
+}

@@ -1,0 +1,86 @@
+//! The last clock of each TPM, as its JSON.
+
+use async_trait::async_trait;
+use rusqlite::Connection;
+use rusqlite::OptionalExtension as _;
+
+use super::Store;
+use super::audit;
+use super::authority;
+use super::error::StoreError;
+use super::machine;
+use crate::ak::ClockReading;
+use crate::ak::Fingerprint;
+use crate::id::MachineId;
+use crate::migrate::Deed;
+use crate::port::AuditEvent;
+use crate::port::ClockLog;
+use crate::port::ClockOutcome;
+use crate::port::PortError;
+
+#[async_trait]
+impl ClockLog for Store {
+    async fn advance(
+        &self,
+        key: &Fingerprint,
+        machine: MachineId,
+        reading: &ClockReading,
+    ) -> Result<ClockOutcome, PortError> {
+        let (name, reading) = (key.to_string(), *reading);
+        self.write(move |db| Ok(advance(db, &name, machine, reading)?))
+            .await
+            .map_err(|failure| failure.during(format!("keep the clock of the TPM of key {key}")))
+    }
+
+    async fn forget(&self, machine: &MachineId, line: &AuditEvent) -> Result<(), PortError> {
+        let (name, line) = (machine.to_string(), line.clone());
+        self.write(move |db| {
+            authority::permit(db, Deed::Admit)?;
+            machine::some_row(remove_of(db, &name)?)?;
+            Ok(audit::append(db, &line)?)
+        })
+        .await
+        .map_err(|failure| failure.during(format!("forget the clock of machine {machine}")))
+    }
+}
+
+fn advance(
+    db: &Connection,
+    key: &str,
+    machine: MachineId,
+    reading: ClockReading,
+) -> Result<ClockOutcome, StoreError> {
+    let kept = match find(db, key)? {
+        None => reading,
+        Some(last) => match reading.succeeding(&last) {
+            Ok(kept) => kept,
+            Err(fault) => return Ok(ClockOutcome::Refused(fault)),
+        },
+    };
+    let kept = serde_json::to_string(&kept)
+        .map_err(|error| StoreError::undecodable("clock of a TPM", error))?;
+    db.prepare_cached(
+        "INSERT INTO tpm_clock VALUES (?1, ?2, ?3) ON CONFLICT (ak) DO UPDATE \
+         SET machine = excluded.machine, reading = excluded.reading",
+    )?
+    .execute((key, machine.to_string(), kept))?;
+    Ok(ClockOutcome::Follows)
+}
+
+fn find(db: &Connection, key: &str) -> Result<Option<ClockReading>, StoreError> {
+    let found: Option<String> = db
+        .prepare_cached("SELECT reading FROM tpm_clock WHERE ak = ?1")?
+        .query_row((key,), |row| row.get(0))
+        .optional()?;
+    found
+        .map(|text| serde_json::from_str(&text))
+        .transpose()
+        .map_err(|error| StoreError::undecodable("clock of a TPM", error))
+}
+
+/// Removes those of a machine, and says how many; also for machines that go.
+pub(super) fn remove_of(db: &Connection, machine: &str) -> Result<usize, StoreError> {
+    Ok(db
+        .prepare_cached("DELETE FROM tpm_clock WHERE machine = ?1")?
+        .execute((machine,))?)
+}

@@ -1,0 +1,103 @@
+use super::at_once;
+use super::kind;
+use super::ok;
+use crate::ak::ClockFault;
+use crate::ak::ClockReading;
+use crate::ak::Fingerprint;
+use crate::ak::TpmClock;
+use crate::port::ClockLog;
+use crate::port::ClockOutcome;
+use crate::port::PortErrorKind;
+use crate::testing::sample;
+
+/// Checks the contract of [`ClockLog`]; `make` gives an empty log.
+///
+/// # Panics
+/// Where the contract is broken.
+pub async fn clock_log<L: ClockLog>(make: impl AsyncFn() -> L) {
+    a_tpm_goes_on_and_not_back(&make().await).await;
+    the_same_reading_follows_itself(&make().await).await;
+    keys_do_not_mix(&make().await).await;
+    of_two_copies_at_once_one_is_the_second(&make().await).await;
+    what_is_forgotten_begins_anew(&make().await).await;
+}
+
+/// A quote after so many resets, in the second of that number.
+fn after(resets: u32) -> ClockReading {
+    let clock = TpmClock {
+        clock_ms: u64::from(resets) * 1_000,
+        reset_count: resets,
+        restart_count: 0,
+        safe: true,
+    };
+    let at = sample::time(i64::from(resets));
+    ClockReading::new(clock, at, at)
+}
+
+fn key(number: u64) -> Fingerprint {
+    sample::ak(number, 1).fingerprint()
+}
+
+async fn advance(log: &dyn ClockLog, number: u64, resets: u32) -> ClockOutcome {
+    let (key, machine) = (key(number), sample::machine_id(number));
+    ok(log.advance(&key, machine, &after(resets)).await)
+}
+
+fn refused(fewer: u32, last: u32) -> ClockOutcome {
+    let last = sample::time(i64::from(last));
+    ClockOutcome::Refused(ClockFault::Resets { fewer, last })
+}
+
+async fn a_tpm_goes_on_and_not_back(log: &dyn ClockLog) {
+    for resets in [5, 6, 20] {
+        assert_eq!(advance(log, 1, resets).await, ClockOutcome::Follows);
+    }
+    for _ in 0..2 {
+        assert_eq!(advance(log, 1, 19).await, refused(1, 20));
+    }
+    assert_eq!(
+        advance(log, 1, 21).await,
+        ClockOutcome::Follows,
+        "what was refused left nothing behind"
+    );
+}
+
+async fn the_same_reading_follows_itself(log: &dyn ClockLog) {
+    for _ in 0..3 {
+        assert_eq!(advance(log, 1, 5).await, ClockOutcome::Follows);
+    }
+}
+
+async fn keys_do_not_mix(log: &dyn ClockLog) {
+    assert_eq!(advance(log, 1, 9).await, ClockOutcome::Follows);
+    assert_eq!(advance(log, 2, 3).await, ClockOutcome::Follows);
+    assert_eq!(advance(log, 1, 8).await, refused(1, 9));
+}
+
+/// Both were reset as often, an hour of work apart.
+async fn of_two_copies_at_once_one_is_the_second(log: &dyn ClockLog) {
+    let (one, mut other) = (after(5), after(5));
+    other.clock.clock_ms += 3_600_000;
+    let (key, machine) = (key(1), sample::machine_id(1));
+    let calls = [&one, &other].map(|reading| log.advance(&key, machine, reading));
+    let answers = at_once(calls.into()).await;
+    let follows = answers
+        .into_iter()
+        .map(ok)
+        .filter(|outcome| *outcome == ClockOutcome::Follows);
+    assert_eq!(follows.count(), 1);
+}
+
+async fn what_is_forgotten_begins_anew(log: &dyn ClockLog) {
+    assert_eq!(advance(log, 1, 9).await, ClockOutcome::Follows);
+    assert_eq!(advance(log, 2, 9).await, ClockOutcome::Follows);
+    ok(log.forget(&sample::machine_id(1), &sample::line()).await);
+    let again = log.forget(&sample::machine_id(1), &sample::line()).await;
+    assert_eq!(kind(again), PortErrorKind::NotFound);
+    assert_eq!(advance(log, 1, 3).await, ClockOutcome::Follows);
+    assert_eq!(
+        advance(log, 2, 3).await,
+        refused(6, 9),
+        "of its machine only"
+    );
+}
