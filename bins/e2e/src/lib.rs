@@ -8,6 +8,7 @@
 
 pub mod anchor;
 pub mod firmware;
+pub mod fleet;
 pub mod kube;
 pub mod load;
 pub mod machine;

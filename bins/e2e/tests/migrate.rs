@@ -2,7 +2,6 @@
 //! switched off.
 #![expect(
     clippy::indexing_slicing,
-    clippy::panic,
     clippy::unwrap_used,
     reason = "a test's own tools may fail the test"
 )]
@@ -17,20 +16,19 @@ use std::time::Duration;
 
 use serde_json::Value;
 use serde_json::json;
-use tec_core::digest::Sha256Digest;
-use tec_core::endpoint::Endpoint;
-use tec_core::id::MachineId;
 use tec_core::id::ResourcePath;
-use tec_core::pcr::PcrIndex;
 use tec_core::port::SecretStore as _;
 use tec_e2e::anchor::Anchor;
 use tec_e2e::firmware::BootChain;
+use tec_e2e::fleet::Fleet;
+use tec_e2e::fleet::SoftNode;
 use tec_e2e::load;
 use tec_e2e::load::machine_of;
 use tec_e2e::machine::Machine;
 use tec_e2e::process::Transcript;
 use tec_e2e::process::wait_for;
 use tec_e2e::settings::Settings;
+use tec_e2e::settings::picture;
 use tec_e2e::wire;
 use tec_tpm::testing::SoftTpm;
 use tempfile::TempDir;
@@ -38,7 +36,7 @@ use tokio::runtime::Runtime;
 
 /// Nodes with software instead of TPMs.
 const NODES: u64 = 12;
-/// Some boots of each sort of node must end between two steps of the move.
+/// Some boots of the machine must end between two steps of the move.
 const STEP: Duration = Duration::from_mins(1);
 
 /// Two servers; what boots is approved at the first only, and nodes know both.
@@ -150,95 +148,27 @@ async fn register(anchor: &Anchor, seed: u64) -> Result<SoftNode, String> {
     })
 }
 
-/// A node that attests for real, without a disk.
-struct SoftNode {
-    tpm: SoftTpm,
-    machine: MachineId,
-    boot: Vec<Sha256Digest>,
-    servers: Vec<Endpoint>,
-}
-
-impl SoftNode {
-    /// Boots, and asks the servers in order. The number of the one that gave the key, or what each
-    /// of them said.
-    async fn boot(&self) -> Result<usize, Vec<String>> {
-        self.tpm.reboot();
-        for digest in &self.boot {
-            self.tpm.extend(PcrIndex::BOOT_MANAGER, digest);
-        }
-        let mut refusals = Vec::new();
-        for (number, server) in self.servers.iter().enumerate() {
-            match self.key_from(server).await {
-                Ok(reply) if reply.status == 200 => return Ok(number),
-                Ok(reply) => refusals.push(reply.code()),
-                Err(error) => refusals.push(format!("{error:#}")),
-            }
-        }
-        Err(refusals)
-    }
-
-    async fn key_from(&self, server: &Endpoint) -> anyhow::Result<wire::Reply> {
-        let session = wire::Session::open(server).await?;
-        let proof = session.prove(&self.tpm, wire::some_pubkey()).await?;
-        let reply = session.attest(&proof).await?;
-        if reply.status != 200 {
-            return Ok(reply);
-        }
-        let path = ResourcePath::luks_root(&self.machine);
-        session.resource(path.as_str()).await
-    }
-}
-
-/// Boots that went on during the move.
-#[derive(Debug, Default)]
-struct Boots {
-    stop: AtomicBool,
-    /// Of the real machine, and of the others by the server that answered.
-    real: AtomicU32,
-    by: [AtomicU32; 2],
-}
-
-impl Boots {
-    /// Waits until every sort of node has booted twice more.
-    fn go_on(&self) {
-        let count = || {
-            let soft: u32 = self.by.iter().map(|by| by.load(Ordering::SeqCst)).sum();
-            (self.real.load(Ordering::SeqCst), soft)
-        };
-        let (real, soft) = count();
-        wait_for("boots", STEP, || {
-            let now = count();
-            Ok(now.0 >= real + 2 && now.1 >= soft + 2)
-        })
-        .unwrap();
-    }
-}
-
-fn boot_real(machine: &mut Machine, boots: &Boots) {
-    while !boots.stop.load(Ordering::SeqCst) {
+fn boot_real(machine: &mut Machine, stop: &AtomicBool, boots: &AtomicU32) {
+    while !stop.load(Ordering::SeqCst) {
         machine.reboot().unwrap();
         let unlocked = machine.unlock().unwrap();
         assert!(unlocked.is_ok(), "a failed boot: {unlocked:?}");
-        boots.real.fetch_add(1, Ordering::SeqCst);
-    }
-}
-
-fn boot_soft(nodes: &[SoftNode], boots: &Boots) {
-    let runtime = runtime();
-    while !boots.stop.load(Ordering::SeqCst) {
-        for node in nodes {
-            match runtime.block_on(node.boot()) {
-                Ok(by) => boots.by[by].fetch_add(1, Ordering::SeqCst),
-                Err(refusals) => panic!("a failed boot of {}: {refusals:?}", node.machine),
-            };
-        }
+        boots.fetch_add(1, Ordering::SeqCst);
     }
 }
 
 /// Every step of the move, with boots before, in between and after.
-fn move_all(world: &mut World, boots: &Boots) {
+fn move_all(world: &mut World, fleet: &Fleet, real: &AtomicU32) {
     let role = |side: &str| world.migrate("status")[side]["role"].clone();
-    boots.go_on();
+    let go_on = |what: &str| {
+        let before = real.load(Ordering::SeqCst);
+        fleet.go_on(what).unwrap();
+        wait_for("boots of the machine", STEP, || {
+            Ok(real.load(Ordering::SeqCst) >= before + 2)
+        })
+        .unwrap();
+    };
+    go_on("before");
     let plan = world.migrate("plan");
     assert_eq!(plan["copy"]["created"], NODES + 2, "{plan}");
     assert_eq!(role("target"), "active", "a plan changes nothing");
@@ -247,14 +177,14 @@ fn move_all(world: &mut World, boots: &Boots) {
     let refused = world.runtime.block_on(register(&world.target, 900));
     assert_eq!(refused.err().unwrap(), "TEC-M504");
     let late = world.soft_node(901);
-    boots.go_on();
+    go_on("standby");
     let again = world.migrate("apply");
     assert_eq!(again["copy"]["created"], 1, "{again}");
     assert_eq!(world.migrate("verify")["outcome"], "reached");
     world.migrate("cutover");
     assert_eq!(world.migrate("status")["source"]["role"], "serve-only");
     assert_eq!(world.migrate("status")["target"]["role"], "active");
-    boots.go_on();
+    go_on("cutover");
     let refused = world.runtime.block_on(register(&world.source, 902));
     assert_eq!(refused.err().unwrap(), "TEC-M503", "it approves nothing");
     world
@@ -271,12 +201,12 @@ fn move_all(world: &mut World, boots: &Boots) {
         "it is shredded"
     );
     drop(store);
-    boots.go_on();
+    go_on("retired");
     for anchor in [&world.source, &world.target] {
         assert_eq!(anchor.tec(&["audit", "verify"]).unwrap()["intact"], true);
     }
     world.source.kill().unwrap();
-    boots.go_on();
+    go_on("switched off");
 }
 
 #[test]
@@ -284,20 +214,23 @@ fn no_boot_fails_while_trust_moves_and_the_old_anchor_is_switched_off() {
     let mut world = World::start();
     let mut machine = world.machine();
     let nodes: Vec<_> = (1..=NODES).map(|seed| world.soft_node(seed)).collect();
-    let boots = Boots::default();
+    let fleet = Fleet::start(nodes);
+    let (stop, real) = (AtomicBool::new(false), AtomicU32::new(0));
     std::thread::scope(|scope| {
-        let real = scope.spawn(|| boot_real(&mut machine, &boots));
-        let soft = scope.spawn(|| boot_soft(&nodes, &boots));
+        let booting = scope.spawn(|| boot_real(&mut machine, &stop, &real));
         let moved = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            move_all(&mut world, &boots);
+            move_all(&mut world, &fleet, &real);
         }));
-        boots.stop.store(true, Ordering::SeqCst);
-        real.join().unwrap();
-        soft.join().unwrap();
+        stop.store(true, Ordering::SeqCst);
+        booting.join().unwrap();
         moved.unwrap();
     });
-    let by = boots.by.each_ref().map(|by| by.load(Ordering::SeqCst));
-    let real = boots.real.load(Ordering::SeqCst);
+    let picture = picture("from-store-to-store").unwrap();
+    let servers = ["the anchor outside", "the anchor inside"];
+    let by = fleet
+        .end(&picture, "From one store to another", &servers)
+        .unwrap();
+    let real = real.load(Ordering::SeqCst);
     println!("no failed boot: {real} of a machine, {by:?} of others by the anchor that answered");
     assert!(by.iter().all(|count| *count > 0), "both answered: {by:?}");
 }

@@ -16,11 +16,16 @@ mod machine;
 mod redact;
 mod status;
 
+use std::sync::Arc;
+
 use clap::CommandFactory as _;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use tec_k8s::client::KubeRegistry;
+use tec_support::SystemClock;
 use tec_support::exit::OK;
 
 use self::access::Cluster;
+use self::cli::Access;
 use self::cli::KubeArgs;
 use self::cli::KubeCommand;
 use self::cli::Plugin;
@@ -50,6 +55,13 @@ pub(crate) async fn run(args: KubeArgs, output: Output) -> anyhow::Result<u8> {
         }
         KubeCommand::Completion { .. } => Ok(OK),
     }
+}
+
+/// A namespace as a trust anchor.
+pub(crate) async fn registry(access: &Access) -> anyhow::Result<KubeRegistry> {
+    let cluster = Cluster::connect(access).await?;
+    let clock = Arc::new(SystemClock);
+    Ok(KubeRegistry::new(cluster.client, cluster.namespace, clock))
 }
 
 /// The condition of this type.

@@ -24,6 +24,7 @@ use serde::Deserialize;
 use serde::Serialize;
 use tec_core::id::MachineId;
 use tec_core::id::ResourcePath;
+use tec_core::machine::MachineState;
 use tec_core::migrate::AdoptPage;
 use tec_core::migrate::Adopted;
 use tec_core::migrate::Authority;
@@ -42,6 +43,8 @@ use tec_core::port::PortErrorKind;
 use self::snapshot::Snapshot;
 use super::KubeRegistry;
 use super::authority::record_of;
+use crate::api::ConditionKind;
+use crate::api::Machine;
 
 /// The epoch at which an object was adopted; absent on what was made here.
 const ADOPTED: &str = "trusted-execution-clusters.io/adopted-at-epoch";
@@ -270,5 +273,27 @@ impl TrustAnchor for KubeRegistry {
         let count = u64::try_from(ids.len()).unwrap_or(u64::MAX);
         self.shred_secrets(ids).await?;
         Ok(count)
+    }
+}
+
+impl KubeRegistry {
+    /// How many machines wait for their keys to reach every Trustee; only those that a key is bound
+    /// to, and that were not revoked.
+    ///
+    /// # Errors
+    /// The API server cannot be asked.
+    pub async fn unpublished(&self) -> Result<u64, PortError> {
+        let waits = |machine: &&Machine| {
+            let conditions = machine.status.iter().flat_map(|status| &status.conditions);
+            let said = conditions.filter(|condition| condition.status == "True");
+            let published = ConditionKind::KeyPublished.as_str();
+            machine.state() == MachineState::Active
+                && !said
+                    .map(|condition| &condition.type_)
+                    .any(|kind| kind == published)
+        };
+        let machines = self.machine_objects(None).await?;
+        let count = machines.iter().filter(waits).count();
+        Ok(u64::try_from(count).unwrap_or(u64::MAX))
     }
 }
