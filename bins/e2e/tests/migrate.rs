@@ -7,6 +7,7 @@
 )]
 
 use std::fs;
+use std::path::Path;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -233,6 +234,64 @@ fn no_boot_fails_while_trust_moves_and_the_old_anchor_is_switched_off() {
     let real = real.load(Ordering::SeqCst);
     println!("no failed boot: {real} of a machine, {by:?} of others by the anchor that answered");
     assert!(by.iter().all(|count| *count > 0), "both answered: {by:?}");
+}
+
+/// Runs `tec bootstrap`: the exit code, and what it printed.
+fn bootstrap(world: &World, state_dir: &Path, words: &[&str]) -> (i32, Value) {
+    let mut command = std::process::Command::new(world.settings.tec());
+    command.args(["--output", "json", "--log", "warn", "--state-dir"]);
+    command.arg(state_dir).arg("bootstrap").args(words);
+    let ran = world.logs.run(&mut command).unwrap();
+    let printed = serde_json::from_slice(&ran.stdout).unwrap_or(Value::Null);
+    (ran.status.code().unwrap(), printed)
+}
+
+#[test]
+fn a_new_anchor_is_set_up_and_looked_at_as_a_node_does() {
+    let world = World::start();
+    let state_dir = world.directory.path().join("new");
+    let (code, founded) = bootstrap(&world, &state_dir, &["init"]);
+    assert_eq!(code, 0);
+    let config = world.directory.path().join("installer.ign");
+    fs::write(&config, founded["ignition"].to_string()).unwrap();
+    let check = ["check", "--ignition", config.to_str().unwrap()];
+    let (code, report) = bootstrap(&world, &state_dir, &check);
+    assert_eq!(code, 1, "nobody serves yet: {report}");
+
+    let rates = ["--register-rate=100000", "--kbs-rate=100000"];
+    let anchor = Anchor::start(&world.settings, &state_dir, &world.logs, &rates).unwrap();
+    assert_eq!(
+        anchor.ca().unwrap(),
+        founded["endpoints"]["ca"],
+        "the CA stays"
+    );
+    let (code, report) = bootstrap(&world, &state_dir, &["check"]);
+    assert_eq!(code, 3, "nothing is approved: {report}");
+    let image = world.settings.image("current");
+    let image = format!("debian={}", image.display());
+    let (code, again) = bootstrap(&world, &state_dir, &["init", "--image", &image]);
+    assert_eq!((code, &again["anchor"]), (0, &founded["anchor"]));
+    // The server that runs says where it is.
+    drop(anchor);
+    let anchor = Anchor::start(&world.settings, &state_dir, &world.logs, &rates).unwrap();
+    let (code, report) = bootstrap(&world, &state_dir, &["check"]);
+    assert_eq!((code, report["ok"].as_bool()), (0, Some(true)), "{report}");
+    let machines = anchor.tec(&["machine", "list"]).unwrap();
+    assert_eq!(machines, json!([]), "looking leaves no machine");
+
+    // The same server behind another CA is not one that a node accepts.
+    let mut config = anchor.tec(&["ignition", "merge"]).unwrap();
+    let other = world.source.tec(&["ignition", "merge"]).unwrap();
+    config["ignition"]["security"] = other["ignition"]["security"].clone();
+    let path = world.directory.path().join("other.ign");
+    fs::write(&path, config.to_string()).unwrap();
+    let check = ["check", "--ignition", path.to_str().unwrap()];
+    let (code, report) = bootstrap(&world, &state_dir, &check);
+    assert_eq!(
+        (code, &report["nodes"][0]["ok"]),
+        (1, &json!(false)),
+        "{report}"
+    );
 }
 
 #[test]

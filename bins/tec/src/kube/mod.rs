@@ -20,6 +20,7 @@ use std::sync::Arc;
 
 use clap::CommandFactory as _;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use tec_core::image::ApprovedImage;
 use tec_k8s::client::KubeRegistry;
 use tec_support::SystemClock;
 use tec_support::exit::OK;
@@ -62,6 +63,21 @@ pub(crate) async fn registry(access: &Access) -> anyhow::Result<KubeRegistry> {
     let cluster = Cluster::connect(access).await?;
     let clock = Arc::new(SystemClock);
     Ok(KubeRegistry::new(cluster.client, cluster.namespace, clock))
+}
+
+/// The approved images of a namespace, and a Trustee that does not hold what it should yet.
+pub(crate) async fn approvals(
+    access: &Access,
+) -> anyhow::Result<(Vec<ApprovedImage>, Option<String>)> {
+    let cluster = Cluster::connect(access).await?;
+    let objects = cluster.list::<tec_k8s::api::ApprovedImage>().await?;
+    let images = objects.iter().filter_map(|object| object.to_core().ok());
+    let status = cluster.cluster_object().await?.status.unwrap_or_default();
+    let mut lagging = status
+        .targets
+        .into_iter()
+        .filter(|target| !target.converged);
+    Ok((images.collect(), lagging.next().map(|target| target.name)))
 }
 
 /// The condition of this type.

@@ -20,27 +20,41 @@ use crate::state::open_existing;
 #[derive(Clone, Debug, Args)]
 pub(super) struct FromArgs {
     /// Namespace of the source, where it is on Kubernetes; --state-dir otherwise.
-    #[arg(long, value_name = "NAMESPACE")]
-    from_namespace: Option<String>,
+    #[arg(
+        id = "from_namespace",
+        long = "from-namespace",
+        value_name = "NAMESPACE"
+    )]
+    namespace: Option<String>,
     /// Context of the source's kubeconfig; the current one where not given.
-    #[arg(long, value_name = "CONTEXT", requires = "from_namespace")]
-    from_context: Option<String>,
+    #[arg(
+        id = "from_context",
+        long = "from-context",
+        value_name = "CONTEXT",
+        requires = "from_namespace"
+    )]
+    context: Option<String>,
     /// Kubeconfig of the source; that of KUBECONFIG or of the home directory where not given.
-    #[arg(long, value_name = "FILE", requires = "from_namespace")]
-    from_kubeconfig: Option<PathBuf>,
+    #[arg(
+        id = "from_kubeconfig",
+        long = "from-kubeconfig",
+        value_name = "FILE",
+        requires = "from_namespace"
+    )]
+    kubeconfig: Option<PathBuf>,
 }
 
 impl FromArgs {
     pub(super) async fn open(&self, state_dir: &Path) -> anyhow::Result<Anchor> {
-        if self.from_namespace.is_none() {
+        if self.namespace.is_none() {
             return Ok(Anchor::Store(open_existing(state_dir)?));
         }
         let access = Access {
-            namespace: self.from_namespace.clone(),
-            context: self.from_context.clone(),
-            kubeconfig: self.from_kubeconfig.clone(),
+            namespace: self.namespace.clone(),
+            context: self.context.clone(),
+            kubeconfig: self.kubeconfig.clone(),
         };
-        Ok(Anchor::Namespace(kube::registry(&access).await?))
+        Ok(Anchor::Namespace(Box::new(kube::registry(&access).await?)))
     }
 }
 
@@ -49,44 +63,59 @@ impl FromArgs {
 #[group(id = "target", required = true, multiple = true)]
 pub(super) struct ToArgs {
     /// State directory of the target; its server may run.
-    #[arg(long, value_name = "DIRECTORY")]
-    to: Option<PathBuf>,
+    #[arg(id = "to", long = "to", value_name = "DIRECTORY")]
+    directory: Option<PathBuf>,
     /// Namespace of the target, where it is on Kubernetes; its operator may run.
-    #[arg(long, value_name = "NAMESPACE", conflicts_with = "to")]
-    to_namespace: Option<String>,
+    #[arg(
+        id = "to_namespace",
+        long = "to-namespace",
+        value_name = "NAMESPACE",
+        conflicts_with = "to"
+    )]
+    namespace: Option<String>,
     /// Context of the target's kubeconfig; the current one where not given.
-    #[arg(long, value_name = "CONTEXT", requires = "to_namespace")]
-    to_context: Option<String>,
+    #[arg(
+        id = "to_context",
+        long = "to-context",
+        value_name = "CONTEXT",
+        requires = "to_namespace"
+    )]
+    context: Option<String>,
     /// Kubeconfig of the target; that of KUBECONFIG or of the home directory where not given.
-    #[arg(long, value_name = "FILE", requires = "to_namespace")]
-    to_kubeconfig: Option<PathBuf>,
+    #[arg(
+        id = "to_kubeconfig",
+        long = "to-kubeconfig",
+        value_name = "FILE",
+        requires = "to_namespace"
+    )]
+    kubeconfig: Option<PathBuf>,
 }
 
 impl ToArgs {
     pub(super) async fn open(&self) -> anyhow::Result<Anchor> {
-        if let Some(directory) = &self.to {
+        if let Some(directory) = &self.directory {
             return Ok(Anchor::Store(open_existing(directory)?));
         }
         let access = Access {
-            namespace: self.to_namespace.clone(),
-            context: self.to_context.clone(),
-            kubeconfig: self.to_kubeconfig.clone(),
+            namespace: self.namespace.clone(),
+            context: self.context.clone(),
+            kubeconfig: self.kubeconfig.clone(),
         };
-        Ok(Anchor::Namespace(kube::registry(&access).await?))
+        Ok(Anchor::Namespace(Box::new(kube::registry(&access).await?)))
     }
 }
 
 /// One of the two anchors.
 pub(super) enum Anchor {
     Store(Arc<Store>),
-    Namespace(KubeRegistry),
+    Namespace(Box<KubeRegistry>),
 }
 
 impl Anchor {
     pub(super) fn port(&self) -> &dyn TrustAnchor {
         match self {
             Self::Store(store) => &**store,
-            Self::Namespace(registry) => registry,
+            Self::Namespace(registry) => &**registry,
         }
     }
 
