@@ -17,6 +17,7 @@ pub mod pcr_live;
 pub mod process;
 pub mod qemu;
 pub mod report;
+pub mod runbook;
 pub mod scenes;
 pub mod settings;
 pub mod story;

@@ -28,6 +28,7 @@ use tec_e2e::load::machine_of;
 use tec_e2e::machine::Machine;
 use tec_e2e::process::Transcript;
 use tec_e2e::process::wait_for;
+use tec_e2e::runbook::commands;
 use tec_e2e::settings::Settings;
 use tec_e2e::settings::picture;
 use tec_e2e::wire;
@@ -83,6 +84,10 @@ impl World {
             approved,
             runtime: runtime(),
         }
+    }
+
+    fn source_dir(&self) -> PathBuf {
+        self.directory.path().join("outside")
     }
 
     fn inside(&self) -> PathBuf {
@@ -244,6 +249,94 @@ fn bootstrap(world: &World, state_dir: &Path, words: &[&str]) -> (i32, Value) {
     let ran = world.logs.run(&mut command).unwrap();
     let printed = serde_json::from_slice(&ran.stdout).unwrap_or(Value::Null);
     (ran.status.code().unwrap(), printed)
+}
+
+/// Runs the commands of a section of the page about this.
+fn run_page(world: &World, section: &str, names: &[(&str, &str)]) {
+    let (outside, inside) = (world.source_dir(), world.inside());
+    let own = [
+        ("/srv/outside", outside.to_str().unwrap()),
+        ("/srv/inside", inside.to_str().unwrap()),
+    ];
+    let names = [names, &own].concat();
+    let page = "how-to/move-trust-to-another-anchor.md";
+    for words in commands(page, section, &names).unwrap() {
+        let (arguments, file) = match words.as_slice() {
+            [_, arguments @ .., to, file] if to == ">" => (arguments, Some(file)),
+            [_, arguments @ ..] => (arguments, None),
+            [] => continue,
+        };
+        if arguments.contains(&"key".to_owned()) {
+            // It was made before, since what it prints stands in the commands that follow.
+            continue;
+        }
+        let mut command = std::process::Command::new(world.settings.tec());
+        let printed = world.logs.must(command.args(arguments)).unwrap();
+        if let Some(file) = file {
+            fs::write(file, printed).unwrap();
+        }
+    }
+}
+
+#[test]
+fn the_page_moves_trust_back_and_forth_and_retires_the_old_anchor() {
+    let world = World::start();
+    let node = world.soft_node(1);
+    run_page(&world, "Move", &[]);
+    assert_eq!(world.migrate("status")["target"]["role"], "active");
+    run_page(&world, "Back", &[]);
+    assert_eq!(world.migrate("status")["target"]["role"], "active");
+    run_page(&world, "Retire", &[]);
+    assert_eq!(world.migrate("status")["source"]["role"], "retired");
+    assert_eq!(world.runtime.block_on(node.boot()), Ok(1));
+}
+
+#[test]
+fn the_page_moves_trust_over_an_air_gap_and_never_to_two_anchors() {
+    let world = World::start();
+    let node = world.soft_node(1);
+    let at = |name: &str| world.directory.path().join(name).display().to_string();
+    // What the page leaves to whoever reads it, made as the page says.
+    let identity = at("identity.key");
+    let made = world.target.tec(&["backup", "key", &identity]).unwrap();
+    let recipient = made["recipient"].as_str().unwrap();
+    let probe = [
+        "backup",
+        "create",
+        "--recipient",
+        recipient,
+        &at("probe.tec"),
+    ];
+    let signer = world.source.tec(&probe).unwrap()["signer"].clone();
+    let names = [
+        ("RECIPIENT", recipient),
+        ("SIGNER", signer.as_str().unwrap()),
+        ("first.tec", &at("first.tec")),
+        ("last.tec", &at("last.tec")),
+        ("taker.json", &at("taker.json")),
+        ("identity.key", &identity),
+    ];
+    run_page(&world, "Over an air gap", &names);
+    let status = world.migrate("status");
+    assert_eq!(status["source"]["role"], "serve-only");
+    assert_eq!(status["target"]["role"], "active");
+    assert_eq!(world.runtime.block_on(node.boot()), Ok(0), "both serve");
+    let refused = world.runtime.block_on(register(&world.source, 900));
+    assert_eq!(refused.err().unwrap(), "TEC-M503");
+    world
+        .runtime
+        .block_on(register(&world.target, 901))
+        .unwrap();
+    let restore = [
+        "restore",
+        "--identity",
+        &identity,
+        "--signer",
+        signer.as_str().unwrap(),
+        &at("last.tec"),
+    ];
+    let again = format!("{:#}", world.target.tec(&restore).unwrap_err());
+    assert!(again.contains("TEC-M425"), "{again}");
 }
 
 #[test]

@@ -114,7 +114,12 @@ pub(super) async fn approve_plain(
     }
     let words = [OsStr::new("approve"), OsStr::new("--"), path.as_os_str()];
     let unsaid = <Unsaid as clap::Parser>::try_parse_from(words)?;
-    let values = values(&unsaid.origin, &unsaid.proof, &unsaid.chain, &unsaid.machine)?;
+    let values = values(
+        &unsaid.origin,
+        &unsaid.proof,
+        &unsaid.chain,
+        &unsaid.machine,
+    )?;
     let now = SystemClock.now();
     let image = ApprovedImage::new(name, values.reference, values.expected, now);
     flow::publish_image(store, store, &image).await?;

@@ -62,6 +62,10 @@ pub(crate) enum BackupCommand {
         /// Whom it is sealed for, as `tec backup key` printed it.
         #[arg(long)]
         recipient: Recipient,
+        /// Give the authority up to the anchor that restores this backup, and only serve from now on:
+        /// a file with what `tec --output json restore` of an earlier backup printed there.
+        #[arg(long, value_name = "FILE")]
+        give_up_to: Option<PathBuf>,
         /// File for the backup.
         file: PathBuf,
     },
@@ -74,8 +78,13 @@ pub(crate) async fn backup(
 ) -> anyhow::Result<u8> {
     match command {
         BackupCommand::Key { file } => key(&file, output),
-        BackupCommand::Create { recipient, file } => {
-            create(state_dir, recipient, &file, output).await
+        BackupCommand::Create {
+            recipient,
+            give_up_to,
+            file,
+        } => {
+            let way = (recipient, give_up_to.as_deref());
+            create(state_dir, way, &file, output).await
         }
     }
 }
@@ -110,12 +119,15 @@ fn signer(state_dir: &Path) -> anyhow::Result<Signer> {
 
 async fn create(
     state_dir: &Path,
-    recipient: Recipient,
+    (recipient, give_up_to): (Recipient, Option<&Path>),
     file: &Path,
     output: Output,
 ) -> anyhow::Result<u8> {
     let store = open_existing(state_dir)?;
     let signer = signer(state_dir)?;
+    if let Some(taker) = give_up_to {
+        give_up(&store, &restored(taker)?).await?;
+    }
     let source = counted(&store).await?;
     let mut aside = file.to_owned().into_os_string();
     aside.push(".part");
@@ -138,6 +150,35 @@ async fn create(
         format!("backup {number} of {written} units in {file}\nsigner  {signer}")
     })?;
     Ok(OK)
+}
+
+/// The record of an anchor that restored an earlier backup.
+fn restored(file: &Path) -> anyhow::Result<Authority> {
+    #[derive(serde::Deserialize)]
+    struct Restored {
+        authority: Authority,
+    }
+    let text = fs::read(file).with_context(|| format!("read {}", file.display()))?;
+    let restored: Restored = serde_json::from_slice(&text)
+        .with_context(|| format!("{} is not what a restore printed", file.display()))?;
+    Ok(restored.authority)
+}
+
+/// The authority is given up before anything is read: what is written then is the last word.
+async fn give_up(store: &Store, taker: &Authority) -> anyhow::Result<()> {
+    let unavailable = || coded(Code::StoreUnavailable, "give the authority up");
+    loop {
+        let now = store.authority().await.map_err(unavailable())?;
+        let epoch = now.epoch().max(taker.epoch()).next();
+        let change = now.yield_to(taker, epoch).map_err(|refused| {
+            CodedError::caused(refused.code(), "give the authority up", refused)
+        })?;
+        let subject = format!("given up to anchor {} at epoch {epoch}", taker.anchor());
+        let swapped = swap(store, &change, subject).await.map_err(unavailable())?;
+        if swapped == SwapOutcome::Swapped {
+            return Ok(());
+        }
+    }
 }
 
 /// Counts this backup in the record of authority, so that an older one is known later.

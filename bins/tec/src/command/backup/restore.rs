@@ -13,6 +13,7 @@ use tec_core::code::Code;
 use tec_core::migrate::AdoptPage;
 use tec_core::migrate::Adopted;
 use tec_core::migrate::Authority;
+use tec_core::migrate::Grant;
 use tec_core::migrate::SwapOutcome;
 use tec_core::migrate::TrustAnchor as _;
 use tec_core::migrate::TrustUnit;
@@ -82,6 +83,8 @@ pub(crate) async fn restore(
     }
     if args.dangerous_source_is_gone {
         seize(&store).await?;
+    } else if let Some(grant) = source.grant() {
+        take(&store, &grant).await?;
     }
     let unavailable = coded(Code::StoreUnavailable, "read the record of authority");
     let record = store.authority().await.map_err(unavailable)?;
@@ -180,6 +183,20 @@ fn keep(state_dir: &Path, document: &Document, restored: &mut Restored) -> anyho
     }
     let content = document.content.expose("write it to the state directory");
     write_private(&path, content).with_context(|| format!("write {}", path.display()))
+}
+
+/// Takes the authority that the source gave up to this anchor; one that it gave to another, or that
+/// was taken before, stays where it is.
+async fn take(store: &Store, grant: &Grant) -> anyhow::Result<()> {
+    let unavailable = || coded(Code::StoreUnavailable, "take the authority");
+    let now = store.authority().await.map_err(unavailable())?;
+    let Ok(change) = now.take(grant) else {
+        tracing::warn!("the authority was not given up to this anchor; it stands by");
+        return Ok(());
+    };
+    let subject = format!("taken at epoch {}", change.to().epoch());
+    swap(store, &change, subject).await.map_err(unavailable())?;
+    Ok(())
 }
 
 async fn seize(store: &Store) -> anyhow::Result<()> {
