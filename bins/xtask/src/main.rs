@@ -14,6 +14,7 @@ mod fuzz;
 mod pcr_live;
 mod process;
 mod room;
+mod services;
 mod term;
 mod test;
 mod tools;
@@ -45,6 +46,8 @@ enum Verb {
     Demo(demo::Args),
     /// Run the tests on a real Kubernetes API server
     E2e(e2e::Args),
+    /// Bring up a platform's services from an empty directory
+    ServicesDemo(services::Args),
     /// Write the generated pages and manifests, or compare them
     Codegen(codegen::Args),
     /// Check the invariants of docs/architecture.md that a program can check
@@ -77,6 +80,7 @@ fn run(verb: Verb) -> Result<()> {
         Verb::Test(args) => test::run(&root, &args),
         Verb::Demo(args) => demo::run(&root, &args),
         Verb::E2e(args) => e2e::run(&root, &args),
+        Verb::ServicesDemo(args) => services::run(&root, &args),
         Verb::Codegen(args) => codegen::run(&root, &args),
         Verb::Arch(args) => {
             let chosen: PathBuf = args.root.unwrap_or(root);
