@@ -128,13 +128,6 @@ pub(crate) fn seeds() -> Vec<Seed> {
         }
         file
     };
-    let forged = {
-        let mut file = file.clone();
-        if let Some(digit) = file.get_mut(line + 1) {
-            *digit = if *digit == b'0' { b'1' } else { b'0' };
-        }
-        file
-    };
     let first = part_length(&file, parts);
     let swapped = {
         let second = part_length(&file, parts + first);
@@ -172,11 +165,6 @@ pub(crate) fn seeds() -> Vec<Seed> {
             "Truncated { within: \"the manifest\" }",
         ),
         hostile(
-            "cut_in_signature",
-            cut(line + 9),
-            "Truncated { within: \"the signature\" }",
-        ),
-        hostile(
             "cut_in_part",
             cut(parts + 40),
             "Truncated { within: \"part 0\" }",
@@ -189,11 +177,6 @@ pub(crate) fn seeds() -> Vec<Seed> {
         hostile(
             "role_altered",
             with("\"role\":\"active\"", "\"role\":\"standby\""),
-            "Altered { part: \"the manifest\" }",
-        ),
-        hostile(
-            "signature_altered",
-            forged,
             "Altered { part: \"the manifest\" }",
         ),
         hostile(
