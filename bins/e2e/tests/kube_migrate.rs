@@ -260,7 +260,8 @@ impl Tool {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_boot_fails_while_trust_moves_from_cluster_to_cluster() {
-    let (mut source, target) = futures::future::join(Side::start(), Side::start()).await;
+    let sides = Box::pin(futures::future::join(Side::start(), Side::start()));
+    let (mut source, target) = sides.await;
     source.registry().put(&image()).await.unwrap();
     let count = nodes();
     let mut fleet = Vec::new();
