@@ -24,8 +24,16 @@ pub fn command(program: &str) -> Command {
 /// The object `clevis` in the header of the sealed passphrase, as it lies on the volume.
 ///
 /// # Errors
-/// The volume has no such token.
+/// As of [`sealed_header`].
 pub fn clevis_header(logs: &Transcript, volume: &Path) -> anyhow::Result<Value> {
+    Ok(sealed_header(logs, volume)?["clevis"].clone())
+}
+
+/// The protected header of the sealed passphrase (RFC 7516, 4), as it lies on the volume.
+///
+/// # Errors
+/// The volume has no such token.
+pub fn sealed_header(logs: &Transcript, volume: &Path) -> anyhow::Result<Value> {
     let mut export = command("cryptsetup");
     export
         .args(["token", "export", "--token-id", "0"])
@@ -39,6 +47,5 @@ pub fn clevis_header(logs: &Transcript, volume: &Path) -> anyhow::Result<Value> 
     let protected = token["jwe"]["protected"]
         .as_str()
         .context("the token has no header")?;
-    let header: Value = serde_json::from_slice(&URL_SAFE_NO_PAD.decode(protected)?)?;
-    Ok(header["clevis"].clone())
+    serde_json::from_slice(&URL_SAFE_NO_PAD.decode(protected)?).context("read the header")
 }

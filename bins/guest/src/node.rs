@@ -4,11 +4,13 @@
 //!
 //! ```text
 //!  initial: modules ─ udev ─ network ─┬─ no binding: ignition fetch … disks ─┐
-//!                                     └─ bound: clevis luks unlock ──────────┴─ mount ─ switch-root
-//!  root:    process 1 of the opened disk: counts the boot, says so, switches off
+//!                                     └─ bound: clevis luks unlock ──────────┼─ mount ─ switch-root
+//!                                                refused: a key that is typed ───┘
+//!  root:    counts the boot, says so, waits for the unit of recovery keys if there is one, switches off
 //! ```
 //! Every step is a frame: its name, and the seconds since the kernel started.
 
+pub mod content;
 pub mod initial;
 pub mod marks;
 pub mod root;

@@ -3,12 +3,14 @@
 use std::fs;
 use std::fs::File;
 use std::fs::OpenOptions;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 use std::time::Duration;
 use std::time::Instant;
 
 use anyhow::Context as _;
 use anyhow::bail;
+use rustix::fs::OFlags;
 use rustix::mount::MountFlags;
 use rustix::system::RebootCommand;
 use rustix::termios::OptionalActions;
@@ -63,6 +65,8 @@ pub fn open_line(device: &Path) -> anyhow::Result<File> {
     let line = OpenOptions::new()
         .read(true)
         .write(true)
+        // It is no terminal: programs that ask a person do not ask here.
+        .custom_flags(OFlags::NOCTTY.bits().cast_signed())
         .open(device)
         .with_context(|| format!("open {}", device.display()))?;
     let mut settings = rustix::termios::tcgetattr(&line).context("read the line's settings")?;

@@ -27,5 +27,6 @@ pub mod recovery;
 pub mod register;
 pub mod report;
 pub mod settings;
+mod stopwatch;
 pub mod stream;
 pub mod tpm;

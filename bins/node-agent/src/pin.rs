@@ -15,6 +15,7 @@ use tec_core::secret::SecretArray;
 use tec_core::secret::SecretBytes;
 use tec_trustee::clevis;
 use tec_trustee::clevis::SealedPassphrase;
+use tokio::time::Instant;
 
 use crate::failure::Failure;
 use crate::fetch::Stage;
@@ -27,6 +28,7 @@ use crate::register::RegisterPorts;
 use crate::register::register;
 use crate::report::Report;
 use crate::settings::Flags;
+use crate::stopwatch::Stopwatch;
 use crate::tpm::NodeTpm;
 
 /// First boot: makes and registers the attestation key, fetches the machine's key, and seals.
@@ -174,11 +176,18 @@ pub(crate) async fn released_key(
     if header.initdata.is_some() {
         tracing::warn!("initdata of the pin's configuration is not supported, and ignored");
     }
-    let attester = tpm.attester(flags.read_event_log());
+    let (attester, in_tpm) = Stopwatch::new(tpm.attester(flags.read_event_log()));
     let round =
         KbsRound::new(header, attester, flags.timeout(), entropy).map_err(Failure::Servers)?;
+    let begin = Instant::now();
     let resource = fetch_key(&round, flags.retries(header.num_retries), stage, &**entropy)
         .await
         .map_err(Failure::Fetch)?;
+    let in_tpm = in_tpm.total();
+    tracing::info!(
+        tpm_ms = in_tpm.as_millis(),
+        servers_ms = begin.elapsed().saturating_sub(in_tpm).as_millis(),
+        "the key was released"
+    );
     content_key(&resource).map_err(Failure::Resource)
 }

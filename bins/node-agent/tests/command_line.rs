@@ -114,6 +114,23 @@ fn a_missing_tpm_is_told_in_three_lines_that_name_the_machine() {
 }
 
 #[test]
+fn plain_http_needs_no_certificates_of_the_platform() {
+    let uuid = "7c9e6679-7425-40de-944b-e07fc1f90ae7";
+    let output = Command::new(PROGRAM)
+        .args(["ak", "register", "--url", "http://127.0.0.1:1/register-ak"])
+        .args(["--uuid", uuid, "--tcti", "device:/nonexistent"])
+        .args(["--log", "error"])
+        // As in an initial file system.
+        .env("SSL_CERT_FILE", "/nonexistent")
+        .env("SSL_CERT_DIR", "/nonexistent")
+        .output()
+        .unwrap();
+    let lines = refusal(&output);
+    // It comes as far as the TPM.
+    assert!(lines[0].starts_with("TEC-N500 "), "{lines:?}");
+}
+
+#[test]
 fn more_than_a_passphrase_is_refused() {
     let input = "canary".repeat(20_000);
     let lines = refusal(&call(Path::new(PROGRAM), &["encrypt", CONFIG], &input));

@@ -12,7 +12,7 @@ use crate::cargo::cargo;
 use crate::codegen;
 use crate::process;
 use crate::term;
-use crate::tools::wasm;
+use crate::tools::targets;
 
 /// Libraries whose smallest feature set must build by itself.
 const LIBRARIES: [&str; 4] = ["tec-core", "tec-tpm", "tec-trustee", "tec-k8s"];
@@ -50,8 +50,8 @@ pub(crate) fn run(root: &Path) -> Result<()> {
 /// Verification needs no operating system: tec-tpm with default features builds where there is
 /// none, and a program around it where there is hardly any.
 fn webassembly(root: &Path) -> Result<()> {
-    let [bare, wasi] = wasm::TARGETS;
-    wasm::ensure_targets(root)?;
+    let [bare, wasi] = targets::WEBASSEMBLY;
+    targets::ensure(root, &targets::WEBASSEMBLY)?;
     term::step(&format!("check: lints, tec-tpm for {bare}"));
     clippy(root, &["--package", "tec-tpm", "--target", bare])?;
     term::step(&format!("check: lints, example for {wasi}"));

@@ -1,9 +1,17 @@
 //! `cargo xtask vm`: nodes in virtual machines with real firmware, from their first boot on; played
 //! by the binary `vm` of tec-e2e.
 
+use std::num::NonZero;
 use std::path::Path;
+use std::process::Command;
+use std::process::Output;
+use std::sync::Mutex;
+use std::sync::PoisonError;
+use std::thread;
 
 use anyhow::Result;
+use anyhow::anyhow;
+use anyhow::bail;
 
 use crate::cargo::Metadata;
 use crate::cargo::cargo;
@@ -12,14 +20,29 @@ use crate::process;
 use crate::term;
 use crate::tools;
 use crate::tools::Tools;
+use crate::tools::targets;
 
 /// Where everything is kept, below the target directory.
 const ARTEFACTS: &str = "vm";
-/// The programs on the host, and the one of this repository in the machines.
-const PROGRAMS: [&str; 3] = ["tec-e2e", "tec", "node-agent"];
+/// The programs on the host, and those in the machines.
+const PROGRAMS: [&str; 2] = ["tec-e2e", "tec"];
 const GUEST: &str = "tec-node";
-/// All scenes, in order.
-const SCENES: [&str; 5] = ["short", "update", "fleet", "cuts", "adversary"];
+const AGENT: &str = "node-agent";
+/// Profile of what goes into an initramfs.
+const AGENT_PROFILE: &str = "node";
+/// All scenes; those that take longest begin first.
+const SCENES: [&str; 7] = [
+    "adversary",
+    "update",
+    "recovery",
+    "fleet",
+    OPERATOR,
+    "cuts",
+    SHORT,
+];
+/// The scene that needs the programs of Kubernetes, and ours for it.
+const OPERATOR: &str = "operator";
+const OF_OPERATOR: [&str; 3] = ["operator", "register-server", "attestation-key-register"];
 /// What CI plays.
 const SHORT: &str = "short";
 
@@ -28,7 +51,7 @@ pub(crate) struct Args {
     /// Play this scene; may be given several times. Without: short
     #[arg(long = "scene", value_name = "NAME")]
     scenes: Vec<String>,
-    /// Play every scene, which takes hours on a busy machine
+    /// Play every scene, as many at once as there are processors
     #[arg(long, conflicts_with = "scenes")]
     all: bool,
     /// How many machines lose their power during the first boot
@@ -46,6 +69,10 @@ pub(crate) fn run(root: &Path, args: &Args) -> Result<()> {
         (false, []) => names(&[SHORT]),
         (false, chosen) => chosen.to_vec(),
     };
+    if scenes.iter().any(|scene| scene == OPERATOR) {
+        tools::ensure_kubernetes(&tools)?;
+        process::run(&mut build_of(root, &OF_OPERATOR))?;
+    }
     play(root, &tools, &scenes, args.cuts)
 }
 
@@ -58,22 +85,109 @@ fn play(root: &Path, tools: &Tools, scenes: &[String], cuts: u32) -> Result<()> 
     build(root)?;
     term::step("nodes in virtual machines");
     let target = Metadata::workspace(root)?.target_dir()?;
+    let command = |scene: &str| command(&target, tools, scene, cuts);
+    if let [scene] = scenes {
+        return process::run(&mut command(scene)?);
+    }
+    let play = |scene: &str| process::output(&mut command(scene)?);
+    let failed = at_once(scenes, &play)?;
+    if !failed.is_empty() {
+        bail!("these scenes failed: {}", failed.join(", "));
+    }
+    Ok(())
+}
+
+/// Plays all scenes, shows each when it has ended, and returns those that failed. A machine keeps
+/// one processor busy.
+fn at_once(
+    scenes: &[String],
+    play: &(dyn Fn(&str) -> Result<Output> + Sync),
+) -> Result<Vec<String>> {
+    let waiting = Mutex::new(scenes.iter());
+    let next = || {
+        let mut waiting = waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        waiting.next()
+    };
+    let lane = || -> Result<Vec<String>> {
+        let mut failed = Vec::new();
+        while let Some(scene) = next() {
+            let output = play(scene)?;
+            term::out(&String::from_utf8_lossy(&output.stdout));
+            if !output.status.success() {
+                term::failure(&String::from_utf8_lossy(&output.stderr));
+                failed.push(scene.clone());
+            }
+        }
+        Ok(failed)
+    };
+    let lanes = thread::available_parallelism().map_or(1, NonZero::get);
+    thread::scope(|scope| {
+        let running: Vec<_> = (0..lanes).map(|_| scope.spawn(lane)).collect();
+        let mut failed = Vec::new();
+        for one in running {
+            let ended = one
+                .join()
+                .map_err(|_| anyhow!("a scene's thread panicked"))?;
+            failed.extend(ended?);
+        }
+        Ok(failed)
+    })
+}
+
+fn command(target: &Path, tools: &Tools, scene: &str, cuts: u32) -> Result<Command> {
     let mut vm = process::command(target.join("debug/vm"));
     vm.arg("--node")
         .arg(target.join(pcr_live::PROFILE).join(GUEST))
+        .arg("--agent")
+        .arg(target.join(targets::NODE).join(AGENT_PROFILE).join(AGENT))
         .arg("--artefacts")
-        .arg(target.join(ARTEFACTS))
-        .args(["--cuts", &cuts.to_string()]);
-    for scene in scenes {
-        vm.args(["--scene", scene]);
-    }
+        .arg(target.join(ARTEFACTS).join(scene))
+        .args(["--cuts", &cuts.to_string(), "--scene", scene])
+        .env("TEC_BIN_DIR", target.join("debug"));
     tools.environment(&mut vm)?;
-    process::run(vm.env("TEC_BIN_DIR", target.join("debug")))
+    Ok(vm)
 }
 
 fn build(root: &Path) -> Result<()> {
     term::step("build the programs of virtual nodes");
-    let packages = PROGRAMS.iter().flat_map(|package| ["--package", package]);
-    process::run(cargo(root).args(["build", "--bins"]).args(packages))?;
-    pcr_live::build_guest(root, GUEST)
+    process::run(&mut build_of(root, &PROGRAMS))?;
+    pcr_live::build_guest(root, GUEST)?;
+    let agent = ["build", "--package", AGENT, "--profile", AGENT_PROFILE];
+    process::run(cargo(root).args(agent).args(["--target", targets::NODE]))
+}
+
+fn build_of(root: &Path, packages: &[&str]) -> Command {
+    let mut build = cargo(root);
+    build.args(["build", "--bins"]);
+    build.args(packages.iter().flat_map(|package| ["--package", package]));
+    build
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::process::ExitStatusExt as _;
+    use std::process::ExitStatus;
+
+    use super::*;
+
+    #[test]
+    fn every_scene_is_played_once_and_what_fails_is_named() {
+        let played = Mutex::new(Vec::new());
+        let play = |scene: &str| {
+            played.lock().unwrap().push(scene.to_owned());
+            let code = i32::from(scene == "cuts") << 8;
+            Ok(Output {
+                status: ExitStatus::from_raw(code),
+                stdout: Vec::new(),
+                stderr: Vec::new(),
+            })
+        };
+        let scenes = SCENES.map(str::to_owned);
+        assert_eq!(at_once(&scenes, &play).unwrap(), ["cuts"]);
+        let mut played = played.into_inner().unwrap();
+        played.sort();
+        let mut all = scenes.to_vec();
+        all.sort();
+        assert_eq!(played, all);
+    }
 }

@@ -54,6 +54,11 @@ pub struct EventFinding {
 }
 
 impl EventFinding {
+    /// Whether it is not what the closest state has here.
+    pub(super) fn differs(&self) -> bool {
+        self.expected.is_some() || self.surplus
+    }
+
     /// The image that it is known from, where only images have it whose approval ended.
     fn ended_image(&self) -> Option<&ImageName> {
         let first = self.known_as.first()?;
@@ -70,6 +75,22 @@ pub struct RegisterStates {
     pub pcr: PcrIndex,
     /// The states; at least one.
     pub states: Vec<BootState>,
+}
+
+/// A further pinned register that differs from the closest state, and what of it does.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct RegisterFindings {
+    /// The register.
+    pub pcr: PcrIndex,
+    /// The quoted value.
+    pub quoted: Sha256Digest,
+    /// The events that differ, if a log came.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub events: Vec<EventFinding>,
+    /// Components that the closest state measures and the log lacks.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub missing: Vec<ExpectedComponent>,
 }
 
 /// Registers whose quoted values are those of no state of the approved images.
@@ -91,9 +112,14 @@ pub struct PcrMismatch {
     /// Components that the closest state measures and the log lacks.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub missing: Vec<ExpectedComponent>,
-    /// Other pinned registers that differ from the closest state.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub others: Vec<PcrIndex>,
+    /// Other pinned registers that differ from the closest state. Switched-off Secure Boot, for one,
+    /// shows in several, and the first is not the one that names it.
+    #[serde(
+        rename = "other_registers",
+        default,
+        skip_serializing_if = "Vec::is_empty"
+    )]
+    pub others: Vec<RegisterFindings>,
     /// Where each pinned register is that of some state, but no state has them all: whose.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub apart: Vec<RegisterStates>,
@@ -103,49 +129,56 @@ pub struct PcrMismatch {
 }
 
 impl PcrMismatch {
-    /// One line: the register, and the component that differs.
+    /// One line: each register that differs, and its first component that does.
     pub fn summary(&self) -> String {
         let pcr = self.pcr;
         if let Some(ended) = &self.ended {
             return format!("PCR {pcr} is that of an image whose approval ended: {ended}");
         }
-        let component = self
-            .differing()
-            .unwrap_or_else(|| format!("PCR {pcr} does not match any approved image"));
+        let others = self.others.iter();
+        let others = others.map(|other| differing(other.pcr, &other.events, &other.missing));
+        let differing: Vec<_> = std::iter::once(differing(pcr, &self.events, &self.missing))
+            .chain(others)
+            .collect();
+        let differing = differing.join("; ");
         if self.apart.is_empty() {
-            return component;
+            return differing;
         }
         let told = |register: &RegisterStates| {
             let state = register.states.first().map(ToString::to_string);
             format!("PCR {} of {}", register.pcr, state.unwrap_or_default())
         };
         let apart: Vec<_> = self.apart.iter().map(told).collect();
-        format!("{component}; {} do not occur together", apart.join(", "))
+        format!("{differing}; {} do not occur together", apart.join(", "))
     }
+}
 
-    /// The first component that differs.
-    fn differing(&self) -> Option<String> {
-        let pcr = self.pcr;
-        let named = |component: &ExpectedComponent| {
-            let file = component.file.as_deref().unwrap_or("no file known");
-            format!("PCR {pcr}: {} ({file})", component.component)
-        };
-        let mut findings = self.events.iter();
-        let differs = findings.find_map(|finding| Some((finding, finding.expected.as_ref()?)));
-        if let Some((finding, component)) = differs {
-            let how = match finding.ended_image() {
-                Some(image) => format!("is that of {image}, whose approval ended"),
-                None => "differs".to_owned(),
-            };
-            return Some(format!("{} {how}", named(component)));
+/// What of a register differs.
+fn differing(pcr: PcrIndex, events: &[EventFinding], missing: &[ExpectedComponent]) -> String {
+    let named = |component: &ExpectedComponent| match &component.file {
+        Some(file) => format!("{} ({file})", component.component),
+        None => component.component.clone(),
+    };
+    let replaced = |finding: &EventFinding| finding.expected.as_ref().map(named);
+    let mut others: Vec<_> = events.iter().filter_map(replaced).collect();
+    // GRUB's commands, for one, all have one name.
+    others.dedup();
+    let first = events.iter().find(|finding| finding.expected.is_some());
+    match (others.as_slice(), first.and_then(EventFinding::ended_image)) {
+        ([], _) => {}
+        ([component, ..], Some(image)) => {
+            return format!("PCR {pcr}: {component} is that of {image}, whose approval ended");
         }
-        if let Some(component) = self.missing.first() {
-            return Some(format!("{} was not measured", named(component)));
-        }
-        let surplus = self.events.iter().find(|finding| finding.surplus)?;
-        Some(match surplus.known_as.first() {
-            Some(known) => format!("PCR {pcr}: {} was measured besides", known.component),
-            None => format!("PCR {pcr}: a component that no image has was measured"),
-        })
+        ([component], None) => return format!("PCR {pcr}: {component} differs"),
+        (several, None) => return format!("PCR {pcr}: {} differ", several.join(", ")),
+    }
+    if let Some(component) = missing.first() {
+        return format!("PCR {pcr}: {} was not measured", named(component));
+    }
+    let surplus = events.iter().find(|finding| finding.surplus);
+    match surplus.map(|surplus| surplus.known_as.first()) {
+        Some(Some(known)) => format!("PCR {pcr}: {} was measured besides", known.component),
+        Some(None) => format!("PCR {pcr}: a component that no image has was measured"),
+        None => format!("PCR {pcr} does not match any approved image"),
     }
 }

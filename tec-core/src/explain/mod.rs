@@ -15,5 +15,6 @@ pub use self::mismatch::ComponentMatch;
 pub use self::mismatch::EventFinding;
 pub use self::mismatch::ExpectedComponent;
 pub use self::mismatch::PcrMismatch;
+pub use self::mismatch::RegisterFindings;
 pub use self::mismatch::RegisterStates;
 pub use self::pcrs::explain_pcrs;

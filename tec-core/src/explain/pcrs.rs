@@ -4,6 +4,7 @@ use super::ComponentMatch;
 use super::EventFinding;
 use super::ExpectedComponent;
 use super::PcrMismatch;
+use super::RegisterFindings;
 use super::RegisterStates;
 use crate::attest::LoggedEvent;
 use crate::attest::PinnedPcrs;
@@ -79,16 +80,28 @@ fn against(
         let expected = near.and_then(|near| near.pcr(*pcr));
         expected.is_none_or(|expected| expected.value != *evidence.pcrs.value(*pcr))
     };
+    let found = |pcr: PcrIndex| {
+        let expected = near.and_then(|near| near.pcr(pcr));
+        let expected = expected.map_or(&[][..], |expected| &expected.events);
+        match evidence.logged(pcr) {
+            Some(logged) => align(&logged, expected, images, now),
+            None => (Vec::new(), Vec::new()),
+        }
+    };
     let mut differing = pinned.iter().filter(differs);
     let first = differing.next().or_else(|| pinned.iter().next());
     let pcr = first.unwrap_or(PcrIndex::BOOT_MANAGER);
-    let expected: &[ImageEvent] = near
-        .and_then(|near| near.pcr(pcr))
-        .map_or(&[], |e| e.events.as_slice());
-    let (events, missing) = match evidence.logged(pcr) {
-        Some(logged) => align(&logged, expected, images, now),
-        None => (Vec::new(), Vec::new()),
-    };
+    let (events, missing) = found(pcr);
+    let others = differing.map(|pcr| {
+        let (mut events, missing) = found(pcr);
+        events.retain(EventFinding::differs);
+        RegisterFindings {
+            pcr,
+            quoted: *evidence.pcrs.value(pcr),
+            events,
+            missing,
+        }
+    });
     PcrMismatch {
         pcr,
         quoted: *evidence.pcrs.value(pcr),
@@ -96,7 +109,7 @@ fn against(
         ended: None,
         events,
         missing,
-        others: differing.collect(),
+        others: others.collect(),
         apart: Vec::new(),
         trouble: None,
     }

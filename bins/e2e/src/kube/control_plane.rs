@@ -156,6 +156,9 @@ impl ControlPlane {
             format!("--etcd-servers=http://127.0.0.1:{etcd}").into(),
             format!("--secure-port={port}").into(),
             "--bind-address=127.0.0.1".into(),
+            // An address that nobody has (RFC 5737): unset, it is that of the default route, and
+            // a machine without network has none.
+            "--advertise-address=192.0.2.1".into(),
             flag("--tls-cert-file=", certificate),
             flag("--tls-private-key-file=", key),
             flag(

@@ -24,7 +24,7 @@ const MIB: u64 = 1 << 20;
 /// Of a disk with a root: room for one image of a node.
 const SYSTEM: u64 = 80 * MIB;
 /// Bytes of the root; a LUKS2 header takes 16 MiB of them.
-pub const ROOT: u64 = 64 * MIB;
+pub const ROOT: u64 = 96 * MIB;
 
 /// Writes a disk whose only partition holds the files of `directory`.
 ///

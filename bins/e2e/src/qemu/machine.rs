@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::fs::File;
+use std::io::Write as _;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::path::PathBuf;
@@ -9,6 +10,7 @@ use std::process::Child;
 use std::process::Command;
 use std::process::Stdio;
 use std::time::Duration;
+use std::time::Instant;
 
 use anyhow::Context as _;
 use tempfile::TempDir;
@@ -25,6 +27,14 @@ const NODE_MEMORY_MIB: &str = "1024";
 const IGNITION: &str = "opt/com.coreos/config";
 /// QEMU itself starts within a second; the machine waits for the host at that point.
 const START_LIMIT: Duration = Duration::from_mins(1);
+/// A person reads before typing.
+const PAUSE: Duration = Duration::from_secs(2);
+/// After this time, a person types a line once more.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// Sockets of a machine that runs.
+const TPM: &str = "tpm";
+const LINE: &str = "line";
+const CONSOLE: &str = "console";
 /// Lines of the console that an error shows.
 const TAIL: usize = 30;
 
@@ -48,7 +58,7 @@ pub struct Running {
     tpm: Child,
     line: UnixStream,
     console: PathBuf,
-    _sockets: TempDir,
+    sockets: TempDir,
 }
 
 impl Machine {
@@ -93,27 +103,25 @@ impl Machine {
     pub fn power_on(&self) -> anyhow::Result<Running> {
         // Names of sockets have at most 107 bytes (unix(7)), so they lie nowhere deep.
         let sockets = tempfile::Builder::new().prefix("tec-vm-").tempdir()?;
-        let tpm_socket = sockets.path().join("tpm");
-        let line_socket = sockets.path().join("line");
-        let mut tpm = self.tpm.power_on(&tpm_socket)?;
-        let started = self.start(&tpm_socket, &line_socket);
+        let mut tpm = self.tpm.power_on(&sockets.path().join(TPM))?;
+        let started = self.start(sockets.path());
         let (qemu, line) = started.inspect_err(|_| end(&mut tpm))?;
         Ok(Running {
             qemu,
             tpm,
             line,
             console: self.console(),
-            _sockets: sockets,
+            sockets,
         })
     }
 
     /// Starts QEMU, which begins to boot when somebody connects to the second serial port.
-    fn start(&self, tpm: &Path, line: &Path) -> anyhow::Result<(Child, UnixStream)> {
+    fn start(&self, sockets: &Path) -> anyhow::Result<(Child, UnixStream)> {
         let messages = self.directory.join("qemu.log");
         let log =
             File::create(&messages).with_context(|| format!("create {}", messages.display()))?;
         let mut qemu = self
-            .command(tpm, line)
+            .command(sockets)
             .stdin(Stdio::null())
             .stdout(log.try_clone()?)
             .stderr(log)
@@ -121,7 +129,7 @@ impl Machine {
             .context("run qemu-system-x86_64")?;
         let mut connected = None;
         let waited = wait_for("QEMU", START_LIMIT, || {
-            connected = UnixStream::connect(line).ok();
+            connected = UnixStream::connect(sockets.join(LINE)).ok();
             let ended = qemu.try_wait()?.is_some();
             Ok(connected.is_some() || ended)
         });
@@ -135,7 +143,7 @@ impl Machine {
         }
     }
 
-    fn command(&self, tpm: &Path, line: &Path) -> Command {
+    fn command(&self, sockets: &Path) -> Command {
         let mut qemu = Command::new("qemu-system-x86_64");
         // OVMF keeps Secure Boot's variables from the system by SMM.
         qemu.args([
@@ -155,16 +163,17 @@ impl Machine {
         drive(&mut qemu, "if=none,id=disk,format=raw", &self.disk);
         qemu.args(["-device", "virtio-blk-pci,drive=disk,bootindex=0"])
             .arg("-chardev")
-            .arg(format!("socket,id=tpm,path={}", tpm.display()))
+            .arg(socket("tpm", &sockets.join(TPM)))
             .args(["-tpmdev", "emulator,id=tpm0,chardev=tpm"])
-            .args(["-device", "tpm-crb,tpmdev=tpm0"])
-            .arg("-serial")
-            .arg(format!("file:{}", self.console().display()))
-            .arg("-chardev")
-            .arg(format!(
-                "socket,id=line,server=on,wait=on,path={}",
-                line.display()
-            ))
+            .args(["-device", "tpm-crb,tpmdev=tpm0"]);
+        let console = socket("console", &sockets.join(CONSOLE));
+        let log = self.console().to_string_lossy().replace(',', ",,");
+        qemu.arg("-chardev")
+            .arg(format!("{console},server=on,wait=off,logfile={log}"))
+            .args(["-serial", "chardev:console"]);
+        let line = socket("line", &sockets.join(LINE));
+        qemu.arg("-chardev")
+            .arg(format!("{line},server=on,wait=on"))
             .args(["-serial", "chardev:line"]);
         match &self.ignition {
             None => qemu.args(["-m", MEMORY_MIB]),
@@ -177,6 +186,10 @@ impl Machine {
         };
         qemu
     }
+}
+
+fn socket(id: &str, path: &Path) -> String {
+    format!("socket,id={id},path={}", path.display())
 }
 
 fn drive(qemu: &mut Command, kind: &str, file: &Path) {
@@ -205,6 +218,29 @@ impl Running {
                 "the machine was switched off before {text:?}"
             );
             Ok(shown())
+        });
+        waited.map_err(|error| self.explain(&error))
+    }
+
+    /// Types a line at the prompt that ends the console, as a person who sits in front of the
+    /// machine, until the machine has taken it: a program that asks throws away what was typed
+    /// before it listens (termios(3), `TCSAFLUSH`).
+    ///
+    /// # Errors
+    /// The machine is off, or takes nothing in time.
+    pub fn type_line(&mut self, text: &str, limit: Duration) -> anyhow::Result<()> {
+        let console = UnixStream::connect(self.sockets.path().join(CONSOLE));
+        let mut console = console.context("reach the console")?;
+        let shown = fs::read(&self.console).context("read the console")?.len();
+        let log = self.console.clone();
+        let mut again = Instant::now() + PAUSE;
+        let waited = wait_for("the line that was typed to be taken", limit, || {
+            if Instant::now() >= again {
+                // A terminal sends a carriage return for the key at the end of a line.
+                write!(console, "{text}\r").context("type on the console")?;
+                again = Instant::now() + PATIENCE;
+            }
+            Ok(fs::read(&log)?.len() > shown)
         });
         waited.map_err(|error| self.explain(&error))
     }

@@ -2,12 +2,14 @@
 
 use std::fs;
 use std::io;
+use std::io::Write as _;
 use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Context as _;
 use anyhow::bail;
 use tec_guest::frame;
+use tec_guest::node::marks::Answer;
 use tec_guest::node::marks::Mark;
 
 use crate::qemu::Running;
@@ -15,8 +17,12 @@ use crate::qemu::Running;
 /// From power-on to the first program of ours. Half a minute where nothing else runs, several
 /// where compilers share the processors.
 const START_LIMIT: Duration = Duration::from_mins(10);
-/// From there to the end: the first boot makes a volume with a slow hash on an emulated processor.
+/// From there from step to step: the first boot makes a volume with a slow hash on an emulated
+/// processor.
 const RUN_LIMIT: Duration = Duration::from_mins(10);
+
+/// From a refusal to the prompt of whoever types a key.
+pub(super) const TYPING_LIMIT: Duration = Duration::from_mins(5);
 
 /// Lines of a report of the pin (docs/reference/clevis-pin.md).
 const REPORT: usize = 3;
@@ -56,21 +62,17 @@ pub enum Ended {
 }
 
 impl Boot {
-    /// Listens until the machine is off.
-    ///
-    /// # Errors
-    /// It does not come up, or does not end in time.
-    pub(super) fn watch(running: Running, console: &Path) -> anyhow::Result<Self> {
-        greet(&running).map_err(|error| running.explain(&error))?;
-        Self::watch_on(running, console)
-    }
-
-    /// The same after [`greet`].
+    /// Listens after [`greet`] until the machine is off, with somebody who may do something after
+    /// each step.
     ///
     /// # Errors
     /// It does not end in time.
-    pub(super) fn watch_on(running: Running, console: &Path) -> anyhow::Result<Self> {
-        let steps = listen(&running).map_err(|error| running.explain(&error))?;
+    pub(super) fn watch(
+        mut running: Running,
+        console: &Path,
+        hands: Hands<'_>,
+    ) -> anyhow::Result<Self> {
+        let steps = listen(&mut running, hands).map_err(|error| running.explain(&error))?;
         running.wait_for_power_off(RUN_LIMIT)?;
         let console = fs::read(console).context("read the console")?;
         Ok(Self {
@@ -84,7 +86,8 @@ impl Boot {
         self.step(mark).map(|step| step.at)
     }
 
-    fn step(&self, mark: Mark) -> Option<&Step> {
+    /// A step, if it was done.
+    pub(super) fn step(&self, mark: Mark) -> Option<&Step> {
         self.steps.iter().find(|step| step.mark == mark)
     }
 
@@ -96,6 +99,10 @@ impl Boot {
         let last = self.steps.last().context("the machine told nothing")?;
         Ok(match last.mark {
             Mark::Root => Ended::Root(boots(&last.text)?),
+            Mark::Recovery => {
+                let root = self.step(Mark::Root).context("there was no root")?;
+                Ended::Root(boots(&root.text)?)
+            }
             Mark::Refused => Ended::Refused(last_code(&last.text)),
             Mark::Failed => Ended::Failed(last_code(&self.console)),
             other => bail!("the machine went off after {other}"),
@@ -119,7 +126,9 @@ impl Boot {
     /// The lines of the pin's report: what a person in front of the machine reads.
     pub fn report(&self) -> String {
         let text = self.steps.last().map_or("", |step| &step.text);
-        text.lines().take(REPORT).collect::<Vec<_>>().join("\n")
+        let begin = begin_of_report(text).unwrap_or_default();
+        let report = text.get(begin..).unwrap_or_default();
+        report.lines().take(REPORT).collect::<Vec<_>>().join("\n")
     }
 
     /// Whether the engine made the disk anew.
@@ -128,10 +137,27 @@ impl Boot {
     }
 }
 
-fn listen(running: &Running) -> anyhow::Result<Vec<Step>> {
+/// What is done from outside after a step.
+pub(super) type Hands<'h> = &'h mut dyn FnMut(Mark, &mut Running) -> anyhow::Result<()>;
+
+/// Nobody sits at the console: a machine whose disk stays closed goes off.
+pub(super) fn nobody(mark: Mark, running: &mut Running) -> anyhow::Result<()> {
+    match mark {
+        Mark::Refused => answer(running, Answer::GoOff),
+        _ => Ok(()),
+    }
+}
+
+/// Says what shall happen while a disk is closed.
+pub(super) fn answer(running: &Running, answer: Answer) -> anyhow::Result<()> {
     let mut line = running.line(RUN_LIMIT);
+    line.write_all(&[answer.byte()]).context("answer the node")
+}
+
+fn listen(running: &mut Running, hands: Hands<'_>) -> anyhow::Result<Vec<Step>> {
     let mut steps = Vec::new();
-    while let Some(frame) = frame::read(&mut line).context("listen to the node")? {
+    let next = |running: &Running| frame::read(&mut running.line(RUN_LIMIT));
+    while let Some(frame) = next(running).context("listen to the node")? {
         let mark = Mark::of_name(&frame.name);
         let mark = mark.with_context(|| format!("the node tells of {:?}", frame.name))?;
         let text = String::from_utf8_lossy(&frame.content).into_owned();
@@ -141,6 +167,7 @@ fn listen(running: &Running) -> anyhow::Result<Vec<Step>> {
             at: Duration::from_secs_f64(seconds.parse()?),
             text: text.to_owned(),
         });
+        hands(mark, running)?;
     }
     Ok(steps)
 }
@@ -165,17 +192,23 @@ fn boots(text: &str) -> anyhow::Result<u32> {
 
 /// The code that begins the last report.
 fn last_code(text: &str) -> String {
-    let begins = text.match_indices("TEC-").filter(|(at, _)| {
-        let before = text.get(..*at).unwrap_or_default();
-        // Not the page that the report names.
-        before.is_empty() || before.ends_with('\n')
-    });
-    let Some((begin, _)) = begins.last() else {
+    let Some(begin) = begin_of_report(text) else {
         return String::new();
     };
     let code = text.get(begin..).unwrap_or_default().chars();
     code.take_while(|c| c.is_ascii_alphanumeric() || *c == '-')
         .collect()
+}
+
+/// Where the last report begins.
+fn begin_of_report(text: &str) -> Option<usize> {
+    let codes = text.match_indices("TEC-").map(|(at, _)| at);
+    // Not the page that the report names.
+    let begins = codes.filter(|at| {
+        let before = text.get(..*at).unwrap_or_default();
+        before.is_empty() || before.ends_with('\n')
+    });
+    begins.last()
 }
 
 #[cfg(test)]

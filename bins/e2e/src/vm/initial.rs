@@ -47,10 +47,18 @@ const PROGRAMS: [&str; 32] = [
     "wipefs",
 ];
 /// Files that programs open by name, at the place that they have on the host.
-const FILES: [&str; 2] = ["/usr/lib/systemd/systemd", "/etc/mke2fs.conf"];
-/// Libraries that are loaded by name while a program runs: by libtss2 the way to the TPM, by
-/// threads that end what unwinds them.
-const LOADED: [&str; 2] = ["libtss2-tcti-device.so.0", "libgcc_s.so.1"];
+const FILES: [&str; 7] = [
+    "/usr/lib/systemd/systemd",
+    "/etc/mke2fs.conf",
+    // What a unit of the root relies on.
+    "/usr/lib/systemd/system/sysinit.target",
+    "/usr/lib/systemd/system/basic.target",
+    "/usr/lib/systemd/system/multi-user.target",
+    "/usr/lib/systemd/system/network-online.target",
+    "/usr/lib/systemd/system/shutdown.target",
+];
+/// Loaded by name while a program runs: by threads that end, to unwind them.
+const LOADED: [&str; 1] = ["libgcc_s.so.1"];
 /// Rules of udev: names of disks, and when a unit may rely on one.
 const RULES: [&str; 7] = [
     "50-udev-default",
@@ -61,7 +69,7 @@ const RULES: [&str; 7] = [
     "95-dm-notify",
     "99-systemd",
 ];
-const LINKS: [(&str, &str); 11] = [
+const LINKS: [(&str, &str); 9] = [
     ("bin", "usr/bin"),
     ("sbin", "usr/sbin"),
     ("lib", "usr/lib"),
@@ -71,12 +79,26 @@ const LINKS: [(&str, &str); 11] = [
     ("usr/bin/sh", "bash"),
     ("usr/sbin/mkfs.ext4", "mke2fs"),
     ("usr/lib/systemd/systemd-udevd", "../../bin/udevadm"),
-    ("usr/bin/clevis-encrypt-trustee", "node-agent"),
-    ("usr/bin/clevis-decrypt-trustee", "node-agent"),
 ];
 const DIRECTORIES: [&str; 8] = ["dev", "proc", "root", "run", "sys", "sysroot", "tmp", "var"];
-/// Written as they are.
-const TEXTS: [(&str, &str); 12] = [
+/// Written as they are; what is deployed with node-agent, at the places that its documentation names.
+const TEXTS: [(&str, &str); 16] = [
+    (
+        "usr/bin/clevis-decrypt-trustee",
+        include_str!("../../../node-agent/deploy/clevis-decrypt-trustee"),
+    ),
+    (
+        "usr/bin/clevis-encrypt-trustee",
+        include_str!("../../../node-agent/deploy/clevis-encrypt-trustee"),
+    ),
+    (
+        "usr/libexec/node-agent/ensure-recovery",
+        include_str!("../../../node-agent/deploy/systemd/ensure-recovery"),
+    ),
+    (
+        "usr/lib/systemd/system/tec-recovery.service",
+        include_str!("../../../node-agent/deploy/systemd/tec-recovery.service"),
+    ),
     (
         "usr/lib/systemd/system/default.target",
         include_str!("units/default.target"),
@@ -185,10 +207,9 @@ impl InitialSystem {
 /// Ours, and those that were built for this.
 fn own(mut files: Initramfs, settings: &Settings, work: &Path) -> anyhow::Result<Initramfs> {
     let ignition = settings.cache.join("bin/ignition");
-    let agent = settings.bin_dir.join("node-agent");
     for (program, name) in [
         (ignition.as_path(), "ignition"),
-        (agent.as_path(), "node-agent"),
+        (settings.agent.as_path(), "node-agent"),
         (settings.node.as_path(), "tec-node"),
     ] {
         // Debug information is of no use here, and is most of a program.

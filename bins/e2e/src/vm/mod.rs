@@ -16,6 +16,7 @@
 //! ```
 
 mod boot;
+mod cluster;
 mod image;
 mod initial;
 mod node;
@@ -24,6 +25,7 @@ mod scenes;
 mod settings;
 mod stage;
 mod table;
+mod times;
 
 pub use self::boot::Boot;
 pub use self::boot::Ended;

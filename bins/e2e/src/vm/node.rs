@@ -11,7 +11,9 @@ use std::path::PathBuf;
 
 use anyhow::Context as _;
 
+use super::boot;
 use super::boot::Boot;
+use super::boot::Hands;
 use super::image::Image;
 use super::settings::Settings;
 use crate::qemu::Machine;
@@ -94,8 +96,17 @@ impl Node {
     /// # Errors
     /// It does not come up, or does not end.
     pub fn boot(&mut self) -> anyhow::Result<Boot> {
+        self.boot_attended(&mut boot::nobody)
+    }
+
+    /// The same with somebody who may do something after each step.
+    ///
+    /// # Errors
+    /// As of [`boot`](Self::boot), or what is done fails.
+    pub(super) fn boot_attended(&mut self, hands: Hands<'_>) -> anyhow::Result<Boot> {
         let (running, console) = self.power_on()?;
-        Boot::watch(running, &console).with_context(|| format!("boot of {}", self.name))
+        boot::greet(&running).map_err(|error| running.explain(&error))?;
+        Boot::watch(running, &console, hands).with_context(|| format!("boot of {}", self.name))
     }
 
     /// Switches it on; the second value is the file of its console.

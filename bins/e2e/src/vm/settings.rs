@@ -22,12 +22,18 @@ pub struct Settings {
     /// Cache of tools and boot files, as `cargo xtask vm` fills it
     #[arg(long, env = "TEC_CACHE")]
     pub cache: PathBuf,
-    /// Directory with the programs `tec` and `node-agent`
+    /// Directory with the program `tec`
     #[arg(long, env = "TEC_BIN_DIR")]
     pub bin_dir: PathBuf,
     /// The program `tec-node`, linked statically
     #[arg(long, default_value = "target/guest/tec-node")]
     pub node: PathBuf,
+    /// The program `node-agent` as it goes into an initramfs, linked statically
+    #[arg(
+        long,
+        default_value = "target/x86_64-unknown-linux-musl/node/node-agent"
+    )]
+    pub agent: PathBuf,
     /// Where consoles, disks and logs are kept
     #[arg(long, default_value = "target/vm")]
     pub artefacts: PathBuf,
@@ -47,4 +53,8 @@ pub enum Scene {
     Cuts,
     /// What an adversary may boot, and who is refused for what
     Adversary,
+    /// The same as short with the operator and its servers, on a Kubernetes API server
+    Operator,
+    /// The server is gone, the recovery key is typed, the server comes back
+    Recovery,
 }

@@ -8,7 +8,6 @@ use std::sync::Arc;
 use anyhow::Context as _;
 use serde_json::Value;
 use tec_core::id::MachineId;
-use tec_guest::node::marks::Mark;
 
 use super::boot::Boot;
 use super::image::Image;
@@ -18,7 +17,7 @@ use super::node;
 use super::node::Node;
 use super::settings::Scene;
 use super::settings::Settings;
-use super::table;
+use super::times;
 use crate::anchor::Anchor;
 use crate::process::Transcript;
 use crate::qemu::disk::GRUB_DEVICE;
@@ -27,22 +26,10 @@ use crate::story::Story;
 use crate::volume;
 
 /// What the host is called in QEMU's user network.
-const HOST: &str = "10.0.2.2";
+pub(super) const HOST: &str = "10.0.2.2";
 /// What GRUB's part of a boot leaves in registers: boot loader and kernel, keys, command line,
 /// files, and what shim was told.
 pub(super) const REGISTERS: &str = "4,7,8,9,14";
-
-/// The steps whose times are shown.
-const TIMES: [Mark; 8] = [
-    Mark::Started,
-    Mark::Devices,
-    Mark::Network,
-    Mark::Fetched,
-    Mark::Bound,
-    Mark::Unlocking,
-    Mark::Unlocked,
-    Mark::Root,
-];
 
 /// The server, and what nodes are made of.
 #[derive(Debug)]
@@ -54,7 +41,7 @@ pub struct Stage {
     /// What is told.
     pub story: Story,
     initial_file: PathBuf,
-    merge: PathBuf,
+    pub(super) merge: PathBuf,
     current: Option<Image>,
     one: Option<Node>,
     times: Vec<(String, Boot)>,
@@ -120,11 +107,17 @@ impl Stage {
                 Scene::Update => self.update()?,
                 Scene::Fleet => self.fleet()?,
                 Scene::Cuts => self.cuts()?,
+                Scene::Operator => self.operator()?,
+                Scene::Recovery => self.recovery()?,
             }
         }
-        let times = self.times();
         self.story.scene('z', "Afterwards");
-        self.story.shows("seconds since the kernel started", &times);
+        let reached = times::reached(&self.times);
+        self.story
+            .shows("seconds since the kernel started", &reached);
+        let shares = times::shares(&self.times);
+        self.story
+            .shows("seconds from there to the unlocked root, by share", &shares);
         let anchor = &self.anchor;
         self.story.works("the audit log's chain is intact", || {
             let verified = anchor.tec(&["audit", "verify"])?;
@@ -240,25 +233,23 @@ impl Stage {
         ))
     }
 
+    /// What `tec explain` says at the gate that ended the last attempt, of a machine or of all.
+    pub(super) fn reason(&self, machine: Option<MachineId>) -> anyhow::Result<String> {
+        let id = machine.map(|id| id.to_string());
+        let words: Vec<&str> = ["explain"].into_iter().chain(id.as_deref()).collect();
+        let attempt = self.anchor.tec(&words)?;
+        let steps = attempt["ladder"]["steps"].as_array();
+        let failed = steps
+            .into_iter()
+            .flatten()
+            .find(|step| step["state"] == "failed");
+        let detail = failed.and_then(|step| step["detail"].as_str());
+        let detail = detail.with_context(|| format!("no gate has failed: {attempt}"))?;
+        Ok(detail.to_owned())
+    }
+
     /// Keeps the times of a boot for the end.
     pub(super) fn timed(&mut self, what: &str, boot: &Boot) {
         self.times.push((what.to_owned(), boot.clone()));
-    }
-
-    /// When what was reached, for each boot that was kept.
-    fn times(&self) -> String {
-        let heading: Vec<String> = TIMES.iter().map(ToString::to_string).collect();
-        let heading = ["boot"]
-            .into_iter()
-            .chain(heading.iter().map(String::as_str));
-        let row = |(what, boot): &(String, Boot)| {
-            let times = TIMES.iter().map(|mark| {
-                let at = boot.at(*mark);
-                at.map_or_else(|| "-".to_owned(), |at| format!("{:.1}", at.as_secs_f64()))
-            });
-            [what.clone()].into_iter().chain(times).collect()
-        };
-        let rows: Vec<Vec<String>> = self.times.iter().map(row).collect();
-        table::render(&heading.collect::<Vec<_>>(), &rows)
     }
 }

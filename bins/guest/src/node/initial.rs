@@ -1,15 +1,17 @@
 //! In the initial file system, started by systemd.
 
 use std::fs;
+use std::fs::OpenOptions;
 use std::io::Write as _;
 use std::path::Path;
 use std::process::Command;
-use std::process::Output;
 
 use anyhow::Context as _;
 use anyhow::ensure;
 use rustix::mount::MountFlags;
 
+use super::content;
+use super::marks::Answer;
 use super::marks::Mark;
 use super::marks::Marks;
 
@@ -32,8 +34,9 @@ const MODULES: [&str; 7] = [
 /// Address and router that QEMU's user network gives to its first guest.
 const ADDRESS: &str = "10.0.2.15/24";
 const ROUTER: &str = "10.0.2.2";
-/// Written last, when the root is complete.
-const COMPLETE: &str = "/sysroot/etc/os-release";
+/// What the pin tells beside failures: how long it waited for whom.
+const LOG: &str = "warn,tec_trustee=error,node_agent=info";
+const CONSOLE: &str = "/dev/console";
 
 /// Runs to the switch of the root, or switches the machine off and says why.
 pub fn run() {
@@ -41,18 +44,21 @@ pub fn run() {
         Ok(marks) => marks,
         Err(error) => return say(&error),
     };
-    let (mark, text) = match open_root(&mut marks) {
+    let off = match open_root(&mut marks) {
         Ok(Way::Open) => match hand_over() {
             Ok(()) => return,
-            Err(error) => (Mark::Failed, format!("{error:#}")),
+            Err(error) => failed(&mut marks, &error),
         },
-        Ok(Way::Refused(text)) => (Mark::Refused, text),
-        Err(error) => (Mark::Failed, format!("{error:#}")),
+        Ok(Way::Closed) => Ok(()),
+        Err(error) => failed(&mut marks, &error),
     };
-    let told = marks.tell(mark, &text);
-    if let Err(error) = told.and_then(|()| marks.switch_off()) {
+    if let Err(error) = off.and_then(|()| marks.switch_off()) {
         say(&error);
     }
+}
+
+fn failed(marks: &mut Marks, error: &anyhow::Error) -> anyhow::Result<()> {
+    marks.tell(Mark::Failed, &format!("{error:#}"))
 }
 
 /// The console is for people.
@@ -62,7 +68,7 @@ fn say(error: &anyhow::Error) {
 
 enum Way {
     Open,
-    Refused(String),
+    Closed,
 }
 
 fn open_root(marks: &mut Marks) -> anyhow::Result<Way> {
@@ -76,15 +82,11 @@ fn open_root(marks: &mut Marks) -> anyhow::Result<Way> {
     network()?;
     marks.tell(Mark::Network, "")?;
     if is_bound()? {
-        marks.tell(Mark::Unlocking, "")?;
-        let unlocked = unlock()?;
-        if !unlocked.status.success() {
-            let text = String::from_utf8_lossy(&unlocked.stderr).into_owned();
-            return Ok(Way::Refused(text));
+        if let Way::Closed = unlock(marks)? {
+            return Ok(Way::Closed);
         }
-        marks.tell(Mark::Unlocked, "")?;
         // The power may have failed before the file system was made, or the root filled.
-        if mount().is_ok() && Path::new(COMPLETE).exists() {
+        if mount().is_ok() && content::is_complete(Path::new(PLACE)) {
             return Ok(Way::Open);
         }
         close()?;
@@ -106,7 +108,7 @@ fn first_boot(marks: &mut Marks) -> anyhow::Result<()> {
     ignition("mount")?;
     ignition("files")?;
     ignition("umount")?;
-    fill()
+    content::fill(Path::new(PLACE))
 }
 
 fn ignition(stage: &str) -> anyhow::Result<()> {
@@ -139,15 +141,41 @@ fn is_bound() -> anyhow::Result<bool> {
 }
 
 /// As in the initial file systems of distributions, but the key is asked for once: who watches
-/// starts the machine again.
-fn unlock() -> anyhow::Result<Output> {
+/// starts the machine again, or types a key.
+fn unlock(marks: &mut Marks) -> anyhow::Result<Way> {
+    marks.tell(Mark::Unlocking, "")?;
     let mut clevis = Command::new("clevis");
     clevis.args(["luks", "unlock", "-d", DISK, "-n", NAME]);
-    let output = clevis.env("TEC_ROUNDS", "1").output();
+    clevis.env("TEC_ROUNDS", "1").env("TEC_LOG", LOG);
+    let output = clevis.output();
     let output = output.context("run clevis")?;
-    // Whoever stands in front of the machine reads it, too.
-    std::io::stderr().write_all(&output.stderr)?;
-    Ok(output)
+    let said = String::from_utf8_lossy(&output.stderr);
+    if output.status.success() {
+        marks.tell(Mark::Unlocked, &said)?;
+        return Ok(Way::Open);
+    }
+    match marks.refused(&said)? {
+        Answer::GoOff => Ok(Way::Closed),
+        Answer::Ask => {
+            ask()?;
+            marks.tell(Mark::Typed, "")?;
+            Ok(Way::Open)
+        }
+    }
+}
+
+/// Whoever sits at the console types a key.
+fn ask() -> anyhow::Result<()> {
+    let console = || {
+        let both = OpenOptions::new().read(true).write(true).open(CONSOLE);
+        both.with_context(|| format!("open {CONSOLE}"))
+    };
+    let mut open = Command::new("cryptsetup");
+    open.args(["open", "--type", "luks", DISK, NAME]);
+    open.stdin(console()?).stdout(console()?).stderr(console()?);
+    let status = open.status().context("run cryptsetup")?;
+    ensure!(status.success(), "no key that was typed opens the disk");
+    Ok(())
 }
 
 fn mount() -> anyhow::Result<()> {
@@ -159,20 +187,6 @@ fn close() -> anyhow::Result<()> {
     // Not mounted where there was no file system yet.
     let _ = rustix::mount::unmount(PLACE, rustix::mount::UnmountFlags::empty());
     must(Command::new("cryptsetup").args(["close", NAME]))
-}
-
-/// What an image of a distribution would bring: a root of one program.
-fn fill() -> anyhow::Result<()> {
-    for directory in ["dev", "proc", "sys", "run", "etc", "sbin", "var"] {
-        let path = Path::new(PLACE).join(directory);
-        fs::create_dir_all(&path).with_context(|| format!("make {}", path.display()))?;
-    }
-    let program = std::env::current_exe().context("find this program")?;
-    fs::copy(program, Path::new(PLACE).join("sbin/init")).context("copy this program")?;
-    rustix::fs::sync();
-    fs::write(COMPLETE, "ID=tec-node\n").context("complete the root")?;
-    rustix::fs::sync();
-    Ok(())
 }
 
 /// systemd starts process 1 of the root in its own place.

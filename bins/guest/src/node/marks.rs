@@ -3,6 +3,7 @@
 use std::fmt;
 use std::fs;
 use std::fs::File;
+use std::io::Read as _;
 use std::io::Write as _;
 use std::path::Path;
 
@@ -35,16 +36,20 @@ pub enum Mark {
     Unlocking,
     /// Clevis has opened it.
     Unlocked,
-    /// Clevis has not opened it; the text is what it said.
+    /// Clevis has not opened it; the text is what it said. The host says what happens now.
     Refused,
+    /// A key that was typed on the console has opened it.
+    Typed,
     /// Something else went wrong; the text says what.
     Failed,
     /// The opened root runs; the text is how often it has.
     Root,
+    /// The root's recovery key is as it should be; the text is how its unit ended.
+    Recovery,
 }
 
 /// All of them with their names.
-const NAMES: [(Mark, &str); 11] = [
+const NAMES: [(Mark, &str); 13] = [
     (Mark::Started, "started"),
     (Mark::Devices, "devices"),
     (Mark::Network, "network"),
@@ -54,9 +59,31 @@ const NAMES: [(Mark, &str); 11] = [
     (Mark::Unlocking, "unlocking"),
     (Mark::Unlocked, "unlocked"),
     (Mark::Refused, "refused"),
+    (Mark::Typed, "typed"),
     (Mark::Failed, "failed"),
     (Mark::Root, "root"),
+    (Mark::Recovery, "recovery"),
 ];
+
+/// What the host answers when a disk stays closed, as one byte.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(clippy::exhaustive_enums, reason = "both ends are built together")]
+pub enum Answer {
+    /// Nobody is there: the machine goes off.
+    GoOff,
+    /// Somebody sits at the console.
+    Ask,
+}
+
+impl Answer {
+    /// On the line.
+    pub const fn byte(self) -> u8 {
+        match self {
+            Self::GoOff => b'0',
+            Self::Ask => b'1',
+        }
+    }
+}
 
 impl Mark {
     /// The mark of a name.
@@ -107,6 +134,21 @@ impl Marks {
         let content = format!("{seconds}\n{text}");
         frame::write(&mut self.line, &mark.to_string(), content.as_bytes())
             .with_context(|| format!("tell of {mark}"))
+    }
+
+    /// Tells that the disk stays closed, and waits for what shall happen now.
+    ///
+    /// # Errors
+    /// The line is broken.
+    pub fn refused(&mut self, text: &str) -> anyhow::Result<Answer> {
+        self.tell(Mark::Refused, text)?;
+        let mut byte = [0];
+        self.line.read_exact(&mut byte).context("hear the answer")?;
+        Ok(if byte == [Answer::Ask.byte()] {
+            Answer::Ask
+        } else {
+            Answer::GoOff
+        })
     }
 
     /// Ends the report and switches the machine off.

@@ -1,11 +1,17 @@
-//! In the opened root, as process 1.
+//! In the opened root: as process 1, or as a unit of the system that is there.
 
 use std::fs;
 use std::io::Write as _;
 use std::path::Path;
+use std::process::Command;
+use std::process::Stdio;
+use std::time::Duration;
+use std::time::Instant;
 
 use anyhow::Context as _;
+use anyhow::bail;
 
+use super::content;
 use super::marks::Mark;
 use super::marks::Marks;
 
@@ -13,6 +19,11 @@ use super::marks::Marks;
 const COUNTER: &str = "/var/boots";
 /// What the engine leaves in a root that it made.
 const RESULT: &str = "/etc/.ignition-result.json";
+/// The unit that looks after the recovery key.
+const UNIT: &str = "tec-recovery.service";
+/// It waits for servers, which come back when the host says so.
+const RECOVERY_LIMIT: Duration = Duration::from_mins(10);
+const STEP: Duration = Duration::from_millis(500);
 
 /// Counts the boot, tells of it, and switches off.
 pub fn run() {
@@ -30,6 +41,34 @@ fn tell() -> anyhow::Result<()> {
     let mut marks = Marks::open()?;
     let made = Path::new(RESULT).exists();
     marks.tell(Mark::Root, &format!("boots={boots} ignition={made}"))?;
-    writeln!(std::io::stdout(), "TEC node: root is open, boot {boots}").context("greet people")?;
+    let line = format!("TEC node: root is open, boot {boots}");
+    writeln!(std::io::stdout(), "{line}").context("greet people")?;
+    if content::has_recovery(Path::new("/")) {
+        match wait_for_recovery() {
+            Ok(()) => marks.tell(Mark::Recovery, "")?,
+            Err(error) => marks.tell(Mark::Failed, &format!("{error:#}"))?,
+        }
+    }
     marks.switch_off()
+}
+
+/// Until the unit has done its work.
+fn wait_for_recovery() -> anyhow::Result<()> {
+    let end = Instant::now() + RECOVERY_LIMIT;
+    loop {
+        let mut systemctl = Command::new("systemctl");
+        systemctl.args(["is-active", "--quiet", UNIT]);
+        let status = systemctl.stderr(Stdio::null()).status();
+        if status.context("run systemctl")?.success() {
+            return Ok(());
+        }
+        if Instant::now() > end {
+            bail!("{UNIT} did not end its work");
+        }
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "one question each half second, with a deadline"
+        )]
+        std::thread::sleep(STEP);
+    }
 }

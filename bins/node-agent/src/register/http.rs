@@ -56,10 +56,14 @@ impl HttpRegistrar {
             .redirect(reqwest::redirect::Policy::none())
             .no_proxy();
         match (registration.scheme(), ca_pem.trim()) {
-            ("http", "") => tracing::warn!(
-                %url,
-                "the attestation key is registered without TLS, as configured"
-            ),
+            ("http", "") => {
+                tracing::warn!(
+                    %url,
+                    "the attestation key is registered without TLS, as configured"
+                );
+                // An initial file system need not have the platform's CAs, and none is asked.
+                builder = builder.tls_certs_only([]);
+            }
             ("http", _) => return Err(wrong("there is a CA, but the scheme is http")),
             ("https", "") => {}
             ("https", pem) => {

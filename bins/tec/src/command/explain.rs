@@ -7,6 +7,7 @@ use tec_core::attest::Attempt;
 use tec_core::boot::BootState;
 use tec_core::code::Code;
 use tec_core::explain::EventFinding;
+use tec_core::explain::ExpectedComponent;
 use tec_core::explain::PcrMismatch;
 use tec_core::explain::RegisterStates;
 use tec_core::explain::StepState;
@@ -144,9 +145,6 @@ fn render_mismatch(mismatch: &PcrMismatch) -> String {
     if let Some(closest) = &mismatch.closest {
         let _ = writeln!(text, "  closest: {closest}");
     }
-    if !mismatch.others.is_empty() {
-        let _ = writeln!(text, "  differing, too: PCR {}", list(&mismatch.others));
-    }
     for RegisterStates { pcr, states, .. } in &mismatch.apart {
         let states: Vec<_> = states.iter().map(ToString::to_string).collect();
         let _ = writeln!(text, "  PCR {pcr} alone: {}", states.join("; "));
@@ -154,10 +152,21 @@ fn render_mismatch(mismatch: &PcrMismatch) -> String {
     if let Some(trouble) = &mismatch.trouble {
         let _ = writeln!(text, "  not known: {trouble}");
     }
-    for finding in &mismatch.events {
-        text += &render_event(finding);
+    text += &render_findings(&mismatch.events, &mismatch.missing);
+    for other in &mismatch.others {
+        let _ = writeln!(
+            text,
+            "  differing, too: PCR {} = {}",
+            other.pcr, other.quoted
+        );
+        text += &render_findings(&other.events, &other.missing);
     }
-    for missing in &mismatch.missing {
+    text
+}
+
+fn render_findings(events: &[EventFinding], missing: &[ExpectedComponent]) -> String {
+    let mut text: String = events.iter().map(render_event).collect();
+    for missing in missing {
         let file = missing.file.as_deref().unwrap_or("-");
         let _ = writeln!(text, "    missing: {} ({file})", missing.component);
     }

@@ -66,12 +66,13 @@ pub(super) const MACHINES: [Requirement; 2] = [
 
 /// What virtual nodes need beside it: programs of the initial file system come from the machine
 /// that builds it.
-pub(super) const NODES: [Requirement; 9] = [
+pub(super) const NODES: [Requirement; 10] = [
     Requirement {
         package: "libblkid-dev", // Ignition's engine links it
         probe: Probe::PkgConfig(&["blkid"]),
     },
     program("libpwquality-tools", "pwmake"), // Clevis makes passphrases with it
+    program("musl-tools", "musl-gcc"),       // links node-agent statically
     program("udev", "udevadm"),
     program("dmsetup", "dmsetup"),
     program("e2fsprogs", "mke2fs"),

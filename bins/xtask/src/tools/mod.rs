@@ -29,7 +29,7 @@ mod kubernetes;
 mod node;
 mod packaged;
 mod pypi;
-pub(crate) mod wasm;
+pub(crate) mod targets;
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -122,7 +122,7 @@ pub(crate) fn ensure() -> Result<Tools> {
     go::ensure(&tools)?;
     images::ensure(&tools, &mut apt)?;
     packaged::ensure(&tools, &mut apt, &packaged::REGISTRY)?;
-    wasm::ensure_targets(&workspace_root()?)?;
+    targets::ensure(&workspace_root()?, &targets::WEBASSEMBLY)?;
     term::success("all tools are in place");
     Ok(tools)
 }
@@ -162,6 +162,7 @@ pub(crate) fn ensure_nodes(tools: &Tools) -> Result<()> {
     let _one_at_a_time = lock(&tools.cache)?;
     let mut apt = apt::Apt::default();
     apt::ensure_packages(&mut apt, &apt::NODES)?;
+    targets::ensure(&workspace_root()?, &[targets::NODE])?;
     go::ensure_ignition(tools)?;
     node::ensure(tools, &mut apt)?;
     term::success("all of them are in place");

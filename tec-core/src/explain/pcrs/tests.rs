@@ -75,6 +75,23 @@ fn the_image_with_the_fewest_differing_components_is_compared() {
 }
 
 #[test]
+fn each_register_that_differs_is_told_with_its_component() {
+    let chain = [NEW[0], (PCR14, "Pcr14MokList", "list of nobody")];
+    let told = refused(&boot(&chain), &[image("new", NEW)]);
+    let [other] = told.others.as_slice() else {
+        panic!("{:?}", told.others);
+    };
+    assert_eq!((told.pcr, other.pcr, other.events.len()), (PCR4, PCR14, 1));
+    assert_eq!(
+        told.summary(),
+        "PCR 4: Pcr4Vmlinuz (boot/kernel 2) was not measured; PCR 14: Pcr14MokList (boot/list 2) \
+         differs"
+    );
+    let json = serde_json::to_value(&told).unwrap();
+    assert_eq!(serde_json::from_value::<PcrMismatch>(json).unwrap(), told);
+}
+
+#[test]
 fn registers_that_do_not_occur_together_are_told_one_by_one() {
     let chain = [OLD[0], OLD[1], NEW[2]];
     let told = refused(&boot(&chain), &[image("old", OLD), image("new", NEW)]);
@@ -138,7 +155,7 @@ fn without_images_everything_is_refused() {
 #[test]
 fn refusals_of_earlier_versions_are_read() {
     let old = serde_json::json!({
-        "pcr": 4, "quoted": Sha256Digest::ZERO, "closest": "old", "events": [],
+        "pcr": 4, "quoted": Sha256Digest::ZERO, "closest": "old", "events": [], "others": [14],
     });
     let told: PcrMismatch = serde_json::from_value(old).unwrap();
     assert_eq!(told.closest.unwrap().to_string(), "old");

@@ -118,10 +118,9 @@ impl Stage {
             ended == Ended::Refused("TEC-A412".to_owned()),
             "{what}: {ended:?}"
         );
-        let (_, text) = self.explained(id)?;
-        let line = text.lines().find(|line| line.contains(named));
-        let line = line.with_context(|| format!("{named} is not named: {text}"))?;
-        Ok([what.to_owned(), "TEC-A412".to_owned(), short(line)])
+        let reason = self.reason(Some(id))?;
+        ensure!(reason.contains(named), "{named} is not named: {reason}");
+        Ok([what.to_owned(), "TEC-A412".to_owned(), reason])
     }
 
     fn without_keys(&self, one: &mut Node, id: MachineId) -> anyhow::Result<Row> {
@@ -134,7 +133,7 @@ impl Stage {
             &[0],
         )?;
         fs::write(&variables, off.build())?;
-        let row = self.refused_boot(one, id, "Secure Boot switched off", "SecureBoot");
+        let row = self.refused_boot(one, id, "Secure Boot is switched off", "SecureBoot");
         fs::write(&variables, before)?;
         row
     }
@@ -150,11 +149,13 @@ impl Stage {
         };
         ensure!(code == "TEC-A413", "refused with {code}");
         let id = self.machine_of(one)?;
-        let text = self.anchor.tec_text(&["explain"])?;
-        let line = text.lines().find(|line| line.contains(&id.to_string()));
-        let line = line.with_context(|| format!("{id} is not named: {text}"))?;
+        let reason = self.reason(None)?;
+        ensure!(
+            reason.contains(&id.to_string()),
+            "{id} is not named: {reason}"
+        );
         two.discard()?;
-        Ok(["disk in another machine".to_owned(), code, short(line)])
+        Ok(["the disk in another machine".to_owned(), code, reason])
     }
 
     /// A new machine with the keys of the first one: it is the first one, as far as quotes tell. It
@@ -168,7 +169,7 @@ impl Stage {
         ensure!(id == known, "it became machine {id} instead of {known}");
         three.discard()?;
         let line = "a copy is the machine itself; see the threat model";
-        Ok(["TPM state in another machine", "opens", line].map(str::to_owned))
+        Ok(["the TPM's state in another machine", "opens", line].map(str::to_owned))
     }
 
     /// Evidence of the machine's own key, made for one session and sent in the next.
@@ -191,13 +192,9 @@ impl Stage {
         })?;
         let code = reply.code();
         ensure!(code == "TEC-A405", "the server says {code}: {}", reply.body);
-        let text = self.anchor.tec_text(&["explain"])?;
-        let line = text.lines().find(|line| line.contains("NO"));
-        Ok([
-            "evidence replayed".to_owned(),
-            code,
-            short(line.unwrap_or(&text)),
-        ])
+        let reason = self.reason(None)?;
+        ensure!(reason.contains("nonce"), "no nonce is named: {reason}");
+        Ok(["evidence is replayed".to_owned(), code, reason])
     }
 
     fn revoked_kernel(
@@ -212,7 +209,8 @@ impl Stage {
         one.boot()?.opened()?;
         self.anchor.tec(&["image", "revoke", "current"])?;
         one.install(old)?;
-        let row = self.refused_boot(one, id, "older kernel after its revocation", "ended");
+        let what = "an older kernel after its revocation";
+        let row = self.refused_boot(one, id, what, "approval ended");
         one.install(update)?;
         row
     }
@@ -224,20 +222,12 @@ impl Stage {
         let Ended::Refused(code) = boot.ended()? else {
             bail!("a deleted machine: {:?}", boot.ended()?)
         };
-        let text = self.anchor.tec_text(&["explain"])?;
-        let line = text.lines().find(|line| line.contains("NO"));
         Ok([
-            "machine deleted".to_owned(),
+            "the machine is deleted".to_owned(),
             code,
-            short(line.unwrap_or(&text)),
+            self.reason(None)?,
         ])
     }
-}
-
-/// One line of a table.
-fn short(line: &str) -> String {
-    let words: Vec<&str> = line.split_whitespace().collect();
-    words.join(" ").chars().take(90).collect()
 }
 
 fn copy_files(from: &Path, to: &Path) -> anyhow::Result<()> {

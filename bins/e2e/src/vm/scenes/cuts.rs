@@ -55,7 +55,7 @@ impl Stage {
         let (running, console) = node.power_on()?;
         boot::greet(&running)?;
         let begin = Instant::now();
-        boot::Boot::watch_on(running, &console)?.opened()?;
+        boot::Boot::watch(running, &console, &mut boot::nobody)?.opened()?;
         let whole = begin.elapsed();
         node.discard()?;
         Ok(whole)

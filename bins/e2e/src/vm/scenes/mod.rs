@@ -3,5 +3,7 @@
 mod adversary;
 mod cuts;
 mod fleet;
+mod operator;
+mod recovery;
 mod short;
 mod update;

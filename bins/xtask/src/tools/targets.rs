@@ -1,4 +1,4 @@
-//! The standard library for WebAssembly: what `tec-tpm` and its example must build for.
+//! The standard library for machines that are not this one.
 
 use std::path::Path;
 
@@ -9,16 +9,19 @@ use anyhow::bail;
 use crate::process;
 use crate::term;
 
-/// Neither has an operating system below it; the second one has standard input and output.
-pub(crate) const TARGETS: [&str; 2] = ["wasm32-unknown-unknown", "wasm32-wasip1"];
+/// What `tec-tpm` and its example must build for. Neither has an operating system below it; the
+/// second one has standard input and output.
+pub(crate) const WEBASSEMBLY: [&str; 2] = ["wasm32-unknown-unknown", "wasm32-wasip1"];
+/// What node-agent is built for that goes into an initramfs: Linux, without a library of it.
+pub(crate) const NODE: &str = "x86_64-unknown-linux-musl";
 
 /// Installs the targets that the toolchain of the workspace lacks, with rustup.
-pub(crate) fn ensure_targets(root: &Path) -> Result<()> {
+pub(crate) fn ensure(root: &Path, targets: &[&str]) -> Result<()> {
     let mut rustc = process::command("rustc");
     let sysroot = process::capture(rustc.current_dir(root).args(["--print", "sysroot"]))?;
     let libraries = Path::new(sysroot.trim()).join("lib/rustlib");
     let is_missing = |target: &&str| !libraries.join(target).join("lib").is_dir();
-    let missing: Vec<&str> = TARGETS.into_iter().filter(is_missing).collect();
+    let missing: Vec<&str> = targets.iter().copied().filter(is_missing).collect();
     if missing.is_empty() {
         return Ok(());
     }

@@ -1,0 +1,128 @@
+//! The servers in their other form: the operator and what it deploys, on a real API server.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::Context as _;
+use kube::api::DeleteParams;
+use kube::api::Patch;
+use kube::api::PatchParams;
+use serde_json::Value;
+use serde_json::json;
+use tec_core::id::MachineId;
+use tec_k8s::api::ApprovedImage;
+use tec_k8s::api::ApprovedImageSpec;
+use tec_k8s::api::Machine;
+use tec_k8s::api::TrustedExecutionCluster;
+use tec_k8s::api::TrustedExecutionClusterSpec;
+use tec_k8s::render::Component;
+use tokio::runtime::Runtime;
+
+use super::stage::HOST;
+use super::stage::REGISTERS;
+use crate::kube::Bench;
+use crate::kube::Broker;
+use crate::kube::Guarded;
+use crate::kube::Server;
+use crate::kube::eventually;
+
+/// Where the register server has the config of new nodes (docs/reference/http.md).
+const CONFIG: &str = "ignition-clevis-pin-trustee";
+
+/// Everything that runs in a cluster for nodes, as processes of this host; the key broker is
+/// embedded, and fed through its admin API as a Trustee is.
+#[derive(Debug)]
+pub(super) struct Cluster {
+    register: Server,
+    _keys: Server,
+    _operator: Guarded,
+    broker: Broker,
+    bench: Bench,
+    runtime: Runtime,
+}
+
+impl Cluster {
+    /// Starts all of it in a new namespace.
+    pub(super) fn start() -> anyhow::Result<Self> {
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(2)
+            .enable_all()
+            .build()?;
+        let (bench, broker, operator, keys, register) = runtime.block_on(async {
+            let bench = Bench::alone().await?;
+            let broker = Broker::start(1).await?;
+            bench.create(&broker.admin_secret()).await?;
+            let server = async |component| {
+                Server::start(&bench.plane, component, &bench.namespace, &[]).await
+            };
+            let keys = server(Component::AttestationKeyRegister).await?;
+            bench.create(&cluster(broker.url(), &keys)).await?;
+            let flags = ["--trustee-url", broker.url(), "--pcrs", REGISTERS];
+            let operator = bench.start_program("one", &flags)?;
+            let register = server(Component::RegisterServer).await?;
+            anyhow::Ok((bench, broker, operator, keys, register))
+        })?;
+        Ok(Self {
+            register,
+            _keys: keys,
+            _operator: operator,
+            broker,
+            bench,
+            runtime,
+        })
+    }
+
+    /// Approves an image; in place of the Job, what `tec pcr compute` printed is written.
+    pub(super) fn approve(&self, name: &str, label: &Path) -> anyhow::Result<()> {
+        let label: Value = serde_json::from_slice(&fs::read(label)?)?;
+        let mut spec = ApprovedImageSpec::default();
+        spec.image = format!("registry.example/os@sha256:{:064x}", 1);
+        let status = Patch::Merge(json!({ "status": { "pcrs": label["pcrs"] } }));
+        self.runtime.block_on(async {
+            self.bench.create(&ApprovedImage::new(name, spec)).await?;
+            let images = self.bench.objects::<ApprovedImage>()?;
+            images
+                .patch_status(name, &PatchParams::default(), &status)
+                .await?;
+            Ok(())
+        })
+    }
+
+    /// The config with which a node asks for its own.
+    pub(super) fn merge(&self) -> Value {
+        let source = format!("http://{}/{CONFIG}", for_nodes(&self.register.address));
+        json!({"ignition": {
+            "version": "3.6.0",
+            "config": { "merge": [{ "source": source }] },
+        }})
+    }
+
+    /// Deletes a machine, and waits until the key broker has lost its key.
+    pub(super) fn delete(&self, id: &MachineId) -> anyhow::Result<()> {
+        self.runtime.block_on(async {
+            let machines = self.bench.objects::<Machine>()?;
+            let name = Machine::name_of(id);
+            machines
+                .delete(&name, &DeleteParams::default())
+                .await
+                .with_context(|| format!("delete {name}"))?;
+            eventually("the broker has lost the key", async || {
+                Ok(self.broker.key(id).await.is_none())
+            })
+            .await
+        })
+    }
+}
+
+fn cluster(broker: &str, keys: &Server) -> TrustedExecutionCluster {
+    let mut spec = TrustedExecutionClusterSpec::default();
+    let broker = broker.trim_start_matches("http://");
+    spec.public_trustee_addr = Some(for_nodes(broker));
+    spec.public_attestation_key_register_addr = Some(for_nodes(&keys.address));
+    TrustedExecutionCluster::new("cluster", spec)
+}
+
+/// An address of the loopback interface as machines reach it.
+fn for_nodes(address: &str) -> String {
+    address.replace("127.0.0.1", HOST)
+}

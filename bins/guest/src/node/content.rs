@@ -1,0 +1,141 @@
+//! What an image of a distribution would bring: the files of the root.
+//!
+//! Most nodes have a root of one program, which is process 1. Where Ignition has left an admin's key,
+//! the root is a system: systemd and what the initial file system has, so that the unit of recovery
+//! keys runs as it does on any machine.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+
+use anyhow::Context as _;
+
+/// Where the admin's key lies (docs/how-to/recover-a-disk.md), below the root.
+const ADMIN_KEY: &str = "etc/node-agent/admin.jwk";
+/// Written last, when the root is complete.
+const COMPLETE: &str = "etc/os-release";
+/// The program of this package, in either root.
+const PROGRAM: &str = "usr/bin/tec-node";
+/// Of no use in a root: the engine, and modules, which are loaded.
+const LEFT_OUT: [&str; 2] = ["ignition", "modules"];
+const DIRECTORIES: [&str; 8] = ["dev", "proc", "sys", "run", "tmp", "etc", "var", "usr/sbin"];
+const LINKS: [(&str, &str); 4] = [
+    ("bin", "usr/bin"),
+    ("sbin", "usr/sbin"),
+    ("lib", "usr/lib"),
+    ("lib64", "usr/lib64"),
+];
+/// What makes the initial file system one: not to be copied, and the sign of it.
+pub const INITIAL: &str = "/etc/initrd-release";
+const UNITS: &str = "etc/systemd/system";
+/// Runs this program beside whatever else the system has to do.
+const UNIT: &str = "[Unit]
+Description=Tell the host of this boot
+
+[Service]
+Type=oneshot
+ExecStart=/usr/bin/tec-node
+StandardOutput=file:/dev/console
+StandardError=file:/dev/console
+";
+
+/// Whether the root at `place` was filled to the end.
+pub fn is_complete(place: &Path) -> bool {
+    place.join(COMPLETE).exists()
+}
+
+/// Whether the root at `place` keeps a recovery key.
+pub fn has_recovery(place: &Path) -> bool {
+    place.join(ADMIN_KEY).exists()
+}
+
+/// Fills the root at `place`, after Ignition has written its files.
+///
+/// # Errors
+/// The root is full, or broken.
+pub fn fill(place: &Path) -> anyhow::Result<()> {
+    for directory in DIRECTORIES {
+        make(&place.join(directory))?;
+    }
+    for (link, target) in LINKS {
+        relink(target, &place.join(link))?;
+    }
+    let init = place.join("usr/sbin/init");
+    if has_recovery(place) {
+        copy(Path::new("/usr"), &place.join("usr"))?;
+        relink("../lib/systemd/systemd", &init)?;
+        let units = place.join(UNITS);
+        make(&units.join("multi-user.target.wants"))?;
+        write(&units.join("tec-node.service"), UNIT)?;
+        let wanted = units.join("multi-user.target.wants/tec-node.service");
+        relink("../tec-node.service", &wanted)?;
+        let target = "/usr/lib/systemd/system/multi-user.target";
+        relink(target, &units.join("default.target"))?;
+        for file in ["etc/passwd", "etc/group", "etc/systemd/system.conf"] {
+            copy(&Path::new("/").join(file), &place.join(file))?;
+        }
+    } else {
+        make(&place.join("usr/bin"))?;
+        copy(&Path::new("/").join(PROGRAM), &place.join(PROGRAM))?;
+        relink("../bin/tec-node", &init)?;
+    }
+    rustix::fs::sync();
+    write(&place.join(COMPLETE), "ID=tec-node\n")?;
+    rustix::fs::sync();
+    Ok(())
+}
+
+fn make(directory: &Path) -> anyhow::Result<()> {
+    fs::create_dir_all(directory).with_context(|| format!("make {}", directory.display()))
+}
+
+fn write(file: &Path, text: &str) -> anyhow::Result<()> {
+    fs::write(file, text).with_context(|| format!("write {}", file.display()))
+}
+
+/// The power may have failed after an earlier try.
+fn relink(target: impl AsRef<Path>, link: &Path) -> anyhow::Result<()> {
+    let _ = fs::remove_file(link);
+    symlink(target, link).with_context(|| format!("link {}", link.display()))
+}
+
+/// A file, a link, or a directory with what is in it.
+fn copy(from: &Path, to: &Path) -> anyhow::Result<()> {
+    let meta = fs::symlink_metadata(from).with_context(|| format!("look at {}", from.display()))?;
+    if meta.is_symlink() {
+        return relink(fs::read_link(from)?, to);
+    }
+    if !meta.is_dir() {
+        let copied = fs::copy(from, to).map(drop);
+        return copied.with_context(|| format!("copy {}", from.display()));
+    }
+    make(to)?;
+    for entry in fs::read_dir(from).with_context(|| format!("list {}", from.display()))? {
+        let name = entry?.file_name();
+        if !LEFT_OUT.iter().any(|left_out| name == *left_out) {
+            copy(&from.join(&name), &to.join(&name))?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn directories_are_copied_with_links_and_without_what_is_of_no_use() {
+        let work = tempfile::tempdir().unwrap();
+        let from = work.path().join("from");
+        make(&from.join("lib/modules")).unwrap();
+        write(&from.join("lib/modules/x.ko"), "module").unwrap();
+        write(&from.join("lib/x.so"), "library").unwrap();
+        relink("x.so", &from.join("lib/y.so")).unwrap();
+        let to = work.path().join("to");
+        for _ in 0..2 {
+            copy(&from, &to).unwrap();
+        }
+        assert_eq!(fs::read_to_string(to.join("lib/y.so")).unwrap(), "library");
+        assert!(!to.join("lib/modules").exists());
+    }
+}
