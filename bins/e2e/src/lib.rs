@@ -8,6 +8,7 @@
 
 pub mod anchor;
 pub mod firmware;
+pub mod fleet;
 pub mod kube;
 pub mod load;
 pub mod machine;
@@ -16,6 +17,7 @@ pub mod pcr_live;
 pub mod process;
 pub mod qemu;
 pub mod report;
+pub mod runbook;
 pub mod scenes;
 pub mod settings;
 pub mod story;

@@ -54,6 +54,14 @@ pub fn write(path: &Path, story: &Story, anchor: &Anchor) -> anyhow::Result<()> 
     std::fs::write(path, html).with_context(|| format!("write {}", path.display()))
 }
 
+/// A page with one picture.
+pub(crate) fn page(title: &str, picture: &str) -> String {
+    format!(
+        "<!doctype html>\n<html lang=\"en\"><meta charset=\"utf-8\"><title>{title}</title>\
+         <style>{STYLE}</style><h1>{title}</h1>{picture}</html>\n"
+    )
+}
+
 #[expect(
     clippy::cast_precision_loss,
     reason = "one decimal of mebibytes is shown"

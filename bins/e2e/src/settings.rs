@@ -103,6 +103,20 @@ fn bin_dir() -> anyhow::Result<PathBuf> {
     Ok(profile.to_owned())
 }
 
+/// Where the picture of a test goes: beside the programs, in `migrate`.
+///
+/// # Errors
+/// The directory cannot be made.
+pub fn picture(name: &str) -> anyhow::Result<PathBuf> {
+    let test = std::env::current_exe()?;
+    let target = test.ancestors().nth(3);
+    let target = target.context("this test lies outside a target directory")?;
+    let directory = target.join("migrate");
+    std::fs::create_dir_all(&directory)
+        .with_context(|| format!("create {}", directory.display()))?;
+    Ok(directory.join(format!("{name}.html")))
+}
+
 /// One of our own programs.
 ///
 /// # Errors

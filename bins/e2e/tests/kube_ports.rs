@@ -37,4 +37,5 @@ async fn the_registries_over_an_api_server_conform() {
     testing::ak_registry(make).await;
     testing::image_registry(make).await;
     testing::secret_store(make).await;
+    testing::trust_anchor(make).await;
 }

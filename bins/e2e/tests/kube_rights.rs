@@ -93,15 +93,17 @@ const TRUSTEE: [Right; 2] = [
     (READ, TEC, "machines attestationkeys", None),
     ("create patch", "events.k8s.io", "events", None),
 ];
-const REGISTER_SERVER: [Right; 4] = [
+const REGISTER_SERVER: [Right; 5] = [
     (READ, TEC, "trustedexecutionclusters", None),
     ("create get list watch", TEC, "machines", None),
+    ("get", "core", "configmaps", Some("trust-authority")),
     ("update", TEC, "trustedexecutionclusters/finalizers", None),
     ("create patch", "events.k8s.io", "events", None),
 ];
-const ATTESTATION_KEY_REGISTER: [Right; 4] = [
+const ATTESTATION_KEY_REGISTER: [Right; 5] = [
     (READ, TEC, "trustedexecutionclusters machines", None),
     ("create get list watch", TEC, "attestationkeys", None),
+    ("get", "core", "configmaps", Some("trust-authority")),
     ("update", TEC, "trustedexecutionclusters/finalizers", None),
     ("create patch", "events.k8s.io", "events", None),
 ];

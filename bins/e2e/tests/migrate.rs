@@ -2,12 +2,12 @@
 //! switched off.
 #![expect(
     clippy::indexing_slicing,
-    clippy::panic,
     clippy::unwrap_used,
     reason = "a test's own tools may fail the test"
 )]
 
 use std::fs;
+use std::path::Path;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -17,20 +17,20 @@ use std::time::Duration;
 
 use serde_json::Value;
 use serde_json::json;
-use tec_core::digest::Sha256Digest;
-use tec_core::endpoint::Endpoint;
-use tec_core::id::MachineId;
 use tec_core::id::ResourcePath;
-use tec_core::pcr::PcrIndex;
 use tec_core::port::SecretStore as _;
 use tec_e2e::anchor::Anchor;
 use tec_e2e::firmware::BootChain;
+use tec_e2e::fleet::Fleet;
+use tec_e2e::fleet::SoftNode;
 use tec_e2e::load;
 use tec_e2e::load::machine_of;
 use tec_e2e::machine::Machine;
 use tec_e2e::process::Transcript;
 use tec_e2e::process::wait_for;
+use tec_e2e::runbook::commands;
 use tec_e2e::settings::Settings;
+use tec_e2e::settings::picture;
 use tec_e2e::wire;
 use tec_tpm::testing::SoftTpm;
 use tempfile::TempDir;
@@ -38,7 +38,7 @@ use tokio::runtime::Runtime;
 
 /// Nodes with software instead of TPMs.
 const NODES: u64 = 12;
-/// Some boots of each sort of node must end between two steps of the move.
+/// Some boots of the machine must end between two steps of the move.
 const STEP: Duration = Duration::from_mins(1);
 
 /// Two servers; what boots is approved at the first only, and nodes know both.
@@ -84,6 +84,10 @@ impl World {
             approved,
             runtime: runtime(),
         }
+    }
+
+    fn source_dir(&self) -> PathBuf {
+        self.directory.path().join("outside")
     }
 
     fn inside(&self) -> PathBuf {
@@ -150,95 +154,27 @@ async fn register(anchor: &Anchor, seed: u64) -> Result<SoftNode, String> {
     })
 }
 
-/// A node that attests for real, without a disk.
-struct SoftNode {
-    tpm: SoftTpm,
-    machine: MachineId,
-    boot: Vec<Sha256Digest>,
-    servers: Vec<Endpoint>,
-}
-
-impl SoftNode {
-    /// Boots, and asks the servers in order. The number of the one that gave the key, or what each
-    /// of them said.
-    async fn boot(&self) -> Result<usize, Vec<String>> {
-        self.tpm.reboot();
-        for digest in &self.boot {
-            self.tpm.extend(PcrIndex::BOOT_MANAGER, digest);
-        }
-        let mut refusals = Vec::new();
-        for (number, server) in self.servers.iter().enumerate() {
-            match self.key_from(server).await {
-                Ok(reply) if reply.status == 200 => return Ok(number),
-                Ok(reply) => refusals.push(reply.code()),
-                Err(error) => refusals.push(format!("{error:#}")),
-            }
-        }
-        Err(refusals)
-    }
-
-    async fn key_from(&self, server: &Endpoint) -> anyhow::Result<wire::Reply> {
-        let session = wire::Session::open(server).await?;
-        let proof = session.prove(&self.tpm, wire::some_pubkey()).await?;
-        let reply = session.attest(&proof).await?;
-        if reply.status != 200 {
-            return Ok(reply);
-        }
-        let path = ResourcePath::luks_root(&self.machine);
-        session.resource(path.as_str()).await
-    }
-}
-
-/// Boots that went on during the move.
-#[derive(Debug, Default)]
-struct Boots {
-    stop: AtomicBool,
-    /// Of the real machine, and of the others by the server that answered.
-    real: AtomicU32,
-    by: [AtomicU32; 2],
-}
-
-impl Boots {
-    /// Waits until every sort of node has booted twice more.
-    fn go_on(&self) {
-        let count = || {
-            let soft: u32 = self.by.iter().map(|by| by.load(Ordering::SeqCst)).sum();
-            (self.real.load(Ordering::SeqCst), soft)
-        };
-        let (real, soft) = count();
-        wait_for("boots", STEP, || {
-            let now = count();
-            Ok(now.0 >= real + 2 && now.1 >= soft + 2)
-        })
-        .unwrap();
-    }
-}
-
-fn boot_real(machine: &mut Machine, boots: &Boots) {
-    while !boots.stop.load(Ordering::SeqCst) {
+fn boot_real(machine: &mut Machine, stop: &AtomicBool, boots: &AtomicU32) {
+    while !stop.load(Ordering::SeqCst) {
         machine.reboot().unwrap();
         let unlocked = machine.unlock().unwrap();
         assert!(unlocked.is_ok(), "a failed boot: {unlocked:?}");
-        boots.real.fetch_add(1, Ordering::SeqCst);
-    }
-}
-
-fn boot_soft(nodes: &[SoftNode], boots: &Boots) {
-    let runtime = runtime();
-    while !boots.stop.load(Ordering::SeqCst) {
-        for node in nodes {
-            match runtime.block_on(node.boot()) {
-                Ok(by) => boots.by[by].fetch_add(1, Ordering::SeqCst),
-                Err(refusals) => panic!("a failed boot of {}: {refusals:?}", node.machine),
-            };
-        }
+        boots.fetch_add(1, Ordering::SeqCst);
     }
 }
 
 /// Every step of the move, with boots before, in between and after.
-fn move_all(world: &mut World, boots: &Boots) {
+fn move_all(world: &mut World, fleet: &Fleet, real: &AtomicU32) {
     let role = |side: &str| world.migrate("status")[side]["role"].clone();
-    boots.go_on();
+    let go_on = |what: &str| {
+        let before = real.load(Ordering::SeqCst);
+        fleet.go_on(what).unwrap();
+        wait_for("boots of the machine", STEP, || {
+            Ok(real.load(Ordering::SeqCst) >= before + 2)
+        })
+        .unwrap();
+    };
+    go_on("before");
     let plan = world.migrate("plan");
     assert_eq!(plan["copy"]["created"], NODES + 2, "{plan}");
     assert_eq!(role("target"), "active", "a plan changes nothing");
@@ -247,14 +183,14 @@ fn move_all(world: &mut World, boots: &Boots) {
     let refused = world.runtime.block_on(register(&world.target, 900));
     assert_eq!(refused.err().unwrap(), "TEC-M504");
     let late = world.soft_node(901);
-    boots.go_on();
+    go_on("standby");
     let again = world.migrate("apply");
     assert_eq!(again["copy"]["created"], 1, "{again}");
     assert_eq!(world.migrate("verify")["outcome"], "reached");
     world.migrate("cutover");
     assert_eq!(world.migrate("status")["source"]["role"], "serve-only");
     assert_eq!(world.migrate("status")["target"]["role"], "active");
-    boots.go_on();
+    go_on("cutover");
     let refused = world.runtime.block_on(register(&world.source, 902));
     assert_eq!(refused.err().unwrap(), "TEC-M503", "it approves nothing");
     world
@@ -271,12 +207,12 @@ fn move_all(world: &mut World, boots: &Boots) {
         "it is shredded"
     );
     drop(store);
-    boots.go_on();
+    go_on("retired");
     for anchor in [&world.source, &world.target] {
         assert_eq!(anchor.tec(&["audit", "verify"]).unwrap()["intact"], true);
     }
     world.source.kill().unwrap();
-    boots.go_on();
+    go_on("switched off");
 }
 
 #[test]
@@ -284,22 +220,171 @@ fn no_boot_fails_while_trust_moves_and_the_old_anchor_is_switched_off() {
     let mut world = World::start();
     let mut machine = world.machine();
     let nodes: Vec<_> = (1..=NODES).map(|seed| world.soft_node(seed)).collect();
-    let boots = Boots::default();
+    let fleet = Fleet::start(nodes);
+    let (stop, real) = (AtomicBool::new(false), AtomicU32::new(0));
     std::thread::scope(|scope| {
-        let real = scope.spawn(|| boot_real(&mut machine, &boots));
-        let soft = scope.spawn(|| boot_soft(&nodes, &boots));
+        let booting = scope.spawn(|| boot_real(&mut machine, &stop, &real));
         let moved = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            move_all(&mut world, &boots);
+            move_all(&mut world, &fleet, &real);
         }));
-        boots.stop.store(true, Ordering::SeqCst);
-        real.join().unwrap();
-        soft.join().unwrap();
+        stop.store(true, Ordering::SeqCst);
+        booting.join().unwrap();
         moved.unwrap();
     });
-    let by = boots.by.each_ref().map(|by| by.load(Ordering::SeqCst));
-    let real = boots.real.load(Ordering::SeqCst);
+    let picture = picture("from-store-to-store").unwrap();
+    let servers = ["the anchor outside", "the anchor inside"];
+    let by = fleet
+        .end(&picture, "From one store to another", &servers)
+        .unwrap();
+    let real = real.load(Ordering::SeqCst);
     println!("no failed boot: {real} of a machine, {by:?} of others by the anchor that answered");
     assert!(by.iter().all(|count| *count > 0), "both answered: {by:?}");
+}
+
+/// Runs `tec bootstrap`: the exit code, and what it printed.
+fn bootstrap(world: &World, state_dir: &Path, words: &[&str]) -> (i32, Value) {
+    let mut command = std::process::Command::new(world.settings.tec());
+    command.args(["--output", "json", "--log", "warn", "--state-dir"]);
+    command.arg(state_dir).arg("bootstrap").args(words);
+    let ran = world.logs.run(&mut command).unwrap();
+    let printed = serde_json::from_slice(&ran.stdout).unwrap_or(Value::Null);
+    (ran.status.code().unwrap(), printed)
+}
+
+/// Runs the commands of a section of the page about this.
+fn run_page(world: &World, section: &str, names: &[(&str, &str)]) {
+    let (outside, inside) = (world.source_dir(), world.inside());
+    let own = [
+        ("/srv/outside", outside.to_str().unwrap()),
+        ("/srv/inside", inside.to_str().unwrap()),
+    ];
+    let names = [names, &own].concat();
+    let page = "how-to/move-trust-to-another-anchor.md";
+    for words in commands(page, section, &names).unwrap() {
+        let (arguments, file) = match words.as_slice() {
+            [_, arguments @ .., to, file] if to == ">" => (arguments, Some(file)),
+            [_, arguments @ ..] => (arguments, None),
+            [] => continue,
+        };
+        if arguments.contains(&"key".to_owned()) {
+            // It was made before, since what it prints stands in the commands that follow.
+            continue;
+        }
+        let mut command = std::process::Command::new(world.settings.tec());
+        let printed = world.logs.must(command.args(arguments)).unwrap();
+        if let Some(file) = file {
+            fs::write(file, printed).unwrap();
+        }
+    }
+}
+
+#[test]
+fn the_page_moves_trust_back_and_forth_and_retires_the_old_anchor() {
+    let world = World::start();
+    let node = world.soft_node(1);
+    run_page(&world, "Move", &[]);
+    assert_eq!(world.migrate("status")["target"]["role"], "active");
+    run_page(&world, "Back", &[]);
+    assert_eq!(world.migrate("status")["target"]["role"], "active");
+    run_page(&world, "Retire", &[]);
+    assert_eq!(world.migrate("status")["source"]["role"], "retired");
+    assert_eq!(world.runtime.block_on(node.boot()), Ok(1));
+}
+
+#[test]
+fn the_page_moves_trust_over_an_air_gap_and_never_to_two_anchors() {
+    let world = World::start();
+    let node = world.soft_node(1);
+    let at = |name: &str| world.directory.path().join(name).display().to_string();
+    // What the page leaves to whoever reads it, made as the page says.
+    let identity = at("identity.key");
+    let made = world.target.tec(&["backup", "key", &identity]).unwrap();
+    let recipient = made["recipient"].as_str().unwrap();
+    let probe = [
+        "backup",
+        "create",
+        "--recipient",
+        recipient,
+        &at("probe.tec"),
+    ];
+    let signer = world.source.tec(&probe).unwrap()["signer"].clone();
+    let names = [
+        ("RECIPIENT", recipient),
+        ("SIGNER", signer.as_str().unwrap()),
+        ("first.tec", &at("first.tec")),
+        ("last.tec", &at("last.tec")),
+        ("taker.json", &at("taker.json")),
+        ("identity.key", &identity),
+    ];
+    run_page(&world, "Over an air gap", &names);
+    let status = world.migrate("status");
+    assert_eq!(status["source"]["role"], "serve-only");
+    assert_eq!(status["target"]["role"], "active");
+    assert_eq!(world.runtime.block_on(node.boot()), Ok(0), "both serve");
+    let refused = world.runtime.block_on(register(&world.source, 900));
+    assert_eq!(refused.err().unwrap(), "TEC-M503");
+    world
+        .runtime
+        .block_on(register(&world.target, 901))
+        .unwrap();
+    let restore = [
+        "restore",
+        "--identity",
+        &identity,
+        "--signer",
+        signer.as_str().unwrap(),
+        &at("last.tec"),
+    ];
+    let again = format!("{:#}", world.target.tec(&restore).unwrap_err());
+    assert!(again.contains("TEC-M425"), "{again}");
+}
+
+#[test]
+fn a_new_anchor_is_set_up_and_looked_at_as_a_node_does() {
+    let world = World::start();
+    let state_dir = world.directory.path().join("new");
+    let (code, founded) = bootstrap(&world, &state_dir, &["init"]);
+    assert_eq!(code, 0);
+    let config = world.directory.path().join("installer.ign");
+    fs::write(&config, founded["ignition"].to_string()).unwrap();
+    let check = ["check", "--ignition", config.to_str().unwrap()];
+    let (code, report) = bootstrap(&world, &state_dir, &check);
+    assert_eq!(code, 1, "nobody serves yet: {report}");
+
+    let rates = ["--register-rate=100000", "--kbs-rate=100000"];
+    let anchor = Anchor::start(&world.settings, &state_dir, &world.logs, &rates).unwrap();
+    assert_eq!(
+        anchor.ca().unwrap(),
+        founded["endpoints"]["ca"],
+        "the CA stays"
+    );
+    let (code, report) = bootstrap(&world, &state_dir, &["check"]);
+    assert_eq!(code, 3, "nothing is approved: {report}");
+    let image = world.settings.image("current");
+    let image = format!("debian={}", image.display());
+    let (code, again) = bootstrap(&world, &state_dir, &["init", "--image", &image]);
+    assert_eq!((code, &again["anchor"]), (0, &founded["anchor"]));
+    // The server that runs says where it is.
+    drop(anchor);
+    let anchor = Anchor::start(&world.settings, &state_dir, &world.logs, &rates).unwrap();
+    let (code, report) = bootstrap(&world, &state_dir, &["check"]);
+    assert_eq!((code, report["ok"].as_bool()), (0, Some(true)), "{report}");
+    let machines = anchor.tec(&["machine", "list"]).unwrap();
+    assert_eq!(machines, json!([]), "looking leaves no machine");
+
+    // The same server behind another CA is not one that a node accepts.
+    let mut config = anchor.tec(&["ignition", "merge"]).unwrap();
+    let other = world.source.tec(&["ignition", "merge"]).unwrap();
+    config["ignition"]["security"] = other["ignition"]["security"].clone();
+    let path = world.directory.path().join("other.ign");
+    fs::write(&path, config.to_string()).unwrap();
+    let check = ["check", "--ignition", path.to_str().unwrap()];
+    let (code, report) = bootstrap(&world, &state_dir, &check);
+    assert_eq!(
+        (code, &report["nodes"][0]["ok"]),
+        (1, &json!(false)),
+        "{report}"
+    );
 }
 
 #[test]

@@ -113,6 +113,7 @@ tests! {
     snp_report: reports_of_snp_keep_their_properties;
     token: tokens_keep_their_properties;
     tpm2b_public: public_areas_keep_their_properties;
+    transfer: transfers_of_trust_keep_their_properties;
     uki: unified_kernel_images_keep_their_properties;
     variable_store: variable_stores_keep_their_properties;
     vendor_cert: vendor_keys_keep_their_properties;

@@ -19,6 +19,7 @@ use tec_support::log::LogForm;
 use crate::command::attest::AttestArgs;
 use crate::command::backup::BackupCommand;
 use crate::command::backup::RestoreArgs;
+use crate::command::bootstrap::BootstrapCommand;
 use crate::command::eventlog::EventlogCommand;
 use crate::command::migrate::MigrateCommand;
 use crate::command::node::NodeCommand;
@@ -106,12 +107,15 @@ pub(crate) enum Command {
     /// The audit log.
     #[command(subcommand)]
     Audit(AuditCommand),
+    /// Set a trust anchor up for a cluster that does not exist yet, and look at it as a node does.
+    #[command(subcommand)]
+    Bootstrap(BootstrapCommand),
     /// Back the trust of this anchor up, in one sealed file.
     #[command(subcommand)]
     Backup(BackupCommand),
     /// Restore a backup.
     Restore(RestoreArgs),
-    /// Move the trust of this anchor to another one.
+    /// Move the trust of an anchor to another one.
     #[command(subcommand)]
     Migrate(MigrateCommand),
     /// Servers, counts, and what needs a person.

@@ -78,6 +78,9 @@ fn run(cli: Cli) -> anyhow::Result<u8> {
             Command::Attest(args) => command::attest(*args, output).await,
             Command::Explain(args) => command::explain(&cli.state_dir, args, output).await,
             Command::Audit(command) => command::audit(&cli.state_dir, command, output).await,
+            Command::Bootstrap(command) => {
+                command::bootstrap(&cli.state_dir, command, output).await
+            }
             Command::Backup(command) => command::backup(&cli.state_dir, command, output).await,
             Command::Restore(args) => command::restore(&cli.state_dir, args, output).await,
             Command::Migrate(command) => command::migrate(&cli.state_dir, command, output).await,

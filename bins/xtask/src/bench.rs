@@ -26,6 +26,8 @@ const UNLOCK: &str = "guard/unlock";
 const KUBERNETES: &str = "kube_registration/";
 /// Measurements that run the operator there.
 const OPERATOR: &str = "kube_operator/";
+/// Measurements that move machines between two namespaces there.
+const MIGRATION: &str = "kube_migrate/";
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -98,7 +100,10 @@ impl Bench<'_> {
         if self.wants(OPERATOR) {
             self.build(tree, &["operator"])?;
         }
-        if self.wants(KUBERNETES) || self.wants(OPERATOR) {
+        if [KUBERNETES, OPERATOR, MIGRATION]
+            .iter()
+            .any(|names| self.wants(names))
+        {
             let tools = tools::ensure()?;
             tools::ensure_kubernetes(&tools)?;
             tools.environment(&mut bench)?;

@@ -100,6 +100,8 @@ pub enum Reason {
     Published,
     /// A Trustee lacks something.
     Publishing,
+    /// Another trust anchor approves, since a migration; the message says what this one is.
+    NoAuthority,
     /// An admin looked, and approved.
     ApprovedByAdmin,
     /// Everything is as it should be.
@@ -146,6 +148,7 @@ impl Reason {
             Self::Attestable => "Attestable",
             Self::Published => "Published",
             Self::Publishing => "Publishing",
+            Self::NoAuthority => "NoAuthority",
             Self::ApprovedByAdmin => "ApprovedByAdmin",
             Self::AsDesired => "AsDesired",
             Self::Progressing => "Progressing",

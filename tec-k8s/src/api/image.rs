@@ -9,6 +9,7 @@ use schemars::SchemaGenerator;
 use schemars::json_schema;
 use serde::Deserialize;
 use serde::Serialize;
+use tec_core::digest::Sha256Digest;
 use tec_core::image;
 use tec_core::image::ExpectedPcr;
 use tec_core::image::ExpectedPcrs;
@@ -25,6 +26,8 @@ use super::rule::stays_set;
 
 /// What stands between the name of an image and its digest.
 const DIGEST_MARK: &str = "@sha256:";
+/// The reference of an image that has no digest, such as a directory that an admin approved.
+const REFERENCE: &str = "trusted-execution-clusters.io/reference";
 /// When it was approved, where that is not when the object was made.
 const APPROVED_AT: &str = "trusted-execution-clusters.io/approved-at";
 
@@ -150,6 +153,11 @@ impl ApprovedImage {
         spec.expires_at = image.expires_at.map(|time| time.to_string());
         spec.revoked_at = image.revoked_at.map(|time| time.to_string());
         let mut object = Self::new(image.name.as_str(), spec);
+        if object.digest().is_err() {
+            object.spec.image = stand_in(image);
+            let annotations = object.annotations_mut();
+            annotations.insert(REFERENCE.to_owned(), image.reference.clone());
+        }
         stamp(&mut object, APPROVED_AT, image.approved_at);
         let status = object.status.get_or_insert_default();
         status.pcrs.clone_from(&image.expected.pcrs);
@@ -169,7 +177,9 @@ impl ApprovedImage {
         let pcrs = self.status.as_ref().map(|status| status.pcrs.clone());
         let mut image = image::ApprovedImage::new(
             image_name,
-            &self.spec.image,
+            self.annotations()
+                .get(REFERENCE)
+                .unwrap_or(&self.spec.image),
             ExpectedPcrs::new(pcrs.unwrap_or_default()),
             stamped_at(self, APPROVED_AT)?,
         );
@@ -195,4 +205,12 @@ impl ApprovedImage {
                 name: self.name_any(),
             })
     }
+}
+
+/// A reference for what has none: by the digest of what it measures, in a registry that is none
+/// (RFC 6761, section 6.4).
+fn stand_in(image: &image::ApprovedImage) -> String {
+    let measures = serde_json::to_vec(&image.expected).unwrap_or_default();
+    let digest = Sha256Digest::of(measures);
+    format!("local.invalid/{}{DIGEST_MARK}{digest}", image.name)
 }

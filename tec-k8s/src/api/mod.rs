@@ -63,6 +63,10 @@ pub const VERSION: &str = "v1alpha1";
 /// Field manager of everything that this project writes (upstream-operator 1.4).
 pub const FIELD_MANAGER: &str = "trusted-cluster-operator";
 
+/// Name of the ConfigMap with the record of authority of its namespace; see
+/// [`tec_core::migrate::Authority`].
+pub const AUTHORITY: &str = "trust-authority";
+
 /// The definitions of all kinds, in the order in which they are best installed.
 pub fn crds() -> Vec<CustomResourceDefinition> {
     vec![

@@ -19,6 +19,7 @@ use tec_core::ak::ApprovedAk;
 use tec_core::ak::Fingerprint;
 use tec_core::id::MachineId;
 use tec_core::machine::MachineState;
+use tec_core::migrate::Deed;
 use tec_core::port::AkRegistry;
 use tec_core::port::AuditEvent;
 use tec_core::port::BindOutcome;
@@ -61,7 +62,7 @@ impl KubeRegistry {
     }
 
     /// Every key object that was submitted for a machine. A list over all keys.
-    async fn key_objects(
+    pub(super) async fn key_objects(
         &self,
         machine: Option<&MachineId>,
     ) -> Result<Vec<api::AttestationKey>, PortError> {
@@ -81,7 +82,7 @@ impl KubeRegistry {
         Ok(())
     }
 
-    async fn delete_key(&self, object: &api::AttestationKey) -> Result<(), PortError> {
+    pub(super) async fn delete_key(&self, object: &api::AttestationKey) -> Result<(), PortError> {
         let name = object.name_any();
         let this_one = DeleteParams {
             preconditions: Some(Preconditions {
@@ -129,6 +130,9 @@ impl KubeRegistry {
 
     async fn try_bind(&self, ak: &AkRecord, line: &AuditEvent) -> Result<Attempt, PortError> {
         let machine = self.machine_object(&ak.machine).await?;
+        // After the machine was read: see the module about authority.
+        self.permit(Deed::Admit, || format!("bind key {}", ak.fingerprint()))
+            .await?;
         let Some(machine) = machine.filter(|machine| machine.state() != MachineState::Revoked)
         else {
             return Ok(Attempt::Done(BindOutcome::NoMachine));
@@ -176,7 +180,7 @@ impl KubeRegistry {
     }
 
     /// Makes the object; `None` when it exists.
-    async fn create_key(
+    pub(super) async fn create_key(
         &self,
         name: &str,
         ak: &AkRecord,
@@ -193,7 +197,7 @@ impl KubeRegistry {
     }
 
     /// An endorsement key that was proven later is added; one that is there stays.
-    async fn add_endorsement_key(
+    pub(super) async fn add_endorsement_key(
         &self,
         object: &api::AttestationKey,
         ak: &AkRecord,
@@ -237,7 +241,7 @@ impl KubeRegistry {
         }
     }
 
-    /// Keeps a key that waits, in one request. Whoever calls has looked at the machine and at the
+    /// Keeps a key that waits, in one request that writes. Whoever calls has looked at the machine and at the
     /// limit, as [`AkRegistry::submit`] does.
     ///
     /// # Errors
@@ -249,12 +253,21 @@ impl KubeRegistry {
     ) -> Result<CreateOutcome, PortError> {
         let mut waiting = record.clone();
         waiting.state = AkState::Pending;
-        let name = self.key_name(&record.fingerprint());
-        let made = self.create_key(&name, &waiting, line).await?;
-        Ok(match made {
-            Some(_) => CreateOutcome::Created,
-            None => CreateOutcome::Existed,
-        })
+        let key = record.fingerprint();
+        let operation = || format!("keep key {key} until it is approved");
+        self.permit_soon(Deed::Admit, operation).await?;
+        let Some(made) = self
+            .create_key(&self.key_name(&key), &waiting, line)
+            .await?
+        else {
+            return Ok(CreateOutcome::Existed);
+        };
+        if let Err(late) = self.permit(Deed::Admit, operation).await {
+            // As for machines.
+            let _ = self.delete_key(&made).await;
+            return Err(late);
+        }
+        Ok(CreateOutcome::Created)
     }
 
     async fn record(&self, object: &api::AttestationKey) -> Result<AkRecord, PortError> {
@@ -276,14 +289,14 @@ impl AkRegistry for KubeRegistry {
     ) -> Result<CreateOutcome, PortError> {
         let key = record.fingerprint();
         let name = self.key_name(&key);
-        let refused = |kind| PortError::new(kind, format!("keep key {key} until it is approved"));
+        let operation = || format!("keep key {key} until it is approved");
+        let refused = |kind| PortError::new(kind, operation());
+        self.permit_soon(Deed::Admit, operation).await?;
         let machine = self.machine_object(&record.machine).await?;
         let machine = machine.filter(|machine| machine.state() != MachineState::Revoked);
         let Some(machine) = machine else {
             return Err(refused(PortErrorKind::NotFound));
         };
-        let mut waiting = record.clone();
-        waiting.state = AkState::Pending;
         let room = self.rooms.of_keys(record.machine);
         let list = self.waiting(&machine, &record.machine);
         let place = room
@@ -295,13 +308,11 @@ impl AkRegistry for KubeRegistry {
                 None => Err(refused(PortErrorKind::Denied)),
             };
         };
-        match self.create_key(&name, &waiting, line).await? {
-            Some(_) => {
-                place.keep();
-                Ok(CreateOutcome::Created)
-            }
-            None => Ok(CreateOutcome::Existed),
+        let outcome = self.submit_checked(record, line).await?;
+        if outcome == CreateOutcome::Created {
+            place.keep();
         }
+        Ok(outcome)
     }
 
     async fn bind(&self, ak: &ApprovedAk, line: &AuditEvent) -> Result<BindOutcome, PortError> {
@@ -357,6 +368,7 @@ impl AkRegistry for KubeRegistry {
 
     async fn revoke(&self, key: &Fingerprint, line: &AuditEvent) -> Result<(), PortError> {
         let operation = || format!("revoke key {key}");
+        self.permit(Deed::ShutOut, operation).await?;
         let name = self.key_name(key);
         let object = self.key_object(&name).await?;
         let object = object.ok_or_else(|| PortError::new(PortErrorKind::NotFound, operation()))?;

@@ -11,6 +11,7 @@ use kube::api::PostParams;
 use serde_json::json;
 use tec_core::id::ImageName;
 use tec_core::image::ApprovedImage;
+use tec_core::migrate::Deed;
 use tec_core::port::AuditEvent;
 use tec_core::port::ImageRegistry;
 use tec_core::port::PortError;
@@ -69,24 +70,31 @@ impl KubeRegistry {
             .await?;
         Ok(())
     }
+
+    pub(super) async fn put_object(&self, wanted: &api::ApprovedImage) -> Result<(), PortError> {
+        let name = wanted.name_any();
+        for _ in 0..ATTEMPTS {
+            match self.try_put(wanted).await {
+                Ok(()) => return Ok(()),
+                Err(error) if is_conflict(&error) || is_not_found(&error) => {}
+                Err(error) => return Err(port_error(format!("store image {name}"), error)),
+            }
+        }
+        let why = format!("store image {name}: others were faster each time");
+        Err(PortError::new(PortErrorKind::Unavailable, why))
+    }
 }
 
 #[async_trait]
 impl ImageRegistry for KubeRegistry {
     /// An image counts from when its measurements are stored, which is after its object is.
     async fn put(&self, image: &ApprovedImage) -> Result<(), PortError> {
+        let operation = || format!("store image {}", image.name);
+        self.permit(Deed::Admit, operation).await?;
         let mut wanted = api::ApprovedImage::from_core(image);
         self.complete(wanted.meta_mut(), None);
-        let failed = |error| port_error(format!("store image {}", image.name), error);
-        for _ in 0..ATTEMPTS {
-            match self.try_put(&wanted).await {
-                Ok(()) => return Ok(()),
-                Err(error) if is_conflict(&error) || is_not_found(&error) => {}
-                Err(error) => return Err(failed(error)),
-            }
-        }
-        let why = format!("store image {}: others were faster each time", image.name);
-        Err(PortError::new(PortErrorKind::Unavailable, why))
+        self.put_object(&wanted).await?;
+        self.permit(Deed::Admit, operation).await
     }
 
     async fn find(&self, name: &ImageName) -> Result<Option<ApprovedImage>, PortError> {
@@ -111,6 +119,7 @@ impl ImageRegistry for KubeRegistry {
 
     async fn revoke(&self, name: &ImageName, line: &AuditEvent) -> Result<(), PortError> {
         let operation = || format!("revoke image {name}");
+        self.permit(Deed::ShutOut, operation).await?;
         let object = self.image_object(name).await?;
         let object = object.ok_or_else(|| PortError::new(PortErrorKind::NotFound, operation()))?;
         let since = object

@@ -16,6 +16,7 @@ use tec_core::id::MachineId;
 use tec_core::machine::Machine;
 use tec_core::machine::MachineState;
 use tec_core::machine::RegisteredBy;
+use tec_core::migrate::Deed;
 use tec_core::port::AuditEvent;
 use tec_core::port::CreateOutcome;
 use tec_core::port::MachineRegistry;
@@ -104,14 +105,17 @@ impl KubeRegistry {
             && machine.registered_by == RegisteredBy::FirstBoot
             && machine.registered_at < before
             && !is_terminating(object);
-        if !is_stray || !self.delete_machine(object).await? {
+        if !is_stray || self.permit_soon(Deed::Remove, String::new).await.is_err() {
+            return Ok(false);
+        }
+        if !self.delete_machine(object).await? {
             return Ok(false);
         }
         self.remove_keys_of(&machine.id).await?;
         Ok(true)
     }
 
-    async fn delete_machine(&self, object: &api::Machine) -> Result<bool, PortError> {
+    pub(super) async fn delete_machine(&self, object: &api::Machine) -> Result<bool, PortError> {
         let name = object.name_any();
         let unchanged = DeleteParams {
             preconditions: Some(Preconditions {
@@ -139,6 +143,8 @@ impl MachineRegistry for KubeRegistry {
         machine: &Machine,
         limit: UnclaimedLimit,
     ) -> Result<CreateOutcome, PortError> {
+        let operation = || format!("register machine {}", machine.id);
+        self.permit_soon(Deed::Admit, operation).await?;
         let mut object = api::Machine::from_core(machine);
         self.complete(object.meta_mut(), None);
         let name = object.name_any();
@@ -151,7 +157,7 @@ impl MachineRegistry for KubeRegistry {
                     if self.is_known(&name).await? {
                         return Ok(CreateOutcome::Existed);
                     }
-                    let why = format!("register machine {}: {most} wait unclaimed", machine.id);
+                    let why = format!("{}: {most} wait unclaimed", operation());
                     return Err(PortError::new(PortErrorKind::Denied, why));
                 }
                 place
@@ -163,17 +169,19 @@ impl MachineRegistry for KubeRegistry {
             .create(&PostParams::default(), &object)
             .await
         {
-            Ok(_) => {
+            Ok(made) => {
+                if let Err(late) = self.permit(Deed::Admit, operation).await {
+                    // The registration server may not remove it; nobody was told of it.
+                    let _ = self.delete_machine(&made).await;
+                    return Err(late);
+                }
                 if let Some(place) = place {
                     place.keep();
                 }
                 Ok(CreateOutcome::Created)
             }
             Err(error) if is_conflict(&error) => Ok(CreateOutcome::Existed),
-            Err(error) => Err(port_error(
-                format!("register machine {}", machine.id),
-                error,
-            )),
+            Err(error) => Err(port_error(operation(), error)),
         }
     }
 
@@ -201,6 +209,7 @@ impl MachineRegistry for KubeRegistry {
 
     async fn revoke(&self, id: &MachineId, line: &AuditEvent) -> Result<(), PortError> {
         let operation = || format!("revoke machine {id}");
+        self.permit(Deed::ShutOut, operation).await?;
         let object = self.machine_object(id).await?;
         let object = object.ok_or_else(|| PortError::new(PortErrorKind::NotFound, operation()))?;
         let since = object.spec.revoked_at.clone();
@@ -222,11 +231,9 @@ impl MachineRegistry for KubeRegistry {
     }
 
     async fn remove(&self, id: &MachineId) -> Result<(), PortError> {
-        self.remove_keys_of(id).await?;
-        while let Some(object) = self.machine_object(id).await? {
-            self.delete_machine(&object).await?;
-        }
-        Ok(())
+        self.permit(Deed::Remove, || format!("remove machine {id}"))
+            .await?;
+        self.remove_machine(id).await
     }
 
     async fn expire_unclaimed(&self, before: Timestamp) -> Result<u64, PortError> {
@@ -235,6 +242,16 @@ impl MachineRegistry for KubeRegistry {
             removed += u64::from(self.expire_object(&object, before).await?);
         }
         Ok(removed)
+    }
+}
+
+impl KubeRegistry {
+    pub(super) async fn remove_machine(&self, id: &MachineId) -> Result<(), PortError> {
+        self.remove_keys_of(id).await?;
+        while let Some(object) = self.machine_object(id).await? {
+            self.delete_machine(&object).await?;
+        }
+        Ok(())
     }
 }
 

@@ -9,6 +9,7 @@
 //!   SecretStore           Secret <id>, entry `root`  created, immutable, never overwritten
 //!   AuditSink             Event                      -
 //!   AttemptLog            Event attempt-<uid>-<code>  the object's name; see [`AttemptEvents`]
+//!   TrustAnchor           ConfigMap trust-authority  compare and swap of the resource version
 //! ```
 //! *What it is*: one value, [`KubeRegistry`], for one namespace. Each method costs the same however
 //! many objects there are, except where its documentation says otherwise.
@@ -21,8 +22,10 @@
 //! API server has the lines before the last one.
 
 mod ak;
+mod anchor;
 mod attempt;
 mod audit;
+mod authority;
 mod error;
 mod image;
 mod machine;
@@ -42,9 +45,12 @@ use tec_core::id::ImageName;
 use tec_core::port::AuditEvent;
 use tec_core::port::Clock;
 
+use self::anchor::Passes;
 pub use self::attempt::ATTEMPT;
 pub use self::attempt::ATTEMPT_REPORTER;
 pub use self::attempt::AttemptEvents;
+use self::authority::Seen;
+pub use self::authority::record_of;
 pub use self::error::port_error;
 use self::room::Rooms;
 pub use self::secret::SECRET_KEY;
@@ -71,6 +77,8 @@ pub struct KubeRegistry {
     namespace: String,
     clock: Arc<dyn Clock>,
     rooms: Arc<Rooms>,
+    seen: Arc<Seen>,
+    passes: Arc<Passes>,
     owner: Option<OwnerReference>,
     alias: Option<(Fingerprint, String)>,
 }
@@ -90,7 +98,9 @@ impl KubeRegistry {
             client,
             namespace: namespace.into(),
             clock,
-            rooms: Arc::new(Rooms::default()),
+            rooms: Arc::default(),
+            seen: Arc::default(),
+            passes: Arc::default(),
             owner: None,
             alias: None,
         }

@@ -10,6 +10,7 @@ use std::sync::PoisonError;
 use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::core::v1::ConfigMap;
 use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::api::events::v1::Event;
 use kube::Api;
@@ -21,6 +22,8 @@ use kube::runtime::events::EventType;
 use kube::runtime::events::Recorder;
 use kube::runtime::events::Reporter;
 use tec_core::id::MachineId;
+use tec_core::migrate::Deed;
+use tec_core::migrate::Role;
 use tec_core::port::Clock;
 use tec_core::port::Entropy;
 use tec_core::time::Timestamp;
@@ -30,6 +33,7 @@ use super::cache::Cache;
 use super::metrics::Metrics;
 use super::queue::Queue;
 use super::run::Parts;
+use crate::api::AUTHORITY;
 use crate::api::ApprovedImage;
 use crate::api::AttestationKey;
 use crate::api::ConditionKind;
@@ -38,6 +42,7 @@ use crate::api::Machine;
 use crate::api::TargetStatus;
 use crate::api::TrustedExecutionCluster;
 use crate::client::KubeRegistry;
+use crate::client::record_of;
 use crate::signal;
 
 /// An object to look at, by name.
@@ -77,6 +82,8 @@ pub(super) struct Caches {
     pub(super) secrets: Cache<PartialObjectMeta<Secret>>,
     /// Events about attempts to attest, indexed by name of the machine object.
     pub(super) attempts: Cache<Event>,
+    /// The record of authority.
+    pub(super) authority: Cache<ConfigMap>,
 }
 
 impl Caches {
@@ -90,6 +97,7 @@ impl Caches {
             deployments: Cache::new(|_| None),
             secrets: Cache::new(|_| None),
             attempts: Cache::new(|event| event.regarding.as_ref()?.name.clone()),
+            authority: Cache::new(|_| None),
         }
     }
 }
@@ -179,6 +187,27 @@ impl Context {
         K::DynamicType: Default,
     {
         Api::namespaced(self.client(), &self.parts.namespace)
+    }
+
+    /// Whether this anchor may do this, as far as the watch tells. For what it says it does not do;
+    /// the registry asks the record itself before anything is written.
+    pub(super) fn may(&self, deed: Deed) -> bool {
+        let Some(object) = self.caches.authority.get(AUTHORITY) else {
+            return true;
+        };
+        match record_of(&object) {
+            Ok(record) => record.permit(deed).is_ok(),
+            // What is there is served, and nothing new is let in.
+            Err(_) => deed == Deed::Release,
+        }
+    }
+
+    /// Why this anchor does not do what it would do as the authority.
+    pub(super) fn role(&self) -> String {
+        let object = self.caches.authority.get(AUTHORITY);
+        let record = object.and_then(|object| record_of(&object).ok());
+        let role = record.map_or(Role::ServeOnly, |record| record.role());
+        format!("this trust anchor is {role}")
     }
 
     /// The cluster object that counts: the oldest one, and of those made in the same second, which is

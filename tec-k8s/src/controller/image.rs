@@ -7,6 +7,7 @@ use k8s_openapi::api::core::v1::Secret;
 use kube::ResourceExt as _;
 use serde_json::json;
 use tec_core::image::ExpectedPcrs;
+use tec_core::migrate::Deed;
 use tec_core::port::PortError;
 use tec_core::port::chain;
 use tec_core::secret::SecretBytes;
@@ -69,6 +70,10 @@ pub(super) async fn reconcile(ctx: &Context, name: &str) -> Result<Next, PortErr
         job::remove(ctx, &image.spec.image).await?;
         say(ctx, &image, Reason::ImageCommitted, &lacking(ctx, &image)).await?;
         return Ok(until_expiry(&image, ctx.now()));
+    }
+    if !ctx.may(Deed::Admit) {
+        say(ctx, &image, Reason::NoAuthority, &ctx.role()).await?;
+        return Ok(Next::Wait);
     }
     compute(ctx, &image).await
 }

@@ -24,6 +24,7 @@ use tec_core::flow::AkOutcome;
 use tec_core::flow::AkPorts;
 use tec_core::flow::AkSubmission;
 use tec_core::flow::approve;
+use tec_core::migrate::Deed;
 use tec_core::port::PortError;
 use tec_core::port::PortErrorKind;
 use tec_core::port::chain;
@@ -120,6 +121,9 @@ async fn judge(ctx: &Context, key: &AttestationKey) -> Result<Verdict, PortError
             ));
         }
     };
+    if record.state != AkState::Bound && !ctx.may(Deed::Admit) {
+        return Ok(Verdict::waiting(ctx.role()));
+    }
     let Some(machine) = machine else {
         return discard_or_wait(ctx, key, "its machine is not there").await;
     };

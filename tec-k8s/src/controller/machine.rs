@@ -12,6 +12,7 @@ use tec_core::id::MachineId;
 use tec_core::id::ResourcePath;
 use tec_core::luks::CompatLuksKey;
 use tec_core::luks::content_key;
+use tec_core::migrate::Deed;
 use tec_core::port::PortError;
 use tec_core::port::PutOutcome;
 use tec_core::port::SecretStore as _;
@@ -62,6 +63,10 @@ pub(super) async fn reconcile(ctx: &Context, name: &str) -> Result<Next, PortErr
         forget(ctx, name);
         return refuse(ctx, &machine, Reason::Revoked, String::new()).await;
     }
+    if !ctx.may(Deed::Release) {
+        forget(ctx, name);
+        return refuse(ctx, &machine, Reason::NoAuthority, ctx.role()).await;
+    }
     let cluster = ctx.cluster().and_then(|cluster| owner_of(&*cluster));
     if ctx.claim(&*machine, cluster, &[], Some(FINALIZER)).await? {
         return Ok(Next::Again);
@@ -75,6 +80,9 @@ async fn serve(ctx: &Context, machine: &Machine, id: &MachineId) -> Result<Next,
         .status
         .as_ref()
         .and_then(|status| status.key_secret.as_deref());
+    if known.is_none() && !ctx.may(Deed::Admit) {
+        return refuse(ctx, machine, Reason::NoAuthority, ctx.role()).await;
+    }
     if known.is_none() {
         make_key(ctx, machine, id).await?;
         // That there is a key is written before anybody is told the key.

@@ -41,6 +41,7 @@ use super::sync;
 use super::trust::LabelReader;
 use super::trust::Trust;
 use super::trust::TrusteeMaker;
+use crate::api::AUTHORITY;
 use crate::api::FIELD_MANAGER;
 use crate::render::Deploy;
 use crate::signal::Metric;
@@ -198,6 +199,7 @@ async fn synced(ctx: &Context) {
         caches.jobs.synced(),
         caches.deployments.synced(),
         caches.secrets.synced(),
+        caches.authority.synced(),
     );
     let names = ctx.caches.machines.all();
     let names = names.iter().map(|machine| machine.name_any());
@@ -218,7 +220,7 @@ async fn follow(ctx: &Context) {
         watcher::Config::default().labels(&format!("app.kubernetes.io/managed-by={FIELD_MANAGER}"));
     let caches = &ctx.caches;
     let any = watcher::Config::default;
-    let watches: [BoxFuture<'_, ()>; 11] = [
+    let watches: [BoxFuture<'_, ()>; 12] = [
         caches
             .clusters
             .follow(watcher(ctx.objects(), any()), |cluster| {
@@ -286,11 +288,31 @@ async fn follow(ctx: &Context) {
             )
             .boxed(),
         attempt::follow(ctx).boxed(),
+        authority(ctx),
         child::<ConfigMap>(ctx, &ours, &wake_cluster),
         child::<Service>(ctx, &ours, &wake_cluster),
         child::<NetworkPolicy>(ctx, &ours, &wake_cluster),
     ];
     futures::future::join_all(watches).await;
+}
+
+/// Follows the record of authority. When it changes, so may everything that is published.
+fn authority(ctx: &Context) -> BoxFuture<'_, ()> {
+    let one = watcher::Config::default().fields(&format!("metadata.name={AUTHORITY}"));
+    let changed = |_: &ConfigMap| {
+        for machine in ctx.caches.machines.all() {
+            ctx.queue.wake(Task::Machine(machine.name_any()));
+        }
+        for key in ctx.caches.keys.all() {
+            ctx.queue.wake(Task::Key(key.name_any()));
+        }
+        for image in ctx.caches.images.all() {
+            ctx.queue.wake(Task::Image(image.name_any()));
+        }
+        ctx.publish.notify_one();
+    };
+    let events = watcher(ctx.objects::<ConfigMap>(), one);
+    ctx.caches.authority.follow(events, changed).boxed()
 }
 
 /// Follows children of which only it matters that something happened to them.

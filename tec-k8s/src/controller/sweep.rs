@@ -8,6 +8,7 @@ use kube::Resource as _;
 use kube::ResourceExt as _;
 use serde_json::json;
 use tec_core::machine::MachineState;
+use tec_core::migrate::Deed;
 use tec_core::port::PortError;
 use tec_core::port::chain;
 
@@ -38,7 +39,7 @@ pub(super) async fn run(ctx: &Context) {
 }
 
 async fn expire(ctx: &Context) -> Result<(), PortError> {
-    let Some(cluster) = ctx.cluster() else {
+    let Some(cluster) = ctx.cluster().filter(|_| ctx.may(Deed::Admit)) else {
         return Ok(());
     };
     let registration = cluster.spec.registration.as_ref();

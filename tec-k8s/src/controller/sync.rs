@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use kube::ResourceExt as _;
 use tec_core::image::ApprovedImage;
+use tec_core::migrate::Deed;
 use tec_core::port::PortError;
 use tec_core::port::chain;
 
@@ -95,9 +96,9 @@ async fn round(ctx: &Context) -> Result<Option<Duration>, PortError> {
 }
 
 /// Images whose boots may obtain keys now. Without a cluster object there are none: nobody says how
-/// they would count.
+/// they would count. Nor are there any where no key is released.
 fn live_images(ctx: &Context) -> Vec<ApprovedImage> {
-    if ctx.cluster().is_none() {
+    if ctx.cluster().is_none() || !ctx.may(Deed::Release) {
         return Vec::new();
     }
     let now = ctx.now();

@@ -15,6 +15,7 @@ use super::meta::labels;
 use super::meta::text_map;
 use super::name::Component;
 use super::operator::Installation;
+use crate::api::AUTHORITY;
 use crate::api::GROUP;
 
 /// Lease of the leader; the only one that the operator may change.
@@ -82,10 +83,12 @@ pub(super) fn rules(component: Component) -> Vec<PolicyRule> {
         // The guard looks up the machine of a key, for each attempt, and tells what came of it. It may
         // not write a machine's status: the key that the machine is bound to stands there.
         Component::Trustee => vec![rule(GROUP, &[MACHINES, KEYS], &READ), events()],
-        // It may register machines. It may not change one, and sees no Secret.
+        // It may register machines. It may not change one, and sees no Secret. Whether this anchor
+        // may approve stands in one ConfigMap.
         Component::RegisterServer => vec![
             rule(GROUP, &[CLUSTERS], &READ),
             rule(GROUP, &[MACHINES], &["create", "get", "list", "watch"]),
+            named(rule("", &["configmaps"], &["get"]), AUTHORITY),
             owning(),
             events(),
         ],
@@ -93,6 +96,7 @@ pub(super) fn rules(component: Component) -> Vec<PolicyRule> {
         Component::AttestationKeyRegister => vec![
             rule(GROUP, &[CLUSTERS, MACHINES], &READ),
             rule(GROUP, &[KEYS], &["create", "get", "list", "watch"]),
+            named(rule("", &["configmaps"], &["get"]), AUTHORITY),
             owning(),
             events(),
         ],

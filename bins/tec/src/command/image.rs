@@ -1,5 +1,6 @@
 //! `tec image`.
 
+use std::ffi::OsStr;
 use std::fmt::Write as _;
 use std::path::Path;
 
@@ -91,6 +92,38 @@ pub(crate) async fn image(
         }
     }
     Ok(OK)
+}
+
+/// Approves an image that needs no further words.
+pub(super) async fn approve_plain(
+    store: &Store,
+    name: ImageName,
+    path: &Path,
+) -> anyhow::Result<ApprovedImage> {
+    /// What those words are when nobody says them.
+    #[derive(clap::Parser)]
+    struct Unsaid {
+        #[command(flatten)]
+        origin: Origin,
+        #[command(flatten)]
+        proof: ProofArgs,
+        #[command(flatten)]
+        chain: ChainArgs,
+        #[command(flatten)]
+        machine: MachineArgs,
+    }
+    let words = [OsStr::new("approve"), OsStr::new("--"), path.as_os_str()];
+    let unsaid = <Unsaid as clap::Parser>::try_parse_from(words)?;
+    let values = values(
+        &unsaid.origin,
+        &unsaid.proof,
+        &unsaid.chain,
+        &unsaid.machine,
+    )?;
+    let now = SystemClock.now();
+    let image = ApprovedImage::new(name, values.reference, values.expected, now);
+    flow::publish_image(store, store, &image).await?;
+    Ok(image)
 }
 
 /// Where values come from, and what they are.

@@ -16,11 +16,17 @@ mod machine;
 mod redact;
 mod status;
 
+use std::sync::Arc;
+
 use clap::CommandFactory as _;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use tec_core::image::ApprovedImage;
+use tec_k8s::client::KubeRegistry;
+use tec_support::SystemClock;
 use tec_support::exit::OK;
 
 use self::access::Cluster;
+use self::cli::Access;
 use self::cli::KubeArgs;
 use self::cli::KubeCommand;
 use self::cli::Plugin;
@@ -50,6 +56,28 @@ pub(crate) async fn run(args: KubeArgs, output: Output) -> anyhow::Result<u8> {
         }
         KubeCommand::Completion { .. } => Ok(OK),
     }
+}
+
+/// A namespace as a trust anchor.
+pub(crate) async fn registry(access: &Access) -> anyhow::Result<KubeRegistry> {
+    let cluster = Cluster::connect(access).await?;
+    let clock = Arc::new(SystemClock);
+    Ok(KubeRegistry::new(cluster.client, cluster.namespace, clock))
+}
+
+/// The approved images of a namespace, and a Trustee that does not hold what it should yet.
+pub(crate) async fn approvals(
+    access: &Access,
+) -> anyhow::Result<(Vec<ApprovedImage>, Option<String>)> {
+    let cluster = Cluster::connect(access).await?;
+    let objects = cluster.list::<tec_k8s::api::ApprovedImage>().await?;
+    let images = objects.iter().filter_map(|object| object.to_core().ok());
+    let status = cluster.cluster_object().await?.status.unwrap_or_default();
+    let mut lagging = status
+        .targets
+        .into_iter()
+        .filter(|target| !target.converged);
+    Ok((images.collect(), lagging.next().map(|target| target.name)))
 }
 
 /// The condition of this type.

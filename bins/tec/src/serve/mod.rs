@@ -45,24 +45,9 @@ pub(crate) async fn run(state_dir: &Path, args: ServeArgs) -> anyhow::Result<u8>
     let register = bind(args.register_addr)?;
     let ak = bind(args.ak_addr)?;
     let kbs = bind(args.kbs_addr)?;
-    let scheme = if args.dangerous_plain_http {
-        "http"
-    } else {
-        "https"
-    };
-    let url = |listener: &std::net::TcpListener| -> anyhow::Result<BaseUrl> {
-        let port = listener.local_addr()?.port();
-        format!("{scheme}://{}:{port}", bracketed(&args.public_host))
-            .parse()
-            .with_context(|| format!("--public-host {:?}", args.public_host))
-    };
-    let endpoints = Endpoints {
-        register: url(&register)?,
-        ak: url(&ak)?,
-        kbs: kbs_list(Endpoint::new(url(&kbs)?, ca.clone()), &args.also_kbs)?,
-        ca,
-        root_device: args.root_device.clone(),
-    };
+    let port = |listener: &std::net::TcpListener| anyhow::Ok(listener.local_addr()?.port());
+    let ports = [port(&register)?, port(&ak)?, port(&kbs)?];
+    let endpoints = endpoints(&args, ports, ca)?;
 
     let signer = signer::open(state_dir)?;
     let routers = compose::routers(&store, &clock, &args, &endpoints, signer)?;
@@ -93,6 +78,46 @@ pub(crate) async fn run(state_dir: &Path, args: ServeArgs) -> anyhow::Result<u8>
     Ok(OK)
 }
 
+/// Makes what a server needs before it runs first, and says where it will be.
+pub(crate) fn found(
+    state_dir: &Path,
+    args: &ServeArgs,
+    ports: [u16; 3],
+) -> anyhow::Result<Endpoints> {
+    let ca = if args.dangerous_plain_http {
+        String::new()
+    } else {
+        let (source, ca_file) = certificate(state_dir, args);
+        LiveCertificate::load(source, &SystemClock)?;
+        tls::ca_pem(&ca_file)?
+    };
+    let endpoints = endpoints(args, ports, ca)?;
+    endpoints.write(state_dir)?;
+    Ok(endpoints)
+}
+
+/// Where nodes reach servers on these ports.
+fn endpoints(args: &ServeArgs, ports: [u16; 3], ca: String) -> anyhow::Result<Endpoints> {
+    let scheme = if args.dangerous_plain_http {
+        "http"
+    } else {
+        "https"
+    };
+    let url = |port: u16| -> anyhow::Result<BaseUrl> {
+        format!("{scheme}://{}:{port}", bracketed(&args.public_host))
+            .parse()
+            .with_context(|| format!("--public-host {:?}", args.public_host))
+    };
+    let [register, ak, kbs] = ports;
+    Ok(Endpoints {
+        register: url(register)?,
+        ak: url(ak)?,
+        kbs: kbs_list(Endpoint::new(url(kbs)?, ca.clone()), &args.also_kbs)?,
+        ca,
+        root_device: args.root_device.clone(),
+    })
+}
+
 fn bracketed(host: &str) -> String {
     if host.parse::<std::net::Ipv6Addr>().is_ok() {
         format!("[{host}]")
@@ -112,7 +137,21 @@ fn transport(
         tracing::warn!("serving plain HTTP: anybody on the network path can read and drop");
         return Ok((Transport::DangerousPlain, String::new()));
     }
-    let (source, ca_file) = match (&args.tls_cert, &args.tls_key, &args.tls_ca) {
+    let (source, ca_file) = certificate(state_dir, args);
+    let certificate = LiveCertificate::load(source, &**clock)?;
+    let ca = tls::ca_pem(&ca_file)?;
+    let transport = Transport::Tls(certificate.server_config());
+    let (clock, shutdown) = (Arc::clone(clock), shutdown.clone());
+    tasks.spawn(async move {
+        certificate.keep_fresh(clock, shutdown).await;
+        Ok(())
+    });
+    Ok((transport, ca))
+}
+
+/// Where the certificate is, and the CA that nodes shall pin.
+fn certificate(state_dir: &Path, args: &ServeArgs) -> (tls::Source, std::path::PathBuf) {
+    match (&args.tls_cert, &args.tls_key, &args.tls_ca) {
         (Some(cert), Some(key), Some(ca)) => (
             tls::Source::Files {
                 cert: cert.clone(),
@@ -127,16 +166,7 @@ fn transport(
             },
             tls::built_in_ca(state_dir),
         ),
-    };
-    let certificate = LiveCertificate::load(source, &**clock)?;
-    let ca = tls::ca_pem(&ca_file)?;
-    let transport = Transport::Tls(certificate.server_config());
-    let (clock, shutdown) = (Arc::clone(clock), shutdown.clone());
-    tasks.spawn(async move {
-        certificate.keep_fresh(clock, shutdown).await;
-        Ok(())
-    });
-    Ok((transport, ca))
+    }
 }
 
 fn names(args: &ServeArgs) -> Vec<String> {

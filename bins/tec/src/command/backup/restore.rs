@@ -1,75 +1,40 @@
-//! `tec backup` and `tec restore`: the trust of an anchor in one sealed file.
+//! `tec restore`.
 
 use std::fs;
 use std::fs::File;
-use std::fs::OpenOptions;
 use std::io::BufReader;
-use std::io::BufWriter;
-use std::io::ErrorKind;
-use std::io::Write as _;
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 use std::path::PathBuf;
 
 use anyhow::Context as _;
 use clap::Args;
-use clap::Subcommand;
 use serde_json::json;
 use tec_core::code::Code;
 use tec_core::migrate::AdoptPage;
 use tec_core::migrate::Adopted;
 use tec_core::migrate::Authority;
+use tec_core::migrate::Grant;
 use tec_core::migrate::SwapOutcome;
-use tec_core::migrate::Transition;
 use tec_core::migrate::TrustAnchor as _;
 use tec_core::migrate::TrustUnit;
 use tec_core::migrate::transfer::Document;
 use tec_core::migrate::transfer::Identity;
-use tec_core::migrate::transfer::Recipient;
-use tec_core::migrate::transfer::Signer;
 use tec_core::migrate::transfer::SignerKey;
-use tec_core::migrate::transfer::TransferError;
 use tec_core::migrate::transfer::TransferReader;
-use tec_core::migrate::transfer::TransferWriter;
-use tec_core::port::AuditAction;
-use tec_core::port::AuditEvent;
 use tec_core::port::Clock as _;
 use tec_core::secret::SecretBytes;
 use tec_core::store::Store;
 use tec_support::SystemClock;
-use tec_support::SystemEntropy;
 use tec_support::exit::CodedError;
 use tec_support::exit::OK;
 use tec_support::files::write_private;
 
-use super::coded;
+use super::super::coded;
+use super::DOCUMENTS;
+use super::swap;
+use super::transfer;
 use crate::output::Output;
 use crate::state::open;
-use crate::state::open_existing;
-
-/// Units of one part.
-const PART: usize = 64;
-/// File of the key that signs transfers, in the state directory.
-const SIGNER: &str = "transfer-signer.key";
-/// Files of the state directory that go along; a key before its certificate.
-const DOCUMENTS: [&str; 3] = ["ca.key", "ca.pem", "token-signer.pem"];
-
-#[derive(Debug, Subcommand)]
-pub(crate) enum BackupCommand {
-    /// Make the key that opens backups, and print what they are sealed for. Keep it elsewhere.
-    Key {
-        /// File for the key.
-        file: PathBuf,
-    },
-    /// Write a backup; the server may run.
-    Create {
-        /// Whom it is sealed for, as `tec backup key` printed it.
-        #[arg(long)]
-        recipient: Recipient,
-        /// File for the backup.
-        file: PathBuf,
-    },
-}
 
 #[derive(Debug, Args)]
 pub(crate) struct RestoreArgs {
@@ -84,153 +49,6 @@ pub(crate) struct RestoreArgs {
     /// Take the authority at once. If the anchor that made the backup still runs, there are two.
     #[arg(long)]
     dangerous_source_is_gone: bool,
-}
-
-pub(crate) async fn backup(
-    state_dir: &Path,
-    command: BackupCommand,
-    output: Output,
-) -> anyhow::Result<u8> {
-    match command {
-        BackupCommand::Key { file } => key(&file, output),
-        BackupCommand::Create { recipient, file } => {
-            create(state_dir, recipient, &file, output).await
-        }
-    }
-}
-
-fn key(file: &Path, output: Output) -> anyhow::Result<u8> {
-    anyhow::ensure!(!file.exists(), "{} is there already", file.display());
-    let identity = Identity::generate(&SystemEntropy);
-    let text = identity.to_text();
-    write_private(file, text.expose("write it to its file"))
-        .with_context(|| format!("write {}", file.display()))?;
-    let recipient = identity.recipient().to_string();
-    output.print(&json!({ "recipient": recipient }), |_| recipient.clone())?;
-    Ok(OK)
-}
-
-/// Reads the key that signs, or makes it.
-fn signer(state_dir: &Path) -> anyhow::Result<Signer> {
-    let path = state_dir.join(SIGNER);
-    match fs::read(&path) {
-        Ok(text) => Signer::from_text(&SecretBytes::new(text))
-            .with_context(|| format!("use {}", path.display())),
-        Err(error) if error.kind() == ErrorKind::NotFound => {
-            let signer = Signer::generate(&SystemEntropy);
-            let text = signer.to_text();
-            write_private(&path, text.expose("keep it in its file"))
-                .with_context(|| format!("write {}", path.display()))?;
-            Ok(signer)
-        }
-        Err(error) => Err(error).with_context(|| format!("read {}", path.display())),
-    }
-}
-
-async fn create(
-    state_dir: &Path,
-    recipient: Recipient,
-    file: &Path,
-    output: Output,
-) -> anyhow::Result<u8> {
-    let store = open_existing(state_dir)?;
-    let signer = signer(state_dir)?;
-    let source = counted(&store).await?;
-    let mut aside = file.to_owned().into_os_string();
-    aside.push(".part");
-    let new = OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .mode(0o600)
-        .open(&aside)
-        .with_context(|| format!("write {}", file.display()))?;
-    let written = write(&store, state_dir, (&source, &signer, recipient), new).await?;
-    fs::rename(&aside, file).with_context(|| format!("write {}", file.display()))?;
-    let value = json!({
-        "file": file, "units": written, "number": source.transfers(),
-        "signer": signer.public(), "recipient": recipient,
-    });
-    output.print(&value, |_| {
-        let (number, file) = (source.transfers(), file.display());
-        let signer = signer.public();
-        format!("backup {number} of {written} units in {file}\nsigner  {signer}")
-    })?;
-    Ok(OK)
-}
-
-/// Counts this backup in the record of authority, so that an older one is known later.
-async fn counted(store: &Store) -> anyhow::Result<Authority> {
-    let unavailable = || coded(Code::StoreUnavailable, "count the backup");
-    loop {
-        let change = store.authority().await.map_err(unavailable())?;
-        let change = change.count_transfer();
-        let subject = format!("backup {}", change.to().transfers());
-        let swapped = swap(store, &change, subject).await.map_err(unavailable())?;
-        if swapped == SwapOutcome::Swapped {
-            return Ok(*change.to());
-        }
-    }
-}
-
-async fn swap(
-    store: &Store,
-    change: &Transition,
-    subject: String,
-) -> Result<SwapOutcome, tec_core::port::PortError> {
-    let action = AuditAction::AuthorityMoved;
-    let line = AuditEvent::new(SystemClock.now(), action, None, subject);
-    store.swap(change, &line).await
-}
-
-async fn write(
-    store: &Store,
-    state_dir: &Path,
-    (source, signer, recipient): (&Authority, &Signer, Recipient),
-    file: File,
-) -> anyhow::Result<usize> {
-    let to = BufWriter::new(file);
-    let made = (source, SystemClock.now());
-    let mut writer = TransferWriter::begin(to, made, (signer, recipient), &SystemEntropy)
-        .map_err(transfer("begin the backup"))?;
-    writer
-        .part(&[], &documents(state_dir)?)
-        .map_err(transfer("write the backup"))?;
-    let (mut after, mut count) = (None, 0);
-    loop {
-        let units = store.export(after.as_ref(), PART).await;
-        let units = units.map_err(coded(Code::StoreUnavailable, "read what the anchor holds"))?;
-        let Some(last) = units.last() else { break };
-        after = Some(last.name());
-        count += units.len();
-        writer
-            .part(&units, &[])
-            .map_err(transfer("write the backup"))?;
-    }
-    let mut file = writer.finish().map_err(transfer("write the backup"))?;
-    file.flush()?;
-    file.get_ref().sync_all()?;
-    Ok(count)
-}
-
-fn documents(state_dir: &Path) -> anyhow::Result<Vec<Document>> {
-    let mut documents = Vec::new();
-    for name in DOCUMENTS {
-        match fs::read(state_dir.join(name)) {
-            Ok(content) => documents.push(Document {
-                name: name.to_owned(),
-                content: SecretBytes::new(content),
-            }),
-            // Its certificates may come from files, or it has not been started yet.
-            Err(error) if error.kind() == ErrorKind::NotFound => {}
-            Err(error) => return Err(error).with_context(|| format!("read {name}")),
-        }
-    }
-    Ok(documents)
-}
-
-fn transfer(context: &'static str) -> impl FnOnce(TransferError) -> CodedError {
-    move |error| CodedError::caused(error.code(), context, error)
 }
 
 fn reader(args: &RestoreArgs) -> anyhow::Result<TransferReader<BufReader<File>>> {
@@ -265,6 +83,8 @@ pub(crate) async fn restore(
     }
     if args.dangerous_source_is_gone {
         seize(&store).await?;
+    } else if let Some(grant) = source.grant() {
+        take(&store, &grant).await?;
     }
     let unavailable = coded(Code::StoreUnavailable, "read the record of authority");
     let record = store.authority().await.map_err(unavailable)?;
@@ -363,6 +183,20 @@ fn keep(state_dir: &Path, document: &Document, restored: &mut Restored) -> anyho
     }
     let content = document.content.expose("write it to the state directory");
     write_private(&path, content).with_context(|| format!("write {}", path.display()))
+}
+
+/// Takes the authority that the source gave up to this anchor; one that it gave to another, or that
+/// was taken before, stays where it is.
+async fn take(store: &Store, grant: &Grant) -> anyhow::Result<()> {
+    let unavailable = || coded(Code::StoreUnavailable, "take the authority");
+    let now = store.authority().await.map_err(unavailable())?;
+    let Ok(change) = now.take(grant) else {
+        tracing::warn!("the authority was not given up to this anchor; it stands by");
+        return Ok(());
+    };
+    let subject = format!("taken at epoch {}", change.to().epoch());
+    swap(store, &change, subject).await.map_err(unavailable())?;
+    Ok(())
 }
 
 async fn seize(store: &Store) -> anyhow::Result<()> {

@@ -1,37 +1,37 @@
-//! `tec migrate`: trust moves from this state directory to another.
+//! `tec migrate`: trust moves from one anchor to another.
+
+mod anchor;
+mod report;
 
 use std::fmt::Write as _;
 use std::num::NonZeroU32;
 use std::path::Path;
-use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use clap::Args;
 use clap::Subcommand;
-use serde::Serialize;
-use tec_core::code::Code;
 use tec_core::migrate;
-use tec_core::migrate::Authority;
 use tec_core::migrate::CopyReport;
-use tec_core::migrate::Difference;
 use tec_core::migrate::Goal;
-use tec_core::migrate::MigrateOutcome;
-use tec_core::migrate::Mismatch;
 use tec_core::migrate::Observer;
-use tec_core::migrate::TrustAnchor;
-use tec_core::store::Store;
 use tec_support::SystemClock;
 use tec_support::SystemEntropy;
-use tec_support::exit::CodedError;
 use tec_support::exit::OK;
 
+use self::anchor::Anchor;
+use self::anchor::FromArgs;
+use self::anchor::ToArgs;
+use self::report::Done;
+use self::report::Planned;
+use self::report::Records;
+use self::report::copy_text;
+use self::report::ended;
+use self::report::outcome_word;
 use super::coded;
 use super::word;
 use crate::cli::DryRun;
 use crate::output::Output;
-use crate::state::open_existing;
 
 /// Units that are copied in a second, unless told otherwise.
 const RATE: NonZeroU32 = NonZeroU32::MIN.saturating_add(4999);
@@ -74,12 +74,13 @@ pub(crate) enum MigrateCommand {
     Status(Way),
 }
 
-/// From --state-dir to another state directory.
+/// From --state-dir or a namespace to another anchor.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Way {
-    /// State directory of the target; its server may run.
-    #[arg(long, value_name = "DIRECTORY")]
-    to: PathBuf,
+    #[command(flatten)]
+    from: FromArgs,
+    #[command(flatten)]
+    to: ToArgs,
     /// Most machines and images that are copied in a second.
     #[arg(long, default_value_t = RATE)]
     rate: NonZeroU32,
@@ -91,61 +92,51 @@ pub(crate) async fn migrate(
     output: Output,
 ) -> anyhow::Result<u8> {
     let (goal, way, dry_run) = match command {
-        MigrateCommand::Plan(way) => return plan(&Pair::open(state_dir, &way)?, output).await,
-        MigrateCommand::Status(way) => return status(&Pair::open(state_dir, &way)?, output).await,
+        MigrateCommand::Plan(way) => {
+            return plan(&Pair::open(state_dir, &way).await?, output).await;
+        }
+        MigrateCommand::Status(way) => {
+            return status(&Pair::open(state_dir, &way).await?, output).await;
+        }
         MigrateCommand::Apply { way, dry_run } => (Goal::Copy, way, dry_run.dry_run),
         MigrateCommand::Verify(way) => (Goal::Verify, way, false),
         MigrateCommand::Cutover { way, dry_run } => (Goal::Cutover, way, dry_run.dry_run),
         MigrateCommand::Rollback { way, dry_run } => (Goal::Rollback, way, dry_run.dry_run),
         MigrateCommand::Retire { way, dry_run } => (Goal::Retire, way, dry_run.dry_run),
     };
-    let pair = Pair::open(state_dir, &way)?;
+    let pair = Pair::open(state_dir, &way).await?;
     if dry_run {
         return plan(&pair, output).await;
+    }
+    if goal == Goal::Retire {
+        pair.target.is_published().await?;
     }
     run(&pair, goal, output).await
 }
 
 /// Both anchors.
 struct Pair {
-    source: Arc<Store>,
-    target: Arc<Store>,
+    source: Anchor,
+    target: Anchor,
     rate: NonZeroU32,
 }
 
 impl Pair {
-    fn open(state_dir: &Path, way: &Way) -> anyhow::Result<Self> {
+    async fn open(state_dir: &Path, way: &Way) -> anyhow::Result<Self> {
         Ok(Self {
-            source: open_existing(state_dir)?,
-            target: open_existing(&way.to)?,
+            source: way.from.open(state_dir).await?,
+            target: way.to.open().await?,
             rate: way.rate,
         })
     }
 
     async fn records(&self) -> anyhow::Result<Records> {
-        let read = || coded(Code::StoreUnavailable, "read the records of authority");
+        let (source, target) = (self.source.port(), self.target.port());
+        let read = |anchor: &Anchor| coded(anchor.unavailable(), "read the record of authority");
         Ok(Records {
-            source: self.source.authority().await.map_err(read())?,
-            target: self.target.authority().await.map_err(read())?,
+            source: source.authority().await.map_err(read(&self.source))?,
+            target: target.authority().await.map_err(read(&self.target))?,
         })
-    }
-}
-
-/// Who may do what.
-#[derive(Debug, Serialize)]
-struct Records {
-    source: Authority,
-    target: Authority,
-}
-
-impl Records {
-    fn text(&self) -> String {
-        let line = |name: &str, record: &Authority| {
-            let (role, epoch, anchor) = (record.role(), record.epoch(), record.anchor());
-            format!("{name}  {role} at epoch {epoch}, anchor {anchor}")
-        };
-        let (source, target) = (line("source", &self.source), line("target", &self.target));
-        format!("{source}\n{target}")
     }
 }
 
@@ -154,19 +145,9 @@ async fn status(pair: &Pair, output: Output) -> anyhow::Result<u8> {
     Ok(OK)
 }
 
-/// What a copy would do.
-#[derive(Debug, Serialize)]
-struct Planned {
-    #[serde(flatten)]
-    records: Records,
-    copy: CopyReport,
-    dry_run: bool,
-}
-
 async fn plan(pair: &Pair, output: Output) -> anyhow::Result<u8> {
-    let (source, target) = (&*pair.source, &*pair.target);
-    let copy = migrate::compare(source, target).await;
-    let copy = copy.map_err(coded(Code::StoreUnavailable, "compare both anchors"))?;
+    let copy = migrate::compare(pair.source.port(), pair.target.port()).await;
+    let copy = copy.map_err(coded(pair.target.unavailable(), "compare both anchors"))?;
     let planned = Planned {
         records: pair.records().await?,
         copy,
@@ -182,19 +163,9 @@ async fn plan(pair: &Pair, output: Output) -> anyhow::Result<u8> {
     Ok(OK)
 }
 
-/// What a run came to.
-#[derive(Debug, Serialize)]
-struct Done {
-    #[serde(flatten)]
-    records: Records,
-    outcome: &'static str,
-    copy: CopyReport,
-    mismatches: Vec<Mismatch>,
-}
-
 async fn run(pair: &Pair, goal: Goal, output: Output) -> anyhow::Result<u8> {
     let pace = Pace::new(pair.rate);
-    let anchors: (&dyn TrustAnchor, &dyn TrustAnchor) = (&*pair.source, &*pair.target);
+    let anchors = (pair.source.port(), pair.target.port());
     let ran = migrate::migrate(goal, anchors, (&SystemClock, &SystemEntropy), &pace).await;
     let done = Done {
         records: pair.records().await?,
@@ -211,66 +182,7 @@ async fn run(pair: &Pair, goal: Goal, output: Output) -> anyhow::Result<u8> {
         }
         text
     })?;
-    ended(ran.outcome, &done, ran.error)
-}
-
-fn outcome_word(outcome: MigrateOutcome) -> &'static str {
-    match outcome {
-        MigrateOutcome::Reached => "reached",
-        MigrateOutcome::Conflicts => "conflicts",
-        MigrateOutcome::NotTheSame => "not-the-same",
-        MigrateOutcome::Refused(_) => "refused",
-        _ => "interrupted",
-    }
-}
-
-fn ended(
-    outcome: MigrateOutcome,
-    done: &Done,
-    error: Option<tec_core::port::PortError>,
-) -> anyhow::Result<u8> {
-    let error = match (outcome, error) {
-        (MigrateOutcome::Reached, _) => return Ok(OK),
-        (MigrateOutcome::Conflicts, _) => {
-            let count = done.copy.conflicts.len();
-            CodedError::new(
-                Code::TrustConflict,
-                format!("{count} units stand in the way"),
-            )
-        }
-        (MigrateOutcome::NotTheSame, _) => {
-            let lost = |mismatch: &&Mismatch| {
-                matches!(
-                    mismatch.difference,
-                    Difference::Missing | Difference::Differs
-                )
-            };
-            let count = done.mismatches.iter().filter(lost).count();
-            let what = format!("{count} units are missing or differ");
-            CodedError::new(Code::TrustIncomplete, what)
-        }
-        (MigrateOutcome::Refused(refused), _) => {
-            CodedError::caused(refused.code(), "the authority stays where it is", refused)
-        }
-        (_, Some(error)) => coded(Code::StoreUnavailable, "the run was interrupted")(error),
-        (_, None) => CodedError::new(Code::AuthorityMoved, "the run was interrupted"),
-    };
-    Err(error.into())
-}
-
-fn copy_text(copy: &CopyReport, would: &str) -> String {
-    let CopyReport {
-        created,
-        updated,
-        same,
-        conflicts,
-        ..
-    } = copy;
-    let mut text = format!("{created} {would}created, {updated} {would}updated, {same} the same");
-    for conflict in conflicts {
-        let _ = write!(text, "\nconflict: {}: {}", conflict.unit, conflict.clash);
-    }
-    text
+    ended(ran.outcome, &done, (ran.error, pair.target.unavailable()))
 }
 
 /// Holds the copy back to a rate, and tells how far it is.

@@ -1,0 +1,267 @@
+//! Machines that move from one namespace into another over a real API server, against bare calls
+//! that create the same objects in the same run; memory, and a pass that is broken off and resumed.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use anyhow::Context as _;
+use async_trait::async_trait;
+use futures::StreamExt as _;
+use futures::TryStreamExt as _;
+use k8s_openapi::ByteString;
+use k8s_openapi::api::core::v1::Secret;
+use kube::Api;
+use kube::api::ObjectMeta;
+use kube::api::Patch;
+use kube::api::PatchParams;
+use kube::api::PostParams;
+use serde_json::json;
+use tec_benches::Figure;
+use tec_benches::Suite;
+use tec_benches::Unit;
+use tec_core::ak::AkState;
+use tec_core::migrate;
+use tec_core::migrate::AdoptPage;
+use tec_core::migrate::CopyReport;
+use tec_core::migrate::MachineUnit;
+use tec_core::migrate::Observer;
+use tec_core::migrate::Quiet;
+use tec_core::migrate::Transition;
+use tec_core::migrate::TrustAnchor;
+use tec_core::migrate::TrustUnit;
+use tec_core::port::Clock as _;
+use tec_core::testing::sample;
+use tec_e2e::kube::ControlPlane;
+use tec_k8s::api::AttestationKey;
+use tec_k8s::api::BoundKey;
+use tec_k8s::api::Machine;
+use tec_k8s::client::KubeRegistry;
+use tec_support::SystemClock;
+use tokio::sync::Notify;
+
+/// Machines, unless TEC_BENCH_MACHINES says another number, such as 10000.
+const MACHINES: u64 = 1000;
+/// Requests that are under way at the same time, as of the anchor.
+const AT_ONCE: usize = 24;
+/// Objects of one machine: itself, its attestation key, its disk key.
+const OBJECTS: f64 = 3.0;
+
+fn main() -> anyhow::Result<()> {
+    let suite = Suite::new(env!("CARGO_TARGET_TMPDIR"));
+    if suite.wants("kube_migrate/") {
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(2)
+            .enable_all()
+            .build()?;
+        runtime.block_on(measure(&suite))?;
+    }
+    suite.finish();
+    Ok(())
+}
+
+async fn measure(suite: &Suite) -> anyhow::Result<()> {
+    let many = std::env::var_os("TEC_BENCH_MACHINES").and_then(|text| text.into_string().ok());
+    let many = many.map_or(Ok(MACHINES), |text| text.parse())?;
+    let plane = ControlPlane::start().await?;
+    plane.install_resources().await?;
+    let anchor = async |word: &str| -> anyhow::Result<KubeRegistry> {
+        let namespace = plane.namespace(word).await?;
+        Ok(KubeRegistry::new(
+            plane.admin()?,
+            namespace,
+            Arc::new(SystemClock),
+        ))
+    };
+    let source = anchor("source").await?;
+    fill(&source, many).await?;
+
+    // What is not the first is not favored by a warm server.
+    let quiet = plane.namespace("bare").await?;
+    let begin = Instant::now();
+    bare(&plane, &quiet, many).await?;
+    let baseline = begin.elapsed().as_secs_f64();
+    let before = peak_memory()?;
+    let target = anchor("target").await?;
+    let begin = Instant::now();
+    let report = copy(&source, &target, &Quiet).await?;
+    let ours = begin.elapsed().as_secs_f64();
+    anyhow::ensure!(report.created == many, "{report:?}");
+    let memory = peak_memory()?.saturating_sub(before);
+    let objects = number(many) * OBJECTS;
+    let note = format!("{many} machines from namespace to namespace");
+    let figure = |name: &str, value: f64, unit: Unit, what: &str| {
+        let note = format!("{what}; {note}");
+        suite.figure(Figure::new(
+            &format!("kube_migrate/{name}"),
+            value,
+            unit,
+            &note,
+        ))
+    };
+    figure(
+        "objects_per_second",
+        objects / ours,
+        Unit::Count,
+        "objects adopted in a second",
+    )?;
+    figure(
+        "bare_per_second",
+        objects / baseline,
+        Unit::Count,
+        "objects in bare calls",
+    )?;
+    figure(
+        "ratio",
+        baseline / ours,
+        Unit::Count,
+        "ours against bare calls, 1 is as fast",
+    )?;
+    figure(
+        "memory",
+        number(memory),
+        Unit::Bytes,
+        "by how much the peak of memory grew",
+    )?;
+    let resumed = resume(&source, &anchor("resumed").await?).await?;
+    let what = "share of the units that a broken pass had and the next did not touch";
+    figure(
+        "resumed",
+        1.0 - number(resumed) / number(many),
+        Unit::Count,
+        what,
+    )
+}
+
+async fn swap(anchor: &dyn TrustAnchor, change: Transition) -> anyhow::Result<()> {
+    anchor.swap(&change, &sample::line()).await?;
+    Ok(())
+}
+
+/// One pass.
+async fn copy(
+    from: &KubeRegistry,
+    to: &KubeRegistry,
+    observer: &dyn Observer,
+) -> anyhow::Result<CopyReport> {
+    let source = from.authority().await?;
+    if to.authority().await?.is_alone() {
+        swap(to, to.authority().await?.stand_by(&source)?).await?;
+    }
+    swap(to, to.authority().await?.listen(&source)?).await?;
+    let intake = to.authority().await?.intake().context("it listens")?;
+    Ok(migrate::copy(from, to, intake, &SystemClock, observer).await?)
+}
+
+/// Breaks a pass off in its middle, and says how many units the next one looked at.
+async fn resume(from: &KubeRegistry, to: &KubeRegistry) -> anyhow::Result<u64> {
+    let half = Half {
+        pages: AtomicU64::new(0),
+        reached: Notify::new(),
+    };
+    tokio::select! {
+        ended = copy(from, to, &half) => anyhow::bail!("it ended: {ended:?}"),
+        () = half.reached.notified() => {}
+    }
+    Ok(copy(from, to, &Quiet).await?.units())
+}
+
+/// Stops at the second page.
+#[derive(Debug)]
+struct Half {
+    pages: AtomicU64,
+    reached: Notify,
+}
+
+#[async_trait]
+impl Observer for Half {
+    async fn page(&self, _so_far: &CopyReport) {
+        if self.pages.fetch_add(1, Ordering::Relaxed) == 1 {
+            self.reached.notify_one();
+            std::future::pending::<()>().await;
+        }
+    }
+}
+
+/// The machine of a number, with its key bound and its disk key made.
+fn unit(number: u64) -> MachineUnit {
+    let mut key = sample::ak(number, number);
+    key.state = AkState::Bound;
+    let mut machine = sample::machine(number);
+    machine.state = tec_core::machine::MachineState::Active;
+    MachineUnit::new(machine, vec![key], Some(sample::secret(number)))
+}
+
+/// Fills a namespace as fast as it goes: by adopting from nobody.
+async fn fill(anchor: &KubeRegistry, many: u64) -> anyhow::Result<()> {
+    let nobody = tec_core::testing::MemoryRegistry::new();
+    let giver = nobody.authority().await?;
+    swap(anchor, anchor.authority().await?.stand_by(&giver)?).await?;
+    swap(anchor, anchor.authority().await?.listen(&giver)?).await?;
+    let intake = anchor.authority().await?.intake().context("it listens")?;
+    let units: Vec<_> = (1..=many).map(unit).map(TrustUnit::Machine).collect();
+    let page = AdoptPage {
+        intake,
+        after: None,
+        units: &units,
+        more: false,
+        at: SystemClock.now(),
+    };
+    anchor.adopt(&page).await?;
+    // Nobody else has the authority: it is its own from now on.
+    let seized = anchor.authority().await?.dangerous_seize()?;
+    swap(anchor, seized).await
+}
+
+/// The same objects by the calls alone.
+async fn bare(plane: &ControlPlane, namespace: &str, many: u64) -> anyhow::Result<()> {
+    let admin = plane.admin()?;
+    let machines: Api<Machine> = Api::namespaced(admin.clone(), namespace);
+    let keys: Api<AttestationKey> = Api::namespaced(admin.clone(), namespace);
+    let secrets: Api<Secret> = Api::namespaced(admin, namespace);
+    let (create, patch) = (PostParams::default(), PatchParams::default());
+    futures::stream::iter(1..=many)
+        .map(anyhow::Ok)
+        .try_for_each_concurrent(AT_ONCE, async |number| {
+            let unit = unit(number);
+            let id = unit.machine.id;
+            machines
+                .create(&create, &Machine::from_core(&unit.machine))
+                .await?;
+            let key = AttestationKey::from_core(&sample::ak(number, number));
+            keys.create(&create, &key).await?;
+            let secret = Secret {
+                metadata: ObjectMeta {
+                    name: Some(id.to_string()),
+                    ..ObjectMeta::default()
+                },
+                data: Some([("root".to_owned(), ByteString(vec![0; 32]))].into()),
+                ..Secret::default()
+            };
+            secrets.create(&create, &secret).await?;
+            let print = sample::ak(number, number).fingerprint();
+            let bound = BoundKey::new(AttestationKey::name_of(&print), print, sample::time(1));
+            let status = json!({"attestationKey": bound, "keySecret": id.to_string()});
+            let status = Patch::Merge(json!({ "status": status }));
+            let name = Machine::name_of(&id);
+            machines.patch_status(&name, &patch, &status).await?;
+            Ok(())
+        })
+        .await
+}
+
+/// The most memory that this process had, in bytes.
+fn peak_memory() -> anyhow::Result<u64> {
+    let status = std::fs::read_to_string("/proc/self/status")?;
+    // Linux, proc_pid_status(5).
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    let size = line.context("the system tells no peak")?;
+    let kib: u64 = size.trim().trim_end_matches(" kB").parse()?;
+    Ok(kib * 1024)
+}
+
+/// Counts here are far below 2^32.
+fn number(count: u64) -> f64 {
+    f64::from(u32::try_from(count).unwrap_or(u32::MAX))
+}

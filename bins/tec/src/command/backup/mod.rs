@@ -1,0 +1,256 @@
+//! `tec backup` and `tec restore`: the trust of an anchor in one sealed file.
+
+mod restore;
+
+use std::fs;
+use std::fs::File;
+use std::fs::OpenOptions;
+use std::io::BufWriter;
+use std::io::ErrorKind;
+use std::io::Write as _;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::Path;
+use std::path::PathBuf;
+
+use anyhow::Context as _;
+use clap::Subcommand;
+use serde_json::json;
+use tec_core::code::Code;
+use tec_core::migrate::Authority;
+use tec_core::migrate::SwapOutcome;
+use tec_core::migrate::Transition;
+use tec_core::migrate::TrustAnchor as _;
+use tec_core::migrate::transfer::Document;
+use tec_core::migrate::transfer::Identity;
+use tec_core::migrate::transfer::Recipient;
+use tec_core::migrate::transfer::Signer;
+use tec_core::migrate::transfer::TransferError;
+use tec_core::migrate::transfer::TransferWriter;
+use tec_core::port::AuditAction;
+use tec_core::port::AuditEvent;
+use tec_core::port::Clock as _;
+use tec_core::secret::SecretBytes;
+use tec_core::store::Store;
+use tec_support::SystemClock;
+use tec_support::SystemEntropy;
+use tec_support::exit::CodedError;
+use tec_support::exit::OK;
+use tec_support::files::write_private;
+
+pub(crate) use self::restore::RestoreArgs;
+pub(crate) use self::restore::restore;
+use super::coded;
+use crate::output::Output;
+use crate::state::open_existing;
+
+/// Units of one part.
+const PART: usize = 64;
+/// File of the key that signs transfers, in the state directory.
+const SIGNER: &str = "transfer-signer.key";
+/// Files of the state directory that go along; a key before its certificate.
+const DOCUMENTS: [&str; 3] = ["ca.key", "ca.pem", "token-signer.pem"];
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum BackupCommand {
+    /// Make the key that opens backups, and print what they are sealed for. Keep it elsewhere.
+    Key {
+        /// File for the key.
+        file: PathBuf,
+    },
+    /// Write a backup; the server may run.
+    Create {
+        /// Whom it is sealed for, as `tec backup key` printed it.
+        #[arg(long)]
+        recipient: Recipient,
+        /// Give the authority up to the anchor that restores this backup, and only serve from now on:
+        /// a file with what `tec --output json restore` of an earlier backup printed there.
+        #[arg(long, value_name = "FILE")]
+        give_up_to: Option<PathBuf>,
+        /// File for the backup.
+        file: PathBuf,
+    },
+}
+
+pub(crate) async fn backup(
+    state_dir: &Path,
+    command: BackupCommand,
+    output: Output,
+) -> anyhow::Result<u8> {
+    match command {
+        BackupCommand::Key { file } => key(&file, output),
+        BackupCommand::Create {
+            recipient,
+            give_up_to,
+            file,
+        } => {
+            let way = (recipient, give_up_to.as_deref());
+            create(state_dir, way, &file, output).await
+        }
+    }
+}
+
+fn key(file: &Path, output: Output) -> anyhow::Result<u8> {
+    anyhow::ensure!(!file.exists(), "{} is there already", file.display());
+    let identity = Identity::generate(&SystemEntropy);
+    let text = identity.to_text();
+    write_private(file, text.expose("write it to its file"))
+        .with_context(|| format!("write {}", file.display()))?;
+    let recipient = identity.recipient().to_string();
+    output.print(&json!({ "recipient": recipient }), |_| recipient.clone())?;
+    Ok(OK)
+}
+
+/// Reads the key that signs, or makes it.
+fn signer(state_dir: &Path) -> anyhow::Result<Signer> {
+    let path = state_dir.join(SIGNER);
+    match fs::read(&path) {
+        Ok(text) => Signer::from_text(&SecretBytes::new(text))
+            .with_context(|| format!("use {}", path.display())),
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            let signer = Signer::generate(&SystemEntropy);
+            let text = signer.to_text();
+            write_private(&path, text.expose("keep it in its file"))
+                .with_context(|| format!("write {}", path.display()))?;
+            Ok(signer)
+        }
+        Err(error) => Err(error).with_context(|| format!("read {}", path.display())),
+    }
+}
+
+async fn create(
+    state_dir: &Path,
+    (recipient, give_up_to): (Recipient, Option<&Path>),
+    file: &Path,
+    output: Output,
+) -> anyhow::Result<u8> {
+    let store = open_existing(state_dir)?;
+    let signer = signer(state_dir)?;
+    if let Some(taker) = give_up_to {
+        give_up(&store, &restored(taker)?).await?;
+    }
+    let source = counted(&store).await?;
+    let mut aside = file.to_owned().into_os_string();
+    aside.push(".part");
+    let new = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(&aside)
+        .with_context(|| format!("write {}", file.display()))?;
+    let written = write(&store, state_dir, (&source, &signer, recipient), new).await?;
+    fs::rename(&aside, file).with_context(|| format!("write {}", file.display()))?;
+    let value = json!({
+        "file": file, "units": written, "number": source.transfers(),
+        "signer": signer.public(), "recipient": recipient,
+    });
+    output.print(&value, |_| {
+        let (number, file) = (source.transfers(), file.display());
+        let signer = signer.public();
+        format!("backup {number} of {written} units in {file}\nsigner  {signer}")
+    })?;
+    Ok(OK)
+}
+
+/// The record of an anchor that restored an earlier backup.
+fn restored(file: &Path) -> anyhow::Result<Authority> {
+    #[derive(serde::Deserialize)]
+    struct Restored {
+        authority: Authority,
+    }
+    let text = fs::read(file).with_context(|| format!("read {}", file.display()))?;
+    let restored: Restored = serde_json::from_slice(&text)
+        .with_context(|| format!("{} is not what a restore printed", file.display()))?;
+    Ok(restored.authority)
+}
+
+/// The authority is given up before anything is read: what is written then is the last word.
+async fn give_up(store: &Store, taker: &Authority) -> anyhow::Result<()> {
+    let unavailable = || coded(Code::StoreUnavailable, "give the authority up");
+    loop {
+        let now = store.authority().await.map_err(unavailable())?;
+        let epoch = now.epoch().max(taker.epoch()).next();
+        let change = now.yield_to(taker, epoch).map_err(|refused| {
+            CodedError::caused(refused.code(), "give the authority up", refused)
+        })?;
+        let subject = format!("given up to anchor {} at epoch {epoch}", taker.anchor());
+        let swapped = swap(store, &change, subject).await.map_err(unavailable())?;
+        if swapped == SwapOutcome::Swapped {
+            return Ok(());
+        }
+    }
+}
+
+/// Counts this backup in the record of authority, so that an older one is known later.
+async fn counted(store: &Store) -> anyhow::Result<Authority> {
+    let unavailable = || coded(Code::StoreUnavailable, "count the backup");
+    loop {
+        let change = store.authority().await.map_err(unavailable())?;
+        let change = change.count_transfer();
+        let subject = format!("backup {}", change.to().transfers());
+        let swapped = swap(store, &change, subject).await.map_err(unavailable())?;
+        if swapped == SwapOutcome::Swapped {
+            return Ok(*change.to());
+        }
+    }
+}
+
+async fn swap(
+    store: &Store,
+    change: &Transition,
+    subject: String,
+) -> Result<SwapOutcome, tec_core::port::PortError> {
+    let action = AuditAction::AuthorityMoved;
+    let line = AuditEvent::new(SystemClock.now(), action, None, subject);
+    store.swap(change, &line).await
+}
+
+async fn write(
+    store: &Store,
+    state_dir: &Path,
+    (source, signer, recipient): (&Authority, &Signer, Recipient),
+    file: File,
+) -> anyhow::Result<usize> {
+    let to = BufWriter::new(file);
+    let made = (source, SystemClock.now());
+    let mut writer = TransferWriter::begin(to, made, (signer, recipient), &SystemEntropy)
+        .map_err(transfer("begin the backup"))?;
+    writer
+        .part(&[], &documents(state_dir)?)
+        .map_err(transfer("write the backup"))?;
+    let (mut after, mut count) = (None, 0);
+    loop {
+        let units = store.export(after.as_ref(), PART).await;
+        let units = units.map_err(coded(Code::StoreUnavailable, "read what the anchor holds"))?;
+        let Some(last) = units.last() else { break };
+        after = Some(last.name());
+        count += units.len();
+        writer
+            .part(&units, &[])
+            .map_err(transfer("write the backup"))?;
+    }
+    let mut file = writer.finish().map_err(transfer("write the backup"))?;
+    file.flush()?;
+    file.get_ref().sync_all()?;
+    Ok(count)
+}
+
+fn documents(state_dir: &Path) -> anyhow::Result<Vec<Document>> {
+    let mut documents = Vec::new();
+    for name in DOCUMENTS {
+        match fs::read(state_dir.join(name)) {
+            Ok(content) => documents.push(Document {
+                name: name.to_owned(),
+                content: SecretBytes::new(content),
+            }),
+            // Its certificates may come from files, or it has not been started yet.
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            Err(error) => return Err(error).with_context(|| format!("read {name}")),
+        }
+    }
+    Ok(documents)
+}
+
+fn transfer(context: &'static str) -> impl FnOnce(TransferError) -> CodedError {
+    move |error| CodedError::caused(error.code(), context, error)
+}

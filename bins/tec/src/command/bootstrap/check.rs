@@ -1,0 +1,146 @@
+//! `tec bootstrap check`.
+
+use std::path::Path;
+
+use anyhow::Context as _;
+use serde::Serialize;
+use serde_json::Value;
+use tec_core::endpoint::Endpoint;
+use tec_core::ignition::MergeSource;
+use tec_core::ignition::render_merge;
+use tec_core::port::Clock as _;
+use tec_core::port::ImageRegistry;
+use tec_core::port::MachineRegistry;
+use tec_support::SystemClock;
+use tec_support::exit::FAILED;
+use tec_support::exit::NOT_READY;
+use tec_support::exit::OK;
+
+use super::CheckArgs;
+use super::walk;
+use super::walk::Seen;
+use crate::kube;
+use crate::kube::cli::Access;
+use crate::output::Output;
+use crate::output::table;
+use crate::state::Endpoints;
+use crate::state::open_existing;
+
+/// One thing that was looked at.
+#[derive(Debug, Serialize)]
+pub(super) struct Check {
+    pub(super) what: String,
+    pub(super) ok: bool,
+    /// What was found, or what is wrong.
+    pub(super) message: String,
+}
+
+impl Check {
+    pub(super) fn of(what: impl Into<String>, found: anyhow::Result<String>) -> Self {
+        let ok = found.is_ok();
+        let message = found.unwrap_or_else(|error| format!("{error:#}"));
+        let what = what.into();
+        Self { what, ok, message }
+    }
+}
+
+#[derive(Debug, Serialize)]
+struct Report {
+    ok: bool,
+    /// Whether a node reaches everything, and takes the certificates.
+    nodes: Vec<Check>,
+    /// Whether what they boot is approved, with reference values.
+    images: Vec<Check>,
+}
+
+pub(super) async fn check(
+    state_dir: &Path,
+    args: &CheckArgs,
+    output: Output,
+) -> anyhow::Result<u8> {
+    let config = match &args.ignition {
+        Some(path) => std::fs::read(path).with_context(|| format!("read {}", path.display()))?,
+        None => own_config(state_dir)?,
+    };
+    let config: Value = serde_json::from_slice(&config).context("parse the installer's config")?;
+    let seen = walk::walk(&config).await;
+    forget(state_dir, &seen).await;
+    let images = images(state_dir, args).await?;
+    let all_ok = |checks: &[Check]| checks.iter().all(|check| check.ok);
+    let (reached, approved) = (all_ok(&seen.checks), all_ok(&images));
+    let report = Report {
+        ok: reached && approved,
+        nodes: seen.checks,
+        images,
+    };
+    output.print(&report, render)?;
+    Ok(match (reached, approved) {
+        (true, true) => OK,
+        (true, false) => NOT_READY,
+        (false, _) => FAILED,
+    })
+}
+
+fn own_config(state_dir: &Path) -> anyhow::Result<Vec<u8>> {
+    let own = Endpoints::read(state_dir)?;
+    let source = MergeSource::new(Endpoint::new(own.register, own.ca));
+    Ok(render_merge(&source)?)
+}
+
+/// The machine that was registered by looking goes again, where it can; otherwise it expires.
+async fn forget(state_dir: &Path, seen: &Seen) {
+    let Some(machine) = &seen.machine else { return };
+    if let Ok(store) = open_existing(state_dir)
+        && let Err(error) = MachineRegistry::remove(&*store, machine).await
+    {
+        let error = tec_core::port::chain(&error);
+        tracing::warn!(error, "the machine that was registered by looking stays");
+    }
+}
+
+async fn images(state_dir: &Path, args: &CheckArgs) -> anyhow::Result<Vec<Check>> {
+    let images = if args.namespace.is_some() {
+        let access = Access {
+            namespace: args.namespace.clone(),
+            context: args.context.clone(),
+            kubeconfig: args.kubeconfig.clone(),
+        };
+        let (images, lagging) = kube::approvals(&access).await?;
+        if let Some(target) = lagging {
+            let what = anyhow::anyhow!("{target} does not hold what it should yet");
+            return Ok(vec![Check::of("reference values", Err(what))]);
+        }
+        images
+    } else if state_dir.exists() {
+        ImageRegistry::list(&*open_existing(state_dir)?).await?
+    } else {
+        // Somebody else's anchor: only a node's view of it can be had.
+        return Ok(Vec::new());
+    };
+    let now = SystemClock.now();
+    let live: Vec<_> = images.iter().filter(|image| image.is_live(now)).collect();
+    if live.is_empty() {
+        let what = anyhow::anyhow!("no image is approved, so no node gets a key");
+        return Ok(vec![Check::of("images", Err(what))]);
+    }
+    let check = |image: &&tec_core::image::ApprovedImage| {
+        let found = match image.expected.pcrs.as_slice() {
+            [] => Err(anyhow::anyhow!("what it measures is not known yet")),
+            pcrs => {
+                let list: Vec<_> = pcrs.iter().map(|pcr| pcr.id.to_string()).collect();
+                Ok(format!("reference values of PCR {}", list.join(", ")))
+            }
+        };
+        Check::of(format!("image {}", image.name), found)
+    };
+    Ok(live.iter().map(check).collect())
+}
+
+fn render(report: &Report) -> String {
+    let row = |check: &Check| {
+        let ok = if check.ok { "ok" } else { "FAILED" };
+        [ok.to_owned(), check.what.clone(), check.message.clone()]
+    };
+    let rows: Vec<_> = report.nodes.iter().chain(&report.images).map(row).collect();
+    table(["", "WHAT", "FOUND"], &rows)
+}

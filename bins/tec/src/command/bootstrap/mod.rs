@@ -1,0 +1,72 @@
+//! `tec bootstrap`: a trust anchor for a cluster that does not exist yet.
+//!
+//! ```text
+//!   init   store, CA, endpoints, approvals ─► the installer's config, and how to serve
+//!   check  the installer's config ─► as a node: register ─► its pin ─► each server in it
+//! ```
+
+mod check;
+mod init;
+mod walk;
+
+use std::path::Path;
+use std::path::PathBuf;
+
+use clap::Args;
+use clap::Subcommand;
+use tec_core::id::ImageName;
+
+use self::check::check;
+use self::init::init;
+use crate::cli::ServeArgs;
+use crate::output::Output;
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum BootstrapCommand {
+    /// Set a trust anchor up on the state directory, and print the config for the installer. What is
+    /// given beside images is what `tec serve` is to be started with.
+    Init {
+        #[command(flatten)]
+        serve: Box<ServeArgs>,
+        /// Approve an image: a name, and a directory or disk, as for `tec image approve`.
+        #[arg(long = "image", value_name = "NAME=PATH", value_parser = named_image)]
+        images: Vec<(ImageName, PathBuf)>,
+    },
+    /// Look at the anchor as a node does before the first one boots. Ends with 1 if a node could not
+    /// register or fetch a key, and with 3 if only an approval is missing.
+    Check(CheckArgs),
+}
+
+/// Where a node would begin.
+#[derive(Debug, Args)]
+pub(crate) struct CheckArgs {
+    /// The installer's config, as `init` printed it; that of the state directory where not given.
+    #[arg(long, value_name = "FILE")]
+    ignition: Option<PathBuf>,
+    /// Namespace with the approved images, where the anchor is on Kubernetes.
+    #[arg(long)]
+    namespace: Option<String>,
+    /// Context of the kubeconfig; the current one where not given.
+    #[arg(long, requires = "namespace")]
+    context: Option<String>,
+    /// The kubeconfig; that of KUBECONFIG or of the home directory where not given.
+    #[arg(long, requires = "namespace")]
+    kubeconfig: Option<PathBuf>,
+}
+
+pub(crate) async fn bootstrap(
+    state_dir: &Path,
+    command: BootstrapCommand,
+    output: Output,
+) -> anyhow::Result<u8> {
+    match command {
+        BootstrapCommand::Init { serve, images } => init(state_dir, &serve, &images, output).await,
+        BootstrapCommand::Check(args) => check(state_dir, &args, output).await,
+    }
+}
+
+fn named_image(text: &str) -> Result<(ImageName, PathBuf), String> {
+    let (name, path) = text.split_once('=').ok_or("it has the form NAME=PATH")?;
+    let name = name.parse().map_err(|error| format!("{error}"))?;
+    Ok((name, PathBuf::from(path)))
+}

@@ -1,0 +1,185 @@
+//! The way of a node through its first boot, as far as it goes without a TPM.
+
+use std::time::Duration;
+
+use anyhow::Context as _;
+use anyhow::bail;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use reqwest::header::AUTHORIZATION;
+use reqwest::header::CONTENT_TYPE;
+use serde_json::Value;
+use serde_json::json;
+use tec_core::endpoint::Endpoint;
+use tec_core::id::MachineId;
+use tec_core::ignition::AkRegistration;
+use tec_core::ignition::PinConfig;
+
+use super::check::Check;
+
+/// A node waits longer; who sets a server up need not.
+const DEADLINE: Duration = Duration::from_secs(10);
+/// Largest answer that is read; an Ignition config with some CA bundles.
+const MAX_ANSWER: usize = 1 << 20;
+/// Prefix of a CA within a config, RFC 2397, as `render_merge` writes it.
+const DATA: &str = "data:;base64,";
+
+/// What was seen on the way.
+#[derive(Debug)]
+pub(super) struct Seen {
+    pub(super) checks: Vec<Check>,
+    /// The machine that was registered by it.
+    pub(super) machine: Option<MachineId>,
+}
+
+/// Goes from the installer's config to every server that a node would ask.
+pub(super) async fn walk(config: &Value) -> Seen {
+    // Fails only when a provider is installed already, which is as good.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let registered = register(config).await;
+    let said = |pin: &PinConfig| format!("a pin for {}", pin.path);
+    let (pin, found) = match registered {
+        Ok(pin) => (Some(pin.clone()), Ok(said(&pin))),
+        Err(error) => (None, Err(error)),
+    };
+    let mut checks = vec![Check::of("registration", found)];
+    let Some(pin) = pin else {
+        return Seen {
+            checks,
+            machine: None,
+        };
+    };
+    if let Some(key) = &pin.attestation_key {
+        let found = ask_for_keys(&key.registration).await;
+        let what = format!("attestation keys at {}", key.registration.url);
+        checks.push(Check::of(what, found));
+    } else {
+        let found = Err(anyhow::anyhow!("nodes are not told where to register one"));
+        checks.push(Check::of("attestation keys", found));
+    }
+    for server in &pin.servers {
+        let what = format!("key broker {}", server.url);
+        checks.push(Check::of(what, open_session(server).await));
+    }
+    Seen {
+        checks,
+        machine: pin.path.machine(),
+    }
+}
+
+/// What of the config a node follows.
+struct Merge<'a> {
+    url: &'a str,
+    ca: String,
+    token: Option<&'a str>,
+}
+
+fn merge(config: &Value) -> anyhow::Result<Merge<'_>> {
+    let merge = config.pointer("/ignition/config/merge/0");
+    let merge = merge.context("the config has no merge directive")?;
+    let url = merge.get("source").and_then(Value::as_str);
+    let ca = config.pointer("/ignition/security/tls/certificateAuthorities/0/source");
+    let ca = match ca.and_then(Value::as_str) {
+        Some(text) => {
+            let body = text.strip_prefix(DATA).context("the CA is no data URL")?;
+            String::from_utf8(STANDARD.decode(body)?).context("the CA is not PEM")?
+        }
+        None => String::new(),
+    };
+    let token = merge.pointer("/httpHeaders/0/value");
+    Ok(Merge {
+        url: url.context("the merge directive has no source")?,
+        ca,
+        token: token.and_then(Value::as_str),
+    })
+}
+
+/// A client that trusts what the node trusts, and nothing else.
+fn client(ca: &str) -> anyhow::Result<reqwest::Client> {
+    let mut builder = reqwest::Client::builder()
+        .timeout(DEADLINE)
+        .no_proxy()
+        .redirect(reqwest::redirect::Policy::none());
+    if !ca.is_empty() {
+        let roots = reqwest::Certificate::from_pem_bundle(ca.as_bytes());
+        builder = builder.tls_certs_only(roots.context("use the CA")?);
+    }
+    Ok(builder.build()?)
+}
+
+/// Status and body, where the server answered and its certificate was accepted.
+async fn send(request: reqwest::RequestBuilder) -> anyhow::Result<(u16, String)> {
+    let mut answer = request.send().await.context("ask")?;
+    let status = answer.status().as_u16();
+    let mut body = Vec::new();
+    while let Some(part) = answer.chunk().await? {
+        body.extend(part);
+        anyhow::ensure!(body.len() <= MAX_ANSWER, "the answer is too long");
+    }
+    Ok((status, String::from_utf8_lossy(&body).into_owned()))
+}
+
+async fn register(config: &Value) -> anyhow::Result<PinConfig> {
+    let merge = merge(config)?;
+    let mut request = client(&merge.ca)?.get(merge.url);
+    if let Some(token) = merge.token {
+        request = request.header(AUTHORIZATION, token);
+    }
+    let (status, body) = send(request).await?;
+    if status != 200 {
+        bail!("{} answers {status}: {body}", merge.url);
+    }
+    let config: Value = serde_json::from_str(&body).context("parse the node's config")?;
+    let pin = config.pointer("/storage/luks/0/clevis/custom/config");
+    let pin = pin.and_then(Value::as_str);
+    PinConfig::parse(pin.context("the node's config has no pin")?).context("parse the pin")
+}
+
+/// A request that is none: it is refused as malformed, and changes nothing.
+async fn ask_for_keys(registration: &AkRegistration) -> anyhow::Result<String> {
+    let request = client(&registration.cert)?.put(&registration.url);
+    let request = request.header(CONTENT_TYPE, "application/json").body("{}");
+    match send(request).await? {
+        (400 | 422, _) => Ok("answers".to_owned()),
+        (status, body) => bail!("answers {status} to what is malformed: {body}"),
+    }
+}
+
+/// The first of the requests of an attestation; the session that it opens ends by itself.
+async fn open_session(server: &Endpoint) -> anyhow::Result<String> {
+    let request = client(&server.cert)?.post(format!("{}/kbs/v0/auth", server.url));
+    let body = json!({"version": "0.4.0", "tee": "tpm", "extra-params": {}});
+    let request = request.header(CONTENT_TYPE, "application/json");
+    let (status, body) = send(request.body(body.to_string())).await?;
+    let challenge: Value = serde_json::from_str(&body).unwrap_or_default();
+    if status != 200 || challenge.get("nonce").is_none() {
+        bail!("answers {status}: {body}");
+    }
+    Ok("gives a challenge".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use tec_core::ignition::MergeSource;
+    use tec_core::ignition::render_merge;
+
+    use super::*;
+
+    #[test]
+    fn the_config_of_the_installer_is_read_back() {
+        let url = "https://anchor.example:8000".parse().unwrap();
+        let mut source = MergeSource::new(Endpoint::new(url, "-----BEGIN"));
+        source.token = Some("secret-token-of-nodes".to_owned());
+        let config = render_merge(&source).unwrap();
+        let config: Value = serde_json::from_slice(&config).unwrap();
+        let merge = merge(&config).unwrap();
+        assert_eq!(merge.ca, "-----BEGIN");
+        assert_eq!(merge.token, Some("Bearer secret-token-of-nodes"));
+        assert!(merge.url.ends_with("/ignition-clevis-pin-trustee"));
+    }
+
+    #[test]
+    fn a_config_without_a_merge_directive_is_refused() {
+        assert!(merge(&json!({"ignition": {"version": "3.6.0"}})).is_err());
+    }
+}

@@ -1,0 +1,106 @@
+//! What is printed about a migration.
+
+use std::fmt::Write as _;
+
+use serde::Serialize;
+use tec_core::code::Code;
+use tec_core::migrate::Authority;
+use tec_core::migrate::CopyReport;
+use tec_core::migrate::MigrateOutcome;
+use tec_core::migrate::Mismatch;
+use tec_core::port::PortError;
+use tec_support::exit::CodedError;
+use tec_support::exit::OK;
+
+use super::super::coded;
+
+/// Who may do what.
+#[derive(Debug, Serialize)]
+pub(super) struct Records {
+    pub(super) source: Authority,
+    pub(super) target: Authority,
+}
+
+impl Records {
+    pub(super) fn text(&self) -> String {
+        let line = |name: &str, record: &Authority| {
+            let (role, epoch, anchor) = (record.role(), record.epoch(), record.anchor());
+            format!("{name}  {role} at epoch {epoch}, anchor {anchor}")
+        };
+        let (source, target) = (line("source", &self.source), line("target", &self.target));
+        format!("{source}\n{target}")
+    }
+}
+
+/// What a copy would do.
+#[derive(Debug, Serialize)]
+pub(super) struct Planned {
+    #[serde(flatten)]
+    pub(super) records: Records,
+    pub(super) copy: CopyReport,
+    pub(super) dry_run: bool,
+}
+
+/// What a run came to.
+#[derive(Debug, Serialize)]
+pub(super) struct Done {
+    #[serde(flatten)]
+    pub(super) records: Records,
+    pub(super) outcome: &'static str,
+    pub(super) copy: CopyReport,
+    pub(super) mismatches: Vec<Mismatch>,
+}
+
+pub(super) fn outcome_word(outcome: MigrateOutcome) -> &'static str {
+    match outcome {
+        MigrateOutcome::Reached => "reached",
+        MigrateOutcome::Conflicts => "conflicts",
+        MigrateOutcome::NotTheSame => "not-the-same",
+        MigrateOutcome::Refused(_) => "refused",
+        _ => "interrupted",
+    }
+}
+
+pub(super) fn ended(
+    outcome: MigrateOutcome,
+    done: &Done,
+    (error, unavailable): (Option<PortError>, Code),
+) -> anyhow::Result<u8> {
+    let error = match (outcome, error) {
+        (MigrateOutcome::Reached, _) => return Ok(OK),
+        (MigrateOutcome::Conflicts, _) => {
+            let count = done.copy.conflicts.len();
+            CodedError::new(
+                Code::TrustConflict,
+                format!("{count} units stand in the way"),
+            )
+        }
+        (MigrateOutcome::NotTheSame, _) => {
+            let lost = |mismatch: &&Mismatch| mismatch.difference.is_loss();
+            let count = done.mismatches.iter().filter(lost).count();
+            let what = format!("{count} units are missing or differ");
+            CodedError::new(Code::TrustIncomplete, what)
+        }
+        (MigrateOutcome::Refused(refused), _) => {
+            CodedError::caused(refused.code(), "the authority stays where it is", refused)
+        }
+        (_, Some(error)) => coded(unavailable, "the run was interrupted")(error),
+        (_, None) => CodedError::new(Code::AuthorityMoved, "the run was interrupted"),
+    };
+    Err(error.into())
+}
+
+pub(super) fn copy_text(copy: &CopyReport, would: &str) -> String {
+    let CopyReport {
+        created,
+        updated,
+        same,
+        conflicts,
+        ..
+    } = copy;
+    let mut text = format!("{created} {would}created, {updated} {would}updated, {same} the same");
+    for conflict in conflicts {
+        let _ = write!(text, "\nconflict: {}: {}", conflict.unit, conflict.clash);
+    }
+    text
+}

@@ -1,0 +1,299 @@
+//! A namespace as a trust anchor.
+//!
+//! ```text
+//!   export   seal what gave up ─► list machines, keys, Secrets, images ─► units, in order
+//!   adopt    list what is here ─► merge ─► create what is missing, with owners of this cluster
+//! ```
+//! A pass lists everything once, page by page, and keeps in memory what counts of it: about one
+//! kilobyte for a machine with its key. UIDs, owner references and finalizers stay behind; what is
+//! created here gets those of this cluster.
+
+mod seal;
+mod snapshot;
+mod write;
+
+use std::collections::BTreeSet;
+use std::sync::Mutex;
+use std::sync::PoisonError;
+
+use async_trait::async_trait;
+use futures::FutureExt as _;
+use futures::StreamExt as _;
+use futures::TryStreamExt as _;
+use serde::Deserialize;
+use serde::Serialize;
+use tec_core::id::MachineId;
+use tec_core::id::ResourcePath;
+use tec_core::machine::MachineState;
+use tec_core::migrate::AdoptPage;
+use tec_core::migrate::Adopted;
+use tec_core::migrate::Authority;
+use tec_core::migrate::Epoch;
+use tec_core::migrate::Role;
+use tec_core::migrate::SwapOutcome;
+use tec_core::migrate::Transition;
+use tec_core::migrate::TrustAnchor;
+use tec_core::migrate::TrustUnit;
+use tec_core::migrate::UnitName;
+use tec_core::port::AuditAction;
+use tec_core::port::AuditEvent;
+use tec_core::port::PortError;
+use tec_core::port::PortErrorKind;
+
+use self::snapshot::Snapshot;
+use super::KubeRegistry;
+use super::authority::record_of;
+use crate::api::ConditionKind;
+use crate::api::Machine;
+
+/// The epoch at which an object was adopted; absent on what was made here.
+const ADOPTED: &str = "trusted-execution-clusters.io/adopted-at-epoch";
+/// The epoch at which the anchor gave up, on what it sealed.
+const SEALED: &str = "trusted-execution-clusters.io/sealed-at-epoch";
+/// Entry of the record's object: where a pass was interrupted, JSON.
+const PROGRESS: &str = "progress";
+/// Requests that are under way at the same time.
+const AT_ONCE: usize = 24;
+
+/// A pass that goes on with the next page.
+#[derive(Debug)]
+struct Walk {
+    /// The record when the pass began: when it changes, what was listed is not believed any more.
+    of: Authority,
+    at: UnitName,
+    snapshot: Snapshot,
+}
+
+/// The passes that are under way.
+#[derive(Debug, Default)]
+pub(super) struct Passes {
+    export: Mutex<Option<Walk>>,
+    weigh: Mutex<Option<Walk>>,
+    adopt: Mutex<Option<Walk>>,
+}
+
+/// What was listed when the pass began, if this is how it goes on.
+fn resume(
+    slot: &Mutex<Option<Walk>>,
+    record: &Authority,
+    goes_on: impl FnOnce(&UnitName) -> bool,
+) -> Option<Snapshot> {
+    let walk = slot.lock().unwrap_or_else(PoisonError::into_inner).take()?;
+    (walk.of == *record && goes_on(&walk.at)).then_some(walk.snapshot)
+}
+
+fn pause(slot: &Mutex<Option<Walk>>, of: Authority, at: UnitName, snapshot: Snapshot) {
+    let walk = Walk { of, at, snapshot };
+    *slot.lock().unwrap_or_else(PoisonError::into_inner) = Some(walk);
+}
+
+/// Where a pass was interrupted.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Progress {
+    epoch: Epoch,
+    unit: UnitName,
+}
+
+impl KubeRegistry {
+    async fn record_now(&self) -> Result<Authority, PortError> {
+        record_of(&self.authority_object().await?)
+    }
+
+    /// Removes what the page covers and does not hold; see the contract of the port.
+    async fn prune(
+        &self,
+        page: &AdoptPage<'_>,
+        role: Role,
+        snapshot: &Snapshot,
+    ) -> Result<(), PortError> {
+        let stays: BTreeSet<UnitName> = page.names();
+        let gone = snapshot
+            .names(role == Role::ServeOnly)
+            .filter(|name| page.covers(name) && !stays.contains(name));
+        for name in gone {
+            let machine = match &name {
+                UnitName::Machine(id) => Some(*id),
+                _ => None,
+            };
+            let action = AuditAction::TrustPruned;
+            self.tell(&AuditEvent::new(page.at, action, machine, name.to_string()))
+                .await;
+            match &name {
+                UnitName::Machine(id) => {
+                    self.remove_machine(id).await?;
+                    self.delete_secret(&ResourcePath::luks_root(id), None)
+                        .await?;
+                }
+                UnitName::Image(image) => self.delete_image(image).await?,
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    async fn take(
+        &self,
+        page: &AdoptPage<'_>,
+        snapshot: &Snapshot,
+    ) -> Result<Vec<Adopted>, PortError> {
+        let take = |unit| self.take_one(unit, snapshot, page).boxed();
+        let units: Vec<_> = page.units.iter().map(take).collect();
+        let units = futures::stream::iter(units).buffered(AT_ONCE);
+        units.try_collect().await
+    }
+
+    async fn take_one(
+        &self,
+        unit: &TrustUnit,
+        snapshot: &Snapshot,
+        page: &AdoptPage<'_>,
+    ) -> Result<Adopted, PortError> {
+        let met = snapshot.meet(unit);
+        self.write(&met, snapshot, page).await?;
+        Ok(met.adopted())
+    }
+
+    async fn shred_secrets(&self, ids: Vec<MachineId>) -> Result<(), PortError> {
+        let path = |id: MachineId| ResourcePath::luks_root(&id);
+        let paths = futures::stream::iter(ids).map(|id| Ok(path(id)));
+        paths
+            .try_for_each_concurrent(AT_ONCE, async |path| self.delete_secret(&path, None).await)
+            .await
+    }
+}
+
+#[async_trait]
+impl TrustAnchor for KubeRegistry {
+    async fn authority(&self) -> Result<Authority, PortError> {
+        self.record_now().await
+    }
+
+    async fn swap(&self, change: &Transition, line: &AuditEvent) -> Result<SwapOutcome, PortError> {
+        self.swap_authority(change, line).await
+    }
+
+    async fn export(
+        &self,
+        after: Option<&UnitName>,
+        limit: usize,
+    ) -> Result<Vec<TrustUnit>, PortError> {
+        let record = self.record_now().await?;
+        let goes_on = |at: &UnitName| after == Some(at);
+        let known = resume(&self.passes.export, &record, goes_on);
+        if known.is_none() {
+            self.seal(&record).await?;
+        }
+        let snapshot = match known {
+            Some(snapshot) => snapshot,
+            None => Snapshot::read(self).await?,
+        };
+        let units = snapshot.units(after, limit);
+        if let Some(last) = units.last().filter(|_| units.len() == limit) {
+            pause(&self.passes.export, record, last.name(), snapshot);
+        }
+        Ok(units)
+    }
+
+    async fn weigh(&self, units: &[TrustUnit]) -> Result<Vec<Adopted>, PortError> {
+        let record = self.record_now().await?;
+        let first = units.first().map(TrustUnit::name);
+        let goes_on = |at: &UnitName| first.is_some_and(|first| first > *at);
+        let snapshot = match resume(&self.passes.weigh, &record, goes_on) {
+            Some(snapshot) => snapshot,
+            None => Snapshot::read(self).await?,
+        };
+        let weighed = units.iter().map(|unit| snapshot.meet(unit).adopted());
+        let weighed = weighed.collect();
+        if let Some(last) = units.last() {
+            pause(&self.passes.weigh, record, last.name(), snapshot);
+        }
+        Ok(weighed)
+    }
+
+    async fn adopt(&self, page: &AdoptPage<'_>) -> Result<Vec<Adopted>, PortError> {
+        let operation = "adopt what another anchor has";
+        let object = self.authority_object().await?;
+        let record = record_of(&object)?;
+        let admitted = record.admits(page.intake);
+        admitted.map_err(|refused| refused.during(operation))?;
+        let goes_on = |at: &UnitName| page.after.as_ref() == Some(at);
+        let snapshot = match resume(&self.passes.adopt, &record, goes_on) {
+            Some(snapshot) => snapshot,
+            None => Snapshot::read(self).await?,
+        };
+        self.prune(page, record.role(), &snapshot).await?;
+        let adopted = self.take(page, &snapshot).await?;
+        let last = page.units.last().map(TrustUnit::name);
+        let last = last.filter(|_| page.more);
+        let mut entries = object.data.clone().unwrap_or_default();
+        entries.remove(PROGRESS);
+        if let Some(unit) = last.clone() {
+            let epoch = page.intake.epoch();
+            let text = serde_json::to_string(&Progress { epoch, unit });
+            let failed = |error| PortError::new(PortErrorKind::Internal, operation).because(error);
+            entries.insert(PROGRESS.to_owned(), text.map_err(failed)?);
+        }
+        // The version of the object that was read first: nobody began another pass meanwhile.
+        if !self.replace_authority(&object, entries, None).await? {
+            let why = "adopt what another anchor has: the record of authority changed meanwhile";
+            return Err(PortError::new(PortErrorKind::Conflict, why));
+        }
+        if let Some(last) = last {
+            pause(&self.passes.adopt, record, last, snapshot);
+        }
+        Ok(adopted)
+    }
+
+    async fn progress(&self, epoch: Epoch) -> Result<Option<UnitName>, PortError> {
+        let object = self.authority_object().await?;
+        let text = object.data.as_ref().and_then(|data| data.get(PROGRESS));
+        // One that cannot be read costs a pass from the beginning, and nothing else.
+        let progress = text.and_then(|text| serde_json::from_str::<Progress>(text).ok());
+        Ok(progress
+            .filter(|progress| progress.epoch == epoch)
+            .map(|progress| progress.unit))
+    }
+
+    /// What an API server forgets may be in its etcd until the next compaction, and in backups.
+    async fn shred(&self, line: &AuditEvent) -> Result<u64, PortError> {
+        let object = self.authority_object().await?;
+        let role = record_of(&object)?.role();
+        if role != Role::Forward {
+            let why = format!("shred the keys of an anchor that is {role}");
+            return Err(PortError::new(PortErrorKind::Conflict, why));
+        }
+        let entries = object.data.clone().unwrap_or_default();
+        if !self.replace_authority(&object, entries, Some(line)).await? {
+            let why = "shred the keys: the record of authority changed meanwhile";
+            return Err(PortError::new(PortErrorKind::Conflict, why));
+        }
+        self.tell(line).await;
+        let ids = Snapshot::read(self).await?.with_secret();
+        let count = u64::try_from(ids.len()).unwrap_or(u64::MAX);
+        self.shred_secrets(ids).await?;
+        Ok(count)
+    }
+}
+
+impl KubeRegistry {
+    /// How many machines wait for their keys to reach every Trustee; only those that a key is bound
+    /// to, and that were not revoked.
+    ///
+    /// # Errors
+    /// The API server cannot be asked.
+    pub async fn unpublished(&self) -> Result<u64, PortError> {
+        let waits = |machine: &&Machine| {
+            let conditions = machine.status.iter().flat_map(|status| &status.conditions);
+            let said = conditions.filter(|condition| condition.status == "True");
+            let published = ConditionKind::KeyPublished.as_str();
+            machine.state() == MachineState::Active
+                && !said
+                    .map(|condition| &condition.type_)
+                    .any(|kind| kind == published)
+        };
+        let machines = self.machine_objects(None).await?;
+        let count = machines.iter().filter(waits).count();
+        Ok(u64::try_from(count).unwrap_or(u64::MAX))
+    }
+}

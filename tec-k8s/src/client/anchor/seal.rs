@@ -1,0 +1,91 @@
+//! Touching what is copied, so that a binding or an approval that was under way when the authority
+//! was given up fails: it swaps a version of the object that is no longer there.
+
+use std::fmt::Debug;
+
+use futures::StreamExt as _;
+use futures::TryStreamExt as _;
+use k8s_openapi::NamespaceResourceScope;
+use kube::Resource;
+use kube::ResourceExt as _;
+use kube::api::ListParams;
+use kube::api::Patch;
+use kube::api::PatchParams;
+use serde::de::DeserializeOwned;
+use serde_json::json;
+use tec_core::migrate::Authority;
+use tec_core::migrate::Role;
+use tec_core::port::PortError;
+
+use super::AT_ONCE;
+use super::SEALED;
+use crate::api;
+use crate::client::KubeRegistry;
+use crate::client::error::is_not_found;
+use crate::client::error::port_error;
+
+/// Objects in one answer of a list.
+const PAGE: u32 = 500;
+
+impl KubeRegistry {
+    /// Seals every machine and every image that is not sealed at the epoch at which this anchor gave
+    /// up. An anchor that works is not sealed.
+    pub(super) async fn seal(&self, record: &Authority) -> Result<(), PortError> {
+        if record.role() != Role::ServeOnly {
+            return Ok(());
+        }
+        let epoch = record.epoch().to_string();
+        self.seal_all::<api::Machine>(&epoch).await?;
+        self.seal_all::<api::ApprovedImage>(&epoch).await
+    }
+
+    async fn seal_all<K>(&self, epoch: &str) -> Result<(), PortError>
+    where
+        K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>
+            + Clone
+            + DeserializeOwned
+            + Debug,
+    {
+        let mut params = ListParams::default().limit(PAGE);
+        loop {
+            let page = self.objects::<K>().list_metadata(&params).await;
+            let page =
+                page.map_err(|error| port_error(format!("list {}", K::plural(&())), error))?;
+            params.continue_token = page.metadata.continue_.filter(|token| !token.is_empty());
+            let open = |object: &kube::api::PartialObjectMeta<K>| {
+                object.annotations().get(SEALED).map(String::as_str) != Some(epoch)
+            };
+            let open = page.items.into_iter().filter(open);
+            let names = open.map(|object| Ok(object.name_any()));
+            futures::stream::iter(names)
+                .map(|name| async { self.seal_one::<K>(name?, epoch).await })
+                .buffer_unordered(AT_ONCE)
+                .try_collect::<Vec<()>>()
+                .await?;
+            if params.continue_token.is_none() {
+                return Ok(());
+            }
+        }
+    }
+
+    async fn seal_one<K>(&self, name: String, epoch: &str) -> Result<(), PortError>
+    where
+        K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>
+            + Clone
+            + DeserializeOwned
+            + Debug,
+    {
+        let patch = json!({"metadata": {"annotations": {SEALED: epoch}}});
+        let params = PatchParams::default();
+        let patch = Patch::Merge(patch);
+        match self
+            .objects::<K>()
+            .patch_metadata(&name, &params, &patch)
+            .await
+        {
+            Ok(_) => Ok(()),
+            Err(error) if is_not_found(&error) => Ok(()),
+            Err(error) => Err(port_error(format!("seal {name}"), error)),
+        }
+    }
+}

@@ -1,0 +1,319 @@
+//! Everything that a namespace trusts, as one pass of lists found it.
+
+use std::collections::BTreeMap;
+use std::fmt::Debug;
+use std::ops::Bound;
+
+use k8s_openapi::NamespaceResourceScope;
+use k8s_openapi::api::core::v1::Secret;
+use kube::Resource;
+use kube::ResourceExt as _;
+use kube::api::ListParams;
+use serde::de::DeserializeOwned;
+use tec_core::ak::AkRecord;
+use tec_core::ak::Fingerprint;
+use tec_core::id::ImageName;
+use tec_core::id::MachineId;
+use tec_core::image::ApprovedImage;
+use tec_core::machine::Machine;
+use tec_core::migrate::Adopted;
+use tec_core::migrate::Clash;
+use tec_core::migrate::MachineUnit;
+use tec_core::migrate::Merged;
+use tec_core::migrate::TrustUnit;
+use tec_core::migrate::UnitName;
+use tec_core::migrate::merge_image;
+use tec_core::migrate::merge_machine;
+use tec_core::port::PortError;
+use tec_core::secret::SecretBytes;
+
+use super::ADOPTED;
+use crate::api;
+use crate::client::KubeRegistry;
+use crate::client::SECRET_KEY;
+use crate::client::error::port_error;
+use crate::client::is_terminating;
+
+/// Objects in one answer of a list.
+const PAGE: u32 = 500;
+
+/// Whether an object came from another anchor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Origin {
+    Here,
+    Adopted,
+}
+
+fn origin(object: &impl Resource) -> Origin {
+    if object.annotations().contains_key(ADOPTED) {
+        Origin::Adopted
+    } else {
+        Origin::Here
+    }
+}
+
+/// A machine, and the name of its object.
+#[derive(Debug)]
+pub(super) struct HereMachine {
+    pub(super) name: String,
+    pub(super) machine: Machine,
+    origin: Origin,
+}
+
+/// A key, and the name of its object.
+#[derive(Debug)]
+pub(super) struct HereKey {
+    pub(super) name: String,
+    pub(super) record: AkRecord,
+}
+
+/// What is trusted here. Objects that are malformed, or being removed, do not count.
+#[derive(Debug, Default)]
+pub(super) struct Snapshot {
+    images: BTreeMap<ImageName, (ApprovedImage, Origin)>,
+    machines: BTreeMap<MachineId, HereMachine>,
+    keys: BTreeMap<Fingerprint, HereKey>,
+    of_machine: BTreeMap<MachineId, Vec<Fingerprint>>,
+    /// Secrets that are named like a machine; empty ones hold no disk key, and are in the way.
+    secrets: BTreeMap<MachineId, SecretBytes>,
+}
+
+/// What comes of a unit here.
+#[derive(Debug)]
+pub(super) struct Met {
+    pub(super) existed: bool,
+    pub(super) merged: Merged<TrustUnit>,
+}
+
+impl Met {
+    pub(super) fn adopted(&self) -> Adopted {
+        match (&self.merged, self.existed) {
+            (Merged::Same, _) => Adopted::Same,
+            (Merged::Clash(clash), _) => Adopted::Clash(*clash),
+            (Merged::Write(_), true) => Adopted::Updated,
+            (Merged::Write(_), false) => Adopted::Created,
+        }
+    }
+}
+
+impl Snapshot {
+    pub(super) async fn read(registry: &KubeRegistry) -> Result<Self, PortError> {
+        let mut snapshot = Self::default();
+        // The objects of the machines are needed until the keys are known.
+        let mut objects: BTreeMap<MachineId, api::Machine> = BTreeMap::new();
+        each(registry, |object: api::Machine| {
+            keep_machine(&mut objects, object);
+        })
+        .await?;
+        each(registry, |object: api::AttestationKey| {
+            let machine = object.machine_id().ok();
+            let machine = machine.and_then(|id| objects.get(&id));
+            if let Ok(record) = object.to_core(machine) {
+                snapshot.keep_key(object.name_any(), record);
+            }
+        })
+        .await?;
+        for (id, object) in objects {
+            if let Ok(machine) = object.to_core() {
+                let (name, origin) = (object.name_any(), origin(&object));
+                let here = HereMachine {
+                    name,
+                    machine,
+                    origin,
+                };
+                snapshot.machines.insert(id, here);
+            }
+        }
+        each(registry, |object: Secret| snapshot.keep_secret(object)).await?;
+        each(registry, |object: api::ApprovedImage| {
+            if let Ok(image) = object.to_core() {
+                let origin = origin(&object);
+                snapshot.images.insert(image.name.clone(), (image, origin));
+            }
+        })
+        .await?;
+        Ok(snapshot)
+    }
+
+    fn keep_key(&mut self, name: String, record: AkRecord) {
+        let key = record.fingerprint();
+        let same = self.of_machine.entry(record.machine).or_default();
+        if !same.contains(&key) {
+            same.push(key);
+        }
+        self.keys.insert(key, HereKey { name, record });
+    }
+
+    fn keep_secret(&mut self, object: Secret) {
+        let name = object.name_any();
+        let Some(id) = name.parse::<MachineId>().ok() else {
+            return;
+        };
+        if id.to_string() != name {
+            return;
+        }
+        let bytes = object.data.and_then(|mut data| data.remove(SECRET_KEY));
+        let bytes = bytes.map(|bytes| bytes.0).unwrap_or_default();
+        self.secrets.insert(id, SecretBytes::new(bytes));
+    }
+
+    pub(super) fn machine(&self, id: &MachineId) -> Option<&HereMachine> {
+        self.machines.get(id)
+    }
+
+    pub(super) fn image(&self, name: &ImageName) -> Option<&ApprovedImage> {
+        self.images.get(name).map(|(image, _)| image)
+    }
+
+    pub(super) fn key(&self, key: &Fingerprint) -> Option<&HereKey> {
+        self.keys.get(key)
+    }
+
+    pub(super) fn has_secret(&self, id: &MachineId) -> bool {
+        self.secrets.contains_key(id)
+    }
+
+    /// Machines that have a disk key here.
+    pub(super) fn with_secret(&self) -> Vec<MachineId> {
+        let real = self.secrets.iter().filter(|(_, secret)| !is_empty(secret));
+        real.map(|(id, _)| *id).collect()
+    }
+
+    fn machine_unit(&self, id: &MachineId) -> Option<MachineUnit> {
+        let machine = self.machines.get(id)?.machine.clone();
+        let keys = self.of_machine.get(id).into_iter().flatten();
+        let keys = keys.filter_map(|key| self.keys.get(key));
+        let keys = keys.map(|here| here.record.clone()).collect();
+        let secret = self.secrets.get(id);
+        let secret = secret.map(|secret| secret.duplicate("the other anchor keeps it"));
+        Some(MachineUnit::new(machine, keys, secret))
+    }
+
+    /// At most `limit` units with names greater than `after`, in order.
+    pub(super) fn units(&self, after: Option<&UnitName>, limit: usize) -> Vec<TrustUnit> {
+        let from_image = match after {
+            None => Some(Bound::Unbounded),
+            Some(UnitName::Image(name)) => Some(Bound::Excluded(name)),
+            Some(_) => None,
+        };
+        let from_machine = match after {
+            Some(UnitName::Machine(id)) => Bound::Excluded(id),
+            _ => Bound::Unbounded,
+        };
+        let images = from_image.map(|from| self.images.range((from, Bound::Unbounded)));
+        let images = images.into_iter().flatten();
+        let images = images.map(|(_, (image, _))| TrustUnit::Image(image.clone()));
+        let machines = self.machines.range((from_machine, Bound::Unbounded));
+        let machines = machines
+            .filter_map(|(id, _)| self.machine_unit(id))
+            .map(|mut unit| {
+                unit.secret = unit.secret.filter(|secret| !is_empty(secret));
+                TrustUnit::Machine(unit)
+            });
+        images.chain(machines).take(limit).collect()
+    }
+
+    /// Names in order: of everything, or of what was adopted only.
+    pub(super) fn names(&self, everything: bool) -> impl Iterator<Item = UnitName> {
+        let counts = move |origin: Origin| everything || origin == Origin::Adopted;
+        let images = self.images.iter();
+        let images = images
+            .filter(move |(_, (_, origin))| counts(*origin))
+            .map(|(name, _)| UnitName::Image(name.clone()));
+        let machines = self.machines.iter();
+        let machines = machines
+            .filter(move |(_, here)| counts(here.origin))
+            .map(|(id, _)| UnitName::Machine(*id));
+        images.chain(machines)
+    }
+
+    /// Merges a unit that comes with what is here.
+    pub(super) fn meet(&self, comes: &TrustUnit) -> Met {
+        match comes {
+            TrustUnit::Image(image) => self.meet_image(image),
+            TrustUnit::Machine(unit) => self.meet_machine(unit),
+            // There is no third sort.
+            _ => Met {
+                existed: false,
+                merged: Merged::Same,
+            },
+        }
+    }
+
+    fn meet_image(&self, comes: &ApprovedImage) -> Met {
+        let here = self.images.get(&comes.name);
+        let follows = here.is_some_and(|(here, origin)| {
+            // Nothing is known here yet of what it measures.
+            let is_blank = here.expected.pcrs.is_empty() && here.reference == comes.reference;
+            *origin == Origin::Adopted || (is_blank && here.revoked_at.is_none())
+        });
+        let merged = merge_image(here.map(|(here, _)| here), comes, follows);
+        Met {
+            existed: here.is_some(),
+            merged: merged.map(TrustUnit::Image),
+        }
+    }
+
+    fn meet_machine(&self, comes: &MachineUnit) -> Met {
+        let id = comes.machine.id;
+        let here = self.machine_unit(&id);
+        let known = |key: &AkRecord| Some(self.keys.get(&key.fingerprint())?.record.clone());
+        let known: Vec<AkRecord> = comes.keys.iter().filter_map(known).collect();
+        let existed = here.is_some();
+        // A Secret without its machine, which somebody restored: it must be the one that comes.
+        let stray = self.secrets.get(&id).filter(|_| !existed);
+        let fits = |stray: &SecretBytes| comes.secret.as_ref().is_some_and(|key| key.ct_eq(stray));
+        let merged = if stray.is_some_and(|stray| !fits(stray)) {
+            Merged::Clash(Clash::DiskKey)
+        } else {
+            merge_machine(here.as_ref(), comes, &known).map(TrustUnit::Machine)
+        };
+        Met { existed, merged }
+    }
+}
+
+/// Of several objects of one id counts the one that is named after it, else the oldest; as for
+/// [`KubeRegistry::machine_object`].
+fn keep_machine(objects: &mut BTreeMap<MachineId, api::Machine>, mut object: api::Machine) {
+    let Ok(id) = object.machine_id() else { return };
+    // Who wrote which field is most of an object, and nobody here asks.
+    object.metadata.managed_fields = None;
+    let canonical = api::Machine::name_of(&id);
+    let rank = |object: &api::Machine| {
+        let name = object.name_any();
+        (name != canonical, object.creation_timestamp(), name)
+    };
+    if objects
+        .get(&id)
+        .is_none_or(|known| rank(&object) < rank(known))
+    {
+        objects.insert(id, object);
+    }
+}
+
+fn is_empty(secret: &SecretBytes) -> bool {
+    secret.expose("see whether it is one").is_empty()
+}
+
+/// Hands over every object of a kind that is not being removed, page by page.
+async fn each<K>(registry: &KubeRegistry, mut take: impl FnMut(K)) -> Result<(), PortError>
+where
+    K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>
+        + Clone
+        + DeserializeOwned
+        + Debug,
+{
+    let mut params = ListParams::default().limit(PAGE);
+    loop {
+        let page = registry.objects::<K>().list(&params).await;
+        let page = page.map_err(|error| port_error(format!("list {}", K::plural(&())), error))?;
+        params.continue_token = page.metadata.continue_.filter(|token| !token.is_empty());
+        page.items
+            .into_iter()
+            .filter(|object| !is_terminating(object))
+            .for_each(&mut take);
+        if params.continue_token.is_none() {
+            return Ok(());
+        }
+    }
+}

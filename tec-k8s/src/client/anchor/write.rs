@@ -1,0 +1,290 @@
+//! Units of another anchor, written as objects of this cluster.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use kube::Resource as _;
+use kube::ResourceExt as _;
+use kube::api::DeleteParams;
+use kube::api::Patch;
+use kube::api::PatchParams;
+use kube::api::PostParams;
+use serde_json::Value;
+use serde_json::json;
+use tec_core::ak::AkRecord;
+use tec_core::ak::AkState;
+use tec_core::id::ImageName;
+use tec_core::id::ResourcePath;
+use tec_core::image::ApprovedImage;
+use tec_core::machine::MachineState;
+use tec_core::migrate::AdoptPage;
+use tec_core::migrate::MachineUnit;
+use tec_core::migrate::Merged;
+use tec_core::migrate::TrustUnit;
+use tec_core::port::AuditAction;
+use tec_core::port::AuditEvent;
+use tec_core::port::PortError;
+use tec_core::port::PortErrorKind;
+
+use super::ADOPTED;
+use super::snapshot::HereMachine;
+use super::snapshot::Met;
+use super::snapshot::Snapshot;
+use crate::api;
+use crate::api::BoundKey;
+use crate::client::ATTEMPTS;
+use crate::client::KubeRegistry;
+use crate::client::error::is_conflict;
+use crate::client::error::is_not_found;
+use crate::client::error::port_error;
+
+impl KubeRegistry {
+    /// Writes what came of a unit, if anything is to be written.
+    pub(super) async fn write(
+        &self,
+        met: &Met,
+        snapshot: &Snapshot,
+        page: &AdoptPage<'_>,
+    ) -> Result<(), PortError> {
+        match &met.merged {
+            Merged::Write(TrustUnit::Machine(unit)) => {
+                self.write_machine(unit, snapshot, page).await
+            }
+            Merged::Write(TrustUnit::Image(image)) => {
+                self.write_image(image, snapshot.image(&image.name), page)
+                    .await
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The machine first, since the others get it as their owner; the binding last, since only then
+    /// the machine counts.
+    async fn write_machine(
+        &self,
+        unit: &MachineUnit,
+        snapshot: &Snapshot,
+        page: &AdoptPage<'_>,
+    ) -> Result<(), PortError> {
+        let id = unit.machine.id;
+        let (action, subject) = (AuditAction::TrustAdopted, format!("machine {id}"));
+        let line = AuditEvent::new(page.at, action, Some(id), subject);
+        let object = match snapshot.machine(&id) {
+            Some(here) => self.renew_machine(unit, here, page).await?,
+            None => self.create_machine(unit, page, &line).await?,
+        };
+        let owned = match object.controller_owner_ref(&()) {
+            Some(owner) => self.owned_by(blocking(owner)),
+            None => self.clone(),
+        };
+        let keys = async {
+            for key in &unit.keys {
+                owned.write_key(key, snapshot, page, &line).await?;
+            }
+            Ok(())
+        };
+        let secret = async {
+            match &unit.secret {
+                Some(key) if !snapshot.has_secret(&id) => {
+                    let path = ResourcePath::luks_root(&id);
+                    if owned.create_secret(&path, key, &line).await?.is_none() {
+                        return Err(faster(&path.to_string()));
+                    }
+                    Ok(())
+                }
+                _ => Ok(()),
+            }
+        };
+        futures::try_join!(keys, secret)?;
+        self.write_status(object, unit, snapshot, page).await
+    }
+
+    async fn create_machine(
+        &self,
+        unit: &MachineUnit,
+        page: &AdoptPage<'_>,
+        line: &AuditEvent,
+    ) -> Result<api::Machine, PortError> {
+        let mut object = api::Machine::from_core(&unit.machine);
+        self.complete(object.meta_mut(), Some(line));
+        mark(&mut object, page);
+        let name = object.name_any();
+        let made = self
+            .machines()
+            .create(&PostParams::default(), &object)
+            .await;
+        made.map_err(|error| port_error(format!("adopt {name}"), error))
+    }
+
+    /// The machine that is here, revoked if that comes.
+    async fn renew_machine(
+        &self,
+        unit: &MachineUnit,
+        here: &HereMachine,
+        page: &AdoptPage<'_>,
+    ) -> Result<api::Machine, PortError> {
+        let failed = |error| port_error(format!("adopt {}", here.name), error);
+        let is_news = here.machine.state != unit.machine.state;
+        if is_news && unit.machine.state == MachineState::Revoked {
+            let patch = json!({"spec": {"revokedAt": page.at.to_string()}});
+            let (params, patch) = (PatchParams::default(), Patch::Merge(patch));
+            let revoked = self.machines().patch(&here.name, &params, &patch).await;
+            return revoked.map_err(failed);
+        }
+        self.machines().get(&here.name).await.map_err(failed)
+    }
+
+    async fn write_key(
+        &self,
+        key: &AkRecord,
+        snapshot: &Snapshot,
+        page: &AdoptPage<'_>,
+        line: &AuditEvent,
+    ) -> Result<(), PortError> {
+        let print = key.fingerprint();
+        let Some(here) = snapshot.key(&print) else {
+            let name = api::AttestationKey::name_of(&print);
+            let made = self.create_key(&name, key, line).await?;
+            return made.map(drop).ok_or_else(|| faster(&name));
+        };
+        let mut spec = serde_json::Map::new();
+        if key.state == AkState::Revoked && here.record.state != AkState::Revoked {
+            spec.insert("revokedAt".to_owned(), json!(page.at.to_string()));
+        }
+        if let Some(ek) = key.ek.filter(|_| here.record.ek.is_none()) {
+            spec.insert("endorsementKey".to_owned(), json!(ek.to_string()));
+        }
+        if spec.is_empty() {
+            return Ok(());
+        }
+        let (params, patch) = (PatchParams::default(), Patch::Merge(json!({"spec": spec})));
+        let patched = self.keys().patch(&here.name, &params, &patch).await;
+        patched.map_err(|error| port_error(format!("adopt {}", here.name), error))?;
+        Ok(())
+    }
+
+    /// Binding and name of the Secret, by compare and swap: the operator of this cluster may write
+    /// to the status, too.
+    async fn write_status(
+        &self,
+        mut object: api::Machine,
+        unit: &MachineUnit,
+        snapshot: &Snapshot,
+        page: &AdoptPage<'_>,
+    ) -> Result<(), PortError> {
+        let name = object.name_any();
+        let failed = |error| port_error(format!("adopt {name}"), error);
+        for _ in 0..ATTEMPTS {
+            let Some(status) = status(&object, unit, snapshot, page) else {
+                return Ok(());
+            };
+            let patch = json!({
+                "metadata": {"resourceVersion": object.resource_version()},
+                "status": status,
+            });
+            let (params, patch) = (PatchParams::default(), Patch::Merge(patch));
+            match self.machines().patch_status(&name, &params, &patch).await {
+                Ok(_) => return Ok(()),
+                Err(error) if is_conflict(&error) => {}
+                Err(error) => return Err(failed(error)),
+            }
+            object = self.machines().get(&name).await.map_err(failed)?;
+        }
+        Err(faster(&name))
+    }
+
+    async fn write_image(
+        &self,
+        image: &ApprovedImage,
+        here: Option<&ApprovedImage>,
+        page: &AdoptPage<'_>,
+    ) -> Result<(), PortError> {
+        let mut wanted = api::ApprovedImage::from_core(image);
+        let (action, subject) = (AuditAction::TrustAdopted, format!("image {}", image.name));
+        let line = AuditEvent::new(page.at, action, None, subject);
+        self.complete(wanted.meta_mut(), Some(&line));
+        let Some(here) = here else {
+            mark(&mut wanted, page);
+            return self.put_object(&wanted).await;
+        };
+        let comes_back = here.revoked_at.is_some() && here.revoked_at != image.revoked_at;
+        if here.reference != image.reference || comes_back {
+            // It follows the anchor that it came from, and must be made anew.
+            mark(&mut wanted, page);
+            return self.put_object(&wanted).await;
+        }
+        let mut spec = json!({"expiresAt": wanted.spec.expires_at});
+        if let (Some(members), Some(at)) = (spec.as_object_mut(), &wanted.spec.revoked_at) {
+            members.insert("revokedAt".to_owned(), json!(at));
+        }
+        let pcrs = wanted.status.as_ref().map(|status| &status.pcrs);
+        let name = image.name.as_str();
+        let failed = |error| port_error(format!("adopt image {name}"), error);
+        let params = PatchParams::default();
+        let patch = Patch::Merge(json!({ "spec": spec }));
+        let patched = self.images().patch(name, &params, &patch).await;
+        patched.map_err(failed)?;
+        let patch = Patch::Merge(json!({"status": {"pcrs": pcrs}}));
+        let patched = self.images().patch_status(name, &params, &patch).await;
+        patched.map_err(failed)?;
+        Ok(())
+    }
+
+    pub(super) async fn delete_image(&self, name: &ImageName) -> Result<(), PortError> {
+        let params = DeleteParams::default();
+        match self.images().delete(name.as_str(), &params).await {
+            Ok(_) => Ok(()),
+            Err(error) if is_not_found(&error) => Ok(()),
+            Err(error) => Err(port_error(format!("remove image {name}"), error)),
+        }
+    }
+}
+
+/// What the machine's status lacks; nothing where it says it all.
+fn status(
+    object: &api::Machine,
+    unit: &MachineUnit,
+    snapshot: &Snapshot,
+    page: &AdoptPage<'_>,
+) -> Option<Value> {
+    let mut status = serde_json::Map::new();
+    if let Some(key) = binding(unit) {
+        let print = key.fingerprint();
+        let named = snapshot.key(&print).map(|here| here.name.clone());
+        let name = named.unwrap_or_else(|| api::AttestationKey::name_of(&print));
+        let is_said = |bound: &BoundKey| bound.name == name;
+        if !object.bound_key().is_some_and(is_said) {
+            let bound = BoundKey::new(name, print, page.at);
+            status.insert("attestationKey".to_owned(), json!(bound));
+        }
+    }
+    let said = object.status.as_ref();
+    let said = said.and_then(|status| status.key_secret.as_ref());
+    if unit.secret.is_some() && said.is_none() {
+        // From now on no other key is ever made for it here.
+        let name = unit.machine.id.to_string();
+        status.insert("keySecret".to_owned(), json!(name));
+    }
+    (!status.is_empty()).then_some(Value::Object(status))
+}
+
+/// The key that the status names: the bound one; of a machine that had one, the revoked one, since
+/// the machine is not unclaimed again.
+fn binding(unit: &MachineUnit) -> Option<&AkRecord> {
+    let of = |state| unit.keys.iter().find(move |key| key.state == state);
+    let was_bound = unit.machine.state == MachineState::Active;
+    of(AkState::Bound).or_else(|| of(AkState::Revoked).filter(|_| was_bound))
+}
+
+fn mark(object: &mut impl kube::Resource, page: &AdoptPage<'_>) {
+    let epoch = page.intake.epoch().to_string();
+    object.annotations_mut().insert(ADOPTED.to_owned(), epoch);
+}
+
+fn blocking(mut owner: OwnerReference) -> OwnerReference {
+    owner.block_owner_deletion = Some(true);
+    owner
+}
+
+fn faster(name: &str) -> PortError {
+    let why = format!("adopt {name}: somebody else made it meanwhile");
+    PortError::new(PortErrorKind::Conflict, why)
+}

@@ -1,0 +1,253 @@
+//! The record of authority of a namespace, and the gate that it is for every write.
+//!
+//! # Why nothing is lost between the record and the write
+//! An API server knows no transaction over two objects. So whoever lets somebody in looks at the
+//! record twice, and the anchor that gave the authority up touches what it copies:
+//!
+//! ```text
+//!  create an object:   look ─► create ─► look again ─► acknowledged
+//!  bind a key:         read the machine ─► look ─► swap its status       (a compare and swap)
+//!  give up:            swap the record ─► seal every object ─► list what there is ─► copy
+//! ```
+//! What is acknowledged was made while the record, read afterwards, still said active: before the
+//! authority was given up, so the list has it. What came too late is refused, and removed again by
+//! whoever may; otherwise it lies there, and the next copy from the new authority prunes it. A binding that comes after the seal fails, since the
+//! seal changed the version of the machine; one that comes before is in the list.
+
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+use std::sync::MutexGuard;
+use std::sync::PoisonError;
+
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::Api;
+use kube::Resource as _;
+use kube::ResourceExt as _;
+use kube::api::ObjectMeta;
+use kube::api::PostParams;
+use tec_core::migrate::Authority;
+use tec_core::migrate::Deed;
+use tec_core::migrate::SwapOutcome;
+use tec_core::migrate::Transition;
+use tec_core::port::AuditEvent;
+use tec_core::port::AuditSink as _;
+use tec_core::port::PortError;
+use tec_core::port::PortErrorKind;
+use tec_core::port::chain;
+use tec_core::time::Timestamp;
+
+use super::ATTEMPTS;
+use super::AUDIT;
+use super::KubeRegistry;
+use super::error::is_conflict;
+use super::error::port_error;
+use super::note;
+use crate::api::AUTHORITY;
+
+/// Entry with the record, JSON; absent as long as the anchor was never part of a migration.
+const RECORD: &str = "record";
+/// Seconds for which a look at the record is believed by the first of two looks.
+const FRESH: i64 = 1;
+
+/// What the last look at the record saw.
+#[derive(Debug, Default)]
+pub(super) struct Seen(Mutex<Option<(Timestamp, Option<Authority>)>>);
+
+impl Seen {
+    fn lock(&self) -> MutexGuard<'_, Option<(Timestamp, Option<Authority>)>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The record in an object; a namespace without one is the authority over itself.
+///
+/// # Errors
+/// The record is malformed: nobody may do anything then.
+pub fn record_of(object: &ConfigMap) -> Result<Authority, PortError> {
+    let failed = || PortError::new(PortErrorKind::Invalid, format!("read {AUTHORITY}"));
+    let text = object.data.as_ref().and_then(|data| data.get(RECORD));
+    let Some(text) = text else {
+        // Its UID is what the API server drew for it, and nobody else has.
+        let uid = object.uid().unwrap_or_default();
+        let anchor = uid.parse().map_err(|error| failed().because(error))?;
+        return Ok(Authority::founded(anchor));
+    };
+    serde_json::from_str(text).map_err(|error| failed().because(error))
+}
+
+impl KubeRegistry {
+    pub(super) fn authorities(&self) -> Api<ConfigMap> {
+        self.objects()
+    }
+
+    /// The object of the record, made where there is none.
+    pub(super) async fn authority_object(&self) -> Result<ConfigMap, PortError> {
+        let failed = |error| port_error("read the record of authority", error);
+        for _ in 0..ATTEMPTS {
+            let found = self.authorities().get_opt(AUTHORITY).await;
+            if let Some(object) = found.map_err(failed)? {
+                return Ok(object);
+            }
+            let object = ConfigMap {
+                metadata: ObjectMeta {
+                    name: Some(AUTHORITY.to_owned()),
+                    ..ObjectMeta::default()
+                },
+                ..ConfigMap::default()
+            };
+            match self
+                .authorities()
+                .create(&PostParams::default(), &object)
+                .await
+            {
+                Ok(object) => return Ok(object),
+                Err(error) if is_conflict(&error) => {}
+                Err(error) => return Err(failed(error)),
+            }
+        }
+        let why = "found the trust anchor: somebody removes its record each time";
+        Err(PortError::new(PortErrorKind::Unavailable, why))
+    }
+
+    /// Writes entries of the record's object, if nobody changed it since it was read.
+    pub(super) async fn replace_authority(
+        &self,
+        object: &ConfigMap,
+        entries: BTreeMap<String, String>,
+        line: Option<&AuditEvent>,
+    ) -> Result<bool, PortError> {
+        let mut object = object.clone();
+        object.data = Some(entries);
+        if let Some(text) = line.and_then(note) {
+            let annotations = object.meta_mut().annotations.get_or_insert_default();
+            annotations.insert(AUDIT.to_owned(), text);
+        }
+        let params = PostParams::default();
+        let replaced = self
+            .authorities()
+            .replace(AUTHORITY, &params, &object)
+            .await;
+        *self.seen.lock() = None;
+        match replaced {
+            Ok(_) => Ok(true),
+            Err(error) if is_conflict(&error) => Ok(false),
+            Err(error) => Err(port_error("change the record of authority", error)),
+        }
+    }
+
+    pub(super) async fn swap_authority(
+        &self,
+        change: &Transition,
+        line: &AuditEvent,
+    ) -> Result<SwapOutcome, PortError> {
+        for _ in 0..ATTEMPTS {
+            let object = self.authority_object().await?;
+            let now = record_of(&object)?;
+            if now != *change.from() {
+                return Ok(SwapOutcome::Lost(now));
+            }
+            let record = serde_json::to_string(change.to()).map_err(|error| {
+                PortError::new(PortErrorKind::Internal, "write the record of authority")
+                    .because(error)
+            })?;
+            let mut entries = object.data.clone().unwrap_or_default();
+            entries.insert(RECORD.to_owned(), record);
+            if self.replace_authority(&object, entries, Some(line)).await? {
+                self.tell(line).await;
+                return Ok(SwapOutcome::Swapped);
+            }
+        }
+        let why = "change the record of authority: others were faster each time";
+        Err(PortError::new(PortErrorKind::Unavailable, why))
+    }
+
+    /// The line as an Event, too. It is in the object already, so failing is no reason to stop.
+    pub(super) async fn tell(&self, line: &AuditEvent) {
+        if let Err(error) = self.append(line).await {
+            tracing::warn!(
+                error = chain(&error),
+                "an audit line is not told as an Event"
+            );
+        }
+    }
+
+    /// The record as it is now, and nothing where there never was one.
+    async fn look(&self) -> Result<Option<Authority>, PortError> {
+        let now = self.clock.now();
+        let object = self.authorities().get_opt(AUTHORITY).await;
+        let object = object.map_err(|error| port_error("read the record of authority", error))?;
+        let record = object.as_ref().map(record_of).transpose()?;
+        *self.seen.lock() = Some((now, record));
+        Ok(record)
+    }
+
+    async fn look_soon(&self) -> Result<Option<Authority>, PortError> {
+        let now = self.clock.now();
+        let seen = *self.seen.lock();
+        match seen {
+            Some((at, record)) if at <= now && now < at.plus_seconds(FRESH) => Ok(record),
+            _ => self.look().await,
+        }
+    }
+
+    /// Refuses what the anchor may not do, by the record as it is now.
+    pub(super) async fn permit(
+        &self,
+        deed: Deed,
+        operation: impl Fn() -> String,
+    ) -> Result<(), PortError> {
+        permitted(self.look().await?.as_ref(), deed, operation)
+    }
+
+    /// The same by a record that may be a second old: for what is looked at again afterwards, or
+    /// may come a second late.
+    pub(super) async fn permit_soon(
+        &self,
+        deed: Deed,
+        operation: impl Fn() -> String,
+    ) -> Result<(), PortError> {
+        permitted(self.look_soon().await?.as_ref(), deed, operation)
+    }
+}
+
+fn permitted(
+    record: Option<&Authority>,
+    deed: Deed,
+    operation: impl Fn() -> String,
+) -> Result<(), PortError> {
+    let Some(record) = record else { return Ok(()) };
+    record
+        .permit(deed)
+        .map_err(|refused| refused.during(operation()))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn object(data: &serde_json::Value) -> ConfigMap {
+        serde_json::from_value(json!({
+            "metadata": {"name": AUTHORITY, "uid": "7c9e6679-7425-40de-944b-e07fc1f90ae7"},
+            "data": data,
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn a_namespace_without_a_record_is_its_own_authority() {
+        let record = record_of(&object(&json!({}))).unwrap();
+        assert!(record.is_alone());
+        let same = record_of(&object(&json!({}))).unwrap();
+        assert_eq!(record, same, "its name is that of the object");
+    }
+
+    #[test]
+    fn a_malformed_record_permits_nothing() {
+        for text in ["", "{}", "active"] {
+            let refused = record_of(&object(&json!({RECORD: text}))).unwrap_err();
+            assert_eq!(refused.kind(), PortErrorKind::Invalid);
+        }
+    }
+}
