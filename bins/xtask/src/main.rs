@@ -5,6 +5,7 @@
 
 mod arch;
 mod bench;
+mod bootstrap_demo;
 mod cargo;
 mod check;
 mod codegen;
@@ -43,6 +44,8 @@ enum Verb {
     Test(test::Args),
     /// Play the main job end to end and write target/demo/report.html
     Demo(demo::Args),
+    /// Make a cluster with real kubeadm in namespaces: init, two joins, two boots; as root
+    BootstrapDemo,
     /// Run the tests on a real Kubernetes API server
     E2e(e2e::Args),
     /// Write the generated pages and manifests, or compare them
@@ -76,6 +79,7 @@ fn run(verb: Verb) -> Result<()> {
         Verb::Check => check::run(&root),
         Verb::Test(args) => test::run(&root, &args),
         Verb::Demo(args) => demo::run(&root, &args),
+        Verb::BootstrapDemo => bootstrap_demo::run(&root),
         Verb::E2e(args) => e2e::run(&root, &args),
         Verb::Codegen(args) => codegen::run(&root, &args),
         Verb::Arch(args) => {

@@ -26,6 +26,8 @@ mod audit;
 mod error;
 mod image;
 mod machine;
+#[cfg(feature = "rpc")]
+pub mod member;
 mod room;
 mod secret;
 
