@@ -216,7 +216,10 @@ impl Kubelet<'_> {
         if self.is_known || !config.exists() {
             return Ok(());
         }
-        let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": self.node}});
+        // kubeadm takes a node without this label for one whose kubelet is not there yet.
+        let labels = json!({"kubernetes.io/hostname": self.node, "kubernetes.io/os": "linux"});
+        let metadata = json!({"name": self.node, "labels": labels});
+        let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": metadata});
         self.kubectl(&config, &["create", "--validate=false", "-f", "-"], &node)?;
         self.is_known = true;
         Ok(())
