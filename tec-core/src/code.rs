@@ -9,7 +9,7 @@ use std::fmt;
 macro_rules! codes {
     ($($name:ident = $text:literal, $status:literal, $title:literal, $cause:literal, $fix:literal;)*) => {
         /// An error code. Families: R register, A attest, K key, P policy, T TLS, I image,
-        /// S store, C cluster, N node, M migration of trust.
+        /// S store, C cluster, N node, M migration of trust, V vault.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         #[non_exhaustive]
         pub enum Code {
@@ -295,6 +295,32 @@ codes! {
     TransferVersion = "TEC-M505", 400, "the transfer of trust was written by a newer version",
         "The version in its manifest is higher than this program knows.",
         "Use the newer program on both sides.";
+
+    VaultSecretMissing = "TEC-V510", 503, "the vault's wrapping key is missing",
+        "The vault is initialized, but the Secret with the key that wraps its unseal key was deleted.",
+        "Restore the Secret from a backup. While the vault is unsealed, rotate its key instead; a new \
+         Secret alone opens nothing.";
+    VaultKeyFileMissing = "TEC-V511", 503, "the vault's wrapped key is missing",
+        "The vault is initialized, but the file with its wrapped unseal key is not on the volume.",
+        "Restore the volume's file from a backup, or attach the volume that belongs to this vault.";
+    VaultKeyBroken = "TEC-V512", 503, "the vault's wrapped key does not open",
+        "File and Secret do not belong together, or the file was altered.",
+        "Put back the pair that was written together; each names its key id.";
+    VaultUnsealRefused = "TEC-V513", 503, "the vault refuses its unseal key",
+        "The storage belongs to another vault than the wrapped key.",
+        "Attach the storage and the file that were written together.";
+    VaultNotFirst = "TEC-V514", 503, "only the first pod initializes a vault",
+        "This pod is not number 0, and no pod of the vault is initialized.",
+        "Start pod 0, and see its log; check that this pod reaches it.";
+    VaultStorageLost = "TEC-V515", 503, "the vault's storage is empty",
+        "The Secret says that the vault was set up, but its storage holds nothing.",
+        "Attach the right volume, or restore a snapshot. To give up what it held, delete the Secret.";
+    VaultCaNotMounted = "TEC-V516", 503, "the authority's certificate cannot be used",
+        "The Secret of the controller's certificate is not mounted, is no PEM, or has expired.",
+        "Check the volume of the pod, and that the controller has published its certificate.";
+    VaultConflict = "TEC-V517", 409, "an object in the vault is not as it must be",
+        "Somebody changed an engine, an authority or a key in a way that cannot be undone without loss.",
+        "The log names the object: put it back by hand, or move it away so that it is made again.";
 }
 
 impl fmt::Display for Code {

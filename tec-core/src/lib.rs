@@ -7,7 +7,8 @@
 //!
 //! *What it is not*: it reads no clock, no randomness, no files and no network, and it starts no
 //! task. Those come in through [`port`]s and arguments. The exceptions stand behind the features
-//! `embedded` (a SQLite store) and `http` (registration endpoints as tower services).
+//! `embedded` (a SQLite store) and `http` (registration endpoints as tower services). `service`, the
+//! bootstrap of a platform's services, is as pure as the rest.
 //!
 //! ```text
 //!   GET Ignition ──► flow::register ──► MachineRegistry
@@ -41,6 +42,8 @@ pub mod port;
 pub mod recovery;
 pub mod reference;
 pub mod secret;
+#[cfg(feature = "service")]
+pub mod service;
 #[cfg(feature = "embedded")]
 pub mod store;
 #[cfg(any(test, feature = "test-util"))]

@@ -1,19 +1,32 @@
-//! `tec-protogen <proto dir> <out dir>`: writes one Rust file per package of the `.proto` files in
-//! a directory. A program of its own, so that xtask stays light; called by `cargo xtask codegen`.
+//! `tec-protogen <proto dir> <out dir> [<descriptors>]`: writes one Rust file per package of the
+//! `.proto` files in a directory, and, for servers with reflection, a file with their descriptors. A
+//! program of its own, so that xtask stays light; called by `cargo xtask codegen`.
 
 use std::path::Path;
 use std::path::PathBuf;
 
 use anyhow::Context as _;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use prost::Message as _;
 
 fn main() -> anyhow::Result<()> {
     let mut arguments = std::env::args_os().skip(1).map(PathBuf::from);
-    let (Some(protos), Some(out), None) = (arguments.next(), arguments.next(), arguments.next())
-    else {
-        anyhow::bail!("usage: tec-protogen <proto dir> <out dir>");
+    let (Some(protos), Some(out), descriptors, None) = (
+        arguments.next(),
+        arguments.next(),
+        arguments.next(),
+        arguments.next(),
+    ) else {
+        anyhow::bail!("usage: tec-protogen <proto dir> <out dir> [<descriptors>]");
     };
     let files = protox::compile(sources(&protos)?, [&protos])
         .with_context(|| format!("cannot compile the files in {}", protos.display()))?;
+    if let Some(path) = descriptors {
+        // A FileDescriptorSet as text, as every generated file is.
+        std::fs::write(&path, BASE64.encode(files.encode_to_vec()) + "\n")
+            .with_context(|| format!("cannot write {}", path.display()))?;
+    }
     tonic_prost_build::configure()
         .build_transport(false)
         // Messages carry secrets: nothing can print one by accident.

@@ -1,6 +1,8 @@
 //! What every program of the project shares: clock and entropy of the system, logging, exit codes,
 //! boot images, flags for evidence, TLS with live reload, servers with limits and graceful shutdown.
 
+#[cfg(feature = "server")]
+pub mod certificate;
 pub mod clock;
 pub mod endpoint;
 pub mod entropy;

@@ -15,6 +15,7 @@ mod fuzz;
 mod pcr_live;
 mod process;
 mod room;
+mod services;
 mod term;
 mod test;
 mod tools;
@@ -48,6 +49,8 @@ enum Verb {
     BootstrapDemo,
     /// Run the tests on a real Kubernetes API server
     E2e(e2e::Args),
+    /// Bring up a platform's services from an empty directory
+    ServicesDemo(services::Args),
     /// Write the generated pages and manifests, or compare them
     Codegen(codegen::Args),
     /// Check the invariants of docs/architecture.md that a program can check
@@ -81,6 +84,7 @@ fn run(verb: Verb) -> Result<()> {
         Verb::Demo(args) => demo::run(&root, &args),
         Verb::BootstrapDemo => bootstrap_demo::run(&root),
         Verb::E2e(args) => e2e::run(&root, &args),
+        Verb::ServicesDemo(args) => services::run(&root, &args),
         Verb::Codegen(args) => codegen::run(&root, &args),
         Verb::Arch(args) => {
             let chosen: PathBuf = args.root.unwrap_or(root);

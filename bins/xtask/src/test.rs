@@ -19,6 +19,7 @@ use crate::fuzz;
 use crate::pcr_live;
 use crate::process;
 use crate::room;
+use crate::services;
 use crate::term;
 use crate::tools;
 use crate::tools::Renew;
@@ -65,6 +66,7 @@ pub(crate) fn run(root: &Path, args: &Args) -> Result<()> {
     tools::ensure_machines(&tools, &pcr_live::default_suites(), Renew::IfMissing)?;
     tools::ensure_nodes(&tools)?;
     tools::ensure_kubernetes(&tools)?;
+    tools::ensure_services(&tools)?;
     let mut steps = vec![Step {
         name: "tools",
         took: begin.elapsed(),
@@ -79,6 +81,7 @@ pub(crate) fn run(root: &Path, args: &Args) -> Result<()> {
     take("crosscheck", &|| crosscheck(root));
     take("examples", &|| examples(root, &tools));
     take("demo", &|| one(demo::play(root, &tools, &[])));
+    take("services demo", &|| one(services::check(root, &tools)));
     take("real boots", &|| boots(root, &tools));
     take("virtual nodes", &|| one(vm::check(root, &tools)));
     take("fuzz smoke", &|| {

@@ -35,6 +35,16 @@ const ATTEMPTS: u32 = 5;
 const CONTROLLERS: &str =
     "garbage-collector-controller,namespace-controller,serviceaccount-controller";
 
+/// What becomes of a process that runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(clippy::exhaustive_enums, reason = "there are these two signals")]
+pub enum Freeze {
+    /// SIGSTOP.
+    Stop,
+    /// SIGCONT.
+    GoOn,
+}
+
 /// A running control plane. Ends with the value, or with the process.
 #[derive(Debug)]
 pub struct ControlPlane {
@@ -170,6 +180,27 @@ impl ControlPlane {
         self.wait_until_ready(&server).await?;
         self.api_server = Some(server);
         Ok(())
+    }
+
+    /// Stops the API server in the midst of whatever it does, as a machine that hangs, or lets it go
+    /// on. Connections stay open, and nobody answers.
+    ///
+    /// # Errors
+    /// It does not run.
+    pub fn freeze_api_server(&self, freeze: Freeze) -> anyhow::Result<()> {
+        let server = self.api_server.as_ref().context("no API server runs")?;
+        let pid = rustix::process::Pid::from_raw(server.pid()?.try_into()?);
+        let signal = match freeze {
+            Freeze::Stop => rustix::process::Signal::STOP,
+            Freeze::GoOn => rustix::process::Signal::CONT,
+        };
+        rustix::process::kill_process(pid.context("a process has an id")?, signal)?;
+        Ok(())
+    }
+
+    /// Certificate of the authority of the API server, in PEM.
+    pub fn authority(&self) -> &str {
+        &self.pki.ca
     }
 
     /// Ends the API server with SIGKILL; what it acknowledged is in etcd.

@@ -27,6 +27,7 @@ pub use self::account::rules;
 pub use self::broker::Broker;
 pub use self::broker::Sent;
 pub use self::control_plane::ControlPlane;
+pub use self::control_plane::Freeze;
 pub use self::guarded::Guarded;
 pub use self::link::Link;
 pub use self::link::Traffic;

@@ -55,7 +55,7 @@ const IMPURE: [&str; 18] = [
 
 /// Cryptography that was looked at. Everything else that calls itself cryptography is refused
 /// until somebody looks at it and adds it here.
-const CRYPTOGRAPHY: [&str; 70] = [
+const CRYPTOGRAPHY: [&str; 75] = [
     // RustCrypto, one generation (digest 0.11, rand_core 0.10).
     "aead",
     "aes",
@@ -63,7 +63,9 @@ const CRYPTOGRAPHY: [&str; 70] = [
     "aes-kw",
     "base16ct",
     "base64ct",
+    "bcrypt",
     "block-buffer",
+    "blowfish",
     "cfb-mode",
     "chacha20",
     "cipher",
@@ -128,6 +130,10 @@ const CRYPTOGRAPHY: [&str; 70] = [
     "tokio-rustls",
     "untrusted",
     "x509-parser",
+    // Keys of NATS, in its own client only; with dalek of the generation before.
+    "fiat-crypto",
+    "nkeys",
+    "signatory",
     // The TPM software stack, behind tec-tpm's feature `tss`.
     "tss-esapi",
     "tss-esapi-sys",

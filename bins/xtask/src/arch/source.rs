@@ -58,7 +58,10 @@ impl Source {
     }
 }
 
-/// Every Rust file of the workspace, in order.
+/// First words of code that prost writes.
+const GENERATED: &str = "// This file is @generated";
+
+/// Every Rust file of the workspace, in order, but for generated ones.
 pub(super) fn read_all(root: &Path) -> Result<Vec<Source>> {
     let mut sources = Vec::new();
     walk(root, "", &mut sources)?;
@@ -85,7 +88,10 @@ fn walk(root: &Path, below: &str, sources: &mut Vec<Source>) -> Result<()> {
         } else if kind.is_file() && Path::new(&name).extension().is_some_and(|end| end == "rs") {
             let text =
                 fs::read_to_string(entry.path()).with_context(|| format!("cannot read {file}"))?;
-            sources.push(Source::new(file, text));
+            // What a generator writes is compared by codegen, and has the generator's taste.
+            if !text.starts_with(GENERATED) {
+                sources.push(Source::new(file, text));
+            }
         }
     }
     Ok(())

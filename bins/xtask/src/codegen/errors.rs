@@ -72,7 +72,7 @@ const OTHER: Family = Family {
     look: "Read the log of the program that printed the code.",
 };
 
-const FAMILIES: [Family; 10] = [
+const FAMILIES: [Family; 11] = [
     Family {
         letter: 'R',
         title: "Registration of machines and attestation keys",
@@ -134,6 +134,12 @@ const FAMILIES: [Family; 10] = [
         title: "Migration of trust",
         look: "`tec migrate status` shows who has the authority, and `tec audit list` at either anchor \
                when it moved; `tec migrate plan` names what stands in the way.",
+    },
+    Family {
+        letter: 'V',
+        title: "The vault and the services around it",
+        look: "The log of services-bootstrap beside the vault, or of services-init in the pod that \
+               waits. The exit code of the container is the last two digits of the code.",
     },
 ];
 

@@ -3,9 +3,10 @@
 //! ```text
 //!   <cache> = $TEC_CACHE, or $XDG_CACHE_HOME/tec, or ~/.cache/tec
 //!     bin/ignition-validate, helm    built from their Go modules
-//!     bin/docker-registry            out of Debian's package
+//!     bin/docker-registry, …         out of Debian's packages, as is nats-server-debian
 //!     bin/kube-apiserver, …          and kube-controller-manager and kubectl, from the Go module
-//!     kubectl/kubectl                from the Python index
+//!     bin/bao, bin/nats-server       from the Python index, as
+//!     kubectl/kubectl
 //!     images/debian/current/         shim, GRUB and a kernel of Debian, as files
 //!     images/debian/update/          the same with a newer kernel
 //!     images/debian/PACKAGES         which packages they came from
@@ -26,8 +27,8 @@ mod go;
 mod images;
 mod kubernetes;
 mod node;
+mod packaged;
 mod pypi;
-mod registry;
 pub(crate) mod wasm;
 
 use std::collections::BTreeSet;
@@ -120,7 +121,7 @@ pub(crate) fn ensure() -> Result<Tools> {
     apt::ensure_packages(&mut apt, &apt::BASE)?;
     go::ensure(&tools)?;
     images::ensure(&tools, &mut apt)?;
-    registry::ensure(&tools, &mut apt)?;
+    packaged::ensure(&tools, &mut apt, &packaged::REGISTRY)?;
     wasm::ensure_targets(&workspace_root()?)?;
     term::success("all tools are in place");
     Ok(tools)
@@ -174,7 +175,19 @@ pub(crate) fn ensure_kubernetes(tools: &Tools) -> Result<()> {
     let mut apt = apt::Apt::default();
     apt::ensure_packages(&mut apt, &apt::KUBERNETES)?;
     kubernetes::ensure(tools)?;
-    pypi::ensure(tools)?;
+    pypi::ensure(tools, &pypi::KUBECTL)?;
+    term::success("all of them are in place");
+    Ok(())
+}
+
+/// Sets up the servers that the services bootstrap brings up.
+pub(crate) fn ensure_services(tools: &Tools) -> Result<()> {
+    term::step("tools for the services bootstrap");
+    let _one_at_a_time = lock(&tools.cache)?;
+    packaged::ensure(tools, &mut apt::Apt::default(), &packaged::NATS)?;
+    for wheel in &pypi::SERVICES {
+        pypi::ensure(tools, wheel)?;
+    }
     term::success("all of them are in place");
     Ok(())
 }
@@ -186,6 +199,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         ensure_machines(&tools, &pcr_live::default_suites(), Renew::IfMissing)?;
         ensure_nodes(&tools)?;
         ensure_kubernetes(&tools)?;
+        ensure_services(&tools)?;
     }
     for (name, path) in [
         ("cache", Some(tools.cache.clone())),
@@ -203,9 +217,9 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             "kube-apiserver",
             Some(tools.cache.join("bin/kube-apiserver")),
         ),
-        ("kubectl", Some(tools.cache.join(pypi::PLACE))),
     ]
     .into_iter()
+    .chain(pypi::programs().map(|(program, place)| (program, Some(tools.cache.join(place)))))
     .chain(apt::programs().map(|program| (program, process::which(program))))
     {
         let there = match path {

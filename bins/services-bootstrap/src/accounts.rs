@@ -1,0 +1,124 @@
+//! Accounts, pushed to a running NATS: how users are shut out at once.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use async_nats::Auth;
+use async_nats::AuthError;
+use async_nats::Client;
+use async_nats::ConnectOptions;
+use nkeys::KeyPair;
+use serde::Deserialize;
+use tec_core::port::Clock;
+use tec_core::service::nats::Revocations;
+use tec_k8s::service::Cluster;
+use tec_k8s::service::Minter;
+use tec_k8s::service::Standing;
+use tec_k8s::service::Vault;
+use tec_support::certificate::Certificate;
+use tokio::sync::Mutex;
+
+/// Where a NATS server with a full resolver takes JWTs of accounts.
+const UPDATE: &str = "$SYS.REQ.CLAIMS.UPDATE";
+/// The connection lives for one push only.
+const LIFE: Duration = Duration::from_mins(1);
+
+/// Keeps the accounts of a NATS server.
+#[derive(Debug)]
+#[expect(clippy::exhaustive_structs, reason = "composed by main and by tests")]
+pub struct Accounts {
+    /// The vault whose keys sign.
+    pub vault: Vault,
+    /// Knows who is shut out.
+    pub cluster: Arc<dyn Cluster>,
+    /// The controller's own token of the vault.
+    pub standing: Arc<Standing>,
+    /// Tells the time.
+    pub clock: Arc<dyn Clock>,
+    /// Shown to the server, which wants one.
+    pub certificate: Arc<Certificate>,
+    /// The server, if it is to be told.
+    pub url: Option<String>,
+    /// What the server knows.
+    pub pushed: Mutex<Option<Revocations>>,
+}
+
+/// What the server answers; without an error it took the JWT.
+#[derive(Deserialize)]
+struct Reply {
+    error: Option<ReplyError>,
+}
+
+#[derive(Deserialize)]
+struct ReplyError {
+    #[serde(default)]
+    description: String,
+}
+
+impl Accounts {
+    /// Pushes the accounts if the server may not know who is shut out. Says whether it did.
+    ///
+    /// # Errors
+    /// API server, vault or NATS cannot be reached, or refuse; nothing is taken for known then.
+    ///
+    /// # Cancel safety
+    /// May be dropped at any await; the next call pushes again.
+    pub async fn ensure(&self, authorities: &str) -> anyhow::Result<bool> {
+        let Some(url) = &self.url else {
+            return Ok(false);
+        };
+        let revocations = self.cluster.revocations().await?;
+        let mut pushed = self.pushed.lock().await;
+        if pushed.as_ref() == Some(&revocations) {
+            return Ok(false);
+        }
+        let token = self.standing.token()?;
+        let minter = Minter::new(&self.vault, &token, self.clock.now());
+        let client = self.connect(&minter, url, authorities).await?;
+        for (account, jwt) in minter.accounts(revocations.clone()).await? {
+            push(&client, jwt)
+                .await
+                .with_context(|| format!("push the account {account}"))?;
+        }
+        client.drain().await.context("leave NATS")?;
+        tracing::info!(revoked = revocations.len(), "accounts pushed to NATS");
+        *pushed = Some(revocations);
+        Ok(true)
+    }
+
+    async fn connect(
+        &self,
+        minter: &Minter<'_>,
+        url: &str,
+        authorities: &str,
+    ) -> anyhow::Result<Client> {
+        let user = Arc::new(KeyPair::new_user());
+        let key = user.public_key().parse().context("the key of our user")?;
+        let jwt = minter.system(key, LIFE).await?;
+        let options = ConnectOptions::with_auth_callback(move |nonce| {
+            let (jwt, user) = (jwt.clone(), Arc::clone(&user));
+            async move {
+                let mut auth = Auth::new();
+                auth.jwt = Some(jwt);
+                auth.signature = Some(user.sign(&nonce).map_err(AuthError::new)?);
+                Ok(auth)
+            }
+        });
+        options
+            .tls_client_config(self.certificate.client_config(authorities.as_bytes())?)
+            .require_tls(true)
+            .connect(url)
+            .await
+            .with_context(|| format!("connect to {url}"))
+    }
+}
+
+async fn push(client: &Client, jwt: String) -> anyhow::Result<()> {
+    let answer = client.request(UPDATE, jwt.into()).await?;
+    let reply: Reply = serde_json::from_slice(&answer.payload).context("read the answer")?;
+    match reply.error {
+        None => Ok(()),
+        Some(error) => anyhow::bail!("NATS refused: {}", error.description),
+    }
+}

@@ -1,0 +1,139 @@
+//! From flags to a controller.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use rustls::ClientConfig;
+use rustls::RootCertStore;
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::ServerName;
+use rustls::pki_types::pem::PemObject as _;
+use tec_core::port::Clock;
+use tec_core::service::vault::Ordinal;
+use tec_core::service::vault::Peers;
+use tec_core::service::vault::Platform;
+use tec_core::service::vault::SealKind;
+use tec_k8s::service::ApiServer;
+use tec_k8s::service::Cluster;
+use tec_k8s::service::Http;
+use tec_k8s::service::SecretNames;
+use tec_k8s::service::Settings;
+use tec_k8s::service::Standing;
+use tec_k8s::service::Target;
+use tec_k8s::service::Vault;
+use tec_support::SystemClock;
+use tec_support::SystemEntropy;
+use tec_support::certificate::Certificate;
+use tokio::sync::Mutex;
+
+use crate::accounts::Accounts;
+use crate::cli::Seal;
+use crate::cli::Serve;
+use crate::controller::Controller;
+use crate::disk::Volume;
+
+/// Longer than the ten seconds that the vault gives the API server, and short enough for an answer to a
+/// caller that waits fifteen.
+const VAULT_DEADLINE: Duration = Duration::from_secs(12);
+const KUBERNETES_DEADLINE: Duration = Duration::from_secs(10);
+
+/// The controller that these flags describe.
+///
+/// # Errors
+/// The pod is none of a StatefulSet, or the API server's authority cannot be read.
+pub fn controller(args: &Serve) -> anyhow::Result<Controller> {
+    let ordinal = Ordinal::of_pod(&args.pod)
+        .with_context(|| format!("{:?} is no pod of a StatefulSet", args.pod))?;
+    let vault = Http::new(Target::Unix(args.vault_socket.clone()), VAULT_DEADLINE);
+    let names = SecretNames {
+        namespace: args.namespace.clone(),
+        key: args.key_secret.clone(),
+        tls: args.tls_secret.clone(),
+        revocations: args.nats_revocations.clone(),
+    };
+    let kubernetes = Http::new(target(args)?, KUBERNETES_DEADLINE);
+    let vault = Vault::new(vault);
+    let token = args.kubernetes_token.clone();
+    let cluster: Arc<dyn Cluster> = Arc::new(ApiServer::new(kubernetes, token, names));
+    let clock: Arc<dyn Clock> = Arc::new(SystemClock);
+    let certificate = Arc::new(Certificate::default());
+    let standing = Arc::new(Standing::default());
+    Ok(Controller {
+        platform: platform(args)?,
+        ordinal,
+        accounts: Accounts {
+            vault: vault.clone(),
+            cluster: Arc::clone(&cluster),
+            standing: Arc::clone(&standing),
+            clock: Arc::clone(&clock),
+            certificate: Arc::clone(&certificate),
+            url: args.nats_url.clone(),
+            pushed: Mutex::default(),
+        },
+        vault,
+        cluster,
+        disk: Arc::new(Volume::new(args.volume.clone())),
+        token: args.token.clone(),
+        settings: Settings {
+            audience: args.audience.clone(),
+            user_life: Duration::from_secs(args.user_seconds.into()),
+            concurrency: args.concurrency,
+            calls_per_minute: args.calls_per_minute,
+        },
+        clock,
+        entropy: Arc::new(SystemEntropy),
+        certificate,
+        standing,
+    })
+}
+
+fn platform(args: &Serve) -> anyhow::Result<Platform> {
+    let host = args.vault_kubernetes.clone();
+    let authority = args.vault_kubernetes_ca.as_deref().map(|file| {
+        std::fs::read_to_string(file).with_context(|| format!("read {}", file.display()))
+    });
+    Ok(Platform {
+        namespace: args.namespace.clone(),
+        stateful_set: args.stateful_set.clone(),
+        audience: args.audience.clone(),
+        kubernetes_host: host.unwrap_or_else(|| format!("https://{}", args.kubernetes)),
+        kubernetes_ca: authority.transpose()?,
+        controller: args.controller.clone(),
+        nats: args.nats.clone(),
+        opensearch: args.opensearch.clone(),
+        collectors: args.collectors.clone(),
+        tracers: args.tracers.clone(),
+        component_namespaces: args.component_namespaces.clone(),
+        certificate_life: Duration::from_secs(args.certificate_seconds.into()),
+        seal: match args.seal {
+            Seal::Shamir => SealKind::Shamir,
+            Seal::Static => SealKind::Static,
+        },
+        peers: Peers::Alone,
+    })
+}
+
+fn target(args: &Serve) -> anyhow::Result<Target> {
+    let file = &args.kubernetes_ca;
+    let mut roots = RootCertStore::empty();
+    for authority in
+        CertificateDer::pem_file_iter(file).with_context(|| format!("read {}", file.display()))?
+    {
+        roots.add(authority.with_context(|| format!("read {}", file.display()))?)?;
+    }
+    let host = args
+        .kubernetes
+        .rsplit_once(':')
+        .map_or(&*args.kubernetes, |(host, _)| host);
+    let name =
+        ServerName::try_from(host.to_owned()).with_context(|| format!("{host:?} is no host"))?;
+    let config = ClientConfig::builder()
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    Ok(Target::Tls {
+        address: args.kubernetes.clone(),
+        name,
+        config: Arc::new(config),
+    })
+}

@@ -1,0 +1,221 @@
+//! The controller's loop.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use axum::Router;
+use tec_core::plan;
+use tec_core::port::Clock;
+use tec_core::port::Entropy;
+use tec_core::port::EntropyRng;
+use tec_core::secret::SecretArray;
+use tec_core::service::Fatal;
+use tec_core::service::vault::BringUp;
+use tec_core::service::vault::Event;
+use tec_core::service::vault::Fresh;
+use tec_core::service::vault::Ordinal;
+use tec_core::service::vault::Platform;
+use tec_core::service::vault::RootPart;
+use tec_core::service::vault::Setup;
+use tec_core::service::vault::SetupEnd;
+use tec_core::service::vault::SetupEvent;
+use tec_k8s::service;
+use tec_k8s::service::Bootstrap;
+use tec_k8s::service::BringUpShell;
+use tec_k8s::service::Cluster;
+use tec_k8s::service::Disk;
+use tec_k8s::service::Settings;
+use tec_k8s::service::SetupShell;
+use tec_k8s::service::Standing;
+use tec_k8s::service::Vault;
+use tec_support::certificate::Certificate;
+use tec_support::serve::Shutdown;
+
+use crate::accounts::Accounts;
+
+/// Drift is looked for at least this often.
+const LOOK: Duration = Duration::from_mins(5);
+/// Those who are shut out are looked for this often.
+const REVOCATIONS: Duration = Duration::from_secs(2);
+/// Renewals are never closer together.
+const SHORTEST: Duration = Duration::from_secs(1);
+
+/// Everything that the controller works with.
+#[derive(Debug)]
+#[expect(clippy::exhaustive_structs, reason = "composed by main and by tests")]
+pub struct Controller {
+    /// What shall be.
+    pub platform: Platform,
+    /// This pod's place.
+    pub ordinal: Ordinal,
+    /// The vault beside it.
+    pub vault: Vault,
+    /// The API server.
+    pub cluster: Arc<dyn Cluster>,
+    /// The shared volume.
+    pub disk: Arc<dyn Disk>,
+    /// The controller's own token, for its own audience.
+    pub token: PathBuf,
+    /// What can be set about callers.
+    pub settings: Settings,
+    /// Tells the time.
+    pub clock: Arc<dyn Clock>,
+    /// Randomness.
+    pub entropy: Arc<dyn Entropy>,
+    /// What the gRPC server shows.
+    pub certificate: Arc<Certificate>,
+    /// The token that requests are served with.
+    pub standing: Arc<Standing>,
+    /// Accounts of a running NATS.
+    pub accounts: Accounts,
+}
+
+/// What a round leaves.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Round {
+    /// After how long the next one is due.
+    pub next: Duration,
+    /// The authorities, in PEM.
+    pub authorities: String,
+}
+
+/// Why a round ended without a certificate.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RoundError {
+    /// A person has to look.
+    #[error("{0}: {1}")]
+    Fatal(Fatal, String),
+    /// The certificate of the vault cannot be used.
+    #[error("use the certificate of the vault")]
+    Certificate(#[source] Box<dyn std::error::Error + Send + Sync>),
+    /// A plan ended without saying how.
+    #[error("a plan ended without an outcome")]
+    NoOutcome,
+}
+
+impl Controller {
+    /// The routes of the gRPC server: bootstrap, health, reflection.
+    ///
+    /// # Errors
+    /// The descriptors are damaged.
+    pub fn router(&self) -> anyhow::Result<Router> {
+        let bootstrap = Bootstrap::new(
+            self.vault.clone(),
+            Arc::clone(&self.cluster),
+            Arc::clone(&self.standing),
+            Arc::clone(&self.clock),
+            Arc::clone(&self.entropy),
+            self.settings.clone(),
+        );
+        let (_, health) = tonic_health::server::health_reporter();
+        let reflection = tonic_reflection::server::Builder::configure()
+            .register_encoded_file_descriptor_set(&service::descriptors())
+            .build_v1()
+            .context("build the reflection service")?;
+        let mut routes = tonic::service::Routes::new(service::service(Arc::new(bootstrap)));
+        routes = routes.add_service(health).add_service(reflection);
+        Ok(routes.into_axum_router())
+    }
+
+    /// Brings the vault up, and sets it up, once.
+    ///
+    /// # Errors
+    /// [`RoundError`].
+    ///
+    /// # Cancel safety
+    /// May be dropped at any await; the next round continues.
+    pub async fn round(&self) -> Result<Round, RoundError> {
+        self.bring_up(RootPart::IfChanged).await?;
+        loop {
+            match self.set_up().await? {
+                SetupEnd::Ready {
+                    token,
+                    token_life,
+                    tls,
+                } => {
+                    self.certificate
+                        .replace(tls.chain.as_bytes(), &tls.key)
+                        .map_err(|error| RoundError::Certificate(error.into()))?;
+                    self.standing.replace(token);
+                    let next = tls.renew_after(self.clock.now()).min(token_life * 2 / 3);
+                    return Ok(Round {
+                        next: next.clamp(SHORTEST, LOOK),
+                        authorities: tls.authorities,
+                    });
+                }
+                SetupEnd::RootDrift(object) => {
+                    tracing::warn!(
+                        object,
+                        "drift of what only root may write: it is written again"
+                    );
+                    self.bring_up(RootPart::Always).await?;
+                }
+                SetupEnd::Fatal(fatal, object) => return Err(RoundError::Fatal(fatal, object)),
+                _ => return Err(RoundError::NoOutcome),
+            }
+        }
+    }
+
+    async fn bring_up(&self, root_part: RootPart) -> Result<(), RoundError> {
+        let mut rng = EntropyRng::new(&*self.entropy);
+        let fresh = Fresh {
+            key: SecretArray::random(&mut rng),
+            seed: SecretArray::random(&mut rng),
+        };
+        let mut plan = BringUp::new(self.platform.clone(), self.ordinal, root_part, fresh);
+        let cluster = Arc::clone(&self.cluster);
+        let disk = Arc::clone(&self.disk);
+        let mut shell = BringUpShell::new(self.vault.clone(), cluster, disk);
+        plan::run(&mut plan, Event::Start, &mut shell).await;
+        match shell.end() {
+            Some(Ok(())) => Ok(()),
+            Some(Err(fatal)) => Err(RoundError::Fatal(fatal, fatal.code().to_string())),
+            None => Err(RoundError::NoOutcome),
+        }
+    }
+
+    async fn set_up(&self) -> Result<SetupEnd, RoundError> {
+        let mut plan = Setup::new(self.platform.clone());
+        let cluster = Arc::clone(&self.cluster);
+        let mut shell = SetupShell::new(self.vault.clone(), cluster, self.token.clone());
+        plan::run(&mut plan, SetupEvent::Start, &mut shell).await;
+        shell.into_end().ok_or(RoundError::NoOutcome)
+    }
+
+    /// Rounds until shutdown.
+    ///
+    /// # Errors
+    /// [`RoundError`].
+    pub async fn keep(&self, mut shutdown: Shutdown) -> Result<(), RoundError> {
+        loop {
+            let round = async {
+                let round = self.round().await?;
+                let next_seconds = round.next.as_secs();
+                tracing::info!(next_seconds, "the vault is as it shall be");
+                self.rest(&round).await;
+                Ok::<_, RoundError>(())
+            };
+            tokio::select! {
+                () = shutdown.triggered() => return Ok(()),
+                done = round => done?,
+            }
+        }
+    }
+
+    /// Waits for the next round, and tells NATS meanwhile who is shut out.
+    async fn rest(&self, round: &Round) {
+        let end = tokio::time::Instant::now() + round.next;
+        while tokio::time::Instant::now() < end {
+            if let Err(error) = self.accounts.ensure(&round.authorities).await {
+                let error = format!("{error:#}");
+                tracing::warn!(error, "NATS does not know yet who is shut out");
+            }
+            let soon = tokio::time::Instant::now() + REVOCATIONS;
+            tokio::time::sleep_until(soon.min(end)).await;
+        }
+    }
+}

@@ -1,0 +1,63 @@
+//! The volume that the vault and its controller share.
+
+use std::fs;
+use std::io;
+use std::path::Path;
+use std::path::PathBuf;
+
+use tec_k8s::service::Disk;
+use tec_support::files::write_private;
+
+/// The wrapped key.
+const KEY: &str = "unseal.v1.json";
+/// Asks whoever runs the vault to empty its storage.
+const RESET: &str = "reset-requested";
+
+/// A directory.
+#[derive(Clone, Debug)]
+pub struct Volume(PathBuf);
+
+impl Volume {
+    /// This directory, which must exist.
+    pub fn new(directory: PathBuf) -> Self {
+        Self(directory)
+    }
+
+    /// Where a request to empty the vault's storage lies.
+    pub fn reset_request(&self) -> PathBuf {
+        self.0.join(RESET)
+    }
+}
+
+fn remove(path: &Path) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+impl Disk for Volume {
+    fn read(&self) -> io::Result<Option<Vec<u8>>> {
+        match fs::read(self.0.join(KEY)) {
+            Ok(bytes) => Ok(Some(bytes)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn write(&self, bytes: &[u8]) -> io::Result<()> {
+        write_private(&self.0.join(KEY), bytes)
+    }
+
+    fn remove(&self) -> io::Result<()> {
+        remove(&self.0.join(KEY))
+    }
+
+    fn request_reset(&self) -> io::Result<()> {
+        write_private(&self.reset_request(), b"")
+    }
+
+    fn is_reset_pending(&self) -> io::Result<bool> {
+        self.reset_request().try_exists()
+    }
+}

@@ -1,0 +1,83 @@
+//! `services-bootstrap`: parses the command line, composes, serves.
+
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::Context as _;
+use clap::Parser as _;
+use services_bootstrap::cli::Action;
+use services_bootstrap::cli::Args;
+use services_bootstrap::compose;
+use services_bootstrap::controller::Controller;
+use services_bootstrap::controller::RoundError;
+use services_bootstrap::disk::Volume;
+use services_bootstrap::guard;
+use tec_support::exit;
+use tec_support::exit::CodedError;
+use tec_support::serve;
+use tec_support::serve::Shutdown;
+use tec_support::serve::Transport;
+use tokio::task::JoinSet;
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    exit::finish(start(args))
+}
+
+fn start(args: Args) -> anyhow::Result<u8> {
+    tec_support::log::start(&args.log, args.log_form)?;
+    // Fails only when a provider is installed already, which is as good.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()?
+        .block_on(run(args.command))
+}
+
+async fn run(action: Action) -> anyhow::Result<u8> {
+    let (shutdown, signals) = Shutdown::on_signals()?;
+    let mut tasks: JoinSet<anyhow::Result<u8>> = JoinSet::new();
+    tasks.spawn(async {
+        signals.await;
+        Ok(exit::OK)
+    });
+    match action {
+        Action::RunVault {
+            volume,
+            storage,
+            command,
+        } => {
+            let request = Volume::new(volume).reset_request();
+            tasks.spawn(async move {
+                guard::run(&command, &storage, request, shutdown).await?;
+                Ok(exit::OK)
+            });
+        }
+        Action::Serve(args) => {
+            let controller = Arc::new(compose::controller(&args)?);
+            let listener = serve::bind(args.listen)?;
+            let transport = Transport::Tls(controller.certificate.server_config());
+            let server = serve::serve(listener, transport, controller.router()?, shutdown.clone());
+            tasks.spawn(async move { server.await.map(|()| exit::OK) });
+            tasks.spawn(async move { keep(&controller, shutdown).await });
+        }
+    }
+    // Whatever ends first, end or defect, ends the program.
+    match tasks.join_next().await {
+        Some(ended) => ended.context("a part of the program died")?,
+        None => Ok(exit::OK),
+    }
+}
+
+/// Rounds; a state that needs a person ends the program with that state's own exit code.
+async fn keep(controller: &Controller, shutdown: Shutdown) -> anyhow::Result<u8> {
+    match controller.keep(shutdown).await {
+        Ok(()) => Ok(exit::OK),
+        Err(RoundError::Fatal(fatal, detail)) => {
+            let error = anyhow::Error::from(CodedError::caused(fatal.code(), detail, fatal));
+            tracing::error!(code = %fatal.code(), error = %format!("{error:#}"), "a person has to look");
+            Ok(fatal.exit_code())
+        }
+        Err(error) => Err(error.into()),
+    }
+}

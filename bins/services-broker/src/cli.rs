@@ -1,0 +1,36 @@
+//! The command line.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use clap::Parser;
+use services_init::cli::Way;
+use tec_support::log::LogForm;
+
+/// Connects a component to NATS, and keeps it connected.
+#[derive(Clone, Debug, Parser)]
+#[command(name = "services-broker", version)]
+#[expect(
+    clippy::exhaustive_structs,
+    reason = "a command line, built field by field"
+)]
+pub struct Args {
+    /// The way to the controller.
+    #[command(flatten)]
+    pub way: Way,
+    /// NATS, as tls URL; several with commas.
+    #[arg(long, env = "TEC_NATS_URL", default_value = "tls://nats:4222")]
+    pub nats: String,
+    /// Where the runtime connects.
+    #[arg(long, env = "TEC_LISTEN", default_value = "127.0.0.1:9443")]
+    pub listen: SocketAddr,
+    /// Directory that the runtime reads the authorities from.
+    #[arg(long, env = "TEC_OUT", default_value = "/shared")]
+    pub out: PathBuf,
+    /// Which log lines go to stderr.
+    #[arg(long, env = "TEC_LOG", default_value = "info")]
+    pub log: String,
+    /// Form of the log lines.
+    #[arg(long, env = "TEC_LOG_FORM", value_enum, default_value_t = LogForm::Text)]
+    pub log_form: LogForm,
+}

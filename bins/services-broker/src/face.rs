@@ -1,0 +1,70 @@
+//! The gRPC server for the runtime in the same pod.
+
+use std::pin::Pin;
+use std::sync::Arc;
+
+use axum::Router;
+use futures::Stream;
+use futures::StreamExt as _;
+use tec_k8s::service::broker::Message;
+use tec_k8s::service::broker::PublishRequest;
+use tec_k8s::service::broker::PublishResponse;
+use tec_k8s::service::broker::SubscribeRequest;
+use tec_k8s::service::broker::broker_server::Broker;
+use tec_k8s::service::broker::broker_server::BrokerServer;
+use tonic::Request;
+use tonic::Response;
+use tonic::Status;
+
+use crate::bus::Bus;
+
+/// Serves over the bus.
+#[derive(Clone, Debug)]
+struct Face(Arc<Bus>);
+
+/// The routes: broker and health.
+pub fn router(bus: Arc<Bus>) -> Router {
+    let (_, health) = tonic_health::server::health_reporter();
+    tonic::service::Routes::new(BrokerServer::new(Face(bus)))
+        .add_service(health)
+        .into_axum_router()
+}
+
+fn refused(error: &anyhow::Error) -> Status {
+    Status::invalid_argument(format!("{error:#}"))
+}
+
+#[tonic::async_trait]
+impl Broker for Face {
+    async fn publish(
+        &self,
+        request: Request<PublishRequest>,
+    ) -> Result<Response<PublishResponse>, Status> {
+        let PublishRequest { subject, payload } = request.into_inner();
+        let published = self.0.publish(&subject, payload).await;
+        published.map_err(|error| refused(&error))?;
+        Ok(Response::new(PublishResponse {}))
+    }
+
+    type SubscribeStream = Pin<Box<dyn Stream<Item = Result<Message, Status>> + Send>>;
+
+    async fn subscribe(
+        &self,
+        request: Request<SubscribeRequest>,
+    ) -> Result<Response<Self::SubscribeStream>, Status> {
+        let subject = request.into_inner().subject;
+        let from = self.0.subscribe(&subject).await;
+        let from = from.map_err(|error| refused(&error))?;
+        let messages = futures::stream::unfold(from, |mut from| async move {
+            let message = from.recv().await?;
+            Some((message, from))
+        });
+        let messages = messages.map(|message| {
+            Ok(Message {
+                subject: message.subject.to_string(),
+                payload: message.payload.to_vec(),
+            })
+        });
+        Ok(Response::new(messages.boxed()))
+    }
+}

@@ -1,0 +1,21 @@
+//! The broker of a component, as a library and as a sidecar: from the token of a service account to a
+//! connection to NATS that never ends, and a gRPC server for the runtime in the same pod.
+//!
+//! *What it is*: [`identity::Identity`] has a key that never leaves the process, and asks the controller
+//! for a JWT and a certificate; [`bus::Bus`] speaks with NATS, and goes over to a new connection before
+//! the JWT of the old one ends; [`face`] serves the runtime.
+//!
+//! *What it is not*: storage. A message is with NATS once it was handed over, and nowhere else.
+//!
+//! ```text
+//!   runtime ──gRPC, TLS──► face ──► Bus ══ NATS, mutual TLS ══► server
+//!                                    │ at each connection: JWT, signature of the nonce
+//!                                    ▼
+//!                                 Identity ──token──► services-bootstrap ──► vault
+//! ```
+
+pub mod bus;
+pub mod cli;
+pub mod face;
+pub mod identity;
+pub mod run;

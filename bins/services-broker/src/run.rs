@@ -1,0 +1,53 @@
+//! From flags to a broker that runs.
+
+use std::sync::Arc;
+
+use services_init::output::Output;
+use tec_core::port::Clock;
+use tec_support::serve;
+use tec_support::serve::Shutdown;
+use tec_support::serve::Transport;
+
+use crate::bus::Bus;
+use crate::cli::Args;
+use crate::face;
+use crate::identity::Grant;
+use crate::identity::Identity;
+
+/// Connects, leaves what the runtime needs on the shared volume, serves until shutdown.
+///
+/// # Errors
+/// The controller refused for good, NATS does not take us, or the volume or the port cannot be used.
+pub async fn run(
+    args: &Args,
+    authorities: &str,
+    clock: Arc<dyn Clock>,
+    shutdown: Shutdown,
+) -> anyhow::Result<()> {
+    let identity = Identity::new(args.way.clone(), authorities, Arc::clone(&clock))?;
+    let identity = Arc::new(identity);
+    let grant = identity.grant().await?;
+    let bus = Arc::new(Bus::connect(Arc::clone(&identity), args.nats.clone()).await?);
+    share(args, &grant)?;
+    let listener = serve::bind(args.listen)?;
+    tracing::info!(name = %grant.name, listen = %args.listen, "connected to NATS");
+    let transport = Transport::Tls(identity.certificate().server_config());
+    let server = serve::serve(
+        listener,
+        transport,
+        face::router(Arc::clone(&bus)),
+        shutdown,
+    );
+    tokio::select! {
+        served = server => served,
+        () = bus.keep(&*clock) => Ok(()),
+    }
+}
+
+/// The runtime trusts the authorities; the key stays here.
+fn share(args: &Args, grant: &Grant) -> anyhow::Result<()> {
+    let mut output = Output::default();
+    output.file("ca.crt", grant.authorities.as_str());
+    output.file("tls.crt", grant.chain.as_str());
+    output.write(&args.out)
+}

@@ -1,0 +1,185 @@
+//! OpenBao with raft storage, on a Unix socket in a directory of its own.
+
+use std::ffi::OsString;
+use std::fs;
+use std::path::Path;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use tec_e2e::kube::Guarded;
+use tec_e2e::kube::eventually;
+use tec_e2e::packages::tool;
+use tec_e2e::process::Transcript;
+use tec_k8s::service::Http;
+use tec_k8s::service::Target;
+use tec_k8s::service::Vault;
+
+use crate::address::free_address;
+
+/// Longer than the ten seconds that a vault gives the API server.
+const DEADLINE: Duration = Duration::from_secs(15);
+
+/// A running vault. Ends with the value, or with the process.
+#[derive(Debug)]
+pub struct Bao {
+    dir: PathBuf,
+    process: Option<Guarded>,
+}
+
+/// What protects its root key.
+#[derive(Clone, Debug)]
+#[expect(clippy::exhaustive_enums, reason = "there are these two")]
+pub enum Seal {
+    /// A key that is given at each start.
+    Shamir,
+    /// Keys that it reads itself: the current one, and the one before if it is being replaced. Each has
+    /// a name and a file of 32 bytes.
+    Static {
+        /// Name and file.
+        current: (String, PathBuf),
+        /// Name and file.
+        previous: Option<(String, PathBuf)>,
+    },
+}
+
+impl Seal {
+    fn stanza(&self) -> String {
+        let Self::Static { current, previous } = self else {
+            return String::new();
+        };
+        let key = |which: &str, (id, file): &(String, PathBuf)| {
+            let file = file.display();
+            format!("  {which}_key_id = \"{id}\"\n  {which}_key = \"file://{file}\"\n")
+        };
+        let previous = previous.as_ref().map(|old| key("previous", old));
+        format!(
+            "seal \"static\" {{\n{}{}}}\n",
+            key("current", current),
+            previous.unwrap_or_default()
+        )
+    }
+}
+
+impl Bao {
+    /// Writes the configuration below `dir`, which is made.
+    ///
+    /// # Errors
+    /// Files cannot be written.
+    pub fn prepare(dir: &Path, seal: &Seal) -> anyhow::Result<Self> {
+        let dir = dir.join("bao");
+        fs::create_dir_all(dir.join("data"))?;
+        let bao = Self { dir, process: None };
+        bao.configure(seal)?;
+        Ok(bao)
+    }
+
+    /// Writes the configuration again, for the next start.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn configure(&self, seal: &Seal) -> anyhow::Result<()> {
+        // Raft elects itself only if it reaches its own address, even alone, and listens for itself
+        // only beside a TCP listener.
+        let (api, cluster) = (free_address()?, free_address()?);
+        let config = format!(
+            // Alone it need not wait long for others before it leads.
+            "storage \"raft\" {{\n  path = \"{data}\"\n  node_id = \"n0\"\n  \
+             performance_multiplier = 1\n}}\n{seal}\
+             api_addr = \"http://{api}\"\ncluster_addr = \"https://{cluster}\"\n\
+             listener \"unix\" {{\n  address = \"{socket}\"\n  socket_mode = \"0600\"\n  \
+             disable_unauthed_generate_root_endpoints = false\n}}\n\
+             listener \"tcp\" {{\n  address = \"{api}\"\n  cluster_address = \"{cluster}\"\n  \
+             tls_disable = true\n}}\n",
+            data = self.storage().display(),
+            seal = seal.stanza(),
+            socket = self.socket().display(),
+        );
+        fs::write(self.dir.join("config.hcl"), config).context("write the vault's configuration")
+    }
+
+    /// Its program and arguments.
+    ///
+    /// # Errors
+    /// The program is missing.
+    pub fn command(&self) -> anyhow::Result<Vec<OsString>> {
+        let config = self.dir.join("config.hcl");
+        let program = tool("bin/bao")?.into_os_string();
+        Ok(vec![
+            program,
+            "server".into(),
+            "-config".into(),
+            config.into(),
+        ])
+    }
+
+    /// The same, with what it prints in a log of its own.
+    ///
+    /// # Errors
+    /// The program is missing, or the log cannot be made.
+    pub fn command_with_log(&self, logs: &Transcript) -> anyhow::Result<Vec<OsString>> {
+        let (log, _) = logs.file("bao")?;
+        let script = r#"log=$1; shift; exec "$@" >>"$log" 2>&1"#;
+        let mut command: Vec<OsString> = ["sh", "-c", script, "sh"].map(OsString::from).to_vec();
+        command.push(log.into_os_string());
+        command.extend(self.command()?);
+        Ok(command)
+    }
+
+    /// Starts it, and waits until it answers.
+    ///
+    /// # Errors
+    /// It does not; the error has its log.
+    pub async fn start(&mut self, logs: &Transcript) -> anyhow::Result<()> {
+        // A socket that a killed vault left would be taken for a running one.
+        let _ = fs::remove_file(self.socket());
+        let command = self.command()?;
+        let (program, arguments) = command.split_first().context("a command has a program")?;
+        let process = Guarded::start("bao", Path::new(program), arguments, &[], logs)?;
+        let up = self.wait().await;
+        let log = process.log()?;
+        self.process = Some(process);
+        up.with_context(|| format!("the vault does not start: {log}"))
+    }
+
+    /// Waits until somebody answers on its socket.
+    ///
+    /// # Errors
+    /// Nobody does.
+    pub async fn wait(&self) -> anyhow::Result<()> {
+        eventually("a vault that answers", async || {
+            Ok(tokio::net::UnixStream::connect(self.socket()).await.is_ok())
+        })
+        .await
+    }
+
+    /// Ends it as a power cut does.
+    pub fn kill(&mut self) {
+        self.process = None;
+    }
+
+    /// As a volume that was lost: call it while the vault does not run.
+    ///
+    /// # Errors
+    /// The storage cannot be emptied.
+    pub fn wipe(&self) -> anyhow::Result<()> {
+        fs::remove_dir_all(self.storage())?;
+        fs::create_dir(self.storage())?;
+        Ok(())
+    }
+
+    /// Directory of its storage.
+    pub fn storage(&self) -> PathBuf {
+        self.dir.join("data")
+    }
+
+    /// Its socket.
+    pub fn socket(&self) -> PathBuf {
+        self.dir.join("s")
+    }
+
+    /// A way to call it.
+    pub fn vault(&self) -> Vault {
+        Vault::new(Http::new(Target::Unix(self.socket()), DEADLINE))
+    }
+}

@@ -1,0 +1,195 @@
+//! The Kubernetes side: service accounts, their tokens, and the vault's way to have them reviewed.
+
+use std::sync::Arc;
+use std::sync::Weak;
+
+use anyhow::Context as _;
+use k8s_openapi::api::authentication::v1::TokenRequest;
+use k8s_openapi::api::authentication::v1::TokenRequestSpec;
+use k8s_openapi::api::core::v1::ServiceAccount;
+use k8s_openapi::api::rbac::v1::ClusterRoleBinding;
+use k8s_openapi::api::rbac::v1::PolicyRule;
+use kube::Api;
+use kube::api::ObjectMeta;
+use kube::api::Patch;
+use kube::api::PatchParams;
+use kube::api::PostParams;
+use serde_json::json;
+use tec_core::service::caller::Account;
+use tec_e2e::kube::ControlPlane;
+use tec_e2e::kube::Link;
+use tec_e2e::kube::rules;
+use tokio::sync::Mutex;
+
+/// Whom the controller's callers name in their tokens.
+pub const AUDIENCE: &str = "tec-services";
+/// The shortest life that the API server gives a token, in seconds (TokenRequest, since 1.22).
+const TOKEN_LIFE: i64 = 600;
+
+/// One control plane for all tests of a program that run at the same time.
+static PLANE: Mutex<Weak<ControlPlane>> = Mutex::const_new(Weak::new());
+
+/// Two namespaces of a cluster: the platform, and its components.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Cluster {
+    /// The control plane.
+    pub plane: Arc<ControlPlane>,
+    /// Namespace of the vault, NATS and the rest.
+    pub platform: String,
+    /// Namespace of components.
+    pub apps: String,
+    /// The vault's way to the API server, with an account that may review tokens. In a pod the vault
+    /// has both from the pod itself.
+    pub reviews: Link,
+    /// The controller's bearer token for the API server.
+    pub controller_token: String,
+}
+
+/// What the controller may do in its namespace, and nothing else.
+///
+/// The manifests give it the same.
+pub fn controller_rules() -> Vec<PolicyRule> {
+    vec![
+        rules("", &["secrets"], &["create"]),
+        PolicyRule {
+            resource_names: Some(vec![
+                "vault-aes".to_owned(),
+                "services-bootstrap-tls".to_owned(),
+            ]),
+            ..rules("", &["secrets"], &["get", "update"])
+        },
+        PolicyRule {
+            resource_names: Some(vec!["nats-revocations".to_owned()]),
+            ..rules("", &["configmaps"], &["get"])
+        },
+    ]
+}
+
+impl Cluster {
+    /// Namespaces and accounts on the control plane that other tests use, too.
+    ///
+    /// # Errors
+    /// The control plane does not start, or refuses.
+    pub async fn shared() -> anyhow::Result<Self> {
+        let mut shared = PLANE.lock().await;
+        let plane = if let Some(plane) = shared.upgrade() {
+            plane
+        } else {
+            let plane = Arc::new(ControlPlane::start().await?);
+            *shared = Arc::downgrade(&plane);
+            plane
+        };
+        drop(shared);
+        Self::on(plane).await
+    }
+
+    /// The same on a control plane of its own, which the test may freeze.
+    ///
+    /// # Errors
+    /// The control plane does not start, or refuses.
+    pub async fn alone() -> anyhow::Result<Self> {
+        Self::on(Arc::new(ControlPlane::start().await?)).await
+    }
+
+    async fn on(plane: Arc<ControlPlane>) -> anyhow::Result<Self> {
+        let platform = plane.namespace("platform").await?;
+        let apps = plane.namespace("apps").await?;
+        let reviewer = plane.account_token(&platform, "vault", &[]).await?;
+        may_review(&plane, &platform, "vault").await?;
+        let controller_token = plane
+            .account_token(&platform, "controller", &controller_rules())
+            .await?;
+        for name in ["nats", "opensearch", "collector", "fluent-bit"] {
+            plane.account_token(&platform, name, &[]).await?;
+        }
+        let reviews = Link::new(plane.client(&reviewer)?).await?;
+        Ok(Self {
+            plane,
+            platform,
+            apps,
+            reviews,
+            controller_token,
+        })
+    }
+
+    /// An account of the platform's namespace.
+    ///
+    /// # Errors
+    /// The name is none.
+    pub fn account(&self, name: &str) -> anyhow::Result<Account> {
+        Ok(Account::new(&self.platform, name)?)
+    }
+
+    /// A component: an account of its namespace, made if it is not there.
+    ///
+    /// # Errors
+    /// The API server refuses.
+    pub async fn component(&self, name: &str) -> anyhow::Result<Account> {
+        let accounts: Api<ServiceAccount> = Api::namespaced(self.plane.admin()?, &self.apps);
+        let account = ServiceAccount {
+            metadata: named(name),
+            ..ServiceAccount::default()
+        };
+        let manager = PatchParams::apply("tests").force();
+        accounts
+            .patch(name, &manager, &Patch::Apply(account))
+            .await?;
+        Ok(Account::new(&self.apps, name)?)
+    }
+
+    /// A token as a kubelet projects it, for the controller.
+    ///
+    /// # Errors
+    /// The API server refuses.
+    pub async fn token(&self, account: &Account) -> anyhow::Result<String> {
+        self.token_for(account, AUDIENCE).await
+    }
+
+    /// The same for somebody else.
+    ///
+    /// # Errors
+    /// The API server refuses.
+    pub async fn token_for(&self, account: &Account, audience: &str) -> anyhow::Result<String> {
+        let accounts: Api<ServiceAccount> =
+            Api::namespaced(self.plane.admin()?, account.namespace());
+        let request = TokenRequest {
+            spec: TokenRequestSpec {
+                audiences: vec![audience.to_owned()],
+                expiration_seconds: Some(TOKEN_LIFE),
+                ..TokenRequestSpec::default()
+            },
+            ..TokenRequest::default()
+        };
+        let answer = accounts
+            .create_token_request(account.name(), &PostParams::default(), &request)
+            .await
+            .with_context(|| format!("request a token of {account}"))?;
+        Ok(answer
+            .status
+            .context("the token request has no answer")?
+            .token)
+    }
+}
+
+fn named(name: &str) -> ObjectMeta {
+    ObjectMeta {
+        name: Some(name.to_owned()),
+        ..ObjectMeta::default()
+    }
+}
+
+/// Lets an account have tokens reviewed, by the role that Kubernetes has for it.
+async fn may_review(plane: &ControlPlane, namespace: &str, name: &str) -> anyhow::Result<()> {
+    let bindings: Api<ClusterRoleBinding> = Api::all(plane.admin()?);
+    let binding = serde_json::from_value(json!({
+        "metadata": {"name": format!("{namespace}-{name}-reviews-tokens")},
+        "roleRef": {
+            "apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole",
+            "name": "system:auth-delegator",
+        },
+        "subjects": [{"kind": "ServiceAccount", "name": name, "namespace": namespace}],
+    }))?;
+    bindings.create(&PostParams::default(), &binding).await?;
+    Ok(())
+}

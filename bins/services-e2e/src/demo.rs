@@ -1,0 +1,192 @@
+//! From an empty directory to a component that publishes: every part a process of its own, as in pods.
+
+use std::io::Write;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+use std::time::Instant;
+
+use anyhow::Context as _;
+use tec_core::service::caller::Account;
+use tec_e2e::kube::Guarded;
+use tec_e2e::kube::eventually;
+use tec_e2e::kube::program;
+use tec_e2e::packages::tool;
+use tec_k8s::service::broker::PublishRequest;
+use tec_k8s::service::broker::SubscribeRequest;
+use tec_k8s::service::broker::broker_client::BrokerClient;
+use tonic::transport::Certificate;
+use tonic::transport::Channel;
+use tonic::transport::ClientTlsConfig;
+use tonic::transport::Endpoint;
+
+use crate::address::free_address;
+use crate::bao::Seal;
+use crate::cluster::Cluster;
+use crate::nats::Nats;
+use crate::platform::Platform;
+use crate::rotation;
+use crate::rotation::Load;
+use crate::stage::Stage;
+
+/// It takes no longer.
+pub const LIMIT: Duration = Duration::from_mins(1);
+
+/// Tells what happens, and when.
+struct Story<'a> {
+    begin: Instant,
+    out: &'a mut (dyn Write + Send),
+}
+
+impl Story<'_> {
+    fn say(&mut self, line: &str) -> anyhow::Result<()> {
+        let seconds = self.begin.elapsed().as_secs_f32();
+        Ok(writeln!(self.out, "{seconds:>6.1} s  {line}")?)
+    }
+}
+
+/// Plays it; returns how long it took.
+///
+/// # Errors
+/// A part does not come up; the error has its log.
+pub async fn play(out: &mut (dyn Write + Send)) -> anyhow::Result<Duration> {
+    // Another provider that somebody installed before is as good.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let mut story = Story {
+        begin: Instant::now(),
+        out,
+    };
+    let cluster = Cluster::alone().await?;
+    story.say("Kubernetes: an API server with service accounts, and nothing else")?;
+    let stage = Stage::prepare(cluster, &Seal::Shamir)?;
+    let _vault = vault(&stage).await?;
+    let (_controller, address) = controller(&stage).await?;
+    story
+        .say("controller: the vault is initialized, unsealed and set up; no root token is left")?;
+    let (_nats, url) = nats(&stage, address).await?;
+    story.say("NATS: services-init wrote its configuration, and it takes it")?;
+    let account = stage.cluster.component("comp-a").await?;
+    let (_broker, face) = broker(&stage, &account, address, &url).await?;
+    story.say("broker: connected with a JWT for its own key, and serves its runtime")?;
+    let said = speak(&stage, &account, face).await?;
+    story.say(&format!(
+        "runtime: published on NATS and read it again: {said:?}"
+    ))?;
+    Ok(story.begin.elapsed())
+}
+
+async fn vault(stage: &Stage) -> anyhow::Result<Guarded> {
+    let mut arguments = vec!["run-vault".into(), "--volume".into()];
+    arguments.extend([stage.path("volume").into(), "--storage".into()]);
+    arguments.extend([stage.bao.storage().into_os_string(), "--".into()]);
+    // SIGKILL of the guard, which is how it ends here, would leave the vault behind.
+    arguments.extend(["setpriv", "--pdeathsig", "KILL"].map(Into::into));
+    arguments.extend(stage.bao.command()?);
+    let program = program("services-bootstrap")?;
+    let process = Guarded::start("run-vault", &program, arguments, &[], &stage.logs)?;
+    stage.bao.wait().await?;
+    Ok(process)
+}
+
+async fn controller(stage: &Stage) -> anyhow::Result<(Guarded, SocketAddr)> {
+    let address = free_address()?;
+    let flags = stage.flags(&["--listen", &address.to_string()]).await?;
+    let arguments = std::iter::once("serve".to_owned()).chain(flags);
+    let program = program("services-bootstrap")?;
+    let process = Guarded::start("controller", &program, arguments, &[], &stage.logs)?;
+    let up = eventually("a controller that published its certificate", async || {
+        Ok(stage.authorities().await.is_ok())
+    });
+    let up = up.await;
+    let log = process.log()?;
+    up.context(log)?;
+    Ok((process, address))
+}
+
+async fn nats(stage: &Stage, controller: SocketAddr) -> anyhow::Result<(Guarded, String)> {
+    let listen = free_address()?;
+    let account = stage.cluster.account("nats")?;
+    let mut init = Command::new(program("services-init")?);
+    init.args(["nats", "--listen", &listen.to_string()])
+        .args(stage.mount(&account, &controller.to_string()).await?);
+    stage.logs.must(&mut init)?;
+    let config = stage.shared(&account).join("nats.conf");
+    let arguments = ["-c".as_ref(), config.as_os_str()];
+    let server = tool("bin/nats-server")?;
+    let process = Guarded::start("nats-server", &server, arguments, &[], &stage.logs)?;
+    listens(&process, listen).await?;
+    Ok((process, format!("tls://localhost:{}", listen.port())))
+}
+
+async fn broker(
+    stage: &Stage,
+    account: &Account,
+    controller: SocketAddr,
+    nats: &str,
+) -> anyhow::Result<(Guarded, SocketAddr)> {
+    let listen = free_address()?;
+    let mut arguments = stage.mount(account, &controller.to_string()).await?;
+    let address = listen.to_string();
+    arguments.extend(["--nats", nats, "--listen", &address].map(str::to_owned));
+    let program = program("services-broker")?;
+    let process = Guarded::start("broker", &program, arguments, &[], &stage.logs)?;
+    listens(&process, listen).await?;
+    Ok((process, listen))
+}
+
+async fn listens(process: &Guarded, address: SocketAddr) -> anyhow::Result<()> {
+    let up = eventually("a process that listens", async || {
+        Ok(tokio::net::TcpStream::connect(address).await.is_ok())
+    });
+    let up = up.await;
+    let log = process.log()?;
+    up.context(log)
+}
+
+/// What a runtime does: it has the authorities from the shared volume, and no key at all.
+async fn speak(stage: &Stage, account: &Account, broker: SocketAddr) -> anyhow::Result<String> {
+    let mut client = runtime(&stage.shared(account), broker).await?;
+    let subject = format!("evt.{}.{}.demo", account.namespace(), account.name());
+    let request = SubscribeRequest {
+        subject: subject.clone(),
+    };
+    let mut messages = client.subscribe(request).await?.into_inner();
+    let payload = b"hello".to_vec();
+    client.publish(PublishRequest { subject, payload }).await?;
+    let message = messages
+        .message()
+        .await?
+        .context("the broker ended the stream")?;
+    Ok(String::from_utf8(message.payload)?)
+}
+
+async fn runtime(shared: &Path, broker: SocketAddr) -> anyhow::Result<BrokerClient<Channel>> {
+    let authorities = std::fs::read(shared.join("ca.crt"))?;
+    let tls = ClientTlsConfig::new()
+        .ca_certificate(Certificate::from_pem(authorities))
+        .domain_name("localhost");
+    let endpoint = Endpoint::from_shared(format!("https://{broker}"))?.tls_config(tls)?;
+    Ok(BrokerClient::new(endpoint.connect().await?))
+}
+
+/// Twenty components that publish for two minutes with JWTs and certificates of twenty seconds.
+///
+/// # Errors
+/// A part does not come up, or a message was lost, doubled or refused.
+pub async fn rotate(out: &mut (dyn Write + Send)) -> anyhow::Result<()> {
+    let load = Load {
+        components: 20,
+        each: Duration::from_millis(100),
+        lasts: Duration::from_mins(2),
+    };
+    let flags = ["--user-seconds", "20", "--certificate-seconds", "20"];
+    let mut platform = Platform::new(&flags).await?;
+    platform.keep()?;
+    let nats = Nats::start(&platform, "nats-server").await?;
+    let outcome = rotation::run(&platform, &nats, load).await?;
+    writeln!(out, "rotation  {outcome}")?;
+    let bad = outcome.lost + outcome.doubled + outcome.refused;
+    anyhow::ensure!(bad == 0, "renewals are not free of loss");
+    Ok(())
+}

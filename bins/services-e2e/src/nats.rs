@@ -1,0 +1,89 @@
+//! A NATS server with what its initializer wrote.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::Command;
+
+use anyhow::Context as _;
+use services_init::cli::Args;
+use services_init::run;
+use tec_e2e::kube::Guarded;
+use tec_e2e::kube::eventually;
+use tec_e2e::packages::tool;
+
+use crate::address::free_address;
+use crate::platform::Platform;
+
+/// A running server. Ends with the value, or with the process.
+#[derive(Debug)]
+pub struct Nats {
+    /// Where clients connect, as URL.
+    pub url: String,
+    /// What its initializer was told.
+    pub init: Args,
+    process: Guarded,
+}
+
+impl Nats {
+    /// The init container, the server's own check of the configuration, the server.
+    ///
+    /// # Errors
+    /// One of them fails; the error has its log.
+    pub async fn start(platform: &Platform, program: &str) -> anyhow::Result<Self> {
+        Self::start_at(platform, program, free_address()?).await
+    }
+
+    /// The same at an address that was chosen before.
+    ///
+    /// # Errors
+    /// One of them fails; the error has its log.
+    pub async fn start_at(
+        platform: &Platform,
+        program: &str,
+        listen: SocketAddr,
+    ) -> anyhow::Result<Self> {
+        let program = tool(&format!("bin/{program}"))?;
+        let account = platform.stage.cluster.account("nats")?;
+        let listen = listen.to_string();
+        let kept = platform.stage.path("nats-accounts");
+        let kept = kept.display().to_string();
+        let flags = ["nats", "--listen", &listen, "--accounts", &kept];
+        let args = platform.init(&account, &flags).await?;
+        run::run(&args, &platform.stage.authorities().await?).await?;
+        Self::run(platform, program, args, &listen).await
+    }
+
+    async fn run(
+        platform: &Platform,
+        program: PathBuf,
+        init: Args,
+        listen: &str,
+    ) -> anyhow::Result<Self> {
+        let config = init.out.join("nats.conf");
+        let logs = &platform.stage.logs;
+        logs.must(Command::new(&program).arg("-t").arg("-c").arg(&config))
+            .context("the server does not take its configuration")?;
+        let arguments = ["-c".as_ref(), config.as_os_str()];
+        let process = Guarded::start("nats-server", &program, arguments, &[], logs)?;
+        let up = eventually("a NATS server that listens", async || {
+            Ok(tokio::net::TcpStream::connect(listen).await.is_ok())
+        });
+        let up = up.await;
+        let log = process.log()?;
+        up.with_context(|| format!("no NATS server: {log}"))?;
+        let port = listen.rsplit_once(':').context("an address has a port")?.1;
+        Ok(Self {
+            url: format!("tls://localhost:{port}"),
+            init,
+            process,
+        })
+    }
+
+    /// What it printed so far.
+    ///
+    /// # Errors
+    /// The log cannot be read.
+    pub fn log(&self) -> anyhow::Result<String> {
+        self.process.log()
+    }
+}

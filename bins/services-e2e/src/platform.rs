@@ -1,0 +1,128 @@
+//! A controller that serves, with a vault that it brought up.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use clap::Parser as _;
+use services_bootstrap::controller::Controller;
+use services_bootstrap::controller::Round;
+use services_broker::bus::Bus;
+use services_broker::identity::Identity;
+use services_init::cli::Args as InitArgs;
+use services_init::connect;
+use tec_core::service::caller::Account;
+use tec_k8s::service::client::bootstrap_client::BootstrapClient;
+use tec_support::SystemClock;
+use tec_support::serve;
+use tec_support::serve::Shutdown;
+use tec_support::serve::Transport;
+use tokio::task::JoinSet;
+use tonic::transport::Channel;
+
+use crate::stage::Stage;
+
+/// A platform that serves.
+#[derive(Debug)]
+pub struct Platform {
+    /// What it stands on.
+    pub stage: Stage,
+    /// The controller.
+    pub controller: Arc<Controller>,
+    /// What its last round left.
+    pub round: Round,
+    /// Where it listens.
+    pub address: SocketAddr,
+    server: JoinSet<anyhow::Result<()>>,
+}
+
+impl Platform {
+    /// Brings everything up on the shared cluster.
+    ///
+    /// # Errors
+    /// A program is missing, or something does not come up.
+    pub async fn new(flags: &[&str]) -> anyhow::Result<Self> {
+        Self::on(Stage::new().await?, flags).await
+    }
+
+    /// The same on this stage.
+    ///
+    /// # Errors
+    /// Something does not come up.
+    pub async fn on(stage: Stage, flags: &[&str]) -> anyhow::Result<Self> {
+        let controller = Arc::new(stage.controller(flags).await?);
+        let round = controller.round().await?;
+        let listener = serve::bind(([127, 0, 0, 1], 0).into())?;
+        let address = listener.local_addr()?;
+        let transport = Transport::Tls(controller.certificate.server_config());
+        let (shutdown, signals) = Shutdown::on_signals()?;
+        let router = controller.router()?;
+        let mut server = JoinSet::new();
+        server.spawn(async move {
+            // Keeps the sender, so that nothing ends before the test does.
+            let _signals = signals;
+            serve::serve(listener, transport, router, shutdown).await
+        });
+        Ok(Self {
+            stage,
+            controller,
+            round,
+            address,
+            server,
+        })
+    }
+
+    /// From now on the controller keeps vault and accounts by itself, as its program does.
+    ///
+    /// # Errors
+    /// Signals cannot be watched.
+    pub fn keep(&mut self) -> anyhow::Result<()> {
+        let controller = Arc::clone(&self.controller);
+        let (shutdown, signals) = Shutdown::on_signals()?;
+        self.server.spawn(async move {
+            let _signals = signals;
+            Ok(controller.keep(shutdown).await?)
+        });
+        Ok(())
+    }
+
+    /// A caller of the controller.
+    ///
+    /// # Errors
+    /// The authorities are not published.
+    pub async fn client(&self) -> anyhow::Result<BootstrapClient<Channel>> {
+        let account = self.stage.cluster.account("nats")?;
+        let args = self.init(&account, &["nats"]).await?;
+        connect::client(&args.way, &self.stage.authorities().await?)
+    }
+
+    /// The command line of an initializer in the pod of an account.
+    ///
+    /// # Errors
+    /// The flags are not understood.
+    pub async fn init(&self, account: &Account, service: &[&str]) -> anyhow::Result<InitArgs> {
+        let mounted = self.stage.mount(account, &self.address.to_string()).await?;
+        let line = ["services-init"].into_iter().chain(service.iter().copied());
+        let line: Vec<String> = line.map(str::to_owned).chain(mounted).collect();
+        Ok(InitArgs::try_parse_from(line)?)
+    }
+
+    /// The identity of a component's broker, in its pod.
+    ///
+    /// # Errors
+    /// The API server refuses.
+    pub async fn identity(&self, name: &str) -> anyhow::Result<Arc<Identity>> {
+        let account = self.stage.cluster.component(name).await?;
+        let args = self.init(&account, &["nats"]).await?;
+        let authorities = self.stage.authorities().await?;
+        let identity = Identity::new(args.way, &authorities, Arc::new(SystemClock))?;
+        Ok(Arc::new(identity))
+    }
+
+    /// A component that is connected to NATS.
+    ///
+    /// # Errors
+    /// The controller or NATS refuses.
+    pub async fn broker(&self, name: &str, nats: &str) -> anyhow::Result<Bus> {
+        Bus::connect(self.identity(name).await?, nats.to_owned()).await
+    }
+}

@@ -1,0 +1,134 @@
+//! A collector that only keeps what it is sent: OTLP over HTTP in JSON, with mutual TLS.
+
+use std::sync::Arc;
+use std::sync::Mutex;
+use std::sync::PoisonError;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use axum::Json;
+use axum::Router;
+use axum::extract::State;
+use axum::routing::post;
+use rustls::RootCertStore;
+use rustls::ServerConfig;
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::PrivateKeyDer;
+use rustls::pki_types::ServerName;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::server::WebPkiClientVerifier;
+use serde_json::Value;
+use serde_json::json;
+use tec_core::secret::SecretBytes;
+use tec_k8s::service::Http;
+use tec_k8s::service::Target;
+use tec_k8s::service::client::TlsMaterial;
+use tec_support::certificate::Certificate;
+use tec_support::serve;
+use tec_support::serve::Shutdown;
+use tec_support::serve::Transport;
+use tokio::task::JoinSet;
+
+/// Where logs go (OTLP 1.9, "OTLP/HTTP Request").
+const LOGS: &str = "/v1/logs";
+const DEADLINE: Duration = Duration::from_secs(10);
+
+type Lines = Arc<Mutex<Vec<String>>>;
+
+/// A running sink. Ends with the value.
+#[derive(Debug)]
+pub struct Sink {
+    address: String,
+    lines: Lines,
+    _server: JoinSet<anyhow::Result<()>>,
+}
+
+impl Sink {
+    /// Serves with the certificate of a collector.
+    ///
+    /// # Errors
+    /// It cannot be used, or there is no port.
+    pub fn start(tls: &TlsMaterial) -> anyhow::Result<Self> {
+        let verifier = WebPkiClientVerifier::builder(Arc::new(roots(&tls.authorities)?)).build()?;
+        let chain = CertificateDer::pem_slice_iter(tls.certificate_chain.as_bytes());
+        let key = PrivateKeyDer::from_pem_slice(&tls.private_key)?;
+        let config = ServerConfig::builder()
+            .with_client_cert_verifier(verifier)
+            .with_single_cert(chain.collect::<Result<_, _>>()?, key)?;
+        let lines = Lines::default();
+        let router = Router::new()
+            .route(LOGS, post(take))
+            .with_state(Arc::clone(&lines));
+        let listener = serve::bind(([127, 0, 0, 1], 0).into())?;
+        let address = listener.local_addr()?.to_string();
+        let (shutdown, signals) = Shutdown::on_signals()?;
+        let mut server = JoinSet::new();
+        server.spawn(async move {
+            let _signals = signals;
+            serve::serve(listener, Transport::Tls(Arc::new(config)), router, shutdown).await
+        });
+        Ok(Self {
+            address,
+            lines,
+            _server: server,
+        })
+    }
+
+    /// Sends a log line as whoever has this certificate, and trusts these authorities.
+    ///
+    /// # Errors
+    /// One side refuses the other.
+    pub async fn send(
+        &self,
+        tls: Option<&TlsMaterial>,
+        authorities: &str,
+        line: &str,
+    ) -> anyhow::Result<()> {
+        let certificate = Arc::new(Certificate::default());
+        if let Some(tls) = tls {
+            let key = SecretBytes::new(tls.private_key.clone());
+            certificate.replace(tls.certificate_chain.as_bytes(), &key)?;
+        }
+        let target = Target::Tls {
+            address: self.address.clone(),
+            name: ServerName::try_from("localhost")?,
+            config: Arc::new(certificate.client_config(authorities.as_bytes())?),
+        };
+        let record = json!({"body": {"stringValue": line}});
+        let body = json!({"resourceLogs": [{"scopeLogs": [{"logRecords": [record]}]}]});
+        let body = SecretBytes::new(body.to_string().into_bytes());
+        let post = http::Method::POST;
+        let reply = Http::new(target, DEADLINE)
+            .call(post, LOGS, &[], Some(&body))
+            .await?;
+        anyhow::ensure!(reply.status == 200, "the sink answered {}", reply.status);
+        Ok(())
+    }
+
+    /// The lines that came.
+    pub fn received(&self) -> Vec<String> {
+        self.lines
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+}
+
+fn roots(authorities: &str) -> anyhow::Result<RootCertStore> {
+    let mut roots = RootCertStore::empty();
+    for authority in CertificateDer::pem_slice_iter(authorities.as_bytes()) {
+        roots.add(authority.context("read the authorities")?)?;
+    }
+    Ok(roots)
+}
+
+async fn take(State(lines): State<Lines>, Json(logs): Json<Value>) -> Json<Value> {
+    let record = &logs["resourceLogs"][0]["scopeLogs"][0]["logRecords"][0];
+    let line = record["body"]["stringValue"].as_str().unwrap_or_default();
+    lines
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .push(line.to_owned());
+    // Everything was taken (OTLP 1.9, "Full Success").
+    Json(json!({}))
+}

@@ -1,0 +1,194 @@
+//! What outlives a controller: cluster, vault, volume. And controllers, each as new as a process.
+
+use std::path::PathBuf;
+
+use anyhow::Context as _;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use clap::Parser as _;
+use k8s_openapi::api::core::v1::Secret;
+use kube::Api;
+use serde_json::Value;
+use services_bootstrap::cli::Action;
+use services_bootstrap::cli::Args;
+use services_bootstrap::compose;
+use services_bootstrap::controller::Controller;
+use tec_core::service::caller::Account;
+use tec_e2e::process::Transcript;
+use tempfile::TempDir;
+
+use crate::bao::Bao;
+use crate::bao::Seal;
+use crate::cluster::AUDIENCE;
+use crate::cluster::Cluster;
+
+/// Everything of a vault's pod, and what outlives it.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Stage {
+    // The order matters: fields are dropped from the top.
+    /// The vault.
+    pub bao: Bao,
+    /// The cluster.
+    pub cluster: Cluster,
+    /// What everything printed.
+    pub logs: Transcript,
+    /// Where everything lies.
+    pub dir: TempDir,
+}
+
+impl Stage {
+    /// A vault that was never initialized, on the shared cluster.
+    ///
+    /// # Errors
+    /// A program is missing, or does not start.
+    pub async fn new() -> anyhow::Result<Self> {
+        Self::on(Cluster::shared().await?).await
+    }
+
+    /// The same on this cluster.
+    ///
+    /// # Errors
+    /// A program is missing, or does not start.
+    pub async fn on(cluster: Cluster) -> anyhow::Result<Self> {
+        let mut stage = Self::prepare(cluster, &Seal::Shamir)?;
+        stage.bao.start(&stage.logs).await?;
+        Ok(stage)
+    }
+
+    /// The same, with a vault that does not run yet.
+    ///
+    /// # Errors
+    /// Files cannot be written.
+    pub fn prepare(cluster: Cluster, seal: &Seal) -> anyhow::Result<Self> {
+        let dir = tempfile::tempdir()?;
+        std::fs::create_dir(dir.path().join("volume"))?;
+        let stage = Self {
+            bao: Bao::prepare(dir.path(), seal)?,
+            logs: Transcript::new(dir.path().join("logs"))?,
+            cluster,
+            dir,
+        };
+        std::fs::write(stage.path("api-token"), &stage.cluster.controller_token)?;
+        std::fs::write(stage.path("api-ca.crt"), stage.cluster.plane.authority())?;
+        Ok(stage)
+    }
+
+    /// A place below the directory.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// The flags of a controller, as its manifest would have them, with others in their place.
+    ///
+    /// # Errors
+    /// The API server gives no token.
+    pub async fn flags(&self, more: &[&str]) -> anyhow::Result<Vec<String>> {
+        let cluster = &self.cluster;
+        let own = cluster.token(&cluster.account("controller")?).await?;
+        std::fs::write(self.path("token"), own)?;
+        let at = |name: &str| self.path(name).display().to_string();
+        let api = cluster.plane.url();
+        let mut flags: Vec<String> = [
+            ("--pod", "vault-0".to_owned()),
+            ("--namespace", cluster.platform.clone()),
+            ("--vault-socket", self.bao.socket().display().to_string()),
+            ("--volume", at("volume")),
+            (
+                "--kubernetes",
+                api.trim_start_matches("https://").to_owned(),
+            ),
+            ("--kubernetes-ca", at("api-ca.crt")),
+            ("--kubernetes-token", at("api-token")),
+            ("--vault-kubernetes", cluster.reviews.url().to_owned()),
+            ("--vault-kubernetes-ca", at("api-ca.crt")),
+            ("--token", at("token")),
+            ("--audience", AUDIENCE.to_owned()),
+            ("--controller", format!("{}/controller", cluster.platform)),
+            ("--nats", format!("{}/nats", cluster.platform)),
+            ("--opensearch", format!("{}/opensearch", cluster.platform)),
+            ("--collectors", format!("{}/collector", cluster.platform)),
+            ("--tracers", format!("{}/fluent-bit", cluster.platform)),
+            ("--component-namespaces", cluster.apps.clone()),
+        ]
+        .into_iter()
+        .filter(|(flag, _)| !more.contains(flag))
+        .flat_map(|(flag, value)| [flag.to_owned(), value])
+        .collect();
+        flags.extend(more.iter().map(|&flag| flag.to_owned()));
+        Ok(flags)
+    }
+
+    /// A process of the controller: it remembers nothing of the one before.
+    ///
+    /// # Errors
+    /// The flags are not understood.
+    pub async fn controller(&self, more: &[&str]) -> anyhow::Result<Controller> {
+        let flags = self.flags(more).await?;
+        let line = ["services-bootstrap", "serve"].map(str::to_owned);
+        let args = Args::try_parse_from(line.into_iter().chain(flags))?;
+        match args.command {
+            Action::Serve(serve) => compose::controller(&serve),
+            Action::RunVault { .. } => anyhow::bail!("this is no controller"),
+        }
+    }
+
+    /// A Secret of the platform's namespace, as JSON.
+    ///
+    /// # Errors
+    /// There is none.
+    pub async fn secret(&self, name: &str) -> anyhow::Result<Value> {
+        let secret = self.secrets()?.get(name).await?;
+        Ok(serde_json::to_value(secret)?)
+    }
+
+    /// Secrets of the platform's namespace.
+    ///
+    /// # Errors
+    /// There is no client.
+    pub fn secrets(&self) -> anyhow::Result<Api<Secret>> {
+        let admin = self.cluster.plane.admin()?;
+        Ok(Api::namespaced(admin, &self.cluster.platform))
+    }
+
+    /// The authorities, as callers find them: in the published Secret.
+    ///
+    /// # Errors
+    /// They are not published.
+    pub async fn authorities(&self) -> anyhow::Result<String> {
+        let secret = self.secret("services-bootstrap-tls").await?;
+        let text = secret["data"]["ca.crt"].as_str();
+        let bytes = STANDARD.decode(text.context("there is no ca.crt")?)?;
+        Ok(String::from_utf8(bytes)?)
+    }
+
+    /// The volume that the containers of an account's pod share.
+    pub fn shared(&self, account: &Account) -> PathBuf {
+        self.path(&format!("pod-{}", account.name())).join("shared")
+    }
+
+    /// Writes what the kubelet would mount for an account: its token, and the authorities. Returns the
+    /// flags of the way to a controller at `address`.
+    ///
+    /// # Errors
+    /// The API server refuses, or files cannot be written.
+    pub async fn mount(&self, account: &Account, address: &str) -> anyhow::Result<Vec<String>> {
+        let dir = self.path(&format!("pod-{}", account.name()));
+        std::fs::create_dir_all(dir.join("shared"))?;
+        std::fs::write(dir.join("ca.crt"), self.authorities().await?)?;
+        std::fs::write(dir.join("token"), self.cluster.token(account).await?)?;
+        let at = |name: &str| dir.join(name).display().to_string();
+        let name = self.cluster.account("controller")?.host();
+        Ok([
+            ("--controller", address.to_owned()),
+            ("--controller-name", name),
+            ("--ca", at("ca.crt")),
+            ("--token", at("token")),
+            ("--out", at("shared")),
+            ("--deadline-seconds", "30".to_owned()),
+        ]
+        .into_iter()
+        .flat_map(|(flag, value)| [flag.to_owned(), value])
+        .collect())
+    }
+}

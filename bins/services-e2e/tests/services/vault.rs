@@ -1,0 +1,103 @@
+//! A look into the vault, as only who has both halves of its key can take it.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use base64::engine::general_purpose::STANDARD_NO_PAD;
+use serde_json::Value;
+use serde_json::json;
+use services_bootstrap::controller::Controller;
+use services_bootstrap::controller::RoundError;
+use tec_core::secret::SecretArray;
+use tec_core::secret::SecretBytes;
+use tec_core::service::Fatal;
+use tec_core::service::vault::Binding;
+use tec_core::service::vault::Request;
+use tec_core::service::vault::WrappedKey;
+use tec_services_e2e::stage::Stage;
+
+pub(crate) fn fatal(error: &RoundError) -> Option<Fatal> {
+    match error {
+        RoundError::Fatal(fatal, _) => Some(*fatal),
+        _ => None,
+    }
+}
+
+/// The vault's key, from Secret and file.
+pub(crate) async fn stored_key(stage: &Stage, controller: &Controller) -> String {
+    let decode = |text: &Value| STANDARD.decode(text.as_str().unwrap()).unwrap();
+    let secret = stage.secret("vault-aes").await.unwrap();
+    let key: [u8; 32] = decode(&secret["data"]["key"]).try_into().unwrap();
+    let key_id = String::from_utf8(decode(&secret["data"]["key-id"])).unwrap();
+    let file = controller.disk.read().unwrap().unwrap();
+    let binding = Binding {
+        namespace: &stage.cluster.platform,
+        stateful_set: "vault",
+        key_id: &key_id,
+    };
+    let wrapped = WrappedKey::parse(&file).unwrap();
+    let opened = wrapped.open(&SecretArray::new(key), &binding).unwrap();
+    String::from_utf8(opened.expose("test").to_vec()).unwrap()
+}
+
+/// What nobody may find on disk or in logs.
+pub(crate) fn assert_nowhere_in_plain(stage: &Stage, key: &str) {
+    let hex = hex::encode(STANDARD.decode(key).unwrap());
+    let needles = [("the key", key), ("the key in hex", &hex)];
+    let needles = needles.map(|(name, text)| (name.to_owned(), text.as_bytes().to_vec()));
+    assert_eq!(stage.logs.search(&needles).unwrap(), Vec::<String>::new());
+    for entry in std::fs::read_dir(stage.path("volume")).unwrap() {
+        let bytes = std::fs::read(entry.unwrap().path()).unwrap();
+        for (name, needle) in &needles {
+            let is_there = bytes.windows(needle.len()).any(|part| part == needle);
+            assert!(!is_there, "{name} lies on the volume");
+        }
+    }
+}
+
+/// A root token, made from the vault's key. The caller revokes it.
+async fn make_root(stage: &Stage, key: &str) -> SecretBytes {
+    let vault = stage.bao.vault();
+    let attempt = Request::post("sys/generate-root/attempt", &json!({}));
+    let attempt: Value = vault.call(&attempt).await.unwrap().json().unwrap();
+    let body = json!({"key": key, "nonce": attempt["nonce"]});
+    let update = Request::post("sys/generate-root/update", &body);
+    let made: Value = vault.call(&update).await.unwrap().json().unwrap();
+    let encoded = made["encoded_token"].as_str().unwrap();
+    let bytes = STANDARD_NO_PAD
+        .decode(encoded.trim_end_matches('='))
+        .unwrap();
+    let otp = attempt["otp"].as_str().unwrap().bytes();
+    SecretBytes::new(bytes.into_iter().zip(otp).map(|(a, b)| a ^ b).collect())
+}
+
+/// How many root tokens there are, but for the one that counts them.
+pub(crate) async fn root_tokens(stage: &Stage, key: &str) -> usize {
+    let vault = stage.bao.vault();
+    let token = make_root(stage, key).await;
+    let list = Request::list("auth/token/accessors").by(&token);
+    let list: Value = vault.call(&list).await.unwrap().data().unwrap();
+    let mut roots = 0;
+    for accessor in list["keys"].as_array().unwrap() {
+        let body = json!({"accessor": accessor});
+        let look = Request::post("auth/token/lookup-accessor", &body).by(&token);
+        if let Ok(found) = vault.call(&look).await.unwrap().data::<Value>() {
+            roots += usize::from(found["policies"] == json!(["root"]));
+        }
+    }
+    let revoke = Request::post("auth/token/revoke-self", &json!({})).by(&token);
+    vault.call(&revoke).await.unwrap();
+    roots - 1
+}
+
+/// What `sys/seal-status` says.
+pub(crate) async fn seal_status(stage: &Stage) -> Value {
+    let request = Request::get("sys/seal-status");
+    stage
+        .bao
+        .vault()
+        .call(&request)
+        .await
+        .unwrap()
+        .json()
+        .unwrap()
+}

@@ -1,0 +1,140 @@
+//! The command line.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use clap::Parser;
+use tec_support::log::LogForm;
+
+/// Writes what a service needs to begin, and ends.
+#[derive(Clone, Debug, Parser)]
+#[command(name = "services-init", version)]
+#[expect(
+    clippy::exhaustive_structs,
+    reason = "a command line, built field by field"
+)]
+pub struct Args {
+    /// The way to the controller.
+    #[command(flatten)]
+    pub way: Way,
+    /// Directory that the service reads.
+    #[arg(long, env = "TEC_OUT", global = true, default_value = "/shared")]
+    pub out: PathBuf,
+    /// Stay, and renew the certificate alone: as a sidecar of the service, after the init container.
+    #[arg(long, env = "TEC_KEEP", global = true)]
+    pub keep: bool,
+    /// File with the process id of the service, which is sent SIGHUP after each renewal.
+    #[arg(long, env = "TEC_RELOAD", global = true, requires = "keep")]
+    pub reload: Option<PathBuf>,
+    /// Which log lines go to stderr.
+    #[arg(long, env = "TEC_LOG", default_value = "info", global = true)]
+    pub log: String,
+    /// Form of the log lines.
+    #[arg(long, env = "TEC_LOG_FORM", value_enum, default_value_t = LogForm::Text, global = true)]
+    pub log_form: LogForm,
+    /// For which service.
+    #[command(subcommand)]
+    pub service: Service,
+}
+
+/// The way to the controller, for everybody who asks it.
+#[derive(Clone, Debug, clap::Args)]
+#[expect(
+    clippy::exhaustive_structs,
+    reason = "a command line, built field by field"
+)]
+pub struct Way {
+    /// Controller, host and port.
+    #[arg(
+        long,
+        env = "TEC_CONTROLLER_ADDRESS",
+        global = true,
+        default_value = "services-bootstrap:8443"
+    )]
+    pub controller: String,
+    /// Name in the controller's certificate; the host of its address, if it is left out.
+    #[arg(long, env = "TEC_CONTROLLER_NAME", global = true)]
+    pub controller_name: Option<String>,
+    /// Authorities, mounted from the Secret that the controller publishes.
+    #[arg(long, env = "TEC_CA", global = true, default_value = "/etc/tec/ca.crt")]
+    pub ca: PathBuf,
+    /// The pod's token for the controller; read again at each try.
+    #[arg(
+        long,
+        env = "TEC_TOKEN",
+        global = true,
+        default_value = "/var/run/secrets/tec/token"
+    )]
+    pub token: PathBuf,
+    /// How long to try, in seconds.
+    #[arg(
+        long,
+        env = "TEC_DEADLINE_SECONDS",
+        global = true,
+        default_value = "300"
+    )]
+    pub deadline_seconds: u32,
+}
+
+/// For which service.
+#[derive(Clone, Debug, clap::Subcommand)]
+#[expect(clippy::exhaustive_enums, reason = "a command line")]
+pub enum Service {
+    /// A NATS server: certificate and nats.conf
+    Nats {
+        /// Where clients connect.
+        #[arg(long, env = "TEC_NATS_LISTEN", default_value = "0.0.0.0:4222")]
+        listen: SocketAddr,
+        /// Where the monitor listens.
+        #[arg(long, env = "TEC_NATS_MONITOR")]
+        monitor: Option<SocketAddr>,
+        /// Directory where the server keeps accounts that are pushed to it while it runs; without
+        /// it, accounts change with a restart only.
+        #[arg(long, env = "TEC_NATS_ACCOUNTS")]
+        accounts: Option<String>,
+    },
+    /// An OpenSearch node: certificates and the files of the security plugin
+    Opensearch {
+        /// Name of the cluster.
+        #[arg(long, env = "TEC_OPENSEARCH_CLUSTER", default_value = "tec")]
+        cluster: String,
+        /// Address that the node binds.
+        #[arg(long, env = "TEC_OPENSEARCH_HOST", default_value = "0.0.0.0")]
+        host: String,
+        /// Directory of data.
+        #[arg(
+            long,
+            env = "TEC_OPENSEARCH_DATA",
+            default_value = "/usr/share/opensearch/data"
+        )]
+        data: String,
+        /// Directory of logs.
+        #[arg(
+            long,
+            env = "TEC_OPENSEARCH_LOGS",
+            default_value = "/usr/share/opensearch/logs"
+        )]
+        logs: String,
+        /// Name in the node's own certificate: name.namespace.svc of its service account.
+        #[arg(long, env = "TEC_OPENSEARCH_NODE_NAME")]
+        node_name: String,
+    },
+    /// A collector of telemetry: certificate, password, configuration
+    Collector {
+        /// Where senders connect.
+        #[arg(long, env = "TEC_COLLECTOR_LISTEN", default_value = "0.0.0.0:4317")]
+        listen: SocketAddr,
+        /// OpenSearch, as https URL.
+        #[arg(long, env = "TEC_OPENSEARCH_URL")]
+        opensearch: String,
+    },
+    /// A sender of telemetry: certificate and the output of fluent-bit
+    Sender {
+        /// Host of the collector.
+        #[arg(long, env = "TEC_COLLECTOR_HOST")]
+        host: String,
+        /// Port of the collector.
+        #[arg(long, env = "TEC_COLLECTOR_PORT", default_value = "4318")]
+        port: u16,
+    },
+}

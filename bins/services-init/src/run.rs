@@ -1,0 +1,234 @@
+//! What each service needs.
+
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use rustix::process::Pid;
+use rustix::process::Signal;
+use rustix::process::kill_process;
+use tec_core::port::Clock;
+use tec_core::service::nats;
+use tec_core::service::opensearch;
+use tec_core::service::telemetry;
+use tec_core::service::telemetry::TlsFiles;
+use tec_core::service::tls::renew_after;
+use tec_k8s::service::client::NatsBootstrapRequest;
+use tec_k8s::service::client::OpenSearchBootstrapRequest;
+use tec_k8s::service::client::TelemetryBootstrapRequest;
+use tec_k8s::service::client::TelemetryBootstrapResponse;
+use tec_k8s::service::client::TelemetryKind;
+use tec_k8s::service::client::bootstrap_client::BootstrapClient;
+use tonic::transport::Channel;
+
+use crate::cli::Args;
+use crate::cli::Service;
+use crate::connect;
+use crate::output::Output;
+
+/// Renewals are never closer together.
+const SHORTEST: Duration = Duration::from_secs(1);
+
+type Client = BootstrapClient<Channel>;
+
+/// Asks, and writes.
+///
+/// # Errors
+/// The controller refused for good, or a file cannot be written.
+pub async fn run(args: &Args, authorities: &str) -> anyhow::Result<()> {
+    ask(args, authorities).await?.write(&args.out)
+}
+
+/// Renews the certificate for ever, beside the service: at two thirds of its life. The service is sent
+/// SIGHUP by the id in the file `reload`; one that reads its certificate again by itself needs none.
+///
+/// # Errors
+/// The controller refused for good, a file cannot be written, or the service cannot be told.
+pub async fn keep(
+    args: &Args,
+    authorities: &str,
+    reload: Option<&Path>,
+    clock: &dyn Clock,
+) -> anyhow::Result<()> {
+    loop {
+        let output = ask(args, authorities).await?;
+        output.renew(&args.out)?;
+        if let Some(file) = reload {
+            hang_up(file)?;
+        }
+        let ends = output.ends().context("there is nothing to renew")?;
+        let next = renew_after(ends, clock.now()).max(SHORTEST);
+        tracing::info!(next_seconds = next.as_secs(), "certificate renewed");
+        tokio::time::sleep(next).await;
+    }
+}
+
+fn hang_up(file: &Path) -> anyhow::Result<()> {
+    let text = std::fs::read_to_string(file).with_context(|| format!("read {}", file.display()))?;
+    let pid = text.trim().parse().ok().and_then(Pid::from_raw);
+    let pid = pid.with_context(|| format!("{} has no process id", file.display()))?;
+    kill_process(pid, Signal::HUP).with_context(|| format!("tell process {text}"))
+}
+
+async fn ask(args: &Args, authorities: &str) -> anyhow::Result<Output> {
+    let client = connect::client(&args.way, authorities)?;
+    Ok(match &args.service {
+        Service::Nats { .. } => nats(args, client).await?,
+        Service::Opensearch { .. } => opensearch(args, client).await?,
+        Service::Collector { listen, opensearch } => {
+            let answer = telemetry(args, client, TelemetryKind::Collector).await?;
+            let mut output = Output::default();
+            output.tls("", answer.tls)?;
+            output.file("password", answer.opensearch_password);
+            let password = path(args, "password");
+            let text = telemetry::collector(*listen, &tls_files(args), opensearch, &password);
+            output.file("collector.yaml", text);
+            output
+        }
+        Service::Sender { host, port } => {
+            let answer = telemetry(args, client, TelemetryKind::Sender).await?;
+            let mut output = Output::default();
+            output.tls("", answer.tls)?;
+            let text = telemetry::fluent_bit(host, *port, &tls_files(args))?;
+            output.file("fluent-bit-output.conf", text);
+            output
+        }
+    })
+}
+
+fn path(args: &Args, name: &str) -> String {
+    args.out.join(name).display().to_string()
+}
+
+fn tls_files(args: &Args) -> TlsFiles {
+    TlsFiles {
+        cert: path(args, "tls.crt"),
+        key: path(args, "tls.key"),
+        ca: path(args, "ca.crt"),
+    }
+}
+
+/// So that a try can be found in the controller's audit.
+fn request_id(args: &Args) -> String {
+    let service = match args.service {
+        Service::Nats { .. } => "nats",
+        Service::Opensearch { .. } => "opensearch",
+        Service::Collector { .. } => "collector",
+        Service::Sender { .. } => "sender",
+    };
+    format!("init-{service}-{}", std::process::id())
+}
+
+async fn nats(args: &Args, client: Client) -> anyhow::Result<Output> {
+    let Service::Nats {
+        listen,
+        monitor,
+        accounts: dir,
+    } = &args.service
+    else {
+        anyhow::bail!("this is for NATS");
+    };
+    let answer = connect::persist(&args.way, |token| {
+        let request = NatsBootstrapRequest {
+            service_account_token: token,
+            request_id: request_id(args),
+        };
+        let mut client = client.clone();
+        async move { client.bootstrap_nats(request).await }
+    });
+    let answer = answer.await?.into_inner();
+    let accounts = answer
+        .accounts
+        .iter()
+        .map(|(key, jwt)| Ok((key.parse()?, jwt.clone())));
+    let tls = tls_files(args);
+    let config = nats::ServerConfig {
+        listen: *listen,
+        monitor: *monitor,
+        operator: answer.operator_jwt.clone(),
+        system_account: answer
+            .system_account
+            .parse()
+            .context("the system account")?,
+        accounts: accounts
+            .collect::<Result<_, nats::PublicKeyError>>()
+            .context("the key of an account")?,
+        resolver: match dir.clone() {
+            Some(dir) => nats::Resolver::Full { dir },
+            None => nats::Resolver::Memory,
+        },
+        pid_file: path(args, "nats.pid"),
+        cert_file: tls.cert,
+        key_file: tls.key,
+        ca_file: tls.ca,
+    };
+    let mut output = Output::default();
+    output.file("nats.conf", config.render().context("render nats.conf")?);
+    output.tls("", answer.tls)?;
+    Ok(output)
+}
+
+async fn opensearch(args: &Args, client: Client) -> anyhow::Result<Output> {
+    let Service::Opensearch {
+        cluster,
+        host,
+        data,
+        logs,
+        node_name,
+    } = &args.service
+    else {
+        anyhow::bail!("this is for OpenSearch");
+    };
+    let answer = connect::persist(&args.way, |token| {
+        let request = OpenSearchBootstrapRequest {
+            service_account_token: token,
+            request_id: request_id(args),
+        };
+        let mut client = client.clone();
+        async move { client.bootstrap_open_search(request).await }
+    });
+    let mut answer = answer.await?.into_inner();
+    let mut hash = |user: &str| {
+        let hash = answer.password_hashes.remove(user);
+        hash.with_context(|| format!("the controller sent no hash of {user}"))
+    };
+    let hashes = opensearch::Hashes {
+        admin: hash("admin")?,
+        telemetry: hash("telemetry")?,
+        viewer: hash("viewer")?,
+    };
+    let node = opensearch::Node {
+        cluster: cluster.clone(),
+        data: data.clone(),
+        logs: logs.clone(),
+        host: host.clone(),
+        // The ports that OpenSearch is known by.
+        http_port: 9200,
+        transport_port: 9300,
+        nodes_dn: vec![format!("CN={node_name}")],
+    };
+    let mut output = Output::default();
+    for (path, text) in opensearch::files(&node, &hashes) {
+        output.file(path, text);
+    }
+    // The certificate that may do everything stays out of the node's volume.
+    output.tls("certs/", answer.node_tls)?;
+    Ok(output)
+}
+
+async fn telemetry(
+    args: &Args,
+    client: Client,
+    kind: TelemetryKind,
+) -> anyhow::Result<TelemetryBootstrapResponse> {
+    let answer = connect::persist(&args.way, |token| {
+        let request = TelemetryBootstrapRequest {
+            service_account_token: token,
+            request_id: request_id(args),
+            kind: kind.into(),
+        };
+        let mut client = client.clone();
+        async move { client.bootstrap_telemetry(request).await }
+    });
+    Ok(answer.await?.into_inner())
+}

@@ -1,0 +1,105 @@
+//! A certificate that somebody hands out while the program runs: in memory only, replaced while
+//! connections come and go.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::PoisonError;
+use std::sync::RwLock;
+
+use anyhow::Context as _;
+use rustls::ClientConfig;
+use rustls::RootCertStore;
+use rustls::ServerConfig;
+use rustls::SignatureScheme;
+use rustls::client::ResolvesClientCert;
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::PrivateKeyDer;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::server::ClientHello;
+use rustls::server::ResolvesServerCert;
+use rustls::sign::CertifiedKey;
+use tec_core::secret::SecretBytes;
+
+/// What the other end is shown; until there is something, a server refuses connections, and a client
+/// shows none.
+#[derive(Default)]
+pub struct Certificate(RwLock<Option<Arc<CertifiedKey>>>);
+
+impl fmt::Debug for Certificate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Certificate")
+    }
+}
+
+impl ResolvesServerCert for Certificate {
+    fn resolve(&self, _hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        self.current()
+    }
+}
+
+impl ResolvesClientCert for Certificate {
+    fn resolve(
+        &self,
+        _authorities: &[&[u8]],
+        _schemes: &[SignatureScheme],
+    ) -> Option<Arc<CertifiedKey>> {
+        self.current()
+    }
+
+    fn has_certs(&self) -> bool {
+        self.current().is_some()
+    }
+}
+
+impl Certificate {
+    fn current(&self) -> Option<Arc<CertifiedKey>> {
+        self.0
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+
+    /// From now on this one: chain and key in PEM.
+    ///
+    /// # Errors
+    /// They cannot be used, or do not belong together; the one before stays.
+    pub fn replace(&self, chain: &[u8], key: &SecretBytes) -> anyhow::Result<()> {
+        let chain = CertificateDer::pem_slice_iter(chain)
+            .collect::<Result<Vec<_>, _>>()
+            .context("read the own certificate")?;
+        let key = PrivateKeyDer::from_pem_slice(key.expose("to prove who we are with it"))
+            .context("read the own key")?;
+        let provider = rustls::crypto::ring::default_provider();
+        let key = CertifiedKey::from_der(chain, key, &provider)
+            .context("own certificate and key do not fit")?;
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(key));
+        Ok(())
+    }
+
+    /// A server that shows it: TLS 1.3 and HTTP/2 only, no client certificates.
+    pub fn server_config(self: &Arc<Self>) -> Arc<ServerConfig> {
+        let resolver = Arc::clone(self) as Arc<dyn ResolvesServerCert>;
+        let mut config = ServerConfig::builder_with_protocol_versions(&[&rustls::version::TLS13])
+            .with_no_client_auth()
+            .with_cert_resolver(resolver);
+        config.alpn_protocols = vec![b"h2".to_vec()];
+        Arc::new(config)
+    }
+
+    /// A client that shows it to servers of these authorities, in PEM. TLS 1.3 only.
+    ///
+    /// # Errors
+    /// The authorities cannot be used.
+    pub fn client_config(self: &Arc<Self>, authorities: &[u8]) -> anyhow::Result<ClientConfig> {
+        let mut roots = RootCertStore::empty();
+        for authority in CertificateDer::pem_slice_iter(authorities) {
+            roots.add(authority.context("read the authorities")?)?;
+        }
+        anyhow::ensure!(!roots.is_empty(), "there are no authorities to trust");
+        let resolver = Arc::clone(self) as Arc<dyn ResolvesClientCert>;
+        let config = ClientConfig::builder_with_protocol_versions(&[&rustls::version::TLS13])
+            .with_root_certificates(roots)
+            .with_client_cert_resolver(resolver);
+        Ok(config)
+    }
+}

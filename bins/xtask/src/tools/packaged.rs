@@ -1,0 +1,56 @@
+//! Servers for the tests, as Debian packages them. They are taken out of the packages and not
+//! installed, since that would start a service.
+
+use anyhow::Result;
+
+use super::Tools;
+use super::apt::Apt;
+use super::archive::Archive;
+use super::archive::rename;
+use super::archive::unpack;
+use super::is_stamped;
+use super::remove_dir;
+use super::scratch;
+use super::stamp;
+
+/// A server in a package.
+pub(super) struct Packaged {
+    /// Name of the package, and of the program in it.
+    package: &'static str,
+    /// Where the program is in the package.
+    program: &'static str,
+    /// What it is called in the cache.
+    name: &'static str,
+}
+
+/// A registry: the one of the Distribution project.
+pub(super) const REGISTRY: Packaged = Packaged {
+    package: "docker-registry",
+    program: "usr/bin/docker-registry",
+    name: "docker-registry",
+};
+/// The NATS server that Debian has, years older than the one of the Python index.
+pub(super) const NATS: Packaged = Packaged {
+    package: "nats-server",
+    program: "usr/sbin/nats-server",
+    name: "nats-server-debian",
+};
+
+/// Raised when something else is wanted of the packages.
+const LAYOUT: &str = "1";
+
+/// Fetches the program unless it is there.
+pub(super) fn ensure(tools: &Tools, apt: &mut Apt, packaged: &Packaged) -> Result<()> {
+    let name = packaged.name;
+    let place = tools.cache.join("bin").join(name);
+    if is_stamped(tools, name, LAYOUT) && place.is_file() {
+        return Ok(());
+    }
+    let work = scratch(tools, name)?;
+    let deb = Archive::of_machine(apt)?.download(&work, packaged.package)?;
+    let unpacked = work.join("unpacked");
+    unpack(&deb, &unpacked)?;
+    rename(&unpacked.join(packaged.program), &place)?;
+    stamp(tools, name, LAYOUT)?;
+    remove_dir(&work)
+}

@@ -1,0 +1,379 @@
+//! Who calls: service accounts, what their token claims before it is checked, and what the vault's
+//! refusal of it means.
+
+use std::fmt;
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use serde::Deserialize;
+use serde::Serialize;
+
+use super::vault::Response;
+use super::vault::Verdict;
+use crate::secret::SecretBytes;
+use crate::time::Timestamp;
+
+/// Longest name of a namespace or service account (RFC 1123 label, as Kubernetes takes it).
+const MAX_LABEL: usize = 63;
+/// Longest token that is looked at, in bytes.
+const MAX_TOKEN: usize = 16 * 1024;
+/// A login that takes this long and is denied was not decided: the vault gives the API server ten
+/// seconds, and says "permission denied" when they are over.
+pub const REVIEW_TIMEOUT: Duration = Duration::from_secs(9);
+
+/// Lower-case letters, digits and inner hyphens, at most 63 (RFC 1123, section 2.1).
+pub fn is_label(text: &str) -> bool {
+    let inner = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+    (1..=MAX_LABEL).contains(&text.len())
+        && text.chars().all(inner)
+        && !text.starts_with('-')
+        && !text.ends_with('-')
+}
+
+/// A Kubernetes service account.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Account {
+    namespace: String,
+    name: String,
+}
+
+/// Not `namespace/name` of DNS labels.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is not the namespace/name of a service account")]
+pub struct AccountError(String);
+
+impl Account {
+    /// Takes both names.
+    ///
+    /// # Errors
+    /// [`AccountError`] if one of them is no label.
+    pub fn new(namespace: &str, name: &str) -> Result<Self, AccountError> {
+        if is_label(namespace) && is_label(name) {
+            let (namespace, name) = (namespace.to_owned(), name.to_owned());
+            return Ok(Self { namespace, name });
+        }
+        Err(AccountError(format!("{namespace}/{name}")))
+    }
+
+    /// Its namespace.
+    pub fn namespace(&self) -> &str {
+        &self.namespace
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The name of its service: `name.namespace.svc`.
+    pub fn host(&self) -> String {
+        format!("{}.{}.svc", self.name, self.namespace)
+    }
+}
+
+impl fmt::Display for Account {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.namespace, self.name)
+    }
+}
+
+impl std::str::FromStr for Account {
+    type Err = AccountError;
+
+    fn from_str(text: &str) -> Result<Self, AccountError> {
+        let (namespace, name) = text
+            .split_once('/')
+            .ok_or_else(|| AccountError(text.to_owned()))?;
+        Self::new(namespace, name)
+    }
+}
+
+impl TryFrom<String> for Account {
+    type Error = AccountError;
+
+    fn try_from(text: String) -> Result<Self, AccountError> {
+        text.parse()
+    }
+}
+
+impl From<Account> for String {
+    fn from(account: Account) -> Self {
+        account.to_string()
+    }
+}
+
+/// The vault's role of a caller. It follows from the call, never from the caller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[expect(clippy::exhaustive_enums, reason = "every call has exactly one")]
+pub enum Role {
+    /// The controller itself.
+    Controller,
+    /// NATS servers.
+    Nats,
+    /// OpenSearch nodes.
+    OpenSearch,
+    /// Brokers of components.
+    Component,
+    /// The collector of telemetry.
+    Collector,
+    /// Those who send telemetry: tracers, log forwarders.
+    Tracer,
+}
+
+impl Role {
+    /// All of them.
+    pub const ALL: [Self; 6] = [
+        Self::Controller,
+        Self::Nats,
+        Self::OpenSearch,
+        Self::Component,
+        Self::Collector,
+        Self::Tracer,
+    ];
+
+    /// Name of the role, the policy and the certificate's role in the vault.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Controller => "controller",
+            Self::Nats => "nats",
+            Self::OpenSearch => "opensearch",
+            Self::Component => "component",
+            Self::Collector => "telemetry-collector",
+            Self::Tracer => "telemetry-client",
+        }
+    }
+}
+
+/// What a token claims. Nothing of it is proven until the vault has accepted the token.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Claims {
+    /// Whom it is for.
+    pub audiences: Vec<String>,
+    /// When it ends.
+    pub expires: Timestamp,
+    /// Whose it is.
+    pub account: Account,
+    /// Identity of the service account.
+    pub account_uid: String,
+    /// The pod that it is bound to, if it is.
+    pub pod: Option<Pod>,
+}
+
+/// A pod, as a token names it.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[non_exhaustive]
+pub struct Pod {
+    /// Its name.
+    pub name: String,
+    /// Its identity.
+    pub uid: String,
+}
+
+/// The token cannot be worth a call of the vault.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum TokenError {
+    /// Not a service-account token.
+    #[error("this is no service-account token")]
+    Form,
+    /// For somebody else.
+    #[error("the token is for another audience")]
+    Audience,
+    /// Too old.
+    #[error("the token has expired")]
+    Expired,
+}
+
+#[derive(Deserialize)]
+struct Wire {
+    #[serde(default)]
+    aud: Vec<String>,
+    exp: i64,
+    #[serde(rename = "kubernetes.io")]
+    kubernetes: Kubernetes,
+}
+
+#[derive(Deserialize)]
+struct Kubernetes {
+    namespace: String,
+    serviceaccount: Named,
+    pod: Option<Pod>,
+}
+
+#[derive(Deserialize)]
+struct Named {
+    name: String,
+    uid: String,
+}
+
+impl Claims {
+    /// Reads a token without checking its signature, to refuse what the vault would refuse anyway.
+    ///
+    /// # Errors
+    /// [`TokenError`].
+    pub fn read(token: &SecretBytes, audience: &str, now: Timestamp) -> Result<Self, TokenError> {
+        let claims = Self::decode(token.expose("to read its claims")).ok_or(TokenError::Form)?;
+        if !claims.audiences.iter().any(|aud| aud == audience) {
+            return Err(TokenError::Audience);
+        }
+        if claims.expires <= now {
+            return Err(TokenError::Expired);
+        }
+        Ok(claims)
+    }
+
+    fn decode(token: &[u8]) -> Option<Self> {
+        let text = std::str::from_utf8(token).ok()?;
+        let mut parts = text.split('.');
+        let (_header, claims, _signature) = (parts.next()?, parts.next()?, parts.next()?);
+        if text.len() > MAX_TOKEN || parts.next().is_some() {
+            return None;
+        }
+        let wire: Wire = serde_json::from_slice(&URL_SAFE_NO_PAD.decode(claims).ok()?).ok()?;
+        let Kubernetes {
+            namespace,
+            serviceaccount,
+            pod,
+        } = wire.kubernetes;
+        Some(Self {
+            audiences: wire.aud,
+            expires: Timestamp::from_unix_seconds(wire.exp),
+            account: Account::new(&namespace, &serviceaccount.name).ok()?,
+            account_uid: serviceaccount.uid,
+            pod,
+        })
+    }
+}
+
+/// Why a call is refused. What the caller is told is this and no more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
+#[non_exhaustive]
+pub enum Refusal {
+    /// The request is malformed.
+    #[error("the request is malformed")]
+    BadRequest,
+    /// The token is not valid.
+    #[error("the token is not valid here")]
+    TokenInvalid,
+    /// The token has expired.
+    #[error("the token has expired")]
+    TokenExpired,
+    /// The service account may not make this call.
+    #[error("this service account may not make this call")]
+    NotBound,
+    /// A policy of the vault forbids it.
+    #[error("the policy does not allow this")]
+    Policy,
+    /// The API server did not answer the vault.
+    #[error("tokens cannot be checked now")]
+    ReviewDown,
+    /// The vault is sealed.
+    #[error("the vault is sealed")]
+    VaultSealed,
+    /// The vault does not answer.
+    #[error("the vault does not answer")]
+    VaultDown,
+    /// The bootstrap is not done yet.
+    #[error("the platform is not set up yet")]
+    NotBootstrapped,
+    /// Too many calls.
+    #[error("too many calls")]
+    Rate,
+    /// The vault answers nonsense.
+    #[error("the vault's answer cannot be used")]
+    VaultError,
+}
+
+impl Refusal {
+    /// The word for programs.
+    pub const fn reason(self) -> &'static str {
+        match self {
+            Self::BadRequest => "BAD_REQUEST",
+            Self::TokenInvalid => "TOKEN_INVALID",
+            Self::TokenExpired => "TOKEN_EXPIRED",
+            Self::NotBound => "SA_NOT_BOUND",
+            Self::Policy => "POLICY",
+            Self::ReviewDown => "TOKEN_REVIEW_DOWN",
+            Self::VaultSealed => "VAULT_SEALED",
+            Self::VaultDown => "VAULT_DOWN",
+            Self::NotBootstrapped => "NOT_BOOTSTRAPPED",
+            Self::Rate => "RATE",
+            Self::VaultError => "VAULT_ERROR",
+        }
+    }
+
+    /// Whether the same call may succeed later.
+    pub const fn is_transient(self) -> bool {
+        matches!(
+            self,
+            Self::ReviewDown
+                | Self::VaultSealed
+                | Self::VaultDown
+                | Self::NotBootstrapped
+                | Self::Rate
+        )
+    }
+}
+
+impl From<TokenError> for Refusal {
+    fn from(error: TokenError) -> Self {
+        match error {
+            TokenError::Form => Self::BadRequest,
+            TokenError::Audience => Self::TokenInvalid,
+            TokenError::Expired => Self::TokenExpired,
+        }
+    }
+}
+
+/// Whether the API server answers somebody else than the vault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(clippy::exhaustive_enums, reason = "it does or it does not")]
+pub enum Reviewer {
+    /// It answers.
+    Up,
+    /// It does not.
+    Down,
+}
+
+/// What a refused login means. "permission denied" alone says nothing: the vault answers so, too,
+/// when it cannot reach the API server.
+pub fn classify_login(answer: &Response, took: Duration, reviewer: Reviewer) -> Refusal {
+    match answer.verdict() {
+        Verdict::Denied if answer.says(&["token is expired"]) => Refusal::TokenExpired,
+        Verdict::Denied if answer.says(&["invalid audience"]) => Refusal::TokenInvalid,
+        Verdict::Denied if answer.says(&["not authorized"]) => Refusal::NotBound,
+        Verdict::Denied if took >= REVIEW_TIMEOUT || reviewer == Reviewer::Down => {
+            Refusal::ReviewDown
+        }
+        Verdict::Invalid | Verdict::Absent if answer.says(&["invalid role name"]) => {
+            Refusal::NotBootstrapped
+        }
+        Verdict::Denied | Verdict::Invalid => Refusal::TokenInvalid,
+        verdict => classify(answer, verdict),
+    }
+}
+
+/// What any other refused call in the name of the caller means.
+pub fn classify_call(answer: &Response) -> Refusal {
+    match answer.verdict() {
+        Verdict::Denied => Refusal::Policy,
+        Verdict::Invalid => Refusal::BadRequest,
+        verdict => classify(answer, verdict),
+    }
+}
+
+fn classify(answer: &Response, verdict: Verdict) -> Refusal {
+    match verdict {
+        Verdict::Unavailable if answer.status == 503 => Refusal::VaultSealed,
+        Verdict::Unavailable if answer.status == 500 => Refusal::VaultError,
+        Verdict::Unavailable => Refusal::VaultDown,
+        Verdict::Absent => Refusal::NotBootstrapped,
+        _ => Refusal::VaultError,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,27 @@
+//! Bootstrap of a platform's services from nothing but Kubernetes service-account tokens: a vault
+//! (OpenBao or Vault), NATS, OpenSearch, components and telemetry (feature `service`).
+//!
+//! *What it is*: the decisions, without I/O. [`vault`] brings a vault up, keeps it unsealed, and
+//! says what shall stand in it; [`nats`] makes operator, account and user JWTs and a server's
+//! configuration; [`opensearch`] makes the files of the security plugin; [`telemetry`] the
+//! configuration of collectors; [`caller`] says who may call what, and what a refusal means.
+//!
+//! *What it is not*: a client. The shells are in tec-k8s (feature `service`).
+//!
+//! ```text
+//!   controller:  vault::BringUp ──► vault::Converge ──► gRPC server with a certificate of the vault
+//!   caller:      service-account token ──► vault login ──► certificate, JWT, password
+//!                   nats::ServerConfig     opensearch::SecurityFiles     telemetry::Collector
+//! ```
+
+pub mod caller;
+mod fatal;
+pub mod nats;
+pub mod opensearch;
+mod rate;
+pub mod telemetry;
+pub mod tls;
+pub mod vault;
+
+pub use self::fatal::Fatal;
+pub use self::rate::Rates;

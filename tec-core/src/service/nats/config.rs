@@ -1,0 +1,177 @@
+//! The configuration of a NATS server, as text.
+
+use core::net::SocketAddr;
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use super::PublicKey;
+
+/// How long a client may take to authenticate, in seconds. The default of two is too short for a
+/// nonce that is signed by the vault.
+const AUTHORIZATION_TIMEOUT: u32 = 5;
+/// How long clients are asked to leave before the server stops.
+const LAME_DUCK: &str = "30s";
+
+/// Where the server finds accounts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[expect(clippy::exhaustive_enums, reason = "the render knows both")]
+pub enum Resolver {
+    /// In the configuration; a change is a reload.
+    Memory,
+    /// In a directory, pushed by users of the system account.
+    Full {
+        /// The directory.
+        dir: String,
+    },
+}
+
+/// What a server needs.
+#[derive(Clone, Debug)]
+#[expect(
+    clippy::exhaustive_structs,
+    reason = "every part is the caller's decision"
+)]
+pub struct ServerConfig {
+    /// Where clients connect.
+    pub listen: SocketAddr,
+    /// Where the monitor listens; loopback.
+    pub monitor: Option<SocketAddr>,
+    /// The operator's JWT.
+    pub operator: String,
+    /// The system account.
+    pub system_account: PublicKey,
+    /// JWTs of accounts that are known from the start; the system account among them.
+    pub accounts: BTreeMap<PublicKey, String>,
+    /// Where the others are found.
+    pub resolver: Resolver,
+    /// Path of the file with the server's process id, for who has it read its certificate again.
+    pub pid_file: String,
+    /// Path of the server's certificate.
+    pub cert_file: String,
+    /// Path of its key.
+    pub key_file: String,
+    /// Path of the authorities whose clients may connect.
+    pub ca_file: String,
+}
+
+/// A value that would end its place in the file.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConfigError {
+    /// Not a JWT.
+    #[error("the JWT of {0} has another form")]
+    Jwt(String),
+    /// A path with a quote, a backslash or a control character.
+    #[error("the path {0:?} cannot be written into a configuration")]
+    Path(String),
+    /// Without it the server ends at once.
+    #[error("the JWT of the system account is missing")]
+    NoSystemAccount,
+}
+
+impl ServerConfig {
+    /// The file. Equal values give equal bytes.
+    ///
+    /// # Errors
+    /// [`ConfigError`]: whatever is not plainly a JWT or a path is not written.
+    pub fn render(&self) -> Result<String, ConfigError> {
+        if !self.accounts.contains_key(&self.system_account) {
+            return Err(ConfigError::NoSystemAccount);
+        }
+        let mut text = format!("# Written by services-init.\nlisten: \"{}\"\n", self.listen);
+        if let Some(monitor) = self.monitor {
+            line(&mut text, format_args!("http: \"{monitor}\""));
+        }
+        line(
+            &mut text,
+            format_args!("operator: \"{}\"", jwt("the operator", &self.operator)?),
+        );
+        line(
+            &mut text,
+            format_args!("system_account: {}", self.system_account),
+        );
+        line(
+            &mut text,
+            format_args!("pid_file: \"{}\"", path(&self.pid_file)?),
+        );
+        self.resolver(&mut text)?;
+        self.tls(&mut text)?;
+        line(
+            &mut text,
+            format_args!("authorization {{ timeout: {AUTHORIZATION_TIMEOUT} }}"),
+        );
+        line(
+            &mut text,
+            format_args!("lame_duck_duration: \"{LAME_DUCK}\""),
+        );
+        Ok(text)
+    }
+
+    fn resolver(&self, text: &mut String) -> Result<(), ConfigError> {
+        match &self.resolver {
+            Resolver::Memory => line(text, format_args!("resolver: MEMORY")),
+            Resolver::Full { dir } => line(
+                text,
+                format_args!(
+                    "resolver {{\n  type: full\n  dir: \"{}\"\n  allow_delete: false\n  \
+                     interval: \"2m\"\n  timeout: \"2s\"\n}}",
+                    path(dir)?
+                ),
+            ),
+        }
+        line(text, format_args!("resolver_preload {{"));
+        for (key, account) in &self.accounts {
+            line(
+                text,
+                format_args!("  {key}: \"{}\"", jwt(&key.to_string(), account)?),
+            );
+        }
+        line(text, format_args!("}}"));
+        Ok(())
+    }
+
+    fn tls(&self, text: &mut String) -> Result<(), ConfigError> {
+        let (cert, key, ca) = (
+            path(&self.cert_file)?,
+            path(&self.key_file)?,
+            path(&self.ca_file)?,
+        );
+        // No least version: servers before 2.10 do not know the field and refuse the file. Clients of
+        // this project speak TLS 1.3 only.
+        line(
+            text,
+            format_args!(
+                "tls {{\n  cert_file: \"{cert}\"\n  key_file: \"{key}\"\n  ca_file: \"{ca}\"\n  \
+                 verify: true\n  timeout: 5\n}}"
+            ),
+        );
+        Ok(())
+    }
+}
+
+fn line(text: &mut String, line: std::fmt::Arguments<'_>) {
+    // Writing to a String does not fail.
+    let _ = writeln!(text, "{line}");
+}
+
+/// Three parts of base64url and nothing else.
+fn jwt<'a>(whose: &str, text: &'a str) -> Result<&'a str, ConfigError> {
+    let is_part = |part: &str| {
+        let fits = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
+        !part.is_empty() && part.chars().all(fits)
+    };
+    if text.split('.').count() == 3 && text.split('.').all(is_part) {
+        Ok(text)
+    } else {
+        Err(ConfigError::Jwt(whose.to_owned()))
+    }
+}
+
+fn path(text: &str) -> Result<&str, ConfigError> {
+    let is_bad = |c: char| c.is_control() || matches!(c, '"' | '\\' | '$');
+    if text.is_empty() || text.chars().any(is_bad) {
+        Err(ConfigError::Path(text.to_owned()))
+    } else {
+        Ok(text)
+    }
+}

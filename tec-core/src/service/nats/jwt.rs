@@ -1,0 +1,248 @@
+//! JWTs of NATS, version 2: header `ed25519-nkey`, claims with a member `nats`.
+
+use std::collections::BTreeMap;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use serde_json::Value;
+use serde_json::json;
+use sha2::Digest as _;
+use sha2::Sha256;
+
+use super::KeyKind;
+use super::PublicKey;
+use super::nkey;
+use crate::service::caller;
+use crate::time::Timestamp;
+
+/// Version of the claims.
+const VERSION: u32 = 2;
+/// No limit.
+const UNLIMITED: i64 = -1;
+
+/// What a key has to sign to make a JWT.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unsigned {
+    text: String,
+    id: String,
+}
+
+impl Unsigned {
+    fn new(mut claims: Value) -> Self {
+        // As the reference does it: the id is a digest of the claims without it. Nobody checks it.
+        let digest = Sha256::digest(claims.to_string());
+        let id = nkey::encode(digest.as_slice());
+        if let Some(claims) = claims.as_object_mut() {
+            claims.insert("jti".to_owned(), json!(id));
+        }
+        let header = json!({"alg": "ed25519-nkey", "typ": "JWT"});
+        let part = |json: Value| URL_SAFE_NO_PAD.encode(json.to_string());
+        let text = format!("{}.{}", part(header), part(claims));
+        Self { text, id }
+    }
+
+    /// What is signed.
+    pub fn message(&self) -> &[u8] {
+        self.text.as_bytes()
+    }
+
+    /// Its id, for audit.
+    pub fn id(&self) -> &str {
+        &self.id
+    }
+
+    /// The JWT.
+    pub fn signed(&self, signature: &[u8; 64]) -> String {
+        format!("{}.{}", self.text, URL_SAFE_NO_PAD.encode(signature))
+    }
+}
+
+/// The operator: who may make accounts.
+#[derive(Clone, Debug)]
+#[expect(
+    clippy::exhaustive_structs,
+    reason = "every part is the caller's decision"
+)]
+pub struct Operator {
+    /// Its name.
+    pub name: String,
+    /// Its identity, which signs nothing but this.
+    pub key: PublicKey,
+    /// The key that signs accounts.
+    pub signing_key: PublicKey,
+    /// The account that may push and revoke.
+    pub system_account: PublicKey,
+}
+
+impl Operator {
+    /// To be signed by the identity.
+    pub fn unsigned(&self, now: Timestamp) -> Unsigned {
+        Unsigned::new(json!({
+            "iat": now.unix_seconds(), "iss": self.key.to_string(), "sub": self.key.to_string(),
+            "name": self.name,
+            "nats": {
+                "type": "operator", "version": VERSION,
+                "signing_keys": [self.signing_key.to_string()],
+                "system_account": self.system_account.to_string(),
+                // The identity stays cold: what it signs besides this is refused.
+                "strict_signing_key_usage": true,
+            },
+        }))
+    }
+}
+
+/// Users that are shut out, and since when: JWTs that were issued before count no more.
+pub type Revocations = BTreeMap<PublicKey, Timestamp>;
+
+/// An account: subjects of its own.
+#[derive(Clone, Debug)]
+#[expect(
+    clippy::exhaustive_structs,
+    reason = "every part is the caller's decision"
+)]
+pub struct Account {
+    /// Its name.
+    pub name: String,
+    /// Its identity.
+    pub key: PublicKey,
+    /// The operator's signing key.
+    pub issuer: PublicKey,
+    /// The key that signs users.
+    pub signing_key: PublicKey,
+    /// Whether users get what [`User::of_component`] says, enforced by the server, or everything.
+    pub scope: Scope,
+    /// Users that are shut out.
+    pub revocations: Revocations,
+}
+
+/// What the signing key of an account may give.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(clippy::exhaustive_enums, reason = "there are these two")]
+pub enum Scope {
+    /// Subjects with the user's own name in them.
+    Component,
+    /// Whatever the user's JWT says.
+    Any,
+}
+
+impl Account {
+    /// To be signed by the operator's signing key.
+    pub fn unsigned(&self, now: Timestamp) -> Unsigned {
+        let revocations: BTreeMap<String, i64> = self
+            .revocations
+            .iter()
+            .map(|(user, since)| (user.to_string(), since.unix_seconds()))
+            .collect();
+        let signing_key = match self.scope {
+            Scope::Any => json!(self.signing_key.to_string()),
+            Scope::Component => json!({
+                "kind": "user_scope", "key": self.signing_key.to_string(), "role": "component",
+                "template": component_template(),
+            }),
+        };
+        let mut nats = json!({
+            "type": "account", "version": VERSION,
+            "limits": {
+                "subs": UNLIMITED, "data": UNLIMITED, "payload": UNLIMITED, "imports": UNLIMITED,
+                "exports": UNLIMITED, "wildcards": true, "conn": UNLIMITED, "leaf": UNLIMITED,
+            },
+            "default_permissions": {"pub": {}, "sub": {}},
+            "signing_keys": [signing_key],
+        });
+        if let (Some(nats), false) = (nats.as_object_mut(), revocations.is_empty()) {
+            nats.insert("revocations".to_owned(), json!(revocations));
+        }
+        Unsigned::new(json!({
+            "iat": now.unix_seconds(), "iss": self.issuer.to_string(),
+            "sub": self.key.to_string(), "name": self.name, "nats": nats,
+        }))
+    }
+}
+
+/// What the server allows each component; `{{name()}}` is the name in the user's JWT.
+fn component_template() -> Value {
+    json!({
+        "pub": {"allow": ["evt.{{name()}}.>", "req.>", "_INBOX.>"]},
+        // Answers come to an inbox of its own; nobody reads those of others.
+        "sub": {"allow": ["evt.>", "req.{{name()}}.>", "_INBOX.{{name()}}.>"]},
+        "subs": UNLIMITED, "data": UNLIMITED, "payload": UNLIMITED,
+    })
+}
+
+/// Name of a component's user, which its subjects and its inbox begin with.
+pub fn user_name(component: &caller::Account) -> String {
+    format!("{}.{}", component.namespace(), component.name())
+}
+
+/// A user: who connects.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct User {
+    name: String,
+    key: PublicKey,
+    account: PublicKey,
+    issuer: PublicKey,
+    scope: Scope,
+    expires: Timestamp,
+}
+
+impl User {
+    /// The user of a component. Its name, and by it its subjects, follow from the service account;
+    /// no dot of it can reach into the subjects of another, since neither name has one.
+    pub fn of_component(
+        component: &caller::Account,
+        key: PublicKey,
+        account: PublicKey,
+        issuer: PublicKey,
+        expires: Timestamp,
+    ) -> Self {
+        Self {
+            name: user_name(component),
+            key,
+            account,
+            issuer,
+            scope: Scope::Component,
+            expires,
+        }
+    }
+
+    /// Somebody who may do everything in an account, such as push accounts in SYS.
+    pub fn of_system(
+        name: &str,
+        key: PublicKey,
+        account: PublicKey,
+        issuer: PublicKey,
+        expires: Timestamp,
+    ) -> Self {
+        let name = name.to_owned();
+        Self {
+            name,
+            key,
+            account,
+            issuer,
+            scope: Scope::Any,
+            expires,
+        }
+    }
+
+    /// To be signed by the account's signing key.
+    pub fn unsigned(&self, now: Timestamp) -> Unsigned {
+        debug_assert_eq!(self.key.kind(), KeyKind::User);
+        let mut nats = json!({
+            "type": "user", "version": VERSION, "issuer_account": self.account.to_string(),
+        });
+        // A user of a scope may say nothing about its permissions, or the server refuses it.
+        if let (Scope::Any, Some(nats)) = (self.scope, nats.as_object_mut()) {
+            for limit in ["subs", "data", "payload"] {
+                nats.insert(limit.to_owned(), json!(UNLIMITED));
+            }
+            nats.insert("pub".to_owned(), json!({}));
+            nats.insert("sub".to_owned(), json!({}));
+        }
+        Unsigned::new(json!({
+            "iat": now.unix_seconds(), "exp": self.expires.unix_seconds(),
+            "iss": self.issuer.to_string(), "sub": self.key.to_string(), "name": self.name,
+            "nats": nats,
+        }))
+    }
+}

@@ -1,0 +1,180 @@
+//! Public keys in the text form of NATS, and nonces.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// Alphabet of base 32 (RFC 4648, section 6), without padding.
+const BASE32: &[u8; 32] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567";
+/// Prefix, key, checksum.
+const RAW_LEN: usize = 1 + 32 + 2;
+
+/// Whose key it is. The prefix makes the first letter of the text: O, A or U.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[expect(clippy::exhaustive_enums, reason = "these three are made here")]
+pub enum KeyKind {
+    /// An operator.
+    Operator,
+    /// An account.
+    Account,
+    /// A user.
+    User,
+}
+
+impl KeyKind {
+    /// First byte of the raw form: the letter's place in the alphabet, moved by three bits.
+    const fn prefix(self) -> u8 {
+        match self {
+            Self::Operator => 14 << 3,
+            Self::Account => 0,
+            Self::User => 20 << 3,
+        }
+    }
+}
+
+/// An ed25519 public key with its kind.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PublicKey {
+    kind: KeyKind,
+    bytes: [u8; 32],
+}
+
+/// Not a public key of an operator, an account or a user.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum PublicKeyError {
+    /// Not 56 characters of base 32.
+    #[error("a public key of NATS has 56 characters of base 32")]
+    Form,
+    /// Another kind of key, a seed among them.
+    #[error("this is the key of something else")]
+    Kind,
+    /// A character was changed.
+    #[error("the checksum does not fit")]
+    Checksum,
+}
+
+impl PublicKey {
+    /// A key of this kind.
+    pub const fn new(kind: KeyKind, bytes: [u8; 32]) -> Self {
+        Self { kind, bytes }
+    }
+
+    /// Whose it is.
+    pub const fn kind(&self) -> KeyKind {
+        self.kind
+    }
+
+    /// The ed25519 key.
+    pub const fn bytes(&self) -> &[u8; 32] {
+        &self.bytes
+    }
+}
+
+impl fmt::Display for PublicKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut raw = vec![self.kind.prefix()];
+        raw.extend(self.bytes);
+        let sum = crc16(&raw);
+        raw.extend(sum.to_le_bytes());
+        f.write_str(&encode(&raw))
+    }
+}
+
+impl fmt::Debug for PublicKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl FromStr for PublicKey {
+    type Err = PublicKeyError;
+
+    fn from_str(text: &str) -> Result<Self, PublicKeyError> {
+        let raw = decode(text).ok_or(PublicKeyError::Form)?;
+        let (body, sum) = raw.split_last_chunk::<2>().ok_or(PublicKeyError::Form)?;
+        let (prefix, key) = body.split_first().ok_or(PublicKeyError::Form)?;
+        let bytes = key.try_into().map_err(|_| PublicKeyError::Form)?;
+        let kinds = [KeyKind::Operator, KeyKind::Account, KeyKind::User];
+        let kind = kinds
+            .into_iter()
+            .find(|kind| kind.prefix() == *prefix)
+            .ok_or(PublicKeyError::Kind)?;
+        if crc16(body) != u16::from_le_bytes(*sum) {
+            return Err(PublicKeyError::Checksum);
+        }
+        Ok(Self { kind, bytes })
+    }
+}
+
+/// What a server wants signed. It can never be mistaken for the body of a JWT, since it has no dot.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Nonce(String);
+
+/// Not what a server sends.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a nonce has 8 to 64 letters, digits, hyphens and underscores")]
+#[non_exhaustive]
+pub struct NonceError;
+
+impl Nonce {
+    /// As it is signed.
+    pub fn as_bytes(&self) -> &[u8] {
+        self.0.as_bytes()
+    }
+}
+
+impl FromStr for Nonce {
+    type Err = NonceError;
+
+    fn from_str(text: &str) -> Result<Self, NonceError> {
+        let fits = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
+        if (8..=64).contains(&text.len()) && text.chars().all(fits) {
+            Ok(Self(text.to_owned()))
+        } else {
+            Err(NonceError)
+        }
+    }
+}
+
+/// CRC-16/XMODEM: polynomial 0x1021, begins with zero.
+fn crc16(bytes: &[u8]) -> u16 {
+    bytes.iter().fold(0, |sum, byte| {
+        (0..8).fold(sum ^ (u16::from(*byte) << 8), |sum, _| match sum & 0x8000 {
+            0 => sum << 1,
+            _ => (sum << 1) ^ 0x1021,
+        })
+    })
+}
+
+/// Base 32 without padding; the last character is filled up with zeros.
+pub(super) fn encode(bytes: &[u8]) -> String {
+    let bit = |at: usize| -> u8 {
+        bytes
+            .get(at / 8)
+            .map_or(0, |byte| (byte >> (7 - at % 8)) & 1)
+    };
+    (0..(bytes.len() * 8).div_ceil(5))
+        .filter_map(|group| {
+            let index = (0..5).fold(0, |index, at| index << 1 | bit(group * 5 + at));
+            BASE32
+                .get(usize::from(index))
+                .map(|letter| char::from(*letter))
+        })
+        .collect()
+}
+
+fn decode(text: &str) -> Option<[u8; RAW_LEN]> {
+    if text.len() * 5 != RAW_LEN * 8 {
+        return None;
+    }
+    let mut raw = [0; RAW_LEN];
+    for (group, letter) in text.bytes().enumerate() {
+        let index = BASE32.iter().position(|known| *known == letter)?;
+        for at in 0..5 {
+            let bit = u8::from(index >> (4 - at) & 1 == 1);
+            let place = group * 5 + at;
+            *raw.get_mut(place / 8)? |= bit << (7 - place % 8);
+        }
+    }
+    Some(raw)
+}

@@ -1,0 +1,174 @@
+//! Configuration of those who collect and send telemetry, always with mutual TLS.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde_json::Value;
+use serde_json::json;
+
+/// How often a collector reads its certificate again. Without it, it never does.
+const RELOAD: &str = "5m";
+
+/// Where the certificate, its key and the authorities are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[expect(
+    clippy::exhaustive_structs,
+    reason = "the three files of a certificate"
+)]
+pub struct TlsFiles {
+    /// The chain.
+    pub cert: String,
+    /// The key.
+    pub key: String,
+    /// The authorities.
+    pub ca: String,
+}
+
+/// A file name that would end its place in a configuration.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} cannot be written into a configuration")]
+pub struct TextError(String);
+
+/// The configuration of an OpenTelemetry collector: receives OTLP, writes to OpenSearch. The
+/// password comes from a file that the collector reads itself.
+///
+/// JSON, which is YAML.
+pub fn collector(
+    listen: core::net::SocketAddr,
+    tls: &TlsFiles,
+    opensearch: &str,
+    password_file: &str,
+) -> String {
+    let value: Value = json!({
+        "receivers": {"otlp": {"protocols": {"grpc": {
+            "endpoint": listen.to_string(),
+            "tls": {
+                "cert_file": tls.cert, "key_file": tls.key,
+                // Demands a certificate of everybody who sends.
+                "client_ca_file": tls.ca,
+                "min_version": "1.3", "reload_interval": RELOAD,
+            },
+        }}}},
+        "extensions": {"basicauth/opensearch": {"client_auth": {
+            "username": "telemetry", "password": format!("${{file:{password_file}}}"),
+        }}},
+        "processors": {"memory_limiter": {"check_interval": "1s", "limit_percentage": 75},
+                       "batch": {}},
+        "exporters": {"opensearch": {"http": {
+            "endpoint": opensearch, "auth": {"authenticator": "basicauth/opensearch"},
+            "tls": {"ca_file": tls.ca},
+        }}},
+        "service": {
+            "extensions": ["basicauth/opensearch"],
+            "pipelines": {
+                "logs": pipeline(), "traces": pipeline(),
+            },
+        },
+    });
+    format!("{value:#}\n")
+}
+
+fn pipeline() -> Value {
+    json!({"receivers": ["otlp"], "processors": ["memory_limiter", "batch"],
+           "exporters": ["opensearch"]})
+}
+
+/// The output section of fluent-bit: OTLP, since its own forward protocol is sent without TLS.
+///
+/// # Errors
+/// [`TextError`] if a path or the host has white space at an edge, or a line break.
+pub fn fluent_bit(host: &str, port: u16, tls: &TlsFiles) -> Result<String, TextError> {
+    let (cert, key, ca) = (word(&tls.cert)?, word(&tls.key)?, word(&tls.ca)?);
+    let host = word(host)?;
+    Ok(format!(
+        "[OUTPUT]\n    name                 opentelemetry\n    match                *\n    \
+         host                 {host}\n    port                 {port}\n    \
+         logs_uri             /v1/logs\n    tls                  on\n    \
+         tls.verify           on\n    tls.verify_hostname  on\n    \
+         tls.ca_file          {ca}\n    tls.crt_file         {cert}\n    \
+         tls.key_file         {key}\n"
+    ))
+}
+
+fn word(text: &str) -> Result<&str, TextError> {
+    let is_bad = |c: char| c.is_control() || c.is_whitespace() || c == '$';
+    if text.is_empty() || text.chars().any(is_bad) {
+        Err(TextError(text.to_owned()))
+    } else {
+        Ok(text)
+    }
+}
+
+/// The environment of a tracer, by the names of the OpenTelemetry specification (OTLP exporter).
+pub fn tracer(endpoint: &Endpoint, tls: &TlsFiles) -> BTreeMap<&'static str, String> {
+    BTreeMap::from([
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint.to_string()),
+        ("OTEL_EXPORTER_OTLP_CERTIFICATE", tls.ca.clone()),
+        ("OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE", tls.cert.clone()),
+        ("OTEL_EXPORTER_OTLP_CLIENT_KEY", tls.key.clone()),
+    ])
+}
+
+/// Address of a collector; always TLS.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[expect(clippy::exhaustive_structs, reason = "host and port")]
+pub struct Endpoint {
+    /// Name of the host.
+    pub host: String,
+    /// Port.
+    pub port: u16,
+}
+
+impl fmt::Display for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "https://{}:{}", self.host, self.port)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn files() -> TlsFiles {
+        TlsFiles {
+            cert: "/tls/tls.crt".to_owned(),
+            key: "/tls/tls.key".to_owned(),
+            ca: "/tls/ca.crt".to_owned(),
+        }
+    }
+
+    #[test]
+    fn a_collector_demands_certificates_and_reads_its_own_again() {
+        let listen = "0.0.0.0:4317".parse().unwrap();
+        let text = collector(listen, &files(), "https://opensearch:9200", "/tls/password");
+        let value: Value = serde_json::from_str(&text).unwrap();
+        let tls = &value["receivers"]["otlp"]["protocols"]["grpc"]["tls"];
+        assert_eq!(tls["client_ca_file"], "/tls/ca.crt");
+        assert_eq!(tls["reload_interval"], RELOAD);
+        let auth = &value["extensions"]["basicauth/opensearch"]["client_auth"];
+        assert_eq!(auth["password"], "${file:/tls/password}");
+    }
+
+    #[test]
+    fn a_forwarder_verifies_the_collector_and_its_file_cannot_be_broken_out_of() {
+        let text = fluent_bit("collector.platform.svc", 4318, &files()).unwrap();
+        assert!(text.contains("tls.verify           on"));
+        let mut hostile = files();
+        hostile.ca = "/tls/ca.crt\n    tls.verify off".to_owned();
+        assert!(fluent_bit("collector", 4318, &hostile).is_err());
+    }
+
+    #[test]
+    fn a_tracer_never_speaks_without_tls() {
+        let endpoint = Endpoint {
+            host: "collector".to_owned(),
+            port: 4317,
+        };
+        let tracer = tracer(&endpoint, &files());
+        assert_eq!(
+            tracer["OTEL_EXPORTER_OTLP_ENDPOINT"],
+            "https://collector:4317"
+        );
+        assert_eq!(tracer.len(), 4);
+    }
+}

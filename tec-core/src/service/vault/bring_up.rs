@@ -1,0 +1,467 @@
+//! From any state of pod, disk and Secret to an unsealed vault with its roles and policies.
+
+use std::time::Duration;
+
+use serde::Deserialize;
+use serde_json::json;
+use sha2::Digest as _;
+use sha2::Sha256;
+
+use super::Binding;
+use super::Ordinal;
+use super::Peers;
+use super::Platform;
+use super::Progress;
+use super::Request;
+use super::Response;
+use super::RootPart;
+use super::SealKind;
+use super::Verdict;
+use super::WrappedKey;
+use super::desired;
+use super::http;
+use super::root::RootWork;
+use super::root::Step;
+use crate::plan::Plan;
+use crate::secret::SecretArray;
+use crate::secret::SecretBytes;
+use crate::service::Fatal;
+
+/// First wait after a failure; it doubles up to [`LONGEST_WAIT`].
+const FIRST_WAIT: Duration = Duration::from_millis(250);
+const LONGEST_WAIT: Duration = Duration::from_secs(10);
+/// How often a follower looks whether it has joined: about ten minutes.
+const JOIN_TRIES: u32 = 60;
+/// How often a first pod that is a standby waits to become the leader before it goes on.
+const LEADER_TRIES: u32 = 5;
+
+/// Randomness of one process.
+#[derive(Debug)]
+#[expect(
+    clippy::exhaustive_structs,
+    reason = "both parts are drawn by the caller"
+)]
+pub struct Fresh {
+    /// The wrapping key, if there is none yet.
+    pub key: SecretArray<32>,
+    /// Seed of the nonces of this process.
+    pub seed: SecretArray<32>,
+}
+
+/// The Secret of the wrapping key.
+#[derive(Debug)]
+#[expect(clippy::exhaustive_structs, reason = "shells make it")]
+pub struct AesSecret {
+    /// The wrapping key.
+    pub key: SecretArray<32>,
+    /// Its name.
+    pub key_id: String,
+    /// How far the bootstrap came.
+    pub progress: Progress,
+}
+
+/// What the plan is told.
+#[derive(Debug)]
+#[expect(clippy::exhaustive_enums, reason = "shells make them")]
+pub enum Event {
+    /// The process began.
+    Start,
+    /// The wait is over.
+    Elapsed,
+    /// The vault answered.
+    Answered(Response),
+    /// This is in the Secret; `None` if there is none.
+    Secret(Option<AesSecret>),
+    /// This is in the file; `None` if there is none.
+    File(Option<Vec<u8>>),
+    /// The write is durable.
+    Done,
+    /// It failed, or nobody knows whether it happened.
+    Failed,
+}
+
+/// What the plan wants done.
+#[derive(Debug)]
+#[expect(clippy::exhaustive_enums, reason = "shells carry them out")]
+pub enum Effect {
+    /// Call the vault. Answered by `Answered` or `Failed`.
+    Call(Request),
+    /// Read the Secret. Answered by `Secret` or `Failed`.
+    ReadSecret,
+    /// Create the Secret with progress `created`, unless there is one. Answered by `Done`.
+    CreateSecret {
+        /// The wrapping key.
+        key: SecretArray<32>,
+        /// Its name.
+        key_id: String,
+    },
+    /// Change the progress, if it still is `from`. Answered by `Done`.
+    Advance {
+        /// What it is.
+        from: Progress,
+        /// What it becomes.
+        to: Progress,
+    },
+    /// Read the file of the wrapped key. Answered by `File`.
+    ReadFile,
+    /// Read the wrapped key from the first pod. Answered by `File`.
+    FetchFromPeer,
+    /// Write the file: a temporary one, synced, renamed, the directory synced. Answered by `Done`.
+    WriteFile(Vec<u8>),
+    /// Remove the file, if there is one. Answered by `Done`.
+    RemoveFile,
+    /// Stop the vault, empty its storage, start it. Only ever asked for while it holds nothing.
+    /// Answered by `Done`.
+    ResetStorage,
+    /// Wait. Answered by `Elapsed`.
+    Wait(Duration),
+    /// The end. Not answered.
+    Finish(Result<(), Fatal>),
+}
+
+/// Brings the vault up. See the [module](super) for the order of things.
+#[derive(Debug)]
+pub struct BringUp {
+    platform: Platform,
+    ordinal: Ordinal,
+    root_part: RootPart,
+    fresh: Fresh,
+    nonces: u32,
+    tries: u32,
+    phase: Phase,
+    secret: Option<AesSecret>,
+    key: Option<SecretBytes>,
+    /// From init, as long as nobody refused it.
+    root: Option<SecretBytes>,
+    unstored: Option<Vec<u8>>,
+}
+
+#[derive(Debug)]
+enum Phase {
+    Probe,
+    Secret(Seal),
+    /// After it the Secret is read again.
+    Created(Seal),
+    Intent,
+    Removed,
+    Init,
+    File(Seal),
+    Peer,
+    Stored,
+    /// After it everything is looked at again.
+    Again,
+    Unseal,
+    Health,
+    Root(RootWork),
+    Configured,
+    Pause,
+    End,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize)]
+struct Seal {
+    initialized: bool,
+    sealed: bool,
+}
+
+#[derive(Deserialize)]
+struct Initialized {
+    #[serde(default)]
+    keys_base64: Vec<String>,
+    #[serde(default)]
+    recovery_keys_base64: Vec<String>,
+    #[serde(deserialize_with = "http::secret")]
+    root_token: SecretBytes,
+}
+
+impl Plan for BringUp {
+    type Event = Event;
+    type Effect = Effect;
+
+    fn step(&mut self, event: Event) -> Vec<Effect> {
+        vec![self.next(event)].into_iter().flatten().collect()
+    }
+}
+
+impl BringUp {
+    /// A plan for this pod.
+    pub fn new(platform: Platform, ordinal: Ordinal, root_part: RootPart, fresh: Fresh) -> Self {
+        Self {
+            platform,
+            ordinal,
+            root_part,
+            fresh,
+            nonces: 0,
+            tries: 0,
+            phase: Phase::Probe,
+            secret: None,
+            key: None,
+            root: None,
+            unstored: None,
+        }
+    }
+
+    fn next(&mut self, event: Event) -> Option<Effect> {
+        let phase = std::mem::replace(&mut self.phase, Phase::End);
+        Some(match (phase, event) {
+            (Phase::End, _) => return None,
+            (_, Event::Start) | (Phase::Pause, Event::Elapsed) => self.probe(),
+            (Phase::Stored, Event::Failed) => self.store(),
+            (Phase::Probe, Event::Answered(answer)) => match answer.json::<Seal>() {
+                Ok(seal) => self.go(Phase::Secret(seal), Effect::ReadSecret),
+                Err(_) => self.pause(),
+            },
+            (Phase::Secret(seal), Event::Secret(secret)) => self.decide(seal, secret),
+            (Phase::Created(seal), Event::Done) => self.go(Phase::Secret(seal), Effect::ReadSecret),
+            (Phase::Intent, Event::Done) => self.go(Phase::Removed, Effect::RemoveFile),
+            (Phase::Removed, Event::Done) => self.initialize(),
+            (Phase::Init, Event::Answered(answer)) => self.initialized(&answer),
+            (Phase::File(seal), Event::File(file)) => self.open(seal, file.as_deref()),
+            (Phase::Peer, Event::File(file)) => self.take_from_peer(file),
+            (Phase::Stored | Phase::Again, Event::Done) => {
+                self.unstored = None;
+                self.probe()
+            }
+            (Phase::Unseal, Event::Answered(answer)) => self.unsealed(&answer),
+            (Phase::Health, Event::Answered(answer)) => self.healthy(&answer),
+            (Phase::Root(work), Event::Answered(answer)) => self.root(work, &answer),
+            (Phase::Configured, Event::Done) => self.finish(Ok(())),
+            // It failed, or does not belong here: look at everything again.
+            _ => self.pause(),
+        })
+    }
+
+    fn go(&mut self, phase: Phase, effect: Effect) -> Effect {
+        self.phase = phase;
+        effect
+    }
+
+    fn call(&mut self, phase: Phase, request: Request) -> Effect {
+        self.go(phase, Effect::Call(request))
+    }
+
+    fn probe(&mut self) -> Effect {
+        self.call(Phase::Probe, Request::get("sys/seal-status"))
+    }
+
+    fn pause(&mut self) -> Effect {
+        let wait = FIRST_WAIT.saturating_mul(1 << self.tries.min(6));
+        self.tries = self.tries.saturating_add(1);
+        self.go(Phase::Pause, Effect::Wait(wait.min(LONGEST_WAIT)))
+    }
+
+    fn finish(&mut self, end: Result<(), Fatal>) -> Effect {
+        self.go(Phase::End, Effect::Finish(end))
+    }
+
+    fn advance(&mut self, phase: Phase, to: Progress) -> Effect {
+        let from = self.progress().cloned().unwrap_or(Progress::Created);
+        self.go(phase, Effect::Advance { from, to })
+    }
+
+    fn progress(&self) -> Option<&Progress> {
+        self.secret.as_ref().map(|secret| &secret.progress)
+    }
+
+    /// What seal status and Secret together ask for.
+    fn decide(&mut self, seal: Seal, secret: Option<AesSecret>) -> Effect {
+        self.secret = secret;
+        match (seal.initialized, self.ordinal, self.progress()) {
+            (false, Ordinal::Follower, _) => self.join(Fatal::NotFirst),
+            (false, Ordinal::First, None) => self.create(seal),
+            (false, Ordinal::First, Some(Progress::Created | Progress::InitIntent)) => {
+                self.advance(Phase::Intent, Progress::InitIntent)
+            }
+            (false, Ordinal::First, Some(_)) if self.platform.peers == Peers::Raft => {
+                self.join(Fatal::StorageLost)
+            }
+            (false, Ordinal::First, Some(_)) => self.finish(Err(Fatal::StorageLost)),
+            (true, _, None) => self.finish(Err(Fatal::AesSecretMissing)),
+            (true, _, Some(_)) => self.go(Phase::File(seal), Effect::ReadFile),
+        }
+    }
+
+    fn join(&mut self, otherwise: Fatal) -> Effect {
+        if self.tries >= JOIN_TRIES {
+            return self.finish(Err(otherwise));
+        }
+        self.pause()
+    }
+
+    fn create(&mut self, seal: Seal) -> Effect {
+        let key = *self.fresh.key.expose("to create the Secret");
+        let digest = Sha256::new_with_prefix(b"tec vault wrapping key id v1\0").chain_update(key);
+        let key_id = hex::encode(digest.finalize()).chars().take(16).collect();
+        let key = SecretArray::new(key);
+        self.go(Phase::Created(seal), Effect::CreateSecret { key, key_id })
+    }
+
+    fn initialize(&mut self) -> Effect {
+        let body = match self.platform.seal {
+            SealKind::Shamir => json!({"secret_shares": 1, "secret_threshold": 1}),
+            // Without a recovery key a static seal can never be rotated.
+            SealKind::Static => json!({"recovery_shares": 1, "recovery_threshold": 1}),
+        };
+        self.call(Phase::Init, Request::post("sys/init", &body))
+    }
+
+    /// The key goes to disk before anything else happens.
+    fn initialized(&mut self, answer: &Response) -> Effect {
+        let Ok(made) = answer.json::<Initialized>() else {
+            return self.pause();
+        };
+        let keys = made
+            .keys_base64
+            .into_iter()
+            .chain(made.recovery_keys_base64);
+        let Some(key) = keys.map(|key| SecretBytes::new(key.into_bytes())).next() else {
+            return self.pause();
+        };
+        self.root = Some(made.root_token);
+        self.nonces += 1;
+        let nonce = self.nonce();
+        let sealed = self.secret.as_ref().map(|secret| {
+            WrappedKey::seal(&key, &secret.key, nonce, &self.binding(&secret.key_id))
+        });
+        match sealed {
+            Some(Ok(wrapped)) => {
+                self.unstored = Some(wrapped.to_bytes());
+                self.store()
+            }
+            _ => self.pause(),
+        }
+    }
+
+    /// Different for every call of init in this process, and for every process.
+    fn nonce(&self) -> [u8; 12] {
+        let mut digest = Sha256::new_with_prefix(b"tec vault nonce v1\0");
+        digest.update(self.fresh.seed.expose("to draw a nonce"));
+        digest.update(self.nonces.to_be_bytes());
+        let mut nonce = [0; 12];
+        nonce
+            .iter_mut()
+            .zip(digest.finalize())
+            .for_each(|(to, from)| *to = from);
+        nonce
+    }
+
+    fn binding<'a>(&'a self, key_id: &'a str) -> Binding<'a> {
+        Binding {
+            namespace: &self.platform.namespace,
+            stateful_set: &self.platform.stateful_set,
+            key_id,
+        }
+    }
+
+    fn store(&mut self) -> Effect {
+        match self.unstored.clone() {
+            Some(bytes) => self.go(Phase::Stored, Effect::WriteFile(bytes)),
+            None => self.probe(),
+        }
+    }
+
+    /// What the file of an initialized vault asks for.
+    fn open(&mut self, seal: Seal, file: Option<&[u8]>) -> Effect {
+        let is_intent = self.progress() == Some(&Progress::InitIntent);
+        let opened = file.map(|bytes| self.unwrap(bytes));
+        match opened {
+            Some(Some(key)) if is_intent => {
+                self.key = Some(key);
+                self.advance(Phase::Again, Progress::KeyStored)
+            }
+            Some(Some(key)) => {
+                self.key = Some(key);
+                self.unseal(seal)
+            }
+            // Its key is lost, and it holds nothing yet: begin anew.
+            _ if is_intent && self.ordinal == Ordinal::First => {
+                self.root = None;
+                self.go(Phase::Again, Effect::ResetStorage)
+            }
+            Some(None) => self.finish(Err(Fatal::DecryptFailed)),
+            None if self.ordinal == Ordinal::Follower || self.platform.peers == Peers::Raft => {
+                self.go(Phase::Peer, Effect::FetchFromPeer)
+            }
+            None => self.finish(Err(Fatal::KeyFileMissing)),
+        }
+    }
+
+    fn unwrap(&self, bytes: &[u8]) -> Option<SecretBytes> {
+        let secret = self.secret.as_ref()?;
+        let wrapped = WrappedKey::parse(bytes).ok()?;
+        wrapped
+            .open(&secret.key, &self.binding(&secret.key_id))
+            .ok()
+    }
+
+    fn take_from_peer(&mut self, file: Option<Vec<u8>>) -> Effect {
+        match file {
+            Some(bytes) if self.unwrap(&bytes).is_some() => {
+                self.unstored = Some(bytes);
+                self.store()
+            }
+            Some(_) => self.finish(Err(Fatal::DecryptFailed)),
+            None => self.join(Fatal::KeyFileMissing),
+        }
+    }
+
+    fn unseal(&mut self, seal: Seal) -> Effect {
+        match (&self.key, seal.sealed, self.platform.seal) {
+            (Some(key), true, SealKind::Shamir) => {
+                let body = json!({"key": http::text(key, "to unseal")});
+                self.call(Phase::Unseal, Request::post("sys/unseal", &body))
+            }
+            // A static seal opens by itself, a little later.
+            (_, true, _) => self.pause(),
+            (_, false, _) => self.call(Phase::Health, Request::get("sys/health")),
+        }
+    }
+
+    fn unsealed(&mut self, answer: &Response) -> Effect {
+        match (answer.json::<Seal>(), answer.verdict()) {
+            (Ok(Seal { sealed: false, .. }), _) => {
+                self.call(Phase::Health, Request::get("sys/health"))
+            }
+            // Not initialized: it was wiped under our eyes; the next look tells.
+            (_, Verdict::Invalid) if !answer.says(&["not initialized"]) => {
+                self.finish(Err(Fatal::UnsealRefused))
+            }
+            _ => self.pause(),
+        }
+    }
+
+    fn healthy(&mut self, answer: &Response) -> Effect {
+        let is_standby = answer.status == 429;
+        match (answer.status, self.ordinal) {
+            (200 | 429, Ordinal::Follower) => self.finish(Ok(())),
+            (200, Ordinal::First) => self.configure(),
+            (429, Ordinal::First) if is_standby && self.tries >= LEADER_TRIES => self.configure(),
+            _ => self.pause(),
+        }
+    }
+
+    fn configure(&mut self) -> Effect {
+        let wanted = Progress::Configured(desired::root_digest(&self.platform));
+        if self.progress() == Some(&wanted) && self.root_part == RootPart::IfChanged {
+            return self.finish(Ok(()));
+        }
+        let (work, request) = RootWork::begin(self.root.take());
+        self.call(Phase::Root(work), request)
+    }
+
+    fn root(&mut self, mut work: RootWork, answer: &Response) -> Effect {
+        let Some(key) = &self.key else {
+            return self.pause();
+        };
+        match work.answer(answer, &self.platform, key) {
+            Step::Call(request) => self.call(Phase::Root(work), request),
+            Step::Done => {
+                let wanted = Progress::Configured(desired::root_digest(&self.platform));
+                self.advance(Phase::Configured, wanted)
+            }
+            Step::Conflict => self.finish(Err(Fatal::Conflict)),
+            // The next attempt makes a token of its own, and sweeps this one.
+            Step::Failed => self.pause(),
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! Brings objects to the desired state, one after the other: look, make or mend, look again.
+
+use std::collections::VecDeque;
+
+use super::Request;
+use super::Response;
+use super::Verdict;
+use super::object::Look;
+use super::object::Making;
+use super::object::Object;
+
+/// What is done about a difference.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Mode {
+    /// It is mended.
+    Repair,
+    /// It is reported.
+    Audit,
+}
+
+/// What comes next.
+#[derive(Debug)]
+pub(super) enum Turn {
+    /// Make this call.
+    Call(Request),
+    /// Everything is as it shall be.
+    Done,
+    /// This object is not, and is only reported.
+    Drift(String),
+    /// This object is not, and cannot be mended.
+    Conflict(String),
+    /// A call did not work out.
+    Failed(Verdict),
+}
+
+#[derive(Debug)]
+pub(super) struct Converge {
+    objects: VecDeque<Object>,
+    mode: Mode,
+    state: State,
+}
+
+#[derive(Debug)]
+enum State {
+    /// The answer says how the front object is.
+    Looking,
+    /// As before, after it was written: now it must be right.
+    Checking,
+    /// The answer is to a call that makes it.
+    Making(Making),
+    /// The answer is to the call that mends it.
+    Mending,
+}
+
+impl Converge {
+    pub(super) fn new(objects: Vec<Object>, mode: Mode) -> Self {
+        let state = State::Looking;
+        let objects = objects.into();
+        Self {
+            objects,
+            mode,
+            state,
+        }
+    }
+
+    /// The first call.
+    pub(super) fn begin(&mut self) -> Turn {
+        self.look(State::Looking)
+    }
+
+    /// The next call, from the answer to the last one.
+    pub(super) fn answer(&mut self, answer: &Response) -> Turn {
+        let Some(object) = self.objects.front() else {
+            return Turn::Done;
+        };
+        match &mut self.state {
+            State::Looking | State::Checking => match object.judge(answer) {
+                Look::Same => {
+                    self.objects.pop_front();
+                    self.look(State::Looking)
+                }
+                Look::Unknown(verdict) => Turn::Failed(verdict),
+                look => self.change(look),
+            },
+            State::Making(making) => match answer.verdict() {
+                // Somebody else was quicker, or an answer was lost.
+                Verdict::Exists => self.look(State::Checking),
+                Verdict::Good => match making.next(&object.make, answer) {
+                    Ok(Some(request)) => Turn::Call(request),
+                    Ok(None) => self.look(State::Checking),
+                    Err(verdict) => Turn::Failed(verdict),
+                },
+                verdict => Turn::Failed(verdict),
+            },
+            State::Mending => match answer.verdict() {
+                Verdict::Good => self.look(State::Checking),
+                verdict => Turn::Failed(verdict),
+            },
+        }
+    }
+
+    fn look(&mut self, state: State) -> Turn {
+        self.state = state;
+        match self.objects.front() {
+            Some(object) => Turn::Call(Request::get(object.look.clone())),
+            None => Turn::Done,
+        }
+    }
+
+    fn change(&mut self, look: Look) -> Turn {
+        let Some(object) = self.objects.front() else {
+            return Turn::Done;
+        };
+        if matches!(self.state, State::Checking) {
+            return Turn::Conflict(object.name.clone());
+        }
+        if self.mode == Mode::Audit {
+            return Turn::Drift(object.name.clone());
+        }
+        if look == Look::Absent {
+            let (making, request) = Making::begin(&object.make);
+            self.state = State::Making(making);
+            return Turn::Call(request);
+        }
+        match &object.mend {
+            Some((path, body)) => {
+                let request = Request::post(path.clone(), body);
+                self.state = State::Mending;
+                Turn::Call(request)
+            }
+            None => Turn::Conflict(object.name.clone()),
+        }
+    }
+}

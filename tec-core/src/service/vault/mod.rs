@@ -1,0 +1,84 @@
+//! The vault: brought up from nothing, unsealed at every start, and kept as it shall be.
+//!
+//! *What it is*: two [`Plan`](crate::plan::Plan)s and what they read and write. [`BringUp`]
+//! initializes, wraps and stores the key, unseals, and does with a short-lived root token what only
+//! root may do. [`Setup`] then works with the controller's own login: engines, authorities, keys,
+//! passwords, and the controller's certificate. Both begin anew after every crash, and both may be
+//! run at any time to repair drift.
+//!
+//! *What it is not*: a client; the calls are values ([`Request`], [`Response`]).
+//!
+//! ```text
+//!   Secret: wrapping key, progress      file: wrapped key        vault
+//!   1 created ──────────────────────────────────────────────────── not initialized
+//!   2 init-intent ──────────────────────────────────────────────── initialized, empty
+//!   3                                   written, read back
+//!   4 key-stored ───────────────────────────────────────────────── unsealed, auth, roles, policies
+//!   5 configured:<digest> ──────────────────────────────────────── no root token is left
+//! ```
+//! A vault that is initialized without a file although the progress is `init-intent` is empty, since
+//! nothing is put in before step 4: it alone may be reset.
+
+mod bring_up;
+pub mod call;
+mod converge;
+mod desired;
+mod http;
+mod object;
+mod platform;
+mod policy;
+mod progress;
+mod root;
+mod setup;
+mod wrap;
+
+pub use self::bring_up::AesSecret;
+pub use self::bring_up::BringUp;
+pub use self::bring_up::Effect;
+pub use self::bring_up::Event;
+pub use self::bring_up::Fresh;
+pub use self::desired::NATS_KEYS;
+pub use self::desired::OPENSEARCH_USERS;
+pub use self::http::AnswerError;
+pub use self::http::Method;
+pub use self::http::Request;
+pub use self::http::Response;
+pub use self::http::Verdict;
+pub(crate) use self::http::secret;
+pub use self::platform::Ordinal;
+pub use self::platform::Peers;
+pub use self::platform::Platform;
+pub use self::platform::RootPart;
+pub use self::platform::SealKind;
+pub use self::progress::Progress;
+pub use self::progress::ProgressError;
+pub use self::setup::Published;
+pub use self::setup::Setup;
+pub use self::setup::SetupEffect;
+pub use self::setup::SetupEnd;
+pub use self::setup::SetupEvent;
+pub use self::wrap::Binding;
+pub use self::wrap::WrapError;
+pub use self::wrap::WrappedKey;
+
+/// Where the engines are mounted. None lies below another, which the vault would refuse.
+pub(crate) struct Mounts {
+    pub(crate) systems: &'static str,
+    pub(crate) environments: &'static str,
+    pub(crate) opensearch: &'static str,
+    pub(crate) pki_root: &'static str,
+    pub(crate) pki_intermediate: &'static str,
+    pub(crate) transit: &'static str,
+}
+
+pub(crate) const MOUNTS: Mounts = Mounts {
+    systems: "kubefox/kv-systems",
+    environments: "kubefox/kv-env",
+    opensearch: "kubefox/kv-opensearch",
+    pki_root: "kubefox/pki-root",
+    pki_intermediate: "kubefox/pki-int",
+    transit: "kubefox/transit-nats",
+};
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,180 @@
+//! One thing that shall stand in the vault: how to see it, and how to make it.
+
+use serde_json::Value;
+use serde_json::json;
+
+use super::MOUNTS;
+use super::Request;
+use super::Response;
+use super::Verdict;
+
+/// An object of the desired state.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Object {
+    /// What it is, for logs.
+    pub(super) name: String,
+    /// Where it is read.
+    pub(super) look: String,
+    /// What the answer must contain, member by member; more may be there.
+    pub(super) want: Value,
+    /// How it is made if it is absent.
+    pub(super) make: Make,
+    /// How it is mended if it differs; without it, a difference is a conflict.
+    pub(super) mend: Option<(String, Value)>,
+}
+
+/// How an object is made.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Make {
+    /// By one call.
+    Post(String, Value),
+    /// A password: randomness of the vault, written only if nothing is there.
+    Password(String),
+    /// The intermediate authority: a request, signed by the root, put in, named, made the default.
+    Intermediate,
+}
+
+/// How an object is, beside how it shall be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Look {
+    Same,
+    Absent,
+    Differs,
+    Unknown(Verdict),
+}
+
+/// Name of the root authority; also what makes its creation idempotent.
+pub(super) const ROOT_ISSUER: &str = "tec-root";
+/// Name of the intermediate authority.
+pub(super) const INTERMEDIATE_ISSUER: &str = "tec-intermediate";
+/// Life of the root authority: ten years.
+pub(super) const ROOT_LIFE: &str = "87600h";
+/// Life of the intermediate authority: five years.
+pub(super) const INTERMEDIATE_LIFE: &str = "43800h";
+
+impl Object {
+    /// One that is read where it is written, and reads as it was written.
+    pub(super) fn plain(name: impl Into<String>, path: impl Into<String>, want: Value) -> Self {
+        let path = path.into();
+        Self {
+            name: name.into(),
+            look: path.clone(),
+            make: Make::Post(path.clone(), want.clone()),
+            mend: Some((path, want.clone())),
+            want,
+        }
+    }
+
+    /// Judges what was read.
+    pub(super) fn judge(&self, answer: &Response) -> Look {
+        match answer.verdict() {
+            Verdict::Absent => Look::Absent,
+            Verdict::Good => match answer.data::<Value>() {
+                Ok(data) if contains(&data, &self.want) => Look::Same,
+                _ => Look::Differs,
+            },
+            verdict => Look::Unknown(verdict),
+        }
+    }
+}
+
+/// Whether `have` has every member of `want`, and lists the same elements in any order.
+fn contains(have: &Value, want: &Value) -> bool {
+    match (have, want) {
+        (Value::Object(have), Value::Object(want)) => want
+            .iter()
+            .all(|(key, want)| have.get(key).is_some_and(|have| contains(have, want))),
+        (Value::Array(have), Value::Array(want)) => {
+            have.len() == want.len() && want.iter().all(|want| have.contains(want))
+        }
+        _ => have == want,
+    }
+}
+
+/// The calls that make an object, one after the other, each from the answer to the one before.
+#[derive(Debug)]
+pub(super) struct Making {
+    stage: usize,
+}
+
+impl Making {
+    /// The first call.
+    pub(super) fn begin(make: &Make) -> (Self, Request) {
+        let first = match make {
+            Make::Post(path, body) => Request::post(path, body),
+            Make::Password(_) => Request::post(
+                format!("{}/random/32", MOUNTS.transit),
+                &json!({"format": "hex"}),
+            ),
+            Make::Intermediate => Request::post(
+                format!("{}/intermediate/generate/internal", MOUNTS.pki_intermediate),
+                &json!({"common_name": "TEC services intermediate", "key_type": "ec",
+                        "key_bits": 256}),
+            ),
+        };
+        (Self { stage: 0 }, first)
+    }
+
+    /// The next call, if there is one; `Err` if the answer cannot be used.
+    pub(super) fn next(
+        &mut self,
+        make: &Make,
+        answer: &Response,
+    ) -> Result<Option<Request>, Verdict> {
+        self.stage += 1;
+        match make {
+            Make::Password(path) if self.stage == 1 => {
+                let random = member(answer, "random_bytes")?;
+                let body = json!({"options": {"cas": 0}, "data": {"password": random}});
+                Ok(Some(Request::post(path, &body)))
+            }
+            Make::Post(..) | Make::Password(_) => Ok(None),
+            Make::Intermediate => intermediate(self.stage, answer),
+        }
+    }
+}
+
+fn intermediate(stage: usize, answer: &Response) -> Result<Option<Request>, Verdict> {
+    let (root, own) = (MOUNTS.pki_root, MOUNTS.pki_intermediate);
+    Ok(Some(match stage {
+        1 => Request::post(
+            format!("{root}/root/sign-intermediate"),
+            &json!({"csr": member(answer, "csr")?, "format": "pem_bundle",
+                    "ttl": INTERMEDIATE_LIFE, "common_name": "TEC services intermediate"}),
+        ),
+        2 => Request::post(
+            format!("{own}/intermediate/set-signed"),
+            &json!({"certificate": member(answer, "certificate")?}),
+        ),
+        3 => {
+            let issuer = with_key(answer).ok_or(Verdict::Unavailable)?;
+            Request::post(
+                format!("{own}/issuer/{issuer}"),
+                &json!({"issuer_name": INTERMEDIATE_ISSUER}),
+            )
+        }
+        4 => Request::post(
+            format!("{own}/config/issuers"),
+            &json!({"default": INTERMEDIATE_ISSUER}),
+        ),
+        _ => return Ok(None),
+    }))
+}
+
+/// Of the imported issuers, the one whose key is here.
+fn with_key(answer: &Response) -> Option<String> {
+    let data: Value = answer.data().ok()?;
+    let mapping = data.get("mapping")?.as_object()?;
+    let owned = mapping
+        .iter()
+        .find(|(_, key)| key.as_str().is_some_and(|key| !key.is_empty()));
+    owned.map(|(issuer, _)| issuer.clone())
+}
+
+fn member(answer: &Response, name: &str) -> Result<Value, Verdict> {
+    let data: Value = answer.data().map_err(|_| Verdict::Unavailable)?;
+    data.get(name)
+        .filter(|value| value.is_string())
+        .cloned()
+        .ok_or(Verdict::Unavailable)
+}

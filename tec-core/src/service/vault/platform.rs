@@ -1,0 +1,108 @@
+//! What the platform is: names, accounts, lives.
+
+use std::time::Duration;
+
+use crate::service::caller::Account;
+use crate::service::caller::Role;
+
+/// The pod's place in its StatefulSet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(clippy::exhaustive_enums, reason = "a pod is first or it is not")]
+pub enum Ordinal {
+    /// The only one that initializes.
+    First,
+    /// One that joins.
+    Follower,
+}
+
+impl Ordinal {
+    /// From the name of a pod of a StatefulSet; `None` if it has no ordinal.
+    pub fn of_pod(name: &str) -> Option<Self> {
+        let (_, number) = name.rsplit_once('-')?;
+        match number.parse::<u32>().ok()? {
+            0 => Some(Self::First),
+            _ => Some(Self::Follower),
+        }
+    }
+}
+
+/// What protects the vault's root key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(clippy::exhaustive_enums, reason = "the plan must know each")]
+pub enum SealKind {
+    /// A key that has to be given at each start.
+    Shamir,
+    /// A key that the vault reads itself; what is wrapped is the recovery key.
+    Static,
+}
+
+/// Whether there are other pods of the same vault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(clippy::exhaustive_enums, reason = "there are or there are not")]
+pub enum Peers {
+    /// This is the only pod.
+    Alone,
+    /// Storage that is empty may fill by joining them.
+    Raft,
+}
+
+/// Whether the part of the desired state that needs a root token is written again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(clippy::exhaustive_enums, reason = "it is or it is not")]
+pub enum RootPart {
+    /// Only if this platform differs from the one that was applied.
+    IfChanged,
+    /// In any case: drift was seen.
+    Always,
+}
+
+/// The platform whose secrets the vault keeps.
+#[derive(Clone, Debug)]
+#[expect(
+    clippy::exhaustive_structs,
+    reason = "every part is the caller's decision"
+)]
+pub struct Platform {
+    /// Namespace of the vault.
+    pub namespace: String,
+    /// StatefulSet of the vault.
+    pub stateful_set: String,
+    /// Audience of the tokens that callers show; no other is accepted.
+    pub audience: String,
+    /// Address of the API server, as the vault reaches it.
+    pub kubernetes_host: String,
+    /// Authority of the API server in PEM, for a vault outside of a pod.
+    pub kubernetes_ca: Option<String>,
+    /// The controller.
+    pub controller: Account,
+    /// NATS servers.
+    pub nats: Vec<Account>,
+    /// OpenSearch nodes.
+    pub opensearch: Vec<Account>,
+    /// Collectors of telemetry.
+    pub collectors: Vec<Account>,
+    /// Senders of telemetry.
+    pub tracers: Vec<Account>,
+    /// Namespaces whose service accounts may be components.
+    pub component_namespaces: Vec<String>,
+    /// Life of the certificates that the vault issues.
+    pub certificate_life: Duration,
+    /// What protects the vault's root key.
+    pub seal: SealKind,
+    /// Other pods of the vault.
+    pub peers: Peers,
+}
+
+impl Platform {
+    /// Accounts that may log in with this role; components are known by their namespace.
+    pub fn accounts(&self, role: Role) -> &[Account] {
+        match role {
+            Role::Controller => std::slice::from_ref(&self.controller),
+            Role::Nats => &self.nats,
+            Role::OpenSearch => &self.opensearch,
+            Role::Component => &[],
+            Role::Collector => &self.collectors,
+            Role::Tracer => &self.tracers,
+        }
+    }
+}

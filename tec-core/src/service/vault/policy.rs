@@ -1,0 +1,123 @@
+//! Who may do what in the vault, as text of its policies.
+
+use super::MOUNTS;
+use crate::service::caller::Role;
+
+/// The policy of a role. `accessor` names the Kubernetes auth method, so that a policy can speak
+/// of the caller's own names.
+///
+/// # Security
+/// No role may write policies or roles: who may, is root in all but name. Those are written with
+/// the root token, which is gone afterwards. The controller may read them, to see drift.
+pub(super) fn text(role: Role, accessor: &str) -> String {
+    let lines = match role {
+        Role::Controller => controller(),
+        Role::Nats => issue("nats"),
+        Role::OpenSearch => {
+            format!(
+                "{}{}{}",
+                issue("opensearch"),
+                issue("opensearch-admin"),
+                rule(&format!("{}/data/*", MOUNTS.opensearch), "read"),
+            )
+        }
+        Role::Component => component(accessor),
+        Role::Collector => format!(
+            "{}{}",
+            issue("telemetry-collector"),
+            rule(&format!("{}/data/telemetry", MOUNTS.opensearch), "read"),
+        ),
+        Role::Tracer => issue("telemetry-client"),
+    };
+    format!("# Written by services-bootstrap; changes are undone.\n{lines}")
+}
+
+fn component(accessor: &str) -> String {
+    let own =
+        format!("{{{{identity.entity.aliases.{accessor}.metadata.service_account_namespace}}}}");
+    format!(
+        "{}{}",
+        issue("component"),
+        rule(&format!("{}/data/{own}/*", MOUNTS.environments), "read"),
+    )
+}
+
+fn controller() -> String {
+    let (root, intermediate, nats) = (MOUNTS.pki_root, MOUNTS.pki_intermediate, MOUNTS.transit);
+    let rules = [
+        ("sys/mounts".to_owned(), "read"),
+        ("sys/mounts/kubefox/*".to_owned(), "create, read, update"),
+        ("sys/auth".to_owned(), "read"),
+        ("sys/policies/acl/*".to_owned(), "read"),
+        ("auth/kubernetes/config".to_owned(), "read"),
+        ("auth/kubernetes/role/*".to_owned(), "read"),
+        (format!("{root}/issuer/*"), "read"),
+        (format!("{root}/root/generate/internal"), "create, update"),
+        (format!("{root}/root/sign-intermediate"), "create, update"),
+        (format!("{intermediate}/*"), "create, read, update, list"),
+        (
+            format!("{}/*", MOUNTS.systems),
+            "create, read, update, list",
+        ),
+        (
+            format!("{}/*", MOUNTS.environments),
+            "create, read, update, list",
+        ),
+        (
+            format!("{}/data/*", MOUNTS.opensearch),
+            "create, read, update",
+        ),
+        // One segment only: `keys/<name>/config` could make a key exportable.
+        (format!("{nats}/keys/+"), "create, read, update"),
+        (format!("{nats}/sign/+"), "create, update"),
+        (format!("{nats}/random/+"), "create, update"),
+    ];
+    rules.iter().map(|(path, may)| rule(path, may)).collect()
+}
+
+fn issue(role: &str) -> String {
+    rule(
+        &format!("{}/issue/{role}", MOUNTS.pki_intermediate),
+        "create, update",
+    )
+}
+
+fn rule(path: &str, capabilities: &str) -> String {
+    let list: Vec<String> = capabilities
+        .split(", ")
+        .map(|capability| format!("\"{capability}\""))
+        .collect();
+    format!(
+        "path \"{path}\" {{ capabilities = [{}] }}\n",
+        list.join(", ")
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_role_may_write_policies_roles_or_make_a_key_exportable() {
+        for role in Role::ALL {
+            let text = text(role, "auth_kubernetes_1");
+            for line in text.lines().filter(|line| line.starts_with("path")) {
+                let guarded = line.contains("\"sys/policies") || line.contains("\"auth/");
+                assert!(
+                    !guarded || line.ends_with("[\"read\"] }"),
+                    "{role:?}: {line}"
+                );
+                assert!(!line.contains("sudo") && !line.contains("transit-nats/keys/*"));
+            }
+        }
+    }
+
+    #[test]
+    fn a_component_reads_the_environment_of_its_own_namespace_only() {
+        let text = text(Role::Component, "auth_kubernetes_1");
+        assert!(text.contains(
+            "data/{{identity.entity.aliases.auth_kubernetes_1.metadata.service_account_namespace}}/*"
+        ));
+        assert!(!text.contains("transit"));
+    }
+}

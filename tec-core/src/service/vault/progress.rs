@@ -1,0 +1,69 @@
+//! How far the bootstrap came, as the Secret of the wrapping key remembers it.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// How far it came. Text of an annotation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[expect(clippy::exhaustive_enums, reason = "shells and tests must know each")]
+pub enum Progress {
+    /// The wrapping key exists.
+    Created,
+    /// The vault may have been initialized; its key is not stored for sure, and it is empty.
+    InitIntent,
+    /// The vault's key is stored and can be read back.
+    KeyStored,
+    /// Roles and policies of this digest were written, and no root token is left.
+    Configured(String),
+}
+
+/// Not one of the words.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is no progress of a bootstrap")]
+pub struct ProgressError(String);
+
+impl fmt::Display for Progress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Created => f.write_str("created"),
+            Self::InitIntent => f.write_str("init-intent"),
+            Self::KeyStored => f.write_str("key-stored"),
+            Self::Configured(digest) => write!(f, "configured:{digest}"),
+        }
+    }
+}
+
+impl FromStr for Progress {
+    type Err = ProgressError;
+
+    fn from_str(text: &str) -> Result<Self, ProgressError> {
+        match text {
+            "created" => Ok(Self::Created),
+            "init-intent" => Ok(Self::InitIntent),
+            "key-stored" => Ok(Self::KeyStored),
+            _ => match text.strip_prefix("configured:") {
+                Some(digest) => Ok(Self::Configured(digest.to_owned())),
+                None => Err(ProgressError(text.to_owned())),
+            },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn progress_survives_its_text() {
+        let configured = Progress::Configured("abc".to_owned());
+        for progress in [
+            Progress::Created,
+            Progress::InitIntent,
+            Progress::KeyStored,
+            configured,
+        ] {
+            assert_eq!(progress.to_string().parse(), Ok(progress));
+        }
+        assert!("done".parse::<Progress>().is_err());
+    }
+}

@@ -1,0 +1,268 @@
+//! What the controller does with its own login: everything but roles and policies.
+
+use std::time::Duration;
+
+use serde::Deserialize;
+use serde_json::json;
+
+use super::MOUNTS;
+use super::Platform;
+use super::Request;
+use super::Response;
+use super::Verdict;
+use super::converge::Converge;
+use super::converge::Mode;
+use super::converge::Turn;
+use super::desired;
+use super::http;
+use super::root;
+use crate::plan::Plan;
+use crate::secret::SecretBytes;
+use crate::service::Fatal;
+use crate::service::caller::Role;
+use crate::service::tls::Material;
+
+/// First wait after a failure; it doubles up to [`LONGEST_WAIT`].
+const FIRST_WAIT: Duration = Duration::from_millis(250);
+const LONGEST_WAIT: Duration = Duration::from_secs(10);
+
+/// What the plan is told.
+#[derive(Debug)]
+#[expect(clippy::exhaustive_enums, reason = "shells make them")]
+pub enum SetupEvent {
+    /// Begin.
+    Start,
+    /// The wait is over.
+    Elapsed,
+    /// The controller's own service-account token.
+    Token(SecretBytes),
+    /// The vault answered.
+    Answered(Response),
+    /// The write is durable.
+    Done,
+    /// It failed, or nobody knows whether it happened.
+    Failed,
+}
+
+/// What the plan wants done.
+#[derive(Debug)]
+#[expect(clippy::exhaustive_enums, reason = "shells carry them out")]
+pub enum SetupEffect {
+    /// Read the controller's service-account token. Answered by `Token`.
+    ReadToken,
+    /// Call the vault. Answered by `Answered`.
+    Call(Request),
+    /// Put certificate and authorities where callers find them. Answered by `Done`.
+    Publish(Published),
+    /// Wait. Answered by `Elapsed`.
+    Wait(Duration),
+    /// The end. Not answered.
+    Finish(SetupEnd),
+}
+
+/// What everybody may see.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Published {
+    /// The controller's certificate and those up to the root, in PEM.
+    pub chain: String,
+    /// The authorities, in PEM.
+    pub authorities: String,
+}
+
+/// How it ended.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum SetupEnd {
+    /// The controller can serve.
+    Ready {
+        /// Its token of the vault.
+        token: SecretBytes,
+        /// How long the token lives.
+        token_life: Duration,
+        /// Its certificate and key.
+        tls: Material,
+    },
+    /// Roles or policies are not as they shall be: bring the vault up again with the root part.
+    RootDrift(String),
+    /// A person has to look.
+    Fatal(Fatal, String),
+}
+
+/// Makes and keeps what the controller may write, and obtains its certificate.
+#[derive(Debug)]
+pub struct Setup {
+    platform: Platform,
+    phase: Phase,
+    tries: u32,
+    login: Option<Login>,
+}
+
+#[derive(Debug)]
+enum Phase {
+    Token,
+    Login,
+    Accessor,
+    Audit(Converge, String),
+    Objects(Converge),
+    Issue,
+    Publish(Material),
+    Pause,
+    End,
+}
+
+#[derive(Debug, Deserialize)]
+struct Login {
+    #[serde(deserialize_with = "http::secret")]
+    client_token: SecretBytes,
+    lease_duration: u64,
+}
+
+#[derive(Deserialize)]
+struct Auth {
+    auth: Login,
+}
+
+impl Plan for Setup {
+    type Event = SetupEvent;
+    type Effect = SetupEffect;
+
+    fn step(&mut self, event: SetupEvent) -> Vec<SetupEffect> {
+        let phase = std::mem::replace(&mut self.phase, Phase::End);
+        vec![match (phase, event) {
+            (Phase::End, _) => return Vec::new(),
+            (_, SetupEvent::Start) | (Phase::Pause, SetupEvent::Elapsed) => {
+                self.go(Phase::Token, SetupEffect::ReadToken)
+            }
+            (Phase::Token, SetupEvent::Token(token)) => self.log_in(&token),
+            (Phase::Publish(tls), SetupEvent::Done) => self.ready(tls),
+            (phase, SetupEvent::Answered(answer)) => self
+                .answered(phase, &answer)
+                .unwrap_or_else(|| self.pause()),
+            _ => self.pause(),
+        }]
+    }
+}
+
+impl Setup {
+    /// A plan for this platform.
+    pub fn new(platform: Platform) -> Self {
+        Self {
+            platform,
+            phase: Phase::Token,
+            tries: 0,
+            login: None,
+        }
+    }
+
+    fn go(&mut self, phase: Phase, effect: SetupEffect) -> SetupEffect {
+        self.phase = phase;
+        effect
+    }
+
+    fn call(&mut self, phase: Phase, request: Request) -> SetupEffect {
+        let request = match &self.login {
+            Some(login) => request.by(&login.client_token),
+            None => request,
+        };
+        self.go(phase, SetupEffect::Call(request))
+    }
+
+    fn pause(&mut self) -> SetupEffect {
+        let wait = FIRST_WAIT.saturating_mul(1 << self.tries.min(6));
+        self.tries = self.tries.saturating_add(1);
+        self.login = None;
+        self.go(Phase::Pause, SetupEffect::Wait(wait.min(LONGEST_WAIT)))
+    }
+
+    fn log_in(&mut self, token: &SecretBytes) -> SetupEffect {
+        let body = json!({
+            "role": Role::Controller.as_str(),
+            "jwt": http::text(token, "to log in"),
+        });
+        self.call(Phase::Login, Request::post("auth/kubernetes/login", &body))
+    }
+
+    /// `None`: begin again after a wait.
+    fn answered(&mut self, phase: Phase, answer: &Response) -> Option<SetupEffect> {
+        match phase {
+            Phase::Login if answer.says(&["invalid role name"]) => Some(self.finish(
+                SetupEnd::RootDrift("the controller's login role".to_owned()),
+            )),
+            Phase::Login => {
+                self.login = Some(answer.json::<Auth>().ok()?.auth);
+                Some(self.call(Phase::Accessor, Request::get("sys/auth")))
+            }
+            Phase::Accessor => {
+                let accessor = root::accessor(answer)?;
+                let objects = desired::root_objects(&self.platform, &accessor);
+                let mut audit = Converge::new(objects, Mode::Audit);
+                let turn = audit.begin();
+                self.turn(turn, |_| Phase::Audit(audit, accessor))
+            }
+            Phase::Audit(mut audit, accessor) => match audit.answer(answer) {
+                Turn::Done => {
+                    let objects = desired::runtime_objects(&self.platform, &accessor);
+                    let mut objects = Converge::new(objects, Mode::Repair);
+                    let turn = objects.begin();
+                    self.turn(turn, |_| Phase::Objects(objects))
+                }
+                turn => self.turn(turn, |_| Phase::Audit(audit, accessor)),
+            },
+            Phase::Objects(mut objects) => match objects.answer(answer) {
+                Turn::Done => Some(self.issue()),
+                turn => self.turn(turn, |_| Phase::Objects(objects)),
+            },
+            Phase::Issue => {
+                let tls = Material::from_issued(answer).ok()?;
+                let published = Published {
+                    chain: tls.chain.clone(),
+                    authorities: tls.authorities.clone(),
+                };
+                Some(self.go(Phase::Publish(tls), SetupEffect::Publish(published)))
+            }
+            _ => None,
+        }
+    }
+
+    fn turn(&mut self, turn: Turn, phase: impl FnOnce(&Self) -> Phase) -> Option<SetupEffect> {
+        match turn {
+            Turn::Call(request) => {
+                let phase = phase(self);
+                Some(self.call(phase, request))
+            }
+            Turn::Drift(name) => Some(self.finish(SetupEnd::RootDrift(name))),
+            Turn::Conflict(name) => Some(self.finish(SetupEnd::Fatal(Fatal::Conflict, name))),
+            // A policy that was taken away is drift of the root part, too.
+            Turn::Failed(Verdict::Denied) => {
+                Some(self.finish(SetupEnd::RootDrift("the controller's policy".to_owned())))
+            }
+            Turn::Failed(_) | Turn::Done => None,
+        }
+    }
+
+    fn finish(&mut self, end: SetupEnd) -> SetupEffect {
+        self.go(Phase::End, SetupEffect::Finish(end))
+    }
+
+    fn issue(&mut self) -> SetupEffect {
+        let host = self.platform.controller.host();
+        let body = json!({
+            "common_name": host, "alt_names": format!("{host},localhost"),
+            "private_key_format": "pkcs8",
+        });
+        let path = format!("{}/issue/controller", MOUNTS.pki_intermediate);
+        self.call(Phase::Issue, Request::post(path, &body))
+    }
+
+    fn ready(&mut self, tls: Material) -> SetupEffect {
+        let Some(login) = self.login.take() else {
+            return self.pause();
+        };
+        self.finish(SetupEnd::Ready {
+            token: login.client_token,
+            token_life: Duration::from_secs(login.lease_duration),
+            tls,
+        })
+    }
+}

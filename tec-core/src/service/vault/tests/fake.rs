@@ -1,0 +1,271 @@
+//! A vault in memory: as much of the API as the plans use, with its quirks.
+
+use std::collections::BTreeMap;
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+use serde_json::json;
+
+use super::super::Method;
+use super::super::Request;
+use super::super::Response;
+
+/// Length of a token in the fake, and of the one-time pad that hides it.
+const TOKEN_LEN: usize = 20;
+
+#[derive(Debug, Default)]
+pub(super) struct FakeVault {
+    pub(super) key: Option<String>,
+    pub(super) sealed: bool,
+    /// How often it was initialized, resets included.
+    pub(super) inits: u32,
+    pub(super) roots: BTreeSet<String>,
+    pub(super) controllers: BTreeSet<String>,
+    /// What was written, by path.
+    pub(super) objects: BTreeMap<String, Value>,
+    attempt: Option<String>,
+    tokens: u32,
+}
+
+fn ok(data: &Value) -> Response {
+    Response::new(200, json!({"data": data}).to_string().into_bytes())
+}
+
+fn plain(value: &Value) -> Response {
+    Response::new(200, value.to_string().into_bytes())
+}
+
+fn refuse(status: u16, error: &str) -> Response {
+    Response::new(status, json!({"errors": [error]}).to_string().into_bytes())
+}
+
+impl FakeVault {
+    fn token(&mut self) -> String {
+        self.tokens += 1;
+        format!("s.{:0>width$}", self.tokens, width = TOKEN_LEN - 2)
+    }
+
+    pub(super) fn wipe(&mut self) {
+        let (inits, tokens) = (self.inits, self.tokens);
+        *self = Self {
+            inits,
+            tokens,
+            ..Self::default()
+        };
+    }
+
+    pub(super) fn answer(&mut self, request: &Request) -> Response {
+        let body = request.body.as_ref().map_or(Value::Null, |body| {
+            serde_json::from_slice(body.expose("fake")).unwrap()
+        });
+        let token = request.token.as_ref().map_or_else(String::new, |token| {
+            String::from_utf8(token.expose("fake").to_vec()).unwrap()
+        });
+        let path = request.path.as_str();
+        match path {
+            "sys/seal-status" => self.status(),
+            "sys/init" => self.init(),
+            _ if self.key.is_none() => refuse(400, "Vault is not initialized"),
+            "sys/unseal" => self.unseal(&body),
+            _ if self.sealed => refuse(503, "Vault is sealed"),
+            "sys/health" => plain(&self.flags()),
+            "sys/generate-root/attempt" => self.attempt(request.method),
+            "sys/generate-root/update" => self.update(&body),
+            "auth/kubernetes/login" => self.login(&body),
+            _ if self.roots.contains(&token) => self.root(request.method, path, &body, &token),
+            _ if self.controllers.contains(&token) => {
+                if request.method != Method::Get && is_guarded(path) {
+                    return refuse(403, "permission denied");
+                }
+                self.object(request.method, path, &body)
+            }
+            _ => refuse(403, "permission denied"),
+        }
+    }
+
+    fn flags(&self) -> Value {
+        json!({"initialized": self.key.is_some(), "sealed": self.key.is_none() || self.sealed})
+    }
+
+    fn status(&self) -> Response {
+        plain(&self.flags())
+    }
+
+    fn init(&mut self) -> Response {
+        if self.key.is_some() {
+            return refuse(400, "Vault is already initialized");
+        }
+        self.inits += 1;
+        let key = format!("unseal-key-{}", self.inits);
+        let root = self.token();
+        self.roots.insert(root.clone());
+        self.key = Some(key.clone());
+        self.sealed = true;
+        plain(&json!({"keys_base64": [key], "root_token": root}))
+    }
+
+    fn unseal(&mut self, body: &Value) -> Response {
+        if body["key"].as_str() != self.key.as_deref() {
+            return refuse(400, "cipher: message authentication failed");
+        }
+        self.sealed = false;
+        self.status()
+    }
+
+    fn attempt(&mut self, method: Method) -> Response {
+        match (method, &self.attempt) {
+            (Method::Delete, _) => {
+                self.attempt = None;
+                Response::new(204, Vec::new())
+            }
+            (_, Some(_)) => refuse(400, "root generation already in progress"),
+            (_, None) => {
+                let otp = "p".repeat(TOKEN_LEN);
+                self.attempt = Some(otp.clone());
+                plain(&json!({"nonce": "n", "otp": otp}))
+            }
+        }
+    }
+
+    fn update(&mut self, body: &Value) -> Response {
+        use base64::Engine as _;
+        let Some(otp) = self.attempt.take() else {
+            return refuse(400, "no root generation in progress");
+        };
+        if body["key"].as_str() != self.key.as_deref() {
+            return refuse(400, "root generation failed");
+        }
+        let root = self.token();
+        self.roots.insert(root.clone());
+        let hidden: Vec<u8> = root.bytes().zip(otp.bytes()).map(|(a, b)| a ^ b).collect();
+        let encoded = base64::engine::general_purpose::STANDARD_NO_PAD.encode(hidden);
+        // Twice, as the real ones answer.
+        plain(&json!({"encoded_token": encoded, "encoded_root_token": encoded}))
+    }
+
+    fn login(&mut self, body: &Value) -> Response {
+        let role = body["role"].as_str().unwrap();
+        if !self
+            .objects
+            .contains_key(&format!("auth/kubernetes/role/{role}"))
+        {
+            return refuse(400, "invalid role name");
+        }
+        let token = self.token();
+        self.controllers.insert(token.clone());
+        plain(&json!({"auth": {"client_token": token, "lease_duration": 3600}}))
+    }
+
+    fn root(&mut self, method: Method, path: &str, body: &Value, token: &str) -> Response {
+        let named = body["accessor"].as_str().unwrap_or_default();
+        match path {
+            "auth/token/lookup-self" => ok(&json!({"accessor": accessor_of(token)})),
+            "auth/token/accessors" => {
+                let all: Vec<String> = self
+                    .roots
+                    .iter()
+                    .chain(&self.controllers)
+                    .map(|token| accessor_of(token))
+                    .collect();
+                ok(&json!({"keys": all}))
+            }
+            "auth/token/lookup-accessor" => {
+                let is_root = self.roots.iter().any(|root| accessor_of(root) == named);
+                let policies = if is_root {
+                    json!(["root"])
+                } else {
+                    json!(["controller"])
+                };
+                ok(&json!({"accessor": named, "policies": policies}))
+            }
+            "auth/token/revoke-accessor" => {
+                self.roots.retain(|root| accessor_of(root) != named);
+                Response::new(204, Vec::new())
+            }
+            "auth/token/revoke-self" => {
+                self.roots.remove(token);
+                Response::new(204, Vec::new())
+            }
+            _ => self.object(method, path, body),
+        }
+    }
+
+    fn object(&mut self, method: Method, path: &str, body: &Value) -> Response {
+        if path == "sys/auth" {
+            return match self.objects.get("sys/auth/kubernetes") {
+                Some(_) => ok(&json!({"kubernetes/": {"accessor": "acc-1"}})),
+                None => ok(&json!({})),
+            };
+        }
+        if method == Method::Get {
+            return match (self.objects.get(path), path.starts_with("sys/")) {
+                (Some(object), _) => ok(object),
+                (None, true) => refuse(400, "No secret engine mount at x, no auth engine at x"),
+                (None, false) if path.contains("/issuer/") => {
+                    refuse(500, "unable to find PKI issuer for reference: x")
+                }
+                (None, false) => refuse(404, ""),
+            };
+        }
+        self.write(path, body)
+    }
+
+    fn write(&mut self, path: &str, body: &Value) -> Response {
+        let good = ok(&json!({
+            "random_bytes": "00ff", "csr": "CSR", "certificate": "PEM",
+            "mapping": {"i-root": "", "i-1": "k-1"},
+            "ca_chain": ["PEM"], "private_key": "KEY", "serial_number": "1", "expiration": 9,
+        }));
+        if let Some(mount) = path.strip_prefix("sys/mounts/") {
+            let mut mounted = body.clone();
+            let lease = body["config"]["max_lease_ttl"].as_str().unwrap_or("0s");
+            let seconds: u64 = lease.trim_end_matches('s').parse().unwrap();
+            mounted["config"] = json!({"max_lease_ttl": seconds});
+            return self.insert(
+                &format!("sys/mounts/{mount}"),
+                mounted,
+                "path is already in use",
+            );
+        }
+        if path == "sys/auth/kubernetes" {
+            return self.insert(path, body.clone(), "path is already in use");
+        }
+        if path.ends_with("root/generate/internal") {
+            let issuer = "kubefox/pki-root/issuer/tec-root";
+            return self.insert(issuer, body.clone(), "issuer name already in use");
+        }
+        if path.ends_with("issuer/i-1") {
+            let named = format!(
+                "kubefox/pki-int/issuer/{}",
+                body["issuer_name"].as_str().unwrap()
+            );
+            self.objects.insert(named, body.clone());
+        } else if path.contains("/data/") {
+            return self.insert(
+                path,
+                body["data"].clone(),
+                "check-and-set parameter did not match",
+            );
+        } else if !path.contains("/generate/") && !path.contains("/issue/") {
+            self.objects.insert(path.to_owned(), body.clone());
+        }
+        good
+    }
+
+    fn insert(&mut self, path: &str, value: Value, taken: &str) -> Response {
+        if self.objects.contains_key(path) {
+            return refuse(400, taken);
+        }
+        self.objects.insert(path.to_owned(), value);
+        Response::new(204, Vec::new())
+    }
+}
+
+/// What only root may write.
+fn is_guarded(path: &str) -> bool {
+    path.starts_with("sys/policies") || path.starts_with("auth/") || path.starts_with("sys/auth")
+}
+
+fn accessor_of(token: &str) -> String {
+    format!("accessor-of-{token}")
+}

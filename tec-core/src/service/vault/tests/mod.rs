@@ -1,0 +1,258 @@
+mod fake;
+mod world;
+
+use proptest::prelude::any;
+use proptest::proptest;
+use serde_json::json;
+
+use self::world::Controller;
+use self::world::Pod;
+use super::Ordinal;
+use super::Peers;
+use super::Progress;
+use super::RootPart;
+use super::SetupEnd;
+use super::desired;
+use crate::service::Fatal;
+use crate::testing::Mishap;
+use crate::testing::crash_everywhere;
+use crate::testing::run_plan;
+use crate::testing::seeded_mishaps;
+
+/// Far more effects than any run needs.
+const LIMIT: usize = 5_000;
+
+fn healthy(pod: &mut Pod) {
+    run_plan(pod, LIMIT, |_| Mishap::None);
+}
+
+fn up() -> Pod {
+    let mut pod = Pod::new();
+    healthy(&mut pod);
+    pod
+}
+
+/// The one end state, whatever happened on the way.
+fn assert_up(pod: &Pod) {
+    assert_eq!(pod.end, Some(Ok(())));
+    assert!(!pod.vault.sealed && pod.vault.key.is_some());
+    assert!(pod.vault.roots.is_empty(), "a root token is left");
+    let digest = desired::root_digest(&pod.platform);
+    let (key, _, progress) = pod.secret.as_ref().unwrap();
+    assert_eq!(*progress, Progress::Configured(digest));
+    for object in desired::root_objects(&pod.platform, "acc-1") {
+        assert_eq!(
+            pod.vault.objects.get(&object.look),
+            Some(&object.want),
+            "{}",
+            object.name
+        );
+    }
+    // Nothing is initialized twice but what was empty, and the disk holds no plain key.
+    assert_eq!(pod.vault.inits, pod.resets + 1);
+    let file = pod.file.as_ref().unwrap();
+    let plain = pod.vault.key.as_ref().unwrap().as_bytes();
+    assert!(!file.windows(plain.len()).any(|window| window == plain));
+    assert!(!file.windows(key.len()).any(|window| window == key));
+}
+
+#[test]
+fn a_crash_a_failure_or_a_lost_answer_at_each_step_leads_to_the_same_end() {
+    let rows = crash_everywhere(LIMIT, Pod::new, assert_up);
+    for row in &rows {
+        println!("{row}");
+    }
+    assert!(rows.len() > 4 * 40, "{}", rows.len());
+}
+
+proptest! {
+    #[test]
+    fn any_series_of_mishaps_leads_to_the_same_end(seed in any::<u64>(), per_mille in 0..400u32) {
+        let mut pod = Pod::new();
+        run_plan(&mut pod, LIMIT, seeded_mishaps(seed, per_mille, 400));
+        assert_up(&pod);
+    }
+
+    #[test]
+    fn restarts_of_a_vault_in_use_change_nothing_in_it(seed in any::<u64>()) {
+        let mut pod = up();
+        pod.vault.objects.insert("kubefox/kv-env/data/apps/x".to_owned(), json!({"v": 1}));
+        for restart in 0..3 {
+            pod.vault.sealed = true;
+            run_plan(&mut pod, LIMIT, seeded_mishaps(seed ^ restart, 300, 100));
+            assert_up(&pod);
+        }
+        assert_eq!(pod.vault.inits, 1);
+        assert!(pod.vault.objects.contains_key("kubefox/kv-env/data/apps/x"));
+    }
+}
+
+#[test]
+fn a_secret_that_is_gone_is_fatal_and_nothing_is_made_in_its_place() {
+    let mut pod = up();
+    pod.secret = None;
+    pod.vault.sealed = true;
+    healthy(&mut pod);
+    assert_eq!(pod.end, Some(Err(Fatal::AesSecretMissing)));
+    assert!(pod.secret.is_none() && pod.vault.sealed);
+}
+
+#[test]
+fn a_file_that_is_gone_altered_or_of_another_vault_is_fatal() {
+    let mut pod = up();
+    pod.vault.sealed = true;
+    let file = pod.file.take().unwrap();
+    healthy(&mut pod);
+    assert_eq!(pod.end, Some(Err(Fatal::KeyFileMissing)));
+    pod.file = Some(b"garbage".to_vec());
+    healthy(&mut pod);
+    assert_eq!(pod.end, Some(Err(Fatal::DecryptFailed)));
+    pod.file = Some(file);
+    pod.vault.key = Some("another".to_owned());
+    healthy(&mut pod);
+    assert_eq!(pod.end, Some(Err(Fatal::UnsealRefused)));
+    assert_eq!((pod.vault.inits, pod.resets), (1, 0));
+}
+
+#[test]
+fn a_wiped_volume_is_never_initialized_again() {
+    let mut pod = up();
+    pod.vault.wipe();
+    healthy(&mut pod);
+    assert_eq!(pod.end, Some(Err(Fatal::StorageLost)));
+    assert_eq!(pod.vault.inits, 1);
+    pod.platform.peers = Peers::Raft;
+    healthy(&mut pod);
+    assert_eq!(
+        pod.end,
+        Some(Err(Fatal::StorageLost)),
+        "no peer let it join"
+    );
+    assert_eq!(pod.vault.inits, 1);
+}
+
+#[test]
+fn only_the_first_pod_initializes() {
+    let mut pod = Pod::new();
+    pod.ordinal = Ordinal::Follower;
+    healthy(&mut pod);
+    assert_eq!(pod.end, Some(Err(Fatal::NotFirst)));
+    assert_eq!(pod.vault.inits, 0);
+    assert_eq!(Ordinal::of_pod("vault-0"), Some(Ordinal::First));
+    assert_eq!(Ordinal::of_pod("vault-12"), Some(Ordinal::Follower));
+    assert_eq!(Ordinal::of_pod("vault"), None);
+}
+
+#[test]
+fn a_follower_unseals_with_the_wrapped_key_of_the_first_pod() {
+    let mut pod = up();
+    pod.ordinal = Ordinal::Follower;
+    pod.peer = pod.file.take();
+    pod.vault.sealed = true;
+    healthy(&mut pod);
+    assert_eq!(pod.end, Some(Ok(())));
+    assert!(pod.file.is_some() && !pod.vault.sealed && pod.vault.roots.is_empty());
+}
+
+#[test]
+fn an_upgrade_writes_the_new_policies_and_leaves_no_root_token() {
+    let mut pod = up();
+    pod.platform
+        .component_namespaces
+        .push("more-apps".to_owned());
+    healthy(&mut pod);
+    assert_up(&pod);
+}
+
+#[test]
+fn a_stray_root_token_is_found_and_revoked() {
+    let mut pod = up();
+    pod.vault.roots.insert("s.stray".to_owned());
+    pod.root_part = RootPart::Always;
+    healthy(&mut pod);
+    assert_up(&pod);
+}
+
+fn controller() -> Controller {
+    Controller {
+        vault: up().vault,
+        published: 0,
+        end: None,
+    }
+}
+
+fn assert_ready(world: &Controller) {
+    assert!(
+        matches!(world.end, Some(SetupEnd::Ready { .. })),
+        "{:?}",
+        world.end
+    );
+    assert!(world.published > 0);
+    for object in desired::runtime_objects(&world::platform(), "acc-1") {
+        assert!(
+            world.vault.objects.contains_key(&object.look),
+            "{}",
+            object.name
+        );
+    }
+}
+
+#[test]
+fn the_setup_ends_alike_whatever_happens_at_each_step() {
+    let rows = crash_everywhere(LIMIT, controller, assert_ready);
+    assert!(rows.len() > 4 * 60, "{}", rows.len());
+}
+
+#[test]
+fn a_password_that_exists_is_never_made_again() {
+    let mut world = controller();
+    let path = "kubefox/kv-opensearch/data/admin".to_owned();
+    world
+        .vault
+        .objects
+        .insert(path.clone(), json!({"password": "kept"}));
+    run_plan(&mut world, LIMIT, |_| Mishap::None);
+    assert_ready(&world);
+    assert_eq!(world.vault.objects[&path], json!({"password": "kept"}));
+}
+
+#[test]
+fn drift_of_an_engine_is_mended_and_of_a_policy_reported() {
+    let mut world = controller();
+    run_plan(&mut world, LIMIT, |_| Mishap::None);
+    let role = "kubefox/pki-int/roles/component".to_owned();
+    world
+        .vault
+        .objects
+        .insert(role.clone(), json!({"allow_any_name": true}));
+    run_plan(&mut world, LIMIT, |_| Mishap::None);
+    assert_ready(&world);
+    assert_eq!(world.vault.objects[&role]["allow_bare_domains"], true);
+    let policy = "sys/policies/acl/component".to_owned();
+    world
+        .vault
+        .objects
+        .insert(policy, json!({"policy": "path \"*\" {}"}));
+    run_plan(&mut world, LIMIT, |_| Mishap::None);
+    let end = world.end.unwrap();
+    assert!(
+        matches!(&end, SetupEnd::RootDrift(name) if name == "policy component"),
+        "{end:?}"
+    );
+}
+
+#[test]
+fn a_key_that_became_exportable_is_a_conflict_for_a_person() {
+    let mut world = controller();
+    run_plan(&mut world, LIMIT, |_| Mishap::None);
+    let key = "kubefox/transit-nats/keys/operator".to_owned();
+    world
+        .vault
+        .objects
+        .insert(key, json!({"type": "ed25519", "exportable": true}));
+    run_plan(&mut world, LIMIT, |_| Mishap::None);
+    assert!(matches!(
+        world.end,
+        Some(SetupEnd::Fatal(Fatal::Conflict, _))
+    ));
+}

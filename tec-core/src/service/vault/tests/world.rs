@@ -1,0 +1,194 @@
+//! Everything that survives the controller: vault, Secret, disk.
+
+use super::super::AesSecret;
+use super::super::BringUp;
+use super::super::Effect;
+use super::super::Event;
+use super::super::Fresh;
+use super::super::Ordinal;
+use super::super::Peers;
+use super::super::Platform;
+use super::super::Progress;
+use super::super::RootPart;
+use super::super::SealKind;
+use super::super::Setup;
+use super::super::SetupEffect;
+use super::super::SetupEnd;
+use super::super::SetupEvent;
+use super::fake::FakeVault;
+use crate::secret::SecretArray;
+use crate::secret::SecretBytes;
+use crate::service::Fatal;
+use crate::testing::World;
+
+pub(super) fn platform() -> Platform {
+    Platform {
+        namespace: "platform".to_owned(),
+        stateful_set: "vault".to_owned(),
+        audience: "tec-services".to_owned(),
+        kubernetes_host: "https://kubernetes.default.svc".to_owned(),
+        kubernetes_ca: None,
+        controller: "platform/controller".parse().unwrap(),
+        nats: vec!["platform/nats".parse().unwrap()],
+        opensearch: vec!["platform/opensearch".parse().unwrap()],
+        collectors: vec!["platform/collector".parse().unwrap()],
+        tracers: vec!["platform/fluent-bit".parse().unwrap()],
+        component_namespaces: vec!["apps".to_owned()],
+        certificate_life: std::time::Duration::from_hours(24),
+        seal: SealKind::Shamir,
+        peers: Peers::Alone,
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Pod {
+    pub(super) vault: FakeVault,
+    pub(super) platform: Platform,
+    pub(super) ordinal: Ordinal,
+    pub(super) root_part: RootPart,
+    pub(super) secret: Option<([u8; 32], String, Progress)>,
+    pub(super) file: Option<Vec<u8>>,
+    pub(super) peer: Option<Vec<u8>>,
+    pub(super) resets: u32,
+    pub(super) end: Option<Result<(), Fatal>>,
+    boots: u8,
+}
+
+impl Pod {
+    pub(super) fn new() -> Self {
+        Self {
+            vault: FakeVault::default(),
+            platform: platform(),
+            ordinal: Ordinal::First,
+            root_part: RootPart::IfChanged,
+            secret: None,
+            file: None,
+            peer: None,
+            resets: 0,
+            end: None,
+            boots: 0,
+        }
+    }
+}
+
+impl World for Pod {
+    type Plan = BringUp;
+
+    fn boot(&mut self) -> (BringUp, Event) {
+        self.boots += 1;
+        let fresh = Fresh {
+            key: SecretArray::new([self.boots; 32]),
+            seed: SecretArray::new([self.boots ^ 0xff; 32]),
+        };
+        let plan = BringUp::new(self.platform.clone(), self.ordinal, self.root_part, fresh);
+        (plan, Event::Start)
+    }
+
+    fn apply(&mut self, effect: Effect) -> Option<Event> {
+        Some(match effect {
+            Effect::Call(request) => Event::Answered(self.vault.answer(&request)),
+            Effect::ReadSecret => Event::Secret(self.secret.as_ref().map(|secret| AesSecret {
+                key: SecretArray::new(secret.0),
+                key_id: secret.1.clone(),
+                progress: secret.2.clone(),
+            })),
+            Effect::CreateSecret { key, key_id } => {
+                let key = *key.expose("fake");
+                self.secret.get_or_insert((key, key_id, Progress::Created));
+                Event::Done
+            }
+            Effect::Advance { from, to } => match &mut self.secret {
+                Some((_, _, progress)) if *progress == from => {
+                    *progress = to;
+                    Event::Done
+                }
+                _ => Event::Failed,
+            },
+            Effect::ReadFile => Event::File(self.file.clone()),
+            Effect::FetchFromPeer => Event::File(self.peer.clone()),
+            Effect::WriteFile(bytes) => {
+                self.file = Some(bytes);
+                Event::Done
+            }
+            Effect::RemoveFile => {
+                self.file = None;
+                Event::Done
+            }
+            Effect::ResetStorage => {
+                assert!(
+                    self.vault.objects.is_empty(),
+                    "a vault that holds something was reset"
+                );
+                self.vault.wipe();
+                self.resets += 1;
+                Event::Done
+            }
+            Effect::Wait(_) => Event::Elapsed,
+            Effect::Finish(end) => {
+                self.end = Some(end);
+                return None;
+            }
+        })
+    }
+
+    fn failure(&self, effect: &Effect) -> Option<Event> {
+        match effect {
+            Effect::Wait(_) | Effect::Finish(_) => None,
+            _ => Some(Event::Failed),
+        }
+    }
+
+    fn name(&self, effect: &Effect) -> String {
+        match effect {
+            Effect::Call(request) => request.path.clone(),
+            Effect::Advance { to, .. } => format!("progress {to}").chars().take(24).collect(),
+            effect => format!("{effect:?}").chars().take(12).collect(),
+        }
+    }
+}
+
+/// The same vault, as the controller's own login sees it.
+#[derive(Debug)]
+pub(super) struct Controller {
+    pub(super) vault: FakeVault,
+    pub(super) published: u32,
+    pub(super) end: Option<SetupEnd>,
+}
+
+impl World for Controller {
+    type Plan = Setup;
+
+    fn boot(&mut self) -> (Setup, SetupEvent) {
+        (Setup::new(platform()), SetupEvent::Start)
+    }
+
+    fn apply(&mut self, effect: SetupEffect) -> Option<SetupEvent> {
+        Some(match effect {
+            SetupEffect::ReadToken => SetupEvent::Token(SecretBytes::new(b"jwt".to_vec())),
+            SetupEffect::Call(request) => SetupEvent::Answered(self.vault.answer(&request)),
+            SetupEffect::Publish(_) => {
+                self.published += 1;
+                SetupEvent::Done
+            }
+            SetupEffect::Wait(_) => SetupEvent::Elapsed,
+            SetupEffect::Finish(end) => {
+                self.end = Some(end);
+                return None;
+            }
+        })
+    }
+
+    fn failure(&self, effect: &SetupEffect) -> Option<SetupEvent> {
+        match effect {
+            SetupEffect::Wait(_) | SetupEffect::Finish(_) => None,
+            _ => Some(SetupEvent::Failed),
+        }
+    }
+
+    fn name(&self, effect: &SetupEffect) -> String {
+        match effect {
+            SetupEffect::Call(request) => request.path.clone(),
+            effect => format!("{effect:?}").chars().take(12).collect(),
+        }
+    }
+}

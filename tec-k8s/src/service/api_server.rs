@@ -1,0 +1,268 @@
+//! The few objects of Kubernetes that the bootstrap reads and writes.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use async_trait::async_trait;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::Value;
+use serde_json::json;
+use tec_core::port::PortError;
+use tec_core::port::PortErrorKind;
+use tec_core::secret::SecretArray;
+use tec_core::secret::SecretBytes;
+use tec_core::service::nats::Revocations;
+use tec_core::service::vault::AesSecret;
+use tec_core::service::vault::Progress;
+use tec_core::service::vault::Published;
+use tec_core::time::Timestamp;
+
+use super::Http;
+use super::Reply;
+
+/// Remembers how far the bootstrap came.
+const PROGRESS: &str = "trusted-execution-clusters.io/bootstrap-state";
+
+/// What the bootstrap needs of a cluster.
+///
+/// *Contract*: `create` never replaces; `advance` changes the progress only if it is `from`, and
+/// nobody wrote in between. *Implementations*: [`ApiServer`].
+#[async_trait]
+pub trait Cluster: fmt::Debug + Send + Sync {
+    /// The wrapping key, if there is one.
+    async fn read(&self) -> Result<Option<AesSecret>, PortError>;
+    /// Creates it, unless there is one.
+    async fn create(&self, key: &SecretArray<32>, key_id: &str) -> Result<(), PortError>;
+    /// Changes the progress.
+    async fn advance(&self, from: &Progress, to: &Progress) -> Result<(), PortError>;
+    /// Writes what everybody may see.
+    async fn publish(&self, published: &Published) -> Result<(), PortError>;
+    /// Users of NATS that are shut out, and since when.
+    async fn revocations(&self) -> Result<Revocations, PortError>;
+    /// Whether it answers at all.
+    async fn is_up(&self) -> bool;
+}
+
+/// Names of the objects.
+#[derive(Clone, Debug)]
+#[expect(
+    clippy::exhaustive_structs,
+    reason = "every name is the caller's decision"
+)]
+pub struct SecretNames {
+    /// Their namespace.
+    pub namespace: String,
+    /// The Secret of the wrapping key.
+    pub key: String,
+    /// The Secret of certificate and authorities.
+    pub tls: String,
+    /// The ConfigMap of users of NATS that are shut out: for each key the time, in seconds since
+    /// 1970, before which its JWTs count no more. There need not be one.
+    pub revocations: String,
+}
+
+/// An API server, called with the token of the pod, which is read again for each call.
+#[derive(Clone, Debug)]
+pub struct ApiServer {
+    http: Http,
+    token: PathBuf,
+    names: SecretNames,
+}
+
+impl ApiServer {
+    /// Calls with the token in this file.
+    pub fn new(http: Http, token: PathBuf, names: SecretNames) -> Self {
+        Self { http, token, names }
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.path_of("secrets", name)
+    }
+
+    fn path_of(&self, kind: &str, name: &str) -> String {
+        format!("/api/v1/namespaces/{}/{kind}{name}", self.names.namespace)
+    }
+
+    async fn call(
+        &self,
+        method: ::http::Method,
+        path: &str,
+        body: Option<&Value>,
+    ) -> Result<Reply, PortError> {
+        let token = std::fs::read(&self.token).map_err(|error| {
+            let what = format!("read {}", self.token.display());
+            PortError::new(PortErrorKind::Internal, what).because(error)
+        })?;
+        let mut bearer = b"Bearer ".to_vec();
+        bearer.extend(token.trim_ascii());
+        let bearer = SecretBytes::new(bearer);
+        let body = body.map(|body| SecretBytes::new(body.to_string().into_bytes()));
+        let headers = [("authorization", &bearer)];
+        let reply = self.http.call(method, path, &headers, body.as_ref());
+        reply.await.map_err(|error| {
+            PortError::new(PortErrorKind::Unavailable, "call the API server").because(error)
+        })
+    }
+
+    async fn get(&self, name: &str) -> Result<Option<Value>, PortError> {
+        self.get_of("secrets", name).await
+    }
+
+    async fn get_of(&self, kind: &str, name: &str) -> Result<Option<Value>, PortError> {
+        let path = self.path_of(kind, &format!("/{name}"));
+        let reply = self.call(::http::Method::GET, &path, None).await?;
+        match reply.status {
+            404 => Ok(None),
+            200 => serde_json::from_slice(&reply.body)
+                .map(Some)
+                .map_err(|error| malformed(name).because(error)),
+            status => Err(refused(name, status)),
+        }
+    }
+
+    async fn put(&self, name: &str, object: &Value) -> Result<(), PortError> {
+        let path = self.path(&format!("/{name}"));
+        let reply = self.call(::http::Method::PUT, &path, Some(object)).await?;
+        accepted(name, reply.status)
+    }
+
+    async fn post(&self, name: &str, object: &Value) -> Result<u16, PortError> {
+        let path = self.path("");
+        let reply = self.call(::http::Method::POST, &path, Some(object)).await?;
+        match reply.status {
+            409 => Ok(409),
+            status => accepted(name, status).map(|()| status),
+        }
+    }
+}
+
+fn accepted(name: &str, status: u16) -> Result<(), PortError> {
+    match status {
+        200..=299 => Ok(()),
+        status => Err(refused(name, status)),
+    }
+}
+
+fn refused(name: &str, status: u16) -> PortError {
+    let kind = match status {
+        401 | 403 => PortErrorKind::Denied,
+        404 => PortErrorKind::NotFound,
+        409 => PortErrorKind::Conflict,
+        429 | 500..=599 => PortErrorKind::Unavailable,
+        _ => PortErrorKind::Invalid,
+    };
+    PortError::new(
+        kind,
+        format!("the API server answered {status} about {name}"),
+    )
+}
+
+fn malformed(name: &str) -> PortError {
+    PortError::new(PortErrorKind::Internal, format!("read {name}"))
+}
+
+fn data(object: &Value, member: &str) -> Option<Vec<u8>> {
+    let text = object.get("data")?.get(member)?.as_str()?;
+    STANDARD.decode(text).ok()
+}
+
+fn aes(object: &Value) -> Option<AesSecret> {
+    let key: [u8; 32] = data(object, "key")?.try_into().ok()?;
+    let progress = object.get("metadata")?.get("annotations")?.get(PROGRESS)?;
+    Some(AesSecret {
+        key: SecretArray::new(key),
+        key_id: String::from_utf8(data(object, "key-id")?).ok()?,
+        progress: progress.as_str()?.parse().ok()?,
+    })
+}
+
+/// One bad line refuses all of it: who is to be shut out must not slip through.
+fn revoked(object: &Value) -> Option<Revocations> {
+    let Some(data) = object.get("data") else {
+        return Some(Revocations::new());
+    };
+    let line = |(user, since): (&String, &Value)| {
+        let since = since.as_str()?.parse().ok()?;
+        Some((user.parse().ok()?, Timestamp::from_unix_seconds(since)))
+    };
+    data.as_object()?.iter().map(line).collect()
+}
+
+#[async_trait]
+impl Cluster for ApiServer {
+    async fn read(&self) -> Result<Option<AesSecret>, PortError> {
+        let name = &self.names.key;
+        match self.get(name).await? {
+            None => Ok(None),
+            Some(object) => aes(&object).map(Some).ok_or_else(|| malformed(name)),
+        }
+    }
+
+    async fn create(&self, key: &SecretArray<32>, key_id: &str) -> Result<(), PortError> {
+        let name = &self.names.key;
+        let object = json!({
+            "apiVersion": "v1", "kind": "Secret", "type": "Opaque",
+            "metadata": {"name": name, "annotations": {PROGRESS: Progress::Created.to_string()}},
+            "data": {
+                "key": STANDARD.encode(key.expose("to store the wrapping key")),
+                "key-id": STANDARD.encode(key_id),
+            },
+        });
+        // 409: there is one, which is read next.
+        self.post(name, &object).await.map(|_| ())
+    }
+
+    async fn advance(&self, from: &Progress, to: &Progress) -> Result<(), PortError> {
+        let name = &self.names.key;
+        let conflict = || PortError::new(PortErrorKind::Conflict, "advance the bootstrap");
+        // With the resource version that was read: the API server refuses if somebody wrote since.
+        let mut object = self.get(name).await?.ok_or_else(conflict)?;
+        let annotation = object
+            .get_mut("metadata")
+            .and_then(|metadata| metadata.get_mut("annotations"))
+            .and_then(|annotations| annotations.get_mut(PROGRESS))
+            .ok_or_else(|| malformed(name))?;
+        if annotation.as_str() != Some(&from.to_string()) {
+            return Err(conflict());
+        }
+        *annotation = json!(to.to_string());
+        self.put(name, &object).await
+    }
+
+    async fn publish(&self, published: &Published) -> Result<(), PortError> {
+        let name = &self.names.tls;
+        let data = json!({
+            "ca.crt": STANDARD.encode(&published.authorities),
+            "tls.crt": STANDARD.encode(&published.chain),
+        });
+        let mut object = json!({
+            "apiVersion": "v1", "kind": "Secret", "type": "Opaque",
+            "metadata": {"name": name}, "data": data,
+        });
+        if self.post(name, &object).await? != 409 {
+            return Ok(());
+        }
+        let current = self.get(name).await?;
+        let version = current
+            .as_ref()
+            .and_then(|now| now.get("metadata")?.get("resourceVersion"));
+        if let (Some(version), Some(metadata)) = (version, object.get_mut("metadata")) {
+            *metadata = json!({"name": name, "resourceVersion": version});
+        }
+        self.put(name, &object).await
+    }
+
+    async fn revocations(&self) -> Result<Revocations, PortError> {
+        let name = &self.names.revocations;
+        match self.get_of("configmaps", name).await? {
+            None => Ok(Revocations::new()),
+            Some(object) => revoked(&object).ok_or_else(|| malformed(name)),
+        }
+    }
+
+    async fn is_up(&self) -> bool {
+        let reply = self.call(::http::Method::GET, "/readyz", None).await;
+        reply.is_ok_and(|reply| reply.status == 200)
+    }
+}

@@ -1,0 +1,22 @@
+//! The disk beside the vault.
+
+use std::fmt;
+use std::io;
+
+/// Where the wrapped key lies, and how the vault's storage is emptied.
+///
+/// *Contract*: `write` is whole and durable when it returns, or has not happened; `reset` returns
+/// when the storage is empty and the vault starts anew. *Implementations*: the directory of
+/// `services-bootstrap`; doubles of tests.
+pub trait Disk: fmt::Debug + Send + Sync {
+    /// The file, if there is one.
+    fn read(&self) -> io::Result<Option<Vec<u8>>>;
+    /// Writes the file with mode 0600: temporary, synced, renamed, the directory synced.
+    fn write(&self, bytes: &[u8]) -> io::Result<()>;
+    /// Removes the file, if there is one.
+    fn remove(&self) -> io::Result<()>;
+    /// Asks whoever runs the vault to stop it, empty its storage, and start it.
+    fn request_reset(&self) -> io::Result<()>;
+    /// Whether that was done.
+    fn is_reset_pending(&self) -> io::Result<bool>;
+}

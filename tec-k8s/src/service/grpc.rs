@@ -1,0 +1,246 @@
+//! The gRPC face: the only place that names generated messages.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use tec_core::secret::SecretBytes;
+use tec_core::service::caller::Refusal;
+use tec_core::service::tls::Material;
+use tonic::Code;
+use tonic::Request;
+use tonic::Response;
+use tonic::Status;
+
+use super::Bootstrap;
+use super::TelemetryKind;
+use super::pb::bootstrap as pb;
+use super::pb::bootstrap::bootstrap_server::BootstrapServer;
+
+/// Longest request, in bytes.
+const MAX_MESSAGE: usize = 64 * 1024;
+
+/// Messages and stub for clients.
+pub mod client {
+    pub use crate::service::pb::bootstrap::*;
+}
+
+/// Messages, service and stub of brokers.
+pub mod broker {
+    pub use crate::service::pb::broker::*;
+}
+
+/// The service, to be served with TLS.
+pub fn service(bootstrap: Arc<Bootstrap>) -> BootstrapServer<impl pb::bootstrap_server::Bootstrap> {
+    BootstrapServer::new(Face(bootstrap)).max_decoding_message_size(MAX_MESSAGE)
+}
+
+/// What the service offers, for reflection.
+pub fn descriptors() -> Vec<u8> {
+    // Written by the generator, compared in check.
+    STANDARD
+        .decode(include_str!("pb/bootstrap.descriptors").trim_end())
+        .unwrap_or_default()
+}
+
+#[derive(Debug)]
+struct Face(Arc<Bootstrap>);
+
+fn status(refusal: Refusal) -> Status {
+    let code = match refusal {
+        Refusal::BadRequest => Code::InvalidArgument,
+        Refusal::TokenInvalid | Refusal::TokenExpired => Code::Unauthenticated,
+        Refusal::NotBound | Refusal::Policy => Code::PermissionDenied,
+        Refusal::ReviewDown | Refusal::VaultSealed | Refusal::VaultDown => Code::Unavailable,
+        Refusal::NotBootstrapped => Code::FailedPrecondition,
+        Refusal::Rate => Code::ResourceExhausted,
+        _ => Code::Internal,
+    };
+    Status::new(code, format!("{}: {refusal}", refusal.reason()))
+}
+
+/// Writes the audit line, and turns the outcome into an answer.
+fn answer<T, U>(
+    call: &'static str,
+    request_id: &str,
+    outcome: Result<T, Refusal>,
+    message: impl FnOnce(T) -> U,
+) -> Result<Response<U>, Status> {
+    // A stranger's text, cut to what an id needs.
+    let id: String = request_id
+        .chars()
+        .filter(char::is_ascii_graphic)
+        .take(64)
+        .collect();
+    match outcome {
+        Ok(value) => {
+            tracing::info!(target: "audit", call, request.id = %id, "granted");
+            Ok(Response::new(message(value)))
+        }
+        Err(refusal) => {
+            let reason = refusal.reason();
+            tracing::warn!(target: "audit", call, request.id = %id, reason, "refused");
+            Err(status(refusal))
+        }
+    }
+}
+
+fn parsed<T: std::str::FromStr>(text: &str) -> Result<Option<T>, Refusal> {
+    match text {
+        "" => Ok(None),
+        text => text.parse().map(Some).map_err(|_| Refusal::BadRequest),
+    }
+}
+
+fn tls(material: Material) -> pb::TlsMaterial {
+    pb::TlsMaterial {
+        private_key: material.key.expose("its owner asked for it").to_vec(),
+        certificate_chain: material.chain,
+        authorities: material.authorities,
+        not_after: material.not_after.unix_seconds(),
+        serial: material.serial,
+    }
+}
+
+#[tonic::async_trait]
+impl pb::bootstrap_server::Bootstrap for Face {
+    async fn bootstrap_nats(
+        &self,
+        request: Request<pb::NatsBootstrapRequest>,
+    ) -> Result<Response<pb::NatsBootstrapResponse>, Status> {
+        let request = request.into_inner();
+        let token = SecretBytes::new(request.service_account_token);
+        let outcome = self.0.nats(&token).await;
+        answer("BootstrapNATS", &request.request_id, outcome, |server| {
+            let accounts: BTreeMap<String, String> = server
+                .accounts
+                .into_iter()
+                .map(|(key, jwt)| (key.to_string(), jwt))
+                .collect();
+            pb::NatsBootstrapResponse {
+                operator_jwt: server.operator,
+                system_account: server.system_account.to_string(),
+                accounts: accounts.into_iter().collect(),
+                tls: Some(tls(server.tls)),
+            }
+        })
+    }
+
+    async fn bootstrap_open_search(
+        &self,
+        request: Request<pb::OpenSearchBootstrapRequest>,
+    ) -> Result<Response<pb::OpenSearchBootstrapResponse>, Status> {
+        let request = request.into_inner();
+        let token = SecretBytes::new(request.service_account_token);
+        let outcome = self.0.opensearch(&token).await;
+        answer(
+            "BootstrapOpenSearch",
+            &request.request_id,
+            outcome,
+            |node| pb::OpenSearchBootstrapResponse {
+                node_tls: Some(tls(node.node)),
+                admin_tls: Some(tls(node.admin)),
+                password_hashes: node.hashes.into_iter().collect(),
+            },
+        )
+    }
+
+    async fn bootstrap_component(
+        &self,
+        request: Request<pb::ComponentBootstrapRequest>,
+    ) -> Result<Response<pb::ComponentBootstrapResponse>, Status> {
+        let request = request.into_inner();
+        let token = SecretBytes::new(request.service_account_token);
+        let outcome = async {
+            let user = parsed(&request.nats_user)?;
+            let nonce = parsed(&request.nonce)?;
+            self.0.component(&token, user, nonce.as_ref()).await
+        };
+        let outcome = outcome.await;
+        answer(
+            "BootstrapComponent",
+            &request.request_id,
+            outcome,
+            |component| pb::ComponentBootstrapResponse {
+                user_jwt: component.user_jwt,
+                user: component.user.to_string(),
+                signature: component
+                    .signature
+                    .map_or_else(Vec::new, |bytes| bytes.to_vec()),
+                jwt_expires: component.expires.unix_seconds(),
+                tls: Some(tls(component.tls)),
+                name: component.name,
+            },
+        )
+    }
+
+    async fn sign_nonce(
+        &self,
+        request: Request<pb::SignNonceRequest>,
+    ) -> Result<Response<pb::SignNonceResponse>, Status> {
+        let request = request.into_inner();
+        let token = SecretBytes::new(request.service_account_token);
+        let outcome = async {
+            let nonce = parsed(&request.nonce)?.ok_or(Refusal::BadRequest)?;
+            self.0.sign_nonce(&token, &nonce).await
+        };
+        let outcome = outcome.await;
+        answer(
+            "SignNonce",
+            &request.request_id,
+            outcome,
+            |(signature, user_jwt)| pb::SignNonceResponse {
+                signature: signature.to_vec(),
+                user_jwt,
+            },
+        )
+    }
+
+    async fn bootstrap_telemetry(
+        &self,
+        request: Request<pb::TelemetryBootstrapRequest>,
+    ) -> Result<Response<pb::TelemetryBootstrapResponse>, Status> {
+        let request = request.into_inner();
+        let kind = match request.kind() {
+            pb::TelemetryKind::Collector => Ok(TelemetryKind::Collector),
+            pb::TelemetryKind::Sender => Ok(TelemetryKind::Sender),
+            pb::TelemetryKind::Unspecified => Err(Refusal::BadRequest),
+        };
+        let token = SecretBytes::new(request.service_account_token);
+        let outcome = async { self.0.telemetry(&token, kind?).await };
+        let outcome = outcome.await;
+        answer(
+            "BootstrapTelemetry",
+            &request.request_id,
+            outcome,
+            |telemetry| {
+                let password = telemetry.password;
+                pb::TelemetryBootstrapResponse {
+                    tls: Some(tls(telemetry.tls)),
+                    opensearch_password: password.map_or_else(Vec::new, |p| {
+                        p.expose("its collector asked for it").to_vec()
+                    }),
+                }
+            },
+        )
+    }
+}
+
+/// Messages that hold tokens, keys or passwords print their name and nothing else.
+macro_rules! redacted {
+    ($($message:ident)*) => {
+        $(impl fmt::Debug for pb::$message {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(concat!(stringify!($message), " [redacted]"))
+            }
+        })*
+    };
+}
+
+redacted! {
+    TlsMaterial NatsBootstrapRequest NatsBootstrapResponse OpenSearchBootstrapRequest
+    OpenSearchBootstrapResponse ComponentBootstrapRequest ComponentBootstrapResponse
+    SignNonceRequest SignNonceResponse TelemetryBootstrapRequest TelemetryBootstrapResponse
+}

@@ -1,0 +1,50 @@
+//! Shells of the services bootstrap (feature `service`): the plans of
+//! [`tec_core::service`] over a real vault, a real API server and a real disk, and the gRPC server
+//! that others bootstrap from.
+//!
+//! *What it is*: thin. [`Http`] makes one call; [`Vault`] and [`ApiServer`] know addresses and
+//! tokens; [`BringUpShell`] and [`SetupShell`] carry out effects; [`Bootstrap`] answers requests.
+//!
+//! *What it is not*: a place of decisions. Those are in tec-core, where every step is killed by a
+//! test.
+//!
+//! ```text
+//!   BringUp ─effects─► BringUpShell ─► Vault (socket beside it), ApiServer (Secret), Disk (file)
+//!   Setup ───effects─► SetupShell ──► Vault, ApiServer (certificate for everybody)
+//!   gRPC ─► Bootstrap ─► Vault: login in the caller's name, certificate, signature, password
+//! ```
+
+mod api_server;
+mod bootstrap;
+mod disk;
+mod grpc;
+mod http;
+mod minter;
+mod pb;
+mod shell;
+mod vault;
+
+pub use self::api_server::ApiServer;
+pub use self::api_server::Cluster;
+pub use self::api_server::SecretNames;
+pub use self::bootstrap::Bootstrap;
+pub use self::bootstrap::Component;
+pub use self::bootstrap::NatsServer;
+pub use self::bootstrap::OpenSearchNode;
+pub use self::bootstrap::Settings;
+pub use self::bootstrap::Standing;
+pub use self::bootstrap::Telemetry;
+pub use self::bootstrap::TelemetryKind;
+pub use self::disk::Disk;
+pub use self::grpc::broker;
+pub use self::grpc::client;
+pub use self::grpc::descriptors;
+pub use self::grpc::service;
+pub use self::http::Http;
+pub use self::http::HttpError;
+pub use self::http::Reply;
+pub use self::http::Target;
+pub use self::minter::Minter;
+pub use self::shell::BringUpShell;
+pub use self::shell::SetupShell;
+pub use self::vault::Vault;

@@ -1,0 +1,25 @@
+//! Generated from proto/service by `cargo xtask codegen`. Messages have no `Debug`, since they carry
+//! secrets.
+
+macro_rules! generated {
+    ($($name:ident = $file:literal $(, $more:path)?;)*) => {
+        $(
+            #[expect(
+                missing_docs,
+                missing_debug_implementations,
+                clippy::pedantic,
+                clippy::exhaustive_structs,
+                $($more,)?
+                reason = "generated"
+            )]
+            pub(super) mod $name {
+                include!(concat!("pb/", $file));
+            }
+        )*
+    };
+}
+
+generated! {
+    bootstrap = "tec.bootstrap.v1.rs", clippy::exhaustive_enums;
+    broker = "tec.broker.v1.rs";
+}

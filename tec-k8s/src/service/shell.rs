@@ -1,0 +1,199 @@
+//! Carries out what the plans want.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tec_core::plan::Shell;
+use tec_core::port::PortError;
+use tec_core::port::chain;
+use tec_core::secret::SecretBytes;
+use tec_core::service::Fatal;
+use tec_core::service::vault::BringUp;
+use tec_core::service::vault::Effect;
+use tec_core::service::vault::Event;
+use tec_core::service::vault::Request;
+use tec_core::service::vault::Response;
+use tec_core::service::vault::Setup;
+use tec_core::service::vault::SetupEffect;
+use tec_core::service::vault::SetupEnd;
+use tec_core::service::vault::SetupEvent;
+
+use super::Cluster;
+use super::Disk;
+use super::Vault;
+
+/// How often a reset is looked at.
+const POLL: Duration = Duration::from_millis(200);
+/// How often it is looked at before the plan looks at everything again.
+const POLLS: u32 = 150;
+
+/// The outside of [`BringUp`].
+#[derive(Debug)]
+pub struct BringUpShell {
+    vault: Vault,
+    cluster: Arc<dyn Cluster>,
+    disk: Arc<dyn Disk>,
+    end: Option<Result<(), Fatal>>,
+}
+
+impl BringUpShell {
+    /// Over these.
+    pub fn new(vault: Vault, cluster: Arc<dyn Cluster>, disk: Arc<dyn Disk>) -> Self {
+        Self {
+            vault,
+            cluster,
+            disk,
+            end: None,
+        }
+    }
+
+    /// How the plan ended, once it has.
+    pub fn end(&self) -> Option<Result<(), Fatal>> {
+        self.end
+    }
+
+    async fn reset(&self) -> Event {
+        tracing::warn!("the vault's key was lost before it held anything: it begins anew");
+        if let Err(error) = self.disk.request_reset() {
+            return io_failed("ask for a reset", &error);
+        }
+        for _ in 0..POLLS {
+            match self.disk.is_reset_pending() {
+                Ok(false) => return Event::Done,
+                Ok(true) => tokio::time::sleep(POLL).await,
+                Err(error) => return io_failed("look at a reset", &error),
+            }
+        }
+        Event::Failed
+    }
+}
+
+fn io_failed(what: &'static str, error: &std::io::Error) -> Event {
+    tracing::warn!(what, %error, "the disk failed");
+    Event::Failed
+}
+
+fn failed<E>(error: &PortError, event: E) -> E {
+    tracing::warn!(error = %chain(error), "a step failed");
+    event
+}
+
+/// A vault that is about to start is normal, and one that is waited for again and again is not.
+async fn wait(time: Duration) {
+    let wait_millis = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+    tracing::info!(wait_millis, "the vault is not as it shall be yet");
+    tokio::time::sleep(time).await;
+}
+
+async fn call(vault: &Vault, request: &Request) -> Option<Response> {
+    match vault.call(request).await {
+        Ok(answer) => Some(answer),
+        Err(error) => failed(&error, None),
+    }
+}
+
+#[async_trait]
+impl Shell<BringUp> for BringUpShell {
+    async fn perform(&mut self, effect: Effect) -> Option<Event> {
+        let done = |result: Result<(), PortError>| match result {
+            Ok(()) => Event::Done,
+            Err(error) => failed(&error, Event::Failed),
+        };
+        let on_disk = |what, result: std::io::Result<()>| match result {
+            Ok(()) => Event::Done,
+            Err(error) => io_failed(what, &error),
+        };
+        Some(match effect {
+            Effect::Call(request) => match call(&self.vault, &request).await {
+                Some(answer) => Event::Answered(answer),
+                None => Event::Failed,
+            },
+            Effect::ReadSecret => match self.cluster.read().await {
+                Ok(secret) => Event::Secret(secret),
+                Err(error) => failed(&error, Event::Failed),
+            },
+            Effect::CreateSecret { key, key_id } => done(self.cluster.create(&key, &key_id).await),
+            Effect::Advance { from, to } => {
+                tracing::info!(%from, %to, "bootstrap advances");
+                done(self.cluster.advance(&from, &to).await)
+            }
+            Effect::ReadFile => match self.disk.read() {
+                Ok(file) => Event::File(file),
+                Err(error) => io_failed("read the wrapped key", &error),
+            },
+            // One replica: a follower has its file from its own volume, or waits for a person.
+            Effect::FetchFromPeer => Event::File(None),
+            Effect::WriteFile(bytes) => on_disk("write the wrapped key", self.disk.write(&bytes)),
+            Effect::RemoveFile => on_disk("remove the wrapped key", self.disk.remove()),
+            Effect::ResetStorage => self.reset().await,
+            Effect::Wait(time) => {
+                wait(time).await;
+                Event::Elapsed
+            }
+            Effect::Finish(end) => {
+                self.end = Some(end);
+                return None;
+            }
+        })
+    }
+}
+
+/// The outside of [`Setup`].
+#[derive(Debug)]
+pub struct SetupShell {
+    vault: Vault,
+    cluster: Arc<dyn Cluster>,
+    token: PathBuf,
+    end: Option<SetupEnd>,
+}
+
+impl SetupShell {
+    /// Over these; `token` is the file of the controller's own token, for its own audience.
+    pub fn new(vault: Vault, cluster: Arc<dyn Cluster>, token: PathBuf) -> Self {
+        Self {
+            vault,
+            cluster,
+            token,
+            end: None,
+        }
+    }
+
+    /// How the plan ended, once it has.
+    pub fn into_end(self) -> Option<SetupEnd> {
+        self.end
+    }
+}
+
+#[async_trait]
+impl Shell<Setup> for SetupShell {
+    async fn perform(&mut self, effect: SetupEffect) -> Option<SetupEvent> {
+        Some(match effect {
+            SetupEffect::ReadToken => match std::fs::read(&self.token) {
+                Ok(token) => SetupEvent::Token(SecretBytes::new(token.trim_ascii().to_vec())),
+                Err(error) => {
+                    let file = self.token.display();
+                    tracing::warn!(%file, %error, "cannot read the own token");
+                    SetupEvent::Failed
+                }
+            },
+            SetupEffect::Call(request) => match call(&self.vault, &request).await {
+                Some(answer) => SetupEvent::Answered(answer),
+                None => SetupEvent::Failed,
+            },
+            SetupEffect::Publish(published) => match self.cluster.publish(&published).await {
+                Ok(()) => SetupEvent::Done,
+                Err(error) => failed(&error, SetupEvent::Failed),
+            },
+            SetupEffect::Wait(time) => {
+                wait(time).await;
+                SetupEvent::Elapsed
+            }
+            SetupEffect::Finish(end) => {
+                self.end = Some(end);
+                return None;
+            }
+        })
+    }
+}
