@@ -81,3 +81,21 @@ pub(crate) fn write_join_service(
     );
     Ok(fs::write(host.path("join-service.toml"), settings)?)
 }
+
+/// How the join service reaches the API server: with the token of its account.
+pub(crate) fn write_kubeconfig(host: &Host, token: &str) -> anyhow::Result<()> {
+    let server = format!("https://{API_SERVER}:6443");
+    let ca = "/etc/kubernetes/pki/ca.crt";
+    let config = json!({
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": "c", "cluster": {"server": server, "certificate-authority": ca}}],
+        "users": [{"name": "u", "user": {"token": token}}],
+        "contexts": [{"name": "d", "context": {"cluster": "c", "user": "u"}}],
+        "current-context": "d",
+    });
+    Ok(fs::write(
+        host.path("join-service.kubeconfig"),
+        config.to_string(),
+    )?)
+}

@@ -35,6 +35,9 @@ struct Args {
     /// Directory with the custom resources.
     #[arg(long)]
     crds: PathBuf,
+    /// Manifest of the join service, with its account.
+    #[arg(long)]
+    manifest: PathBuf,
 }
 
 fn main() -> ExitCode {

@@ -77,7 +77,8 @@ impl Stage<'_> {
 
     fn join_service(&self, host: &Host) -> anyhow::Result<Process> {
         let settings = host.path("join-service.toml").display().to_string();
-        let kubeconfig = format!("KUBECONFIG={ADMIN}");
+        let kubeconfig = host.path("join-service.kubeconfig");
+        let kubeconfig = format!("KUBECONFIG={}", kubeconfig.display());
         let program = self.program("join-service").display().to_string();
         let arguments = [&*kubeconfig, &program, "--config", &settings];
         host.spawn("join-service", Path::new("env"), &arguments)

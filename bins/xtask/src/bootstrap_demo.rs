@@ -29,7 +29,9 @@ pub(crate) fn run(root: &Path) -> Result<()> {
         .arg("--kubernetes")
         .arg(tools.cache.join("bin"))
         .arg("--crds")
-        .arg(root.join("tec-k8s/crds"));
+        .arg(root.join("tec-k8s/crds"))
+        .arg("--manifest")
+        .arg(root.join("bins/join-service/deploy/join-service.yaml"));
     tools.environment(&mut demo)?;
     process::run(&mut demo)
 }
