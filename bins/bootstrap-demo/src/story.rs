@@ -217,9 +217,13 @@ fn init(stage: &Stage<'_>, first: &Host, key: &str) -> anyhow::Result<()> {
     stage.say("the admin made a cluster of n1: kubeadm init, disk re-keyed, PCR 15 extended")?;
     let crds = stage.args.crds.display().to_string();
     stage.kubectl(first, &["apply", "-f", &crds])?;
-    stage
-        .kubectl(first, &["create", "namespace", NAMESPACE])
-        .map(drop)
+    stage.kubectl(first, &["create", "namespace", NAMESPACE])?;
+    // The service runs with the rights of its manifest, and no others.
+    let manifest = stage.args.manifest.display().to_string();
+    stage.kubectl(first, &["apply", "-f", &manifest])?;
+    let account = ["create", "token", "tec-join-service", "-n", NAMESPACE];
+    let token = stage.kubectl(first, &account)?;
+    files::write_kubeconfig(first, token.trim())
 }
 
 /// Three nodes, two of them control planes; a machine with a bound key for each that joined.

@@ -2,14 +2,14 @@
 
 mod component;
 mod config;
+mod identity;
 mod paths;
+mod settings;
 
 use std::ffi::OsString;
-use std::fmt;
 use std::fs;
 use std::io::Write as _;
 use std::path::Path;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -33,7 +33,12 @@ use super::directory::write_whole;
 use super::program::Call;
 use super::program::Programs;
 
+pub use self::identity::KubeletIdentity;
+pub use self::identity::KubeletKey;
 pub use self::paths::KubeadmPaths;
+pub use self::settings::EtcdTls;
+pub use self::settings::ExternalEtcd;
+pub use self::settings::KubeadmSettings;
 
 const KUBEADM: &str = "kubeadm";
 const SYSTEMCTL: &str = "systemctl";
@@ -47,88 +52,6 @@ const DOWNLOAD_IDLE_LIMIT: Duration = Duration::from_secs(30);
 const MAX_KUBECONFIG: u64 = 1024 * 1024;
 const PUBLIC: u32 = 0o644;
 const PRIVATE: u32 = 0o600;
-
-/// An etcd that is not kubeadm's.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[expect(clippy::exhaustive_structs, reason = "callers write all of it out")]
-pub struct ExternalEtcd {
-    /// URLs.
-    pub endpoints: Vec<String>,
-    /// Files for `https` endpoints.
-    pub tls: Option<EtcdTls>,
-}
-
-/// Files with which an etcd is reached.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[expect(clippy::exhaustive_structs, reason = "callers write all of it out")]
-pub struct EtcdTls {
-    /// Its CA.
-    pub ca: PathBuf,
-    /// Our certificate.
-    pub certificate: PathBuf,
-    /// Its key.
-    pub key: PathBuf,
-}
-
-/// What clusters of this image are like.
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub struct KubeadmSettings {
-    /// Name or address under which the API server is reached, without a port.
-    pub api_server: String,
-    /// Name of the cluster in kubeconfigs.
-    pub cluster_name: String,
-    /// Further names and addresses of the API server's certificate.
-    pub certificate_names: Vec<String>,
-    /// Subnet of services.
-    pub service_subnet: String,
-    /// Socket of the container runtime.
-    pub cri_socket: String,
-    /// `external` with a cloud's controllers, empty without.
-    pub cloud_provider: String,
-    /// Findings of kubeadm's preflight that are known and fine.
-    pub ignored_preflight_errors: Vec<String>,
-    /// An etcd elsewhere; kubeadm's own on the control planes without.
-    pub external_etcd: Option<ExternalEtcd>,
-}
-
-impl KubeadmSettings {
-    /// A cluster whose API server is reached under this name or address.
-    pub fn new(api_server: impl Into<String>) -> Self {
-        Self {
-            api_server: api_server.into(),
-            cluster_name: "kubernetes".to_owned(),
-            certificate_names: Vec::new(),
-            service_subnet: "10.96.0.0/12".to_owned(),
-            cri_socket: "unix:///run/containerd/containerd.sock".to_owned(),
-            cloud_provider: String::new(),
-            ignored_preflight_errors: Vec::new(),
-            external_etcd: None,
-        }
-    }
-}
-
-/// The kubelet's key, and the request for its certificate.
-#[derive(Debug)]
-#[expect(clippy::exhaustive_structs, reason = "callers write all of it out")]
-pub struct KubeletKey {
-    /// Private key, PEM.
-    pub private: SecretBytes,
-    /// PKCS #10, DER: `O=system:nodes, CN=system:node:<name>`.
-    pub request: Vec<u8>,
-}
-
-/// Signs this node's own request with a CA that it just made.
-pub trait KubeletIdentity: fmt::Debug + Send + Sync {
-    /// Key and request.
-    fn key(&self) -> &KubeletKey;
-
-    /// Certificate for the request, PEM, by `ca.crt` and `ca.key` in this directory.
-    ///
-    /// # Errors
-    /// The files cannot be used.
-    fn certify(&self, pki: &Path) -> Result<String, PortError>;
-}
 
 /// Runs kubeadm on this node.
 #[derive(Clone, Debug)]
