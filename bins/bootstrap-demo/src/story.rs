@@ -226,8 +226,14 @@ fn init(stage: &Stage<'_>, first: &Host, key: &str) -> anyhow::Result<()> {
     files::write_kubeconfig(first, token.trim())
 }
 
-/// Three nodes, two of them control planes; a machine with a bound key for each that joined.
+/// What stands for a kubelet makes its Node after kubeadm has ended.
 fn check_members(stage: &Stage<'_>, first: &Host) -> anyhow::Result<()> {
+    until("the members", || members_are_there(stage, first).is_ok())?;
+    stage.say("3 nodes, 2 control planes; the operator's registry has the 2 that joined, bound")
+}
+
+/// Three nodes, two of them control planes; a machine with a bound key for each that joined.
+fn members_are_there(stage: &Stage<'_>, first: &Host) -> anyhow::Result<()> {
     let items = |kind: &str, namespace: &[&str]| -> anyhow::Result<Vec<Value>> {
         let mut arguments = vec!["get", kind, "-o", "json"];
         arguments.extend(namespace);
@@ -250,5 +256,5 @@ fn check_members(stage: &Stage<'_>, first: &Host) -> anyhow::Result<()> {
     let bound = |machine: &&Value| machine.pointer("/status/attestationKey/name").is_some();
     let bound = machines.iter().filter(bound).count();
     anyhow::ensure!(bound == 2, "{bound} machines have a bound key, not 2");
-    stage.say("3 nodes, 2 control planes; the operator's registry has the 2 that joined, bound")
+    Ok(())
 }
