@@ -4,8 +4,8 @@
 //! Metadata come from whoever runs the platform, and are not believed further than that: a role
 //! that they claim has to be granted by the join service, and an address has to prove itself.
 
+use core::net::IpAddr;
 use std::fmt;
-use std::net::IpAddr;
 
 use async_trait::async_trait;
 
