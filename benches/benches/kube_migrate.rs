@@ -134,8 +134,8 @@ async fn measure(suite: &Suite) -> anyhow::Result<()> {
     )
 }
 
-async fn swap(anchor: &dyn TrustAnchor, change: Transition) -> anyhow::Result<()> {
-    anchor.swap(&change, &sample::line()).await?;
+async fn swap(anchor: &dyn TrustAnchor, change: &Transition) -> anyhow::Result<()> {
+    anchor.swap(change, &sample::line()).await?;
     Ok(())
 }
 
@@ -147,9 +147,9 @@ async fn copy(
 ) -> anyhow::Result<CopyReport> {
     let source = from.authority().await?;
     if to.authority().await?.is_alone() {
-        swap(to, to.authority().await?.stand_by(&source)?).await?;
+        swap(to, &to.authority().await?.stand_by(&source)?).await?;
     }
-    swap(to, to.authority().await?.listen(&source)?).await?;
+    swap(to, &to.authority().await?.listen(&source)?).await?;
     let intake = to.authority().await?.intake().context("it listens")?;
     Ok(migrate::copy(from, to, intake, &SystemClock, observer).await?)
 }
@@ -197,8 +197,8 @@ fn unit(number: u64) -> MachineUnit {
 async fn fill(anchor: &KubeRegistry, many: u64) -> anyhow::Result<()> {
     let nobody = tec_core::testing::MemoryRegistry::new();
     let giver = nobody.authority().await?;
-    swap(anchor, anchor.authority().await?.stand_by(&giver)?).await?;
-    swap(anchor, anchor.authority().await?.listen(&giver)?).await?;
+    swap(anchor, &anchor.authority().await?.stand_by(&giver)?).await?;
+    swap(anchor, &anchor.authority().await?.listen(&giver)?).await?;
     let intake = anchor.authority().await?.intake().context("it listens")?;
     let units: Vec<_> = (1..=many).map(unit).map(TrustUnit::Machine).collect();
     let page = AdoptPage {
@@ -211,7 +211,7 @@ async fn fill(anchor: &KubeRegistry, many: u64) -> anyhow::Result<()> {
     anchor.adopt(&page).await?;
     // Nobody else has the authority: it is its own from now on.
     let seized = anchor.authority().await?.dangerous_seize()?;
-    swap(anchor, seized).await
+    swap(anchor, &seized).await
 }
 
 /// The same objects by the calls alone.

@@ -4,8 +4,8 @@
 //! fields and rules that existing clusters use, and what they mean in terms of
 //! [`tec_core`]; with the feature `client` the ports of tec-core over an API server; with the feature
 //! `server` what servers know of the cluster; with the feature `controller` what an operator does; with
-//! the feature `rpc` bootstrap of nodes over gRPC; with the feature `service` bootstrap of a platform's
-//! services.
+//! the feature `rpc` bootstrap of nodes over gRPC, and with `node` what it acts on; with the feature
+//! `service` bootstrap of a platform's services.
 //!
 //! *What it is not*: it knows no Trustee; the program brings the two together. It picks neither a
 //! version of the Kubernetes API nor a provider for TLS: the binary that links it does.
@@ -24,6 +24,8 @@ pub mod api;
 pub mod client;
 #[cfg(feature = "controller")]
 pub mod controller;
+#[cfg(feature = "node")]
+pub mod node;
 #[cfg(feature = "render")]
 pub mod render;
 #[cfg(feature = "rpc")]

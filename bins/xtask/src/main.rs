@@ -5,6 +5,7 @@
 
 mod arch;
 mod bench;
+mod bootstrap_demo;
 mod cargo;
 mod check;
 mod codegen;
@@ -44,6 +45,8 @@ enum Verb {
     Test(test::Args),
     /// Play the main job end to end and write target/demo/report.html
     Demo(demo::Args),
+    /// Make a cluster with real kubeadm in namespaces: init, two joins, two boots; as root
+    BootstrapDemo,
     /// Run the tests on a real Kubernetes API server
     E2e(e2e::Args),
     /// Bring up a platform's services from an empty directory
@@ -79,6 +82,7 @@ fn run(verb: Verb) -> Result<()> {
         Verb::Check => check::run(&root),
         Verb::Test(args) => test::run(&root, &args),
         Verb::Demo(args) => demo::run(&root, &args),
+        Verb::BootstrapDemo => bootstrap_demo::run(&root),
         Verb::E2e(args) => e2e::run(&root, &args),
         Verb::ServicesDemo(args) => services::run(&root, &args),
         Verb::Codegen(args) => codegen::run(&root, &args),

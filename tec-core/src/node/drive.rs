@@ -4,12 +4,16 @@
 
 mod init;
 mod join;
+mod recover;
 
 pub use self::init::InitPorts;
 pub use self::init::InitReport;
 pub use self::init::drive_init;
 pub use self::join::JoinPorts;
 pub use self::join::drive_join;
+pub use self::recover::OfferedKeys;
+pub use self::recover::RecoverPorts;
+pub use self::recover::drive_recover;
 
 use super::derive::DataKeyId;
 use super::derive::DiskId;

@@ -96,13 +96,17 @@ pub fn grant(
     }
 }
 
-/// Judges a rejoin: only the key that joined with this disk.
+/// Judges a rejoin: only the key that joined with this disk. Its claim.
 ///
 /// # Errors
 /// [`GrantError::Unknown`] or [`GrantError::DiskTaken`].
-pub fn grant_rejoin(ak: Fingerprint, disk: DiskId, granted: &[Claim]) -> Result<(), GrantError> {
+pub fn grant_rejoin(
+    ak: Fingerprint,
+    disk: DiskId,
+    granted: &[Claim],
+) -> Result<&Claim, GrantError> {
     match granted.iter().find(|one| one.ak == ak) {
-        Some(before) if before.disk == disk => Ok(()),
+        Some(before) if before.disk == disk => Ok(before),
         Some(_) => Err(GrantError::DiskTaken),
         None => Err(GrantError::Unknown),
     }
@@ -162,7 +166,10 @@ mod tests {
             grant_rejoin(disk.ak, disk.disk, &known),
             Err(GrantError::Unknown)
         );
-        assert_eq!(grant_rejoin(known[0].ak, known[0].disk, &known), Ok(()));
+        assert_eq!(
+            grant_rejoin(known[0].ak, known[0].disk, &known),
+            Ok(&known[0])
+        );
     }
 
     #[test]

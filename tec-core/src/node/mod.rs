@@ -23,6 +23,7 @@ pub mod init;
 pub mod join;
 pub mod journal;
 pub mod lock;
+pub mod metadata;
 pub mod port;
 pub mod recover;
 pub mod state;

@@ -81,6 +81,14 @@ pub trait StateDisk: fmt::Debug + Send + Sync {
     async fn rekey(&self, node: &LockedNode, key: &SecretBytes) -> Result<(), PortError>;
 }
 
+/// Makes the content of the state disk readable.
+#[async_trait]
+pub trait MappedDisk: fmt::Debug + Send + Sync {
+    /// Maps the disk with a key that opens it, and reads the state that is on it. A disk that is
+    /// mapped already stays so.
+    async fn map(&self, key: &SecretBytes) -> Result<NodeState, PortError>;
+}
+
 /// Small files of the node. *Contract*: durable and whole, or as before.
 #[async_trait]
 pub trait NodeStore: fmt::Debug + Send + Sync {

@@ -16,6 +16,7 @@ use crate::node::lock::LockedNode;
 use crate::node::lock::MarkerState;
 use crate::node::port::ClusterInitializer;
 use crate::node::port::ClusterJoiner;
+use crate::node::port::MappedDisk;
 use crate::node::port::NodeStore;
 use crate::node::port::Pause;
 use crate::node::port::StateDisk;
@@ -181,6 +182,14 @@ impl ClusterJoiner for MemoryNode {
     async fn join(&self, _node: &LockedNode, _ticket: &JoinTicket) -> Result<(), PortError> {
         self.lock().joined += 1;
         Ok(())
+    }
+}
+
+#[async_trait]
+impl MappedDisk for MemoryNode {
+    async fn map(&self, _key: &SecretBytes) -> Result<NodeState, PortError> {
+        let state = self.lock().state;
+        state.ok_or_else(|| PortError::new(PortErrorKind::NotFound, "read the node's state"))
     }
 }
 

@@ -29,6 +29,8 @@ mod authority;
 mod error;
 mod image;
 mod machine;
+#[cfg(feature = "rpc")]
+pub mod member;
 mod room;
 mod secret;
 

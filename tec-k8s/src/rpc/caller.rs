@@ -1,6 +1,7 @@
 //! Who calls, as the transport proved it.
 
 use tec_core::ak::Fingerprint;
+use tec_core::ak::PublicKey;
 use tec_core::port::PortError;
 use tec_core::port::PortErrorKind;
 use tec_core::port::chain;
@@ -13,18 +14,23 @@ use tonic::Status;
 /// It is believed: only a transport that verified the evidence may make one.
 #[derive(Clone, Debug)]
 pub struct Caller {
-    ak: Fingerprint,
+    ak: PublicKey,
 }
 
 impl Caller {
     /// Whoever holds this attestation key.
-    pub fn dangerous_assume(ak: Fingerprint) -> Self {
+    pub fn dangerous_assume(ak: PublicKey) -> Self {
         Self { ak }
     }
 
-    /// The key.
+    /// Fingerprint of the key.
     pub fn ak(&self) -> Fingerprint {
-        self.ak
+        self.ak.fingerprint()
+    }
+
+    /// The key.
+    pub fn key(&self) -> &PublicKey {
+        &self.ak
     }
 
     pub(super) fn of<T>(request: &Request<T>) -> Result<Self, Status> {

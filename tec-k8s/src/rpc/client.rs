@@ -9,12 +9,14 @@ use tec_core::node::derive::DiskId;
 use tec_core::node::port::TicketSource;
 use tec_core::node::state::Role;
 use tec_core::node::ticket::JoinTicket;
+use tec_core::node::ticket::RejoinTicket;
 use tec_core::port::PortError;
 use tec_core::port::PortErrorKind;
 use tonic::transport::Channel;
 
 use super::convert;
 use super::generated::join::IssueJoinTicketRequest;
+use super::generated::join::IssueRejoinTicketRequest;
 use super::generated::join::api_client::ApiClient;
 
 /// A call may take this long; a certificate and a token are made meanwhile.
@@ -75,6 +77,50 @@ impl TicketClient {
 #[async_trait]
 impl TicketSource for TicketClient {
     async fn fetch(&self) -> Result<JoinTicket, PortError> {
+        let mut last = PortError::new(PortErrorKind::Unavailable, "find a join service");
+        for address in self.dial.addresses().await? {
+            match self.ask(&address).await {
+                Ok(ticket) => return Ok(ticket),
+                Err(error) => last = error,
+            }
+        }
+        Err(last)
+    }
+}
+
+/// Asks join services for what opens the disk of a member that booted again.
+#[derive(Clone, Debug)]
+pub struct RejoinClient {
+    dial: Arc<dyn Dial>,
+    disk: DiskId,
+}
+
+impl RejoinClient {
+    /// For the node with this disk.
+    pub fn new(dial: Arc<dyn Dial>, disk: DiskId) -> Self {
+        Self { dial, disk }
+    }
+
+    async fn ask(&self, address: &str) -> Result<RejoinTicket, PortError> {
+        let failed = |kind| PortError::new(kind, format!("ask {address} for a rejoin ticket"));
+        let mut client = ApiClient::new(self.dial.dial(address).await?);
+        let mut request = tonic::Request::new(IssueRejoinTicketRequest {
+            disk_uuid: self.disk.to_string(),
+        });
+        request.set_timeout(CALL_LIMIT);
+        let answer = client
+            .issue_rejoin_ticket(request)
+            .await
+            .map_err(|status| failed(PortErrorKind::Unavailable).because(status))?;
+        convert::rejoin_ticket(answer.into_inner())
+            .map_err(|error| failed(PortErrorKind::Unavailable).because(error))
+    }
+
+    /// A ticket of the first service that gives one.
+    ///
+    /// # Errors
+    /// That of the last one.
+    pub async fn fetch(&self) -> Result<RejoinTicket, PortError> {
         let mut last = PortError::new(PortErrorKind::Unavailable, "find a join service");
         for address in self.dial.addresses().await? {
             match self.ask(&address).await {

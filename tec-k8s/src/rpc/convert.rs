@@ -11,6 +11,7 @@ use tec_core::node::state::Role;
 use tec_core::node::ticket::Component;
 use tec_core::node::ticket::ComponentForm;
 use tec_core::node::ticket::JoinTicket;
+use tec_core::node::ticket::RejoinTicket;
 use tec_core::node::ticket::TicketError;
 use tec_core::node::uri::KmsUri;
 use tec_core::node::uri::StorageUri;
@@ -197,6 +198,17 @@ pub(super) fn ticket(
             .collect::<Result<_, _>>()?,
         kubernetes_version: message.kubernetes_version,
     })
+}
+
+pub(super) fn rejoin_ticket(
+    message: pb::join::IssueRejoinTicketResponse,
+) -> Result<RejoinTicket, MessageError> {
+    let disk = key("state_disk_key", message.state_disk_key)?;
+    let secret = key("measurement_secret", message.measurement_secret)?;
+    Ok(RejoinTicket::new(
+        SecretArray::new(*disk),
+        MeasurementSecret::new(*secret),
+    ))
 }
 
 fn key(member: &'static str, bytes: Vec<u8>) -> Result<Zeroizing<[u8; 32]>, TicketError> {

@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use tec_core::ak::PublicKey;
 use tec_core::node::derive::DataKeyId;
 use tec_core::node::derive::DiskId;
 use tec_core::node::derive::MeasurementSalt;
@@ -48,6 +49,10 @@ pub trait Enrollments: fmt::Debug + Send + Sync {
 
     /// Records a claim unless one with its key, name or disk is there; one step with the check.
     async fn add(&self, claim: &Claim) -> Result<CreateOutcome, PortError>;
+
+    /// Brings what else is kept of a member up to date; again changes nothing. Kind `Denied` for a
+    /// member that was taken back.
+    async fn settle(&self, claim: &Claim, key: &PublicKey) -> Result<(), PortError>;
 }
 
 /// Signs kubelet certificates.
@@ -80,6 +85,13 @@ pub trait ClusterFacts: fmt::Debug + Send + Sync {
     async fn control_plane_files(&self) -> Result<Vec<(PkiFile, SecretBytes)>, PortError>;
 }
 
+/// Lets control planes join one at a time, since each changes the members of etcd.
+#[async_trait]
+pub trait ControlPlaneTurns: fmt::Debug + Send + Sync {
+    /// Gives the turn to this node, again if it has it. Kind `Unavailable` while another has it.
+    async fn take(&self, node: &NodeName) -> Result<(), PortError>;
+}
+
 /// What the service acts on.
 #[derive(Clone, Debug)]
 #[expect(clippy::exhaustive_structs, reason = "callers write all of it out")]
@@ -92,6 +104,8 @@ pub struct JoinServicePorts {
     pub enrollments: Arc<dyn Enrollments>,
     /// Who may be a control plane.
     pub control_planes: ControlPlanes,
+    /// One control plane at a time.
+    pub turns: Arc<dyn ControlPlaneTurns>,
     /// Signs.
     pub signer: Arc<dyn KubeletSigner>,
     /// What members get.
@@ -176,7 +190,8 @@ impl Api for JoinService {
         &self,
         request: Request<IssueJoinTicketRequest>,
     ) -> Result<Response<IssueJoinTicketResponse>, Status> {
-        let ak = Caller::of(&request)?.ak();
+        let caller = Caller::of(&request)?;
+        let ak = caller.ak();
         let request = convert::ticket_request(request.into_inner())?;
         let name = self.0.signer.name(&request.csr);
         let claim = Claim {
@@ -186,6 +201,12 @@ impl Api for JoinService {
             disk: request.disk,
         };
         self.admit(&claim).await?;
+        let settled = self.0.enrollments.settle(&claim, caller.key()).await;
+        settled.map_err(|error| refusal("the member cannot be registered", &error))?;
+        if claim.role == Role::ControlPlane {
+            let turn = self.0.turns.take(&claim.name).await;
+            turn.map_err(|error| refusal("another control plane is joining", &error))?;
+        }
         let ticket = self.ticket(&request).await;
         let ticket = ticket.map_err(|error| refusal("the ticket cannot be made", &error))?;
         tracing::info!(node = %claim.name, role = %claim.role, "issued a join ticket");
@@ -197,12 +218,14 @@ impl Api for JoinService {
         request: Request<IssueRejoinTicketRequest>,
     ) -> Result<Response<IssueRejoinTicketResponse>, Status> {
         const WHY: &str = "hand it to a member over an attested connection";
-        let ak = Caller::of(&request)?.ak();
+        let caller = Caller::of(&request)?;
         let disk = convert::disk_id(&request.into_inner().disk_uuid)?;
         let failed = |error: PortError| refusal("the ticket cannot be made", &error);
         let known = self.0.enrollments.list().await.map_err(failed)?;
-        grant_rejoin(ak, disk, &known)
+        let claim = grant_rejoin(caller.ak(), disk, &known)
             .map_err(|error| Status::permission_denied(error.to_string()))?;
+        let settled = self.0.enrollments.settle(claim, caller.key()).await;
+        settled.map_err(|error| refusal("the member cannot be registered", &error))?;
         let secret = self.measurement_secret().await.map_err(failed)?;
         let key = self.disk_key(disk).await.map_err(failed)?;
         Ok(Response::new(IssueRejoinTicketResponse {

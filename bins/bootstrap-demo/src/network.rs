@@ -1,0 +1,54 @@
+//! A bridge, and what hangs on it.
+
+use std::process::Command;
+use std::process::Stdio;
+
+use anyhow::Context as _;
+
+/// Name of the bridge.
+pub(crate) const BRIDGE: &str = "tec-b0";
+/// Address of this machine on it, and of whatever is no node.
+pub(crate) const GATEWAY: &str = "10.99.0.254";
+
+/// Runs a program to its end.
+pub(crate) fn run(program: &str, arguments: &[&str]) -> anyhow::Result<Vec<u8>> {
+    let output = Command::new(program)
+        .args(arguments)
+        .stdin(Stdio::null())
+        .output()
+        .with_context(|| format!("run {program}"))?;
+    let words = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+    anyhow::ensure!(
+        output.status.success(),
+        "{program} {} failed: {words}",
+        arguments.join(" ")
+    );
+    Ok(output.stdout)
+}
+
+pub(crate) fn ip(arguments: &str) -> anyhow::Result<()> {
+    let arguments: Vec<&str> = arguments.split(' ').collect();
+    run("ip", &arguments).map(drop)
+}
+
+/// The bridge; gone when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Network(());
+
+impl Network {
+    pub(crate) fn create() -> anyhow::Result<Self> {
+        // What a run that was killed left behind.
+        let _ = ip(&format!("link del {BRIDGE}"));
+        ip(&format!("link add {BRIDGE} type bridge"))?;
+        let network = Self(());
+        ip(&format!("addr add {GATEWAY}/24 dev {BRIDGE}"))?;
+        ip(&format!("link set {BRIDGE} up"))?;
+        Ok(network)
+    }
+}
+
+impl Drop for Network {
+    fn drop(&mut self) {
+        let _ = ip(&format!("link del {BRIDGE}"));
+    }
+}

@@ -1,0 +1,260 @@
+//! What happens, in order.
+
+use std::fs;
+use std::io::Write as _;
+use std::path::Path;
+use std::path::PathBuf;
+use std::process::Command;
+use std::process::Stdio;
+use std::time::Duration;
+use std::time::Instant;
+
+use anyhow::Context as _;
+use serde_json::Value;
+use tokio::runtime::Runtime;
+
+use crate::Args;
+use crate::files;
+use crate::files::NAMESPACE;
+use crate::host::Host;
+use crate::host::Process;
+use crate::host::pause;
+use crate::network::GATEWAY;
+use crate::network::Network;
+use crate::rpc;
+
+const ADMIN: &str = "/etc/kubernetes/admin.conf";
+const LIMIT: Duration = Duration::from_mins(4);
+/// Exit status for a disk that has to be recovered first.
+const NOT_READY: i32 = 3;
+
+struct Stage<'a> {
+    args: &'a Args,
+    began: Instant,
+    runtime: Runtime,
+}
+
+impl Stage<'_> {
+    fn say(&self, what: &str) -> anyhow::Result<()> {
+        let seconds = self.began.elapsed().as_secs();
+        Ok(writeln!(std::io::stdout(), "{seconds:>4} s  {what}")?)
+    }
+
+    fn program(&self, name: &str) -> PathBuf {
+        self.args.bin_dir.join(name)
+    }
+
+    fn kubectl(&self, host: &Host, arguments: &[&str]) -> anyhow::Result<String> {
+        let mut all = vec!["--kubeconfig", ADMIN];
+        all.extend(arguments);
+        host.output(&self.args.kubernetes.join("kubectl"), &all)
+    }
+
+    fn bootstrapper(&self, host: &Host, command: &str) -> anyhow::Result<Process> {
+        let settings = host.path("bootstrapper.toml").display().to_string();
+        let arguments = ["--config", &settings, command];
+        host.spawn("bootstrapper", &self.program("bootstrapper"), &arguments)
+    }
+
+    /// Makes a host whose settings name the key of the join service; its own key.
+    fn host(
+        &self,
+        base: &Path,
+        number: u8,
+        role: &str,
+        join_service: Option<&str>,
+    ) -> anyhow::Result<(Host, String)> {
+        let mut host = Host::create(base, number)?;
+        let stub = self.program("host-stub");
+        let kubeadm = self.args.kubernetes.join("kubeadm");
+        files::write_node(&host, role, join_service, (&stub, &kubeadm))?;
+        host.start_kubelet(&stub, &self.args.kubernetes)?;
+        let settings = host.path("bootstrapper.toml").display().to_string();
+        let program = self.program("bootstrapper");
+        let key = host.output(&program, &["--config", &settings, "key"])?;
+        Ok((host, key.trim().to_owned()))
+    }
+
+    fn join_service(&self, host: &Host) -> anyhow::Result<Process> {
+        let settings = host.path("join-service.toml").display().to_string();
+        let kubeconfig = host.path("join-service.kubeconfig");
+        let kubeconfig = format!("KUBECONFIG={}", kubeconfig.display());
+        let program = self.program("join-service").display().to_string();
+        let arguments = [&*kubeconfig, &program, "--config", &settings];
+        host.spawn("join-service", Path::new("env"), &arguments)
+    }
+
+    fn boot(&self, host: &mut Host) -> anyhow::Result<()> {
+        host.reboot()?;
+        host.start_kubelet(&self.program("host-stub"), &self.args.kubernetes)?;
+        let early = self.bootstrapper(host, "run")?;
+        ended(host, early, NOT_READY)
+    }
+}
+
+fn ended(host: &Host, process: Process, expected: i32) -> anyhow::Result<()> {
+    let status = process.wait()?;
+    anyhow::ensure!(
+        status == Some(expected),
+        "the bootstrapper of {} ended with {status:?}, not {expected}; see {}",
+        host.name,
+        host.path("bootstrapper.log").display()
+    );
+    Ok(())
+}
+
+fn until(what: &str, mut is_so: impl FnMut() -> bool) -> anyhow::Result<()> {
+    let begin = Instant::now();
+    while !is_so() {
+        anyhow::ensure!(begin.elapsed() < LIMIT, "{what} does not come");
+        pause();
+    }
+    Ok(())
+}
+
+/// etcd on the bridge.
+fn etcd(base: &Path) -> anyhow::Result<EtcdProcess> {
+    let log = fs::File::create(base.join("etcd.log"))?;
+    let url = format!("http://{GATEWAY}:2379");
+    let peer = format!("http://{GATEWAY}:2380");
+    let started = Command::new("etcd")
+        .arg("--data-dir")
+        .arg(base.join("etcd"))
+        .args([
+            "--listen-client-urls",
+            &url,
+            "--advertise-client-urls",
+            &url,
+        ])
+        .args([
+            "--listen-peer-urls",
+            &peer,
+            "--initial-advertise-peer-urls",
+            &peer,
+        ])
+        .args(["--initial-cluster", &format!("default={peer}")])
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(log)
+        .spawn();
+    Ok(EtcdProcess(started.context("start etcd")?))
+}
+
+struct EtcdProcess(std::process::Child);
+
+impl Drop for EtcdProcess {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Plays it all.
+pub(crate) fn play(args: &Args) -> anyhow::Result<()> {
+    let base = tempfile::Builder::new()
+        .prefix("tec-bootstrap-")
+        .tempdir()?;
+    let stage = Stage {
+        args,
+        began: Instant::now(),
+        runtime: tokio::runtime::Builder::new_multi_thread()
+            .enable_all()
+            .build()?,
+    };
+    let played = acts(&stage, base.path());
+    if played.is_err() {
+        let kept = base.keep();
+        stage.say(&format!("logs are kept in {}", kept.display()))?;
+    }
+    played
+}
+
+fn acts(stage: &Stage<'_>, base: &Path) -> anyhow::Result<()> {
+    let _network = Network::create()?;
+    let _etcd = etcd(base)?;
+    let (mut first, first_key) = stage.host(base, 1, "ControlPlane", None)?;
+    stage.say("three hosts come up: namespaces, swtpm, a LUKS2 disk each")?;
+    let (second, second_key) = stage.host(base, 2, "ControlPlane", Some(&first_key))?;
+    let (mut third, third_key) = stage.host(base, 3, "Worker", Some(&first_key))?;
+
+    init(stage, &first, &first_key)?;
+    files::write_join_service(&first, &[&second_key, &third_key], &[&second_key])?;
+    let service = stage.join_service(&first)?;
+    for (host, what) in [(&second, "a control plane"), (&third, "a worker")] {
+        let process = stage.bootstrapper(host, "run")?;
+        ended(host, process, 0)?;
+        stage.say(&format!("{} joined as {what}", host.name))?;
+    }
+    check_members(stage, &first)?;
+
+    stage.boot(&mut third)?;
+    let process = stage.bootstrapper(&third, "recover")?;
+    ended(&third, process, 0)?;
+    let process = stage.bootstrapper(&third, "run")?;
+    ended(&third, process, 0)?;
+    stage.say("the worker booted again and was opened by a rejoin ticket")?;
+
+    drop(service);
+    stage.boot(&mut first)?;
+    let process = stage.bootstrapper(&first, "recover")?;
+    stage.runtime.block_on(rpc::recover(&first, &first_key))?;
+    ended(&first, process, 0)?;
+    let process = stage.bootstrapper(&first, "run")?;
+    ended(&first, process, 0)?;
+    until("the API server", || {
+        stage.kubectl(&first, &["get", "--raw=/readyz"]).is_ok()
+    })?;
+    stage.say("the first control plane booted again and was opened by a Recover call")?;
+    check_members(stage, &first)?;
+    stage.say("all three are members")
+}
+
+fn init(stage: &Stage<'_>, first: &Host, key: &str) -> anyhow::Result<()> {
+    let process = stage.bootstrapper(first, "run")?;
+    let answer = stage.runtime.block_on(rpc::init(first, key))?;
+    ended(first, process, 0)?;
+    anyhow::ensure!(answer.cluster_id.len() == 32, "the cluster has no id");
+    stage.say("the admin made a cluster of n1: kubeadm init, disk re-keyed, PCR 15 extended")?;
+    let crds = stage.args.crds.display().to_string();
+    stage.kubectl(first, &["apply", "-f", &crds])?;
+    stage.kubectl(first, &["create", "namespace", NAMESPACE])?;
+    // The service runs with the rights of its manifest, and no others.
+    let manifest = stage.args.manifest.display().to_string();
+    stage.kubectl(first, &["apply", "-f", &manifest])?;
+    let account = ["create", "token", "tec-join-service", "-n", NAMESPACE];
+    let token = stage.kubectl(first, &account)?;
+    files::write_kubeconfig(first, token.trim())
+}
+
+/// What stands for a kubelet makes its Node after kubeadm has ended.
+fn check_members(stage: &Stage<'_>, first: &Host) -> anyhow::Result<()> {
+    until("the members", || members_are_there(stage, first).is_ok())?;
+    stage.say("3 nodes, 2 control planes; the operator's registry has the 2 that joined, bound")
+}
+
+/// Three nodes, two of them control planes; a machine with a bound key for each that joined.
+fn members_are_there(stage: &Stage<'_>, first: &Host) -> anyhow::Result<()> {
+    let items = |kind: &str, namespace: &[&str]| -> anyhow::Result<Vec<Value>> {
+        let mut arguments = vec!["get", kind, "-o", "json"];
+        arguments.extend(namespace);
+        let json: Value = serde_json::from_str(&stage.kubectl(first, &arguments)?)?;
+        let items = json.get("items").and_then(Value::as_array);
+        Ok(items.cloned().unwrap_or_default())
+    };
+    let nodes = items("nodes", &[])?;
+    let mark = "/metadata/labels/node-role.kubernetes.io~1control-plane";
+    let planes = nodes
+        .iter()
+        .filter(|node| node.pointer(mark).is_some())
+        .count();
+    anyhow::ensure!(
+        (nodes.len(), planes) == (3, 2),
+        "there are {} nodes, {planes} of them control planes",
+        nodes.len()
+    );
+    let machines = items("machines", &["-n", NAMESPACE])?;
+    let bound = |machine: &&Value| machine.pointer("/status/attestationKey/name").is_some();
+    let bound = machines.iter().filter(bound).count();
+    anyhow::ensure!(bound == 2, "{bound} machines have a bound key, not 2");
+    Ok(())
+}

@@ -1,0 +1,292 @@
+//! The cluster's CA, as kubeadm keeps it in files, signing certificates of kubelets.
+
+use std::fs;
+use std::path::Path;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use p256::pkcs8::EncodePrivateKey as _;
+use rcgen::CertificateSigningRequestParams;
+use rcgen::DistinguishedName;
+use rcgen::DnType;
+use rcgen::DnValue;
+use rcgen::ExtendedKeyUsagePurpose;
+use rcgen::IsCa;
+use rcgen::Issuer;
+use rcgen::KeyPair;
+use rcgen::KeyUsagePurpose;
+use rcgen::SanType;
+use rcgen::SerialNumber;
+use rsa::pkcs1::DecodeRsaPrivateKey as _;
+use tec_core::node::ticket::NodeName;
+use tec_core::port::Clock;
+use tec_core::port::Entropy;
+use tec_core::port::PortError;
+use tec_core::port::PortErrorKind;
+use tec_core::secret::SecretBytes;
+use tec_k8s::rpc::KubeletSigner;
+use time::Duration;
+use time::OffsetDateTime;
+
+/// What Kubernetes takes for nodes (Kubernetes, "Using Node Authorization").
+pub const ORGANIZATION: &str = "system:nodes";
+/// What a node's name follows.
+pub const PREFIX: &str = "system:node:";
+/// Validity of a kubelet's certificate (contract, 1.8); the kubelet renews its client certificate
+/// itself.
+const BACKDATED: Duration = Duration::hours(2);
+const VALID: Duration = Duration::days(365);
+/// Bytes of a serial number.
+const SERIAL: usize = 16;
+
+/// A request or the CA's files cannot be used. Nothing of a key is part of the text.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum AuthorityError {
+    /// A file cannot be read.
+    #[error("{path} cannot be read")]
+    File {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+    /// The key is in none of the forms that kubeadm writes.
+    #[error("the CA's key is no PKCS #1, PKCS #8 or SEC 1 key")]
+    Key,
+    /// The certificate of the CA, or the one to be made.
+    #[error("the certificate cannot be made")]
+    Certificate(#[source] rcgen::Error),
+    /// The request is malformed, or not signed by its own key.
+    #[error("the request cannot be taken")]
+    Request(#[source] rcgen::Error),
+    /// The request asks for more than a node may have.
+    #[error("the request's {0}")]
+    Refused(&'static str),
+}
+
+/// `ca.crt` and `ca.key` in a directory; they are read for each certificate.
+#[derive(Clone, Debug)]
+pub struct Authority {
+    directory: PathBuf,
+    clock: Arc<dyn Clock>,
+    entropy: Arc<dyn Entropy>,
+}
+
+impl Authority {
+    /// Of this directory.
+    pub fn new(
+        directory: impl Into<PathBuf>,
+        clock: Arc<dyn Clock>,
+        entropy: Arc<dyn Entropy>,
+    ) -> Self {
+        Self {
+            directory: directory.into(),
+            clock,
+            entropy,
+        }
+    }
+
+    /// The same, with the files of another directory.
+    #[must_use]
+    pub fn of_directory(&self, directory: &Path) -> Self {
+        Self {
+            directory: directory.to_owned(),
+            ..self.clone()
+        }
+    }
+
+    /// Signs the request of a node.
+    ///
+    /// # Errors
+    /// [`AuthorityError`].
+    pub fn certify(&self, request: &[u8]) -> Result<String, AuthorityError> {
+        let (_, mut request) = node_request(request)?;
+        let mut serial = [0; SERIAL];
+        self.entropy.fill(&mut serial);
+        let now = self.clock.now().unix_seconds();
+        let now = OffsetDateTime::from_unix_timestamp(now)
+            .map_err(|_| AuthorityError::Certificate(rcgen::Error::Time))?;
+        let params = &mut request.params;
+        params.serial_number = Some(SerialNumber::from_slice(&serial));
+        params.not_before = now - BACKDATED;
+        params.not_after = now + VALID;
+        params.is_ca = IsCa::ExplicitNoCa;
+        params.key_usages = vec![
+            KeyUsagePurpose::DigitalSignature,
+            KeyUsagePurpose::KeyEncipherment,
+        ];
+        params.extended_key_usages = vec![
+            ExtendedKeyUsagePurpose::ClientAuth,
+            ExtendedKeyUsagePurpose::ServerAuth,
+        ];
+        let certificate = read(&self.directory.join("ca.crt"))?;
+        let certificate = String::from_utf8_lossy(&certificate).into_owned();
+        let key = SecretBytes::new(read(&self.directory.join("ca.key"))?);
+        let issuer = Issuer::from_ca_cert_pem(&certificate, ca_key(&key)?)
+            .map_err(AuthorityError::Certificate)?;
+        let signed = request.signed_by(&issuer);
+        Ok(signed.map_err(AuthorityError::Certificate)?.pem())
+    }
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, AuthorityError> {
+    fs::read(path).map_err(|source| AuthorityError::File {
+        path: path.to_owned(),
+        source,
+    })
+}
+
+/// In the forms that kubeadm, and older tools, write.
+fn ca_key(pem: &SecretBytes) -> Result<KeyPair, AuthorityError> {
+    let malformed = |_| AuthorityError::Key;
+    let text = pem.expose("sign a kubelet's certificate");
+    let (label, der) = pem_rfc7468::decode_vec(text).map_err(malformed)?;
+    let pkcs8 = match label {
+        "PRIVATE KEY" => SecretBytes::new(der),
+        "RSA PRIVATE KEY" => {
+            let der = SecretBytes::new(der);
+            let key = rsa::RsaPrivateKey::from_pkcs1_der(der.expose("change its form"));
+            let key = key.map_err(|_| AuthorityError::Key)?.to_pkcs8_der();
+            SecretBytes::new(key.map_err(|_| AuthorityError::Key)?.as_bytes().to_vec())
+        }
+        "EC PRIVATE KEY" => {
+            let der = SecretBytes::new(der);
+            let key = p256::SecretKey::from_sec1_der(der.expose("change its form"));
+            let key = key.map_err(|_| AuthorityError::Key)?.to_pkcs8_der();
+            SecretBytes::new(key.map_err(|_| AuthorityError::Key)?.as_bytes().to_vec())
+        }
+        _ => return Err(AuthorityError::Key),
+    };
+    KeyPair::try_from(pkcs8.expose("sign a kubelet's certificate")).map_err(|_| AuthorityError::Key)
+}
+
+/// The node that a request is for. It is signed by its own key, has one organization, one name,
+/// and no names of servers but addresses.
+///
+/// # Errors
+/// [`AuthorityError`].
+pub fn node_request(
+    der: &[u8],
+) -> Result<(NodeName, CertificateSigningRequestParams), AuthorityError> {
+    let request = CertificateSigningRequestParams::from_der(&der.into());
+    let request = request.map_err(AuthorityError::Request)?;
+    let subject = &request.params.distinguished_name;
+    let one = |sort: DnType| text(subject, &sort);
+    if subject.iter().count() != 2 || one(DnType::OrganizationName) != Some(ORGANIZATION) {
+        return Err(AuthorityError::Refused(
+            "subject is not one organization, system:nodes, and one name",
+        ));
+    }
+    let name = one(DnType::CommonName)
+        .and_then(|name| name.strip_prefix(PREFIX))
+        .and_then(|name| name.parse::<NodeName>().ok())
+        .ok_or(AuthorityError::Refused("name is not that of a node"))?;
+    let allowed = |one: &SanType| match one {
+        SanType::IpAddress(_) => true,
+        SanType::DnsName(dns) => dns.as_str() == name.as_str(),
+        _ => false,
+    };
+    if !request.params.subject_alt_names.iter().all(allowed) {
+        return Err(AuthorityError::Refused(
+            "alternative names are not the node's",
+        ));
+    }
+    Ok((name, request))
+}
+
+fn text<'s>(subject: &'s DistinguishedName, sort: &DnType) -> Option<&'s str> {
+    match subject.get(sort)? {
+        DnValue::Utf8String(text) => Some(text),
+        DnValue::PrintableString(text) => Some(text.as_str()),
+        _ => None,
+    }
+}
+
+#[async_trait]
+impl KubeletSigner for Authority {
+    fn name(&self, csr: &[u8]) -> Result<NodeName, PortError> {
+        node_request(csr).map(|(name, _)| name).map_err(|error| {
+            PortError::new(PortErrorKind::Invalid, "read a kubelet's request").because(error)
+        })
+    }
+
+    async fn sign(&self, csr: &[u8]) -> Result<String, PortError> {
+        self.certify(csr).map_err(|error| {
+            PortError::new(PortErrorKind::Internal, "sign a kubelet's certificate").because(error)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rcgen::BasicConstraints;
+    use rcgen::CertificateParams;
+    use tec_support::SystemClock;
+    use tec_support::SystemEntropy;
+
+    use super::*;
+    use crate::identity::Identity;
+
+    fn ca(directory: &Path, key: &str) {
+        let mut params = CertificateParams::default();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let pair = ca_key(&SecretBytes::new(key.as_bytes().to_vec())).unwrap();
+        let certificate = params.self_signed(&pair).unwrap();
+        fs::write(directory.join("ca.crt"), certificate.pem()).unwrap();
+        fs::write(directory.join("ca.key"), key).unwrap();
+    }
+
+    fn authority(directory: &Path) -> Authority {
+        Authority::new(directory, Arc::new(SystemClock), Arc::new(SystemEntropy))
+    }
+
+    #[test]
+    fn keys_in_every_form_of_kubeadm_sign() {
+        let pair = KeyPair::generate().unwrap();
+        let sec1 = p256::SecretKey::from_slice(&[7; 32]).unwrap();
+        let sec1 = sec1.to_sec1_pem(p256::pkcs8::LineEnding::LF).unwrap();
+        for key in [pair.serialize_pem(), sec1.to_string()] {
+            let dir = tempfile::tempdir().unwrap();
+            ca(dir.path(), &key);
+            let name = "node-1".parse().unwrap();
+            let identity = Identity::generate(&name, [10, 0, 0, 1].into(), authority("".as_ref()));
+            let request = &identity.unwrap();
+            let request = &tec_k8s::node::KubeletIdentity::key(request).request;
+            let signed = authority(dir.path()).certify(request).unwrap();
+            assert!(signed.starts_with("-----BEGIN CERTIFICATE-----"));
+            assert_eq!(node_request(request).unwrap().0, name);
+        }
+    }
+
+    #[test]
+    fn requests_that_ask_for_more_than_a_node_may_have_are_refused() {
+        let cases: [(&str, &str, Option<&str>); 4] = [
+            ("system:masters", "system:node:a", None),
+            ("system:nodes", "admin", None),
+            ("system:nodes", "system:node:A_b", None),
+            ("system:nodes", "system:node:a", Some("kubernetes.default")),
+        ];
+        for (organization, name, san) in cases {
+            let mut params =
+                CertificateParams::new(san.map(str::to_owned).into_iter().collect::<Vec<_>>())
+                    .unwrap();
+            params.distinguished_name = DistinguishedName::new();
+            params
+                .distinguished_name
+                .push(DnType::OrganizationName, organization);
+            params.distinguished_name.push(DnType::CommonName, name);
+            let request = params
+                .serialize_request(&KeyPair::generate().unwrap())
+                .unwrap();
+            assert!(matches!(
+                node_request(request.der()),
+                Err(AuthorityError::Refused(_))
+            ));
+        }
+        let error = node_request(b"no request").err().unwrap();
+        assert!(matches!(error, AuthorityError::Request(_)));
+    }
+}

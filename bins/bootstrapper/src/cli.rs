@@ -1,0 +1,43 @@
+//! The command line.
+
+use std::path::PathBuf;
+
+use clap::Parser;
+use clap::Subcommand;
+use tec_support::log::LogForm;
+
+/// Makes an instance a node of a cluster.
+#[derive(Debug, Parser)]
+#[command(name = "bootstrapper", version, arg_required_else_help = true)]
+#[expect(clippy::exhaustive_structs, reason = "parsed, never built")]
+pub struct Args {
+    /// File of settings, TOML.
+    #[arg(
+        long,
+        env = "TEC_BOOTSTRAPPER_CONFIG",
+        default_value = "/etc/tec/bootstrapper.toml"
+    )]
+    pub config: PathBuf,
+    /// Which log lines go to stderr, for example `info` or `tec=debug`.
+    #[arg(long, env = "TEC_LOG", default_value = "info")]
+    pub log: String,
+    /// Form of the log lines.
+    #[arg(long, env = "TEC_LOG_FORM", value_enum, default_value_t = LogForm::Text)]
+    pub log_form: LogForm,
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What to do.
+#[derive(Clone, Copy, Debug, Subcommand)]
+#[expect(clippy::exhaustive_enums, reason = "parsed, never built")]
+pub enum Command {
+    /// Serve Init and try to join until the node is a member; then start the kubelet and end.
+    /// Exit status 3: the state disk has to be recovered first.
+    Run,
+    /// Open the state disk of a node that booted again, by a rejoin ticket or a Recover call.
+    Recover,
+    /// Print the fingerprint of the attestation key, made now if there is none.
+    Key,
+}

@@ -1,0 +1,53 @@
+//! Where join services are, by metadata, and what they have to prove.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use tec_core::node::metadata::MetadataSource;
+use tec_core::node::state::Role;
+use tec_core::port::PortError;
+use tec_k8s::rpc::Dial;
+use tec_tpm::atls::Endpoint;
+use tonic::transport::Channel;
+
+use crate::transport;
+
+/// Join services on the control planes that metadata list.
+#[derive(Clone, Debug)]
+pub struct Discovery {
+    metadata: Arc<dyn MetadataSource>,
+    endpoint: Endpoint,
+    port: u16,
+}
+
+impl Discovery {
+    /// `endpoint` judges what metadata can only claim.
+    pub fn new(metadata: Arc<dyn MetadataSource>, endpoint: Endpoint, port: u16) -> Self {
+        Self {
+            metadata,
+            endpoint,
+            port,
+        }
+    }
+}
+
+#[async_trait]
+impl Dial for Discovery {
+    /// Control planes but this instance, which has no join service yet, or none any more.
+    async fn addresses(&self) -> Result<Vec<String>, PortError> {
+        let this = self.metadata.this().await?;
+        let all = self.metadata.instances().await?;
+        let others = all
+            .iter()
+            .filter(|one| one.role == Role::ControlPlane && one.address != this.address);
+        let address = |one: &tec_core::node::metadata::Instance| {
+            SocketAddr::new(one.address, self.port).to_string()
+        };
+        Ok(others.map(address).collect())
+    }
+
+    async fn dial(&self, address: &str) -> Result<Channel, PortError> {
+        transport::dial(&self.endpoint, address).await
+    }
+}

@@ -1,0 +1,76 @@
+//! The state disk is mapped by systemd: it gets the key in a file, as it expects it.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tec_core::node::port::MappedDisk;
+use tec_core::node::state::NodeState;
+use tec_core::port::PortError;
+use tec_core::port::PortErrorKind;
+use tec_core::secret::SecretBytes;
+use tec_k8s::node::Call;
+use tec_k8s::node::Programs;
+use tec_k8s::node::StateDirectory;
+use tec_k8s::node::write_whole;
+
+/// For root alone, and not to be changed (contract, 1.11).
+const KEY_MODE: u32 = 0o400;
+/// Argon2id, and a check of the file system.
+const LIMIT: Duration = Duration::from_mins(5);
+
+/// Writes the key, starts the units, and reads the state.
+#[derive(Clone, Debug)]
+pub struct SystemdMapping {
+    key_file: PathBuf,
+    units: Vec<String>,
+    state: StateDirectory,
+    programs: Arc<dyn Programs>,
+}
+
+impl SystemdMapping {
+    /// `units` map and mount the disk, in this order; `state` lies on it.
+    pub fn new(
+        key_file: PathBuf,
+        units: Vec<String>,
+        state: StateDirectory,
+        programs: Arc<dyn Programs>,
+    ) -> Self {
+        Self {
+            key_file,
+            units,
+            state,
+            programs,
+        }
+    }
+}
+
+#[async_trait]
+impl MappedDisk for SystemdMapping {
+    async fn map(&self, key: &SecretBytes) -> Result<NodeState, PortError> {
+        let content = key.expose("systemd opens the disk with it");
+        write_whole(&self.key_file, content, KEY_MODE).map_err(|error| {
+            let operation = format!("write {}", self.key_file.display());
+            PortError::new(PortErrorKind::Unavailable, operation).because(error)
+        })?;
+        for unit in &self.units {
+            let call = Call {
+                program: "systemctl",
+                arguments: vec![OsString::from("start"), unit.into()],
+                input: None,
+                limit: LIMIT,
+            };
+            let started = self.programs.run(call).await;
+            started.map_err(|error| error.during("start what maps the state disk"))?;
+        }
+        let state = self.state.read_state()?;
+        state.ok_or_else(|| {
+            PortError::new(
+                PortErrorKind::NotFound,
+                "find node_state.json on the state disk",
+            )
+        })
+    }
+}

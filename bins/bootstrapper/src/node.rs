@@ -1,0 +1,225 @@
+//! The parts of this node, put together by the settings.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::Context as _;
+use rustls::crypto::CryptoProvider;
+use tec_core::ak::Fingerprint;
+use tec_core::node::journal::Phase;
+use tec_core::node::lock::BootstrapMarker;
+use tec_core::node::lock::MarkerState;
+use tec_core::node::lock::NodeLock;
+use tec_core::node::metadata::MetadataSource;
+use tec_core::node::port::NodeStore as _;
+use tec_core::port::Clock;
+use tec_core::port::Entropy;
+use tec_core::port::PortError;
+use tec_k8s::node::AzureMetadata;
+use tec_k8s::node::FileMetadata;
+use tec_k8s::node::HostPrograms;
+use tec_k8s::node::KubeadmPaths;
+use tec_k8s::node::LuksDisk;
+use tec_k8s::node::Programs;
+use tec_k8s::node::QemuMetadata;
+use tec_k8s::node::StateDirectory;
+use tec_support::SystemClock;
+use tec_support::SystemEntropy;
+use tec_tpm::ak::AkAlgorithm;
+use tec_tpm::ak::AkHandle;
+use tec_tpm::atls::Endpoint;
+use tec_tpm::atls::EndpointBuilder;
+use tec_tpm::atls::Issuer;
+use tec_tpm::atls::LiveMeasurements;
+use tec_tpm::atls::Measurements;
+use tec_tpm::atls::Variant;
+use tec_tpm::atls::VtpmIssuer;
+use tec_tpm::atls::VtpmValidator;
+use tec_tpm::direct::Tpm;
+use tec_tpm::tpm::AnyTpm as _;
+use tec_tpm::tpm::TpmAttester;
+use tec_tpm::tpm::TpmMarker;
+
+use crate::settings::Metadata;
+use crate::settings::Settings;
+use crate::settings::TpmSettings;
+use crate::settings::Trust;
+
+/// An open TPM that proves what this machine is.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Attestation {
+    /// Sort of the evidence.
+    pub variant: Variant,
+    /// Makes documents.
+    pub issuer: Arc<dyn Issuer>,
+    /// PCR 15.
+    pub marker: Arc<dyn BootstrapMarker>,
+    /// The attestation key.
+    pub ak: Fingerprint,
+}
+
+impl Attestation {
+    /// Opens the TPM; makes the attestation key if there is none.
+    ///
+    /// # Errors
+    /// The settings are wrong, or the TPM does not answer.
+    pub fn open(settings: &TpmSettings) -> anyhow::Result<Self> {
+        let name = &settings.variant;
+        let variant = Variant::of_name(name);
+        let variant = variant.with_context(|| format!("{name:?} is no sort of evidence"))?;
+        anyhow::ensure!(
+            variant != Variant::Dummy,
+            "a node without evidence can join no cluster"
+        );
+        let handle = match &settings.ak_handle {
+            Some(handle) => handle.parse()?,
+            None => AkHandle::DEFAULT,
+        };
+        let tpm = Tpm::open(&settings.tcti).with_context(|| format!("open {}", settings.tcti))?;
+        let tpm = Arc::new(tpm);
+        let ak = tpm.ensure_ak(handle, AkAlgorithm::Rsa2048);
+        let ak = ak.context("find or make the attestation key")?;
+        let quoter = Arc::new(TpmAttester::new(Arc::clone(&tpm), handle));
+        Ok(Self {
+            variant,
+            issuer: Arc::new(VtpmIssuer::new(variant, quoter)),
+            marker: Arc::new(TpmMarker::new(tpm)),
+            ak: ak.key.public().fingerprint(),
+        })
+    }
+}
+
+/// An endpoint of this program's provider, clock and entropy.
+pub fn endpoint() -> EndpointBuilder {
+    let provider: CryptoProvider = rustls::crypto::ring::default_provider();
+    let entropy: Arc<dyn Entropy> = Arc::new(SystemEntropy);
+    let clock: Arc<dyn Clock> = Arc::new(SystemClock);
+    Endpoint::builder(Arc::new(provider), clock, entropy)
+}
+
+/// Measurements of a file.
+///
+/// # Errors
+/// It cannot be read.
+pub fn measurements(path: &Path) -> anyhow::Result<Measurements> {
+    let json = std::fs::read(path).with_context(|| format!("read {}", path.display()))?;
+    Measurements::from_json(&json).with_context(|| format!("take {}", path.display()))
+}
+
+/// What stands in the way of bootstrapping, if anything does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(clippy::exhaustive_enums, reason = "callers must handle every state")]
+pub enum Standing {
+    /// The node is a member.
+    Member,
+    /// A process of this boot began, and died.
+    Begun,
+    /// Nothing was done yet.
+    New,
+}
+
+/// This node.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Node {
+    /// Evidence, and the marker.
+    pub attestation: Attestation,
+    /// The lock of this process.
+    pub lock: Arc<NodeLock>,
+    /// The state disk.
+    pub disk: Arc<LuksDisk>,
+    /// Journal and state.
+    pub store: Arc<StateDirectory>,
+    /// The platform.
+    pub metadata: Arc<dyn MetadataSource>,
+    /// Programs of the host.
+    pub programs: Arc<dyn Programs>,
+    /// Paths of the host.
+    pub paths: KubeadmPaths,
+}
+
+impl Node {
+    /// Puts it together. Nothing is changed but the attestation key, if there was none.
+    ///
+    /// # Errors
+    /// The settings are wrong, or the TPM does not answer.
+    pub fn open(settings: &Settings) -> anyhow::Result<Self> {
+        let attestation = Attestation::open(&settings.tpm)?;
+        let mut programs = HostPrograms::new();
+        for (name, command) in &settings.programs {
+            programs = programs.with(name, command.clone());
+        }
+        let programs: Arc<dyn Programs> = Arc::new(programs);
+        let paths = KubeadmPaths::under(&settings.root);
+        let (device, key_file) = (&settings.disk.device, &settings.disk.key_file);
+        let mut disk = LuksDisk::new(device, key_file, paths.scratch(), Arc::clone(&programs));
+        if settings.disk.dangerous_without_integrity {
+            tracing::warn!("the state disk may be without integrity: it can be rolled back");
+            disk = disk.dangerous_without_integrity();
+        }
+        Ok(Self {
+            lock: Arc::new(NodeLock::new(Arc::clone(&attestation.marker))),
+            attestation,
+            disk: Arc::new(disk),
+            store: Arc::new(StateDirectory::new(&settings.state_directory)),
+            metadata: metadata(&settings.metadata)?,
+            programs,
+            paths,
+        })
+    }
+
+    /// Where this node stands, by its marker and journal.
+    ///
+    /// # Errors
+    /// The TPM or the journal cannot be read.
+    pub async fn standing(&self) -> Result<Standing, PortError> {
+        let marker = self.attestation.marker.read().await?;
+        if marker == MarkerState::Unset {
+            return Ok(Standing::New);
+        }
+        let intent = self.store.read_intent().await?;
+        let begun =
+            intent.is_some_and(|one| one.phase == Phase::Intended && marker.is_of(&one.cluster));
+        Ok(if begun {
+            Standing::Begun
+        } else {
+            Standing::Member
+        })
+    }
+
+    /// The end that clients of this node judge; it judges nobody.
+    ///
+    /// # Errors
+    /// The provider of cryptography gives no key.
+    pub fn server(&self) -> anyhow::Result<Endpoint> {
+        let issuer = Arc::clone(&self.attestation.issuer);
+        Ok(endpoint().with_issuer(issuer).build()?)
+    }
+
+    /// The end that proves this node to join services, and judges them.
+    ///
+    /// # Errors
+    /// The measurements cannot be read.
+    pub fn client(&self, trust: &Trust) -> anyhow::Result<Endpoint> {
+        let expected = match &trust.measurements {
+            Some(path) => measurements(path)?,
+            None => Measurements::default(),
+        };
+        let live = Arc::new(LiveMeasurements::new(expected));
+        let validator = VtpmValidator::new(self.attestation.variant, trust.keys(), live);
+        let issuer = Arc::clone(&self.attestation.issuer);
+        Ok(endpoint()
+            .with_issuer(issuer)
+            .with_validator(Arc::new(validator))
+            .build()?)
+    }
+}
+
+fn metadata(settings: &Metadata) -> Result<Arc<dyn MetadataSource>, PortError> {
+    Ok(match settings {
+        Metadata::File { path } => Arc::new(FileMetadata::new(path)),
+        Metadata::Qemu { url } => Arc::new(QemuMetadata::new(url.clone())?),
+        Metadata::Azure { url } => Arc::new(AzureMetadata::new(url.clone())?),
+    })
+}

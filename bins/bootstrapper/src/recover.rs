@@ -1,0 +1,160 @@
+//! `bootstrapper recover`: before everything else, the disk of a node that booted again is opened.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use tec_core::node::drive::OfferedKeys;
+use tec_core::node::drive::RecoverPorts;
+use tec_core::node::drive::drive_recover;
+use tec_core::node::port::DerivedKeys;
+use tec_core::node::port::Pause as _;
+use tec_core::node::port::StateDisk as _;
+use tec_core::node::recover::KeySource;
+use tec_core::node::recover::RecoverOutcome;
+use tec_core::port::chain;
+use tec_core::secret::SecretBytes;
+use tec_k8s::rpc::RecoverService;
+use tec_k8s::rpc::RejoinClient;
+use tec_k8s::rpc::generated::recoverproto::api_server::ApiServer;
+use tec_support::SystemEntropy;
+use tec_support::exit;
+use tokio::net::TcpListener;
+use tokio::sync::mpsc;
+
+use crate::cleaner::Cleaner;
+use crate::discover::Discovery;
+use crate::mapping::SystemdMapping;
+use crate::node::Node;
+use crate::node::Standing;
+use crate::pause::JitteredPause;
+use crate::settings::Settings;
+use crate::transport;
+
+const FIRST_WAIT: Duration = Duration::from_secs(1);
+
+/// Keys, and whose they are.
+type Offer = (KeySource, OfferedKeys);
+
+/// Runs until the disk is open, or `stop`. A node with a new disk has nothing to recover.
+///
+/// # Errors
+/// The node is not as the settings say, or its marker is that of another cluster.
+pub async fn run(settings: &Settings, stop: impl Future<Output = ()>) -> anyhow::Result<u8> {
+    let node = Node::open(settings)?;
+    if node.standing().await? != Standing::New {
+        tracing::info!("the node was recovered already");
+        return Ok(exit::OK);
+    }
+    if node.disk.is_new().await? {
+        tracing::info!("the state disk is new; there is nothing to recover");
+        return Ok(exit::OK);
+    }
+    tokio::select! {
+        recovered = recover(settings, &node) => recovered,
+        () = stop => Ok(exit::FAILED),
+    }
+}
+
+async fn recover(settings: &Settings, node: &Node) -> anyhow::Result<u8> {
+    let mapping = SystemdMapping::new(
+        settings.disk.key_file.clone(),
+        settings.disk.units.clone(),
+        (*node.store).clone(),
+        Arc::clone(&node.programs),
+    );
+    let pause = JitteredPause::new(FIRST_WAIT, Arc::new(SystemEntropy));
+    let ports = RecoverPorts {
+        lock: &node.lock,
+        disk: &*node.disk,
+        mapped: &mapping,
+        pause: &pause,
+    };
+    let cleaner = Cleaner::new();
+    let (sender, mut offers) = mpsc::channel(1);
+    let (operator, mut recovered) = mpsc::channel(1);
+    let service = RecoverService::new(
+        Arc::new(DerivedKeys),
+        Arc::clone(&node.disk) as Arc<_>,
+        operator,
+    );
+    let listener = TcpListener::bind(settings.recovery_listen).await;
+    let listener = listener.with_context(|| format!("listen on {}", settings.recovery_listen))?;
+    tracing::info!(address = %listener.local_addr()?, "Recover is served");
+    let serving = transport::serve(
+        node.server()?,
+        listener,
+        ApiServer::new(service),
+        cleaner.stop(),
+    );
+    let rejoining = rejoin(settings, node, &pause, sender);
+    let deciding = async {
+        loop {
+            let offer = tokio::select! {
+                Some(keys) = recovered.recv() => operator_offer(keys),
+                Some(offer) = offers.recv() => offer,
+            };
+            if let Some(outcome) = drive_recover(ports, offer.0, &offer.1).await {
+                cleaner.clean();
+                return outcome;
+            }
+            tracing::warn!(source = ?offer.0, "the keys do not open the state disk");
+        }
+    };
+    // The caller whose keys were taken gets its answer before the server ends.
+    let served = async { tokio::join!(serving, deciding).1 };
+    let outcome = tokio::select! {
+        outcome = served => outcome,
+        error = rejoining => return Err(error),
+    };
+    match outcome {
+        RecoverOutcome::Recovered(cluster) => {
+            tracing::info!(%cluster, "the state disk is open");
+            Ok(exit::OK)
+        }
+        _ => anyhow::bail!("the TPM's marker is not that of the disk's cluster; reboot"),
+    }
+}
+
+fn operator_offer(keys: tec_k8s::rpc::RecoveredKeys) -> Offer {
+    let offered = OfferedKeys {
+        state_disk_key: keys.state_disk_key,
+        measurement_secret: keys.measurement_secret,
+    };
+    (KeySource::Operator, offered)
+}
+
+/// Asks join services for ever; ends only when it cannot even ask.
+async fn rejoin(
+    settings: &Settings,
+    node: &Node,
+    pause: &JitteredPause,
+    offers: mpsc::Sender<Offer>,
+) -> anyhow::Error {
+    let asking = async {
+        let endpoint = node.client(&settings.join_services)?;
+        let discovery = Discovery::new(Arc::clone(&node.metadata), endpoint, settings.join_port);
+        let client = RejoinClient::new(Arc::new(discovery), node.disk.id().await?);
+        let mut doublings = 0;
+        loop {
+            match client.fetch().await {
+                Ok(ticket) => {
+                    let key = ticket.state_disk_key.expose("open the state disk");
+                    let offered = OfferedKeys {
+                        state_disk_key: SecretBytes::new(key.to_vec()),
+                        measurement_secret: ticket.measurement_secret,
+                    };
+                    let _ = offers.send((KeySource::Rejoin, offered)).await;
+                }
+                Err(error) => tracing::info!(error = chain(&error), "no rejoin ticket"),
+            }
+            pause.pause(doublings).await;
+            doublings += 1;
+        }
+    };
+    let ended: anyhow::Result<std::convert::Infallible> = asking.await;
+    match ended {
+        Err(error) => error,
+        Ok(never) => match never {},
+    }
+}

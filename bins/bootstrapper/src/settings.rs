@@ -1,0 +1,265 @@
+//! The settings of the program: a TOML file.
+
+use std::collections::BTreeMap;
+use std::collections::BTreeSet;
+use std::fs;
+use std::net::IpAddr;
+use std::net::Ipv4Addr;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use anyhow::Context as _;
+use serde::Deserialize;
+use tec_core::ak::Fingerprint;
+use tec_tpm::atls::AkTrust;
+use tec_tpm::atls::AnyAk;
+use tec_tpm::atls::PinnedAks;
+
+/// Port of Init (contract, appendix B).
+const INIT_PORT: u16 = 9000;
+/// Port of Recover.
+const RECOVERY_PORT: u16 = 9999;
+/// Port of join services.
+const JOIN_PORT: u16 = 30090;
+const ANY: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
+const STATE_DIRECTORY: &str = "/run/state/constellation";
+const TCTI: &str = "device:/dev/tpmrm0";
+const INITIAL_KEY: &str = "/run/cryptsetup-keys.d/state.key";
+const VARIANT: &str = "qemu-vtpm";
+
+/// All settings.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+#[expect(clippy::exhaustive_structs, reason = "a file of settings, read whole")]
+pub struct Settings {
+    /// Where Init is served.
+    pub listen: SocketAddr,
+    /// Where Recover is served.
+    pub recovery_listen: SocketAddr,
+    /// Port of join services on control planes.
+    pub join_port: u16,
+    /// On the state disk: journal and state of the node.
+    pub state_directory: PathBuf,
+    /// Root of the host's paths.
+    pub root: PathBuf,
+    /// The platform.
+    pub metadata: Metadata,
+    /// The TPM.
+    pub tpm: TpmSettings,
+    /// The state disk.
+    pub disk: Disk,
+    /// What join services have to prove.
+    pub join_services: Trust,
+    /// What clusters are like.
+    pub kubernetes: Kubernetes,
+    /// Programs by other commands than their names.
+    pub programs: BTreeMap<String, Vec<PathBuf>>,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            listen: SocketAddr::new(ANY, INIT_PORT),
+            recovery_listen: SocketAddr::new(ANY, RECOVERY_PORT),
+            join_port: JOIN_PORT,
+            state_directory: STATE_DIRECTORY.into(),
+            root: "/".into(),
+            metadata: Metadata::default(),
+            tpm: TpmSettings::default(),
+            disk: Disk::default(),
+            join_services: Trust::default(),
+            kubernetes: Kubernetes::default(),
+            programs: BTreeMap::new(),
+        }
+    }
+}
+
+/// Which metadata there are.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, tag = "kind", rename_all = "kebab-case")]
+#[expect(clippy::exhaustive_enums, reason = "a file of settings, read whole")]
+pub enum Metadata {
+    /// A file.
+    File {
+        /// Its path.
+        path: PathBuf,
+    },
+    /// The service of QEMU's runner.
+    Qemu {
+        /// Base URL, when it is not the usual one.
+        url: Option<String>,
+    },
+    /// The service of Azure.
+    Azure {
+        /// Base URL, when it is not the usual one.
+        url: Option<String>,
+    },
+}
+
+impl Default for Metadata {
+    fn default() -> Self {
+        Self::Qemu { url: None }
+    }
+}
+
+/// The TPM.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+#[expect(clippy::exhaustive_structs, reason = "a file of settings, read whole")]
+pub struct TpmSettings {
+    /// How it is reached.
+    pub tcti: String,
+    /// Handle of the attestation key, hexadecimal.
+    pub ak_handle: Option<String>,
+    /// Sort of the evidence.
+    pub variant: String,
+}
+
+impl Default for TpmSettings {
+    fn default() -> Self {
+        Self {
+            tcti: TCTI.to_owned(),
+            ak_handle: None,
+            variant: VARIANT.to_owned(),
+        }
+    }
+}
+
+/// The state disk.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+#[expect(clippy::exhaustive_structs, reason = "a file of settings, read whole")]
+pub struct Disk {
+    /// Device with the LUKS2 header.
+    pub device: PathBuf,
+    /// File with the passphrase that it was made with; recovery writes the disk's key there.
+    pub key_file: PathBuf,
+    /// Units that map and mount it, in this order.
+    pub units: Vec<String>,
+    /// Take a disk whose sectors are not authenticated.
+    pub dangerous_without_integrity: bool,
+}
+
+impl Default for Disk {
+    fn default() -> Self {
+        Self {
+            device: "/dev/disk/by-partlabel/state".into(),
+            key_file: INITIAL_KEY.into(),
+            units: vec![
+                "systemd-cryptsetup@state.service".to_owned(),
+                "run-state.mount".to_owned(),
+            ],
+            dangerous_without_integrity: false,
+        }
+    }
+}
+
+/// What the other end has to prove. Without keys it is refused.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+#[expect(clippy::exhaustive_structs, reason = "a file of settings, read whole")]
+pub struct Trust {
+    /// File with the registers that it must have, JSON.
+    pub measurements: Option<PathBuf>,
+    /// Fingerprints of attestation keys.
+    pub attestation_keys: BTreeSet<Fingerprint>,
+    /// Take any key: whoever is on the network path can be the other end.
+    pub dangerous_any_attestation_key: bool,
+}
+
+impl Trust {
+    /// Settings that contradict each other are none.
+    ///
+    /// # Errors
+    /// They do.
+    pub fn check(&self) -> anyhow::Result<()> {
+        anyhow::ensure!(
+            self.attestation_keys.is_empty() || !self.dangerous_any_attestation_key,
+            "attestation_keys means nothing beside dangerous_any_attestation_key"
+        );
+        Ok(())
+    }
+
+    /// Which keys are trusted.
+    pub fn keys(&self) -> Arc<dyn AkTrust> {
+        if self.dangerous_any_attestation_key {
+            tracing::warn!("any attestation key is taken for a trusted one");
+            Arc::new(AnyAk)
+        } else {
+            Arc::new(PinnedAks::new(self.attestation_keys.iter().copied()))
+        }
+    }
+}
+
+/// What clusters are like.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+#[expect(clippy::exhaustive_structs, reason = "a file of settings, read whole")]
+pub struct Kubernetes {
+    /// Name in kubeconfigs.
+    pub cluster_name: Option<String>,
+    /// Further names of the API server's certificate.
+    pub certificate_names: Vec<String>,
+    /// Subnet of services.
+    pub service_subnet: Option<String>,
+    /// Socket of the container runtime.
+    pub cri_socket: Option<String>,
+    /// `external` with a cloud's controllers.
+    pub cloud_provider: String,
+    /// Findings of kubeadm's preflight that are known and fine.
+    pub ignored_preflight_errors: Vec<String>,
+    /// URLs of an etcd elsewhere; kubeadm's own without.
+    pub external_etcd: Vec<String>,
+}
+
+impl Settings {
+    /// Reads the file.
+    ///
+    /// # Errors
+    /// It cannot be read, or has a member that is unknown or wrong.
+    pub fn read(path: &Path) -> anyhow::Result<Self> {
+        let text = fs::read_to_string(path);
+        let text = text.with_context(|| format!("read {}", path.display()))?;
+        Self::parse(&text).with_context(|| format!("take the settings of {}", path.display()))
+    }
+
+    fn parse(text: &str) -> anyhow::Result<Self> {
+        let settings: Self = toml::from_str(text)?;
+        settings.join_services.check()?;
+        Ok(settings)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_empty_file_has_the_values_of_the_contract_and_trusts_nobody() {
+        let settings = Settings::parse("").unwrap();
+        assert_eq!(settings.listen.port(), 9000);
+        assert_eq!(settings.recovery_listen.port(), 9999);
+        assert_eq!(settings.join_port, 30090);
+        assert!(!settings.join_services.dangerous_any_attestation_key);
+        assert!(!settings.disk.dangerous_without_integrity);
+    }
+
+    #[test]
+    fn unknown_members_and_contradictions_are_refused() {
+        for text in [
+            "listn = '0.0.0.0:1'",
+            "[disk]\nintegrity = true",
+            "[metadata]\nkind = 'gcp'",
+            "[join_services]\nattestation_keys = ['00']",
+        ] {
+            assert!(Settings::parse(text).is_err(), "{text}");
+        }
+        let both = format!(
+            "[join_services]\ndangerous_any_attestation_key = true\nattestation_keys = ['{}']",
+            "0".repeat(64)
+        );
+        assert!(Settings::parse(&both).is_err());
+    }
+}

@@ -1,0 +1,169 @@
+//! A cluster that admits nodes: the join service over attested connections, with members, tokens
+//! and turns in memory.
+
+use std::fs;
+use std::sync::Arc;
+use std::sync::Mutex;
+
+use async_trait::async_trait;
+use bootstrapper::authority::Authority;
+use bootstrapper::cleaner::Cleaner;
+use bootstrapper::node::endpoint;
+use bootstrapper::transport;
+use tec_core::ak::Fingerprint;
+use tec_core::ak::PublicKey;
+use tec_core::digest::Sha256Digest;
+use tec_core::node::derive::MeasurementSalt;
+use tec_core::node::grant::Claim;
+use tec_core::node::grant::ControlPlanes;
+use tec_core::node::port::DerivedKeys;
+use tec_core::node::port::KeyServices as _;
+use tec_core::node::ticket::CaPin;
+use tec_core::node::ticket::Component;
+use tec_core::node::ticket::NodeName;
+use tec_core::node::ticket::PkiFile;
+use tec_core::node::uri::KmsUri;
+use tec_core::node::uri::StorageUri;
+use tec_core::port::CreateOutcome;
+use tec_core::port::PortError;
+use tec_core::secret::SecretBytes;
+use tec_k8s::rpc::ClusterFacts;
+use tec_k8s::rpc::ControlPlaneTurns;
+use tec_k8s::rpc::Enrollments;
+use tec_k8s::rpc::JoinService;
+use tec_k8s::rpc::JoinServicePorts;
+use tec_k8s::rpc::generated::join::api_server::ApiServer;
+use tec_support::SystemClock;
+use tec_support::SystemEntropy;
+use tec_tpm::atls::LiveMeasurements;
+use tec_tpm::atls::PinnedAks;
+use tec_tpm::atls::VtpmValidator;
+use tokio::net::TcpListener;
+use tokio::task::JoinHandle;
+
+use crate::stage::KMS;
+use crate::stage::Machine;
+
+pub(crate) const SALT: [u8; 32] = [0x20; 32];
+
+#[derive(Debug, Default)]
+struct Members(Mutex<Vec<Claim>>);
+
+#[async_trait]
+impl Enrollments for Members {
+    async fn list(&self) -> Result<Vec<Claim>, PortError> {
+        Ok(self.0.lock().unwrap().clone())
+    }
+
+    async fn add(&self, claim: &Claim) -> Result<CreateOutcome, PortError> {
+        self.0.lock().unwrap().push(claim.clone());
+        Ok(CreateOutcome::Created)
+    }
+
+    async fn settle(&self, _claim: &Claim, _key: &PublicKey) -> Result<(), PortError> {
+        Ok(())
+    }
+}
+
+#[derive(Debug)]
+struct Facts;
+
+#[async_trait]
+impl ControlPlaneTurns for Facts {
+    async fn take(&self, _node: &NodeName) -> Result<(), PortError> {
+        Ok(())
+    }
+}
+
+#[async_trait]
+impl ClusterFacts for Facts {
+    async fn token(&self) -> Result<SecretBytes, PortError> {
+        Ok(SecretBytes::new(b"abcdef.0123456789abcdef".to_vec()))
+    }
+
+    async fn api_server(&self) -> Result<String, PortError> {
+        Ok("127.0.0.1:6443".to_owned())
+    }
+
+    async fn ca_pin(&self) -> Result<CaPin, PortError> {
+        Ok(CaPin::new(Sha256Digest::of("ca")))
+    }
+
+    async fn components(&self) -> Result<(String, Vec<Component>), PortError> {
+        Ok(("v1.34.3".to_owned(), Vec::new()))
+    }
+
+    async fn control_plane_files(&self) -> Result<Vec<(PkiFile, SecretBytes)>, PortError> {
+        let file = |file: PkiFile| (file, SecretBytes::new(file.as_str().into()));
+        Ok(PkiFile::ALL.into_iter().map(file).collect())
+    }
+}
+
+/// A running join service; it ends with the test.
+pub(crate) struct Cluster {
+    pub(crate) port: u16,
+    pub(crate) ak: Fingerprint,
+    serving: JoinHandle<()>,
+    cleaner: Cleaner,
+}
+
+impl Cluster {
+    /// On the machine of a control plane; takes `nodes`, of which `planes` may be control planes.
+    pub(crate) async fn start(on: &Machine, nodes: &[Fingerprint], planes: &[Fingerprint]) -> Self {
+        let authority = Authority::new(
+            on.path("ca"),
+            Arc::new(SystemClock),
+            Arc::new(SystemEntropy),
+        );
+        let kms = KmsUri::parse(KMS).unwrap();
+        let keys = DerivedKeys.open(kms, StorageUri::NoStore).await.unwrap();
+        let service = JoinService::new(JoinServicePorts {
+            keys: keys.into(),
+            salt: MeasurementSalt::new(SALT),
+            enrollments: Arc::new(Members::default()),
+            control_planes: ControlPlanes::Listed(planes.iter().copied().collect()),
+            turns: Arc::new(Facts),
+            signer: Arc::new(authority),
+            facts: Arc::new(Facts),
+        });
+        let attestation = on.attestation();
+        let trust = Arc::new(PinnedAks::new(nodes.iter().copied()));
+        let live: Arc<LiveMeasurements> = Arc::default();
+        let validator = VtpmValidator::new(attestation.variant, trust, live);
+        let server = endpoint()
+            .with_issuer(attestation.issuer.clone())
+            .with_validator(Arc::new(validator))
+            .build()
+            .unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let cleaner = Cleaner::new();
+        let serving = transport::serve(server, listener, ApiServer::new(service), cleaner.stop());
+        Self {
+            port,
+            ak: attestation.ak,
+            // The runtime of the test ends it at the latest.
+            serving: spawned(serving),
+            cleaner,
+        }
+    }
+
+    pub(crate) async fn stop(self) {
+        self.cleaner.clean();
+        self.serving.await.unwrap();
+    }
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a test's server runs beside the test"
+)]
+fn spawned(task: impl Future<Output = ()> + Send + 'static) -> JoinHandle<()> {
+    tokio::spawn(task)
+}
+
+/// Content of a file of the control plane on a machine.
+pub(crate) fn pki_file(machine: &Machine, file: PkiFile) -> Vec<u8> {
+    let pki = machine.path("root/etc/kubernetes/pki");
+    fs::read(pki.join(file.as_str())).unwrap_or_default()
+}

@@ -1,0 +1,222 @@
+//! Init: scenarios 1, 2, 4 and 11.
+
+use std::fs;
+use std::time::Duration;
+
+use tec_core::digest::Sha256Digest;
+use tec_core::node::derive::DataKeyId;
+use tec_core::node::port::StateDisk as _;
+use tec_core::node::state::NodeState;
+use tec_core::node::uri::KmsUri;
+use tec_k8s::rpc::generated::init::InitRequest;
+use tec_k8s::rpc::generated::init::InitResponse;
+use tec_k8s::rpc::generated::init::api_client::ApiClient;
+use tonic::Code;
+use tonic::Status;
+
+use crate::stage::INIT_SECRET;
+use crate::stage::KMS;
+use crate::stage::Machine;
+use crate::stage::mode;
+
+pub(crate) fn request() -> InitRequest {
+    InitRequest {
+        kms_uri: KMS.to_owned(),
+        storage_uri: "storage://no-store".to_owned(),
+        kubernetes_version: "v1.34.3".to_owned(),
+        init_secret: INIT_SECRET.to_vec(),
+        ..InitRequest::default()
+    }
+}
+
+pub(crate) async fn init(machine: &Machine, request: InitRequest) -> Result<InitResponse, Status> {
+    let channel = machine.dial(&machine.init_address()).await;
+    let answer = ApiClient::new(channel).init(request).await;
+    answer.map(tonic::Response::into_inner)
+}
+
+async fn derived(machine: &Machine) -> Vec<u8> {
+    let KmsUri::Cluster(master) = KmsUri::parse(KMS).unwrap() else {
+        unreachable!("the URI names a master secret");
+    };
+    let id = DataKeyId::state_disk(machine.disk().id().await.unwrap());
+    let key = tec_core::node::port::DataKeys::data_key(&master, &id, 32).await;
+    key.unwrap().expose("compare").to_vec()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn scenario_1_init_makes_a_cluster_and_leaves_no_secret_behind() {
+    let machine = Machine::new("Plane_0", "ControlPlane");
+    let program = machine.start("run").serving();
+    let answer = init(&machine, request()).await.unwrap();
+    let (status, log) = program.wait();
+    assert!(status.success(), "{log}");
+
+    assert_eq!(answer.kubeconfig, b"kubeconfig of the admin\n");
+    let event = Sha256Digest::of(&answer.cluster_id);
+    assert_eq!(machine.register(), Sha256Digest::ZERO.extended(&event));
+    assert!(machine.opens_with(&derived(&machine).await).await);
+    assert!(!machine.opens_with(b"initial").await);
+    let state = machine.path("root/run/state/constellation/node_state.json");
+    let state = NodeState::from_json(&fs::read(state).unwrap()).unwrap();
+    assert_eq!(state.role, tec_core::node::state::Role::ControlPlane);
+
+    let calls = machine.calls();
+    let order: Vec<&str> = calls
+        .lines()
+        .map(|line| line.split(" --").next().unwrap())
+        .collect();
+    assert_eq!(
+        order,
+        [
+            "kubeadm init phase preflight",
+            "kubeadm init phase certs all",
+            "systemctl enable",
+            "kubeadm init",
+        ]
+    );
+    let pki = machine.path("root/run/state/kubelet/pki");
+    assert_eq!(mode(&pki.join("kubelet-client-key.pem")), 0o600);
+    let modes = fs::read_to_string(machine.path("modes")).unwrap();
+    assert!(modes.lines().all(|mode| mode == "600"), "{modes}");
+    machine.assert_no_secrets(&log);
+    let left = fs::read_dir(machine.path("root/run/tec-bootstrapper")).unwrap();
+    assert_eq!(left.count(), 0, "temporary files are left");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn scenario_2_another_init_is_refused_while_the_first_runs_whose_caller_may_come_back() {
+    let machine = Machine::new("plane-0", "ControlPlane");
+    fs::write(machine.path("hold"), "").unwrap();
+    let program = machine.start("run").serving();
+    // The first caller gives up waiting; the node does not.
+    let first = init(&machine, request());
+    let until_held = async {
+        while !machine.calls().contains("kubeadm init --skip") {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    tokio::select! {
+        answer = first => panic!("{:?}", answer.err()),
+        () = until_held => {}
+    }
+    let channel = machine.dial_any(&machine.init_address()).await;
+    let mut client = ApiClient::new(channel);
+    let mut other = request();
+    other.kubernetes_version = "v1.33.0".to_owned();
+    let refused = client.init(other).await.err().unwrap();
+    assert_eq!(refused.code(), Code::FailedPrecondition);
+    fs::remove_file(machine.path("hold")).unwrap();
+    let answer = loop {
+        match client.init(request()).await {
+            Err(status) if status.code() == Code::FailedPrecondition => {
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+            answer => break answer.unwrap().into_inner(),
+        }
+    };
+    assert_eq!(answer.kubeconfig, b"kubeconfig of the admin\n");
+    let (status, log) = program.wait();
+    assert!(status.success(), "{log}");
+    let inits = machine.calls().matches("kubeadm init --skip").count();
+    assert_eq!(inits, 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn scenario_4_bad_requests_leave_the_register_zero_and_the_server_up() {
+    let machine = Machine::new("plane-0", "ControlPlane");
+    let mut program = machine.start("run").serving();
+    let cases: [(&str, &str, &[u8], Code); 6] = [
+        (
+            KMS,
+            "storage://no-store",
+            b"canary-wrong",
+            Code::PermissionDenied,
+        ),
+        (
+            "kms://cluster-kms?key=abcdef",
+            "storage://no-store",
+            INIT_SECRET,
+            Code::InvalidArgument,
+        ),
+        (
+            "http://cluster-kms",
+            "storage://no-store",
+            INIT_SECRET,
+            Code::InvalidArgument,
+        ),
+        (KMS, "storage://nowhere", INIT_SECRET, Code::InvalidArgument),
+        ("", "", INIT_SECRET, Code::InvalidArgument),
+        (
+            "kms://trustee?url=https%3A%2F%2Fkbs&path=a%2Fb%2Fc",
+            "storage://no-store",
+            INIT_SECRET,
+            Code::InvalidArgument,
+        ),
+    ];
+    for (kms, storage, secret, code) in cases {
+        let mut bad = request();
+        (bad.kms_uri, bad.storage_uri) = (kms.to_owned(), storage.to_owned());
+        bad.init_secret = secret.to_vec();
+        let refused = init(&machine, bad).await.err().unwrap();
+        // The next connection proves that the register still is zero.
+        assert_eq!(refused.code(), code, "{kms}: {refused}");
+    }
+    fs::write(machine.path("refuse-preflight"), "").unwrap();
+    let refused = init(&machine, request()).await.err().unwrap();
+    assert_eq!(refused.code(), Code::Unavailable);
+    assert!(machine.opens_with(b"initial").await);
+    assert!(program.is_running());
+    fs::remove_file(machine.path("refuse-preflight")).unwrap();
+    init(&machine, request()).await.unwrap();
+    let (status, log) = program.wait();
+    assert!(status.success(), "{log}");
+    machine.assert_no_secrets(&log);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_init_that_fails_beyond_the_lock_is_taken_up_again_by_itself_and_by_the_next_process() {
+    let machine = Machine::new("plane-0", "ControlPlane");
+    fs::write(machine.path("fail-once"), "").unwrap();
+    fs::write(machine.path("hold"), "").unwrap();
+    let program = machine.start("run").serving();
+    let held = async {
+        while !machine.calls().contains("kubeadm init --skip") {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    tokio::select! {
+        answer = init(&machine, request()) => panic!("{:?}", answer.err()),
+        () = held => {}
+    }
+    program.kill();
+    let register = machine.register();
+    assert_ne!(register, Sha256Digest::ZERO);
+    fs::remove_file(machine.path("hold")).unwrap();
+
+    // The next process knows that the node is not done, and takes the same request only.
+    let program = machine.start("run").serving();
+    let channel = machine.dial_any(&machine.init_address()).await;
+    let answer = ApiClient::new(channel).init(request()).await.unwrap();
+    let (status, log) = program.wait();
+    assert!(status.success(), "{log}");
+    assert_eq!(answer.into_inner().kubeconfig, b"kubeconfig of the admin\n");
+    assert_eq!(
+        machine.register(),
+        register,
+        "the register was extended once"
+    );
+    machine.assert_no_secrets(&log);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn scenario_11_a_member_that_starts_again_only_starts_its_kubelet() {
+    let machine = Machine::new("plane-0", "ControlPlane");
+    let program = machine.start("run").serving();
+    init(&machine, request()).await.unwrap();
+    program.wait();
+    fs::remove_file(machine.path("calls")).unwrap();
+    let (status, log) = machine.run("run");
+    assert!(status.success(), "{log}");
+    assert_eq!(machine.calls(), "systemctl enable --now kubelet.service\n");
+}

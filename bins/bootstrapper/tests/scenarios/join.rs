@@ -1,0 +1,70 @@
+//! Join: scenario 5, and 3 with the program itself.
+
+use std::fs;
+
+use tec_core::digest::Sha256Digest;
+use tec_core::node::ticket::PkiFile;
+
+use crate::cluster::Cluster;
+use crate::cluster::pki_file;
+use crate::init;
+use crate::stage::Machine;
+use crate::stage::mode;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn scenario_5_a_worker_gets_no_file_of_the_control_plane_and_a_control_plane_all() {
+    let plane = Machine::new("plane-0", "ControlPlane");
+    for (role, wants) in [("Worker", false), ("ControlPlane", true)] {
+        let machine = Machine::new("node-1", role);
+        let ak = machine.ak;
+        let cluster = Cluster::start(&plane, &[ak], &[ak]).await;
+        machine.write_metadata("node-1", role, &["127.0.0.1"]);
+        machine.write_settings_with(&[cluster.ak], cluster.port);
+        let program = machine.start("run");
+        let (status, log) = tokio::task::spawn_blocking(|| program.wait())
+            .await
+            .unwrap();
+        assert!(status.success(), "{log}");
+        for file in PkiFile::ALL {
+            let path = machine.path("root/etc/kubernetes/pki").join(file.as_str());
+            assert_eq!(path.exists(), wants, "{}", file.as_str());
+            if wants {
+                assert_eq!(pki_file(&machine, file), file.as_str().as_bytes());
+                assert_eq!(mode(&path), file.mode());
+            }
+        }
+        let kubelet = machine.path("root/run/state/kubelet/pki/kubelet-client-crt.pem");
+        let certificate = fs::read_to_string(kubelet).unwrap();
+        assert!(certificate.starts_with("-----BEGIN CERTIFICATE-----"));
+        assert_ne!(machine.register(), Sha256Digest::ZERO);
+        assert!(!machine.opens_with(b"initial").await);
+        assert!(
+            machine.calls().contains("kubeadm join --config"),
+            "{}",
+            machine.calls()
+        );
+        machine.assert_no_secrets(&log);
+        cluster.stop().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_join_service_that_proves_nothing_gets_nothing_and_init_still_can_win() {
+    let (stranger, machine) = (
+        Machine::new("stranger", "ControlPlane"),
+        Machine::new("node-1", "ControlPlane"),
+    );
+    let ak = machine.ak;
+    let cluster = Cluster::start(&stranger, &[ak], &[ak]).await;
+    machine.write_metadata("node-1", "ControlPlane", &["127.0.0.1"]);
+    // Its key is not that of a control plane that this node knows.
+    machine.write_settings_with(&[], cluster.port);
+    let program = machine.start("run").serving();
+    init::init(&machine, init::request()).await.unwrap();
+    let (status, log) = tokio::task::spawn_blocking(|| program.wait())
+        .await
+        .unwrap();
+    assert!(status.success(), "{log}");
+    assert!(!machine.calls().contains("kubeadm join"));
+    cluster.stop().await;
+}

@@ -1,0 +1,91 @@
+//! After a boot: scenarios 6 and 7.
+
+use tec_core::digest::Sha256Digest;
+use tec_k8s::rpc::generated::recoverproto::RecoverMessage;
+use tec_k8s::rpc::generated::recoverproto::api_client::ApiClient;
+use tonic::Code;
+
+use crate::cluster::Cluster;
+use crate::init;
+use crate::stage::KMS;
+use crate::stage::Machine;
+use crate::stage::Program;
+
+async fn ended(program: Program) -> String {
+    let (status, log) = tokio::task::spawn_blocking(|| program.wait())
+        .await
+        .unwrap();
+    assert!(status.success(), "{log}");
+    log
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn scenario_6_a_member_that_booted_again_is_opened_by_its_cluster_and_only_starts_its_kubelet()
+ {
+    let plane = Machine::new("plane-0", "ControlPlane");
+    let mut machine = Machine::new("node-1", "Worker");
+    let ak = machine.ak;
+    let cluster = Cluster::start(&plane, &[ak], &[]).await;
+    machine.write_metadata("node-1", "Worker", &["127.0.0.1"]);
+    machine.write_settings_with(&[cluster.ak], cluster.port);
+    ended(machine.start("run")).await;
+    let register = machine.register();
+
+    machine.reboot();
+    // Ports of the TPM may have changed.
+    machine.write_settings_with(&[cluster.ak], cluster.port);
+    assert_eq!(machine.register(), Sha256Digest::ZERO);
+    let (status, _) = machine.run("run");
+    assert_eq!(status.code(), Some(3), "the disk has to be recovered first");
+    let log = ended(machine.start("recover")).await;
+    assert_eq!(machine.register(), register);
+    assert_eq!(machine.calls(), "systemctl start state.mount\n");
+    machine.assert_no_secrets(&log);
+    ended(machine.start("run")).await;
+    assert!(
+        machine
+            .calls()
+            .ends_with("systemctl enable --now kubelet.service\n")
+    );
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn scenario_7_recover_takes_the_right_secret_only_and_keeps_serving_after_a_wrong_one() {
+    let mut machine = Machine::new("plane-0", "ControlPlane");
+    let program = machine.start("run").serving();
+    init::init(&machine, init::request()).await.unwrap();
+    ended(program).await;
+    let register = machine.register();
+
+    machine.reboot();
+    machine.write_settings(&[]);
+    let program = machine.start("recover").serving();
+    let mut client = ApiClient::new(machine.dial(&machine.recovery_address()).await);
+    let storage_uri = "storage://no-store".to_owned();
+    let message = |kms_uri: &str| RecoverMessage {
+        kms_uri: kms_uri.to_owned(),
+        storage_uri: storage_uri.clone(),
+    };
+    let wrong = KMS.replace("QEFC", "QUFC");
+    for (kms, code) in [
+        (&*wrong, Code::FailedPrecondition),
+        ("kms://cluster-kms", Code::InvalidArgument),
+        // What an older client sends: parts of a stream, with other numbers.
+        ("", Code::InvalidArgument),
+    ] {
+        let refused = client.recover(message(kms)).await.err().unwrap();
+        assert_eq!(refused.code(), code, "{kms}");
+    }
+    // A new connection proves that the register still is zero.
+    let mut client = ApiClient::new(machine.dial(&machine.recovery_address()).await);
+    client.recover(message(KMS)).await.unwrap();
+    let log = ended(program).await;
+    assert_eq!(machine.register(), register);
+    machine.assert_no_secrets(&log);
+    assert!(
+        ended(machine.start("recover"))
+            .await
+            .contains("recovered already")
+    );
+}

@@ -1,0 +1,125 @@
+//! What members get: tokens of the cluster, and files of this control plane.
+
+use std::fs;
+use std::path::PathBuf;
+
+use async_trait::async_trait;
+use serde::Deserialize;
+use tec_core::digest::Sha256Digest;
+use tec_core::node::ticket::CaPin;
+use tec_core::node::ticket::Component;
+use tec_core::node::ticket::ComponentForm;
+use tec_core::node::ticket::PkiFile;
+use tec_core::port::PortError;
+use tec_core::port::PortErrorKind;
+use tec_core::secret::SecretBytes;
+use tec_k8s::client::member::BootstrapTokens;
+use tec_k8s::rpc::ClusterFacts;
+use x509_cert::Certificate;
+use x509_cert::der::DecodePem as _;
+use x509_cert::der::Encode as _;
+
+use crate::settings::Settings;
+
+/// The facts; files are read for each ticket.
+#[derive(Debug)]
+pub struct Facts {
+    tokens: BootstrapTokens,
+    api_server: String,
+    pki: PathBuf,
+    components: PathBuf,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+struct Document {
+    kubernetes_version: String,
+    components: Vec<Record>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+struct Record {
+    url: String,
+    hash: String,
+    install_path: String,
+    #[serde(default)]
+    extract: bool,
+}
+
+impl Record {
+    fn component(&self) -> Result<Component, PortError> {
+        let form = if self.extract {
+            ComponentForm::Archive
+        } else {
+            ComponentForm::File
+        };
+        Component::new(&self.url, &self.hash, &self.install_path, form)
+            .map_err(|error| failed("take a component").because(error))
+    }
+}
+
+fn failed(operation: impl Into<String>) -> PortError {
+    PortError::new(PortErrorKind::Internal, operation)
+}
+
+impl Facts {
+    /// As the settings say.
+    pub fn new(tokens: BootstrapTokens, settings: &Settings) -> Self {
+        Self {
+            tokens,
+            api_server: settings.api_server.clone(),
+            pki: settings.pki.clone(),
+            components: settings.components.clone(),
+        }
+    }
+
+    fn read(&self, file: PkiFile) -> Result<SecretBytes, PortError> {
+        let path = self.pki.join(file.as_str());
+        let operation = || format!("read {}", path.display());
+        let read = fs::read(&path).map(SecretBytes::new);
+        read.map_err(|error| failed(operation()).because(error))
+    }
+}
+
+#[async_trait]
+impl ClusterFacts for Facts {
+    async fn token(&self) -> Result<SecretBytes, PortError> {
+        self.tokens.make().await
+    }
+
+    async fn api_server(&self) -> Result<String, PortError> {
+        Ok(self.api_server.clone())
+    }
+
+    async fn ca_pin(&self) -> Result<CaPin, PortError> {
+        let malformed = || failed("take the certificate of the cluster's CA");
+        let pem = fs::read(self.pki.join("ca.crt"));
+        let pem = pem.map_err(|error| malformed().because(error))?;
+        let certificate = Certificate::from_pem(pem).map_err(|error| malformed().because(error))?;
+        let key = certificate.tbs_certificate().subject_public_key_info();
+        let der = key.to_der().map_err(|error| malformed().because(error))?;
+        Ok(CaPin::new(Sha256Digest::of(der)))
+    }
+
+    async fn components(&self) -> Result<(String, Vec<Component>), PortError> {
+        let operation = || failed(format!("read {}", self.components.display()));
+        let json = fs::read(&self.components).map_err(|error| operation().because(error))?;
+        let document: Document =
+            serde_json::from_slice(&json).map_err(|error| operation().because(error))?;
+        let components = document.components.iter().map(Record::component);
+        Ok((
+            document.kubernetes_version,
+            components.collect::<Result<_, _>>()?,
+        ))
+    }
+
+    /// Those that there are: with an etcd elsewhere, kubeadm makes no CA for it.
+    async fn control_plane_files(&self) -> Result<Vec<(PkiFile, SecretBytes)>, PortError> {
+        let is_there = |file: &PkiFile| {
+            !file.as_str().starts_with("etcd/") || self.pki.join(file.as_str()).exists()
+        };
+        let files = PkiFile::ALL.into_iter().filter(is_there);
+        files.map(|file| Ok((file, self.read(file)?))).collect()
+    }
+}

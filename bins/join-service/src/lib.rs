@@ -1,0 +1,15 @@
+//! Admits attested nodes to a cluster: a ticket for those that join, another for members that
+//! booted again.
+//!
+//! ```text
+//!   node ─ attested TLS, both ends ─► measurements, attestation key ─► grant: name, role, disk
+//!                                        │                               bound to that key
+//!   ConfigMap tec-members, Machine, AttestationKey, Lease, Secret ◄──────┤
+//!   /etc/kubernetes/pki, master secret, components ────────────────────► ticket
+//! ```
+//! It runs on control planes and keeps nothing by itself, so that any number may run.
+
+pub mod cli;
+pub mod compose;
+pub mod facts;
+pub mod settings;

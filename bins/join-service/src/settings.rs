@@ -1,0 +1,108 @@
+//! The settings of the program: a TOML file.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::net::IpAddr;
+use std::net::Ipv4Addr;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::path::PathBuf;
+
+use anyhow::Context as _;
+use bootstrapper::settings::TpmSettings;
+use bootstrapper::settings::Trust;
+use serde::Deserialize;
+use tec_core::ak::Fingerprint;
+
+/// Port inside the pod (contract, 1.9).
+const PORT: u16 = 9090;
+
+/// All settings.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[expect(clippy::exhaustive_structs, reason = "a file of settings, read whole")]
+pub struct Settings {
+    /// Where tickets are served.
+    #[serde(default = "listen")]
+    pub listen: SocketAddr,
+    /// `host:port` under which members reach the API server.
+    pub api_server: String,
+    /// Namespace of members and machines.
+    pub namespace: String,
+    /// Certificates and keys of the cluster, as kubeadm lays them out.
+    #[serde(default = "pki")]
+    pub pki: PathBuf,
+    /// State of this node, whose salt is the cluster's.
+    #[serde(default = "state_directory")]
+    pub state_directory: PathBuf,
+    /// File with the URI of the key service, mode 0600.
+    pub kms_uri: PathBuf,
+    /// Where that service keeps wrapped keys.
+    #[serde(default = "no_store")]
+    pub storage_uri: String,
+    /// File with the version of Kubernetes and the components of members, JSON.
+    pub components: PathBuf,
+    /// The TPM, with which this service proves itself.
+    #[serde(default)]
+    pub tpm: TpmSettings,
+    /// What nodes have to prove.
+    #[serde(default)]
+    pub nodes: Trust,
+    /// Attestation keys that may be control planes.
+    #[serde(default)]
+    pub control_planes: BTreeSet<Fingerprint>,
+    /// Any node may be a control plane: each then can have the keys of the cluster's CA.
+    #[serde(default)]
+    pub dangerous_any_control_plane: bool,
+}
+
+fn listen() -> SocketAddr {
+    SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), PORT)
+}
+
+fn pki() -> PathBuf {
+    "/etc/kubernetes/pki".into()
+}
+
+fn state_directory() -> PathBuf {
+    "/run/state/constellation".into()
+}
+
+fn no_store() -> String {
+    "storage://no-store".to_owned()
+}
+
+impl Settings {
+    /// Reads the file.
+    ///
+    /// # Errors
+    /// It cannot be read, or has a member that is unknown or wrong.
+    pub fn read(path: &Path) -> anyhow::Result<Self> {
+        let text = fs::read_to_string(path);
+        let text = text.with_context(|| format!("read {}", path.display()))?;
+        Self::parse(&text).with_context(|| format!("take the settings of {}", path.display()))
+    }
+
+    fn parse(text: &str) -> anyhow::Result<Self> {
+        let settings: Self = toml::from_str(text)?;
+        settings.nodes.check()?;
+        Ok(settings)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn without_a_word_no_node_is_trusted_and_none_may_be_a_control_plane() {
+        let text = "api_server = '10.0.0.1:6443'\nnamespace = 'tec'\nkms_uri = '/k'\n\
+                    components = '/c'";
+        let settings = Settings::parse(text).unwrap();
+        assert_eq!(settings.listen.port(), 9090);
+        assert!(settings.control_planes.is_empty() && !settings.dangerous_any_control_plane);
+        let trust = &settings.nodes;
+        assert!(trust.attestation_keys.is_empty() && !trust.dangerous_any_attestation_key);
+        assert!(Settings::parse(&format!("{text}\nunknown = 1")).is_err());
+    }
+}

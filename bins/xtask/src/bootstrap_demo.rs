@@ -1,0 +1,37 @@
+//! `cargo xtask bootstrap-demo`: a cluster made by real kubeadm in namespaces of this machine.
+
+use std::path::Path;
+
+use anyhow::Result;
+
+use crate::cargo::Metadata;
+use crate::cargo::cargo;
+use crate::process;
+use crate::term;
+use crate::tools;
+
+/// The programs on the hosts, and the one that plays them.
+const PROGRAMS: [&str; 3] = ["bootstrapper", "join-service", "bootstrap-demo"];
+
+/// Tools, build, play.
+pub(crate) fn run(root: &Path) -> Result<()> {
+    let tools = tools::ensure()?;
+    tools::ensure_kubernetes(&tools)?;
+    term::step("build the programs");
+    let packages = PROGRAMS.iter().flat_map(|package| ["--package", package]);
+    process::run(cargo(root).args(["build", "--bins"]).args(packages))?;
+    term::step("bootstrap demo");
+    let bin_dir = Metadata::workspace(root)?.target_dir()?.join("debug");
+    let mut demo = process::command(bin_dir.join("bootstrap-demo"));
+    demo.current_dir(root)
+        .arg("--bin-dir")
+        .arg(&bin_dir)
+        .arg("--kubernetes")
+        .arg(tools.cache.join("bin"))
+        .arg("--crds")
+        .arg(root.join("tec-k8s/crds"))
+        .arg("--manifest")
+        .arg(root.join("bins/join-service/deploy/join-service.yaml"));
+    tools.environment(&mut demo)?;
+    process::run(&mut demo)
+}

@@ -1,0 +1,135 @@
+//! The shell of [`RecoverPlan`].
+
+use async_trait::async_trait;
+
+use crate::node::derive::ClusterId;
+use crate::node::derive::MeasurementSecret;
+use crate::node::lock::LockError;
+use crate::node::lock::LockOutcome;
+use crate::node::lock::NodeLock;
+use crate::node::port::MappedDisk;
+use crate::node::port::Pause;
+use crate::node::port::StateDisk;
+use crate::node::recover::KeySource;
+use crate::node::recover::RecoverEffect;
+use crate::node::recover::RecoverEvent;
+use crate::node::recover::RecoverOutcome;
+use crate::node::recover::RecoverPlan;
+use crate::node::recover::RecoverStep;
+use crate::plan;
+use crate::plan::Shell;
+use crate::port::PortError;
+use crate::secret::SecretBytes;
+
+/// What recovery acts on.
+#[derive(Clone, Copy, Debug)]
+#[expect(clippy::exhaustive_structs, reason = "callers write all of it out")]
+pub struct RecoverPorts<'p> {
+    /// The lock, whose marker is set again.
+    pub lock: &'p NodeLock,
+    /// The state disk.
+    pub disk: &'p dyn StateDisk,
+    /// Maps it.
+    pub mapped: &'p dyn MappedDisk,
+    /// Waits between attempts.
+    pub pause: &'p dyn Pause,
+}
+
+/// Keys that somebody offers.
+#[derive(Debug)]
+#[expect(clippy::exhaustive_structs, reason = "whoever offers has both")]
+pub struct OfferedKeys {
+    /// Key of the state disk.
+    pub state_disk_key: SecretBytes,
+    /// Secret of the cluster's id.
+    pub measurement_secret: MeasurementSecret,
+}
+
+/// Recovers the node with these keys, if they open its disk; how it ended, and `None` where they do
+/// not. Others may then be offered.
+///
+/// # Cancel safety
+/// May be dropped at any await, and called again.
+pub async fn drive_recover(
+    ports: RecoverPorts<'_>,
+    source: KeySource,
+    keys: &OfferedKeys,
+) -> Option<RecoverOutcome> {
+    let mut shell = RecoverShell {
+        ports,
+        keys,
+        cluster: None,
+        outcome: None,
+    };
+    let first = RecoverEvent::Offered(source);
+    plan::run(&mut RecoverPlan::new(), first, &mut shell).await;
+    shell.outcome
+}
+
+struct RecoverShell<'p> {
+    ports: RecoverPorts<'p>,
+    keys: &'p OfferedKeys,
+    cluster: Option<ClusterId>,
+    outcome: Option<RecoverOutcome>,
+}
+
+impl RecoverShell<'_> {
+    async fn attempt(&mut self, step: RecoverStep) -> Result<RecoverEvent, PortError> {
+        let key = &self.keys.state_disk_key;
+        match step {
+            RecoverStep::TryKey => Ok(if self.ports.disk.opens_with(key).await? {
+                RecoverEvent::KeyFits
+            } else {
+                RecoverEvent::KeyRefused
+            }),
+            RecoverStep::MapDisk => {
+                let state = self.ports.mapped.map(key).await?;
+                let secret = &self.keys.measurement_secret;
+                let cluster = secret.cluster_id(&state.measurement_salt);
+                self.cluster = Some(cluster);
+                Ok(RecoverEvent::Mapped(cluster))
+            }
+            RecoverStep::ReadMarker => {
+                let state = self.ports.lock.marker().read().await?;
+                Ok(RecoverEvent::Marker(state))
+            }
+            RecoverStep::SetMarker => self.set_marker().await,
+        }
+    }
+
+    /// Through the lock, so that nothing else extends the register at the same time.
+    async fn set_marker(&self) -> Result<RecoverEvent, PortError> {
+        let cluster = self.cluster.ok_or_else(super::unlocked)?;
+        match self.ports.lock.lock(cluster).await {
+            Ok(LockOutcome::Locked(_)) | Err(LockError::OtherCluster { .. }) => {
+                Ok(RecoverEvent::MarkerSet)
+            }
+            Ok(LockOutcome::Taken) => Err(super::unlocked()),
+            Err(LockError::Marker(error)) => Err(error),
+        }
+    }
+}
+
+#[async_trait]
+impl Shell<RecoverPlan> for RecoverShell<'_> {
+    async fn perform(&mut self, effect: RecoverEffect) -> Option<RecoverEvent> {
+        let step = match effect {
+            RecoverEffect::TryKey(_) => RecoverStep::TryKey,
+            RecoverEffect::MapDisk => RecoverStep::MapDisk,
+            RecoverEffect::ReadMarker => RecoverStep::ReadMarker,
+            RecoverEffect::SetMarker(_) => RecoverStep::SetMarker,
+            RecoverEffect::Again(step) => {
+                self.ports.pause.pause(0).await;
+                step
+            }
+            // Whoever offered the keys sees by the outcome how they did.
+            RecoverEffect::Answer(..) => return None,
+            RecoverEffect::Finish(outcome) => {
+                self.outcome = Some(outcome);
+                return None;
+            }
+        };
+        let done = self.attempt(step).await;
+        Some(done.unwrap_or(RecoverEvent::Failed(step)))
+    }
+}

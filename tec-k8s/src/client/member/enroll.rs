@@ -1,0 +1,185 @@
+//! Claims in one object, so that a compare and swap is over all of them.
+
+use std::collections::BTreeMap;
+
+use async_trait::async_trait;
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::Api;
+use kube::api::ObjectMeta;
+use kube::api::PostParams;
+use serde::Deserialize;
+use serde::Serialize;
+use tec_core::ak::AkCandidate;
+use tec_core::ak::PublicKey;
+use tec_core::ak::TofuMatcher;
+use tec_core::flow::AkOutcome;
+use tec_core::flow::AkPorts;
+use tec_core::flow::AkSubmission;
+use tec_core::flow::approve;
+use tec_core::id::MachineId;
+use tec_core::machine::Machine;
+use tec_core::machine::RegisteredBy;
+use tec_core::node::derive::DiskId;
+use tec_core::node::grant::Claim;
+use tec_core::node::state::Role;
+use tec_core::port::CreateOutcome;
+use tec_core::port::MachineRegistry as _;
+use tec_core::port::PortError;
+use tec_core::port::PortErrorKind;
+use tec_core::port::UnclaimedLimit;
+
+use super::super::KubeRegistry;
+use super::super::error::is_conflict;
+use super::super::error::port_error;
+use crate::rpc::Enrollments;
+
+/// The object. 1 MiB of it (etcd's limit for a request) is room for about five thousand members.
+const NAME: &str = "tec-members";
+
+/// A claim under the fingerprint of its key.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Record {
+    name: String,
+    role: Role,
+    disk: DiskId,
+}
+
+/// Members in the namespace of a registry, whose machines they are.
+#[derive(Clone, Debug)]
+pub struct KubeEnrollments(KubeRegistry);
+
+fn malformed(key: &str) -> PortError {
+    let operation = format!("read the claim {key} of {NAME}");
+    PortError::new(PortErrorKind::Internal, operation)
+}
+
+fn read((key, json): (&String, &String)) -> Result<Claim, PortError> {
+    let record: Record =
+        serde_json::from_str(json).map_err(|error| malformed(key).because(error))?;
+    Ok(Claim {
+        ak: key.parse().map_err(|error| malformed(key).because(error))?,
+        name: record
+            .name
+            .parse()
+            .map_err(|error| malformed(key).because(error))?,
+        role: record.role,
+        disk: record.disk,
+    })
+}
+
+fn written(claim: &Claim) -> Result<String, PortError> {
+    let record = Record {
+        name: claim.name.to_string(),
+        role: claim.role,
+        disk: claim.disk,
+    };
+    serde_json::to_string(&record).map_err(|error| malformed(&claim.ak.to_string()).because(error))
+}
+
+fn claims(object: &ConfigMap) -> Result<Vec<Claim>, PortError> {
+    object.data.iter().flatten().map(read).collect()
+}
+
+impl KubeEnrollments {
+    /// In the namespace of this registry.
+    pub fn new(registry: KubeRegistry) -> Self {
+        Self(registry)
+    }
+
+    fn objects(&self) -> Api<ConfigMap> {
+        self.0.objects()
+    }
+
+    async fn object(&self) -> Result<Option<ConfigMap>, PortError> {
+        let found = self.objects().get_opt(NAME).await;
+        found.map_err(|error| port_error("read the members", error))
+    }
+
+    /// Writes what was read, with one more; `Existed` when somebody else was faster.
+    async fn swap(
+        &self,
+        object: Option<ConfigMap>,
+        claim: &Claim,
+    ) -> Result<CreateOutcome, PortError> {
+        let line = (claim.ak.to_string(), written(claim)?);
+        let params = PostParams::default();
+        let swapped = if let Some(mut object) = object {
+            object.data.get_or_insert_default().extend([line]);
+            self.objects().replace(NAME, &params, &object).await
+        } else {
+            let object = ConfigMap {
+                metadata: ObjectMeta {
+                    name: Some(NAME.to_owned()),
+                    ..ObjectMeta::default()
+                },
+                data: Some(BTreeMap::from([line])),
+                ..ConfigMap::default()
+            };
+            self.objects().create(&params, &object).await
+        };
+        match swapped {
+            Ok(_) => Ok(CreateOutcome::Created),
+            Err(error) if is_conflict(&error) => Ok(CreateOutcome::Existed),
+            Err(error) => Err(port_error(format!("enroll node {}", claim.name), error)),
+        }
+    }
+}
+
+/// A machine of a cluster is known by its disk, whose id is a UUID as machines have.
+fn machine_id(disk: DiskId) -> Result<MachineId, PortError> {
+    disk.to_string().parse().map_err(|error| {
+        PortError::new(
+            PortErrorKind::Internal,
+            format!("name the machine of disk {disk}"),
+        )
+        .because(error)
+    })
+}
+
+#[async_trait]
+impl Enrollments for KubeEnrollments {
+    async fn list(&self) -> Result<Vec<Claim>, PortError> {
+        let object = self.object().await?;
+        object.as_ref().map_or_else(|| Ok(Vec::new()), claims)
+    }
+
+    async fn add(&self, claim: &Claim) -> Result<CreateOutcome, PortError> {
+        let object = self.object().await?;
+        let known = object.as_ref().map_or_else(|| Ok(Vec::new()), claims)?;
+        let collides =
+            |one: &Claim| one.ak == claim.ak || one.name == claim.name || one.disk == claim.disk;
+        if known.iter().any(collides) {
+            return Ok(CreateOutcome::Existed);
+        }
+        self.swap(object, claim).await
+    }
+
+    /// A machine that somebody revoked stays so, and its node gets nothing.
+    async fn settle(&self, claim: &Claim, key: &PublicKey) -> Result<(), PortError> {
+        let id = machine_id(claim.disk)?;
+        let now = self.0.clock.now();
+        let machine = Machine::unclaimed(id, RegisteredBy::FirstBoot, now);
+        // The node proved its key; there is no number of such machines to keep low.
+        self.0.create(&machine, UnclaimedLimit::Unlimited).await?;
+        let candidate = AkCandidate::from_node(key.clone(), None);
+        let ports = AkPorts {
+            machines: &self.0,
+            aks: &self.0,
+            matcher: &TofuMatcher,
+            audit: &self.0,
+            clock: &*self.0.clock,
+        };
+        let operation = format!("bind the key of node {} to machine {id}", claim.name);
+        let bound = approve(ports, AkSubmission::new(id, candidate)).await;
+        match bound.map_err(|error| {
+            PortError::new(error.port_error().kind(), operation.clone()).because(error)
+        })? {
+            AkOutcome::Bound(_) | AkOutcome::AlreadyBound => Ok(()),
+            AkOutcome::Waiting(_) | AkOutcome::AlreadyWaiting(_) => {
+                Err(PortError::new(PortErrorKind::Unavailable, operation))
+            }
+            AkOutcome::Rejected(_) => Err(PortError::new(PortErrorKind::Denied, operation)),
+        }
+    }
+}

@@ -1,0 +1,140 @@
+//! One control plane joins at a time: each changes the members of etcd, and two at once can cost
+//! its majority.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::Mutex;
+use std::sync::PoisonError;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::coordination::v1::LeaseSpec;
+use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
+use k8s_openapi::jiff;
+use kube::Api;
+use kube::Client;
+use kube::ResourceExt as _;
+use kube::api::ObjectMeta;
+use kube::api::PostParams;
+use tec_core::node::ticket::NodeName;
+use tec_core::port::Clock;
+use tec_core::port::PortError;
+use tec_core::port::PortErrorKind;
+use tokio::time::Instant;
+
+use super::super::error::is_conflict;
+use super::super::error::port_error;
+use crate::rpc::ControlPlaneTurns;
+
+const NAMESPACE: &str = "kube-system";
+const NAME: &str = "tec-control-plane-join";
+/// A node that has not joined by then gives up its turn (contract, 1.9).
+const VALID: Duration = Duration::from_mins(10);
+/// What kubeadm puts on a control plane in its last step.
+const MARK: &str = "node-role.kubernetes.io/control-plane";
+
+/// Turns by a lease. As with leaders, no clock is compared with another one: a turn has run out
+/// when it was seen unchanged for as long as it is valid.
+#[derive(Clone)]
+pub struct KubeTurns {
+    leases: Api<Lease>,
+    nodes: Api<Node>,
+    clock: Arc<dyn Clock>,
+    seen: Arc<Mutex<Option<(String, Instant)>>>,
+}
+
+impl fmt::Debug for KubeTurns {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("KubeTurns").finish_non_exhaustive()
+    }
+}
+
+impl KubeTurns {
+    /// In this cluster.
+    pub fn new(client: Client, clock: Arc<dyn Clock>) -> Self {
+        Self {
+            leases: Api::namespaced(client.clone(), NAMESPACE),
+            nodes: Api::all(client),
+            clock,
+            seen: Arc::default(),
+        }
+    }
+
+    fn spec(&self, node: &NodeName) -> Result<LeaseSpec, PortError> {
+        let now = self.clock.now().unix_seconds();
+        let now = jiff::Timestamp::from_second(now).map_err(|error| {
+            PortError::new(PortErrorKind::Invalid, "write the lease").because(error)
+        })?;
+        Ok(LeaseSpec {
+            acquire_time: Some(MicroTime(now)),
+            holder_identity: Some(node.to_string()),
+            lease_duration_seconds: i32::try_from(VALID.as_secs()).ok(),
+            renew_time: Some(MicroTime(now)),
+            ..LeaseSpec::default()
+        })
+    }
+
+    fn has_run_out(&self, lease: &Lease) -> bool {
+        let version = lease.resource_version().unwrap_or_default();
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        match &*seen {
+            Some((known, since)) if *known == version => since.elapsed() >= VALID,
+            _ => {
+                *seen = Some((version, Instant::now()));
+                false
+            }
+        }
+    }
+
+    async fn has_joined(&self, node: &str) -> Result<bool, PortError> {
+        let found = self.nodes.get_opt(node).await;
+        let found = found.map_err(|error| port_error(format!("look up node {node}"), error))?;
+        Ok(found.is_some_and(|node| node.labels().contains_key(MARK)))
+    }
+
+    async fn is_free(&self, lease: &Lease, node: &NodeName) -> Result<bool, PortError> {
+        let spec = lease.spec.as_ref();
+        match spec.and_then(|spec| spec.holder_identity.as_deref()) {
+            None | Some("") => Ok(true),
+            Some(holder) if holder == node.as_str() => Ok(true),
+            Some(holder) => Ok(self.has_run_out(lease) || self.has_joined(holder).await?),
+        }
+    }
+}
+
+#[async_trait]
+impl ControlPlaneTurns for KubeTurns {
+    async fn take(&self, node: &NodeName) -> Result<(), PortError> {
+        let waits = || {
+            let operation = format!("give the turn to {node}: another control plane has it");
+            PortError::new(PortErrorKind::Unavailable, operation)
+        };
+        let failed = |error| port_error("read whose turn it is", error);
+        let spec = self.spec(node)?;
+        let params = PostParams::default();
+        let taken = match self.leases.get_opt(NAME).await.map_err(failed)? {
+            Some(lease) if !self.is_free(&lease, node).await? => return Err(waits()),
+            Some(mut lease) => {
+                lease.spec = Some(spec);
+                self.leases.replace(NAME, &params, &lease).await
+            }
+            None => {
+                let lease = Lease {
+                    metadata: ObjectMeta {
+                        name: Some(NAME.to_owned()),
+                        ..ObjectMeta::default()
+                    },
+                    spec: Some(spec),
+                };
+                self.leases.create(&params, &lease).await
+            }
+        };
+        match taken {
+            Ok(_) => Ok(()),
+            Err(error) if is_conflict(&error) => Err(waits()),
+            Err(error) => Err(port_error("give a turn", error)),
+        }
+    }
+}

@@ -1,0 +1,300 @@
+//! What kubeadm reads: documents of `kubeadm.k8s.io/v1beta4`. JSON, which is YAML.
+
+use std::path::Path;
+
+use serde_json::Value;
+use serde_json::json;
+use tec_core::node::init::KubeProxy;
+use tec_core::node::metadata::Instance;
+use tec_core::node::state::Role;
+use tec_core::node::ticket::JoinTicket;
+use tec_core::secret::SecretBytes;
+
+use super::KubeadmPaths;
+use super::KubeadmSettings;
+
+/// Version of kubeadm's own kinds (kubeadm Configuration v1beta4).
+const KUBEADM: &str = "kubeadm.k8s.io/v1beta4";
+/// Version of the kubelet's kind (kubelet Configuration v1beta1).
+const KUBELET: &str = "kubelet.config.k8s.io/v1beta1";
+/// Port of the API server.
+pub(super) const API_PORT: u16 = 6443;
+/// Audit log inside the API server's pod, and on the host.
+const AUDIT_LOG: &str = "/var/log/kubernetes/audit/audit.log";
+const AUDIT_LOG_DIRECTORY: &str = "/var/log/kubernetes/audit";
+/// Ciphers of TLS 1.2 that authenticate what they encrypt.
+const AEAD_CIPHERS: [&str; 6] = [
+    "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256",
+    "TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384",
+    "TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256",
+    "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256",
+    "TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384",
+    "TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256",
+];
+/// Requests on events and leases are many and change nothing that an audit asks for; bodies are
+/// never logged, since some are secrets.
+const AUDIT_POLICY: &str = r#"{"apiVersion": "audit.k8s.io/v1", "kind": "Policy",
+ "omitStages": ["RequestReceived"],
+ "rules": [
+  {"level": "None", "resources": [
+   {"group": "", "resources": ["events"]},
+   {"group": "events.k8s.io", "resources": ["events"]},
+   {"group": "coordination.k8s.io", "resources": ["leases"]}]},
+  {"level": "None", "nonResourceURLs": ["/healthz*", "/livez*", "/readyz*", "/version"]},
+  {"level": "Metadata"}]}
+"#;
+
+pub(super) fn audit_policy() -> &'static str {
+    AUDIT_POLICY
+}
+
+fn arguments<const N: usize>(all: [(&str, String); N]) -> Vec<Value> {
+    all.into_iter()
+        .filter(|(_, value)| !value.is_empty())
+        .map(|(name, value)| json!({"name": name, "value": value}))
+        .collect()
+}
+
+fn text(path: &Path) -> String {
+    path.display().to_string()
+}
+
+fn registration(settings: &KubeadmSettings, this: &Instance) -> Value {
+    json!({
+        "name": this.name.as_str(),
+        "criSocket": settings.cri_socket,
+        "ignorePreflightErrors": settings.ignored_preflight_errors,
+        "kubeletExtraArgs": arguments([
+            ("cloud-provider", settings.cloud_provider.clone()),
+            ("node-ip", this.address.to_string()),
+            ("provider-id", this.provider_id.clone()),
+        ]),
+    })
+}
+
+/// `host:port`, with the brackets that an IPv6 address needs.
+pub(super) fn endpoint(host: &str) -> String {
+    if host.contains(':') {
+        format!("[{host}]:{API_PORT}")
+    } else {
+        format!("{host}:{API_PORT}")
+    }
+}
+
+fn api_server(paths: &KubeadmPaths, settings: &KubeadmSettings, this: &Instance) -> Value {
+    let policy = text(&paths.audit_policy());
+    let mut names = vec!["127.0.0.1".to_owned(), this.address.to_string()];
+    names.extend(settings.certificate_names.iter().cloned());
+    json!({
+        "certSANs": names,
+        "extraArgs": arguments([
+            ("audit-log-maxage", "30".to_owned()),
+            ("audit-log-maxbackup", "10".to_owned()),
+            ("audit-log-maxsize", "100".to_owned()),
+            ("audit-log-path", AUDIT_LOG.to_owned()),
+            ("audit-policy-file", policy.clone()),
+            ("kubelet-certificate-authority", text(&paths.pki().join("ca.crt"))),
+            ("profiling", "false".to_owned()),
+        ]),
+        "extraVolumes": [
+            {"name": "audit-policy", "hostPath": policy, "mountPath": policy,
+             "readOnly": true, "pathType": "File"},
+            {"name": "audit-log", "hostPath": AUDIT_LOG_DIRECTORY,
+             "mountPath": AUDIT_LOG_DIRECTORY, "pathType": "DirectoryOrCreate"},
+        ],
+    })
+}
+
+fn cluster(
+    version: &str,
+    paths: &KubeadmPaths,
+    settings: &KubeadmSettings,
+    this: &Instance,
+) -> Value {
+    let mut cluster = json!({
+        "apiVersion": KUBEADM,
+        "kind": "ClusterConfiguration",
+        "clusterName": settings.cluster_name,
+        "kubernetesVersion": version,
+        "certificatesDir": text(&paths.pki()),
+        "controlPlaneEndpoint": endpoint(&settings.api_server),
+        "apiServer": api_server(paths, settings, this),
+        "controllerManager": {"extraArgs": arguments([
+            ("profiling", "false".to_owned()),
+            ("terminated-pod-gc-threshold", "1000".to_owned()),
+        ])},
+        "scheduler": {"extraArgs": arguments([("profiling", "false".to_owned())])},
+        "networking": {"serviceSubnet": settings.service_subnet},
+    });
+    if let (Some(etcd), Some(object)) = (&settings.external_etcd, cluster.as_object_mut()) {
+        let mut external = json!({"endpoints": etcd.endpoints});
+        if let (Some(tls), Some(external)) = (&etcd.tls, external.as_object_mut()) {
+            external.insert("caFile".to_owned(), text(&tls.ca).into());
+            external.insert("certFile".to_owned(), text(&tls.certificate).into());
+            external.insert("keyFile".to_owned(), text(&tls.key).into());
+        }
+        object.insert("etcd".to_owned(), json!({"external": external}));
+    }
+    cluster
+}
+
+fn kubelet(paths: &KubeadmPaths) -> Value {
+    json!({
+        "apiVersion": KUBELET,
+        "kind": "KubeletConfiguration",
+        "protectKernelDefaults": true,
+        "tlsCertFile": text(&paths.kubelet_certificate()),
+        "tlsPrivateKeyFile": text(&paths.kubelet_key()),
+        "tlsCipherSuites": AEAD_CIPHERS,
+    })
+}
+
+fn documents(all: &[Value]) -> String {
+    let all: Vec<String> = all.iter().map(Value::to_string).collect();
+    all.join("\n---\n") + "\n"
+}
+
+/// The documents of `kubeadm init`.
+pub(super) fn init(
+    version: &str,
+    paths: &KubeadmPaths,
+    settings: &KubeadmSettings,
+    this: &Instance,
+) -> String {
+    let init = json!({
+        "apiVersion": KUBEADM,
+        "kind": "InitConfiguration",
+        "localAPIEndpoint": {"advertiseAddress": this.address.to_string(), "bindPort": API_PORT},
+        "nodeRegistration": registration(settings, this),
+    });
+    documents(&[
+        init,
+        cluster(version, paths, settings, this),
+        kubelet(paths),
+    ])
+}
+
+/// What `kubeadm init` leaves out: preflight and certificates were done before; what replaces
+/// kube-proxy and DNS is deployed by whoever asked for the cluster.
+pub(super) fn skipped(proxy: KubeProxy) -> &'static str {
+    match proxy {
+        KubeProxy::Kept => "preflight,certs,addon/coredns",
+        KubeProxy::Replaced => "preflight,certs,addon/coredns,addon/kube-proxy",
+    }
+}
+
+/// The document of `kubeadm join`; the token is in it.
+pub(super) fn join(
+    role: Role,
+    ticket: &JoinTicket,
+    settings: &KubeadmSettings,
+    this: &Instance,
+) -> SecretBytes {
+    let token = ticket.token.expose("kubeadm reads it");
+    let mut join = json!({
+        "apiVersion": KUBEADM,
+        "kind": "JoinConfiguration",
+        "discovery": {"bootstrapToken": {
+            "apiServerEndpoint": ticket.api_server,
+            "token": String::from_utf8_lossy(token),
+            "caCertHashes": [ticket.ca_pin.to_string()],
+        }},
+        "nodeRegistration": registration(settings, this),
+    });
+    if let (Role::ControlPlane, Some(object)) = (role, join.as_object_mut()) {
+        let address = this.address.to_string();
+        let local = json!({"advertiseAddress": address, "bindPort": API_PORT});
+        object.insert(
+            "controlPlane".to_owned(),
+            json!({"localAPIEndpoint": local}),
+        );
+        // The ticket brought the certificates along.
+        let skipped = json!(["control-plane-prepare/download-certs"]);
+        object.insert("skipPhases".to_owned(), skipped);
+    }
+    SecretBytes::new(documents(&[join]).into_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use tec_core::digest::Sha256Digest;
+    use tec_core::node::derive::MeasurementSalt;
+    use tec_core::node::derive::MeasurementSecret;
+    use tec_core::node::ticket::CaPin;
+    use tec_core::secret::SecretArray;
+
+    use super::*;
+
+    fn instance() -> Instance {
+        Instance {
+            name: "node-1".parse().unwrap(),
+            role: Role::ControlPlane,
+            address: [10, 0, 0, 1].into(),
+            provider_id: String::new(),
+        }
+    }
+
+    fn parsed(text: &str) -> Vec<Value> {
+        let parts = text.split("\n---\n");
+        parts
+            .map(|part| serde_json::from_str(part).unwrap())
+            .collect()
+    }
+
+    #[test]
+    fn init_has_the_values_of_the_contract() {
+        let settings = KubeadmSettings::new("api.example.org");
+        let text = init("v1.34.3", &KubeadmPaths::host(), &settings, &instance());
+        let [init, cluster, kubelet] = &parsed(&text)[..] else {
+            panic!("{text}");
+        };
+        assert_eq!(init["nodeRegistration"]["name"], "node-1");
+        assert_eq!(cluster["controlPlaneEndpoint"], "api.example.org:6443");
+        assert_eq!(cluster["certificatesDir"], "/etc/kubernetes/pki");
+        let arguments = cluster["apiServer"]["extraArgs"].as_array().unwrap();
+        let ca = json!({"name": "kubelet-certificate-authority",
+                        "value": "/etc/kubernetes/pki/ca.crt"});
+        assert!(arguments.contains(&ca));
+        assert_eq!(cluster.get("etcd"), None);
+        assert_eq!(kubelet["protectKernelDefaults"], true);
+    }
+
+    #[test]
+    fn only_control_planes_serve_and_the_token_is_nowhere_but_in_the_document() {
+        let ticket = JoinTicket {
+            state_disk_key: SecretArray::new([1; 32]),
+            measurement_salt: MeasurementSalt::new([2; 32]),
+            measurement_secret: MeasurementSecret::new([3; 32]),
+            kubelet_certificate: String::new(),
+            api_server: "10.0.0.1:6443".to_owned(),
+            token: SecretBytes::new(b"abcdef.0123456789abcdef".to_vec()),
+            ca_pin: CaPin::new(Sha256Digest::of("ca")),
+            files: Vec::new(),
+            components: Vec::new(),
+            kubernetes_version: "v1.34.3".to_owned(),
+        };
+        let settings = KubeadmSettings::new("10.0.0.1");
+        for (role, serves) in [(Role::Worker, false), (Role::ControlPlane, true)] {
+            let document = join(role, &ticket, &settings, &instance());
+            assert!(!format!("{document:?}").contains("abcdef"));
+            let text = String::from_utf8(document.expose("test").to_vec()).unwrap();
+            let join = &parsed(&text)[0];
+            let token = &join["discovery"]["bootstrapToken"]["token"];
+            assert_eq!(token, "abcdef.0123456789abcdef");
+            assert_eq!(join.get("controlPlane").is_some(), serves);
+        }
+    }
+
+    #[test]
+    fn an_address_of_ipv6_gets_its_brackets() {
+        assert_eq!(endpoint("fd00::1"), "[fd00::1]:6443");
+    }
+
+    #[test]
+    fn the_audit_policy_logs_no_bodies() {
+        let policy: Value = serde_json::from_str(audit_policy()).unwrap();
+        let rules = policy["rules"].as_array().unwrap();
+        let levels: Vec<_> = rules.iter().map(|rule| rule["level"].clone()).collect();
+        assert_eq!(levels, ["None", "None", "Metadata"]);
+    }
+}

@@ -1,0 +1,29 @@
+//! The kubelet's key, and who signs for it.
+
+use std::fmt;
+use std::path::Path;
+
+use tec_core::port::PortError;
+use tec_core::secret::SecretBytes;
+
+/// The kubelet's key, and the request for its certificate.
+#[derive(Debug)]
+#[expect(clippy::exhaustive_structs, reason = "callers write all of it out")]
+pub struct KubeletKey {
+    /// Private key, PEM.
+    pub private: SecretBytes,
+    /// PKCS #10, DER: `O=system:nodes, CN=system:node:<name>`.
+    pub request: Vec<u8>,
+}
+
+/// Signs this node's own request with a CA that it just made.
+pub trait KubeletIdentity: fmt::Debug + Send + Sync {
+    /// Key and request.
+    fn key(&self) -> &KubeletKey;
+
+    /// Certificate for the request, PEM, by `ca.crt` and `ca.key` in this directory.
+    ///
+    /// # Errors
+    /// The files cannot be used.
+    fn certify(&self, pki: &Path) -> Result<String, PortError>;
+}

@@ -1,0 +1,307 @@
+//! The program kubeadm: init of a cluster, and join.
+
+mod component;
+mod config;
+mod identity;
+mod paths;
+mod settings;
+
+use std::ffi::OsString;
+use std::fs;
+use std::io::Write as _;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tec_core::node::init::InitRequest;
+use tec_core::node::lock::LockedNode;
+use tec_core::node::metadata::Instance;
+use tec_core::node::port::ClusterInitializer;
+use tec_core::node::port::ClusterJoiner;
+use tec_core::node::state::Role;
+use tec_core::node::ticket::Component;
+use tec_core::node::ticket::ComponentForm;
+use tec_core::node::ticket::JoinTicket;
+use tec_core::port::PortError;
+use tec_core::port::PortErrorKind;
+use tec_core::secret::SecretBytes;
+use tempfile::NamedTempFile;
+
+use super::directory::remove_if_there;
+use super::directory::write_whole;
+use super::program::Call;
+use super::program::Programs;
+
+pub use self::identity::KubeletIdentity;
+pub use self::identity::KubeletKey;
+pub use self::paths::KubeadmPaths;
+pub use self::settings::EtcdTls;
+pub use self::settings::ExternalEtcd;
+pub use self::settings::KubeadmSettings;
+
+const KUBEADM: &str = "kubeadm";
+const SYSTEMCTL: &str = "systemctl";
+/// Init pulls images, waits for static pods, and talks to the API server it made.
+const KUBEADM_LIMIT: Duration = Duration::from_mins(15);
+/// Start of the kubelet (contract, appendix B).
+const KUBELET_LIMIT: Duration = Duration::from_mins(10);
+/// An answer of the server that components come from.
+const DOWNLOAD_IDLE_LIMIT: Duration = Duration::from_secs(30);
+/// Largest kubeconfig.
+const MAX_KUBECONFIG: u64 = 1024 * 1024;
+const PUBLIC: u32 = 0o644;
+const PRIVATE: u32 = 0o600;
+
+/// Runs kubeadm on this node.
+#[derive(Clone, Debug)]
+pub struct Kubeadm {
+    settings: KubeadmSettings,
+    paths: KubeadmPaths,
+    this: Instance,
+    identity: Arc<dyn KubeletIdentity>,
+    programs: Arc<dyn Programs>,
+    client: reqwest::Client,
+}
+
+fn unavailable(operation: impl Into<String>, error: std::io::Error) -> PortError {
+    PortError::new(PortErrorKind::Unavailable, operation).because(error)
+}
+
+impl Kubeadm {
+    /// For this instance. The client downloads components; of its time limits, an idle connection
+    /// matters.
+    ///
+    /// # Errors
+    /// No HTTP client can be made.
+    pub fn new(
+        settings: KubeadmSettings,
+        paths: KubeadmPaths,
+        this: Instance,
+        identity: Arc<dyn KubeletIdentity>,
+        programs: Arc<dyn Programs>,
+    ) -> Result<Self, PortError> {
+        let client = reqwest::Client::builder()
+            .connect_timeout(DOWNLOAD_IDLE_LIMIT)
+            .read_timeout(DOWNLOAD_IDLE_LIMIT)
+            .build()
+            .map_err(|error| {
+                PortError::new(PortErrorKind::Internal, "make an HTTP client").because(error)
+            })?;
+        Ok(Self {
+            settings,
+            paths,
+            this,
+            identity,
+            programs,
+            client,
+        })
+    }
+
+    /// Starts the kubelet, now and at each boot.
+    ///
+    /// # Errors
+    /// The service manager refuses.
+    pub async fn start_kubelet(&self) -> Result<(), PortError> {
+        start_kubelet(&*self.programs).await
+    }
+
+    async fn fetch(&self, components: &[Component]) -> Result<(), PortError> {
+        for one in components {
+            component::fetch(&self.client, &self.paths, one).await?;
+        }
+        Ok(())
+    }
+
+    async fn install(&self, components: &[Component]) -> Result<(), PortError> {
+        for one in components {
+            component::install(&self.paths, one).await?;
+        }
+        Ok(())
+    }
+
+    /// A component that is kubeadm, else what the host has.
+    fn kubeadm(&self, components: &[Component], at: Place) -> String {
+        let is_kubeadm = |one: &&Component| {
+            one.form == ComponentForm::File && one.install_path.ends_with("/kubeadm")
+        };
+        let Some(found) = components.iter().find(is_kubeadm) else {
+            return KUBEADM.to_owned();
+        };
+        let path = match at {
+            Place::Cached => component::cached(&self.paths, found),
+            Place::Installed => self.paths.of_host(&found.install_path),
+        };
+        path.display().to_string()
+    }
+
+    async fn run(
+        &self,
+        kubeadm: &str,
+        operation: &'static str,
+        arguments: &[&str],
+        config: &[u8],
+    ) -> Result<(), PortError> {
+        // Deleted at the end of this function, however it ends; a crash leaves it in memory only.
+        let file = self.temporary(config)?;
+        let mut arguments: Vec<OsString> = arguments.iter().map(OsString::from).collect();
+        arguments.extend(["--config".into(), file.path().into()]);
+        let call = Call {
+            program: kubeadm,
+            arguments,
+            input: None,
+            limit: KUBEADM_LIMIT,
+        };
+        let ran = self.programs.run(call).await;
+        ran.map(drop).map_err(|error| error.during(operation))
+    }
+
+    /// A file for root alone.
+    fn temporary(&self, content: &[u8]) -> Result<NamedTempFile, PortError> {
+        let failed = |error| unavailable("write kubeadm's configuration", error);
+        let scratch = self.paths.scratch();
+        fs::create_dir_all(&scratch).map_err(failed)?;
+        let mut builder = tempfile::Builder::new();
+        let file = builder
+            .prefix("kubeadm-")
+            .suffix(".yaml")
+            .tempfile_in(scratch);
+        let mut file = file.map_err(failed)?;
+        file.write_all(content).map_err(failed)?;
+        Ok(file)
+    }
+
+    fn write_audit_policy(&self) -> Result<(), PortError> {
+        let policy = config::audit_policy().as_bytes();
+        write(&self.paths.audit_policy(), policy, PUBLIC)
+    }
+
+    fn write_kubelet_pair(&self, certificate: &str) -> Result<(), PortError> {
+        let key = self
+            .identity
+            .key()
+            .private
+            .expose("the kubelet serves with it");
+        write(&self.paths.kubelet_key(), key, PRIVATE)?;
+        write(
+            &self.paths.kubelet_certificate(),
+            certificate.as_bytes(),
+            PUBLIC,
+        )
+    }
+
+    fn init_config(&self, request: &InitRequest) -> String {
+        let version = &request.kubernetes_version;
+        config::init(version, &self.paths, &self.settings, &self.this)
+    }
+}
+
+fn write(path: &Path, content: &[u8], mode: u32) -> Result<(), PortError> {
+    let operation = || format!("write {}", path.display());
+    write_whole(path, content, mode).map_err(|error| unavailable(operation(), error))
+}
+
+/// Where a program is run from.
+#[derive(Clone, Copy)]
+enum Place {
+    Cached,
+    Installed,
+}
+
+/// Starts the kubelet, now and at each boot.
+///
+/// # Errors
+/// The service manager refuses.
+pub async fn start_kubelet(programs: &dyn Programs) -> Result<(), PortError> {
+    let call = Call {
+        program: SYSTEMCTL,
+        arguments: ["enable", "--now", "kubelet.service"]
+            .map(OsString::from)
+            .to_vec(),
+        input: None,
+        limit: KUBELET_LIMIT,
+    };
+    let started = programs.run(call).await;
+    started
+        .map(drop)
+        .map_err(|error| error.during("start the kubelet"))
+}
+
+#[async_trait]
+impl ClusterInitializer for Kubeadm {
+    async fn prepare(&self, request: &InitRequest) -> Result<(), PortError> {
+        self.fetch(&request.components).await?;
+        let kubeadm = self.kubeadm(&request.components, Place::Cached);
+        let config = self.init_config(request);
+        let arguments = ["init", "phase", "preflight"];
+        let operation = "pass kubeadm's preflight";
+        self.run(&kubeadm, operation, &arguments, config.as_bytes())
+            .await
+    }
+
+    async fn init(&self, _node: &LockedNode, request: &InitRequest) -> Result<(), PortError> {
+        self.install(&request.components).await?;
+        self.write_audit_policy()?;
+        let kubeadm = self.kubeadm(&request.components, Place::Installed);
+        let config = self.init_config(request);
+        let config = config.as_bytes();
+        let certs = ["init", "phase", "certs", "all"];
+        self.run(&kubeadm, "make the cluster's certificates", &certs, config)
+            .await?;
+        let certificate = self.identity.certify(&self.paths.pki())?;
+        self.write_kubelet_pair(&certificate)?;
+        self.start_kubelet().await?;
+        let skipped = format!("--skip-phases={}", config::skipped(request.proxy));
+        // kubeadm would print a token of a day's life.
+        let init = ["init", "--skip-token-print", &skipped];
+        self.run(&kubeadm, "make the cluster", &init, config).await
+    }
+
+    async fn kubeconfig(&self) -> Result<SecretBytes, PortError> {
+        let path = self.paths.admin_kubeconfig();
+        let failed = |error| unavailable("read the admin's kubeconfig", error);
+        if fs::metadata(&path).map_err(failed)?.len() > MAX_KUBECONFIG {
+            return Err(failed(std::io::ErrorKind::FileTooLarge.into()));
+        }
+        fs::read(&path).map(SecretBytes::new).map_err(failed)
+    }
+}
+
+#[async_trait]
+impl ClusterJoiner for Kubeadm {
+    async fn prepare(&self, ticket: &JoinTicket) -> Result<(), PortError> {
+        self.fetch(&ticket.components).await
+    }
+
+    async fn write_files(&self, _node: &LockedNode, ticket: &JoinTicket) -> Result<(), PortError> {
+        for (file, content) in &ticket.files {
+            let path = self.paths.pki().join(file.as_str());
+            write(&path, content.expose("a control plane has it"), file.mode())?;
+        }
+        self.write_kubelet_pair(&ticket.kubelet_certificate)
+    }
+
+    /// A node that has a kubelet's kubeconfig went through kubeadm's join before. A worker is then
+    /// done; a control plane repeats the steps that make it one, which converge.
+    async fn join(&self, _node: &LockedNode, ticket: &JoinTicket) -> Result<(), PortError> {
+        self.install(&ticket.components).await?;
+        let role = self.this.role;
+        if role == Role::ControlPlane {
+            self.write_audit_policy()?;
+        }
+        self.start_kubelet().await?;
+        let is_known = self.paths.kubelet_kubeconfig().exists();
+        let arguments: &[&str] = match (role, is_known) {
+            (Role::ControlPlane, true) => &["join", "phase", "control-plane-join", "all"],
+            (_, true) => return Ok(()),
+            (_, false) => &["join"],
+        };
+        remove_if_there(&self.paths.bootstrap_kubeconfig())
+            .map_err(|error| unavailable("remove an older attempt's kubeconfig", error))?;
+        let config = config::join(role, ticket, &self.settings, &self.this);
+        let kubeadm = self.kubeadm(&ticket.components, Place::Installed);
+        let config = config.expose("kubeadm reads it");
+        self.run(&kubeadm, "join the cluster", arguments, config)
+            .await
+    }
+}

@@ -1,0 +1,75 @@
+//! Where things lie on a node (contract, appendix B).
+
+use std::path::Path;
+use std::path::PathBuf;
+
+/// Paths under the root of a host, or of what a test takes for one.
+#[derive(Clone, Debug)]
+pub struct KubeadmPaths(PathBuf);
+
+impl KubeadmPaths {
+    /// Those of this host.
+    pub fn host() -> Self {
+        Self::under("/")
+    }
+
+    /// The same below another root.
+    pub fn under(root: impl Into<PathBuf>) -> Self {
+        Self(root.into())
+    }
+
+    /// An absolute path of the host.
+    pub(super) fn of_host(&self, path: &str) -> PathBuf {
+        self.0.join(path.trim_start_matches('/'))
+    }
+
+    fn kubernetes(&self) -> PathBuf {
+        self.of_host("/etc/kubernetes")
+    }
+
+    /// Certificates and keys of the cluster.
+    pub fn pki(&self) -> PathBuf {
+        self.kubernetes().join("pki")
+    }
+
+    /// The admin's kubeconfig.
+    pub fn admin_kubeconfig(&self) -> PathBuf {
+        self.kubernetes().join("admin.conf")
+    }
+
+    pub(super) fn kubelet_kubeconfig(&self) -> PathBuf {
+        self.kubernetes().join("kubelet.conf")
+    }
+
+    pub(super) fn bootstrap_kubeconfig(&self) -> PathBuf {
+        self.kubernetes().join("bootstrap-kubelet.conf")
+    }
+
+    pub(super) fn audit_policy(&self) -> PathBuf {
+        self.kubernetes().join("audit-policy.yaml")
+    }
+
+    /// Certificate of the kubelet.
+    pub fn kubelet_certificate(&self) -> PathBuf {
+        self.kubelet_pki().join("kubelet-client-crt.pem")
+    }
+
+    /// Its key.
+    pub fn kubelet_key(&self) -> PathBuf {
+        self.kubelet_pki().join("kubelet-client-key.pem")
+    }
+
+    fn kubelet_pki(&self) -> PathBuf {
+        self.of_host("/run/state/kubelet/pki")
+    }
+
+    /// In memory, for what must not outlive a boot.
+    pub fn scratch(&self) -> PathBuf {
+        self.of_host("/run/tec-bootstrapper")
+    }
+
+    /// The root itself.
+    pub fn root(&self) -> &Path {
+        &self.0
+    }
+}

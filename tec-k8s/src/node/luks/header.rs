@@ -1,0 +1,242 @@
+//! The metadata of a LUKS2 header. They are not authenticated: whoever can write to the disk can
+//! say there that it is not encrypted, or badly.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+
+/// The one cipher of segments and key slots (contract, 7.14).
+const CIPHER: &str = "aes-xts-plain64";
+/// Key derivation of slots.
+const KDF: &str = "argon2id";
+/// Derivation and hash of the volume key's digest.
+const DIGEST: (&str, &str) = ("pbkdf2", "sha256");
+/// Sector sizes of LUKS2 (LUKS2 On-Disk Format Specification 1.1, 3.3).
+const SECTORS: [u32; 2] = [512, 4096];
+/// Integrity of the state disk, with its own key.
+const INTEGRITY: &str = "hmac(sha256)";
+
+/// Whether sectors must be authenticated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(clippy::exhaustive_enums, reason = "they must or need not")]
+pub enum Integrity {
+    /// Each sector has an HMAC.
+    Required,
+    /// It may have none: changes of the disk's content are then not noticed.
+    Optional,
+}
+
+/// A header that says something dangerous, or that cannot be understood.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum HeaderError {
+    /// The metadata are no JSON of LUKS2.
+    #[error("the header's metadata cannot be read")]
+    Malformed(#[source] serde_json::Error),
+    /// A member has a value that is not taken.
+    #[error("the header's {member} is {found:?}, expected {expected}")]
+    Refused {
+        /// Which.
+        member: &'static str,
+        /// What it says.
+        found: String,
+        /// What it must say.
+        expected: &'static str,
+    },
+}
+
+#[derive(Deserialize)]
+struct Metadata {
+    keyslots: BTreeMap<u32, Slot>,
+    segments: BTreeMap<u32, Segment>,
+    digests: BTreeMap<u32, Digest>,
+    config: Config,
+}
+
+#[derive(Deserialize)]
+struct Slot {
+    r#type: String,
+    area: Area,
+    kdf: Kdf,
+}
+
+#[derive(Deserialize)]
+struct Area {
+    encryption: String,
+}
+
+#[derive(Deserialize)]
+struct Kdf {
+    r#type: String,
+}
+
+#[derive(Deserialize)]
+struct Segment {
+    r#type: String,
+    encryption: String,
+    sector_size: u32,
+    #[serde(default)]
+    integrity: Option<SegmentIntegrity>,
+}
+
+#[derive(Deserialize)]
+struct SegmentIntegrity {
+    r#type: String,
+    journal_encryption: String,
+    journal_integrity: String,
+}
+
+#[derive(Deserialize)]
+struct Digest {
+    r#type: String,
+    hash: String,
+}
+
+#[derive(Deserialize)]
+struct Config {
+    #[serde(default)]
+    requirements: Option<serde_json::Value>,
+}
+
+fn must(member: &'static str, found: &str, expected: &'static str) -> Result<(), HeaderError> {
+    if found == expected {
+        return Ok(());
+    }
+    Err(HeaderError::Refused {
+        member,
+        found: found.to_owned(),
+        expected,
+    })
+}
+
+/// Checks the metadata that `cryptsetup luksDump --dump-json-metadata` prints.
+///
+/// # Errors
+/// [`HeaderError`], the first finding.
+pub(super) fn check(json: &[u8], integrity: Integrity) -> Result<(), HeaderError> {
+    let header: Metadata = serde_json::from_slice(json).map_err(HeaderError::Malformed)?;
+    if header.config.requirements.is_some() {
+        let found = "present".to_owned();
+        return Err(HeaderError::Refused {
+            member: "requirements",
+            found,
+            expected: "nothing, since they change what else is meant",
+        });
+    }
+    must(
+        "number of segments",
+        &header.segments.len().to_string(),
+        "1",
+    )?;
+    must("number of digests", &header.digests.len().to_string(), "1")?;
+    for segment in header.segments.values() {
+        check_segment(segment, integrity)?;
+    }
+    for digest in header.digests.values() {
+        must("digest type", &digest.r#type, DIGEST.0)?;
+        must("digest hash", &digest.hash, DIGEST.1)?;
+    }
+    for slot in header.keyslots.values() {
+        must("key slot type", &slot.r#type, "luks2")?;
+        must("key slot encryption", &slot.area.encryption, CIPHER)?;
+        must("key slot derivation", &slot.kdf.r#type, KDF)?;
+    }
+    Ok(())
+}
+
+fn check_segment(segment: &Segment, integrity: Integrity) -> Result<(), HeaderError> {
+    must("segment type", &segment.r#type, "crypt")?;
+    must("segment encryption", &segment.encryption, CIPHER)?;
+    if !SECTORS.contains(&segment.sector_size) {
+        return Err(HeaderError::Refused {
+            member: "sector size",
+            found: segment.sector_size.to_string(),
+            expected: "512 or 4096",
+        });
+    }
+    match (&segment.integrity, integrity) {
+        (Some(found), _) => {
+            must("integrity", &found.r#type, INTEGRITY)?;
+            must("journal encryption", &found.journal_encryption, "none")?;
+            must("journal integrity", &found.journal_integrity, "none")
+        }
+        (None, Integrity::Optional) => Ok(()),
+        (None, Integrity::Required) => must("integrity", "none", INTEGRITY),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Value;
+    use serde_json::json;
+
+    use super::*;
+
+    fn good() -> Value {
+        json!({
+            "keyslots": {"0": {
+                "type": "luks2", "key_size": 96,
+                "area": {"type": "raw", "encryption": "aes-xts-plain64", "key_size": 64},
+                "kdf": {"type": "argon2id", "time": 3, "memory": 65536, "cpus": 4},
+            }},
+            "tokens": {},
+            "segments": {"0": {
+                "type": "crypt", "encryption": "aes-xts-plain64", "sector_size": 4096,
+                "integrity": {
+                    "type": "hmac(sha256)",
+                    "journal_encryption": "none", "journal_integrity": "none",
+                },
+            }},
+            "digests": {"0": {"type": "pbkdf2", "hash": "sha256"}},
+            "config": {"json_size": "12288", "keyslots_size": "16744448"},
+        })
+    }
+
+    fn verdict(header: &Value, integrity: Integrity) -> Result<(), HeaderError> {
+        check(header.to_string().as_bytes(), integrity)
+    }
+
+    #[test]
+    fn a_header_that_weakens_the_disk_is_refused_whatever_it_changes() {
+        verdict(&good(), Integrity::Required).unwrap();
+        let changes: [(&str, Value); 10] = [
+            ("/segments/0/encryption", json!("cipher_null-ecb")),
+            ("/segments/0/type", json!("linear")),
+            ("/segments/0/sector_size", json!(1024)),
+            ("/segments/0/integrity/type", json!("none")),
+            ("/segments/0/integrity", Value::Null),
+            ("/keyslots/0/area/encryption", json!("cipher_null-ecb")),
+            ("/keyslots/0/kdf/type", json!("pbkdf2")),
+            ("/keyslots/0/type", json!("reencrypt")),
+            ("/digests/0/hash", json!("sha1")),
+            (
+                "/config",
+                json!({"requirements": {"mandatory": ["online-reencrypt"]}}),
+            ),
+        ];
+        for (path, value) in changes {
+            let mut header = good();
+            *header.pointer_mut(path).unwrap() = value;
+            let refused = verdict(&header, Integrity::Required);
+            assert!(
+                matches!(refused, Err(HeaderError::Refused { .. })),
+                "{path}: {refused:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_second_segment_is_refused_and_integrity_can_be_left_out_on_demand() {
+        let mut header = good();
+        let segment = header["segments"]["0"].clone();
+        header["segments"]["1"] = segment;
+        assert!(verdict(&header, Integrity::Optional).is_err());
+        let mut header = good();
+        header["segments"]["0"]
+            .as_object_mut()
+            .unwrap()
+            .remove("integrity");
+        verdict(&header, Integrity::Optional).unwrap();
+        assert!(verdict(&header, Integrity::Required).is_err());
+    }
+}

@@ -1,0 +1,107 @@
+//! Headers of real files; `cryptsetup` must be installed.
+
+use std::fs;
+use std::process::Command;
+
+use tec_core::node::derive::ClusterId;
+use tec_core::node::lock::LockOutcome;
+use tec_core::node::lock::NodeLock;
+use tec_core::testing::MemoryNode;
+
+use super::super::program::HostPrograms;
+use super::*;
+
+const INITIAL: &[u8] = b"initial";
+/// Room for a header of LUKS2 and some sectors.
+const SIZE: u64 = 18 * 1024 * 1024;
+
+struct Fixture {
+    directory: TempDir,
+    disk: LuksDisk,
+}
+
+fn format(more: &[&str]) -> Fixture {
+    let directory = tempfile::tempdir().unwrap();
+    let (image, key) = (directory.path().join("disk"), directory.path().join("key"));
+    fs::File::create(&image).unwrap().set_len(SIZE).unwrap();
+    fs::write(&key, INITIAL).unwrap();
+    let quick = ["--pbkdf-force-iterations", "4", "--pbkdf-memory", "64"];
+    let made = Command::new("cryptsetup")
+        .args(["luksFormat", "--batch-mode", "--type", "luks2"])
+        .args(more.iter().copied().chain(quick))
+        .arg("--key-file")
+        .args([&key, &image])
+        .status();
+    assert!(made.unwrap().success());
+    let scratch = directory.path().join("scratch");
+    let programs = Arc::new(HostPrograms::new());
+    let disk = LuksDisk::new(image, key, scratch, programs).dangerous_without_integrity();
+    Fixture { directory, disk }
+}
+
+fn good() -> Fixture {
+    format(&["--pbkdf", "argon2id", "--sector-size", "4096"])
+}
+
+async fn locked() -> LockedNode {
+    let id = "00000000-0000-0000-0000-000000000000".parse().unwrap();
+    let lock = NodeLock::new(Arc::new(MemoryNode::new(id)));
+    match lock.lock(ClusterId::new([1; 32])).await.unwrap() {
+        LockOutcome::Locked(node) => node,
+        LockOutcome::Taken => unreachable!("nobody else has the lock"),
+    }
+}
+
+#[tokio::test]
+async fn a_rekeyed_disk_opens_with_the_new_key_only_and_again_changes_nothing() {
+    let Fixture { disk, .. } = &good();
+    assert!(disk.is_new().await.unwrap());
+    let id = disk.id().await.unwrap();
+    // A key of any bytes; some programs end a passphrase at a line break or at zero.
+    let key = SecretBytes::new(vec![b'\n', 0, 255, b'\n', 0]);
+    let node = locked().await;
+    for _ in 0..2 {
+        disk.rekey(&node, &key).await.unwrap();
+        assert!(disk.opens_with(&key).await.unwrap());
+        assert!(!disk.is_new().await.unwrap());
+        assert_eq!(disk.id().await.unwrap(), id);
+    }
+    let other = SecretBytes::new(b"other".to_vec());
+    assert!(!disk.opens_with(&other).await.unwrap());
+}
+
+#[tokio::test]
+async fn a_disk_with_both_keys_as_a_power_cut_leaves_it_loses_the_first() {
+    let Fixture { disk, .. } = &good();
+    let key = SecretBytes::new(vec![7; 32]);
+    let initial = SecretBytes::new(INITIAL.to_vec());
+    disk.add(&initial, &key).await.unwrap();
+    assert!(disk.is_new().await.unwrap());
+    disk.rekey(&locked().await, &key).await.unwrap();
+    assert!(!disk.is_new().await.unwrap());
+    assert!(disk.opens_with(&key).await.unwrap());
+}
+
+#[tokio::test]
+async fn a_header_that_is_weak_is_refused_before_a_key_is_tried() {
+    let weak = format(&["--pbkdf", "argon2id", "--cipher", "aes-cbc-essiv:sha256"]);
+    let key = SecretBytes::new(INITIAL.to_vec());
+    let error = weak.disk.opens_with(&key).await.unwrap_err();
+    assert_eq!(error.kind(), PortErrorKind::Invalid);
+    let mut strict = good();
+    strict.disk.integrity = Integrity::Required;
+    let error = strict.disk.opens_with(&key).await.unwrap_err();
+    assert_eq!(error.kind(), PortErrorKind::Invalid);
+}
+
+#[tokio::test]
+async fn no_copy_of_a_header_stays_and_no_key_is_in_a_file_or_an_error() {
+    let Fixture { directory, disk } = &good();
+    let key = SecretBytes::new(b"canary-key".to_vec());
+    disk.rekey(&locked().await, &key).await.unwrap();
+    let scratch = directory.path().join("scratch");
+    assert_eq!(fs::read_dir(scratch).unwrap().count(), 0);
+    fs::remove_file(directory.path().join("disk")).unwrap();
+    let error = disk.opens_with(&key).await.unwrap_err();
+    assert!(!tec_core::port::chain(&error).contains("canary"));
+}

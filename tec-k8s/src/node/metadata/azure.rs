@@ -1,0 +1,174 @@
+//! The instance metadata service of Azure.
+
+use async_trait::async_trait;
+use serde::Deserialize;
+use tec_core::node::metadata::Instance;
+use tec_core::node::metadata::MetadataSource;
+use tec_core::port::PortError;
+use tec_core::port::PortErrorKind;
+
+use super::MetadataError;
+use super::Record;
+use super::body;
+use super::client;
+use super::parsed;
+
+/// Where it is, the same on every instance (Azure Instance Metadata Service, "Access").
+const DEFAULT: &str = "http://169.254.169.254";
+const INSTANCE: &str = "/metadata/instance?format=json&api-version=2021-02-01";
+/// Tags of an instance. Beside those of the older implementation, two say what it asks the
+/// cloud's API for: control planes by address, and the API server's name.
+const ROLE: &str = "constellation-role";
+const INIT_SECRET_HASH: &str = "constellation-init-secret-hash";
+const API_SERVER: &str = "tec-api-server";
+const CONTROL_PLANES: &str = "tec-control-planes";
+
+/// Reads the instance's own document; peers come from its tags, since listing them takes the
+/// cloud's API and an account of it.
+#[derive(Clone, Debug)]
+pub struct AzureMetadata {
+    base: String,
+    client: reqwest::Client,
+}
+
+#[derive(Deserialize)]
+struct Document {
+    compute: Compute,
+    network: Network,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Compute {
+    resource_id: String,
+    os_profile: OsProfile,
+    tags_list: Vec<Tag>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct OsProfile {
+    computer_name: String,
+}
+
+#[derive(Deserialize)]
+struct Tag {
+    name: String,
+    value: String,
+}
+
+#[derive(Deserialize)]
+struct Network {
+    interface: Vec<Interface>,
+}
+
+#[derive(Deserialize)]
+struct Interface {
+    ipv4: Addresses,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Addresses {
+    ip_address: Vec<Address>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Address {
+    private_ip_address: String,
+}
+
+impl Document {
+    fn tag(&self, name: &'static str) -> Result<&str, MetadataError> {
+        let mut tags = self.compute.tags_list.iter();
+        tags.find(|tag| tag.name == name)
+            .map(|tag| tag.value.as_str())
+            .ok_or(MetadataError::Member(name))
+    }
+
+    fn address(&self) -> Option<&str> {
+        let interface = self.network.interface.first()?;
+        let address = interface.ipv4.ip_address.first()?;
+        Some(&address.private_ip_address)
+    }
+
+    fn instance(&self) -> Result<Instance, MetadataError> {
+        let record = Record {
+            name: self.compute.os_profile.computer_name.clone(),
+            provider_id: format!("azure://{}", self.compute.resource_id),
+            role: self.tag(ROLE)?.into(),
+            address: self.address().unwrap_or_default().to_owned(),
+        };
+        record.instance()
+    }
+
+    /// Names are not told by addresses; they are made of them.
+    fn control_planes(&self) -> Result<Vec<Instance>, MetadataError> {
+        let addresses = self.tag(CONTROL_PLANES)?.split([',', ' ']);
+        let records: Vec<Record> = addresses
+            .filter(|address| !address.is_empty())
+            .map(|address| Record {
+                name: format!("peer-{}", address.replace([':', '.'], "-")),
+                provider_id: String::new(),
+                role: "control-plane".into(),
+                address: address.to_owned(),
+            })
+            .collect();
+        Ok(Record::instances(&records))
+    }
+}
+
+impl AzureMetadata {
+    /// At this base URL, or where it is on every instance.
+    ///
+    /// # Errors
+    /// No HTTP client can be made.
+    pub fn new(base: Option<String>) -> Result<Self, PortError> {
+        let base = base.unwrap_or_else(|| DEFAULT.to_owned());
+        let base = base.trim_end_matches('/').to_owned();
+        Ok(Self {
+            base,
+            client: client()?,
+        })
+    }
+
+    async fn document(&self, operation: &'static str) -> Result<Document, PortError> {
+        let request = self.client.get(format!("{}{INSTANCE}", self.base));
+        let answer = body(request.header("Metadata", "true")).await;
+        let document = answer.and_then(|json| parsed(&json));
+        document.map_err(|error| error.during(operation))
+    }
+
+    async fn text(&self, tag: &'static str, operation: &'static str) -> Result<String, PortError> {
+        let document = self.document(operation).await?;
+        let text = document.tag(tag).map(str::to_owned);
+        text.map_err(|error| error.during(operation))
+    }
+}
+
+#[async_trait]
+impl MetadataSource for AzureMetadata {
+    async fn this(&self) -> Result<Instance, PortError> {
+        let operation = "ask which instance this is";
+        let document = self.document(operation).await?;
+        document.instance().map_err(|error| error.during(operation))
+    }
+
+    async fn instances(&self) -> Result<Vec<Instance>, PortError> {
+        let operation = "list the instances";
+        let document = self.document(operation).await?;
+        document
+            .control_planes()
+            .map_err(|error| PortError::new(PortErrorKind::Unavailable, operation).because(error))
+    }
+
+    async fn api_server(&self) -> Result<String, PortError> {
+        self.text(API_SERVER, "find the API server").await
+    }
+
+    async fn init_secret_hash(&self) -> Result<String, PortError> {
+        self.text(INIT_SECRET_HASH, "read the hash of the init secret")
+            .await
+    }
+}

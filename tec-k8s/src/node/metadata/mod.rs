@@ -1,0 +1,125 @@
+//! What platforms say about instances.
+
+mod azure;
+mod file;
+mod qemu;
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use serde::Deserialize;
+use tec_core::node::metadata::Instance;
+use tec_core::node::state::Role;
+use tec_core::node::ticket::NodeName;
+use tec_core::port::PortError;
+use tec_core::port::PortErrorKind;
+
+pub use self::azure::AzureMetadata;
+pub use self::file::FileMetadata;
+pub use self::qemu::QemuMetadata;
+
+/// A metadata service is on the host itself.
+const LIMIT: Duration = Duration::from_secs(10);
+/// Largest answer.
+const MAX_ANSWER: usize = 1024 * 1024;
+
+/// Metadata that cannot be had, or taken.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum MetadataError {
+    /// The service cannot be asked.
+    #[error("the metadata service cannot be asked")]
+    Http(#[source] reqwest::Error),
+    /// It answers with an error.
+    #[error("the metadata service answers {0}")]
+    Status(u16),
+    /// It answers with more than is sensible.
+    #[error("the metadata service answers with more than {MAX_ANSWER} bytes")]
+    TooLarge,
+    /// The answer is not what it should be.
+    #[error("the answer is malformed")]
+    Malformed(#[source] serde_json::Error),
+    /// A member is missing, or not what it should be.
+    #[error("the instance's {0} is missing or malformed")]
+    Member(&'static str),
+    /// The file cannot be read.
+    #[error("the metadata file cannot be read")]
+    File(#[source] std::io::Error),
+}
+
+impl MetadataError {
+    fn during(self, operation: &'static str) -> PortError {
+        // All of it may be different with the next call: instances are set up while they boot.
+        PortError::new(PortErrorKind::Unavailable, operation).because(self)
+    }
+}
+
+/// An instance, as QEMU's metadata service and the file write it (contract, 1.12).
+#[derive(Clone, Debug, Deserialize)]
+struct Record {
+    #[serde(rename = "Name")]
+    name: String,
+    #[serde(rename = "ProviderID", default)]
+    provider_id: String,
+    #[serde(rename = "Role")]
+    role: serde_json::Value,
+    #[serde(rename = "VPCIP")]
+    address: String,
+}
+
+impl Record {
+    fn instance(&self) -> Result<Instance, MetadataError> {
+        let role = self.role.as_str().and_then(Role::of_name);
+        // Older services write the number of their enumeration.
+        let role = role.or(match self.role.as_u64() {
+            Some(1) => Some(Role::ControlPlane),
+            Some(2) => Some(Role::Worker),
+            _ => None,
+        });
+        let address: Result<IpAddr, _> = self.address.parse();
+        Ok(Instance {
+            name: NodeName::of_instance(&self.name).map_err(|_| MetadataError::Member("Name"))?,
+            role: role.ok_or(MetadataError::Member("Role"))?,
+            address: address.map_err(|_| MetadataError::Member("VPCIP"))?,
+            provider_id: self.provider_id.clone(),
+        })
+    }
+
+    /// Those that can be taken.
+    fn instances(records: &[Self]) -> Vec<Instance> {
+        records
+            .iter()
+            .filter_map(|one| one.instance().ok())
+            .collect()
+    }
+}
+
+fn parsed<T: for<'de> Deserialize<'de>>(json: &[u8]) -> Result<T, MetadataError> {
+    serde_json::from_slice(json).map_err(MetadataError::Malformed)
+}
+
+/// A client that goes straight to the service: a proxy could answer in its place.
+fn client() -> Result<reqwest::Client, PortError> {
+    let built = reqwest::Client::builder().no_proxy().timeout(LIMIT).build();
+    built.map_err(|error| {
+        PortError::new(PortErrorKind::Internal, "make an HTTP client").because(error)
+    })
+}
+
+async fn body(request: reqwest::RequestBuilder) -> Result<Vec<u8>, MetadataError> {
+    let mut response = request.send().await.map_err(MetadataError::Http)?;
+    if !response.status().is_success() {
+        return Err(MetadataError::Status(response.status().as_u16()));
+    }
+    let mut all = Vec::new();
+    while let Some(chunk) = response.chunk().await.map_err(MetadataError::Http)? {
+        if all.len() + chunk.len() > MAX_ANSWER {
+            return Err(MetadataError::TooLarge);
+        }
+        all.extend_from_slice(&chunk);
+    }
+    Ok(all)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,231 @@
+//! Programs of the host.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tec_core::port::PortError;
+use tec_core::port::PortErrorKind;
+use tec_core::secret::SecretBytes;
+use tokio::io::AsyncWriteExt as _;
+use tokio::process::Command;
+
+/// Lines of a failed program's own words that are kept.
+const KEPT_LINES: usize = 20;
+/// Characters of a bootstrap token: six, a dot, sixteen (Kubernetes, "Authenticating with Bootstrap
+/// Tokens").
+const TOKEN: (usize, usize) = (6, 16);
+
+/// One run of a program. Secrets go through `input` only.
+#[derive(Debug)]
+#[expect(clippy::exhaustive_structs, reason = "callers write all of it out")]
+pub struct Call<'c> {
+    /// Name, or an absolute path.
+    pub program: &'c str,
+    /// Arguments; no secret among them.
+    pub arguments: Vec<OsString>,
+    /// What it reads from its standard input.
+    pub input: Option<&'c SecretBytes>,
+    /// It is killed after this time.
+    pub limit: Duration,
+}
+
+/// A program did not do its work.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ProgramError {
+    /// It cannot be run.
+    #[error("{program} cannot be run")]
+    Start {
+        /// Which.
+        program: String,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// It took too long, and was killed.
+    #[error("{program} did not end within {limit:?}")]
+    TimedOut {
+        /// Which.
+        program: String,
+        /// How long it had.
+        limit: Duration,
+    },
+    /// It failed.
+    #[error("{program} ended with status {status:?}: {words}")]
+    Failed {
+        /// Which.
+        program: String,
+        /// Exit status; none for a signal.
+        status: Option<i32>,
+        /// The end of what it said, without tokens.
+        words: String,
+    },
+}
+
+impl ProgramError {
+    /// Its exit status, if it had one.
+    pub fn status(&self) -> Option<i32> {
+        match self {
+            Self::Failed { status, .. } => *status,
+            _ => None,
+        }
+    }
+
+    /// As failure of an operation that may be tried again.
+    pub fn during(self, operation: &'static str) -> PortError {
+        PortError::new(PortErrorKind::Unavailable, operation).because(self)
+    }
+}
+
+/// Runs programs.
+#[async_trait]
+pub trait Programs: fmt::Debug + Send + Sync {
+    /// Runs one to its end, and returns what it printed.
+    ///
+    /// # Cancel safety
+    /// A dropped run kills the program.
+    async fn run(&self, call: Call<'_>) -> Result<Vec<u8>, ProgramError>;
+}
+
+/// The programs of this host; some may be named by other paths, or be wrapped in a command.
+#[derive(Clone, Debug, Default)]
+pub struct HostPrograms(BTreeMap<String, Vec<PathBuf>>);
+
+impl HostPrograms {
+    /// All by their names, as PATH finds them.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Runs `command` instead of the program of this name; its arguments come last.
+    #[must_use]
+    pub fn with(mut self, name: impl Into<String>, command: Vec<PathBuf>) -> Self {
+        self.0.insert(name.into(), command);
+        self
+    }
+
+    fn command(&self, name: &str) -> Command {
+        let words = self.0.get(name).map(Vec::as_slice).unwrap_or_default();
+        match words {
+            [program, rest @ ..] => {
+                let mut command = Command::new(program);
+                command.args(rest);
+                command
+            }
+            [] => Command::new(name),
+        }
+    }
+}
+
+#[async_trait]
+impl Programs for HostPrograms {
+    async fn run(&self, call: Call<'_>) -> Result<Vec<u8>, ProgramError> {
+        let program = call.program.to_owned();
+        let limit = call.limit;
+        let mut command = self.command(call.program);
+        command
+            .args(&call.arguments)
+            .env("LC_ALL", "C")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .kill_on_drop(true);
+        let work = async {
+            let mut child = command.spawn()?;
+            if let (Some(mut stdin), Some(input)) = (child.stdin.take(), call.input) {
+                // It may fail before it reads; then its own words say more than ours.
+                let _ = stdin.write_all(input.expose("the program reads it")).await;
+            }
+            child.wait_with_output().await
+        };
+        let output = match tokio::time::timeout(limit, work).await {
+            Ok(Ok(output)) => output,
+            Ok(Err(source)) => return Err(ProgramError::Start { program, source }),
+            Err(_) => return Err(ProgramError::TimedOut { program, limit }),
+        };
+        if output.status.success() {
+            return Ok(output.stdout);
+        }
+        Err(ProgramError::Failed {
+            program,
+            status: output.status.code(),
+            words: words(&output.stderr),
+        })
+    }
+}
+
+/// The last lines, with bootstrap tokens blotted out.
+fn words(stderr: &[u8]) -> String {
+    let text = String::from_utf8_lossy(stderr);
+    let lines: Vec<&str> = text.trim().lines().collect();
+    let from = lines.len().saturating_sub(KEPT_LINES);
+    let kept = lines.get(from..).unwrap_or_default().join("\n");
+    kept.split_inclusive(|c: char| !(c.is_ascii_alphanumeric() || c == '.'))
+        .map(blot)
+        .collect()
+}
+
+fn blot(word: &str) -> String {
+    let is_end = |c: char| !(c.is_ascii_alphanumeric() || c == '.');
+    let bare = word.trim_end_matches(is_end);
+    let is_token = bare
+        .split_once('.')
+        .is_some_and(|(id, secret)| (id.len(), secret.len()) == TOKEN && !secret.contains('.'));
+    if is_token {
+        word.replacen(bare, "<token>", 1)
+    } else {
+        word.to_owned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn call<'c>(program: &'c str, arguments: &[&str], limit: Duration) -> Call<'c> {
+        Call {
+            program,
+            arguments: arguments.iter().map(OsString::from).collect(),
+            input: None,
+            limit,
+        }
+    }
+
+    #[test]
+    fn a_token_is_blotted_out_of_a_programs_words() {
+        let said = b"join --token abcdef.0123456789abcdef now\nat k8s.io/kubernetes\n";
+        let words = words(said);
+        assert_eq!(words, "join --token <token> now\nat k8s.io/kubernetes");
+    }
+
+    #[tokio::test]
+    async fn a_failed_program_is_told_with_its_status_and_one_that_hangs_is_killed() {
+        let host = HostPrograms::new().with("fails", vec!["/bin/sh".into(), "-c".into()]);
+        let failed = host
+            .run(call(
+                "fails",
+                &["echo no >&2; exit 7"],
+                Duration::from_secs(9),
+            ))
+            .await
+            .unwrap_err();
+        assert_eq!(failed.status(), Some(7));
+        let hangs = call("sleep", &["600"], Duration::from_millis(50));
+        let error = host.run(hangs).await.unwrap_err();
+        assert!(matches!(error, ProgramError::TimedOut { .. }));
+    }
+
+    #[tokio::test]
+    async fn secrets_reach_a_program_by_its_standard_input() {
+        let secret = SecretBytes::new(b"canary".to_vec());
+        let mut cat = call("cat", &[], Duration::from_secs(9));
+        cat.input = Some(&secret);
+        assert_eq!(HostPrograms::new().run(cat).await.unwrap(), b"canary");
+    }
+}
