@@ -11,9 +11,13 @@ use tec_tpm::compute::Guid;
 use super::must;
 
 /// EFI_CERT_X509_GUID, a5c059a1-94e4-4aa7-87b5-ab155c2bf072 (UEFI 2.10, 32.4.1).
-const X509: [u8; 16] = [
+const X509: Guid = Guid::from_bytes([
     0xa1, 0x59, 0xc0, 0xa5, 0xe4, 0x94, 0xa7, 0x4a, 0x87, 0xb5, 0xab, 0x15, 0x5c, 0x2b, 0xf0, 0x72,
-];
+]);
+/// EFI_CERT_SHA256_GUID, c1c41626-504c-4092-aca9-41f936934328 (UEFI 2.10, 32.4.1).
+pub const SHA256: Guid = Guid::from_bytes([
+    0x26, 0x16, 0xc4, 0xc1, 0x4c, 0x50, 0x92, 0x40, 0xac, 0xa9, 0x41, 0xf9, 0x36, 0x93, 0x43, 0x28,
+]);
 /// Who owns the entries of the lists; made up.
 const OWNER: Guid = Guid::from_bytes(*b"TEC e2e owner id");
 /// EFI_SIGNATURE_LIST without header and entries (UEFI 2.10, 32.4.1).
@@ -66,14 +70,7 @@ impl SigningKey {
         let pem: String = text.lines().filter(|line| !line.starts_with('-')).collect();
         let engine = &base64::engine::general_purpose::STANDARD;
         let certificate = base64::Engine::decode(engine, pem).context("decode a certificate")?;
-        let entry_size = OWNER.as_bytes().len() + certificate.len();
-        let mut list = X509.to_vec();
-        for size in [LIST_HEADER + entry_size, 0, entry_size] {
-            list.extend(u32::try_from(size)?.to_le_bytes());
-        }
-        list.extend(OWNER.as_bytes());
-        list.extend(certificate);
-        Ok(list)
+        signature_list(X509, &certificate)
     }
 
     /// Signs a program.
@@ -86,4 +83,19 @@ impl SigningKey {
         sbsign.arg("--cert").arg(&self.certificate);
         must(sbsign.arg("--output").arg(signed).arg(program))
     }
+}
+
+/// A signature list of this kind with one entry.
+///
+/// # Errors
+/// The entry is too long for a list.
+pub fn signature_list(kind: Guid, value: &[u8]) -> anyhow::Result<Vec<u8>> {
+    let entry_size = OWNER.as_bytes().len() + value.len();
+    let mut list = kind.as_bytes().to_vec();
+    for size in [LIST_HEADER + entry_size, 0, entry_size] {
+        list.extend(u32::try_from(size)?.to_le_bytes());
+    }
+    list.extend(OWNER.as_bytes());
+    list.extend(value);
+    Ok(list)
 }

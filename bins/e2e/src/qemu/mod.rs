@@ -19,7 +19,7 @@
 pub mod disk;
 mod gpt;
 mod initramfs;
-mod key;
+pub mod key;
 mod line;
 mod machine;
 mod tpm;

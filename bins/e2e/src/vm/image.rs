@@ -9,7 +9,7 @@ use anyhow::Context as _;
 use super::settings::Settings;
 
 /// The removable-media path (UEFI 2.10, 3.5.1.1), and what shim starts beside it.
-const SHIM: &str = "EFI/BOOT/BOOTX64.EFI";
+pub(super) const SHIM: &str = "EFI/BOOT/BOOTX64.EFI";
 const GRUB: &str = "EFI/BOOT/grubx64.efi";
 /// Where Debian's signed GRUB looks for its commands.
 const COMMANDS: &str = "EFI/debian/grub.cfg";

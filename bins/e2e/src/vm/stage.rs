@@ -147,9 +147,18 @@ impl Stage {
     /// Approves an image under a name, for machines with Microsoft's keys.
     pub(super) fn approve(&self, name: &str, image: &Image) -> anyhow::Result<()> {
         let boot = self.settings.cache.join("boot").join(node::SUITE);
-        let store = boot.join("OVMF_VARS.ms.fd");
-        let [store, path] = [store.as_path(), image.directory()].map(Path::to_str);
-        let store = store.context("the cache's path is not UTF-8")?;
+        self.approve_for(name, image, &boot.join("OVMF_VARS.ms.fd"))
+    }
+
+    /// Approves an image under a name, for machines with the variables in this store.
+    pub(super) fn approve_for(
+        &self,
+        name: &str,
+        image: &Image,
+        store: &Path,
+    ) -> anyhow::Result<()> {
+        let [store, path] = [store, image.directory()].map(Path::to_str);
+        let store = store.context("the path of the variables is not UTF-8")?;
         let path = path.context("the path of the artefacts is not UTF-8")?;
         let machine = [
             path,

@@ -53,7 +53,7 @@ impl Stage {
         })?);
         rows.push(
             story.works("the TPM's state is put into another machine", || {
-                self.copied_tpm(&one, &good)
+                self.copied_tpm(&mut one, &good)
             })?,
         );
         rows.push(story.works("evidence is replayed", || self.replayed(&one))?);
@@ -112,15 +112,25 @@ impl Stage {
         what: &str,
         named: &str,
     ) -> anyhow::Result<Row> {
-        let boot = node.boot()?;
-        let ended = boot.ended()?;
+        self.refused_with(node, id, what, ["TEC-A412", named])
+    }
+
+    /// Boots and expects this code, explained with these words.
+    fn refused_with(
+        &self,
+        node: &mut Node,
+        id: MachineId,
+        what: &str,
+        [code, named]: [&str; 2],
+    ) -> anyhow::Result<Row> {
+        let ended = node.boot()?.ended()?;
         ensure!(
-            ended == Ended::Refused("TEC-A412".to_owned()),
+            ended == Ended::Refused(code.to_owned()),
             "{what}: {ended:?}"
         );
         let reason = self.reason(Some(id))?;
         ensure!(reason.contains(named), "{named} is not named: {reason}");
-        Ok([what.to_owned(), "TEC-A412".to_owned(), reason])
+        Ok([what.to_owned(), code.to_owned(), reason])
     }
 
     fn without_keys(&self, one: &mut Node, id: MachineId) -> anyhow::Result<Row> {
@@ -158,18 +168,24 @@ impl Stage {
         Ok(["the disk in another machine".to_owned(), code, reason])
     }
 
-    /// A new machine with the keys of the first one: it is the first one, as far as quotes tell. It
-    /// gets no identity and no disk key of its own.
-    fn copied_tpm(&self, one: &Node, good: &Image) -> anyhow::Result<Row> {
+    /// A new machine with the keys of the first one: it is the first one, as far as quotes tell, and
+    /// gets no identity of its own. It shows when the first one boots again, and an admin decides
+    /// which of them may go on.
+    fn copied_tpm(&self, one: &mut Node, good: &Image) -> anyhow::Result<Row> {
         let mut three = self.node("three", good)?;
         copy_files(&one.tpm(), &three.tpm())?;
-        let boot = three.boot()?;
-        boot.opened()?;
+        three.boot()?.opened()?;
         let (id, known) = (self.machine_of(&three)?, self.machine_of(one)?);
         ensure!(id == known, "it became machine {id} instead of {known}");
+        // Two that were reset as often are told apart by their clocks, which a busy host makes
+        // uneven.
+        three.boot()?.opened()?;
         three.discard()?;
-        let line = "a copy is the machine itself; see the threat model";
-        Ok(["the TPM's state in another machine", "opens", line].map(str::to_owned))
+        let what = "the TPM's state in another machine, when the first one boots again";
+        let row = self.refused_with(one, id, what, ["TEC-A408", "reset 1 times fewer"])?;
+        self.anchor.tec(&["machine", "readmit", &id.to_string()])?;
+        one.boot()?.opened()?;
+        Ok(row)
     }
 
     /// Evidence of the machine's own key, made for one session and sent in the next.

@@ -2,6 +2,7 @@
 
 mod adversary;
 mod cuts;
+mod dbx;
 mod fleet;
 mod operator;
 mod recovery;

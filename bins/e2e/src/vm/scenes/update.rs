@@ -48,12 +48,7 @@ impl Stage {
             ("forth again", &images.new),
         ] {
             story.works(&format!("{what}: foretold, and the disk opens"), || {
-                self.boot_of(
-                    &mut node,
-                    image,
-                    &["before", "between", "after"],
-                    &Ended::Root(0),
-                )
+                self.boot_of(&mut node, image, &Ended::Root(0))
             })?;
         }
         story.works("the old image is revoked, and what lay between", || {
@@ -67,27 +62,27 @@ impl Stage {
         ] {
             story.works(
                 &format!("{what}: foretold, and the disk stays closed"),
-                || self.boot_of(&mut node, image, &["after"], &refused()),
+                || self.boot_of(&mut node, image, &refused()),
             )?;
         }
         story.works("the new image goes on opening the disk", || {
-            self.boot_of(&mut node, &images.new, &["after"], &Ended::Root(0))
+            self.boot_of(&mut node, &images.new, &Ended::Root(0))
         })?;
+        self.updates_of_dbx(&mut story, &mut node, &images.new)?;
         node.discard()?;
         self.story = story;
         Ok(())
     }
 
     /// Asks beforehand, boots, and compares; the number of boots does not matter.
-    fn boot_of(
+    pub(super) fn boot_of(
         &self,
         node: &mut Node,
         image: &Image,
-        live: &[&str],
         expected: &Ended,
     ) -> anyhow::Result<()> {
         node.install(image)?;
-        let foretold = self.foretold(node, image, live)?;
+        let foretold = self.foretold(node, image, &[])?;
         let ended = node.boot()?.ended()?;
         let same = match (&ended, expected) {
             (Ended::Root(_), Ended::Root(_)) => true,
@@ -99,25 +94,21 @@ impl Stage {
         Ok(())
     }
 
-    /// What `tec node nextboot` says of a node before it boots, where these images are approved.
-    fn foretold(&self, node: &Node, image: &Image, live: &[&str]) -> anyhow::Result<bool> {
+    /// Whether `tec node nextboot` says, by the server's store, that the disk of a node will open.
+    pub(super) fn foretold(
+        &self,
+        node: &Node,
+        image: &Image,
+        more: &[&str],
+    ) -> anyhow::Result<bool> {
         let store = node.variables();
         let [store, image] =
             [store.as_path(), image.directory()].map(|path| path.to_string_lossy());
         let words = ["node", "nextboot", &image, "--variable-store", &store];
-        let accepted = live
-            .iter()
-            .map(|name| format!("{name}={}", self.label(name).display()));
-        let accepted: Vec<String> = accepted.collect();
-        let accepted = accepted.iter().flat_map(|one| ["--accepted", one.as_str()]);
+        let judged = ["--grub-device", GRUB_DEVICE, "--approved"];
         let pinned = REGISTERS.split(',').flat_map(|pcr| ["--pin-pcr", pcr]);
-        let machine = ["--grub-device", GRUB_DEVICE].into_iter();
-        let words: Vec<&str> = words
-            .into_iter()
-            .chain(machine)
-            .chain(accepted)
-            .chain(pinned)
-            .collect();
+        let words = words.into_iter().chain(judged).chain(pinned);
+        let words: Vec<&str> = words.chain(more.iter().copied()).collect();
         self.anchor.foretells(&words)
     }
 }

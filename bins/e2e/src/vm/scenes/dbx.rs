@@ -1,0 +1,75 @@
+//! Updates of dbx, foretold before the reboot that they would make the last one.
+
+use std::fs;
+use std::path::PathBuf;
+
+use anyhow::Context as _;
+use anyhow::ensure;
+use tec_tpm::compute::Guid;
+use tec_tpm::compute::PeFile;
+use tec_tpm::compute::PlatformState;
+
+use crate::qemu::VariableStore;
+use crate::qemu::key::SHA256;
+use crate::qemu::key::signature_list;
+use crate::qemu::variables::SIGNED;
+use crate::story::Story;
+use crate::vm::boot::Ended;
+use crate::vm::image::Image;
+use crate::vm::image::SHIM;
+use crate::vm::node::Node;
+use crate::vm::stage::Stage;
+
+impl Stage {
+    /// One that revokes somebody else's program: the machine starts, but its list of revoked
+    /// programs is measured (PCR 7), and nobody approved that. And one that revokes shim.
+    pub(super) fn updates_of_dbx(
+        &self,
+        story: &mut Story,
+        node: &mut Node,
+        image: &Image,
+    ) -> anyhow::Result<()> {
+        story.works(
+            "an update of dbx that nobody approved: foretold, and the disk stays closed",
+            || {
+                let update = self.update_of_dbx("other", &[0x5a; 32])?;
+                ensure!(!self.foretold_with(node, image, &update)?, "not foretold");
+                take(node, &fs::read(&update)?)?;
+                self.boot_of(node, image, &Ended::Refused("TEC-A412".to_owned()))
+            },
+        )?;
+        story.works("approved with it: foretold, and the disk opens", || {
+            self.approve_for("after-dbx", image, &node.variables())?;
+            self.boot_of(node, image, &Ended::Root(0))
+        })?;
+        story.works("an update of dbx that revokes shim is foretold", || {
+            let shim = fs::read(image.directory().join(SHIM)).context("read shim")?;
+            let digest = PeFile::read(&shim, &[])?.authenticode();
+            let update = self.update_of_dbx("shim", digest.as_bytes())?;
+            ensure!(!self.foretold_with(node, image, &update)?, "not foretold");
+            Ok(())
+        })
+    }
+
+    /// A file with an update that revokes the program with this digest.
+    fn update_of_dbx(&self, name: &str, digest: &[u8]) -> anyhow::Result<PathBuf> {
+        let path = self.settings.artefacts.join(format!("dbx-{name}.esl"));
+        fs::write(&path, signature_list(SHA256, digest)?).context("write an update of dbx")?;
+        Ok(path)
+    }
+
+    fn foretold_with(&self, node: &Node, image: &Image, update: &PathBuf) -> anyhow::Result<bool> {
+        let update = update.to_string_lossy();
+        self.foretold(node, image, &["--dbx-update", &update])
+    }
+}
+
+/// What the firmware does with an update that is signed: it stands behind what dbx has.
+fn take(node: &Node, update: &[u8]) -> anyhow::Result<()> {
+    let bytes = fs::read(node.variables())?;
+    let machine = PlatformState::from_variable_store(&bytes)?;
+    let dbx = machine.variable("dbx", Guid::SECURITY_DATABASE);
+    let dbx = [dbx.unwrap_or_default(), update].concat();
+    let store = VariableStore::new(bytes)?.with("dbx", Guid::SECURITY_DATABASE, SIGNED, &dbx)?;
+    fs::write(node.variables(), store.build()).context("write the variables")
+}
