@@ -11,8 +11,10 @@
 //! ```
 //! What is acknowledged was made while the record, read afterwards, still said active: before the
 //! authority was given up, so the list has it. What came too late is refused, and removed again by
-//! whoever may; otherwise it lies there, and the next copy from the new authority prunes it. A binding that comes after the seal fails, since the
-//! seal changed the version of the machine; one that comes before is in the list.
+//! whoever may; otherwise it lies there. The next copy from the new authority prunes machines and
+//! images that it does not have; a disk key that it has another one for is a conflict, for an admin.
+//! A binding that comes after the seal fails, since the seal changed the version of the machine; one
+//! that comes before is in the list.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;

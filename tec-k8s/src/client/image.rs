@@ -93,8 +93,14 @@ impl ImageRegistry for KubeRegistry {
         self.permit(Deed::Admit, operation).await?;
         let mut wanted = api::ApprovedImage::from_core(image);
         self.complete(wanted.meta_mut(), None);
+        let was_there = self.image_object(&image.name).await?.is_some();
         self.put_object(&wanted).await?;
-        self.permit(Deed::Admit, operation).await
+        let late = self.permit(Deed::Admit, operation).await;
+        // Only where the record says no; see `put_new` of secrets.
+        if !was_there && late.as_ref().is_err_and(|late| late.code().is_some()) {
+            self.delete_image(&image.name).await?;
+        }
+        late
     }
 
     async fn find(&self, name: &ImageName) -> Result<Option<ApprovedImage>, PortError> {

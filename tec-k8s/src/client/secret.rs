@@ -104,7 +104,9 @@ impl SecretStore for KubeRegistry {
         self.permit(Deed::Admit, operation).await?;
         let made = self.create_secret(path, secret, line).await?;
         if let Err(late) = self.permit(Deed::Admit, operation).await {
-            if let Some(made) = made {
+            // Only where the record says no. One that cannot be read says nothing, and others may have been
+            // told meanwhile that there is a key.
+            if let Some(made) = made.filter(|_| late.code().is_some()) {
                 self.delete_secret(path, made.uid()).await?;
             }
             return Err(late);

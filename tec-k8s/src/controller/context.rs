@@ -189,8 +189,8 @@ impl Context {
         Api::namespaced(self.client(), &self.parts.namespace)
     }
 
-    /// Whether this anchor may do this, as far as the watch tells. For what it says it does not do;
-    /// the registry asks the record itself before anything is written.
+    /// Whether this anchor may do this, as far as the watch tells. The registry asks the record itself
+    /// before it writes; for the measurements of images this is the only gate.
     pub(super) fn may(&self, deed: Deed) -> bool {
         let Some(object) = self.caches.authority.get(AUTHORITY) else {
             return true;

@@ -22,6 +22,7 @@ use futures::StreamExt as _;
 use futures::TryStreamExt as _;
 use serde::Deserialize;
 use serde::Serialize;
+use tec_core::code::Code;
 use tec_core::id::MachineId;
 use tec_core::id::ResourcePath;
 use tec_core::machine::MachineState;
@@ -29,6 +30,7 @@ use tec_core::migrate::AdoptPage;
 use tec_core::migrate::Adopted;
 use tec_core::migrate::Authority;
 use tec_core::migrate::Epoch;
+use tec_core::migrate::Merged;
 use tec_core::migrate::Role;
 use tec_core::migrate::SwapOutcome;
 use tec_core::migrate::Transition;
@@ -95,7 +97,26 @@ struct Progress {
     unit: UnitName,
 }
 
+fn refuse_lost(record: &Authority, snapshot: &Snapshot) -> Result<(), PortError> {
+    // Where the keys were shredded, none is expected.
+    let gives = matches!(record.role(), Role::Active | Role::ServeOnly);
+    let Some(id) = snapshot.lost_secret().filter(|_| gives) else {
+        return Ok(());
+    };
+    let why = format!(
+        "export machine {id}: the Secret of its disk key is gone; restore it, or remove the machine"
+    );
+    Err(PortError::new(PortErrorKind::Invalid, why).with_code(Code::TrustIncomplete))
+}
+
 impl KubeRegistry {
+    /// Refuses what comes after another pass began or the role changed. Asked before each write of a
+    /// page, and after what it depends on was read: nothing holds the record while a page is written.
+    async fn admitted(&self, page: &AdoptPage<'_>) -> Result<(), PortError> {
+        let admitted = self.record_now().await?.admits(page.intake);
+        admitted.map_err(|refused| refused.during("adopt what another anchor has"))
+    }
+
     async fn record_now(&self) -> Result<Authority, PortError> {
         record_of(&self.authority_object().await?)
     }
@@ -112,6 +133,7 @@ impl KubeRegistry {
             .names(role == Role::ServeOnly)
             .filter(|name| page.covers(name) && !stays.contains(name));
         for name in gone {
+            self.admitted(page).await?;
             let machine = match &name {
                 UnitName::Machine(id) => Some(*id),
                 _ => None,
@@ -150,6 +172,9 @@ impl KubeRegistry {
         page: &AdoptPage<'_>,
     ) -> Result<Adopted, PortError> {
         let met = snapshot.meet(unit);
+        if matches!(met.merged, Merged::Write(_)) {
+            self.admitted(page).await?;
+        }
         self.write(&met, snapshot, page).await?;
         Ok(met.adopted())
     }
@@ -181,12 +206,13 @@ impl TrustAnchor for KubeRegistry {
         let record = self.record_now().await?;
         let goes_on = |at: &UnitName| after == Some(at);
         let known = resume(&self.passes.export, &record, goes_on);
-        if known.is_none() {
+        let snapshot = if let Some(snapshot) = known {
+            snapshot
+        } else {
             self.seal(&record).await?;
-        }
-        let snapshot = match known {
-            Some(snapshot) => snapshot,
-            None => Snapshot::read(self).await?,
+            let snapshot = Snapshot::read(self).await?;
+            refuse_lost(&record, &snapshot)?;
+            snapshot
         };
         let units = snapshot.units(after, limit);
         if let Some(last) = units.last().filter(|_| units.len() == limit) {

@@ -11,11 +11,13 @@ use kube::ResourceExt as _;
 use kube::api::ListParams;
 use serde::de::DeserializeOwned;
 use tec_core::ak::AkRecord;
+use tec_core::ak::AkState;
 use tec_core::ak::Fingerprint;
 use tec_core::id::ImageName;
 use tec_core::id::MachineId;
 use tec_core::image::ApprovedImage;
 use tec_core::machine::Machine;
+use tec_core::machine::MachineState;
 use tec_core::migrate::Adopted;
 use tec_core::migrate::Clash;
 use tec_core::migrate::MachineUnit;
@@ -58,6 +60,8 @@ pub(super) struct HereMachine {
     pub(super) name: String,
     pub(super) machine: Machine,
     origin: Origin,
+    /// Whether its status says that a disk key was made.
+    had_secret: bool,
 }
 
 /// A key, and the name of its object.
@@ -115,11 +119,12 @@ impl Snapshot {
         .await?;
         for (id, object) in objects {
             if let Ok(machine) = object.to_core() {
-                let (name, origin) = (object.name_any(), origin(&object));
+                let status = object.status.as_ref();
                 let here = HereMachine {
-                    name,
+                    name: object.name_any(),
                     machine,
-                    origin,
+                    origin: origin(&object),
+                    had_secret: status.is_some_and(|status| status.key_secret.is_some()),
                 };
                 snapshot.machines.insert(id, here);
             }
@@ -141,7 +146,16 @@ impl Snapshot {
         if !same.contains(&key) {
             same.push(key);
         }
-        self.keys.insert(key, HereKey { name, record });
+        // Of several objects of one key counts what was decided: revoked, else bound.
+        let rank = |record: &AkRecord| match record.state {
+            AkState::Revoked => 2,
+            AkState::Bound => 1,
+            _ => 0,
+        };
+        let known = self.keys.get(&key);
+        if known.is_none_or(|known| rank(&known.record) < rank(&record)) {
+            self.keys.insert(key, HereKey { name, record });
+        }
     }
 
     fn keep_secret(&mut self, object: Secret) {
@@ -179,10 +193,22 @@ impl Snapshot {
         real.map(|(id, _)| *id).collect()
     }
 
+    /// A machine whose disk key was made and is gone. Another anchor would take it for one that never
+    /// had a key, and make one.
+    pub(super) fn lost_secret(&self) -> Option<MachineId> {
+        let is_lost = |(id, here): &(&MachineId, &HereMachine)| {
+            here.had_secret
+                && here.machine.state != MachineState::Revoked
+                && self.secrets.get(*id).is_none_or(is_empty)
+        };
+        self.machines.iter().find(is_lost).map(|(id, _)| *id)
+    }
+
     fn machine_unit(&self, id: &MachineId) -> Option<MachineUnit> {
         let machine = self.machines.get(id)?.machine.clone();
         let keys = self.of_machine.get(id).into_iter().flatten();
         let keys = keys.filter_map(|key| self.keys.get(key));
+        let keys = keys.filter(|here| here.record.machine == *id);
         let keys = keys.map(|here| here.record.clone()).collect();
         let secret = self.secrets.get(id);
         let secret = secret.map(|secret| secret.duplicate("the other anchor keeps it"));

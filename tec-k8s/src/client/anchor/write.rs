@@ -176,6 +176,8 @@ impl KubeRegistry {
             let Some(status) = status(&object, unit, snapshot, page) else {
                 return Ok(());
             };
+            // After the machine was read, as for a binding.
+            self.admitted(page).await?;
             let patch = json!({
                 "metadata": {"resourceVersion": object.resource_version()},
                 "status": status,
@@ -228,7 +230,7 @@ impl KubeRegistry {
         Ok(())
     }
 
-    pub(super) async fn delete_image(&self, name: &ImageName) -> Result<(), PortError> {
+    pub(in crate::client) async fn delete_image(&self, name: &ImageName) -> Result<(), PortError> {
         let params = DeleteParams::default();
         match self.images().delete(name.as_str(), &params).await {
             Ok(_) => Ok(()),

@@ -44,7 +44,7 @@ impl Stage {
         })?;
         story.works("an update of dbx that revokes shim is foretold", || {
             let shim = fs::read(image.directory().join(SHIM)).context("read shim")?;
-            let digest = PeFile::read(&shim, &[])?.authenticode();
+            let digest = PeFile::read(shim.as_slice(), &[])?.authenticode();
             let update = self.update_of_dbx("shim", digest.as_bytes())?;
             ensure!(!self.foretold_with(node, image, &update)?, "not foretold");
             Ok(())

@@ -14,6 +14,7 @@ use tec_core::migrate::AdoptPage;
 use tec_core::migrate::Adopted;
 use tec_core::migrate::Authority;
 use tec_core::migrate::Grant;
+use tec_core::migrate::Intake;
 use tec_core::migrate::SwapOutcome;
 use tec_core::migrate::TrustAnchor as _;
 use tec_core::migrate::TrustUnit;
@@ -75,8 +76,8 @@ pub(crate) async fn restore(
     {}
     let store = open(state_dir)?;
     let source = whole.manifest().source;
-    listen(&store, &source).await?;
-    let restored = adopt(&store, state_dir, reader(&args)?).await?;
+    let intake = listen(&store, &source).await?;
+    let restored = adopt((&store, intake), state_dir, reader(&args)?).await?;
     if !restored.conflicts.is_empty() {
         let list = restored.conflicts.join("; ");
         return Err(CodedError::new(Code::TrustConflict, list).into());
@@ -100,7 +101,7 @@ pub(crate) async fn restore(
 }
 
 /// The store becomes the target of what `source` wrote.
-async fn listen(store: &Store, source: &Authority) -> anyhow::Result<()> {
+async fn listen(store: &Store, source: &Authority) -> anyhow::Result<Intake> {
     let unavailable = || coded(Code::StoreUnavailable, "prepare the restore");
     let refused = |refused: tec_core::migrate::Refused| {
         CodedError::caused(refused.code(), "restore the backup here", refused)
@@ -114,8 +115,11 @@ async fn listen(store: &Store, source: &Authority) -> anyhow::Result<()> {
     let now = store.authority().await.map_err(unavailable())?;
     let change = now.listen_to_transfer(source).map_err(refused)?;
     let subject = format!("restores backup {}", source.transfers());
-    if swap(store, &change, subject).await.map_err(unavailable())? == SwapOutcome::Swapped {
-        return Ok(());
+    let swapped = swap(store, &change, subject).await.map_err(unavailable())?;
+    if swapped == SwapOutcome::Swapped
+        && let Some(intake) = change.to().intake()
+    {
+        return Ok(intake);
     }
     let what = "somebody else restores here";
     Err(CodedError::new(Code::AuthorityMoved, what).into())
@@ -131,7 +135,7 @@ struct Restored {
 }
 
 async fn adopt(
-    store: &Store,
+    (store, intake): (&Store, Intake),
     state_dir: &Path,
     mut reader: TransferReader<BufReader<File>>,
 ) -> anyhow::Result<Restored> {
@@ -147,9 +151,6 @@ async fn adopt(
             continue;
         }
         let last = part.units.last().map(TrustUnit::name);
-        let record = store.authority().await;
-        let record = record.map_err(coded(Code::StoreUnavailable, "restore the backup"))?;
-        let intake = record.intake().context("another restore took over")?;
         let page = AdoptPage {
             intake,
             after: after.take(),
@@ -195,8 +196,7 @@ async fn take(store: &Store, grant: &Grant) -> anyhow::Result<()> {
         return Ok(());
     };
     let subject = format!("taken at epoch {}", change.to().epoch());
-    swap(store, &change, subject).await.map_err(unavailable())?;
-    Ok(())
+    moved(swap(store, &change, subject).await.map_err(unavailable())?)
 }
 
 async fn seize(store: &Store) -> anyhow::Result<()> {
@@ -207,6 +207,14 @@ async fn seize(store: &Store) -> anyhow::Result<()> {
         .dangerous_seize()
         .map_err(|refused| CodedError::caused(refused.code(), "take the authority", refused))?;
     let subject = format!("seized at epoch {}", change.to().epoch());
-    swap(store, &change, subject).await.map_err(unavailable())?;
-    Ok(())
+    moved(swap(store, &change, subject).await.map_err(unavailable())?)
+}
+
+/// That the record is now what was asked for.
+fn moved(outcome: SwapOutcome) -> anyhow::Result<()> {
+    if outcome == SwapOutcome::Swapped {
+        return Ok(());
+    }
+    let what = "somebody else moved the authority meanwhile";
+    Err(CodedError::new(Code::AuthorityMoved, what).into())
 }

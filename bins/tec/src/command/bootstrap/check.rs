@@ -8,9 +8,13 @@ use serde_json::Value;
 use tec_core::endpoint::Endpoint;
 use tec_core::ignition::MergeSource;
 use tec_core::ignition::render_merge;
+use tec_core::machine::Machine;
+use tec_core::machine::MachineState;
+use tec_core::machine::RegisteredBy;
 use tec_core::port::Clock as _;
 use tec_core::port::ImageRegistry;
 use tec_core::port::MachineRegistry;
+use tec_core::time::Timestamp;
 use tec_support::SystemClock;
 use tec_support::exit::FAILED;
 use tec_support::exit::NOT_READY;
@@ -63,8 +67,9 @@ pub(super) async fn check(
         None => own_config(state_dir)?,
     };
     let config: Value = serde_json::from_slice(&config).context("parse the installer's config")?;
+    let began = SystemClock.now();
     let seen = walk::walk(&config).await;
-    forget(state_dir, &seen).await;
+    forget(state_dir, &seen, began).await;
     let images = images(state_dir, args).await?;
     let all_ok = |checks: &[Check]| checks.iter().all(|check| check.ok);
     let (reached, approved) = (all_ok(&seen.checks), all_ok(&images));
@@ -88,9 +93,21 @@ fn own_config(state_dir: &Path) -> anyhow::Result<Vec<u8>> {
 }
 
 /// The machine that was registered by looking goes again, where it can; otherwise it expires.
-async fn forget(state_dir: &Path, seen: &Seen) {
+///
+/// # Security
+/// A server said which it is: what was there before, or is claimed, is not what looking registered.
+async fn forget(state_dir: &Path, seen: &Seen, began: Timestamp) {
     let Some(machine) = &seen.machine else { return };
-    if let Ok(store) = open_existing(state_dir)
+    let Ok(store) = open_existing(state_dir) else {
+        return;
+    };
+    let found = MachineRegistry::find(&*store, machine).await.ok().flatten();
+    let is_new = |found: &Machine| {
+        found.state == MachineState::Unclaimed
+            && found.registered_by == RegisteredBy::FirstBoot
+            && found.registered_at >= began
+    };
+    if found.as_ref().is_some_and(is_new)
         && let Err(error) = MachineRegistry::remove(&*store, machine).await
     {
         let error = tec_core::port::chain(&error);

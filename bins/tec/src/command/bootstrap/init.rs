@@ -60,7 +60,10 @@ pub(super) async fn init(
         anchor: store.authority().await?.anchor(),
         endpoints,
         images: approved,
-        serve: serve_command(state_dir, std::env::args()),
+        serve: serve_command(
+            state_dir,
+            std::env::args_os().map(|word| word.to_string_lossy().into_owned()),
+        ),
         ignition: serde_json::from_slice(&render_merge(&source)?)?,
     };
     output.print(&founded, |founded| founded.ignition.to_string())?;
