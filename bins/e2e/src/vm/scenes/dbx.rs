@@ -1,6 +1,7 @@
 //! Updates of dbx, foretold before the reboot that they would make the last one.
 
 use std::fs;
+use std::path::Path;
 use std::path::PathBuf;
 
 use anyhow::Context as _;
@@ -58,7 +59,7 @@ impl Stage {
         Ok(path)
     }
 
-    fn foretold_with(&self, node: &Node, image: &Image, update: &PathBuf) -> anyhow::Result<bool> {
+    fn foretold_with(&self, node: &Node, image: &Image, update: &Path) -> anyhow::Result<bool> {
         let update = update.to_string_lossy();
         self.foretold(node, image, &["--dbx-update", &update])
     }
