@@ -98,7 +98,8 @@ fn parsed<T: for<'de> Deserialize<'de>>(json: &[u8]) -> Result<T, MetadataError>
     serde_json::from_slice(json).map_err(MetadataError::Malformed)
 }
 
-/// A client that goes straight to the service: a proxy could answer in its place.
+/// A client that goes straight to the service: a proxy could answer in its place. Programs install a
+/// provider for TLS first: reqwest asks for one wherever TLS is compiled in.
 fn client() -> Result<reqwest::Client, PortError> {
     let built = reqwest::Client::builder().no_proxy().timeout(LIMIT).build();
     built.map_err(|error| {

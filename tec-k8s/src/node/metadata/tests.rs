@@ -20,6 +20,8 @@ const AZURE: &str = r#"{"compute": {"resourceId": "/subscriptions/s/vm", "osProf
 async fn serve(
     answer: impl Fn(&str) -> (u16, String) + Send + 'static,
 ) -> (String, impl Future<Output = ()>) {
+    // Where another crate of the build turns on TLS, the client asks for a provider, plain HTTP or not.
+    let _ = rustls::crypto::ring::default_provider().install_default();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let base = format!("http://{}", listener.local_addr().unwrap());
     let run = async move {
