@@ -101,10 +101,14 @@ pub fn endpoint() -> EndpointBuilder {
 /// Measurements of a file.
 ///
 /// # Errors
-/// It cannot be read.
+/// It cannot be read, or states none.
 pub fn measurements(path: &Path) -> anyhow::Result<Measurements> {
     let json = std::fs::read(path).with_context(|| format!("read {}", path.display()))?;
-    Measurements::from_json(&json).with_context(|| format!("take {}", path.display()))
+    let read = Measurements::from_json(&json);
+    let read = read.with_context(|| format!("take {}", path.display()))?;
+    let is_empty = read == Measurements::default();
+    anyhow::ensure!(!is_empty, "{} expects nothing", path.display());
+    Ok(read)
 }
 
 /// What stands in the way of bootstrapping, if anything does.

@@ -197,7 +197,7 @@ impl Machine {
              [tpm]\ntcti = '{}'\n\
              [disk]\ndevice = '{dir}/disk'\nkey_file = '{dir}/state.key'\nunits = ['state.mount']\n\
              dangerous_without_integrity = true\n\
-             [join_services]\nattestation_keys = [{}]\n\
+             [join_services]\nattestation_keys = [{}]\ndangerous_any_measurements = true\n\
              [programs]\nkubeadm = ['/bin/sh', '{dir}/kubeadm.sh', '{dir}/root']\n\
              systemctl = ['/bin/sh', '{dir}/systemctl.sh', '{dir}/root']\n",
             self.port,
