@@ -54,8 +54,12 @@ pub async fn service(settings: &Settings, client: Client) -> anyhow::Result<Join
     let registry = KubeRegistry::new(client.clone(), namespace, Arc::clone(&clock));
     let enrollments: Arc<dyn Enrollments> = Arc::new(KubeEnrollments::new(registry));
     if let Some(claim) = founder::read(&settings.state_directory)? {
-        // `Existed` is fine: it is the claim of an earlier start, or of a join.
+        // `Existed` is fine when it is this claim: of an earlier start, or of a join.
         enrollments.add(&claim).await?;
+        anyhow::ensure!(
+            enrollments.list().await?.contains(&claim),
+            "the claim of this node could not be recorded, or another node has its name or disk"
+        );
     }
     let state = StateDirectory::new(&settings.state_directory).read_state()?;
     let state = state.context("this node has no state: it is not a member of a cluster")?;

@@ -192,6 +192,11 @@ async fn an_init_that_fails_beyond_the_lock_is_taken_up_again_by_itself_and_by_t
     program.kill();
     let register = machine.register();
     assert_ne!(register, Sha256Digest::ZERO);
+    let claim = machine.path("root/run/state/constellation/claim.json");
+    assert!(
+        claim.exists(),
+        "a member without a claim could be impersonated"
+    );
     fs::remove_file(machine.path("hold")).unwrap();
 
     // The next process knows that the node is not done, and takes the same request only.
