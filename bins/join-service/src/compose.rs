@@ -36,6 +36,7 @@ use tec_tpm::atls::Endpoint;
 use tec_tpm::atls::LiveMeasurements;
 use tec_tpm::atls::VtpmValidator;
 
+use crate::facts;
 use crate::facts::Facts;
 use crate::settings::Settings;
 
@@ -69,6 +70,7 @@ pub async fn service(settings: &Settings, client: Client) -> anyhow::Result<Join
     } else {
         ControlPlanes::Listed(settings.control_planes.clone())
     };
+    let reserved = facts::api_server_addresses(&settings.pki)?;
     let tokens = BootstrapTokens::new(client.clone(), Arc::clone(&clock), Arc::clone(&entropy));
     Ok(JoinService::new(JoinServicePorts {
         keys: keys(settings).await?,
@@ -76,7 +78,7 @@ pub async fn service(settings: &Settings, client: Client) -> anyhow::Result<Join
         enrollments,
         control_planes,
         turns: Arc::new(KubeTurns::new(client, Arc::clone(&clock))),
-        signer: Arc::new(Authority::new(&settings.pki, clock, entropy)),
+        signer: Arc::new(Authority::new(&settings.pki, clock, entropy).reserving(reserved)),
         facts: Arc::new(Facts::new(tokens, settings)),
     }))
 }
