@@ -63,7 +63,10 @@ echo "kubeadm $*" >> "$root/../calls"
 case " $* " in *" --config "*) for last; do :; done; stat -c %a "$last" >> "$root/../modes";; esac
 kubernetes=$root/etc/kubernetes
 case "$*" in
-"init phase preflight"*) [ ! -e "$root/../refuse-preflight" ];;
+"init phase preflight"*)
+    # As kubeadm does when a kubelet listens, or manifests are there.
+    if grep -q "^systemctl enable" "$root/../calls"; then exit 1; fi
+    [ ! -e "$root/../refuse-preflight" ];;
 "init phase certs"*)
     mkdir -p "$kubernetes/pki/etcd"
     cp "$root/../ca/ca.crt" "$root/../ca/ca.key" "$kubernetes/pki/";;

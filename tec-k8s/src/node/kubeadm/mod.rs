@@ -231,6 +231,11 @@ pub async fn start_kubelet(programs: &dyn Programs) -> Result<(), PortError> {
 impl ClusterInitializer for Kubeadm {
     async fn prepare(&self, request: &InitRequest) -> Result<(), PortError> {
         self.fetch(&request.components).await?;
+        // Written beyond the lock only, before the kubelet is started. Preflight would refuse that
+        // kubelet's port and what kubeadm wrote since, and so each attempt but the first.
+        if self.paths.kubelet_certificate().exists() {
+            return Ok(());
+        }
         let kubeadm = self.kubeadm(&request.components, Place::Cached);
         let config = self.init_config(request);
         let arguments = ["init", "phase", "preflight"];
