@@ -1,6 +1,7 @@
 //! The parts of this node, put together by the settings.
 
 use std::path::Path;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::Context as _;
@@ -171,6 +172,20 @@ impl Node {
             programs,
             paths,
         })
+    }
+
+    /// Whether no cluster owns the state disk yet. Recovery puts a cluster's key where the first
+    /// passphrase was, and says so before it does.
+    ///
+    /// # Errors
+    /// The header cannot be read, or is refused.
+    pub async fn has_new_disk(&self) -> Result<bool, PortError> {
+        Ok(!self.recovering().exists() && self.disk.is_new().await?)
+    }
+
+    /// In memory: there when recovery may have replaced the first passphrase in this boot.
+    pub fn recovering(&self) -> PathBuf {
+        self.paths.scratch().join("recovering")
     }
 
     /// Where this node stands, by its marker and journal.

@@ -56,7 +56,7 @@ pub async fn run(settings: &Settings, stop: impl Future<Output = ()>) -> anyhow:
             return Ok(exit::OK);
         }
         Standing::New => {
-            if !node.disk.is_new().await? {
+            if !node.has_new_disk().await? {
                 tracing::error!(
                     "the state disk belongs to a cluster: it has to be recovered first"
                 );

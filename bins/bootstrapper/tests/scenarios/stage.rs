@@ -80,6 +80,7 @@ esac
 const SYSTEMCTL: &str = r#"
 root=$1; shift
 echo "systemctl $*" >> "$root/../calls"
+[ ! -e "$root/../refuse-units" ]
 "#;
 
 pub(crate) struct Machine {
