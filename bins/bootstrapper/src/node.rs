@@ -16,6 +16,7 @@ use tec_core::node::port::NodeStore as _;
 use tec_core::port::Clock;
 use tec_core::port::Entropy;
 use tec_core::port::PortError;
+use tec_core::port::PortErrorKind;
 use tec_k8s::node::AzureMetadata;
 use tec_k8s::node::FileMetadata;
 use tec_k8s::node::HostPrograms;
@@ -191,20 +192,21 @@ impl Node {
     /// Where this node stands, by its marker and journal.
     ///
     /// # Errors
-    /// The TPM or the journal cannot be read.
+    /// The TPM or the journal cannot be read, or the marker is not that of the journal.
     pub async fn standing(&self) -> Result<Standing, PortError> {
         let marker = self.attestation.marker.read().await?;
         if marker == MarkerState::Unset {
             return Ok(Standing::New);
         }
         let intent = self.store.read_intent().await?;
-        let begun =
-            intent.is_some_and(|one| one.phase == Phase::Intended && marker.is_of(&one.cluster));
-        Ok(if begun {
-            Standing::Begun
-        } else {
-            Standing::Member
-        })
+        match intent.filter(|one| marker.is_of(&one.cluster)) {
+            Some(one) if one.phase == Phase::Done => Ok(Standing::Member),
+            Some(_) => Ok(Standing::Begun),
+            None => Err(PortError::new(
+                PortErrorKind::Conflict,
+                "find the journal of what set the TPM's marker; reboot, and recover the disk",
+            )),
+        }
     }
 
     /// The end that clients of this node judge; it judges nobody.

@@ -4,6 +4,7 @@ use async_trait::async_trait;
 
 use super::check_disk;
 use super::unlocked;
+use super::write_intent;
 use crate::digest::Sha256Digest;
 use crate::node::derive::ClusterId;
 use crate::node::join::JoinEffect;
@@ -92,7 +93,13 @@ impl JoinShell<'_> {
                 check_disk(ports.disk, &disk_key(ticket)).await?;
                 ports.cluster.prepare(ticket).await?;
             }
-            JoinStep::WriteIntent | JoinStep::WriteDone => {
+            JoinStep::WriteIntent => {
+                let intent = self.intent.as_ref().ok_or_else(unlocked)?;
+                if !write_intent(ports.lock, ports.store, intent).await? {
+                    return Ok(JoinEvent::LockTaken);
+                }
+            }
+            JoinStep::WriteDone => {
                 let intent = self.intent.as_ref().ok_or_else(unlocked)?;
                 ports.store.write_intent(intent).await?;
             }
