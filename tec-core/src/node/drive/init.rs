@@ -100,6 +100,7 @@ impl InitShell<'_> {
         match self.attempt(step).await {
             Ok(event) => event,
             Err(error) => {
+                self.ports.pause.failed(&step, &error);
                 let refused = is_final(&error);
                 self.report.failure = Some(error);
                 if refused {

@@ -182,6 +182,7 @@ impl Shell<JoinPlan> for JoinShell<'_> {
             }
         };
         let done = self.attempt(step).await;
+        let done = done.inspect_err(|error| self.ports.pause.failed(&step, error));
         Some(done.unwrap_or(JoinEvent::Failed(step)))
     }
 }
