@@ -62,6 +62,7 @@ pub async fn drive_join(ports: JoinPorts<'_>, name: &NodeName, role: Role) -> Op
         intent: None,
         locked: None,
         outcome: None,
+        failures: 0,
     };
     let request = Sha256Digest::of(format!("join/1\n{role}\n{name}"));
     let first = JoinEvent::Started(request);
@@ -76,6 +77,7 @@ struct JoinShell<'p> {
     intent: Option<Intent>,
     locked: Option<LockedNode>,
     outcome: Option<JoinOutcome>,
+    failures: u32,
 }
 
 impl JoinShell<'_> {
@@ -118,6 +120,19 @@ impl JoinShell<'_> {
         let cluster = ticket.cluster();
         self.ticket = Some(ticket);
         Ok(cluster)
+    }
+
+    /// A token lives for minutes, and an attempt to join may take all of them. A ticket that cannot
+    /// be had leaves the one that there is.
+    async fn renew(&mut self) {
+        let Some(cluster) = self.intent.map(|intent| intent.cluster) else {
+            return;
+        };
+        if let Ok(ticket) = self.ports.tickets.fetch().await
+            && ticket.cluster() == cluster
+        {
+            self.ticket = Some(ticket);
+        }
     }
 
     async fn write_files(&self) -> Result<(), PortError> {
@@ -169,7 +184,11 @@ impl Shell<JoinPlan> for JoinShell<'_> {
             }
             JoinEffect::Lock(_) => JoinStep::Lock,
             JoinEffect::Again(step) => {
-                self.ports.pause.pause(0).await;
+                self.ports.pause.pause(self.failures).await;
+                self.failures = self.failures.saturating_add(1);
+                if step == JoinStep::JoinCluster {
+                    self.renew().await;
+                }
                 step
             }
             JoinEffect::Wait { doublings } => {

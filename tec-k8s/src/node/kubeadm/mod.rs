@@ -33,6 +33,8 @@ use super::directory::write_whole;
 use super::program::Call;
 use super::program::Programs;
 
+use self::config::Preflight;
+
 pub use self::identity::KubeletIdentity;
 pub use self::identity::KubeletKey;
 pub use self::paths::KubeadmPaths;
@@ -190,6 +192,20 @@ impl Kubeadm {
         )
     }
 
+    /// What an attempt that passed preflight leaves first is what preflight refuses.
+    fn preflight(&self, role: Role) -> Preflight {
+        let left = match role {
+            Role::ControlPlane => self.paths.api_server_manifest(),
+            // A worker's ticket has no file of this directory.
+            _ => self.paths.pki().join("ca.crt"),
+        };
+        if left.exists() {
+            Preflight::Passed
+        } else {
+            Preflight::Due
+        }
+    }
+
     fn init_config(&self, request: &InitRequest) -> String {
         let version = &request.kubernetes_version;
         config::init(version, &self.paths, &self.settings, &self.this)
@@ -303,7 +319,8 @@ impl ClusterJoiner for Kubeadm {
         };
         remove_if_there(&self.paths.bootstrap_kubeconfig())
             .map_err(|error| unavailable("remove an older attempt's kubeconfig", error))?;
-        let config = config::join(role, ticket, &self.settings, &self.this);
+        let preflight = self.preflight(role);
+        let config = config::join(role, ticket, preflight, &self.settings, &self.this);
         let kubeadm = self.kubeadm(&ticket.components, Place::Installed);
         let config = config.expose("kubeadm reads it");
         self.run(&kubeadm, "join the cluster", arguments, config)
