@@ -47,7 +47,7 @@ pub(crate) fn write_node(
          [tpm]\ntcti = 'swtpm:host=127.0.0.1,port=2321'\n\
          [disk]\ndevice = '{dir}/disk'\nkey_file = '{dir}/state.key'\nunits = ['state.mount']\n\
          dangerous_without_integrity = true\n\
-         [join_services]\nattestation_keys = [{keys}]\n\
+         [join_services]\nattestation_keys = [{keys}]\ndangerous_any_measurements = true\n\
          [kubernetes]\nexternal_etcd = ['http://{GATEWAY}:2379']\n\
          ignored_preflight_errors = ['all']\n\
          [programs]\nsystemctl = ['{stub}', 'systemctl']\n\
@@ -75,7 +75,7 @@ pub(crate) fn write_join_service(
          namespace = '{NAMESPACE}'\nkms_uri = '{dir}/kms-uri'\n\
          components = '{dir}/components.json'\ncontrol_planes = [{}]\n\
          [tpm]\ntcti = 'swtpm:host=127.0.0.1,port=2321'\n\
-         [nodes]\nattestation_keys = [{}]\n",
+         [nodes]\nattestation_keys = [{}]\ndangerous_any_measurements = true\n",
         list(control_planes),
         list(nodes),
     );

@@ -1,6 +1,8 @@
 //! The cluster's CA, as kubeadm keeps it in files, signing certificates of kubelets.
 
+use std::collections::BTreeSet;
 use std::fs;
+use std::net::IpAddr;
 use std::path::Path;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -73,6 +75,7 @@ pub struct Authority {
     directory: PathBuf,
     clock: Arc<dyn Clock>,
     entropy: Arc<dyn Entropy>,
+    reserved: BTreeSet<IpAddr>,
 }
 
 impl Authority {
@@ -86,7 +89,36 @@ impl Authority {
             directory: directory.into(),
             clock,
             entropy,
+            reserved: BTreeSet::new(),
         }
+    }
+
+    /// Certifies no node with one of these addresses: they are those of API servers.
+    #[must_use]
+    pub fn reserving(mut self, addresses: BTreeSet<IpAddr>) -> Self {
+        self.reserved = addresses
+            .into_iter()
+            .map(|address| address.to_canonical())
+            .collect();
+        self
+    }
+
+    /// The node that a request is for. A certificate for an address of an API server would be one
+    /// for the API server, since the same CA signs both.
+    fn admitted(
+        &self,
+        request: &[u8],
+    ) -> Result<(NodeName, CertificateSigningRequestParams), AuthorityError> {
+        let (name, request) = node_request(request)?;
+        let is_reserved = |one: &SanType| match one {
+            // Clients take an IPv4 address that is mapped into IPv6 for the same.
+            SanType::IpAddress(address) => self.reserved.contains(&address.to_canonical()),
+            _ => false,
+        };
+        if request.params.subject_alt_names.iter().any(is_reserved) {
+            return Err(AuthorityError::Refused("address is that of an API server"));
+        }
+        Ok((name, request))
     }
 
     /// The same, with the files of another directory.
@@ -103,7 +135,7 @@ impl Authority {
     /// # Errors
     /// [`AuthorityError`].
     pub fn certify(&self, request: &[u8]) -> Result<String, AuthorityError> {
-        let (_, mut request) = node_request(request)?;
+        let (_, mut request) = self.admitted(request)?;
         let mut serial = [0; SERIAL];
         self.entropy.fill(&mut serial);
         let now = self.clock.now().unix_seconds();
@@ -164,7 +196,7 @@ fn ca_key(pem: &SecretBytes) -> Result<KeyPair, AuthorityError> {
 }
 
 /// The node that a request is for. It is signed by its own key, has one organization, one name,
-/// and no names of servers but addresses.
+/// and no names of servers but its own and one address.
 ///
 /// # Errors
 /// [`AuthorityError`].
@@ -189,7 +221,9 @@ pub fn node_request(
         SanType::DnsName(dns) => dns.as_str() == name.as_str(),
         _ => false,
     };
-    if !request.params.subject_alt_names.iter().all(allowed) {
+    let names = &request.params.subject_alt_names;
+    let is_address = |one: &&SanType| matches!(one, SanType::IpAddress(_));
+    if !names.iter().all(allowed) || names.iter().filter(is_address).count() > 1 {
         return Err(AuthorityError::Refused(
             "alternative names are not the node's",
         ));
@@ -208,7 +242,7 @@ fn text<'s>(subject: &'s DistinguishedName, sort: &DnType) -> Option<&'s str> {
 #[async_trait]
 impl KubeletSigner for Authority {
     fn name(&self, csr: &[u8]) -> Result<NodeName, PortError> {
-        node_request(csr).map(|(name, _)| name).map_err(|error| {
+        self.admitted(csr).map(|(name, _)| name).map_err(|error| {
             PortError::new(PortErrorKind::Invalid, "read a kubelet's request").because(error)
         })
     }
@@ -221,72 +255,4 @@ impl KubeletSigner for Authority {
 }
 
 #[cfg(test)]
-mod tests {
-    use rcgen::BasicConstraints;
-    use rcgen::CertificateParams;
-    use tec_support::SystemClock;
-    use tec_support::SystemEntropy;
-
-    use super::*;
-    use crate::identity::Identity;
-
-    fn ca(directory: &Path, key: &str) {
-        let mut params = CertificateParams::default();
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        let pair = ca_key(&SecretBytes::new(key.as_bytes().to_vec())).unwrap();
-        let certificate = params.self_signed(&pair).unwrap();
-        fs::write(directory.join("ca.crt"), certificate.pem()).unwrap();
-        fs::write(directory.join("ca.key"), key).unwrap();
-    }
-
-    fn authority(directory: &Path) -> Authority {
-        Authority::new(directory, Arc::new(SystemClock), Arc::new(SystemEntropy))
-    }
-
-    #[test]
-    fn keys_in_every_form_of_kubeadm_sign() {
-        let pair = KeyPair::generate().unwrap();
-        let sec1 = p256::SecretKey::from_slice(&[7; 32]).unwrap();
-        let sec1 = sec1.to_sec1_pem(p256::pkcs8::LineEnding::LF).unwrap();
-        for key in [pair.serialize_pem(), sec1.to_string()] {
-            let dir = tempfile::tempdir().unwrap();
-            ca(dir.path(), &key);
-            let name = "node-1".parse().unwrap();
-            let identity = Identity::generate(&name, [10, 0, 0, 1].into(), authority("".as_ref()));
-            let request = &identity.unwrap();
-            let request = &tec_k8s::node::KubeletIdentity::key(request).request;
-            let signed = authority(dir.path()).certify(request).unwrap();
-            assert!(signed.starts_with("-----BEGIN CERTIFICATE-----"));
-            assert_eq!(node_request(request).unwrap().0, name);
-        }
-    }
-
-    #[test]
-    fn requests_that_ask_for_more_than_a_node_may_have_are_refused() {
-        let cases: [(&str, &str, Option<&str>); 4] = [
-            ("system:masters", "system:node:a", None),
-            ("system:nodes", "admin", None),
-            ("system:nodes", "system:node:A_b", None),
-            ("system:nodes", "system:node:a", Some("kubernetes.default")),
-        ];
-        for (organization, name, san) in cases {
-            let mut params =
-                CertificateParams::new(san.map(str::to_owned).into_iter().collect::<Vec<_>>())
-                    .unwrap();
-            params.distinguished_name = DistinguishedName::new();
-            params
-                .distinguished_name
-                .push(DnType::OrganizationName, organization);
-            params.distinguished_name.push(DnType::CommonName, name);
-            let request = params
-                .serialize_request(&KeyPair::generate().unwrap())
-                .unwrap();
-            assert!(matches!(
-                node_request(request.der()),
-                Err(AuthorityError::Refused(_))
-            ));
-        }
-        let error = node_request(b"no request").err().unwrap();
-        assert!(matches!(error, AuthorityError::Request(_)));
-    }
-}
+mod tests;

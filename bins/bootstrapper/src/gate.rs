@@ -47,10 +47,14 @@ impl Api for InitGate {
     async fn init(&self, request: Request<InitRequest>) -> Result<Response<InitResponse>, Status> {
         let (sender, receiver) = oneshot::channel();
         let service = Arc::clone(&self.service);
-        self.running.lock().await.spawn(async move {
+        let mut running = self.running.lock().await;
+        // Callers without the secret come here, too: what ended must not pile up.
+        while running.try_join_next().is_some() {}
+        running.spawn(async move {
             // A caller that went away asks again.
             let _ = sender.send(service.init(request).await);
         });
+        drop(running);
         let answer = receiver.await;
         let answer = answer.unwrap_or_else(|_| Err(Status::internal("the call has died")));
         if answer.is_ok() {

@@ -1,6 +1,7 @@
 //! The state disk is mapped by systemd: it gets the key in a file, as it expects it.
 
 use std::ffi::OsString;
+use std::path::Path;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,6 +25,7 @@ const LIMIT: Duration = Duration::from_mins(5);
 /// Writes the key, starts the units, and reads the state.
 #[derive(Clone, Debug)]
 pub struct SystemdMapping {
+    recovering: PathBuf,
     key_file: PathBuf,
     units: Vec<String>,
     state: StateDirectory,
@@ -31,14 +33,17 @@ pub struct SystemdMapping {
 }
 
 impl SystemdMapping {
-    /// `units` map and mount the disk, in this order; `state` lies on it.
+    /// `recovering` is written before the key is; `units` map and mount the disk, in this order;
+    /// `state` lies on it.
     pub fn new(
+        recovering: PathBuf,
         key_file: PathBuf,
         units: Vec<String>,
         state: StateDirectory,
         programs: Arc<dyn Programs>,
     ) -> Self {
         Self {
+            recovering,
             key_file,
             units,
             state,
@@ -47,14 +52,19 @@ impl SystemdMapping {
     }
 }
 
+fn write(path: &Path, content: &[u8]) -> Result<(), PortError> {
+    write_whole(path, content, KEY_MODE).map_err(|error| {
+        let operation = format!("write {}", path.display());
+        PortError::new(PortErrorKind::Unavailable, operation).because(error)
+    })
+}
+
 #[async_trait]
 impl MappedDisk for SystemdMapping {
     async fn map(&self, key: &SecretBytes) -> Result<NodeState, PortError> {
         let content = key.expose("systemd opens the disk with it");
-        write_whole(&self.key_file, content, KEY_MODE).map_err(|error| {
-            let operation = format!("write {}", self.key_file.display());
-            PortError::new(PortErrorKind::Unavailable, operation).because(error)
-        })?;
+        write(&self.recovering, &[])?;
+        write(&self.key_file, content)?;
         for unit in &self.units {
             let call = Call {
                 program: "systemctl",

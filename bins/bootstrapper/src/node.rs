@@ -1,6 +1,7 @@
 //! The parts of this node, put together by the settings.
 
 use std::path::Path;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::Context as _;
@@ -15,6 +16,7 @@ use tec_core::node::port::NodeStore as _;
 use tec_core::port::Clock;
 use tec_core::port::Entropy;
 use tec_core::port::PortError;
+use tec_core::port::PortErrorKind;
 use tec_k8s::node::AzureMetadata;
 use tec_k8s::node::FileMetadata;
 use tec_k8s::node::HostPrograms;
@@ -101,10 +103,14 @@ pub fn endpoint() -> EndpointBuilder {
 /// Measurements of a file.
 ///
 /// # Errors
-/// It cannot be read.
+/// It cannot be read, or states none.
 pub fn measurements(path: &Path) -> anyhow::Result<Measurements> {
     let json = std::fs::read(path).with_context(|| format!("read {}", path.display()))?;
-    Measurements::from_json(&json).with_context(|| format!("take {}", path.display()))
+    let read = Measurements::from_json(&json);
+    let read = read.with_context(|| format!("take {}", path.display()))?;
+    let is_empty = read == Measurements::default();
+    anyhow::ensure!(!is_empty, "{} expects nothing", path.display());
+    Ok(read)
 }
 
 /// What stands in the way of bootstrapping, if anything does.
@@ -169,23 +175,38 @@ impl Node {
         })
     }
 
+    /// Whether no cluster owns the state disk yet. Recovery puts a cluster's key where the first
+    /// passphrase was, and says so before it does.
+    ///
+    /// # Errors
+    /// The header cannot be read, or is refused.
+    pub async fn has_new_disk(&self) -> Result<bool, PortError> {
+        Ok(!self.recovering().exists() && self.disk.is_new().await?)
+    }
+
+    /// In memory: there when recovery may have replaced the first passphrase in this boot.
+    pub fn recovering(&self) -> PathBuf {
+        self.paths.scratch().join("recovering")
+    }
+
     /// Where this node stands, by its marker and journal.
     ///
     /// # Errors
-    /// The TPM or the journal cannot be read.
+    /// The TPM or the journal cannot be read, or the marker is not that of the journal.
     pub async fn standing(&self) -> Result<Standing, PortError> {
         let marker = self.attestation.marker.read().await?;
         if marker == MarkerState::Unset {
             return Ok(Standing::New);
         }
         let intent = self.store.read_intent().await?;
-        let begun =
-            intent.is_some_and(|one| one.phase == Phase::Intended && marker.is_of(&one.cluster));
-        Ok(if begun {
-            Standing::Begun
-        } else {
-            Standing::Member
-        })
+        match intent.filter(|one| marker.is_of(&one.cluster)) {
+            Some(one) if one.phase == Phase::Done => Ok(Standing::Member),
+            Some(_) => Ok(Standing::Begun),
+            None => Err(PortError::new(
+                PortErrorKind::Conflict,
+                "find the journal of what set the TPM's marker; reboot, and recover the disk",
+            )),
+        }
     }
 
     /// The end that clients of this node judge; it judges nobody.

@@ -1,11 +1,14 @@
 //! Waits, with jitter.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use tec_core::node::port::Pause;
 use tec_core::port::Entropy;
+use tec_core::port::PortError;
+use tec_core::port::chain;
 
 /// Most doublings that count; the first wait becomes half a minute by then (contract, 1.5).
 const MAX_DOUBLINGS: u32 = 5;
@@ -33,6 +36,10 @@ impl JitteredPause {
 
 #[async_trait]
 impl Pause for JitteredPause {
+    fn failed(&self, step: &dyn fmt::Debug, error: &PortError) {
+        tracing::warn!(?step, error = chain(error), "a step failed");
+    }
+
     async fn pause(&self, doublings: u32) {
         tokio::time::sleep(self.wait(doublings)).await;
     }

@@ -46,7 +46,7 @@ pub async fn run(settings: &Settings, stop: impl Future<Output = ()>) -> anyhow:
         tracing::info!("the node was recovered already");
         return Ok(exit::OK);
     }
-    if node.disk.is_new().await? {
+    if node.has_new_disk().await? {
         tracing::info!("the state disk is new; there is nothing to recover");
         return Ok(exit::OK);
     }
@@ -58,6 +58,7 @@ pub async fn run(settings: &Settings, stop: impl Future<Output = ()>) -> anyhow:
 
 async fn recover(settings: &Settings, node: &Node) -> anyhow::Result<u8> {
     let mapping = SystemdMapping::new(
+        node.recovering(),
         settings.disk.key_file.clone(),
         settings.disk.units.clone(),
         (*node.store).clone(),

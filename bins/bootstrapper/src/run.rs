@@ -56,7 +56,7 @@ pub async fn run(settings: &Settings, stop: impl Future<Output = ()>) -> anyhow:
             return Ok(exit::OK);
         }
         Standing::New => {
-            if !node.disk.is_new().await? {
+            if !node.has_new_disk().await? {
                 tracing::error!(
                     "the state disk belongs to a cluster: it has to be recovered first"
                 );
@@ -90,6 +90,7 @@ async fn bootstrap(settings: &Settings, node: &Node, cleaner: &Cleaner) -> anyho
         Arc::clone(&node.programs),
     )?);
     let gate = gate(node, &kubeadm, &pause, cleaner).await?;
+    note_founder(settings, node, &this).await?;
     let listener = TcpListener::bind(settings.listen).await;
     let listener = listener.with_context(|| format!("listen on {}", settings.listen))?;
     tracing::info!(address = %listener.local_addr()?, "Init is served");
@@ -114,7 +115,6 @@ async fn bootstrap(settings: &Settings, node: &Node, cleaner: &Cleaner) -> anyho
         }
     });
     gate.ended().await;
-    note_founder(settings, node, &this).await?;
     tracing::info!("the node is a member");
     Ok(exit::OK)
 }
@@ -200,7 +200,9 @@ fn kubeadm_settings(api_server: String, from: &Kubernetes) -> KubeadmSettings {
     settings
 }
 
-/// The first node asked no join service; the one that runs on it takes its claim from here.
+/// The first node asked no join service; the one that runs on it takes its claim from here. It is
+/// written before the node can be a member: a process that dies then must not leave a member whose
+/// name and disk anybody may claim.
 async fn note_founder(settings: &Settings, node: &Node, this: &Instance) -> anyhow::Result<()> {
     if this.role != Role::ControlPlane {
         return Ok(());

@@ -167,6 +167,8 @@ pub struct Trust {
     pub attestation_keys: BTreeSet<Fingerprint>,
     /// Take any key: whoever is on the network path can be the other end.
     pub dangerous_any_attestation_key: bool,
+    /// Take a trusted key whatever its machine booted.
+    pub dangerous_any_measurements: bool,
 }
 
 impl Trust {
@@ -179,11 +181,23 @@ impl Trust {
             self.attestation_keys.is_empty() || !self.dangerous_any_attestation_key,
             "attestation_keys means nothing beside dangerous_any_attestation_key"
         );
+        let takes_keys = self.dangerous_any_attestation_key || !self.attestation_keys.is_empty();
+        anyhow::ensure!(
+            !takes_keys || self.measurements.is_some() || self.dangerous_any_measurements,
+            "measurements are missing: a trusted key says nothing about what its machine booted"
+        );
+        anyhow::ensure!(
+            self.measurements.is_none() || !self.dangerous_any_measurements,
+            "measurements mean nothing beside dangerous_any_measurements"
+        );
         Ok(())
     }
 
-    /// Which keys are trusted.
+    /// Which keys are trusted. What is dangerous about these settings is logged.
     pub fn keys(&self) -> Arc<dyn AkTrust> {
+        if self.dangerous_any_measurements {
+            tracing::warn!("a trusted attestation key is taken whatever its machine booted");
+        }
         if self.dangerous_any_attestation_key {
             tracing::warn!("any attestation key is taken for a trusted one");
             Arc::new(AnyAk)
@@ -261,5 +275,10 @@ mod tests {
             "0".repeat(64)
         );
         assert!(Settings::parse(&both).is_err());
+        let unmeasured = format!("[join_services]\nattestation_keys = ['{}']", "0".repeat(64));
+        assert!(Settings::parse(&unmeasured).is_err());
+        let demanded = unmeasured + "\ndangerous_any_measurements = true";
+        assert!(Settings::parse(&demanded).is_ok());
+        assert!(Settings::parse(&format!("{demanded}\nmeasurements = '/m'")).is_err());
     }
 }

@@ -30,6 +30,8 @@ use tower::ServiceExt as _;
 const PING: Duration = Duration::from_secs(15);
 /// Connections at once; a node that is full turns the next away.
 const MAX_CONNECTIONS: usize = 64;
+/// Calls at once on a connection; each may hold a message of 4 MiB.
+const MAX_STREAMS: u32 = 4;
 /// A connection, its handshake and two documents: quotes take seconds on discrete TPMs.
 const CONNECT_LIMIT: Duration = Duration::from_mins(1);
 /// Calls that run may end until then.
@@ -110,7 +112,10 @@ async fn connection<S>(
         service.clone().oneshot(request)
     });
     let mut builder = http2::Builder::new(TokioExecutor::new());
-    builder.timer(TokioTimer::new()).keep_alive_interval(PING);
+    builder
+        .timer(TokioTimer::new())
+        .keep_alive_interval(PING)
+        .max_concurrent_streams(MAX_STREAMS);
     let served = builder.serve_connection(TokioIo::new(stream), service);
     let mut served = std::pin::pin!(served);
     let ended = tokio::select! {

@@ -36,6 +36,7 @@ use tec_tpm::atls::Endpoint;
 use tec_tpm::atls::LiveMeasurements;
 use tec_tpm::atls::VtpmValidator;
 
+use crate::facts;
 use crate::facts::Facts;
 use crate::settings::Settings;
 
@@ -54,8 +55,12 @@ pub async fn service(settings: &Settings, client: Client) -> anyhow::Result<Join
     let registry = KubeRegistry::new(client.clone(), namespace, Arc::clone(&clock));
     let enrollments: Arc<dyn Enrollments> = Arc::new(KubeEnrollments::new(registry));
     if let Some(claim) = founder::read(&settings.state_directory)? {
-        // `Existed` is fine: it is the claim of an earlier start, or of a join.
+        // `Existed` is fine when it is this claim: of an earlier start, or of a join.
         enrollments.add(&claim).await?;
+        anyhow::ensure!(
+            enrollments.list().await?.contains(&claim),
+            "the claim of this node could not be recorded, or another node has its name or disk"
+        );
     }
     let state = StateDirectory::new(&settings.state_directory).read_state()?;
     let state = state.context("this node has no state: it is not a member of a cluster")?;
@@ -65,6 +70,7 @@ pub async fn service(settings: &Settings, client: Client) -> anyhow::Result<Join
     } else {
         ControlPlanes::Listed(settings.control_planes.clone())
     };
+    let reserved = facts::api_server_addresses(&settings.pki)?;
     let tokens = BootstrapTokens::new(client.clone(), Arc::clone(&clock), Arc::clone(&entropy));
     Ok(JoinService::new(JoinServicePorts {
         keys: keys(settings).await?,
@@ -72,7 +78,7 @@ pub async fn service(settings: &Settings, client: Client) -> anyhow::Result<Join
         enrollments,
         control_planes,
         turns: Arc::new(KubeTurns::new(client, Arc::clone(&clock))),
-        signer: Arc::new(Authority::new(&settings.pki, clock, entropy)),
+        signer: Arc::new(Authority::new(&settings.pki, clock, entropy).reserving(reserved)),
         facts: Arc::new(Facts::new(tokens, settings)),
     }))
 }

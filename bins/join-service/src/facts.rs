@@ -1,6 +1,9 @@
 //! What members get: tokens of the cluster, and files of this control plane.
 
+use std::collections::BTreeSet;
 use std::fs;
+use std::net::IpAddr;
+use std::path::Path;
 use std::path::PathBuf;
 
 use async_trait::async_trait;
@@ -18,6 +21,8 @@ use tec_k8s::rpc::ClusterFacts;
 use x509_cert::Certificate;
 use x509_cert::der::DecodePem as _;
 use x509_cert::der::Encode as _;
+use x509_cert::ext::pkix::SubjectAltName;
+use x509_cert::ext::pkix::name::GeneralName;
 
 use crate::settings::Settings;
 
@@ -61,6 +66,32 @@ impl Record {
 
 fn failed(operation: impl Into<String>) -> PortError {
     PortError::new(PortErrorKind::Internal, operation)
+}
+
+/// Addresses of the API server, by its certificate: its own, that of its service, the load
+/// balancer's.
+///
+/// # Errors
+/// There is no certificate, or it has no alternative names.
+pub fn api_server_addresses(pki: &Path) -> Result<BTreeSet<IpAddr>, PortError> {
+    let malformed = || failed("take the certificate of the API server");
+    let pem = fs::read(pki.join("apiserver.crt"));
+    let pem = pem.map_err(|error| malformed().because(error))?;
+    let certificate = Certificate::from_pem(pem).map_err(|error| malformed().because(error))?;
+    let names = certificate
+        .tbs_certificate()
+        .get_extension::<SubjectAltName>();
+    let (_, names) = names
+        .map_err(|error| malformed().because(error))?
+        .ok_or_else(malformed)?;
+    let address = |name: &GeneralName| match name {
+        GeneralName::IpAddress(bytes) => match bytes.as_bytes() {
+            [a, b, c, d] => Some(IpAddr::from([*a, *b, *c, *d])),
+            other => <[u8; 16]>::try_from(other).ok().map(IpAddr::from),
+        },
+        _ => None,
+    };
+    Ok(names.0.iter().filter_map(address).collect())
 }
 
 impl Facts {

@@ -18,7 +18,10 @@ pub use self::recover::drive_recover;
 use super::derive::DataKeyId;
 use super::derive::DiskId;
 use super::derive::MeasurementSecret;
+use super::journal::Intent;
+use super::lock::NodeLock;
 use super::port::DataKeys;
+use super::port::NodeStore;
 use super::port::StateDisk;
 use crate::port::PortError;
 use crate::port::PortErrorKind;
@@ -51,6 +54,20 @@ fn unlocked() -> PortError {
 /// The header of the disk can be read, whichever key it has now.
 async fn check_disk(disk: &dyn StateDisk, key: &SecretBytes) -> Result<(), PortError> {
     disk.opens_with(key).await.map(|_| ())
+}
+
+/// Whoever will lock writes the intent, and nobody else. False when somebody else will.
+async fn write_intent(
+    lock: &NodeLock,
+    store: &dyn NodeStore,
+    intent: &Intent,
+) -> Result<bool, PortError> {
+    if !lock.reserve(intent.cluster) {
+        return Ok(false);
+    }
+    let written = store.write_intent(intent).await;
+    written.inspect_err(|_| lock.release())?;
+    Ok(true)
 }
 
 #[cfg(test)]

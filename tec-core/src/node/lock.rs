@@ -1,9 +1,12 @@
 //! The point of no return: a node belongs to one cluster, once.
 //!
 //! ```text
-//!   Unlocked ── first caller ──► Locking ── marker set or found set ──► Locked
-//!                                   │ the TPM failed, or the caller went away
-//!                                   └──► Undecided: only the same cluster may try again
+//!   Unlocked ── intent about to be written ──► Reserved ── the cluster's caller ──► Locking
+//!      ▲                                        │
+//!      └── it could not be written ─────────────┘
+//!   Locking ── marker set or found set ──► Locked
+//!      └── the TPM failed, or the caller went away ──► Undecided: only the same cluster may
+//!          try again
 //! ```
 //!
 //! There is no way back. Across restarts of the process the marker in the TPM keeps the state,
@@ -103,6 +106,7 @@ pub enum LockError {
 #[derive(Clone, Copy, Debug)]
 enum State {
     Unlocked,
+    Reserved(ClusterId),
     Locking,
     Undecided(ClusterId),
     Locked,
@@ -131,6 +135,29 @@ impl NodeLock {
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Keeps the journal for a cluster: whoever will lock writes the intent, and nobody else. Again
+    /// for the same cluster is fine. False when it is another's.
+    #[must_use]
+    pub fn reserve(&self, cluster: ClusterId) -> bool {
+        let mut state = self.state();
+        match *state {
+            State::Unlocked => {
+                *state = State::Reserved(cluster);
+                true
+            }
+            State::Reserved(other) | State::Undecided(other) => other == cluster,
+            State::Locking | State::Locked => false,
+        }
+    }
+
+    /// Gives the journal up: the intent was not written.
+    pub fn release(&self) {
+        let mut state = self.state();
+        if matches!(*state, State::Reserved(_)) {
+            *state = State::Unlocked;
+        }
     }
 
     /// Tries to lock the node for a cluster. A marker that is the cluster's already, from a process
@@ -181,8 +208,10 @@ impl<'l> Attempt<'l> {
         let mut state = lock.state();
         match *state {
             State::Unlocked => {}
-            State::Undecided(other) if other == cluster => {}
-            State::Undecided(_) | State::Locking | State::Locked => return None,
+            State::Reserved(other) | State::Undecided(other) if other == cluster => {}
+            State::Reserved(_) | State::Undecided(_) | State::Locking | State::Locked => {
+                return None;
+            }
         }
         *state = State::Locking;
         drop(state);
@@ -301,5 +330,20 @@ mod tests {
             Err(LockError::OtherCluster { .. })
         ));
         assert_eq!(register.extended.load(Ordering::SeqCst), 1);
+    }
+
+    #[tokio::test]
+    async fn of_two_clusters_only_the_one_that_reserved_the_journal_locks() {
+        let lock = NodeLock::new(Arc::new(Register::default()));
+        assert!(lock.reserve(cluster(1)) && lock.reserve(cluster(1)));
+        assert!(!lock.reserve(cluster(2)));
+        assert_eq!(lock.lock(cluster(2)).await.unwrap(), LockOutcome::Taken);
+        // The first could not write its intent.
+        lock.release();
+        assert!(lock.reserve(cluster(2)));
+        let locked = lock.lock(cluster(2)).await.unwrap();
+        assert!(matches!(locked, LockOutcome::Locked(_)));
+        lock.release();
+        assert!(!lock.reserve(cluster(2)), "a member's journal is kept");
     }
 }

@@ -138,6 +138,9 @@ pub trait ClusterJoiner: fmt::Debug + Send + Sync {
 /// Lets time pass.
 #[async_trait]
 pub trait Pause: fmt::Debug + Send + Sync {
+    /// Hears why a step failed, for the log.
+    fn failed(&self, step: &dyn fmt::Debug, error: &PortError);
+
     /// Waits: a first time times two to the power of `doublings`, with jitter.
     async fn pause(&self, doublings: u32);
 }

@@ -1,5 +1,6 @@
 //! A node in memory: its register, its disk, its files, and a cluster that is only counted.
 
+use std::fmt;
 use std::sync::Mutex;
 use std::sync::MutexGuard;
 use std::sync::PoisonError;
@@ -195,5 +196,7 @@ impl MappedDisk for MemoryNode {
 
 #[async_trait]
 impl Pause for MemoryNode {
+    fn failed(&self, _step: &dyn fmt::Debug, _error: &PortError) {}
+
     async fn pause(&self, _doublings: u32) {}
 }

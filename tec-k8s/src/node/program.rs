@@ -172,8 +172,7 @@ fn words(stderr: &[u8]) -> String {
 }
 
 fn blot(word: &str) -> String {
-    let is_end = |c: char| !(c.is_ascii_alphanumeric() || c == '.');
-    let bare = word.trim_end_matches(is_end);
+    let bare = word.trim_end_matches(|c: char| !c.is_ascii_alphanumeric());
     let is_token = bare
         .split_once('.')
         .is_some_and(|(id, secret)| (id.len(), secret.len()) == TOKEN && !secret.contains('.'));
@@ -199,9 +198,11 @@ mod tests {
 
     #[test]
     fn a_token_is_blotted_out_of_a_programs_words() {
-        let said = b"join --token abcdef.0123456789abcdef now\nat k8s.io/kubernetes\n";
+        let said = b"join --token abcdef.0123456789abcdef now\nat k8s.io/kubernetes\n\
+                     no abcdef.0123456789abcdef.\n";
         let words = words(said);
-        assert_eq!(words, "join --token <token> now\nat k8s.io/kubernetes");
+        let blotted = "join --token <token> now\nat k8s.io/kubernetes\nno <token>.";
+        assert_eq!(words, blotted);
     }
 
     #[tokio::test]

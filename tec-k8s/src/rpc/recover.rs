@@ -11,6 +11,7 @@ use tec_core::node::port::StateDisk;
 use tec_core::port::PortError;
 use tec_core::port::PortErrorKind;
 use tec_core::secret::SecretBytes;
+use tokio::sync::Semaphore;
 use tokio::sync::mpsc;
 use tonic::Request;
 use tonic::Response;
@@ -40,6 +41,7 @@ pub struct RecoverService {
     keys: Arc<dyn KeyServices>,
     disk: Arc<dyn StateDisk>,
     recovered: mpsc::Sender<RecoveredKeys>,
+    trying: Semaphore,
 }
 
 /// Length of both keys.
@@ -56,6 +58,8 @@ impl RecoverService {
             keys,
             disk,
             recovered,
+            // A try takes a copy of the header and the memory of Argon2id, and anybody may ask.
+            trying: Semaphore::new(1),
         }
     }
 
@@ -80,6 +84,8 @@ impl Api for RecoverService {
         let message = request.into_inner();
         let (kms, storage) = (message.kms_uri, message.storage_uri);
         let (kms, storage) = convert::uris(&Zeroizing::new(kms), &Zeroizing::new(storage))?;
+        let permit = self.trying.acquire().await;
+        let _permit = permit.map_err(|_| Status::unavailable("recovery has ended"))?;
         let failed = |error| refusal("the key service cannot be used", &error);
         let keys = self.keys.open(kms, storage).await.map_err(failed)?;
         let keys = self.keys(&*keys).await.map_err(failed)?;

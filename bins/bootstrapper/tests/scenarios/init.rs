@@ -4,6 +4,7 @@ use std::fs;
 use std::time::Duration;
 
 use tec_core::digest::Sha256Digest;
+use tec_core::node::derive::ClusterId;
 use tec_core::node::derive::DataKeyId;
 use tec_core::node::port::StateDisk as _;
 use tec_core::node::state::NodeState;
@@ -192,6 +193,11 @@ async fn an_init_that_fails_beyond_the_lock_is_taken_up_again_by_itself_and_by_t
     program.kill();
     let register = machine.register();
     assert_ne!(register, Sha256Digest::ZERO);
+    let claim = machine.path("root/run/state/constellation/claim.json");
+    assert!(
+        claim.exists(),
+        "a member without a claim could be impersonated"
+    );
     fs::remove_file(machine.path("hold")).unwrap();
 
     // The next process knows that the node is not done, and takes the same request only.
@@ -219,4 +225,16 @@ async fn scenario_11_a_member_that_starts_again_only_starts_its_kubelet() {
     let (status, log) = machine.run("run");
     assert!(status.success(), "{log}");
     assert_eq!(machine.calls(), "systemctl enable --now kubelet.service\n");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_register_that_the_journal_does_not_explain_makes_no_member() {
+    let machine = Machine::new("plane-0", "ControlPlane");
+    let stranger = ClusterId::new([9; 32]);
+    let marker = machine.attestation().marker;
+    marker.set(&stranger).await.unwrap();
+    drop(marker);
+    let (status, log) = machine.run("run");
+    assert!(!status.success() && log.contains("reboot"), "{log}");
+    assert_eq!(machine.calls(), "");
 }

@@ -68,3 +68,22 @@ async fn a_join_service_that_proves_nothing_gets_nothing_and_init_still_can_win(
     assert!(!machine.calls().contains("kubeadm join"));
     cluster.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_join_that_failed_is_tried_again_without_the_preflight_that_it_passed() {
+    let plane = Machine::new("plane-0", "ControlPlane");
+    let machine = Machine::new("node-1", "Worker");
+    let cluster = Cluster::start(&plane, &[machine.ak], &[]).await;
+    machine.write_metadata("node-1", "Worker", &["127.0.0.1"]);
+    machine.write_settings_with(&[cluster.ak], cluster.port);
+    fs::write(machine.path("fail-once"), "").unwrap();
+    let program = machine.start("run");
+    let (status, log) = tokio::task::spawn_blocking(|| program.wait())
+        .await
+        .unwrap();
+    assert!(status.success() && log.contains("a step failed"), "{log}");
+    let skipped = fs::read_to_string(machine.path("skipped")).unwrap();
+    assert_eq!(skipped, "skipPhases\":[]\nskipPhases\":[\"preflight\"]\n");
+    machine.assert_no_secrets(&log);
+    cluster.stop().await;
+}

@@ -1,5 +1,8 @@
 //! After a boot: scenarios 6 and 7.
 
+use std::fs;
+use std::time::Duration;
+
 use tec_core::digest::Sha256Digest;
 use tec_k8s::rpc::generated::recoverproto::RecoverMessage;
 use tec_k8s::rpc::generated::recoverproto::api_client::ApiClient;
@@ -17,6 +20,13 @@ async fn ended(program: Program) -> String {
         .unwrap();
     assert!(status.success(), "{log}");
     log
+}
+
+fn message(kms_uri: &str) -> RecoverMessage {
+    RecoverMessage {
+        kms_uri: kms_uri.to_owned(),
+        storage_uri: "storage://no-store".to_owned(),
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -62,11 +72,6 @@ async fn scenario_7_recover_takes_the_right_secret_only_and_keeps_serving_after_
     machine.write_settings(&[]);
     let program = machine.start("recover").serving();
     let mut client = ApiClient::new(machine.dial(&machine.recovery_address()).await);
-    let storage_uri = "storage://no-store".to_owned();
-    let message = |kms_uri: &str| RecoverMessage {
-        kms_uri: kms_uri.to_owned(),
-        storage_uri: storage_uri.clone(),
-    };
     let wrong = KMS.replace("QEFC", "QUFC");
     for (kms, code) in [
         (&*wrong, Code::FailedPrecondition),
@@ -88,4 +93,33 @@ async fn scenario_7_recover_takes_the_right_secret_only_and_keeps_serving_after_
             .await
             .contains("recovered already")
     );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_disk_of_a_recovery_that_died_is_recovered_and_not_taken_for_a_new_one() {
+    let mut machine = Machine::new("plane-0", "ControlPlane");
+    let program = machine.start("run").serving();
+    init::init(&machine, init::request()).await.unwrap();
+    ended(program).await;
+    let register = machine.register();
+
+    machine.reboot();
+    machine.write_settings(&[]);
+    fs::write(machine.path("refuse-units"), "").unwrap();
+    let program = machine.start("recover").serving();
+    let mut client = ApiClient::new(machine.dial(&machine.recovery_address()).await);
+    client.recover(message(KMS)).await.unwrap();
+    while !machine.calls().contains("systemctl start") {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    program.kill();
+    // The file of the first passphrase now has the key that opens the disk.
+    assert_eq!(machine.run("run").0.code(), Some(3));
+
+    fs::remove_file(machine.path("refuse-units")).unwrap();
+    let program = machine.start("recover").serving();
+    let mut client = ApiClient::new(machine.dial(&machine.recovery_address()).await);
+    client.recover(message(KMS)).await.unwrap();
+    ended(program).await;
+    assert_eq!(machine.register(), register);
 }

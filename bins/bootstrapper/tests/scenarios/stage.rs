@@ -63,7 +63,10 @@ echo "kubeadm $*" >> "$root/../calls"
 case " $* " in *" --config "*) for last; do :; done; stat -c %a "$last" >> "$root/../modes";; esac
 kubernetes=$root/etc/kubernetes
 case "$*" in
-"init phase preflight"*) [ ! -e "$root/../refuse-preflight" ];;
+"init phase preflight"*)
+    # As kubeadm does when a kubelet listens, or manifests are there.
+    if grep -q "^systemctl enable" "$root/../calls"; then exit 1; fi
+    [ ! -e "$root/../refuse-preflight" ];;
 "init phase certs"*)
     mkdir -p "$kubernetes/pki/etcd"
     cp "$root/../ca/ca.crt" "$root/../ca/ca.key" "$kubernetes/pki/";;
@@ -71,12 +74,18 @@ case "$*" in
     while [ -e "$root/../hold" ]; do sleep 0.05; done
     [ ! -e "$root/../fail-once" ] || { rm "$root/../fail-once"; echo "no abcdef.0123456789abcdef" >&2; exit 1; }
     echo "kubeconfig of the admin" > "$kubernetes/admin.conf";;
-"join"*) echo "kubelet" > "$kubernetes/kubelet.conf";;
+"join"*)
+    tr -d ' \n' < "$last" | grep -o 'skipPhases":\[[^]]*\]' >> "$root/../skipped"
+    if [ -e "$root/../fail-once" ]; then
+        rm "$root/../fail-once"; mkdir -p "$kubernetes/pki"; touch "$kubernetes/pki/ca.crt"; exit 1
+    fi
+    echo "kubelet" > "$kubernetes/kubelet.conf";;
 esac
 "#;
 const SYSTEMCTL: &str = r#"
 root=$1; shift
 echo "systemctl $*" >> "$root/../calls"
+[ ! -e "$root/../refuse-units" ]
 "#;
 
 pub(crate) struct Machine {
@@ -197,7 +206,7 @@ impl Machine {
              [tpm]\ntcti = '{}'\n\
              [disk]\ndevice = '{dir}/disk'\nkey_file = '{dir}/state.key'\nunits = ['state.mount']\n\
              dangerous_without_integrity = true\n\
-             [join_services]\nattestation_keys = [{}]\n\
+             [join_services]\nattestation_keys = [{}]\ndangerous_any_measurements = true\n\
              [programs]\nkubeadm = ['/bin/sh', '{dir}/kubeadm.sh', '{dir}/root']\n\
              systemctl = ['/bin/sh', '{dir}/systemctl.sh', '{dir}/root']\n",
             self.port,

@@ -7,6 +7,7 @@ use super::disk_key;
 use super::is_final;
 use super::measurement_secret;
 use super::unlocked;
+use super::write_intent;
 use crate::node::derive::ClusterId;
 use crate::node::init::InitEffect;
 use crate::node::init::InitEvent;
@@ -99,6 +100,7 @@ impl InitShell<'_> {
         match self.attempt(step).await {
             Ok(event) => event,
             Err(error) => {
+                self.ports.pause.failed(&step, &error);
                 let refused = is_final(&error);
                 self.report.failure = Some(error);
                 if refused {
@@ -119,7 +121,13 @@ impl InitShell<'_> {
             InitStep::ReadMarker => return ports.lock.marker().read().await.map(InitEvent::Marker),
             InitStep::Prepare => return self.prepare().await.map(InitEvent::Prepared),
             InitStep::Lock => return self.lock().await,
-            InitStep::WriteIntent | InitStep::WriteDone => {
+            InitStep::WriteIntent => {
+                let intent = self.intent.as_ref().ok_or_else(unlocked)?;
+                if !write_intent(ports.lock, ports.store, intent).await? {
+                    return Ok(InitEvent::LockTaken);
+                }
+            }
+            InitStep::WriteDone => {
                 let intent = self.intent.as_ref().ok_or_else(unlocked)?;
                 ports.store.write_intent(intent).await?;
             }

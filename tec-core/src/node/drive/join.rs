@@ -4,6 +4,7 @@ use async_trait::async_trait;
 
 use super::check_disk;
 use super::unlocked;
+use super::write_intent;
 use crate::digest::Sha256Digest;
 use crate::node::derive::ClusterId;
 use crate::node::join::JoinEffect;
@@ -61,6 +62,7 @@ pub async fn drive_join(ports: JoinPorts<'_>, name: &NodeName, role: Role) -> Op
         intent: None,
         locked: None,
         outcome: None,
+        failures: 0,
     };
     let request = Sha256Digest::of(format!("join/1\n{role}\n{name}"));
     let first = JoinEvent::Started(request);
@@ -75,6 +77,7 @@ struct JoinShell<'p> {
     intent: Option<Intent>,
     locked: Option<LockedNode>,
     outcome: Option<JoinOutcome>,
+    failures: u32,
 }
 
 impl JoinShell<'_> {
@@ -92,7 +95,13 @@ impl JoinShell<'_> {
                 check_disk(ports.disk, &disk_key(ticket)).await?;
                 ports.cluster.prepare(ticket).await?;
             }
-            JoinStep::WriteIntent | JoinStep::WriteDone => {
+            JoinStep::WriteIntent => {
+                let intent = self.intent.as_ref().ok_or_else(unlocked)?;
+                if !write_intent(ports.lock, ports.store, intent).await? {
+                    return Ok(JoinEvent::LockTaken);
+                }
+            }
+            JoinStep::WriteDone => {
                 let intent = self.intent.as_ref().ok_or_else(unlocked)?;
                 ports.store.write_intent(intent).await?;
             }
@@ -111,6 +120,19 @@ impl JoinShell<'_> {
         let cluster = ticket.cluster();
         self.ticket = Some(ticket);
         Ok(cluster)
+    }
+
+    /// A token lives for minutes, and an attempt to join may take all of them. A ticket that cannot
+    /// be had leaves the one that there is.
+    async fn renew(&mut self) {
+        let Some(cluster) = self.intent.map(|intent| intent.cluster) else {
+            return;
+        };
+        if let Ok(ticket) = self.ports.tickets.fetch().await
+            && ticket.cluster() == cluster
+        {
+            self.ticket = Some(ticket);
+        }
     }
 
     async fn write_files(&self) -> Result<(), PortError> {
@@ -162,7 +184,11 @@ impl Shell<JoinPlan> for JoinShell<'_> {
             }
             JoinEffect::Lock(_) => JoinStep::Lock,
             JoinEffect::Again(step) => {
-                self.ports.pause.pause(0).await;
+                self.ports.pause.pause(self.failures).await;
+                self.failures = self.failures.saturating_add(1);
+                if step == JoinStep::JoinCluster {
+                    self.renew().await;
+                }
                 step
             }
             JoinEffect::Wait { doublings } => {
@@ -175,6 +201,7 @@ impl Shell<JoinPlan> for JoinShell<'_> {
             }
         };
         let done = self.attempt(step).await;
+        let done = done.inspect_err(|error| self.ports.pause.failed(&step, error));
         Some(done.unwrap_or(JoinEvent::Failed(step)))
     }
 }

@@ -130,6 +130,7 @@ impl Shell<RecoverPlan> for RecoverShell<'_> {
             }
         };
         let done = self.attempt(step).await;
+        let done = done.inspect_err(|error| self.ports.pause.failed(&step, error));
         Some(done.unwrap_or(RecoverEvent::Failed(step)))
     }
 }

@@ -183,10 +183,20 @@ pub(super) fn skipped(proxy: KubeProxy) -> &'static str {
     }
 }
 
+/// Whether kubeadm looks at the node before it joins.
+#[derive(Clone, Copy)]
+pub(super) enum Preflight {
+    /// It does.
+    Due,
+    /// It did in an attempt before.
+    Passed,
+}
+
 /// The document of `kubeadm join`; the token is in it.
 pub(super) fn join(
     role: Role,
     ticket: &JoinTicket,
+    preflight: Preflight,
     settings: &KubeadmSettings,
     this: &Instance,
 ) -> SecretBytes {
@@ -201,6 +211,10 @@ pub(super) fn join(
         }},
         "nodeRegistration": registration(settings, this),
     });
+    let mut skipped = match preflight {
+        Preflight::Due => Vec::new(),
+        Preflight::Passed => vec!["preflight"],
+    };
     if let (Role::ControlPlane, Some(object)) = (role, join.as_object_mut()) {
         let address = this.address.to_string();
         let local = json!({"advertiseAddress": address, "bindPort": API_PORT});
@@ -209,8 +223,10 @@ pub(super) fn join(
             json!({"localAPIEndpoint": local}),
         );
         // The ticket brought the certificates along.
-        let skipped = json!(["control-plane-prepare/download-certs"]);
-        object.insert("skipPhases".to_owned(), skipped);
+        skipped.push("control-plane-prepare/download-certs");
+    }
+    if let Some(object) = join.as_object_mut() {
+        object.insert("skipPhases".to_owned(), json!(skipped));
     }
     SecretBytes::new(documents(&[join]).into_bytes())
 }
@@ -275,7 +291,7 @@ mod tests {
         };
         let settings = KubeadmSettings::new("10.0.0.1");
         for (role, serves) in [(Role::Worker, false), (Role::ControlPlane, true)] {
-            let document = join(role, &ticket, &settings, &instance());
+            let document = join(role, &ticket, Preflight::Due, &settings, &instance());
             assert!(!format!("{document:?}").contains("abcdef"));
             let text = String::from_utf8(document.expose("test").to_vec()).unwrap();
             let join = &parsed(&text)[0];

@@ -33,6 +33,8 @@ use super::directory::write_whole;
 use super::program::Call;
 use super::program::Programs;
 
+use self::config::Preflight;
+
 pub use self::identity::KubeletIdentity;
 pub use self::identity::KubeletKey;
 pub use self::paths::KubeadmPaths;
@@ -190,6 +192,20 @@ impl Kubeadm {
         )
     }
 
+    /// What an attempt that passed preflight leaves first is what preflight refuses.
+    fn preflight(&self, role: Role) -> Preflight {
+        let left = match role {
+            Role::ControlPlane => self.paths.api_server_manifest(),
+            // A worker's ticket has no file of this directory.
+            _ => self.paths.pki().join("ca.crt"),
+        };
+        if left.exists() {
+            Preflight::Passed
+        } else {
+            Preflight::Due
+        }
+    }
+
     fn init_config(&self, request: &InitRequest) -> String {
         let version = &request.kubernetes_version;
         config::init(version, &self.paths, &self.settings, &self.this)
@@ -231,6 +247,11 @@ pub async fn start_kubelet(programs: &dyn Programs) -> Result<(), PortError> {
 impl ClusterInitializer for Kubeadm {
     async fn prepare(&self, request: &InitRequest) -> Result<(), PortError> {
         self.fetch(&request.components).await?;
+        // Written beyond the lock only, before the kubelet is started. Preflight would refuse that
+        // kubelet's port and what kubeadm wrote since, and so each attempt but the first.
+        if self.paths.kubelet_certificate().exists() {
+            return Ok(());
+        }
         let kubeadm = self.kubeadm(&request.components, Place::Cached);
         let config = self.init_config(request);
         let arguments = ["init", "phase", "preflight"];
@@ -298,7 +319,8 @@ impl ClusterJoiner for Kubeadm {
         };
         remove_if_there(&self.paths.bootstrap_kubeconfig())
             .map_err(|error| unavailable("remove an older attempt's kubeconfig", error))?;
-        let config = config::join(role, ticket, &self.settings, &self.this);
+        let preflight = self.preflight(role);
+        let config = config::join(role, ticket, preflight, &self.settings, &self.this);
         let kubeadm = self.kubeadm(&ticket.components, Place::Installed);
         let config = config.expose("kubeadm reads it");
         self.run(&kubeadm, "join the cluster", arguments, config)
