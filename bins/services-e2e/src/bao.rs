@@ -15,7 +15,7 @@ use tec_k8s::service::Http;
 use tec_k8s::service::Target;
 use tec_k8s::service::Vault;
 
-use crate::address::free_address;
+use crate::address::own_address;
 
 /// Longer than the ten seconds that a vault gives the API server.
 const DEADLINE: Duration = Duration::from_secs(15);
@@ -81,7 +81,7 @@ impl Bao {
     pub fn configure(&self, seal: &Seal) -> anyhow::Result<()> {
         // Raft elects itself only if it reaches its own address, even alone, and listens for itself
         // only beside a TCP listener.
-        let (api, cluster) = (free_address()?, free_address()?);
+        let (api, cluster) = (own_address()?, own_address()?);
         let config = format!(
             // Alone it need not wait long for others before it leads.
             "storage \"raft\" {{\n  path = \"{data}\"\n  node_id = \"n0\"\n  \
