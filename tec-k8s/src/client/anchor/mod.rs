@@ -8,6 +8,8 @@
 //! kilobyte for a machine with its key. UIDs, owner references and finalizers stay behind; what is
 //! created here gets those of this cluster.
 
+mod belonging;
+mod log;
 mod seal;
 mod snapshot;
 mod write;
@@ -42,9 +44,10 @@ use tec_core::port::AuditEvent;
 use tec_core::port::PortError;
 use tec_core::port::PortErrorKind;
 
+pub use self::belonging::CA_SECRET;
+pub use self::log::AUDIT_OF;
 use self::snapshot::Snapshot;
 use super::KubeRegistry;
-use super::authority::record_of;
 use crate::api::ConditionKind;
 use crate::api::Machine;
 
@@ -118,7 +121,7 @@ impl KubeRegistry {
     }
 
     async fn record_now(&self) -> Result<Authority, PortError> {
-        record_of(&self.authority_object().await?)
+        self.authority_of(&self.authority_object().await?).await
     }
 
     /// Removes what the page covers and does not hold; see the contract of the port.
@@ -240,7 +243,7 @@ impl TrustAnchor for KubeRegistry {
     async fn adopt(&self, page: &AdoptPage<'_>) -> Result<Vec<Adopted>, PortError> {
         let operation = "adopt what another anchor has";
         let object = self.authority_object().await?;
-        let record = record_of(&object)?;
+        let record = self.authority_of(&object).await?;
         let admitted = record.admits(page.intake);
         admitted.map_err(|refused| refused.during(operation))?;
         let goes_on = |at: &UnitName| page.after.as_ref() == Some(at);
@@ -284,7 +287,7 @@ impl TrustAnchor for KubeRegistry {
     /// What an API server forgets may be in its etcd until the next compaction, and in backups.
     async fn shred(&self, line: &AuditEvent) -> Result<u64, PortError> {
         let object = self.authority_object().await?;
-        let role = record_of(&object)?.role();
+        let role = self.authority_of(&object).await?.role();
         if role != Role::Forward {
             let why = format!("shred the keys of an anchor that is {role}");
             return Err(PortError::new(PortErrorKind::Conflict, why));

@@ -322,7 +322,10 @@ fn is_empty(secret: &SecretBytes) -> bool {
 }
 
 /// Hands over every object of a kind that is not being removed, page by page.
-async fn each<K>(registry: &KubeRegistry, mut take: impl FnMut(K)) -> Result<(), PortError>
+pub(super) async fn each<K>(
+    registry: &KubeRegistry,
+    mut take: impl FnMut(K),
+) -> Result<(), PortError>
 where
     K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>
         + Clone

@@ -1,9 +1,10 @@
 //! `tec migrate`: trust moves from one anchor to another.
 
 mod anchor;
+mod belonging;
+mod log;
 mod report;
 
-use std::fmt::Write as _;
 use std::num::NonZeroU32;
 use std::path::Path;
 use std::time::Duration;
@@ -14,7 +15,9 @@ use clap::Subcommand;
 use tec_core::migrate;
 use tec_core::migrate::CopyReport;
 use tec_core::migrate::Goal;
+use tec_core::migrate::MigrateOutcome;
 use tec_core::migrate::Observer;
+use tec_core::migrate::Role;
 use tec_support::SystemClock;
 use tec_support::SystemEntropy;
 use tec_support::exit::OK;
@@ -22,14 +25,14 @@ use tec_support::exit::OK;
 use self::anchor::Anchor;
 use self::anchor::FromArgs;
 use self::anchor::ToArgs;
+use self::belonging::Luggage;
+use self::belonging::Stay;
 use self::report::Done;
 use self::report::Planned;
 use self::report::Records;
-use self::report::copy_text;
 use self::report::ended;
 use self::report::outcome_word;
 use super::coded;
-use super::word;
 use crate::cli::DryRun;
 use crate::output::Output;
 
@@ -84,6 +87,9 @@ pub(crate) struct Way {
     /// Most machines and images that are copied in a second.
     #[arg(long, default_value_t = RATE)]
     rate: NonZeroU32,
+    /// Keep this of the target, though the source has another.
+    #[arg(long, value_enum, value_delimiter = ',')]
+    keep_target: Vec<Stay>,
 }
 
 pub(crate) async fn migrate(
@@ -119,6 +125,7 @@ struct Pair {
     source: Anchor,
     target: Anchor,
     rate: NonZeroU32,
+    stay: Vec<Stay>,
 }
 
 impl Pair {
@@ -127,6 +134,7 @@ impl Pair {
             source: way.from.open(state_dir).await?,
             target: way.to.open().await?,
             rate: way.rate,
+            stay: way.keep_target.clone(),
         })
     }
 
@@ -138,6 +146,47 @@ impl Pair {
             target: target.authority().await.map_err(read(&self.target))?,
         })
     }
+
+    /// What the source keeps beside its units; nothing where the target is, or may become, somebody
+    /// else's.
+    async fn luggage(&self) -> anyhow::Result<Option<Luggage>> {
+        let records = self.records().await?;
+        let (source, target) = (&records.source, &records.target);
+        let stands_by = target.role() == Role::Standby && target.peer() == Some(source.anchor());
+        if source.role() == Role::Standby || !(stands_by || target.is_alone()) {
+            return Ok(None);
+        }
+        let luggage = Luggage::weigh(&self.source, &self.target, &self.stay).await?;
+        Ok(Some(luggage))
+    }
+
+    async fn migrate(&self, goal: Goal) -> migrate::Outcome {
+        let pace = Pace::new(self.rate);
+        let anchors = (self.source.port(), self.target.port());
+        migrate::migrate(goal, anchors, (&SystemClock, &SystemEntropy), &pace).await
+    }
+
+    /// Copies units first where the target does not stand by yet: nothing is written to an anchor that
+    /// is its own authority.
+    async fn move_on(&self, goal: Goal, luggage: &Luggage) -> anyhow::Result<migrate::Outcome> {
+        luggage.refuse_clashes()?;
+        if luggage.brings().is_empty() {
+            return Ok(self.migrate(goal).await);
+        }
+        if self.records().await?.target.is_alone() || goal == Goal::Copy {
+            let copied = self.migrate(Goal::Copy).await;
+            if copied.outcome != MigrateOutcome::Reached {
+                return Ok(copied);
+            }
+            luggage.bring(&self.target).await?;
+            if goal == Goal::Copy {
+                return Ok(copied);
+            }
+        } else {
+            luggage.bring(&self.target).await?;
+        }
+        Ok(self.migrate(goal).await)
+    }
 }
 
 async fn status(pair: &Pair, output: Output) -> anyhow::Result<u8> {
@@ -148,41 +197,50 @@ async fn status(pair: &Pair, output: Output) -> anyhow::Result<u8> {
 async fn plan(pair: &Pair, output: Output) -> anyhow::Result<u8> {
     let copy = migrate::compare(pair.source.port(), pair.target.port()).await;
     let copy = copy.map_err(coded(pair.target.unavailable(), "compare both anchors"))?;
+    let luggage = pair.luggage().await?;
     let planned = Planned {
         records: pair.records().await?,
         copy,
+        belongings: luggage.map(|luggage| luggage.weighed).unwrap_or_default(),
         dry_run: true,
     };
-    output.print(&planned, |planned| {
-        format!(
-            "{}\n{}",
-            planned.records.text(),
-            copy_text(&planned.copy, "would be ")
-        )
-    })?;
+    output.print(&planned, Planned::text)?;
     Ok(OK)
 }
 
 async fn run(pair: &Pair, goal: Goal, output: Output) -> anyhow::Result<u8> {
-    let pace = Pace::new(pair.rate);
-    let anchors = (pair.source.port(), pair.target.port());
-    let ran = migrate::migrate(goal, anchors, (&SystemClock, &SystemEntropy), &pace).await;
+    let luggage = match goal {
+        Goal::Copy | Goal::Verify | Goal::Cutover => pair.luggage().await?,
+        Goal::Rollback | Goal::Retire => None,
+    };
+    let moves = matches!(goal, Goal::Copy | Goal::Cutover);
+    let ran = match &luggage {
+        Some(luggage) if moves => pair.move_on(goal, luggage).await?,
+        _ => pair.migrate(goal).await,
+    };
+    let records = pair.records().await?;
+    let of = records.source.anchor();
+    let audit = match goal {
+        Goal::Retire if ran.outcome == MigrateOutcome::Reached => {
+            log::keep(&pair.source, &pair.target, of).await?
+        }
+        _ => None,
+    };
+    let lacks = luggage.as_ref().map(Luggage::refuse_missing);
     let done = Done {
-        records: pair.records().await?,
+        records,
         outcome: outcome_word(ran.outcome),
         copy: ran.copied,
         mismatches: ran.mismatches,
+        belongings: luggage.map(|luggage| luggage.weighed).unwrap_or_default(),
+        audit,
     };
-    output.print(&done, |done| {
-        let mut text = done.records.text();
-        let _ = write!(text, "\n{}", copy_text(&done.copy, ""));
-        for mismatch in &done.mismatches {
-            let how = word(&mismatch.difference);
-            let _ = write!(text, "\n{}: {how} at the other anchor", mismatch.unit);
-        }
-        text
-    })?;
-    ended(ran.outcome, &done, (ran.error, pair.target.unavailable()))
+    output.print(&done, Done::text)?;
+    let code = ended(ran.outcome, &done, (ran.error, pair.target.unavailable()))?;
+    if let (Goal::Verify, Some(lacks)) = (goal, lacks) {
+        lacks?;
+    }
+    Ok(code)
 }
 
 /// Holds the copy back to a rate, and tells how far it is.
