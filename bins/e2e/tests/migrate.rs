@@ -24,7 +24,6 @@ use tec_e2e::firmware::BootChain;
 use tec_e2e::fleet::Fleet;
 use tec_e2e::fleet::SoftNode;
 use tec_e2e::load;
-use tec_e2e::load::machine_of;
 use tec_e2e::machine::Machine;
 use tec_e2e::process::Transcript;
 use tec_e2e::process::wait_for;
@@ -32,7 +31,6 @@ use tec_e2e::runbook::commands;
 use tec_e2e::settings::Settings;
 use tec_e2e::settings::picture;
 use tec_e2e::wire;
-use tec_tpm::testing::SoftTpm;
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
@@ -135,23 +133,9 @@ async fn config(anchor: &Anchor) -> wire::Reply {
 
 /// Registers a machine with its key, or says with which code that is refused.
 async fn register(anchor: &Anchor, seed: u64) -> Result<SoftNode, String> {
-    let reply = config(anchor).await;
-    if reply.status != 200 {
-        return Err(reply.code());
-    }
-    let machine = machine_of(&reply.body).unwrap();
-    let tpm = SoftTpm::p256(seed);
-    let body = json!({"public_key": tpm.public_key().to_pem(), "uuid": machine.to_string()});
-    let [_, ak, _] = anchor.urls().unwrap();
-    let (ca, url) = (anchor.ca().unwrap(), format!("{ak}/register-ak"));
-    let reply = wire::put(&ca, &url, &body).await.unwrap();
-    assert_eq!(reply.status, 201, "{}", reply.body);
-    Ok(SoftNode {
-        tpm,
-        machine,
-        boot: Vec::new(),
-        servers: Vec::new(),
-    })
+    load::register(anchor, seed)
+        .await
+        .map_err(|error| format!("{error:#}"))
 }
 
 fn boot_real(machine: &mut Machine, stop: &AtomicBool, boots: &AtomicU32) {

@@ -9,7 +9,6 @@
 //! | pinned registers | `status.pinnedPcrs`, as its operator says |
 
 use std::collections::BTreeMap;
-use std::collections::BTreeSet;
 
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
@@ -20,35 +19,32 @@ use kube::api::ObjectMeta;
 use kube::api::Patch;
 use kube::api::PatchParams;
 use kube::api::PostParams;
-use serde_json::Value;
 use serde_json::json;
 use tec_core::migrate::belonging::Article;
 use tec_core::migrate::belonging::Belongings;
-use tec_core::migrate::belonging::Binding;
 use tec_core::migrate::belonging::Certificate;
-use tec_core::migrate::belonging::Demands;
-use tec_core::migrate::belonging::Entry;
 use tec_core::migrate::belonging::Place;
 use tec_core::migrate::belonging::Service;
-use tec_core::pcr::PcrIndex;
 use tec_core::port::PortError;
 use tec_core::port::PortErrorKind;
 use tec_core::secret::SecretBytes;
 
-use crate::api::ApprovalPolicy;
-use crate::api::RegistrationMode;
+use super::demand::ADOPTED_DEMANDS;
+use super::demand::TOKEN_SECRET;
+use super::demand::adopted;
+use super::demand::demands_of;
+use super::demand::pcrs_of;
+use super::demand::secret_name;
+use super::demand::spec_of;
+use super::demand::token_secret;
 use crate::api::TrustedExecutionCluster;
 use crate::client::KubeRegistry;
 use crate::client::error::port_error;
 
 /// Secret with the CA of a trust anchor: `tls.crt`, `tls.key` and `ca.crt`.
 pub const CA_SECRET: &str = "trust-anchor-ca";
-/// Secret for the registration token, where the cluster object names none.
-const TOKEN_SECRET: &str = "trust-registration-token";
-/// Its entry.
+/// Entry of the Secret with the registration token.
 const TOKEN: &str = "token";
-/// Annotation of the cluster object: the demands that were adopted, JSON.
-const ADOPTED_DEMANDS: &str = "trusted-execution-clusters.io/adopted-demands";
 /// Servers, in the order in which they are looked at.
 const SERVICES: [Service; 3] = [
     Service::KeyBroker,
@@ -247,71 +243,4 @@ fn entry(secret: &mut Secret, name: &str) -> Option<SecretBytes> {
 
 fn text(secret: &mut Secret, name: &str) -> Option<String> {
     String::from_utf8(secret.data.as_mut()?.remove(name)?.0).ok()
-}
-
-fn secret_name(cluster: &TrustedExecutionCluster, service: Service) -> Option<&str> {
-    let spec = &cluster.spec;
-    let name = match service {
-        Service::KeyBroker => &spec.trustee_secret,
-        Service::Registration => &spec.register_server_secret,
-        _ => &spec.attestation_key_register_secret,
-    };
-    name.as_deref()
-}
-
-fn token_secret(cluster: &TrustedExecutionCluster) -> Option<&str> {
-    cluster.spec.registration.as_ref()?.token_secret.as_deref()
-}
-
-fn pcrs_of(cluster: &TrustedExecutionCluster) -> Option<BTreeSet<PcrIndex>> {
-    let pinned = &cluster.status.as_ref()?.pinned_pcrs;
-    let pcrs = pinned.iter().map(|index| PcrIndex::try_from(*index).ok());
-    pcrs.collect::<Option<BTreeSet<_>>>()
-        .filter(|pcrs| !pcrs.is_empty())
-}
-
-fn adopted(cluster: &TrustedExecutionCluster) -> Option<Demands> {
-    serde_json::from_str(cluster.annotations().get(ADOPTED_DEMANDS)?).ok()
-}
-
-fn demands_of(cluster: &TrustedExecutionCluster) -> Option<Demands> {
-    let (entry, binding) = (&cluster.spec.registration, &cluster.spec.approval);
-    if entry.is_none() && binding.is_none() {
-        return None;
-    }
-    let binding = binding.clone().unwrap_or_default();
-    Some(Demands {
-        entry: match entry.as_ref().map(|entry| entry.mode).unwrap_or_default() {
-            RegistrationMode::Open => Entry::Open,
-            RegistrationMode::Token => Entry::Token,
-            RegistrationMode::Manual => Entry::Manual,
-        },
-        binding: match binding.policy {
-            ApprovalPolicy::FirstUse => Binding::FirstUse,
-            ApprovalPolicy::EndorsementKey => Binding::EndorsementKey,
-            ApprovalPolicy::Manual => Binding::Manual,
-        },
-        endorsement_keys: binding.allowed_endorsement_keys.into_iter().collect(),
-        endorsement_roots: None,
-    })
-}
-
-/// The fields of the specification that say it; limits that are there stay.
-fn spec_of(demands: &Demands, cluster: &TrustedExecutionCluster) -> Value {
-    let mode = match demands.entry {
-        Entry::Token => RegistrationMode::Token,
-        Entry::Manual => RegistrationMode::Manual,
-        _ => RegistrationMode::Open,
-    };
-    let policy = match demands.binding {
-        Binding::EndorsementKey => ApprovalPolicy::EndorsementKey,
-        Binding::Manual => ApprovalPolicy::Manual,
-        _ => ApprovalPolicy::FirstUse,
-    };
-    let token =
-        (mode == RegistrationMode::Token).then(|| token_secret(cluster).unwrap_or(TOKEN_SECRET));
-    json!({
-        "registration": {"mode": mode, "tokenSecret": token},
-        "approval": {"policy": policy, "allowedEndorsementKeys": demands.endorsement_keys},
-    })
 }

@@ -45,13 +45,22 @@ impl KubeRegistry {
     /// The API server fails.
     pub async fn audit_lines(&self) -> Result<Vec<AuditEvent>, PortError> {
         let mut lines = BTreeSet::new();
-        each(self, |object: api::Machine| take(&mut lines, &object)).await?;
-        each(self, |object: api::AttestationKey| {
-            take(&mut lines, &object)
+        each(self, |object: api::Machine| {
+            take(&mut lines, &object);
         })
         .await?;
-        each(self, |object: api::ApprovedImage| take(&mut lines, &object)).await?;
-        each(self, |object: Secret| take(&mut lines, &object)).await?;
+        each(self, |object: api::AttestationKey| {
+            take(&mut lines, &object);
+        })
+        .await?;
+        each(self, |object: api::ApprovedImage| {
+            take(&mut lines, &object);
+        })
+        .await?;
+        each(self, |object: Secret| {
+            take(&mut lines, &object);
+        })
+        .await?;
         let record = self.authority_object().await?;
         take(&mut lines, &record);
         each(self, |event: Event| {

@@ -9,21 +9,20 @@
 //! created here gets those of this cluster.
 
 mod belonging;
+mod demand;
 mod log;
+mod meet;
+mod pass;
 mod seal;
 mod snapshot;
 mod write;
 
 use std::collections::BTreeSet;
-use std::sync::Mutex;
-use std::sync::PoisonError;
 
 use async_trait::async_trait;
 use futures::FutureExt as _;
 use futures::StreamExt as _;
 use futures::TryStreamExt as _;
-use serde::Deserialize;
-use serde::Serialize;
 use tec_core::code::Code;
 use tec_core::id::MachineId;
 use tec_core::id::ResourcePath;
@@ -46,6 +45,10 @@ use tec_core::port::PortErrorKind;
 
 pub use self::belonging::CA_SECRET;
 pub use self::log::AUDIT_OF;
+pub(super) use self::pass::Passes;
+use self::pass::Progress;
+use self::pass::pause;
+use self::pass::resume;
 use self::snapshot::Snapshot;
 use super::KubeRegistry;
 use crate::api::ConditionKind;
@@ -59,46 +62,6 @@ const SEALED: &str = "trusted-execution-clusters.io/sealed-at-epoch";
 const PROGRESS: &str = "progress";
 /// Requests that are under way at the same time.
 const AT_ONCE: usize = 24;
-
-/// A pass that goes on with the next page.
-#[derive(Debug)]
-struct Walk {
-    /// The record when the pass began: when it changes, what was listed is not believed any more.
-    of: Authority,
-    at: UnitName,
-    snapshot: Snapshot,
-}
-
-/// The passes that are under way.
-#[derive(Debug, Default)]
-pub(super) struct Passes {
-    export: Mutex<Option<Walk>>,
-    weigh: Mutex<Option<Walk>>,
-    adopt: Mutex<Option<Walk>>,
-}
-
-/// What was listed when the pass began, if this is how it goes on.
-fn resume(
-    slot: &Mutex<Option<Walk>>,
-    record: &Authority,
-    goes_on: impl FnOnce(&UnitName) -> bool,
-) -> Option<Snapshot> {
-    let walk = slot.lock().unwrap_or_else(PoisonError::into_inner).take()?;
-    (walk.of == *record && goes_on(&walk.at)).then_some(walk.snapshot)
-}
-
-fn pause(slot: &Mutex<Option<Walk>>, of: Authority, at: UnitName, snapshot: Snapshot) {
-    let walk = Walk { of, at, snapshot };
-    *slot.lock().unwrap_or_else(PoisonError::into_inner) = Some(walk);
-}
-
-/// Where a pass was interrupted.
-#[derive(Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Progress {
-    epoch: Epoch,
-    unit: UnitName,
-}
 
 fn refuse_lost(record: &Authority, snapshot: &Snapshot) -> Result<(), PortError> {
     // Where the keys were shredded, none is expected.

@@ -38,14 +38,12 @@ pub(super) enum Stay {
 /// One thing that was weighed.
 #[derive(Debug, Serialize)]
 pub(super) struct Weighed {
-    #[serde(rename = "article", serialize_with = "as_text")]
+    #[serde(skip)]
     article: Article,
+    /// The article in words.
+    what: String,
     #[serde(flatten)]
     verdict: Verdict,
-}
-
-fn as_text<S: serde::Serializer>(article: &Article, to: S) -> Result<S::Ok, S::Error> {
-    to.collect_str(article)
 }
 
 impl Weighed {
@@ -87,15 +85,20 @@ impl Luggage {
             // There it is the server that is told what to demand.
             for (article, verdict) in &mut weighed {
                 if *verdict == Verdict::Bring && article.is_policy() {
-                    *verdict = match stays(*article) {
-                        true => Verdict::Stays,
-                        false => Verdict::Clash("no server with this policy has run there yet"),
+                    *verdict = if stays(*article) {
+                        Verdict::Stays
+                    } else {
+                        Verdict::Clash("no server with this policy has run there yet")
                     };
                 }
             }
         }
         let weighed = weighed.into_iter();
-        let weighed = weighed.map(|(article, verdict)| Weighed { article, verdict });
+        let weighed = weighed.map(|(article, verdict)| Weighed {
+            article,
+            what: article.to_string(),
+            verdict,
+        });
         Ok(Self {
             comes,
             weighed: weighed.collect(),
