@@ -26,6 +26,7 @@ use tec_e2e::kube::program;
 use tec_e2e::kube::start_operator_with;
 use tec_e2e::kube::within;
 use tec_e2e::process::Transcript;
+use tec_e2e::runbook::commands;
 use tec_e2e::settings::Settings;
 use tec_e2e::settings::own_program;
 use tec_k8s::api::ApprovedImage;
@@ -295,4 +296,19 @@ async fn clusters_to_be_share_a_cluster_and_nothing_else() {
     let (code, report) = two.bootstrap("check", &["--ignition", config.to_str().unwrap()]);
     assert!([FAILED, NOT_READY].contains(&code), "{report}");
     assert_eq!(report["images"][0]["ok"], false, "{report}");
+    run_page(&world);
+}
+
+/// Runs the commands of the page about this.
+fn run_page(world: &World) {
+    let page = "how-to/move-trust-to-another-anchor.md";
+    let section = "In a namespace of another cluster";
+    let digest = "a".repeat(64);
+    for words in commands(page, section, &[("DIGEST", &digest)]).unwrap() {
+        let words = words.split(|word| word == ">").next().unwrap();
+        let mut command = Command::new(own_program("tec").unwrap());
+        command.env("KUBECONFIG", world.plane.admin_kubeconfig().unwrap());
+        let printed = world.logs.must(command.args(&words[1..])).unwrap();
+        assert!(printed.contains("https://first.example:8000/"), "{printed}");
+    }
 }

@@ -29,6 +29,7 @@ impl Stage {
         self.story
             .scene('k', "Trust moves to another anchor while nodes boot");
         let directory = self.directory.join("move");
+        std::fs::create_dir_all(&directory)?;
         let rates = ["--register-rate", "100000", "--kbs-rate", "100000"];
         let (settings, logs) = (&self.settings, &self.logs);
         let inside = Anchor::start(settings, &directory.join("inside"), logs, &rates)?;
