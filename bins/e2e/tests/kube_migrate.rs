@@ -54,8 +54,8 @@ use tec_support::SystemClock;
 use tec_tpm::testing::SoftTpm;
 use tempfile::TempDir;
 
-/// Nodes that boot in a loop, unless `TEC_NODES` says another number, such as 50.
-const NODES: u64 = 12;
+/// Nodes that boot in a loop, unless `TEC_NODES` says another number.
+const NODES: u64 = 50;
 /// What an operator has to do is done by then, on a machine that does other things, too.
 const LONG: Duration = Duration::from_mins(2);
 /// How long a command runs before it is killed.
