@@ -45,7 +45,7 @@ pub(crate) fn write_node(
         "state_directory = '/run/state/constellation'\njoin_port = {JOIN_PORT}\n\
          [metadata]\nkind = 'file'\npath = '{dir}/metadata.json'\n\
          [tpm]\ntcti = 'swtpm:host=127.0.0.1,port=2321'\n\
-         [disk]\ndevice = '{dir}/disk'\nkey_file = '{dir}/state.key'\nunits = ['state.mount']\n\
+         [disk]\ndevice = '{dir}/disk'\nkey_file = '{dir}/state.key'\nheader_file = '{dir}/state.header'\nunits = ['state.mount']\n\
          dangerous_without_integrity = true\n\
          [join_services]\nattestation_keys = [{keys}]\ndangerous_any_measurements = true\n\
          [kubernetes]\nexternal_etcd = ['http://{GATEWAY}:2379']\n\

@@ -68,6 +68,7 @@ pub(crate) async fn recover(host: &Host, key: &str) -> anyhow::Result<()> {
     let message = RecoverMessage {
         kms_uri: KMS.to_owned(),
         storage_uri: STORAGE.to_owned(),
+        check: false,
     };
     let channel = dial(host, key, 9999).await?;
     RecoverClient::new(channel).recover(message).await?;

@@ -25,6 +25,7 @@ const ANY: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
 const STATE_DIRECTORY: &str = "/run/state/constellation";
 const TCTI: &str = "device:/dev/tpmrm0";
 const INITIAL_KEY: &str = "/run/cryptsetup-keys.d/state.key";
+const HEADER: &str = "/run/cryptsetup-keys.d/state.header";
 const VARIANT: &str = "qemu-vtpm";
 
 /// All settings.
@@ -113,6 +114,11 @@ pub struct TpmSettings {
     pub ak_handle: Option<String>,
     /// Sort of the evidence.
     pub variant: String,
+    /// With `azure-sev-snp`: base URL of the service that certifies the processor's key, when it is
+    /// not the usual one.
+    pub vcek_url: Option<String>,
+    /// With `azure-sev-snp`: that certificate, PEM or DER, for when the service has none.
+    pub vcek_file: Option<PathBuf>,
 }
 
 impl Default for TpmSettings {
@@ -121,6 +127,8 @@ impl Default for TpmSettings {
             tcti: TCTI.to_owned(),
             ak_handle: None,
             variant: VARIANT.to_owned(),
+            vcek_url: None,
+            vcek_file: None,
         }
     }
 }
@@ -134,6 +142,9 @@ pub struct Disk {
     pub device: PathBuf,
     /// File with the passphrase that it was made with; recovery writes the disk's key there.
     pub key_file: PathBuf,
+    /// File that recovery writes the checked header to. The unit that maps the disk must name it
+    /// (`header=` of crypttab(5)), else it believes whatever the disk says then.
+    pub header_file: PathBuf,
     /// Units that map and mount it, in this order.
     pub units: Vec<String>,
     /// Take a disk whose sectors are not authenticated.
@@ -145,6 +156,7 @@ impl Default for Disk {
         Self {
             device: "/dev/disk/by-partlabel/state".into(),
             key_file: INITIAL_KEY.into(),
+            header_file: HEADER.into(),
             units: vec![
                 "systemd-cryptsetup@state.service".to_owned(),
                 "run-state.mount".to_owned(),

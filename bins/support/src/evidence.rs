@@ -51,7 +51,11 @@ impl From<EvidenceSort> for Tee {
     }
 }
 
-fn parse_sha384(text: &str) -> Result<[u8; 48], String> {
+/// Parses a digest of a command line.
+///
+/// # Errors
+/// It has not 96 hexadecimal digits.
+pub fn parse_sha384(text: &str) -> Result<[u8; 48], String> {
     let mut digest = [0; 48];
     hex::decode_to_slice(text, &mut digest)
         .map_err(|_| "a SHA-384 digest has 96 hexadecimal digits".to_owned())?;
