@@ -31,3 +31,4 @@ pub mod secret;
 pub mod settings;
 pub mod survey;
 pub mod transport;
+pub mod trust;

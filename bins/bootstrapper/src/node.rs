@@ -48,7 +48,7 @@ use crate::azure::AzureSource;
 use crate::settings::Metadata;
 use crate::settings::Settings;
 use crate::settings::TpmSettings;
-use crate::settings::Trust;
+use crate::trust::Trust;
 
 /// An open TPM that proves what this machine is.
 #[derive(Clone, Debug)]

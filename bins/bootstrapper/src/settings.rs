@@ -1,19 +1,15 @@
 //! The settings of the program: a TOML file.
 
 use std::collections::BTreeMap;
-use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::net::Ipv4Addr;
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::Arc;
 
 use serde::Deserialize;
-use tec_core::ak::Fingerprint;
 use tec_support::program;
-use tec_tpm::atls::AkTrust;
-use tec_tpm::atls::AnyAk;
-use tec_tpm::atls::PinnedAks;
+
+use crate::trust::Trust;
 
 /// Port of Init (contract, appendix B).
 const INIT_PORT: u16 = 9000;
@@ -166,57 +162,6 @@ impl Default for Disk {
     }
 }
 
-/// What the other end has to prove. Without keys it is refused.
-#[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-#[expect(clippy::exhaustive_structs, reason = "a file of settings, read whole")]
-pub struct Trust {
-    /// File with the registers that it must have, JSON.
-    pub measurements: Option<PathBuf>,
-    /// Fingerprints of attestation keys.
-    pub attestation_keys: BTreeSet<Fingerprint>,
-    /// Take any key: whoever is on the network path can be the other end.
-    pub dangerous_any_attestation_key: bool,
-    /// Take a trusted key whatever its machine booted.
-    pub dangerous_any_measurements: bool,
-}
-
-impl Trust {
-    /// Settings that contradict each other are none.
-    ///
-    /// # Errors
-    /// They do.
-    pub fn check(&self) -> anyhow::Result<()> {
-        anyhow::ensure!(
-            self.attestation_keys.is_empty() || !self.dangerous_any_attestation_key,
-            "attestation_keys means nothing beside dangerous_any_attestation_key"
-        );
-        let takes_keys = self.dangerous_any_attestation_key || !self.attestation_keys.is_empty();
-        anyhow::ensure!(
-            !takes_keys || self.measurements.is_some() || self.dangerous_any_measurements,
-            "measurements are missing: a trusted key says nothing about what its machine booted"
-        );
-        anyhow::ensure!(
-            self.measurements.is_none() || !self.dangerous_any_measurements,
-            "measurements mean nothing beside dangerous_any_measurements"
-        );
-        Ok(())
-    }
-
-    /// Which keys are trusted. What is dangerous about these settings is logged.
-    pub fn keys(&self) -> Arc<dyn AkTrust> {
-        if self.dangerous_any_measurements {
-            tracing::warn!("a trusted attestation key is taken whatever its machine booted");
-        }
-        if self.dangerous_any_attestation_key {
-            tracing::warn!("any attestation key is taken for a trusted one");
-            Arc::new(AnyAk)
-        } else {
-            Arc::new(PinnedAks::new(self.attestation_keys.iter().copied()))
-        }
-    }
-}
-
 /// What clusters are like.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -267,6 +212,7 @@ mod tests {
             "[disk]\nintegrity = true",
             "[metadata]\nkind = 'gcp'",
             "[join_services]\nattestation_keys = ['00']",
+            "[join_services]\nsnp_id_keys = ['00']",
         ] {
             assert!(Settings::parse(text).is_err(), "{text}");
         }

@@ -82,20 +82,13 @@ impl EvidenceArgs {
     }
 
     fn snp_policy(&self) -> anyhow::Result<Policy> {
-        let (keys, measurements) = (&self.snp_id_keys, &self.snp_measurements);
-        anyhow::ensure!(
-            !keys.is_empty() || !measurements.is_empty(),
-            "with --evidence az-snp-vtpm, --snp-id-key or --snp-measurement must say which guests \
-             are accepted, or any software in a genuine guest could claim any TPM to be its own"
-        );
-        let mut policy = Policy::new();
-        if !keys.is_empty() {
-            policy = policy.with_id_keys(keys.iter().copied());
-        }
-        if !measurements.is_empty() {
-            policy = policy.with_measurements(measurements.iter().copied());
-        }
-        Ok(policy)
+        Policy::of_guests(&self.snp_id_keys, &self.snp_measurements).ok_or_else(|| {
+            anyhow::anyhow!(
+                "with --evidence az-snp-vtpm, --snp-id-key or --snp-measurement must say which \
+                 guests are accepted, or any software in a genuine guest could claim any TPM to be \
+                 its own"
+            )
+        })
     }
 }
 

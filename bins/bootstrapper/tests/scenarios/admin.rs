@@ -99,7 +99,7 @@ impl Desk<'_> {
             "--init-secret-file",
             &secret,
         ]));
-        all.extend(words(&["--kubeconfig", &kubeconfig, "--wait", "20"]));
+        all.extend(words(&["--kubeconfig", &kubeconfig]));
         all.extend(self.trust());
         all.extend(words(more));
         run(all).await

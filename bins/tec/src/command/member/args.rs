@@ -16,7 +16,6 @@ use clap::Args;
 use serde::Deserialize;
 use serde::Serialize;
 use tec_core::ak::Fingerprint;
-use tec_core::ak::PublicKey;
 use tec_core::digest::Sha256Digest;
 use tec_core::node::derive::MasterSecret;
 use tec_core::node::uri::KmsUri;
@@ -33,12 +32,12 @@ use tec_tpm::atls::AkTrust;
 use tec_tpm::atls::AnyAk;
 use tec_tpm::atls::AzureSnpAk;
 use tec_tpm::atls::Endpoint;
+use tec_tpm::atls::EveryTrust;
 use tec_tpm::atls::Expectation;
 use tec_tpm::atls::LiveMeasurements;
 use tec_tpm::atls::Measurements;
 use tec_tpm::atls::PinnedAks;
 use tec_tpm::atls::Severity;
-use tec_tpm::atls::ValidateError;
 use tec_tpm::atls::Variant;
 use tec_tpm::atls::VtpmValidator;
 use tec_tpm::snp::Policy;
@@ -83,18 +82,6 @@ fn variant(name: &str) -> Result<Variant, String> {
     known.ok_or_else(|| format!("{name:?} is no sort of evidence"))
 }
 
-/// Takes keys that all of them take.
-#[derive(Debug)]
-struct Every(Vec<Arc<dyn AkTrust>>);
-
-impl AkTrust for Every {
-    fn check(&self, ak: &PublicKey, instance_info: &[u8]) -> Result<(), ValidateError> {
-        self.0
-            .iter()
-            .try_for_each(|one| one.check(ak, instance_info))
-    }
-}
-
 impl TrustArgs {
     /// Who cannot say what a node must be like would talk to anybody.
     fn ensure_something_is_demanded(&self) -> anyhow::Result<()> {
@@ -119,18 +106,9 @@ impl TrustArgs {
         if self.variant != Variant::AzureSevSnp {
             return Ok(Arc::new(AnyAk));
         }
-        let (keys, measurements) = (&self.snp_id_keys, &self.snp_measurements);
-        anyhow::ensure!(
-            !keys.is_empty() || !measurements.is_empty(),
-            "--snp-id-key or --snp-measurement must say which guests are accepted"
-        );
-        let mut policy = Policy::new();
-        if !keys.is_empty() {
-            policy = policy.with_id_keys(keys.iter().copied());
-        }
-        if !measurements.is_empty() {
-            policy = policy.with_measurements(measurements.iter().copied());
-        }
+        let policy = Policy::of_guests(&self.snp_id_keys, &self.snp_measurements);
+        let policy = policy
+            .context("--snp-id-key or --snp-measurement must say which guests are accepted")?;
         Ok(Arc::new(AzureSnpAk::new(Arc::new(SystemClock), policy)))
     }
 
@@ -142,7 +120,7 @@ impl TrustArgs {
         if let Some(pinned) = self.pinned() {
             all.push(Arc::new(PinnedAks::new(pinned)));
         }
-        Ok(Arc::new(Every(all)))
+        Ok(Arc::new(EveryTrust::new(all)))
     }
 
     /// The registers that the node must have. `cluster` is what the one of the cluster must hold.
@@ -188,10 +166,14 @@ impl TrustArgs {
 
 /// Where the cluster's keys are. Files, as the arguments of a process are no secret.
 #[derive(Debug, Args)]
-#[group(id = "keys", required = true, multiple = false, args = ["kms_uri_file", "master_secret"])]
 pub(super) struct KeyArgs {
     /// File with the URI of the key service, `kms://…`.
-    #[arg(long, value_name = "FILE")]
+    #[arg(
+        long,
+        value_name = "FILE",
+        required_unless_present = "master_secret",
+        conflicts_with = "master_secret"
+    )]
     kms_uri_file: Option<PathBuf>,
     /// File with a master secret, JSON with `key` and `salt` in base64; the cluster's keys are derived
     /// from it.

@@ -50,6 +50,8 @@ struct Report {
 /// `bootstrapper run`, which serves Init, too.
 pub(crate) async fn join(args: JoinArgs, output: Output) -> anyhow::Result<u8> {
     let settings = Settings::read(&args.config)?;
+    // Components are fetched with it. Fails only when one is installed already, which is as good.
+    let _ = rustls::crypto::ring::default_provider().install_default();
     if !args.dry_run.dry_run {
         return run_join(&settings, program::stopped()?).await;
     }
