@@ -165,7 +165,7 @@ fn the_service_of_every_instance_is_asked() {
     if !inside() {
         return;
     }
-    let runtime = tokio::runtime::Builder::new_multi_thread()
+    let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .unwrap();

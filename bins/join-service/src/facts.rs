@@ -75,11 +75,10 @@ impl Facts {
         }
     }
 
-    fn read(&self, file: PkiFile) -> Result<SecretBytes, PortError> {
+    async fn read(&self, file: PkiFile) -> Result<SecretBytes, PortError> {
         let path = self.pki.join(file.as_str());
-        let operation = || format!("read {}", path.display());
-        let read = fs::read(&path).map(SecretBytes::new);
-        read.map_err(|error| failed(operation()).because(error))
+        let read = tokio::fs::read(&path).await.map(SecretBytes::new);
+        read.map_err(|error| failed(format!("read {}", path.display())).because(error))
     }
 }
 
@@ -95,7 +94,7 @@ impl ClusterFacts for Facts {
 
     async fn ca_pin(&self) -> Result<CaPin, PortError> {
         let malformed = || failed("take the certificate of the cluster's CA");
-        let pem = fs::read(self.pki.join("ca.crt"));
+        let pem = tokio::fs::read(self.pki.join("ca.crt")).await;
         let pem = pem.map_err(|error| malformed().because(error))?;
         let certificate = Certificate::from_pem(pem).map_err(|error| malformed().because(error))?;
         let key = certificate.tbs_certificate().subject_public_key_info();
@@ -104,7 +103,9 @@ impl ClusterFacts for Facts {
     }
 
     async fn components(&self) -> Result<(String, Vec<Component>), PortError> {
-        components::read(&self.components)
+        let path = self.components.clone();
+        let read = tokio::task::spawn_blocking(move || components::read(&path)).await;
+        read.map_err(|error| failed("read the components").because(error))?
     }
 
     /// Those that there are: with an etcd elsewhere, kubeadm makes no CA for it.
@@ -112,7 +113,10 @@ impl ClusterFacts for Facts {
         let is_there = |file: &PkiFile| {
             !file.as_str().starts_with("etcd/") || self.pki.join(file.as_str()).exists()
         };
-        let files = PkiFile::ALL.into_iter().filter(is_there);
-        files.map(|file| Ok((file, self.read(file)?))).collect()
+        let mut files = Vec::new();
+        for file in PkiFile::ALL.into_iter().filter(is_there) {
+            files.push((file, self.read(file).await?));
+        }
+        Ok(files)
     }
 }

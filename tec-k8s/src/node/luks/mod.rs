@@ -22,6 +22,7 @@ use tempfile::TempDir;
 pub use self::header::HeaderError;
 pub use self::header::Integrity;
 use self::header::check;
+use super::directory::blocking;
 use super::directory::write_whole;
 use super::program::Call;
 use super::program::ProgramError;
@@ -109,7 +110,8 @@ impl LuksDisk {
         if !self.opens(&header.path(), key).await? {
             return Err(PortError::new(PortErrorKind::Conflict, operation));
         }
-        let kept = fs::read(header.path()).and_then(|bytes| write_whole(to, &bytes, PRIVATE));
+        let (from, to) = (header.path(), to.to_owned());
+        let kept = blocking(move || write_whole(&to, &fs::read(from)?, PRIVATE)).await;
         kept.map_err(|error| PortError::new(PortErrorKind::Unavailable, operation).because(error))
     }
 
