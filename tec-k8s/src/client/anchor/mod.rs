@@ -10,6 +10,7 @@
 
 mod belonging;
 mod demand;
+mod fence;
 mod log;
 mod meet;
 mod pass;
@@ -22,6 +23,7 @@ use std::collections::BTreeSet;
 use async_trait::async_trait;
 use futures::FutureExt as _;
 use futures::StreamExt as _;
+use futures::TryFutureExt as _;
 use futures::TryStreamExt as _;
 use tec_core::code::Code;
 use tec_core::id::MachineId;
@@ -79,7 +81,8 @@ impl KubeRegistry {
     /// Refuses what comes after another pass began or the role changed. Asked before each write of a
     /// page, and after what it depends on was read: nothing holds the record while a page is written.
     async fn admitted(&self, page: &AdoptPage<'_>) -> Result<(), PortError> {
-        let admitted = self.record_now().await?.admits(page.intake);
+        let record = self.passes.fence.look(self.record_now()).await?;
+        let admitted = record.admits(page.intake);
         admitted.map_err(|refused| refused.during("adopt what another anchor has"))
     }
 
@@ -125,10 +128,16 @@ impl KubeRegistry {
         page: &AdoptPage<'_>,
         snapshot: &Snapshot,
     ) -> Result<Vec<Adopted>, PortError> {
-        let take = |unit| self.take_one(unit, snapshot, page).boxed();
-        let units: Vec<_> = page.units.iter().map(take).collect();
-        let units = futures::stream::iter(units).buffered(AT_ONCE);
-        units.try_collect().await
+        let take = |(place, unit)| {
+            let taken = self.take_one(unit, snapshot, page);
+            taken.map_ok(move |adopted| (place, adopted)).boxed()
+        };
+        let units: Vec<_> = page.units.iter().enumerate().map(take).collect();
+        // As they end: one that waits for the disk does not hold up the others.
+        let units = futures::stream::iter(units).buffer_unordered(AT_ONCE);
+        let mut adopted: Vec<_> = units.try_collect().await?;
+        adopted.sort_unstable_by_key(|(place, _)| *place);
+        Ok(adopted.into_iter().map(|(_, adopted)| adopted).collect())
     }
 
     async fn take_one(

@@ -9,6 +9,7 @@ use tec_core::migrate::Authority;
 use tec_core::migrate::Epoch;
 use tec_core::migrate::UnitName;
 
+use super::fence::Fence;
 use super::snapshot::Snapshot;
 
 /// A pass that goes on with the next page.
@@ -26,6 +27,7 @@ pub(in crate::client) struct Passes {
     pub(super) export: Mutex<Option<Walk>>,
     pub(super) weigh: Mutex<Option<Walk>>,
     pub(super) adopt: Mutex<Option<Walk>>,
+    pub(super) fence: Fence,
 }
 
 /// What was listed when the pass began, if this is how it goes on.
