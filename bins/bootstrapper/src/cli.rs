@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Parser;
 use clap::Subcommand;
-use tec_support::log::LogForm;
+use tec_support::program::LogArgs;
 
 /// Makes an instance a node of a cluster.
 #[derive(Debug, Parser)]
@@ -18,12 +18,9 @@ pub struct Args {
         default_value = "/etc/tec/bootstrapper.toml"
     )]
     pub config: PathBuf,
-    /// Which log lines go to stderr, for example `info` or `tec=debug`.
-    #[arg(long, env = "TEC_LOG", default_value = "info")]
-    pub log: String,
-    /// Form of the log lines.
-    #[arg(long, env = "TEC_LOG_FORM", value_enum, default_value_t = LogForm::Text)]
-    pub log_form: LogForm,
+    /// The log.
+    #[command(flatten)]
+    pub log: LogArgs,
     /// What to do.
     #[command(subcommand)]
     pub command: Command,

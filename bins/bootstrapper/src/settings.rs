@@ -2,17 +2,15 @@
 
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
-use std::fs;
 use std::net::IpAddr;
 use std::net::Ipv4Addr;
 use std::net::SocketAddr;
-use std::path::Path;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use anyhow::Context as _;
 use serde::Deserialize;
 use tec_core::ak::Fingerprint;
+use tec_support::program;
 use tec_tpm::atls::AkTrust;
 use tec_tpm::atls::AnyAk;
 use tec_tpm::atls::PinnedAks;
@@ -228,26 +226,16 @@ pub struct Kubernetes {
     pub external_etcd: Vec<String>,
 }
 
-impl Settings {
-    /// Reads the file.
-    ///
-    /// # Errors
-    /// It cannot be read, or has a member that is unknown or wrong.
-    pub fn read(path: &Path) -> anyhow::Result<Self> {
-        let text = fs::read_to_string(path);
-        let text = text.with_context(|| format!("read {}", path.display()))?;
-        Self::parse(&text).with_context(|| format!("take the settings of {}", path.display()))
-    }
-
-    fn parse(text: &str) -> anyhow::Result<Self> {
-        let settings: Self = toml::from_str(text)?;
-        settings.join_services.check()?;
-        Ok(settings)
+impl program::Settings for Settings {
+    fn check(&self) -> anyhow::Result<()> {
+        self.join_services.check()
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use tec_support::program::Settings as _;
+
     use super::*;
 
     #[test]

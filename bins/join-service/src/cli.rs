@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Parser;
-use tec_support::log::LogForm;
+use tec_support::program::LogArgs;
 
 /// Admits attested nodes to a cluster.
 #[derive(Debug, Parser)]
@@ -17,10 +17,7 @@ pub struct Args {
         default_value = "/etc/tec/join-service.toml"
     )]
     pub config: PathBuf,
-    /// Which log lines go to stderr, for example `info` or `tec=debug`.
-    #[arg(long, env = "TEC_LOG", default_value = "info")]
-    pub log: String,
-    /// Form of the log lines.
-    #[arg(long, env = "TEC_LOG_FORM", value_enum, default_value_t = LogForm::Text)]
-    pub log_form: LogForm,
+    /// The log.
+    #[command(flatten)]
+    pub log: LogArgs,
 }

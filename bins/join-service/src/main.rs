@@ -12,29 +12,19 @@ use join_service::settings::Settings;
 use kube::Client;
 use tec_k8s::rpc::generated::join::api_server::ApiServer;
 use tec_support::exit;
+use tec_support::program;
+use tec_support::program::Settings as _;
 use tokio::net::TcpListener;
-use tokio::signal::unix::SignalKind;
-use tokio::signal::unix::signal;
 use tokio::sync::watch;
 
 fn main() -> ExitCode {
-    exit::finish(start(&Args::parse()))
+    let args = Args::parse();
+    exit::finish(program::run(&args.log, run(&args)))
 }
 
-fn start(args: &Args) -> anyhow::Result<u8> {
-    tec_support::log::start(&args.log, args.log_form)?;
-    // Fails only when a provider is installed already, which is as good.
-    let _ = rustls::crypto::ring::default_provider().install_default();
-    let settings = Settings::read(&args.config)?;
-    tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build()?
-        .block_on(run(&settings))
-}
-
-async fn run(settings: &Settings) -> anyhow::Result<u8> {
-    let mut term = signal(SignalKind::terminate()).context("install the SIGTERM handler")?;
-    let mut int = signal(SignalKind::interrupt()).context("install the SIGINT handler")?;
+async fn run(args: &Args) -> anyhow::Result<u8> {
+    let settings = &Settings::read(&args.config)?;
+    let stopped = program::stopped()?;
     let client = Client::try_default().await.context("find the API server")?;
     let service = compose::service(settings, client).await?;
     let followed = Followed::open(settings.nodes.measurements.as_deref())?;
@@ -46,8 +36,7 @@ async fn run(settings: &Settings) -> anyhow::Result<u8> {
     let serving = transport::serve(endpoint, listener, ApiServer::new(service), stop);
     let ending = async {
         tokio::select! {
-            _ = term.recv() => {}
-            _ = int.recv() => {}
+            () = stopped => {}
             () = followed.follow() => {}
         }
         let _ = sender.send(true);

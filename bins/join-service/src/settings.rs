@@ -1,18 +1,16 @@
 //! The settings of the program: a TOML file.
 
 use std::collections::BTreeSet;
-use std::fs;
 use std::net::IpAddr;
 use std::net::Ipv4Addr;
 use std::net::SocketAddr;
-use std::path::Path;
 use std::path::PathBuf;
 
-use anyhow::Context as _;
 use bootstrapper::settings::TpmSettings;
 use bootstrapper::settings::Trust;
 use serde::Deserialize;
 use tec_core::ak::Fingerprint;
+use tec_support::program;
 
 /// Port inside the pod (contract, 1.9).
 const PORT: u16 = 9090;
@@ -72,26 +70,16 @@ fn no_store() -> String {
     "storage://no-store".to_owned()
 }
 
-impl Settings {
-    /// Reads the file.
-    ///
-    /// # Errors
-    /// It cannot be read, or has a member that is unknown or wrong.
-    pub fn read(path: &Path) -> anyhow::Result<Self> {
-        let text = fs::read_to_string(path);
-        let text = text.with_context(|| format!("read {}", path.display()))?;
-        Self::parse(&text).with_context(|| format!("take the settings of {}", path.display()))
-    }
-
-    fn parse(text: &str) -> anyhow::Result<Self> {
-        let settings: Self = toml::from_str(text)?;
-        settings.nodes.check()?;
-        Ok(settings)
+impl program::Settings for Settings {
+    fn check(&self) -> anyhow::Result<()> {
+        self.nodes.check()
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use tec_support::program::Settings as _;
+
     use super::*;
 
     #[test]

@@ -24,6 +24,8 @@ pub mod log;
 pub mod metrics;
 #[cfg(feature = "images")]
 pub mod nextboot;
+#[cfg(feature = "program")]
+pub mod program;
 #[cfg(feature = "server")]
 pub mod serve;
 pub mod table;

@@ -9,9 +9,9 @@ use axum::Router;
 use axum_server::Handle;
 use axum_server::tls_rustls::RustlsConfig;
 use hyper_util::rt::TokioTimer;
-use tokio::signal::unix::SignalKind;
-use tokio::signal::unix::signal;
 use tokio::sync::watch;
+
+use crate::program::stopped;
 
 /// A client must have sent its request's head by then.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
@@ -29,13 +29,9 @@ impl Shutdown {
     /// The signal handlers cannot be installed.
     pub fn on_signals() -> anyhow::Result<(Self, impl Future<Output = ()>)> {
         let (sender, receiver) = watch::channel(false);
-        let mut term = signal(SignalKind::terminate()).context("install the SIGTERM handler")?;
-        let mut int = signal(SignalKind::interrupt()).context("install the SIGINT handler")?;
+        let stopped = stopped()?;
         let wait = async move {
-            tokio::select! {
-                _ = term.recv() => {},
-                _ = int.recv() => {},
-            }
+            stopped.await;
             let _ = sender.send(true);
         };
         Ok((Self(receiver), wait))
