@@ -119,6 +119,9 @@ pub struct Serve {
     /// Service accounts of senders of telemetry.
     #[arg(long, env = "TEC_TRACERS", value_delimiter = ',', required = true)]
     pub tracers: Vec<Account>,
+    /// Service accounts of viewers of telemetry.
+    #[arg(long, env = "TEC_VIEWERS", value_delimiter = ',', required = true)]
+    pub viewers: Vec<Account>,
     /// Namespaces whose service accounts are components.
     #[arg(
         long,
@@ -155,6 +158,13 @@ pub struct Serve {
     /// them when it starts.
     #[arg(long, env = "TEC_NATS_URL")]
     pub nats_url: Option<String>,
+    /// OpenSearch, host and port, whose users get the passwords that the vault has; without it they are
+    /// those of its first start for ever.
+    #[arg(long, env = "TEC_OPENSEARCH_ADDRESS")]
+    pub opensearch_address: Option<String>,
+    /// Life of the passwords of OpenSearch's users, in seconds; a quarter of a year if it is left out.
+    #[arg(long, env = "TEC_PASSWORD_SECONDS", default_value = "7776000")]
+    pub password_seconds: u32,
     /// Address of the API server as the vault reaches it, as URL, for a vault outside of a pod.
     #[arg(long, env = "TEC_VAULT_KUBERNETES", requires = "vault_kubernetes_ca")]
     pub vault_kubernetes: Option<String>,

@@ -32,6 +32,7 @@ use crate::cli::Seal;
 use crate::cli::Serve;
 use crate::controller::Controller;
 use crate::disk::Volume;
+use crate::passwords::Passwords;
 
 /// Longer than the ten seconds that the vault gives the API server, and short enough for an answer to a
 /// caller that waits fifteen.
@@ -71,6 +72,14 @@ pub fn controller(args: &Serve) -> anyhow::Result<Controller> {
             url: args.nats_url.clone(),
             pushed: Mutex::default(),
         },
+        passwords: Passwords {
+            vault: vault.clone(),
+            standing: Arc::clone(&standing),
+            clock: Arc::clone(&clock),
+            entropy: Arc::new(SystemEntropy),
+            opensearch: args.opensearch_address.clone(),
+            life: Duration::from_secs(args.password_seconds.into()),
+        },
         vault,
         cluster,
         disk: Arc::new(Volume::new(args.volume.clone())),
@@ -104,6 +113,7 @@ fn platform(args: &Serve) -> anyhow::Result<Platform> {
         opensearch: args.opensearch.clone(),
         collectors: args.collectors.clone(),
         tracers: args.tracers.clone(),
+        viewers: args.viewers.clone(),
         component_namespaces: args.component_namespaces.clone(),
         certificate_life: Duration::from_secs(args.certificate_seconds.into()),
         seal: match args.seal {

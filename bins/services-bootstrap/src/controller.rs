@@ -34,6 +34,7 @@ use tec_support::certificate::Certificate;
 use tec_support::serve::Shutdown;
 
 use crate::accounts::Accounts;
+use crate::passwords::Passwords;
 
 /// Drift is looked for at least this often.
 const LOOK: Duration = Duration::from_mins(5);
@@ -70,6 +71,8 @@ pub struct Controller {
     pub standing: Arc<Standing>,
     /// Accounts of a running NATS.
     pub accounts: Accounts,
+    /// Passwords of a running OpenSearch.
+    pub passwords: Passwords,
 }
 
 /// What a round leaves.
@@ -114,6 +117,7 @@ impl Controller {
         let (_, health) = tonic_health::server::health_reporter();
         let reflection = tonic_reflection::server::Builder::configure()
             .register_encoded_file_descriptor_set(&service::descriptors())
+            .with_service_name(service::NAME)
             .build_v1()
             .context("build the reflection service")?;
         let mut routes = tonic::service::Routes::new(service::service(Arc::new(bootstrap)));
@@ -206,10 +210,19 @@ impl Controller {
         }
     }
 
-    /// Waits for the next round, and tells NATS meanwhile who is shut out.
+    /// Waits for the next round; meanwhile NATS is told who is shut out, and OpenSearch new passwords.
     async fn rest(&self, round: &Round) {
         let end = tokio::time::Instant::now() + round.next;
+        let mut are_passwords_known = false;
         while tokio::time::Instant::now() < end {
+            if !are_passwords_known {
+                let known = self.passwords.ensure(&round.authorities).await;
+                are_passwords_known = known.is_ok();
+                if let Err(error) = known {
+                    let error = format!("{error:#}");
+                    tracing::warn!(error, "OpenSearch may not know all passwords yet");
+                }
+            }
             if let Err(error) = self.accounts.ensure(&round.authorities).await {
                 let error = format!("{error:#}");
                 tracing::warn!(error, "NATS does not know yet who is shut out");

@@ -12,3 +12,4 @@ pub mod compose;
 pub mod controller;
 pub mod disk;
 pub mod guard;
+pub mod passwords;

@@ -21,6 +21,7 @@ pub mod cluster;
 pub mod demo;
 pub mod load;
 pub mod nats;
+pub mod opensearch;
 pub mod platform;
 pub mod rotation;
 pub mod sink;

@@ -98,9 +98,15 @@ pub enum Service {
         /// Name of the cluster.
         #[arg(long, env = "TEC_OPENSEARCH_CLUSTER", default_value = "tec")]
         cluster: String,
-        /// Address that the node binds.
-        #[arg(long, env = "TEC_OPENSEARCH_HOST", default_value = "0.0.0.0")]
-        host: String,
+        /// Where clients connect.
+        #[arg(long, env = "TEC_OPENSEARCH_LISTEN", default_value = "0.0.0.0:9200")]
+        listen: SocketAddr,
+        /// Where other nodes connect.
+        #[arg(long, env = "TEC_OPENSEARCH_TRANSPORT", default_value = "0.0.0.0:9300")]
+        transport: SocketAddr,
+        /// Heap of its JVM, in mebibytes; about half of the memory that its container may use.
+        #[arg(long, env = "TEC_OPENSEARCH_HEAP", default_value = "1024")]
+        heap: u32,
         /// Directory of data.
         #[arg(
             long,
@@ -137,4 +143,6 @@ pub enum Service {
         #[arg(long, env = "TEC_COLLECTOR_PORT", default_value = "4318")]
         port: u16,
     },
+    /// Who shows telemetry to people: password of the user viewer
+    Viewer,
 }

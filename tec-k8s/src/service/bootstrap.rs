@@ -32,6 +32,8 @@ use tec_core::service::vault::OPENSEARCH_USERS;
 use tec_core::service::vault::Request;
 use tec_core::service::vault::call;
 use tec_core::service::vault::call::Login;
+use tec_core::service::vault::password;
+use tec_core::service::vault::password::Stored;
 use tec_core::time::Timestamp;
 use tokio::sync::Semaphore;
 
@@ -125,21 +127,23 @@ pub struct Component {
 
 /// Which side of telemetry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(clippy::exhaustive_enums, reason = "there are two sides")]
+#[expect(clippy::exhaustive_enums, reason = "there are these three")]
 pub enum TelemetryKind {
     /// Receives.
     Collector,
     /// Sends.
     Sender,
+    /// Reads.
+    Viewer,
 }
 
-/// What a collector or sender gets.
+/// What a collector, sender or viewer gets.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Telemetry {
-    /// Its certificate.
-    pub tls: Material,
-    /// Password of the user `telemetry`; for collectors.
+    /// Its certificate; none for a viewer.
+    pub tls: Option<Material>,
+    /// Password of the user `telemetry` for collectors, of the user `viewer` for viewers.
     pub password: Option<SecretBytes>,
 }
 
@@ -277,7 +281,7 @@ impl Bootstrap {
         Ok((signature, jwt))
     }
 
-    /// For a collector or sender of telemetry.
+    /// For a collector, sender or viewer of telemetry.
     ///
     /// # Errors
     /// [`Refusal`].
@@ -290,13 +294,18 @@ impl Bootstrap {
         let role = match kind {
             TelemetryKind::Collector => Role::Collector,
             TelemetryKind::Sender => Role::Tracer,
+            TelemetryKind::Viewer => Role::Viewer,
         };
         let login = self.log_in(role, token).await?;
         let password = match kind {
             TelemetryKind::Collector => Some(self.password(&login, "telemetry").await?),
+            TelemetryKind::Viewer => Some(self.password(&login, "viewer").await?),
             TelemetryKind::Sender => None,
         };
-        let tls = self.issue(&login, role.as_str()).await?;
+        let tls = match kind {
+            TelemetryKind::Viewer => None,
+            _ => Some(self.issue(&login, role.as_str()).await?),
+        };
         Ok(Telemetry { tls, password })
     }
 
@@ -364,10 +373,12 @@ impl Bootstrap {
     }
 
     async fn password(&self, login: &Login, user: &str) -> Result<SecretBytes, Refusal> {
-        let request = call::read_password(user).by(&login.token);
+        let request = password::read(user).by(&login.token);
         let answer = self.vault.call(&request).await;
         let answer = answer.map_err(|_| Refusal::VaultDown)?;
-        call::password(&answer).map_err(|_| caller::classify_call(&answer))
+        let stored = Stored::from_answer(&answer);
+        let stored = stored.map_err(|_| caller::classify_call(&answer))?;
+        Ok(stored.password)
     }
 
     /// A quarter of a second of work, away from the threads that answer.

@@ -4,10 +4,14 @@ use std::io;
 
 use clap::Parser;
 use tec_services_e2e::demo;
+use tec_services_e2e::demo::Extent;
 use tec_services_e2e::load;
 
 #[derive(Debug, Parser)]
 struct Args {
+    /// Go on to a log line that is found in OpenSearch; `cargo xtask tools --opensearch` sets it up
+    #[arg(long)]
+    opensearch: bool,
     /// Let twenty components publish for two minutes while JWTs and certificates of twenty seconds are renewed
     #[arg(long)]
     rotation: bool,
@@ -22,8 +26,12 @@ fn main() -> anyhow::Result<()> {
         .enable_all()
         .build()?
         .block_on(async {
-            let took = demo::play(&mut io::stdout()).await?;
-            anyhow::ensure!(took < demo::LIMIT, "it took longer than a minute");
+            let extent = if args.opensearch {
+                Extent::Telemetry
+            } else {
+                Extent::Messages
+            };
+            demo::play(extent, &mut io::stdout()).await?;
             if args.rotation {
                 demo::rotate(&mut io::stdout()).await?;
             }

@@ -83,6 +83,8 @@ pub struct Platform {
     pub collectors: Vec<Account>,
     /// Senders of telemetry.
     pub tracers: Vec<Account>,
+    /// Those who show telemetry to people.
+    pub viewers: Vec<Account>,
     /// Namespaces whose service accounts may be components.
     pub component_namespaces: Vec<String>,
     /// Life of the certificates that the vault issues.
@@ -103,6 +105,7 @@ impl Platform {
             Role::Component => &[],
             Role::Collector => &self.collectors,
             Role::Tracer => &self.tracers,
+            Role::Viewer => &self.viewers,
         }
     }
 }

@@ -134,9 +134,10 @@ pub struct TelemetryBootstrapRequest {
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 #[prost(skip_debug)]
 pub struct TelemetryBootstrapResponse {
+    /// Nothing for viewers: with a certificate they could send.
     #[prost(message, optional, tag = "1")]
     pub tls: ::core::option::Option<TlsMaterial>,
-    /// Password of the user telemetry of OpenSearch; for collectors only.
+    /// Password of the user telemetry of OpenSearch for collectors, of the user viewer for viewers.
     #[prost(bytes = "vec", tag = "2")]
     pub opensearch_password: ::prost::alloc::vec::Vec<u8>,
 }
@@ -148,6 +149,8 @@ pub enum TelemetryKind {
     Collector = 1,
     /// Sends: tracers and log forwarders.
     Sender = 2,
+    /// Reads from OpenSearch, for people.
+    Viewer = 3,
 }
 impl TelemetryKind {
     /// String value of the enum field names used in the ProtoBuf definition.
@@ -159,6 +162,7 @@ impl TelemetryKind {
             Self::Unspecified => "TELEMETRY_KIND_UNSPECIFIED",
             Self::Collector => "TELEMETRY_KIND_COLLECTOR",
             Self::Sender => "TELEMETRY_KIND_SENDER",
+            Self::Viewer => "TELEMETRY_KIND_VIEWER",
         }
     }
     /// Creates an enum from field names used in the ProtoBuf definition.
@@ -167,6 +171,7 @@ impl TelemetryKind {
             "TELEMETRY_KIND_UNSPECIFIED" => Some(Self::Unspecified),
             "TELEMETRY_KIND_COLLECTOR" => Some(Self::Collector),
             "TELEMETRY_KIND_SENDER" => Some(Self::Sender),
+            "TELEMETRY_KIND_VIEWER" => Some(Self::Viewer),
             _ => None,
         }
     }
@@ -355,7 +360,7 @@ pub mod bootstrap_client {
                 .insert(GrpcMethod::new("tec.bootstrap.v1.Bootstrap", "SignNonce"));
             self.inner.unary(req, path, codec).await
         }
-        /// For collectors and senders of telemetry.
+        /// For collectors, senders and viewers of telemetry.
         pub async fn bootstrap_telemetry(
             &mut self,
             request: impl tonic::IntoRequest<super::TelemetryBootstrapRequest>,
@@ -429,7 +434,7 @@ pub mod bootstrap_server {
             tonic::Response<super::SignNonceResponse>,
             tonic::Status,
         >;
-        /// For collectors and senders of telemetry.
+        /// For collectors, senders and viewers of telemetry.
         async fn bootstrap_telemetry(
             &self,
             request: tonic::Request<super::TelemetryBootstrapRequest>,
