@@ -148,6 +148,10 @@ pub struct Serve {
     /// Secret of certificate and authorities.
     #[arg(long, env = "TEC_TLS_SECRET", default_value = "services-bootstrap-tls")]
     pub tls_secret: String,
+    /// Controllers of the vault's other pods, host and port, if its storage is shared with them: storage
+    /// that is empty is then never initialized a second time.
+    #[arg(long, env = "TEC_PEERS", value_delimiter = ',')]
+    pub peers: Vec<String>,
     /// What protects the vault's root key, as its configuration says.
     #[arg(long, env = "TEC_SEAL", value_enum, default_value_t = Seal::Shamir)]
     pub seal: Seal,

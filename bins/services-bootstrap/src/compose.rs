@@ -33,6 +33,7 @@ use crate::cli::Serve;
 use crate::controller::Controller;
 use crate::disk::Volume;
 use crate::passwords::Passwords;
+use crate::peers::Others;
 
 /// Longer than the ten seconds that the vault gives the API server, and short enough for an answer to a
 /// caller that waits fifteen.
@@ -80,6 +81,12 @@ pub fn controller(args: &Serve) -> anyhow::Result<Controller> {
             opensearch: args.opensearch_address.clone(),
             life: Duration::from_secs(args.password_seconds.into()),
         },
+        peers: Arc::new(Others {
+            addresses: args.peers.clone(),
+            name: args.controller.host(),
+            token: args.token.clone(),
+            cluster: Arc::clone(&cluster),
+        }),
         vault,
         cluster,
         disk: Arc::new(Volume::new(args.volume.clone())),
@@ -120,7 +127,10 @@ fn platform(args: &Serve) -> anyhow::Result<Platform> {
             Seal::Shamir => SealKind::Shamir,
             Seal::Static => SealKind::Static,
         },
-        peers: Peers::Alone,
+        peers: match args.peers.as_slice() {
+            [] => Peers::Alone,
+            _ => Peers::Raft,
+        },
     })
 }
 

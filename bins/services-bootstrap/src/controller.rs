@@ -26,6 +26,7 @@ use tec_k8s::service::Bootstrap;
 use tec_k8s::service::BringUpShell;
 use tec_k8s::service::Cluster;
 use tec_k8s::service::Disk;
+use tec_k8s::service::Peers;
 use tec_k8s::service::Settings;
 use tec_k8s::service::SetupShell;
 use tec_k8s::service::Standing;
@@ -40,6 +41,8 @@ use crate::passwords::Passwords;
 const LOOK: Duration = Duration::from_mins(5);
 /// Those who are shut out are looked for this often.
 const REVOCATIONS: Duration = Duration::from_secs(2);
+/// A follower looks this often whether the first pod wrote what only root may write.
+const MENDED: Duration = Duration::from_secs(5);
 /// Renewals are never closer together.
 const SHORTEST: Duration = Duration::from_secs(1);
 
@@ -57,6 +60,8 @@ pub struct Controller {
     pub cluster: Arc<dyn Cluster>,
     /// The shared volume.
     pub disk: Arc<dyn Disk>,
+    /// Controllers of the vault's other pods.
+    pub peers: Arc<dyn Peers>,
     /// The controller's own token, for its own audience.
     pub token: PathBuf,
     /// What can be set about callers.
@@ -109,6 +114,7 @@ impl Controller {
         let bootstrap = Bootstrap::new(
             self.vault.clone(),
             Arc::clone(&self.cluster),
+            Arc::clone(&self.disk),
             Arc::clone(&self.standing),
             Arc::clone(&self.clock),
             Arc::clone(&self.entropy),
@@ -151,6 +157,13 @@ impl Controller {
                         authorities: tls.authorities,
                     });
                 }
+                SetupEnd::RootDrift(object) if self.ordinal == Ordinal::Follower => {
+                    tracing::warn!(
+                        object,
+                        "drift that the first pod has to mend: waiting for it"
+                    );
+                    tokio::time::sleep(MENDED).await;
+                }
                 SetupEnd::RootDrift(object) => {
                     tracing::warn!(
                         object,
@@ -173,7 +186,8 @@ impl Controller {
         let mut plan = BringUp::new(self.platform.clone(), self.ordinal, root_part, fresh);
         let cluster = Arc::clone(&self.cluster);
         let disk = Arc::clone(&self.disk);
-        let mut shell = BringUpShell::new(self.vault.clone(), cluster, disk);
+        let peers = Arc::clone(&self.peers);
+        let mut shell = BringUpShell::new(self.vault.clone(), cluster, disk, peers);
         plan::run(&mut plan, Event::Start, &mut shell).await;
         match shell.end() {
             Some(Ok(())) => Ok(()),

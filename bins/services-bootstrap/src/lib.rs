@@ -13,3 +13,4 @@ pub mod controller;
 pub mod disk;
 pub mod guard;
 pub mod passwords;
+pub mod peers;

@@ -19,6 +19,7 @@ pub mod address;
 pub mod bao;
 pub mod cluster;
 pub mod demo;
+pub mod follower;
 pub mod load;
 pub mod nats;
 pub mod opensearch;

@@ -122,11 +122,13 @@ pub enum Role {
     Tracer,
     /// Those who show telemetry to people.
     Viewer,
+    /// The controller, as another pod of the vault sees it.
+    Peer,
 }
 
 impl Role {
     /// All of them.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Controller,
         Self::Nats,
         Self::OpenSearch,
@@ -134,6 +136,7 @@ impl Role {
         Self::Collector,
         Self::Tracer,
         Self::Viewer,
+        Self::Peer,
     ];
 
     /// Name of the role, the policy and the certificate's role in the vault.
@@ -146,6 +149,7 @@ impl Role {
             Self::Collector => "telemetry-collector",
             Self::Tracer => "telemetry-client",
             Self::Viewer => "telemetry-viewer",
+            Self::Peer => "controller-peer",
         }
     }
 }

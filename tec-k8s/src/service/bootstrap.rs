@@ -38,6 +38,7 @@ use tec_core::time::Timestamp;
 use tokio::sync::Semaphore;
 
 use super::Cluster;
+use super::Disk;
 use super::Minter;
 use super::Vault;
 
@@ -152,6 +153,7 @@ pub struct Telemetry {
 pub struct Bootstrap {
     vault: Vault,
     cluster: Arc<dyn Cluster>,
+    disk: Arc<dyn Disk>,
     standing: Arc<Standing>,
     clock: Arc<dyn Clock>,
     entropy: Arc<dyn Entropy>,
@@ -165,6 +167,7 @@ impl Bootstrap {
     pub fn new(
         vault: Vault,
         cluster: Arc<dyn Cluster>,
+        disk: Arc<dyn Disk>,
         standing: Arc<Standing>,
         clock: Arc<dyn Clock>,
         entropy: Arc<dyn Entropy>,
@@ -173,6 +176,7 @@ impl Bootstrap {
         Self {
             vault,
             cluster,
+            disk,
             standing,
             clock,
             entropy,
@@ -307,6 +311,20 @@ impl Bootstrap {
             _ => Some(self.issue(&login, role.as_str()).await?),
         };
         Ok(Telemetry { tls, password })
+    }
+
+    /// For the controller of another pod of the vault: the key as it lies on disk, wrapped.
+    ///
+    /// # Errors
+    /// [`Refusal`].
+    pub async fn wrapped_key(&self, token: &SecretBytes) -> Result<Vec<u8>, Refusal> {
+        let _slot = self.slots.try_acquire().map_err(|_| Refusal::Rate)?;
+        self.log_in(Role::Peer, token).await?;
+        let file = self.disk.read().map_err(|error| {
+            tracing::warn!(%error, "cannot read the wrapped key");
+            Refusal::NotBootstrapped
+        })?;
+        file.ok_or(Refusal::NotBootstrapped)
     }
 
     /// Exchanges the token. The role follows from the call, the identity from the vault.

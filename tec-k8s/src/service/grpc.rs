@@ -220,6 +220,18 @@ impl pb::bootstrap_server::Bootstrap for Face {
             },
         )
     }
+
+    async fn get_wrapped_key(
+        &self,
+        request: Request<pb::WrappedKeyRequest>,
+    ) -> Result<Response<pb::WrappedKeyResponse>, Status> {
+        let request = request.into_inner();
+        let token = SecretBytes::new(request.service_account_token);
+        let outcome = self.0.wrapped_key(&token).await;
+        answer("GetWrappedKey", &request.request_id, outcome, |key| {
+            pb::WrappedKeyResponse { wrapped_key: key }
+        })
+    }
 }
 
 /// Messages that hold tokens, keys or passwords print their name and nothing else.
@@ -237,4 +249,5 @@ redacted! {
     TlsMaterial NatsBootstrapRequest NatsBootstrapResponse OpenSearchBootstrapRequest
     OpenSearchBootstrapResponse ComponentBootstrapRequest ComponentBootstrapResponse
     SignNonceRequest SignNonceResponse TelemetryBootstrapRequest TelemetryBootstrapResponse
+    WrappedKeyRequest WrappedKeyResponse
 }

@@ -44,6 +44,7 @@ pub use self::http::Reply;
 pub use self::http::Target;
 pub use self::minter::Minter;
 pub use self::shell::BringUpShell;
+pub use self::shell::Peers;
 pub use self::shell::SetupShell;
 pub use self::vault::Vault;
 /// Messages and stub for clients of the controller.

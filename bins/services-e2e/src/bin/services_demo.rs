@@ -5,7 +5,6 @@ use std::io;
 use clap::Parser;
 use tec_services_e2e::demo;
 use tec_services_e2e::demo::Extent;
-use tec_services_e2e::load;
 
 #[derive(Debug, Parser)]
 struct Args {
@@ -15,9 +14,6 @@ struct Args {
     /// Let twenty components publish for two minutes while JWTs and certificates of twenty seconds are renewed
     #[arg(long)]
     rotation: bool,
-    /// Compare calls for components with bare logins at the vault
-    #[arg(long)]
-    load: bool,
 }
 
 fn main() -> anyhow::Result<()> {
@@ -34,9 +30,6 @@ fn main() -> anyhow::Result<()> {
             demo::play(extent, &mut io::stdout()).await?;
             if args.rotation {
                 demo::rotate(&mut io::stdout()).await?;
-            }
-            if args.load {
-                load::compare(&mut io::stdout()).await?;
             }
             Ok(())
         })

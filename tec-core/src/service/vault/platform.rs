@@ -99,7 +99,7 @@ impl Platform {
     /// Accounts that may log in with this role; components are known by their namespace.
     pub fn accounts(&self, role: Role) -> &[Account] {
         match role {
-            Role::Controller => std::slice::from_ref(&self.controller),
+            Role::Controller | Role::Peer => std::slice::from_ref(&self.controller),
             Role::Nats => &self.nats,
             Role::OpenSearch => &self.opensearch,
             Role::Component => &[],

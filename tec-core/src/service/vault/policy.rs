@@ -26,6 +26,8 @@ pub(super) fn text(role: Role, accessor: &str) -> String {
         Role::Tracer => issue("telemetry-client"),
         // No certificate: with one it could send what it should only read.
         Role::Viewer => password("viewer"),
+        // The login alone tells who it is.
+        Role::Peer => rule("auth/token/lookup-self", "read"),
     };
     format!("# Written by services-bootstrap; changes are undone.\n{lines}")
 }
