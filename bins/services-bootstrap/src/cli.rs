@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use clap::Parser;
 use tec_core::service::caller::Account;
-use tec_support::log::LogForm;
+use tec_support::program::LogArgs;
 
 /// Brings a vault up from nothing, and serves those who bootstrap from it.
 #[derive(Clone, Debug, Parser)]
@@ -17,12 +17,9 @@ use tec_support::log::LogForm;
     reason = "a command line, built field by field"
 )]
 pub struct Args {
-    /// Which log lines go to stderr.
-    #[arg(long, env = "TEC_LOG", default_value = "info", global = true)]
-    pub log: String,
-    /// Form of the log lines.
-    #[arg(long, env = "TEC_LOG_FORM", value_enum, default_value_t = LogForm::Text, global = true)]
-    pub log_form: LogForm,
+    /// The log.
+    #[command(flatten)]
+    pub log: LogArgs,
     /// What to do.
     #[command(subcommand)]
     pub command: Action,

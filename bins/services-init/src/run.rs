@@ -11,6 +11,8 @@ use tec_core::port::Clock;
 use tec_core::service::nats;
 use tec_core::service::opensearch;
 use tec_core::service::telemetry;
+use tec_core::service::telemetry::Endpoint;
+use tec_core::service::telemetry::Listen;
 use tec_core::service::telemetry::TlsFiles;
 use tec_k8s::service::client::NatsBootstrapRequest;
 use tec_k8s::service::client::OpenSearchBootstrapRequest;
@@ -74,22 +76,43 @@ async fn ask(args: &Args, authorities: &str) -> anyhow::Result<Output> {
     Ok(match &args.service {
         Service::Nats { .. } => nats(args, client).await?,
         Service::Opensearch { .. } => opensearch(args, client).await?,
-        Service::Collector { listen, opensearch } => {
+        Service::Collector {
+            listen,
+            listen_http,
+            opensearch,
+        } => {
             let answer = telemetry(args, client, TelemetryKind::Collector).await?;
             let mut output = Output::default();
             output.tls("", answer.tls)?;
             output.password(answer.opensearch_password);
             let password = path(args, "password");
-            let text = telemetry::collector(*listen, &tls_files(args), opensearch, &password);
+            let listen = Listen {
+                grpc: *listen,
+                http: *listen_http,
+            };
+            let text = telemetry::collector(&listen, &tls_files(args), opensearch, &password);
             output.file("collector.yaml", text);
             output
         }
-        Service::Sender { host, port } => {
+        Service::Sender {
+            host,
+            port,
+            grpc_port,
+        } => {
             let answer = telemetry(args, client, TelemetryKind::Sender).await?;
             let mut output = Output::default();
             output.tls("", answer.tls)?;
             let text = telemetry::fluent_bit(host, *port, &tls_files(args))?;
             output.file("fluent-bit-output.conf", text);
+            let endpoint = Endpoint {
+                host: host.clone(),
+                port: *grpc_port,
+            };
+            let variables = telemetry::tracer(&endpoint, &tls_files(args));
+            let lines = variables
+                .iter()
+                .map(|(name, value)| format!("{name}={value}\n"));
+            output.file("tracer.env", lines.collect::<String>());
             output
         }
         Service::Viewer => {

@@ -17,6 +17,7 @@
 mod api_server;
 mod bootstrap;
 mod disk;
+mod export;
 mod grpc;
 mod http;
 mod minter;
@@ -35,6 +36,7 @@ pub use self::bootstrap::Standing;
 pub use self::bootstrap::Telemetry;
 pub use self::bootstrap::TelemetryKind;
 pub use self::disk::Disk;
+pub use self::export::Export;
 pub use self::grpc::NAME;
 pub use self::grpc::descriptors;
 pub use self::grpc::service;

@@ -82,7 +82,8 @@ pub async fn play(extent: Extent, out: &mut (dyn Write + Send)) -> anyhow::Resul
     let (_nats, url) = nats(&stage, address).await?;
     story.say("NATS: services-init wrote its configuration, and it takes it")?;
     let account = stage.cluster.component("comp-a").await?;
-    let (_broker, face) = broker(&stage, &account, address, &url).await?;
+    let collector = free_address()?;
+    let (_broker, face) = broker(&stage, &account, address, &url, collector).await?;
     story.say("broker: connected with a JWT for its own key, and serves its runtime")?;
     let said = speak(&stage, &account, face).await?;
     story.say(&format!(
@@ -91,7 +92,7 @@ pub async fn play(extent: Extent, out: &mut (dyn Write + Send)) -> anyhow::Resul
     let limit = match extent {
         Extent::Messages => LIMITS.1,
         Extent::Telemetry => {
-            telemetry::play(&stage, place, address, &mut story).await?;
+            telemetry::play(&stage, place, (address, collector), &mut story).await?;
             LIMITS.0
         }
     };
@@ -169,11 +170,15 @@ async fn broker(
     account: &Account,
     controller: SocketAddr,
     nats: &str,
+    collector: SocketAddr,
 ) -> anyhow::Result<(Guarded, SocketAddr)> {
     let listen = free_address()?;
     let mut arguments = stage.mount(account, &controller.to_string()).await?;
     let address = listen.to_string();
     arguments.extend(["--nats", nats, "--listen", &address].map(str::to_owned));
+    // It comes up later, or never; a broker works without it.
+    let otlp = format!("localhost:{}", collector.port());
+    arguments.extend(["--otlp".to_owned(), otlp]);
     let program = program("services-broker")?;
     let process = Guarded::start("broker", &program, arguments, &[], &stage.logs)?;
     listens(&process, listen).await?;
