@@ -21,7 +21,7 @@ macro_rules! generated {
 }
 
 generated! {
-    "rpc": init = "init.rs";
+    "rpc": init = "init.rs", clippy::exhaustive_enums;
     "rpc": join = "join.rs";
     "rpc": recoverproto = "recoverproto.rs";
     "service": bootstrap = "tec.bootstrap.v1.rs", clippy::exhaustive_enums;

@@ -7,11 +7,10 @@ use std::path::Path;
 use std::path::PathBuf;
 
 use async_trait::async_trait;
-use serde::Deserialize;
+use bootstrapper::components;
 use tec_core::digest::Sha256Digest;
 use tec_core::node::ticket::CaPin;
 use tec_core::node::ticket::Component;
-use tec_core::node::ticket::ComponentForm;
 use tec_core::node::ticket::PkiFile;
 use tec_core::port::PortError;
 use tec_core::port::PortErrorKind;
@@ -33,35 +32,6 @@ pub struct Facts {
     api_server: String,
     pki: PathBuf,
     components: PathBuf,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "camelCase")]
-struct Document {
-    kubernetes_version: String,
-    components: Vec<Record>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "camelCase")]
-struct Record {
-    url: String,
-    hash: String,
-    install_path: String,
-    #[serde(default)]
-    extract: bool,
-}
-
-impl Record {
-    fn component(&self) -> Result<Component, PortError> {
-        let form = if self.extract {
-            ComponentForm::Archive
-        } else {
-            ComponentForm::File
-        };
-        Component::new(&self.url, &self.hash, &self.install_path, form)
-            .map_err(|error| failed("take a component").because(error))
-    }
 }
 
 fn failed(operation: impl Into<String>) -> PortError {
@@ -134,15 +104,7 @@ impl ClusterFacts for Facts {
     }
 
     async fn components(&self) -> Result<(String, Vec<Component>), PortError> {
-        let operation = || failed(format!("read {}", self.components.display()));
-        let json = fs::read(&self.components).map_err(|error| operation().because(error))?;
-        let document: Document =
-            serde_json::from_slice(&json).map_err(|error| operation().because(error))?;
-        let components = document.components.iter().map(Record::component);
-        Ok((
-            document.kubernetes_version,
-            components.collect::<Result<_, _>>()?,
-        ))
+        components::read(&self.components)
     }
 
     /// Those that there are: with an etcd elsewhere, kubeadm makes no CA for it.

@@ -13,6 +13,7 @@
 //! together. Every program is run through [`Programs`], so that a test can say which one it is.
 
 mod directory;
+mod http;
 mod kubeadm;
 mod luks;
 mod metadata;
@@ -20,6 +21,7 @@ mod program;
 
 pub use self::directory::StateDirectory;
 pub use self::directory::write_whole;
+pub use self::http::HttpError;
 pub use self::kubeadm::EtcdTls;
 pub use self::kubeadm::ExternalEtcd;
 pub use self::kubeadm::Kubeadm;
@@ -31,6 +33,7 @@ pub use self::kubeadm::start_kubelet;
 pub use self::luks::HeaderError;
 pub use self::luks::Integrity;
 pub use self::luks::LuksDisk;
+pub use self::metadata::AzureCertificates;
 pub use self::metadata::AzureMetadata;
 pub use self::metadata::FileMetadata;
 pub use self::metadata::MetadataError;

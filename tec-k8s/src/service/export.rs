@@ -60,7 +60,7 @@ impl Export {
         match sent.await {
             Ok(reply) if reply.status == 200 => Ok(()),
             Ok(reply) => Err(format!("it answered {}", reply.status)),
-            Err(error) => Err(tec_core::port::chain(&error).to_string()),
+            Err(error) => Err(tec_core::port::chain(&error)),
         }
     }
 }

@@ -1,3 +1,5 @@
+mod race;
+
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -124,6 +126,32 @@ async fn scenario_1_init_derives_everything_as_the_contract_says() {
     assert_eq!(state.measurement_salt, request.measurement_salt());
     assert_eq!(record.initialized, 1);
     assert_eq!(record.intent.unwrap().phase, Phase::Done);
+}
+
+#[tokio::test]
+async fn a_check_tells_the_cluster_that_would_be_and_changes_nothing() {
+    let (node, request) = (node(), request("request"));
+    let lock = lock(&node);
+    let ports = InitPorts {
+        lock: &lock,
+        disk: &*node,
+        store: &*node,
+        cluster: &*node,
+        pause: &*node,
+    };
+    let checked = check_init(ports, &*keys().await, &request).await.outcome;
+    let Some(InitOutcome::Possible(cluster)) = checked else {
+        panic!("{checked:?}");
+    };
+    assert_eq!(node.record(), crate::testing::NodeRecord::default());
+    let made = init(&node, &lock, &request).await.outcome;
+    assert_eq!(made, Some(InitOutcome::Initialized(cluster)));
+    let ports = InitPorts {
+        pause: &*node,
+        ..ports
+    };
+    let checked = check_init(ports, &*keys().await, &request).await.outcome;
+    assert_eq!(checked, made, "a cluster that is there is told as such");
 }
 
 #[tokio::test]
