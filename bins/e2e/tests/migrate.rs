@@ -263,6 +263,35 @@ fn run_page(world: &World, section: &str, names: &[(&str, &str)]) {
 }
 
 #[test]
+fn a_mirror_keeps_the_target_in_step_until_the_cutover() {
+    let world = World::start();
+    let (_, log) = world.logs.file("mirror").unwrap();
+    let mut mirror = std::process::Command::new(world.settings.tec());
+    mirror.arg("--state-dir").arg(world.source_dir());
+    mirror.args(["migrate", "mirror", "--every", "1", "--to"]);
+    let mirror = mirror.arg(world.inside()).stdout(log.try_clone().unwrap());
+    let mut mirror = mirror.stderr(log).spawn().unwrap();
+    let path = |node: &SoftNode| ResourcePath::luks_root(&node.machine);
+    let has = |node: &SoftNode| {
+        let store = world.target.store().unwrap();
+        world.runtime.block_on(store.exists(&path(node)))
+    };
+    for seed in 1..=3 {
+        let node = world.soft_node(seed);
+        wait_for("the target has the key", STEP, || Ok(has(&node)?)).unwrap();
+        assert!(mirror.try_wait().unwrap().is_none(), "it goes on");
+    }
+    world.migrate("cutover");
+    let mut ended = None;
+    wait_for("the mirror ends", STEP, || {
+        ended = mirror.try_wait()?;
+        Ok(ended.is_some())
+    })
+    .unwrap();
+    assert!(ended.unwrap().success(), "{ended:?}");
+}
+
+#[test]
 fn the_page_moves_trust_back_and_forth_and_retires_the_old_anchor() {
     let world = World::start();
     let node = world.soft_node(1);

@@ -3,6 +3,7 @@
 mod anchor;
 mod belonging;
 mod log;
+mod mirror;
 mod report;
 
 use std::num::NonZeroU32;
@@ -18,8 +19,10 @@ use tec_core::migrate::Goal;
 use tec_core::migrate::MigrateOutcome;
 use tec_core::migrate::Observer;
 use tec_core::migrate::Role;
+use tec_core::port::PortError;
 use tec_support::SystemClock;
 use tec_support::SystemEntropy;
+use tec_support::exit::CodedError;
 use tec_support::exit::OK;
 
 use self::anchor::Anchor;
@@ -39,16 +42,27 @@ use crate::output::Output;
 /// Units that are copied in a second, unless told otherwise.
 const RATE: NonZeroU32 = NonZeroU32::MIN.saturating_add(4999);
 
+/// Seconds from one copy of a mirror to the next, unless told otherwise.
+const EVERY: NonZeroU32 = NonZeroU32::MIN.saturating_add(9);
+
 #[derive(Debug, Subcommand)]
 pub(crate) enum MigrateCommand {
     /// Say what would be created, changed and left at the target, and what stands in the way.
     Plan(Way),
-    /// Copy everything; again and again, to keep the target in step until the cutover.
+    /// Copy everything; may be run again and again.
     Apply {
         #[command(flatten)]
         way: Way,
         #[command(flatten)]
         dry_run: DryRun,
+    },
+    /// Copy everything, and keep the target in step until the cutover, or until it is told to end.
+    Mirror {
+        #[command(flatten)]
+        way: Way,
+        /// Seconds from one copy to the next.
+        #[arg(long, value_name = "SECONDS", default_value_t = EVERY)]
+        every: NonZeroU32,
     },
     /// Prove that the target holds every key, without moving one.
     Verify(Way),
@@ -104,6 +118,10 @@ pub(crate) async fn migrate(
         MigrateCommand::Status(way) => {
             return status(&Pair::open(state_dir, &way).await?, output).await;
         }
+        MigrateCommand::Mirror { way, every } => {
+            let every = Duration::from_secs(every.get().into());
+            return mirror::mirror(&Pair::open(state_dir, &way).await?, every, output).await;
+        }
         MigrateCommand::Apply { way, dry_run } => (Goal::Copy, way, dry_run.dry_run),
         MigrateCommand::Verify(way) => (Goal::Verify, way, false),
         MigrateCommand::Cutover { way, dry_run } => (Goal::Cutover, way, dry_run.dry_run),
@@ -117,7 +135,7 @@ pub(crate) async fn migrate(
     if goal == Goal::Retire {
         pair.target.is_published().await?;
     }
-    run(&pair, goal, output).await
+    carry_out(&pair, goal).await?.tell(&pair, goal, output)
 }
 
 /// Both anchors.
@@ -208,7 +226,31 @@ async fn plan(pair: &Pair, output: Output) -> anyhow::Result<u8> {
     Ok(OK)
 }
 
-async fn run(pair: &Pair, goal: Goal, output: Output) -> anyhow::Result<u8> {
+/// A run that ended, and what is to be told of it.
+struct Ended {
+    done: Done,
+    outcome: MigrateOutcome,
+    error: Option<PortError>,
+    lacks: Result<(), CodedError>,
+}
+
+impl Ended {
+    fn is_reached(&self) -> bool {
+        self.outcome == MigrateOutcome::Reached
+    }
+
+    fn tell(self, pair: &Pair, goal: Goal, output: Output) -> anyhow::Result<u8> {
+        output.print(&self.done, Done::text)?;
+        let unavailable = pair.target.unavailable();
+        let code = ended(self.outcome, &self.done, (self.error, unavailable))?;
+        if goal == Goal::Verify {
+            self.lacks?;
+        }
+        Ok(code)
+    }
+}
+
+async fn carry_out(pair: &Pair, goal: Goal) -> anyhow::Result<Ended> {
     let luggage = match goal {
         Goal::Copy | Goal::Verify | Goal::Cutover => pair.luggage().await?,
         Goal::Rollback | Goal::Retire => None,
@@ -226,21 +268,19 @@ async fn run(pair: &Pair, goal: Goal, output: Output) -> anyhow::Result<u8> {
         }
         _ => None,
     };
-    let lacks = luggage.as_ref().map(Luggage::refuse_missing);
-    let done = Done {
-        records,
-        outcome: outcome_word(ran.outcome),
-        copy: ran.copied,
-        mismatches: ran.mismatches,
-        belongings: luggage.map(|luggage| luggage.weighed).unwrap_or_default(),
-        audit,
-    };
-    output.print(&done, Done::text)?;
-    let code = ended(ran.outcome, &done, (ran.error, pair.target.unavailable()))?;
-    if let (Goal::Verify, Some(lacks)) = (goal, lacks) {
-        lacks?;
-    }
-    Ok(code)
+    Ok(Ended {
+        lacks: luggage.as_ref().map_or(Ok(()), Luggage::refuse_missing),
+        done: Done {
+            records,
+            outcome: outcome_word(ran.outcome),
+            copy: ran.copied,
+            mismatches: ran.mismatches,
+            belongings: luggage.map(|luggage| luggage.weighed).unwrap_or_default(),
+            audit,
+        },
+        outcome: ran.outcome,
+        error: ran.error,
+    })
 }
 
 /// Holds the copy back to a rate, and tells how far it is.
