@@ -148,9 +148,7 @@ impl World {
         let (tpm, machine) = (SoftTpm::p256(1), pin.path.machine().unwrap());
         let key = pin.attestation_key.unwrap().registration;
         let body = json!({"public_key": tpm.public_key().to_pem(), "uuid": machine.to_string()});
-        let reply = wire::put(&key.cert, &key.url.to_string(), &body)
-            .await
-            .unwrap();
+        let reply = wire::put(&key.cert, &key.url, &body).await.unwrap();
         assert_eq!(reply.status, 201, "{}", reply.body);
         SoftNode {
             tpm,

@@ -108,6 +108,5 @@ async fn a_target_whose_certificate_ended_gets_nothing() {
     let record = pair.source.authority().await;
     assert!(record.is_alone(), "nothing was given up: {record:?}");
     let check = server.foretells(&["bootstrap", "check"]);
-    let said = format!("{:#}", check.unwrap_err());
-    assert!(said.is_empty() || said.contains("tec failed"), "{said}");
+    assert!(check.is_err(), "no node would accept it: {check:?}");
 }

@@ -152,12 +152,13 @@ impl Pair {
 
     /// Runs a command to its end: what it printed, or what it said.
     pub(crate) fn run(&self, mut command: Command) -> Result<Value, String> {
-        let ran = self.logs.run(&mut command).unwrap();
-        let said = String::from_utf8_lossy(&ran.stderr).into_owned();
-        match ran.status.success() {
-            true => Ok(serde_json::from_slice(&ran.stdout).unwrap()),
-            false => Err(said),
+        let failed = |error: &dyn std::fmt::Display| error.to_string();
+        let ran = self.logs.run(&mut command);
+        let ran = ran.map_err(|error| failed(&error))?;
+        if !ran.status.success() {
+            return Err(String::from_utf8_lossy(&ran.stderr).into_owned());
         }
+        serde_json::from_slice(&ran.stdout).map_err(|error| failed(&error))
     }
 
     pub(crate) fn migrate(&self, verb: &str) -> Result<Value, String> {
