@@ -315,11 +315,12 @@ codes! {
         "One of them is paired with another anchor, or holds the trust of another cluster.",
         "Check that the command names the right anchors; a target takes the trust of one source only.";
     TrustConflict = "TEC-M409", 409, "the target holds something else under the same name",
-        "A machine has another disk key or attestation key there, or an image of this name measures \
-         something else. Nothing was overwritten.",
-        "The list names each; remove the wrong one at the target or at the source, and run the command again.";
+        "A machine has another disk key or attestation key there, an image of this name measures \
+         something else, or policies or certificates differ. Nothing was overwritten.",
+        "The list names each; remove the wrong one at the target or at the source, or say that a policy or CA of \
+         the target is right with --keep-target, and run the command again.";
     TrustIncomplete = "TEC-M422", 409, "the target does not hold all that the source holds",
-        "The copy is incomplete, or somebody changed one side meanwhile.",
+        "The copy is incomplete, somebody changed one side meanwhile, or a Trustee of the target lags behind.",
         "Run `tec migrate apply`, then `tec migrate verify`; the list names what is missing or differs.";
     TransferMalformed = "TEC-M400", 400, "the file is no transfer of trust",
         "The file does not begin as `tec backup` writes it, or its manifest is not of its form.",

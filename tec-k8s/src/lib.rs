@@ -24,6 +24,8 @@ pub mod api;
 pub mod client;
 #[cfg(feature = "controller")]
 pub mod controller;
+#[cfg(any(feature = "rpc", feature = "service"))]
+mod generated;
 #[cfg(feature = "node")]
 pub mod node;
 #[cfg(feature = "render")]

@@ -49,8 +49,8 @@ pub struct SoftNode {
 
 impl SoftNode {
     /// Boots, and asks the servers in order, again where none of them answered in time, as the pin
-    /// does. A server that refuses is not asked again. The number of the one that gave the key, or what each
-    /// of them said.
+    /// does: a gateway that says that nobody is behind it did not answer either. A server that refuses
+    /// is not asked again. The number of the one that gave the key, or what each of them said.
     ///
     /// # Errors
     /// None of them gave it.
@@ -66,7 +66,7 @@ impl SoftNode {
                 match self.key_from(server).await {
                     Ok(reply) if reply.status == 200 => return Ok(number),
                     Ok(reply) => {
-                        refused = true;
+                        refused |= reply.status < 500;
                         said.push(reply.code());
                     }
                     Err(error) => said.push(format!("{error:#}")),
@@ -185,34 +185,60 @@ impl Fleet {
         boots.iter().filter(is_late).cloned().collect()
     }
 
-    /// Ends the nodes, writes the picture, and returns how many boots each server answered.
+    /// Ends the nodes, writes a page with the picture, and returns how many boots each server answered.
     ///
     /// # Errors
     /// A boot failed.
-    pub fn end(
-        mut self,
-        picture: &Path,
-        title: &str,
-        servers: &[&str],
-    ) -> anyhow::Result<Vec<usize>> {
+    pub fn end(self, picture: &Path, title: &str, servers: &[&str]) -> anyhow::Result<Vec<usize>> {
+        let ended = self.finish(servers)?;
+        let page = crate::report::page(title, &ended.picture);
+        std::fs::write(picture, page).with_context(|| format!("write {}", picture.display()))?;
+        ended.answered()
+    }
+
+    /// Ends the nodes, and draws which server answered which boot.
+    ///
+    /// # Errors
+    /// The nodes died.
+    pub fn finish(mut self, servers: &[&str]) -> anyhow::Result<Ended> {
         self.shared.stop.store(true, Ordering::SeqCst);
         if let Some(thread) = self.thread.take() {
             thread.join().map_err(|_| anyhow!("the nodes died"))??;
         }
         let boots = std::mem::take(&mut *lock(&self.shared.boots));
         let marks = std::mem::take(&mut *lock(&self.shared.marks));
-        let svg = timeline(self.count, &boots, &marks, servers);
-        let page = crate::report::page(title, &svg);
-        std::fs::write(picture, page).with_context(|| format!("write {}", picture.display()))?;
-        let failed: Vec<_> = boots.iter().filter(|boot| boot.by.is_err()).collect();
+        Ok(Ended {
+            picture: timeline(self.count, &boots, &marks, servers),
+            servers: servers.len(),
+            boots,
+        })
+    }
+}
+
+/// What a fleet came to.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Ended {
+    /// One row a node, one dot a boot, as SVG.
+    pub picture: String,
+    /// Every boot.
+    pub boots: Vec<Boot>,
+    servers: usize,
+}
+
+impl Ended {
+    /// How many boots each server answered.
+    ///
+    /// # Errors
+    /// A boot failed.
+    pub fn answered(&self) -> anyhow::Result<Vec<usize>> {
+        let failed: Vec<_> = self.boots.iter().filter(|boot| boot.by.is_err()).collect();
         ensure!(failed.is_empty(), "failed boots: {failed:?}");
         let by = |server| {
-            boots
-                .iter()
-                .filter(move |boot| boot.by == Ok(server))
-                .count()
+            let boots = self.boots.iter();
+            boots.filter(move |boot| boot.by == Ok(server)).count()
         };
-        Ok((0..servers.len()).map(by).collect())
+        Ok((0..self.servers).map(by).collect())
     }
 }
 

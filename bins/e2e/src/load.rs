@@ -30,7 +30,32 @@ use tec_tpm::testing::SoftTpm;
 use tokio::runtime::Runtime;
 
 use crate::anchor::Anchor;
+use crate::fleet::SoftNode;
 use crate::wire;
+
+/// Registers a machine with its key at an anchor; it has nothing to boot and nobody to ask yet.
+///
+/// # Errors
+/// The anchor cannot be reached, or refuses: the message has the code.
+pub async fn register(anchor: &Anchor, seed: u64) -> anyhow::Result<SoftNode> {
+    let [register, ak, _] = anchor.urls()?;
+    let ca = anchor.ca()?;
+    let url = format!("{register}/ignition-clevis-pin-trustee");
+    let reply = wire::get(&ca, &url).await?;
+    ensure!(reply.status == 200, "{}", reply.code());
+    let machine = machine_of(&reply.body)?;
+    let tpm = SoftTpm::p256(seed);
+    let key = tpm.public_key().to_pem();
+    let body = json!({"public_key": key, "uuid": machine.to_string()});
+    let reply = wire::put(&ca, &format!("{ak}/register-ak"), &body).await?;
+    ensure!(reply.status == 201, "{}", reply.code());
+    Ok(SoftNode {
+        tpm,
+        machine,
+        boot: Vec::new(),
+        servers: Vec::new(),
+    })
+}
 
 /// Where a server is, for threads.
 #[derive(Clone, Debug)]

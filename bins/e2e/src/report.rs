@@ -228,5 +228,6 @@ fn scene_table(scene: &Scene) -> String {
             step.took.as_millis()
         );
     }
-    html + "</table>"
+    html += "</table>";
+    html + scene.picture.as_deref().unwrap_or_default()
 }

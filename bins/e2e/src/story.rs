@@ -41,6 +41,8 @@ pub struct Scene {
     pub title: String,
     /// What happened.
     pub steps: Vec<Step>,
+    /// A picture of it, SVG, where there is one.
+    pub picture: Option<String>,
 }
 
 /// The whole story.
@@ -84,7 +86,15 @@ impl Story {
             letter,
             title: title.to_owned(),
             steps: Vec::new(),
+            picture: None,
         });
+    }
+
+    /// Adds a picture, SVG, to the scene.
+    pub fn pictures(&mut self, svg: String) {
+        if let Some(scene) = self.scenes.last_mut() {
+            scene.picture = Some(svg);
+        }
     }
 
     /// Does a step that works.

@@ -54,8 +54,8 @@ use tec_support::SystemClock;
 use tec_tpm::testing::SoftTpm;
 use tempfile::TempDir;
 
-/// Nodes that boot in a loop, unless `TEC_NODES` says another number, such as 50.
-const NODES: u64 = 12;
+/// Nodes that boot in a loop, unless `TEC_NODES` says another number.
+const NODES: u64 = 50;
 /// What an operator has to do is done by then, on a machine that does other things, too.
 const LONG: Duration = Duration::from_mins(2);
 /// How long a command runs before it is killed.
@@ -357,28 +357,6 @@ async fn owners_are_of_the_target(target: &Side) {
     }
 }
 
-/// Registers a machine with its key at `tec serve`.
-async fn register_at(anchor: &Anchor, seed: u64) -> SoftNode {
-    let [register, ak, _] = anchor.urls().unwrap();
-    let ca = anchor.ca().unwrap();
-    let url = format!("{register}/ignition-clevis-pin-trustee");
-    let reply = wire::get(&ca, &url).await.unwrap();
-    let machine = load::machine_of(&reply.body).unwrap();
-    let tpm = SoftTpm::p256(seed);
-    let key = tpm.public_key().to_pem();
-    let body = serde_json::json!({"public_key": key, "uuid": machine.to_string()});
-    let reply = wire::put(&ca, &format!("{ak}/register-ak"), &body)
-        .await
-        .unwrap();
-    assert_eq!(reply.status, 201, "{}", reply.body);
-    SoftNode {
-        tpm,
-        machine,
-        boot: Vec::new(),
-        servers: Vec::new(),
-    }
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_boot_fails_while_trust_moves_from_a_laptop_into_the_cluster() {
     let target = Side::start().await;
@@ -396,7 +374,7 @@ async fn no_boot_fails_while_trust_moves_from_a_laptop_into_the_cluster() {
         fleet.push(SoftNode {
             boot: boot.clone(),
             servers: vec![laptop.kbs().unwrap(), target.kbs()],
-            ..register_at(&laptop, seed).await
+            ..load::register(&laptop, seed).await.unwrap()
         });
     }
     let tool = Tool::new(target.flags("to"), Some(state_dir));

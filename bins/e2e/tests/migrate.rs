@@ -24,7 +24,6 @@ use tec_e2e::firmware::BootChain;
 use tec_e2e::fleet::Fleet;
 use tec_e2e::fleet::SoftNode;
 use tec_e2e::load;
-use tec_e2e::load::machine_of;
 use tec_e2e::machine::Machine;
 use tec_e2e::process::Transcript;
 use tec_e2e::process::wait_for;
@@ -32,7 +31,6 @@ use tec_e2e::runbook::commands;
 use tec_e2e::settings::Settings;
 use tec_e2e::settings::picture;
 use tec_e2e::wire;
-use tec_tpm::testing::SoftTpm;
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
@@ -135,23 +133,9 @@ async fn config(anchor: &Anchor) -> wire::Reply {
 
 /// Registers a machine with its key, or says with which code that is refused.
 async fn register(anchor: &Anchor, seed: u64) -> Result<SoftNode, String> {
-    let reply = config(anchor).await;
-    if reply.status != 200 {
-        return Err(reply.code());
-    }
-    let machine = machine_of(&reply.body).unwrap();
-    let tpm = SoftTpm::p256(seed);
-    let body = json!({"public_key": tpm.public_key().to_pem(), "uuid": machine.to_string()});
-    let [_, ak, _] = anchor.urls().unwrap();
-    let (ca, url) = (anchor.ca().unwrap(), format!("{ak}/register-ak"));
-    let reply = wire::put(&ca, &url, &body).await.unwrap();
-    assert_eq!(reply.status, 201, "{}", reply.body);
-    Ok(SoftNode {
-        tpm,
-        machine,
-        boot: Vec::new(),
-        servers: Vec::new(),
-    })
+    load::register(anchor, seed)
+        .await
+        .map_err(|error| format!("{error:#}"))
 }
 
 fn boot_real(machine: &mut Machine, stop: &AtomicBool, boots: &AtomicU32) {
@@ -276,6 +260,35 @@ fn run_page(world: &World, section: &str, names: &[(&str, &str)]) {
             fs::write(file, printed).unwrap();
         }
     }
+}
+
+#[test]
+fn a_mirror_keeps_the_target_in_step_until_the_cutover() {
+    let world = World::start();
+    let (_, log) = world.logs.file("mirror").unwrap();
+    let mut mirror = std::process::Command::new(world.settings.tec());
+    mirror.arg("--state-dir").arg(world.source_dir());
+    mirror.args(["migrate", "mirror", "--every", "1", "--to"]);
+    let mirror = mirror.arg(world.inside()).stdout(log.try_clone().unwrap());
+    let mut mirror = mirror.stderr(log).spawn().unwrap();
+    let path = |node: &SoftNode| ResourcePath::luks_root(&node.machine);
+    let has = |node: &SoftNode| {
+        let store = world.target.store().unwrap();
+        world.runtime.block_on(store.exists(&path(node)))
+    };
+    for seed in 1..=3 {
+        let node = world.soft_node(seed);
+        wait_for("the target has the key", STEP, || Ok(has(&node)?)).unwrap();
+        assert!(mirror.try_wait().unwrap().is_none(), "it goes on");
+    }
+    world.migrate("cutover");
+    let mut ended = None;
+    wait_for("the mirror ends", STEP, || {
+        ended = mirror.try_wait()?;
+        Ok(ended.is_some())
+    })
+    .unwrap();
+    assert!(ended.unwrap().success(), "{ended:?}");
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use clap::Parser;
 use tec_core::service::caller::Account;
-use tec_support::log::LogForm;
+use tec_support::program::LogArgs;
 
 /// Brings a vault up from nothing, and serves those who bootstrap from it.
 #[derive(Clone, Debug, Parser)]
@@ -17,12 +17,9 @@ use tec_support::log::LogForm;
     reason = "a command line, built field by field"
 )]
 pub struct Args {
-    /// Which log lines go to stderr.
-    #[arg(long, env = "TEC_LOG", default_value = "info", global = true)]
-    pub log: String,
-    /// Form of the log lines.
-    #[arg(long, env = "TEC_LOG_FORM", value_enum, default_value_t = LogForm::Text, global = true)]
-    pub log_form: LogForm,
+    /// The log.
+    #[command(flatten)]
+    pub log: LogArgs,
     /// What to do.
     #[command(subcommand)]
     pub command: Action,
@@ -119,6 +116,9 @@ pub struct Serve {
     /// Service accounts of senders of telemetry.
     #[arg(long, env = "TEC_TRACERS", value_delimiter = ',', required = true)]
     pub tracers: Vec<Account>,
+    /// Service accounts of viewers of telemetry.
+    #[arg(long, env = "TEC_VIEWERS", value_delimiter = ',', required = true)]
+    pub viewers: Vec<Account>,
     /// Namespaces whose service accounts are components.
     #[arg(
         long,
@@ -145,6 +145,10 @@ pub struct Serve {
     /// Secret of certificate and authorities.
     #[arg(long, env = "TEC_TLS_SECRET", default_value = "services-bootstrap-tls")]
     pub tls_secret: String,
+    /// Controllers of the vault's other pods, host and port, if its storage is shared with them: storage
+    /// that is empty is then never initialized a second time.
+    #[arg(long, env = "TEC_PEERS", value_delimiter = ',')]
+    pub peers: Vec<String>,
     /// What protects the vault's root key, as its configuration says.
     #[arg(long, env = "TEC_SEAL", value_enum, default_value_t = Seal::Shamir)]
     pub seal: Seal,
@@ -155,6 +159,13 @@ pub struct Serve {
     /// them when it starts.
     #[arg(long, env = "TEC_NATS_URL")]
     pub nats_url: Option<String>,
+    /// OpenSearch, host and port, whose users get the passwords that the vault has; without it they are
+    /// those of its first start for ever.
+    #[arg(long, env = "TEC_OPENSEARCH_ADDRESS")]
+    pub opensearch_address: Option<String>,
+    /// Life of the passwords of OpenSearch's users, in seconds; a quarter of a year if it is left out.
+    #[arg(long, env = "TEC_PASSWORD_SECONDS", default_value = "7776000")]
+    pub password_seconds: u32,
     /// Address of the API server as the vault reaches it, as URL, for a vault outside of a pod.
     #[arg(long, env = "TEC_VAULT_KUBERNETES", requires = "vault_kubernetes_ca")]
     pub vault_kubernetes: Option<String>,

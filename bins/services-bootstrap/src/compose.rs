@@ -32,6 +32,8 @@ use crate::cli::Seal;
 use crate::cli::Serve;
 use crate::controller::Controller;
 use crate::disk::Volume;
+use crate::passwords::Passwords;
+use crate::peers::Others;
 
 /// Longer than the ten seconds that the vault gives the API server, and short enough for an answer to a
 /// caller that waits fifteen.
@@ -71,6 +73,20 @@ pub fn controller(args: &Serve) -> anyhow::Result<Controller> {
             url: args.nats_url.clone(),
             pushed: Mutex::default(),
         },
+        passwords: Passwords {
+            vault: vault.clone(),
+            standing: Arc::clone(&standing),
+            clock: Arc::clone(&clock),
+            entropy: Arc::new(SystemEntropy),
+            opensearch: args.opensearch_address.clone(),
+            life: Duration::from_secs(args.password_seconds.into()),
+        },
+        peers: Arc::new(Others {
+            addresses: args.peers.clone(),
+            name: args.controller.host(),
+            token: args.token.clone(),
+            cluster: Arc::clone(&cluster),
+        }),
         vault,
         cluster,
         disk: Arc::new(Volume::new(args.volume.clone())),
@@ -104,13 +120,17 @@ fn platform(args: &Serve) -> anyhow::Result<Platform> {
         opensearch: args.opensearch.clone(),
         collectors: args.collectors.clone(),
         tracers: args.tracers.clone(),
+        viewers: args.viewers.clone(),
         component_namespaces: args.component_namespaces.clone(),
         certificate_life: Duration::from_secs(args.certificate_seconds.into()),
         seal: match args.seal {
             Seal::Shamir => SealKind::Shamir,
             Seal::Static => SealKind::Static,
         },
-        peers: Peers::Alone,
+        peers: match args.peers.as_slice() {
+            [] => Peers::Alone,
+            _ => Peers::Raft,
+        },
     })
 }
 

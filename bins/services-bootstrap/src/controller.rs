@@ -26,6 +26,7 @@ use tec_k8s::service::Bootstrap;
 use tec_k8s::service::BringUpShell;
 use tec_k8s::service::Cluster;
 use tec_k8s::service::Disk;
+use tec_k8s::service::Peers;
 use tec_k8s::service::Settings;
 use tec_k8s::service::SetupShell;
 use tec_k8s::service::Standing;
@@ -34,11 +35,14 @@ use tec_support::certificate::Certificate;
 use tec_support::serve::Shutdown;
 
 use crate::accounts::Accounts;
+use crate::passwords::Passwords;
 
 /// Drift is looked for at least this often.
 const LOOK: Duration = Duration::from_mins(5);
 /// Those who are shut out are looked for this often.
 const REVOCATIONS: Duration = Duration::from_secs(2);
+/// A follower looks this often whether the first pod wrote what only root may write.
+const MENDED: Duration = Duration::from_secs(5);
 /// Renewals are never closer together.
 const SHORTEST: Duration = Duration::from_secs(1);
 
@@ -56,6 +60,8 @@ pub struct Controller {
     pub cluster: Arc<dyn Cluster>,
     /// The shared volume.
     pub disk: Arc<dyn Disk>,
+    /// Controllers of the vault's other pods.
+    pub peers: Arc<dyn Peers>,
     /// The controller's own token, for its own audience.
     pub token: PathBuf,
     /// What can be set about callers.
@@ -70,6 +76,8 @@ pub struct Controller {
     pub standing: Arc<Standing>,
     /// Accounts of a running NATS.
     pub accounts: Accounts,
+    /// Passwords of a running OpenSearch.
+    pub passwords: Passwords,
 }
 
 /// What a round leaves.
@@ -106,6 +114,7 @@ impl Controller {
         let bootstrap = Bootstrap::new(
             self.vault.clone(),
             Arc::clone(&self.cluster),
+            Arc::clone(&self.disk),
             Arc::clone(&self.standing),
             Arc::clone(&self.clock),
             Arc::clone(&self.entropy),
@@ -114,6 +123,7 @@ impl Controller {
         let (_, health) = tonic_health::server::health_reporter();
         let reflection = tonic_reflection::server::Builder::configure()
             .register_encoded_file_descriptor_set(&service::descriptors())
+            .with_service_name(service::NAME)
             .build_v1()
             .context("build the reflection service")?;
         let mut routes = tonic::service::Routes::new(service::service(Arc::new(bootstrap)));
@@ -147,6 +157,13 @@ impl Controller {
                         authorities: tls.authorities,
                     });
                 }
+                SetupEnd::RootDrift(object) if self.ordinal == Ordinal::Follower => {
+                    tracing::warn!(
+                        object,
+                        "drift that the first pod has to mend: waiting for it"
+                    );
+                    tokio::time::sleep(MENDED).await;
+                }
                 SetupEnd::RootDrift(object) => {
                     tracing::warn!(
                         object,
@@ -169,7 +186,8 @@ impl Controller {
         let mut plan = BringUp::new(self.platform.clone(), self.ordinal, root_part, fresh);
         let cluster = Arc::clone(&self.cluster);
         let disk = Arc::clone(&self.disk);
-        let mut shell = BringUpShell::new(self.vault.clone(), cluster, disk);
+        let peers = Arc::clone(&self.peers);
+        let mut shell = BringUpShell::new(self.vault.clone(), cluster, disk, peers);
         plan::run(&mut plan, Event::Start, &mut shell).await;
         match shell.end() {
             Some(Ok(())) => Ok(()),
@@ -206,10 +224,19 @@ impl Controller {
         }
     }
 
-    /// Waits for the next round, and tells NATS meanwhile who is shut out.
+    /// Waits for the next round; meanwhile NATS is told who is shut out, and OpenSearch new passwords.
     async fn rest(&self, round: &Round) {
         let end = tokio::time::Instant::now() + round.next;
+        let mut are_passwords_known = false;
         while tokio::time::Instant::now() < end {
+            if !are_passwords_known {
+                let known = self.passwords.ensure(&round.authorities).await;
+                are_passwords_known = known.is_ok();
+                if let Err(error) = known {
+                    let error = format!("{error:#}");
+                    tracing::warn!(error, "OpenSearch may not know all passwords yet");
+                }
+            }
             if let Err(error) = self.accounts.ensure(&round.authorities).await {
                 let error = format!("{error:#}");
                 tracing::warn!(error, "NATS does not know yet who is shut out");

@@ -12,3 +12,5 @@ pub mod compose;
 pub mod controller;
 pub mod disk;
 pub mod guard;
+pub mod passwords;
+pub mod peers;

@@ -14,24 +14,15 @@ use services_bootstrap::disk::Volume;
 use services_bootstrap::guard;
 use tec_support::exit;
 use tec_support::exit::CodedError;
+use tec_support::program;
 use tec_support::serve;
 use tec_support::serve::Shutdown;
 use tec_support::serve::Transport;
 use tokio::task::JoinSet;
 
 fn main() -> ExitCode {
-    let args = Args::parse();
-    exit::finish(start(args))
-}
-
-fn start(args: Args) -> anyhow::Result<u8> {
-    tec_support::log::start(&args.log, args.log_form)?;
-    // Fails only when a provider is installed already, which is as good.
-    let _ = rustls::crypto::ring::default_provider().install_default();
-    tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build()?
-        .block_on(run(args.command))
+    let Args { log, command } = Args::parse();
+    exit::finish(program::run(&log, run(command)))
 }
 
 async fn run(action: Action) -> anyhow::Result<u8> {

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::Parser;
 use services_init::cli::Way;
-use tec_support::log::LogForm;
+use tec_support::program::LogArgs;
 
 /// Connects a component to NATS, and keeps it connected.
 #[derive(Clone, Debug, Parser)]
@@ -27,10 +27,10 @@ pub struct Args {
     /// Directory that the runtime reads the authorities from.
     #[arg(long, env = "TEC_OUT", default_value = "/shared")]
     pub out: PathBuf,
-    /// Which log lines go to stderr.
-    #[arg(long, env = "TEC_LOG", default_value = "info")]
-    pub log: String,
-    /// Form of the log lines.
-    #[arg(long, env = "TEC_LOG_FORM", value_enum, default_value_t = LogForm::Text)]
-    pub log_form: LogForm,
+    /// Collector, host and port of OTLP over HTTP, that gets the log, too.
+    #[arg(long, env = "TEC_OTLP")]
+    pub otlp: Option<String>,
+    /// The log.
+    #[command(flatten)]
+    pub log: LogArgs,
 }

@@ -1,9 +1,15 @@
 //! From flags to a broker that runs.
 
 use std::sync::Arc;
+use std::time::Duration;
 
+use anyhow::Context as _;
+use rustls::pki_types::ServerName;
 use services_init::output::Output;
 use tec_core::port::Clock;
+use tec_k8s::service::Export;
+use tec_k8s::service::Http;
+use tec_k8s::service::Target;
 use tec_support::serve;
 use tec_support::serve::Shutdown;
 use tec_support::serve::Transport;
@@ -13,6 +19,11 @@ use crate::cli::Args;
 use crate::face;
 use crate::identity::Grant;
 use crate::identity::Identity;
+
+/// Name of the program, for collectors.
+const SERVICE: &str = "services-broker";
+/// A collector takes lines by then.
+const DEADLINE: Duration = Duration::from_secs(10);
 
 /// Connects, leaves what the runtime needs on the shared volume, serves until shutdown.
 ///
@@ -27,6 +38,7 @@ pub async fn run(
     let identity = Identity::new(args.way.clone(), authorities, Arc::clone(&clock))?;
     let identity = Arc::new(identity);
     let grant = identity.grant().await?;
+    let exported = export(args.otlp.as_deref(), &identity, &grant)?;
     let bus = Arc::new(Bus::connect(Arc::clone(&identity), args.nats.clone()).await?);
     share(args, &grant)?;
     let listener = serve::bind(args.listen)?;
@@ -41,7 +53,37 @@ pub async fn run(
     tokio::select! {
         served = server => served,
         () = bus.keep(&*clock) => Ok(()),
+        () = exported => Ok(()),
     }
+}
+
+/// Sends the log to the collector, with the certificate of the moment; without one, never ends. Lines
+/// count from this call on.
+fn export(
+    collector: Option<&str>,
+    identity: &Identity,
+    grant: &Grant,
+) -> anyhow::Result<impl Future<Output = ()>> {
+    let mut sending = None;
+    if let Some(address) = collector
+        && let Some(lines) = tec_support::export::lines()
+    {
+        let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
+        let name = ServerName::try_from(host.to_owned());
+        let authorities = grant.authorities.as_bytes();
+        let target = Target::Tls {
+            address: address.to_owned(),
+            name: name.with_context(|| format!("{host:?} is no name of a server"))?,
+            config: Arc::new(identity.certificate().client_config(authorities)?),
+        };
+        sending = Some((Export::new(Http::new(target, DEADLINE), SERVICE), lines));
+    }
+    Ok(async move {
+        match sending {
+            Some((export, lines)) => export.run(lines).await,
+            None => std::future::pending().await,
+        }
+    })
 }
 
 /// The runtime trusts the authorities; the key stays here.

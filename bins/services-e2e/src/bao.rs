@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::fs;
+use std::net::SocketAddr;
 use std::path::Path;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -24,6 +25,11 @@ const DEADLINE: Duration = Duration::from_secs(15);
 #[derive(Debug)]
 pub struct Bao {
     dir: PathBuf,
+    node: String,
+    api: SocketAddr,
+    cluster: SocketAddr,
+    /// Addresses of those whose storage it shares.
+    joins: Vec<SocketAddr>,
     process: Option<Guarded>,
 }
 
@@ -67,11 +73,31 @@ impl Bao {
     /// # Errors
     /// Files cannot be written.
     pub fn prepare(dir: &Path, seal: &Seal) -> anyhow::Result<Self> {
-        let dir = dir.join("bao");
+        Self::node(dir, "bao", &[], seal)
+    }
+
+    /// One of several that share their storage: those that it joins are there before it.
+    ///
+    /// # Errors
+    /// Files cannot be written.
+    pub fn node(dir: &Path, name: &str, others: &[&Self], seal: &Seal) -> anyhow::Result<Self> {
+        let dir = dir.join(name);
         fs::create_dir_all(dir.join("data"))?;
-        let bao = Self { dir, process: None };
+        let bao = Self {
+            dir,
+            node: name.to_owned(),
+            api: own_address()?,
+            cluster: own_address()?,
+            joins: others.iter().map(|other| other.api).collect(),
+            process: None,
+        };
         bao.configure(seal)?;
         Ok(bao)
+    }
+
+    /// From its next configuration on it joins these.
+    pub fn join(&mut self, others: &[&Self]) {
+        self.joins = others.iter().map(|other| other.api).collect();
     }
 
     /// Writes the configuration again, for the next start.
@@ -81,11 +107,17 @@ impl Bao {
     pub fn configure(&self, seal: &Seal) -> anyhow::Result<()> {
         // Raft elects itself only if it reaches its own address, even alone, and listens for itself
         // only beside a TCP listener.
-        let (api, cluster) = (own_address()?, own_address()?);
+        let Self {
+            node, api, cluster, ..
+        } = self;
+        let join = |api: &SocketAddr| {
+            format!("  retry_join {{\n    leader_api_addr = \"http://{api}\"\n  }}\n")
+        };
+        let joins: String = self.joins.iter().map(join).collect();
         let config = format!(
             // Alone it need not wait long for others before it leads.
-            "storage \"raft\" {{\n  path = \"{data}\"\n  node_id = \"n0\"\n  \
-             performance_multiplier = 1\n}}\n{seal}\
+            "storage \"raft\" {{\n  path = \"{data}\"\n  node_id = \"{node}\"\n  \
+             performance_multiplier = 1\n{joins}}}\n{seal}\
              api_addr = \"http://{api}\"\ncluster_addr = \"https://{cluster}\"\n\
              listener \"unix\" {{\n  address = \"{socket}\"\n  socket_mode = \"0600\"\n  \
              disable_unauthed_generate_root_endpoints = false\n}}\n\

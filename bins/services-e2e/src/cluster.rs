@@ -100,7 +100,13 @@ impl Cluster {
         let controller_token = plane
             .account_token(&platform, "controller", &controller_rules())
             .await?;
-        for name in ["nats", "opensearch", "collector", "fluent-bit"] {
+        for name in [
+            "nats",
+            "opensearch",
+            "collector",
+            "fluent-bit",
+            "dashboards",
+        ] {
             plane.account_token(&platform, name, &[]).await?;
         }
         let reviews = Link::new(plane.client(&reviewer)?).await?;

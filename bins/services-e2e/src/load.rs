@@ -1,7 +1,7 @@
-//! What a call of a component costs, beside a bare login at the vault.
+//! Calls of components, and bare logins at the vault beside them; the benchmarks measure both.
 
-use std::fmt;
-use std::io::Write;
+use std::sync::Mutex;
+use std::sync::PoisonError;
 use std::time::Duration;
 use std::time::Instant;
 
@@ -11,101 +11,119 @@ use nkeys::KeyPair;
 use tec_core::secret::SecretBytes;
 use tec_core::service::caller::Role;
 use tec_core::service::vault::call;
+use tec_k8s::service::Vault;
 use tec_k8s::service::client::ComponentBootstrapRequest;
+use tec_k8s::service::client::bootstrap_client::BootstrapClient;
+use tonic::transport::Channel;
 
 use crate::platform::Platform;
 
 /// Callers at the same time.
-const CALLERS: usize = 8;
-/// How long each measurement lasts.
-const LASTS: Duration = Duration::from_secs(10);
+pub const CALLERS: u64 = 8;
 /// So many that nobody is refused for them.
 const RATE: &str = "1000000";
 
-/// Calls that were made.
+/// A platform, and a component that calls it again and again.
 #[derive(Debug)]
-struct Measured {
-    /// How long each took, the shortest first.
-    took: Vec<Duration>,
-    seconds: f64,
+pub struct Load {
+    vault: Vault,
+    client: BootstrapClient<Channel>,
+    token: String,
+    user: String,
+    _platform: Platform,
 }
 
-impl Measured {
-    fn per_second(&self) -> f64 {
-        f64::from(u32::try_from(self.took.len()).unwrap_or(u32::MAX)) / self.seconds
+/// How long each call took.
+#[derive(Debug, Default)]
+pub struct Durations(Mutex<Vec<Duration>>);
+
+impl Durations {
+    fn add(&self, took: Duration) {
+        self.0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(took);
     }
 
-    /// What one of a hundred calls exceeds, in milliseconds.
-    fn p99(&self) -> f64 {
-        let index = self.took.len() * 99 / 100;
-        self.took
-            .get(index)
-            .map_or(f64::NAN, |took| took.as_secs_f64() * 1000.0)
+    /// What one of a hundred calls exceeds; nothing if there was no call.
+    pub fn p99(&self) -> Duration {
+        let mut took = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        took.sort_unstable();
+        let index = took.len() * 99 / 100;
+        took.get(index).copied().unwrap_or_default()
     }
 }
 
-impl fmt::Display for Measured {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (rate, p99) = (self.per_second(), self.p99());
-        write!(f, "{rate:>7.1} calls/s, p99 {p99:>6.1} ms")
+impl Load {
+    /// Brings a platform up.
+    ///
+    /// # Errors
+    /// A part does not come up.
+    pub async fn start() -> anyhow::Result<Self> {
+        let platform = Platform::new(&["--calls-per-minute", RATE]).await?;
+        let account = platform.stage.cluster.component("comp-a").await?;
+        Ok(Self {
+            vault: platform.stage.bao.vault(),
+            client: platform.client().await?,
+            token: platform.stage.cluster.token(&account).await?,
+            user: KeyPair::new_user().public_key(),
+            _platform: platform,
+        })
     }
-}
 
-/// Both measurements, and how many times as dear the call is.
-///
-/// # Errors
-/// A part does not come up, or a call is refused.
-pub async fn compare(out: &mut (dyn Write + Send)) -> anyhow::Result<()> {
-    let platform = Platform::new(&["--calls-per-minute", RATE]).await?;
-    let account = platform.stage.cluster.component("comp-a").await?;
-    let token = platform.stage.cluster.token(&account).await?;
-    let vault = platform.stage.bao.vault();
-    let login = async || {
-        let jwt = SecretBytes::new(token.clone().into_bytes());
-        let answer = vault.call(&call::log_in(Role::Component, &jwt)).await?;
-        call::logged_in(&answer).context("the vault refused")?;
-        anyhow::Ok(())
-    };
-    let client = platform.client().await?;
-    let user = KeyPair::new_user().public_key();
-    let bootstrap = async || {
-        let request = ComponentBootstrapRequest {
-            service_account_token: token.clone().into_bytes(),
-            request_id: "load".to_owned(),
-            nats_user: user.clone(),
-            nonce: String::new(),
+    /// Logs in at the vault so many times; returns how long all of it took.
+    ///
+    /// # Errors
+    /// The vault refuses.
+    pub async fn log_in(&self, times: u64, each: &Durations) -> anyhow::Result<Duration> {
+        let login = async || {
+            let jwt = SecretBytes::new(self.token.clone().into_bytes());
+            let answer = self
+                .vault
+                .call(&call::log_in(Role::Component, &jwt))
+                .await?;
+            call::logged_in(&answer).context("the vault refused")?;
+            anyhow::Ok(())
         };
-        client.clone().bootstrap_component(request).await?;
-        anyhow::Ok(())
-    };
-    let login = measure(login).await?;
-    writeln!(out, "load  login at the vault   {login}")?;
-    let bootstrap = measure(bootstrap).await?;
-    writeln!(out, "load  BootstrapComponent   {bootstrap}")?;
-    let times = login.per_second() / bootstrap.per_second();
-    writeln!(
-        out,
-        "load  a call costs {times:.1} logins, with {CALLERS} callers at the same time"
-    )?;
-    Ok(())
+        storm(times, each, login).await
+    }
+
+    /// Calls `BootstrapComponent` so many times; returns how long all of it took.
+    ///
+    /// # Errors
+    /// The controller refuses.
+    pub async fn bootstrap(&self, times: u64, each: &Durations) -> anyhow::Result<Duration> {
+        let bootstrap = async || {
+            let request = ComponentBootstrapRequest {
+                service_account_token: self.token.clone().into_bytes(),
+                request_id: "load".to_owned(),
+                nats_user: self.user.clone(),
+                nonce: String::new(),
+            };
+            self.client.clone().bootstrap_component(request).await?;
+            anyhow::Ok(())
+        };
+        storm(times, each, bootstrap).await
+    }
 }
 
-/// Calls again and again, several at the same time.
-async fn measure(call: impl AsyncFn() -> anyhow::Result<()>) -> anyhow::Result<Measured> {
+/// So many calls, shared by the callers.
+async fn storm(
+    times: u64,
+    each: &Durations,
+    call: impl AsyncFn() -> anyhow::Result<()>,
+) -> anyhow::Result<Duration> {
     let began = Instant::now();
-    let caller = async || {
-        let mut took = Vec::new();
-        while began.elapsed() < LASTS {
+    let caller = async |number: u64| {
+        // The first ones take what cannot be shared evenly.
+        let share = times / CALLERS + u64::from(number < times % CALLERS);
+        for _ in 0..share {
             let begin = Instant::now();
             call().await?;
-            took.push(begin.elapsed());
+            each.add(begin.elapsed());
         }
-        anyhow::Ok(took)
+        anyhow::Ok(())
     };
-    let callers = (0..CALLERS).map(|_| caller());
-    let took = try_join_all(callers).await?;
-    let seconds = began.elapsed().as_secs_f64();
-    let mut took: Vec<Duration> = took.into_iter().flatten().collect();
-    took.sort_unstable();
-    Ok(Measured { took, seconds })
+    try_join_all((0..CALLERS).map(caller)).await?;
+    Ok(began.elapsed())
 }

@@ -35,6 +35,15 @@ pub struct Platform {
     server: JoinSet<anyhow::Result<()>>,
 }
 
+/// A controller that listens. Ends with the value.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Served {
+    /// Where it listens.
+    pub address: SocketAddr,
+    server: JoinSet<anyhow::Result<()>>,
+}
+
 impl Platform {
     /// Brings everything up on the shared cluster.
     ///
@@ -51,6 +60,21 @@ impl Platform {
     pub async fn on(stage: Stage, flags: &[&str]) -> anyhow::Result<Self> {
         let controller = Arc::new(stage.controller(flags).await?);
         let round = controller.round().await?;
+        let Served { address, server } = Self::serve(&controller)?;
+        Ok(Self {
+            stage,
+            controller,
+            round,
+            address,
+            server,
+        })
+    }
+
+    /// Lets a controller whose vault is up listen.
+    ///
+    /// # Errors
+    /// There is no port.
+    pub fn serve(controller: &Controller) -> anyhow::Result<Served> {
         let listener = serve::bind(([127, 0, 0, 1], 0).into())?;
         let address = listener.local_addr()?;
         let transport = Transport::Tls(controller.certificate.server_config());
@@ -62,13 +86,7 @@ impl Platform {
             let _signals = signals;
             serve::serve(listener, transport, router, shutdown).await
         });
-        Ok(Self {
-            stage,
-            controller,
-            round,
-            address,
-            server,
-        })
+        Ok(Served { address, server })
     }
 
     /// From now on the controller keeps vault and accounts by itself, as its program does.

@@ -1,5 +1,6 @@
 //! A collector that only keeps what it is sent: OTLP over HTTP in JSON, with mutual TLS.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::Mutex;
 use std::sync::PoisonError;
@@ -10,6 +11,7 @@ use axum::Json;
 use axum::Router;
 use axum::extract::State;
 use axum::routing::post;
+use rustls::ClientConfig;
 use rustls::RootCertStore;
 use rustls::ServerConfig;
 use rustls::pki_types::CertificateDer;
@@ -20,6 +22,7 @@ use rustls::server::WebPkiClientVerifier;
 use serde_json::Value;
 use serde_json::json;
 use tec_core::secret::SecretBytes;
+use tec_core::service::telemetry::LOGS;
 use tec_k8s::service::Http;
 use tec_k8s::service::Target;
 use tec_k8s::service::client::TlsMaterial;
@@ -29,8 +32,6 @@ use tec_support::serve::Shutdown;
 use tec_support::serve::Transport;
 use tokio::task::JoinSet;
 
-/// Where logs go (OTLP 1.9, "OTLP/HTTP Request").
-const LOGS: &str = "/v1/logs";
 const DEADLINE: Duration = Duration::from_secs(10);
 
 type Lines = Arc<Mutex<Vec<String>>>;
@@ -49,6 +50,14 @@ impl Sink {
     /// # Errors
     /// It cannot be used, or there is no port.
     pub fn start(tls: &TlsMaterial) -> anyhow::Result<Self> {
+        Self::start_at(([127, 0, 0, 1], 0).into(), tls)
+    }
+
+    /// The same at an address that was chosen before.
+    ///
+    /// # Errors
+    /// As [`start`](Self::start).
+    pub fn start_at(listen: SocketAddr, tls: &TlsMaterial) -> anyhow::Result<Self> {
         let verifier = WebPkiClientVerifier::builder(Arc::new(roots(&tls.authorities)?)).build()?;
         let chain = CertificateDer::pem_slice_iter(tls.certificate_chain.as_bytes());
         let key = PrivateKeyDer::from_pem_slice(&tls.private_key)?;
@@ -59,7 +68,7 @@ impl Sink {
         let router = Router::new()
             .route(LOGS, post(take))
             .with_state(Arc::clone(&lines));
-        let listener = serve::bind(([127, 0, 0, 1], 0).into())?;
+        let listener = serve::bind(listen)?;
         let address = listener.local_addr()?.to_string();
         let (shutdown, signals) = Shutdown::on_signals()?;
         let mut server = JoinSet::new();
@@ -84,25 +93,36 @@ impl Sink {
         authorities: &str,
         line: &str,
     ) -> anyhow::Result<()> {
+        let client = self.client(tls, authorities)?;
+        let record = json!({"body": {"stringValue": line}});
+        let body = json!({"resourceLogs": [{"scopeLogs": [{"logRecords": [record]}]}]});
+        let body = SecretBytes::new(body.to_string().into_bytes());
+        let post = http::Method::POST;
+        let reply = client.call(post, LOGS, &[], Some(&body)).await?;
+        anyhow::ensure!(reply.status == 200, "the sink answered {}", reply.status);
+        Ok(())
+    }
+
+    fn client(&self, tls: Option<&TlsMaterial>, authorities: &str) -> anyhow::Result<Http> {
         let certificate = Arc::new(Certificate::default());
         if let Some(tls) = tls {
             let key = SecretBytes::new(tls.private_key.clone());
             certificate.replace(tls.certificate_chain.as_bytes(), &key)?;
         }
+        self.with(certificate.client_config(authorities.as_bytes())?)
+    }
+
+    /// A client of this configuration.
+    ///
+    /// # Errors
+    /// Never; the name is one.
+    pub fn with(&self, config: ClientConfig) -> anyhow::Result<Http> {
         let target = Target::Tls {
             address: self.address.clone(),
             name: ServerName::try_from("localhost")?,
-            config: Arc::new(certificate.client_config(authorities.as_bytes())?),
+            config: Arc::new(config),
         };
-        let record = json!({"body": {"stringValue": line}});
-        let body = json!({"resourceLogs": [{"scopeLogs": [{"logRecords": [record]}]}]});
-        let body = SecretBytes::new(body.to_string().into_bytes());
-        let post = http::Method::POST;
-        let reply = Http::new(target, DEADLINE)
-            .call(post, LOGS, &[], Some(&body))
-            .await?;
-        anyhow::ensure!(reply.status == 200, "the sink answered {}", reply.status);
-        Ok(())
+        Ok(Http::new(target, DEADLINE))
     }
 
     /// The lines that came.
@@ -123,12 +143,14 @@ fn roots(authorities: &str) -> anyhow::Result<RootCertStore> {
 }
 
 async fn take(State(lines): State<Lines>, Json(logs): Json<Value>) -> Json<Value> {
-    let record = &logs["resourceLogs"][0]["scopeLogs"][0]["logRecords"][0];
-    let line = record["body"]["stringValue"].as_str().unwrap_or_default();
-    lines
-        .lock()
-        .unwrap_or_else(PoisonError::into_inner)
-        .push(line.to_owned());
+    let records = logs["resourceLogs"][0]["scopeLogs"][0]["logRecords"].as_array();
+    let texts = records
+        .into_iter()
+        .flatten()
+        .filter_map(|record| record["body"]["stringValue"].as_str());
+    let mut lines = lines.lock().unwrap_or_else(PoisonError::into_inner);
+    lines.extend(texts.map(str::to_owned));
+    drop(lines);
     // Everything was taken (OTLP 1.9, "Full Success").
     Json(json!({}))
 }

@@ -109,6 +109,7 @@ impl Stage {
             ("--opensearch", format!("{}/opensearch", cluster.platform)),
             ("--collectors", format!("{}/collector", cluster.platform)),
             ("--tracers", format!("{}/fluent-bit", cluster.platform)),
+            ("--viewers", format!("{}/dashboards", cluster.platform)),
             ("--component-namespaces", cluster.apps.clone()),
         ]
         .into_iter()

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::Parser;
-use tec_support::log::LogForm;
+use tec_support::program::LogArgs;
 
 /// Writes what a service needs to begin, and ends.
 #[derive(Clone, Debug, Parser)]
@@ -26,12 +26,9 @@ pub struct Args {
     /// File with the process id of the service, which is sent SIGHUP after each renewal.
     #[arg(long, env = "TEC_RELOAD", global = true, requires = "keep")]
     pub reload: Option<PathBuf>,
-    /// Which log lines go to stderr.
-    #[arg(long, env = "TEC_LOG", default_value = "info", global = true)]
-    pub log: String,
-    /// Form of the log lines.
-    #[arg(long, env = "TEC_LOG_FORM", value_enum, default_value_t = LogForm::Text, global = true)]
-    pub log_form: LogForm,
+    /// The log.
+    #[command(flatten)]
+    pub log: LogArgs,
     /// For which service.
     #[command(subcommand)]
     pub service: Service,
@@ -98,9 +95,15 @@ pub enum Service {
         /// Name of the cluster.
         #[arg(long, env = "TEC_OPENSEARCH_CLUSTER", default_value = "tec")]
         cluster: String,
-        /// Address that the node binds.
-        #[arg(long, env = "TEC_OPENSEARCH_HOST", default_value = "0.0.0.0")]
-        host: String,
+        /// Where clients connect.
+        #[arg(long, env = "TEC_OPENSEARCH_LISTEN", default_value = "0.0.0.0:9200")]
+        listen: SocketAddr,
+        /// Where other nodes connect.
+        #[arg(long, env = "TEC_OPENSEARCH_TRANSPORT", default_value = "0.0.0.0:9300")]
+        transport: SocketAddr,
+        /// Heap of its JVM, in mebibytes; about half of the memory that its container may use.
+        #[arg(long, env = "TEC_OPENSEARCH_HEAP", default_value = "1024")]
+        heap: u32,
         /// Directory of data.
         #[arg(
             long,
@@ -121,14 +124,17 @@ pub enum Service {
     },
     /// A collector of telemetry: certificate, password, configuration
     Collector {
-        /// Where senders connect.
+        /// Where tracers connect, with gRPC.
         #[arg(long, env = "TEC_COLLECTOR_LISTEN", default_value = "0.0.0.0:4317")]
         listen: SocketAddr,
+        /// Where log forwarders connect, with HTTP.
+        #[arg(long, env = "TEC_COLLECTOR_HTTP", default_value = "0.0.0.0:4318")]
+        listen_http: SocketAddr,
         /// OpenSearch, as https URL.
         #[arg(long, env = "TEC_OPENSEARCH_URL")]
         opensearch: String,
     },
-    /// A sender of telemetry: certificate and the output of fluent-bit
+    /// A sender of telemetry: certificate, the output of fluent-bit, the environment of a tracer
     Sender {
         /// Host of the collector.
         #[arg(long, env = "TEC_COLLECTOR_HOST")]
@@ -136,5 +142,10 @@ pub enum Service {
         /// Port of the collector.
         #[arg(long, env = "TEC_COLLECTOR_PORT", default_value = "4318")]
         port: u16,
+        /// Port of the collector for tracers.
+        #[arg(long, env = "TEC_COLLECTOR_GRPC", default_value = "4317")]
+        grpc_port: u16,
     },
+    /// Who shows telemetry to people: password of the user viewer
+    Viewer,
 }

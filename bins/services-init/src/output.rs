@@ -4,22 +4,28 @@ use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
+use std::time::Duration;
 
 use anyhow::Context as _;
 use sha2::Digest as _;
 use sha2::Sha256;
+use tec_core::service::tls::renew_after;
 use tec_core::time::Timestamp;
 use tec_k8s::service::client::TlsMaterial;
 use tec_support::files::write_private;
 
 /// Says that everything was written; holds the digest of it.
 const COMPLETE: &str = ".complete";
+/// The password of a user of OpenSearch.
+const PASSWORD: &str = "password";
+/// How often a password is looked at: nobody tells when it was replaced.
+const LOOK: Duration = Duration::from_mins(5);
 
 /// Files by their path below the directory, all of mode 0600.
 #[derive(Default)]
 pub struct Output {
     files: BTreeMap<String, Vec<u8>>,
-    /// Those of the certificate, which can be renewed while the service runs.
+    /// Those that can be renewed while the service runs.
     renewable: BTreeSet<String>,
     ends: Option<Timestamp>,
 }
@@ -55,12 +61,21 @@ impl Output {
         Ok(())
     }
 
-    /// When the certificate ends; `None` without one.
-    pub fn ends(&self) -> Option<Timestamp> {
-        self.ends
+    /// Adds a password.
+    pub fn password(&mut self, password: Vec<u8>) {
+        self.renewable.insert(PASSWORD.to_owned());
+        self.file(PASSWORD, password);
     }
 
-    /// Writes the certificate, its key and the authorities, and nothing else.
+    /// After how long new files are due.
+    pub fn next(&self, now: Timestamp) -> Duration {
+        let ends = self.ends.map(|ends| renew_after(ends, now));
+        let has_password = self.files.contains_key(PASSWORD);
+        let looks = has_password.then_some(LOOK);
+        ends.into_iter().chain(looks).min().unwrap_or(LOOK)
+    }
+
+    /// Writes certificate, key, authorities and password, and nothing else.
     ///
     /// # Errors
     /// A file cannot be written.

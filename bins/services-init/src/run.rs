@@ -11,8 +11,9 @@ use tec_core::port::Clock;
 use tec_core::service::nats;
 use tec_core::service::opensearch;
 use tec_core::service::telemetry;
+use tec_core::service::telemetry::Endpoint;
+use tec_core::service::telemetry::Listen;
 use tec_core::service::telemetry::TlsFiles;
-use tec_core::service::tls::renew_after;
 use tec_k8s::service::client::NatsBootstrapRequest;
 use tec_k8s::service::client::OpenSearchBootstrapRequest;
 use tec_k8s::service::client::TelemetryBootstrapRequest;
@@ -39,7 +40,8 @@ pub async fn run(args: &Args, authorities: &str) -> anyhow::Result<()> {
     ask(args, authorities).await?.write(&args.out)
 }
 
-/// Renews the certificate for ever, beside the service: at two thirds of its life. The service is sent
+/// Renews certificate and password for ever, beside the service: at two thirds of the certificate's
+/// life, and a password every five minutes. The service is sent
 /// SIGHUP by the id in the file `reload`; one that reads its certificate again by itself needs none.
 ///
 /// # Errors
@@ -56,9 +58,8 @@ pub async fn keep(
         if let Some(file) = reload {
             hang_up(file)?;
         }
-        let ends = output.ends().context("there is nothing to renew")?;
-        let next = renew_after(ends, clock.now()).max(SHORTEST);
-        tracing::info!(next_seconds = next.as_secs(), "certificate renewed");
+        let next = output.next(clock.now()).max(SHORTEST);
+        tracing::info!(next_seconds = next.as_secs(), "renewed");
         tokio::time::sleep(next).await;
     }
 }
@@ -75,22 +76,50 @@ async fn ask(args: &Args, authorities: &str) -> anyhow::Result<Output> {
     Ok(match &args.service {
         Service::Nats { .. } => nats(args, client).await?,
         Service::Opensearch { .. } => opensearch(args, client).await?,
-        Service::Collector { listen, opensearch } => {
+        Service::Collector {
+            listen,
+            listen_http,
+            opensearch,
+        } => {
             let answer = telemetry(args, client, TelemetryKind::Collector).await?;
             let mut output = Output::default();
             output.tls("", answer.tls)?;
-            output.file("password", answer.opensearch_password);
+            output.password(answer.opensearch_password);
             let password = path(args, "password");
-            let text = telemetry::collector(*listen, &tls_files(args), opensearch, &password);
+            let listen = Listen {
+                grpc: *listen,
+                http: *listen_http,
+            };
+            let text = telemetry::collector(&listen, &tls_files(args), opensearch, &password);
             output.file("collector.yaml", text);
             output
         }
-        Service::Sender { host, port } => {
+        Service::Sender {
+            host,
+            port,
+            grpc_port,
+        } => {
             let answer = telemetry(args, client, TelemetryKind::Sender).await?;
             let mut output = Output::default();
             output.tls("", answer.tls)?;
             let text = telemetry::fluent_bit(host, *port, &tls_files(args))?;
             output.file("fluent-bit-output.conf", text);
+            let endpoint = Endpoint {
+                host: host.clone(),
+                port: *grpc_port,
+            };
+            let variables = telemetry::tracer(&endpoint, &tls_files(args));
+            let lines = variables
+                .iter()
+                .map(|(name, value)| format!("{name}={value}\n"));
+            output.file("tracer.env", lines.collect::<String>());
+            output
+        }
+        Service::Viewer => {
+            let answer = telemetry(args, client, TelemetryKind::Viewer).await?;
+            let mut output = Output::default();
+            output.password(answer.opensearch_password);
+            output.file("ca.crt", authorities);
             output
         }
     })
@@ -115,6 +144,7 @@ fn request_id(args: &Args) -> String {
         Service::Opensearch { .. } => "opensearch",
         Service::Collector { .. } => "collector",
         Service::Sender { .. } => "sender",
+        Service::Viewer => "viewer",
     };
     format!("init-{service}-{}", std::process::id())
 }
@@ -171,7 +201,9 @@ async fn nats(args: &Args, client: Client) -> anyhow::Result<Output> {
 async fn opensearch(args: &Args, client: Client) -> anyhow::Result<Output> {
     let Service::Opensearch {
         cluster,
-        host,
+        listen,
+        transport,
+        heap,
         data,
         logs,
         node_name,
@@ -201,10 +233,9 @@ async fn opensearch(args: &Args, client: Client) -> anyhow::Result<Output> {
         cluster: cluster.clone(),
         data: data.clone(),
         logs: logs.clone(),
-        host: host.clone(),
-        // The ports that OpenSearch is known by.
-        http_port: 9200,
-        transport_port: 9300,
+        listen: *listen,
+        transport: *transport,
+        heap: *heap,
         nodes_dn: vec![format!("CN={node_name}")],
     };
     let mut output = Output::default();

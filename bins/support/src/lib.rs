@@ -11,6 +11,8 @@ pub mod entropy;
 #[cfg(feature = "evidence")]
 pub mod evidence;
 pub mod exit;
+#[cfg(feature = "export")]
+pub mod export;
 pub mod files;
 #[cfg(feature = "server")]
 pub mod front;

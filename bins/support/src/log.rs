@@ -10,6 +10,9 @@ use std::sync::MutexGuard;
 use std::sync::PoisonError;
 
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::Layer as _;
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::SubscriberInitExt as _;
 
 /// Bytes of the last lines that are kept; some hundred lines.
 const KEPT: usize = 64 * 1024;
@@ -32,14 +35,17 @@ pub enum LogForm {
 /// The filter does not parse.
 pub fn start(filter: &str, form: LogForm) -> anyhow::Result<()> {
     let filter = EnvFilter::try_new(filter)?;
-    let builder = tracing_subscriber::fmt()
-        .with_env_filter(filter)
+    let lines = tracing_subscriber::fmt::layer()
         .with_writer(|| Tee)
         .with_ansi(io::stderr().is_terminal());
-    let _ = match form {
-        LogForm::Text => builder.try_init(),
-        LogForm::Json => builder.json().try_init(),
+    let lines = match form {
+        LogForm::Text => lines.boxed(),
+        LogForm::Json => lines.json().boxed(),
     };
+    let registry = tracing_subscriber::registry().with(filter).with(lines);
+    #[cfg(feature = "export")]
+    let registry = registry.with(crate::export::Exported);
+    let _ = registry.try_init();
     Ok(())
 }
 

@@ -19,10 +19,16 @@ const MAX_SETTINGS: u64 = 1 << 20;
 #[expect(clippy::exhaustive_structs, reason = "parsed, never built")]
 pub struct LogArgs {
     /// Which log lines go to stderr, for example `info` or `tec=debug`.
-    #[arg(long, env = "TEC_LOG", default_value = "info")]
+    #[arg(long, env = "TEC_LOG", default_value = "info", global = true)]
     pub log: String,
     /// Form of the log lines.
-    #[arg(long, env = "TEC_LOG_FORM", value_enum, default_value_t = LogForm::Text)]
+    #[arg(
+        long,
+        env = "TEC_LOG_FORM",
+        value_enum,
+        default_value_t = LogForm::Text,
+        global = true
+    )]
     pub log_form: LogForm,
 }
 

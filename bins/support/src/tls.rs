@@ -252,13 +252,11 @@ fn ca_params(now: Timestamp) -> anyhow::Result<CertificateParams> {
 fn ensure_ca(directory: &Path, now: Timestamp) -> anyhow::Result<Issuer<'static, KeyPair>> {
     let (cert_path, key_path) = (built_in_ca(directory), directory.join("ca.key"));
     if !cert_path.exists() {
-        let key = KeyPair::generate().context("generate the CA's key")?;
-        let cert = ca_params(now)?
-            .self_signed(&key)
-            .context("sign the CA's certificate")?;
+        let made = new_ca(now)?;
+        let key = made.key.expose("write it to its file");
         let stored = |path: &Path| format!("write {}", path.display());
-        write_private(&key_path, key.serialize_pem().as_bytes()).context(stored(&key_path))?;
-        write_private(&cert_path, cert.pem().as_bytes()).context(stored(&cert_path))?;
+        write_private(&key_path, key).context(stored(&key_path))?;
+        write_private(&cert_path, made.chain.as_bytes()).context(stored(&cert_path))?;
     }
     let unusable =
         |what: &Path| CodedError::new(Code::TlsMaterial, format!("use {}", what.display()));
@@ -266,6 +264,75 @@ fn ensure_ca(directory: &Path, now: Timestamp) -> anyhow::Result<Issuer<'static,
     let key = KeyPair::from_pem(&pem).map_err(|_| unusable(&key_path))?;
     let pem = fs::read_to_string(&cert_path).map_err(|_| unusable(&cert_path))?;
     Ok(Issuer::from_ca_cert_pem(&pem, key).map_err(|_| unusable(&cert_path))?)
+}
+
+/// A certificate with its private key, in PEM.
+#[derive(Debug)]
+#[expect(clippy::exhaustive_structs, reason = "two files")]
+pub struct Pair {
+    /// The certificate.
+    pub chain: String,
+    /// PKCS #8.
+    pub key: SecretBytes,
+}
+
+impl Pair {
+    fn new(certificate: &rcgen::Certificate, key: &KeyPair) -> Self {
+        Self {
+            chain: certificate.pem(),
+            key: SecretBytes::new(key.serialize_pem().into_bytes()),
+        }
+    }
+}
+
+/// A new CA that signs certificates of servers. Disks pin it, so it is made once.
+///
+/// # Errors
+/// The source of randomness failed, or the clock is out of range.
+pub fn new_ca(now: Timestamp) -> anyhow::Result<Pair> {
+    let key = KeyPair::generate().context("generate the CA's key")?;
+    let certificate = ca_params(now)?.self_signed(&key);
+    Ok(Pair::new(
+        &certificate.context("sign the CA's certificate")?,
+        &key,
+    ))
+}
+
+/// A certificate of a server with these names, signed by a CA, and when it should be renewed.
+///
+/// # Errors
+/// `TEC-T500` when the CA cannot be used; a name is none.
+pub fn issue(ca: &Pair, names: &[String], now: Timestamp) -> anyhow::Result<(Pair, Timestamp)> {
+    let unusable = || CodedError::new(Code::TlsMaterial, "use the CA");
+    let pem = std::str::from_utf8(ca.key.expose("sign with it")).map_err(|_| unusable())?;
+    let key = KeyPair::from_pem(pem).map_err(|_| unusable())?;
+    let issuer = Issuer::from_ca_cert_pem(&ca.chain, key).map_err(|_| unusable())?;
+    let leaf = new_leaf(&issuer, names, now)?;
+    Ok((leaf, renewal(now)))
+}
+
+fn renewal(now: Timestamp) -> Timestamp {
+    now.plus_seconds((LEAF_DAYS - RENEW_DAYS) * DAY)
+}
+
+fn new_leaf(
+    issuer: &Issuer<'static, KeyPair>,
+    names: &[String],
+    now: Timestamp,
+) -> anyhow::Result<Pair> {
+    let mut params = CertificateParams::new(names.to_vec()).context("names of the certificate")?;
+    params.distinguished_name = named("TEC server");
+    params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+    params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+    params.use_authority_key_identifier_extension = true;
+    params.not_before = instant(now.plus_seconds(-SKEW_SECONDS))?;
+    params.not_after = instant(now.plus_seconds(LEAF_DAYS * DAY))?;
+    let key = KeyPair::generate().context("generate the server's key")?;
+    let certificate = params.signed_by(&key, issuer);
+    Ok(Pair::new(
+        &certificate.context("sign the server's certificate")?,
+        &key,
+    ))
 }
 
 /// Names and renewal date of the leaf, kept beside it so that it need not be parsed.
@@ -291,28 +358,17 @@ fn renew_leaf(directory: &Path, names: &[String], now: Timestamp) -> anyhow::Res
     if leaf_is_fresh(directory, names, now) {
         return Ok(());
     }
-    let mut params = CertificateParams::new(names.to_vec()).context("names of the certificate")?;
-    params.distinguished_name = named("TEC server");
-    params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
-    params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
-    params.use_authority_key_identifier_extension = true;
-    params.not_before = instant(now.plus_seconds(-SKEW_SECONDS))?;
-    params.not_after = instant(now.plus_seconds(LEAF_DAYS * DAY))?;
-    let key = KeyPair::generate().context("generate the server's key")?;
-    let cert = params
-        .signed_by(&key, &issuer)
-        .context("sign the server's certificate")?;
-    let renew_at = now.plus_seconds((LEAF_DAYS - RENEW_DAYS) * DAY);
+    let leaf = new_leaf(&issuer, names, now)?;
+    let note = leaf_note(names, renewal(now));
     let files = [
-        ("tls.key", key.serialize_pem()),
-        ("tls.crt", cert.pem()),
+        ("tls.key", leaf.key.expose("write it to its file")),
+        ("tls.crt", leaf.chain.as_bytes()),
         // Last: a leaf without note is made anew.
-        ("tls.note", leaf_note(names, renew_at)),
+        ("tls.note", note.as_bytes()),
     ];
     for (name, content) in files {
         let path = directory.join(name);
-        write_private(&path, content.as_bytes())
-            .with_context(|| format!("write {}", path.display()))?;
+        write_private(&path, content).with_context(|| format!("write {}", path.display()))?;
     }
     Ok(())
 }

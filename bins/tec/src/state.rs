@@ -1,5 +1,7 @@
 //! The state directory: the store, and what the running server wrote about itself.
 
+use std::collections::BTreeSet;
+use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -9,6 +11,8 @@ use serde::Serialize;
 use tec_core::endpoint::BaseUrl;
 use tec_core::endpoint::Endpoint;
 use tec_core::ignition::ClevisPinGenerator;
+use tec_core::migrate::belonging::Demands;
+use tec_core::pcr::PcrIndex;
 use tec_core::store::Store;
 use tec_support::SystemEntropy;
 use tec_support::exit::CodedError;
@@ -16,6 +20,9 @@ use tec_support::files::write_private;
 
 /// File in which a server says where it listens.
 const ENDPOINTS: &str = "endpoints.json";
+
+/// File in which a server says whom it lets in.
+const SAID: &str = "demands.json";
 
 /// Opens the store; it is made where there is none yet.
 pub(crate) fn open(directory: &Path) -> anyhow::Result<Arc<Store>> {
@@ -79,5 +86,33 @@ impl Endpoints {
             .register_ak_at(Endpoint::new(self.ak.clone(), self.ca.clone()))
             .on_device(self.root_device.clone());
         Ok(others.iter().cloned().fold(pins, ClevisPinGenerator::also))
+    }
+}
+
+/// Whom the server on a state directory lets in, for whoever moves its trust elsewhere.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Said {
+    pub(crate) demands: Demands,
+    pub(crate) pcrs: BTreeSet<PcrIndex>,
+}
+
+impl Said {
+    pub(crate) fn write(&self, directory: &Path) -> anyhow::Result<()> {
+        write_private(&directory.join(SAID), &serde_json::to_vec_pretty(self)?)
+            .with_context(|| format!("write {SAID}"))
+    }
+
+    /// Nothing where no server ran yet.
+    pub(crate) fn read(directory: &Path) -> anyhow::Result<Option<Self>> {
+        let path = directory.join(SAID);
+        match std::fs::read(&path) {
+            Ok(text) => Ok(Some(
+                serde_json::from_slice(&text)
+                    .with_context(|| format!("parse {}", path.display()))?,
+            )),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error).with_context(|| format!("read {}", path.display())),
+        }
     }
 }

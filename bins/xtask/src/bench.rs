@@ -13,6 +13,7 @@ use crate::cargo::cargo;
 use crate::process;
 use crate::term;
 use crate::tools;
+use crate::tools::OpenSearch;
 
 /// Written by the suites, below the target directory.
 const REPORT: &str = "bench/report.json";
@@ -26,6 +27,8 @@ const UNLOCK: &str = "guard/unlock";
 const KUBERNETES: &str = "kube_registration/";
 /// Measurements that run the operator there.
 const OPERATOR: &str = "kube_operator/";
+/// Measurements that bring a platform's services up there.
+const SERVICES: &str = "kube_services/";
 /// Measurements that move machines between two namespaces there.
 const MIGRATION: &str = "kube_migrate/";
 
@@ -100,12 +103,15 @@ impl Bench<'_> {
         if self.wants(OPERATOR) {
             self.build(tree, &["operator"])?;
         }
-        if [KUBERNETES, OPERATOR, MIGRATION]
+        if [KUBERNETES, OPERATOR, MIGRATION, SERVICES]
             .iter()
             .any(|names| self.wants(names))
         {
             let tools = tools::ensure()?;
             tools::ensure_kubernetes(&tools)?;
+            if self.wants(SERVICES) {
+                tools::ensure_services(&tools, OpenSearch::Without)?;
+            }
             tools.environment(&mut bench)?;
         }
         term::step("benchmarks");

@@ -24,6 +24,11 @@ pub(crate) fn run(root: &Path) -> Result<()> {
     arch::run(root)?;
     term::step("check: lints, all features");
     clippy(root, &["--workspace", "--all-targets", "--all-features"])?;
+    // Tests that only run by their name are none of all targets.
+    clippy(
+        root,
+        &["--package", "tec-services-e2e", "--test", "opensearch"],
+    )?;
     term::step("check: lints, default features");
     clippy(root, &["--workspace", "--all-targets"])?;
     for library in LIBRARIES {

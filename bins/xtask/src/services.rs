@@ -10,6 +10,7 @@ use crate::cargo::cargo;
 use crate::process;
 use crate::term;
 use crate::tools;
+use crate::tools::OpenSearch;
 use crate::tools::Tools;
 
 /// The programs that it starts.
@@ -22,6 +23,9 @@ const PROGRAMS: [&str; 4] = [
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
+    /// With OpenSearch, which is fetched from Maven Central: 100 MB, and half a minute to start
+    #[arg(long)]
+    opensearch: bool,
     /// Handed on to the demo program; `-- --help` lists them
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     more: Vec<String>,
@@ -31,8 +35,11 @@ pub(crate) struct Args {
 pub(crate) fn run(root: &Path, args: &Args) -> Result<()> {
     let tools = tools::ensure()?;
     tools::ensure_kubernetes(&tools)?;
-    tools::ensure_services(&tools)?;
-    play(root, &tools, &args.more)
+    let opensearch = OpenSearch::from(args.opensearch);
+    tools::ensure_services(&tools, opensearch)?;
+    let flags = opensearch.is_wanted().then(|| "--opensearch".to_owned());
+    let more: Vec<String> = flags.into_iter().chain(args.more.iter().cloned()).collect();
+    play(root, &tools, &more)
 }
 
 /// The demo alone, without what can be asked for beside it.

@@ -22,6 +22,7 @@ use crate::room;
 use crate::services;
 use crate::term;
 use crate::tools;
+use crate::tools::OpenSearch;
 use crate::tools::Renew;
 use crate::tools::Tools;
 use crate::vm;
@@ -31,6 +32,9 @@ pub(crate) struct Args {
     /// How long each fuzz target runs
     #[arg(long, default_value_t = 2)]
     fuzz_seconds: u32,
+    /// With the tests on OpenSearch, which is fetched from Maven Central
+    #[arg(long)]
+    opensearch: bool,
 }
 
 /// Checks that ended well, and checks that did not.
@@ -66,7 +70,8 @@ pub(crate) fn run(root: &Path, args: &Args) -> Result<()> {
     tools::ensure_machines(&tools, &pcr_live::default_suites(), Renew::IfMissing)?;
     tools::ensure_nodes(&tools)?;
     tools::ensure_kubernetes(&tools)?;
-    tools::ensure_services(&tools)?;
+    let opensearch = OpenSearch::from(args.opensearch);
+    tools::ensure_services(&tools, opensearch)?;
     let mut steps = vec![Step {
         name: "tools",
         took: begin.elapsed(),
@@ -78,6 +83,9 @@ pub(crate) fn run(root: &Path, args: &Args) -> Result<()> {
     take("build", &|| one(demo::build(root)));
     take("build operator", &|| one(e2e::build(root)));
     take("tests", &|| cargo_test(root, &tools));
+    if opensearch.is_wanted() {
+        take("opensearch", &|| opensearch_test(root, &tools));
+    }
     take("crosscheck", &|| crosscheck(root));
     take("examples", &|| examples(root, &tools));
     take("demo", &|| one(demo::play(root, &tools, &[])));
@@ -113,6 +121,16 @@ fn cargo_test(root: &Path, tools: &Tools) -> Result<Count> {
     command.args(["test", "--workspace", "--all-features", "--no-fail-fast"]);
     tools.environment(&mut command)?;
     command.env("TEC_BIN_DIR", bin_dir);
+    counted(&mut command)
+}
+
+/// Tests that only run when they are asked for; what is missing then fails them.
+fn opensearch_test(root: &Path, tools: &Tools) -> Result<Count> {
+    term::step("tests on OpenSearch");
+    let mut command = cargo(root);
+    command.args(["test", "--package", "tec-services-e2e"]);
+    command.args(["--test", "opensearch", "--no-fail-fast"]);
+    tools.environment(&mut command)?;
     counted(&mut command)
 }
 

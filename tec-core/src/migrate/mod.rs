@@ -34,6 +34,7 @@
 //! They are checked by the proptest `whatever_happens_there_is_one_authority_and_no_key_is_lost`.
 
 mod authority;
+pub mod belonging;
 mod copy;
 mod epoch;
 mod merge;

@@ -11,122 +11,21 @@
 //! A plan remembers nothing that counts: whoever begins with a new one, after a crash or beside
 //! another admin, reads the records and goes on from there.
 
+mod step;
+
+pub use self::step::Goal;
+pub use self::step::MigrateEffect;
+pub use self::step::MigrateEvent;
+pub use self::step::MigrateOutcome;
+pub use self::step::Side;
+use self::step::finish;
+use self::step::swap;
 use super::Authority;
 use super::Epoch;
 use super::Intake;
 use super::Refused;
 use super::Role;
-use super::Transition;
 use crate::plan::Plan;
-
-/// What an admin wants.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(clippy::exhaustive_enums, reason = "callers choose one of them")]
-pub enum Goal {
-    /// The other anchor has what the authority has.
-    Copy,
-    /// As it is, both hold the same.
-    Verify,
-    /// The target is the authority.
-    Cutover,
-    /// The source is the authority.
-    Rollback,
-    /// The source is retired, and the target the authority.
-    Retire,
-}
-
-/// One of the two anchors.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(clippy::exhaustive_enums, reason = "there are two")]
-pub enum Side {
-    /// Where the trust was.
-    Source,
-    /// Where it goes.
-    Target,
-}
-
-impl Side {
-    /// The other one.
-    #[must_use]
-    pub fn other(self) -> Self {
-        match self {
-            Self::Source => Self::Target,
-            Self::Target => Self::Source,
-        }
-    }
-}
-
-/// What the plan is told.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum MigrateEvent {
-    /// Begin.
-    Begin(Goal),
-    /// Both records.
-    Read {
-        /// That of the source.
-        source: Box<Authority>,
-        /// That of the target.
-        target: Box<Authority>,
-    },
-    /// A change of a record was carried out, or somebody else was first.
-    Answered {
-        /// Whether it was carried out.
-        won: bool,
-    },
-    /// A pass ended.
-    Copied {
-        /// Whose units were copied.
-        from: Side,
-        /// Whether units stand in the way.
-        conflicts: bool,
-    },
-    /// A comparison ended.
-    Compared {
-        /// Whose units were looked for.
-        from: Side,
-        /// Whether the other side has all of them.
-        same: bool,
-    },
-    /// The keys of the source are gone.
-    Shredded,
-    /// An effect failed; the plan ends, and another may begin.
-    Failed,
-}
-
-/// What the plan wants done.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum MigrateEffect {
-    /// Read both records, the source first.
-    Read,
-    /// Change the record of one side, if it is still what the change begins with.
-    Swap(Side, Box<Transition>),
-    /// Copy all units of one side to the other, in this pass.
-    Copy(Side, Intake),
-    /// Look whether the other side has all units of one side.
-    Compare(Side),
-    /// Shred the keys of the source.
-    Shred,
-    /// The plan has ended.
-    Finish(MigrateOutcome),
-}
-
-/// How a plan ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum MigrateOutcome {
-    /// The goal is reached.
-    Reached,
-    /// Units stand in the way; the authority stayed or went back where it was.
-    Conflicts,
-    /// The anchors do not hold the same; the authority stayed or went back where it was.
-    NotTheSame,
-    /// The records do not allow it.
-    Refused(Refused),
-    /// An effect failed; the same may be tried again.
-    Interrupted,
-}
 
 /// The plan of one run.
 #[derive(Debug)]
@@ -227,6 +126,13 @@ impl MigratePlan {
     ) -> Result<Option<MigrateEffect>, Refused> {
         let (giver, taker) = (records.of(side), records.of(side.other()));
         if taker.is_alone() {
+            // One that gave up to somebody else has nothing for this one.
+            if let Some(paired) = giver.peer().filter(|_| giver.role() != Role::Active)
+                && paired != taker.anchor()
+            {
+                let other = taker.anchor();
+                return Err(Refused::Peer { paired, other });
+            }
             let change = taker.stand_by(giver)?;
             return Ok(Some(swap(side.other(), &change)));
         }
@@ -263,7 +169,8 @@ impl MigratePlan {
         let (giver, taker) = (records.of(to.other()), records.of(to));
         match taker.role() {
             Role::Active if taker.is_alone() && to == Side::Target => {
-                return Ok(swap(to, &taker.stand_by(giver)?));
+                let stand_by = self.copy_once(to.other(), records)?;
+                return Ok(stand_by.unwrap_or(MigrateEffect::Read));
             }
             Role::Active => return Ok(finish(self.failure.unwrap_or(MigrateOutcome::Reached))),
             role @ (Role::Forward | Role::Retired) => return Err(Refused::Role { role }),
@@ -336,14 +243,6 @@ impl MigratePlan {
         self.records = None;
         MigrateEffect::Read
     }
-}
-
-fn swap(side: Side, change: &Transition) -> MigrateEffect {
-    MigrateEffect::Swap(side, Box::new(*change))
-}
-
-fn finish(outcome: MigrateOutcome) -> MigrateEffect {
-    MigrateEffect::Finish(outcome)
 }
 
 impl Plan for MigratePlan {

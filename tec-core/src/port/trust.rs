@@ -131,6 +131,8 @@ pub enum AuditAction {
     AuthorityMoved,
     /// The disk keys of an anchor that was replaced were removed.
     KeysShredded,
+    /// The audit log of an anchor that was replaced was put by.
+    LogKept,
     /// What was known of the clock of a machine's TPM was forgotten.
     TpmReadmitted,
 }

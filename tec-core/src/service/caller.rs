@@ -120,17 +120,23 @@ pub enum Role {
     Collector,
     /// Those who send telemetry: tracers, log forwarders.
     Tracer,
+    /// Those who show telemetry to people.
+    Viewer,
+    /// The controller, as another pod of the vault sees it.
+    Peer,
 }
 
 impl Role {
     /// All of them.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 8] = [
         Self::Controller,
         Self::Nats,
         Self::OpenSearch,
         Self::Component,
         Self::Collector,
         Self::Tracer,
+        Self::Viewer,
+        Self::Peer,
     ];
 
     /// Name of the role, the policy and the certificate's role in the vault.
@@ -142,6 +148,8 @@ impl Role {
             Self::Component => "component",
             Self::Collector => "telemetry-collector",
             Self::Tracer => "telemetry-client",
+            Self::Viewer => "telemetry-viewer",
+            Self::Peer => "controller-peer",
         }
     }
 }

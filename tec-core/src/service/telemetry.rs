@@ -2,9 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::net::SocketAddr;
 
 use serde_json::Value;
 use serde_json::json;
+
+use crate::time::Timestamp;
 
 /// How often a collector reads its certificate again. Without it, it never does.
 const RELOAD: &str = "5m";
@@ -29,26 +32,33 @@ pub struct TlsFiles {
 #[error("{0:?} cannot be written into a configuration")]
 pub struct TextError(String);
 
+/// Where a collector listens for OTLP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(clippy::exhaustive_structs, reason = "OTLP has these two protocols")]
+pub struct Listen {
+    /// For tracers.
+    pub grpc: SocketAddr,
+    /// For fluent-bit, and for our own programs.
+    pub http: SocketAddr,
+}
+
 /// The configuration of an OpenTelemetry collector: receives OTLP, writes to OpenSearch. The
 /// password comes from a file that the collector reads itself.
 ///
 /// JSON, which is YAML.
-pub fn collector(
-    listen: core::net::SocketAddr,
-    tls: &TlsFiles,
-    opensearch: &str,
-    password_file: &str,
-) -> String {
+pub fn collector(listen: &Listen, tls: &TlsFiles, opensearch: &str, password_file: &str) -> String {
+    let receiver = |address: SocketAddr| {
+        json!({"endpoint": address.to_string(), "tls": {
+            "cert_file": tls.cert, "key_file": tls.key,
+            // Demands a certificate of everybody who sends.
+            "client_ca_file": tls.ca,
+            "min_version": "1.3", "reload_interval": RELOAD,
+        }})
+    };
     let value: Value = json!({
-        "receivers": {"otlp": {"protocols": {"grpc": {
-            "endpoint": listen.to_string(),
-            "tls": {
-                "cert_file": tls.cert, "key_file": tls.key,
-                // Demands a certificate of everybody who sends.
-                "client_ca_file": tls.ca,
-                "min_version": "1.3", "reload_interval": RELOAD,
-            },
-        }}}},
+        "receivers": {"otlp": {"protocols": {
+            "grpc": receiver(listen.grpc), "http": receiver(listen.http),
+        }}},
         "extensions": {"basicauth/opensearch": {"client_auth": {
             "username": "telemetry", "password": format!("${{file:{password_file}}}"),
         }}},
@@ -109,6 +119,78 @@ pub fn tracer(endpoint: &Endpoint, tls: &TlsFiles) -> BTreeMap<&'static str, Str
     ])
 }
 
+/// How grave a line is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(clippy::exhaustive_enums, reason = "the levels of a log")]
+pub enum Severity {
+    /// Of interest to programmers, step by step.
+    Trace,
+    /// Of interest to programmers.
+    Debug,
+    /// Something changed.
+    Info,
+    /// Degraded, but safe.
+    Warn,
+    /// A person is needed.
+    Error,
+}
+
+impl Severity {
+    /// Number and name (OpenTelemetry, logs data model, "Severity Fields").
+    const fn written(self) -> (u8, &'static str) {
+        match self {
+            Self::Trace => (1, "TRACE"),
+            Self::Debug => (5, "DEBUG"),
+            Self::Info => (9, "INFO"),
+            Self::Warn => (13, "WARN"),
+            Self::Error => (17, "ERROR"),
+        }
+    }
+}
+
+/// A line of a program's own log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[expect(clippy::exhaustive_structs, reason = "built by whoever logs")]
+pub struct Line {
+    /// When.
+    pub at: Timestamp,
+    /// How grave.
+    pub severity: Severity,
+    /// Which part of the program.
+    pub target: String,
+    /// What it says.
+    pub text: String,
+    /// Values beside it.
+    pub fields: BTreeMap<&'static str, String>,
+}
+
+/// Path of logs over HTTP (OTLP 1.9, "OTLP/HTTP Request").
+pub const LOGS: &str = "/v1/logs";
+
+/// The lines of a program, as OTLP has them in JSON.
+pub fn logs(service: &str, lines: &[Line]) -> Value {
+    let text = |key: &str, value: &str| json!({"key": key, "value": {"stringValue": value}});
+    let records: Vec<Value> = lines
+        .iter()
+        .map(|line| {
+            let (number, name) = line.severity.written();
+            let fields = line.fields.iter().map(|(key, value)| text(key, value));
+            let attributes = std::iter::once(text("code.namespace", &line.target)).chain(fields);
+            json!({
+                // 64 bits are text in JSON (OTLP 1.9, "JSON Protobuf Encoding").
+                "timeUnixNano": format!("{}000000000", line.at.unix_seconds()),
+                "severityNumber": number, "severityText": name,
+                "body": {"stringValue": line.text},
+                "attributes": attributes.collect::<Vec<_>>(),
+            })
+        })
+        .collect();
+    json!({"resourceLogs": [{
+        "resource": {"attributes": [text("service.name", service)]},
+        "scopeLogs": [{"logRecords": records}],
+    }]})
+}
+
 /// Address of a collector; always TLS.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_structs, reason = "host and port")]
@@ -139,12 +221,22 @@ mod tests {
 
     #[test]
     fn a_collector_demands_certificates_and_reads_its_own_again() {
-        let listen = "0.0.0.0:4317".parse().unwrap();
-        let text = collector(listen, &files(), "https://opensearch:9200", "/tls/password");
+        let listen = Listen {
+            grpc: "0.0.0.0:4317".parse().unwrap(),
+            http: "0.0.0.0:4318".parse().unwrap(),
+        };
+        let text = collector(
+            &listen,
+            &files(),
+            "https://opensearch:9200",
+            "/tls/password",
+        );
         let value: Value = serde_json::from_str(&text).unwrap();
-        let tls = &value["receivers"]["otlp"]["protocols"]["grpc"]["tls"];
-        assert_eq!(tls["client_ca_file"], "/tls/ca.crt");
-        assert_eq!(tls["reload_interval"], RELOAD);
+        for protocol in ["grpc", "http"] {
+            let tls = &value["receivers"]["otlp"]["protocols"][protocol]["tls"];
+            assert_eq!(tls["client_ca_file"], "/tls/ca.crt");
+            assert_eq!(tls["reload_interval"], RELOAD);
+        }
         let auth = &value["extensions"]["basicauth/opensearch"]["client_auth"];
         assert_eq!(auth["password"], "${file:/tls/password}");
     }
@@ -156,6 +248,25 @@ mod tests {
         let mut hostile = files();
         hostile.ca = "/tls/ca.crt\n    tls.verify off".to_owned();
         assert!(fluent_bit("collector", 4318, &hostile).is_err());
+    }
+
+    #[test]
+    fn a_line_is_written_as_otlp_has_it() {
+        let line = Line {
+            at: Timestamp::from_unix_seconds(1_700_000_000),
+            severity: Severity::Warn,
+            target: "tec".to_owned(),
+            text: "a step failed".to_owned(),
+            fields: BTreeMap::from([("step", "7".to_owned())]),
+        };
+        let sent = logs("services-broker", &[line]);
+        let scope = &sent["resourceLogs"][0]["scopeLogs"][0];
+        let record = &scope["logRecords"][0];
+        assert_eq!(record["timeUnixNano"], "1700000000000000000");
+        assert_eq!(record["severityNumber"], 13);
+        assert_eq!(record["body"]["stringValue"], "a step failed");
+        assert_eq!(record["attributes"][1]["key"], "step");
+        assert_eq!(record["attributes"][1]["value"]["stringValue"], "7");
     }
 
     #[test]

@@ -3,6 +3,9 @@
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::CustomResource;
 use kube::KubeSchema;
+use schemars::Schema;
+use schemars::SchemaGenerator;
+use schemars::json_schema;
 use serde::Deserialize;
 use serde::Serialize;
 
@@ -147,4 +150,18 @@ pub struct TrustedExecutionClusterStatus {
     /// The Trustees that are fed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub targets: Vec<TargetStatus>,
+
+    /// The registers of the TPM whose values a boot must have to get a key.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(schema_with = "registers_schema")]
+    pub pinned_pcrs: Vec<u8>,
+}
+
+/// Numbers of registers (TCG PC Client Platform TPM Profile: 0 to 23). Kubernetes knows no unsigned
+/// formats.
+fn registers_schema(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({
+        "type": "array",
+        "items": {"type": "integer", "format": "int32", "minimum": 0, "maximum": 23},
+    })
 }

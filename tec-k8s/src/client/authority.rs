@@ -61,20 +61,36 @@ impl Seen {
     }
 }
 
-/// The record in an object; a namespace without one is the authority over itself.
+/// The record in its object; nothing where it was never part of a migration.
 ///
 /// # Errors
 /// The record is malformed: nobody may do anything then.
-pub fn record_of(object: &ConfigMap) -> Result<Authority, PortError> {
-    let failed = || PortError::new(PortErrorKind::Invalid, format!("read {AUTHORITY}"));
+pub fn record_of(object: &ConfigMap) -> Result<Option<Authority>, PortError> {
     let text = object.data.as_ref().and_then(|data| data.get(RECORD));
-    let Some(text) = text else {
-        // Its UID is what the API server drew for it, and nobody else has.
-        let uid = object.uid().unwrap_or_default();
-        let anchor = uid.parse().map_err(|error| failed().because(error))?;
-        return Ok(Authority::founded(anchor));
-    };
-    serde_json::from_str(text).map_err(|error| failed().because(error))
+    let record = text.map(|text| serde_json::from_str(text)).transpose();
+    record.map_err(|error| {
+        PortError::new(PortErrorKind::Invalid, format!("read {AUTHORITY}")).because(error)
+    })
+}
+
+/// A namespace without a record is the authority over itself. Its name is the UID that the API server
+/// drew for the object, and nobody else has.
+fn founded(object: &ConfigMap) -> Result<Authority, PortError> {
+    let uid = object.uid().unwrap_or_default();
+    let anchor = uid.parse().map_err(|error| {
+        PortError::new(
+            PortErrorKind::Invalid,
+            format!("read the UID of {AUTHORITY}"),
+        )
+        .because(error)
+    })?;
+    Ok(Authority::founded(anchor))
+}
+
+fn text_of(record: &Authority) -> Result<String, PortError> {
+    serde_json::to_string(record).map_err(|error| {
+        PortError::new(PortErrorKind::Internal, "write the record of authority").because(error)
+    })
 }
 
 impl KubeRegistry {
@@ -90,11 +106,15 @@ impl KubeRegistry {
             if let Some(object) = found.map_err(failed)? {
                 return Ok(object);
             }
+            // Somebody removed it, where the cluster object remembers one.
+            let lost = self.remembered().await?;
+            let entry = lost.map(|record| text_of(&record)).transpose()?;
             let object = ConfigMap {
                 metadata: ObjectMeta {
                     name: Some(AUTHORITY.to_owned()),
                     ..ObjectMeta::default()
                 },
+                data: entry.map(|text| BTreeMap::from([(RECORD.to_owned(), text)])),
                 ..ConfigMap::default()
             };
             match self
@@ -144,17 +164,16 @@ impl KubeRegistry {
     ) -> Result<SwapOutcome, PortError> {
         for _ in 0..ATTEMPTS {
             let object = self.authority_object().await?;
-            let now = record_of(&object)?;
+            let now = self.authority_of(&object).await?;
             if now != *change.from() {
+                self.remember_after(&now).await;
                 return Ok(SwapOutcome::Lost(now));
             }
-            let record = serde_json::to_string(change.to()).map_err(|error| {
-                PortError::new(PortErrorKind::Internal, "write the record of authority")
-                    .because(error)
-            })?;
+            self.remember_before(change.to()).await?;
             let mut entries = object.data.clone().unwrap_or_default();
-            entries.insert(RECORD.to_owned(), record);
+            entries.insert(RECORD.to_owned(), text_of(change.to())?);
             if self.replace_authority(&object, entries, Some(line)).await? {
+                self.remember_after(change.to()).await;
                 self.tell(line).await;
                 return Ok(SwapOutcome::Swapped);
             }
@@ -173,12 +192,24 @@ impl KubeRegistry {
         }
     }
 
+    /// The record of an object; where somebody emptied it, the one that is remembered.
+    pub(super) async fn authority_of(&self, object: &ConfigMap) -> Result<Authority, PortError> {
+        if let Some(record) = record_of(object)? {
+            return Ok(record);
+        }
+        let remembered = self.remembered().await?;
+        remembered.map_or_else(|| founded(object), Ok)
+    }
+
     /// The record as it is now, and nothing where there never was one.
     async fn look(&self) -> Result<Option<Authority>, PortError> {
         let now = self.clock.now();
         let object = self.authorities().get_opt(AUTHORITY).await;
         let object = object.map_err(|error| port_error("read the record of authority", error))?;
-        let record = object.as_ref().map(record_of).transpose()?;
+        let record = match object.as_ref().map(record_of).transpose()?.flatten() {
+            Some(record) => Some(record),
+            None => self.remembered().await?,
+        };
         *self.seen.lock() = Some((now, record));
         Ok(record)
     }
@@ -239,9 +270,10 @@ mod tests {
 
     #[test]
     fn a_namespace_without_a_record_is_its_own_authority() {
-        let record = record_of(&object(&json!({}))).unwrap();
+        assert_eq!(record_of(&object(&json!({}))).unwrap(), None);
+        let record = founded(&object(&json!({}))).unwrap();
         assert!(record.is_alone());
-        let same = record_of(&object(&json!({}))).unwrap();
+        let same = founded(&object(&json!({}))).unwrap();
         assert_eq!(record, same, "its name is that of the object");
     }
 

@@ -31,6 +31,7 @@ mod image;
 mod machine;
 #[cfg(feature = "rpc")]
 pub mod member;
+mod remembered;
 mod room;
 mod secret;
 
@@ -47,6 +48,8 @@ use tec_core::id::ImageName;
 use tec_core::port::AuditEvent;
 use tec_core::port::Clock;
 
+pub use self::anchor::AUDIT_OF;
+pub use self::anchor::CA_SECRET;
 use self::anchor::Passes;
 pub use self::attempt::ATTEMPT;
 pub use self::attempt::ATTEMPT_REPORTER;
@@ -54,6 +57,7 @@ pub use self::attempt::AttemptEvents;
 use self::authority::Seen;
 pub use self::authority::record_of;
 pub use self::error::port_error;
+pub use self::remembered::remembered_of;
 use self::room::Rooms;
 pub use self::secret::SECRET_KEY;
 use crate::api;

@@ -11,6 +11,7 @@ use kube::api::PatchParams;
 use kube::core::ApiResource;
 use kube::core::GroupVersionKind;
 use serde_json::json;
+use tec_core::pcr::PcrIndex;
 use tec_core::port::PortError;
 use tec_core::port::PortErrorKind;
 use tec_core::port::chain;
@@ -263,10 +264,12 @@ async fn write(
 ) -> Result<(), PortError> {
     let known = cluster.status.as_ref();
     let targets = ctx.memory().targets.clone();
+    let pinned: Vec<PcrIndex> = ctx.parts.trust.pinned().iter().collect();
     let status = json!({
         "conditions": conditions(ctx, cluster, known.map(|status| &status.conditions), &said)?,
         "observedGeneration": cluster.metadata.generation,
         "observedOperatorVersion": env!("CARGO_PKG_VERSION"),
+        "pinnedPcrs": pinned,
         "targets": targets,
     });
     let known = known.and_then(|known| serde_json::to_value(known).ok());

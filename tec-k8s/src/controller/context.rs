@@ -22,10 +22,12 @@ use kube::runtime::events::EventType;
 use kube::runtime::events::Recorder;
 use kube::runtime::events::Reporter;
 use tec_core::id::MachineId;
+use tec_core::migrate::Authority;
 use tec_core::migrate::Deed;
 use tec_core::migrate::Role;
 use tec_core::port::Clock;
 use tec_core::port::Entropy;
+use tec_core::port::PortError;
 use tec_core::time::Timestamp;
 use tokio::sync::Notify;
 
@@ -43,6 +45,7 @@ use crate::api::TargetStatus;
 use crate::api::TrustedExecutionCluster;
 use crate::client::KubeRegistry;
 use crate::client::record_of;
+use crate::client::remembered_of;
 use crate::signal;
 
 /// An object to look at, by name.
@@ -192,20 +195,39 @@ impl Context {
     /// Whether this anchor may do this, as far as the watch tells. The registry asks the record itself
     /// before it writes; for the measurements of images this is the only gate.
     pub(super) fn may(&self, deed: Deed) -> bool {
-        let Some(object) = self.caches.authority.get(AUTHORITY) else {
-            return true;
-        };
-        match record_of(&object) {
-            Ok(record) => record.permit(deed).is_ok(),
+        match self.authority() {
+            Ok(None) => true,
+            Ok(Some(record)) => record.permit(deed).is_ok(),
             // What is there is served, and nothing new is let in.
             Err(_) => deed == Deed::Release,
         }
     }
 
+    /// The record of authority; nothing where there never was one. What the cluster objects remember
+    /// counts where its ConfigMap was removed.
+    fn authority(&self) -> Result<Option<Authority>, PortError> {
+        let object = self.caches.authority.get(AUTHORITY);
+        if let Some(record) = object
+            .map(|object| record_of(&object))
+            .transpose()?
+            .flatten()
+        {
+            return Ok(Some(record));
+        }
+        let mut latest: Option<Authority> = None;
+        for cluster in self.caches.clusters.all() {
+            let record = remembered_of(&*cluster)?;
+            latest = latest
+                .into_iter()
+                .chain(record)
+                .max_by_key(Authority::epoch);
+        }
+        Ok(latest)
+    }
+
     /// Why this anchor does not do what it would do as the authority.
     pub(super) fn role(&self) -> String {
-        let object = self.caches.authority.get(AUTHORITY);
-        let record = object.and_then(|object| record_of(&object).ok());
+        let record = self.authority().ok().flatten();
         let role = record.map_or(Role::ServeOnly, |record| record.role());
         format!("this trust anchor is {role}")
     }

@@ -7,6 +7,7 @@ use k8s_openapi::api::core::v1::EnvVar;
 use k8s_openapi::api::core::v1::Namespace;
 use k8s_openapi::api::core::v1::PodSpec;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use tec_core::pcr::PcrIndex;
 
 use super::Deploy;
 use super::Object;
@@ -40,6 +41,8 @@ pub struct Installation {
     pub image: String,
     /// Images that it deploys, and the user of all pods.
     pub deploy: Deploy,
+    /// Registers that boots must have as approved; the operator's own choice where empty.
+    pub pcrs: Vec<PcrIndex>,
 }
 
 impl Default for Installation {
@@ -49,6 +52,7 @@ impl Default for Installation {
             namespace: DEFAULT_NAMESPACE.to_owned(),
             image: image(Component::Operator.service_account(), RELEASE),
             deploy: Deploy::default(),
+            pcrs: Vec::new(),
         }
     }
 }
@@ -125,6 +129,10 @@ fn container(installation: &Installation) -> Container {
     let mut arguments = vec![pod::metrics_argument()];
     if installation.deploy.user == PodUser::Assigned {
         arguments.push(ASSIGNED_USER_FLAG.to_owned());
+    }
+    if !installation.pcrs.is_empty() {
+        let pcrs: Vec<_> = installation.pcrs.iter().map(ToString::to_string).collect();
+        arguments.push(format!("--pcrs={}", pcrs.join(",")));
     }
     Container {
         args: Some(arguments),

@@ -15,12 +15,18 @@
 mod caller;
 mod client;
 mod convert;
-pub mod generated;
 mod init;
 mod join;
 mod reason;
 mod recover;
 mod watch;
+
+/// Messages and services.
+pub mod generated {
+    pub use crate::generated::init;
+    pub use crate::generated::join;
+    pub use crate::generated::recoverproto;
+}
 
 pub use self::caller::Caller;
 pub use self::client::Dial;

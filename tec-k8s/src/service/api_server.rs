@@ -38,6 +38,8 @@ pub trait Cluster: fmt::Debug + Send + Sync {
     async fn advance(&self, from: &Progress, to: &Progress) -> Result<(), PortError>;
     /// Writes what everybody may see.
     async fn publish(&self, published: &Published) -> Result<(), PortError>;
+    /// The authorities of what was published, in PEM; `None` if nothing was.
+    async fn authorities(&self) -> Result<Option<String>, PortError>;
     /// Users of NATS that are shut out, and since when.
     async fn revocations(&self) -> Result<Revocations, PortError>;
     /// Whether it answers at all.
@@ -251,6 +253,15 @@ impl Cluster for ApiServer {
             *metadata = json!({"name": name, "resourceVersion": version});
         }
         self.put(name, &object).await
+    }
+
+    async fn authorities(&self) -> Result<Option<String>, PortError> {
+        let name = &self.names.tls;
+        let Some(object) = self.get(name).await? else {
+            return Ok(None);
+        };
+        let pem = data(&object, "ca.crt").and_then(|pem| String::from_utf8(pem).ok());
+        pem.map(Some).ok_or_else(|| malformed(name))
     }
 
     async fn revocations(&self) -> Result<Revocations, PortError> {

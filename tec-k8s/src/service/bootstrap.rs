@@ -32,10 +32,13 @@ use tec_core::service::vault::OPENSEARCH_USERS;
 use tec_core::service::vault::Request;
 use tec_core::service::vault::call;
 use tec_core::service::vault::call::Login;
+use tec_core::service::vault::password;
+use tec_core::service::vault::password::Stored;
 use tec_core::time::Timestamp;
 use tokio::sync::Semaphore;
 
 use super::Cluster;
+use super::Disk;
 use super::Minter;
 use super::Vault;
 
@@ -125,21 +128,23 @@ pub struct Component {
 
 /// Which side of telemetry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(clippy::exhaustive_enums, reason = "there are two sides")]
+#[expect(clippy::exhaustive_enums, reason = "there are these three")]
 pub enum TelemetryKind {
     /// Receives.
     Collector,
     /// Sends.
     Sender,
+    /// Reads.
+    Viewer,
 }
 
-/// What a collector or sender gets.
+/// What a collector, sender or viewer gets.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Telemetry {
-    /// Its certificate.
-    pub tls: Material,
-    /// Password of the user `telemetry`; for collectors.
+    /// Its certificate; none for a viewer.
+    pub tls: Option<Material>,
+    /// Password of the user `telemetry` for collectors, of the user `viewer` for viewers.
     pub password: Option<SecretBytes>,
 }
 
@@ -148,6 +153,7 @@ pub struct Telemetry {
 pub struct Bootstrap {
     vault: Vault,
     cluster: Arc<dyn Cluster>,
+    disk: Arc<dyn Disk>,
     standing: Arc<Standing>,
     clock: Arc<dyn Clock>,
     entropy: Arc<dyn Entropy>,
@@ -161,6 +167,7 @@ impl Bootstrap {
     pub fn new(
         vault: Vault,
         cluster: Arc<dyn Cluster>,
+        disk: Arc<dyn Disk>,
         standing: Arc<Standing>,
         clock: Arc<dyn Clock>,
         entropy: Arc<dyn Entropy>,
@@ -169,6 +176,7 @@ impl Bootstrap {
         Self {
             vault,
             cluster,
+            disk,
             standing,
             clock,
             entropy,
@@ -277,7 +285,7 @@ impl Bootstrap {
         Ok((signature, jwt))
     }
 
-    /// For a collector or sender of telemetry.
+    /// For a collector, sender or viewer of telemetry.
     ///
     /// # Errors
     /// [`Refusal`].
@@ -290,14 +298,33 @@ impl Bootstrap {
         let role = match kind {
             TelemetryKind::Collector => Role::Collector,
             TelemetryKind::Sender => Role::Tracer,
+            TelemetryKind::Viewer => Role::Viewer,
         };
         let login = self.log_in(role, token).await?;
         let password = match kind {
             TelemetryKind::Collector => Some(self.password(&login, "telemetry").await?),
+            TelemetryKind::Viewer => Some(self.password(&login, "viewer").await?),
             TelemetryKind::Sender => None,
         };
-        let tls = self.issue(&login, role.as_str()).await?;
+        let tls = match kind {
+            TelemetryKind::Viewer => None,
+            _ => Some(self.issue(&login, role.as_str()).await?),
+        };
         Ok(Telemetry { tls, password })
+    }
+
+    /// For the controller of another pod of the vault: the key as it lies on disk, wrapped.
+    ///
+    /// # Errors
+    /// [`Refusal`].
+    pub async fn wrapped_key(&self, token: &SecretBytes) -> Result<Vec<u8>, Refusal> {
+        let _slot = self.slots.try_acquire().map_err(|_| Refusal::Rate)?;
+        self.log_in(Role::Peer, token).await?;
+        let file = self.disk.read().map_err(|error| {
+            tracing::warn!(%error, "cannot read the wrapped key");
+            Refusal::NotBootstrapped
+        })?;
+        file.ok_or(Refusal::NotBootstrapped)
     }
 
     /// Exchanges the token. The role follows from the call, the identity from the vault.
@@ -364,10 +391,12 @@ impl Bootstrap {
     }
 
     async fn password(&self, login: &Login, user: &str) -> Result<SecretBytes, Refusal> {
-        let request = call::read_password(user).by(&login.token);
+        let request = password::read(user).by(&login.token);
         let answer = self.vault.call(&request).await;
         let answer = answer.map_err(|_| Refusal::VaultDown)?;
-        call::password(&answer).map_err(|_| caller::classify_call(&answer))
+        let stored = Stored::from_answer(&answer);
+        let stored = stored.map_err(|_| caller::classify_call(&answer))?;
+        Ok(stored.password)
     }
 
     /// A quarter of a second of work, away from the threads that answer.

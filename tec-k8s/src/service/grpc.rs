@@ -16,34 +16,27 @@ use tonic::Status;
 
 use super::Bootstrap;
 use super::TelemetryKind;
-use super::pb::bootstrap as pb;
-use super::pb::bootstrap::bootstrap_server::BootstrapServer;
+use crate::generated::bootstrap as pb;
+use crate::generated::bootstrap::bootstrap_server::BootstrapServer;
 
 /// Longest request, in bytes.
 const MAX_MESSAGE: usize = 64 * 1024;
-
-/// Messages and stub for clients.
-pub mod client {
-    pub use crate::service::pb::bootstrap::*;
-}
-
-/// Messages, service and stub of brokers.
-pub mod broker {
-    pub use crate::service::pb::broker::*;
-}
 
 /// The service, to be served with TLS.
 pub fn service(bootstrap: Arc<Bootstrap>) -> BootstrapServer<impl pb::bootstrap_server::Bootstrap> {
     BootstrapServer::new(Face(bootstrap)).max_decoding_message_size(MAX_MESSAGE)
 }
 
-/// What the service offers, for reflection.
+/// What this crate can offer, for reflection; [`NAME`] is the service that is served.
 pub fn descriptors() -> Vec<u8> {
     // Written by the generator, compared in check.
     STANDARD
-        .decode(include_str!("pb/bootstrap.descriptors").trim_end())
+        .decode(include_str!("../generated/descriptors").trim_end())
         .unwrap_or_default()
 }
+
+/// Full name of the service.
+pub const NAME: &str = pb::bootstrap_server::SERVICE_NAME;
 
 #[derive(Debug)]
 struct Face(Arc<Bootstrap>);
@@ -206,6 +199,7 @@ impl pb::bootstrap_server::Bootstrap for Face {
         let kind = match request.kind() {
             pb::TelemetryKind::Collector => Ok(TelemetryKind::Collector),
             pb::TelemetryKind::Sender => Ok(TelemetryKind::Sender),
+            pb::TelemetryKind::Viewer => Ok(TelemetryKind::Viewer),
             pb::TelemetryKind::Unspecified => Err(Refusal::BadRequest),
         };
         let token = SecretBytes::new(request.service_account_token);
@@ -218,13 +212,25 @@ impl pb::bootstrap_server::Bootstrap for Face {
             |telemetry| {
                 let password = telemetry.password;
                 pb::TelemetryBootstrapResponse {
-                    tls: Some(tls(telemetry.tls)),
+                    tls: telemetry.tls.map(tls),
                     opensearch_password: password.map_or_else(Vec::new, |p| {
-                        p.expose("its collector asked for it").to_vec()
+                        p.expose("whoever logs in with it asked for it").to_vec()
                     }),
                 }
             },
         )
+    }
+
+    async fn get_wrapped_key(
+        &self,
+        request: Request<pb::WrappedKeyRequest>,
+    ) -> Result<Response<pb::WrappedKeyResponse>, Status> {
+        let request = request.into_inner();
+        let token = SecretBytes::new(request.service_account_token);
+        let outcome = self.0.wrapped_key(&token).await;
+        answer("GetWrappedKey", &request.request_id, outcome, |key| {
+            pb::WrappedKeyResponse { wrapped_key: key }
+        })
     }
 }
 
@@ -243,4 +249,5 @@ redacted! {
     TlsMaterial NatsBootstrapRequest NatsBootstrapResponse OpenSearchBootstrapRequest
     OpenSearchBootstrapResponse ComponentBootstrapRequest ComponentBootstrapResponse
     SignNonceRequest SignNonceResponse TelemetryBootstrapRequest TelemetryBootstrapResponse
+    WrappedKeyRequest WrappedKeyResponse
 }

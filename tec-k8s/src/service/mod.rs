@@ -17,10 +17,10 @@
 mod api_server;
 mod bootstrap;
 mod disk;
+mod export;
 mod grpc;
 mod http;
 mod minter;
-mod pb;
 mod shell;
 mod vault;
 
@@ -36,8 +36,8 @@ pub use self::bootstrap::Standing;
 pub use self::bootstrap::Telemetry;
 pub use self::bootstrap::TelemetryKind;
 pub use self::disk::Disk;
-pub use self::grpc::broker;
-pub use self::grpc::client;
+pub use self::export::Export;
+pub use self::grpc::NAME;
 pub use self::grpc::descriptors;
 pub use self::grpc::service;
 pub use self::http::Http;
@@ -46,5 +46,10 @@ pub use self::http::Reply;
 pub use self::http::Target;
 pub use self::minter::Minter;
 pub use self::shell::BringUpShell;
+pub use self::shell::Peers;
 pub use self::shell::SetupShell;
 pub use self::vault::Vault;
+/// Messages and stub for clients of the controller.
+pub use crate::generated::bootstrap as client;
+/// Messages, service and stub of brokers.
+pub use crate::generated::broker;

@@ -1,5 +1,6 @@
 //! Carries out what the plans want.
 
+use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,22 +30,39 @@ const POLL: Duration = Duration::from_millis(200);
 /// How often it is looked at before the plan looks at everything again.
 const POLLS: u32 = 150;
 
+/// The controllers of the vault's other pods.
+///
+/// *Contract*: asks one after the other; `None` if none of them has it. *Implementations*: the
+/// controller's own client.
+#[async_trait]
+pub trait Peers: fmt::Debug + Send + Sync {
+    /// The wrapped key, as it lies on their disks.
+    async fn wrapped_key(&self) -> Option<Vec<u8>>;
+}
+
 /// The outside of [`BringUp`].
 #[derive(Debug)]
 pub struct BringUpShell {
     vault: Vault,
     cluster: Arc<dyn Cluster>,
     disk: Arc<dyn Disk>,
+    peers: Arc<dyn Peers>,
     end: Option<Result<(), Fatal>>,
 }
 
 impl BringUpShell {
     /// Over these.
-    pub fn new(vault: Vault, cluster: Arc<dyn Cluster>, disk: Arc<dyn Disk>) -> Self {
+    pub fn new(
+        vault: Vault,
+        cluster: Arc<dyn Cluster>,
+        disk: Arc<dyn Disk>,
+        peers: Arc<dyn Peers>,
+    ) -> Self {
         Self {
             vault,
             cluster,
             disk,
+            peers,
             end: None,
         }
     }
@@ -123,8 +141,7 @@ impl Shell<BringUp> for BringUpShell {
                 Ok(file) => Event::File(file),
                 Err(error) => io_failed("read the wrapped key", &error),
             },
-            // One replica: a follower has its file from its own volume, or waits for a person.
-            Effect::FetchFromPeer => Event::File(None),
+            Effect::FetchFromPeer => Event::File(self.peers.wrapped_key().await),
             Effect::WriteFile(bytes) => on_disk("write the wrapped key", self.disk.write(&bytes)),
             Effect::RemoveFile => on_disk("remove the wrapped key", self.disk.remove()),
             Effect::ResetStorage => self.reset().await,

@@ -76,8 +76,51 @@ struct Fate {
     expired: u64,
 }
 
+/// What becomes of the last request before a cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(clippy::exhaustive_enums, reason = "there are these two")]
+pub enum Last {
+    /// It is carried out, and answered.
+    Answered,
+    /// It is carried out, and its answer is lost.
+    Lost,
+}
+
+/// How many requests still pass.
+#[derive(Debug, Default)]
+struct Allowance {
+    left: Option<(u64, Last)>,
+    /// Whether anything was lost or refused for want of it.
+    has_cut: bool,
+}
+
+/// What is done with one request.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Passage {
+    Whole,
+    OneWay,
+    Closed,
+}
+
+impl Allowance {
+    fn take(&mut self) -> Passage {
+        let Some((left, last)) = &mut self.left else {
+            return Passage::Whole;
+        };
+        let passage = match (*left, *last) {
+            (0, _) => Passage::Closed,
+            (1, Last::Lost) => Passage::OneWay,
+            _ => Passage::Whole,
+        };
+        *left = left.saturating_sub(1);
+        self.has_cut |= passage != Passage::Whole;
+        passage
+    }
+}
+
 struct Shared {
     client: Client,
+    allowance: Mutex<Allowance>,
     traffic: Mutex<Traffic>,
     fate: watch::Sender<Fate>,
 }
@@ -85,6 +128,11 @@ struct Shared {
 impl Shared {
     fn traffic(&self) -> MutexGuard<'_, Traffic> {
         self.traffic.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn allowance(&self) -> MutexGuard<'_, Allowance> {
+        let allowance = self.allowance.lock();
+        allowance.unwrap_or_else(PoisonError::into_inner)
     }
 
     fn note(&self, request: String, bytes: usize) {
@@ -117,6 +165,7 @@ impl Link {
     pub async fn new(client: Client) -> anyhow::Result<Self> {
         let shared = Arc::new(Shared {
             client,
+            allowance: Mutex::default(),
             traffic: Mutex::default(),
             fate: watch::Sender::default(),
         });
@@ -155,6 +204,19 @@ impl Link {
         self.shared.fate.send_modify(|fate| fate.is_cut = is_cut);
     }
 
+    /// Lets so many more requests pass, and cuts then.
+    pub fn cut_after(&self, requests: u64, last: Last) {
+        *self.shared.allowance() = Allowance {
+            left: Some((requests, last)),
+            has_cut: false,
+        };
+    }
+
+    /// Lets everything pass again, and says whether a request met the cut.
+    pub fn mend(&self) -> bool {
+        std::mem::take(&mut *self.shared.allowance()).has_cut
+    }
+
     /// Ends every watch that is open as too old.
     pub fn expire_watches(&self) {
         self.shared.fate.send_modify(|fate| fate.expired += 1);
@@ -169,10 +231,14 @@ impl Link {
 fn forward(State(shared): State<Arc<Shared>>, request: Request) -> BoxFuture<'static, Response> {
     async move {
         let is_cut = shared.fate.borrow().is_cut;
-        if is_cut {
+        let passage = shared.allowance().take();
+        if is_cut || passage == Passage::Closed {
             return StatusCode::BAD_GATEWAY.into_response();
         }
         let answer = pass(shared, request).await;
+        if passage == Passage::OneWay {
+            return StatusCode::BAD_GATEWAY.into_response();
+        }
         answer
             .unwrap_or_else(|error| (StatusCode::BAD_GATEWAY, format!("{error:#}")).into_response())
     }

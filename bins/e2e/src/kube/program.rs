@@ -18,10 +18,14 @@ pub fn start_operator(
     identity: &str,
     kubeconfig: &Path,
 ) -> anyhow::Result<Guarded> {
-    start(plane, namespace, (identity, kubeconfig), &[])
+    start_operator_with(plane, namespace, (identity, kubeconfig), &[])
 }
 
-fn start(
+/// The same with these further arguments.
+///
+/// # Errors
+/// The program is missing.
+pub fn start_operator_with(
     plane: &ControlPlane,
     namespace: &str,
     (identity, kubeconfig): (&str, &Path),
@@ -59,6 +63,6 @@ impl Bench {
     ) -> anyhow::Result<Guarded> {
         let kubeconfig = self.kubeconfig_at(identity, api_server)?;
         let who = (identity, kubeconfig.as_path());
-        start(&self.plane, &self.namespace, who, arguments)
+        start_operator_with(&self.plane, &self.namespace, who, arguments)
     }
 }

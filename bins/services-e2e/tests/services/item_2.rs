@@ -150,7 +150,8 @@ async fn bring_up_until(
     let platform = controller.platform.clone();
     let mut plan = BringUp::new(platform, controller.ordinal, RootPart::IfChanged, fresh);
     let (cluster, disk) = (controller.cluster.clone(), controller.disk.clone());
-    let shell = BringUpShell::new(controller.vault.clone(), cluster, disk);
+    let peers = controller.peers.clone();
+    let shell = BringUpShell::new(controller.vault.clone(), cluster, disk, peers);
     let mut dying = Dying::new(shell, steps);
     dying.last = last;
     plan::run(&mut plan, Event::Start, &mut dying).await;

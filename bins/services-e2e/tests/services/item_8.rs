@@ -1,13 +1,19 @@
 //! Telemetry: collectors take it from senders with a certificate of the platform, and from nobody else.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use tec_core::service::caller::Account;
+use tec_core::service::telemetry::Line;
+use tec_core::service::telemetry::Severity;
+use tec_core::time::Timestamp;
+use tec_k8s::service::Export;
 use tec_k8s::service::client::TelemetryBootstrapRequest;
 use tec_k8s::service::client::TelemetryBootstrapResponse;
 use tec_k8s::service::client::TelemetryKind;
 use tec_services_e2e::platform::Platform;
 use tec_services_e2e::sink::Sink;
+use tokio::sync::mpsc;
 use tonic::Code;
 use tonic::Status;
 
@@ -88,4 +94,37 @@ async fn item_8_a_sink_takes_logs_with_a_certificate_for_it_and_refuses_all_othe
         .await;
     assert!(distrusted.is_err());
     assert_eq!(sink.received(), ["a line"], "something else came through");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn item_8_the_log_of_our_own_programs_reaches_the_sink_whole_and_in_order() {
+    let platform = Platform::new(&[]).await.unwrap();
+    let cluster = &platform.stage.cluster;
+    let collector = cluster.account("collector").unwrap();
+    let collector = ask(&platform, &collector, TelemetryKind::Collector)
+        .await
+        .unwrap();
+    let sink = Sink::start(&collector.tls.unwrap()).unwrap();
+    // A component sends with the certificate that it has anyway.
+    let component = platform.identity("comp-a").await.unwrap();
+    let grant = component.grant().await.unwrap();
+    let config = component
+        .certificate()
+        .client_config(grant.authorities.as_bytes());
+    let client = sink.with(config.unwrap()).unwrap();
+    let (queue, lines) = mpsc::channel(600);
+    for number in 0..600 {
+        let line = Line {
+            at: Timestamp::EPOCH,
+            severity: Severity::Info,
+            target: "test".to_owned(),
+            text: format!("line {number}"),
+            fields: BTreeMap::new(),
+        };
+        queue.send(line).await.unwrap();
+    }
+    drop(queue);
+    Export::new(client, "test").run(lines).await;
+    let sent: Vec<String> = (0..600).map(|number| format!("line {number}")).collect();
+    assert_eq!(sink.received(), sent);
 }

@@ -13,6 +13,7 @@ mod item_3;
 mod item_4;
 mod item_5;
 mod item_6;
+mod item_6_raft;
 mod item_7;
 mod item_8;
 mod manifests;

@@ -42,7 +42,7 @@ async fn the_chart_is_taken_and_its_controller_may_do_what_the_tests_let_it_do()
     let role = roles.get("services-bootstrap").await.unwrap();
     assert_eq!(role.rules, Some(controller_rules()));
     let sets: Api<StatefulSet> = Api::namespaced(admin, &namespace);
-    for (name, containers) in [("vault", 2), ("nats", 2)] {
+    for (name, containers) in [("vault", 2), ("nats", 2), ("opensearch", 2)] {
         let pod = sets
             .get(name)
             .await

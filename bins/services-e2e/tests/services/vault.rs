@@ -89,6 +89,21 @@ pub(crate) async fn root_tokens(stage: &Stage, key: &str) -> usize {
     roots - 1
 }
 
+/// How many of the pods that share the storage have a vote.
+pub(crate) async fn voters(stage: &Stage, key: &str) -> usize {
+    let vault = stage.bao.vault();
+    let token = make_root(stage, key).await;
+    let look = Request::get("sys/storage/raft/configuration").by(&token);
+    let found: Value = vault.call(&look).await.unwrap().data().unwrap();
+    let revoke = Request::post("auth/token/revoke-self", &json!({})).by(&token);
+    vault.call(&revoke).await.unwrap();
+    let servers = found["config"]["servers"].as_array().unwrap();
+    servers
+        .iter()
+        .filter(|server| server["voter"] == true)
+        .count()
+}
+
 /// What `sys/seal-status` says.
 pub(crate) async fn seal_status(stage: &Stage) -> Value {
     let request = Request::get("sys/seal-status");

@@ -14,6 +14,7 @@ use tec_core::id::MachineId;
 use tec_core::image::ApprovedImage;
 use tec_core::image::ExpectedPcrs;
 use tec_core::port::AttemptLog;
+use tec_core::port::AuditSink;
 use tec_core::port::Clock as _;
 use tec_core::port::ImageRegistry;
 use tec_core::store::Store;
@@ -95,8 +96,8 @@ pub(crate) async fn image(
 }
 
 /// Approves an image that needs no further words.
-pub(super) async fn approve_plain(
-    store: &Store,
+pub(crate) async fn approve_plain(
+    (images, audit): (&dyn ImageRegistry, &dyn AuditSink),
     name: ImageName,
     path: &Path,
 ) -> anyhow::Result<ApprovedImage> {
@@ -122,7 +123,7 @@ pub(super) async fn approve_plain(
     )?;
     let now = SystemClock.now();
     let image = ApprovedImage::new(name, values.reference, values.expected, now);
-    flow::publish_image(store, store, &image).await?;
+    flow::publish_image(images, audit, &image).await?;
     Ok(image)
 }
 

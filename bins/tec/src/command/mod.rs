@@ -28,6 +28,7 @@ pub(crate) use self::bootstrap::bootstrap;
 pub(crate) use self::eventlog::eventlog;
 pub(crate) use self::explain::explain;
 pub(crate) use self::ignition::ignition;
+pub(crate) use self::image::approve_plain;
 pub(crate) use self::image::image;
 pub(crate) use self::machine::machine;
 pub(crate) use self::migrate::migrate;

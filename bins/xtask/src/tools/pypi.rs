@@ -10,6 +10,7 @@ use anyhow::Result;
 
 use super::Tools;
 use super::is_stamped;
+use super::make_executable;
 use super::remove_dir;
 use super::scratch;
 use super::stamp;
@@ -129,10 +130,4 @@ fn entries(dir: &Path) -> Result<Vec<PathBuf>> {
         .with_context(listed)?
         .map(|entry| Ok(entry.with_context(listed)?.path()))
         .collect()
-}
-
-fn make_executable(path: &Path) -> Result<()> {
-    use std::os::unix::fs::PermissionsExt as _;
-    fs::set_permissions(path, fs::Permissions::from_mode(0o755))
-        .with_context(|| format!("cannot make {} executable", path.display()))
 }

@@ -66,17 +66,6 @@ struct Key {
     public_key: String,
 }
 
-#[derive(Deserialize)]
-struct Versioned {
-    data: Stored,
-}
-
-#[derive(Deserialize)]
-struct Stored {
-    #[serde(deserialize_with = "http::secret")]
-    password: SecretBytes,
-}
-
 /// Exchanges a service-account token.
 pub fn log_in(role: Role, token: &SecretBytes) -> Request {
     let body = json!({"role": role.as_str(), "jwt": http::text(token, "to log in")});
@@ -145,19 +134,6 @@ pub fn public_key(answer: &Response) -> Result<Option<[u8; 32]>, AnswerError> {
     let key = keys.keys.get(&keys.latest_version.to_string());
     let bytes = key.and_then(|key| STANDARD.decode(&key.public_key).ok());
     Ok(bytes.and_then(|bytes| bytes.try_into().ok()))
-}
-
-/// Reads the password of a user of OpenSearch.
-pub fn read_password(user: &str) -> Request {
-    Request::get(format!("{}/data/{user}", MOUNTS.opensearch))
-}
-
-/// The password.
-///
-/// # Errors
-/// [`AnswerError`].
-pub fn password(answer: &Response) -> Result<SecretBytes, AnswerError> {
-    Ok(answer.data::<Versioned>()?.data.password)
 }
 
 #[cfg(test)]

@@ -25,6 +25,7 @@ mod converge;
 mod desired;
 mod http;
 mod object;
+pub mod password;
 mod platform;
 mod policy;
 mod progress;

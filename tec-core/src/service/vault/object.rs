@@ -7,6 +7,7 @@ use super::MOUNTS;
 use super::Request;
 use super::Response;
 use super::Verdict;
+use super::password;
 
 /// An object of the desired state.
 #[derive(Clone, Debug, PartialEq)]
@@ -102,10 +103,7 @@ impl Making {
     pub(super) fn begin(make: &Make) -> (Self, Request) {
         let first = match make {
             Make::Post(path, body) => Request::post(path, body),
-            Make::Password(_) => Request::post(
-                format!("{}/random/32", MOUNTS.transit),
-                &json!({"format": "hex"}),
-            ),
+            Make::Password(_) => password::draw(),
             Make::Intermediate => Request::post(
                 format!("{}/intermediate/generate/internal", MOUNTS.pki_intermediate),
                 &json!({"common_name": "TEC services intermediate", "key_type": "ec",

@@ -83,6 +83,8 @@ pub struct Platform {
     pub collectors: Vec<Account>,
     /// Senders of telemetry.
     pub tracers: Vec<Account>,
+    /// Those who show telemetry to people.
+    pub viewers: Vec<Account>,
     /// Namespaces whose service accounts may be components.
     pub component_namespaces: Vec<String>,
     /// Life of the certificates that the vault issues.
@@ -97,12 +99,13 @@ impl Platform {
     /// Accounts that may log in with this role; components are known by their namespace.
     pub fn accounts(&self, role: Role) -> &[Account] {
         match role {
-            Role::Controller => std::slice::from_ref(&self.controller),
+            Role::Controller | Role::Peer => std::slice::from_ref(&self.controller),
             Role::Nats => &self.nats,
             Role::OpenSearch => &self.opensearch,
             Role::Component => &[],
             Role::Collector => &self.collectors,
             Role::Tracer => &self.tracers,
+            Role::Viewer => &self.viewers,
         }
     }
 }

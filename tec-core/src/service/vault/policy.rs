@@ -22,12 +22,12 @@ pub(super) fn text(role: Role, accessor: &str) -> String {
             )
         }
         Role::Component => component(accessor),
-        Role::Collector => format!(
-            "{}{}",
-            issue("telemetry-collector"),
-            rule(&format!("{}/data/telemetry", MOUNTS.opensearch), "read"),
-        ),
+        Role::Collector => format!("{}{}", issue("telemetry-collector"), password("telemetry")),
         Role::Tracer => issue("telemetry-client"),
+        // No certificate: with one it could send what it should only read.
+        Role::Viewer => password("viewer"),
+        // The login alone tells who it is.
+        Role::Peer => rule("auth/token/lookup-self", "read"),
     };
     format!("# Written by services-bootstrap; changes are undone.\n{lines}")
 }
@@ -73,6 +73,10 @@ fn controller() -> String {
         (format!("{nats}/random/+"), "create, update"),
     ];
     rules.iter().map(|(path, may)| rule(path, may)).collect()
+}
+
+fn password(user: &str) -> String {
+    rule(&format!("{}/data/{user}", MOUNTS.opensearch), "read")
 }
 
 fn issue(role: &str) -> String {

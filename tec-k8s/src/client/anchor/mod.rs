@@ -8,22 +8,23 @@
 //! kilobyte for a machine with its key. UIDs, owner references and finalizers stay behind; what is
 //! created here gets those of this cluster.
 
+mod belonging;
+mod demand;
 mod fence;
+mod log;
+mod meet;
+mod pass;
 mod seal;
 mod snapshot;
 mod write;
 
 use std::collections::BTreeSet;
-use std::sync::Mutex;
-use std::sync::PoisonError;
 
 use async_trait::async_trait;
 use futures::FutureExt as _;
 use futures::StreamExt as _;
 use futures::TryFutureExt as _;
 use futures::TryStreamExt as _;
-use serde::Deserialize;
-use serde::Serialize;
 use tec_core::code::Code;
 use tec_core::id::MachineId;
 use tec_core::id::ResourcePath;
@@ -44,10 +45,14 @@ use tec_core::port::AuditEvent;
 use tec_core::port::PortError;
 use tec_core::port::PortErrorKind;
 
-use self::fence::Fence;
+pub use self::belonging::CA_SECRET;
+pub use self::log::AUDIT_OF;
+pub(super) use self::pass::Passes;
+use self::pass::Progress;
+use self::pass::pause;
+use self::pass::resume;
 use self::snapshot::Snapshot;
 use super::KubeRegistry;
-use super::authority::record_of;
 use crate::api::ConditionKind;
 use crate::api::Machine;
 
@@ -59,47 +64,6 @@ const SEALED: &str = "trusted-execution-clusters.io/sealed-at-epoch";
 const PROGRESS: &str = "progress";
 /// Requests that are under way at the same time.
 const AT_ONCE: usize = 24;
-
-/// A pass that goes on with the next page.
-#[derive(Debug)]
-struct Walk {
-    /// The record when the pass began: when it changes, what was listed is not believed any more.
-    of: Authority,
-    at: UnitName,
-    snapshot: Snapshot,
-}
-
-/// The passes that are under way.
-#[derive(Debug, Default)]
-pub(super) struct Passes {
-    export: Mutex<Option<Walk>>,
-    weigh: Mutex<Option<Walk>>,
-    adopt: Mutex<Option<Walk>>,
-    fence: Fence,
-}
-
-/// What was listed when the pass began, if this is how it goes on.
-fn resume(
-    slot: &Mutex<Option<Walk>>,
-    record: &Authority,
-    goes_on: impl FnOnce(&UnitName) -> bool,
-) -> Option<Snapshot> {
-    let walk = slot.lock().unwrap_or_else(PoisonError::into_inner).take()?;
-    (walk.of == *record && goes_on(&walk.at)).then_some(walk.snapshot)
-}
-
-fn pause(slot: &Mutex<Option<Walk>>, of: Authority, at: UnitName, snapshot: Snapshot) {
-    let walk = Walk { of, at, snapshot };
-    *slot.lock().unwrap_or_else(PoisonError::into_inner) = Some(walk);
-}
-
-/// Where a pass was interrupted.
-#[derive(Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Progress {
-    epoch: Epoch,
-    unit: UnitName,
-}
 
 fn refuse_lost(record: &Authority, snapshot: &Snapshot) -> Result<(), PortError> {
     // Where the keys were shredded, none is expected.
@@ -123,7 +87,7 @@ impl KubeRegistry {
     }
 
     async fn record_now(&self) -> Result<Authority, PortError> {
-        record_of(&self.authority_object().await?)
+        self.authority_of(&self.authority_object().await?).await
     }
 
     /// Removes what the page covers and does not hold; see the contract of the port.
@@ -251,7 +215,7 @@ impl TrustAnchor for KubeRegistry {
     async fn adopt(&self, page: &AdoptPage<'_>) -> Result<Vec<Adopted>, PortError> {
         let operation = "adopt what another anchor has";
         let object = self.authority_object().await?;
-        let record = record_of(&object)?;
+        let record = self.authority_of(&object).await?;
         let admitted = record.admits(page.intake);
         admitted.map_err(|refused| refused.during(operation))?;
         let goes_on = |at: &UnitName| page.after.as_ref() == Some(at);
@@ -295,7 +259,7 @@ impl TrustAnchor for KubeRegistry {
     /// What an API server forgets may be in its etcd until the next compaction, and in backups.
     async fn shred(&self, line: &AuditEvent) -> Result<u64, PortError> {
         let object = self.authority_object().await?;
-        let role = record_of(&object)?.role();
+        let role = self.authority_of(&object).await?.role();
         if role != Role::Forward {
             let why = format!("shred the keys of an anchor that is {role}");
             return Err(PortError::new(PortErrorKind::Conflict, why));

@@ -18,14 +18,9 @@ use tec_core::id::MachineId;
 use tec_core::image::ApprovedImage;
 use tec_core::machine::Machine;
 use tec_core::machine::MachineState;
-use tec_core::migrate::Adopted;
-use tec_core::migrate::Clash;
 use tec_core::migrate::MachineUnit;
-use tec_core::migrate::Merged;
 use tec_core::migrate::TrustUnit;
 use tec_core::migrate::UnitName;
-use tec_core::migrate::merge_image;
-use tec_core::migrate::merge_machine;
 use tec_core::port::PortError;
 use tec_core::secret::SecretBytes;
 
@@ -74,30 +69,12 @@ pub(super) struct HereKey {
 /// What is trusted here. Objects that are malformed, or being removed, do not count.
 #[derive(Debug, Default)]
 pub(super) struct Snapshot {
-    images: BTreeMap<ImageName, (ApprovedImage, Origin)>,
+    pub(super) images: BTreeMap<ImageName, (ApprovedImage, Origin)>,
     machines: BTreeMap<MachineId, HereMachine>,
-    keys: BTreeMap<Fingerprint, HereKey>,
+    pub(super) keys: BTreeMap<Fingerprint, HereKey>,
     of_machine: BTreeMap<MachineId, Vec<Fingerprint>>,
     /// Secrets that are named like a machine; empty ones hold no disk key, and are in the way.
-    secrets: BTreeMap<MachineId, SecretBytes>,
-}
-
-/// What comes of a unit here.
-#[derive(Debug)]
-pub(super) struct Met {
-    pub(super) existed: bool,
-    pub(super) merged: Merged<TrustUnit>,
-}
-
-impl Met {
-    pub(super) fn adopted(&self) -> Adopted {
-        match (&self.merged, self.existed) {
-            (Merged::Same, _) => Adopted::Same,
-            (Merged::Clash(clash), _) => Adopted::Clash(*clash),
-            (Merged::Write(_), true) => Adopted::Updated,
-            (Merged::Write(_), false) => Adopted::Created,
-        }
-    }
+    pub(super) secrets: BTreeMap<MachineId, SecretBytes>,
 }
 
 impl Snapshot {
@@ -204,7 +181,7 @@ impl Snapshot {
         self.machines.iter().find(is_lost).map(|(id, _)| *id)
     }
 
-    fn machine_unit(&self, id: &MachineId) -> Option<MachineUnit> {
+    pub(super) fn machine_unit(&self, id: &MachineId) -> Option<MachineUnit> {
         let machine = self.machines.get(id)?.machine.clone();
         let keys = self.of_machine.get(id).into_iter().flatten();
         let keys = keys.filter_map(|key| self.keys.get(key));
@@ -252,50 +229,6 @@ impl Snapshot {
             .map(|(id, _)| UnitName::Machine(*id));
         images.chain(machines)
     }
-
-    /// Merges a unit that comes with what is here.
-    pub(super) fn meet(&self, comes: &TrustUnit) -> Met {
-        match comes {
-            TrustUnit::Image(image) => self.meet_image(image),
-            TrustUnit::Machine(unit) => self.meet_machine(unit),
-            // There is no third sort.
-            _ => Met {
-                existed: false,
-                merged: Merged::Same,
-            },
-        }
-    }
-
-    fn meet_image(&self, comes: &ApprovedImage) -> Met {
-        let here = self.images.get(&comes.name);
-        let follows = here.is_some_and(|(here, origin)| {
-            // Nothing is known here yet of what it measures.
-            let is_blank = here.expected.pcrs.is_empty() && here.reference == comes.reference;
-            *origin == Origin::Adopted || (is_blank && here.revoked_at.is_none())
-        });
-        let merged = merge_image(here.map(|(here, _)| here), comes, follows);
-        Met {
-            existed: here.is_some(),
-            merged: merged.map(TrustUnit::Image),
-        }
-    }
-
-    fn meet_machine(&self, comes: &MachineUnit) -> Met {
-        let id = comes.machine.id;
-        let here = self.machine_unit(&id);
-        let known = |key: &AkRecord| Some(self.keys.get(&key.fingerprint())?.record.clone());
-        let known: Vec<AkRecord> = comes.keys.iter().filter_map(known).collect();
-        let existed = here.is_some();
-        // A Secret without its machine, which somebody restored: it must be the one that comes.
-        let stray = self.secrets.get(&id).filter(|_| !existed);
-        let fits = |stray: &SecretBytes| comes.secret.as_ref().is_some_and(|key| key.ct_eq(stray));
-        let merged = if stray.is_some_and(|stray| !fits(stray)) {
-            Merged::Clash(Clash::DiskKey)
-        } else {
-            merge_machine(here.as_ref(), comes, &known).map(TrustUnit::Machine)
-        };
-        Met { existed, merged }
-    }
 }
 
 /// Of several objects of one id counts the one that is named after it, else the oldest; as for
@@ -322,7 +255,10 @@ fn is_empty(secret: &SecretBytes) -> bool {
 }
 
 /// Hands over every object of a kind that is not being removed, page by page.
-async fn each<K>(registry: &KubeRegistry, mut take: impl FnMut(K)) -> Result<(), PortError>
+pub(super) async fn each<K>(
+    registry: &KubeRegistry,
+    mut take: impl FnMut(K),
+) -> Result<(), PortError>
 where
     K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>
         + Clone

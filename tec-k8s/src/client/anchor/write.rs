@@ -25,8 +25,8 @@ use tec_core::port::PortError;
 use tec_core::port::PortErrorKind;
 
 use super::ADOPTED;
+use super::meet::Met;
 use super::snapshot::HereMachine;
-use super::snapshot::Met;
 use super::snapshot::Snapshot;
 use crate::api;
 use crate::api::BoundKey;

@@ -24,7 +24,6 @@ use super::CheckArgs;
 use super::walk;
 use super::walk::Seen;
 use crate::kube;
-use crate::kube::cli::Access;
 use crate::output::Check;
 use crate::output::Output;
 use crate::output::table;
@@ -99,12 +98,7 @@ async fn forget(state_dir: &Path, seen: &Seen, began: Timestamp) {
 }
 
 async fn images(state_dir: &Path, args: &CheckArgs) -> anyhow::Result<Vec<Check>> {
-    let images = if args.namespace.is_some() {
-        let access = Access {
-            namespace: args.namespace.clone(),
-            context: args.context.clone(),
-            kubeconfig: args.kubeconfig.clone(),
-        };
+    let images = if let Some(access) = args.place.access() {
         let (images, lagging) = kube::approvals(&access).await?;
         if let Some(target) = lagging {
             let what = anyhow::anyhow!("{target} does not hold what it should yet");

@@ -13,7 +13,7 @@ use tec_core::migrate::AnchorId;
 use tec_core::migrate::TrustAnchor as _;
 use tec_support::exit::OK;
 
-use super::super::image::approve_plain;
+use super::super::approve_plain;
 use crate::cli::ServeArgs;
 use crate::output::Output;
 use crate::serve;
@@ -50,7 +50,8 @@ pub(super) async fn init(
     let endpoints = serve::found(state_dir, args, ports)?;
     let mut approved = Vec::new();
     for (name, path) in images {
-        approved.push(approve_plain(&store, name.clone(), path).await?.name);
+        let ports = (&*store as _, &*store as _);
+        approved.push(approve_plain(ports, name.clone(), path).await?.name);
     }
     let mut source = MergeSource::new(merge_service(&endpoints));
     if let Some(path) = &args.registration_token_file {

@@ -19,18 +19,24 @@ use tec_core::id::ImageName;
 use self::check::check;
 use self::init::init;
 use crate::cli::ServeArgs;
+use crate::kube;
+use crate::kube::cli::Access;
 use crate::output::Output;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum BootstrapCommand {
-    /// Set a trust anchor up on the state directory, and print the config for the installer. What is
-    /// given beside images is what `tec serve` is to be started with.
+    /// Set a trust anchor up, and print the config for the installer. On the state directory, what is
+    /// given beside images is what `tec serve` is to be started with. In a namespace, it is what the
+    /// operator, its Services and the cluster object are made of; what is there stays.
     Init {
         #[command(flatten)]
         serve: Box<ServeArgs>,
-        /// Approve an image: a name, and a directory or disk, as for `tec image approve`.
+        /// Approve an image: a name, and a directory or disk, as for `tec image approve`; in a
+        /// namespace also a reference with its digest, which the operator measures.
         #[arg(long = "image", value_name = "NAME=PATH", value_parser = named_image)]
         images: Vec<(ImageName, PathBuf)>,
+        #[command(flatten)]
+        place: PlaceArgs,
     },
     /// Look at the anchor as a node does before the first one boots. Ends with 1 if a node could not
     /// register or fetch a key, and with 3 if only an approval is missing.
@@ -43,7 +49,14 @@ pub(crate) struct CheckArgs {
     /// The installer's config, as `init` printed it; that of the state directory where not given.
     #[arg(long, value_name = "FILE")]
     ignition: Option<PathBuf>,
-    /// Namespace with the approved images, where the anchor is on Kubernetes.
+    #[command(flatten)]
+    place: PlaceArgs,
+}
+
+/// Where the anchor is: on the state directory, unless a namespace is given.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct PlaceArgs {
+    /// Namespace of the anchor, where it is on Kubernetes.
     #[arg(long)]
     namespace: Option<String>,
     /// Context of the kubeconfig; the current one where not given.
@@ -54,13 +67,32 @@ pub(crate) struct CheckArgs {
     kubeconfig: Option<PathBuf>,
 }
 
+impl PlaceArgs {
+    /// The namespace, if one is given.
+    fn access(&self) -> Option<Access> {
+        self.namespace.as_ref()?;
+        Some(Access {
+            namespace: self.namespace.clone(),
+            context: self.context.clone(),
+            kubeconfig: self.kubeconfig.clone(),
+        })
+    }
+}
+
 pub(crate) async fn bootstrap(
     state_dir: &Path,
     command: BootstrapCommand,
     output: Output,
 ) -> anyhow::Result<u8> {
     match command {
-        BootstrapCommand::Init { serve, images } => init(state_dir, &serve, &images, output).await,
+        BootstrapCommand::Init {
+            serve,
+            images,
+            place,
+        } => match place.access() {
+            Some(access) => kube::found::found(&access, &serve, &images, output).await,
+            None => init(state_dir, &serve, &images, output).await,
+        },
         BootstrapCommand::Check(args) => check(state_dir, &args, output).await,
     }
 }

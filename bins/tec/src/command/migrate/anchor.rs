@@ -16,105 +16,108 @@ use crate::kube;
 use crate::kube::cli::Access;
 use crate::state::open_existing;
 
-/// Where the trust is.
+/// The flags that name a namespace at one end. Clap takes names of flags as literals only.
+macro_rules! namespace_flags {
+    ($name:ident, $end:literal, $whose:literal) => {
+        #[derive(Clone, Debug, Args)]
+        struct $name {
+            #[arg(
+                id = concat!($end, "_namespace"),
+                long = concat!($end, "-namespace"),
+                value_name = "NAMESPACE",
+                help = concat!("Namespace of the ", $whose, ", where it is on Kubernetes")
+            )]
+            namespace: Option<String>,
+            #[arg(
+                id = concat!($end, "_context"),
+                long = concat!($end, "-context"),
+                value_name = "CONTEXT",
+                requires = concat!($end, "_namespace"),
+                help = concat!("Context of the ", $whose, "'s kubeconfig; the current one where not given")
+            )]
+            context: Option<String>,
+            #[arg(
+                id = concat!($end, "_kubeconfig"),
+                long = concat!($end, "-kubeconfig"),
+                value_name = "FILE",
+                requires = concat!($end, "_namespace"),
+                help = concat!("Kubeconfig of the ", $whose,
+                    "; that of KUBECONFIG or of the home directory where not given")
+            )]
+            kubeconfig: Option<PathBuf>,
+        }
+
+        impl $name {
+            async fn open(&self) -> anyhow::Result<Anchor> {
+                let access = Access {
+                    namespace: self.namespace.clone(),
+                    context: self.context.clone(),
+                    kubeconfig: self.kubeconfig.clone(),
+                };
+                Ok(Anchor::Namespace(Box::new(kube::registry(&access).await?)))
+            }
+        }
+    };
+}
+
+namespace_flags!(FromNamespace, "from", "source");
+namespace_flags!(ToNamespace, "to", "target");
+
+/// Where the trust is: --state-dir, unless a namespace is given.
 #[derive(Clone, Debug, Args)]
 pub(super) struct FromArgs {
-    /// Namespace of the source, where it is on Kubernetes; --state-dir otherwise.
-    #[arg(
-        id = "from_namespace",
-        long = "from-namespace",
-        value_name = "NAMESPACE"
-    )]
-    namespace: Option<String>,
-    /// Context of the source's kubeconfig; the current one where not given.
-    #[arg(
-        id = "from_context",
-        long = "from-context",
-        value_name = "CONTEXT",
-        requires = "from_namespace"
-    )]
-    context: Option<String>,
-    /// Kubeconfig of the source; that of KUBECONFIG or of the home directory where not given.
-    #[arg(
-        id = "from_kubeconfig",
-        long = "from-kubeconfig",
-        value_name = "FILE",
-        requires = "from_namespace"
-    )]
-    kubeconfig: Option<PathBuf>,
+    #[command(flatten)]
+    namespace: FromNamespace,
 }
 
 impl FromArgs {
     pub(super) async fn open(&self, state_dir: &Path) -> anyhow::Result<Anchor> {
-        if self.namespace.is_none() {
-            return Ok(Anchor::Store(open_existing(state_dir)?));
+        match self.namespace.namespace {
+            Some(_) => self.namespace.open().await,
+            None => Anchor::open(state_dir),
         }
-        let access = Access {
-            namespace: self.namespace.clone(),
-            context: self.context.clone(),
-            kubeconfig: self.kubeconfig.clone(),
-        };
-        Ok(Anchor::Namespace(Box::new(kube::registry(&access).await?)))
     }
 }
 
 /// Where the trust goes.
 #[derive(Clone, Debug, Args)]
-#[group(id = "target", required = true, multiple = true)]
 pub(super) struct ToArgs {
     /// State directory of the target; its server may run.
-    #[arg(id = "to", long = "to", value_name = "DIRECTORY")]
+    #[arg(
+        id = "to",
+        long = "to",
+        value_name = "DIRECTORY",
+        conflicts_with = "to_namespace",
+        required_unless_present = "to_namespace"
+    )]
     directory: Option<PathBuf>,
-    /// Namespace of the target, where it is on Kubernetes; its operator may run.
-    #[arg(
-        id = "to_namespace",
-        long = "to-namespace",
-        value_name = "NAMESPACE",
-        conflicts_with = "to"
-    )]
-    namespace: Option<String>,
-    /// Context of the target's kubeconfig; the current one where not given.
-    #[arg(
-        id = "to_context",
-        long = "to-context",
-        value_name = "CONTEXT",
-        requires = "to_namespace"
-    )]
-    context: Option<String>,
-    /// Kubeconfig of the target; that of KUBECONFIG or of the home directory where not given.
-    #[arg(
-        id = "to_kubeconfig",
-        long = "to-kubeconfig",
-        value_name = "FILE",
-        requires = "to_namespace"
-    )]
-    kubeconfig: Option<PathBuf>,
+    #[command(flatten)]
+    namespace: ToNamespace,
 }
 
 impl ToArgs {
     pub(super) async fn open(&self) -> anyhow::Result<Anchor> {
-        if let Some(directory) = &self.directory {
-            return Ok(Anchor::Store(open_existing(directory)?));
+        match &self.directory {
+            Some(directory) => Anchor::open(directory),
+            None => self.namespace.open().await,
         }
-        let access = Access {
-            namespace: self.namespace.clone(),
-            context: self.context.clone(),
-            kubeconfig: self.kubeconfig.clone(),
-        };
-        Ok(Anchor::Namespace(Box::new(kube::registry(&access).await?)))
     }
 }
 
 /// One of the two anchors.
 pub(super) enum Anchor {
-    Store(Arc<Store>),
+    Store(Arc<Store>, PathBuf),
     Namespace(Box<KubeRegistry>),
 }
 
 impl Anchor {
+    fn open(directory: &Path) -> anyhow::Result<Self> {
+        Ok(Self::Store(open_existing(directory)?, directory.to_owned()))
+    }
+
     pub(super) fn port(&self) -> &dyn TrustAnchor {
         match self {
-            Self::Store(store) => &**store,
+            Self::Store(store, _) => &**store,
             Self::Namespace(registry) => &**registry,
         }
     }
@@ -122,27 +125,28 @@ impl Anchor {
     /// The code for one that does not answer.
     pub(super) fn unavailable(&self) -> Code {
         match self {
-            Self::Store(_) => Code::StoreUnavailable,
+            Self::Store(..) => Code::StoreUnavailable,
             Self::Namespace(_) => Code::ClusterUnreachable,
         }
     }
 
     /// Refuses as long as nodes could not get all of their keys here: on Kubernetes others release
-    /// them, and must have been told.
+    /// them, and must have been told, of the policies, too.
     pub(super) async fn is_published(&self) -> anyhow::Result<()> {
         let Self::Namespace(registry) = self else {
             return Ok(());
         };
-        let read = coded(
-            self.unavailable(),
-            "ask which keys the target has published",
-        );
-        let count = registry.unpublished().await.map_err(read)?;
-        if count == 0 {
-            return Ok(());
+        let read = || coded(self.unavailable(), "ask what the target has published");
+        let count = registry.unpublished().await.map_err(read())?;
+        if count > 0 {
+            let what =
+                format!("{count} machines of the target are not published; does its operator run?");
+            return Err(CodedError::new(Code::TrustIncomplete, what).into());
         }
-        let what =
-            format!("{count} machines of the target are not published; does its operator run?");
-        Err(CodedError::new(Code::TrustIncomplete, what).into())
+        if let Some(lagging) = registry.lagging().await.map_err(read())? {
+            let what = format!("{lagging} does not hold yet what the target publishes");
+            return Err(CodedError::new(Code::TrustIncomplete, what).into());
+        }
+        Ok(())
     }
 }

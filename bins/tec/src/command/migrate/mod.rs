@@ -1,9 +1,11 @@
 //! `tec migrate`: trust moves from one anchor to another.
 
 mod anchor;
+mod belonging;
+mod log;
+mod mirror;
 mod report;
 
-use std::fmt::Write as _;
 use std::num::NonZeroU32;
 use std::path::Path;
 use std::time::Duration;
@@ -14,38 +16,53 @@ use clap::Subcommand;
 use tec_core::migrate;
 use tec_core::migrate::CopyReport;
 use tec_core::migrate::Goal;
+use tec_core::migrate::MigrateOutcome;
 use tec_core::migrate::Observer;
+use tec_core::migrate::Role;
+use tec_core::port::PortError;
 use tec_support::SystemClock;
 use tec_support::SystemEntropy;
+use tec_support::exit::CodedError;
 use tec_support::exit::OK;
 
 use self::anchor::Anchor;
 use self::anchor::FromArgs;
 use self::anchor::ToArgs;
+use self::belonging::Luggage;
+use self::belonging::Stay;
 use self::report::Done;
 use self::report::Planned;
 use self::report::Records;
-use self::report::copy_text;
 use self::report::ended;
 use self::report::outcome_word;
 use super::coded;
-use super::word;
 use crate::cli::DryRun;
 use crate::output::Output;
 
 /// Units that are copied in a second, unless told otherwise.
 const RATE: NonZeroU32 = NonZeroU32::MIN.saturating_add(4999);
 
+/// Seconds from one copy of a mirror to the next, unless told otherwise.
+const EVERY: NonZeroU32 = NonZeroU32::MIN.saturating_add(9);
+
 #[derive(Debug, Subcommand)]
 pub(crate) enum MigrateCommand {
     /// Say what would be created, changed and left at the target, and what stands in the way.
     Plan(Way),
-    /// Copy everything; again and again, to keep the target in step until the cutover.
+    /// Copy everything; may be run again and again.
     Apply {
         #[command(flatten)]
         way: Way,
         #[command(flatten)]
         dry_run: DryRun,
+    },
+    /// Copy everything, and keep the target in step until the cutover, or until it is told to end.
+    Mirror {
+        #[command(flatten)]
+        way: Way,
+        /// Seconds from one copy to the next.
+        #[arg(long, value_name = "SECONDS", default_value_t = EVERY)]
+        every: NonZeroU32,
     },
     /// Prove that the target holds every key, without moving one.
     Verify(Way),
@@ -84,6 +101,9 @@ pub(crate) struct Way {
     /// Most machines and images that are copied in a second.
     #[arg(long, default_value_t = RATE)]
     rate: NonZeroU32,
+    /// Keep this of the target, though the source has another.
+    #[arg(long, value_enum, value_delimiter = ',')]
+    keep_target: Vec<Stay>,
 }
 
 pub(crate) async fn migrate(
@@ -98,6 +118,10 @@ pub(crate) async fn migrate(
         MigrateCommand::Status(way) => {
             return status(&Pair::open(state_dir, &way).await?, output).await;
         }
+        MigrateCommand::Mirror { way, every } => {
+            let every = Duration::from_secs(every.get().into());
+            return mirror::mirror(&Pair::open(state_dir, &way).await?, every, output).await;
+        }
         MigrateCommand::Apply { way, dry_run } => (Goal::Copy, way, dry_run.dry_run),
         MigrateCommand::Verify(way) => (Goal::Verify, way, false),
         MigrateCommand::Cutover { way, dry_run } => (Goal::Cutover, way, dry_run.dry_run),
@@ -111,7 +135,7 @@ pub(crate) async fn migrate(
     if goal == Goal::Retire {
         pair.target.is_published().await?;
     }
-    run(&pair, goal, output).await
+    carry_out(&pair, goal).await?.tell(&pair, goal, output)
 }
 
 /// Both anchors.
@@ -119,6 +143,7 @@ struct Pair {
     source: Anchor,
     target: Anchor,
     rate: NonZeroU32,
+    stay: Vec<Stay>,
 }
 
 impl Pair {
@@ -127,6 +152,7 @@ impl Pair {
             source: way.from.open(state_dir).await?,
             target: way.to.open().await?,
             rate: way.rate,
+            stay: way.keep_target.clone(),
         })
     }
 
@@ -138,6 +164,47 @@ impl Pair {
             target: target.authority().await.map_err(read(&self.target))?,
         })
     }
+
+    /// What the source keeps beside its units; nothing where the target is, or may become, somebody
+    /// else's.
+    async fn luggage(&self) -> anyhow::Result<Option<Luggage>> {
+        let records = self.records().await?;
+        let (source, target) = (&records.source, &records.target);
+        let stands_by = target.role() == Role::Standby && target.peer() == Some(source.anchor());
+        if source.role() == Role::Standby || !(stands_by || target.is_alone()) {
+            return Ok(None);
+        }
+        let luggage = Luggage::weigh(&self.source, &self.target, &self.stay).await?;
+        Ok(Some(luggage))
+    }
+
+    async fn migrate(&self, goal: Goal) -> migrate::Outcome {
+        let pace = Pace::new(self.rate);
+        let anchors = (self.source.port(), self.target.port());
+        migrate::migrate(goal, anchors, (&SystemClock, &SystemEntropy), &pace).await
+    }
+
+    /// Copies units first where the target does not stand by yet: nothing is written to an anchor that
+    /// is its own authority.
+    async fn move_on(&self, goal: Goal, luggage: &Luggage) -> anyhow::Result<migrate::Outcome> {
+        luggage.refuse_clashes()?;
+        if luggage.brings().is_empty() {
+            return Ok(self.migrate(goal).await);
+        }
+        if self.records().await?.target.is_alone() || goal == Goal::Copy {
+            let copied = self.migrate(Goal::Copy).await;
+            if copied.outcome != MigrateOutcome::Reached {
+                return Ok(copied);
+            }
+            luggage.bring(&self.target).await?;
+            if goal == Goal::Copy {
+                return Ok(copied);
+            }
+        } else {
+            luggage.bring(&self.target).await?;
+        }
+        Ok(self.migrate(goal).await)
+    }
 }
 
 async fn status(pair: &Pair, output: Output) -> anyhow::Result<u8> {
@@ -148,41 +215,72 @@ async fn status(pair: &Pair, output: Output) -> anyhow::Result<u8> {
 async fn plan(pair: &Pair, output: Output) -> anyhow::Result<u8> {
     let copy = migrate::compare(pair.source.port(), pair.target.port()).await;
     let copy = copy.map_err(coded(pair.target.unavailable(), "compare both anchors"))?;
+    let luggage = pair.luggage().await?;
     let planned = Planned {
         records: pair.records().await?,
         copy,
+        belongings: luggage.map(|luggage| luggage.weighed).unwrap_or_default(),
         dry_run: true,
     };
-    output.print(&planned, |planned| {
-        format!(
-            "{}\n{}",
-            planned.records.text(),
-            copy_text(&planned.copy, "would be ")
-        )
-    })?;
+    output.print(&planned, Planned::text)?;
     Ok(OK)
 }
 
-async fn run(pair: &Pair, goal: Goal, output: Output) -> anyhow::Result<u8> {
-    let pace = Pace::new(pair.rate);
-    let anchors = (pair.source.port(), pair.target.port());
-    let ran = migrate::migrate(goal, anchors, (&SystemClock, &SystemEntropy), &pace).await;
-    let done = Done {
-        records: pair.records().await?,
-        outcome: outcome_word(ran.outcome),
-        copy: ran.copied,
-        mismatches: ran.mismatches,
-    };
-    output.print(&done, |done| {
-        let mut text = done.records.text();
-        let _ = write!(text, "\n{}", copy_text(&done.copy, ""));
-        for mismatch in &done.mismatches {
-            let how = word(&mismatch.difference);
-            let _ = write!(text, "\n{}: {how} at the other anchor", mismatch.unit);
+/// A run that ended, and what is to be told of it.
+struct Ended {
+    done: Done,
+    outcome: MigrateOutcome,
+    error: Option<PortError>,
+    lacks: Result<(), CodedError>,
+}
+
+impl Ended {
+    fn is_reached(&self) -> bool {
+        self.outcome == MigrateOutcome::Reached
+    }
+
+    fn tell(self, pair: &Pair, goal: Goal, output: Output) -> anyhow::Result<u8> {
+        output.print(&self.done, Done::text)?;
+        let unavailable = pair.target.unavailable();
+        let code = ended(self.outcome, &self.done, (self.error, unavailable))?;
+        if goal == Goal::Verify {
+            self.lacks?;
         }
-        text
-    })?;
-    ended(ran.outcome, &done, (ran.error, pair.target.unavailable()))
+        Ok(code)
+    }
+}
+
+async fn carry_out(pair: &Pair, goal: Goal) -> anyhow::Result<Ended> {
+    let luggage = match goal {
+        Goal::Copy | Goal::Verify | Goal::Cutover => pair.luggage().await?,
+        Goal::Rollback | Goal::Retire => None,
+    };
+    let moves = matches!(goal, Goal::Copy | Goal::Cutover);
+    let ran = match &luggage {
+        Some(luggage) if moves => pair.move_on(goal, luggage).await?,
+        _ => pair.migrate(goal).await,
+    };
+    let records = pair.records().await?;
+    let of = records.source.anchor();
+    let audit = match goal {
+        Goal::Retire if ran.outcome == MigrateOutcome::Reached => {
+            log::keep(&pair.source, &pair.target, of).await?
+        }
+        _ => None,
+    };
+    Ok(Ended {
+        lacks: luggage.as_ref().map_or(Ok(()), Luggage::refuse_missing),
+        done: Done {
+            records,
+            outcome: outcome_word(ran.outcome),
+            copy: ran.copied,
+            mismatches: ran.mismatches,
+            belongings: luggage.map(|luggage| luggage.weighed).unwrap_or_default(),
+            audit,
+        },
+        outcome: ran.outcome,
+        error: ran.error,
+    })
 }
 
 /// Holds the copy back to a rate, and tells how far it is.

@@ -13,6 +13,9 @@ use tec_support::exit::CodedError;
 use tec_support::exit::OK;
 
 use super::super::coded;
+use super::super::word;
+use super::belonging::Weighed;
+use super::log::Log;
 
 /// Who may do what.
 #[derive(Debug, Serialize)]
@@ -38,7 +41,18 @@ pub(super) struct Planned {
     #[serde(flatten)]
     pub(super) records: Records,
     pub(super) copy: CopyReport,
+    /// Policies, CA and certificates.
+    pub(super) belongings: Vec<Weighed>,
     pub(super) dry_run: bool,
+}
+
+impl Planned {
+    pub(super) fn text(&self) -> String {
+        let (records, copy) = (self.records.text(), copy_text(&self.copy, "would be "));
+        let belongings = self.belongings.iter().map(Weighed::text);
+        let lines: Vec<_> = [records, copy].into_iter().chain(belongings).collect();
+        lines.join("\n")
+    }
 }
 
 /// What a run came to.
@@ -49,6 +63,33 @@ pub(super) struct Done {
     pub(super) outcome: &'static str,
     pub(super) copy: CopyReport,
     pub(super) mismatches: Vec<Mismatch>,
+    /// Policies, CA and certificates; none where they are the target's own by now.
+    pub(super) belongings: Vec<Weighed>,
+    /// The audit log of the source, where it was put by.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) audit: Option<Log>,
+}
+
+impl Done {
+    pub(super) fn text(&self) -> String {
+        let mut text = format!("{}\n{}", self.records.text(), copy_text(&self.copy, ""));
+        for mismatch in &self.mismatches {
+            let how = word(&mismatch.difference);
+            let _ = write!(text, "\n{}: {how} at the other anchor", mismatch.unit);
+        }
+        for weighed in &self.belongings {
+            let _ = write!(text, "\n{}", weighed.text());
+        }
+        if let Some(log) = &self.audit {
+            let (lines, name) = (log.lines, &log.kept_as);
+            let _ = write!(
+                text,
+                "\n{lines} audit lines kept as {name}, SHA-256 {}",
+                log.sha256
+            );
+        }
+        text
+    }
 }
 
 pub(super) fn outcome_word(outcome: MigrateOutcome) -> &'static str {
@@ -90,7 +131,7 @@ pub(super) fn ended(
     Err(error.into())
 }
 
-pub(super) fn copy_text(copy: &CopyReport, would: &str) -> String {
+fn copy_text(copy: &CopyReport, would: &str) -> String {
     let CopyReport {
         created,
         updated,

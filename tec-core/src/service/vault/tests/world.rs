@@ -33,6 +33,7 @@ pub(super) fn platform() -> Platform {
         opensearch: vec!["platform/opensearch".parse().unwrap()],
         collectors: vec!["platform/collector".parse().unwrap()],
         tracers: vec!["platform/fluent-bit".parse().unwrap()],
+        viewers: vec!["platform/dashboards".parse().unwrap()],
         component_namespaces: vec!["apps".to_owned()],
         certificate_life: std::time::Duration::from_hours(24),
         seal: SealKind::Shamir,

@@ -123,6 +123,20 @@ pub struct SignNonceResponse {
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 #[prost(skip_debug)]
+pub struct WrappedKeyRequest {
+    #[prost(bytes = "vec", tag = "1")]
+    pub service_account_token: ::prost::alloc::vec::Vec<u8>,
+    #[prost(string, tag = "2")]
+    pub request_id: ::prost::alloc::string::String,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+#[prost(skip_debug)]
+pub struct WrappedKeyResponse {
+    #[prost(bytes = "vec", tag = "1")]
+    pub wrapped_key: ::prost::alloc::vec::Vec<u8>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+#[prost(skip_debug)]
 pub struct TelemetryBootstrapRequest {
     #[prost(bytes = "vec", tag = "1")]
     pub service_account_token: ::prost::alloc::vec::Vec<u8>,
@@ -134,9 +148,10 @@ pub struct TelemetryBootstrapRequest {
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 #[prost(skip_debug)]
 pub struct TelemetryBootstrapResponse {
+    /// Nothing for viewers: with a certificate they could send.
     #[prost(message, optional, tag = "1")]
     pub tls: ::core::option::Option<TlsMaterial>,
-    /// Password of the user telemetry of OpenSearch; for collectors only.
+    /// Password of the user telemetry of OpenSearch for collectors, of the user viewer for viewers.
     #[prost(bytes = "vec", tag = "2")]
     pub opensearch_password: ::prost::alloc::vec::Vec<u8>,
 }
@@ -148,6 +163,8 @@ pub enum TelemetryKind {
     Collector = 1,
     /// Sends: tracers and log forwarders.
     Sender = 2,
+    /// Reads from OpenSearch, for people.
+    Viewer = 3,
 }
 impl TelemetryKind {
     /// String value of the enum field names used in the ProtoBuf definition.
@@ -159,6 +176,7 @@ impl TelemetryKind {
             Self::Unspecified => "TELEMETRY_KIND_UNSPECIFIED",
             Self::Collector => "TELEMETRY_KIND_COLLECTOR",
             Self::Sender => "TELEMETRY_KIND_SENDER",
+            Self::Viewer => "TELEMETRY_KIND_VIEWER",
         }
     }
     /// Creates an enum from field names used in the ProtoBuf definition.
@@ -167,6 +185,7 @@ impl TelemetryKind {
             "TELEMETRY_KIND_UNSPECIFIED" => Some(Self::Unspecified),
             "TELEMETRY_KIND_COLLECTOR" => Some(Self::Collector),
             "TELEMETRY_KIND_SENDER" => Some(Self::Sender),
+            "TELEMETRY_KIND_VIEWER" => Some(Self::Viewer),
             _ => None,
         }
     }
@@ -355,7 +374,7 @@ pub mod bootstrap_client {
                 .insert(GrpcMethod::new("tec.bootstrap.v1.Bootstrap", "SignNonce"));
             self.inner.unary(req, path, codec).await
         }
-        /// For collectors and senders of telemetry.
+        /// For collectors, senders and viewers of telemetry.
         pub async fn bootstrap_telemetry(
             &mut self,
             request: impl tonic::IntoRequest<super::TelemetryBootstrapRequest>,
@@ -380,6 +399,32 @@ pub mod bootstrap_client {
                 .insert(
                     GrpcMethod::new("tec.bootstrap.v1.Bootstrap", "BootstrapTelemetry"),
                 );
+            self.inner.unary(req, path, codec).await
+        }
+        /// For the controllers of the vault's other pods: the key that opens the vault, as it lies wrapped on
+        /// disk. It opens with the Secret of the wrapping key only.
+        pub async fn get_wrapped_key(
+            &mut self,
+            request: impl tonic::IntoRequest<super::WrappedKeyRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::WrappedKeyResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/tec.bootstrap.v1.Bootstrap/GetWrappedKey",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("tec.bootstrap.v1.Bootstrap", "GetWrappedKey"));
             self.inner.unary(req, path, codec).await
         }
     }
@@ -429,12 +474,21 @@ pub mod bootstrap_server {
             tonic::Response<super::SignNonceResponse>,
             tonic::Status,
         >;
-        /// For collectors and senders of telemetry.
+        /// For collectors, senders and viewers of telemetry.
         async fn bootstrap_telemetry(
             &self,
             request: tonic::Request<super::TelemetryBootstrapRequest>,
         ) -> std::result::Result<
             tonic::Response<super::TelemetryBootstrapResponse>,
+            tonic::Status,
+        >;
+        /// For the controllers of the vault's other pods: the key that opens the vault, as it lies wrapped on
+        /// disk. It opens with the Secret of the wrapping key only.
+        async fn get_wrapped_key(
+            &self,
+            request: tonic::Request<super::WrappedKeyRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::WrappedKeyResponse>,
             tonic::Status,
         >;
     }
@@ -725,6 +779,51 @@ pub mod bootstrap_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = BootstrapTelemetrySvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/tec.bootstrap.v1.Bootstrap/GetWrappedKey" => {
+                    #[allow(non_camel_case_types)]
+                    struct GetWrappedKeySvc<T: Bootstrap>(pub Arc<T>);
+                    impl<
+                        T: Bootstrap,
+                    > tonic::server::UnaryService<super::WrappedKeyRequest>
+                    for GetWrappedKeySvc<T> {
+                        type Response = super::WrappedKeyResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::WrappedKeyRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Bootstrap>::get_wrapped_key(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = GetWrappedKeySvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(

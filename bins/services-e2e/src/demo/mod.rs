@@ -1,8 +1,11 @@
 //! From an empty directory to a component that publishes: every part a process of its own, as in pods.
 
+mod telemetry;
+
 use std::io::Write;
 use std::net::SocketAddr;
 use std::path::Path;
+use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 use std::time::Instant;
@@ -25,13 +28,24 @@ use crate::address::free_address;
 use crate::bao::Seal;
 use crate::cluster::Cluster;
 use crate::nats::Nats;
+use crate::opensearch::Place;
 use crate::platform::Platform;
 use crate::rotation;
 use crate::rotation::Load;
 use crate::stage::Stage;
 
-/// It takes no longer.
-pub const LIMIT: Duration = Duration::from_mins(1);
+/// It takes no longer, with OpenSearch or without.
+const LIMITS: (Duration, Duration) = (Duration::from_mins(5), Duration::from_mins(1));
+
+/// Whether OpenSearch and telemetry are played, too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(clippy::exhaustive_enums, reason = "they are or they are not")]
+pub enum Extent {
+    /// To a component that publishes.
+    Messages,
+    /// To a log line that is found, too.
+    Telemetry,
+}
 
 /// Tells what happens, and when.
 struct Story<'a> {
@@ -46,11 +60,11 @@ impl Story<'_> {
     }
 }
 
-/// Plays it; returns how long it took.
+/// Plays it.
 ///
 /// # Errors
-/// A part does not come up; the error has its log.
-pub async fn play(out: &mut (dyn Write + Send)) -> anyhow::Result<Duration> {
+/// A part does not come up, which has its log, or it took longer than it may.
+pub async fn play(extent: Extent, out: &mut (dyn Write + Send)) -> anyhow::Result<()> {
     // Another provider that somebody installed before is as good.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let mut story = Story {
@@ -61,19 +75,32 @@ pub async fn play(out: &mut (dyn Write + Send)) -> anyhow::Result<Duration> {
     story.say("Kubernetes: an API server with service accounts, and nothing else")?;
     let stage = Stage::prepare(cluster, &Seal::Shamir)?;
     let _vault = vault(&stage).await?;
-    let (_controller, address) = controller(&stage).await?;
+    let place = Place::on(&stage)?;
+    let (_controller, address) = controller(&stage, &place).await?;
     story
         .say("controller: the vault is initialized, unsealed and set up; no root token is left")?;
     let (_nats, url) = nats(&stage, address).await?;
     story.say("NATS: services-init wrote its configuration, and it takes it")?;
     let account = stage.cluster.component("comp-a").await?;
-    let (_broker, face) = broker(&stage, &account, address, &url).await?;
+    let collector = free_address()?;
+    let (_broker, face) = broker(&stage, &account, address, &url, collector).await?;
     story.say("broker: connected with a JWT for its own key, and serves its runtime")?;
     let said = speak(&stage, &account, face).await?;
     story.say(&format!(
         "runtime: published on NATS and read it again: {said:?}"
     ))?;
-    Ok(story.begin.elapsed())
+    let limit = match extent {
+        Extent::Messages => LIMITS.1,
+        Extent::Telemetry => {
+            telemetry::play(&stage, place, (address, collector), &mut story).await?;
+            LIMITS.0
+        }
+    };
+    anyhow::ensure!(
+        story.begin.elapsed() < limit,
+        "it took longer than {limit:?}"
+    );
+    Ok(())
 }
 
 async fn vault(stage: &Stage) -> anyhow::Result<Guarded> {
@@ -89,9 +116,16 @@ async fn vault(stage: &Stage) -> anyhow::Result<Guarded> {
     Ok(process)
 }
 
-async fn controller(stage: &Stage) -> anyhow::Result<(Guarded, SocketAddr)> {
+async fn controller(stage: &Stage, opensearch: &Place) -> anyhow::Result<(Guarded, SocketAddr)> {
     let address = free_address()?;
-    let flags = stage.flags(&["--listen", &address.to_string()]).await?;
+    let listen = address.to_string();
+    let flags = [
+        "--listen",
+        &listen,
+        "--opensearch-address",
+        &opensearch.address,
+    ];
+    let flags = stage.flags(&flags).await?;
     let arguments = std::iter::once("serve".to_owned()).chain(flags);
     let program = program("services-bootstrap")?;
     let process = Guarded::start("controller", &program, arguments, &[], &stage.logs)?;
@@ -106,12 +140,9 @@ async fn controller(stage: &Stage) -> anyhow::Result<(Guarded, SocketAddr)> {
 
 async fn nats(stage: &Stage, controller: SocketAddr) -> anyhow::Result<(Guarded, String)> {
     let listen = free_address()?;
-    let account = stage.cluster.account("nats")?;
-    let mut init = Command::new(program("services-init")?);
-    init.args(["nats", "--listen", &listen.to_string()])
-        .args(stage.mount(&account, &controller.to_string()).await?);
-    stage.logs.must(&mut init)?;
-    let config = stage.shared(&account).join("nats.conf");
+    let flags = ["nats", "--listen", &listen.to_string()];
+    let shared = init(stage, "nats", controller, &flags).await?;
+    let config = shared.join("nats.conf");
     let arguments = ["-c".as_ref(), config.as_os_str()];
     let server = tool("bin/nats-server")?;
     let process = Guarded::start("nats-server", &server, arguments, &[], &stage.logs)?;
@@ -119,16 +150,35 @@ async fn nats(stage: &Stage, controller: SocketAddr) -> anyhow::Result<(Guarded,
     Ok((process, format!("tls://localhost:{}", listen.port())))
 }
 
+/// The init container of an account's pod; returns the volume that it wrote.
+async fn init(
+    stage: &Stage,
+    account: &str,
+    controller: SocketAddr,
+    flags: &[&str],
+) -> anyhow::Result<PathBuf> {
+    let account = stage.cluster.account(account)?;
+    let mut init = Command::new(program("services-init")?);
+    init.args(flags)
+        .args(stage.mount(&account, &controller.to_string()).await?);
+    stage.logs.must(&mut init)?;
+    Ok(stage.shared(&account))
+}
+
 async fn broker(
     stage: &Stage,
     account: &Account,
     controller: SocketAddr,
     nats: &str,
+    collector: SocketAddr,
 ) -> anyhow::Result<(Guarded, SocketAddr)> {
     let listen = free_address()?;
     let mut arguments = stage.mount(account, &controller.to_string()).await?;
     let address = listen.to_string();
     arguments.extend(["--nats", nats, "--listen", &address].map(str::to_owned));
+    // It comes up later, or never; a broker works without it.
+    let otlp = format!("localhost:{}", collector.port());
+    arguments.extend(["--otlp".to_owned(), otlp]);
     let program = program("services-broker")?;
     let process = Guarded::start("broker", &program, arguments, &[], &stage.logs)?;
     listens(&process, listen).await?;

@@ -1,13 +1,20 @@
-//! The files of OpenSearch's security plugin, and `opensearch.yml`.
+//! What an OpenSearch node reads before it starts, and what changes a password while it runs.
 //!
-//! *What it is*: all ten types, since with fewer the plugin never becomes ready; users with hashes
-//! only; three roles: everything, write telemetry, read telemetry. Written as JSON, which is YAML.
+//! *What it is*: `opensearch.yml`, options of the JVM, the log's form, and the files of the security
+//! plugin: all ten types, since with fewer it never becomes ready; users with hashes only; three roles:
+//! everything, write telemetry, read telemetry. Written as JSON, which is YAML.
 //!
-//! *What it is not*: a way to change users of a running cluster. The plugin reads these files only
-//! when its index is first made; after that, passwords change through its API.
+//! The plugin reads its files only when its index is first made. After that, passwords change through
+//! its API, with the certificate of [`ADMIN_DN`]: [`login`] says whether one is known, [`new_hash`]
+//! makes another one count.
+
+mod security;
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use serde_json::Value;
 use serde_json::json;
 
@@ -18,8 +25,6 @@ use crate::secret::SecretBytes;
 pub const BCRYPT_COST: u32 = 12;
 /// bcrypt looks at no more of a password, in bytes.
 const BCRYPT_MAX: usize = 72;
-/// Version of the configuration's schema, in each file.
-const SCHEMA: u32 = 2;
 /// Distinguished name of the certificate that may do everything.
 pub const ADMIN_DN: &str = "CN=opensearch-admin";
 
@@ -62,6 +67,27 @@ pub fn hash(
         .map_err(|_| HashError::Bcrypt)
 }
 
+/// Path that tells who is logged in: 200 if the password is right, 401 if it is not.
+pub const LOGIN: &str = "/_plugins/_security/authinfo";
+
+/// The header of a login.
+pub fn login(user: &str, password: &SecretBytes) -> SecretBytes {
+    let mut pair = format!("{user}:").into_bytes();
+    pair.extend_from_slice(password.expose("to log in at OpenSearch"));
+    let pair = SecretBytes::new(pair);
+    let encoded = STANDARD.encode(pair.expose("to encode it"));
+    SecretBytes::new(format!("Basic {encoded}").into_bytes())
+}
+
+/// Path and body of the change that makes another password count at once. The old one counts no more
+/// after it. Only the certificate of [`ADMIN_DN`] may ask for it.
+pub fn new_hash(user: &str, hash: &str) -> (String, Value) {
+    (
+        format!("/_plugins/_security/api/internalusers/{user}"),
+        json!([{"op": "add", "path": "/hash", "value": hash}]),
+    )
+}
+
 /// Hashes of the passwords of the three users.
 #[derive(Clone, Debug)]
 #[expect(clippy::exhaustive_structs, reason = "there are three users")]
@@ -87,24 +113,48 @@ pub struct Node {
     pub data: String,
     /// Directory of logs.
     pub logs: String,
-    /// Address that it binds.
-    pub host: String,
-    /// Port of HTTP.
-    pub http_port: u16,
-    /// Port of the nodes among themselves.
-    pub transport_port: u16,
+    /// Where clients connect.
+    pub listen: SocketAddr,
+    /// Where other nodes connect.
+    pub transport: SocketAddr,
+    /// Heap of the JVM, in mebibytes.
+    pub heap: u32,
     /// Distinguished names of nodes.
     pub nodes_dn: Vec<String>,
 }
 
 /// Every file below the configuration directory, by its path. None of them holds a password.
 pub fn files(node: &Node, hashes: &Hashes) -> BTreeMap<String, String> {
-    let mut files: BTreeMap<String, String> = security(hashes)
+    let mut files: BTreeMap<String, String> = security::files(hashes)
         .into_iter()
         .map(|(name, text)| (format!("opensearch-security/{name}.yml"), text))
         .collect();
     files.insert("opensearch.yml".to_owned(), pretty(&settings(node)));
+    files.insert("jvm.options".to_owned(), jvm_options(node.heap));
+    files.insert("log4j2.properties".to_owned(), LOG.to_owned());
     files
+}
+
+/// Everything goes to standard output, where Kubernetes looks for it.
+const LOG: &str = "\
+status = error
+appender.console.type = Console
+appender.console.name = console
+appender.console.layout.type = PatternLayout
+appender.console.layout.pattern = [%d{ISO8601}][%-5p][%c{1.}] %m%n
+rootLogger.level = info
+rootLogger.appenderRef.console.ref = console
+";
+
+/// A node that has no memory left ends, rather than to answer half.
+fn jvm_options(heap: u32) -> String {
+    format!(
+        "-Xms{heap}m\n-Xmx{heap}m\n-XX:+UseG1GC\n-XX:+ExitOnOutOfMemoryError\n\
+         -Djava.io.tmpdir=${{OPENSEARCH_TMPDIR}}\n\
+         -Djava.util.concurrent.ForkJoinPool.common.threadFactory=\
+         org.opensearch.secure_sm.SecuredForkJoinWorkerThreadFactory\n\
+         18-:-Djava.security.manager=allow\n"
+    )
 }
 
 fn pretty(value: &Value) -> String {
@@ -115,8 +165,8 @@ fn settings(node: &Node) -> Value {
     json!({
         "cluster.name": node.cluster, "discovery.type": "single-node",
         "path.data": node.data, "path.logs": node.logs,
-        "network.host": node.host, "http.port": node.http_port,
-        "transport.port": node.transport_port,
+        "http.host": node.listen.ip(), "http.port": node.listen.port(),
+        "transport.host": node.transport.ip(), "transport.port": node.transport.port(),
         "plugins.security.ssl.transport.pemcert_filepath": "certs/tls.crt",
         "plugins.security.ssl.transport.pemkey_filepath": "certs/tls.key",
         "plugins.security.ssl.transport.pemtrustedcas_filepath": "certs/ca.crt",
@@ -126,111 +176,14 @@ fn settings(node: &Node) -> Value {
         "plugins.security.ssl.http.pemkey_filepath": "certs/tls.key",
         "plugins.security.ssl.http.pemtrustedcas_filepath": "certs/ca.crt",
         "plugins.security.ssl.http.clientauth_mode": "OPTIONAL",
-        "plugins.security.ssl_cert_reload_enabled": true,
+        "plugins.security.ssl.http.enabled_protocols": ["TLSv1.3"],
+        // The node looks at the files again and again, and takes new ones while it runs.
+        "plugins.security.ssl.certificates_hot_reload.enabled": true,
         "plugins.security.authcz.admin_dn": [ADMIN_DN],
         "plugins.security.nodes_dn": node.nodes_dn,
         "plugins.security.restapi.roles_enabled": ["all_access"],
         "plugins.security.allow_default_init_securityindex": true,
     })
-}
-
-fn security(hashes: &Hashes) -> [(&'static str, String); 10] {
-    [
-        file("config", "config", &authentication()),
-        file("internal_users", "internalusers", &users(hashes)),
-        file("roles", "roles", &roles()),
-        file("roles_mapping", "rolesmapping", &mapping()),
-        file("action_groups", "actiongroups", &json!({})),
-        file("tenants", "tenants", &json!({})),
-        file("nodes_dn", "nodesdn", &json!({})),
-        file("audit", "audit", &audit()),
-        file(
-            "allowlist",
-            "allowlist",
-            &json!({"config": {"enabled": false, "requests": {}}}),
-        ),
-        file(
-            "whitelist",
-            "whitelist",
-            &json!({"config": {"enabled": false, "requests": {}}}),
-        ),
-    ]
-}
-
-fn file(name: &'static str, kind: &str, content: &Value) -> (&'static str, String) {
-    let mut whole = json!({"_meta": {"type": kind, "config_version": SCHEMA}});
-    if let (Some(whole), Some(content)) = (whole.as_object_mut(), content.as_object()) {
-        whole.extend(content.clone());
-    }
-    (name, pretty(&whole))
-}
-
-fn authentication() -> Value {
-    json!({"config": {"dynamic": {
-        "http": {"anonymous_auth_enabled": false},
-        "authc": {"basic_internal_auth_domain": {
-            "http_enabled": true, "transport_enabled": true, "order": 0,
-            "http_authenticator": {"type": "basic", "challenge": true},
-            "authentication_backend": {"type": "internal"},
-        }},
-    }}})
-}
-
-fn users(hashes: &Hashes) -> Value {
-    let user =
-        |hash: &str, role: &str| json!({"hash": hash, "reserved": true, "backend_roles": [role]});
-    json!({
-        "admin": user(&hashes.admin, "admin"),
-        "telemetry": user(&hashes.telemetry, "telemetry"),
-        "viewer": user(&hashes.viewer, "viewer"),
-    })
-}
-
-/// Indices of telemetry: those of OpenTelemetry, and of the simple schema that OpenSearch uses.
-const TELEMETRY: [&str; 2] = ["otel-*", "ss4o_*"];
-
-fn roles() -> Value {
-    json!({
-        "telemetry_writer": {
-            "reserved": true,
-            "cluster_permissions": ["cluster:monitor/main", "indices:data/write/bulk"],
-            "index_permissions": [{
-                "index_patterns": TELEMETRY,
-                "allowed_actions": [
-                    "indices:data/write/index", "indices:data/write/bulk*",
-                    "indices:admin/create", "indices:admin/mapping/put",
-                    "indices:admin/mapping/auto_put",
-                ],
-            }],
-        },
-        "telemetry_viewer": {
-            "reserved": true,
-            "cluster_permissions": ["cluster_composite_ops_ro"],
-            "index_permissions": [{
-                "index_patterns": TELEMETRY,
-                "allowed_actions": [
-                    "read", "indices:admin/mappings/get", "indices:admin/get",
-                ],
-            }],
-        },
-    })
-}
-
-fn mapping() -> Value {
-    let to = |role: &str| json!({"reserved": true, "backend_roles": [role]});
-    json!({
-        "all_access": to("admin"),
-        "telemetry_writer": to("telemetry"),
-        "telemetry_viewer": to("viewer"),
-    })
-}
-
-fn audit() -> Value {
-    json!({"config": {
-        "enabled": true,
-        "audit": {"enable_rest": true, "enable_transport": false, "log_request_body": false},
-        "compliance": {"enabled": false},
-    }})
 }
 
 #[cfg(test)]
@@ -242,9 +195,9 @@ mod tests {
             cluster: "tec".to_owned(),
             data: "/data".to_owned(),
             logs: "/logs".to_owned(),
-            host: "127.0.0.1".to_owned(),
-            http_port: 9200,
-            transport_port: 9300,
+            listen: "127.0.0.1:9200".parse().unwrap(),
+            transport: "127.0.0.1:9300".parse().unwrap(),
+            heap: 512,
             nodes_dn: vec!["CN=opensearch.platform.svc".to_owned()],
         };
         let hash = |text: &str| text.to_owned();
@@ -272,12 +225,10 @@ mod tests {
     }
 
     #[test]
-    fn the_viewer_may_read_and_the_collector_write_and_neither_both() {
-        let roles = roles();
-        let actions =
-            |role: &str| roles[role]["index_permissions"][0]["allowed_actions"].to_string();
-        assert!(!actions("telemetry_viewer").contains("write"));
-        assert!(!actions("telemetry_writer").contains("read"));
+    fn a_login_is_written_as_http_wants_it_and_not_printed() {
+        // RFC 7617, section 2.
+        let header = login("Aladdin", &SecretBytes::new(b"open sesame".to_vec()));
+        assert_eq!(header.expose("test"), b"Basic QWxhZGRpbjpvcGVuIHNlc2FtZQ==");
     }
 
     #[test]

@@ -1,0 +1,57 @@
+//! Bootstrap calls of components over gRPC, with a real vault and API server, against bare logins at the
+//! same vault in the same run.
+
+use std::time::Duration;
+
+use tec_benches::Figure;
+use tec_benches::Suite;
+use tec_benches::Unit;
+use tec_services_e2e::load::CALLERS;
+use tec_services_e2e::load::Durations;
+use tec_services_e2e::load::Load;
+
+const COMPONENT: &str = "kube_services/component";
+
+fn main() -> anyhow::Result<()> {
+    let suite = Suite::new(env!("CARGO_TARGET_TMPDIR"));
+    if !suite.wants(COMPONENT) {
+        return Ok(());
+    }
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()?;
+    let load = runtime.block_on(Load::start())?;
+    let (calls, logins) = (Durations::default(), Durations::default());
+    let calls_of = |times| took(runtime.block_on(load.bootstrap(times, &calls)));
+    let logins_of = |times| took(runtime.block_on(load.log_in(times, &logins)));
+    let what = "BootstrapComponent / login at the vault";
+    suite.ratio_timed(
+        COMPONENT,
+        |ratio| {
+            format!(
+                "{what}, {CALLERS} callers; {:.0}/s and {:.0}/s",
+                ratio.ours_per_second(),
+                ratio.baseline_per_second()
+            )
+        },
+        calls_of,
+        logins_of,
+    )?;
+    let (call, login) = (calls.p99().as_secs_f64(), logins.p99().as_secs_f64());
+    let note = format!(
+        "p99 of {what}, {:.1} ms and {:.1} ms",
+        call * 1e3,
+        login * 1e3
+    );
+    let name = format!("{COMPONENT}_p99");
+    suite.figure(Figure::new(&name, call / login, Unit::Count, &note))?;
+    suite.finish();
+    Ok(())
+}
+
+/// A refused call would be no measurement.
+#[expect(clippy::panic, reason = "a benchmark that measures nothing must end")]
+fn took(outcome: anyhow::Result<Duration>) -> Duration {
+    outcome.unwrap_or_else(|error| panic!("{error:#}"))
+}

@@ -1,0 +1,146 @@
+//! Passwords of OpenSearch's users: what the vault has is what a running cluster takes.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use http::Method;
+use rustls::pki_types::ServerName;
+use tec_core::port::Clock;
+use tec_core::port::Entropy;
+use tec_core::port::EntropyRng;
+use tec_core::secret::SecretArray;
+use tec_core::secret::SecretBytes;
+use tec_core::service::opensearch;
+use tec_core::service::tls::Material;
+use tec_core::service::vault::OPENSEARCH_USERS;
+use tec_core::service::vault::Request;
+use tec_core::service::vault::Response;
+use tec_core::service::vault::call;
+use tec_core::service::vault::password;
+use tec_core::service::vault::password::Stored;
+use tec_k8s::service::Http;
+use tec_k8s::service::Standing;
+use tec_k8s::service::Target;
+use tec_k8s::service::Vault;
+use tec_support::certificate::Certificate;
+
+/// A node that is busy answers by then.
+const DEADLINE: Duration = Duration::from_secs(10);
+
+/// Keeps the passwords of a running OpenSearch.
+#[derive(Debug)]
+#[expect(clippy::exhaustive_structs, reason = "composed by main and by tests")]
+pub struct Passwords {
+    /// The vault that has them.
+    pub vault: Vault,
+    /// The controller's own token of the vault.
+    pub standing: Arc<Standing>,
+    /// Tells the time.
+    pub clock: Arc<dyn Clock>,
+    /// Randomness, for salt.
+    pub entropy: Arc<dyn Entropy>,
+    /// Host and port of OpenSearch, if it is to be told.
+    pub opensearch: Option<String>,
+    /// How long a password lives.
+    pub life: Duration,
+}
+
+impl Passwords {
+    /// Replaces passwords that are due, and makes OpenSearch take those that it does not know. Says
+    /// of how many users it learned a new one.
+    ///
+    /// The vault comes first: if this ends between the two, the next call finds a password that
+    /// OpenSearch does not take.
+    ///
+    /// # Errors
+    /// Vault or OpenSearch cannot be reached, or refuse.
+    ///
+    /// # Cancel safety
+    /// May be dropped at any await; the next call continues.
+    pub async fn ensure(&self, authorities: &str) -> anyhow::Result<usize> {
+        let Some(address) = &self.opensearch else {
+            return Ok(0);
+        };
+        let anybody = api(address, authorities, &Arc::default())?;
+        let mut changed = 0;
+        for user in OPENSEARCH_USERS {
+            let password = self.newest(user).await?;
+            if knows(&anybody, user, &password).await? {
+                continue;
+            }
+            let admin = api(address, authorities, &self.admin().await?)?;
+            let told = self.tell(&admin, user, &password).await;
+            told.with_context(|| format!("change the password of {user}"))?;
+            tracing::info!(user, "OpenSearch takes a new password");
+            changed += 1;
+        }
+        Ok(changed)
+    }
+
+    /// The password that shall count; a new one if the one before has lived long enough.
+    async fn newest(&self, user: &str) -> anyhow::Result<SecretBytes> {
+        let stored = Stored::from_answer(&self.call(password::read(user)).await?)?;
+        if !stored.is_due(self.life, self.clock.now()) {
+            return Ok(stored.password);
+        }
+        let new = password::drawn(&self.call(password::draw()).await?)?;
+        let replaced = self.call(password::replace(user, &stored, &new)).await?;
+        replaced.json::<serde_json::Value>()?;
+        tracing::info!(
+            user,
+            version = stored.version + 1,
+            "the vault has a new password"
+        );
+        Ok(new)
+    }
+
+    /// A certificate that may change passwords.
+    async fn admin(&self) -> anyhow::Result<Arc<Certificate>> {
+        let request = call::issue("opensearch-admin", "opensearch-admin", &[]);
+        let tls = Material::from_issued(&self.call(request).await?)?;
+        let certificate = Arc::new(Certificate::default());
+        certificate.replace(tls.chain.as_bytes(), &tls.key)?;
+        Ok(certificate)
+    }
+
+    async fn tell(&self, admin: &Http, user: &str, password: &SecretBytes) -> anyhow::Result<()> {
+        let salt = SecretArray::random(&mut EntropyRng::new(&*self.entropy));
+        let password = password.duplicate("it is hashed on another thread");
+        let work = move || opensearch::hash(&password, &salt, opensearch::BCRYPT_COST);
+        let hash = tokio::task::spawn_blocking(work).await??;
+        let (path, body) = opensearch::new_hash(user, &hash);
+        let body = SecretBytes::new(body.to_string().into_bytes());
+        let reply = admin.call(Method::PATCH, &path, &[], Some(&body)).await?;
+        anyhow::ensure!(reply.status == 200, "OpenSearch answered {}", reply.status);
+        Ok(())
+    }
+
+    async fn call(&self, request: Request) -> anyhow::Result<Response> {
+        let token = self.standing.token()?;
+        Ok(self.vault.call(&request.by(&token)).await?)
+    }
+}
+
+/// Whether OpenSearch takes the password.
+async fn knows(api: &Http, user: &str, password: &SecretBytes) -> anyhow::Result<bool> {
+    let login = opensearch::login(user, password);
+    let headers = [("authorization", &login)];
+    let reply = api.call(Method::GET, opensearch::LOGIN, &headers, None);
+    match reply.await?.status {
+        200 => Ok(true),
+        401 => Ok(false),
+        status => anyhow::bail!("OpenSearch answered {status} to a login"),
+    }
+}
+
+fn api(address: &str, authorities: &str, own: &Arc<Certificate>) -> anyhow::Result<Http> {
+    let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
+    let name = ServerName::try_from(host.to_owned());
+    let target = Target::Tls {
+        name: name.with_context(|| format!("{host:?} is no name of a server"))?,
+        config: Arc::new(own.client_config(authorities.as_bytes())?),
+        address: address.to_owned(),
+    };
+    Ok(Http::new(target, DEADLINE))
+}

@@ -1,0 +1,75 @@
+//! The way to the controllers of the vault's other pods.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use tec_k8s::service::Cluster;
+use tec_k8s::service::Peers;
+use tec_k8s::service::client::WrappedKeyRequest;
+use tec_k8s::service::client::bootstrap_client::BootstrapClient;
+use tonic::transport::Certificate;
+use tonic::transport::ClientTlsConfig;
+use tonic::transport::Endpoint;
+
+/// One that is there answers by then; its vault reviews our token meanwhile.
+const DEADLINE: Duration = Duration::from_secs(15);
+
+/// Controllers by the addresses of their pods. Never by that of their Service: it could lead back here.
+#[derive(Debug)]
+#[expect(clippy::exhaustive_structs, reason = "composed by main and by tests")]
+pub struct Others {
+    /// Host and port of each.
+    pub addresses: Vec<String>,
+    /// Name in their certificates.
+    pub name: String,
+    /// File of the controller's own token, for its own audience.
+    pub token: PathBuf,
+    /// Knows the authorities that the first one published.
+    pub cluster: Arc<dyn Cluster>,
+}
+
+impl Others {
+    async fn ask(&self, address: &str, authorities: &str) -> anyhow::Result<Vec<u8>> {
+        let tls = ClientTlsConfig::new()
+            .ca_certificate(Certificate::from_pem(authorities))
+            .domain_name(&self.name);
+        let endpoint = Endpoint::from_shared(format!("https://{address}"))?
+            .timeout(DEADLINE)
+            .connect_timeout(DEADLINE)
+            .tls_config(tls)?;
+        let token =
+            std::fs::read(&self.token).with_context(|| format!("read {}", self.token.display()))?;
+        let request = WrappedKeyRequest {
+            service_account_token: token.trim_ascii().to_vec(),
+            request_id: format!("peer-{}", std::process::id()),
+        };
+        let mut client = BootstrapClient::new(endpoint.connect_lazy());
+        let answer = client.get_wrapped_key(request).await?;
+        Ok(answer.into_inner().wrapped_key)
+    }
+}
+
+#[tonic::async_trait]
+impl Peers for Others {
+    async fn wrapped_key(&self) -> Option<Vec<u8>> {
+        let authorities = match self.cluster.authorities().await {
+            Ok(authorities) => authorities?,
+            Err(error) => {
+                tracing::warn!(%error, "cannot read the authorities of the other pods");
+                return None;
+            }
+        };
+        for address in &self.addresses {
+            match self.ask(address, &authorities).await {
+                Ok(key) => return Some(key),
+                Err(error) => {
+                    let error = format!("{error:#}");
+                    tracing::info!(address, error, "a pod does not give the wrapped key");
+                }
+            }
+        }
+        None
+    }
+}

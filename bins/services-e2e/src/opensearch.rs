@@ -1,0 +1,223 @@
+//! An OpenSearch node with what its initializer wrote. `cargo xtask tools --opensearch` sets it up.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::net::SocketAddr;
+use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::fs::chown;
+use std::path::Path;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use http::Method;
+use rustls::pki_types::ServerName;
+use serde_json::Value;
+use tec_core::secret::SecretBytes;
+use tec_core::service::opensearch;
+use tec_e2e::kube::Guarded;
+use tec_e2e::packages::tool;
+use tec_k8s::service::Http;
+use tec_k8s::service::Target;
+use tec_support::certificate::Certificate;
+use tokio::time::Instant;
+
+use crate::address::free_address;
+use crate::address::own_address;
+use crate::stage::Stage;
+
+/// Who runs it if the test is root, whom OpenSearch refuses: nobody.
+const NOBODY: u32 = 65_534;
+/// A start takes half a minute on two cores, and longer if other tests run.
+const START: Duration = Duration::from_mins(4);
+const LOOK: Duration = Duration::from_millis(500);
+const DEADLINE: Duration = Duration::from_secs(30);
+/// What the security plugin says when all ten types are in its index. Needs no login.
+const HEALTH: &str = "/_plugins/_security/health";
+
+/// Where it shall listen, and where its files lie.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Place {
+    /// For clients.
+    pub listen: SocketAddr,
+    /// Host and port of clients, with a name of its certificate.
+    pub address: String,
+    transport: SocketAddr,
+    conf: PathBuf,
+    dir: PathBuf,
+}
+
+/// A running node. Ends with the value, or with the process.
+#[derive(Debug)]
+pub struct OpenSearch {
+    place: Place,
+    process: Guarded,
+}
+
+/// An answer: status and JSON.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Answer {
+    /// The status.
+    pub status: u16,
+    /// The body; null if it is no JSON.
+    pub body: Value,
+}
+
+impl Place {
+    /// A place on a stage.
+    ///
+    /// # Errors
+    /// There is no address.
+    pub fn on(stage: &Stage) -> anyhow::Result<Self> {
+        let listen = free_address()?;
+        let account = stage.cluster.account("opensearch")?;
+        Ok(Self {
+            listen,
+            address: format!("localhost:{}", listen.port()),
+            transport: own_address()?,
+            conf: stage.shared(&account),
+            dir: stage.path("opensearch"),
+        })
+    }
+
+    /// Flags of its initializer.
+    ///
+    /// # Errors
+    /// The account's name is none.
+    pub fn flags(&self, stage: &Stage) -> anyhow::Result<Vec<String>> {
+        let at = |name: &str| self.dir.join(name).display().to_string();
+        let host = stage.cluster.account("opensearch")?.host();
+        let pairs = [
+            ("--listen", self.listen.to_string()),
+            ("--transport", self.transport.to_string()),
+            ("--data", at("data")),
+            ("--logs", at("logs")),
+            ("--node-name", host),
+            ("--heap", "512".to_owned()),
+        ];
+        let pairs = pairs
+            .into_iter()
+            .flat_map(|(flag, value)| [flag.to_owned(), value]);
+        Ok(std::iter::once("opensearch".to_owned())
+            .chain(pairs)
+            .collect())
+    }
+}
+
+impl OpenSearch {
+    /// Starts it with the files that its initializer left, and waits until its security is set up.
+    ///
+    /// # Errors
+    /// It is missing, or does not come up; the error has its log.
+    pub async fn start(stage: &Stage, place: Place, authorities: &str) -> anyhow::Result<Self> {
+        let program = tool("opensearch/bin/opensearch")?;
+        let home = program.ancestors().nth(2).context("its home")?;
+        for name in ["data", "logs", "tmp"] {
+            fs::create_dir_all(place.dir.join(name))?;
+        }
+        let jdk = home.join("jdk");
+        let tmp = place.dir.join("tmp");
+        let environment: [(&str, &OsStr); 3] = [
+            ("OPENSEARCH_JAVA_HOME", jdk.as_os_str()),
+            ("OPENSEARCH_PATH_CONF", place.conf.as_os_str()),
+            ("OPENSEARCH_TMPDIR", tmp.as_os_str()),
+        ];
+        let is_root = fs::metadata("/proc/self")?.uid() == 0;
+        let process = if is_root {
+            // As in a pod, where initializer and node run as the same user.
+            hand_over(&place.conf)?;
+            hand_over(&place.dir)?;
+            let program = program.to_string_lossy();
+            let drop = format!("--reuid={NOBODY} --regid={NOBODY} --clear-groups");
+            // It lies below a home that only root may enter. Without the securebit, access(2) would not
+            // look at the capability.
+            let keep = "--inh-caps=-all,+dac_read_search --ambient-caps=+dac_read_search \
+                        --securebits=+no_setuid_fixup";
+            let words = drop.split(' ').chain(keep.split(' ')).chain([&*program]);
+            Guarded::start(
+                "opensearch",
+                Path::new("setpriv"),
+                words,
+                &environment,
+                &stage.logs,
+            )?
+        } else {
+            let none: [&str; 0] = [];
+            Guarded::start("opensearch", &program, none, &environment, &stage.logs)?
+        };
+        let node = Self { place, process };
+        node.until_up(authorities).await?;
+        Ok(node)
+    }
+
+    async fn until_up(&self, authorities: &str) -> anyhow::Result<()> {
+        let end = Instant::now() + START;
+        let nobody = self.client(authorities, &Arc::default())?;
+        let mut did_run = false;
+        loop {
+            let health = ask(&nobody, Method::GET, HEALTH, None, None).await;
+            if health.is_ok_and(|health| health.body["status"] == "UP") {
+                return Ok(());
+            }
+            let is_running = self.process.is_running();
+            if Instant::now() > end || (did_run && !is_running) {
+                anyhow::bail!("OpenSearch does not come up: {}", self.process.log()?);
+            }
+            did_run |= is_running;
+            tokio::time::sleep(LOOK).await;
+        }
+    }
+
+    /// Host and port of clients.
+    pub fn address(&self) -> &str {
+        &self.place.address
+    }
+
+    /// A client that trusts these authorities, and shows a certificate if it has one.
+    ///
+    /// # Errors
+    /// The authorities cannot be used.
+    pub fn client(&self, authorities: &str, own: &Arc<Certificate>) -> anyhow::Result<Http> {
+        let target = Target::Tls {
+            address: self.place.address.clone(),
+            name: ServerName::try_from("localhost")?,
+            config: Arc::new(own.client_config(authorities.as_bytes())?),
+        };
+        Ok(Http::new(target, DEADLINE))
+    }
+}
+
+/// Calls as a user with this password, or as nobody.
+///
+/// # Errors
+/// There is no answer.
+pub async fn ask(
+    client: &Http,
+    method: Method,
+    path: &str,
+    user: Option<(&str, &SecretBytes)>,
+    body: Option<&str>,
+) -> anyhow::Result<Answer> {
+    let login = user.map(|(user, password)| opensearch::login(user, password));
+    let headers: Vec<_> = login.iter().map(|login| ("authorization", login)).collect();
+    let body = body.map(|body| SecretBytes::new(body.as_bytes().to_vec()));
+    let reply = client.call(method, path, &headers, body.as_ref()).await?;
+    Ok(Answer {
+        status: reply.status,
+        body: serde_json::from_slice(&reply.body).unwrap_or_default(),
+    })
+}
+
+fn hand_over(path: &Path) -> anyhow::Result<()> {
+    chown(path, Some(NOBODY), Some(NOBODY))
+        .with_context(|| format!("hand over {}", path.display()))?;
+    if path.is_dir() {
+        for entry in fs::read_dir(path)? {
+            hand_over(&entry?.path())?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,230 @@
+//! Item 5 of the contract's section 8 on a real OpenSearch. Runs only when it is asked for, as by `cargo
+//! xtask test --opensearch`: `cargo test -p tec-services-e2e --test opensearch`. Without OpenSearch it
+//! fails; `cargo xtask tools --opensearch` sets it up.
+#![expect(
+    clippy::unwrap_used,
+    reason = "clippy takes helpers of tests for library code"
+)]
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::Method;
+use serde_json::Value;
+use serde_json::json;
+use services_init::run;
+use tec_core::secret::SecretArray;
+use tec_core::secret::SecretBytes;
+use tec_core::service::opensearch;
+use tec_e2e::kube::eventually;
+use tec_k8s::service::Http;
+use tec_k8s::service::client::OpenSearchBootstrapRequest;
+use tec_services_e2e::opensearch::Answer;
+use tec_services_e2e::opensearch::OpenSearch;
+use tec_services_e2e::opensearch::Place;
+use tec_services_e2e::opensearch::ask;
+use tec_services_e2e::platform::Platform;
+use tec_services_e2e::stage::Stage;
+use tec_support::certificate::Certificate;
+use tokio::sync::Mutex;
+use tokio::sync::MutexGuard;
+
+/// One node at a time: each takes most of a gigabyte, and half a minute of both cores to start.
+static TURN: Mutex<()> = Mutex::const_new(());
+
+/// A platform with a node, whose users' passwords live as long as the flag says.
+struct Scene {
+    node: OpenSearch,
+    platform: Platform,
+    authorities: String,
+    nobody: Http,
+    _turn: MutexGuard<'static, ()>,
+}
+
+impl Scene {
+    async fn new(more: &[&str]) -> Self {
+        let turn = TURN.lock().await;
+        let stage = Stage::new().await.unwrap();
+        let place = Place::on(&stage).unwrap();
+        let mut flags = vec!["--opensearch-address", &place.address];
+        flags.extend(more);
+        let platform = Platform::on(stage, &flags).await.unwrap();
+        let authorities = platform.stage.authorities().await.unwrap();
+        let account = platform.stage.cluster.account("opensearch").unwrap();
+        let words = place.flags(&platform.stage).unwrap();
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        let args = platform.init(&account, &words).await.unwrap();
+        run::run(&args, &authorities).await.unwrap();
+        let node = OpenSearch::start(&platform.stage, place, &authorities);
+        let node = node.await.unwrap();
+        let nobody = node.client(&authorities, &Arc::default()).unwrap();
+        Self {
+            node,
+            platform,
+            authorities,
+            nobody,
+            _turn: turn,
+        }
+    }
+
+    /// The password that an initializer writes for a user.
+    async fn password(&self, account: &str, service: &[&str]) -> SecretBytes {
+        let account = self.platform.stage.cluster.account(account).unwrap();
+        let args = self.platform.init(&account, service).await.unwrap();
+        run::run(&args, &self.authorities).await.unwrap();
+        SecretBytes::new(std::fs::read(args.out.join("password")).unwrap())
+    }
+
+    async fn collector(&self) -> SecretBytes {
+        let url = format!("https://{}", self.node.address());
+        self.password("collector", &["collector", "--opensearch", &url])
+            .await
+    }
+
+    async fn viewer(&self) -> SecretBytes {
+        self.password("dashboards", &["viewer"]).await
+    }
+
+    /// The certificate that may change passwords.
+    async fn admin(&self) -> Http {
+        let cluster = &self.platform.stage.cluster;
+        let account = cluster.account("opensearch").unwrap();
+        let request = OpenSearchBootstrapRequest {
+            service_account_token: cluster.token(&account).await.unwrap().into_bytes(),
+            request_id: "test".to_owned(),
+        };
+        let mut client = self.platform.client().await.unwrap();
+        let answer = client.bootstrap_open_search(request).await.unwrap();
+        let tls = answer.into_inner().admin_tls.unwrap();
+        let certificate = Arc::new(Certificate::default());
+        let key = SecretBytes::new(tls.private_key);
+        certificate
+            .replace(tls.certificate_chain.as_bytes(), &key)
+            .unwrap();
+        self.node.client(&self.authorities, &certificate).unwrap()
+    }
+
+    async fn call(
+        &self,
+        user: (&str, &SecretBytes),
+        method: Method,
+        path: &str,
+        body: Option<&Value>,
+    ) -> Answer {
+        let body = body.map(Value::to_string);
+        let answer = ask(&self.nobody, method, path, Some(user), body.as_deref());
+        answer.await.unwrap()
+    }
+}
+
+const LINES: &str = "/otel-logs/_doc?refresh=true";
+const SEARCH: &str = "/otel-logs/_search?q=line";
+const USERS: &str = "/_plugins/_security/api/internalusers";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn item_5_each_user_may_do_what_its_role_says_and_nothing_else() {
+    let scene = Scene::new(&[]).await;
+    let (collector, viewer) = (scene.collector().await, scene.viewer().await);
+    let (writes, reads) = (("telemetry", &collector), ("viewer", &viewer));
+    let (post, get, delete) = (Method::POST, Method::GET, Method::DELETE);
+    let line = json!({"body": "a line"});
+    let other = "/other/_doc";
+
+    let written = scene.call(writes, post.clone(), LINES, Some(&line)).await;
+    assert_eq!(written.status, 201, "{}", written.body);
+    let found = scene.call(reads, get.clone(), SEARCH, None).await;
+    assert_eq!(found.status, 200, "{}", found.body);
+    assert_eq!(found.body["hits"]["hits"][0]["_source"], line);
+
+    for (user, method, path, body) in [
+        (writes, &get, SEARCH, None),
+        (writes, &post, other, Some(&line)),
+        (writes, &delete, "/otel-logs", None),
+        (writes, &get, USERS, None),
+        (reads, &post, LINES, Some(&line)),
+        (reads, &delete, "/otel-logs", None),
+        (reads, &get, USERS, None),
+    ] {
+        let answer = scene.call(user, method.clone(), path, body).await;
+        assert_eq!(answer.status, 403, "{} {method} {path}", user.0);
+    }
+    let wrong = SecretBytes::new(b"admin".to_vec());
+    for user in ["admin", "telemetry", "viewer", "kibanaserver"] {
+        let answer = scene.call((user, &wrong), get.clone(), "/", None).await;
+        assert_eq!(answer.status, 401, "{user} has a known password");
+    }
+    let nobody = ask(&scene.nobody, get, "/", None, None).await.unwrap();
+    assert_eq!(nobody.status, 401);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn item_5_a_password_that_lived_long_enough_is_replaced_and_the_old_one_counts_no_more() {
+    let scene = Scene::new(&["--password-seconds", "1"]).await;
+    let (old_writer, old_viewer) = (scene.collector().await, scene.viewer().await);
+    let passwords = &scene.platform.controller.passwords;
+    // Their lives are over since the node took half a minute to start.
+    assert_eq!(passwords.ensure(&scene.authorities).await.unwrap(), 3);
+    let (writer, viewer) = (scene.collector().await, scene.viewer().await);
+    for (user, old, new) in [
+        ("telemetry", &old_writer, &writer),
+        ("viewer", &old_viewer, &viewer),
+    ] {
+        let refused = scene.call((user, old), Method::GET, "/", None).await;
+        assert_eq!(refused.status, 401, "the old password of {user} counts");
+        let login = "/_plugins/_security/authinfo";
+        let taken = scene.call((user, new), Method::GET, login, None).await;
+        assert_eq!(taken.status, 200, "{user}: {}", taken.body);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn item_5_what_the_vault_has_counts_again_after_somebody_changed_it() {
+    let scene = Scene::new(&[]).await;
+    let passwords = &scene.platform.controller.passwords;
+    assert_eq!(passwords.ensure(&scene.authorities).await.unwrap(), 0);
+    // As if the controller had ended between vault and OpenSearch.
+    let somebody = SecretBytes::new(b"somebody".to_vec());
+    let salt = SecretArray::new([7; 16]);
+    let hash = opensearch::hash(&somebody, &salt, opensearch::BCRYPT_COST).unwrap();
+    let (path, change) = opensearch::new_hash("viewer", &hash);
+    let (admin, change) = (scene.admin().await, change.to_string());
+    let changed = ask(&admin, Method::PATCH, &path, None, Some(&change));
+    assert_eq!(changed.await.unwrap().status, 200);
+    let viewer = scene.viewer().await;
+    let lost = scene
+        .call(("viewer", &viewer), Method::GET, "/", None)
+        .await;
+    assert_eq!(lost.status, 401);
+    assert_eq!(passwords.ensure(&scene.authorities).await.unwrap(), 1);
+    let found = scene.call(("viewer", &viewer), Method::GET, "/otel-*/_search", None);
+    assert_eq!(found.await.status, 200);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn item_5_a_renewed_certificate_is_served_without_a_restart() {
+    let scene = Scene::new(&[]).await;
+    let admin = scene.admin().await;
+    let serial = async || {
+        let path = "/_plugins/_security/api/ssl/certs";
+        let answer = ask(&admin, Method::GET, path, None, None).await?;
+        let first = &answer.body["http_certificates_list"][0];
+        anyhow::ensure!(first.is_object(), "{}: {}", answer.status, answer.body);
+        anyhow::Ok((first["not_before"].clone(), first["not_after"].clone()))
+    };
+    let old = serial().await.unwrap();
+    let stage = &scene.platform.stage;
+    let account = stage.cluster.account("opensearch").unwrap();
+    let place = Place::on(stage).unwrap();
+    let words = place.flags(stage).unwrap();
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    let args = scene.platform.init(&account, &words).await.unwrap();
+    let authorities = scene.authorities.clone();
+    let renewing = tokio::time::timeout(Duration::from_mins(1), async {
+        run::keep(&args, &authorities, None, &tec_support::SystemClock).await
+    });
+    let served = eventually("the new certificate", async || Ok(serial().await? != old));
+    tokio::select! {
+        ended = renewing => panic!("{ended:?}"),
+        served = served => served.unwrap(),
+    }
+}

@@ -1,0 +1,212 @@
+//! What anchors keep beside their units: demands, registers, certificates.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::ErrorKind;
+use std::path::Path;
+
+use anyhow::Context as _;
+use clap::ValueEnum;
+use serde::Serialize;
+use tec_core::code::Code;
+use tec_core::migrate::belonging::Article;
+use tec_core::migrate::belonging::Belongings;
+use tec_core::migrate::belonging::Certificate;
+use tec_core::migrate::belonging::Verdict;
+use tec_core::migrate::belonging::weigh;
+use tec_core::secret::SecretBytes;
+use tec_support::exit::CodedError;
+use tec_support::files::write_private;
+
+use super::super::coded;
+use super::anchor::Anchor;
+use crate::state::Endpoints;
+use crate::state::Said;
+
+/// Files of a state directory with its CA; as backups have them.
+const CA: [&str; 2] = ["ca.key", "ca.pem"];
+
+/// What of the target stays, though the source has another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum Stay {
+    /// Its pinned registers, and whom it lets in.
+    Policy,
+    /// Its CA and certificates: nodes believe them already, or are told in another way.
+    Ca,
+}
+
+/// One thing that was weighed.
+#[derive(Debug, Serialize)]
+pub(super) struct Weighed {
+    #[serde(skip)]
+    article: Article,
+    /// The article in words.
+    what: String,
+    #[serde(flatten)]
+    verdict: Verdict,
+}
+
+impl Weighed {
+    pub(super) fn text(&self) -> String {
+        let how = match self.verdict {
+            Verdict::Same => "the same",
+            Verdict::Bring => "comes along",
+            Verdict::Known => "another one that nodes know, too",
+            Verdict::Stays => "another one, which stays",
+            Verdict::Clash(why) => return format!("conflict: {}: {why}", self.article),
+            _ => "unknown",
+        };
+        format!("{}: {how}", self.article)
+    }
+}
+
+/// What the source has, and what becomes of it at the target.
+pub(super) struct Luggage {
+    comes: Belongings,
+    pub(super) weighed: Vec<Weighed>,
+}
+
+impl Luggage {
+    pub(super) async fn weigh(
+        source: &Anchor,
+        target: &Anchor,
+        stay: &[Stay],
+    ) -> anyhow::Result<Self> {
+        let (comes, here) = (belongings(source).await?, belongings(target).await?);
+        let stays = |article: Article| {
+            stay.contains(if article.is_policy() {
+                &Stay::Policy
+            } else {
+                &Stay::Ca
+            })
+        };
+        let mut weighed = weigh(&comes, &here, stays);
+        if matches!(target, Anchor::Store(..)) {
+            // There it is the server that is told what to demand.
+            for (article, verdict) in &mut weighed {
+                if *verdict == Verdict::Bring && article.is_policy() {
+                    *verdict = if stays(*article) {
+                        Verdict::Stays
+                    } else {
+                        Verdict::Clash("no server with this policy has run there yet")
+                    };
+                }
+            }
+        }
+        let weighed = weighed.into_iter();
+        let weighed = weighed.map(|(article, verdict)| Weighed {
+            article,
+            what: article.to_string(),
+            verdict,
+        });
+        Ok(Self {
+            comes,
+            weighed: weighed.collect(),
+        })
+    }
+
+    pub(super) fn brings(&self) -> Vec<Article> {
+        let brought = |weighed: &&Weighed| weighed.verdict == Verdict::Bring;
+        let brought = self.weighed.iter().filter(brought);
+        brought.map(|weighed| weighed.article).collect()
+    }
+
+    /// Refuses what contradicts, with a list.
+    pub(super) fn refuse_clashes(&self) -> Result<(), CodedError> {
+        self.refuse(Code::TrustConflict, |verdict| {
+            matches!(verdict, Verdict::Clash(_))
+        })
+    }
+
+    /// Refuses what is not at the target yet, too.
+    pub(super) fn refuse_missing(&self) -> Result<(), CodedError> {
+        self.refuse(Code::TrustIncomplete, |verdict| {
+            matches!(verdict, Verdict::Clash(_) | Verdict::Bring)
+        })
+    }
+
+    fn refuse(&self, code: Code, is_bad: impl Fn(&Verdict) -> bool) -> Result<(), CodedError> {
+        let bad = self
+            .weighed
+            .iter()
+            .filter(|weighed| is_bad(&weighed.verdict));
+        let list: Vec<_> = bad.map(Weighed::text).collect();
+        if list.is_empty() {
+            return Ok(());
+        }
+        Err(CodedError::new(code, list.join("; ")))
+    }
+
+    pub(super) async fn bring(&self, target: &Anchor) -> anyhow::Result<()> {
+        let articles = self.brings();
+        match target {
+            Anchor::Namespace(registry) => {
+                let brought = registry.bring(&self.comes, &articles).await;
+                let failed = coded(target.unavailable(), "bring policies and certificates");
+                Ok(brought.map_err(failed)?)
+            }
+            Anchor::Store(_, directory) => match &self.comes.ca {
+                Some(ca) if articles.contains(&Article::Ca) => write_ca(directory, ca),
+                _ => Ok(()),
+            },
+        }
+    }
+}
+
+async fn belongings(anchor: &Anchor) -> anyhow::Result<Belongings> {
+    match anchor {
+        Anchor::Namespace(registry) => {
+            let found = registry.belongings().await;
+            let failed = coded(anchor.unavailable(), "read policies and certificates");
+            Ok(found.map_err(failed)?)
+        }
+        Anchor::Store(_, directory) => of_directory(directory),
+    }
+}
+
+/// Those of a state directory: its CA, and what the last server that ran on it said.
+fn of_directory(directory: &Path) -> anyhow::Result<Belongings> {
+    let said = Said::read(directory)?;
+    let mut told = BTreeSet::new();
+    if let Ok(endpoints) = Endpoints::read(directory) {
+        let brokers = endpoints.kbs.iter().map(|kbs| kbs.cert.clone());
+        told.extend(brokers.chain([endpoints.ca]));
+        told.remove("");
+    }
+    let (pcrs, demands) = said.map(|said| (said.pcrs, said.demands)).unzip();
+    Ok(Belongings {
+        demands,
+        pcrs,
+        ca: read_ca(directory)?,
+        told,
+        ..Belongings::default()
+    })
+}
+
+fn read_ca(directory: &Path) -> anyhow::Result<Option<Certificate>> {
+    let read = |name: &str| match fs::read(directory.join(name)) {
+        Ok(bytes) => Ok(Some(bytes)),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error).with_context(|| format!("read {name}")),
+    };
+    let [key, certificate] = CA;
+    let (Some(key), Some(certificate)) = (read(key)?, read(certificate)?) else {
+        return Ok(None);
+    };
+    let ca = String::from_utf8(certificate).context("the CA is not PEM")?;
+    Ok(Some(Certificate {
+        chain: ca.clone(),
+        key: SecretBytes::new(key),
+        ca,
+    }))
+}
+
+/// The key before its certificate, which is what says that there is one.
+fn write_ca(directory: &Path, ca: &Certificate) -> anyhow::Result<()> {
+    let [key, certificate] = CA.map(|name| directory.join(name));
+    anyhow::ensure!(!certificate.exists(), "somebody made a CA meanwhile");
+    let bytes = ca.key.expose("the other anchor signs with it");
+    write_private(&key, bytes).with_context(|| format!("write {}", key.display()))?;
+    write_private(&certificate, ca.ca.as_bytes())
+        .with_context(|| format!("write {}", certificate.display()))
+}

@@ -1,0 +1,73 @@
+//! `tec migrate mirror`: the target is kept in step.
+
+use std::time::Duration;
+
+use tec_core::code::Code;
+use tec_core::migrate::Goal;
+use tec_core::migrate::Role;
+use tec_support::exit::CodedError;
+use tec_support::exit::OK;
+use tec_support::program;
+
+use super::Ended;
+use super::Pair;
+use super::carry_out;
+use super::status;
+use crate::output::Output;
+
+/// Copies until the authority moves, something stands in the way, or a signal comes. What changed
+/// nothing is not told.
+///
+/// # Cancel safety
+/// As for a copy: may be dropped at any await.
+pub(super) async fn mirror(pair: &Pair, every: Duration, output: Output) -> anyhow::Result<u8> {
+    let stopped = program::stopped()?;
+    tokio::select! {
+        () = stopped => Ok(OK),
+        ended = keep(pair, every, output) => ended,
+    }
+}
+
+async fn keep(pair: &Pair, every: Duration, output: Output) -> anyhow::Result<u8> {
+    // One that cannot even begin is told at once.
+    carry_out(pair, Goal::Copy)
+        .await?
+        .tell(pair, Goal::Copy, output)?;
+    loop {
+        tokio::time::sleep(every).await;
+        match step(pair, output).await {
+            Ok(true) => {}
+            Ok(false) => return status(pair, output).await,
+            Err(error) if is_away(&error) => {
+                tracing::warn!(error = format!("{error:#}"), "not copied; tried again");
+            }
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// One more copy; says whether there is to be another.
+async fn step(pair: &Pair, output: Output) -> anyhow::Result<bool> {
+    let records = pair.records().await?;
+    if records.source.role() != Role::Active || records.target.role() != Role::Standby {
+        return Ok(false);
+    }
+    let ended: Ended = carry_out(pair, Goal::Copy).await?;
+    let copy = &ended.done.copy;
+    if copy.created + copy.updated > 0 || !ended.is_reached() {
+        ended.tell(pair, Goal::Copy, output)?;
+    }
+    Ok(true)
+}
+
+/// Whether an anchor does not answer for now, or the authority moves just now, which the next look
+/// tells.
+fn is_away(error: &anyhow::Error) -> bool {
+    let coded = error.downcast_ref::<CodedError>();
+    coded.is_some_and(|coded| {
+        matches!(
+            coded.code,
+            Code::ClusterUnreachable | Code::StoreUnavailable | Code::AuthorityMoved
+        )
+    })
+}

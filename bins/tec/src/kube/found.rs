@@ -1,0 +1,302 @@
+//! `tec bootstrap init --namespace`: a namespace becomes the trust anchor of a cluster that does not
+//! exist yet.
+//!
+//! ```text
+//!   definitions, namespace ─► accounts, operator ─► CA ─► certificates ─► token ─► cluster object
+//!   ─► images ─► the config for the installer
+//! ```
+//! What is there stays as it is, so it may be done again; certificates that near their end are renewed.
+
+mod certificate;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use anyhow::ensure;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::Api;
+use kube::ResourceExt as _;
+use kube::api::DynamicObject;
+use kube::api::PostParams;
+use kube::core::ApiResource;
+use kube::core::GroupVersionKind;
+use serde::Serialize;
+use serde_json::Value;
+use serde_json::json;
+use tec_core::endpoint::BaseUrl;
+use tec_core::endpoint::Endpoint;
+use tec_core::id::ImageName;
+use tec_core::ignition::MergeSource;
+use tec_core::ignition::render_merge;
+use tec_core::migrate::AnchorId;
+use tec_core::migrate::TrustAnchor as _;
+use tec_k8s::api::ApprovedImage;
+use tec_k8s::api::ApprovedImageSpec;
+use tec_k8s::api::TrustedExecutionCluster;
+use tec_k8s::api::TrustedExecutionClusterSpec;
+use tec_k8s::api::crds;
+use tec_k8s::render;
+use tec_k8s::render::Installation;
+use tec_support::exit::OK;
+
+use super::access::Cluster;
+use super::access::coded;
+use super::cli::Access;
+use crate::cli::Approval;
+use crate::cli::ServeArgs;
+use crate::command::approve_plain;
+use crate::output::Output;
+
+/// The cluster object, where none is there.
+const CLUSTER: &str = "cluster";
+/// Definitions are served by then.
+const ESTABLISHED: Duration = Duration::from_mins(1);
+const POLL: Duration = Duration::from_millis(200);
+/// Servers, each with its Secret for a certificate, and the names of its Services.
+const SERVERS: [(&str, &str); 3] = [
+    ("trustee-tls", render::KBS_SERVICE),
+    ("register-server-tls", "register-server"),
+    ("attestation-key-register-tls", "attestation-key-register"),
+];
+/// Secret with the registration token.
+const TOKEN: &str = "trust-registration-token";
+
+/// What was set up.
+#[derive(Debug, Serialize)]
+struct Founded {
+    anchor: AnchorId,
+    namespace: String,
+    /// Objects that were made; the others were there.
+    made: Vec<String>,
+    images: Vec<ImageName>,
+    /// The config for the installer.
+    ignition: Value,
+}
+
+/// Sets the namespace up.
+pub(crate) async fn found(
+    access: &Access,
+    args: &ServeArgs,
+    images: &[(ImageName, PathBuf)],
+    output: Output,
+) -> anyhow::Result<u8> {
+    ensure!(
+        args.also_kbs.is_empty(),
+        "nodes of a namespace are told of one key broker: give --public-host a name that moves"
+    );
+    let cluster = Cluster::connect(access).await?;
+    let mut founding = Founding {
+        cluster,
+        args,
+        made: Vec::new(),
+    };
+    founding.definitions().await?;
+    founding.operator().await?;
+    let ca = founding.certificates().await?;
+    let token = founding.token().await?;
+    founding.cluster_object().await?;
+    let approved = founding.images(images).await?;
+    let port = args.register_addr.port();
+    let mut source = MergeSource::new(Endpoint::new(url(args, port)?, ca));
+    source.token = token;
+    let Founding { cluster, made, .. } = founding;
+    let registry = super::registry(access).await?;
+    let record = registry.authority().await;
+    let founded = Founded {
+        anchor: record.context("read the record of authority")?.anchor(),
+        namespace: cluster.namespace,
+        made,
+        images: approved,
+        ignition: serde_json::from_slice(&render_merge(&source)?)?,
+    };
+    output.print(&founded, |founded| founded.ignition.to_string())?;
+    tracing::info!("set up; lead nodes to the Services next, then check it");
+    Ok(OK)
+}
+
+fn url(args: &ServeArgs, port: u16) -> anyhow::Result<BaseUrl> {
+    let scheme = if args.dangerous_plain_http {
+        "http"
+    } else {
+        "https"
+    };
+    format!("{scheme}://{}", address(args, port))
+        .parse()
+        .with_context(|| format!("--public-host {:?}", args.public_host))
+}
+
+fn address(args: &ServeArgs, port: u16) -> String {
+    let host = &args.public_host;
+    match host.parse::<std::net::Ipv6Addr>() {
+        Ok(_) => format!("[{host}]:{port}"),
+        Err(_) => format!("{host}:{port}"),
+    }
+}
+
+struct Founding<'a> {
+    cluster: Cluster,
+    args: &'a ServeArgs,
+    made: Vec<String>,
+}
+
+impl Founding<'_> {
+    /// Creates an object where none of its name is.
+    async fn ensure(&mut self, object: &render::Object) -> anyhow::Result<()> {
+        let (group, version) = object
+            .api_version()
+            .split_once('/')
+            .unwrap_or_else(|| ("", object.api_version()));
+        let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, object.kind()));
+        let client = self.cluster.client.clone();
+        let api: Api<DynamicObject> = match &object.metadata().namespace {
+            Some(namespace) => Api::namespaced_with(client, namespace, &resource),
+            None => Api::all_with(client, &resource),
+        };
+        let what = format!("{} {}", object.kind(), object.name());
+        let wanted: DynamicObject = serde_json::from_value(serde_json::to_value(object)?)?;
+        let created = api.create(&PostParams::default(), &wanted).await;
+        self.note(what, created)
+    }
+
+    /// What was made is noted, and what was there is left.
+    fn note<K>(&mut self, what: String, created: kube::Result<K>) -> anyhow::Result<()> {
+        match created {
+            Ok(_) => self.made.push(what),
+            Err(kube::Error::Api(status)) if status.code == 409 => {}
+            Err(error) => return Err(coded(format!("create {what}"))(error).into()),
+        }
+        Ok(())
+    }
+
+    async fn definitions(&mut self) -> anyhow::Result<()> {
+        let api: Api<CustomResourceDefinition> = Api::all(self.cluster.client.clone());
+        for definition in crds() {
+            let name = definition.name_any();
+            let created = api.create(&PostParams::default(), &definition).await;
+            self.note(format!("CustomResourceDefinition {name}"), created)?;
+            let served = async {
+                while !is_established(&api.get(&name).await?) {
+                    tokio::time::sleep(POLL).await;
+                }
+                kube::Result::Ok(())
+            };
+            let served = tokio::time::timeout(ESTABLISHED, served).await;
+            served
+                .with_context(|| format!("{name} is not served"))?
+                .map_err(coded(format!("look at {name}")))?;
+        }
+        Ok(())
+    }
+
+    async fn operator(&mut self) -> anyhow::Result<()> {
+        self.ensure(&render::namespace(&self.cluster.namespace))
+            .await?;
+        let mut installation = Installation::default();
+        installation.namespace.clone_from(&self.cluster.namespace);
+        installation.pcrs.clone_from(&self.args.pcrs);
+        for object in render::operator(&installation) {
+            self.ensure(&object).await?;
+        }
+        Ok(())
+    }
+
+    /// The token that nodes show, where there is to be one.
+    async fn token(&mut self) -> anyhow::Result<Option<String>> {
+        let Some(path) = &self.args.registration_token_file else {
+            return Ok(None);
+        };
+        let token = std::fs::read_to_string(path)
+            .with_context(|| format!("read the token in {}", path.display()))?;
+        let token = token.trim().to_owned();
+        self.secret(TOKEN, "Opaque", &json!({"token": token}), &json!({}))
+            .await?;
+        Ok(Some(token))
+    }
+
+    async fn secret(
+        &mut self,
+        name: &str,
+        kind: &str,
+        entries: &Value,
+        annotations: &Value,
+    ) -> anyhow::Result<()> {
+        let secret = serde_json::from_value(json!({
+            "metadata": {"name": name, "annotations": annotations},
+            "type": kind, "stringData": entries,
+        }))?;
+        let api = self.cluster.api::<k8s_openapi::api::core::v1::Secret>();
+        let created = api.create(&PostParams::default(), &secret).await;
+        self.note(format!("Secret {name}"), created)
+    }
+
+    async fn cluster_object(&mut self) -> anyhow::Result<()> {
+        let there = self.cluster.list::<TrustedExecutionCluster>().await?;
+        if there.is_empty() {
+            let object = TrustedExecutionCluster::new(CLUSTER, self.spec()?);
+            let api = self.cluster.api::<TrustedExecutionCluster>();
+            let created = api.create(&PostParams::default(), &object).await;
+            self.note(format!("TrustedExecutionCluster {CLUSTER}"), created)?;
+        }
+        Ok(())
+    }
+
+    fn spec(&self) -> anyhow::Result<TrustedExecutionClusterSpec> {
+        let args = self.args;
+        let [kbs, register, ak] =
+            [args.kbs_addr, args.register_addr, args.ak_addr].map(|address| address.port());
+        let policy = match args.ak_approval {
+            Approval::Tofu => "FirstUse",
+            Approval::Ek => "EndorsementKey",
+            Approval::Manual => "Manual",
+        };
+        let allowed: Vec<_> = args.allow_ek.iter().map(ToString::to_string).collect();
+        let token = args.registration_token_file.as_ref().map(|_| TOKEN);
+        let mode = if token.is_some() { "Token" } else { "Open" };
+        let [trustee, register_server, ak_register] =
+            SERVERS.map(|(secret, _)| (!args.dangerous_plain_http).then_some(secret));
+        let spec = json!({
+            "publicTrusteeAddr": address(args, kbs),
+            "publicAttestationKeyRegisterAddr": address(args, ak),
+            "trusteeKbsPort": kbs,
+            "registerServerPort": register,
+            "attestationKeyRegisterPort": ak,
+            "trusteeSecret": trustee,
+            "registerServerSecret": register_server,
+            "attestationKeyRegisterSecret": ak_register,
+            "approval": {"policy": policy, "allowedEndorsementKeys": allowed},
+            "registration": {"mode": mode, "tokenSecret": token, "maxUnclaimed": args.max_unclaimed},
+        });
+        serde_json::from_value(spec).context("write the cluster object")
+    }
+
+    /// A reference with a digest is measured by the operator; anything else lies on this host.
+    async fn images(&mut self, images: &[(ImageName, PathBuf)]) -> anyhow::Result<Vec<ImageName>> {
+        let registry = super::of(&self.cluster);
+        let ports = (&registry as _, &registry as _);
+        for (name, path) in images {
+            let reference = path.to_string_lossy();
+            if reference.contains("@sha256:") {
+                let mut spec = ApprovedImageSpec::default();
+                spec.image = reference.into_owned();
+                let object = ApprovedImage::new(name.as_str(), spec);
+                let api = self.cluster.api::<ApprovedImage>();
+                let created = api.create(&PostParams::default(), &object).await;
+                self.note(format!("ApprovedImage {name}"), created)?;
+            } else {
+                approve_plain(ports, name.clone(), path).await?;
+            }
+        }
+        Ok(images.iter().map(|(name, _)| name.clone()).collect())
+    }
+}
+
+fn is_established(definition: &CustomResourceDefinition) -> bool {
+    let conditions = definition
+        .status
+        .iter()
+        .flat_map(|status| &status.conditions);
+    conditions
+        .flatten()
+        .any(|condition| condition.type_ == "Established" && condition.status == "True")
+}

@@ -1,0 +1,124 @@
+//! OpenSearch with its security plugin, as Maven Central has them: archives that are checked by their
+//! digests, and put together by OpenSearch's own installer.
+
+use std::fs;
+use std::path::Path;
+use std::path::PathBuf;
+
+use anyhow::Context as _;
+use anyhow::Result;
+use anyhow::bail;
+use sha2::Digest as _;
+use sha2::Sha256;
+
+use super::Tools;
+use super::archive;
+use super::is_stamped;
+use super::make_executable;
+use super::remove_dir;
+use super::scratch;
+use super::stamp;
+use crate::process;
+use crate::term;
+
+/// Where it lies, below the cache.
+pub(super) const PLACE: &str = "opensearch";
+/// Fetches archives. Other releases than the one that is named here take other parameters.
+const COPY: &str = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy";
+/// What OpenSearch 2.19 runs on; it does not start on a Java without a security manager (24 and later).
+pub(super) const JAVA: &str = "/usr/lib/jvm/java-17-openjdk-amd64/bin/java";
+
+/// An archive.
+struct Archive {
+    /// Group, artifact, version, kind.
+    artifact: &'static str,
+    /// Name of the file.
+    file: &'static str,
+    /// SHA-256 of the file.
+    digest: &'static str,
+}
+
+/// Everything but plugins. The distribution that people download is not in Maven Central; this one is
+/// for tests of plugins, and has no modules.
+const DISTRIBUTION: Archive = Archive {
+    artifact: "org.opensearch.distribution.integ-test-zip:opensearch:2.19.4:zip",
+    file: "opensearch-2.19.4.zip",
+    digest: "3902e642715210d1d9d7cbdcc8f5abd6f931d1d7a679cea3750937becf16c406",
+};
+/// Only this version of it fits.
+const SECURITY: Archive = Archive {
+    artifact: "org.opensearch.plugin:opensearch-security:2.19.4.0:zip",
+    file: "opensearch-security-2.19.4.0.zip",
+    digest: "1f673622c462c4171a8c53f9b1ad20e5b839834cb79b0d3b388da180a0e514e8",
+};
+
+/// Puts it together unless it is there.
+pub(super) fn ensure(tools: &Tools) -> Result<()> {
+    let place = tools.cache.join(PLACE);
+    let wanted = format!("{} {}", DISTRIBUTION.digest, SECURITY.digest);
+    if is_stamped(tools, PLACE, &wanted) && place.is_dir() {
+        return Ok(());
+    }
+    let work = scratch(tools, PLACE)?;
+    let distribution = fetch(&work, &DISTRIBUTION)?;
+    let security = fetch(&work, &SECURITY)?;
+    let home = unpack(&distribution, &work)?;
+    install(&home, &security)?;
+    remove_dir(&place)?;
+    archive::rename(&home, &place)?;
+    stamp(tools, PLACE, &wanted)?;
+    remove_dir(&work)
+}
+
+fn fetch(dir: &Path, archive: &Archive) -> Result<PathBuf> {
+    let Archive { artifact, file, .. } = archive;
+    term::note(&format!("mvn dependency:copy {artifact}"));
+    let mut copy = process::command("mvn");
+    copy.args(["--batch-mode", "--quiet", COPY])
+        .arg(format!("-Dartifact={artifact}"))
+        .arg(format!("-DoutputDirectory={}", dir.display()))
+        // A project of the directory above is none of its business.
+        .current_dir(dir);
+    process::capture(&mut copy).with_context(|| format!("cannot download {artifact}"))?;
+    let path = dir.join(file);
+    let bytes = fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
+    let digest = hex::encode(Sha256::digest(&bytes));
+    if digest != archive.digest {
+        bail!(
+            "{file} has the digest {digest}, not {}: it is not the archive that was looked at",
+            archive.digest
+        );
+    }
+    Ok(path)
+}
+
+/// Unpacks into the directory; returns the one directory that is in the archive.
+fn unpack(archive: &Path, dir: &Path) -> Result<PathBuf> {
+    let mut unpack = process::command("python3");
+    unpack.args(["-m", "zipfile", "--extract"]);
+    process::capture(unpack.arg(archive).arg(dir))
+        .with_context(|| format!("cannot unpack {}", archive.display()))?;
+    let home = archive.with_extension("");
+    // Python leaves out the modes of the archive.
+    for program in archive::entries(&home.join("bin"))? {
+        make_executable(&program)?;
+    }
+    Ok(home)
+}
+
+/// Lets OpenSearch's own program install the plugin, and keeps nothing of the demo users that come with
+/// it.
+fn install(home: &Path, plugin: &Path) -> Result<()> {
+    let java = Path::new(JAVA).ancestors().nth(2).context("Java's home")?;
+    let jdk = home.join("jdk");
+    std::os::unix::fs::symlink(java, &jdk)
+        .with_context(|| format!("cannot link {}", jdk.display()))?;
+    term::note("opensearch-plugin install opensearch-security");
+    let mut install = process::command(home.join("bin/opensearch-plugin"));
+    install
+        .args(["install", "--batch"])
+        .arg(format!("file://{}", plugin.display()))
+        .env("OPENSEARCH_JAVA_HOME", &jdk);
+    process::capture(&mut install).context("cannot install the security plugin")?;
+    remove_dir(&home.join("config"))
+}

@@ -1,0 +1,286 @@
+//! What an anchor keeps beside its units: what it demands of nodes, and whom nodes believe.
+//!
+//! ```text
+//!   what comes ─┐
+//!               ├─ weigh ─► for each article: same, bring, known, or a clash
+//!   what is here┘           nothing that is here is overwritten
+//! ```
+//! Pure: anchors read theirs, weigh, and write what is to be brought.
+
+use std::collections::BTreeMap;
+use std::collections::BTreeSet;
+use std::fmt;
+
+use serde::Deserialize;
+use serde::Serialize;
+
+use crate::pcr::PcrIndex;
+use crate::secret::SecretBytes;
+
+/// Who may register a machine.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum Entry {
+    /// Every node that reaches the server.
+    #[default]
+    Open,
+    /// Nodes that show the token.
+    Token,
+    /// Nobody: an admin makes the machines.
+    Manual,
+}
+
+/// What binds an attestation key.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum Binding {
+    /// To be the first one of its machine.
+    #[default]
+    FirstUse,
+    /// To be the first one, and proven to be in the TPM of an endorsement key.
+    EndorsementKey,
+    /// An admin.
+    Manual,
+}
+
+/// What an anchor demands of whom it lets in.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+#[expect(clippy::exhaustive_structs, reason = "anchors write all of it out")]
+pub struct Demands {
+    /// Who may register.
+    pub entry: Entry,
+    /// What binds a key.
+    pub binding: Binding,
+    /// Fingerprints of the endorsement keys that count; any one where it is empty.
+    pub endorsement_keys: BTreeSet<String>,
+    /// SHA-256, in hexadecimal, of the CA bundle that certificates of endorsement keys must chain to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub endorsement_roots: Option<String>,
+}
+
+/// A server that nodes talk to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum Service {
+    /// Releases keys.
+    KeyBroker,
+    /// Registers machines.
+    Registration,
+    /// Takes attestation keys.
+    AttestationKeys,
+}
+
+/// A certificate with its key.
+#[derive(Debug)]
+#[expect(clippy::exhaustive_structs, reason = "anchors write all of it out")]
+pub struct Certificate {
+    /// The chain, PEM.
+    pub chain: String,
+    /// Its private key, PEM.
+    pub key: SecretBytes,
+    /// The CA that vouches for it, PEM; its own chain where it is a CA.
+    pub ca: String,
+}
+
+/// Whether a server has a certificate.
+#[derive(Debug)]
+#[expect(clippy::exhaustive_enums, reason = "callers must handle every case")]
+pub enum Place {
+    /// It serves plain HTTP.
+    Plain,
+    /// It shall have one, and it is not there yet.
+    Empty,
+    /// It has this one.
+    Holds(Certificate),
+}
+
+/// What an anchor keeps beside its units.
+#[derive(Debug, Default)]
+#[expect(clippy::exhaustive_structs, reason = "anchors write all of it out")]
+pub struct Belongings {
+    /// What it demands; nothing where nobody said yet.
+    pub demands: Option<Demands>,
+    /// Whether the demands are still those that came from another anchor, and so follow it.
+    pub follows: bool,
+    /// The registers whose values a boot must have, where they are known.
+    pub pcrs: Option<BTreeSet<PcrIndex>>,
+    /// The token that nodes show to register.
+    pub token: Option<SecretBytes>,
+    /// The CA that it signs certificates with.
+    pub ca: Option<Certificate>,
+    /// The servers that it has.
+    pub servers: BTreeMap<Service, Place>,
+    /// CAs, PEM, that its nodes are told to believe.
+    pub told: BTreeSet<String>,
+}
+
+impl Belongings {
+    fn believes(&self, ca: &str) -> bool {
+        let own = self.ca.iter().map(|own| &own.ca);
+        let served = self.servers.values().filter_map(|place| match place {
+            Place::Holds(certificate) => Some(&certificate.ca),
+            Place::Plain | Place::Empty => None,
+        });
+        let mut all = self.told.iter().chain(own).chain(served);
+        all.any(|known| known.trim() == ca.trim())
+    }
+}
+
+/// One thing that is kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum Article {
+    /// The registers that count.
+    Pcrs,
+    /// What is demanded of whom it lets in.
+    Demands,
+    /// The token that nodes show to register.
+    Token,
+    /// The CA.
+    Ca,
+    /// The certificate of a server.
+    Certificate(Service),
+}
+
+impl Article {
+    /// Whether it is about what is demanded, and not about whom nodes believe.
+    pub fn is_policy(self) -> bool {
+        matches!(self, Self::Pcrs | Self::Demands | Self::Token)
+    }
+}
+
+impl fmt::Display for Article {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Pcrs => "pinned registers",
+            Self::Demands => "registration and approval",
+            Self::Token => "registration token",
+            Self::Ca => "CA",
+            Self::Certificate(Service::KeyBroker) => "certificate of the key broker",
+            Self::Certificate(Service::Registration) => "certificate of the registration",
+            Self::Certificate(Service::AttestationKeys) => "certificate of the key registration",
+        })
+    }
+}
+
+/// What came of one article.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case", tag = "verdict", content = "why")]
+#[non_exhaustive]
+pub enum Verdict {
+    /// It is here.
+    Same,
+    /// It is not here, and comes.
+    Bring,
+    /// There is another one here that nodes know, too.
+    Known,
+    /// It contradicts what is here, and what is here shall stay.
+    Stays,
+    /// It contradicts what is here, which is left as it is.
+    Clash(&'static str),
+}
+
+/// Says what becomes of each article that comes. Of those in `stay` what is here wins.
+///
+/// # Security
+/// What is here is never overwritten, but for demands that came from the same anchor and were not
+/// touched since.
+pub fn weigh(
+    comes: &Belongings,
+    here: &Belongings,
+    stay: impl Fn(Article) -> bool,
+) -> Vec<(Article, Verdict)> {
+    let mut weighed = Vec::new();
+    let mut note = |article, verdict: Option<Verdict>| {
+        let verdict = verdict.map(|verdict| match verdict {
+            Verdict::Clash(_) if stay(article) => Verdict::Stays,
+            other => other,
+        });
+        weighed.extend(verdict.map(|verdict| (article, verdict)));
+    };
+    note(Article::Pcrs, pcrs(comes, here));
+    note(Article::Demands, demands(comes, here));
+    note(Article::Token, token(comes, here));
+    note(Article::Ca, ca(comes, here));
+    for (service, place) in &here.servers {
+        // The other servers are asked at the first boot only, which the new installer's config leads.
+        if comes.servers.is_empty() && *service != Service::KeyBroker {
+            continue;
+        }
+        let verdict = certificate(comes.servers.get(service), place, comes);
+        note(Article::Certificate(*service), verdict);
+    }
+    weighed
+}
+
+fn pcrs(comes: &Belongings, here: &Belongings) -> Option<Verdict> {
+    let (comes, here) = (comes.pcrs.as_ref()?, here.pcrs.as_ref()?);
+    Some(if comes == here {
+        Verdict::Same
+    } else {
+        Verdict::Clash("the target pins other registers")
+    })
+}
+
+fn demands(comes: &Belongings, here: &Belongings) -> Option<Verdict> {
+    let wanted = comes.demands.as_ref()?;
+    let said = here.demands.as_ref();
+    Some(match said {
+        Some(said) if said == wanted => Verdict::Same,
+        _ if wanted.endorsement_roots.is_some() => {
+            Verdict::Clash("the target checks no certificates of endorsement keys")
+        }
+        None if *wanted == Demands::default() => Verdict::Same,
+        None => Verdict::Bring,
+        Some(_) if here.follows => Verdict::Bring,
+        Some(_) => Verdict::Clash("the target demands something else of whom it lets in"),
+    })
+}
+
+fn token(comes: &Belongings, here: &Belongings) -> Option<Verdict> {
+    match (&comes.token, &here.token) {
+        (Some(comes), Some(here)) if comes.ct_eq(here) => Some(Verdict::Same),
+        (Some(_), Some(_)) => Some(Verdict::Clash("the target has another registration token")),
+        (Some(_), None) => Some(Verdict::Bring),
+        (None, _) => None,
+    }
+}
+
+fn ca(comes: &Belongings, here: &Belongings) -> Option<Verdict> {
+    let wanted = comes.ca.as_ref()?;
+    Some(match &here.ca {
+        None => Verdict::Bring,
+        Some(here) if here.ca.trim() == wanted.ca.trim() => Verdict::Same,
+        Some(here) if comes.believes(&here.ca) => Verdict::Known,
+        Some(_) => Verdict::Clash("nodes are not told of the CA of the target"),
+    })
+}
+
+fn certificate(from: Option<&Place>, here: &Place, comes: &Belongings) -> Option<Verdict> {
+    match (from, here) {
+        (Some(Place::Holds(_)), Place::Empty) => Some(Verdict::Bring),
+        (Some(Place::Holds(_)), Place::Plain) => Some(Verdict::Clash(
+            "the target serves plain HTTP, and the source does not",
+        )),
+        (Some(Place::Holds(from)), Place::Holds(here)) if from.ca.trim() == here.ca.trim() => {
+            Some(Verdict::Same)
+        }
+        (_, Place::Holds(here)) if comes.believes(&here.ca) => Some(Verdict::Known),
+        (Some(Place::Holds(_)), Place::Holds(_)) => {
+            Some(Verdict::Clash("nodes are not told of the CA of the target"))
+        }
+        // Whoever boots has to believe it, and was told of other CAs only.
+        (None, Place::Holds(_)) if !comes.told.is_empty() => {
+            Some(Verdict::Clash("nodes are not told of the CA of the target"))
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests;

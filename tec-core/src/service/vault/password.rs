@@ -1,0 +1,140 @@
+//! Passwords of OpenSearch's users, as the vault keeps them: each version with the time it was made.
+
+use std::time::Duration;
+
+use serde::Deserialize;
+use serde_json::json;
+
+use super::AnswerError;
+use super::MOUNTS;
+use super::Request;
+use super::Response;
+use super::http;
+use crate::secret::SecretBytes;
+use crate::time::Timestamp;
+
+/// A password.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Stored {
+    /// The password.
+    pub password: SecretBytes,
+    /// Its number; the first is 1.
+    pub version: u64,
+    /// When it was made.
+    pub created: Timestamp,
+}
+
+#[derive(Deserialize)]
+struct Versioned {
+    data: Data,
+    metadata: Metadata,
+}
+
+#[derive(Deserialize)]
+struct Data {
+    #[serde(deserialize_with = "http::secret")]
+    password: SecretBytes,
+}
+
+#[derive(Deserialize)]
+struct Metadata {
+    version: u64,
+    created_time: Timestamp,
+}
+
+#[derive(Deserialize)]
+struct Random {
+    #[serde(deserialize_with = "http::secret")]
+    random_bytes: SecretBytes,
+}
+
+fn path(user: &str) -> String {
+    format!("{}/data/{user}", MOUNTS.opensearch)
+}
+
+/// Reads the newest password of a user.
+pub fn read(user: &str) -> Request {
+    Request::get(path(user))
+}
+
+/// Asks the vault for a new password: 32 random bytes in hex, which bcrypt takes whole.
+pub fn draw() -> Request {
+    Request::post(
+        format!("{}/random/32", MOUNTS.transit),
+        &json!({"format": "hex"}),
+    )
+}
+
+/// The new password.
+///
+/// # Errors
+/// [`AnswerError`].
+pub fn drawn(answer: &Response) -> Result<SecretBytes, AnswerError> {
+    Ok(answer.data::<Random>()?.random_bytes)
+}
+
+/// Stores a new password, unless somebody else replaced the old one meanwhile.
+pub fn replace(user: &str, old: &Stored, new: &SecretBytes) -> Request {
+    let body = json!({
+        "options": {"cas": old.version},
+        "data": {"password": http::text(new, "to store it")},
+    });
+    Request::post(path(user), &body)
+}
+
+impl Stored {
+    /// From the answer of [`read`].
+    ///
+    /// # Errors
+    /// [`AnswerError`].
+    pub fn from_answer(answer: &Response) -> Result<Self, AnswerError> {
+        let Versioned { data, metadata } = answer.data()?;
+        Ok(Self {
+            password: data.password,
+            version: metadata.version,
+            created: metadata.created_time,
+        })
+    }
+
+    /// Whether it has lived as long as it may.
+    pub fn is_due(&self, life: Duration, now: Timestamp) -> bool {
+        let age = now
+            .unix_seconds()
+            .saturating_sub(self.created.unix_seconds());
+        u64::try_from(age).is_ok_and(|age| age >= life.as_secs())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stored() -> Stored {
+        let body = r#"{"data":{"data":{"password":"canary"},"metadata":{"version":3,
+            "created_time":"2026-11-21T09:00:00.123456789Z","destroyed":false}}}"#;
+        Stored::from_answer(&Response::new(200, body.as_bytes().to_vec())).unwrap()
+    }
+
+    #[test]
+    fn a_password_is_due_at_the_end_of_its_life_and_not_before() {
+        let (stored, life) = (stored(), Duration::from_mins(1));
+        assert!(!stored.is_due(life, stored.created.plus_seconds(59)));
+        assert!(stored.is_due(life, stored.created.plus_seconds(60)));
+        let earlier = stored.created.plus_seconds(-3600);
+        assert!(!stored.is_due(life, earlier), "a clock went backwards");
+        assert!(!format!("{stored:?}").contains("canary"));
+    }
+
+    #[test]
+    fn a_new_password_replaces_the_version_that_was_read_and_no_other() {
+        let request = replace("admin", &stored(), &SecretBytes::new(b"new".to_vec()));
+        assert!(request.path.ends_with("kv-opensearch/data/admin"));
+        let body = request.body.unwrap();
+        let body: serde_json::Value = serde_json::from_slice(body.expose("test")).unwrap();
+        assert_eq!(
+            body,
+            json!({"options": {"cas": 3}, "data": {"password": "new"}})
+        );
+    }
+}

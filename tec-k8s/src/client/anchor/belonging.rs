@@ -1,0 +1,246 @@
+//! What a namespace keeps beside its units: demands of the cluster object, and Secrets.
+//!
+//! | article | where |
+//! |---|---|
+//! | registration and approval | `spec.registration` and `spec.approval` of the cluster object |
+//! | registration token | entry `token` of the Secret that it names |
+//! | CA | the Secret [`CA_SECRET`], in the layout that cert-manager's CA issuer reads |
+//! | certificates | the Secrets that it names for each server |
+//! | pinned registers | `status.pinnedPcrs`, as its operator says |
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::ByteString;
+use k8s_openapi::api::core::v1::Secret;
+use kube::Api;
+use kube::ResourceExt as _;
+use kube::api::ListParams;
+use kube::api::ObjectMeta;
+use kube::api::Patch;
+use kube::api::PatchParams;
+use kube::api::PostParams;
+use serde_json::json;
+use tec_core::migrate::belonging::Article;
+use tec_core::migrate::belonging::Belongings;
+use tec_core::migrate::belonging::Certificate;
+use tec_core::migrate::belonging::Place;
+use tec_core::migrate::belonging::Service;
+use tec_core::port::PortError;
+use tec_core::port::PortErrorKind;
+use tec_core::secret::SecretBytes;
+
+use super::demand::ADOPTED_DEMANDS;
+use super::demand::TOKEN_SECRET;
+use super::demand::adopted;
+use super::demand::demands_of;
+use super::demand::pcrs_of;
+use super::demand::secret_name;
+use super::demand::spec_of;
+use super::demand::token_secret;
+use crate::api::TrustedExecutionCluster;
+use crate::client::KubeRegistry;
+use crate::client::error::port_error;
+
+/// Secret with the CA of a trust anchor: `tls.crt`, `tls.key` and `ca.crt`.
+pub const CA_SECRET: &str = "trust-anchor-ca";
+/// Entry of the Secret with the registration token.
+const TOKEN: &str = "token";
+/// Servers, in the order in which they are looked at.
+const SERVICES: [Service; 3] = [
+    Service::KeyBroker,
+    Service::Registration,
+    Service::AttestationKeys,
+];
+
+impl KubeRegistry {
+    /// What this namespace keeps beside its units. Without a cluster object, its CA at most.
+    ///
+    /// # Errors
+    /// The API server fails, or a Secret is not what it should be.
+    pub async fn belongings(&self) -> Result<Belongings, PortError> {
+        let mut found = Belongings {
+            ca: self.certificate(CA_SECRET).await?,
+            ..Belongings::default()
+        };
+        let Some(cluster) = self.cluster_object().await? else {
+            return Ok(found);
+        };
+        found.demands = demands_of(&cluster);
+        found.follows = adopted(&cluster).is_some_and(|adopted| Some(adopted) == found.demands);
+        found.pcrs = pcrs_of(&cluster);
+        if let Some(name) = token_secret(&cluster) {
+            let secret = self.secret_object(name).await?;
+            found.token = secret.and_then(|mut secret| entry(&mut secret, TOKEN));
+        }
+        for service in SERVICES {
+            let place = match secret_name(&cluster, service) {
+                None => Place::Plain,
+                Some(name) => self
+                    .certificate(name)
+                    .await?
+                    .map_or(Place::Empty, Place::Holds),
+            };
+            found.servers.insert(service, place);
+        }
+        Ok(found)
+    }
+
+    /// Writes these articles of another anchor. Nothing that is here is overwritten.
+    ///
+    /// # Errors
+    /// The API server fails, there is no cluster object that could name them, or somebody else made one
+    /// meanwhile.
+    pub async fn bring(&self, comes: &Belongings, articles: &[Article]) -> Result<(), PortError> {
+        for article in articles {
+            match article {
+                Article::Ca => {
+                    if let Some(ca) = &comes.ca {
+                        self.create_certificate(CA_SECRET, ca).await?;
+                    }
+                }
+                Article::Certificate(service) => {
+                    let cluster = self.some_cluster(*article).await?;
+                    let from = comes.servers.get(service);
+                    if let (Some(Place::Holds(from)), Some(name)) =
+                        (from, secret_name(&cluster, *service))
+                    {
+                        self.create_certificate(name, from).await?;
+                    }
+                }
+                Article::Token => self.bring_token(comes).await?,
+                Article::Demands => self.bring_demands(comes).await?,
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    async fn bring_token(&self, comes: &Belongings) -> Result<(), PortError> {
+        let Some(token) = &comes.token else {
+            return Ok(());
+        };
+        let cluster = self.some_cluster(Article::Token).await?;
+        let name = token_secret(&cluster).unwrap_or(TOKEN_SECRET);
+        let token = token.expose("the API server stores it").to_vec();
+        self.create_entries(name, "Opaque", [(TOKEN, token)]).await
+    }
+
+    async fn bring_demands(&self, comes: &Belongings) -> Result<(), PortError> {
+        let Some(demands) = &comes.demands else {
+            return Ok(());
+        };
+        let cluster = self.some_cluster(Article::Demands).await?;
+        let text = serde_json::to_string(demands).unwrap_or_default();
+        let patch = json!({
+            // What was read is what is changed.
+            "metadata": {
+                "resourceVersion": cluster.resource_version(),
+                "annotations": {ADOPTED_DEMANDS: text},
+            },
+            "spec": spec_of(demands, &cluster),
+        });
+        let (name, params) = (cluster.name_any(), PatchParams::default());
+        let clusters: Api<TrustedExecutionCluster> = self.objects();
+        let patched = clusters.patch(&name, &params, &Patch::Merge(patch)).await;
+        patched.map_err(|error| port_error(format!("adopt demands in {name}"), error))?;
+        Ok(())
+    }
+
+    /// A Trustee that does not hold yet what the operator of this namespace publishes, its policies
+    /// included.
+    ///
+    /// # Errors
+    /// The API server cannot be asked.
+    pub async fn lagging(&self) -> Result<Option<String>, PortError> {
+        let status = self.cluster_object().await?;
+        let status = status
+            .and_then(|cluster| cluster.status)
+            .unwrap_or_default();
+        let mut lagging = status
+            .targets
+            .into_iter()
+            .filter(|target| !target.converged);
+        Ok(lagging.next().map(|target| target.name))
+    }
+
+    /// The cluster object that counts: the oldest one.
+    async fn cluster_object(&self) -> Result<Option<TrustedExecutionCluster>, PortError> {
+        let clusters: Api<TrustedExecutionCluster> = self.objects();
+        let listed = clusters.list(&ListParams::default()).await;
+        let listed = listed.map_err(|error| port_error("list cluster objects", error))?;
+        let oldest =
+            |cluster: &TrustedExecutionCluster| (cluster.creation_timestamp(), cluster.name_any());
+        Ok(listed.items.into_iter().min_by_key(oldest))
+    }
+
+    async fn some_cluster(&self, article: Article) -> Result<TrustedExecutionCluster, PortError> {
+        self.cluster_object().await?.ok_or_else(|| {
+            let why = format!("adopt the {article}: there is no TrustedExecutionCluster yet");
+            PortError::new(PortErrorKind::Invalid, why)
+        })
+    }
+
+    async fn secret_object(&self, name: &str) -> Result<Option<Secret>, PortError> {
+        let found = self.secrets().get_opt(name).await;
+        found.map_err(|error| port_error(format!("read the Secret {name}"), error))
+    }
+
+    async fn certificate(&self, name: &str) -> Result<Option<Certificate>, PortError> {
+        let Some(mut secret) = self.secret_object(name).await? else {
+            return Ok(None);
+        };
+        let lacks = |entry: &str| {
+            let why = format!("read the Secret {name}: it has no PEM text {entry}");
+            PortError::new(PortErrorKind::Invalid, why)
+        };
+        let chain = text(&mut secret, "tls.crt").ok_or_else(|| lacks("tls.crt"))?;
+        let key = entry(&mut secret, "tls.key").ok_or_else(|| lacks("tls.key"))?;
+        // The registration server needs none; then nodes believe the certificate itself.
+        let ca = text(&mut secret, "ca.crt").unwrap_or_else(|| chain.clone());
+        Ok(Some(Certificate { chain, key, ca }))
+    }
+
+    async fn create_certificate(&self, name: &str, from: &Certificate) -> Result<(), PortError> {
+        let entries = [
+            ("tls.crt", from.chain.clone().into_bytes()),
+            (
+                "tls.key",
+                from.key.expose("the API server stores it").to_vec(),
+            ),
+            ("ca.crt", from.ca.clone().into_bytes()),
+        ];
+        self.create_entries(name, "kubernetes.io/tls", entries)
+            .await
+    }
+
+    async fn create_entries<const N: usize>(
+        &self,
+        name: &str,
+        kind: &str,
+        entries: [(&str, Vec<u8>); N],
+    ) -> Result<(), PortError> {
+        let object = Secret {
+            metadata: ObjectMeta {
+                name: Some(name.to_owned()),
+                ..ObjectMeta::default()
+            },
+            type_: Some(kind.to_owned()),
+            data: Some(BTreeMap::from(
+                entries.map(|(name, bytes)| (name.to_owned(), ByteString(bytes))),
+            )),
+            ..Secret::default()
+        };
+        let made = self.secrets().create(&PostParams::default(), &object).await;
+        made.map_err(|error| port_error(format!("adopt the Secret {name}"), error))?;
+        Ok(())
+    }
+}
+
+fn entry(secret: &mut Secret, name: &str) -> Option<SecretBytes> {
+    let data = secret.data.as_mut()?;
+    Some(SecretBytes::new(data.remove(name)?.0))
+}
+
+fn text(secret: &mut Secret, name: &str) -> Option<String> {
+    String::from_utf8(secret.data.as_mut()?.remove(name)?.0).ok()
+}

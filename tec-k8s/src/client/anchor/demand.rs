@@ -1,0 +1,88 @@
+//! What a cluster object demands of whom it lets in, and which Secrets it names.
+
+use std::collections::BTreeSet;
+
+use kube::ResourceExt as _;
+use serde_json::Value;
+use serde_json::json;
+use tec_core::migrate::belonging::Binding;
+use tec_core::migrate::belonging::Demands;
+use tec_core::migrate::belonging::Entry;
+use tec_core::migrate::belonging::Service;
+use tec_core::pcr::PcrIndex;
+
+use crate::api::ApprovalPolicy;
+use crate::api::RegistrationMode;
+use crate::api::TrustedExecutionCluster;
+
+/// Secret for the registration token, where the cluster object names none.
+pub(super) const TOKEN_SECRET: &str = "trust-registration-token";
+/// Annotation of the cluster object: the demands that were adopted, JSON.
+pub(super) const ADOPTED_DEMANDS: &str = "trusted-execution-clusters.io/adopted-demands";
+
+pub(super) fn secret_name(cluster: &TrustedExecutionCluster, service: Service) -> Option<&str> {
+    let spec = &cluster.spec;
+    let name = match service {
+        Service::KeyBroker => &spec.trustee_secret,
+        Service::Registration => &spec.register_server_secret,
+        _ => &spec.attestation_key_register_secret,
+    };
+    name.as_deref()
+}
+
+pub(super) fn token_secret(cluster: &TrustedExecutionCluster) -> Option<&str> {
+    cluster.spec.registration.as_ref()?.token_secret.as_deref()
+}
+
+pub(super) fn pcrs_of(cluster: &TrustedExecutionCluster) -> Option<BTreeSet<PcrIndex>> {
+    let pinned = &cluster.status.as_ref()?.pinned_pcrs;
+    let pcrs = pinned.iter().map(|index| PcrIndex::try_from(*index).ok());
+    pcrs.collect::<Option<BTreeSet<_>>>()
+        .filter(|pcrs| !pcrs.is_empty())
+}
+
+pub(super) fn adopted(cluster: &TrustedExecutionCluster) -> Option<Demands> {
+    serde_json::from_str(cluster.annotations().get(ADOPTED_DEMANDS)?).ok()
+}
+
+pub(super) fn demands_of(cluster: &TrustedExecutionCluster) -> Option<Demands> {
+    let (entry, binding) = (&cluster.spec.registration, &cluster.spec.approval);
+    if entry.is_none() && binding.is_none() {
+        return None;
+    }
+    let binding = binding.clone().unwrap_or_default();
+    Some(Demands {
+        entry: match entry.as_ref().map(|entry| entry.mode).unwrap_or_default() {
+            RegistrationMode::Open => Entry::Open,
+            RegistrationMode::Token => Entry::Token,
+            RegistrationMode::Manual => Entry::Manual,
+        },
+        binding: match binding.policy {
+            ApprovalPolicy::FirstUse => Binding::FirstUse,
+            ApprovalPolicy::EndorsementKey => Binding::EndorsementKey,
+            ApprovalPolicy::Manual => Binding::Manual,
+        },
+        endorsement_keys: binding.allowed_endorsement_keys.into_iter().collect(),
+        endorsement_roots: None,
+    })
+}
+
+/// The fields of the specification that say it; limits that are there stay.
+pub(super) fn spec_of(demands: &Demands, cluster: &TrustedExecutionCluster) -> Value {
+    let mode = match demands.entry {
+        Entry::Token => RegistrationMode::Token,
+        Entry::Manual => RegistrationMode::Manual,
+        _ => RegistrationMode::Open,
+    };
+    let policy = match demands.binding {
+        Binding::EndorsementKey => ApprovalPolicy::EndorsementKey,
+        Binding::Manual => ApprovalPolicy::Manual,
+        _ => ApprovalPolicy::FirstUse,
+    };
+    let token =
+        (mode == RegistrationMode::Token).then(|| token_secret(cluster).unwrap_or(TOKEN_SECRET));
+    json!({
+        "registration": {"mode": mode, "tokenSecret": token},
+        "approval": {"policy": policy, "allowedEndorsementKeys": demands.endorsement_keys},
+    })
+}

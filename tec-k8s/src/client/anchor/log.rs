@@ -1,0 +1,151 @@
+//! The audit log of a namespace as one list, and those of other anchors that it keeps.
+//!
+//! ```text
+//!   trust-audit-<anchor>          the index: how many lines, SHA-256 over all of them, the pages
+//!   trust-audit-<anchor>-<hash>   a page: lines, JSON, as they were; immutable
+//! ```
+//! What is kept goes with nothing: no object owns it.
+
+use std::collections::BTreeMap;
+use std::collections::BTreeSet;
+
+use k8s_openapi::api::core::v1::ConfigMap;
+use k8s_openapi::api::core::v1::Secret;
+use k8s_openapi::api::events::v1::Event;
+use kube::Resource;
+use kube::ResourceExt as _;
+use kube::api::ObjectMeta;
+use kube::api::PostParams;
+use tec_core::digest::Sha256Digest;
+use tec_core::migrate::AnchorId;
+use tec_core::port::AuditEvent;
+use tec_core::port::PortError;
+
+use super::snapshot::each;
+use crate::api;
+use crate::client::AUDIT;
+use crate::client::KubeRegistry;
+use crate::client::error::is_conflict;
+use crate::client::error::port_error;
+
+/// Label of everything that is kept of an anchor; its value is the anchor.
+pub const AUDIT_OF: &str = "trusted-execution-clusters.io/audit-of";
+/// Entry of a page with its lines.
+const LINES: &str = "lines";
+
+fn index_name(of: AnchorId) -> String {
+    format!("trust-audit-{of}")
+}
+
+impl KubeRegistry {
+    /// The audit lines of this namespace, in order of time: those in objects, and those that the API
+    /// server has Events of, which it forgets after an hour by default.
+    ///
+    /// # Errors
+    /// The API server fails.
+    pub async fn audit_lines(&self) -> Result<Vec<AuditEvent>, PortError> {
+        let mut lines = BTreeSet::new();
+        each(self, |object: api::Machine| {
+            take(&mut lines, &object);
+        })
+        .await?;
+        each(self, |object: api::AttestationKey| {
+            take(&mut lines, &object);
+        })
+        .await?;
+        each(self, |object: api::ApprovedImage| {
+            take(&mut lines, &object);
+        })
+        .await?;
+        each(self, |object: Secret| {
+            take(&mut lines, &object);
+        })
+        .await?;
+        let record = self.authority_object().await?;
+        take(&mut lines, &record);
+        each(self, |event: Event| {
+            if event.name_any().starts_with("tec-audit-") {
+                lines.extend(event.note);
+            }
+        })
+        .await?;
+        // A note that was too long for an Event is in its object, too.
+        let parsed = lines
+            .iter()
+            .filter_map(|line| serde_json::from_str(line).ok());
+        let mut parsed: Vec<AuditEvent> = parsed.collect();
+        parsed.sort_by_key(|line| line.at);
+        Ok(parsed)
+    }
+
+    /// Whether the log of an anchor is kept here, whole.
+    ///
+    /// # Errors
+    /// The API server fails.
+    pub async fn keeps_log(&self, of: AnchorId) -> Result<bool, PortError> {
+        let found = self.authorities().get_opt(&index_name(of)).await;
+        let found = found.map_err(|error| port_error("look for an audit log", error))?;
+        Ok(found.is_some())
+    }
+
+    /// Keeps one page, and says its name. Doing it again changes nothing.
+    ///
+    /// # Errors
+    /// The API server fails.
+    pub async fn keep_page(&self, of: AnchorId, lines: String) -> Result<String, PortError> {
+        let hash = Sha256Digest::of(&lines).to_string();
+        let hash = hash.get(..16).unwrap_or(&hash);
+        let name = format!("{}-{hash}", index_name(of));
+        let entries = BTreeMap::from([(LINES.to_owned(), lines)]);
+        self.keep_entries(of, name.clone(), entries).await?;
+        Ok(name)
+    }
+
+    /// Keeps the index, after all pages, and says its name.
+    ///
+    /// # Errors
+    /// The API server fails.
+    pub async fn keep_index(
+        &self,
+        of: AnchorId,
+        (lines, digest): (u64, Sha256Digest),
+        pages: &[String],
+    ) -> Result<String, PortError> {
+        let entries = BTreeMap::from([
+            ("count".to_owned(), lines.to_string()),
+            ("sha256".to_owned(), digest.to_string()),
+            ("pages".to_owned(), pages.join("\n")),
+        ]);
+        self.keep_entries(of, index_name(of), entries).await?;
+        Ok(index_name(of))
+    }
+
+    async fn keep_entries(
+        &self,
+        of: AnchorId,
+        name: String,
+        entries: BTreeMap<String, String>,
+    ) -> Result<(), PortError> {
+        let object = ConfigMap {
+            metadata: ObjectMeta {
+                labels: Some(BTreeMap::from([(AUDIT_OF.to_owned(), of.to_string())])),
+                name: Some(name.clone()),
+                ..ObjectMeta::default()
+            },
+            immutable: Some(true),
+            data: Some(entries),
+            ..ConfigMap::default()
+        };
+        let params = PostParams::default();
+        match self.authorities().create(&params, &object).await {
+            Ok(_) => Ok(()),
+            // Its name is made of what is in it.
+            Err(error) if is_conflict(&error) => Ok(()),
+            Err(error) => Err(port_error(format!("keep {name}"), error)),
+        }
+    }
+}
+
+fn take(lines: &mut BTreeSet<String>, object: &impl Resource) {
+    lines.extend(object.annotations().get(AUDIT).cloned());
+}

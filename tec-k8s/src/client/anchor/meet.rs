@@ -1,0 +1,79 @@
+//! How a unit that comes meets what a namespace has.
+
+use tec_core::ak::AkRecord;
+use tec_core::image::ApprovedImage;
+use tec_core::migrate::Adopted;
+use tec_core::migrate::Clash;
+use tec_core::migrate::MachineUnit;
+use tec_core::migrate::Merged;
+use tec_core::migrate::TrustUnit;
+use tec_core::migrate::merge_image;
+use tec_core::migrate::merge_machine;
+use tec_core::secret::SecretBytes;
+
+use super::snapshot::Origin;
+use super::snapshot::Snapshot;
+
+/// What comes of a unit here.
+#[derive(Debug)]
+pub(super) struct Met {
+    pub(super) existed: bool,
+    pub(super) merged: Merged<TrustUnit>,
+}
+
+impl Met {
+    pub(super) fn adopted(&self) -> Adopted {
+        match (&self.merged, self.existed) {
+            (Merged::Same, _) => Adopted::Same,
+            (Merged::Clash(clash), _) => Adopted::Clash(*clash),
+            (Merged::Write(_), true) => Adopted::Updated,
+            (Merged::Write(_), false) => Adopted::Created,
+        }
+    }
+}
+
+impl Snapshot {
+    /// Merges a unit that comes with what is here.
+    pub(super) fn meet(&self, comes: &TrustUnit) -> Met {
+        match comes {
+            TrustUnit::Image(image) => self.meet_image(image),
+            TrustUnit::Machine(unit) => self.meet_machine(unit),
+            // There is no third sort.
+            _ => Met {
+                existed: false,
+                merged: Merged::Same,
+            },
+        }
+    }
+
+    fn meet_image(&self, comes: &ApprovedImage) -> Met {
+        let here = self.images.get(&comes.name);
+        let follows = here.is_some_and(|(here, origin)| {
+            // Nothing is known here yet of what it measures.
+            let is_blank = here.expected.pcrs.is_empty() && here.reference == comes.reference;
+            *origin == Origin::Adopted || (is_blank && here.revoked_at.is_none())
+        });
+        let merged = merge_image(here.map(|(here, _)| here), comes, follows);
+        Met {
+            existed: here.is_some(),
+            merged: merged.map(TrustUnit::Image),
+        }
+    }
+
+    fn meet_machine(&self, comes: &MachineUnit) -> Met {
+        let id = comes.machine.id;
+        let here = self.machine_unit(&id);
+        let known = |key: &AkRecord| Some(self.keys.get(&key.fingerprint())?.record.clone());
+        let known: Vec<AkRecord> = comes.keys.iter().filter_map(known).collect();
+        let existed = here.is_some();
+        // A Secret without its machine, which somebody restored: it must be the one that comes.
+        let stray = self.secrets.get(&id).filter(|_| !existed);
+        let fits = |stray: &SecretBytes| comes.secret.as_ref().is_some_and(|key| key.ct_eq(stray));
+        let merged = if stray.is_some_and(|stray| !fits(stray)) {
+            Merged::Clash(Clash::DiskKey)
+        } else {
+            merge_machine(here.as_ref(), comes, &known).map(TrustUnit::Machine)
+        };
+        Met { existed, merged }
+    }
+}

@@ -1,0 +1,54 @@
+//! Passes that go on page by page, on what was listed when they began.
+
+use std::sync::Mutex;
+use std::sync::PoisonError;
+
+use serde::Deserialize;
+use serde::Serialize;
+use tec_core::migrate::Authority;
+use tec_core::migrate::Epoch;
+use tec_core::migrate::UnitName;
+
+use super::fence::Fence;
+use super::snapshot::Snapshot;
+
+/// A pass that goes on with the next page.
+#[derive(Debug)]
+pub(super) struct Walk {
+    /// The record when the pass began: when it changes, what was listed is not believed any more.
+    of: Authority,
+    at: UnitName,
+    snapshot: Snapshot,
+}
+
+/// The passes that are under way.
+#[derive(Debug, Default)]
+pub(in crate::client) struct Passes {
+    pub(super) export: Mutex<Option<Walk>>,
+    pub(super) weigh: Mutex<Option<Walk>>,
+    pub(super) adopt: Mutex<Option<Walk>>,
+    pub(super) fence: Fence,
+}
+
+/// What was listed when the pass began, if this is how it goes on.
+pub(super) fn resume(
+    slot: &Mutex<Option<Walk>>,
+    record: &Authority,
+    goes_on: impl FnOnce(&UnitName) -> bool,
+) -> Option<Snapshot> {
+    let walk = slot.lock().unwrap_or_else(PoisonError::into_inner).take()?;
+    (walk.of == *record && goes_on(&walk.at)).then_some(walk.snapshot)
+}
+
+pub(super) fn pause(slot: &Mutex<Option<Walk>>, of: Authority, at: UnitName, snapshot: Snapshot) {
+    let walk = Walk { of, at, snapshot };
+    *slot.lock().unwrap_or_else(PoisonError::into_inner) = Some(walk);
+}
+
+/// Where a pass was interrupted.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Progress {
+    pub(super) epoch: Epoch,
+    pub(super) unit: UnitName,
+}

@@ -1,0 +1,76 @@
+//! Sends lines of a program's own log to a collector.
+
+use std::time::Duration;
+
+use tec_core::secret::SecretBytes;
+use tec_core::service::telemetry;
+use tec_core::service::telemetry::Line;
+use tokio::sync::mpsc::Receiver;
+use tokio::time::Instant;
+
+use super::Http;
+
+/// Lines of one call.
+const MOST: usize = 256;
+/// A line waits no longer for others.
+const TOGETHER: Duration = Duration::from_secs(1);
+/// Wait after a failure. Lines that come meanwhile wait in the queue, whose end is bounded.
+const PAUSE: Duration = Duration::from_secs(2);
+
+/// The way to a collector.
+#[derive(Debug)]
+pub struct Export {
+    collector: Http,
+    service: &'static str,
+}
+
+impl Export {
+    /// To this collector, in the name of this program.
+    pub fn new(collector: Http, service: &'static str) -> Self {
+        Self { collector, service }
+    }
+
+    /// Sends until there will be no more lines. A call that fails is made again.
+    ///
+    /// # Cancel safety
+    /// When dropped, lines that were not taken by the collector are lost.
+    pub async fn run(&self, mut lines: Receiver<Line>) {
+        let mut is_down = false;
+        let mut batch = Vec::new();
+        while let Some(line) = lines.recv().await {
+            batch.push(line);
+            gather(&mut lines, &mut batch).await;
+            while let Err(error) = self.send(&batch).await {
+                // Told once: the telling is a line, too.
+                if !std::mem::replace(&mut is_down, true) {
+                    tracing::warn!(error, "the collector takes no lines now");
+                }
+                tokio::time::sleep(PAUSE).await;
+            }
+            is_down = false;
+            batch.clear();
+        }
+    }
+
+    async fn send(&self, lines: &[Line]) -> Result<(), String> {
+        let body = telemetry::logs(self.service, lines).to_string();
+        let body = SecretBytes::new(body.into_bytes());
+        let post = ::http::Method::POST;
+        let sent = self.collector.call(post, telemetry::LOGS, &[], Some(&body));
+        match sent.await {
+            Ok(reply) if reply.status == 200 => Ok(()),
+            Ok(reply) => Err(format!("it answered {}", reply.status)),
+            Err(error) => Err(tec_core::port::chain(&error)),
+        }
+    }
+}
+
+async fn gather(lines: &mut Receiver<Line>, batch: &mut Vec<Line>) {
+    let end = Instant::now() + TOGETHER;
+    while batch.len() < MOST {
+        match tokio::time::timeout_at(end, lines.recv()).await {
+            Ok(Some(line)) => batch.push(line),
+            Ok(None) | Err(_) => return,
+        }
+    }
+}
