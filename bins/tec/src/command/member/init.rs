@@ -24,12 +24,12 @@ use tonic::Status;
 use tonic::Streaming;
 use tonic::transport::Channel;
 
-use super::args::KeyArgs;
 use super::args::TrustArgs;
-use super::args::Uris;
 use super::args::address;
-use super::args::make_master_secret;
-use super::args::secret_line;
+use super::keys::KeyArgs;
+use super::keys::Uris;
+use super::keys::make_master_secret;
+use super::keys::secret_line;
 use super::reach::is_broken;
 use super::reach::reach;
 use super::reach::refused;

@@ -10,6 +10,7 @@
 mod args;
 mod init;
 mod join;
+mod keys;
 mod reach;
 mod recover;
 mod verify;

@@ -15,10 +15,10 @@ use tec_support::exit::OK;
 use tec_tpm::atls::Endpoint;
 use tokio::time::Instant;
 
-use super::args::KeyArgs;
 use super::args::TrustArgs;
-use super::args::Uris;
 use super::args::address;
+use super::keys::KeyArgs;
+use super::keys::Uris;
 use super::reach::reach;
 use super::reach::refused;
 use crate::output::Output;
