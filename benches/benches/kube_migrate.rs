@@ -15,7 +15,6 @@ use futures::TryStreamExt as _;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
 use kube::Api;
-use kube::Client;
 use kube::api::ObjectMeta;
 use kube::api::Patch;
 use kube::api::PatchParams;
@@ -85,7 +84,7 @@ async fn measure(suite: &Suite) -> anyhow::Result<()> {
     let target = anchor("target").await?;
     let in_turn = InTurn {
         namespace: plane.namespace("bare").await?,
-        admin: plane.admin()?,
+        plane: &plane,
         done: Mutex::new(Ok(Bare::default())),
     };
     let begin = Instant::now();
@@ -225,10 +224,15 @@ async fn fill(anchor: &KubeRegistry, many: u64) -> anyhow::Result<()> {
 }
 
 /// The same objects by the calls alone.
-async fn bare(admin: &Client, namespace: &str, numbers: RangeInclusive<u64>) -> anyhow::Result<()> {
+async fn bare(
+    plane: &ControlPlane,
+    namespace: &str,
+    numbers: RangeInclusive<u64>,
+) -> anyhow::Result<()> {
+    let admin = plane.admin()?;
     let machines: Api<Machine> = Api::namespaced(admin.clone(), namespace);
     let keys: Api<AttestationKey> = Api::namespaced(admin.clone(), namespace);
-    let secrets: Api<Secret> = Api::namespaced(admin.clone(), namespace);
+    let secrets: Api<Secret> = Api::namespaced(admin, namespace);
     let (create, patch) = (PostParams::default(), PatchParams::default());
     futures::stream::iter(numbers)
         .map(anyhow::Ok)
@@ -269,14 +273,14 @@ struct Bare {
 
 /// Makes as many machines by bare calls after each page as the page had: what else the host does
 /// then weighs on both alike.
-struct InTurn {
-    admin: Client,
+struct InTurn<'a> {
+    plane: &'a ControlPlane,
     namespace: String,
     done: Mutex<anyhow::Result<Bare>>,
 }
 
 #[async_trait]
-impl Observer for InTurn {
+impl Observer for InTurn<'_> {
     async fn page(&self, so_far: &CopyReport) {
         let mut done = self.done.lock().await;
         let Ok(bare_calls) = done.as_mut() else {
@@ -284,7 +288,7 @@ impl Observer for InTurn {
         };
         let (next, last) = (bare_calls.machines + 1, so_far.created);
         let begin = Instant::now();
-        match bare(&self.admin, &self.namespace, next..=last).await {
+        match bare(self.plane, &self.namespace, next..=last).await {
             Ok(()) => {
                 bare_calls.machines = last;
                 bare_calls.took += begin.elapsed();
