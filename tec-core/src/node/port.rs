@@ -24,8 +24,16 @@ use crate::secret::SecretBytes;
 /// Gives data keys: the same for the same id, always.
 #[async_trait]
 pub trait DataKeys: fmt::Debug + Send + Sync {
-    /// A data key of `length` bytes.
+    /// A data key of `length` bytes; one that was never asked for is made.
     async fn data_key(&self, id: &DataKeyId, length: usize) -> Result<SecretBytes, PortError>;
+
+    /// A data key that something depends on already; kind `NotFound` where there is none. Nothing
+    /// is made: a new key opens no disk, and would stay where a wrong URI led.
+    async fn existing_data_key(
+        &self,
+        id: &DataKeyId,
+        length: usize,
+    ) -> Result<SecretBytes, PortError>;
 }
 
 #[async_trait]
@@ -34,6 +42,15 @@ impl DataKeys for MasterSecret {
         Self::data_key(self, id, length).map_err(|error| {
             PortError::new(PortErrorKind::Invalid, "derive a data key").because(error)
         })
+    }
+
+    /// Every key exists that can be derived.
+    async fn existing_data_key(
+        &self,
+        id: &DataKeyId,
+        length: usize,
+    ) -> Result<SecretBytes, PortError> {
+        DataKeys::data_key(self, id, length).await
     }
 }
 
