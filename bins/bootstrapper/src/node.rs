@@ -13,12 +13,15 @@ use tec_core::node::lock::MarkerState;
 use tec_core::node::lock::NodeLock;
 use tec_core::node::metadata::MetadataSource;
 use tec_core::node::port::NodeStore as _;
+use tec_core::port::Attester;
 use tec_core::port::Clock;
 use tec_core::port::Entropy;
 use tec_core::port::PortError;
 use tec_core::port::PortErrorKind;
+use tec_k8s::node::AwsMetadata;
 use tec_k8s::node::AzureMetadata;
 use tec_k8s::node::FileMetadata;
+use tec_k8s::node::GcpMetadata;
 use tec_k8s::node::HostPrograms;
 use tec_k8s::node::KubeadmPaths;
 use tec_k8s::node::LuksDisk;
@@ -55,6 +58,8 @@ pub struct Attestation {
     pub variant: Variant,
     /// Makes documents.
     pub issuer: Arc<dyn Issuer>,
+    /// Proves the machine to Trustees.
+    pub attester: Arc<dyn Attester>,
     /// PCR 15.
     pub marker: Arc<dyn BootstrapMarker>,
     /// The attestation key.
@@ -85,7 +90,8 @@ impl Attestation {
         let quoter = Arc::new(TpmAttester::new(Arc::clone(&tpm), handle));
         Ok(Self {
             variant,
-            issuer: Arc::new(VtpmIssuer::new(variant, quoter)),
+            issuer: Arc::new(VtpmIssuer::new(variant, Arc::clone(&quoter) as _)),
+            attester: quoter,
             marker: Arc::new(TpmMarker::new(tpm)),
             ak: ak.key.public().fingerprint(),
         })
@@ -242,5 +248,7 @@ fn metadata(settings: &Metadata) -> Result<Arc<dyn MetadataSource>, PortError> {
         Metadata::File { path } => Arc::new(FileMetadata::new(path)),
         Metadata::Qemu { url } => Arc::new(QemuMetadata::new(url.clone())?),
         Metadata::Azure { url } => Arc::new(AzureMetadata::new(url.clone())?),
+        Metadata::Aws { url } => Arc::new(AwsMetadata::new(url.clone())?),
+        Metadata::Gcp { url } => Arc::new(GcpMetadata::new(url.clone())?),
     })
 }

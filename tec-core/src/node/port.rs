@@ -17,6 +17,7 @@ use super::state::NodeState;
 use super::ticket::JoinTicket;
 use super::uri::KmsUri;
 use super::uri::StorageUri;
+use super::uri::TrusteeKey;
 use crate::port::PortError;
 use crate::port::PortErrorKind;
 use crate::secret::SecretBytes;
@@ -60,6 +61,13 @@ pub trait KeyServices: fmt::Debug + Send + Sync {
     /// The keys of these URIs. Fails with kind `Invalid` for a service that is not supported, or
     /// that needs storage and has none.
     async fn open(&self, kms: KmsUri, storage: StorageUri) -> Result<Box<dyn DataKeys>, PortError>;
+}
+
+/// Obtains what a Trustee releases to this node alone.
+#[async_trait]
+pub trait ReleasedSecrets: fmt::Debug + Send + Sync {
+    /// Proves this node, and obtains the resource.
+    async fn release(&self, key: &TrusteeKey) -> Result<SecretBytes, PortError>;
 }
 
 /// Knows keys that are derived from a master secret, and no service.

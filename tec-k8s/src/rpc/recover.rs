@@ -64,7 +64,9 @@ impl RecoverService {
     }
 
     async fn keys(&self, keys: &dyn DataKeys) -> Result<RecoveredKeys, PortError> {
-        let secret = keys.existing_data_key(&DataKeyId::measurement_secret(), KEY).await?;
+        let secret = keys
+            .existing_data_key(&DataKeyId::measurement_secret(), KEY)
+            .await?;
         let disk = DataKeyId::state_disk(self.disk.id().await?);
         Ok(RecoveredKeys {
             state_disk_key: keys.existing_data_key(&disk, KEY).await?,

@@ -5,24 +5,18 @@ use serde::Deserialize;
 use tec_core::node::metadata::Instance;
 use tec_core::node::metadata::MetadataSource;
 use tec_core::port::PortError;
-use tec_core::port::PortErrorKind;
 
 use super::MetadataError;
 use super::Record;
 use super::body;
 use super::client;
 use super::parsed;
+use super::send;
+use super::tag;
 
 /// Where it is, the same on every instance (Azure Instance Metadata Service, "Access").
 const DEFAULT: &str = "http://169.254.169.254";
 const INSTANCE: &str = "/metadata/instance?format=json&api-version=2021-02-01";
-/// Tags of an instance. Beside those of the older implementation, two say what it asks the
-/// cloud's API for: control planes by address, and the API server's name.
-const ROLE: &str = "constellation-role";
-const INIT_SECRET_HASH: &str = "constellation-init-secret-hash";
-const API_SERVER: &str = "tec-api-server";
-const CONTROL_PLANES: &str = "tec-control-planes";
-
 /// Reads the instance's own document; peers come from its tags, since listing them takes the
 /// cloud's API and an account of it.
 #[derive(Clone, Debug)]
@@ -97,25 +91,10 @@ impl Document {
         let record = Record {
             name: self.compute.os_profile.computer_name.clone(),
             provider_id: format!("azure://{}", self.compute.resource_id),
-            role: self.tag(ROLE)?.into(),
+            role: self.tag(tag::ROLE)?.into(),
             address: self.address().unwrap_or_default().to_owned(),
         };
         record.instance()
-    }
-
-    /// Names are not told by addresses; they are made of them.
-    fn control_planes(&self) -> Result<Vec<Instance>, MetadataError> {
-        let addresses = self.tag(CONTROL_PLANES)?.split([',', ' ']);
-        let records: Vec<Record> = addresses
-            .filter(|address| !address.is_empty())
-            .map(|address| Record {
-                name: format!("peer-{}", address.replace([':', '.'], "-")),
-                provider_id: String::new(),
-                role: "control-plane".into(),
-                address: address.to_owned(),
-            })
-            .collect();
-        Ok(Record::instances(&records))
     }
 }
 
@@ -135,8 +114,11 @@ impl AzureMetadata {
 
     async fn document(&self, operation: &'static str) -> Result<Document, PortError> {
         let request = self.client.get(format!("{}{INSTANCE}", self.base));
-        let answer = body(request.header("Metadata", "true")).await;
-        let document = answer.and_then(|json| parsed(&json));
+        let document = async {
+            let response = send(request.header("Metadata", "true")).await?;
+            parsed(&body(response).await?)
+        };
+        let document: Result<Document, MetadataError> = document.await;
         document.map_err(|error| error.during(operation))
     }
 
@@ -156,19 +138,16 @@ impl MetadataSource for AzureMetadata {
     }
 
     async fn instances(&self) -> Result<Vec<Instance>, PortError> {
-        let operation = "list the instances";
-        let document = self.document(operation).await?;
-        document
-            .control_planes()
-            .map_err(|error| PortError::new(PortErrorKind::Unavailable, operation).because(error))
+        let list = self.text(tag::CONTROL_PLANES, "list the instances").await?;
+        Ok(tag::control_planes(&list))
     }
 
     async fn api_server(&self) -> Result<String, PortError> {
-        self.text(API_SERVER, "find the API server").await
+        self.text(tag::API_SERVER, "find the API server").await
     }
 
     async fn init_secret_hash(&self) -> Result<String, PortError> {
-        self.text(INIT_SECRET_HASH, "read the hash of the init secret")
+        self.text(tag::INIT_SECRET_HASH, "read the hash of the init secret")
             .await
     }
 }

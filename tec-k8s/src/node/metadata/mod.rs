@@ -1,8 +1,11 @@
 //! What platforms say about instances.
 
+mod aws;
 mod azure;
 mod file;
+mod gcp;
 mod qemu;
+mod tag;
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -14,8 +17,10 @@ use tec_core::node::ticket::NodeName;
 use tec_core::port::PortError;
 use tec_core::port::PortErrorKind;
 
+pub use self::aws::AwsMetadata;
 pub use self::azure::AzureMetadata;
 pub use self::file::FileMetadata;
+pub use self::gcp::GcpMetadata;
 pub use self::qemu::QemuMetadata;
 
 /// A metadata service is on the host itself.
@@ -101,17 +106,26 @@ fn parsed<T: for<'de> Deserialize<'de>>(json: &[u8]) -> Result<T, MetadataError>
 /// A client that goes straight to the service: a proxy could answer in its place. Programs install a
 /// provider for TLS first: reqwest asks for one wherever TLS is compiled in.
 fn client() -> Result<reqwest::Client, PortError> {
-    let built = reqwest::Client::builder().no_proxy().timeout(LIMIT).build();
+    let built = reqwest::Client::builder()
+        .no_proxy()
+        .redirect(reqwest::redirect::Policy::none())
+        .timeout(LIMIT)
+        .build();
     built.map_err(|error| {
         PortError::new(PortErrorKind::Internal, "make an HTTP client").because(error)
     })
 }
 
-async fn body(request: reqwest::RequestBuilder) -> Result<Vec<u8>, MetadataError> {
-    let mut response = request.send().await.map_err(MetadataError::Http)?;
+/// An answer that is none of failure.
+async fn send(request: reqwest::RequestBuilder) -> Result<reqwest::Response, MetadataError> {
+    let response = request.send().await.map_err(MetadataError::Http)?;
     if !response.status().is_success() {
         return Err(MetadataError::Status(response.status().as_u16()));
     }
+    Ok(response)
+}
+
+async fn body(mut response: reqwest::Response) -> Result<Vec<u8>, MetadataError> {
     let mut all = Vec::new();
     while let Some(chunk) = response.chunk().await.map_err(MetadataError::Http)? {
         if all.len() + chunk.len() > MAX_ANSWER {

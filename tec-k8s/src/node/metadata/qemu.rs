@@ -10,6 +10,7 @@ use super::Record;
 use super::body;
 use super::client;
 use super::parsed;
+use super::send;
 
 /// Where it is (contract, 1.12).
 const DEFAULT: &str = "http://10.42.0.1:8080";
@@ -36,7 +37,7 @@ impl QemuMetadata {
     }
 
     async fn ask(&self, path: &str) -> Result<Vec<u8>, MetadataError> {
-        body(self.client.get(format!("{}{path}", self.base))).await
+        body(send(self.client.get(format!("{}{path}", self.base))).await?).await
     }
 }
 
