@@ -8,6 +8,7 @@ mod recover;
 
 pub use self::init::InitPorts;
 pub use self::init::InitReport;
+pub use self::init::check_init;
 pub use self::init::drive_init;
 pub use self::join::JoinPorts;
 pub use self::join::drive_join;

@@ -2,12 +2,14 @@
 //!
 //! ```text
 //!  read marker, journal ─► prepare (checks all, changes nothing) ─► write intent
-//!     ─► lock ─► re-key disk ─► write state ─► kubeadm init ─► intent done ─► finish
+//!     ─► lock ─► write state ─► re-key disk ─► kubeadm init ─► intent done ─► finish
 //!      └ the point of no return: from here on a plan only goes forward, and may be run again
 //! ```
 //!
 //! A request that comes again after a crash, with the same hash and the same cluster id, goes on
 //! where the first one ended. Another one is refused.
+
+use std::fmt;
 
 use super::derive::ClusterId;
 use super::derive::MeasurementSalt;
@@ -90,14 +92,30 @@ pub enum InitStep {
     WriteIntent,
     /// The lock.
     Lock,
-    /// The disk opens with the derived key only.
-    RekeyDisk,
     /// `node_state.json`.
     WriteState,
+    /// The disk opens with the derived key only.
+    RekeyDisk,
     /// `kubeadm init`.
     InitCluster,
     /// Writing that it is done.
     WriteDone,
+}
+
+impl fmt::Display for InitStep {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::ReadJournal => "read-journal",
+            Self::ReadMarker => "read-marker",
+            Self::Prepare => "prepare",
+            Self::WriteIntent => "write-intent",
+            Self::Lock => "lock",
+            Self::WriteState => "write-state",
+            Self::RekeyDisk => "re-key-disk",
+            Self::InitCluster => "init-cluster",
+            Self::WriteDone => "write-done",
+        })
+    }
 }
 
 /// What init wants done.
@@ -123,6 +141,8 @@ pub enum InitEffect {
 pub enum InitOutcome {
     /// The cluster is there.
     Initialized(ClusterId),
+    /// All was checked, and nothing else was asked: this is the cluster that would be.
+    Possible(ClusterId),
     /// The node is in a cluster already, or about to be: by join, or by another request.
     AlreadyActivated,
     /// Nothing was changed; the same or another request may come.
@@ -159,9 +179,10 @@ impl InitPlan {
     fn after(&self, step: InitStep) -> Vec<InitEffect> {
         let next = match (step, &self.intent) {
             (InitStep::WriteIntent, Some(intent)) => InitEffect::Lock(intent.cluster),
-            (InitStep::Lock, _) => InitEffect::Run(InitStep::RekeyDisk),
-            (InitStep::RekeyDisk, _) => InitEffect::Run(InitStep::WriteState),
-            (InitStep::WriteState, _) => InitEffect::Run(InitStep::InitCluster),
+            // A disk that only the cluster's key opens is recovered by the state on it.
+            (InitStep::Lock, _) => InitEffect::Run(InitStep::WriteState),
+            (InitStep::WriteState, _) => InitEffect::Run(InitStep::RekeyDisk),
+            (InitStep::RekeyDisk, _) => InitEffect::Run(InitStep::InitCluster),
             (InitStep::InitCluster, Some(intent)) => InitEffect::WriteIntent(intent.done()),
             (InitStep::WriteDone, Some(intent)) => {
                 InitEffect::Finish(InitOutcome::Initialized(intent.cluster))

@@ -2,11 +2,14 @@
 //!
 //! ```text
 //!  read marker ─► ask for a ticket ─► prepare (checks all, changes nothing) ─► write intent
-//!     ─► lock ─► re-key disk ─► write files ─► kubeadm join ─► intent done ─► finish
+//!     ─► lock ─► write state ─► re-key disk ─► write files ─► kubeadm join ─► intent done
+//!     ─► finish
 //! ```
 //!
 //! Until the lock everything is tried again with a wait that grows, since init may win meanwhile.
 //! Beyond it there is only forward; after a crash a new ticket for the same cluster goes on.
+
+use std::fmt;
 
 use super::derive::ClusterId;
 use super::journal::Intent;
@@ -58,14 +61,34 @@ pub enum JoinStep {
     WriteIntent,
     /// The lock.
     Lock,
+    /// `node_state.json`.
+    WriteState,
     /// The disk opens with the ticket's key only.
     RekeyDisk,
-    /// Control-plane files, kubelet certificate, `node_state.json`.
+    /// Control-plane files, kubelet certificate.
     WriteFiles,
     /// `kubeadm join`.
     JoinCluster,
     /// Writing that it is done.
     WriteDone,
+}
+
+impl fmt::Display for JoinStep {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::ReadJournal => "read-journal",
+            Self::ReadMarker => "read-marker",
+            Self::FetchTicket => "fetch-ticket",
+            Self::Prepare => "prepare",
+            Self::WriteIntent => "write-intent",
+            Self::Lock => "lock",
+            Self::WriteState => "write-state",
+            Self::RekeyDisk => "re-key-disk",
+            Self::WriteFiles => "write-files",
+            Self::JoinCluster => "join-cluster",
+            Self::WriteDone => "write-done",
+        })
+    }
 }
 
 /// What join wants done.
@@ -126,7 +149,10 @@ impl JoinPlan {
                 self.locking = true;
                 JoinEffect::Lock(intent.cluster)
             }
-            (JoinStep::Lock, _) => JoinEffect::Run(JoinStep::RekeyDisk),
+            // A disk that only the cluster's key opens is recovered by the state on it. Files with
+            // keys wait until nothing else opens the disk.
+            (JoinStep::Lock, _) => JoinEffect::Run(JoinStep::WriteState),
+            (JoinStep::WriteState, _) => JoinEffect::Run(JoinStep::RekeyDisk),
             (JoinStep::RekeyDisk, _) => JoinEffect::Run(JoinStep::WriteFiles),
             (JoinStep::WriteFiles, _) => JoinEffect::Run(JoinStep::JoinCluster),
             (JoinStep::JoinCluster, Some(intent)) => JoinEffect::WriteIntent(intent.done()),

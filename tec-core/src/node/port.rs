@@ -160,9 +160,12 @@ pub trait ClusterJoiner: fmt::Debug + Send + Sync {
     async fn join(&self, node: &LockedNode, ticket: &JoinTicket) -> Result<(), PortError>;
 }
 
-/// Lets time pass.
+/// Lets time pass, and hears what for.
 #[async_trait]
 pub trait Pause: fmt::Debug + Send + Sync {
+    /// Hears that a step begins, for whoever watches; by default nobody does.
+    fn began(&self, _step: &dyn fmt::Display) {}
+
     /// Hears why a step failed, for the log.
     fn failed(&self, step: &dyn fmt::Debug, error: &PortError);
 

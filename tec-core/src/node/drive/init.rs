@@ -68,10 +68,42 @@ pub async fn drive_init(
     keys: &dyn DataKeys,
     request: &InitRequest,
 ) -> InitReport {
+    drive(ports, keys, request, Extent::Whole).await
+}
+
+/// Looks whether an init could begin. Nothing is changed but what is downloaded. The request must
+/// be authenticated.
+///
+/// # Cancel safety
+/// May be dropped at any await.
+pub async fn check_init(
+    ports: InitPorts<'_>,
+    keys: &dyn DataKeys,
+    request: &InitRequest,
+) -> InitReport {
+    drive(ports, keys, request, Extent::Check).await
+}
+
+/// How far an init goes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Extent {
+    /// Up to its first change.
+    Check,
+    /// To its end.
+    Whole,
+}
+
+async fn drive(
+    ports: InitPorts<'_>,
+    keys: &dyn DataKeys,
+    request: &InitRequest,
+    extent: Extent,
+) -> InitReport {
     let mut shell = InitShell {
         ports,
         keys,
         request,
+        extent,
         intent: None,
         disk_key: None,
         locked: None,
@@ -89,6 +121,7 @@ struct InitShell<'p> {
     ports: InitPorts<'p>,
     keys: &'p dyn DataKeys,
     request: &'p InitRequest,
+    extent: Extent,
     intent: Option<Intent>,
     disk_key: Option<SecretBytes>,
     locked: Option<LockedNode>,
@@ -97,6 +130,7 @@ struct InitShell<'p> {
 
 impl InitShell<'_> {
     async fn run(&mut self, step: InitStep) -> InitEvent {
+        self.ports.pause.began(&step);
         match self.attempt(step).await {
             Ok(event) => event,
             Err(error) => {
@@ -180,6 +214,10 @@ impl Shell<InitPlan> for InitShell<'_> {
     async fn perform(&mut self, effect: InitEffect) -> Option<InitEvent> {
         let step = match effect {
             InitEffect::Run(step) => step,
+            InitEffect::WriteIntent(intent) if self.extent == Extent::Check => {
+                self.report.outcome = Some(InitOutcome::Possible(intent.cluster));
+                return None;
+            }
             InitEffect::WriteIntent(intent) => {
                 self.intent = Some(intent);
                 match intent.phase {

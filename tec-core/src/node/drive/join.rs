@@ -109,7 +109,14 @@ impl JoinShell<'_> {
                 let key = disk_key(self.ticket()?);
                 ports.disk.rekey(self.node()?, &key).await?;
             }
-            JoinStep::WriteFiles => self.write_files().await?,
+            JoinStep::WriteState => {
+                let state = NodeState::new(self.role, self.ticket()?.measurement_salt);
+                ports.store.write_state(self.node()?, &state).await?;
+            }
+            JoinStep::WriteFiles => {
+                let (node, ticket) = (self.node()?, self.ticket()?);
+                ports.cluster.write_files(node, ticket).await?;
+            }
             JoinStep::JoinCluster => ports.cluster.join(self.node()?, self.ticket()?).await?,
         }
         Ok(JoinEvent::Done(step))
@@ -133,13 +140,6 @@ impl JoinShell<'_> {
         {
             self.ticket = Some(ticket);
         }
-    }
-
-    async fn write_files(&self) -> Result<(), PortError> {
-        let (node, ticket) = (self.node()?, self.ticket()?);
-        self.ports.cluster.write_files(node, ticket).await?;
-        let state = NodeState::new(self.role, ticket.measurement_salt);
-        self.ports.store.write_state(node, &state).await
     }
 
     async fn lock(&mut self) -> Result<JoinEvent, PortError> {
@@ -200,6 +200,7 @@ impl Shell<JoinPlan> for JoinShell<'_> {
                 return None;
             }
         };
+        self.ports.pause.began(&step);
         let done = self.attempt(step).await;
         let done = done.inspect_err(|error| self.ports.pause.failed(&step, error));
         Some(done.unwrap_or(JoinEvent::Failed(step)))

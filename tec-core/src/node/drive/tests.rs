@@ -127,6 +127,29 @@ async fn scenario_1_init_derives_everything_as_the_contract_says() {
 }
 
 #[tokio::test]
+async fn a_check_tells_the_cluster_that_would_be_and_changes_nothing() {
+    let (node, request) = (node(), request("request"));
+    let lock = lock(&node);
+    let ports = InitPorts {
+        lock: &lock,
+        disk: &*node,
+        store: &*node,
+        cluster: &*node,
+        pause: &*node,
+    };
+    let checked = check_init(ports, &*keys().await, &request).await.outcome;
+    let Some(InitOutcome::Possible(cluster)) = checked else {
+        panic!("{checked:?}");
+    };
+    assert_eq!(node.record(), crate::testing::NodeRecord::default());
+    let made = init(&node, &lock, &request).await.outcome;
+    assert_eq!(made, Some(InitOutcome::Initialized(cluster)));
+    let ports = InitPorts { pause: &*node, ..ports };
+    let checked = check_init(ports, &*keys().await, &request).await.outcome;
+    assert_eq!(checked, made, "a cluster that is there is told as such");
+}
+
+#[tokio::test]
 async fn scenario_2_another_init_is_told_that_the_node_is_taken() {
     let node = node();
     let lock = lock(&node);

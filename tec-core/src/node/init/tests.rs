@@ -54,7 +54,10 @@ impl Node {
             InitStep::ReadJournal => return InitEvent::Journal(self.journal),
             InitStep::ReadMarker => return InitEvent::Marker(MarkerState::of(self.register)),
             InitStep::Prepare => return InitEvent::Prepared(self.cluster),
-            InitStep::RekeyDisk => self.rekeyed = locked,
+            InitStep::RekeyDisk => {
+                assert!(self.state_written, "power lost now leaves a disk for nobody");
+                self.rekeyed = locked;
+            }
             InitStep::WriteState => self.state_written = locked,
             InitStep::InitCluster => {
                 assert!(self.rekeyed && self.state_written);

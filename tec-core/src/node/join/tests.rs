@@ -34,18 +34,32 @@ impl Node {
         JoinEvent::Done(JoinStep::Lock)
     }
 
+    /// A machine that loses power can be recovered, and no key lies on a disk of the first key.
+    fn assert_recoverable(&self, next: JoinStep) {
+        let done = |step| self.done.contains(&step);
+        match next {
+            JoinStep::RekeyDisk => assert!(done(JoinStep::WriteState)),
+            JoinStep::WriteFiles => assert!(done(JoinStep::RekeyDisk)),
+            _ => {}
+        }
+    }
+
     fn run(&mut self, step: JoinStep) -> JoinEvent {
         match step {
             JoinStep::ReadJournal => JoinEvent::Journal(self.journal),
             JoinStep::ReadMarker => JoinEvent::Marker(MarkerState::of(self.register)),
             JoinStep::FetchTicket => JoinEvent::Ticket(cluster()),
             JoinStep::Lock => self.lock(cluster()),
-            JoinStep::RekeyDisk | JoinStep::WriteFiles | JoinStep::JoinCluster => {
+            JoinStep::WriteState
+            | JoinStep::RekeyDisk
+            | JoinStep::WriteFiles
+            | JoinStep::JoinCluster => {
                 assert_ne!(
                     self.register,
                     Sha256Digest::ZERO,
                     "{step:?} before the lock"
                 );
+                self.assert_recoverable(step);
                 self.done.push(step);
                 JoinEvent::Done(step)
             }
@@ -59,6 +73,7 @@ impl Node {
 
     fn is_member(&self) -> bool {
         let wanted = [
+            JoinStep::WriteState,
             JoinStep::RekeyDisk,
             JoinStep::WriteFiles,
             JoinStep::JoinCluster,
