@@ -82,7 +82,11 @@ impl GcpMetadata {
     async fn ask(&self, path: &str) -> Result<Vec<u8>, MetadataError> {
         let request = self.client.get(format!("{}{path}", self.base));
         let response = super::send(request.header(FLAVOR, GOOGLE)).await?;
-        if response.headers().get(FLAVOR).is_none_or(|flavor| flavor != GOOGLE) {
+        if response
+            .headers()
+            .get(FLAVOR)
+            .is_none_or(|flavor| flavor != GOOGLE)
+        {
             return Err(MetadataError::Member(FLAVOR));
         }
         body(response).await
