@@ -144,7 +144,10 @@ async fn a_check_tells_the_cluster_that_would_be_and_changes_nothing() {
     assert_eq!(node.record(), crate::testing::NodeRecord::default());
     let made = init(&node, &lock, &request).await.outcome;
     assert_eq!(made, Some(InitOutcome::Initialized(cluster)));
-    let ports = InitPorts { pause: &*node, ..ports };
+    let ports = InitPorts {
+        pause: &*node,
+        ..ports
+    };
     let checked = check_init(ports, &*keys().await, &request).await.outcome;
     assert_eq!(checked, made, "a cluster that is there is told as such");
 }

@@ -55,7 +55,10 @@ impl Node {
             InitStep::ReadMarker => return InitEvent::Marker(MarkerState::of(self.register)),
             InitStep::Prepare => return InitEvent::Prepared(self.cluster),
             InitStep::RekeyDisk => {
-                assert!(self.state_written, "power lost now leaves a disk for nobody");
+                assert!(
+                    self.state_written,
+                    "power lost now leaves a disk for nobody"
+                );
                 self.rekeyed = locked;
             }
             InitStep::WriteState => self.state_written = locked,

@@ -237,7 +237,8 @@ async fn no_answer_of_any_cloud_is_taken_for_an_instance_when_it_is_none() {
                     PortErrorKind::Unavailable,
                     "{source:?} {status}"
                 );
-                assert!(source.instances().await.is_err());
+                let peers = source.instances().await.unwrap_or_default();
+                assert!(peers.is_empty(), "{source:?} {status}: {peers:?}");
             }
         })
         .await;
