@@ -1,5 +1,7 @@
 //! Azure Key Vault and managed HSMs, over REST.
 
+use std::fmt::Write as _;
+
 use async_trait::async_trait;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -142,7 +144,8 @@ fn escape(value: &[u8], to: &mut String) {
         if byte.is_ascii_alphanumeric() || b"-._~".contains(byte) {
             to.push(char::from(*byte));
         } else {
-            to.push_str(&format!("%{byte:02X}"));
+            // A String takes everything.
+            let _ = write!(to, "%{byte:02X}");
         }
     }
 }

@@ -107,6 +107,10 @@ mod cloud {
         [b"wrapped".to_vec(), turned(plain)].concat()
     }
 
+    fn refusal() -> (u16, Value) {
+        (400, json!({}))
+    }
+
     fn member<'v>(body: &'v Value, name: &str) -> &'v str {
         body[name].as_str().unwrap_or_default()
     }
@@ -137,7 +141,7 @@ mod cloud {
             "/keys/kek/0123456789abcdef0123456789abcdef/unwrapkey?api-version=7.4" => {
                 let value = value.strip_prefix(b"wrapped").map(turned);
                 let value = value.map(|value| URL_SAFE_NO_PAD.encode(value));
-                value.map_or((400, json!({})), |value| (200, json!({"value": value})))
+                value.map_or_else(refusal, |value| (200, json!({"value": value})))
             }
             _ => (404, json!({})),
         }
@@ -187,7 +191,7 @@ mod cloud {
                     .and_then(|rest| rest.strip_prefix(b"wrapped"))
                     .map(turned);
                 let plain = plain.map(|plain| STANDARD.encode(plain));
-                plain.map_or((400, json!({})), |plain| (200, json!({"plaintext": plain})))
+                plain.map_or_else(refusal, |plain| (200, json!({"plaintext": plain})))
             }
             _ => (404, json!({})),
         }

@@ -11,9 +11,11 @@ use tec_core::port::chain;
 use tempfile::TempDir;
 
 use super::disk;
+use super::escaped;
 use super::open;
 use super::server::Server;
 use super::server::tool;
+use super::text;
 
 const REGION: &str = "eu-central-1";
 /// Actions of the set-up, which nobody has to sign.
@@ -55,10 +57,7 @@ impl Aws {
             element(&keys, "AccessKeyId"),
             element(&keys, "SecretAccessKey"),
         );
-        let policy: String = EVERYTHING
-            .bytes()
-            .map(|byte| format!("%{byte:02X}"))
-            .collect();
+        let policy = escaped(EVERYTHING);
         aws.iam(&format!(
             "Action=PutUserPolicy&UserName=node&PolicyName=all&PolicyDocument={policy}"
         ))
@@ -70,7 +69,7 @@ impl Aws {
         aws.unsigned("s3", Method::PUT, "/bucket", None, location)
             .await;
         let key = aws.kms_call("CreateKey", json!({})).await;
-        let id = key["KeyMetadata"]["KeyId"].as_str().unwrap();
+        let id = text(&key, "/KeyMetadata/KeyId");
         aws.kms_call(
             "CreateAlias",
             json!({"AliasName": "alias/kek", "TargetKeyId": id}),
@@ -131,7 +130,7 @@ impl Aws {
     }
 
     fn credentials(&self, secret: &str) -> String {
-        let escaped: String = secret.bytes().map(|byte| format!("%{byte:02X}")).collect();
+        let escaped = escaped(secret);
         let (id, url) = (&self.id, self.server.url());
         format!("region={REGION}&accessKeyID={id}&accessKey={escaped}&endpoint={url}")
     }

@@ -37,3 +37,19 @@ fn disk(number: u8) -> DataKeyId {
     let id = format!("00000000-0000-0000-0000-0000000000{number:02x}");
     DataKeyId::state_disk(id.parse().unwrap())
 }
+
+/// A member of an answer, which a test cannot do without.
+fn text<'v>(answer: &'v serde_json::Value, pointer: &str) -> &'v str {
+    answer.pointer(pointer).unwrap().as_str().unwrap()
+}
+
+/// Every byte escaped, as queries and forms take any text.
+#[cfg(feature = "cloud")]
+fn escaped(text: &str) -> String {
+    let mut escaped = String::new();
+    for byte in text.bytes() {
+        escaped.push('%');
+        escaped.push_str(&hex::encode_upper([byte]));
+    }
+    escaped
+}

@@ -19,6 +19,7 @@ use super::disk;
 use super::open;
 use super::server::Server;
 use super::server::tool;
+use super::text;
 use crate::init;
 use crate::recover::ended;
 use crate::stage::Machine;
@@ -76,7 +77,7 @@ impl Bao {
         let answer = self
             .post("auth/token/create", json!({"policies": ["node"]}))
             .await;
-        answer["auth"]["client_token"].as_str().unwrap().to_owned()
+        text(&answer, "/auth/client_token").to_owned()
     }
 
     fn kms(&self, key: &str, token: &str) -> String {

@@ -31,8 +31,7 @@ impl Server {
             .stdin(Stdio::null())
             .stdout(log_file.try_clone().unwrap())
             .stderr(log_file);
-        let child = command.spawn();
-        let child = child.unwrap_or_else(|error| panic!("cannot start {command:?}: {error}"));
+        let child = command.spawn().unwrap();
         let server = Self { child, address };
         let begin = Instant::now();
         while TcpStream::connect(address).is_err() {
