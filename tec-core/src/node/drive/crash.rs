@@ -12,7 +12,6 @@ use std::task::Waker;
 use async_trait::async_trait;
 use proptest::prelude::*;
 use rand_chacha::ChaCha20Rng;
-use rand_core::Rng as _;
 use rand_core::SeedableRng as _;
 
 use super::*;
@@ -392,16 +391,14 @@ impl Procedure {
     fn attempt(self, peril: &Arc<Peril>) -> End {
         let end = self.process(peril);
         let death = peril.death.lock().unwrap().take();
-        match end {
-            Some(end) => end,
-            None => {
-                let begun = peril.node.record().register != Sha256Digest::ZERO;
-                if death == Some(Death::Power) {
-                    self.boot(peril);
-                }
-                if begun { End::Begun } else { End::Untouched }
-            }
+        if let Some(end) = end {
+            return end;
         }
+        let begun = peril.node.record().register != Sha256Digest::ZERO;
+        if death == Some(Death::Power) {
+            self.boot(peril);
+        }
+        if begun { End::Begun } else { End::Untouched }
     }
 
     /// Attempts until the end. What the first one left, and how many there were.

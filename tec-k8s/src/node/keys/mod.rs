@@ -156,6 +156,10 @@ fn cloud_store(storage: &StorageUri) -> Result<Arc<dyn WrappedKeys>, PortError> 
 }
 
 #[cfg(not(feature = "cloud"))]
+#[expect(
+    clippy::needless_pass_by_value,
+    reason = "what is built in takes the secrets along"
+)]
 fn cloud_wrapper(kms: KmsUri) -> Result<Arc<dyn KeyWrapper>, PortError> {
     let uri = match kms {
         KmsUri::Aws(_) => "kms://aws",
