@@ -9,7 +9,7 @@ use std::fmt;
 macro_rules! codes {
     ($($name:ident = $text:literal, $status:literal, $title:literal, $cause:literal, $fix:literal;)*) => {
         /// An error code. Families: R register, A attest, K key, P policy, T TLS, I image,
-        /// S store, C cluster, N node, M migration of trust, V vault.
+        /// S store, C cluster, N node, B bootstrap of nodes, M migration of trust, V vault.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         #[non_exhaustive]
         pub enum Code {
@@ -268,6 +268,35 @@ codes! {
     NodeFull = "TEC-N507", 507, "there is no room to write",
         "The file system, or the quota, that the node writes to is full.",
         "Make room, and run the same command again: nothing was lost.";
+
+    BootstrapRequest = "TEC-B400", 400, "the node cannot take the request",
+        "A URI of keys or storage, or a component, is malformed or of a sort that the node was not built with.",
+        "The message names the member; see docs/how-to/bootstrap-nodes.md.";
+    BootstrapSecret = "TEC-B401", 401, "the init secret is not that of the node",
+        "The node was given the hash of another secret by its platform.",
+        "Compare the hash in the node's metadata with the secret; nothing was changed on the node.";
+    BootstrapUntrusted = "TEC-B403", 403, "the node's evidence is refused",
+        "The node has another attestation key or other measurements than expected, is in a cluster \
+         already, or somebody on the network path answers in its place.",
+        "Look at it with `tec verify`, which lists every check. Send it nothing before that passes.";
+    BootstrapActivated = "TEC-B409", 409, "the node is in a cluster, or about to be",
+        "Another Init runs or ran, or the node has joined.",
+        "To take up an Init whose answer was lost, send the very same one again with --again.";
+    BootstrapWrongKey = "TEC-B412", 412, "the keys do not open the disk",
+        "They are those of another cluster, or the disk is that of another machine.",
+        "Check the key service; `tec recover --check` tries keys without recovering.";
+    BootstrapNotPrepared = "TEC-B424", 424, "the node cannot be prepared",
+        "Its disk, a component, or the preflight of kubeadm is not as it must be; nothing was changed.",
+        "The node's log, which is printed above, says what. The same command may be given again.";
+    BootstrapKeyService = "TEC-B502", 502, "the node cannot use the key service",
+        "The service does not answer, refuses the node, or the node was not built with it.",
+        "The node's log says why. Nothing was changed.";
+    BootstrapUnreachable = "TEC-B503", 503, "the node does not answer",
+        "It is not up yet, its bootstrapper has ended since it is a member, or a firewall is between.",
+        "Init is served on port 9000 until the node is a member, Recover on port 9999 until its disk is open.";
+    BootstrapDefect = "TEC-B500", 500, "the node failed in a way that it does not explain",
+        "It is of another version, or has a defect.",
+        "Its log says more.";
 
     AuthorityElsewhere = "TEC-M503", 503, "this trust anchor approves nothing any more",
         "The authority was given to another trust anchor; this one releases the keys that it has.",

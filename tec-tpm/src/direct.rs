@@ -82,6 +82,15 @@ impl Tpm {
         self
     }
 
+    /// What lies at an index of the non-volatile storage that is read without a password, by its
+    /// own authorization or the owner's. `None` when there is none.
+    ///
+    /// # Errors
+    /// [`TpmError`] of the TPM's answer.
+    pub fn nv_read(&self, index: u32) -> Result<Option<Vec<u8>>, TpmError> {
+        nv::read(&mut self.channel(), index, "read non-volatile storage")
+    }
+
     fn over(channel: Channel) -> Self {
         Self {
             channel: Mutex::new(channel),
@@ -136,7 +145,11 @@ impl AnyTpm for Tpm {
         let (ek, area) = object::create_ek(channel, self.ek)?;
         object::flush(channel, ek)?;
         let public = PublicArea::from_tpm2b(&area).map_err(TpmError::Public)?;
-        let certificate = nv::read(channel, self.ek.certificate_handle())?;
+        let certificate = nv::read(
+            channel,
+            self.ek.certificate_handle(),
+            "read the endorsement key certificate",
+        )?;
         let certificate = certificate.map(|bytes| without_padding(&bytes).to_vec());
         Ok(EkOffer::new(public.key().clone(), certificate))
     }

@@ -12,6 +12,8 @@ use crate::network::GATEWAY;
 /// Key of 32 bytes 40..5f, salt 60..7f (contract, appendix A).
 pub(crate) const KMS: &str = "kms://cluster-kms?key=QEFCQ0RFRkdISUpLTE1OT1BRUlNUVVZXWFlaW1xdXl8=\
                               &salt=YGFiY2RlZmdoaWprbG1ub3BxcnN0dXZ3eHl6e3x9fn8=";
+/// The key, as the URI has it.
+pub(crate) const MASTER_KEY: &str = "QEFCQ0RFRkdISUpLTE1OT1BRUlNUVVZXWFlaW1xdXl8";
 pub(crate) const INIT_SECRET: &[u8] = b"the secret of the demo";
 pub(crate) const VERSION: &str = "v1.34.3";
 pub(crate) const NAMESPACE: &str = "trusted-execution-clusters";
@@ -45,7 +47,8 @@ pub(crate) fn write_node(
         "state_directory = '/run/state/constellation'\njoin_port = {JOIN_PORT}\n\
          [metadata]\nkind = 'file'\npath = '{dir}/metadata.json'\n\
          [tpm]\ntcti = 'swtpm:host=127.0.0.1,port=2321'\n\
-         [disk]\ndevice = '{dir}/disk'\nkey_file = '{dir}/state.key'\nunits = ['state.mount']\n\
+         [disk]\ndevice = '{dir}/disk'\nkey_file = '{dir}/state.key'\n\
+         header_file = '{dir}/state.header'\nunits = ['state.mount']\n\
          dangerous_without_integrity = true\n\
          [join_services]\nattestation_keys = [{keys}]\ndangerous_any_measurements = true\n\
          [kubernetes]\nexternal_etcd = ['http://{GATEWAY}:2379']\n\

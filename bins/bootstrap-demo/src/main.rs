@@ -2,7 +2,7 @@
 //! namespaces of this machine, as root. See `cargo xtask bootstrap-demo`.
 //!
 //! ```text
-//!   bridge 10.99.0.254 ── etcd, this program as the admin
+//!   bridge 10.99.0.254 ── etcd, tec as the admin
 //!     ├─ tec-n1 10.99.0.1  swtpm, bootstrapper: Init ─► kubeadm init; join-service
 //!     ├─ tec-n2 10.99.0.2  swtpm, bootstrapper: ticket ─► kubeadm join, a control plane
 //!     └─ tec-n3 10.99.0.3  swtpm, bootstrapper: ticket ─► kubeadm join, a worker
@@ -10,10 +10,10 @@
 //! Static pods run as processes (`host-stub`), since a machine of tests has no container runtime;
 //! everything else is as on a node.
 
+mod admin;
 mod files;
 mod host;
 mod network;
-mod rpc;
 mod story;
 
 use std::path::PathBuf;
@@ -26,7 +26,7 @@ use tec_support::exit;
 #[derive(Debug, Parser)]
 #[command(name = "bootstrap-demo", version)]
 struct Args {
-    /// Directory with bootstrapper, join-service and host-stub.
+    /// Directory with bootstrapper, join-service, host-stub and tec.
     #[arg(long)]
     bin_dir: PathBuf,
     /// Directory with the programs of Kubernetes.
@@ -42,7 +42,5 @@ struct Args {
 
 fn main() -> ExitCode {
     let args = Args::parse();
-    // Fails only when a provider is installed already, which is as good.
-    let _ = rustls::crypto::ring::default_provider().install_default();
     exit::finish(story::play(&args).map(|()| exit::OK))
 }

@@ -10,10 +10,12 @@ use std::time::Duration;
 use std::time::Instant;
 
 use anyhow::Context as _;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use serde_json::Value;
-use tokio::runtime::Runtime;
 
 use crate::Args;
+use crate::admin::Admin;
 use crate::files;
 use crate::files::NAMESPACE;
 use crate::host::Host;
@@ -21,7 +23,6 @@ use crate::host::Process;
 use crate::host::pause;
 use crate::network::GATEWAY;
 use crate::network::Network;
-use crate::rpc;
 
 const ADMIN: &str = "/etc/kubernetes/admin.conf";
 const LIMIT: Duration = Duration::from_mins(4);
@@ -31,7 +32,7 @@ const NOT_READY: i32 = 3;
 struct Stage<'a> {
     args: &'a Args,
     began: Instant,
-    runtime: Runtime,
+    admin: Admin,
 }
 
 impl Stage<'_> {
@@ -157,9 +158,7 @@ pub(crate) fn play(args: &Args) -> anyhow::Result<()> {
     let stage = Stage {
         args,
         began: Instant::now(),
-        runtime: tokio::runtime::Builder::new_multi_thread()
-            .enable_all()
-            .build()?,
+        admin: Admin::new(args.bin_dir.join("tec"), base.path())?,
     };
     let played = acts(&stage, base.path());
     if played.is_err() {
@@ -197,7 +196,7 @@ fn acts(stage: &Stage<'_>, base: &Path) -> anyhow::Result<()> {
     drop(service);
     stage.boot(&mut first)?;
     let process = stage.bootstrapper(&first, "recover")?;
-    stage.runtime.block_on(rpc::recover(&first, &first_key))?;
+    stage.admin.recover(&first, &first_key)?;
     ended(&first, process, 0)?;
     let process = stage.bootstrapper(&first, "run")?;
     ended(&first, process, 0)?;
@@ -206,15 +205,52 @@ fn acts(stage: &Stage<'_>, base: &Path) -> anyhow::Result<()> {
     })?;
     stage.say("the first control plane booted again and was opened by a Recover call")?;
     check_members(stage, &first)?;
-    stage.say("all three are members")
+    check_logs(stage, base, &first)?;
+    stage.say("all three are members, and no log has a secret")
+}
+
+/// Whatever the programs logged: neither the master key, nor the init secret, nor a token that a
+/// ticket had.
+fn check_logs(stage: &Stage<'_>, base: &Path, first: &Host) -> anyhow::Result<()> {
+    let arguments = ["get", "secrets", "-n", "kube-system", "-o", "json"];
+    let json: Value = serde_json::from_str(&stage.kubectl(first, &arguments)?)?;
+    let items = json.get("items").and_then(Value::as_array);
+    let encoded = items
+        .into_iter()
+        .flatten()
+        .filter_map(|item| item.pointer("/data/token-secret")?.as_str());
+    let mut secrets = vec![
+        files::MASTER_KEY.as_bytes().to_vec(),
+        files::INIT_SECRET.to_vec(),
+    ];
+    let known = secrets.len();
+    for text in encoded {
+        secrets.push(STANDARD.decode(text)?);
+    }
+    anyhow::ensure!(secrets.len() > known, "no token was made");
+    let mut logs = 0;
+    for directory in ["admin", "n1", "n2", "n3"] {
+        for entry in fs::read_dir(base.join(directory))? {
+            let path = entry?.path();
+            if path.extension().is_some_and(|extension| extension == "log") {
+                let log = fs::read(&path)?;
+                let has = |secret: &Vec<u8>| log.windows(secret.len()).any(|part| part == secret);
+                anyhow::ensure!(!secrets.iter().any(has), "{} has a secret", path.display());
+                logs += 1;
+            }
+        }
+    }
+    anyhow::ensure!(logs >= 8, "only {logs} logs were found");
+    Ok(())
 }
 
 fn init(stage: &Stage<'_>, first: &Host, key: &str) -> anyhow::Result<()> {
     let process = stage.bootstrapper(first, "run")?;
-    let answer = stage.runtime.block_on(rpc::init(first, key))?;
+    let id = stage.admin.init(first, key)?;
     ended(first, process, 0)?;
-    anyhow::ensure!(answer.cluster_id.len() == 32, "the cluster has no id");
-    stage.say("the admin made a cluster of n1: kubeadm init, disk re-keyed, PCR 15 extended")?;
+    stage.say(&format!(
+        "tec init made cluster {id} of n1: kubeadm init, disk re-keyed, PCR 15 extended"
+    ))?;
     let crds = stage.args.crds.display().to_string();
     stage.kubectl(first, &["apply", "-f", &crds])?;
     stage.kubectl(first, &["create", "namespace", NAMESPACE])?;

@@ -93,13 +93,12 @@ impl Authority {
         }
     }
 
-    /// Certifies no node with one of these addresses: they are those of API servers.
+    /// Certifies no node with one of these addresses, either: they are those of API servers.
     #[must_use]
     pub fn reserving(mut self, addresses: BTreeSet<IpAddr>) -> Self {
-        self.reserved = addresses
-            .into_iter()
-            .map(|address| address.to_canonical())
-            .collect();
+        let addresses = addresses.into_iter();
+        self.reserved
+            .extend(addresses.map(|address| address.to_canonical()));
         self
     }
 
@@ -247,9 +246,19 @@ impl KubeletSigner for Authority {
         })
     }
 
+    /// Files are read, and an RSA key takes its time: on a thread that may block.
     async fn sign(&self, csr: &[u8]) -> Result<String, PortError> {
-        self.certify(csr).map_err(|error| {
-            PortError::new(PortErrorKind::Internal, "sign a kubelet's certificate").because(error)
+        let operation = "sign a kubelet's certificate";
+        let (authority, csr) = (self.clone(), csr.to_vec());
+        let signed = tokio::task::spawn_blocking(move || authority.certify(&csr)).await;
+        let signed = signed
+            .map_err(|error| PortError::new(PortErrorKind::Internal, operation).because(error));
+        signed?.map_err(|error| {
+            let kind = match error {
+                AuthorityError::Request(_) | AuthorityError::Refused(_) => PortErrorKind::Invalid,
+                _ => PortErrorKind::Internal,
+            };
+            PortError::new(kind, operation).because(error)
         })
     }
 }

@@ -4,9 +4,13 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use tec_k8s::rpc::InitService;
+use tec_k8s::rpc::NodeLog;
+use tec_k8s::rpc::Progress;
+use tec_k8s::rpc::Watcher;
 use tec_k8s::rpc::generated::init::InitRequest;
 use tec_k8s::rpc::generated::init::InitResponse;
 use tec_k8s::rpc::generated::init::api_server::Api;
+use tec_support::log;
 use tokio::sync::Mutex;
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
@@ -15,6 +19,16 @@ use tonic::Response;
 use tonic::Status;
 
 use crate::cleaner::Cleaner;
+
+/// What this program logged.
+#[derive(Clone, Copy, Debug)]
+struct OwnLog;
+
+impl NodeLog for OwnLog {
+    fn recent(&self) -> Vec<u8> {
+        log::recent()
+    }
+}
 
 /// Runs each Init to its end, whether its caller stays or not: beyond the lock there is only
 /// forward. A caller that lost its answer asks again, with the same request; when one got it, the
@@ -30,7 +44,7 @@ impl InitGate {
     /// Before this service.
     pub fn new(service: InitService, cleaner: Cleaner) -> Self {
         Self {
-            service: Arc::new(service),
+            service: Arc::new(service.with_log(Arc::new(OwnLog))),
             running: Arc::default(),
             cleaner,
         }
@@ -40,26 +54,59 @@ impl InitGate {
     pub async fn ended(&self) {
         while self.running.lock().await.join_next().await.is_some() {}
     }
+
+    async fn run(&self, init: impl Future<Output = ()> + Send + 'static) {
+        let mut running = self.running.lock().await;
+        // Callers without the secret come here, too: what ended must not pile up.
+        while running.try_join_next().is_some() {}
+        running.spawn(init);
+    }
+}
+
+/// Whether the cluster is there, and somebody has its kubeconfig. A check makes none.
+fn is_done(checks: bool, answer: &Result<InitResponse, Status>) -> bool {
+    !checks && answer.is_ok()
 }
 
 #[async_trait]
 impl Api for InitGate {
+    type InitWithProgressStream = Progress;
+
     async fn init(&self, request: Request<InitRequest>) -> Result<Response<InitResponse>, Status> {
         let (sender, receiver) = oneshot::channel();
         let service = Arc::clone(&self.service);
-        let mut running = self.running.lock().await;
-        // Callers without the secret come here, too: what ended must not pile up.
-        while running.try_join_next().is_some() {}
-        running.spawn(async move {
+        let request = request.into_inner();
+        let checks = request.check;
+        self.run(async move {
+            let answer = service.init(request, &Watcher::nobody()).await;
             // A caller that went away asks again.
-            let _ = sender.send(service.init(request).await);
-        });
-        drop(running);
+            let _ = sender.send(answer);
+        })
+        .await;
         let answer = receiver.await;
         let answer = answer.unwrap_or_else(|_| Err(Status::internal("the call has died")));
-        if answer.is_ok() {
+        if is_done(checks, &answer) {
             self.cleaner.clean();
         }
-        answer
+        answer.map(Response::new)
+    }
+
+    async fn init_with_progress(
+        &self,
+        request: Request<InitRequest>,
+    ) -> Result<Response<Progress>, Status> {
+        let (watcher, progress) = Watcher::new();
+        let (service, cleaner) = (Arc::clone(&self.service), self.cleaner.clone());
+        let request = request.into_inner();
+        let checks = request.check;
+        self.run(async move {
+            let answer = service.init(request, &watcher).await;
+            let done = is_done(checks, &answer);
+            if watcher.end(answer).await && done {
+                cleaner.clean();
+            }
+        })
+        .await;
+        Ok(Response::new(progress))
     }
 }

@@ -14,8 +14,10 @@
 //! [`authority`].
 
 pub mod authority;
+pub mod azure;
 pub mod cleaner;
 pub mod cli;
+pub mod components;
 pub mod discover;
 pub mod founder;
 pub mod gate;
@@ -28,4 +30,6 @@ pub mod recover;
 pub mod run;
 pub mod secret;
 pub mod settings;
+pub mod survey;
 pub mod transport;
+pub mod trust;

@@ -13,9 +13,12 @@ use tec_core::port::PortError;
 use tec_core::port::PortErrorKind;
 use tec_core::secret::SecretBytes;
 use tec_k8s::node::Call;
+use tec_k8s::node::LuksDisk;
 use tec_k8s::node::Programs;
 use tec_k8s::node::StateDirectory;
 use tec_k8s::node::write_whole;
+
+use crate::settings::Disk;
 
 /// For root alone, and not to be changed (contract, 1.11).
 const KEY_MODE: u32 = 0o400;
@@ -25,6 +28,8 @@ const LIMIT: Duration = Duration::from_mins(5);
 /// Writes the key, starts the units, and reads the state.
 #[derive(Clone, Debug)]
 pub struct SystemdMapping {
+    disk: Arc<LuksDisk>,
+    header_file: PathBuf,
     recovering: PathBuf,
     key_file: PathBuf,
     units: Vec<String>,
@@ -33,19 +38,21 @@ pub struct SystemdMapping {
 }
 
 impl SystemdMapping {
-    /// `recovering` is written before the key is; `units` map and mount the disk, in this order;
+    /// `recovering` is written before the key is; the units map and mount the disk, in this order;
     /// `state` lies on it.
     pub fn new(
+        disk: Arc<LuksDisk>,
         recovering: PathBuf,
-        key_file: PathBuf,
-        units: Vec<String>,
+        settings: &Disk,
         state: StateDirectory,
         programs: Arc<dyn Programs>,
     ) -> Self {
         Self {
+            disk,
+            header_file: settings.header_file.clone(),
             recovering,
-            key_file,
-            units,
+            key_file: settings.key_file.clone(),
+            units: settings.units.clone(),
             state,
             programs,
         }
@@ -63,6 +70,7 @@ fn write(path: &Path, content: &[u8]) -> Result<(), PortError> {
 impl MappedDisk for SystemdMapping {
     async fn map(&self, key: &SecretBytes) -> Result<NodeState, PortError> {
         let content = key.expose("systemd opens the disk with it");
+        self.disk.pin_header(key, &self.header_file).await?;
         write(&self.recovering, &[])?;
         write(&self.key_file, content)?;
         for unit in &self.units {

@@ -19,6 +19,7 @@ use tec_core::port::Entropy;
 use tec_core::port::PortError;
 use tec_core::port::PortErrorKind;
 use tec_k8s::node::AwsMetadata;
+use tec_k8s::node::AzureCertificates;
 use tec_k8s::node::AzureMetadata;
 use tec_k8s::node::FileMetadata;
 use tec_k8s::node::GcpMetadata;
@@ -32,6 +33,7 @@ use tec_support::SystemClock;
 use tec_support::SystemEntropy;
 use tec_tpm::ak::AkAlgorithm;
 use tec_tpm::ak::AkHandle;
+use tec_tpm::atls::AzureInfo;
 use tec_tpm::atls::Endpoint;
 use tec_tpm::atls::EndpointBuilder;
 use tec_tpm::atls::Issuer;
@@ -45,10 +47,11 @@ use tec_tpm::tpm::AnyTpm as _;
 use tec_tpm::tpm::TpmAttester;
 use tec_tpm::tpm::TpmMarker;
 
+use crate::azure::AzureSource;
 use crate::settings::Metadata;
 use crate::settings::Settings;
 use crate::settings::TpmSettings;
-use crate::settings::Trust;
+use crate::trust::Trust;
 
 /// An open TPM that proves what this machine is.
 #[derive(Clone, Debug)]
@@ -88,10 +91,18 @@ impl Attestation {
         let ak = tpm.ensure_ak(handle, AkAlgorithm::Rsa2048);
         let ak = ak.context("find or make the attestation key")?;
         let quoter = Arc::new(TpmAttester::new(Arc::clone(&tpm), handle));
+        let attester: Arc<dyn Attester> = Arc::clone(&quoter) as _;
+        let mut issuer = VtpmIssuer::new(variant, quoter);
+        if variant == Variant::AzureSevSnp {
+            let (url, file) = (settings.vcek_url.clone(), settings.vcek_file.clone());
+            let certificates = AzureCertificates::new(url, file);
+            let source = AzureSource::new(Arc::clone(&tpm), certificates);
+            issuer = issuer.with_info(Arc::new(AzureInfo::new(Arc::new(source))));
+        }
         Ok(Self {
             variant,
-            issuer: Arc::new(VtpmIssuer::new(variant, Arc::clone(&quoter) as _)),
-            attester: quoter,
+            issuer: Arc::new(issuer),
+            attester,
             marker: Arc::new(TpmMarker::new(tpm)),
             ak: ak.key.public().fingerprint(),
         })
@@ -175,7 +186,7 @@ impl Node {
             attestation,
             disk: Arc::new(disk),
             store: Arc::new(StateDirectory::new(&settings.state_directory)),
-            metadata: metadata(&settings.metadata)?,
+            metadata: metadata(&settings.metadata),
             programs,
             paths,
         })
@@ -243,12 +254,12 @@ impl Node {
     }
 }
 
-fn metadata(settings: &Metadata) -> Result<Arc<dyn MetadataSource>, PortError> {
-    Ok(match settings {
+fn metadata(settings: &Metadata) -> Arc<dyn MetadataSource> {
+    match settings {
         Metadata::File { path } => Arc::new(FileMetadata::new(path)),
-        Metadata::Qemu { url } => Arc::new(QemuMetadata::new(url.clone())?),
-        Metadata::Azure { url } => Arc::new(AzureMetadata::new(url.clone())?),
-        Metadata::Aws { url } => Arc::new(AwsMetadata::new(url.clone())?),
-        Metadata::Gcp { url } => Arc::new(GcpMetadata::new(url.clone())?),
-    })
+        Metadata::Qemu { url } => Arc::new(QemuMetadata::new(url.clone())),
+        Metadata::Azure { url } => Arc::new(AzureMetadata::new(url.clone())),
+        Metadata::Aws { url } => Arc::new(AwsMetadata::new(url.clone())),
+        Metadata::Gcp { url } => Arc::new(GcpMetadata::new(url.clone())),
+    }
 }

@@ -36,6 +36,10 @@ impl JitteredPause {
 
 #[async_trait]
 impl Pause for JitteredPause {
+    fn began(&self, step: &dyn fmt::Display) {
+        tracing::info!(%step, "a step begins");
+    }
+
     fn failed(&self, step: &dyn fmt::Debug, error: &PortError) {
         tracing::warn!(?step, error = chain(error), "a step failed");
     }

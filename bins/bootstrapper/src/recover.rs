@@ -58,9 +58,9 @@ pub async fn run(settings: &Settings, stop: impl Future<Output = ()>) -> anyhow:
 
 async fn recover(settings: &Settings, node: &Node) -> anyhow::Result<u8> {
     let mapping = SystemdMapping::new(
+        Arc::clone(&node.disk),
         node.recovering(),
-        settings.disk.key_file.clone(),
-        settings.disk.units.clone(),
+        &settings.disk,
         (*node.store).clone(),
         Arc::clone(&node.programs),
     );

@@ -12,6 +12,7 @@ use tec_core::node::metadata::Instance;
 use tec_core::node::port::Pause;
 use tec_core::node::port::StateDisk as _;
 use tec_core::node::state::Role;
+use tec_core::port::PortError;
 use tec_core::port::chain;
 use tec_k8s::node::Kubeadm;
 use tec_k8s::node::KubeadmSettings;
@@ -49,21 +50,8 @@ const FIRST_WAIT: Duration = Duration::from_secs(1);
 /// The node cannot be bootstrapped as it is.
 pub async fn run(settings: &Settings, stop: impl Future<Output = ()>) -> anyhow::Result<u8> {
     let node = Node::open(settings)?;
-    match node.standing().await? {
-        Standing::Member => {
-            tracing::info!("the node is a member; the kubelet is started");
-            start_kubelet(&*node.programs).await?;
-            return Ok(exit::OK);
-        }
-        Standing::New => {
-            if !node.has_new_disk().await? {
-                tracing::error!(
-                    "the state disk belongs to a cluster: it has to be recovered first"
-                );
-                return Ok(exit::NOT_READY);
-            }
-        }
-        Standing::Begun => tracing::warn!("an earlier attempt of this boot is taken up again"),
+    if let Some(code) = settled(&node).await? {
+        return Ok(code);
     }
     let cleaner = Cleaner::new();
     tokio::select! {
@@ -72,33 +60,97 @@ pub async fn run(settings: &Settings, stop: impl Future<Output = ()>) -> anyhow:
     }
 }
 
+/// Runs until the node has joined a cluster, or `stop`; serves no Init. The exit code.
+///
+/// # Errors
+/// The node cannot join as it is.
+pub async fn run_join(settings: &Settings, stop: impl Future<Output = ()>) -> anyhow::Result<u8> {
+    let node = Node::open(settings)?;
+    if let Some(code) = settled(&node).await? {
+        return Ok(code);
+    }
+    let joining = async {
+        let parts = Parts::new(settings, &node).await?;
+        match join(settings, &node, &parts).await? {
+            JoinOutcome::Joined(cluster) => tracing::info!(%cluster, "the node is a member"),
+            _ => anyhow::bail!("another process of this node was faster"),
+        }
+        Ok(exit::OK)
+    };
+    tokio::select! {
+        ended = joining => ended,
+        () = stop => Ok(exit::FAILED),
+    }
+}
+
+/// A node that needs no bootstrapping, or cannot be: the exit code.
+async fn settled(node: &Node) -> anyhow::Result<Option<u8>> {
+    match node.standing().await? {
+        Standing::Member => {
+            tracing::info!("the node is a member; the kubelet is started");
+            start_kubelet(&*node.programs).await?;
+            return Ok(Some(exit::OK));
+        }
+        Standing::New => {
+            if !node.has_new_disk().await? {
+                tracing::error!(
+                    "the state disk belongs to a cluster: it has to be recovered first"
+                );
+                return Ok(Some(exit::NOT_READY));
+            }
+        }
+        Standing::Begun => tracing::warn!("an earlier attempt of this boot is taken up again"),
+    }
+    Ok(None)
+}
+
+/// What init and join share.
+struct Parts {
+    pause: Arc<dyn Pause>,
+    this: Instance,
+    identity: Arc<dyn KubeletIdentity>,
+    kubeadm: Arc<Kubeadm>,
+}
+
+impl Parts {
+    async fn new(settings: &Settings, node: &Node) -> anyhow::Result<Self> {
+        let pause = JitteredPause::new(FIRST_WAIT, Arc::new(SystemEntropy));
+        let pause: Arc<dyn Pause> = Arc::new(pause);
+        let this = patiently(&*pause, || node.metadata.this()).await;
+        tracing::info!(node = %this.name, role = %this.role, "bootstrapping");
+        let authority = Authority::new("", Arc::new(SystemClock), Arc::new(SystemEntropy));
+        let identity = Identity::generate(&this.name, this.address, authority);
+        let identity: Arc<dyn KubeletIdentity> =
+            Arc::new(identity.context("make the kubelet's key")?);
+        let api_server = patiently(&*pause, || node.metadata.api_server()).await;
+        let kubeadm = Kubeadm::new(
+            kubeadm_settings(api_server, &settings.kubernetes),
+            node.paths.clone(),
+            this.clone(),
+            Arc::clone(&identity),
+            Arc::clone(&node.programs),
+        )?;
+        Ok(Self {
+            pause,
+            this,
+            identity,
+            kubeadm: Arc::new(kubeadm),
+        })
+    }
+}
+
 /// Both sides, until one of them is done.
 async fn bootstrap(settings: &Settings, node: &Node, cleaner: &Cleaner) -> anyhow::Result<u8> {
-    let pause: Arc<dyn Pause> = Arc::new(JitteredPause::new(FIRST_WAIT, Arc::new(SystemEntropy)));
-    let this = this(node, &*pause).await;
-    let name = this.name.clone();
-    tracing::info!(node = %name, role = %this.role, "bootstrapping");
-    let authority = Authority::new("", Arc::new(SystemClock), Arc::new(SystemEntropy));
-    let identity = Identity::generate(&this.name, this.address, authority);
-    let identity: Arc<dyn KubeletIdentity> = Arc::new(identity.context("make the kubelet's key")?);
-    let api_server = node.metadata.api_server().await?;
-    let kubeadm = Arc::new(Kubeadm::new(
-        kubeadm_settings(api_server, &settings.kubernetes),
-        node.paths.clone(),
-        this.clone(),
-        Arc::clone(&identity),
-        Arc::clone(&node.programs),
-    )?);
-    let gate = gate(node, &kubeadm, &pause, cleaner).await?;
-    note_founder(settings, node, &this).await?;
+    let parts = Parts::new(settings, node).await?;
+    let gate = gate(node, &parts, cleaner).await?;
+    note_founder(settings, node, &parts.this).await?;
     let listener = TcpListener::bind(settings.listen).await;
     let listener = listener.with_context(|| format!("listen on {}", settings.listen))?;
     tracing::info!(address = %listener.local_addr()?, "Init is served");
     let service = ApiServer::new(gate.clone());
     let serving = transport::serve(node.server()?, listener, service, cleaner.stop());
     let joining = async {
-        let joined = join(settings, node, &kubeadm, &*pause, (&this, &*identity)).await;
-        match joined {
+        match join(settings, node, &parts).await {
             Ok(JoinOutcome::Joined(_)) => cleaner.clean(),
             // The marker is that of an Init, which runs and has a caller to answer.
             Ok(_) => tracing::info!("init came first"),
@@ -119,11 +171,12 @@ async fn bootstrap(settings: &Settings, node: &Node, cleaner: &Cleaner) -> anyho
     Ok(exit::OK)
 }
 
-async fn this(node: &Node, pause: &dyn Pause) -> Instance {
+/// Asks the platform until it answers: instances are set up while they boot.
+async fn patiently<T>(pause: &dyn Pause, ask: impl AsyncFn() -> Result<T, PortError>) -> T {
     let mut doublings = 0;
     loop {
-        match node.metadata.this().await {
-            Ok(this) => return this,
+        match ask().await {
+            Ok(answer) => return answer,
             Err(error) => tracing::warn!(error = chain(&error), "no metadata yet"),
         }
         pause.pause(doublings).await;
@@ -131,46 +184,36 @@ async fn this(node: &Node, pause: &dyn Pause) -> Instance {
     }
 }
 
-async fn gate(
-    node: &Node,
-    kubeadm: &Arc<Kubeadm>,
-    pause: &Arc<dyn Pause>,
-    cleaner: &Cleaner,
-) -> anyhow::Result<InitGate> {
-    let hash: InitSecretHash = node.metadata.init_secret_hash().await?.parse()?;
+async fn gate(node: &Node, parts: &Parts, cleaner: &Cleaner) -> anyhow::Result<InitGate> {
+    let hash = patiently(&*parts.pause, || node.metadata.init_secret_hash()).await;
+    let hash: InitSecretHash = hash.parse()?;
     let ports = InitServicePorts {
         secret: Arc::new(hash),
         lock: Arc::clone(&node.lock),
         keys: keys::services(Arc::clone(&node.attestation.attester)),
         disk: Arc::clone(&node.disk) as Arc<_>,
         store: Arc::clone(&node.store) as Arc<_>,
-        cluster: Arc::clone(kubeadm) as Arc<_>,
-        pause: Arc::clone(pause),
+        cluster: Arc::clone(&parts.kubeadm) as Arc<_>,
+        pause: Arc::clone(&parts.pause),
     };
     Ok(InitGate::new(InitService::new(ports), cleaner.clone()))
 }
 
-async fn join(
-    settings: &Settings,
-    node: &Node,
-    kubeadm: &Kubeadm,
-    pause: &dyn Pause,
-    (this, identity): (&Instance, &dyn KubeletIdentity),
-) -> anyhow::Result<JoinOutcome> {
+async fn join(settings: &Settings, node: &Node, parts: &Parts) -> anyhow::Result<JoinOutcome> {
     let endpoint = node.client(&settings.join_services)?;
     let discovery = Discovery::new(Arc::clone(&node.metadata), endpoint, settings.join_port);
-    let request = identity.key().request.clone();
+    let request = parts.identity.key().request.clone();
     let disk = node.disk.id().await?;
-    let tickets = TicketClient::new(Arc::new(discovery), disk, this.role, request);
+    let tickets = TicketClient::new(Arc::new(discovery), disk, parts.this.role, request);
     let ports = JoinPorts {
         lock: &node.lock,
         disk: &*node.disk,
         store: &*node.store,
         tickets: &tickets,
-        cluster: kubeadm,
-        pause,
+        cluster: &*parts.kubeadm,
+        pause: &*parts.pause,
     };
-    let joined = drive_join(ports, &this.name, this.role).await;
+    let joined = drive_join(ports, &parts.this.name, parts.this.role).await;
     joined.context("the join ended without an outcome")
 }
 

@@ -2,20 +2,41 @@
 
 use std::str::FromStr;
 
+use async_trait::async_trait;
 use sha2::Digest as _;
 use sha2::Sha256;
 use tec_core::digest::Sha256Digest;
 use tec_core::secret::SecretBytes;
 use tec_k8s::rpc::SecretCheck;
+use tokio::sync::Semaphore;
 
-/// `sha256:<64 hex>` over a secret of 32 random bytes: one that cannot be guessed needs no slow
-/// hash.
+/// What bcrypt hashes begin with; the letter tells versions that agree on these secrets.
+const BCRYPT: [&str; 3] = ["$2a$", "$2b$", "$2y$"];
+/// Largest cost, as a power of two: more would take half a minute for every guess of a stranger.
+const MAX_COST: u32 = 14;
+/// Longest secret; bcrypt looks at no more than 72 bytes.
+const MAX_SECRET: usize = 72;
+
+/// `sha256:<64 hex>` over a secret of 32 random bytes, as one that cannot be guessed needs no slow
+/// hash; or one of bcrypt, as the older implementation's platforms have it.
 #[derive(Debug)]
-pub struct InitSecretHash(SecretBytes);
+pub struct InitSecretHash {
+    hash: Hash,
+    trying: Semaphore,
+}
+
+#[derive(Clone, Debug)]
+enum Hash {
+    Sha256(Sha256Digest),
+    Bcrypt(String),
+}
 
 /// The text is no such hash.
 #[derive(Debug, thiserror::Error)]
-#[error("the hash of the init secret is not sha256:<64 hexadecimal digits>")]
+#[error(
+    "the hash of the init secret is neither sha256:<64 hexadecimal digits> nor bcrypt's of a cost \
+     of at most {MAX_COST}"
+)]
 #[non_exhaustive]
 pub struct ParseInitSecretHashError;
 
@@ -23,17 +44,50 @@ impl FromStr for InitSecretHash {
     type Err = ParseInitSecretHashError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let digits = text.strip_prefix("sha256:");
-        let digest: Option<Sha256Digest> = digits.and_then(|digits| digits.parse().ok());
-        let digest = digest.ok_or(ParseInitSecretHashError)?;
-        Ok(Self(SecretBytes::new(digest.as_bytes().to_vec())))
+        let hash = match text.strip_prefix("sha256:") {
+            Some(digits) => digits.parse().ok().map(Hash::Sha256),
+            None => bcrypt_hash(text).map(Hash::Bcrypt),
+        };
+        Ok(Self {
+            hash: hash.ok_or(ParseInitSecretHashError)?,
+            // Anybody may ask, and bcrypt takes a processor.
+            trying: Semaphore::new(1),
+        })
     }
 }
 
+fn bcrypt_hash(text: &str) -> Option<String> {
+    let parts: bcrypt::HashParts = text.parse().ok()?;
+    let is_known = BCRYPT.iter().any(|prefix| text.starts_with(prefix));
+    (is_known && parts.get_cost() <= MAX_COST).then(|| text.to_owned())
+}
+
+impl Hash {
+    fn admits(&self, secret: &[u8]) -> bool {
+        match self {
+            Self::Sha256(digest) => {
+                let found = SecretBytes::new(Sha256::digest(secret).to_vec());
+                found.ct_eq(&SecretBytes::new(digest.as_bytes().to_vec()))
+            }
+            Self::Bcrypt(hash) => bcrypt::verify(secret, hash).unwrap_or(false),
+        }
+    }
+}
+
+#[async_trait]
 impl SecretCheck for InitSecretHash {
-    fn admits(&self, secret: &SecretBytes) -> bool {
-        let hash = Sha256::digest(secret.expose("hash it"));
-        SecretBytes::new(hash.to_vec()).ct_eq(&self.0)
+    async fn admits(&self, secret: &SecretBytes) -> bool {
+        if secret.is_empty() || secret.len() > MAX_SECRET {
+            return false;
+        }
+        let secret = SecretBytes::new(secret.expose("hash it").to_vec());
+        let hash = self.hash.clone();
+        let Ok(_permit) = self.trying.acquire().await else {
+            return false;
+        };
+        let admits = move || hash.admits(secret.expose("hash it"));
+        let tried = tokio::task::spawn_blocking(admits).await;
+        tried.unwrap_or(false)
     }
 }
 
@@ -41,16 +95,41 @@ impl SecretCheck for InitSecretHash {
 mod tests {
     use super::*;
 
-    #[test]
-    fn the_secret_of_the_hash_is_admitted_and_no_other() {
-        let hash = format!("sha256:{}", Sha256Digest::of("secret"));
+    async fn admits(hash: &str, secret: &str) -> bool {
         let hash: InitSecretHash = hash.parse().unwrap();
-        assert!(hash.admits(&SecretBytes::new(b"secret".to_vec())));
-        for other in ["", "Secret", "secret "] {
-            assert!(!hash.admits(&SecretBytes::new(other.into())));
+        hash.admits(&SecretBytes::new(secret.into())).await
+    }
+
+    #[tokio::test]
+    async fn the_secret_of_either_hash_is_admitted_and_no_other() {
+        let quick = format!("sha256:{}", Sha256Digest::of("secret"));
+        let slow = bcrypt::hash_with_salt("secret", 4, [1; 16]).unwrap();
+        let versions = [bcrypt::Version::TwoA, bcrypt::Version::TwoB];
+        let slow = versions.map(|version| slow.format_for_version(version));
+        for hash in slow.iter().chain([&quick]) {
+            assert!(admits(hash, "secret").await, "{hash}");
+            for other in ["", "Secret", "secret "] {
+                assert!(!admits(hash, other).await, "{hash}");
+            }
+            assert!(!admits(hash, &"s".repeat(73)).await);
         }
-        for text in ["", "sha256:", "sha256:00", "$2a$10$"] {
-            assert!(text.parse::<InitSecretHash>().is_err());
+    }
+
+    #[test]
+    fn what_is_no_hash_or_too_slow_is_refused() {
+        let slow = bcrypt::hash_with_salt("secret", 4, [1; 16]).unwrap();
+        let slow = slow.to_string();
+        let costly = slow.replacen("$04$", "$15$", 1);
+        for text in [
+            "",
+            "sha256:",
+            "sha256:00",
+            "$2a$10$",
+            "$1$",
+            &costly,
+            "secret",
+        ] {
+            assert!(text.parse::<InitSecretHash>().is_err(), "{text}");
         }
     }
 }

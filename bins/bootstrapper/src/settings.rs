@@ -1,19 +1,15 @@
 //! The settings of the program: a TOML file.
 
 use std::collections::BTreeMap;
-use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::net::Ipv4Addr;
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::Arc;
 
 use serde::Deserialize;
-use tec_core::ak::Fingerprint;
 use tec_support::program;
-use tec_tpm::atls::AkTrust;
-use tec_tpm::atls::AnyAk;
-use tec_tpm::atls::PinnedAks;
+
+use crate::trust::Trust;
 
 /// Port of Init (contract, appendix B).
 const INIT_PORT: u16 = 9000;
@@ -25,6 +21,7 @@ const ANY: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
 const STATE_DIRECTORY: &str = "/run/state/constellation";
 const TCTI: &str = "device:/dev/tpmrm0";
 const INITIAL_KEY: &str = "/run/cryptsetup-keys.d/state.key";
+const HEADER: &str = "/run/cryptsetup-keys.d/state.header";
 const VARIANT: &str = "qemu-vtpm";
 
 /// All settings.
@@ -123,6 +120,11 @@ pub struct TpmSettings {
     pub ak_handle: Option<String>,
     /// Sort of the evidence.
     pub variant: String,
+    /// With `azure-sev-snp`: base URL of the service that certifies the processor's key, when it is
+    /// not the usual one.
+    pub vcek_url: Option<String>,
+    /// With `azure-sev-snp`: that certificate, PEM or DER, for when the service has none.
+    pub vcek_file: Option<PathBuf>,
 }
 
 impl Default for TpmSettings {
@@ -131,6 +133,8 @@ impl Default for TpmSettings {
             tcti: TCTI.to_owned(),
             ak_handle: None,
             variant: VARIANT.to_owned(),
+            vcek_url: None,
+            vcek_file: None,
         }
     }
 }
@@ -144,6 +148,9 @@ pub struct Disk {
     pub device: PathBuf,
     /// File with the passphrase that it was made with; recovery writes the disk's key there.
     pub key_file: PathBuf,
+    /// File that recovery writes the checked header to. The unit that maps the disk must name it
+    /// (`header=` of crypttab(5)), else it believes whatever the disk says then.
+    pub header_file: PathBuf,
     /// Units that map and mount it, in this order.
     pub units: Vec<String>,
     /// Take a disk whose sectors are not authenticated.
@@ -155,62 +162,12 @@ impl Default for Disk {
         Self {
             device: "/dev/disk/by-partlabel/state".into(),
             key_file: INITIAL_KEY.into(),
+            header_file: HEADER.into(),
             units: vec![
                 "systemd-cryptsetup@state.service".to_owned(),
                 "run-state.mount".to_owned(),
             ],
             dangerous_without_integrity: false,
-        }
-    }
-}
-
-/// What the other end has to prove. Without keys it is refused.
-#[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-#[expect(clippy::exhaustive_structs, reason = "a file of settings, read whole")]
-pub struct Trust {
-    /// File with the registers that it must have, JSON.
-    pub measurements: Option<PathBuf>,
-    /// Fingerprints of attestation keys.
-    pub attestation_keys: BTreeSet<Fingerprint>,
-    /// Take any key: whoever is on the network path can be the other end.
-    pub dangerous_any_attestation_key: bool,
-    /// Take a trusted key whatever its machine booted.
-    pub dangerous_any_measurements: bool,
-}
-
-impl Trust {
-    /// Settings that contradict each other are none.
-    ///
-    /// # Errors
-    /// They do.
-    pub fn check(&self) -> anyhow::Result<()> {
-        anyhow::ensure!(
-            self.attestation_keys.is_empty() || !self.dangerous_any_attestation_key,
-            "attestation_keys means nothing beside dangerous_any_attestation_key"
-        );
-        let takes_keys = self.dangerous_any_attestation_key || !self.attestation_keys.is_empty();
-        anyhow::ensure!(
-            !takes_keys || self.measurements.is_some() || self.dangerous_any_measurements,
-            "measurements are missing: a trusted key says nothing about what its machine booted"
-        );
-        anyhow::ensure!(
-            self.measurements.is_none() || !self.dangerous_any_measurements,
-            "measurements mean nothing beside dangerous_any_measurements"
-        );
-        Ok(())
-    }
-
-    /// Which keys are trusted. What is dangerous about these settings is logged.
-    pub fn keys(&self) -> Arc<dyn AkTrust> {
-        if self.dangerous_any_measurements {
-            tracing::warn!("a trusted attestation key is taken whatever its machine booted");
-        }
-        if self.dangerous_any_attestation_key {
-            tracing::warn!("any attestation key is taken for a trusted one");
-            Arc::new(AnyAk)
-        } else {
-            Arc::new(PinnedAks::new(self.attestation_keys.iter().copied()))
         }
     }
 }
@@ -265,6 +222,7 @@ mod tests {
             "[disk]\nintegrity = true",
             "[metadata]\nkind = 'cloud'",
             "[join_services]\nattestation_keys = ['00']",
+            "[join_services]\nsnp_id_keys = ['00']",
         ] {
             assert!(Settings::parse(text).is_err(), "{text}");
         }

@@ -1,6 +1,7 @@
 //! gRPC over attested TLS: HTTP/2 on the connections of an [`Endpoint`].
 
 use std::convert::Infallible;
+use std::error::Error;
 use std::time::Duration;
 
 use http::Request;
@@ -14,6 +15,7 @@ use tec_core::port::PortError;
 use tec_core::port::PortErrorKind;
 use tec_core::port::chain;
 use tec_k8s::rpc::Caller;
+use tec_tpm::atls::AtlsError;
 use tec_tpm::atls::AtlsStream;
 use tec_tpm::atls::Connector;
 use tec_tpm::atls::Endpoint;
@@ -136,15 +138,33 @@ fn caller<IO>(stream: &AtlsStream<IO>) -> Option<Caller> {
     Some(Caller::dangerous_assume(ak.clone()))
 }
 
+/// What the other end proved was judged, and refused; anything else may be different next time.
+fn kind(error: &(dyn Error + 'static)) -> PortErrorKind {
+    let mut cause = Some(error);
+    let mut atls = None;
+    while let Some(error) = cause {
+        atls = atls.or_else(|| error.downcast_ref::<AtlsError>());
+        cause = error.source();
+    }
+    match atls {
+        Some(
+            AtlsError::NoCertificate
+            | AtlsError::Certificate(_)
+            | AtlsError::Document(_)
+            | AtlsError::OtherKey
+            | AtlsError::Unbound
+            | AtlsError::Binding(_)
+            | AtlsError::Relayed,
+        ) => PortErrorKind::Denied,
+        _ => PortErrorKind::Unavailable,
+    }
+}
+
 /// Connects to `host:port`.
 ///
 /// # Errors
-/// There is nobody, or it proves nothing.
+/// Kind `Unavailable` when there is nobody, and `Denied` for somebody whose evidence is refused.
 pub async fn dial(endpoint: &Endpoint, address: &str) -> Result<Channel, PortError> {
-    let failed = |error: Box<dyn std::error::Error + Send + Sync>| {
-        let operation = format!("connect to {address}");
-        PortError::new(PortErrorKind::Unavailable, operation).because(error)
-    };
     let to = address.to_owned();
     let connect = tower::service_fn(move |_: http::Uri| TcpStream::connect(to.clone()));
     let connector = Connector::new(connect, endpoint.clone()).map_response(TokioIo::new);
@@ -155,5 +175,7 @@ pub async fn dial(endpoint: &Endpoint, address: &str) -> Result<Channel, PortErr
     channel
         .connect_with_connector(connector)
         .await
-        .map_err(|error| failed(error.into()))
+        .map_err(|error| {
+            PortError::new(kind(&error), format!("connect to {address}")).because(error)
+        })
 }

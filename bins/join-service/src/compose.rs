@@ -38,6 +38,7 @@ use tec_tpm::atls::VtpmValidator;
 use crate::facts;
 use crate::facts::Facts;
 use crate::settings::Settings;
+use crate::signer::Signer;
 
 /// How often the file of measurements is looked at.
 const POLL: Duration = Duration::from_secs(5);
@@ -74,14 +75,15 @@ pub async fn service(
         ControlPlanes::Listed(settings.control_planes.clone())
     };
     let reserved = facts::api_server_addresses(&settings.pki)?;
+    let authority = Authority::new(&settings.pki, Arc::clone(&clock), Arc::clone(&entropy));
     let tokens = BootstrapTokens::new(client.clone(), Arc::clone(&clock), Arc::clone(&entropy));
     Ok(JoinService::new(JoinServicePorts {
         keys: keys(settings, attestation).await?,
         salt: state.measurement_salt,
         enrollments,
         control_planes,
-        turns: Arc::new(KubeTurns::new(client, Arc::clone(&clock))),
-        signer: Arc::new(Authority::new(&settings.pki, clock, entropy).reserving(reserved)),
+        turns: Arc::new(KubeTurns::new(client.clone(), Arc::clone(&clock))),
+        signer: Arc::new(Signer::new(authority.reserving(reserved), client)),
         facts: Arc::new(Facts::new(tokens, settings)),
     }))
 }

@@ -7,11 +7,10 @@ use std::path::Path;
 use std::path::PathBuf;
 
 use async_trait::async_trait;
-use serde::Deserialize;
+use bootstrapper::components;
 use tec_core::digest::Sha256Digest;
 use tec_core::node::ticket::CaPin;
 use tec_core::node::ticket::Component;
-use tec_core::node::ticket::ComponentForm;
 use tec_core::node::ticket::PkiFile;
 use tec_core::port::PortError;
 use tec_core::port::PortErrorKind;
@@ -33,35 +32,6 @@ pub struct Facts {
     api_server: String,
     pki: PathBuf,
     components: PathBuf,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "camelCase")]
-struct Document {
-    kubernetes_version: String,
-    components: Vec<Record>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "camelCase")]
-struct Record {
-    url: String,
-    hash: String,
-    install_path: String,
-    #[serde(default)]
-    extract: bool,
-}
-
-impl Record {
-    fn component(&self) -> Result<Component, PortError> {
-        let form = if self.extract {
-            ComponentForm::Archive
-        } else {
-            ComponentForm::File
-        };
-        Component::new(&self.url, &self.hash, &self.install_path, form)
-            .map_err(|error| failed("take a component").because(error))
-    }
 }
 
 fn failed(operation: impl Into<String>) -> PortError {
@@ -105,11 +75,10 @@ impl Facts {
         }
     }
 
-    fn read(&self, file: PkiFile) -> Result<SecretBytes, PortError> {
+    async fn read(&self, file: PkiFile) -> Result<SecretBytes, PortError> {
         let path = self.pki.join(file.as_str());
-        let operation = || format!("read {}", path.display());
-        let read = fs::read(&path).map(SecretBytes::new);
-        read.map_err(|error| failed(operation()).because(error))
+        let read = tokio::fs::read(&path).await.map(SecretBytes::new);
+        read.map_err(|error| failed(format!("read {}", path.display())).because(error))
     }
 }
 
@@ -125,7 +94,7 @@ impl ClusterFacts for Facts {
 
     async fn ca_pin(&self) -> Result<CaPin, PortError> {
         let malformed = || failed("take the certificate of the cluster's CA");
-        let pem = fs::read(self.pki.join("ca.crt"));
+        let pem = tokio::fs::read(self.pki.join("ca.crt")).await;
         let pem = pem.map_err(|error| malformed().because(error))?;
         let certificate = Certificate::from_pem(pem).map_err(|error| malformed().because(error))?;
         let key = certificate.tbs_certificate().subject_public_key_info();
@@ -134,15 +103,9 @@ impl ClusterFacts for Facts {
     }
 
     async fn components(&self) -> Result<(String, Vec<Component>), PortError> {
-        let operation = || failed(format!("read {}", self.components.display()));
-        let json = fs::read(&self.components).map_err(|error| operation().because(error))?;
-        let document: Document =
-            serde_json::from_slice(&json).map_err(|error| operation().because(error))?;
-        let components = document.components.iter().map(Record::component);
-        Ok((
-            document.kubernetes_version,
-            components.collect::<Result<_, _>>()?,
-        ))
+        let path = self.components.clone();
+        let read = tokio::task::spawn_blocking(move || components::read(&path)).await;
+        read.map_err(|error| failed("read the components").because(error))?
     }
 
     /// Those that there are: with an etcd elsewhere, kubeadm makes no CA for it.
@@ -150,7 +113,10 @@ impl ClusterFacts for Facts {
         let is_there = |file: &PkiFile| {
             !file.as_str().starts_with("etcd/") || self.pki.join(file.as_str()).exists()
         };
-        let files = PkiFile::ALL.into_iter().filter(is_there);
-        files.map(|file| Ok((file, self.read(file)?))).collect()
+        let mut files = Vec::new();
+        for file in PkiFile::ALL.into_iter().filter(is_there) {
+            files.push((file, self.read(file).await?));
+        }
+        Ok(files)
     }
 }

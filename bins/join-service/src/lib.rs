@@ -13,3 +13,4 @@ pub mod cli;
 pub mod compose;
 pub mod facts;
 pub mod settings;
+pub mod signer;

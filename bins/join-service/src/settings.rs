@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use bootstrapper::settings::TpmSettings;
-use bootstrapper::settings::Trust;
+use bootstrapper::trust::Trust;
 use serde::Deserialize;
 use tec_core::ak::Fingerprint;
 use tec_support::program;

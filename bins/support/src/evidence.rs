@@ -51,7 +51,11 @@ impl From<EvidenceSort> for Tee {
     }
 }
 
-fn parse_sha384(text: &str) -> Result<[u8; 48], String> {
+/// Parses a digest of a command line.
+///
+/// # Errors
+/// It has not 96 hexadecimal digits.
+pub fn parse_sha384(text: &str) -> Result<[u8; 48], String> {
     let mut digest = [0; 48];
     hex::decode_to_slice(text, &mut digest)
         .map_err(|_| "a SHA-384 digest has 96 hexadecimal digits".to_owned())?;
@@ -78,20 +82,13 @@ impl EvidenceArgs {
     }
 
     fn snp_policy(&self) -> anyhow::Result<Policy> {
-        let (keys, measurements) = (&self.snp_id_keys, &self.snp_measurements);
-        anyhow::ensure!(
-            !keys.is_empty() || !measurements.is_empty(),
-            "with --evidence az-snp-vtpm, --snp-id-key or --snp-measurement must say which guests \
-             are accepted, or any software in a genuine guest could claim any TPM to be its own"
-        );
-        let mut policy = Policy::new();
-        if !keys.is_empty() {
-            policy = policy.with_id_keys(keys.iter().copied());
-        }
-        if !measurements.is_empty() {
-            policy = policy.with_measurements(measurements.iter().copied());
-        }
-        Ok(policy)
+        Policy::of_guests(&self.snp_id_keys, &self.snp_measurements).ok_or_else(|| {
+            anyhow::anyhow!(
+                "with --evidence az-snp-vtpm, --snp-id-key or --snp-measurement must say which \
+                 guests are accepted, or any software in a genuine guest could claim any TPM to be \
+                 its own"
+            )
+        })
     }
 }
 

@@ -60,8 +60,20 @@ pub fn finish(result: Result<u8, anyhow::Error>) -> ExitCode {
         Ok(code) => ExitCode::from(code),
         Err(error) => {
             print_error(&error);
-            ExitCode::from(FAILED)
+            ExitCode::from(status(&error))
         }
+    }
+}
+
+fn coded(error: &anyhow::Error) -> Option<&CodedError> {
+    error.chain().find_map(|cause| cause.downcast_ref())
+}
+
+/// Somebody who does not answer may do so later.
+fn status(error: &anyhow::Error) -> u8 {
+    match coded(error).map(|error| error.code) {
+        Some(Code::BootstrapUnreachable) => NOT_READY,
+        _ => FAILED,
     }
 }
 
@@ -72,9 +84,7 @@ fn print_error(error: &anyhow::Error) {
     } else {
         ("", "")
     };
-    let coded = error
-        .chain()
-        .find_map(|cause| cause.downcast_ref::<CodedError>());
+    let coded = coded(error);
     let causes: Vec<_> = error.chain().map(ToString::to_string).collect();
     let text = causes.join(": ");
     // A closed stderr is no reason to fail once more.

@@ -1,8 +1,20 @@
-//! Logging: to stderr, filtered by `--log` or `TEC_LOG`, JSON on request.
+//! Logging: to stderr, filtered by `--log` or `TEC_LOG`, JSON on request. The last lines are kept, for
+//! those who may see them.
 
+use std::collections::VecDeque;
+use std::io;
 use std::io::IsTerminal as _;
+use std::io::Write;
+use std::sync::Mutex;
+use std::sync::MutexGuard;
+use std::sync::PoisonError;
 
 use tracing_subscriber::EnvFilter;
+
+/// Bytes of the last lines that are kept; some hundred lines.
+const KEPT: usize = 64 * 1024;
+
+static RECENT: Mutex<VecDeque<u8>> = Mutex::new(VecDeque::new());
 
 /// Form of log lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -22,11 +34,71 @@ pub fn start(filter: &str, form: LogForm) -> anyhow::Result<()> {
     let filter = EnvFilter::try_new(filter)?;
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        .with_ansi(std::io::stderr().is_terminal());
+        .with_writer(|| Tee)
+        .with_ansi(io::stderr().is_terminal());
     let _ = match form {
         LogForm::Text => builder.try_init(),
         LogForm::Json => builder.json().try_init(),
     };
     Ok(())
+}
+
+/// The last lines, the oldest first.
+pub fn recent() -> Vec<u8> {
+    whole_lines(&kept())
+}
+
+fn kept() -> MutexGuard<'static, VecDeque<u8>> {
+    RECENT.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Keeps the last bytes of what was written.
+fn keep(kept: &mut VecDeque<u8>, more: &[u8]) {
+    kept.extend(more);
+    let excess = kept.len().saturating_sub(KEPT);
+    kept.drain(..excess);
+}
+
+/// The first line may have lost its beginning.
+fn whole_lines(kept: &VecDeque<u8>) -> Vec<u8> {
+    let all = kept.iter().copied();
+    if kept.len() < KEPT {
+        return all.collect();
+    }
+    all.skip_while(|byte| *byte != b'\n').skip(1).collect()
+}
+
+/// To stderr and to what is kept.
+struct Tee;
+
+impl Write for Tee {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        keep(&mut kept(), bytes);
+        io::stderr().write_all(bytes)?;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        io::stderr().flush()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_kept_is_bounded_and_begins_with_a_whole_line() {
+        let mut kept = VecDeque::new();
+        keep(&mut kept, b"first\n");
+        assert_eq!(whole_lines(&kept), b"first\n");
+        let mut last = Vec::new();
+        for number in 0..20_000 {
+            last = format!("line {number}\n").into_bytes();
+            keep(&mut kept, &last);
+        }
+        let lines = whole_lines(&kept);
+        assert!(lines.len() < KEPT && lines.starts_with(b"line "));
+        assert!(lines.ends_with(&last));
+    }
 }

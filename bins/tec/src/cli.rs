@@ -21,6 +21,10 @@ use crate::command::backup::BackupCommand;
 use crate::command::backup::RestoreArgs;
 use crate::command::bootstrap::BootstrapCommand;
 use crate::command::eventlog::EventlogCommand;
+use crate::command::member::InitArgs;
+use crate::command::member::JoinArgs;
+use crate::command::member::RecoverArgs;
+use crate::command::member::VerifyArgs;
 use crate::command::migrate::MigrateCommand;
 use crate::command::node::NodeCommand;
 use crate::command::pcr::PcrCommand;
@@ -110,6 +114,14 @@ pub(crate) enum Command {
     /// Set a trust anchor up for a cluster that does not exist yet, and look at it as a node does.
     #[command(subcommand)]
     Bootstrap(BootstrapCommand),
+    /// Make the first node of a cluster, once it has proved itself.
+    Init(Box<InitArgs>),
+    /// On a node: join the cluster whose join services the platform names.
+    Join(JoinArgs),
+    /// Open the disks of nodes that booted again, where their cluster cannot.
+    Recover(Box<RecoverArgs>),
+    /// Look at what a node proves, check by check.
+    Verify(Box<VerifyArgs>),
     /// Back the trust of this anchor up, in one sealed file.
     #[command(subcommand)]
     Backup(BackupCommand),

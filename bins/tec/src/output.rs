@@ -37,6 +37,30 @@ pub(crate) fn raw(printed: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// One thing that was looked at.
+#[derive(Debug, Serialize)]
+pub(crate) struct Check {
+    pub(crate) what: String,
+    pub(crate) ok: bool,
+    /// What was found, or what is wrong.
+    pub(crate) message: String,
+}
+
+impl Check {
+    pub(crate) fn of(what: impl Into<String>, found: anyhow::Result<String>) -> Self {
+        let ok = found.is_ok();
+        let message = found.unwrap_or_else(|error| format!("{error:#}"));
+        let what = what.into();
+        Self { what, ok, message }
+    }
+
+    /// Of a table of checks.
+    pub(crate) fn row(&self) -> [String; 3] {
+        let ok = if self.ok { "ok" } else { "FAILED" };
+        [ok.to_owned(), self.what.clone(), self.message.clone()]
+    }
+}
+
 /// Lines up rows under a head; an empty table says so.
 pub(crate) fn table<const N: usize>(head: [&str; N], rows: &[[String; N]]) -> String {
     if rows.is_empty() {

@@ -10,8 +10,8 @@ use crate::process;
 use crate::term;
 use crate::tools;
 
-/// The programs on the hosts, and the one that plays them.
-const PROGRAMS: [&str; 3] = ["bootstrapper", "join-service", "bootstrap-demo"];
+/// The programs on the hosts, the one that plays them, and the admin's.
+const PROGRAMS: [&str; 4] = ["bootstrapper", "join-service", "bootstrap-demo", "tec"];
 
 /// Tools, build, play.
 pub(crate) fn run(root: &Path) -> Result<()> {

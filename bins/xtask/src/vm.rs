@@ -31,17 +31,18 @@ const AGENT: &str = "node-agent";
 /// Profile of what goes into an initramfs.
 const AGENT_PROFILE: &str = "node";
 /// All scenes; those that take longest begin first.
-const SCENES: [&str; 7] = [
+const SCENES: [&str; 8] = [
     "adversary",
     "update",
     "recovery",
     "fleet",
-    OPERATOR,
+    "migration",
+    "operator",
     "cuts",
     SHORT,
 ];
-/// The scene that needs the programs of Kubernetes, and ours for it.
-const OPERATOR: &str = "operator";
+/// The scenes that need the programs of Kubernetes, and ours for it.
+const WITH_OPERATOR: [&str; 2] = ["migration", "operator"];
 const OF_OPERATOR: [&str; 3] = ["operator", "register-server", "attestation-key-register"];
 /// What CI plays.
 const SHORT: &str = "short";
@@ -69,7 +70,10 @@ pub(crate) fn run(root: &Path, args: &Args) -> Result<()> {
         (false, []) => names(&[SHORT]),
         (false, chosen) => chosen.to_vec(),
     };
-    if scenes.iter().any(|scene| scene == OPERATOR) {
+    if scenes
+        .iter()
+        .any(|scene| WITH_OPERATOR.contains(&scene.as_str()))
+    {
         tools::ensure_kubernetes(&tools)?;
         process::run(&mut build_of(root, &OF_OPERATOR))?;
     }

@@ -159,7 +159,8 @@ pub struct MasterSecret {
 
 impl MasterSecret {
     /// Takes key and salt; either may have any length but none.
-    pub(super) fn new(key: SecretBytes, salt: SecretBytes) -> Self {
+    /// Of these parts, whose lengths are the caller's to check.
+    pub fn new(key: SecretBytes, salt: SecretBytes) -> Self {
         Self { key, salt }
     }
 

@@ -59,10 +59,20 @@ impl StateDirectory {
         }
     }
 
-    fn write(&self, name: &str, content: &[u8]) -> Result<(), PortError> {
-        write_whole(&self.0.join(name), content, PRIVATE)
-            .map_err(|error| failed(format!("write {name}"), error))
+    /// Until the disk has it, which takes time: not on a thread that others need.
+    async fn write(&self, name: &'static str, content: Vec<u8>) -> Result<(), PortError> {
+        let path = self.0.join(name);
+        let written = blocking(move || write_whole(&path, &content, PRIVATE)).await;
+        written.map_err(|error| failed(format!("write {name}"), error))
     }
+}
+
+/// Works with files on a thread that may block.
+pub(super) async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> io::Result<T> + Send + 'static,
+) -> io::Result<T> {
+    let done = tokio::task::spawn_blocking(work).await;
+    done.map_err(io::Error::other)?
 }
 
 fn failed(operation: String, error: io::Error) -> PortError {
@@ -116,7 +126,10 @@ pub(super) fn remove_if_there(path: &Path) -> io::Result<()> {
 #[async_trait]
 impl NodeStore for StateDirectory {
     async fn read_intent(&self) -> Result<Option<Intent>, PortError> {
-        let Some(json) = self.read(JOURNAL)? else {
+        let this = self.clone();
+        let read = tokio::task::spawn_blocking(move || this.read(JOURNAL)).await;
+        let read = read.map_err(|error| failed(format!("read {JOURNAL}"), io::Error::other(error)));
+        let Some(json) = read?? else {
             return Ok(None);
         };
         serde_json::from_slice(&json).map(Some).map_err(|error| {
@@ -128,11 +141,11 @@ impl NodeStore for StateDirectory {
         let json = serde_json::to_vec(intent).map_err(|error| {
             PortError::new(PortErrorKind::Internal, "write the journal").because(error)
         })?;
-        self.write(JOURNAL, &json)
+        self.write(JOURNAL, json).await
     }
 
     async fn write_state(&self, _node: &LockedNode, state: &NodeState) -> Result<(), PortError> {
-        self.write(STATE, state.to_json().as_bytes())
+        self.write(STATE, state.to_json().into_bytes()).await
     }
 }
 

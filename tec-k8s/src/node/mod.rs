@@ -14,6 +14,7 @@
 //! together. Every program is run through [`Programs`], so that a test can say which one it is.
 
 mod directory;
+mod http;
 mod keys;
 mod kubeadm;
 mod luks;
@@ -22,6 +23,7 @@ mod program;
 
 pub use self::directory::StateDirectory;
 pub use self::directory::write_whole;
+pub use self::http::HttpError;
 pub use self::keys::CallError;
 pub use self::keys::KeyBackends;
 pub use self::keys::KeyServiceError;
@@ -37,6 +39,7 @@ pub use self::luks::HeaderError;
 pub use self::luks::Integrity;
 pub use self::luks::LuksDisk;
 pub use self::metadata::AwsMetadata;
+pub use self::metadata::AzureCertificates;
 pub use self::metadata::AzureMetadata;
 pub use self::metadata::FileMetadata;
 pub use self::metadata::GcpMetadata;

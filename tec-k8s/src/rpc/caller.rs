@@ -5,8 +5,11 @@ use tec_core::ak::PublicKey;
 use tec_core::port::PortError;
 use tec_core::port::PortErrorKind;
 use tec_core::port::chain;
+use tonic::Code;
 use tonic::Request;
 use tonic::Status;
+
+use super::Reason;
 
 /// The attested end of a connection. Transports put it among the extensions of each request.
 ///
@@ -34,23 +37,22 @@ impl Caller {
     }
 
     pub(super) fn of<T>(request: &Request<T>) -> Result<Self, Status> {
-        request
-            .extensions()
-            .get()
-            .cloned()
-            .ok_or_else(|| Status::unauthenticated("the connection is not attested"))
+        request.extensions().get().cloned().ok_or_else(|| {
+            Reason::NotAttested.status(Code::Unauthenticated, "the connection is not attested")
+        })
     }
 }
 
 /// What a caller is told of a failed port. The cause is for the log.
-pub(super) fn refusal(operation: &'static str, error: &PortError) -> Status {
+pub(super) fn refusal(reason: Reason, operation: &'static str, error: &PortError) -> Status {
     tracing::warn!(operation, error = chain(error), "a call failed");
-    match error.kind() {
-        PortErrorKind::Invalid => Status::invalid_argument(operation),
-        PortErrorKind::Denied => Status::permission_denied(operation),
-        PortErrorKind::NotFound => Status::not_found(operation),
-        PortErrorKind::Conflict => Status::failed_precondition(operation),
-        PortErrorKind::Unavailable => Status::unavailable(operation),
-        _ => Status::internal(operation),
-    }
+    let code = match error.kind() {
+        PortErrorKind::Invalid => Code::InvalidArgument,
+        PortErrorKind::Denied => Code::PermissionDenied,
+        PortErrorKind::NotFound => Code::NotFound,
+        PortErrorKind::Conflict => Code::FailedPrecondition,
+        PortErrorKind::Unavailable => Code::Unavailable,
+        _ => Code::Internal,
+    };
+    reason.status(code, operation)
 }

@@ -20,6 +20,7 @@ use tec_core::secret::SecretArray;
 use tec_core::secret::SecretBytes;
 use zeroize::Zeroizing;
 
+use super::Reason;
 use super::generated as pb;
 
 /// A message that cannot be taken. No value is part of the text.
@@ -37,7 +38,13 @@ pub(super) enum MessageError {
 
 impl From<MessageError> for tonic::Status {
     fn from(error: MessageError) -> Self {
-        Self::invalid_argument(error.to_string())
+        let reason = match error {
+            MessageError::Kms(_) => Reason::KmsUri,
+            MessageError::Storage(_) => Reason::StorageUri,
+            MessageError::Member(_) => Reason::Member,
+            MessageError::MasterSecret => Reason::MasterSecret,
+        };
+        reason.status(tonic::Code::InvalidArgument, error.to_string())
     }
 }
 
@@ -49,9 +56,11 @@ pub(super) struct InitSecrets {
     master_secret: SecretBytes,
 }
 
-/// Request and secrets apart. The digest is over all but the proof that the caller may init.
+/// Request and secrets apart. The digest is over all but the proof that the caller may init; a
+/// check is part of no cluster.
 pub(super) fn take_secrets(message: &mut pb::init::InitRequest) -> (InitSecrets, Sha256Digest) {
     let init_secret = SecretBytes::new(std::mem::take(&mut message.init_secret));
+    message.check = false;
     let digest = Sha256Digest::of(Zeroizing::new(message.encode_to_vec()));
     let secrets = InitSecrets {
         init_secret,

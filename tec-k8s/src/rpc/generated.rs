@@ -2,9 +2,10 @@
 //! since they carry secrets.
 
 macro_rules! generated {
-    ($($package:ident),*) => {
+    ($($package:ident: $($lint:path),*;)*) => {
         $(
             #[expect(
+                $($lint,)*
                 missing_docs,
                 missing_debug_implementations,
                 clippy::pedantic,
@@ -16,4 +17,8 @@ macro_rules! generated {
     };
 }
 
-generated!(init, join, recoverproto);
+generated! {
+    init: clippy::exhaustive_enums;
+    join:;
+    recoverproto:;
+}

@@ -6,29 +6,40 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use tec_core::node::drive::InitPorts;
 use tec_core::node::drive::InitReport;
+use tec_core::node::drive::check_init;
 use tec_core::node::drive::drive_init;
+use tec_core::node::init;
 use tec_core::node::init::InitOutcome;
 use tec_core::node::lock::NodeLock;
 use tec_core::node::port::ClusterInitializer;
+use tec_core::node::port::DataKeys;
 use tec_core::node::port::KeyServices;
 use tec_core::node::port::NodeStore;
 use tec_core::node::port::Pause;
 use tec_core::node::port::StateDisk;
 use tec_core::secret::SecretBytes;
-use tonic::Request;
-use tonic::Response;
+use tonic::Code;
 use tonic::Status;
 
+use super::Reason;
+use super::Watcher;
 use super::caller::refusal;
 use super::convert;
 use super::generated::init::InitRequest;
 use super::generated::init::InitResponse;
-use super::generated::init::api_server::Api;
+use super::watch::Told;
 
 /// Knows whether a caller may init, by a secret whose hash the node was given.
+#[async_trait]
 pub trait SecretCheck: fmt::Debug + Send + Sync {
     /// Whether this is the secret; in time that does not depend on its content.
-    fn admits(&self, secret: &SecretBytes) -> bool;
+    async fn admits(&self, secret: &SecretBytes) -> bool;
+}
+
+/// What the node logged, for a caller that may init. *Contract*: bounded, and without secrets.
+pub trait NodeLog: fmt::Debug + Send + Sync {
+    /// The last lines, the oldest first.
+    fn recent(&self) -> Vec<u8>;
 }
 
 /// What init acts on.
@@ -52,34 +63,111 @@ pub struct InitServicePorts {
 }
 
 /// Serves Init. A caller is authenticated before anything else is looked at, and nothing is changed
-/// before all was checked.
+/// before all was checked. Whoever has a transport and tasks makes calls of gRPC of it.
 #[derive(Clone, Debug)]
-pub struct InitService(InitServicePorts);
+pub struct InitService {
+    ports: InitServicePorts,
+    log: Option<Arc<dyn NodeLog>>,
+}
 
 impl InitService {
     /// Over these ports.
     pub fn new(ports: InitServicePorts) -> Self {
-        Self(ports)
+        Self { ports, log: None }
+    }
+
+    /// Shows this log to callers that may init and watch one that failed.
+    #[must_use]
+    pub fn with_log(mut self, log: Arc<dyn NodeLog>) -> Self {
+        self.log = Some(log);
+        self
+    }
+
+    /// Answers a call. `watcher` hears nothing before the caller is authenticated.
+    ///
+    /// # Errors
+    /// A refusal with its [`Reason`].
+    ///
+    /// # Cancel safety
+    /// May be dropped at any await; the same request goes on.
+    pub async fn init(
+        &self,
+        mut message: InitRequest,
+        watcher: &Watcher,
+    ) -> Result<InitResponse, Status> {
+        let checks = message.check;
+        let (secrets, digest) = convert::take_secrets(&mut message);
+        if !self.ports.secret.admits(&secrets.init_secret).await {
+            tracing::warn!("an Init call with a wrong secret");
+            let sentence = "invalid init secret";
+            return Err(Reason::InitSecret.status(Code::PermissionDenied, sentence));
+        }
+        let answer = async {
+            let (kms, storage) = secrets.uris()?;
+            let request = convert::init_request(&message, digest)?;
+            let keys = self.ports.keys.open(kms, storage).await;
+            let sentence = "the key service cannot be used";
+            let keys = keys.map_err(|error| refusal(Reason::KeyService, sentence, &error))?;
+            self.run(&*keys, &request, checks, watcher).await
+        };
+        let answer = answer.await;
+        if let Err(status) = &answer {
+            let log = self.log.as_ref().map(|log| log.recent());
+            watcher.failed(status, &log.unwrap_or_default()).await;
+        }
+        answer
+    }
+
+    async fn run(
+        &self,
+        keys: &dyn DataKeys,
+        request: &init::InitRequest,
+        checks: bool,
+        watcher: &Watcher,
+    ) -> Result<InitResponse, Status> {
+        let pause = Told {
+            inner: Arc::clone(&self.ports.pause),
+            watcher,
+        };
+        let ports = InitPorts {
+            lock: &self.ports.lock,
+            disk: &*self.ports.disk,
+            store: &*self.ports.store,
+            cluster: &*self.ports.cluster,
+            pause: &pause,
+        };
+        let report = if checks {
+            check_init(ports, keys, request).await
+        } else {
+            drive_init(ports, keys, request).await
+        };
+        self.answer(report).await
     }
 
     async fn answer(&self, report: InitReport) -> Result<InitResponse, Status> {
         match report.outcome {
             Some(InitOutcome::Initialized(cluster)) => {
-                let kubeconfig = self.0.cluster.kubeconfig().await;
+                let sentence = "the kubeconfig cannot be read";
+                let kubeconfig = self.ports.cluster.kubeconfig().await;
                 let kubeconfig =
-                    kubeconfig.map_err(|error| refusal("the kubeconfig cannot be read", &error))?;
+                    kubeconfig.map_err(|error| refusal(Reason::Kubeconfig, sentence, &error))?;
                 Ok(InitResponse {
                     kubeconfig: kubeconfig.expose("the caller is authenticated").to_vec(),
                     cluster_id: cluster.as_bytes().to_vec(),
                 })
             }
-            Some(InitOutcome::AlreadyActivated) => Err(Status::failed_precondition(
-                "the node is already being activated",
-            )),
+            Some(InitOutcome::Possible(cluster)) => Ok(InitResponse {
+                kubeconfig: Vec::new(),
+                cluster_id: cluster.as_bytes().to_vec(),
+            }),
+            Some(InitOutcome::AlreadyActivated) => {
+                let sentence = "the node is already being activated";
+                Err(Reason::AlreadyActivated.status(Code::FailedPrecondition, sentence))
+            }
             Some(InitOutcome::Retry(_) | InitOutcome::Refused(_)) => {
-                Err(report.failure.map_or_else(defect, |error| {
-                    refusal("the node cannot be prepared; nothing was changed", &error)
-                }))
+                let sentence = "the node cannot be prepared; nothing was changed";
+                let told = |error| refusal(Reason::NotPrepared, sentence, &error);
+                Err(report.failure.map_or_else(defect, told))
             }
             _ => Err(defect()),
         }
@@ -87,30 +175,5 @@ impl InitService {
 }
 
 fn defect() -> Status {
-    Status::internal("init ended without an outcome")
-}
-
-#[async_trait]
-impl Api for InitService {
-    async fn init(&self, request: Request<InitRequest>) -> Result<Response<InitResponse>, Status> {
-        let mut message = request.into_inner();
-        let (secrets, digest) = convert::take_secrets(&mut message);
-        if !self.0.secret.admits(&secrets.init_secret) {
-            tracing::warn!("an Init call with a wrong secret");
-            return Err(Status::permission_denied("invalid init secret"));
-        }
-        let (kms, storage) = secrets.uris()?;
-        let request = convert::init_request(&message, digest)?;
-        let keys = self.0.keys.open(kms, storage).await;
-        let keys = keys.map_err(|error| refusal("the key service cannot be used", &error))?;
-        let ports = InitPorts {
-            lock: &self.0.lock,
-            disk: &*self.0.disk,
-            store: &*self.0.store,
-            cluster: &*self.0.cluster,
-            pause: &*self.0.pause,
-        };
-        let report = drive_init(ports, &*keys, &request).await;
-        self.answer(report).await.map(Response::new)
-    }
+    Reason::Defect.status(Code::Internal, "init ended without an outcome")
 }

@@ -27,10 +27,12 @@ use tec_core::port::PortError;
 use tec_core::port::PortErrorKind;
 use tec_core::secret::SecretArray;
 use tec_core::secret::SecretBytes;
+use tonic::Code;
 use tonic::Request;
 use tonic::Response;
 use tonic::Status;
 
+use super::Reason;
 use super::caller::Caller;
 use super::caller::refusal;
 use super::convert;
@@ -127,14 +129,15 @@ impl JoinService {
 
     /// The claim is recorded before anything is handed out.
     async fn admit(&self, claim: &Claim) -> Result<(), Status> {
-        let failed = |error: PortError| refusal("the enrollments cannot be used", &error);
+        let failed =
+            |error: PortError| refusal(Reason::Registry, "the enrollments cannot be used", &error);
         let known = self.0.enrollments.list().await.map_err(failed)?;
         match grant(claim, &known, &self.0.control_planes).map_err(|error| denied(claim, error))? {
             Granted::Again => Ok(()),
             Granted::New => match self.0.enrollments.add(claim).await.map_err(failed)? {
                 CreateOutcome::Created => Ok(()),
                 CreateOutcome::Existed => {
-                    Err(Status::aborted("another node was admitted meanwhile"))
+                    Err(Reason::Busy.status(Code::Aborted, "another node was admitted meanwhile"))
                 }
             },
         }
@@ -190,7 +193,24 @@ fn denied(claim: &Claim, error: GrantError) -> Status {
     tracing::warn!(
         node = %claim.name, ak.fingerprint = %claim.ak, reason = %error, "a node was refused"
     );
-    Status::permission_denied(error.to_string())
+    Reason::NotAdmitted.status(Code::PermissionDenied, error.to_string())
+}
+
+fn certificate_refused(error: &PortError) -> Status {
+    let sentence = "the certificate request is refused";
+    refusal(Reason::CertificateRequest, sentence, error)
+}
+
+fn unsettled(error: &PortError) -> Status {
+    let reason = match error.kind() {
+        PortErrorKind::Denied => Reason::NotAdmitted,
+        _ => Reason::Registry,
+    };
+    refusal(reason, "the member cannot be registered", error)
+}
+
+fn no_ticket(error: &PortError) -> Status {
+    refusal(Reason::Ticket, "the ticket cannot be made", error)
 }
 
 #[async_trait]
@@ -205,19 +225,20 @@ impl Api for JoinService {
         let name = self.0.signer.name(&request.csr);
         let claim = Claim {
             ak,
-            name: name.map_err(|error| refusal("the certificate request is refused", &error))?,
+            name: name.map_err(|error| certificate_refused(&error))?,
             role: request.role,
             disk: request.disk,
         };
         self.admit(&claim).await?;
         let settled = self.0.enrollments.settle(&claim, caller.key()).await;
-        settled.map_err(|error| refusal("the member cannot be registered", &error))?;
+        settled.map_err(|error| unsettled(&error))?;
         if claim.role == Role::ControlPlane {
             let turn = self.0.turns.take(&claim.name).await;
-            turn.map_err(|error| refusal("another control plane is joining", &error))?;
+            let sentence = "another control plane is joining";
+            turn.map_err(|error| refusal(Reason::Busy, sentence, &error))?;
         }
         let ticket = self.ticket(&request).await;
-        let ticket = ticket.map_err(|error| refusal("the ticket cannot be made", &error))?;
+        let ticket = ticket.map_err(|error| no_ticket(&error))?;
         tracing::info!(node = %claim.name, role = %claim.role, "issued a join ticket");
         Ok(Response::new(convert::ticket_message(&ticket)))
     }
@@ -229,12 +250,13 @@ impl Api for JoinService {
         const WHY: &str = "hand it to a member over an attested connection";
         let caller = Caller::of(&request)?;
         let disk = convert::disk_id(&request.into_inner().disk_uuid)?;
-        let failed = |error: PortError| refusal("the ticket cannot be made", &error);
+        let failed = |error: PortError| no_ticket(&error);
         let known = self.0.enrollments.list().await.map_err(failed)?;
-        let claim = grant_rejoin(caller.ak(), disk, &known)
-            .map_err(|error| Status::permission_denied(error.to_string()))?;
+        let claim = grant_rejoin(caller.ak(), disk, &known).map_err(|error| {
+            Reason::NotAdmitted.status(Code::PermissionDenied, error.to_string())
+        })?;
         let settled = self.0.enrollments.settle(claim, caller.key()).await;
-        settled.map_err(|error| refusal("the member cannot be registered", &error))?;
+        settled.map_err(|error| unsettled(&error))?;
         let secret = self.measurement_secret().await.map_err(failed)?;
         let key = self.disk_key(disk).await.map_err(failed)?;
         Ok(Response::new(IssueRejoinTicketResponse {

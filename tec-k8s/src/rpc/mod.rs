@@ -9,7 +9,8 @@
 //! *What it is not*: a transport. Connections come attested from elsewhere, with a [`Caller`] among
 //! the extensions of each request; a service that needs one refuses whoever has none.
 //!
-//! Callers are told a code of gRPC and a sentence; what failed inside goes to the log.
+//! Callers are told a code of gRPC, a sentence and a [`Reason`]; what failed inside goes to the log.
+//! Who proved that it may init hears of each step, too, and after a failure gets the log.
 
 mod caller;
 mod client;
@@ -17,7 +18,9 @@ mod convert;
 pub mod generated;
 mod init;
 mod join;
+mod reason;
 mod recover;
+mod watch;
 
 pub use self::caller::Caller;
 pub use self::client::Dial;
@@ -25,6 +28,7 @@ pub use self::client::RejoinClient;
 pub use self::client::TicketClient;
 pub use self::init::InitService;
 pub use self::init::InitServicePorts;
+pub use self::init::NodeLog;
 pub use self::init::SecretCheck;
 pub use self::join::ClusterFacts;
 pub use self::join::ControlPlaneTurns;
@@ -32,8 +36,11 @@ pub use self::join::Enrollments;
 pub use self::join::JoinService;
 pub use self::join::JoinServicePorts;
 pub use self::join::KubeletSigner;
+pub use self::reason::Reason;
 pub use self::recover::RecoverService;
 pub use self::recover::RecoveredKeys;
+pub use self::watch::Progress;
+pub use self::watch::Watcher;
 
 #[cfg(test)]
 mod tests;

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use tec_core::node::derive::DataKeyId;
+use tec_core::node::derive::DiskId;
 use tec_core::node::derive::MeasurementSecret;
 use tec_core::node::port::DataKeys;
 use tec_core::node::port::KeyServices;
@@ -13,11 +14,13 @@ use tec_core::port::PortErrorKind;
 use tec_core::secret::SecretBytes;
 use tokio::sync::Semaphore;
 use tokio::sync::mpsc;
+use tonic::Code;
 use tonic::Request;
 use tonic::Response;
 use tonic::Status;
 use zeroize::Zeroizing;
 
+use super::Reason;
 use super::caller::refusal;
 use super::convert;
 use super::generated::recoverproto::RecoverMessage;
@@ -63,11 +66,11 @@ impl RecoverService {
         }
     }
 
-    async fn keys(&self, keys: &dyn DataKeys) -> Result<RecoveredKeys, PortError> {
+    async fn keys(&self, keys: &dyn DataKeys, disk: DiskId) -> Result<RecoveredKeys, PortError> {
         let secret = keys
             .existing_data_key(&DataKeyId::measurement_secret(), KEY)
             .await?;
-        let disk = DataKeyId::state_disk(self.disk.id().await?);
+        let disk = DataKeyId::state_disk(disk);
         Ok(RecoveredKeys {
             state_disk_key: keys.existing_data_key(&disk, KEY).await?,
             measurement_secret: MeasurementSecret::from_data_key(&secret).map_err(|error| {
@@ -87,19 +90,31 @@ impl Api for RecoverService {
         let (kms, storage) = (message.kms_uri, message.storage_uri);
         let (kms, storage) = convert::uris(&Zeroizing::new(kms), &Zeroizing::new(storage))?;
         let permit = self.trying.acquire().await;
-        let _permit = permit.map_err(|_| Status::unavailable("recovery has ended"))?;
-        let failed = |error| refusal("the key service cannot be used", &error);
+        let _permit = permit.map_err(|_| too_late())?;
+        let disk = self.disk.id().await.map_err(|error| unreadable(&error))?;
+        let sentence = "the key service cannot be used";
+        let failed = |error| refusal(Reason::KeyService, sentence, &error);
         let keys = self.keys.open(kms, storage).await.map_err(failed)?;
-        let keys = self.keys(&*keys).await.map_err(failed)?;
+        let keys = self.keys(&*keys, disk).await.map_err(failed)?;
         let fits = self.disk.opens_with(&keys.state_disk_key).await;
-        if !fits.map_err(|error| refusal("the disk cannot be read", &error))? {
-            return Err(Status::failed_precondition(
-                "the key does not open the disk",
-            ));
+        if !fits.map_err(|error| unreadable(&error))? {
+            let sentence = "the key does not open the disk";
+            return Err(Reason::WrongKey.status(Code::FailedPrecondition, sentence));
         }
-        self.recovered
-            .try_send(keys)
-            .map_err(|_| Status::failed_precondition("the disk is being recovered already"))?;
-        Ok(Response::new(RecoverResponse {}))
+        if !message.check {
+            self.recovered.try_send(keys).map_err(|_| too_late())?;
+        }
+        Ok(Response::new(RecoverResponse {
+            disk_uuid: disk.to_string(),
+        }))
     }
+}
+
+fn unreadable(error: &PortError) -> Status {
+    refusal(Reason::Disk, "the disk cannot be read", error)
+}
+
+fn too_late() -> Status {
+    let sentence = "the disk is being recovered already";
+    Reason::AlreadyRecovering.status(Code::FailedPrecondition, sentence)
 }

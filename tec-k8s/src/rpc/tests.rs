@@ -29,12 +29,13 @@ use tec_core::testing::sample;
 use tokio::sync::mpsc;
 use tonic::Code;
 use tonic::Request;
-use tonic::Response;
 use tonic::Status;
 
+use super::generated::init::InitProgress;
 use super::generated::init::InitRequest;
+use super::generated::init::InitResponse;
 use super::generated::init::KubernetesComponent;
-use super::generated::init::api_server::Api as _;
+use super::generated::init::init_progress::Item;
 use super::generated::join::IssueJoinTicketRequest;
 use super::generated::join::IssueRejoinTicketRequest;
 use super::generated::join::api_server::Api as _;
@@ -50,14 +51,15 @@ const DISK: &str = "00000000-0000-0000-0000-0000000000AA";
 #[derive(Debug)]
 struct Known(&'static [u8]);
 
+#[async_trait]
 impl SecretCheck for Known {
-    fn admits(&self, secret: &SecretBytes) -> bool {
+    async fn admits(&self, secret: &SecretBytes) -> bool {
         secret.ct_eq(&SecretBytes::new(self.0.to_vec()))
     }
 }
 
 /// Messages have no `Debug`, as they carry secrets.
-fn refusal_of<T>(answer: Result<Response<T>, Status>) -> Status {
+fn refusal_of<T>(answer: Result<T, Status>) -> Status {
     answer.err().unwrap()
 }
 
@@ -87,11 +89,14 @@ fn init_request() -> InitRequest {
     }
 }
 
+async fn init(service: &InitService, request: InitRequest) -> Result<InitResponse, Status> {
+    service.init(request, &Watcher::nobody()).await
+}
+
 #[tokio::test]
 async fn scenario_1_init_answers_with_kubeconfig_and_the_id_of_the_marker() {
     let node = node();
-    let answer = init_service(&node).init(Request::new(init_request())).await;
-    let answer = answer.unwrap().into_inner();
+    let answer = init(&init_service(&node), init_request()).await.unwrap();
     assert_eq!(answer.kubeconfig, b"kubeconfig");
     let event = Sha256Digest::of(&answer.cluster_id);
     assert_eq!(node.record().register, Sha256Digest::ZERO.extended(&event));
@@ -101,13 +106,13 @@ async fn scenario_1_init_answers_with_kubeconfig_and_the_id_of_the_marker() {
 async fn scenario_2_a_second_init_is_a_failed_precondition() {
     let node = node();
     let service = init_service(&node);
-    service.init(Request::new(init_request())).await.unwrap();
+    init(&service, init_request()).await.unwrap();
     let mut other = init_request();
     other.kubernetes_version = "v1.33.0".to_owned();
-    let refused = refusal_of(service.init(Request::new(other)).await);
+    let refused = refusal_of(init(&service, other).await);
     assert_eq!(refused.code(), Code::FailedPrecondition);
     // The same request, whose answer was lost, is answered again; the cluster is made once.
-    service.init(Request::new(init_request())).await.unwrap();
+    init(&service, init_request()).await.unwrap();
     assert_eq!(node.record().initialized, 1);
 }
 
@@ -150,12 +155,80 @@ async fn scenario_4_bad_requests_leave_the_node_untouched_and_the_service_up() {
     for (change, code) in cases {
         let mut request = init_request();
         change(&mut request);
-        let refused = refusal_of(service.init(Request::new(request)).await);
+        let refused = refusal_of(init(&service, request).await);
         assert_eq!(refused.code(), code, "{refused:?}");
+        assert!(Reason::of(&refused).is_some(), "{refused:?}");
         assert!(!format!("{refused:?}").contains("canary"), "{refused:?}");
         assert_eq!(node.record(), NodeRecord::default());
     }
-    service.init(Request::new(init_request())).await.unwrap();
+    init(&service, init_request()).await.unwrap();
+}
+
+/// Logs this.
+#[derive(Debug)]
+struct Log;
+
+impl NodeLog for Log {
+    fn recent(&self) -> Vec<u8> {
+        vec![b'l'; 2500]
+    }
+}
+
+/// What a caller hears of an init, in words; pieces of the log by their size.
+async fn watched(service: &InitService, request: InitRequest) -> Vec<String> {
+    let (watcher, progress) = Watcher::new();
+    let answer = service.init(request, &watcher).await;
+    watcher.end(answer).await;
+    drop(watcher);
+    let items: Vec<_> = futures::StreamExt::collect(progress).await;
+    let word = |item: Result<InitProgress, Status>| match item.map(|one| one.item) {
+        Ok(Some(Item::Success(answer))) => format!("success {}", answer.kubeconfig.len()),
+        Ok(Some(Item::Failure(failure))) => format!("failure {}", failure.reason),
+        Ok(Some(Item::Log(piece))) => format!("log {}", piece.len()),
+        Ok(Some(Item::Began(step))) => step,
+        Ok(Some(Item::Failed(error))) => format!("failed: {error}"),
+        Ok(None) => "nothing".to_owned(),
+        Err(status) => format!("{:?} {}", status.code(), Reason::of(&status).unwrap()),
+    };
+    items.into_iter().map(word).collect()
+}
+
+#[tokio::test]
+async fn whoever_may_init_hears_of_every_step_and_gets_the_log_of_a_failure() {
+    let node = node();
+    let service = init_service(&node).with_log(Arc::new(Log));
+    let told = watched(&service, init_request()).await;
+    let steps = "read-journal read-marker prepare write-intent lock write-state re-key-disk \
+                 init-cluster write-done";
+    assert_eq!(told.join(" "), format!("{steps} success 10"));
+
+    let refusing = MemoryNode::new(DISK.parse().unwrap()).refusing(PortErrorKind::Unavailable);
+    let service = init_service(&Arc::new(refusing)).with_log(Arc::new(Log));
+    let told = watched(&service, init_request()).await;
+    let steps = ["read-journal", "read-marker", "prepare", "failed: prepare"];
+    let end = ["failure not-prepared", "log 1024", "log 1024", "log 452"];
+    assert_eq!(
+        told,
+        [&steps[..], &end, &["Unavailable not-prepared"]].concat()
+    );
+
+    let mut stranger = init_request();
+    stranger.init_secret = b"guess".to_vec();
+    let told = watched(&service, stranger).await;
+    assert_eq!(told, ["PermissionDenied init-secret"]);
+}
+
+#[tokio::test]
+async fn a_check_tells_the_id_that_the_same_request_comes_to_and_changes_nothing() {
+    let node = node();
+    let service = init_service(&node);
+    let mut request = init_request();
+    request.check = true;
+    let checked = init(&service, request).await.unwrap();
+    assert!(checked.kubeconfig.is_empty());
+    assert_eq!(node.record(), NodeRecord::default());
+    let made = init(&service, init_request()).await.unwrap();
+    assert_eq!(made.cluster_id, checked.cluster_id);
 }
 
 #[derive(Debug, Default)]
@@ -333,10 +406,7 @@ async fn scenario_6_a_member_gets_the_key_of_its_own_disk_again_and_no_other() {
 #[tokio::test]
 async fn scenario_7_recovery_takes_the_key_that_opens_the_disk() {
     let node = node();
-    init_service(&node)
-        .init(Request::new(init_request()))
-        .await
-        .unwrap();
+    init(&init_service(&node), init_request()).await.unwrap();
     node.reboot();
     let (recovered, mut keys) = mpsc::channel(1);
     let disk = Arc::clone(&node) as Arc<_>;
@@ -345,12 +415,21 @@ async fn scenario_7_recovery_takes_the_key_that_opens_the_disk() {
         service.recover(Request::new(RecoverMessage {
             kms_uri: kms,
             storage_uri: "storage://no-store".to_owned(),
+            check: false,
         }))
     };
     let wrong = refusal_of(recover(KMS.replace("key=QEF", "key=AAA")).await);
     assert_eq!(wrong.code(), Code::FailedPrecondition);
+    assert_eq!(Reason::of(&wrong), Some(Reason::WrongKey));
     let wrong = refusal_of(recover("kms://cluster-kms".to_owned()).await);
     assert_eq!(wrong.code(), Code::InvalidArgument);
+    let checked = service.recover(Request::new(RecoverMessage {
+        kms_uri: KMS.to_owned(),
+        storage_uri: "storage://no-store".to_owned(),
+        check: true,
+    }));
+    let disk = checked.await.unwrap().into_inner().disk_uuid;
+    assert_eq!(disk, DISK.to_lowercase());
     assert!(keys.try_recv().is_err());
 
     recover(KMS.to_owned()).await.unwrap();

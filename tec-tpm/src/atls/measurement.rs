@@ -104,6 +104,13 @@ impl Measurements {
         self
     }
 
+    /// What is expected, in order of the index.
+    pub fn registers(&self) -> impl Iterator<Item = (PcrIndex, Expectation)> {
+        self.0
+            .iter()
+            .map(|(index, expectation)| (*index, *expectation))
+    }
+
     /// Compares all registers; returns those that differ and only warn.
     ///
     /// # Errors

@@ -110,6 +110,7 @@ pub use self::service::Connector;
 pub use self::stream::AtlsStream;
 pub use self::validate::AkTrust;
 pub use self::validate::AnyAk;
+pub use self::validate::EveryTrust;
 pub use self::validate::PinnedAks;
 pub use self::validate::ValidateError;
 pub use self::validate::Validated;

@@ -152,6 +152,25 @@ impl AkTrust for PinnedAks {
     }
 }
 
+/// Takes keys that all of these take.
+#[derive(Clone, Debug)]
+pub struct EveryTrust(Vec<Arc<dyn AkTrust>>);
+
+impl EveryTrust {
+    /// Asked in this order.
+    pub fn new(all: impl IntoIterator<Item = Arc<dyn AkTrust>>) -> Self {
+        Self(all.into_iter().collect())
+    }
+}
+
+impl AkTrust for EveryTrust {
+    fn check(&self, ak: &PublicKey, instance_info: &[u8]) -> Result<(), ValidateError> {
+        self.0
+            .iter()
+            .try_for_each(|one| one.check(ak, instance_info))
+    }
+}
+
 /// Judges documents with quotes.
 #[derive(Clone, Debug)]
 pub struct VtpmValidator {

@@ -1,4 +1,4 @@
-//! Non-volatile storage, where certificates of endorsement keys lie.
+//! Non-volatile storage, where certificates of endorsement keys and reports of paravisors lie.
 
 use super::capability::handle_exists;
 use super::capability::nv_buffer;
@@ -12,22 +12,24 @@ use crate::tpm::TpmError;
 
 /// TPMA_NV_AUTHREAD (TPM 2.0 Library Part 2, "TPMA_NV"): the index's own password reads it.
 const AUTH_READ: u32 = 1 << 18;
-/// Largest index that is read: certificates have less than 2 KiB.
+/// Largest index that is read: certificates have less than 2 KiB, reports less than 4.
 const MAX_INDEX: u16 = 8192;
 /// Largest TPM2B_NV_PUBLIC: index, algorithm, attributes, SHA-512 policy, size.
 const MAX_NV_PUBLIC: usize = 78;
 /// SHA-512 digest.
 const MAX_POLICY: usize = 64;
 
-/// What lies at an index; `None` when there is none, or one that nobody can read.
-pub(super) fn read(channel: &mut Channel, index: u32) -> Result<Option<Vec<u8>>, TpmError> {
+/// What lies at an index; `None` when there is none.
+pub(super) fn read(
+    channel: &mut Channel,
+    index: u32,
+    operation: &'static str,
+) -> Result<Option<Vec<u8>>, TpmError> {
     if !handle_exists(channel, index)? {
         return Ok(None);
     }
     let content = read_existing(channel, index);
-    content
-        .map(Some)
-        .map_err(failed("read the endorsement key certificate"))
+    content.map(Some).map_err(failed(operation))
 }
 
 fn read_existing(channel: &mut Channel, index: u32) -> Result<Vec<u8>, CommandError> {

@@ -34,6 +34,19 @@ impl Policy {
         }
     }
 
+    /// Guests with one of these ID keys, by SHA-384, and one of these measurements; a list that is
+    /// empty demands nothing. `None` where both are: any guest could then claim any vTPM.
+    pub fn of_guests(id_keys: &[[u8; 48]], measurements: &[[u8; 48]]) -> Option<Self> {
+        let mut policy = Self::new();
+        if !id_keys.is_empty() {
+            policy = policy.with_id_keys(id_keys.iter().copied());
+        }
+        if !measurements.is_empty() {
+            policy = policy.with_measurements(measurements.iter().copied());
+        }
+        (!id_keys.is_empty() || !measurements.is_empty()).then_some(policy)
+    }
+
     /// Reported, committed and launch TCB of a product must be at least this, part by part.
     #[must_use]
     pub fn with_minimum_tcb(mut self, product: Product, minimum: Tcb) -> Self {

@@ -8,6 +8,7 @@ use rsa::pkcs8::DecodePublicKey as _;
 use rsa::traits::PublicKeyParts as _;
 use sha2::Digest as _;
 use sha2::Sha256;
+use tec_core::ak::PublicKey;
 use tec_core::attest::Tee;
 use tec_core::port::AttestationEvidence;
 use tec_core::port::Attester;
@@ -64,22 +65,13 @@ impl SoftAzure {
     }
 
     /// The runtime data after a guest wrote `user_data`; zeros follow up to 64 bytes.
-    #[expect(
-        clippy::expect_used,
-        clippy::missing_panics_doc,
-        reason = "the attestation key is RSA"
-    )]
     pub fn runtime_json(&self, user_data: &[u8]) -> Vec<u8> {
-        let key = RsaPublicKey::from_public_key_der(self.tpm.public_key().as_der())
-            .expect("an RSA key in DER");
-        let number = |bytes: &[u8]| URL_SAFE_NO_PAD.encode(bytes);
         let mut padded = user_data.to_vec();
         padded.resize(64, 0);
         serde_json::json!({
             "keys": [
                 {"kid": "HCLEkPub", "key_ops": ["encrypt"], "kty": "RSA", "e": "AQAB", "n": "AAAA"},
-                {"kid": "HCLAkPub", "key_ops": ["sign"], "kty": "RSA",
-                 "e": number(&key.e_bytes()), "n": number(&key.n_bytes())},
+                jwk(&self.tpm.public_key()),
             ],
             "vm-configuration": {"secure-boot": true, "tpm-enabled": true},
             "user-data": hex::encode_upper(padded),
@@ -88,13 +80,25 @@ impl SoftAzure {
         .into_bytes()
     }
 
+    /// Runtime data of an RSA key alone, as early hosts wrote them: with their report they fit into
+    /// an emulated TPM.
+    pub fn claims_of(ak: &PublicKey) -> Vec<u8> {
+        serde_json::json!({"keys": [jwk(ak)], "vm-configuration": {}})
+            .to_string()
+            .into_bytes()
+    }
+
+    /// A paravisor's report over runtime data, bound by a report of this processor, without padding.
+    pub fn hcl_report_of(chip: &SoftSnp, runtime: &[u8]) -> Vec<u8> {
+        Self::hcl_report_around(&chip.report(&report_data(runtime)), runtime)
+            .into_iter()
+            .take(hcl::HEADER + REPORT_SIZE + hcl::RUNTIME_HEADER + runtime.len())
+            .collect()
+    }
+
     /// A paravisor's report over these runtime data, bound by a hardware report.
     pub fn hcl_report(&self, runtime: &[u8]) -> Vec<u8> {
-        let mut report_data = [0; 64];
-        for (to, from) in report_data.iter_mut().zip(Sha256::digest(runtime)) {
-            *to = from;
-        }
-        Self::hcl_report_around(&self.chip.report(&report_data), runtime)
+        Self::hcl_report_around(&self.chip.report(&report_data(runtime)), runtime)
     }
 
     /// A paravisor's report of these two parts, whether they fit or not.
@@ -129,6 +133,27 @@ impl SoftAzure {
             vcek: self.chip.certificate(),
         }
     }
+}
+
+/// What a hardware report binds: SHA-256 of the runtime data, and zeros.
+fn report_data(runtime: &[u8]) -> [u8; 64] {
+    let mut data = [0; 64];
+    for (to, from) in data.iter_mut().zip(Sha256::digest(runtime)) {
+        *to = from;
+    }
+    data
+}
+
+/// An attestation key, as runtime data name it.
+#[expect(
+    clippy::expect_used,
+    reason = "attestation keys of these machines are RSA"
+)]
+fn jwk(ak: &PublicKey) -> serde_json::Value {
+    let key = RsaPublicKey::from_public_key_der(ak.as_der()).expect("an RSA key in DER");
+    let number = |bytes: &[u8]| URL_SAFE_NO_PAD.encode(bytes);
+    serde_json::json!({"kid": "HCLAkPub", "key_ops": ["sign"], "kty": "RSA",
+                       "e": number(&key.e_bytes()), "n": number(&key.n_bytes())})
 }
 
 #[async_trait]

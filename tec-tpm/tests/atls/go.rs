@@ -7,6 +7,7 @@ use std::process::Stdio;
 use std::sync::Arc;
 use std::sync::OnceLock;
 
+use tec_tpm::atls::AtlsError;
 use tec_tpm::atls::ChannelBinding;
 use tec_tpm::atls::DangerousDummyIssuer;
 use tec_tpm::atls::DangerousDummyValidator;
@@ -87,4 +88,18 @@ async fn our_client_and_a_server_in_go_prove_themselves_to_each_other() {
     stream.read_exact(&mut said).await.unwrap();
     assert_eq!(&said, b"pong");
     assert!(server.0.wait().unwrap().success());
+}
+
+/// A base64 text is no host name, and rustls looks no further (docs/reference/attested-tls.md).
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_in_go_that_sends_its_nonce_as_server_name_is_refused_at_once() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let mut older = peer();
+    older.args(["older-client", &address]).stderr(Stdio::null());
+    let mut older = Ending(older.spawn().unwrap());
+    let transport = listener.accept().await.unwrap().0;
+    let refused = ours().accept(transport).await.err().unwrap();
+    assert!(matches!(refused, AtlsError::Handshake(_)), "{refused}");
+    assert!(!older.0.wait().unwrap().success());
 }

@@ -1,5 +1,6 @@
 // A peer of attested TLS in another language: documents of the dummy variant, both roles, both ends
-// attested. Says `ping`, answers `pong`. Usage: peer client <address> | peer server
+// attested. Says `ping`, answers `pong`. Usage: peer client <address> | peer older-client <address> |
+// peer server
 package main
 
 import (
@@ -133,8 +134,14 @@ func hear(from io.Reader, want string) {
 }
 
 func main() {
-	if os.Args[1] == "client" {
-		connection := try(tls.Dial("tcp", os.Args[2], clientConfig()))
+	if os.Args[1] != "server" {
+		config := clientConfig()
+		if os.Args[1] == "older-client" { // its nonce is the server name, in base64
+			token := config.NextProtos[1][len(tokenPrefix):]
+			config.ServerName = base64.StdEncoding.EncodeToString(try(hex.DecodeString(token)))
+			config.NextProtos = []string{"h2"}
+		}
+		connection := try(tls.Dial("tcp", os.Args[2], config))
 		try(connection.Write([]byte("ping")))
 		hear(connection, "pong")
 		return

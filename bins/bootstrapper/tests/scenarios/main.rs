@@ -1,9 +1,15 @@
 //! The scenarios of the contract (8.5), with the program itself: a real TPM implementation, real
 //! LUKS headers, attested connections. kubeadm and systemctl are scripts that write down how they
-//! were called; `swtpm`, `cryptsetup` and `openssl` must be installed. Key services come
-//! from the cache of `cargo xtask tools`.
-#![expect(clippy::unwrap_used, reason = "a test's own tools may fail the test")]
+//! were called; `swtpm`, `tpm2-tools`, `cryptsetup` and `openssl` must be installed. Key services
+//! come from the cache of `cargo xtask tools`.
+#![expect(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "a test's own tools may fail the test"
+)]
 
+mod admin;
+mod azure;
 mod cluster;
 mod init;
 mod join;

@@ -26,6 +26,7 @@ fn message(kms_uri: &str) -> RecoverMessage {
     RecoverMessage {
         kms_uri: kms_uri.to_owned(),
         storage_uri: "storage://no-store".to_owned(),
+        check: false,
     }
 }
 

@@ -204,7 +204,8 @@ impl Machine {
              root = '{dir}/root'\nstate_directory = '{dir}/root/run/state/constellation'\n\
              [metadata]\nkind = 'file'\npath = '{dir}/metadata.json'\n\
              [tpm]\ntcti = '{}'\n\
-             [disk]\ndevice = '{dir}/disk'\nkey_file = '{dir}/state.key'\nunits = ['state.mount']\n\
+             [disk]\ndevice = '{dir}/disk'\nkey_file = '{dir}/state.key'\n\
+             header_file = '{dir}/state.header'\nunits = ['state.mount']\n\
              dangerous_without_integrity = true\n\
              [join_services]\nattestation_keys = [{}]\ndangerous_any_measurements = true\n\
              [programs]\nkubeadm = ['/bin/sh', '{dir}/kubeadm.sh', '{dir}/root']\n\

@@ -56,7 +56,7 @@ impl Cluster {
                 Server::start(&bench.plane, component, &bench.namespace, &[]).await
             };
             let keys = server(Component::AttestationKeyRegister).await?;
-            bench.create(&cluster(broker.url(), &keys)).await?;
+            bench.create(&cluster(&broker, &keys)).await?;
             let flags = ["--trustee-url", broker.url(), "--pcrs", REGISTERS];
             let operator = bench.start_program("one", &flags)?;
             let register = server(Component::RegisterServer).await?;
@@ -97,6 +97,28 @@ impl Cluster {
         }})
     }
 
+    /// The key broker as a node is told of it.
+    pub(super) fn kbs(&self) -> String {
+        format!("http://{}", broker_for_nodes(&self.broker))
+    }
+
+    /// Flags of `tec migrate` that name this cluster as the target.
+    pub(super) fn as_target(&self) -> anyhow::Result<[String; 2]> {
+        let kubeconfig = self.bench.plane.admin_kubeconfig()?;
+        Ok([
+            format!("--to-namespace={}", self.bench.namespace),
+            format!("--to-kubeconfig={}", kubeconfig.display()),
+        ])
+    }
+
+    /// Waits until the key broker has a machine's key.
+    pub(super) fn has_key(&self, id: &MachineId) -> anyhow::Result<()> {
+        self.runtime
+            .block_on(eventually("the broker has the key", async || {
+                Ok(self.broker.key(id).await.is_some())
+            }))
+    }
+
     /// Deletes a machine, and waits until the key broker has lost its key.
     pub(super) fn delete(&self, id: &MachineId) -> anyhow::Result<()> {
         self.runtime.block_on(async {
@@ -114,12 +136,15 @@ impl Cluster {
     }
 }
 
-fn cluster(broker: &str, keys: &Server) -> TrustedExecutionCluster {
+fn cluster(broker: &Broker, keys: &Server) -> TrustedExecutionCluster {
     let mut spec = TrustedExecutionClusterSpec::default();
-    let broker = broker.trim_start_matches("http://");
-    spec.public_trustee_addr = Some(for_nodes(broker));
+    spec.public_trustee_addr = Some(broker_for_nodes(broker));
     spec.public_attestation_key_register_addr = Some(for_nodes(&keys.address));
     TrustedExecutionCluster::new("cluster", spec)
+}
+
+fn broker_for_nodes(broker: &Broker) -> String {
+    for_nodes(broker.url().trim_start_matches("http://"))
 }
 
 /// An address of the loopback interface as machines reach it.

@@ -57,4 +57,6 @@ pub enum Scene {
     Operator,
     /// The server is gone, the recovery key is typed, the server comes back
     Recovery,
+    /// Trust moves from a laptop into a cluster, and the laptop is switched off
+    Migration,
 }

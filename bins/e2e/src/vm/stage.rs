@@ -67,20 +67,11 @@ impl Stage {
         let initial_file = work.join("initrd.img");
         initial.write(&initial_file)?;
         let logs = Arc::new(Transcript::new(work.join("logs"))?);
-        let programs = Programs {
-            cache: settings.cache.clone(),
-            bin_dir: settings.bin_dir.clone(),
-            report: PathBuf::new(),
-            keep: true,
-        };
-        let state = work.join("state");
-        let flags = ["--pcrs", REGISTERS];
         let anchor = story.works("tec serve on this host", || {
-            Anchor::start_for(HOST, &programs, &state, &logs, &flags)
+            start_anchor(&settings, &logs, "state", &[])
         })?;
         let merge = work.join("merge.ign");
-        let directive = anchor.tec(&["ignition", "merge"])?;
-        fs::write(&merge, directive.to_string()).context("write the merge directive")?;
+        anchor.write_merge(&merge)?;
         Ok(Self {
             settings,
             logs,
@@ -109,6 +100,7 @@ impl Stage {
                 Scene::Cuts => self.cuts()?,
                 Scene::Operator => self.operator()?,
                 Scene::Recovery => self.recovery()?,
+                Scene::Migration => self.migration()?,
             }
         }
         self.story.scene('z', "Afterwards");
@@ -124,6 +116,11 @@ impl Stage {
             anyhow::ensure!(verified["intact"] == true, "{verified}");
             Ok(())
         })
+    }
+
+    /// A further server, which may die; it looks at the same registers.
+    pub(super) fn start_anchor(&self, name: &str, flags: &[&str]) -> anyhow::Result<Anchor> {
+        start_anchor(&self.settings, &self.logs, name, flags)
     }
 
     /// An image in a directory of its own; without changes it is what [`current`](Self::current)
@@ -261,4 +258,21 @@ impl Stage {
     pub(super) fn timed(&mut self, what: &str, boot: &Boot) {
         self.times.push((what.to_owned(), boot.clone()));
     }
+}
+
+fn start_anchor(
+    settings: &Settings,
+    logs: &Arc<Transcript>,
+    name: &str,
+    flags: &[&str],
+) -> anyhow::Result<Anchor> {
+    let programs = Programs {
+        cache: settings.cache.clone(),
+        bin_dir: settings.bin_dir.clone(),
+        report: PathBuf::new(),
+        keep: true,
+    };
+    let state = settings.artefacts.join(name);
+    let flags = [&["--pcrs", REGISTERS], flags].concat();
+    Anchor::start_for(HOST, &programs, &state, logs, &flags)
 }

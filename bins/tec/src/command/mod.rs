@@ -11,6 +11,7 @@ mod ignition;
 mod image;
 mod input;
 mod machine;
+pub(crate) mod member;
 pub(crate) mod migrate;
 pub(crate) mod node;
 pub(crate) mod pcr;

@@ -1,3 +1,5 @@
+mod race;
+
 use std::sync::Arc;
 
 use async_trait::async_trait;

@@ -8,6 +8,7 @@
 //! kilobyte for a machine with its key. UIDs, owner references and finalizers stay behind; what is
 //! created here gets those of this cluster.
 
+mod fence;
 mod seal;
 mod snapshot;
 mod write;
@@ -19,6 +20,7 @@ use std::sync::PoisonError;
 use async_trait::async_trait;
 use futures::FutureExt as _;
 use futures::StreamExt as _;
+use futures::TryFutureExt as _;
 use futures::TryStreamExt as _;
 use serde::Deserialize;
 use serde::Serialize;
@@ -42,6 +44,7 @@ use tec_core::port::AuditEvent;
 use tec_core::port::PortError;
 use tec_core::port::PortErrorKind;
 
+use self::fence::Fence;
 use self::snapshot::Snapshot;
 use super::KubeRegistry;
 use super::authority::record_of;
@@ -72,6 +75,7 @@ pub(super) struct Passes {
     export: Mutex<Option<Walk>>,
     weigh: Mutex<Option<Walk>>,
     adopt: Mutex<Option<Walk>>,
+    fence: Fence,
 }
 
 /// What was listed when the pass began, if this is how it goes on.
@@ -113,7 +117,8 @@ impl KubeRegistry {
     /// Refuses what comes after another pass began or the role changed. Asked before each write of a
     /// page, and after what it depends on was read: nothing holds the record while a page is written.
     async fn admitted(&self, page: &AdoptPage<'_>) -> Result<(), PortError> {
-        let admitted = self.record_now().await?.admits(page.intake);
+        let record = self.passes.fence.look(self.record_now()).await?;
+        let admitted = record.admits(page.intake);
         admitted.map_err(|refused| refused.during("adopt what another anchor has"))
     }
 
@@ -159,10 +164,16 @@ impl KubeRegistry {
         page: &AdoptPage<'_>,
         snapshot: &Snapshot,
     ) -> Result<Vec<Adopted>, PortError> {
-        let take = |unit| self.take_one(unit, snapshot, page).boxed();
-        let units: Vec<_> = page.units.iter().map(take).collect();
-        let units = futures::stream::iter(units).buffered(AT_ONCE);
-        units.try_collect().await
+        let take = |(place, unit)| {
+            let taken = self.take_one(unit, snapshot, page);
+            taken.map_ok(move |adopted| (place, adopted)).boxed()
+        };
+        let units: Vec<_> = page.units.iter().enumerate().map(take).collect();
+        // As they end: one that waits for the disk does not hold up the others.
+        let units = futures::stream::iter(units).buffer_unordered(AT_ONCE);
+        let mut adopted: Vec<_> = units.try_collect().await?;
+        adopted.sort_unstable_by_key(|(place, _)| *place);
+        Ok(adopted.into_iter().map(|(_, adopted)| adopted).collect())
     }
 
     async fn take_one(

@@ -94,14 +94,16 @@ impl KubeTurns {
         Ok(found.is_some_and(|node| node.labels().contains_key(MARK)))
     }
 
-    async fn is_free(&self, lease: &Lease, node: &NodeName) -> Result<bool, PortError> {
-        let spec = lease.spec.as_ref();
-        match spec.and_then(|spec| spec.holder_identity.as_deref()) {
+    async fn is_free(&self, lease: &Lease) -> Result<bool, PortError> {
+        match holder(lease) {
             None | Some("") => Ok(true),
-            Some(holder) if holder == node.as_str() => Ok(true),
             Some(holder) => Ok(self.has_run_out(lease) || self.has_joined(holder).await?),
         }
     }
+}
+
+fn holder(lease: &Lease) -> Option<&str> {
+    lease.spec.as_ref()?.holder_identity.as_deref()
 }
 
 #[async_trait]
@@ -115,7 +117,9 @@ impl ControlPlaneTurns for KubeTurns {
         let spec = self.spec(node)?;
         let params = PostParams::default();
         let taken = match self.leases.get_opt(NAME).await.map_err(failed)? {
-            Some(lease) if !self.is_free(&lease, node).await? => return Err(waits()),
+            // Not renewed: a node that asks again and again, and never joins, would keep it.
+            Some(lease) if holder(&lease) == Some(node.as_str()) => return Ok(()),
+            Some(lease) if !self.is_free(&lease).await? => return Err(waits()),
             Some(mut lease) => {
                 lease.spec = Some(spec);
                 self.leases.replace(NAME, &params, &lease).await
@@ -138,3 +142,6 @@ impl ControlPlaneTurns for KubeTurns {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -22,6 +22,8 @@ use tempfile::TempDir;
 pub use self::header::HeaderError;
 pub use self::header::Integrity;
 use self::header::check;
+use super::directory::blocking;
+use super::directory::write_whole;
 use super::program::Call;
 use super::program::ProgramError;
 use super::program::Programs;
@@ -31,6 +33,8 @@ const CRYPTSETUP: &str = "cryptsetup";
 const NO_PERMISSION: i32 = 2;
 /// Argon2id is made to take seconds, on slow machines some more.
 const LIMIT: Duration = Duration::from_mins(2);
+/// For root alone.
+const PRIVATE: u32 = 0o600;
 /// No initial passphrase is longer.
 const MAX_PASSPHRASE: u64 = 4096;
 
@@ -93,6 +97,22 @@ impl LuksDisk {
             Some(passphrase) => self.opens_with(&passphrase).await,
             None => Ok(false),
         }
+    }
+
+    /// Puts the checked header aside, if this key opens it. What maps the disk must take this file
+    /// for the header: the disk may say something else next time.
+    ///
+    /// # Errors
+    /// The header is refused, or cannot be written, or the key does not open it.
+    pub async fn pin_header(&self, key: &SecretBytes, to: &Path) -> Result<(), PortError> {
+        let operation = "keep the header of the state disk";
+        let header = self.checked().await?;
+        if !self.opens(&header.path(), key).await? {
+            return Err(PortError::new(PortErrorKind::Conflict, operation));
+        }
+        let (from, to) = (header.path(), to.to_owned());
+        let kept = blocking(move || write_whole(&to, &fs::read(from)?, PRIVATE)).await;
+        kept.map_err(|error| PortError::new(PortErrorKind::Unavailable, operation).because(error))
     }
 
     fn initial_passphrase(&self) -> Result<Option<SecretBytes>, PortError> {

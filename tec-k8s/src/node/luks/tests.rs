@@ -53,6 +53,46 @@ async fn locked() -> LockedNode {
 }
 
 #[tokio::test]
+async fn the_header_that_was_checked_opens_the_disk_whatever_the_disk_says_then() {
+    let Fixture { directory, disk } = &good();
+    let (kept, image) = (directory.path().join("kept"), directory.path().join("disk"));
+    let initial = SecretBytes::new(INITIAL.to_vec());
+    let wrong = SecretBytes::new(b"wrong".to_vec());
+    let refused = disk.pin_header(&wrong, &kept).await.unwrap_err();
+    assert_eq!(refused.kind(), PortErrorKind::Conflict);
+    assert!(!kept.exists());
+    disk.pin_header(&initial, &kept).await.unwrap();
+
+    // Somebody puts a header of their own there.
+    let key = directory.path().join("key");
+    fs::write(&key, b"theirs").unwrap();
+    let weak = ["--cipher", "aes-cbc-plain64", "--key-size", "128"];
+    let made = Command::new("cryptsetup")
+        .args(["luksFormat", "--batch-mode", "--type", "luks2"])
+        .args(weak)
+        .args(["--pbkdf-force-iterations", "4", "--pbkdf-memory", "64"])
+        .arg("--key-file")
+        .args([&key, &image])
+        .status();
+    assert!(made.unwrap().success());
+    assert!(disk.pin_header(&initial, &kept).await.is_err());
+    fs::write(&key, INITIAL).unwrap();
+    let opened = Command::new("cryptsetup")
+        .args(["open", "--test-passphrase", "--batch-mode", "--key-file"])
+        .arg(&key)
+        .arg("--header")
+        .args([&kept, &image])
+        .status();
+    assert!(opened.unwrap().success());
+    let dump = Command::new("cryptsetup")
+        .arg("luksDump")
+        .arg(&kept)
+        .output();
+    let dump = String::from_utf8(dump.unwrap().stdout).unwrap();
+    assert!(dump.contains("aes-xts-plain64"), "{dump}");
+}
+
+#[tokio::test]
 async fn a_rekeyed_disk_opens_with_the_new_key_only_and_again_changes_nothing() {
     let Fixture { disk, .. } = &good();
     assert!(disk.is_new().await.unwrap());

@@ -1,7 +1,6 @@
 //! The instance metadata service of AWS, version 2: every request has a token of a session.
 
 use async_trait::async_trait;
-use reqwest::header::HeaderValue;
 use serde::Deserialize;
 use tec_core::node::metadata::Instance;
 use tec_core::node::metadata::MetadataSource;
@@ -9,11 +8,10 @@ use tec_core::port::PortError;
 
 use super::MetadataError;
 use super::Record;
-use super::body;
-use super::client;
 use super::parsed;
-use super::send;
 use super::tag;
+use crate::node::http::Ask;
+use crate::node::http::HttpError;
 
 /// Where it is, the same on every instance (Amazon EC2, "Use the Instance Metadata Service").
 const DEFAULT: &str = "http://169.254.169.254";
@@ -33,7 +31,6 @@ const NOT_FOUND: u16 = 404;
 #[derive(Clone, Debug)]
 pub struct AwsMetadata {
     base: String,
-    client: reqwest::Client,
 }
 
 #[derive(Deserialize)]
@@ -47,14 +44,17 @@ struct Identity {
 /// A session with the service.
 struct Session<'m> {
     metadata: &'m AwsMetadata,
-    token: HeaderValue,
+    token: String,
 }
 
 impl Session<'_> {
     async fn ask(&self, path: &str) -> Result<Vec<u8>, MetadataError> {
         let metadata = self.metadata;
-        let request = metadata.client.get(format!("{}{path}", metadata.base));
-        body(send(request.header(TOKEN_HEADER, self.token.clone())).await?).await
+        let request = Ask::get(format!("{}{path}", metadata.base));
+        Ok(request
+            .header(TOKEN_HEADER, self.token.clone())
+            .body()
+            .await?)
     }
 
     async fn text(&self, path: &str, name: &'static str) -> Result<String, MetadataError> {
@@ -63,7 +63,9 @@ impl Session<'_> {
                 let text = String::from_utf8(text).map_err(|_| MetadataError::Member(name))?;
                 Ok(text.trim().to_owned())
             }
-            Err(MetadataError::Status(NOT_FOUND)) => Err(MetadataError::Member(name)),
+            Err(MetadataError::Http(HttpError::Status(NOT_FOUND))) => {
+                Err(MetadataError::Member(name))
+            }
             Err(error) => Err(error),
         }
     }
@@ -87,23 +89,18 @@ impl Session<'_> {
 
 impl AwsMetadata {
     /// At this base URL, or where it is on every instance.
-    ///
-    /// # Errors
-    /// No HTTP client can be made.
-    pub fn new(base: Option<String>) -> Result<Self, PortError> {
+    pub fn new(base: Option<String>) -> Self {
         let base = base.unwrap_or_else(|| DEFAULT.to_owned());
-        let base = base.trim_end_matches('/').to_owned();
-        Ok(Self {
-            base,
-            client: client()?,
-        })
+        Self {
+            base: base.trim_end_matches('/').to_owned(),
+        }
     }
 
     async fn session(&self) -> Result<Session<'_>, MetadataError> {
-        let request = self.client.put(format!("{}{SESSION}", self.base));
-        let token = body(send(request.header(LIFETIME_HEADER, LIFETIME)).await?).await?;
-        let token = HeaderValue::from_bytes(token.trim_ascii());
-        let token = token.ok().filter(|token| !token.is_empty());
+        let request = Ask::put(format!("{}{SESSION}", self.base));
+        let token = request.header(LIFETIME_HEADER, LIFETIME).body().await?;
+        let token = String::from_utf8(token).ok();
+        let token = token.filter(|token| !token.trim().is_empty());
         Ok(Session {
             metadata: self,
             token: token.ok_or(MetadataError::Member("token"))?,

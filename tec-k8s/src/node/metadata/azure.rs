@@ -8,21 +8,20 @@ use tec_core::port::PortError;
 
 use super::MetadataError;
 use super::Record;
-use super::body;
-use super::client;
 use super::parsed;
-use super::send;
 use super::tag;
+use crate::node::http::Ask;
 
 /// Where it is, the same on every instance (Azure Instance Metadata Service, "Access").
-const DEFAULT: &str = "http://169.254.169.254";
+pub(super) const DEFAULT: &str = "http://169.254.169.254";
+/// Without it the service refuses, so that no other server on the machine can be made to ask.
+pub(super) const HEADER: &str = "Metadata";
 const INSTANCE: &str = "/metadata/instance?format=json&api-version=2021-02-01";
 /// Reads the instance's own document; peers come from its tags, since listing them takes the
 /// cloud's API and an account of it.
 #[derive(Clone, Debug)]
 pub struct AzureMetadata {
     base: String,
-    client: reqwest::Client,
 }
 
 #[derive(Deserialize)]
@@ -100,25 +99,18 @@ impl Document {
 
 impl AzureMetadata {
     /// At this base URL, or where it is on every instance.
-    ///
-    /// # Errors
-    /// No HTTP client can be made.
-    pub fn new(base: Option<String>) -> Result<Self, PortError> {
+    pub fn new(base: Option<String>) -> Self {
         let base = base.unwrap_or_else(|| DEFAULT.to_owned());
         let base = base.trim_end_matches('/').to_owned();
-        Ok(Self {
-            base,
-            client: client()?,
-        })
+        Self { base }
     }
 
     async fn document(&self, operation: &'static str) -> Result<Document, PortError> {
-        let request = self.client.get(format!("{}{INSTANCE}", self.base));
-        let document = async {
-            let response = send(request.header("Metadata", "true")).await?;
-            parsed(&body(response).await?)
-        };
-        let document: Result<Document, MetadataError> = document.await;
+        let request = Ask::get(format!("{}{INSTANCE}", self.base));
+        let answer = request.header(HEADER, "true").body().await;
+        let document = answer
+            .map_err(MetadataError::Http)
+            .and_then(|json| parsed(&json));
         document.map_err(|error| error.during(operation))
     }
 

@@ -10,10 +10,9 @@ use tec_core::port::PortError;
 
 use super::MetadataError;
 use super::Record;
-use super::body;
-use super::client;
 use super::parsed;
 use super::tag;
+use crate::node::http::Ask;
 
 /// Where it is, the same on every instance (Compute Engine, "About VM metadata").
 const DEFAULT: &str = "http://169.254.169.254";
@@ -27,7 +26,6 @@ const GOOGLE: &str = "Google";
 #[derive(Clone, Debug)]
 pub struct GcpMetadata {
     base: String,
-    client: reqwest::Client,
 }
 
 #[derive(Deserialize)]
@@ -67,29 +65,17 @@ impl Document {
 
 impl GcpMetadata {
     /// At this base URL, or where it is on every instance.
-    ///
-    /// # Errors
-    /// No HTTP client can be made.
-    pub fn new(base: Option<String>) -> Result<Self, PortError> {
+    pub fn new(base: Option<String>) -> Self {
         let base = base.unwrap_or_else(|| DEFAULT.to_owned());
-        let base = base.trim_end_matches('/').to_owned();
-        Ok(Self {
-            base,
-            client: client()?,
-        })
+        Self {
+            base: base.trim_end_matches('/').to_owned(),
+        }
     }
 
     async fn ask(&self, path: &str) -> Result<Vec<u8>, MetadataError> {
-        let request = self.client.get(format!("{}{path}", self.base));
-        let response = super::send(request.header(FLAVOR, GOOGLE)).await?;
-        if response
-            .headers()
-            .get(FLAVOR)
-            .is_none_or(|flavor| flavor != GOOGLE)
-        {
-            return Err(MetadataError::Member(FLAVOR));
-        }
-        body(response).await
+        let request = Ask::get(format!("{}{path}", self.base));
+        let request = request.header(FLAVOR, GOOGLE).marked(FLAVOR, GOOGLE);
+        Ok(request.body().await?)
     }
 
     async fn document(&self) -> Result<Document, MetadataError> {

@@ -2,13 +2,13 @@
 
 mod aws;
 mod azure;
+mod certificate;
 mod file;
 mod gcp;
 mod qemu;
 mod tag;
 
 use std::net::IpAddr;
-use std::time::Duration;
 
 use serde::Deserialize;
 use tec_core::node::metadata::Instance;
@@ -19,28 +19,19 @@ use tec_core::port::PortErrorKind;
 
 pub use self::aws::AwsMetadata;
 pub use self::azure::AzureMetadata;
+pub use self::certificate::AzureCertificates;
 pub use self::file::FileMetadata;
 pub use self::gcp::GcpMetadata;
 pub use self::qemu::QemuMetadata;
-
-/// A metadata service is on the host itself.
-const LIMIT: Duration = Duration::from_secs(10);
-/// Largest answer.
-const MAX_ANSWER: usize = 1024 * 1024;
+use super::http::HttpError;
 
 /// Metadata that cannot be had, or taken.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum MetadataError {
-    /// The service cannot be asked.
+    /// The service gives no answer.
     #[error("the metadata service cannot be asked")]
-    Http(#[source] reqwest::Error),
-    /// It answers with an error.
-    #[error("the metadata service answers {0}")]
-    Status(u16),
-    /// It answers with more than is sensible.
-    #[error("the metadata service answers with more than {MAX_ANSWER} bytes")]
-    TooLarge,
+    Http(#[from] HttpError),
     /// The answer is not what it should be.
     #[error("the answer is malformed")]
     Malformed(#[source] serde_json::Error),
@@ -101,39 +92,6 @@ impl Record {
 
 fn parsed<T: for<'de> Deserialize<'de>>(json: &[u8]) -> Result<T, MetadataError> {
     serde_json::from_slice(json).map_err(MetadataError::Malformed)
-}
-
-/// A client that goes straight to the service: a proxy could answer in its place. Programs install a
-/// provider for TLS first: reqwest asks for one wherever TLS is compiled in.
-fn client() -> Result<reqwest::Client, PortError> {
-    let built = reqwest::Client::builder()
-        .no_proxy()
-        .redirect(reqwest::redirect::Policy::none())
-        .timeout(LIMIT)
-        .build();
-    built.map_err(|error| {
-        PortError::new(PortErrorKind::Internal, "make an HTTP client").because(error)
-    })
-}
-
-/// An answer that is none of failure.
-async fn send(request: reqwest::RequestBuilder) -> Result<reqwest::Response, MetadataError> {
-    let response = request.send().await.map_err(MetadataError::Http)?;
-    if !response.status().is_success() {
-        return Err(MetadataError::Status(response.status().as_u16()));
-    }
-    Ok(response)
-}
-
-async fn body(mut response: reqwest::Response) -> Result<Vec<u8>, MetadataError> {
-    let mut all = Vec::new();
-    while let Some(chunk) = response.chunk().await.map_err(MetadataError::Http)? {
-        if all.len() + chunk.len() > MAX_ANSWER {
-            return Err(MetadataError::TooLarge);
-        }
-        all.extend_from_slice(&chunk);
-    }
-    Ok(all)
 }
 
 #[cfg(test)]

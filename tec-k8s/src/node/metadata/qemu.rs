@@ -7,10 +7,8 @@ use tec_core::port::PortError;
 
 use super::MetadataError;
 use super::Record;
-use super::body;
-use super::client;
 use super::parsed;
-use super::send;
+use crate::node::http::Ask;
 
 /// Where it is (contract, 1.12).
 const DEFAULT: &str = "http://10.42.0.1:8080";
@@ -19,25 +17,18 @@ const DEFAULT: &str = "http://10.42.0.1:8080";
 #[derive(Clone, Debug)]
 pub struct QemuMetadata {
     base: String,
-    client: reqwest::Client,
 }
 
 impl QemuMetadata {
     /// At this base URL, or where it usually is.
-    ///
-    /// # Errors
-    /// No HTTP client can be made.
-    pub fn new(base: Option<String>) -> Result<Self, PortError> {
+    pub fn new(base: Option<String>) -> Self {
         let base = base.unwrap_or_else(|| DEFAULT.to_owned());
         let base = base.trim_end_matches('/').to_owned();
-        Ok(Self {
-            base,
-            client: client()?,
-        })
+        Self { base }
     }
 
     async fn ask(&self, path: &str) -> Result<Vec<u8>, MetadataError> {
-        body(send(self.client.get(format!("{}{path}", self.base))).await?).await
+        Ok(Ask::get(format!("{}{path}", self.base)).body().await?)
     }
 }
 

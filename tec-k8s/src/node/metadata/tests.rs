@@ -27,8 +27,6 @@ async fn serve_as(
     flavor: &'static str,
     answer: impl Fn(&str) -> (u16, String) + Send + 'static,
 ) -> (String, impl Future<Output = ()>) {
-    // Where another crate of the build turns on TLS, the client asks for a provider, plain HTTP or not.
-    let _ = rustls::crypto::ring::default_provider().install_default();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let base = format!("http://{}", listener.local_addr().unwrap());
     let run = async move {
@@ -67,7 +65,7 @@ async fn azure_demands_its_header_and_says_who_the_instance_is() {
         }
     })
     .await;
-    let source = AzureMetadata::new(Some(base)).unwrap();
+    let source = AzureMetadata::new(Some(base));
     beside(server, async {
         let this = source.this().await.unwrap();
         assert_eq!(this.name.as_str(), "plane-0");
@@ -84,7 +82,7 @@ async fn azure_demands_its_header_and_says_who_the_instance_is() {
 async fn throttled_and_empty_answers_may_be_asked_for_again() {
     for (status, answer) in [(429, ""), (500, ""), (200, ""), (200, "{}")] {
         let (base, server) = serve(move |_| (status, answer.to_owned())).await;
-        let source = AzureMetadata::new(Some(base)).unwrap();
+        let source = AzureMetadata::new(Some(base));
         let error = beside(server, source.this()).await.unwrap_err();
         assert_eq!(error.kind(), PortErrorKind::Unavailable);
     }
@@ -103,7 +101,7 @@ async fn qemu_leaves_out_peers_without_a_role() {
         (200, body)
     })
     .await;
-    let source = QemuMetadata::new(Some(base)).unwrap();
+    let source = QemuMetadata::new(Some(base));
     beside(server, async {
         assert_eq!(source.this().await.unwrap().role, Role::ControlPlane);
         assert_eq!(source.instances().await.unwrap().len(), 1);
@@ -135,7 +133,7 @@ fn gcp(head: &str) -> (u16, String) {
 #[tokio::test]
 async fn gcp_says_who_the_instance_is_to_who_asks_as_it_demands() {
     let (base, server) = serve(gcp).await;
-    let source = GcpMetadata::new(Some(base)).unwrap();
+    let source = GcpMetadata::new(Some(base));
     beside(server, async {
         let this = source.this().await.unwrap();
         assert_eq!(this.name.as_str(), "plane-0");
@@ -151,7 +149,7 @@ async fn gcp_says_who_the_instance_is_to_who_asks_as_it_demands() {
     .await;
     // Somebody else at the address is not Google.
     let (base, server) = serve_as("nobody", gcp).await;
-    let source = GcpMetadata::new(Some(base)).unwrap();
+    let source = GcpMetadata::new(Some(base));
     let error = beside(server, source.this()).await.unwrap_err();
     assert_eq!(error.kind(), PortErrorKind::Unavailable);
 }
@@ -188,7 +186,7 @@ fn aws(head: &str) -> (u16, String) {
 #[tokio::test]
 async fn aws_is_asked_within_a_session_and_lacks_what_no_tag_says() {
     let (base, server) = serve(aws).await;
-    let source = AwsMetadata::new(Some(base)).unwrap();
+    let source = AwsMetadata::new(Some(base));
     beside(server, async {
         let this = source.this().await.unwrap();
         assert_eq!(
@@ -211,7 +209,7 @@ async fn aws_is_asked_within_a_session_and_lacks_what_no_tag_says() {
 /// What services of this sort answer when they have no time, or are somebody else.
 #[tokio::test]
 async fn no_answer_of_any_cloud_is_taken_for_an_instance_when_it_is_none() {
-    let huge = "x".repeat(MAX_ANSWER + 1);
+    let huge = "x".repeat(2 * 1024 * 1024);
     let answers = [
         (429, ""),
         (500, ""),
@@ -225,9 +223,9 @@ async fn no_answer_of_any_cloud_is_taken_for_an_instance_when_it_is_none() {
         let answer = answer.to_owned();
         let (base, server) = serve(move |_| (status, answer.clone())).await;
         let sources: [Box<dyn MetadataSource>; 3] = [
-            Box::new(AwsMetadata::new(Some(base.clone())).unwrap()),
-            Box::new(AzureMetadata::new(Some(base.clone())).unwrap()),
-            Box::new(GcpMetadata::new(Some(base)).unwrap()),
+            Box::new(AwsMetadata::new(Some(base.clone()))),
+            Box::new(AzureMetadata::new(Some(base.clone()))),
+            Box::new(GcpMetadata::new(Some(base))),
         ];
         beside(server, async {
             for source in &sources {
@@ -248,7 +246,6 @@ async fn no_answer_of_any_cloud_is_taken_for_an_instance_when_it_is_none() {
 /// A service that never answers holds nobody up for ever: the paused clock jumps to the limit.
 #[tokio::test(start_paused = true)]
 async fn a_service_that_says_nothing_is_given_up() {
-    let _ = rustls::crypto::ring::default_provider().install_default();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let base = format!("http://{}", listener.local_addr().unwrap());
     let silent = async {
@@ -257,7 +254,7 @@ async fn a_service_that_says_nothing_is_given_up() {
             held.push(listener.accept().await.unwrap());
         }
     };
-    let source = AwsMetadata::new(Some(base)).unwrap();
+    let source = AwsMetadata::new(Some(base));
     let error = beside(silent, source.this()).await.unwrap_err();
     assert_eq!(error.kind(), PortErrorKind::Unavailable);
 }

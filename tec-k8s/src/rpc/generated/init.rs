@@ -24,6 +24,10 @@ pub struct InitRequest {
     /// Proves that the caller may init; the node knows a hash of it.
     #[prost(bytes = "vec", tag = "16")]
     pub init_secret: ::prost::alloc::vec::Vec<u8>,
+    /// Look only whether it could begin: the answer has the id that the cluster would have, and no
+    /// kubeconfig.
+    #[prost(bool, tag = "17")]
+    pub check: bool,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 #[prost(skip_debug)]
@@ -46,6 +50,41 @@ pub struct InitResponse {
     pub kubeconfig: ::prost::alloc::vec::Vec<u8>,
     #[prost(bytes = "vec", tag = "3")]
     pub cluster_id: ::prost::alloc::vec::Vec<u8>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+#[prost(skip_debug)]
+pub struct InitProgress {
+    #[prost(oneof = "init_progress::Item", tags = "1, 2, 3, 4, 5")]
+    pub item: ::core::option::Option<init_progress::Item>,
+}
+/// Nested message and enum types in `InitProgress`.
+pub mod init_progress {
+    #[derive(Clone, PartialEq, Eq, Hash, ::prost::Oneof)]
+    #[prost(skip_debug)]
+    pub enum Item {
+        #[prost(message, tag = "1")]
+        Success(super::InitResponse),
+        #[prost(message, tag = "2")]
+        Failure(super::InitFailure),
+        /// A piece of the node's log, of at most 1024 bytes.
+        #[prost(bytes, tag = "3")]
+        Log(::prost::alloc::vec::Vec<u8>),
+        /// Name of a step that begins.
+        #[prost(string, tag = "4")]
+        Began(::prost::alloc::string::String),
+        /// Why that step failed. Beyond the lock it is tried again.
+        #[prost(string, tag = "5")]
+        Failed(::prost::alloc::string::String),
+    }
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+#[prost(skip_debug)]
+pub struct InitFailure {
+    #[prost(string, tag = "1")]
+    pub error: ::prost::alloc::string::String,
+    /// A word of those of the header tec-reason, for programs.
+    #[prost(string, tag = "2")]
+    pub reason: ::prost::alloc::string::String,
 }
 /// Generated client implementations.
 pub mod api_client {
@@ -146,6 +185,31 @@ pub mod api_client {
             req.extensions_mut().insert(GrpcMethod::new("init.API", "Init"));
             self.inner.unary(req, path, codec).await
         }
+        /// The same, and tells meanwhile how it goes on. The last item is success, or failure with the
+        /// node's log behind it; nothing is told before the caller is authenticated.
+        pub async fn init_with_progress(
+            &mut self,
+            request: impl tonic::IntoRequest<super::InitRequest>,
+        ) -> std::result::Result<
+            tonic::Response<tonic::codec::Streaming<super::InitProgress>>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/init.API/InitWithProgress",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut().insert(GrpcMethod::new("init.API", "InitWithProgress"));
+            self.inner.server_streaming(req, path, codec).await
+        }
     }
 }
 /// Generated server implementations.
@@ -166,6 +230,21 @@ pub mod api_server {
             &self,
             request: tonic::Request<super::InitRequest>,
         ) -> std::result::Result<tonic::Response<super::InitResponse>, tonic::Status>;
+        /// Server streaming response type for the InitWithProgress method.
+        type InitWithProgressStream: tonic::codegen::tokio_stream::Stream<
+                Item = std::result::Result<super::InitProgress, tonic::Status>,
+            >
+            + std::marker::Send
+            + 'static;
+        /// The same, and tells meanwhile how it goes on. The last item is success, or failure with the
+        /// node's log behind it; nothing is told before the caller is authenticated.
+        async fn init_with_progress(
+            &self,
+            request: tonic::Request<super::InitRequest>,
+        ) -> std::result::Result<
+            tonic::Response<Self::InitWithProgressStream>,
+            tonic::Status,
+        >;
     }
     #[derive(Debug)]
     pub struct ApiServer<T> {
@@ -282,6 +361,52 @@ pub mod api_server {
                                 max_encoding_message_size,
                             );
                         let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/init.API/InitWithProgress" => {
+                    #[allow(non_camel_case_types)]
+                    struct InitWithProgressSvc<T: Api>(pub Arc<T>);
+                    impl<
+                        T: Api,
+                    > tonic::server::ServerStreamingService<super::InitRequest>
+                    for InitWithProgressSvc<T> {
+                        type Response = super::InitProgress;
+                        type ResponseStream = T::InitWithProgressStream;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::ResponseStream>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::InitRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Api>::init_with_progress(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = InitWithProgressSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.server_streaming(method, req).await;
                         Ok(res)
                     };
                     Box::pin(fut)

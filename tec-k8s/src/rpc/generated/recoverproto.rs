@@ -6,10 +6,17 @@ pub struct RecoverMessage {
     pub kms_uri: ::prost::alloc::string::String,
     #[prost(string, tag = "4")]
     pub storage_uri: ::prost::alloc::string::String,
+    /// Only try the keys.
+    #[prost(bool, tag = "5")]
+    pub check: bool,
 }
-#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 #[prost(skip_debug)]
-pub struct RecoverResponse {}
+pub struct RecoverResponse {
+    /// The disk that the keys open.
+    #[prost(string, tag = "1")]
+    pub disk_uuid: ::prost::alloc::string::String,
+}
 /// Generated client implementations.
 pub mod api_client {
     #![allow(
@@ -90,7 +97,7 @@ pub mod api_client {
             self.inner = self.inner.max_encoding_message_size(limit);
             self
         }
-        /// Tries the keys that the URIs lead to on the disk, and opens it if they fit.
+        /// Tries the keys that the URIs lead to on the disk, and opens it if they fit and that is asked.
         pub async fn recover(
             &mut self,
             request: impl tonic::IntoRequest<super::RecoverMessage>,
@@ -127,7 +134,7 @@ pub mod api_server {
     /// Generated trait containing gRPC methods that should be implemented for use with ApiServer.
     #[async_trait]
     pub trait Api: std::marker::Send + std::marker::Sync + 'static {
-        /// Tries the keys that the URIs lead to on the disk, and opens it if they fit.
+        /// Tries the keys that the URIs lead to on the disk, and opens it if they fit and that is asked.
         async fn recover(
             &self,
             request: tonic::Request<super::RecoverMessage>,

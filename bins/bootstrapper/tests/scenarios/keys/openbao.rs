@@ -203,6 +203,7 @@ async fn a_disk_key_that_openbao_wraps_is_made_by_init_and_found_by_recovery() {
     let message = |storage_uri: &str| RecoverMessage {
         kms_uri: kms.clone(),
         storage_uri: storage_uri.to_owned(),
+        ..RecoverMessage::default()
     };
     // A storage that knows the disk no more makes no key that would open nothing.
     let other = bao.directory.path().join("other");

@@ -4,6 +4,7 @@ mod adversary;
 mod cuts;
 mod dbx;
 mod fleet;
+mod migration;
 mod operator;
 mod recovery;
 mod short;

@@ -25,28 +25,11 @@ use super::walk;
 use super::walk::Seen;
 use crate::kube;
 use crate::kube::cli::Access;
+use crate::output::Check;
 use crate::output::Output;
 use crate::output::table;
 use crate::state::Endpoints;
 use crate::state::open_existing;
-
-/// One thing that was looked at.
-#[derive(Debug, Serialize)]
-pub(super) struct Check {
-    pub(super) what: String,
-    pub(super) ok: bool,
-    /// What was found, or what is wrong.
-    pub(super) message: String,
-}
-
-impl Check {
-    pub(super) fn of(what: impl Into<String>, found: anyhow::Result<String>) -> Self {
-        let ok = found.is_ok();
-        let message = found.unwrap_or_else(|error| format!("{error:#}"));
-        let what = what.into();
-        Self { what, ok, message }
-    }
-}
 
 #[derive(Debug, Serialize)]
 struct Report {
@@ -154,10 +137,11 @@ async fn images(state_dir: &Path, args: &CheckArgs) -> anyhow::Result<Vec<Check>
 }
 
 fn render(report: &Report) -> String {
-    let row = |check: &Check| {
-        let ok = if check.ok { "ok" } else { "FAILED" };
-        [ok.to_owned(), check.what.clone(), check.message.clone()]
-    };
-    let rows: Vec<_> = report.nodes.iter().chain(&report.images).map(row).collect();
+    let rows: Vec<_> = report
+        .nodes
+        .iter()
+        .chain(&report.images)
+        .map(Check::row)
+        .collect();
     table(["", "WHAT", "FOUND"], &rows)
 }

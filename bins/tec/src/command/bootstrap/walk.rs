@@ -15,7 +15,7 @@ use tec_core::id::MachineId;
 use tec_core::ignition::AkRegistration;
 use tec_core::ignition::PinConfig;
 
-use super::check::Check;
+use crate::output::Check;
 
 /// A node waits longer; who sets a server up need not.
 const DEADLINE: Duration = Duration::from_secs(10);

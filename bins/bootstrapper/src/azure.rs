@@ -1,0 +1,104 @@
+//! What vouches for the vTPM of an Azure virtual machine on AMD SNP: the paravisor's report in the
+//! TPM, and the certificate of the processor's key.
+
+use std::error::Error;
+use std::sync::Arc;
+use std::sync::Mutex;
+use std::sync::PoisonError;
+use std::thread;
+
+use tec_core::port::Clock as _;
+use tec_core::port::PortError;
+use tec_core::port::PortErrorKind;
+use tec_core::port::chain;
+use tec_core::time::Timestamp;
+use tec_k8s::node::AzureCertificates;
+use tec_support::SystemClock;
+use tec_tpm::atls::HclSource;
+use tec_tpm::direct::Tpm;
+
+/// Where the paravisor keeps its report (contract, 4.1).
+const REPORT_INDEX: u32 = 0x0140_0001;
+/// A certificate changes with the processor's firmware, which takes a new boot. It is asked for
+/// again all the same, since the first answer may have been that of another host.
+const FRESH_SECONDS: i64 = 60 * 60;
+
+type Cause = Box<dyn Error + Send + Sync>;
+
+#[derive(Debug)]
+struct Cached {
+    certificate: Vec<u8>,
+    since: Timestamp,
+}
+
+/// Reads the report from the TPM each time, and keeps the certificate for an hour.
+#[derive(Debug)]
+pub struct AzureSource {
+    tpm: Arc<Tpm>,
+    certificates: AzureCertificates,
+    cached: Mutex<Option<Cached>>,
+}
+
+impl AzureSource {
+    /// Of this TPM.
+    pub fn new(tpm: Arc<Tpm>, certificates: AzureCertificates) -> Self {
+        Self {
+            tpm,
+            certificates,
+            cached: Mutex::default(),
+        }
+    }
+
+    /// Evidence is made on threads that may block, some of them within a runtime that cannot wait
+    /// here: so the question gets a thread and a runtime of its own.
+    fn fetch(&self) -> Result<Vec<u8>, PortError> {
+        let failed = |error: Cause| {
+            let operation = "ask for the certificate of the processor's key";
+            PortError::new(PortErrorKind::Internal, operation).because(error)
+        };
+        let asking = || {
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build();
+            let runtime = runtime.map_err(|error| failed(error.into()))?;
+            runtime.block_on(self.certificates.vcek())
+        };
+        thread::scope(|scope| scope.spawn(asking).join())
+            .unwrap_or_else(|_| Err(failed("the thread has died".into())))
+    }
+}
+
+impl HclSource for AzureSource {
+    fn hcl_report(&self) -> Result<Vec<u8>, Cause> {
+        let report = self.tpm.nv_read(REPORT_INDEX)?;
+        report.ok_or_else(|| "the TPM has no report of a paravisor".into())
+    }
+
+    /// One asks, the others wait for what it finds.
+    fn vcek(&self) -> Result<Vec<u8>, Cause> {
+        let mut cached = self.cached.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = SystemClock.now();
+        let is_fresh = |one: &&Cached| {
+            let age = now.unix_seconds() - one.since.unix_seconds();
+            (0..FRESH_SECONDS).contains(&age)
+        };
+        if let Some(fresh) = cached.as_ref().filter(is_fresh) {
+            return Ok(fresh.certificate.clone());
+        }
+        match (self.fetch(), &*cached) {
+            (Ok(certificate), _) => {
+                let since = now;
+                *cached = Some(Cached {
+                    certificate: certificate.clone(),
+                    since,
+                });
+                Ok(certificate)
+            }
+            (Err(error), Some(stale)) => {
+                tracing::warn!(error = chain(&error), "an older certificate is used");
+                Ok(stale.certificate.clone())
+            }
+            (Err(error), None) => Err(error.into()),
+        }
+    }
+}

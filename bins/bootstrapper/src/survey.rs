@@ -1,0 +1,71 @@
+//! What would come of a join, without one: no ticket is asked for, and nothing is changed.
+
+use std::sync::Arc;
+
+use tec_core::ak::Fingerprint;
+use tec_core::node::derive::DiskId;
+use tec_core::node::lock::MarkerState;
+use tec_core::node::metadata::Instance;
+use tec_core::node::port::StateDisk as _;
+use tec_core::port::PortError;
+use tec_k8s::rpc::Dial as _;
+
+use crate::discover::Discovery;
+use crate::node::Node;
+use crate::settings::Settings;
+
+/// What a node that wants to join has, and finds.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Survey {
+    /// Its attestation key, which join services must trust.
+    pub ak: Fingerprint,
+    /// What its TPM says of the cluster that it belongs to.
+    pub marker: Result<MarkerState, PortError>,
+    /// Id of its state disk, and whether that is new.
+    pub disk: Result<(DiskId, bool), PortError>,
+    /// What the platform says that it is.
+    pub instance: Result<Instance, PortError>,
+    /// The join services that the platform names.
+    pub services: Result<Vec<JoinServiceSeen>, PortError>,
+}
+
+/// A join service, and how it went.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct JoinServiceSeen {
+    /// `host:port`
+    pub address: String,
+    /// Whether both ends took each other's evidence.
+    pub met: Result<(), PortError>,
+}
+
+/// Looks at everything, whatever fails.
+///
+/// # Errors
+/// The settings are wrong, or the TPM does not answer.
+pub async fn survey(settings: &Settings) -> anyhow::Result<Survey> {
+    let node = Node::open(settings)?;
+    let endpoint = node.client(&settings.join_services)?;
+    let discovery = Discovery::new(Arc::clone(&node.metadata), endpoint, settings.join_port);
+    Ok(Survey {
+        ak: node.attestation.ak,
+        marker: node.attestation.marker.read().await,
+        disk: disk(&node).await,
+        instance: node.metadata.this().await,
+        services: services(&discovery).await,
+    })
+}
+
+async fn disk(node: &Node) -> Result<(DiskId, bool), PortError> {
+    Ok((node.disk.id().await?, node.has_new_disk().await?))
+}
+
+async fn services(discovery: &Discovery) -> Result<Vec<JoinServiceSeen>, PortError> {
+    let mut found = Vec::new();
+    for address in discovery.addresses().await? {
+        let met = discovery.dial(&address).await.map(drop);
+        found.push(JoinServiceSeen { address, met });
+    }
+    Ok(found)
+}

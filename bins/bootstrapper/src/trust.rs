@@ -1,0 +1,107 @@
+//! Settings of what peers have to prove.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use serde::Deserialize;
+use tec_core::ak::Fingerprint;
+use tec_support::SystemClock;
+use tec_tpm::atls::AkTrust;
+use tec_tpm::atls::AnyAk;
+use tec_tpm::atls::AzureSnpAk;
+use tec_tpm::atls::EveryTrust;
+use tec_tpm::atls::PinnedAks;
+use tec_tpm::snp::Policy;
+
+/// What the other end has to prove. Without keys it is refused.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+#[expect(clippy::exhaustive_structs, reason = "a file of settings, read whole")]
+pub struct Trust {
+    /// File with the registers that it must have, JSON.
+    pub measurements: Option<PathBuf>,
+    /// Fingerprints of attestation keys.
+    pub attestation_keys: BTreeSet<Fingerprint>,
+    /// With `azure-sev-snp`, take keys that a genuine processor vouches for, of guests with one of
+    /// these ID keys: SHA-384, hexadecimal.
+    pub snp_id_keys: Vec<GuestDigest>,
+    /// The same, of guests with one of these measurements.
+    pub snp_measurements: Vec<GuestDigest>,
+    /// Take any key: whoever is on the network path can be the other end.
+    pub dangerous_any_attestation_key: bool,
+    /// Take a trusted key whatever its machine booted.
+    pub dangerous_any_measurements: bool,
+}
+
+impl Trust {
+    /// Settings that contradict each other are none.
+    ///
+    /// # Errors
+    /// They do.
+    pub fn check(&self) -> anyhow::Result<()> {
+        anyhow::ensure!(
+            self.attestation_keys.is_empty() || !self.dangerous_any_attestation_key,
+            "attestation_keys means nothing beside dangerous_any_attestation_key"
+        );
+        let takes_keys = self.dangerous_any_attestation_key
+            || !self.attestation_keys.is_empty()
+            || self.guests().is_some();
+        anyhow::ensure!(
+            !takes_keys || self.measurements.is_some() || self.dangerous_any_measurements,
+            "measurements are missing: a trusted key says nothing about what its machine booted"
+        );
+        anyhow::ensure!(
+            self.measurements.is_none() || !self.dangerous_any_measurements,
+            "measurements mean nothing beside dangerous_any_measurements"
+        );
+        Ok(())
+    }
+
+    /// Which keys are trusted. What is dangerous about these settings is logged.
+    pub fn keys(&self) -> Arc<dyn AkTrust> {
+        if self.dangerous_any_measurements {
+            tracing::warn!("a trusted attestation key is taken whatever its machine booted");
+        }
+        if self.dangerous_any_attestation_key {
+            tracing::warn!("any attestation key is taken for a trusted one");
+            return Arc::new(AnyAk);
+        }
+        let pinned = PinnedAks::new(self.attestation_keys.iter().copied());
+        match self.guests() {
+            Some(policy) => {
+                let genuine = Arc::new(AzureSnpAk::new(Arc::new(SystemClock), policy));
+                if self.attestation_keys.is_empty() {
+                    return genuine;
+                }
+                Arc::new(EveryTrust::new([
+                    genuine as Arc<dyn AkTrust>,
+                    Arc::new(pinned),
+                ]))
+            }
+            None => Arc::new(pinned),
+        }
+    }
+
+    fn guests(&self) -> Option<Policy> {
+        let bytes = |all: &[GuestDigest]| all.iter().map(|one| one.0).collect::<Vec<_>>();
+        Policy::of_guests(&bytes(&self.snp_id_keys), &bytes(&self.snp_measurements))
+    }
+}
+
+/// SHA-384 of a guest, or of the key that signed for it.
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(try_from = "String")]
+#[non_exhaustive]
+pub struct GuestDigest([u8; 48]);
+
+impl TryFrom<String> for GuestDigest {
+    type Error = &'static str;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        let mut digest = [0; 48];
+        hex::decode_to_slice(text, &mut digest)
+            .map_err(|_| "a SHA-384 digest has 96 hexadecimal digits")?;
+        Ok(Self(digest))
+    }
+}

@@ -1,0 +1,285 @@
+//! The commands of the admin, `tec init`, `join`, `recover` and `verify`, as processes beside ours.
+
+use std::fs;
+use std::path::Path;
+use std::path::PathBuf;
+use std::process::Command;
+
+use tec_core::digest::Sha256Digest;
+use tec_core::node::derive::ClusterId;
+
+use crate::cluster::Cluster;
+use crate::init;
+use crate::stage::CANARIES;
+use crate::stage::INIT_SECRET;
+use crate::stage::KMS;
+use crate::stage::Machine;
+use crate::stage::mode;
+
+/// What a command said, and how it ended.
+struct Said {
+    code: Option<i32>,
+    out: String,
+    err: String,
+}
+
+impl Said {
+    fn json(&self) -> serde_json::Value {
+        serde_json::from_str(&self.out).unwrap()
+    }
+
+    /// It ended so, and said that; no secret that it was given is in what it said.
+    fn assert(&self, code: i32, says: &str) -> &Self {
+        let all = format!("{}{}", self.out, self.err);
+        assert_eq!(self.code, Some(code), "{all}");
+        assert!(all.contains(says), "{says}: {all}");
+        for canary in CANARIES {
+            let canary = String::from_utf8_lossy(canary);
+            assert!(!all.contains(&*canary), "{canary}: {all}");
+        }
+        self
+    }
+}
+
+/// Where cargo puts it beside the program of this package.
+fn tec() -> PathBuf {
+    let program = Path::new(env!("CARGO_BIN_EXE_bootstrapper")).with_file_name("tec");
+    assert!(program.exists(), "build it first: cargo build -p tec");
+    program
+}
+
+async fn run(arguments: Vec<String>) -> Said {
+    let ran = tokio::task::spawn_blocking(move || {
+        let mut command = Command::new(tec());
+        for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("TEC_")) {
+            command.env_remove(name);
+        }
+        command.args(["--output", "json", "--log", "debug,h2=info"]);
+        command.args(arguments).output().unwrap()
+    });
+    let ran = ran.await.unwrap();
+    Said {
+        code: ran.status.code(),
+        out: String::from_utf8(ran.stdout).unwrap(),
+        err: String::from_utf8(ran.stderr).unwrap(),
+    }
+}
+
+fn words(words: &[&str]) -> Vec<String> {
+    words.iter().copied().map(str::to_owned).collect()
+}
+
+/// The admin's desk: files with what it knows.
+struct Desk<'m>(&'m Machine);
+
+impl Desk<'_> {
+    fn file(&self, name: &str, content: &[u8]) -> String {
+        let path = self.0.path(name);
+        fs::write(&path, content).unwrap();
+        path.display().to_string()
+    }
+
+    /// Flags that name the machine's key.
+    fn trust(&self) -> Vec<String> {
+        let ak = self.0.ak.to_string();
+        words(&["--ak", &ak, "--dangerous-any-measurements"])
+    }
+
+    async fn init(&self, kms: &str, secret: &[u8], more: &[&str]) -> Said {
+        let address = self.0.init_address();
+        let (kms, secret) = (
+            self.file("desk-kms", kms.as_bytes()),
+            self.file("desk-secret", secret),
+        );
+        let kubeconfig = self.0.path("desk-kubeconfig").display().to_string();
+        let mut all = words(&["init", &address, "--kubernetes-version", "v1.34.3"]);
+        all.extend(words(&[
+            "--kms-uri-file",
+            &kms,
+            "--init-secret-file",
+            &secret,
+        ]));
+        all.extend(words(&["--kubeconfig", &kubeconfig]));
+        all.extend(self.trust());
+        all.extend(words(more));
+        run(all).await
+    }
+
+    async fn recover(&self, kms: &str, more: &[&str]) -> Said {
+        let address = self.0.recovery_address();
+        let kms = self.file("desk-kms", kms.as_bytes());
+        let mut all = words(&["recover", &address, "--kms-uri-file", &kms]);
+        all.extend(self.trust());
+        all.extend(words(more));
+        run(all).await
+    }
+
+    async fn verify(&self, address: &str, more: &[&str]) -> Said {
+        let mut all = words(&["verify", address]);
+        all.extend(words(more));
+        run(all).await
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tec_makes_a_cluster_of_a_node_that_proved_itself_and_tells_how_it_goes_on() {
+    let machine = Machine::new("plane-0", "ControlPlane");
+    let desk = Desk(&machine);
+    let program = machine.start("run").serving();
+    let ak = machine.ak.to_string();
+    let address = machine.init_address();
+    let seen = desk
+        .verify(&address, &["--ak", &ak, "--cluster", "none"])
+        .await;
+    assert_eq!(seen.assert(0, "accepted").json()["accepted"], true);
+
+    let checked = desk.init(KMS, INIT_SECRET, &["--dry-run"]).await;
+    let checked = checked.assert(0, "prepare").json();
+    assert!(!machine.path("desk-kubeconfig").exists());
+    assert!(
+        !machine.calls().contains("certs all"),
+        "{}",
+        machine.calls()
+    );
+
+    let made = desk.init(KMS, INIT_SECRET, &[]).await;
+    let id = made.assert(0, "init-cluster").json()["clusterId"].clone();
+    assert_eq!(id, checked["clusterId"]);
+    let (status, log) = program.wait();
+    assert!(status.success(), "{log}");
+    let kubeconfig = machine.path("desk-kubeconfig");
+    assert_eq!(fs::read(&kubeconfig).unwrap(), b"kubeconfig of the admin\n");
+    assert_eq!(mode(&kubeconfig), 0o600);
+    let mut bytes = [0; 32];
+    hex::decode_to_slice(id.as_str().unwrap(), &mut bytes).unwrap();
+    assert_eq!(machine.register(), ClusterId::new(bytes).marker());
+    machine.assert_no_secrets(&log);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tec_says_by_code_why_there_is_no_cluster_and_the_node_stays_as_it_was() {
+    let machine = Machine::new("plane-0", "ControlPlane");
+    let stranger = Machine::new("stranger", "ControlPlane");
+    let desk = Desk(&machine);
+    desk.init(KMS, INIT_SECRET, &["--wait", "0"])
+        .await
+        .assert(3, "TEC-B503");
+    let program = machine.start("run").serving();
+    desk.init(KMS, b"canary-wrong", &[])
+        .await
+        .assert(1, "TEC-B401");
+    let bad = KMS.replace("key=", "kez=");
+    desk.init(&bad, INIT_SECRET, &[])
+        .await
+        .assert(1, "desk-kms");
+    let elsewhere = "kms://trustee?url=https%3A%2F%2Fkbs&path=a%2Fb%2Fc";
+    let refused = desk.init(elsewhere, INIT_SECRET, &[]).await;
+    refused.assert(1, "TEC-B50").assert(1, "a call failed");
+    fs::write(machine.path("refuse-preflight"), "").unwrap();
+    let refused = desk.init(KMS, INIT_SECRET, &[]).await;
+    // With the node's own log.
+    refused.assert(1, "TEC-B424").assert(1, "a call failed");
+    assert!(machine.opens_with(b"initial").await);
+
+    // Another machine answers in its place.
+    let (key, address) = (stranger.ak.to_string(), machine.init_address());
+    let seen = desk.verify(&address, &["--ak", &key]).await;
+    assert_eq!(seen.assert(1, "attestation key").json()["accepted"], false);
+    let away = stranger.init_address();
+    desk.verify(&away, &["--ak", &key])
+        .await
+        .assert(3, "answers");
+    program.kill();
+    assert_eq!(machine.register(), Sha256Digest::ZERO);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tec_names_every_register_that_differs() {
+    let machine = Machine::new("plane-0", "ControlPlane");
+    let desk = Desk(&machine);
+    let wrong = Sha256Digest::of("another image");
+    let expected = format!(
+        r#"{{"4": "{wrong}", "8": {{"expected": "{wrong}", "warnOnly": true}}, "9": "{wrong}",
+            "16": "{}"}}"#,
+        Sha256Digest::ZERO
+    );
+    let expected = desk.file("desk-measurements", expected.as_bytes());
+    let program = machine.start("run").serving();
+    let (ak, address) = (machine.ak.to_string(), machine.init_address());
+    let flags = ["--ak", &ak, "--measurements", &expected];
+    let seen = desk.verify(&address, &flags).await;
+    let report = seen.assert(1, "it only warns").json();
+    let failed: Vec<&str> = report["checks"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(|check| check["ok"] == false)
+        .map(|check| check["what"].as_str().unwrap())
+        .collect();
+    assert_eq!(failed, ["PCR 4", "PCR 9"]);
+    assert_eq!(report["pcrs"].as_object().unwrap().len(), 24);
+    program.kill();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tec_tries_keys_before_it_recovers_and_says_which_disk_they_open() {
+    let mut machine = Machine::new("plane-0", "ControlPlane");
+    let program = machine.start("run").serving();
+    init::init(&machine, init::request()).await.unwrap();
+    program.wait();
+    let register = machine.register();
+    machine.reboot();
+    machine.write_settings(&[]);
+    let mut program = machine.start("recover").serving();
+    let desk = Desk(&machine);
+    let wrong = KMS.replace("QEFC", "QUFC");
+    desk.recover(&wrong, &["--check"])
+        .await
+        .assert(1, "TEC-B412");
+    desk.recover(&wrong, &[]).await.assert(1, "TEC-B412");
+    let fits = desk.recover(KMS, &["--check"]).await;
+    let fits = fits.assert(0, "disk").json();
+    assert_eq!(fits[0]["recovered"], false);
+    assert!(program.is_running());
+    let opened = desk.recover(KMS, &[]).await;
+    let opened = opened.assert(0, "disk").json();
+    assert_eq!(opened[0]["recovered"], true);
+    assert_eq!(opened[0]["disk"], fits[0]["disk"]);
+    let (status, log) = program.wait();
+    assert!(status.success(), "{log}");
+    assert_eq!(machine.register(), register);
+    desk.recover(KMS, &["--wait", "0"])
+        .await
+        .assert(3, "TEC-B503");
+    machine.assert_no_secrets(&log);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tec_looks_whether_a_node_could_join_and_joins_it() {
+    let plane = Machine::new("plane-0", "ControlPlane");
+    let machine = Machine::new("node-1", "Worker");
+    let settings = machine.path("settings.toml").display().to_string();
+    let join = |more: &[&str]| {
+        let mut all = words(&["join", "--config", &settings]);
+        all.extend(words(more));
+        run(all)
+    };
+    machine.write_metadata("node-1", "Worker", &["127.0.0.1"]);
+    join(&["--dry-run"]).await.assert(3, "join service");
+
+    let cluster = Cluster::start(&plane, &[machine.ak], &[]).await;
+    machine.write_settings_with(&[cluster.ak], cluster.port);
+    let ready = join(&["--dry-run"]).await;
+    let ready = ready.assert(0, "evidence").json();
+    assert_eq!(ready["ready"], true);
+    assert_eq!(ready["ak"], machine.ak.to_string());
+    assert!(machine.opens_with(b"initial").await);
+    assert_eq!(machine.calls(), "");
+
+    let joined = join(&[]).await;
+    joined.assert(0, "join-cluster");
+    assert!(machine.calls().contains("kubeadm join --config"));
+    machine.assert_no_secrets(&joined.err);
+    join(&["--dry-run"]).await.assert(1, "in a cluster");
+    cluster.stop().await;
+}

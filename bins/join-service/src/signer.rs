@@ -1,0 +1,77 @@
+//! Certificates of kubelets, and none for an address of another control plane.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::net::IpAddr;
+
+use async_trait::async_trait;
+use bootstrapper::authority::Authority;
+use k8s_openapi::api::core::v1::Node;
+use kube::Api;
+use kube::Client;
+use kube::ResourceExt as _;
+use kube::api::ListParams;
+use tec_core::node::ticket::NodeName;
+use tec_core::port::PortError;
+use tec_core::port::PortErrorKind;
+use tec_k8s::rpc::KubeletSigner;
+
+/// What kubeadm puts on a control plane; no kubelet may put it on its own node (Kubernetes,
+/// "NodeRestriction").
+const MARK: &str = "node-role.kubernetes.io/control-plane";
+
+/// Signs as an [`Authority`] does. Each control plane has an API server at its own address, and all
+/// of them have certificates of the same CA.
+#[derive(Clone)]
+pub struct Signer {
+    authority: Authority,
+    nodes: Api<Node>,
+}
+
+impl fmt::Debug for Signer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Signer").finish_non_exhaustive()
+    }
+}
+
+impl Signer {
+    /// In this cluster.
+    pub fn new(authority: Authority, client: Client) -> Self {
+        Self {
+            authority,
+            nodes: Api::all(client),
+        }
+    }
+
+    /// Addresses of control planes but this node.
+    async fn taken(&self, node: &NodeName) -> Result<BTreeSet<IpAddr>, PortError> {
+        let planes = self.nodes.list(&ListParams::default().labels(MARK)).await;
+        let planes = planes.map_err(|error| {
+            PortError::new(PortErrorKind::Unavailable, "list the control planes").because(error)
+        })?;
+        let others = planes.iter().filter(|one| one.name_any() != node.as_str());
+        let addresses = others
+            .filter_map(|one| one.status.as_ref()?.addresses.as_ref())
+            .flatten();
+        // Names of hosts are among them, too.
+        Ok(addresses
+            .filter_map(|one| one.address.parse().ok())
+            .collect())
+    }
+}
+
+#[async_trait]
+impl KubeletSigner for Signer {
+    fn name(&self, csr: &[u8]) -> Result<NodeName, PortError> {
+        self.authority.name(csr)
+    }
+
+    async fn sign(&self, csr: &[u8]) -> Result<String, PortError> {
+        let node = self.authority.name(csr)?;
+        let taken = self.taken(&node).await?;
+        self.authority.clone().reserving(taken).sign(csr).await
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,210 @@
+//! `tec init`: makes the first node of a cluster.
+
+use std::io::Write as _;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use clap::Args;
+use serde::Serialize;
+use tec_core::digest::Sha256Digest;
+use tec_core::node::ticket::Component;
+use tec_core::node::ticket::ComponentForm;
+use tec_core::secret::SecretBytes;
+use tec_k8s::rpc::generated::init::InitProgress;
+use tec_k8s::rpc::generated::init::InitRequest;
+use tec_k8s::rpc::generated::init::InitResponse;
+use tec_k8s::rpc::generated::init::KubernetesComponent;
+use tec_k8s::rpc::generated::init::api_client::ApiClient;
+use tec_k8s::rpc::generated::init::init_progress::Item;
+use tec_support::exit::OK;
+use tec_support::files::write_private;
+use tokio::time::Instant;
+use tonic::Status;
+use tonic::Streaming;
+use tonic::transport::Channel;
+
+use super::args::KeyArgs;
+use super::args::TrustArgs;
+use super::args::Uris;
+use super::args::address;
+use super::args::make_master_secret;
+use super::args::secret_line;
+use super::reach::is_broken;
+use super::reach::reach;
+use super::reach::refused;
+use crate::cli::DryRun;
+use crate::output::Output;
+
+/// Port of Init (contract, appendix B).
+const PORT: u16 = 9000;
+/// Before the same request is sent again, after a connection that broke.
+const PAUSE: Duration = Duration::from_secs(5);
+
+#[derive(Debug, Args)]
+pub(crate) struct InitArgs {
+    /// The node, `HOST` or `HOST:PORT`.
+    node: String,
+    #[command(flatten)]
+    trust: TrustArgs,
+    /// Where keys come from. A file of `--master-secret` that is not there is made.
+    #[command(flatten)]
+    keys: KeyArgs,
+    /// File with the init secret, whose hash the node has from its platform.
+    #[arg(long, value_name = "FILE")]
+    init_secret_file: PathBuf,
+    /// Version of Kubernetes, for example v1.34.3.
+    #[arg(long, value_name = "VERSION", required_unless_present = "components")]
+    kubernetes_version: Option<String>,
+    /// Version of Kubernetes and what the node installs, JSON: the file of the join service.
+    #[arg(long, value_name = "FILE", conflicts_with = "kubernetes_version")]
+    components: Option<PathBuf>,
+    /// Keep kube-proxy.
+    #[arg(long)]
+    keep_proxy: bool,
+    /// File of mode 0600 that the admin's kubeconfig is written to.
+    #[arg(long, value_name = "FILE")]
+    kubeconfig: PathBuf,
+    /// The node began with this very request: it may have a cluster in its register.
+    #[arg(long)]
+    again: bool,
+    /// Seconds until the node must have answered; it may take longer to become a cluster.
+    #[arg(long, default_value_t = 300, value_parser = clap::value_parser!(u64).range(0..=86_400))]
+    wait: u64,
+    #[command(flatten)]
+    dry_run: DryRun,
+}
+
+/// What came of it.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Made {
+    node: String,
+    cluster_id: String,
+    /// `None` with `--dry-run`.
+    kubeconfig: Option<PathBuf>,
+}
+
+pub(crate) async fn init(args: InitArgs, output: Output) -> anyhow::Result<u8> {
+    let unused = (!args.again).then_some(Sha256Digest::ZERO);
+    let endpoint = args.trust.endpoint(unused)?;
+    let request = Request::read(&args)?;
+    let node = address(&args.node, PORT);
+    let until = Instant::now() + Duration::from_secs(args.wait);
+    let response = loop {
+        let channel = reach(&endpoint, &node, until).await?;
+        match ask(channel, &request).await {
+            Ok(response) => break response,
+            // It may run on: the same request is told how it ends.
+            Err(status) if is_broken(&status) && Instant::now() < until => {
+                tracing::warn!(reason = status.message(), "the connection broke");
+                tokio::time::sleep(PAUSE).await;
+            }
+            Err(status) => return Err(refused(&node, &status).into()),
+        }
+    };
+    let kubeconfig = SecretBytes::new(response.kubeconfig);
+    let made = Made {
+        node,
+        cluster_id: hex::encode(&response.cluster_id),
+        kubeconfig: (!args.dry_run.dry_run).then(|| args.kubeconfig.clone()),
+    };
+    if let Some(path) = &made.kubeconfig {
+        let content = kubeconfig.expose("the admin asked for a file");
+        write_private(path, content).with_context(|| format!("write {}", path.display()))?;
+    }
+    output.print(&made, |made| match &made.kubeconfig {
+        Some(path) => format!("cluster {}\nkubeconfig {}", made.cluster_id, path.display()),
+        None => format!("{} could become cluster {}", made.node, made.cluster_id),
+    })?;
+    Ok(OK)
+}
+
+/// What is asked for, as often as it takes.
+struct Request {
+    uris: Uris,
+    init_secret: SecretBytes,
+    kubernetes_version: String,
+    components: Vec<Component>,
+    keep_proxy: bool,
+    check: bool,
+}
+
+impl Request {
+    /// Everything that can be wrong at this desk is found before the node is asked.
+    fn read(args: &InitArgs) -> anyhow::Result<Self> {
+        let (kubernetes_version, components) = match &args.components {
+            Some(path) => bootstrapper::components::read(path)?,
+            None => (args.kubernetes_version.clone().unwrap_or_default(), vec![]),
+        };
+        if let Some(path) = &args.keys.master_secret
+            && !args.dry_run.dry_run
+            && make_master_secret(path)?
+        {
+            tracing::info!(file = %path.display(), "made a master secret: keep it safe");
+        }
+        Ok(Self {
+            uris: args.keys.read()?,
+            init_secret: secret_line(&args.init_secret_file)?,
+            kubernetes_version,
+            components,
+            keep_proxy: args.keep_proxy,
+            check: args.dry_run.dry_run,
+        })
+    }
+
+    fn message(&self) -> InitRequest {
+        let component = |one: &Component| KubernetesComponent {
+            url: one.url.clone(),
+            hash: format!("sha256:{}", one.hash),
+            install_path: one.install_path.clone(),
+            extract: one.form == ComponentForm::Archive,
+        };
+        InitRequest {
+            kms_uri: self.uris.kms(),
+            storage_uri: self.uris.storage(),
+            kubernetes_version: self.kubernetes_version.clone(),
+            conformance_mode: self.keep_proxy,
+            kubernetes_components: self.components.iter().map(component).collect(),
+            init_secret: self.init_secret.expose("prove that we may").to_vec(),
+            check: self.check,
+            ..InitRequest::default()
+        }
+    }
+}
+
+/// Asks a node; older ones say nothing until the end.
+async fn ask(channel: Channel, request: &Request) -> Result<InitResponse, Status> {
+    let mut client = ApiClient::new(channel);
+    match client.init_with_progress(request.message()).await {
+        Ok(progress) => follow(progress.into_inner()).await,
+        Err(status) if status.code() == tonic::Code::Unimplemented && !request.check => {
+            let answer = client.init(request.message()).await?;
+            Ok(answer.into_inner())
+        }
+        Err(status) => Err(status),
+    }
+}
+
+async fn follow(mut progress: Streaming<InitProgress>) -> Result<InitResponse, Status> {
+    let began = Instant::now();
+    while let Some(InitProgress { item }) = progress.message().await? {
+        let seconds = began.elapsed().as_secs();
+        match item {
+            Some(Item::Success(response)) => return Ok(response),
+            Some(Item::Began(step)) => tracing::info!(seconds, step, "the node goes on"),
+            Some(Item::Failed(error)) => tracing::warn!(seconds, error, "a step failed"),
+            Some(Item::Failure(failure)) => {
+                tracing::error!(reason = failure.reason, "the node gave up; its log follows");
+            }
+            Some(Item::Log(piece)) => {
+                // A closed stderr is no reason to miss the end.
+                let _ = std::io::stderr().write_all(&piece);
+            }
+            None => {}
+        }
+    }
+    Err(Status::unavailable(
+        "the node ended the call without an answer",
+    ))
+}

@@ -1,0 +1,24 @@
+//! Nodes of a cluster, from the desk of an admin: init, join, recovery, and what a node proves.
+//!
+//! ```text
+//!   init     evidence of the node ─► Init with progress ─► kubeconfig
+//!   recover  evidence of each node ─► Recover, or only a try of its keys
+//!   verify   evidence of a node ─► every check, with what was found
+//!   join     on the node itself: what it has and finds, or the join
+//! ```
+
+mod args;
+mod init;
+mod join;
+mod reach;
+mod recover;
+mod verify;
+
+pub(crate) use self::init::InitArgs;
+pub(crate) use self::init::init;
+pub(crate) use self::join::JoinArgs;
+pub(crate) use self::join::join;
+pub(crate) use self::recover::RecoverArgs;
+pub(crate) use self::recover::recover;
+pub(crate) use self::verify::VerifyArgs;
+pub(crate) use self::verify::verify;

@@ -1,0 +1,142 @@
+//! `tec recover`: opens the disks of nodes that booted again and whose cluster cannot.
+
+use std::time::Duration;
+
+use clap::Args;
+use serde::Serialize;
+use tec_core::code::Code;
+use tec_core::digest::Sha256Digest;
+use tec_k8s::rpc::generated::recoverproto::RecoverMessage;
+use tec_k8s::rpc::generated::recoverproto::api_client::ApiClient;
+use tec_support::exit::CodedError;
+use tec_support::exit::FAILED;
+use tec_support::exit::NOT_READY;
+use tec_support::exit::OK;
+use tec_tpm::atls::Endpoint;
+use tokio::time::Instant;
+
+use super::args::KeyArgs;
+use super::args::TrustArgs;
+use super::args::Uris;
+use super::args::address;
+use super::reach::reach;
+use super::reach::refused;
+use crate::output::Output;
+use crate::output::table;
+
+/// Port of Recover (contract, appendix B).
+const PORT: u16 = 9999;
+
+#[derive(Debug, Args)]
+pub(crate) struct RecoverArgs {
+    /// The nodes, `HOST` or `HOST:PORT`.
+    #[arg(required = true)]
+    nodes: Vec<String>,
+    #[command(flatten)]
+    trust: TrustArgs,
+    #[command(flatten)]
+    keys: KeyArgs,
+    /// Only try the keys on each disk.
+    #[arg(long)]
+    check: bool,
+    /// Seconds until each node must have answered.
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u64).range(0..=86_400))]
+    wait: u64,
+}
+
+/// What came of one node.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Tried {
+    node: String,
+    /// Id of the disk that the keys open.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    disk: Option<String>,
+    /// Whether it is being opened; not with `--check`.
+    recovered: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    code: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<String>,
+}
+
+/// Ends with 0 when the keys fit everywhere, 3 when some nodes only do not answer, else with 1.
+pub(crate) async fn recover(args: RecoverArgs, output: Output) -> anyhow::Result<u8> {
+    let endpoint = args.trust.endpoint(Some(Sha256Digest::ZERO))?;
+    let uris = args.keys.read()?;
+    let mut all = Vec::new();
+    let mut code = OK;
+    for given in &args.nodes {
+        let node = address(given, PORT);
+        let until = Instant::now() + Duration::from_secs(args.wait);
+        let tried = ask(&endpoint, &node, &uris, (args.check, until)).await;
+        code = match &tried {
+            Ok(_) => code,
+            Err(error) if error.code == Code::BootstrapUnreachable => code.max(NOT_READY),
+            // Beyond 3 and 0, so that it stays.
+            Err(_) => WORST,
+        };
+        all.push(outcome(node, tried, args.check));
+    }
+    output.print(&all, |all| render(all))?;
+    Ok(if code == WORST { FAILED } else { code })
+}
+
+/// Above every exit code that can be.
+const WORST: u8 = u8::MAX;
+
+async fn ask(
+    endpoint: &Endpoint,
+    node: &str,
+    uris: &Uris,
+    (check, until): (bool, Instant),
+) -> Result<String, CodedError> {
+    let channel = reach(endpoint, node, until).await?;
+    tracing::info!(node, "the node proved itself; it tries the keys");
+    let message = RecoverMessage {
+        kms_uri: uris.kms(),
+        storage_uri: uris.storage(),
+        check,
+    };
+    let answer = ApiClient::new(channel).recover(message).await;
+    let answer = answer.map_err(|status| refused(node, &status))?;
+    Ok(answer.into_inner().disk_uuid)
+}
+
+fn outcome(node: String, tried: Result<String, CodedError>, check: bool) -> Tried {
+    match tried {
+        Ok(disk) => Tried {
+            node,
+            disk: Some(disk),
+            recovered: !check,
+            code: None,
+            error: None,
+        },
+        Err(error) => Tried {
+            node,
+            disk: None,
+            recovered: false,
+            code: Some(error.code.as_str()),
+            error: Some(tec_core::port::chain(&error)),
+        },
+    }
+}
+
+fn render(all: &[Tried]) -> String {
+    let row = |one: &Tried| {
+        let state = match (&one.error, one.recovered) {
+            (Some(_), _) => "FAILED",
+            (None, true) => "opened",
+            (None, false) => "fits",
+        };
+        let found = one.error.clone().or_else(|| one.disk.clone());
+        [
+            state.to_owned(),
+            one.node.clone(),
+            one.code.unwrap_or_default().to_owned(),
+            found.unwrap_or_default(),
+        ]
+    };
+    let rows: Vec<_> = all.iter().map(row).collect();
+    table(["", "NODE", "CODE", "DISK"], &rows)
+}

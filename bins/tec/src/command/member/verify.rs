@@ -1,0 +1,189 @@
+//! `tec verify`: what a node proves, check by check.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use clap::Args;
+use serde::Serialize;
+use tec_core::ak::Fingerprint;
+use tec_core::digest::Sha256Digest;
+use tec_core::node::derive::ClusterId;
+use tec_core::pcr::PcrValues;
+use tec_core::port::chain;
+use tec_support::exit::FAILED;
+use tec_support::exit::NOT_READY;
+use tec_support::exit::OK;
+use tec_tpm::atls::AtlsError;
+use tec_tpm::atls::AttestedPeer;
+use tec_tpm::atls::Measurements;
+use tec_tpm::atls::Severity;
+use tokio::net::TcpStream;
+
+use super::args::TrustArgs;
+use super::args::address;
+use crate::output::Check;
+use crate::output::Output;
+use crate::output::table;
+
+/// Port of Init (contract, appendix B).
+const PORT: u16 = 9000;
+/// A connection, without the handshake over it, which has its own limit.
+const CONNECT: Duration = Duration::from_secs(10);
+
+#[derive(Debug, Args)]
+pub(crate) struct VerifyArgs {
+    /// The node, `HOST` or `HOST:PORT`: 9000 until it is a member, 9999 until its disk is open.
+    node: String,
+    #[command(flatten)]
+    trust: TrustArgs,
+    /// The cluster that the node must be in, by its id; `none` for none at all.
+    #[arg(long, value_name = "ID", value_parser = cluster)]
+    cluster: Option<Sha256Digest>,
+}
+
+/// What the register of the cluster must hold.
+fn cluster(text: &str) -> Result<Sha256Digest, String> {
+    if text == "none" {
+        return Ok(Sha256Digest::ZERO);
+    }
+    let mut id = [0; 32];
+    hex::decode_to_slice(text, &mut id)
+        .map_err(|_| "it is `none`, or 64 hexadecimal digits".to_owned())?;
+    Ok(ClusterId::new(id).marker())
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Report {
+    node: String,
+    /// Whether every check passed.
+    accepted: bool,
+    checks: Vec<Check>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ak: Option<Fingerprint>,
+    /// All registers, by number.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pcrs: BTreeMap<u8, Sha256Digest>,
+}
+
+impl Report {
+    fn new(node: &str) -> Self {
+        Self {
+            node: node.to_owned(),
+            accepted: false,
+            checks: Vec::new(),
+            ak: None,
+            pcrs: BTreeMap::new(),
+        }
+    }
+
+    fn note(&mut self, what: impl Into<String>, found: anyhow::Result<String>) {
+        self.checks.push(Check::of(what, found));
+    }
+}
+
+/// Ends with 0 when every check passes, 1 when one does not, and 3 when nobody answers. Nothing is
+/// asked of the node, and nothing is sent to it.
+pub(crate) async fn verify(args: VerifyArgs, output: Output) -> anyhow::Result<u8> {
+    let node = address(&args.node, PORT);
+    let expected = args.trust.measurements(args.cluster)?;
+    let mut report = Report::new(&node);
+    let code = match connect(&node).await {
+        Ok(transport) => {
+            report.note("answers", Ok(node));
+            judge(&args.trust, &expected, transport, &mut report).await?;
+            report.accepted = report.checks.iter().all(|check| check.ok);
+            if report.accepted { OK } else { FAILED }
+        }
+        Err(error) => {
+            report.note("answers", Err(error));
+            NOT_READY
+        }
+    };
+    output.print(&report, render)?;
+    Ok(code)
+}
+
+async fn connect(node: &str) -> anyhow::Result<TcpStream> {
+    let connecting = tokio::time::timeout(CONNECT, TcpStream::connect(node));
+    Ok(connecting.await.map_err(anyhow::Error::from)??)
+}
+
+/// The handshake takes any key and any register, which are then judged one by one.
+async fn judge(
+    trust: &TrustArgs,
+    expected: &Measurements,
+    transport: TcpStream,
+    report: &mut Report,
+) -> anyhow::Result<()> {
+    let endpoint = trust.judging(trust.hardware()?, Measurements::default())?;
+    let attested = endpoint.connect(transport).await;
+    let peer = attested.and_then(|stream| stream.peer().cloned().ok_or(AtlsError::NoCertificate));
+    let peer = match peer {
+        Ok(peer) => peer,
+        Err(error) => {
+            report.note("evidence", Err(anyhow::anyhow!("{}", chain(&error))));
+            return Ok(());
+        }
+    };
+    let key = peer.key_hash();
+    let found = format!("{}, for the key {key} of this connection", peer.variant());
+    report.note("evidence", Ok(found));
+    report.note("channel binding", bound(&peer));
+    report.ak = peer.ak().map(tec_core::ak::PublicKey::fingerprint);
+    report.note("attestation key", known(trust, report.ak));
+    if let Some(values) = peer.pcrs() {
+        let all = tec_core::pcr::PcrIndex::all();
+        report.pcrs = all
+            .map(|index| (index.into(), *values.value(index)))
+            .collect();
+        registers(expected, values, report);
+    }
+    Ok(())
+}
+
+fn bound(peer: &AttestedPeer) -> anyhow::Result<String> {
+    anyhow::ensure!(peer.is_channel_bound(), "no evidence over this connection");
+    Ok("evidence over this very connection by the same key".to_owned())
+}
+
+fn known(trust: &TrustArgs, ak: Option<Fingerprint>) -> anyhow::Result<String> {
+    let Some(ak) = ak else {
+        anyhow::bail!("the evidence has none")
+    };
+    match trust.pinned() {
+        Some(pinned) => {
+            anyhow::ensure!(pinned.contains(&ak), "{ak} is not among those given");
+            Ok(format!("{ak}, as given"))
+        }
+        None => Ok(format!("{ak}; none was given to compare it with")),
+    }
+}
+
+fn registers(expected: &Measurements, values: &PcrValues, report: &mut Report) {
+    for (index, expectation) in expected.registers() {
+        let found = values.value(index);
+        let result = if *found == expectation.expected {
+            Ok(found.to_string())
+        } else if expectation.severity == Severity::Warn {
+            Ok(format!(
+                "{found}, not {}; it only warns",
+                expectation.expected
+            ))
+        } else {
+            Err(anyhow::anyhow!("{found}, not {}", expectation.expected))
+        };
+        report.note(format!("PCR {index}"), result);
+    }
+}
+
+fn render(report: &Report) -> String {
+    let rows: Vec<_> = report.checks.iter().map(Check::row).collect();
+    let verdict = if report.accepted {
+        "accepted"
+    } else {
+        "REFUSED"
+    };
+    let checks = table(["", "WHAT", "FOUND"], &rows);
+    format!("{} {verdict}\n{checks}", report.node)
+}

@@ -1,0 +1,108 @@
+//! Looks at the record of authority that many writers share.
+
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering;
+
+use tec_core::migrate::Authority;
+use tec_core::port::PortError;
+use tokio::sync::Mutex;
+
+/// A look answers all who asked for one before it began, so that writes which are under way at the
+/// same time cost one look and not one each. A look that was under way already answers nobody new:
+/// the record may have changed behind it.
+#[derive(Debug, Default)]
+pub(super) struct Fence {
+    /// Looks that began; grows only under the lock.
+    begun: AtomicU64,
+    /// The number of the last look that ended, and what it found.
+    found: Mutex<Option<(u64, Authority)>>,
+}
+
+impl Fence {
+    /// The record, by a look that begins after this call.
+    ///
+    /// # Cancel safety
+    /// The next who asks looks anew.
+    pub(super) async fn look(
+        &self,
+        look: impl Future<Output = Result<Authority, PortError>>,
+    ) -> Result<Authority, PortError> {
+        let before = self.begun.load(Ordering::SeqCst);
+        let mut found = self.found.lock().await;
+        if let Some((number, record)) = *found
+            && number > before
+        {
+            return Ok(record);
+        }
+        let number = self.begun.fetch_add(1, Ordering::SeqCst) + 1;
+        let record = look.await?;
+        *found = Some((number, record));
+        Ok(record)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::FutureExt as _;
+    use tokio::sync::oneshot;
+
+    use super::*;
+
+    fn record() -> Authority {
+        let id = "0190a2f0-0000-7000-8000-000000000001";
+        Authority::founded(id.parse().expect("it is one"))
+    }
+
+    #[tokio::test]
+    async fn a_look_answers_who_asked_before_it_and_nobody_who_asked_during_it() {
+        let fence = Fence::default();
+        let looks = AtomicU64::new(0);
+        let gate = Mutex::new(());
+        let closed = gate.lock().await;
+        let look = || async {
+            looks.fetch_add(1, Ordering::SeqCst);
+            drop(gate.lock().await);
+            Ok(record())
+        };
+        let mut first = Box::pin(fence.look(look()));
+        assert!(first.as_mut().now_or_never().is_none(), "it is under way");
+        let mut late = [0; 3].map(|_| Box::pin(fence.look(look())));
+        for ask in &mut late {
+            assert!(
+                ask.as_mut().now_or_never().is_none(),
+                "the first is not for it"
+            );
+        }
+        drop(closed);
+        assert!(first.await.is_ok());
+        for answer in futures::future::join_all(late).await {
+            assert!(answer.is_ok());
+        }
+        assert_eq!(looks.load(Ordering::SeqCst), 2);
+    }
+
+    #[tokio::test]
+    async fn a_look_that_fails_or_is_broken_off_answers_nobody() {
+        let fence = Fence::default();
+        let failed = async {
+            Err(PortError::new(
+                tec_core::port::PortErrorKind::Unavailable,
+                "no",
+            ))
+        };
+        assert!(fence.look(failed).await.is_err());
+        let (_open, never) = oneshot::channel::<()>();
+        let broken = fence.look(async {
+            let _ = never.await;
+            Ok(record())
+        });
+        assert!(broken.now_or_never().is_none());
+        let mut looked = false;
+        let record = fence.look(async {
+            looked = true;
+            Ok(record())
+        });
+        assert!(record.await.is_ok());
+        assert!(looked);
+    }
+}

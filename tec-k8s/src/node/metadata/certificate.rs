@@ -1,0 +1,81 @@
+//! Certificates of the processor's keys, as Azure gives them to its instances.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde::Deserialize;
+use tec_core::port::PortError;
+use tec_core::port::PortErrorKind;
+
+use super::MetadataError;
+use super::azure::DEFAULT;
+use super::azure::HEADER;
+use super::parsed;
+use crate::node::http::Ask;
+
+/// Where they are (Azure, "Trusted Hardware Identity Management").
+const PATH: &str = "/metadata/THIM/amd/certification";
+/// The service throttles: attempts, and the first wait, which doubles.
+const ATTEMPTS: u32 = 3;
+const FIRST_WAIT: Duration = Duration::from_millis(500);
+
+/// The VCEK's certificate: from the metadata service, else from a file, where one is named, as AMD
+/// distributes it.
+#[derive(Clone, Debug)]
+pub struct AzureCertificates {
+    base: String,
+    file: Option<PathBuf>,
+}
+
+#[derive(Deserialize)]
+struct Document {
+    #[serde(rename = "vcekCert")]
+    vcek: String,
+}
+
+impl AzureCertificates {
+    /// At this base URL, or where it is on every instance.
+    pub fn new(base: Option<String>, file: Option<PathBuf>) -> Self {
+        let base = base.unwrap_or_else(|| DEFAULT.to_owned());
+        let base = base.trim_end_matches('/').to_owned();
+        Self { base, file }
+    }
+
+    /// The certificate, in PEM or DER. It is not verified.
+    ///
+    /// # Errors
+    /// Neither service nor file has one.
+    pub async fn vcek(&self) -> Result<Vec<u8>, PortError> {
+        let mut wait = FIRST_WAIT;
+        let mut attempt = 1;
+        let error = loop {
+            match self.ask().await {
+                Ok(certificate) => return Ok(certificate),
+                Err(error) if attempt == ATTEMPTS => break error,
+                Err(error) => tracing::info!(%error, "no certificate of the processor yet"),
+            }
+            tokio::time::sleep(wait).await;
+            wait *= 2;
+            attempt += 1;
+        };
+        let operation = "fetch the certificate of the processor's key";
+        match &self.file {
+            Some(path) => tokio::fs::read(path).await.map_err(|error| {
+                let operation = format!("{operation}, or read {}", path.display());
+                PortError::new(PortErrorKind::Unavailable, operation).because(error)
+            }),
+            None => Err(error.during(operation)),
+        }
+    }
+
+    async fn ask(&self) -> Result<Vec<u8>, MetadataError> {
+        let request = Ask::get(format!("{}{PATH}", self.base));
+        let answer = request.header(HEADER, "true").body().await?;
+        let document: Document = parsed(&answer)?;
+        // Seen where a host was set up moments ago.
+        if document.vcek.trim().is_empty() {
+            return Err(MetadataError::Member("vcekCert"));
+        }
+        Ok(document.vcek.into_bytes())
+    }
+}

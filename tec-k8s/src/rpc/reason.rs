@@ -1,0 +1,92 @@
+//! Why a call is refused, as a word for programs.
+
+use std::fmt;
+
+use tonic::Code;
+use tonic::Status;
+use tonic::metadata::MetadataValue;
+
+/// Where the word stands beside a status.
+const HEADER: &str = "tec-reason";
+
+macro_rules! reasons {
+    ($($(#[$doc:meta])* $name:ident = $text:literal;)*) => {
+        /// Why a call was refused. Its word stands in the header `tec-reason` of the answer.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[non_exhaustive]
+        pub enum Reason {
+            $($(#[$doc])* $name,)*
+        }
+
+        impl Reason {
+            const ALL: &'static [Self] = &[$(Self::$name),*];
+
+            /// Its word.
+            pub const fn as_str(self) -> &'static str {
+                match self { $(Self::$name => $text),* }
+            }
+        }
+    };
+}
+
+reasons! {
+    /// The init secret is not that of the node.
+    InitSecret = "init-secret";
+    /// The master secret came in its older place.
+    MasterSecret = "master-secret";
+    /// `kms_uri` cannot be taken.
+    KmsUri = "kms-uri";
+    /// `storage_uri` cannot be taken.
+    StorageUri = "storage-uri";
+    /// Another member of the message cannot be taken.
+    Member = "member";
+    /// The key service cannot be used.
+    KeyService = "key-service";
+    /// The node is in a cluster, or about to be.
+    AlreadyActivated = "already-activated";
+    /// Something that was looked at beforehand is not as it must be; nothing was changed.
+    NotPrepared = "not-prepared";
+    /// The cluster is there, and its kubeconfig cannot be read.
+    Kubeconfig = "kubeconfig";
+    /// The keys do not open the disk.
+    WrongKey = "wrong-key";
+    /// The disk cannot be read.
+    Disk = "disk";
+    /// Other keys opened the disk meanwhile.
+    AlreadyRecovering = "already-recovering";
+    /// The caller proved nothing.
+    NotAttested = "not-attested";
+    /// The certificate request cannot be taken.
+    CertificateRequest = "certificate-request";
+    /// The node may not have what it asks for.
+    NotAdmitted = "not-admitted";
+    /// Another node was admitted, or joins, at the same time.
+    Busy = "busy";
+    /// The registry of members cannot be used.
+    Registry = "registry";
+    /// A part of the ticket cannot be made.
+    Ticket = "ticket";
+    /// The server has a defect.
+    Defect = "defect";
+}
+
+impl Reason {
+    /// The reason of a refusal, where its server told one.
+    pub fn of(status: &Status) -> Option<Self> {
+        let word = status.metadata().get(HEADER)?.to_str().ok()?;
+        Self::ALL.iter().copied().find(|one| one.as_str() == word)
+    }
+
+    pub(super) fn status(self, code: Code, sentence: impl Into<String>) -> Status {
+        let mut status = Status::new(code, sentence);
+        let word = MetadataValue::from_static(self.as_str());
+        status.metadata_mut().insert(HEADER, word);
+        status
+    }
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
