@@ -13,13 +13,16 @@ use tec_core::node::lock::MarkerState;
 use tec_core::node::lock::NodeLock;
 use tec_core::node::metadata::MetadataSource;
 use tec_core::node::port::NodeStore as _;
+use tec_core::port::Attester;
 use tec_core::port::Clock;
 use tec_core::port::Entropy;
 use tec_core::port::PortError;
 use tec_core::port::PortErrorKind;
+use tec_k8s::node::AwsMetadata;
 use tec_k8s::node::AzureCertificates;
 use tec_k8s::node::AzureMetadata;
 use tec_k8s::node::FileMetadata;
+use tec_k8s::node::GcpMetadata;
 use tec_k8s::node::HostPrograms;
 use tec_k8s::node::KubeadmPaths;
 use tec_k8s::node::LuksDisk;
@@ -58,6 +61,8 @@ pub struct Attestation {
     pub variant: Variant,
     /// Makes documents.
     pub issuer: Arc<dyn Issuer>,
+    /// Proves the machine to Trustees.
+    pub attester: Arc<dyn Attester>,
     /// PCR 15.
     pub marker: Arc<dyn BootstrapMarker>,
     /// The attestation key.
@@ -86,6 +91,7 @@ impl Attestation {
         let ak = tpm.ensure_ak(handle, AkAlgorithm::Rsa2048);
         let ak = ak.context("find or make the attestation key")?;
         let quoter = Arc::new(TpmAttester::new(Arc::clone(&tpm), handle));
+        let attester: Arc<dyn Attester> = Arc::clone(&quoter) as _;
         let mut issuer = VtpmIssuer::new(variant, quoter);
         if variant == Variant::AzureSevSnp {
             let (url, file) = (settings.vcek_url.clone(), settings.vcek_file.clone());
@@ -96,6 +102,7 @@ impl Attestation {
         Ok(Self {
             variant,
             issuer: Arc::new(issuer),
+            attester,
             marker: Arc::new(TpmMarker::new(tpm)),
             ak: ak.key.public().fingerprint(),
         })
@@ -252,5 +259,7 @@ fn metadata(settings: &Metadata) -> Arc<dyn MetadataSource> {
         Metadata::File { path } => Arc::new(FileMetadata::new(path)),
         Metadata::Qemu { url } => Arc::new(QemuMetadata::new(url.clone())),
         Metadata::Azure { url } => Arc::new(AzureMetadata::new(url.clone())),
+        Metadata::Aws { url } => Arc::new(AwsMetadata::new(url.clone())),
+        Metadata::Gcp { url } => Arc::new(GcpMetadata::new(url.clone())),
     }
 }

@@ -7,7 +7,6 @@ use anyhow::Context as _;
 use tec_core::node::drive::OfferedKeys;
 use tec_core::node::drive::RecoverPorts;
 use tec_core::node::drive::drive_recover;
-use tec_core::node::port::DerivedKeys;
 use tec_core::node::port::Pause as _;
 use tec_core::node::port::StateDisk as _;
 use tec_core::node::recover::KeySource;
@@ -24,6 +23,7 @@ use tokio::sync::mpsc;
 
 use crate::cleaner::Cleaner;
 use crate::discover::Discovery;
+use crate::keys;
 use crate::mapping::SystemdMapping;
 use crate::node::Node;
 use crate::node::Standing;
@@ -75,7 +75,7 @@ async fn recover(settings: &Settings, node: &Node) -> anyhow::Result<u8> {
     let (sender, mut offers) = mpsc::channel(1);
     let (operator, mut recovered) = mpsc::channel(1);
     let service = RecoverService::new(
-        Arc::new(DerivedKeys),
+        keys::services(Arc::clone(&node.attestation.attester)),
         Arc::clone(&node.disk) as Arc<_>,
         operator,
     );

@@ -9,7 +9,6 @@ use tec_core::node::drive::drive_join;
 use tec_core::node::grant::Claim;
 use tec_core::node::join::JoinOutcome;
 use tec_core::node::metadata::Instance;
-use tec_core::node::port::DerivedKeys;
 use tec_core::node::port::Pause;
 use tec_core::node::port::StateDisk as _;
 use tec_core::node::state::Role;
@@ -33,6 +32,7 @@ use crate::cleaner::Cleaner;
 use crate::discover::Discovery;
 use crate::gate::InitGate;
 use crate::identity::Identity;
+use crate::keys;
 use crate::node::Node;
 use crate::node::Standing;
 use crate::pause::JitteredPause;
@@ -190,7 +190,7 @@ async fn gate(node: &Node, parts: &Parts, cleaner: &Cleaner) -> anyhow::Result<I
     let ports = InitServicePorts {
         secret: Arc::new(hash),
         lock: Arc::clone(&node.lock),
-        keys: Arc::new(DerivedKeys),
+        keys: keys::services(Arc::clone(&node.attestation.attester)),
         disk: Arc::clone(&node.disk) as Arc<_>,
         store: Arc::clone(&node.store) as Arc<_>,
         cluster: Arc::clone(&parts.kubeadm) as Arc<_>,

@@ -91,6 +91,16 @@ pub enum Metadata {
         /// Base URL, when it is not the usual one.
         url: Option<String>,
     },
+    /// The service of AWS, version 2.
+    Aws {
+        /// Base URL, when it is not the usual one.
+        url: Option<String>,
+    },
+    /// The server of Google Cloud.
+    Gcp {
+        /// Base URL, when it is not the usual one.
+        url: Option<String>,
+    },
 }
 
 impl Default for Metadata {
@@ -210,7 +220,7 @@ mod tests {
         for text in [
             "listn = '0.0.0.0:1'",
             "[disk]\nintegrity = true",
-            "[metadata]\nkind = 'gcp'",
+            "[metadata]\nkind = 'cloud'",
             "[join_services]\nattestation_keys = ['00']",
             "[join_services]\nsnp_id_keys = ['00']",
         ] {

@@ -15,10 +15,9 @@ use bootstrapper::node::measurements;
 use kube::Client;
 use tec_core::node::grant::ControlPlanes;
 use tec_core::node::port::DataKeys;
-use tec_core::node::port::DerivedKeys;
-use tec_core::node::port::KeyServices as _;
 use tec_core::node::uri::KmsUri;
 use tec_core::node::uri::StorageUri;
+use tec_core::node::uri::UriError;
 use tec_core::port::Clock;
 use tec_core::port::Entropy;
 use tec_core::secret::SecretBytes;
@@ -49,7 +48,11 @@ const POLL: Duration = Duration::from_secs(5);
 ///
 /// # Errors
 /// A file cannot be read, or the API server not be asked.
-pub async fn service(settings: &Settings, client: Client) -> anyhow::Result<JoinService> {
+pub async fn service(
+    settings: &Settings,
+    client: Client,
+    attestation: &Attestation,
+) -> anyhow::Result<JoinService> {
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
     let entropy: Arc<dyn Entropy> = Arc::new(SystemEntropy);
     let namespace = &settings.namespace;
@@ -75,7 +78,7 @@ pub async fn service(settings: &Settings, client: Client) -> anyhow::Result<Join
     let authority = Authority::new(&settings.pki, Arc::clone(&clock), Arc::clone(&entropy));
     let tokens = BootstrapTokens::new(client.clone(), Arc::clone(&clock), Arc::clone(&entropy));
     Ok(JoinService::new(JoinServicePorts {
-        keys: keys(settings).await?,
+        keys: keys(settings, attestation).await?,
         salt: state.measurement_salt,
         enrollments,
         control_planes,
@@ -85,22 +88,33 @@ pub async fn service(settings: &Settings, client: Client) -> anyhow::Result<Join
     }))
 }
 
-async fn keys(settings: &Settings) -> anyhow::Result<Arc<dyn DataKeys>> {
-    let path = settings.kms_uri.display();
-    let uri = fs::read(&settings.kms_uri).map(SecretBytes::new);
-    let uri = uri.with_context(|| format!("read {path}"))?;
-    let uri = std::str::from_utf8(uri.expose("parse it").trim_ascii());
-    let kms = KmsUri::parse(uri.with_context(|| format!("read {path}"))?)?;
-    let storage = StorageUri::parse(&settings.storage_uri)?;
-    Ok(DerivedKeys.open(kms, storage).await?.into())
+async fn keys(settings: &Settings, attestation: &Attestation) -> anyhow::Result<Arc<dyn DataKeys>> {
+    let kms = uri(&settings.kms_uri, KmsUri::parse)?;
+    let storage = match &settings.storage_uri {
+        Some(path) => uri(path, StorageUri::parse)?,
+        None => StorageUri::NoStore,
+    };
+    let services = bootstrapper::keys::services(Arc::clone(&attestation.attester));
+    Ok(services.open(kms, storage).await?.into())
+}
+
+/// The URI in a file.
+fn uri<T>(path: &Path, parse: impl Fn(&str) -> Result<T, UriError>) -> anyhow::Result<T> {
+    let what = || format!("read {}", path.display());
+    let text = fs::read(path).map(SecretBytes::new).with_context(what)?;
+    let text = std::str::from_utf8(text.expose("parse it").trim_ascii()).with_context(what)?;
+    parse(text).with_context(what)
 }
 
 /// The end that nodes judge, and that judges them by `live`.
 ///
 /// # Errors
-/// The TPM does not answer.
-pub fn server(settings: &Settings, live: Arc<LiveMeasurements>) -> anyhow::Result<Endpoint> {
-    let attestation = Attestation::open(&settings.tpm)?;
+/// The provider of cryptography gives no key.
+pub fn server(
+    settings: &Settings,
+    attestation: Attestation,
+    live: Arc<LiveMeasurements>,
+) -> anyhow::Result<Endpoint> {
     tracing::info!(ak.fingerprint = %attestation.ak, "this service proves itself with this key");
     let trust = settings.nodes.keys();
     let validator = VtpmValidator::new(attestation.variant, trust, live);

@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 
 use anyhow::Context as _;
+use bootstrapper::node::Attestation;
 use bootstrapper::transport;
 use clap::Parser as _;
 use join_service::cli::Args;
@@ -26,9 +27,10 @@ async fn run(args: &Args) -> anyhow::Result<u8> {
     let settings = &Settings::read(&args.config)?;
     let stopped = program::stopped()?;
     let client = Client::try_default().await.context("find the API server")?;
-    let service = compose::service(settings, client).await?;
+    let attestation = Attestation::open(&settings.tpm)?;
+    let service = compose::service(settings, client, &attestation).await?;
     let followed = Followed::open(settings.nodes.measurements.as_deref())?;
-    let endpoint = compose::server(settings, followed.live())?;
+    let endpoint = compose::server(settings, attestation, followed.live())?;
     let listener = TcpListener::bind(settings.listen).await;
     let listener = listener.with_context(|| format!("listen on {}", settings.listen))?;
     tracing::info!(address = %listener.local_addr()?, "tickets are served");

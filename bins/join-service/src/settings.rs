@@ -35,9 +35,8 @@ pub struct Settings {
     pub state_directory: PathBuf,
     /// File with the URI of the key service, mode 0600.
     pub kms_uri: PathBuf,
-    /// Where that service keeps wrapped keys.
-    #[serde(default = "no_store")]
-    pub storage_uri: String,
+    /// File with the URI of where wrapped keys are kept, mode 0600; without one, nowhere.
+    pub storage_uri: Option<PathBuf>,
     /// File with the version of Kubernetes and the components of members, JSON.
     pub components: PathBuf,
     /// The TPM, with which this service proves itself.
@@ -64,10 +63,6 @@ fn pki() -> PathBuf {
 
 fn state_directory() -> PathBuf {
     "/run/state/constellation".into()
-}
-
-fn no_store() -> String {
-    "storage://no-store".to_owned()
 }
 
 impl program::Settings for Settings {

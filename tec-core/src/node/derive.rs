@@ -9,11 +9,14 @@
 use std::fmt;
 use std::str::FromStr;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use hkdf::Hkdf;
 use serde::Deserialize;
 use serde::Serialize;
 use sha2::Sha256;
 use uuid::Uuid;
+use zeroize::ZeroizeOnDrop;
 
 use crate::digest::Sha256Digest;
 use crate::secret::SecretArray;
@@ -128,6 +131,25 @@ impl fmt::Display for DataKeyId {
     }
 }
 
+/// Least length of a master secret's key in a file (contract, section 5).
+const LEAST_KEY: usize = 16;
+/// Least length of its salt.
+const LEAST_SALT: usize = 32;
+
+/// The text is no file of a master secret.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "no master secret: JSON with key (at least {LEAST_KEY} bytes) and salt (at least {LEAST_SALT}), base64"
+)]
+#[non_exhaustive]
+pub struct ParseMasterSecretError;
+
+#[derive(Deserialize, ZeroizeOnDrop)]
+struct MasterSecretFile {
+    key: String,
+    salt: String,
+}
+
 /// The secret from which all keys of a cluster follow.
 #[derive(Debug)]
 pub struct MasterSecret {
@@ -140,6 +162,23 @@ impl MasterSecret {
     /// Of these parts, whose lengths are the caller's to check.
     pub fn new(key: SecretBytes, salt: SecretBytes) -> Self {
         Self { key, salt }
+    }
+
+    /// Takes the file of a master secret: JSON with the members `key` and `salt`, both base64
+    /// (contract, section 5).
+    ///
+    /// # Errors
+    /// [`ParseMasterSecretError`], for short ones too. Nothing of the file is part of it.
+    pub fn from_json(json: &[u8]) -> Result<Self, ParseMasterSecretError> {
+        let file: MasterSecretFile =
+            serde_json::from_slice(json).map_err(|_| ParseMasterSecretError)?;
+        let decoded = |text: &str, least| {
+            let bytes = STANDARD.decode(text).map(SecretBytes::new).ok();
+            bytes.filter(|bytes| bytes.len() >= least)
+        };
+        let key = decoded(&file.key, LEAST_KEY).ok_or(ParseMasterSecretError)?;
+        let salt = decoded(&file.salt, LEAST_SALT).ok_or(ParseMasterSecretError)?;
+        Ok(Self { key, salt })
     }
 
     /// A data key.
@@ -313,6 +352,28 @@ mod tests {
             cluster.marker().to_string(),
             "8cbed04bc5c36a7612da8f7659e78d17113175a922cc9925f266a2fc96eaa0ba"
         );
+    }
+
+    #[test]
+    fn a_file_with_a_master_secret_gives_the_keys_of_the_contract_and_short_ones_none() {
+        let json = |key: &[u8], salt: &[u8]| {
+            let (key, salt) = (STANDARD.encode(key), STANDARD.encode(salt));
+            format!(r#"{{"key": "{key}", "salt": "{salt}"}}"#)
+        };
+        let file = MasterSecret::from_json(json(&from(0x40), &from(0x60)).as_bytes()).unwrap();
+        let key = file.data_key(&DataKeyId::measurement_secret(), 32).unwrap();
+        let expected = master(from(0x40), from(0x60));
+        let expected = expected.data_key(&DataKeyId::measurement_secret(), 32);
+        assert!(key.ct_eq(&expected.unwrap()));
+        for short in [
+            json(&[1; 15], &[2; 32]),
+            json(&[1; 16], &[2; 31]),
+            "{}".to_owned(),
+            r#"{"key": "canary", "salt": "canary"}"#.to_owned(),
+        ] {
+            let error = MasterSecret::from_json(short.as_bytes()).unwrap_err();
+            assert!(!error.to_string().contains("canary"));
+        }
     }
 
     #[test]

@@ -72,4 +72,6 @@ async fn write_intent(
 }
 
 #[cfg(test)]
+mod crash;
+#[cfg(test)]
 mod tests;

@@ -8,7 +8,8 @@
 //!  Recover, rejoin ─► recover::RecoverPlan ──► the state disk opens, the marker is set again
 //! ```
 //!
-//! *What it is*: derivation of keys and ids ([`derive`](mod@derive)), the URIs that say where keys
+//! *What it is*: derivation of keys and ids ([`derive`](mod@derive)), keys that a key service wraps
+//! ([`envelope`]), the URIs that say where keys
 //! and storage are ([`uri`]), the one-way lock ([`lock`]), tickets and who may have one
 //! ([`ticket`], [`grant`]), the procedures as [plans](crate::plan::Plan), and [`drive`], which
 //! carries their effects out over [ports](port).
@@ -18,6 +19,7 @@
 
 pub mod derive;
 pub mod drive;
+pub mod envelope;
 pub mod grant;
 pub mod init;
 pub mod join;

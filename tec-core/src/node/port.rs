@@ -17,6 +17,7 @@ use super::state::NodeState;
 use super::ticket::JoinTicket;
 use super::uri::KmsUri;
 use super::uri::StorageUri;
+use super::uri::TrusteeKey;
 use crate::port::PortError;
 use crate::port::PortErrorKind;
 use crate::secret::SecretBytes;
@@ -24,8 +25,16 @@ use crate::secret::SecretBytes;
 /// Gives data keys: the same for the same id, always.
 #[async_trait]
 pub trait DataKeys: fmt::Debug + Send + Sync {
-    /// A data key of `length` bytes.
+    /// A data key of `length` bytes; one that was never asked for is made.
     async fn data_key(&self, id: &DataKeyId, length: usize) -> Result<SecretBytes, PortError>;
+
+    /// A data key that something depends on already; kind `NotFound` where there is none. Nothing
+    /// is made: a new key opens no disk, and would stay where a wrong URI led.
+    async fn existing_data_key(
+        &self,
+        id: &DataKeyId,
+        length: usize,
+    ) -> Result<SecretBytes, PortError>;
 }
 
 #[async_trait]
@@ -35,6 +44,15 @@ impl DataKeys for MasterSecret {
             PortError::new(PortErrorKind::Invalid, "derive a data key").because(error)
         })
     }
+
+    /// Every key exists that can be derived.
+    async fn existing_data_key(
+        &self,
+        id: &DataKeyId,
+        length: usize,
+    ) -> Result<SecretBytes, PortError> {
+        DataKeys::data_key(self, id, length).await
+    }
 }
 
 /// Opens what URIs name.
@@ -43,6 +61,13 @@ pub trait KeyServices: fmt::Debug + Send + Sync {
     /// The keys of these URIs. Fails with kind `Invalid` for a service that is not supported, or
     /// that needs storage and has none.
     async fn open(&self, kms: KmsUri, storage: StorageUri) -> Result<Box<dyn DataKeys>, PortError>;
+}
+
+/// Obtains what a Trustee releases to this node alone.
+#[async_trait]
+pub trait ReleasedSecrets: fmt::Debug + Send + Sync {
+    /// Proves this node, and obtains the resource.
+    async fn release(&self, key: &TrusteeKey) -> Result<SecretBytes, PortError>;
 }
 
 /// Knows keys that are derived from a master secret, and no service.

@@ -32,6 +32,9 @@ use crate::migrate::Transition;
 use crate::migrate::TrustAnchor;
 use crate::migrate::TrustUnit;
 use crate::migrate::UnitName;
+use crate::node::derive::DataKeyId;
+use crate::node::envelope::KeyWrapper;
+use crate::node::envelope::WrappedKeys;
 use crate::port::AkRegistry;
 use crate::port::AttemptLog;
 use crate::port::AuditEvent;
@@ -232,6 +235,16 @@ pass_through!(TrustAnchor {
     fn adopt(page: &AdoptPage<'_>) -> Vec<Adopted>;
     fn progress(epoch: Epoch) -> Option<UnitName>;
     fn shred(line: &AuditEvent) -> u64;
+});
+
+pass_through!(KeyWrapper {
+    fn wrap(id: &DataKeyId, plain: &SecretBytes) -> Vec<u8>;
+    fn unwrap(id: &DataKeyId, wrapped: &[u8]) -> SecretBytes;
+});
+
+pass_through!(WrappedKeys {
+    fn find(id: &DataKeyId) -> Option<Vec<u8>>;
+    fn add(id: &DataKeyId, wrapped: &[u8]) -> CreateOutcome;
 });
 
 pass_through!(KeyBroker {

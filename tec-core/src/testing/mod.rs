@@ -34,6 +34,7 @@ mod broker;
 mod clock;
 mod entropy;
 mod faulty;
+mod key_service;
 mod memory;
 mod node;
 mod plan;
@@ -46,6 +47,7 @@ pub use self::entropy::SeededEntropy;
 pub use self::faulty::Call;
 pub use self::faulty::Fault;
 pub use self::faulty::Faulty;
+pub use self::key_service::MemoryKeyService;
 pub use self::memory::MemoryRegistry;
 pub use self::node::MemoryNode;
 pub use self::node::NodeRecord;
@@ -65,9 +67,11 @@ pub use self::suite::boot_states;
 pub use self::suite::clock_log;
 pub use self::suite::image_registry;
 pub use self::suite::key_broker;
+pub use self::suite::key_wrapper;
 pub use self::suite::machine_registry;
 pub use self::suite::secret_store;
 pub use self::suite::trust_anchor;
+pub use self::suite::wrapped_keys;
 
 /// Runs a future that never has to wait, as those of the doubles.
 ///

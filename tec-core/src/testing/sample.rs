@@ -19,6 +19,7 @@ use crate::image::ExpectedPcrs;
 use crate::image::ImageEvent;
 use crate::machine::Machine;
 use crate::machine::RegisteredBy;
+use crate::node::derive::DataKeyId;
 use crate::pcr::PcrIndex;
 use crate::port::AuditAction;
 use crate::port::AuditEvent;
@@ -103,6 +104,15 @@ pub fn image(number: u64) -> ApprovedImage {
 /// Path of the disk key of a machine.
 pub fn secret_path(machine: u64) -> ResourcePath {
     ResourcePath::luks_root(&machine_id(machine))
+}
+
+/// Id of the key of a state disk.
+pub fn data_key_id(number: u64) -> DataKeyId {
+    let machine = machine_id(number).to_string();
+    match machine.parse() {
+        Ok(disk) => DataKeyId::state_disk(disk),
+        Err(_) => unreachable!("a machine's id is a UUID"),
+    }
 }
 
 /// A secret.

@@ -6,6 +6,7 @@ use super::Fault;
 use super::Faulty;
 use super::ManualClock;
 use super::MemoryBroker;
+use super::MemoryKeyService;
 use super::MemoryRegistry;
 use super::SeededEntropy;
 use super::sample;
@@ -32,6 +33,8 @@ async fn memory_doubles_conform() {
     super::audited_changes(make, async |log: &MemoryRegistry| log.events()).await;
     super::attempt_log(make).await;
     super::key_broker(async || MemoryBroker::new()).await;
+    super::key_wrapper(&MemoryKeyService::new()).await;
+    super::wrapped_keys(&MemoryKeyService::new()).await;
     let number = std::cell::Cell::new(0);
     super::trust_anchor(async || {
         number.set(number.get() + 1);
@@ -52,6 +55,8 @@ async fn a_healthy_wrapper_conforms() {
     super::audited_changes(make, read).await;
     super::attempt_log(make).await;
     super::key_broker(async || Faulty::healthy(Arc::new(MemoryBroker::new()))).await;
+    super::key_wrapper(&Faulty::healthy(Arc::new(MemoryKeyService::new()))).await;
+    super::wrapped_keys(&Faulty::healthy(Arc::new(MemoryKeyService::new()))).await;
 }
 
 #[test]

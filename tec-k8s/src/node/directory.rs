@@ -79,7 +79,7 @@ fn failed(operation: String, error: io::Error) -> PortError {
     PortError::new(PortErrorKind::Unavailable, operation).because(error)
 }
 
-fn read_bounded(path: &Path) -> io::Result<Vec<u8>> {
+pub(super) fn read_bounded(path: &Path) -> io::Result<Vec<u8>> {
     let mut content = Vec::new();
     File::open(path)?.take(MAX_FILE).read_to_end(&mut content)?;
     Ok(content)

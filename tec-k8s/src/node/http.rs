@@ -1,8 +1,10 @@
 //! Plain HTTP to services of the host itself. A proxy or a redirect could answer in their place, so
 //! neither is followed; and without TLS no program has to choose a provider for it.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
+use http::Method;
 use http::Uri;
 use http::header::HOST;
 use http_body_util::BodyExt as _;
@@ -39,30 +41,55 @@ pub enum HttpError {
     /// It answers with an error.
     #[error("the answer is {0}")]
     Status(u16),
+    /// The answer lacks the mark of the service.
+    #[error("the answer has not the header {0} of the service")]
+    Stranger(&'static str),
     /// It answers with more than is sensible.
     #[error("the answer has more than {MAX_ANSWER} bytes")]
     TooLarge,
 }
 
-/// A GET to make.
+/// A request to make, without a body.
 #[derive(Debug)]
-pub(super) struct Get {
+pub(super) struct Ask {
+    method: Method,
     url: String,
-    headers: Vec<(&'static str, &'static str)>,
+    headers: Vec<(&'static str, Cow<'static, str>)>,
+    mark: Option<(&'static str, &'static str)>,
 }
 
-impl Get {
-    /// Of this URL.
-    pub(super) fn new(url: impl Into<String>) -> Self {
+impl Ask {
+    /// A GET of this URL.
+    pub(super) fn get(url: impl Into<String>) -> Self {
         Self {
+            method: Method::GET,
             url: url.into(),
             headers: Vec::new(),
+            mark: None,
+        }
+    }
+
+    /// A PUT of nothing.
+    pub(super) fn put(url: impl Into<String>) -> Self {
+        Self {
+            method: Method::PUT,
+            ..Self::get(url)
         }
     }
 
     /// With a header.
-    pub(super) fn header(mut self, name: &'static str, value: &'static str) -> Self {
-        self.headers.push((name, value));
+    pub(super) fn header(
+        mut self,
+        name: &'static str,
+        value: impl Into<Cow<'static, str>>,
+    ) -> Self {
+        self.headers.push((name, value.into()));
+        self
+    }
+
+    /// Takes only answers with this header: others are of somebody else.
+    pub(super) fn marked(mut self, name: &'static str, value: &'static str) -> Self {
+        self.mark = Some((name, value));
         self
     }
 
@@ -79,9 +106,10 @@ impl Get {
         let authority = uri.authority().filter(|_| uri.scheme_str() == Some("http"));
         let authority = authority.ok_or_else(malformed)?;
         let path = uri.path_and_query().map_or("/", |path| path.as_str());
-        let mut request = hyper::Request::get(path).header(HOST, authority.as_str());
+        let request = hyper::Request::builder().method(self.method.clone());
+        let mut request = request.uri(path).header(HOST, authority.as_str());
         for (name, value) in &self.headers {
-            request = request.header(*name, *value);
+            request = request.header(*name, value.as_ref());
         }
         let request = request.body(Empty::<Bytes>::new());
         let request = request.map_err(|_| malformed())?;
@@ -92,7 +120,7 @@ impl Get {
         let (mut sender, connection) = connected.map_err(HttpError::Exchange)?;
         let answer = async move {
             let answer = sender.send_request(request).await;
-            collect(answer.map_err(HttpError::Exchange)?).await
+            collect(answer.map_err(HttpError::Exchange)?, self.mark).await
         };
         // The connection ends when nobody sends any more.
         let (answer, _) = tokio::join!(answer, connection);
@@ -100,9 +128,20 @@ impl Get {
     }
 }
 
-async fn collect(answer: hyper::Response<Incoming>) -> Result<Vec<u8>, HttpError> {
+async fn collect(
+    answer: hyper::Response<Incoming>,
+    mark: Option<(&'static str, &'static str)>,
+) -> Result<Vec<u8>, HttpError> {
     if !answer.status().is_success() {
         return Err(HttpError::Status(answer.status().as_u16()));
+    }
+    if let Some((name, value)) = mark
+        && answer
+            .headers()
+            .get(name)
+            .is_none_or(|found| found != value)
+    {
+        return Err(HttpError::Stranger(name));
     }
     let mut body = answer.into_body();
     let mut all = Vec::new();

@@ -6,7 +6,8 @@
 //!  NodeStore ────────────────► StateDirectory ───── journal.json, node_state.json
 //!  ClusterInitializer, ──────► Kubeadm ──────────── kubeadm, systemctl, components by hash
 //!  ClusterJoiner
-//!  MetadataSource ───────────► FileMetadata, QemuMetadata, AzureMetadata
+//!  KeyServices ─────────────► KeyBackends ────────── OpenBao, Trustee, clouds (feature `cloud`), files
+//!  MetadataSource ───────────► FileMetadata, and those of QEMU, AWS, Azure, GCP
 //! ```
 //!
 //! *What it is not*: a service. It speaks no gRPC, and knows no TPM; programs put the parts
@@ -14,6 +15,7 @@
 
 mod directory;
 mod http;
+mod keys;
 mod kubeadm;
 mod luks;
 mod metadata;
@@ -22,6 +24,9 @@ mod program;
 pub use self::directory::StateDirectory;
 pub use self::directory::write_whole;
 pub use self::http::HttpError;
+pub use self::keys::CallError;
+pub use self::keys::KeyBackends;
+pub use self::keys::KeyServiceError;
 pub use self::kubeadm::EtcdTls;
 pub use self::kubeadm::ExternalEtcd;
 pub use self::kubeadm::Kubeadm;
@@ -33,9 +38,11 @@ pub use self::kubeadm::start_kubelet;
 pub use self::luks::HeaderError;
 pub use self::luks::Integrity;
 pub use self::luks::LuksDisk;
+pub use self::metadata::AwsMetadata;
 pub use self::metadata::AzureCertificates;
 pub use self::metadata::AzureMetadata;
 pub use self::metadata::FileMetadata;
+pub use self::metadata::GcpMetadata;
 pub use self::metadata::MetadataError;
 pub use self::metadata::QemuMetadata;
 pub use self::program::Call;

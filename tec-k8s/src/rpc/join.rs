@@ -145,15 +145,24 @@ impl JoinService {
 
     async fn measurement_secret(&self) -> Result<MeasurementSecret, PortError> {
         let id = DataKeyId::measurement_secret();
-        let key = self.0.keys.data_key(&id, KEY).await?;
+        // Init made it.
+        let key = self.0.keys.existing_data_key(&id, KEY).await?;
         MeasurementSecret::from_data_key(&key).map_err(|error| {
             PortError::new(PortErrorKind::Internal, "take the measurement secret").because(error)
         })
     }
 
+    async fn new_disk_key(&self, disk: DiskId) -> Result<SecretArray<32>, PortError> {
+        let id = DataKeyId::state_disk(disk);
+        Self::taken(&self.0.keys.data_key(&id, KEY).await?)
+    }
+
     async fn disk_key(&self, disk: DiskId) -> Result<SecretArray<32>, PortError> {
         let id = DataKeyId::state_disk(disk);
-        let key = self.0.keys.data_key(&id, KEY).await?;
+        Self::taken(&self.0.keys.existing_data_key(&id, KEY).await?)
+    }
+
+    fn taken(key: &SecretBytes) -> Result<SecretArray<32>, PortError> {
         <[u8; 32]>::try_from(key.expose("hand it to the disk's node"))
             .map(SecretArray::new)
             .map_err(|_| PortError::new(PortErrorKind::Internal, "take the key of a disk"))
@@ -165,7 +174,7 @@ impl JoinService {
         Ok(JoinTicket {
             measurement_secret: self.measurement_secret().await?,
             measurement_salt: self.0.salt,
-            state_disk_key: self.disk_key(request.disk).await?,
+            state_disk_key: self.new_disk_key(request.disk).await?,
             token: facts.token().await?,
             api_server: facts.api_server().await?,
             ca_pin: facts.ca_pin().await?,

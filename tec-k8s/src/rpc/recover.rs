@@ -67,10 +67,12 @@ impl RecoverService {
     }
 
     async fn keys(&self, keys: &dyn DataKeys, disk: DiskId) -> Result<RecoveredKeys, PortError> {
-        let secret = keys.data_key(&DataKeyId::measurement_secret(), KEY).await?;
+        let secret = keys
+            .existing_data_key(&DataKeyId::measurement_secret(), KEY)
+            .await?;
         let disk = DataKeyId::state_disk(disk);
         Ok(RecoveredKeys {
-            state_disk_key: keys.data_key(&disk, KEY).await?,
+            state_disk_key: keys.existing_data_key(&disk, KEY).await?,
             measurement_secret: MeasurementSecret::from_data_key(&secret).map_err(|error| {
                 PortError::new(PortErrorKind::Invalid, "take the measurement secret").because(error)
             })?,

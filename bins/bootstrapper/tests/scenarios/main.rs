@@ -1,6 +1,7 @@
 //! The scenarios of the contract (8.5), with the program itself: a real TPM implementation, real
 //! LUKS headers, attested connections. kubeadm and systemctl are scripts that write down how they
-//! were called; `swtpm`, `tpm2-tools`, `cryptsetup` and `openssl` must be installed.
+//! were called; `swtpm`, `tpm2-tools`, `cryptsetup` and `openssl` must be installed. Key services
+//! come from the cache of `cargo xtask tools`.
 #![expect(
     clippy::unwrap_used,
     clippy::indexing_slicing,
@@ -12,5 +13,6 @@ mod azure;
 mod cluster;
 mod init;
 mod join;
+mod keys;
 mod recover;
 mod stage;

@@ -14,7 +14,7 @@ use crate::stage::KMS;
 use crate::stage::Machine;
 use crate::stage::Program;
 
-async fn ended(program: Program) -> String {
+pub(crate) async fn ended(program: Program) -> String {
     let (status, log) = tokio::task::spawn_blocking(|| program.wait())
         .await
         .unwrap();

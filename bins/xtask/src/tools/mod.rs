@@ -7,6 +7,7 @@
 //!     bin/kube-apiserver, …          and kube-controller-manager and kubectl, from the Go module
 //!     bin/bao, bin/nats-server       from the Python index, as
 //!     kubectl/kubectl
+//!     bin/moto_server, moto/        the same, with its packages
 //!     images/debian/current/         shim, GRUB and a kernel of Debian, as files
 //!     images/debian/update/          the same with a newer kernel
 //!     images/debian/PACKAGES         which packages they came from
@@ -197,6 +198,7 @@ pub(crate) fn ensure_services(tools: &Tools, opensearch: OpenSearch) -> Result<(
     for wheel in &pypi::SERVICES {
         pypi::ensure(tools, wheel)?;
     }
+    pypi::ensure_moto(tools)?;
     term::success("all of them are in place");
     Ok(())
 }

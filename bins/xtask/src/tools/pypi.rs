@@ -55,10 +55,49 @@ pub(super) const SERVICES: [Wheel; 2] = [
     },
 ];
 
+/// Stands for AWS in tests, and checks the signatures of requests; with what it needs, in a
+/// directory of its own.
+const MOTO: &str = "moto[s3]==5.2.1";
+/// What its server takes beside it.
+const MOTO_SERVER: [&str; 2] = ["flask==3.1.3", "flask-cors==6.0.2"];
+const MOTO_STAMP: &str = "moto";
+/// Below the cache.
+const MOTO_PROGRAM: &str = "bin/moto_server";
+/// Finds its packages beside itself.
+const MOTO_SCRIPT: &str = "#!/bin/sh\n\
+    PYTHONPATH=\"$(dirname \"$0\")/../moto\" exec python3 -m moto.server \"$@\"\n";
+
+/// Sets moto up unless it is there.
+pub(super) fn ensure_moto(tools: &Tools) -> Result<()> {
+    let program = tools.cache.join(MOTO_PROGRAM);
+    if is_stamped(tools, MOTO_STAMP, MOTO) && program.is_file() {
+        return Ok(());
+    }
+    term::note(&format!("pip install {MOTO}"));
+    let dir = scratch(tools, MOTO_STAMP)?;
+    let mut install = process::command("python3");
+    install
+        .args(["-m", "pip", "install", "--quiet", "--only-binary=:all:"])
+        .arg("--target")
+        .arg(&dir)
+        .arg(MOTO)
+        .args(MOTO_SERVER);
+    process::capture(&mut install).with_context(|| format!("cannot install {MOTO}"))?;
+    let place = tools.cache.join(MOTO_STAMP);
+    remove_dir(&place)?;
+    fs::rename(&dir, &place)
+        .with_context(|| format!("cannot move {} to {}", dir.display(), place.display()))?;
+    let written = fs::write(&program, MOTO_SCRIPT);
+    written.with_context(|| format!("cannot write {}", program.display()))?;
+    make_executable(&program)?;
+    stamp(tools, MOTO_STAMP, MOTO)
+}
+
 /// Names of all of them, and where they are below the cache.
 pub(super) fn programs() -> impl Iterator<Item = (&'static str, &'static str)> {
     let wheels = std::iter::once(&KUBECTL).chain(&SERVICES);
-    wheels.map(|wheel| (wheel.program, wheel.place))
+    let wheels = wheels.map(|wheel| (wheel.program, wheel.place));
+    wheels.chain(std::iter::once(("moto_server", MOTO_PROGRAM)))
 }
 
 /// Fetches the program unless it is there.

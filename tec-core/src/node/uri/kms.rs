@@ -7,6 +7,8 @@ use zeroize::Zeroizing;
 use super::UriError;
 use super::query::Parsed;
 use super::query::Writer;
+use crate::endpoint::BaseUrl;
+use crate::id::ResourcePath;
 use crate::node::derive::MasterSecret;
 use crate::secret::SecretBytes;
 
@@ -22,8 +24,10 @@ pub struct AwsKey {
     pub access_key_id: String,
     /// With which secret.
     pub access_key: SecretBytes,
-    /// Name of the key that wraps.
+    /// Alias of the key that wraps, without `alias/`.
     pub key_name: String,
+    /// URL of the server, where it is not that of the region.
+    pub endpoint: Option<BaseUrl>,
 }
 
 /// A key of Azure Key Vault or a managed HSM.
@@ -65,9 +69,11 @@ pub struct GcpKey {
 #[non_exhaustive]
 pub struct TrusteeKey {
     /// URL of the KBS.
-    pub url: String,
-    /// Path of the master secret, three segments.
-    pub path: String,
+    pub url: BaseUrl,
+    /// Path of the master secret, as [`MasterSecret::from_json`] takes it.
+    pub path: ResourcePath,
+    /// CA of the KBS, PEM; the host's own without.
+    pub ca: Option<String>,
 }
 
 /// A key of the transit engine of OpenBao or Vault.
@@ -75,13 +81,15 @@ pub struct TrusteeKey {
 #[non_exhaustive]
 pub struct OpenBaoKey {
     /// URL of the server.
-    pub url: String,
+    pub url: BaseUrl,
     /// Mount of the engine.
     pub mount: String,
     /// Name of the key that wraps.
     pub key_name: String,
     /// Token that may use it.
     pub token: SecretBytes,
+    /// CA of the server, PEM; the host's own without.
+    pub ca: Option<String>,
 }
 
 /// Where data keys come from.
@@ -90,15 +98,16 @@ pub struct OpenBaoKey {
 pub enum KmsUri {
     /// They are derived from a master secret: `kms://cluster-kms?key=&salt=`.
     Cluster(MasterSecret),
-    /// `kms://aws?region=&accessKeyID=&accessKey=&keyName=`
+    /// `kms://aws?region=&accessKeyID=&accessKey=&keyName=[&endpoint=]`
     Aws(AwsKey),
     /// `kms://azure?tenantID=&clientID=&clientSecret=&vaultName=&vaultType=&keyName=`
     Azure(AzureKey),
     /// `kms://gcp?projectID=&location=&keyRing=&credentialsPath=&keyName=`
     Gcp(GcpKey),
-    /// `kms://trustee?url=&path=`
+    /// They are derived from a master secret that a Trustee releases to this node:
+    /// `kms://trustee?url=&path=[&ca=]`
     Trustee(TrusteeKey),
-    /// `kms://openbao?url=&mount=&keyName=&token=`
+    /// `kms://openbao?url=&mount=&keyName=&token=[&ca=]`
     OpenBao(OpenBaoKey),
 }
 
@@ -115,35 +124,38 @@ impl KmsUri {
                 base64(&mut from, "salt")?,
             )),
             "aws" => Self::Aws(AwsKey {
-                region: from.text("region")?,
+                region: from.name("region")?,
                 access_key_id: from.text("accessKeyID")?,
                 access_key: from.secret("accessKey")?,
                 key_name: from.text("keyName")?,
+                endpoint: from.optional_url("endpoint")?,
             }),
             "azure" => Self::Azure(AzureKey {
-                tenant_id: from.text("tenantID")?,
+                tenant_id: from.name("tenantID")?,
                 client_id: from.text("clientID")?,
                 client_secret: from.secret("clientSecret")?,
-                vault_name: from.text("vaultName")?,
-                vault_type: from.text("vaultType")?,
-                key_name: from.text("keyName")?,
+                vault_name: from.name("vaultName")?,
+                vault_type: from.name("vaultType")?,
+                key_name: from.name("keyName")?,
             }),
             "gcp" => Self::Gcp(GcpKey {
-                project_id: from.text("projectID")?,
-                location: from.text("location")?,
-                key_ring: from.text("keyRing")?,
+                project_id: from.name("projectID")?,
+                location: from.name("location")?,
+                key_ring: from.name("keyRing")?,
                 credentials_path: from.text("credentialsPath")?,
-                key_name: from.text("keyName")?,
+                key_name: from.name("keyName")?,
             }),
             "trustee" => Self::Trustee(TrusteeKey {
-                url: from.text("url")?,
-                path: from.text("path")?,
+                url: from.url("url")?,
+                path: resource(&mut from, "path")?,
+                ca: from.optional_text("ca")?,
             }),
             "openbao" => Self::OpenBao(OpenBaoKey {
-                url: from.text("url")?,
-                mount: from.text("mount")?,
-                key_name: from.text("keyName")?,
+                url: from.url("url")?,
+                mount: from.names("mount")?,
+                key_name: from.name("keyName")?,
                 token: from.secret("token")?,
+                ca: from.optional_text("ca")?,
             }),
             _ => return Err(UriError::UnknownType { scheme: SCHEME }),
         };
@@ -165,7 +177,8 @@ impl KmsUri {
                 .with("region", key.region.as_bytes())
                 .with("accessKeyID", key.access_key_id.as_bytes())
                 .with("accessKey", key.access_key.expose(why))
-                .with("keyName", key.key_name.as_bytes()),
+                .with("keyName", key.key_name.as_bytes())
+                .with_some("endpoint", key.endpoint.as_ref().map(BaseUrl::as_str)),
             Self::Azure(key) => new("azure")
                 .with("tenantID", key.tenant_id.as_bytes())
                 .with("clientID", key.client_id.as_bytes())
@@ -180,16 +193,26 @@ impl KmsUri {
                 .with("credentialsPath", key.credentials_path.as_bytes())
                 .with("keyName", key.key_name.as_bytes()),
             Self::Trustee(key) => new("trustee")
-                .with("url", key.url.as_bytes())
-                .with("path", key.path.as_bytes()),
+                .with("url", key.url.as_str().as_bytes())
+                .with("path", key.path.as_str().as_bytes())
+                .with_some("ca", key.ca.as_deref()),
             Self::OpenBao(key) => new("openbao")
-                .with("url", key.url.as_bytes())
+                .with("url", key.url.as_str().as_bytes())
                 .with("mount", key.mount.as_bytes())
                 .with("keyName", key.key_name.as_bytes())
-                .with("token", key.token.expose(why)),
+                .with("token", key.token.expose(why))
+                .with_some("ca", key.ca.as_deref()),
         }
         .finish()
     }
+}
+
+fn resource(from: &mut Parsed<'_>, parameter: &'static str) -> Result<ResourcePath, UriError> {
+    let path = from.text(parameter)?;
+    path.parse().map_err(|_| UriError::Encoding {
+        parameter,
+        form: "a path of three segments",
+    })
 }
 
 /// URL-safe base64 with padding, as peers write it.

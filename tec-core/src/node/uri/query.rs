@@ -1,8 +1,12 @@
 //! The query of a URI: names and values, decoded once.
 
+use core::net::IpAddr;
+use core::net::SocketAddr;
+
 use zeroize::Zeroizing;
 
 use super::UriError;
+use crate::endpoint::BaseUrl;
 use crate::secret::SecretBytes;
 
 type Value = Zeroizing<String>;
@@ -67,6 +71,56 @@ impl<'t> Parsed<'t> {
             .ok_or(UriError::Missing { parameter })
     }
 
+    /// A name that becomes part of a URL's path or host.
+    pub(super) fn name(&mut self, parameter: &'static str) -> Result<String, UriError> {
+        let name = self.text(parameter)?;
+        if is_name(&name) {
+            return Ok(name);
+        }
+        Err(UriError::Encoding {
+            parameter,
+            form: "a name of letters, digits, '-', '_' and '.'",
+        })
+    }
+
+    /// Several names, with slashes between them.
+    pub(super) fn names(&mut self, parameter: &'static str) -> Result<String, UriError> {
+        let names = self.text(parameter)?;
+        if names.split('/').all(is_name) {
+            return Ok(names);
+        }
+        Err(UriError::Encoding {
+            parameter,
+            form: "names of letters, digits, '-', '_' and '.', with '/' between them",
+        })
+    }
+
+    pub(super) fn url(&mut self, parameter: &'static str) -> Result<BaseUrl, UriError> {
+        let url = self.text(parameter)?.parse::<BaseUrl>().ok();
+        url.filter(is_protected).ok_or(UriError::Encoding {
+            parameter,
+            form: "https://host[:port], or http:// of a loopback address",
+        })
+    }
+
+    pub(super) fn optional_url(
+        &mut self,
+        parameter: &'static str,
+    ) -> Result<Option<BaseUrl>, UriError> {
+        if self.query.iter().any(|(name, _)| **name == *parameter) {
+            self.url(parameter).map(Some)
+        } else {
+            Ok(None)
+        }
+    }
+
+    pub(super) fn optional_text(
+        &mut self,
+        parameter: &'static str,
+    ) -> Result<Option<String>, UriError> {
+        Ok(self.optional(parameter)?.map(|text| String::clone(&text)))
+    }
+
     /// Nothing may be left.
     pub(super) fn finish(self) -> Result<(), UriError> {
         match self.query.len() {
@@ -74,6 +128,23 @@ impl<'t> Parsed<'t> {
             count => Err(UriError::Unknown { count }),
         }
     }
+}
+
+fn is_name(name: &str) -> bool {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+    // Dots alone would climb.
+    name.chars().all(is_plain) && !name.chars().all(|c| c == '.')
+}
+
+/// Whoever answers says which key a disk gets: only TLS, or what never leaves the machine.
+fn is_protected(url: &BaseUrl) -> bool {
+    let host = || url.as_str().strip_prefix("http://");
+    let is_loopback = |authority: &str| {
+        let address = authority.parse::<SocketAddr>().map(|one| one.ip());
+        let address = address.or_else(|_| authority.trim_matches(['[', ']']).parse::<IpAddr>());
+        address.is_ok_and(|address| address.is_loopback())
+    };
+    url.is_tls() || host().is_some_and(is_loopback)
 }
 
 /// Percent-encoding, and `+` for a space, as forms are decoded (WHATWG URL, section 5.1).
@@ -136,6 +207,13 @@ impl Writer {
         }
         self.separator = '&';
         self
+    }
+
+    pub(super) fn with_some(self, parameter: &str, value: Option<&str>) -> Self {
+        match value {
+            Some(value) => self.with(parameter, value.as_bytes()),
+            None => self,
+        }
     }
 
     pub(super) fn finish(self) -> SecretBytes {

@@ -3,6 +3,7 @@
 use super::UriError;
 use super::query::Parsed;
 use super::query::Writer;
+use crate::endpoint::BaseUrl;
 use crate::secret::SecretBytes;
 
 const SCHEME: &str = "storage";
@@ -20,7 +21,7 @@ pub struct S3Bucket {
     /// With which secret.
     pub access_key: SecretBytes,
     /// URL of the server, where it is not AWS.
-    pub endpoint: Option<String>,
+    pub endpoint: Option<BaseUrl>,
 }
 
 /// A container of Azure Blob Storage.
@@ -85,22 +86,22 @@ impl StorageUri {
         let uri = match from.kind {
             "no-store" => Self::NoStore,
             "aws" | "s3" => Self::S3(S3Bucket {
-                bucket: from.text("bucket")?,
-                region: from.text("region")?,
+                bucket: from.name("bucket")?,
+                region: from.name("region")?,
                 access_key_id: from.text("accessKeyID")?,
                 access_key: from.secret("accessKey")?,
-                endpoint: from.optional("endpoint")?.map(|text| String::clone(&text)),
+                endpoint: from.optional_url("endpoint")?,
             }),
             "azure" => Self::Azure(AzureBlobs {
-                account: from.text("account")?,
-                container: from.text("container")?,
-                tenant_id: from.text("tenantID")?,
+                account: from.name("account")?,
+                container: from.name("container")?,
+                tenant_id: from.name("tenantID")?,
                 client_id: from.text("clientID")?,
                 client_secret: from.secret("clientSecret")?,
             }),
             "gcp" => Self::Gcp(GcpBucket {
-                project_id: from.text("projectID")?,
-                bucket: from.text("bucket")?,
+                project_id: from.name("projectID")?,
+                bucket: from.name("bucket")?,
                 credentials_path: from.text("credentialsPath")?,
             }),
             "file" => Self::File(FileStore {
@@ -116,17 +117,12 @@ impl StorageUri {
         let new = |kind| Writer::new(SCHEME, kind);
         match self {
             Self::NoStore => new("no-store"),
-            Self::S3(bucket) => {
-                let all = new("aws")
-                    .with("bucket", bucket.bucket.as_bytes())
-                    .with("region", bucket.region.as_bytes())
-                    .with("accessKeyID", bucket.access_key_id.as_bytes())
-                    .with("accessKey", bucket.access_key.expose(why));
-                match &bucket.endpoint {
-                    Some(endpoint) => all.with("endpoint", endpoint.as_bytes()),
-                    None => all,
-                }
-            }
+            Self::S3(bucket) => new("aws")
+                .with("bucket", bucket.bucket.as_bytes())
+                .with("region", bucket.region.as_bytes())
+                .with("accessKeyID", bucket.access_key_id.as_bytes())
+                .with("accessKey", bucket.access_key.expose(why))
+                .with_some("endpoint", bucket.endpoint.as_ref().map(BaseUrl::as_str)),
             Self::Azure(blobs) => new("azure")
                 .with("account", blobs.account.as_bytes())
                 .with("container", blobs.container.as_bytes())

@@ -69,8 +69,52 @@ fn every_way_to_be_wrong_has_its_error_and_tells_no_value() {
 }
 
 #[test]
+fn nothing_that_goes_into_a_url_can_climb_or_leave_the_machine_in_plain_text() {
+    for (uri, expected) in [
+        (
+            "kms://openbao?url=https://b&mount=..&keyName=k&token=t",
+            "mount",
+        ),
+        (
+            "kms://openbao?url=https://b&mount=a//b&keyName=k&token=t",
+            "mount",
+        ),
+        (
+            "kms://openbao?url=https://b&mount=m&keyName=a/b&token=t",
+            "keyName",
+        ),
+        (
+            "kms://openbao?url=http://b&mount=m&keyName=k&token=t",
+            "url",
+        ),
+        (
+            "kms://openbao?url=http://127.0.0.1.b&mount=m&keyName=k&token=t",
+            "url",
+        ),
+        (
+            "kms://openbao?url=https://b/path&mount=m&keyName=k&token=t",
+            "url",
+        ),
+        ("kms://trustee?url=http://10.0.0.1&path=a/b/c", "url"),
+        ("kms://trustee?url=https://kbs&path=a/b", "path"),
+        (
+            "kms://aws?region=a.b/&accessKeyID=i&accessKey=a&keyName=n",
+            "region",
+        ),
+    ] {
+        let parsed = KmsUri::parse(uri);
+        let Err(UriError::Encoding { parameter, .. }) = parsed else {
+            panic!("{uri}: {parsed:?}");
+        };
+        assert_eq!(parameter, expected, "{uri}");
+    }
+    assert!(KmsUri::parse("kms://trustee?url=http://127.0.0.1:8080&path=a/b/c").is_ok());
+}
+
+#[test]
 fn debug_tells_no_secret() {
-    let kms = KmsUri::parse("kms://openbao?url=u&mount=m&keyName=k&token=canary").unwrap();
+    let kms =
+        KmsUri::parse("kms://openbao?url=https://bao&mount=m&keyName=k&token=canary").unwrap();
     let store = "storage://s3?bucket=b&region=r&accessKeyID=i&accessKey=canary";
     let store = StorageUri::parse(store).unwrap();
     assert!(!format!("{kms:?} {store:?}").contains("canary"));
@@ -81,10 +125,12 @@ fn every_type_survives_being_written() {
     for uri in [
         CLUSTER,
         "kms://aws?region=r&accessKeyID=i&accessKey=a%2Fb%2Bc%25&keyName=n",
+        "kms://aws?region=r&accessKeyID=i&accessKey=a&keyName=n&endpoint=http%3A%2F%2F127.0.0.1%3A1",
         "kms://azure?tenantID=t&clientID=c&clientSecret=s%20s&vaultName=v&vaultType=t&keyName=n",
         "kms://gcp?projectID=p&location=l&keyRing=r&credentialsPath=%2Fc&keyName=n",
         "kms://trustee?url=https%3A%2F%2Fkbs&path=default%2Fcluster%2Fmaster",
-        "kms://openbao?url=https%3A%2F%2Fbao&mount=transit&keyName=n&token=t",
+        "kms://trustee?url=https%3A%2F%2Fkbs&path=default%2Fcluster%2Fmaster&ca=-----BEGIN%0A",
+        "kms://openbao?url=https%3A%2F%2Fbao&mount=teams%2Ftransit&keyName=n&token=t",
     ] {
         let parsed = KmsUri::parse(uri).unwrap();
         let written = text(&parsed.to_secret_text("test"));
@@ -97,7 +143,7 @@ fn every_type_survives_being_written() {
     }
     for uri in [
         "storage://no-store",
-        "storage://aws?bucket=b&region=r&accessKeyID=i&accessKey=a%2Fb%2B&endpoint=http%3A%2F%2Fx",
+        "storage://aws?bucket=b&region=r&accessKeyID=i&accessKey=a%2Fb%2B&endpoint=http%3A%2F%2F%5B%3A%3A1%5D%3A9",
         "storage://azure?account=a&container=c&tenantID=t&clientID=i&clientSecret=s",
         "storage://gcp?projectID=p&bucket=b&credentialsPath=%2Fc",
         "storage://file?path=%2Fvar%2Fkeys",
@@ -111,16 +157,17 @@ proptest! {
     #[test]
     fn any_value_survives_and_is_decoded_once(value in "\\PC{1,40}") {
         let key = OpenBaoKey {
-            url: value.clone(),
-            mount: value.clone(),
-            key_name: value.clone(),
+            url: "https://bao".parse().unwrap(),
+            mount: "transit".to_owned(),
+            key_name: "k".to_owned(),
             token: crate::secret::SecretBytes::new(value.clone().into_bytes()),
+            ca: Some(value.clone()),
         };
         let written = text(&KmsUri::OpenBao(key).to_secret_text("test"));
         let KmsUri::OpenBao(read) = KmsUri::parse(&written).unwrap() else {
             panic!("another type");
         };
-        prop_assert_eq!(&read.mount, &value);
+        prop_assert_eq!(read.ca.as_ref(), Some(&value));
         prop_assert_eq!(read.token.expose("compare"), value.as_bytes());
     }
 

@@ -5,25 +5,18 @@ use serde::Deserialize;
 use tec_core::node::metadata::Instance;
 use tec_core::node::metadata::MetadataSource;
 use tec_core::port::PortError;
-use tec_core::port::PortErrorKind;
 
 use super::MetadataError;
 use super::Record;
 use super::parsed;
-use crate::node::http::Get;
+use super::tag;
+use crate::node::http::Ask;
 
 /// Where it is, the same on every instance (Azure Instance Metadata Service, "Access").
 pub(super) const DEFAULT: &str = "http://169.254.169.254";
 /// Without it the service refuses, so that no other server on the machine can be made to ask.
 pub(super) const HEADER: &str = "Metadata";
 const INSTANCE: &str = "/metadata/instance?format=json&api-version=2021-02-01";
-/// Tags of an instance. Beside those of the older implementation, two say what it asks the
-/// cloud's API for: control planes by address, and the API server's name.
-const ROLE: &str = "constellation-role";
-const INIT_SECRET_HASH: &str = "constellation-init-secret-hash";
-const API_SERVER: &str = "tec-api-server";
-const CONTROL_PLANES: &str = "tec-control-planes";
-
 /// Reads the instance's own document; peers come from its tags, since listing them takes the
 /// cloud's API and an account of it.
 #[derive(Clone, Debug)]
@@ -97,25 +90,10 @@ impl Document {
         let record = Record {
             name: self.compute.os_profile.computer_name.clone(),
             provider_id: format!("azure://{}", self.compute.resource_id),
-            role: self.tag(ROLE)?.into(),
+            role: self.tag(tag::ROLE)?.into(),
             address: self.address().unwrap_or_default().to_owned(),
         };
         record.instance()
-    }
-
-    /// Names are not told by addresses; they are made of them.
-    fn control_planes(&self) -> Result<Vec<Instance>, MetadataError> {
-        let addresses = self.tag(CONTROL_PLANES)?.split([',', ' ']);
-        let records: Vec<Record> = addresses
-            .filter(|address| !address.is_empty())
-            .map(|address| Record {
-                name: format!("peer-{}", address.replace([':', '.'], "-")),
-                provider_id: String::new(),
-                role: "control-plane".into(),
-                address: address.to_owned(),
-            })
-            .collect();
-        Ok(Record::instances(&records))
     }
 }
 
@@ -128,7 +106,7 @@ impl AzureMetadata {
     }
 
     async fn document(&self, operation: &'static str) -> Result<Document, PortError> {
-        let request = Get::new(format!("{}{INSTANCE}", self.base));
+        let request = Ask::get(format!("{}{INSTANCE}", self.base));
         let answer = request.header(HEADER, "true").body().await;
         let document = answer
             .map_err(MetadataError::Http)
@@ -152,19 +130,16 @@ impl MetadataSource for AzureMetadata {
     }
 
     async fn instances(&self) -> Result<Vec<Instance>, PortError> {
-        let operation = "list the instances";
-        let document = self.document(operation).await?;
-        document
-            .control_planes()
-            .map_err(|error| PortError::new(PortErrorKind::Unavailable, operation).because(error))
+        let list = self.text(tag::CONTROL_PLANES, "list the instances").await?;
+        Ok(tag::control_planes(&list))
     }
 
     async fn api_server(&self) -> Result<String, PortError> {
-        self.text(API_SERVER, "find the API server").await
+        self.text(tag::API_SERVER, "find the API server").await
     }
 
     async fn init_secret_hash(&self) -> Result<String, PortError> {
-        self.text(INIT_SECRET_HASH, "read the hash of the init secret")
+        self.text(tag::INIT_SECRET_HASH, "read the hash of the init secret")
             .await
     }
 }

@@ -11,7 +11,7 @@ use super::MetadataError;
 use super::azure::DEFAULT;
 use super::azure::HEADER;
 use super::parsed;
-use crate::node::http::Get;
+use crate::node::http::Ask;
 
 /// Where they are (Azure, "Trusted Hardware Identity Management").
 const PATH: &str = "/metadata/THIM/amd/certification";
@@ -69,7 +69,7 @@ impl AzureCertificates {
     }
 
     async fn ask(&self) -> Result<Vec<u8>, MetadataError> {
-        let request = Get::new(format!("{}{PATH}", self.base));
+        let request = Ask::get(format!("{}{PATH}", self.base));
         let answer = request.header(HEADER, "true").body().await?;
         let document: Document = parsed(&answer)?;
         // Seen where a host was set up moments ago.

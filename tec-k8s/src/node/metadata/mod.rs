@@ -1,9 +1,12 @@
 //! What platforms say about instances.
 
+mod aws;
 mod azure;
 mod certificate;
 mod file;
+mod gcp;
 mod qemu;
+mod tag;
 
 use std::net::IpAddr;
 
@@ -14,12 +17,13 @@ use tec_core::node::ticket::NodeName;
 use tec_core::port::PortError;
 use tec_core::port::PortErrorKind;
 
-use super::http::HttpError;
-
+pub use self::aws::AwsMetadata;
 pub use self::azure::AzureMetadata;
 pub use self::certificate::AzureCertificates;
 pub use self::file::FileMetadata;
+pub use self::gcp::GcpMetadata;
 pub use self::qemu::QemuMetadata;
+use super::http::HttpError;
 
 /// Metadata that cannot be had, or taken.
 #[derive(Debug, thiserror::Error)]

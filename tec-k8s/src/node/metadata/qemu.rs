@@ -8,7 +8,7 @@ use tec_core::port::PortError;
 use super::MetadataError;
 use super::Record;
 use super::parsed;
-use crate::node::http::Get;
+use crate::node::http::Ask;
 
 /// Where it is (contract, 1.12).
 const DEFAULT: &str = "http://10.42.0.1:8080";
@@ -28,7 +28,7 @@ impl QemuMetadata {
     }
 
     async fn ask(&self, path: &str) -> Result<Vec<u8>, MetadataError> {
-        Ok(Get::new(format!("{}{path}", self.base)).body().await?)
+        Ok(Ask::get(format!("{}{path}", self.base)).body().await?)
     }
 }
 

@@ -1,0 +1,312 @@
+//! Joins of a fleet over one join service: nodes and service that attest to each other, against the
+//! same calls over mutual TLS with certificates of a CA. What a node does with its ticket, kubeadm
+//! above all, is done in memory on both sides; TPMs are played by software.
+
+mod plain;
+mod service;
+
+use std::sync::Arc;
+use std::sync::Mutex;
+use std::sync::PoisonError;
+use std::time::Duration;
+use std::time::Instant;
+
+use anyhow::Context as _;
+use async_trait::async_trait;
+use bootstrapper::authority::Authority;
+use bootstrapper::identity::Identity;
+use bootstrapper::node::endpoint;
+use bootstrapper::transport;
+use tec_benches::Figure;
+use tec_benches::Suite;
+use tec_benches::Unit;
+use tec_core::node::derive::DiskId;
+use tec_core::node::drive::JoinPorts;
+use tec_core::node::drive::drive_join;
+use tec_core::node::join::JoinOutcome;
+use tec_core::node::lock::NodeLock;
+use tec_core::node::state::Role;
+use tec_core::node::ticket::NodeName;
+use tec_core::port::PortError;
+use tec_core::testing::MemoryNode;
+use tec_k8s::node::KubeletIdentity as _;
+use tec_k8s::rpc::Dial;
+use tec_k8s::rpc::TicketClient;
+use tec_support::SystemClock;
+use tec_support::SystemEntropy;
+use tec_tpm::atls::AnyAk;
+use tec_tpm::atls::Endpoint;
+use tec_tpm::atls::LiveMeasurements;
+use tec_tpm::atls::Variant;
+use tec_tpm::atls::VtpmIssuer;
+use tec_tpm::atls::VtpmValidator;
+use tec_tpm::testing::SoftTpm;
+use tokio::runtime::Runtime;
+use tokio::task::JoinSet;
+use tonic::transport::Channel;
+
+use crate::plain::Plain;
+use crate::plain::PlainServer;
+use crate::service::Service;
+
+/// Nodes that join one cluster.
+const NODES: usize = 100;
+/// Joins at once; the service takes 64 connections.
+const AT_ONCE: usize = 32;
+const NAME: &str = "join/hundred";
+
+fn main() -> anyhow::Result<()> {
+    let mut suite = Suite::new(env!("CARGO_TARGET_TMPDIR"));
+    if suite.wants(NAME) {
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(2)
+            .enable_all()
+            .build()?;
+        measure(&mut suite, &runtime)?;
+    }
+    suite.finish();
+    Ok(())
+}
+
+fn measure(suite: &mut Suite, runtime: &Runtime) -> anyhow::Result<()> {
+    let pki = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR"))?;
+    let ca = plain::authority(pki.path())?;
+    let fleet: Vec<_> = (0..NODES)
+        .map(|number| Node::new(number, &ca))
+        .collect::<Result<_, _>>()?;
+    let fleet: Arc<[Node]> = fleet.into();
+    let service = || Service::new(pki.path());
+    let (ours, plain) = (Tally::default(), Tally::default());
+    let attested = || attested_fleet(&fleet, &service(), &ours);
+    let known = || plain_fleet(&fleet, &service(), &ca, &plain);
+    // Warms both up, and fails before anything is measured.
+    runtime.block_on(attested())?;
+    runtime.block_on(known())?;
+    ours.clear();
+    plain.clear();
+    suite.ratio_timed(
+        NAME,
+        |ratio| {
+            format!(
+                "one of {NODES} joins, {AT_ONCE} at once, attested / mutual TLS; all of them in \
+                 {:.2} s against {:.2} s",
+                seconds(ratio.ours_ns),
+                seconds(ratio.baseline_ns)
+            )
+        },
+        |times| scaled(times, || runtime.block_on(attested())),
+        |times| scaled(times, || runtime.block_on(known())),
+    )?;
+    let (ours, plain) = (ours.p99()?, plain.p99()?);
+    let note = format!(
+        "99 of 100 joins within {:.0} ms, and within {:.0} ms over mutual TLS",
+        ours * 1e3,
+        plain * 1e3
+    );
+    suite.figure(Figure::new(
+        "join/hundred_p99",
+        ours / plain,
+        Unit::Count,
+        &note,
+    ))
+}
+
+fn seconds(nanos_of_one: f64) -> f64 {
+    // A hundred is exact as a float.
+    nanos_of_one * f64::from(u32::try_from(NODES).unwrap_or_default()) / 1e9
+}
+
+/// Whole fleets, as many as `times` joins take; the time is scaled to `times`.
+fn scaled(times: u64, fleet: impl Fn() -> anyhow::Result<()>) -> Duration {
+    let all = NODES as u64;
+    let fleets = times.div_ceil(all);
+    let begin = Instant::now();
+    for _ in 0..fleets {
+        if fleet().is_err() {
+            return Duration::MAX;
+        }
+    }
+    let nanos = begin.elapsed().as_nanos() * u128::from(times) / u128::from(fleets * all);
+    Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
+}
+
+/// How long each join took.
+#[derive(Clone, Debug, Default)]
+struct Tally(Arc<Mutex<Vec<Duration>>>);
+
+impl Tally {
+    fn add(&self, took: Duration) {
+        self.0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(took);
+    }
+
+    fn clear(&self) {
+        self.0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clear();
+    }
+
+    /// Seconds in which 99 of 100 were done.
+    fn p99(&self) -> anyhow::Result<f64> {
+        let mut took = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        took.sort_unstable();
+        let index = took.len().saturating_sub(1) * 99 / 100;
+        let slow = took.get(index).context("nothing was measured")?;
+        Ok(slow.as_secs_f64())
+    }
+}
+
+/// A node that has not joined yet; what it is made of is the same in each round.
+struct Node {
+    name: NodeName,
+    disk: DiskId,
+    request: Vec<u8>,
+    tpm: Arc<SoftTpm>,
+    endpoint: Endpoint,
+    plain: Plain,
+}
+
+impl Node {
+    fn new(number: usize, ca: &plain::Ca) -> anyhow::Result<Self> {
+        let name: NodeName = format!("node-{number}").parse()?;
+        let tpm = Arc::new(SoftTpm::p256(number as u64 + 1));
+        let (clock, entropy) = (Arc::new(SystemClock), Arc::new(SystemEntropy));
+        let authority = Authority::new("", clock, entropy);
+        let address = format!("10.0.1.{number}").parse()?;
+        let identity = Identity::generate(&name, address, authority)?;
+        Ok(Self {
+            disk: format!("00000000-0000-0000-0000-{number:012}").parse()?,
+            request: identity.key().request.clone(),
+            endpoint: mutual(&tpm)?,
+            plain: Plain::new(ca)?,
+            name,
+            tpm,
+        })
+    }
+
+    /// Joins, with everything but the calls in memory.
+    async fn join(&self, dial: Arc<dyn Dial>) -> anyhow::Result<Duration> {
+        let begin = Instant::now();
+        let node = Arc::new(MemoryNode::new(self.disk));
+        let lock = NodeLock::new(Arc::clone(&node) as _);
+        let tickets = TicketClient::new(dial, self.disk, Role::Worker, self.request.clone());
+        let ports = JoinPorts {
+            lock: &lock,
+            disk: &*node,
+            store: &*node,
+            tickets: &tickets,
+            cluster: &*node,
+            pause: &*node,
+        };
+        let outcome = drive_join(ports, &self.name, Role::Worker).await;
+        let joined = matches!(outcome, Some(JoinOutcome::Joined(_)));
+        anyhow::ensure!(joined && node.record().joined == 1, "{outcome:?}");
+        Ok(begin.elapsed())
+    }
+}
+
+/// An end that proves itself by this TPM, and takes whoever proves anything.
+fn mutual(tpm: &Arc<SoftTpm>) -> anyhow::Result<Endpoint> {
+    let measurements = Arc::new(LiveMeasurements::default());
+    let validator = VtpmValidator::new(Variant::QemuVtpm, Arc::new(AnyAk), measurements);
+    let issuer = VtpmIssuer::new(Variant::QemuVtpm, Arc::clone(tpm) as _);
+    Ok(endpoint()
+        .with_issuer(Arc::new(issuer))
+        .with_validator(Arc::new(validator))
+        .build()?)
+}
+
+/// Connects to one service, attested or not.
+#[derive(Debug)]
+struct One<E> {
+    address: String,
+    end: E,
+}
+
+#[async_trait]
+impl Dial for One<Endpoint> {
+    async fn addresses(&self) -> Result<Vec<String>, PortError> {
+        Ok(vec![self.address.clone()])
+    }
+
+    async fn dial(&self, address: &str) -> Result<Channel, PortError> {
+        transport::dial(&self.end, address).await
+    }
+}
+
+#[async_trait]
+impl Dial for One<Plain> {
+    async fn addresses(&self) -> Result<Vec<String>, PortError> {
+        Ok(vec![self.address.clone()])
+    }
+
+    async fn dial(&self, address: &str) -> Result<Channel, PortError> {
+        self.end.dial(address).await
+    }
+}
+
+/// All nodes, some at once.
+async fn all(
+    fleet: &Arc<[Node]>,
+    tally: &Tally,
+    dial: impl Fn(&Node) -> Arc<dyn Dial>,
+) -> anyhow::Result<()> {
+    let mut joins: JoinSet<anyhow::Result<Duration>> = JoinSet::new();
+    for number in 0..fleet.len() {
+        if joins.len() >= AT_ONCE
+            && let Some(joined) = joins.join_next().await
+        {
+            tally.add(joined??);
+        }
+        let fleet = Arc::clone(fleet);
+        let dial = fleet.get(number).map(&dial).context("a node")?;
+        joins.spawn(async move { fleet.get(number).context("a node")?.join(dial).await });
+    }
+    while let Some(joined) = joins.join_next().await {
+        tally.add(joined??);
+    }
+    Ok(())
+}
+
+async fn attested_fleet(
+    fleet: &Arc<[Node]>,
+    service: &Service,
+    tally: &Tally,
+) -> anyhow::Result<()> {
+    let served = service
+        .attested(mutual(&Arc::new(SoftTpm::p256(0)))?)
+        .await?;
+    all(fleet, tally, |node| {
+        Arc::new(One {
+            address: served.address.clone(),
+            end: node.endpoint.clone(),
+        })
+    })
+    .await?;
+    served.stop().await
+}
+
+async fn plain_fleet(
+    fleet: &Arc<[Node]>,
+    service: &Service,
+    ca: &plain::Ca,
+    tally: &Tally,
+) -> anyhow::Result<()> {
+    // A certificate says which node calls, where evidence does otherwise.
+    let callers = fleet
+        .iter()
+        .map(|node| (node.plain.certificate(), node.tpm.public_key()));
+    let server = PlainServer::new(ca, callers.collect())?;
+    let served = service.plain(server).await?;
+    all(fleet, tally, |node| {
+        Arc::new(One {
+            address: served.address.clone(),
+            end: node.plain.clone(),
+        })
+    })
+    .await?;
+    served.stop().await
+}

@@ -1,0 +1,180 @@
+//! The baseline: gRPC over mutual TLS, with certificates of a CA.
+
+use std::collections::HashMap;
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::Context as _;
+use http::Request;
+use hyper::body::Incoming;
+use hyper::server::conn::http2;
+use hyper_util::rt::TokioExecutor;
+use hyper_util::rt::TokioIo;
+use rcgen::CertificateParams;
+use rcgen::CertifiedIssuer;
+use rcgen::KeyPair;
+use rustls::ClientConfig;
+use rustls::RootCertStore;
+use rustls::ServerConfig;
+use rustls::crypto::CryptoProvider;
+use rustls::crypto::ring;
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::PrivateKeyDer;
+use rustls::pki_types::ServerName;
+use rustls::server::WebPkiClientVerifier;
+use rustls::version::TLS13;
+use tec_core::ak::PublicKey;
+use tec_core::port::PortError;
+use tec_core::port::PortErrorKind;
+use tec_k8s::rpc::Caller;
+use tec_k8s::rpc::JoinService;
+use tec_k8s::rpc::generated::join::api_server::ApiServer;
+use tokio::net::TcpListener;
+use tokio::net::TcpStream;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::TlsConnector;
+use tonic::transport::Channel;
+use tower::ServiceExt as _;
+
+/// Signs both ends of the baseline, and the kubelets of all.
+pub(crate) type Ca = CertifiedIssuer<'static, KeyPair>;
+
+fn provider() -> Arc<CryptoProvider> {
+    Arc::new(ring::default_provider())
+}
+
+/// A CA, with its files as the join service reads them.
+pub(crate) fn authority(directory: &Path) -> anyhow::Result<Ca> {
+    let mut params = CertificateParams::new(Vec::new())?;
+    params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+    let key = KeyPair::generate()?;
+    fs::write(directory.join("ca.key"), key.serialize_pem())?;
+    let ca = CertifiedIssuer::self_signed(params, key)?;
+    fs::write(directory.join("ca.crt"), ca.pem())?;
+    Ok(ca)
+}
+
+fn roots(ca: &Ca) -> anyhow::Result<Arc<RootCertStore>> {
+    let mut roots = RootCertStore::empty();
+    roots.add(ca.der().clone())?;
+    Ok(Arc::new(roots))
+}
+
+fn leaf(ca: &Ca) -> anyhow::Result<(CertificateDer<'static>, PrivateKeyDer<'static>)> {
+    let key = KeyPair::generate()?;
+    let params = CertificateParams::new(vec!["localhost".to_owned()])?;
+    let certificate = params.signed_by(&key, ca)?;
+    let key = PrivateKeyDer::try_from(key.serialize_der()).map_err(anyhow::Error::msg)?;
+    Ok((certificate.der().clone(), key))
+}
+
+/// A client with a certificate of its own.
+#[derive(Clone, Debug)]
+pub(crate) struct Plain {
+    certificate: CertificateDer<'static>,
+    config: Arc<ClientConfig>,
+}
+
+impl Plain {
+    pub(crate) fn new(ca: &Ca) -> anyhow::Result<Self> {
+        let (certificate, key) = leaf(ca)?;
+        let mut config = ClientConfig::builder_with_provider(provider())
+            .with_protocol_versions(&[&TLS13])?
+            .with_root_certificates(roots(ca)?)
+            .with_client_auth_cert(vec![certificate.clone()], key)?;
+        config.resumption = rustls::client::Resumption::disabled();
+        config.alpn_protocols = vec![b"h2".to_vec()];
+        Ok(Self {
+            certificate,
+            config: Arc::new(config),
+        })
+    }
+
+    pub(crate) fn certificate(&self) -> Vec<u8> {
+        self.certificate.to_vec()
+    }
+
+    pub(crate) async fn dial(&self, address: &str) -> Result<Channel, PortError> {
+        let connector = TlsConnector::from(Arc::clone(&self.config));
+        let to = address.to_owned();
+        let connect = tower::service_fn(move |_: http::Uri| {
+            let (connector, to) = (connector.clone(), to.clone());
+            async move {
+                let stream = TcpStream::connect(to).await?;
+                let name = ServerName::try_from("localhost").map_err(std::io::Error::other)?;
+                connector.connect(name, stream).await.map(TokioIo::new)
+            }
+        });
+        let channel = tonic::transport::Endpoint::from_static("http://plain.invalid");
+        channel
+            .connect_with_connector(connect)
+            .await
+            .map_err(|error| PortError::new(PortErrorKind::Unavailable, "connect").because(error))
+    }
+}
+
+/// A server that knows its callers by their certificates.
+#[derive(Clone)]
+pub(crate) struct PlainServer {
+    acceptor: TlsAcceptor,
+    callers: Arc<HashMap<Vec<u8>, PublicKey>>,
+}
+
+impl PlainServer {
+    pub(crate) fn new(ca: &Ca, callers: HashMap<Vec<u8>, PublicKey>) -> anyhow::Result<Self> {
+        let verifier = WebPkiClientVerifier::builder_with_provider(roots(ca)?, provider());
+        let (certificate, key) = leaf(ca)?;
+        let mut config = ServerConfig::builder_with_provider(provider())
+            .with_protocol_versions(&[&TLS13])?
+            .with_client_cert_verifier(verifier.build()?)
+            .with_single_cert(vec![certificate], key)?;
+        config.send_tls13_tickets = 0;
+        config.alpn_protocols = vec![b"h2".to_vec()];
+        Ok(Self {
+            acceptor: Arc::new(config).into(),
+            callers: Arc::new(callers),
+        })
+    }
+
+    pub(crate) async fn serve(
+        self,
+        listener: TcpListener,
+        api: ApiServer<JoinService>,
+        mut stop: watch::Receiver<bool>,
+    ) {
+        let mut connections = JoinSet::new();
+        loop {
+            tokio::select! {
+                Ok((stream, _)) = listener.accept() => {
+                    let (server, api) = (self.clone(), api.clone());
+                    connections.spawn(async move { server.connection(stream, api).await });
+                }
+                _ = stop.wait_for(|stop| *stop) => return,
+            }
+        }
+    }
+
+    async fn connection(
+        &self,
+        stream: TcpStream,
+        api: ApiServer<JoinService>,
+    ) -> anyhow::Result<()> {
+        let stream = self.acceptor.accept(stream).await?;
+        let peer = stream.get_ref().1.peer_certificates();
+        let peer = peer.and_then(<[_]>::first).context("a certificate")?;
+        let key = self.callers.get(peer.as_ref()).context("a known caller")?;
+        let caller = Caller::dangerous_assume(key.clone());
+        let service = hyper::service::service_fn(move |mut request: Request<Incoming>| {
+            request.extensions_mut().insert(caller.clone());
+            api.clone().oneshot(request)
+        });
+        let builder = http2::Builder::new(TokioExecutor::new());
+        builder
+            .serve_connection(TokioIo::new(stream), service)
+            .await?;
+        Ok(())
+    }
+}

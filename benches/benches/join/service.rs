@@ -1,0 +1,173 @@
+//! A join service with members in memory.
+
+use std::path::Path;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::Mutex;
+use std::sync::PoisonError;
+
+use async_trait::async_trait;
+use bootstrapper::authority::Authority;
+use bootstrapper::transport;
+use tec_core::ak::PublicKey;
+use tec_core::digest::Sha256Digest;
+use tec_core::node::derive::MeasurementSalt;
+use tec_core::node::grant::Claim;
+use tec_core::node::grant::ControlPlanes;
+use tec_core::node::port::DerivedKeys;
+use tec_core::node::port::KeyServices as _;
+use tec_core::node::ticket::CaPin;
+use tec_core::node::ticket::Component;
+use tec_core::node::ticket::NodeName;
+use tec_core::node::ticket::PkiFile;
+use tec_core::node::uri::KmsUri;
+use tec_core::node::uri::StorageUri;
+use tec_core::port::CreateOutcome;
+use tec_core::port::PortError;
+use tec_core::secret::SecretBytes;
+use tec_k8s::rpc::ClusterFacts;
+use tec_k8s::rpc::ControlPlaneTurns;
+use tec_k8s::rpc::Enrollments;
+use tec_k8s::rpc::JoinService;
+use tec_k8s::rpc::JoinServicePorts;
+use tec_k8s::rpc::generated::join::api_server::ApiServer;
+use tec_support::SystemClock;
+use tec_support::SystemEntropy;
+use tec_tpm::atls::Endpoint;
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+use crate::plain::PlainServer;
+
+/// Master key 40..5f, salt 60..7f (contract, appendix A).
+const KMS: &str = "kms://cluster-kms?key=QEFCQ0RFRkdISUpLTE1OT1BRUlNUVVZXWFlaW1xdXl8=\
+                   &salt=YGFiY2RlZmdoaWprbG1ub3BxcnN0dXZ3eHl6e3x9fn8=";
+
+#[derive(Debug, Default)]
+struct Members(Mutex<Vec<Claim>>);
+
+#[async_trait]
+impl Enrollments for Members {
+    async fn list(&self) -> Result<Vec<Claim>, PortError> {
+        Ok(self
+            .0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone())
+    }
+
+    async fn add(&self, claim: &Claim) -> Result<CreateOutcome, PortError> {
+        self.0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(claim.clone());
+        Ok(CreateOutcome::Created)
+    }
+
+    async fn settle(&self, _claim: &Claim, _key: &PublicKey) -> Result<(), PortError> {
+        Ok(())
+    }
+}
+
+#[derive(Debug)]
+struct Facts;
+
+#[async_trait]
+impl ControlPlaneTurns for Facts {
+    async fn take(&self, _node: &NodeName) -> Result<(), PortError> {
+        Ok(())
+    }
+}
+
+#[async_trait]
+impl ClusterFacts for Facts {
+    async fn token(&self) -> Result<SecretBytes, PortError> {
+        Ok(SecretBytes::new(b"abcdef.0123456789abcdef".to_vec()))
+    }
+
+    async fn api_server(&self) -> Result<String, PortError> {
+        Ok("10.0.0.1:6443".to_owned())
+    }
+
+    async fn ca_pin(&self) -> Result<CaPin, PortError> {
+        Ok(CaPin::new(Sha256Digest::of("ca")))
+    }
+
+    async fn components(&self) -> Result<(String, Vec<Component>), PortError> {
+        Ok(("v1.34.3".to_owned(), Vec::new()))
+    }
+
+    async fn control_plane_files(&self) -> Result<Vec<(PkiFile, SecretBytes)>, PortError> {
+        Ok(Vec::new())
+    }
+}
+
+/// The service of one new cluster.
+pub(crate) struct Service(PathBuf);
+
+/// It serves, until it is stopped.
+pub(crate) struct Served {
+    pub(crate) address: String,
+    stop: watch::Sender<bool>,
+    serving: JoinSet<()>,
+}
+
+impl Served {
+    pub(crate) async fn stop(mut self) -> anyhow::Result<()> {
+        self.stop.send_replace(true);
+        while let Some(ended) = self.serving.join_next().await {
+            ended?;
+        }
+        Ok(())
+    }
+}
+
+impl Service {
+    /// `pki` has the files of the CA.
+    pub(crate) fn new(pki: &Path) -> Self {
+        Self(pki.to_owned())
+    }
+
+    async fn api(&self) -> anyhow::Result<ApiServer<JoinService>> {
+        let (clock, entropy) = (Arc::new(SystemClock), Arc::new(SystemEntropy));
+        let keys = DerivedKeys
+            .open(KmsUri::parse(KMS)?, StorageUri::NoStore)
+            .await?;
+        Ok(ApiServer::new(JoinService::new(JoinServicePorts {
+            keys: keys.into(),
+            salt: MeasurementSalt::new([0x20; 32]),
+            enrollments: Arc::new(Members::default()),
+            control_planes: ControlPlanes::Closed,
+            turns: Arc::new(Facts),
+            signer: Arc::new(Authority::new(&self.0, clock, entropy)),
+            facts: Arc::new(Facts),
+        })))
+    }
+
+    pub(crate) async fn attested(&self, endpoint: Endpoint) -> anyhow::Result<Served> {
+        let (api, listener) = (self.api().await?, TcpListener::bind("127.0.0.1:0").await?);
+        let address = listener.local_addr()?.to_string();
+        let (stop, stopped) = watch::channel(false);
+        let mut serving = JoinSet::new();
+        serving.spawn(transport::serve(endpoint, listener, api, stopped));
+        Ok(Served {
+            address,
+            stop,
+            serving,
+        })
+    }
+
+    pub(crate) async fn plain(&self, server: PlainServer) -> anyhow::Result<Served> {
+        let (api, listener) = (self.api().await?, TcpListener::bind("127.0.0.1:0").await?);
+        let address = listener.local_addr()?.to_string();
+        let (stop, stopped) = watch::channel(false);
+        let mut serving = JoinSet::new();
+        serving.spawn(server.serve(listener, api, stopped));
+        Ok(Served {
+            address,
+            stop,
+            serving,
+        })
+    }
+}

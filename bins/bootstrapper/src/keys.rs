@@ -1,0 +1,54 @@
+//! Where data keys come from: what tec-k8s opens, and Trustees, to which this machine proves itself
+//! by its TPM.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use tec_core::endpoint::Endpoint;
+use tec_core::node::port::KeyServices;
+use tec_core::node::port::ReleasedSecrets;
+use tec_core::node::uri::TrusteeKey;
+use tec_core::port::Attester;
+use tec_core::port::PortError;
+use tec_core::port::PortErrorKind;
+use tec_core::secret::SecretBytes;
+use tec_k8s::node::KeyBackends;
+use tec_support::SystemEntropy;
+use tec_trustee::client::Deadlines;
+use tec_trustee::client::RcarClient;
+use tec_trustee::client::RcarError;
+
+/// Every key service that this program was built with; `attester` proves its machine to Trustees.
+pub fn services(attester: Arc<dyn Attester>) -> Arc<dyn KeyServices> {
+    let released = Arc::new(Trustee { attester });
+    let entropy = Arc::new(SystemEntropy);
+    Arc::new(KeyBackends::new(entropy).with_released(released))
+}
+
+#[derive(Debug)]
+struct Trustee {
+    attester: Arc<dyn Attester>,
+}
+
+#[async_trait]
+impl ReleasedSecrets for Trustee {
+    async fn release(&self, key: &TrusteeKey) -> Result<SecretBytes, PortError> {
+        let operation = "obtain the master secret of a Trustee";
+        let server = Endpoint::new(key.url.clone(), key.ca.clone().unwrap_or_default());
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let entropy = Arc::new(SystemEntropy);
+        let client = RcarClient::new(&[server], Deadlines::default(), &provider, entropy);
+        let client = client
+            .map_err(|error| PortError::new(PortErrorKind::Invalid, operation).because(error))?;
+        let released = client.fetch(&key.path, &*self.attester).await;
+        released.map_err(|error| {
+            let kind = match &error {
+                RcarError::Denied { .. } => PortErrorKind::Denied,
+                _ => PortErrorKind::Unavailable,
+            };
+            PortError::new(kind, operation)
+                .with_code(error.code())
+                .because(error)
+        })
+    }
+}

@@ -1,0 +1,55 @@
+//! Key services and stores, each on a real server where there is one: OpenBao, the KBS of this
+//! project with a TPM, and moto for AWS (feature `cloud`).
+
+mod openbao;
+mod server;
+mod trustee;
+
+#[cfg(feature = "cloud")]
+mod aws;
+
+use std::sync::Arc;
+
+use tec_core::node::derive::DataKeyId;
+use tec_core::node::port::DataKeys;
+use tec_core::node::port::KeyServices;
+use tec_core::node::uri::KmsUri;
+use tec_core::node::uri::StorageUri;
+use tec_core::port::PortError;
+use tec_k8s::node::KeyBackends;
+use tec_support::SystemEntropy;
+
+fn backends() -> KeyBackends {
+    // A program does this first of all.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    KeyBackends::new(Arc::new(SystemEntropy))
+}
+
+async fn open(kms: &str, storage: &str) -> Result<Box<dyn DataKeys>, PortError> {
+    let (kms, storage) = (
+        KmsUri::parse(kms).unwrap(),
+        StorageUri::parse(storage).unwrap(),
+    );
+    backends().open(kms, storage).await
+}
+
+fn disk(number: u8) -> DataKeyId {
+    let id = format!("00000000-0000-0000-0000-0000000000{number:02x}");
+    DataKeyId::state_disk(id.parse().unwrap())
+}
+
+/// A member of an answer, which a test cannot do without.
+fn text<'v>(answer: &'v serde_json::Value, pointer: &str) -> &'v str {
+    answer.pointer(pointer).unwrap().as_str().unwrap()
+}
+
+/// Every byte escaped, as queries and forms take any text.
+#[cfg(feature = "cloud")]
+fn escaped(text: &str) -> String {
+    let mut escaped = String::new();
+    for byte in text.bytes() {
+        escaped.push('%');
+        escaped.push_str(&hex::encode_upper([byte]));
+    }
+    escaped
+}

@@ -1,0 +1,172 @@
+//! Data keys that nobody can derive: each is random, made once, and stored wrapped by a key of a
+//! key service.
+//!
+//! ```text
+//!  data_key(id) ─► store: there? ──yes──► unwrap ─► is it of this id? ─► key
+//!                     │ no                  ▲
+//!                     └─► random, wrap ─► store, if still absent
+//! ```
+//!
+//! What is wrapped is bound to its id, so that whoever writes to the store cannot give one disk the
+//! key of another. A key is read back before anybody sees it: no disk depends on one that was lost
+//! on its way.
+
+use std::fmt;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use zeroize::Zeroizing;
+
+use super::derive::DataKeyId;
+use super::port::DataKeys;
+use crate::digest::Sha256Digest;
+use crate::port::CreateOutcome;
+use crate::port::Entropy;
+use crate::port::PortError;
+use crate::port::PortErrorKind;
+use crate::secret::SecretBytes;
+
+/// Label of the binding to an id.
+const BINDING: &[u8] = b"tec-data-key/1\0";
+/// Length of the binding.
+const BINDING_LENGTH: usize = 32;
+/// Longest data key, in bytes. With its binding it fits into RSA-OAEP with SHA-256 and 2048 bits,
+/// the least that key services wrap with (RFC 8017, section 7.1.1: 190 bytes).
+pub const MAX_WRAPPED_KEY: usize = 64;
+
+/// Wraps and unwraps with a key that never leaves its service.
+///
+/// *Contract*: `unwrap` gives what `wrap` was given, for the same id. What was never wrapped with
+/// this key fails with kind `Invalid`, and a key that may not be used with `Denied`. *Conformance*:
+/// [`testing::key_wrapper`](crate::testing::key_wrapper).
+#[async_trait]
+pub trait KeyWrapper: fmt::Debug + Send + Sync {
+    /// Wraps `plain`. Services that keep a record write the id there.
+    async fn wrap(&self, id: &DataKeyId, plain: &SecretBytes) -> Result<Vec<u8>, PortError>;
+
+    /// Unwraps.
+    async fn unwrap(&self, id: &DataKeyId, wrapped: &[u8]) -> Result<SecretBytes, PortError>;
+}
+
+/// Keeps wrapped keys by their ids.
+///
+/// *Contract*: `add` is create-if-absent and durable when it returns; of many at once one is
+/// stored. *Conformance*: [`testing::wrapped_keys`](crate::testing::wrapped_keys).
+#[async_trait]
+pub trait WrappedKeys: fmt::Debug + Send + Sync {
+    /// What is stored.
+    async fn find(&self, id: &DataKeyId) -> Result<Option<Vec<u8>>, PortError>;
+
+    /// Stores it, unless something is stored already.
+    async fn add(&self, id: &DataKeyId, wrapped: &[u8]) -> Result<CreateOutcome, PortError>;
+}
+
+/// Why a data key cannot be given.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum EnvelopeError {
+    /// Its length.
+    #[error("a data key has 1 to {MAX_WRAPPED_KEY} bytes, and {length} were asked for")]
+    Length {
+        /// What was asked for.
+        length: usize,
+    },
+    /// What is stored under the id was wrapped for another one, or is of another length.
+    #[error("what is stored under {id} is not the key of {id}")]
+    Foreign {
+        /// Which.
+        id: DataKeyId,
+    },
+}
+
+/// Data keys over a key service and a store.
+#[derive(Clone, Debug)]
+pub struct EnvelopeKeys {
+    wrapper: Arc<dyn KeyWrapper>,
+    store: Arc<dyn WrappedKeys>,
+    entropy: Arc<dyn Entropy>,
+}
+
+impl EnvelopeKeys {
+    /// Over these.
+    pub fn new(
+        wrapper: Arc<dyn KeyWrapper>,
+        store: Arc<dyn WrappedKeys>,
+        entropy: Arc<dyn Entropy>,
+    ) -> Self {
+        Self {
+            wrapper,
+            store,
+            entropy,
+        }
+    }
+
+    async fn find(&self, id: &DataKeyId, length: usize) -> Result<Option<SecretBytes>, PortError> {
+        let Some(wrapped) = self.store.find(id).await? else {
+            return Ok(None);
+        };
+        let plain = self.wrapper.unwrap(id, &wrapped).await?;
+        let (found, key) = plain
+            .expose("take the key out")
+            .split_at_checked(BINDING_LENGTH)
+            .unwrap_or_default();
+        if found != binding(id).as_bytes() || key.len() != length {
+            let error = EnvelopeError::Foreign { id: id.clone() };
+            return Err(failed(PortErrorKind::Invalid, "take a data key").because(error));
+        }
+        Ok(Some(SecretBytes::new(key.to_vec())))
+    }
+
+    async fn make(&self, id: &DataKeyId, length: usize) -> Result<(), PortError> {
+        let mut plain = Zeroizing::new(vec![0; BINDING_LENGTH + length]);
+        let (bound, key) = plain.split_at_mut(BINDING_LENGTH);
+        bound.copy_from_slice(binding(id).as_bytes());
+        self.entropy.fill(key);
+        let plain = SecretBytes::new(std::mem::take(&mut plain));
+        let wrapped = self.wrapper.wrap(id, &plain).await?;
+        // Who was first counts; the caller looks at what is stored.
+        self.store.add(id, &wrapped).await.map(drop)
+    }
+}
+
+fn binding(id: &DataKeyId) -> Sha256Digest {
+    Sha256Digest::of([BINDING, id.as_str().as_bytes()].concat())
+}
+
+fn failed(kind: PortErrorKind, operation: &str) -> PortError {
+    PortError::new(kind, operation)
+}
+
+fn check(length: usize) -> Result<(), PortError> {
+    if (1..=MAX_WRAPPED_KEY).contains(&length) {
+        return Ok(());
+    }
+    let error = EnvelopeError::Length { length };
+    Err(failed(PortErrorKind::Invalid, "make a data key").because(error))
+}
+
+#[async_trait]
+impl DataKeys for EnvelopeKeys {
+    async fn data_key(&self, id: &DataKeyId, length: usize) -> Result<SecretBytes, PortError> {
+        check(length)?;
+        if let Some(key) = self.find(id, length).await? {
+            return Ok(key);
+        }
+        self.make(id, length).await?;
+        let stored = self.find(id, length).await?;
+        stored.ok_or_else(|| failed(PortErrorKind::Unavailable, "read a new data key back"))
+    }
+
+    async fn existing_data_key(
+        &self,
+        id: &DataKeyId,
+        length: usize,
+    ) -> Result<SecretBytes, PortError> {
+        check(length)?;
+        let found = self.find(id, length).await?;
+        found.ok_or_else(|| PortError::new(PortErrorKind::NotFound, format!("find {id}")))
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,77 @@
+//! Wrapped keys as files of a directory.
+
+use std::fs;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::PathBuf;
+
+use async_trait::async_trait;
+use tec_core::node::derive::DataKeyId;
+use tec_core::node::envelope::WrappedKeys;
+use tec_core::port::CreateOutcome;
+use tec_core::port::PortError;
+use tec_core::port::PortErrorKind;
+use tempfile::Builder;
+
+use crate::node::directory::read_bounded;
+
+/// For root alone: what is wrapped is no secret, but whoever replaces it stops a node.
+const DIRECTORY: u32 = 0o700;
+
+/// A directory with one file for each key, mode 0600. It is made when a key is added.
+///
+/// Whoever opens a disk by these keys must reach the directory before the disk is open: it belongs
+/// on a volume that nodes share, or beside the join service.
+#[derive(Clone, Debug)]
+pub(super) struct FileKeys(PathBuf);
+
+impl FileKeys {
+    pub(super) fn new(directory: impl Into<PathBuf>) -> Self {
+        Self(directory.into())
+    }
+
+    /// Whole and durable under its name, or not there at all.
+    fn create(&self, id: &DataKeyId, wrapped: &[u8]) -> io::Result<CreateOutcome> {
+        let mut directory = fs::DirBuilder::new();
+        directory.recursive(true).mode(DIRECTORY).create(&self.0)?;
+        // A temporary file has mode 0600.
+        let mut file = Builder::new().prefix(".new-").tempfile_in(&self.0)?;
+        io::Write::write_all(&mut file, wrapped)?;
+        file.as_file().sync_all()?;
+        let outcome = match file.persist_noclobber(self.0.join(id.as_str())) {
+            Ok(_) => CreateOutcome::Created,
+            Err(error) if error.error.kind() == io::ErrorKind::AlreadyExists => {
+                CreateOutcome::Existed
+            }
+            Err(error) => return Err(error.error),
+        };
+        // Also for one that existed: its maker may have died before it did this.
+        File::open(&self.0)?.sync_all()?;
+        Ok(outcome)
+    }
+}
+
+fn failed(operation: &str, id: &DataKeyId, error: io::Error) -> PortError {
+    let kind = match error.kind() {
+        io::ErrorKind::PermissionDenied => PortErrorKind::Denied,
+        _ => PortErrorKind::Unavailable,
+    };
+    PortError::new(kind, format!("{operation} {id}")).because(error)
+}
+
+#[async_trait]
+impl WrappedKeys for FileKeys {
+    async fn find(&self, id: &DataKeyId) -> Result<Option<Vec<u8>>, PortError> {
+        match read_bounded(&self.0.join(id.as_str())) {
+            Ok(wrapped) => Ok(Some(wrapped)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(failed("read", id, error)),
+        }
+    }
+
+    async fn add(&self, id: &DataKeyId, wrapped: &[u8]) -> Result<CreateOutcome, PortError> {
+        self.create(id, wrapped)
+            .map_err(|error| failed("store", id, error))
+    }
+}

@@ -1,0 +1,187 @@
+//! Key services and stores of wrapped keys, as the URIs of a request name them.
+//!
+//! ```text
+//!  kms://cluster-kms ──────────────────────────────► MasterSecret, derives
+//!  kms://trustee ────── released to this node ─────► MasterSecret, derives
+//!  kms://openbao, aws, azure, gcp ─► KeyWrapper ──┐
+//!  storage://file, s3, azure, gcp ─► WrappedKeys ─┴► EnvelopeKeys
+//! ```
+//!
+//! The clouds are behind the feature `cloud`; without it their URIs are refused by an error that
+//! says so.
+
+#[cfg(feature = "cloud")]
+mod aws;
+#[cfg(feature = "cloud")]
+mod azure;
+mod file;
+#[cfg(feature = "cloud")]
+mod gcp;
+mod http;
+#[cfg(feature = "cloud")]
+mod object;
+mod openbao;
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use tec_core::node::derive::MasterSecret;
+use tec_core::node::envelope::EnvelopeKeys;
+use tec_core::node::envelope::KeyWrapper;
+use tec_core::node::envelope::WrappedKeys;
+use tec_core::node::port::DataKeys;
+use tec_core::node::port::KeyServices;
+use tec_core::node::port::ReleasedSecrets;
+use tec_core::node::uri::KmsUri;
+use tec_core::node::uri::StorageUri;
+use tec_core::port::Entropy;
+use tec_core::port::PortError;
+use tec_core::port::PortErrorKind;
+
+use self::file::FileKeys;
+pub use self::http::CallError;
+use self::openbao::OpenBaoTransit;
+
+/// URIs that name nothing this program can use.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum KeyServiceError {
+    /// Keys that are not derived have to be stored.
+    #[error("the key service makes random keys, and storage://no-store keeps none")]
+    NoStore,
+    /// The service is one that this program was not built with.
+    #[error("{uri} is not part of this program: build it with the feature {feature}")]
+    NotBuilt {
+        /// Scheme and type.
+        uri: &'static str,
+        /// What it takes.
+        feature: &'static str,
+    },
+    /// This program cannot attest to a Trustee.
+    #[error("this program cannot prove its machine to a Trustee")]
+    NoTrustee,
+    /// A type that is newer than this program.
+    #[error("a type of URI that this program does not know")]
+    Unknown,
+}
+
+fn refused(error: KeyServiceError) -> PortError {
+    PortError::new(PortErrorKind::Invalid, "open a key service").because(error)
+}
+
+/// Opens every service that is built in.
+#[derive(Clone, Debug)]
+pub struct KeyBackends {
+    entropy: Arc<dyn Entropy>,
+    released: Option<Arc<dyn ReleasedSecrets>>,
+}
+
+impl KeyBackends {
+    /// New data keys are drawn from `entropy`.
+    pub fn new(entropy: Arc<dyn Entropy>) -> Self {
+        Self {
+            entropy,
+            released: None,
+        }
+    }
+
+    /// `kms://trustee` is asked by this.
+    #[must_use]
+    pub fn with_released(mut self, released: Arc<dyn ReleasedSecrets>) -> Self {
+        self.released = Some(released);
+        self
+    }
+
+    async fn master(&self, kms: KmsUri) -> Result<Result<MasterSecret, KmsUri>, PortError> {
+        let key = match kms {
+            KmsUri::Cluster(master) => return Ok(Ok(master)),
+            KmsUri::Trustee(key) => key,
+            other => return Ok(Err(other)),
+        };
+        let released = self.released.as_ref();
+        let released = released.ok_or_else(|| refused(KeyServiceError::NoTrustee))?;
+        let json = released.release(&key).await?;
+        let master = MasterSecret::from_json(json.expose("derive data keys from it"));
+        master.map(Ok).map_err(|error| {
+            PortError::new(
+                PortErrorKind::Invalid,
+                "take the master secret of a Trustee",
+            )
+            .because(error)
+        })
+    }
+}
+
+#[async_trait]
+impl KeyServices for KeyBackends {
+    async fn open(&self, kms: KmsUri, storage: StorageUri) -> Result<Box<dyn DataKeys>, PortError> {
+        let kms = match self.master(kms).await? {
+            Ok(master) => return Ok(Box::new(master)),
+            Err(kms) => kms,
+        };
+        let store = store(storage)?;
+        let keys = EnvelopeKeys::new(wrapper(kms)?, store, Arc::clone(&self.entropy));
+        Ok(Box::new(keys))
+    }
+}
+
+fn wrapper(kms: KmsUri) -> Result<Arc<dyn KeyWrapper>, PortError> {
+    match kms {
+        KmsUri::OpenBao(key) => Ok(Arc::new(OpenBaoTransit::new(key)?)),
+        other => cloud_wrapper(other),
+    }
+}
+
+fn store(storage: StorageUri) -> Result<Arc<dyn WrappedKeys>, PortError> {
+    match storage {
+        StorageUri::NoStore => Err(refused(KeyServiceError::NoStore)),
+        StorageUri::File(directory) => Ok(Arc::new(FileKeys::new(directory.path))),
+        other => cloud_store(&other),
+    }
+}
+
+#[cfg(feature = "cloud")]
+fn cloud_wrapper(kms: KmsUri) -> Result<Arc<dyn KeyWrapper>, PortError> {
+    Ok(match kms {
+        KmsUri::Aws(key) => Arc::new(aws::AwsKms::new(key)?),
+        KmsUri::Azure(key) => Arc::new(azure::KeyVault::new(key)?),
+        KmsUri::Gcp(key) => Arc::new(gcp::GcpKms::new(&key)?),
+        _ => return Err(refused(KeyServiceError::Unknown)),
+    })
+}
+
+#[cfg(feature = "cloud")]
+fn cloud_store(storage: &StorageUri) -> Result<Arc<dyn WrappedKeys>, PortError> {
+    Ok(Arc::new(object::ObjectKeys::new(storage)?))
+}
+
+#[cfg(not(feature = "cloud"))]
+#[expect(
+    clippy::needless_pass_by_value,
+    reason = "what is built in takes the secrets along"
+)]
+fn cloud_wrapper(kms: KmsUri) -> Result<Arc<dyn KeyWrapper>, PortError> {
+    let uri = match kms {
+        KmsUri::Aws(_) => "kms://aws",
+        KmsUri::Azure(_) => "kms://azure",
+        KmsUri::Gcp(_) => "kms://gcp",
+        _ => return Err(refused(KeyServiceError::Unknown)),
+    };
+    let feature = "cloud";
+    Err(refused(KeyServiceError::NotBuilt { uri, feature }))
+}
+
+#[cfg(not(feature = "cloud"))]
+fn cloud_store(storage: &StorageUri) -> Result<Arc<dyn WrappedKeys>, PortError> {
+    let uri = match storage {
+        StorageUri::S3(_) => "storage://aws",
+        StorageUri::Azure(_) => "storage://azure",
+        StorageUri::Gcp(_) => "storage://gcp",
+        _ => return Err(refused(KeyServiceError::Unknown)),
+    };
+    let feature = "cloud";
+    Err(refused(KeyServiceError::NotBuilt { uri, feature }))
+}
+
+#[cfg(test)]
+mod tests;

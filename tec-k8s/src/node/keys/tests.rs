@@ -1,0 +1,254 @@
+//! Stores and wrappers by their suites. Azure and Google Cloud are played by servers of this test,
+//! which know the requests of their documentation and nothing of what the real ones do besides.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+
+use tec_core::testing;
+
+use super::*;
+
+#[tokio::test]
+async fn a_directory_keeps_the_contract_of_a_store() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("a/b");
+    testing::wrapped_keys(&FileKeys::new(&path)).await;
+    let mode = |path: &std::path::Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    assert_eq!(mode(&path), 0o700);
+    for entry in fs::read_dir(&path).unwrap() {
+        let path = entry.unwrap().path();
+        assert_eq!(mode(&path), 0o600);
+        // Nothing is left of those that came too late.
+        assert!(
+            path.file_name()
+                .unwrap()
+                .to_str()
+                .unwrap()
+                .starts_with("key-")
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_directory_that_cannot_be_used_says_so() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("file");
+    fs::write(&file, "").unwrap();
+    let keys = FileKeys::new(file.join("below"));
+    let id = testing::sample::data_key_id(1);
+    let error = keys.add(&id, b"wrapped").await.unwrap_err();
+    assert_eq!(error.kind(), PortErrorKind::Unavailable);
+    assert!(keys.find(&id).await.is_err());
+}
+
+#[cfg(feature = "cloud")]
+mod cloud {
+    use base64::Engine as _;
+    use base64::engine::general_purpose::STANDARD;
+    use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+    use serde_json::Value;
+    use serde_json::json;
+    use tokio::io::AsyncReadExt as _;
+    use tokio::io::AsyncWriteExt as _;
+    use tokio::net::TcpListener;
+    use tokio::net::TcpStream;
+
+    use super::*;
+
+    /// Head and body of a request.
+    async fn request(stream: &mut TcpStream) -> (String, String) {
+        let mut all = Vec::new();
+        loop {
+            let text = String::from_utf8_lossy(&all).into_owned();
+            if let Some((head, body)) = text.split_once("\r\n\r\n") {
+                let length = head.to_ascii_lowercase();
+                let length = length
+                    .split_once("content-length: ")
+                    .map_or("0", |(_, rest)| rest);
+                let length = length.split("\r\n").next().unwrap();
+                if body.len() >= length.parse().unwrap() {
+                    return (head.to_owned(), body.to_owned());
+                }
+            }
+            assert_ne!(stream.read_buf(&mut all).await.unwrap(), 0, "{text}");
+        }
+    }
+
+    /// Serves `answer` beside `client`, which is given the base URL.
+    async fn beside(answer: impl Fn(&str, &str) -> (u16, Value), client: impl AsyncFnOnce(String)) {
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let base = format!("http://{}", listener.local_addr().unwrap());
+        let serve = async {
+            loop {
+                let (mut stream, _) = listener.accept().await.unwrap();
+                let (head, body) = request(&mut stream).await;
+                let (status, answer) = answer(&head, &body);
+                let answer = answer.to_string();
+                let length = answer.len();
+                let answer = format!(
+                    "HTTP/1.1 {status} x\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n{answer}"
+                );
+                stream.write_all(answer.as_bytes()).await.unwrap();
+            }
+        };
+        tokio::select! {
+            () = serve => unreachable!("it serves for ever"),
+            () = client(base) => {}
+        }
+    }
+
+    /// What the played services call wrapping.
+    fn turned(bytes: &[u8]) -> Vec<u8> {
+        bytes.iter().map(|byte| byte ^ 0x5a).collect()
+    }
+
+    fn wrapped(plain: &[u8]) -> Vec<u8> {
+        [b"wrapped".to_vec(), turned(plain)].concat()
+    }
+
+    fn refusal() -> (u16, Value) {
+        (400, json!({}))
+    }
+
+    fn member<'v>(body: &'v Value, name: &str) -> &'v str {
+        body[name].as_str().unwrap_or_default()
+    }
+
+    fn vault(head: &str, body: &str) -> (u16, Value) {
+        let target = head.split(' ').nth(1).unwrap();
+        if target == "/tenant/oauth2/v2.0/token" {
+            let expected = "grant_type=client_credentials&client_id=node&client_secret=a%2Bb%20c\
+                            &scope=https%3A%2F%2Fvault.azure.net%2F.default";
+            let status = if body == expected { 200 } else { 401 };
+            return (status, json!({"access_token": "token", "expires_in": 3599}));
+        }
+        if !head
+            .to_ascii_lowercase()
+            .contains("\r\nauthorization: bearer token")
+        {
+            return (401, json!({}));
+        }
+        let body: Value = serde_json::from_str(body).unwrap();
+        assert_eq!(member(&body, "alg"), "RSA-OAEP-256");
+        let value = URL_SAFE_NO_PAD.decode(member(&body, "value")).unwrap();
+        match target {
+            "/keys/kek/wrapkey?api-version=7.4" => {
+                let kid = "https://v.vault.azure.net/keys/kek/0123456789abcdef0123456789abcdef";
+                let value = URL_SAFE_NO_PAD.encode(wrapped(&value));
+                (200, json!({"kid": kid, "value": value}))
+            }
+            "/keys/kek/0123456789abcdef0123456789abcdef/unwrapkey?api-version=7.4" => {
+                let value = value.strip_prefix(b"wrapped").map(turned);
+                let value = value.map(|value| URL_SAFE_NO_PAD.encode(value));
+                value.map_or_else(refusal, |value| (200, json!({"value": value})))
+            }
+            _ => (404, json!({})),
+        }
+    }
+
+    fn azure(secret: &str, base: &str) -> azure::KeyVault {
+        let uri = format!(
+            "kms://azure?tenantID=tenant&clientID=node&clientSecret={secret}&vaultName=v\
+             &vaultType=vault.azure.net&keyName=kek"
+        );
+        let KmsUri::Azure(key) = KmsUri::parse(&uri).unwrap() else {
+            unreachable!("the URI is of Azure");
+        };
+        azure::KeyVault::at(key, base.to_owned(), base.to_owned()).unwrap()
+    }
+
+    #[tokio::test]
+    async fn azure_is_asked_as_its_documentation_says() {
+        beside(vault, async |base| {
+            testing::key_wrapper(&azure("a%2Bb+c", &base)).await;
+            let id = testing::sample::data_key_id(1);
+            let plain = testing::sample::secret(1);
+            let refused = azure("canary", &base).wrap(&id, &plain).await.unwrap_err();
+            assert_eq!(refused.kind(), PortErrorKind::Denied);
+            assert!(!format!("{refused:?}").contains("canary"));
+            // A version that climbs asks nobody.
+            let climbing = azure("a%2Bb+c", &base).unwrap(&id, b"../../x\nAAAA").await;
+            assert_eq!(climbing.unwrap_err().kind(), PortErrorKind::Invalid);
+        })
+        .await;
+    }
+
+    fn google(head: &str, body: &str) -> (u16, Value) {
+        let body: Value = serde_json::from_str(body).unwrap();
+        let bound = member(&body, "additionalAuthenticatedData").to_owned();
+        let key = "/v1/projects/p/locations/l/keyRings/r/cryptoKeys/kek";
+        match head.split(' ').nth(1).unwrap().strip_prefix(key) {
+            Some(":encrypt") => {
+                let plain = STANDARD.decode(member(&body, "plaintext")).unwrap();
+                let all = [bound.as_bytes(), &wrapped(&plain)].concat();
+                (200, json!({"ciphertext": STANDARD.encode(all)}))
+            }
+            Some(":decrypt") => {
+                let all = STANDARD.decode(member(&body, "ciphertext")).unwrap();
+                let plain = all.strip_prefix(bound.as_bytes());
+                let plain = plain
+                    .and_then(|rest| rest.strip_prefix(b"wrapped"))
+                    .map(turned);
+                let plain = plain.map(|plain| STANDARD.encode(plain));
+                plain.map_or_else(refusal, |plain| (200, json!({"plaintext": plain})))
+            }
+            _ => (404, json!({})),
+        }
+    }
+
+    #[tokio::test]
+    async fn google_cloud_is_asked_as_its_documentation_says() {
+        let directory = tempfile::tempdir().unwrap();
+        let credentials = directory.path().join("credentials.json");
+        // Those of servers that play Google: they want no login.
+        let file = json!({"private_key": "", "private_key_id": "", "client_email": "",
+                          "disable_oauth": true});
+        fs::write(&credentials, file.to_string()).unwrap();
+        let path = credentials.display();
+        let uri = format!(
+            "kms://gcp?projectID=p&location=l&keyRing=r&credentialsPath={path}&keyName=kek"
+        );
+        let KmsUri::Gcp(key) = KmsUri::parse(&uri).unwrap() else {
+            unreachable!("the URI is of Google Cloud");
+        };
+        beside(google, async |base| {
+            let kms = gcp::GcpKms::at(&key, &base).unwrap();
+            testing::key_wrapper(&kms).await;
+            let ids = [1, 2].map(testing::sample::data_key_id);
+            let wrapped = kms
+                .wrap(&ids[0], &testing::sample::secret(1))
+                .await
+                .unwrap();
+            let moved = kms.unwrap(&ids[1], &wrapped).await.unwrap_err();
+            assert_eq!(moved.kind(), PortErrorKind::Invalid);
+        })
+        .await;
+        let missing = uri.replace("credentials.json", "nothing.json");
+        let KmsUri::Gcp(key) = KmsUri::parse(&missing).unwrap() else {
+            unreachable!("the URI is of Google Cloud");
+        };
+        assert_eq!(
+            gcp::GcpKms::new(&key).unwrap_err().kind(),
+            PortErrorKind::Invalid
+        );
+    }
+
+    #[tokio::test]
+    async fn buckets_of_every_cloud_are_opened_and_tell_no_secret() {
+        for (uri, kind) in [
+            (
+                "storage://s3?bucket=b&region=r&accessKeyID=i&accessKey=canary",
+                "s3",
+            ),
+            (
+                "storage://azure?account=a&container=c&tenantID=t&clientID=i&clientSecret=canary",
+                "azure",
+            ),
+        ] {
+            let _ = rustls::crypto::ring::default_provider().install_default();
+            let store = object::ObjectKeys::new(&StorageUri::parse(uri).unwrap()).unwrap();
+            assert_eq!(format!("{store:?}"), format!("ObjectKeys({kind:?})"));
+        }
+    }
+}

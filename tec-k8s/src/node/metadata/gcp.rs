@@ -1,0 +1,119 @@
+//! The metadata server of Google Cloud.
+
+use std::collections::BTreeMap;
+
+use async_trait::async_trait;
+use serde::Deserialize;
+use tec_core::node::metadata::Instance;
+use tec_core::node::metadata::MetadataSource;
+use tec_core::port::PortError;
+
+use super::MetadataError;
+use super::Record;
+use super::parsed;
+use super::tag;
+use crate::node::http::Ask;
+
+/// Where it is, the same on every instance (Compute Engine, "About VM metadata").
+const DEFAULT: &str = "http://169.254.169.254";
+const INSTANCE: &str = "/computeMetadata/v1/instance/?recursive=true&alt=json";
+const PROJECT: &str = "/computeMetadata/v1/project/project-id";
+/// Demanded of a request, and the mark of an answer: others that listen at the address lack it.
+const FLAVOR: &str = "Metadata-Flavor";
+const GOOGLE: &str = "Google";
+
+/// Reads the instance's own document; what it does not say comes from attributes of the instance.
+#[derive(Clone, Debug)]
+pub struct GcpMetadata {
+    base: String,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Document {
+    name: String,
+    /// `projects/<number>/zones/<zone>`
+    zone: String,
+    network_interfaces: Vec<Interface>,
+    #[serde(default)]
+    attributes: BTreeMap<String, String>,
+}
+
+#[derive(Deserialize)]
+struct Interface {
+    ip: String,
+}
+
+impl Document {
+    fn attribute(&self, name: &'static str) -> Result<&str, MetadataError> {
+        let value = self.attributes.get(name).map(String::as_str);
+        value.ok_or(MetadataError::Member(name))
+    }
+
+    fn instance(&self, project: &str) -> Result<Instance, MetadataError> {
+        let zone = self.zone.rsplit('/').next().unwrap_or_default();
+        let address = self.network_interfaces.first().map(|one| one.ip.clone());
+        let record = Record {
+            name: self.name.clone(),
+            provider_id: format!("gce://{project}/{zone}/{}", self.name),
+            role: self.attribute(tag::ROLE)?.into(),
+            address: address.unwrap_or_default(),
+        };
+        record.instance()
+    }
+}
+
+impl GcpMetadata {
+    /// At this base URL, or where it is on every instance.
+    pub fn new(base: Option<String>) -> Self {
+        let base = base.unwrap_or_else(|| DEFAULT.to_owned());
+        Self {
+            base: base.trim_end_matches('/').to_owned(),
+        }
+    }
+
+    async fn ask(&self, path: &str) -> Result<Vec<u8>, MetadataError> {
+        let request = Ask::get(format!("{}{path}", self.base));
+        let request = request.header(FLAVOR, GOOGLE).marked(FLAVOR, GOOGLE);
+        Ok(request.body().await?)
+    }
+
+    async fn document(&self) -> Result<Document, MetadataError> {
+        parsed(&self.ask(INSTANCE).await?)
+    }
+
+    async fn instance(&self) -> Result<Instance, MetadataError> {
+        let project = String::from_utf8(self.ask(PROJECT).await?);
+        let project = project.map_err(|_| MetadataError::Member("project-id"))?;
+        self.document().await?.instance(project.trim())
+    }
+
+    async fn attribute(&self, name: &'static str) -> Result<String, MetadataError> {
+        let document = self.document().await?;
+        document.attribute(name).map(str::to_owned)
+    }
+}
+
+#[async_trait]
+impl MetadataSource for GcpMetadata {
+    async fn this(&self) -> Result<Instance, PortError> {
+        let instance = self.instance().await;
+        instance.map_err(|error| error.during("ask which instance this is"))
+    }
+
+    async fn instances(&self) -> Result<Vec<Instance>, PortError> {
+        let list = self.attribute(tag::CONTROL_PLANES).await;
+        let list = list.map_err(|error| error.during("list the instances"))?;
+        Ok(tag::control_planes(&list))
+    }
+
+    async fn api_server(&self) -> Result<String, PortError> {
+        let name = self.attribute(tag::API_SERVER).await;
+        name.map_err(|error| error.during("find the API server"))
+    }
+
+    async fn init_secret_hash(&self) -> Result<String, PortError> {
+        let hash = self.attribute(tag::INIT_SECRET_HASH).await;
+        hash.map_err(|error| error.during("read the hash of the init secret"))
+    }
+}

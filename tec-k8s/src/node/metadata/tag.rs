@@ -1,0 +1,31 @@
+//! What instances are told by tags or attributes, the same on all clouds.
+//!
+//! Beside those of the older implementation, two say what it asks a cloud's API for, with an
+//! account of it: control planes by address, and the API server's name.
+
+use tec_core::node::metadata::Instance;
+
+use super::Record;
+
+pub(super) const ROLE: &str = "constellation-role";
+pub(super) const INIT_SECRET_HASH: &str = "constellation-init-secret-hash";
+pub(super) const API_SERVER: &str = "tec-api-server";
+pub(super) const CONTROL_PLANES: &str = "tec-control-planes";
+
+/// Most addresses that are looked at.
+const MAX_ADDRESSES: usize = 256;
+
+/// Names are not told by addresses; they are made of them.
+pub(super) fn control_planes(list: &str) -> Vec<Instance> {
+    let addresses = list.split([',', ' ']).filter(|address| !address.is_empty());
+    let records: Vec<Record> = addresses
+        .take(MAX_ADDRESSES)
+        .map(|address| Record {
+            name: format!("peer-{}", address.replace([':', '.'], "-")),
+            provider_id: String::new(),
+            role: "control-plane".into(),
+            address: address.to_owned(),
+        })
+        .collect();
+    Record::instances(&records)
+}
