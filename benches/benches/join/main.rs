@@ -77,8 +77,8 @@ fn measure(suite: &mut Suite, runtime: &Runtime) -> anyhow::Result<()> {
     let fleet: Arc<[Node]> = fleet.into();
     let service = || Service::new(pki.path());
     let (ours, plain) = (Tally::default(), Tally::default());
-    let attested = || attested_fleet(&fleet, &service(), &ours);
-    let known = || plain_fleet(&fleet, &service(), &ca, &plain);
+    let attested = async || attested_fleet(&fleet, &service(), &ours).await;
+    let known = async || plain_fleet(&fleet, &service(), &ca, &plain).await;
     // Warms both up, and fails before anything is measured.
     runtime.block_on(attested())?;
     runtime.block_on(known())?;
