@@ -1,8 +1,8 @@
 //! Configuration of those who collect and send telemetry, always with mutual TLS.
 
+use core::net::SocketAddr;
 use std::collections::BTreeMap;
 use std::fmt;
-use std::net::SocketAddr;
 
 use serde_json::Value;
 use serde_json::json;

@@ -1,4 +1,4 @@
-//! What an OpenSearch node gets; the node itself is an opt-in of the demo.
+//! What an OpenSearch node gets; a node itself is in tests/opensearch.
 
 use tec_k8s::service::client::OpenSearchBootstrapRequest;
 use tec_services_e2e::platform::Platform;
