@@ -123,6 +123,11 @@ impl Authority {
         self.intake
     }
 
+    /// How many passes it listened to.
+    pub fn passes(&self) -> u64 {
+        self.passes
+    }
+
     /// Whether it was never part of a migration.
     pub fn is_alone(&self) -> bool {
         self.peer.is_none() && self.role == Role::Active

@@ -204,8 +204,14 @@ pub fn weigh(
         weighed.extend(verdict.map(|verdict| (article, verdict)));
     };
     note(Article::Pcrs, pcrs(comes, here));
-    note(Article::Demands, demands(comes, here));
-    note(Article::Token, token(comes, here));
+    let wanted = demands(comes, here);
+    let keeps = matches!(wanted, Some(Verdict::Clash(_))) && stay(Article::Demands);
+    note(Article::Demands, wanted);
+    // Where nobody is going to ask for a token, none comes.
+    let demands = if keeps { here } else { comes }.demands.as_ref();
+    if demands.is_some_and(|demands| demands.entry == Entry::Token) {
+        note(Article::Token, token(comes, here));
+    }
     note(Article::Ca, ca(comes, here));
     for (service, place) in &here.servers {
         // The other servers are asked at the first boot only, which the new installer's config leads.

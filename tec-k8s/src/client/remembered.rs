@@ -3,12 +3,14 @@
 //! Whoever removes the ConfigMap of the record, or empties it, must not make an anchor the authority
 //! again that gave it up. So the record is kept twice: what gives up is written to the cluster object
 //! *before* it counts, what takes over *after* it counts. Where the ConfigMap is gone, what the cluster
-//! object remembers counts, which never permits more than the last record did.
+//! object remembers counts, which never permits more than the last record did. A writer that is late
+//! takes nothing back: what is remembered is only ever replaced by what came after it.
 
 use kube::Api;
 use kube::Resource;
 use kube::ResourceExt as _;
 use kube::api::ListParams;
+use kube::api::PartialObjectMeta;
 use kube::api::Patch;
 use kube::api::PatchParams;
 use serde_json::json;
@@ -18,8 +20,13 @@ use tec_core::port::PortError;
 use tec_core::port::PortErrorKind;
 use tec_core::port::chain;
 
+use super::ATTEMPTS;
 use super::KubeRegistry;
+use super::authority::record_of;
+use super::error::is_conflict;
+use super::error::is_not_found;
 use super::error::port_error;
+use crate::api::AUTHORITY;
 use crate::api::TrustedExecutionCluster;
 
 /// Annotation of the cluster object: the record of authority, JSON.
@@ -77,20 +84,86 @@ impl KubeRegistry {
         }
     }
 
+    /// Has them remember the record that counts, once more: an object that was made anew, and one that
+    /// the last change did not reach.
+    ///
+    /// # Errors
+    /// The API server fails.
+    pub async fn remember_again(&self) -> Result<(), PortError> {
+        let object = self
+            .authorities()
+            .get_opt(AUTHORITY)
+            .await
+            .map_err(failed)?;
+        let record = object.as_ref().map(record_of).transpose()?.flatten();
+        match record.filter(|record| !record.is_alone()) {
+            Some(record) => self.remember(&record).await,
+            None => Ok(()),
+        }
+    }
+
     async fn remember(&self, record: &Authority) -> Result<(), PortError> {
-        let failed = |error| port_error("remember the record of authority", error);
         let text = serde_json::to_string(record).map_err(|error| {
             let what = "write the record of authority";
             PortError::new(PortErrorKind::Internal, what).because(error)
         })?;
         let listed = self.clusters().list_metadata(&ListParams::default()).await;
-        let patch = json!({"metadata": {"annotations": {REMEMBERED: text}}});
-        let (params, patch) = (PatchParams::default(), Patch::Merge(patch));
         for object in listed.map_err(failed)?.items {
-            let name = object.name_any();
-            let patched = self.clusters().patch_metadata(&name, &params, &patch).await;
-            patched.map_err(failed)?;
+            self.remember_in(object, record, &text).await?;
         }
         Ok(())
     }
+
+    /// By compare and swap, and not over what came later.
+    async fn remember_in(
+        &self,
+        mut object: PartialObjectMeta<TrustedExecutionCluster>,
+        record: &Authority,
+        text: &str,
+    ) -> Result<(), PortError> {
+        let name = object.name_any();
+        for _ in 0..ATTEMPTS {
+            if remembered_of(&object)?.is_some_and(|known| is_settled(&known, record)) {
+                return Ok(());
+            }
+            let patch = Patch::Merge(json!({"metadata": {
+                "resourceVersion": object.resource_version(),
+                "annotations": {REMEMBERED: text},
+            }}));
+            let params = PatchParams::default();
+            match self.clusters().patch_metadata(&name, &params, &patch).await {
+                Ok(_) => return Ok(()),
+                Err(error) if is_conflict(&error) => {}
+                Err(error) if is_not_found(&error) => return Ok(()),
+                Err(error) => return Err(failed(error)),
+            }
+            let now = self.clusters().get_metadata_opt(&name).await;
+            match now.map_err(failed)? {
+                Some(now) => object = now,
+                None => return Ok(()),
+            }
+        }
+        let why = "remember the record of authority: others were faster each time";
+        Err(PortError::new(PortErrorKind::Unavailable, why))
+    }
+}
+
+fn failed(error: kube::Error) -> PortError {
+    port_error("remember the record of authority", error)
+}
+
+/// Whether what is remembered is this record already, or one that came after it.
+fn is_settled(known: &Authority, record: &Authority) -> bool {
+    // At one epoch an anchor only ever permits less.
+    let closed = |role| match role {
+        Role::Active => 0,
+        Role::Forward => 2,
+        Role::Retired => 3,
+        _ => 1,
+    };
+    let age = |record: &Authority| {
+        let (passes, transfers) = (record.passes(), record.transfers());
+        (record.epoch(), closed(record.role()), passes, transfers)
+    };
+    known == record || (known.anchor() == record.anchor() && age(known) > age(record))
 }

@@ -67,6 +67,10 @@ pub(super) async fn reconcile(ctx: &Context, name: &str) -> Result<Next, PortErr
         write(ctx, &cluster, said).await?;
         return Ok(Next::Wait);
     }
+    if let Err(error) = ctx.registry.remember_again().await {
+        let error = chain(&error);
+        tracing::warn!(error, "the cluster object does not remember the authority");
+    }
     let installed = install(ctx, &cluster).await;
     let said = verdicts(ctx, &cluster, installed.as_ref().err());
     write(ctx, &cluster, said).await?;

@@ -20,6 +20,8 @@ use kube::api::Patch;
 use kube::api::PatchParams;
 use kube::api::PostParams;
 use serde_json::json;
+use tec_core::code::Code;
+use tec_core::migrate::Role;
 use tec_core::migrate::belonging::Article;
 use tec_core::migrate::belonging::Belongings;
 use tec_core::migrate::belonging::Certificate;
@@ -39,6 +41,7 @@ use super::demand::spec_of;
 use super::demand::token_secret;
 use crate::api::TrustedExecutionCluster;
 use crate::client::KubeRegistry;
+use crate::client::error::is_conflict;
 use crate::client::error::port_error;
 
 /// Secret with the CA of a trust anchor: `tls.crt`, `tls.key` and `ca.crt`.
@@ -88,9 +91,15 @@ impl KubeRegistry {
     /// Writes these articles of another anchor. Nothing that is here is overwritten.
     ///
     /// # Errors
-    /// The API server fails, there is no cluster object that could name them, or somebody else made one
-    /// meanwhile.
+    /// The API server fails, there is no cluster object that could name them, the anchor does not stand
+    /// by any more, or somebody else made or changed one meanwhile.
     pub async fn bring(&self, comes: &Belongings, articles: &[Article]) -> Result<(), PortError> {
+        // Weighed before a whole copy.
+        if self.record_now().await?.role() != Role::Standby {
+            let why = "bring policies and certificates: the anchor does not stand by any more";
+            let moved = PortError::new(PortErrorKind::Conflict, why);
+            return Err(moved.with_code(Code::AuthorityMoved));
+        }
         for article in articles {
             match article {
                 Article::Ca => {
@@ -130,6 +139,12 @@ impl KubeRegistry {
             return Ok(());
         };
         let cluster = self.some_cluster(Article::Demands).await?;
+        let said = demands_of(&cluster);
+        if said.is_some() && said != adopted(&cluster) {
+            let why = "adopt the demands: somebody made others of the target meanwhile";
+            let clash = PortError::new(PortErrorKind::Conflict, why);
+            return Err(clash.with_code(Code::TrustConflict));
+        }
         let text = serde_json::to_string(demands).unwrap_or_default();
         let patch = json!({
             // What was read is what is changed.
@@ -231,8 +246,19 @@ impl KubeRegistry {
             ..Secret::default()
         };
         let made = self.secrets().create(&PostParams::default(), &object).await;
-        made.map_err(|error| port_error(format!("adopt the Secret {name}"), error))?;
-        Ok(())
+        match made {
+            Ok(_) => Ok(()),
+            Err(error) if is_conflict(&error) => {
+                // Of another run, or of a server that has the same Secret.
+                let there = self.secret_object(name).await?;
+                if there.is_some_and(|there| there.data == object.data) {
+                    return Ok(());
+                }
+                let clash = port_error(format!("adopt the Secret {name}"), error);
+                Err(clash.with_code(Code::TrustConflict))
+            }
+            Err(error) => Err(port_error(format!("adopt the Secret {name}"), error)),
+        }
     }
 }
 

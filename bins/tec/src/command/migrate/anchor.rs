@@ -136,14 +136,23 @@ impl Anchor {
         let Self::Namespace(registry) = self else {
             return Ok(());
         };
-        let read = || coded(self.unavailable(), "ask what the target has published");
-        let count = registry.unpublished().await.map_err(read())?;
+        let read = coded(self.unavailable(), "ask what the target has published");
+        let count = registry.unpublished().await.map_err(read)?;
         if count > 0 {
             let what =
                 format!("{count} machines of the target are not published; does its operator run?");
             return Err(CodedError::new(Code::TrustIncomplete, what).into());
         }
-        if let Some(lagging) = registry.lagging().await.map_err(read())? {
+        self.is_fed().await
+    }
+
+    /// Refuses as long as a Trustee that its operator knows lags behind.
+    pub(super) async fn is_fed(&self) -> anyhow::Result<()> {
+        let Self::Namespace(registry) = self else {
+            return Ok(());
+        };
+        let read = coded(self.unavailable(), "ask what the target has published");
+        if let Some(lagging) = registry.lagging().await.map_err(read)? {
             let what = format!("{lagging} does not hold yet what the target publishes");
             return Err(CodedError::new(Code::TrustIncomplete, what).into());
         }

@@ -82,6 +82,8 @@ impl Luggage {
         };
         let mut weighed = weigh(&comes, &here, stays);
         if matches!(target, Anchor::Store(..)) {
+            // A server is told its token by a file of its own.
+            weighed.retain(|(article, _)| *article != Article::Token);
             // There it is the server that is told what to demand.
             for (article, verdict) in &mut weighed {
                 if *verdict == Verdict::Bring && article.is_policy() {

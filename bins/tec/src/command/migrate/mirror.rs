@@ -5,6 +5,8 @@ use std::time::Duration;
 use tec_core::code::Code;
 use tec_core::migrate::Goal;
 use tec_core::migrate::Role;
+use tec_core::port::PortError;
+use tec_core::port::PortErrorKind;
 use tec_support::exit::CodedError;
 use tec_support::exit::OK;
 use tec_support::program;
@@ -63,11 +65,15 @@ async fn step(pair: &Pair, output: Output) -> anyhow::Result<bool> {
 /// Whether an anchor does not answer for now, or the authority moves just now, which the next look
 /// tells.
 fn is_away(error: &anyhow::Error) -> bool {
-    let coded = error.downcast_ref::<CodedError>();
-    coded.is_some_and(|coded| {
-        matches!(
-            coded.code,
-            Code::ClusterUnreachable | Code::StoreUnavailable | Code::AuthorityMoved
-        )
-    })
+    match error.downcast_ref::<CodedError>().map(|coded| coded.code) {
+        Some(Code::StoreUnavailable | Code::AuthorityMoved) => true,
+        // The code of whatever a port does not know better, such as a right that is missing.
+        Some(Code::ClusterUnreachable) => {
+            let port = error.chain().find_map(|cause| cause.downcast_ref());
+            port.is_none_or(|port: &PortError| {
+                port.is_retryable() || port.kind() == PortErrorKind::Conflict
+            })
+        }
+        _ => false,
+    }
 }

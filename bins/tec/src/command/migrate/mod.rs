@@ -20,6 +20,7 @@ use tec_core::migrate::MigrateOutcome;
 use tec_core::migrate::Observer;
 use tec_core::migrate::Role;
 use tec_core::port::PortError;
+use tec_core::port::PortErrorKind;
 use tec_support::SystemClock;
 use tec_support::SystemEntropy;
 use tec_support::exit::CodedError;
@@ -41,6 +42,11 @@ use crate::output::Output;
 
 /// Units that are copied in a second, unless told otherwise.
 const RATE: NonZeroU32 = NonZeroU32::MIN.saturating_add(4999);
+
+/// How often a move of the authority begins again when another copy came between.
+const TRIES: u32 = 64;
+/// Until then.
+const AGAIN: Duration = Duration::from_millis(100);
 
 /// Seconds from one copy of a mirror to the next, unless told otherwise.
 const EVERY: NonZeroU32 = NonZeroU32::MIN.saturating_add(9);
@@ -135,7 +141,14 @@ pub(crate) async fn migrate(
     if goal == Goal::Retire {
         pair.target.is_published().await?;
     }
-    carry_out(&pair, goal).await?.tell(&pair, goal, output)
+    let ended = carry_out(&pair, goal).await?;
+    let target = &ended.done.records.target;
+    let has_moved = target.role() == Role::Active && !target.is_alone();
+    let code = ended.tell(&pair, goal, output)?;
+    if goal == Goal::Verify && has_moved {
+        pair.target.is_fed().await?;
+    }
+    Ok(code)
 }
 
 /// Both anchors.
@@ -178,10 +191,26 @@ impl Pair {
         Ok(Some(luggage))
     }
 
+    /// Who moves the authority goes on when another copy, such as a mirror's, took the place of this
+    /// one; its pages are not lost.
     async fn migrate(&self, goal: Goal) -> migrate::Outcome {
-        let pace = Pace::new(self.rate);
         let anchors = (self.source.port(), self.target.port());
-        migrate::migrate(goal, anchors, (&SystemClock, &SystemEntropy), &pace).await
+        let mut tries = match goal {
+            Goal::Cutover | Goal::Rollback => TRIES,
+            Goal::Copy | Goal::Verify | Goal::Retire => 1,
+        };
+        loop {
+            let pace = Pace::new(self.rate);
+            let ports = (&SystemClock as _, &SystemEntropy as _);
+            let ended = migrate::migrate(goal, anchors, ports, &pace).await;
+            tries -= 1;
+            let error = ended.error.as_ref();
+            let was_late = error.is_some_and(|error| error.kind() == PortErrorKind::Conflict);
+            if tries == 0 || !was_late || ended.outcome != MigrateOutcome::Interrupted {
+                return ended;
+            }
+            tokio::time::sleep(AGAIN).await;
+        }
     }
 
     /// Copies units first where the target does not stand by yet: nothing is written to an anchor that
