@@ -164,7 +164,12 @@ pub struct Serve {
     #[arg(long, env = "TEC_OPENSEARCH_ADDRESS")]
     pub opensearch_address: Option<String>,
     /// Life of the passwords of OpenSearch's users, in seconds; a quarter of a year if it is left out.
-    #[arg(long, env = "TEC_PASSWORD_SECONDS", default_value = "7776000")]
+    #[arg(
+        long,
+        env = "TEC_PASSWORD_SECONDS",
+        default_value = "7776000",
+        value_parser = clap::value_parser!(u32).range(1..)
+    )]
     pub password_seconds: u32,
     /// Address of the API server as the vault reaches it, as URL, for a vault outside of a pod.
     #[arg(long, env = "TEC_VAULT_KUBERNETES", requires = "vault_kubernetes_ca")]

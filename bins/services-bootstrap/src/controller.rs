@@ -225,24 +225,30 @@ impl Controller {
     }
 
     /// Waits for the next round; meanwhile NATS is told who is shut out, and OpenSearch new passwords.
+    /// Neither waits for the other, nor the next round for any of them.
     async fn rest(&self, round: &Round) {
-        let end = tokio::time::Instant::now() + round.next;
-        let mut are_passwords_known = false;
-        while tokio::time::Instant::now() < end {
-            if !are_passwords_known {
-                let known = self.passwords.ensure(&round.authorities).await;
-                are_passwords_known = known.is_ok();
-                if let Err(error) = known {
-                    let error = format!("{error:#}");
-                    tracing::warn!(error, "OpenSearch may not know all passwords yet");
-                }
-            }
+        let told = async {
+            tokio::join!(self.tell_nats(round), self.tell_opensearch(round));
+        };
+        // Both may be dropped at any await.
+        let _ = tokio::time::timeout(round.next, told).await;
+    }
+
+    async fn tell_opensearch(&self, round: &Round) {
+        while let Err(error) = self.passwords.ensure(&round.authorities).await {
+            let error = format!("{error:#}");
+            tracing::warn!(error, "OpenSearch may not know all passwords yet");
+            tokio::time::sleep(REVOCATIONS).await;
+        }
+    }
+
+    async fn tell_nats(&self, round: &Round) {
+        loop {
             if let Err(error) = self.accounts.ensure(&round.authorities).await {
                 let error = format!("{error:#}");
                 tracing::warn!(error, "NATS does not know yet who is shut out");
             }
-            let soon = tokio::time::Instant::now() + REVOCATIONS;
-            tokio::time::sleep_until(soon.min(end)).await;
+            tokio::time::sleep(REVOCATIONS).await;
         }
     }
 }

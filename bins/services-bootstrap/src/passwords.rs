@@ -65,34 +65,45 @@ impl Passwords {
         let anybody = api(address, authorities, &Arc::default())?;
         let mut changed = 0;
         for user in OPENSEARCH_USERS {
-            let password = self.newest(user).await?;
-            if knows(&anybody, user, &password).await? {
-                continue;
+            let (mut password, mut version) = self.newest(user).await?;
+            let mut is_new = false;
+            while !knows(&anybody, user, &password).await? {
+                let admin = api(address, authorities, &self.admin().await?)?;
+                let told = self.tell(&admin, user, &password).await;
+                told.with_context(|| format!("change the password of {user}"))?;
+                tracing::info!(user, version, "OpenSearch takes a new password");
+                is_new = true;
+                // The controller of another pod may have replaced it meanwhile: then ours was the old
+                // one, and OpenSearch must not keep it.
+                let stored = self.stored(user).await?;
+                if stored.version == version {
+                    break;
+                }
+                (password, version) = (stored.password, stored.version);
             }
-            let admin = api(address, authorities, &self.admin().await?)?;
-            let told = self.tell(&admin, user, &password).await;
-            told.with_context(|| format!("change the password of {user}"))?;
-            tracing::info!(user, "OpenSearch takes a new password");
-            changed += 1;
+            changed += usize::from(is_new);
         }
         Ok(changed)
     }
 
-    /// The password that shall count; a new one if the one before has lived long enough.
-    async fn newest(&self, user: &str) -> anyhow::Result<SecretBytes> {
-        let stored = Stored::from_answer(&self.call(password::read(user)).await?)?;
+    async fn stored(&self, user: &str) -> anyhow::Result<Stored> {
+        Ok(Stored::from_answer(
+            &self.call(password::read(user)).await?,
+        )?)
+    }
+
+    /// The password that shall count, and its number; a new one if the one before has lived long enough.
+    async fn newest(&self, user: &str) -> anyhow::Result<(SecretBytes, u64)> {
+        let stored = self.stored(user).await?;
         if !stored.is_due(self.life, self.clock.now()) {
-            return Ok(stored.password);
+            return Ok((stored.password, stored.version));
         }
         let new = password::drawn(&self.call(password::draw()).await?)?;
         let replaced = self.call(password::replace(user, &stored, &new)).await?;
         replaced.json::<serde_json::Value>()?;
-        tracing::info!(
-            user,
-            version = stored.version + 1,
-            "the vault has a new password"
-        );
-        Ok(new)
+        let version = stored.version.saturating_add(1);
+        tracing::info!(user, version, "the vault has a new password");
+        Ok((new, version))
     }
 
     /// A certificate that may change passwords.

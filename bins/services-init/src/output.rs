@@ -9,6 +9,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use sha2::Digest as _;
 use sha2::Sha256;
+use tec_core::secret::SecretBytes;
 use tec_core::service::tls::renew_after;
 use tec_core::time::Timestamp;
 use tec_k8s::service::client::TlsMaterial;
@@ -18,6 +19,8 @@ use tec_support::files::write_private;
 const COMPLETE: &str = ".complete";
 /// The password of a user of OpenSearch.
 const PASSWORD: &str = "password";
+/// The same as a collector sends it.
+pub const LOGIN: &str = "login";
 /// How often a password is looked at: nobody tells when it was replaced.
 const LOOK: Duration = Duration::from_mins(5);
 
@@ -65,6 +68,12 @@ impl Output {
     pub fn password(&mut self, password: Vec<u8>) {
         self.renewable.insert(PASSWORD.to_owned());
         self.file(PASSWORD, password);
+    }
+
+    /// Adds what a user logs in with, as a header of HTTP has it after the scheme.
+    pub fn login(&mut self, credentials: &SecretBytes) {
+        self.renewable.insert(LOGIN.to_owned());
+        self.file(LOGIN, credentials.expose("its user reads it"));
     }
 
     /// After how long new files are due.

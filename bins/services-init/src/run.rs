@@ -8,6 +8,7 @@ use rustix::process::Pid;
 use rustix::process::Signal;
 use rustix::process::kill_process;
 use tec_core::port::Clock;
+use tec_core::secret::SecretBytes;
 use tec_core::service::nats;
 use tec_core::service::opensearch;
 use tec_core::service::telemetry;
@@ -25,6 +26,7 @@ use tonic::transport::Channel;
 use crate::cli::Args;
 use crate::cli::Service;
 use crate::connect;
+use crate::output;
 use crate::output::Output;
 
 /// Renewals are never closer together.
@@ -79,18 +81,20 @@ async fn ask(args: &Args, authorities: &str) -> anyhow::Result<Output> {
         Service::Collector {
             listen,
             listen_http,
-            opensearch,
+            opensearch: url,
         } => {
             let answer = telemetry(args, client, TelemetryKind::Collector).await?;
             let mut output = Output::default();
             output.tls("", answer.tls)?;
+            let password = SecretBytes::new(answer.opensearch_password.clone());
+            output.login(&opensearch::credentials("telemetry", &password));
             output.password(answer.opensearch_password);
-            let password = path(args, "password");
+            let login = path(args, output::LOGIN);
             let listen = Listen {
                 grpc: *listen,
                 http: *listen_http,
             };
-            let text = telemetry::collector(&listen, &tls_files(args), opensearch, &password);
+            let text = telemetry::collector(&listen, &tls_files(args), url, &login);
             output.file("collector.yaml", text);
             output
         }

@@ -42,11 +42,12 @@ pub struct Listen {
     pub http: SocketAddr,
 }
 
-/// The configuration of an OpenTelemetry collector: receives OTLP, writes to OpenSearch. The
-/// password comes from a file that the collector reads itself.
+/// The configuration of an OpenTelemetry collector: receives OTLP, writes to OpenSearch. What it logs
+/// in with comes from a file that it reads again whenever it changes: `${file:…}` is read once, at the
+/// start, and would keep a password that was replaced.
 ///
 /// JSON, which is YAML.
-pub fn collector(listen: &Listen, tls: &TlsFiles, opensearch: &str, password_file: &str) -> String {
+pub fn collector(listen: &Listen, tls: &TlsFiles, opensearch: &str, login_file: &str) -> String {
     let receiver = |address: SocketAddr| {
         json!({"endpoint": address.to_string(), "tls": {
             "cert_file": tls.cert, "key_file": tls.key,
@@ -59,17 +60,17 @@ pub fn collector(listen: &Listen, tls: &TlsFiles, opensearch: &str, password_fil
         "receivers": {"otlp": {"protocols": {
             "grpc": receiver(listen.grpc), "http": receiver(listen.http),
         }}},
-        "extensions": {"basicauth/opensearch": {"client_auth": {
-            "username": "telemetry", "password": format!("${{file:{password_file}}}"),
-        }}},
+        "extensions": {"bearertokenauth/opensearch": {
+            "scheme": "Basic", "filename": login_file,
+        }},
         "processors": {"memory_limiter": {"check_interval": "1s", "limit_percentage": 75},
                        "batch": {}},
         "exporters": {"opensearch": {"http": {
-            "endpoint": opensearch, "auth": {"authenticator": "basicauth/opensearch"},
+            "endpoint": opensearch, "auth": {"authenticator": "bearertokenauth/opensearch"},
             "tls": {"ca_file": tls.ca},
         }}},
         "service": {
-            "extensions": ["basicauth/opensearch"],
+            "extensions": ["bearertokenauth/opensearch"],
             "pipelines": {
                 "logs": pipeline(), "traces": pipeline(),
             },
@@ -225,20 +226,16 @@ mod tests {
             grpc: "0.0.0.0:4317".parse().unwrap(),
             http: "0.0.0.0:4318".parse().unwrap(),
         };
-        let text = collector(
-            &listen,
-            &files(),
-            "https://opensearch:9200",
-            "/tls/password",
-        );
+        let text = collector(&listen, &files(), "https://opensearch:9200", "/tls/login");
         let value: Value = serde_json::from_str(&text).unwrap();
         for protocol in ["grpc", "http"] {
             let tls = &value["receivers"]["otlp"]["protocols"][protocol]["tls"];
             assert_eq!(tls["client_ca_file"], "/tls/ca.crt");
             assert_eq!(tls["reload_interval"], RELOAD);
         }
-        let auth = &value["extensions"]["basicauth/opensearch"]["client_auth"];
-        assert_eq!(auth["password"], "${file:/tls/password}");
+        let auth = &value["extensions"]["bearertokenauth/opensearch"];
+        assert_eq!(auth["filename"], "/tls/login");
+        assert_eq!(auth["scheme"], "Basic");
     }
 
     #[test]

@@ -345,6 +345,8 @@ impl Bootstrap {
         let took = began.elapsed();
         match call::logged_in(&answer) {
             Some(login) if login.account == claims.account => {
+                let (account, role) = (&login.account, role.as_str());
+                tracing::info!(target: "audit", %account, role, "the vault knows the caller");
                 let taken = self.rates().take(&login.account, self.clock.now());
                 taken.then_some(login).ok_or(Refusal::Rate)
             }

@@ -24,13 +24,20 @@ pub struct Export {
     service: &'static str,
 }
 
+/// Why lines were not taken.
+struct Unsent {
+    error: String,
+    is_final: bool,
+}
+
 impl Export {
     /// To this collector, in the name of this program.
     pub fn new(collector: Http, service: &'static str) -> Self {
         Self { collector, service }
     }
 
-    /// Sends until there will be no more lines. A call that fails is made again.
+    /// Sends until there will be no more lines. A call that fails is made again, unless the collector
+    /// says that it always will.
     ///
     /// # Cancel safety
     /// When dropped, lines that were not taken by the collector are lost.
@@ -40,7 +47,17 @@ impl Export {
         while let Some(line) = lines.recv().await {
             batch.push(line);
             gather(&mut lines, &mut batch).await;
-            while let Err(error) = self.send(&batch).await {
+            while let Err(Unsent { error, is_final }) = self.send(&batch).await {
+                if is_final {
+                    // The same call would be refused for ever, and every later line with it.
+                    let lost = batch.len();
+                    tracing::warn!(
+                        error,
+                        lost,
+                        "the collector refuses these lines: they are dropped"
+                    );
+                    break;
+                }
                 // Told once: the telling is a line, too.
                 if !std::mem::replace(&mut is_down, true) {
                     tracing::warn!(error, "the collector takes no lines now");
@@ -52,15 +69,22 @@ impl Export {
         }
     }
 
-    async fn send(&self, lines: &[Line]) -> Result<(), String> {
+    async fn send(&self, lines: &[Line]) -> Result<(), Unsent> {
         let body = telemetry::logs(self.service, lines).to_string();
         let body = SecretBytes::new(body.into_bytes());
         let post = ::http::Method::POST;
         let sent = self.collector.call(post, telemetry::LOGS, &[], Some(&body));
         match sent.await {
             Ok(reply) if reply.status == 200 => Ok(()),
-            Ok(reply) => Err(format!("it answered {}", reply.status)),
-            Err(error) => Err(tec_core::port::chain(&error)),
+            Ok(reply) => Err(Unsent {
+                error: format!("it answered {}", reply.status),
+                // OTLP 1.9, "Failures": these may be sent again, and no others.
+                is_final: !matches!(reply.status, 429 | 502 | 503 | 504),
+            }),
+            Err(error) => Err(Unsent {
+                error: tec_core::port::chain(&error),
+                is_final: false,
+            }),
         }
     }
 }

@@ -72,11 +72,17 @@ pub const LOGIN: &str = "/_plugins/_security/authinfo";
 
 /// The header of a login.
 pub fn login(user: &str, password: &SecretBytes) -> SecretBytes {
+    let mut header = b"Basic ".to_vec();
+    header.extend_from_slice(credentials(user, password).expose("the header has a scheme, too"));
+    SecretBytes::new(header)
+}
+
+/// The header of a login without its scheme.
+pub fn credentials(user: &str, password: &SecretBytes) -> SecretBytes {
     let mut pair = format!("{user}:").into_bytes();
     pair.extend_from_slice(password.expose("to log in at OpenSearch"));
     let pair = SecretBytes::new(pair);
-    let encoded = STANDARD.encode(pair.expose("to encode it"));
-    SecretBytes::new(format!("Basic {encoded}").into_bytes())
+    SecretBytes::new(STANDARD.encode(pair.expose("to encode it")).into_bytes())
 }
 
 /// Path and body of the change that makes another password count at once. The old one counts no more

@@ -140,6 +140,8 @@ pub struct BringUp {
 enum Phase {
     Probe,
     Secret(Seal),
+    /// Whether another pod knows a vault already, although there is no Secret.
+    Others(Seal),
     /// After it the Secret is read again.
     Created(Seal),
     Intent,
@@ -212,6 +214,9 @@ impl BringUp {
                 Err(_) => self.pause(),
             },
             (Phase::Secret(seal), Event::Secret(secret)) => self.decide(seal, secret),
+            (Phase::Others(seal), Event::File(None)) => self.create(seal),
+            // A vault that was initialized, and whose wrapping key is gone: never a second one.
+            (Phase::Others(_), Event::File(Some(_))) => self.finish(Err(Fatal::AesSecretMissing)),
             (Phase::Created(seal), Event::Done) => self.go(Phase::Secret(seal), Effect::ReadSecret),
             (Phase::Intent, Event::Done) => self.go(Phase::Removed, Effect::RemoveFile),
             (Phase::Removed, Event::Done) => self.initialize(),
@@ -268,6 +273,9 @@ impl BringUp {
         self.secret = secret;
         match (seal.initialized, self.ordinal, self.progress()) {
             (false, Ordinal::Follower, _) => self.join(Fatal::NotFirst),
+            (false, Ordinal::First, None) if self.platform.peers == Peers::Raft => {
+                self.go(Phase::Others(seal), Effect::FetchFromPeer)
+            }
             (false, Ordinal::First, None) => self.create(seal),
             (false, Ordinal::First, Some(Progress::Created | Progress::InitIntent)) => {
                 self.advance(Phase::Intent, Progress::InitIntent)

@@ -132,6 +132,18 @@ fn a_wiped_volume_is_never_initialized_again() {
 }
 
 #[test]
+fn a_first_pod_that_lost_volume_and_secret_initializes_nothing_beside_its_peers() {
+    let mut pod = up();
+    pod.platform.peers = Peers::Raft;
+    pod.peer = pod.file.take();
+    pod.secret = None;
+    pod.vault.wipe();
+    healthy(&mut pod);
+    assert_eq!(pod.end, Some(Err(Fatal::AesSecretMissing)));
+    assert_eq!(pod.vault.inits, 1);
+}
+
+#[test]
 fn only_the_first_pod_initializes() {
     let mut pod = Pod::new();
     pod.ordinal = Ordinal::Follower;
