@@ -152,7 +152,8 @@ async fn scenario_4_bad_requests_leave_the_register_zero_and_the_server_up() {
             "kms://trustee?url=https%3A%2F%2Fkbs&path=a%2Fb%2Fc",
             "storage://no-store",
             INIT_SECRET,
-            Code::InvalidArgument,
+            // It is a service like others, and not there.
+            Code::Unavailable,
         ),
     ];
     for (kms, storage, secret, code) in cases {
