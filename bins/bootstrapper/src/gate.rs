@@ -57,7 +57,7 @@ impl InitGate {
 
     async fn run(&self, init: impl Future<Output = ()> + Send + 'static) {
         let mut running = self.running.lock().await;
-        // Callers without the secret come here, too: what ended must not pile up.
+        // What ended must not pile up.
         while running.try_join_next().is_some() {}
         running.spawn(init);
     }
@@ -77,8 +77,10 @@ impl Api for InitGate {
         let service = Arc::clone(&self.service);
         let request = request.into_inner();
         let checks = request.check;
+        // Not in a task: who goes away without the secret leaves nothing behind.
+        let admitted = service.admit(request).await?;
         self.run(async move {
-            let answer = service.init(request, &Watcher::nobody()).await;
+            let answer = service.carry_out(admitted, &Watcher::nobody()).await;
             // A caller that went away asks again.
             let _ = sender.send(answer);
         })
@@ -99,8 +101,9 @@ impl Api for InitGate {
         let (service, cleaner) = (Arc::clone(&self.service), self.cleaner.clone());
         let request = request.into_inner();
         let checks = request.check;
+        let admitted = service.admit(request).await?;
         self.run(async move {
-            let answer = service.init(request, &watcher).await;
+            let answer = service.carry_out(admitted, &watcher).await;
             let done = is_done(checks, &answer);
             if watcher.end(answer).await && done {
                 cleaner.clean();

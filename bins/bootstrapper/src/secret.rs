@@ -1,6 +1,7 @@
 //! The secret that admits a caller of Init. The node is given its hash only.
 
 use std::str::FromStr;
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use sha2::Digest as _;
@@ -22,7 +23,7 @@ const MAX_SECRET: usize = 72;
 #[derive(Debug)]
 pub struct InitSecretHash {
     hash: Hash,
-    trying: Semaphore,
+    trying: Arc<Semaphore>,
 }
 
 #[derive(Clone, Debug)]
@@ -51,7 +52,7 @@ impl FromStr for InitSecretHash {
         Ok(Self {
             hash: hash.ok_or(ParseInitSecretHashError)?,
             // Anybody may ask, and bcrypt takes a processor.
-            trying: Semaphore::new(1),
+            trying: Arc::new(Semaphore::new(1)),
         })
     }
 }
@@ -82,10 +83,14 @@ impl SecretCheck for InitSecretHash {
         }
         let secret = SecretBytes::new(secret.expose("hash it").to_vec());
         let hash = self.hash.clone();
-        let Ok(_permit) = self.trying.acquire().await else {
+        let Ok(permit) = Arc::clone(&self.trying).acquire_owned().await else {
             return false;
         };
-        let admits = move || hash.admits(secret.expose("hash it"));
+        let admits = move || {
+            // Until the processor is free again, also when the caller went away.
+            let _permit = permit;
+            hash.admits(secret.expose("hash it"))
+        };
         let tried = tokio::task::spawn_blocking(admits).await;
         tried.unwrap_or(false)
     }

@@ -231,6 +231,12 @@ mod tests {
             "0".repeat(64)
         );
         assert!(Settings::parse(&both).is_err());
+        let ignored = format!(
+            "[join_services]\ndangerous_any_attestation_key = true\n\
+             dangerous_any_measurements = true\nsnp_id_keys = ['{}']",
+            "0".repeat(96)
+        );
+        assert!(Settings::parse(&ignored).is_err());
         let unmeasured = format!("[join_services]\nattestation_keys = ['{}']", "0".repeat(64));
         assert!(Settings::parse(&unmeasured).is_err());
         let demanded = unmeasured + "\ndangerous_any_measurements = true";

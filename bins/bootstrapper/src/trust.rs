@@ -44,6 +44,10 @@ impl Trust {
             self.attestation_keys.is_empty() || !self.dangerous_any_attestation_key,
             "attestation_keys means nothing beside dangerous_any_attestation_key"
         );
+        anyhow::ensure!(
+            self.guests().is_none() || !self.dangerous_any_attestation_key,
+            "snp_id_keys and snp_measurements mean nothing beside dangerous_any_attestation_key"
+        );
         let takes_keys = self.dangerous_any_attestation_key
             || !self.attestation_keys.is_empty()
             || self.guests().is_some();

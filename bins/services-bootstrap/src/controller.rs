@@ -227,9 +227,9 @@ impl Controller {
     /// Waits for the next round; meanwhile NATS is told who is shut out, and OpenSearch new passwords.
     /// Neither waits for the other, nor the next round for any of them.
     async fn rest(&self, round: &Round) {
-        let told = async {
+        let told = Box::pin(async {
             tokio::join!(self.tell_nats(round), self.tell_opensearch(round));
-        };
+        });
         // Both may be dropped at any await.
         let _ = tokio::time::timeout(round.next, told).await;
     }

@@ -37,11 +37,45 @@ pub fn write_private(path: &Path, content: &[u8]) -> io::Result<()> {
     result
 }
 
+/// Writes a file with mode 0600 that is not there yet.
+///
+/// # Errors
+/// Kind `AlreadyExists` where something is, also when it came at the same time: that stays.
+pub fn create_private(path: &Path, content: &[u8]) -> io::Result<()> {
+    let directory = path.parent().filter(|p| !p.as_os_str().is_empty());
+    let directory = directory.unwrap_or_else(|| Path::new("."));
+    let mut new = OpenOptions::new();
+    let mut file = new.write(true).create_new(true).mode(0o600).open(path)?;
+    let written = (|| {
+        file.write_all(content)?;
+        file.sync_all()?;
+        File::open(directory)?.sync_all()
+    })();
+    if written.is_err() {
+        let _ = fs::remove_file(path);
+    }
+    written
+}
+
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::PermissionsExt as _;
 
     use super::*;
+
+    #[test]
+    fn what_is_there_stays_where_a_file_must_be_new() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("key");
+        create_private(&path, b"one").unwrap();
+        let error = create_private(&path, b"two").unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::AlreadyExists);
+        assert_eq!(fs::read(&path).unwrap(), b"one");
+        assert_eq!(
+            fs::metadata(&path).unwrap().permissions().mode() & 0o777,
+            0o600
+        );
+    }
 
     #[test]
     fn content_is_replaced_and_closed_to_others() {

@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use tec_core::digest::Sha256Digest;
 use tec_core::node::drive::InitPorts;
 use tec_core::node::drive::InitReport;
 use tec_core::node::drive::check_init;
@@ -62,6 +63,20 @@ pub struct InitServicePorts {
     pub pause: Arc<dyn Pause>,
 }
 
+/// A request whose caller may init.
+pub struct AdmittedInit {
+    message: InitRequest,
+    secrets: convert::InitSecrets,
+    digest: Sha256Digest,
+    checks: bool,
+}
+
+impl fmt::Debug for AdmittedInit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AdmittedInit").finish_non_exhaustive()
+    }
+}
+
 /// Serves Init. A caller is authenticated before anything else is looked at, and nothing is changed
 /// before all was checked. Whoever has a transport and tasks makes calls of gRPC of it.
 #[derive(Clone, Debug)]
@@ -92,9 +107,19 @@ impl InitService {
     /// May be dropped at any await; the same request goes on.
     pub async fn init(
         &self,
-        mut message: InitRequest,
+        message: InitRequest,
         watcher: &Watcher,
     ) -> Result<InitResponse, Status> {
+        let admitted = self.admit(message).await?;
+        self.carry_out(admitted, watcher).await
+    }
+
+    /// Authenticates the caller. Whoever makes tasks of calls does so after this: anybody can send
+    /// messages, and go away.
+    ///
+    /// # Errors
+    /// The caller may not init.
+    pub async fn admit(&self, mut message: InitRequest) -> Result<AdmittedInit, Status> {
         let checks = message.check;
         let (secrets, digest) = convert::take_secrets(&mut message);
         if !self.ports.secret.admits(&secrets.init_secret).await {
@@ -102,6 +127,32 @@ impl InitService {
             let sentence = "invalid init secret";
             return Err(Reason::InitSecret.status(Code::PermissionDenied, sentence));
         }
+        Ok(AdmittedInit {
+            message,
+            secrets,
+            digest,
+            checks,
+        })
+    }
+
+    /// Carries out what an admitted caller asked for.
+    ///
+    /// # Errors
+    /// A refusal with its [`Reason`].
+    ///
+    /// # Cancel safety
+    /// May be dropped at any await; the same request goes on.
+    pub async fn carry_out(
+        &self,
+        admitted: AdmittedInit,
+        watcher: &Watcher,
+    ) -> Result<InitResponse, Status> {
+        let AdmittedInit {
+            message,
+            secrets,
+            digest,
+            checks,
+        } = admitted;
         let answer = async {
             let (kms, storage) = secrets.uris()?;
             let request = convert::init_request(&message, digest)?;

@@ -32,6 +32,7 @@ pub use self::caller::Caller;
 pub use self::client::Dial;
 pub use self::client::RejoinClient;
 pub use self::client::TicketClient;
+pub use self::init::AdmittedInit;
 pub use self::init::InitService;
 pub use self::init::InitServicePorts;
 pub use self::init::NodeLog;

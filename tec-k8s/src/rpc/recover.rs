@@ -13,6 +13,7 @@ use tec_core::port::PortError;
 use tec_core::port::PortErrorKind;
 use tec_core::secret::SecretBytes;
 use tokio::sync::Semaphore;
+use tokio::sync::SemaphorePermit;
 use tokio::sync::mpsc;
 use tonic::Code;
 use tonic::Request;
@@ -66,6 +67,10 @@ impl RecoverService {
         }
     }
 
+    async fn turn(&self) -> Result<SemaphorePermit<'_>, Status> {
+        self.trying.acquire().await.map_err(|_| too_late())
+    }
+
     async fn keys(&self, keys: &dyn DataKeys, disk: DiskId) -> Result<RecoveredKeys, PortError> {
         let secret = keys
             .existing_data_key(&DataKeyId::measurement_secret(), KEY)
@@ -89,13 +94,15 @@ impl Api for RecoverService {
         let message = request.into_inner();
         let (kms, storage) = (message.kms_uri, message.storage_uri);
         let (kms, storage) = convert::uris(&Zeroizing::new(kms), &Zeroizing::new(storage))?;
-        let permit = self.trying.acquire().await;
-        let _permit = permit.map_err(|_| too_late())?;
+        let turn = self.turn().await?;
         let disk = self.disk.id().await.map_err(|error| unreadable(&error))?;
+        // A stranger names the service, and it may be slow to answer: nobody waits for that.
+        drop(turn);
         let sentence = "the key service cannot be used";
         let failed = |error| refusal(Reason::KeyService, sentence, &error);
         let keys = self.keys.open(kms, storage).await.map_err(failed)?;
         let keys = self.keys(&*keys, disk).await.map_err(failed)?;
+        let _turn = self.turn().await?;
         let fits = self.disk.opens_with(&keys.state_disk_key).await;
         if !fits.map_err(|error| unreadable(&error))? {
             let sentence = "the key does not open the disk";

@@ -71,8 +71,9 @@ pub async fn drive_init(
     drive(ports, keys, request, Extent::Whole).await
 }
 
-/// Looks whether an init could begin. Nothing is changed but what is downloaded. The request must
-/// be authenticated.
+/// Looks whether an init could begin. Nothing of the node is changed but what is downloaded; a key
+/// service that stores keys keeps the two that are made for it, which the init itself takes then. The
+/// request must be authenticated.
 ///
 /// # Cancel safety
 /// May be dropped at any await.

@@ -56,15 +56,10 @@ struct Refusal {
 
 impl AwsKms {
     pub(super) fn new(key: AwsKey) -> Result<Self, PortError> {
-        let client = client(None).map_err(|error| error.during("reach AWS KMS"))?;
+        ensure_signable(&url(&key), &key.access_key_id)?;
+        let client = client(None, key.endpoint.as_ref());
+        let client = client.map_err(|error| error.during("reach AWS KMS"))?;
         Ok(Self { key, client })
-    }
-
-    fn url(&self) -> String {
-        match &self.key.endpoint {
-            Some(endpoint) => format!("{endpoint}/"),
-            None => format!("https://kms.{}.amazonaws.com/", self.key.region),
-        }
     }
 
     /// A request with its signature.
@@ -80,7 +75,7 @@ impl AwsKms {
             secret_key: String::from_utf8_lossy(secret).into_owned(),
             token: None,
         };
-        let mut request: HttpRequest = http::Request::post(self.url())
+        let mut request: HttpRequest = http::Request::post(url(&self.key))
             .header("content-type", "application/x-amz-json-1.1")
             .header("x-amz-target", format!("{TARGET}.{operation}"))
             .body(body.as_bytes().to_vec().into())
@@ -89,7 +84,7 @@ impl AwsKms {
             .try_authorize(&mut request, None)
             .map_err(unsigned)?;
         let headers = request.headers().clone();
-        let post = self.client.post(self.url()).headers(headers);
+        let post = self.client.post(url(&self.key)).headers(headers);
         Ok(post.body(body.as_bytes().to_vec()))
     }
 
@@ -143,6 +138,23 @@ impl AwsKms {
     fn alias(&self) -> String {
         format!("alias/{}", self.key.key_name)
     }
+}
+
+fn url(key: &AwsKey) -> String {
+    match &key.endpoint {
+        Some(endpoint) => format!("{endpoint}/"),
+        None => format!("https://kms.{}.amazonaws.com/", key.region),
+    }
+}
+
+/// The signer panics over an id that no header can have, and over a host that is none.
+pub(super) fn ensure_signable(url: &str, access_key_id: &str) -> Result<(), PortError> {
+    let is_plain = access_key_id.bytes().all(|byte| byte.is_ascii_graphic());
+    if is_plain && reqwest::Url::parse(url).is_ok() {
+        return Ok(());
+    }
+    let operation = "sign requests as the URI says";
+    Err(PortError::new(PortErrorKind::Invalid, operation))
 }
 
 /// The name of an error without its namespace, as far as it can be one.

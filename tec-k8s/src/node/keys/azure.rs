@@ -65,7 +65,7 @@ impl KeyVault {
 
     /// Where a test serves both.
     pub(super) fn at(key: AzureKey, login: String, vault: String) -> Result<Self, PortError> {
-        let client = client(None).map_err(|error| error.during("reach Azure Key Vault"))?;
+        let client = client(None, None).map_err(|error| error.during("reach Azure Key Vault"))?;
         Ok(Self {
             key,
             login,

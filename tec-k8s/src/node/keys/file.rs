@@ -14,6 +14,7 @@ use tec_core::port::PortError;
 use tec_core::port::PortErrorKind;
 use tempfile::Builder;
 
+use crate::node::directory::blocking;
 use crate::node::directory::read_bounded;
 
 /// For root alone: what is wrapped is no secret, but whoever replaces it stops a node.
@@ -33,6 +34,7 @@ impl FileKeys {
 
     /// Whole and durable under its name, or not there at all.
     fn create(&self, id: &DataKeyId, wrapped: &[u8]) -> io::Result<CreateOutcome> {
+        let made = self.0.ancestors().take_while(|one| !one.exists()).count();
         let mut directory = fs::DirBuilder::new();
         directory.recursive(true).mode(DIRECTORY).create(&self.0)?;
         // A temporary file has mode 0600.
@@ -46,9 +48,22 @@ impl FileKeys {
             }
             Err(error) => return Err(error.error),
         };
-        // Also for one that existed: its maker may have died before it did this.
-        File::open(&self.0)?.sync_all()?;
+        // Also for one that existed: its maker may have died before it did this. And a directory
+        // is as lasting as its name in the one above.
+        for directory in self.0.ancestors().take(made.max(1) + 1) {
+            File::open(directory)?.sync_all()?;
+        }
         Ok(outcome)
+    }
+
+    fn read(&self, id: &DataKeyId) -> io::Result<Option<Vec<u8>>> {
+        let wrapped = match read_bounded(&self.0.join(id.as_str())) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            read => read?,
+        };
+        // A disk may depend on it from now on, and its maker may have died before it did this.
+        File::open(&self.0)?.sync_all()?;
+        Ok(Some(wrapped))
     }
 }
 
@@ -63,15 +78,14 @@ fn failed(operation: &str, id: &DataKeyId, error: io::Error) -> PortError {
 #[async_trait]
 impl WrappedKeys for FileKeys {
     async fn find(&self, id: &DataKeyId) -> Result<Option<Vec<u8>>, PortError> {
-        match read_bounded(&self.0.join(id.as_str())) {
-            Ok(wrapped) => Ok(Some(wrapped)),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(failed("read", id, error)),
-        }
+        let (this, of) = (self.clone(), id.clone());
+        let read = blocking(move || this.read(&of)).await;
+        read.map_err(|error| failed("read", id, error))
     }
 
     async fn add(&self, id: &DataKeyId, wrapped: &[u8]) -> Result<CreateOutcome, PortError> {
-        self.create(id, wrapped)
-            .map_err(|error| failed("store", id, error))
+        let (this, of, wrapped) = (self.clone(), id.clone(), wrapped.to_vec());
+        let created = blocking(move || this.create(&of, &wrapped)).await;
+        created.map_err(|error| failed("store", id, error))
     }
 }

@@ -57,8 +57,8 @@ impl GcpKms {
     /// Where a test serves it.
     pub(super) fn at(key: &GcpKey, base: &str) -> Result<Self, PortError> {
         // Credentials are the same for all services; the client for buckets finds and renews them.
-        let google = object::google(&key.credentials_path, object::NO_BUCKET).build();
-        let google = google.map_err(|error| {
+        let google = object::google(&key.credentials_path, object::NO_BUCKET)?;
+        let google = google.build().map_err(|error| {
             PortError::new(
                 PortErrorKind::Invalid,
                 "read the credentials of Google Cloud",
@@ -72,7 +72,7 @@ impl GcpKms {
                 "{base}/v1/projects/{project}/locations/{location}/keyRings/{ring}/cryptoKeys/{name}"
             ),
             credentials: google.credentials().clone(),
-            client: client(None).map_err(|error| error.during("reach Google Cloud KMS"))?,
+            client: client(None, None).map_err(|error| error.during("reach Google Cloud KMS"))?,
         })
     }
 

@@ -8,6 +8,7 @@ use reqwest::RequestBuilder;
 use reqwest::StatusCode;
 use reqwest::redirect::Policy;
 use serde::de::DeserializeOwned;
+use tec_core::endpoint::BaseUrl;
 use tec_core::port::PortError;
 use tec_core::port::PortErrorKind;
 use zeroize::Zeroizing;
@@ -82,12 +83,16 @@ impl CallError {
     }
 }
 
-/// A client that follows nobody elsewhere: a token would go along.
-pub(super) fn client(ca: Option<&str>) -> Result<Client, CallError> {
+/// A client that follows nobody elsewhere: a token would go along. Calls of a `server` without TLS
+/// stay on this machine: a proxy would read them.
+pub(super) fn client(ca: Option<&str>, server: Option<&BaseUrl>) -> Result<Client, CallError> {
     let mut builder = Client::builder()
         .redirect(Policy::none())
         .connect_timeout(CONNECT_LIMIT)
         .timeout(CALL_LIMIT);
+    if server.is_some_and(|server| !server.is_tls()) {
+        builder = builder.no_proxy();
+    }
     if let Some(ca) = ca {
         let roots = Certificate::from_pem_bundle(ca.as_bytes());
         let roots = roots.ok().filter(|roots| !roots.is_empty());

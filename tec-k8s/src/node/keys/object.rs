@@ -2,6 +2,8 @@
 //! Cloud Storage.
 
 use std::fmt;
+use std::fs;
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -29,6 +31,7 @@ use tec_core::port::PortErrorKind;
 use tec_core::secret::SecretBytes;
 
 use super::KeyServiceError;
+use super::aws::ensure_signable;
 use super::refused;
 
 /// A connection with its TLS handshake.
@@ -40,6 +43,8 @@ const RETRY_LIMIT: Duration = Duration::from_secs(20);
 const ATTEMPTS: usize = 3;
 /// Largest wrapped key.
 const MAX_OBJECT: u64 = 16 * 1024;
+/// Largest file with credentials.
+const MAX_CREDENTIALS: u64 = 64 * 1024;
 /// For clients that the API wants a bucket of, and that never ask for it.
 pub(super) const NO_BUCKET: &str = "none";
 
@@ -83,6 +88,11 @@ fn s3(from: &S3Bucket) -> Result<Arc<dyn ObjectStore>, PortError> {
         .with_access_key_id(&from.access_key_id)
         .with_secret_access_key(text(&from.access_key)?);
     let mut options = options();
+    let url = match &from.endpoint {
+        Some(endpoint) => endpoint.as_str().to_owned(),
+        None => format!("https://s3.{}.amazonaws.com", from.region),
+    };
+    ensure_signable(&url, &from.access_key_id)?;
     if let Some(endpoint) = &from.endpoint {
         builder = builder.with_endpoint(endpoint.as_str());
         // The URI admits it for the own machine only.
@@ -107,17 +117,36 @@ fn azure(from: &AzureBlobs) -> Result<Arc<dyn ObjectStore>, PortError> {
 }
 
 fn gcp(from: &GcpBucket) -> Result<Arc<dyn ObjectStore>, PortError> {
-    let built = google(&from.credentials_path, &from.bucket);
+    let built = google(&from.credentials_path, &from.bucket)?;
     Ok(Arc::new(built.build().map_err(unusable)?))
 }
 
 /// A client with the credentials of this file.
-pub(super) fn google(credentials_path: &str, bucket: &str) -> GoogleCloudStorageBuilder {
-    GoogleCloudStorageBuilder::new()
-        .with_service_account_path(credentials_path)
+pub(super) fn google(
+    credentials_path: &str,
+    bucket: &str,
+) -> Result<GoogleCloudStorageBuilder, PortError> {
+    Ok(GoogleCloudStorageBuilder::new()
+        .with_service_account_key(credentials(credentials_path)?)
         .with_bucket_name(bucket)
         .with_client_options(options())
-        .with_retry(retry())
+        .with_retry(retry()))
+}
+
+/// Callers that proved nothing name the file: what is none, such as a terminal, or has no length,
+/// such as a log of the kernel, would keep the thread for ever.
+fn credentials(path: &str) -> Result<String, PortError> {
+    let read = || -> io::Result<String> {
+        let found = fs::metadata(path)?;
+        if !found.is_file() || !(1..=MAX_CREDENTIALS).contains(&found.len()) {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        fs::read_to_string(path)
+    };
+    read().map_err(|error| {
+        let operation = "read the credentials of Google Cloud";
+        PortError::new(PortErrorKind::Invalid, operation).because(error)
+    })
 }
 
 fn unusable(error: Error) -> PortError {

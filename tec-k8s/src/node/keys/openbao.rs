@@ -51,7 +51,7 @@ struct Plaintext {
 
 impl OpenBaoTransit {
     pub(super) fn new(key: OpenBaoKey) -> Result<Self, PortError> {
-        let client = client(key.ca.as_deref());
+        let client = client(key.ca.as_deref(), Some(&key.url));
         let client = client.map_err(|error| error.during("reach OpenBao"))?;
         Ok(Self { key, client })
     }

@@ -197,6 +197,23 @@ mod cloud {
         }
     }
 
+    #[test]
+    fn what_the_signer_would_panic_over_is_refused() {
+        for (id, endpoint) in [
+            ("a%0Ab", "https://s3.test"),
+            ("%C3%A9", "https://s3.test"),
+            ("a", "https://1.2.3.999"),
+        ] {
+            let common = format!("region=r&accessKeyID={id}&accessKey=s&endpoint={endpoint}");
+            let kms = KmsUri::parse(&format!("kms://aws?keyName=k&{common}")).unwrap();
+            let error = cloud_wrapper(kms).unwrap_err();
+            assert_eq!(error.kind(), PortErrorKind::Invalid);
+            let storage = StorageUri::parse(&format!("storage://s3?bucket=b&{common}")).unwrap();
+            let error = cloud_store(&storage).unwrap_err();
+            assert_eq!(error.kind(), PortErrorKind::Invalid);
+        }
+    }
+
     #[tokio::test]
     async fn google_cloud_is_asked_as_its_documentation_says() {
         let directory = tempfile::tempdir().unwrap();
@@ -224,14 +241,19 @@ mod cloud {
             assert_eq!(moved.kind(), PortErrorKind::Invalid);
         })
         .await;
-        let missing = uri.replace("credentials.json", "nothing.json");
-        let KmsUri::Gcp(key) = KmsUri::parse(&missing).unwrap() else {
-            unreachable!("the URI is of Google Cloud");
-        };
-        assert_eq!(
-            gcp::GcpKms::new(&key).unwrap_err().kind(),
-            PortErrorKind::Invalid
-        );
+        for bad in [
+            uri.replace("credentials.json", "nothing.json"),
+            "kms://gcp?projectID=p&location=l&keyRing=r&credentialsPath=/dev/ptmx&keyName=kek"
+                .to_owned(),
+        ] {
+            let KmsUri::Gcp(key) = KmsUri::parse(&bad).unwrap() else {
+                unreachable!("the URI is of Google Cloud");
+            };
+            assert_eq!(
+                gcp::GcpKms::new(&key).unwrap_err().kind(),
+                PortErrorKind::Invalid
+            );
+        }
     }
 
     #[tokio::test]

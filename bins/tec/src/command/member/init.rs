@@ -1,6 +1,7 @@
 //! `tec init`: makes the first node of a cluster.
 
 use std::io::Write as _;
+use std::path::Path;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -89,6 +90,9 @@ pub(crate) async fn init(args: InitArgs, output: Output) -> anyhow::Result<u8> {
     let unused = (!args.again).then_some(Sha256Digest::ZERO);
     let endpoint = args.trust.endpoint(unused)?;
     let request = Request::read(&args)?;
+    if !args.dry_run.dry_run {
+        ensure_writable(&args.kubeconfig)?;
+    }
     let node = address(&args.node, PORT);
     let until = Instant::now() + Duration::from_secs(args.wait);
     let response = loop {
@@ -118,6 +122,18 @@ pub(crate) async fn init(args: InitArgs, output: Output) -> anyhow::Result<u8> {
         None => format!("{} could become cluster {}", made.node, made.cluster_id),
     })?;
     Ok(OK)
+}
+
+/// A node gives the kubeconfig once, and ends its bootstrapper: a place for it that cannot be written
+/// must be found before.
+fn ensure_writable(path: &Path) -> anyhow::Result<()> {
+    let shown = path.display();
+    anyhow::ensure!(!path.is_dir(), "{shown} is a directory");
+    let mut probe = path.as_os_str().to_owned();
+    probe.push(".probe");
+    let probe = Path::new(&probe);
+    write_private(probe, &[]).with_context(|| format!("write {shown}"))?;
+    std::fs::remove_file(probe).with_context(|| format!("write {shown}"))
 }
 
 /// What is asked for, as often as it takes.

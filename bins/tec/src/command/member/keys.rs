@@ -16,7 +16,7 @@ use tec_core::node::uri::StorageUri;
 use tec_core::port::Entropy as _;
 use tec_core::secret::SecretBytes;
 use tec_support::SystemEntropy;
-use tec_support::files::write_private;
+use tec_support::files::create_private;
 use tec_support::input;
 
 /// Largest file with a secret or a URI.
@@ -128,13 +128,9 @@ fn master_secret(path: &Path) -> anyhow::Result<MasterSecret> {
     Ok(MasterSecret::new(key, part("salt", &file.salt, MIN_SALT)?))
 }
 
-/// Makes the file of a master secret if it is not there. Whether it did.
+/// Makes the file of a master secret if it is not there. Whether it did: of many at once one does,
+/// and none replaces what another one gives to a node.
 pub(super) fn make_master_secret(path: &Path) -> anyhow::Result<bool> {
-    match std::fs::metadata(path) {
-        Ok(_) => return Ok(false),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-        Err(error) => return Err(error).with_context(|| format!("read {}", path.display())),
-    }
     let random = || {
         let mut bytes = vec![0; 32];
         SystemEntropy.fill(&mut bytes);
@@ -145,9 +141,11 @@ pub(super) fn make_master_secret(path: &Path) -> anyhow::Result<bool> {
         salt: random(),
     };
     let json = SecretBytes::new(serde_json::to_vec(&file)?);
-    let written = write_private(path, json.expose("the admin keeps it"));
-    written.with_context(|| format!("write {}", path.display()))?;
-    Ok(true)
+    match create_private(path, json.expose("the admin keeps it")) {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(false),
+        Err(error) => Err(error).with_context(|| format!("write {}", path.display())),
+    }
 }
 
 #[cfg(test)]
