@@ -34,6 +34,7 @@ use tec_k8s::api::ApprovedImage;
 use tec_k8s::api::ApprovedImageSpec;
 use tec_k8s::api::AttestationKey;
 use tec_k8s::api::Machine;
+use tec_k8s::client::KubeRegistry;
 use tec_support::SystemClock;
 use tec_support::SystemEntropy;
 use tec_tpm::ak::AkAlgorithm;
@@ -249,7 +250,17 @@ async fn a_broker_that_lost_everything_or_fails_is_filled_again_with_the_same_ke
     other.unlocks(&broker).await;
     assert_eq!(node.unlocks(&broker).await, key);
     broker.set_faults(0);
-    // A restart of the operator sends no key that is there.
+    // A restart of the operator sends no key that is there, once it has noted what is.
+    let registry = KubeRegistry::new(
+        bench.admin().unwrap(),
+        &bench.namespace,
+        Arc::new(SystemClock),
+    );
+    eventually("the operator has noted what it sent", async || {
+        Ok(registry.unpublished().await? == 0 && registry.lagging().await?.is_none())
+    })
+    .await
+    .unwrap();
     operator.kill();
     let _ = broker.take_sent();
     let _operator = bench

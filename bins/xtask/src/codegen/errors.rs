@@ -72,7 +72,7 @@ const OTHER: Family = Family {
     look: "Read the log of the program that printed the code.",
 };
 
-const FAMILIES: [Family; 11] = [
+const FAMILIES: [Family; 12] = [
     Family {
         letter: 'R',
         title: "Registration of machines and attestation keys",
@@ -104,6 +104,12 @@ const FAMILIES: [Family; 11] = [
         title: "TLS",
         look: "The log names the file. A running server keeps the last good certificate until the \
                new one can be used.",
+    },
+    Family {
+        letter: 'B',
+        title: "Bootstrap of nodes: init, join, recovery",
+        look: "`tec init` and `tec recover` show the node's own log to whoever has its secret; otherwise \
+               read the journal of `bootstrapper` on the node, and the log of `join-service`.",
     },
     Family {
         letter: 'I',
