@@ -158,7 +158,6 @@ pub struct MasterSecret {
 }
 
 impl MasterSecret {
-    /// Takes key and salt; either may have any length but none.
     /// Of these parts, whose lengths are the caller's to check.
     pub fn new(key: SecretBytes, salt: SecretBytes) -> Self {
         Self { key, salt }

@@ -8,7 +8,6 @@ use anyhow::Context as _;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use clap::Args;
-use serde::Deserialize;
 use serde::Serialize;
 use tec_core::node::derive::MasterSecret;
 use tec_core::node::uri::KmsUri;
@@ -21,9 +20,6 @@ use tec_support::input;
 
 /// Largest file with a secret or a URI.
 const MAX_SECRET: u64 = 64 * 1024;
-/// Least bytes of a master secret and its salt (contract, section 5).
-const MIN_KEY: usize = 16;
-const MIN_SALT: usize = 32;
 
 /// Where the cluster's keys are. Files, as the arguments of a process are no secret.
 #[derive(Debug, Args)]
@@ -66,8 +62,8 @@ fn text(secret: &SecretBytes) -> String {
     String::from_utf8_lossy(secret.expose("it goes into the message for the node")).into_owned()
 }
 
-#[derive(Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+/// As [`MasterSecret::from_json`] reads it.
+#[derive(Serialize)]
 struct MasterFile {
     key: String,
     salt: String,
@@ -110,22 +106,9 @@ pub(super) fn secret_line(path: &Path) -> anyhow::Result<SecretBytes> {
 }
 
 fn master_secret(path: &Path) -> anyhow::Result<MasterSecret> {
-    let shown = path.display();
     let json = SecretBytes::new(input::read(path, MAX_SECRET)?);
-    // The position says nothing about the content, and the cause might.
-    let file: MasterFile = serde_json::from_slice(json.expose("parse it"))
-        .map_err(|_| anyhow::anyhow!("{shown} is no JSON with key and salt"))?;
-    let part = |name: &str, text: &str, least: usize| {
-        let bytes = STANDARD.decode(text).map(SecretBytes::new);
-        let bytes = bytes.map_err(|_| anyhow::anyhow!("{name} in {shown} is no base64"))?;
-        anyhow::ensure!(
-            bytes.len() >= least,
-            "{name} in {shown} has less than {least} bytes"
-        );
-        Ok(bytes)
-    };
-    let key = part("key", &file.key, MIN_KEY)?;
-    Ok(MasterSecret::new(key, part("salt", &file.salt, MIN_SALT)?))
+    let secret = MasterSecret::from_json(json.expose("take its parts"));
+    secret.with_context(|| format!("take {}", path.display()))
 }
 
 /// Makes the file of a master secret if it is not there. Whether it did: of many at once one does,
