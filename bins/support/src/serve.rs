@@ -7,6 +7,8 @@ use std::time::Duration;
 use anyhow::Context as _;
 use axum::Router;
 use axum_server::Handle;
+use axum_server::accept::NoDelayAcceptor;
+use axum_server::tls_rustls::RustlsAcceptor;
 use axum_server::tls_rustls::RustlsConfig;
 use hyper_util::rt::TokioTimer;
 use tokio::sync::watch;
@@ -93,6 +95,9 @@ pub fn bind(address: SocketAddr) -> anyhow::Result<std::net::TcpListener> {
 
 /// Serves until `shutdown`; requests in flight get some seconds to end.
 ///
+/// Answers are sent at once: an answer of gRPC is several small frames, and a kernel that gathers them
+/// waits for the client's acknowledgement, which the client holds back for 40 ms.
+///
 /// # Errors
 /// The listener failed.
 pub async fn serve(
@@ -111,9 +116,10 @@ pub async fn serve(
     let run = async {
         match transport {
             Transport::Tls(config) => {
-                let mut server =
-                    axum_server::from_tcp_rustls(listener, RustlsConfig::from_config(config))?
-                        .handle(handle.clone());
+                let tls = RustlsAcceptor::new(RustlsConfig::from_config(config));
+                let mut server = axum_server::from_tcp(listener)?
+                    .acceptor(tls.acceptor(NoDelayAcceptor::new()))
+                    .handle(handle.clone());
                 server
                     .http_builder()
                     .http1()
@@ -122,7 +128,9 @@ pub async fn serve(
                 server.serve(service).await
             }
             Transport::DangerousPlain => {
-                let mut server = axum_server::from_tcp(listener)?.handle(handle.clone());
+                let mut server = axum_server::from_tcp(listener)?
+                    .acceptor(NoDelayAcceptor::new())
+                    .handle(handle.clone());
                 server
                     .http_builder()
                     .http1()
