@@ -13,6 +13,7 @@ use serde::Deserialize;
 use tec_core::port::Clock;
 use tec_core::service::nats::Revocations;
 use tec_k8s::service::Cluster;
+use tec_k8s::service::Keys;
 use tec_k8s::service::Minter;
 use tec_k8s::service::Standing;
 use tec_k8s::service::Vault;
@@ -34,6 +35,8 @@ pub struct Accounts {
     pub cluster: Arc<dyn Cluster>,
     /// The controller's own token of the vault.
     pub standing: Arc<Standing>,
+    /// What is known of the vault's keys.
+    pub keys: Keys,
     /// Tells the time.
     pub clock: Arc<dyn Clock>,
     /// Shown to the server, which wants one.
@@ -74,7 +77,7 @@ impl Accounts {
             return Ok(false);
         }
         let token = self.standing.token()?;
-        let minter = Minter::new(&self.vault, &token, self.clock.now());
+        let minter = Minter::new(&self.vault, &token, &self.keys, self.clock.now());
         let client = self.connect(&minter, url, authorities).await?;
         for (account, jwt) in minter.accounts(revocations.clone()).await? {
             push(&client, jwt)

@@ -55,6 +55,9 @@ pub struct Serve {
     /// Name of this pod; its number decides who initializes.
     #[arg(long, env = "POD_NAME")]
     pub pod: String,
+    /// Identity of this pod, so that its events are shown beside it.
+    #[arg(long, env = "POD_UID")]
+    pub pod_uid: Option<String>,
     /// Namespace of this pod.
     #[arg(long, env = "POD_NAMESPACE")]
     pub namespace: String,
@@ -152,6 +155,9 @@ pub struct Serve {
     /// What protects the vault's root key, as its configuration says.
     #[arg(long, env = "TEC_SEAL", value_enum, default_value_t = Seal::Shamir)]
     pub seal: Seal,
+    /// When a sealed vault is unsealed.
+    #[arg(long, env = "TEC_UNSEAL", value_enum, default_value_t = Unseal::Start)]
+    pub unseal: Unseal,
     /// ConfigMap of users of NATS that are shut out.
     #[arg(long, env = "TEC_NATS_REVOCATIONS", default_value = "nats-revocations")]
     pub nats_revocations: String,
@@ -177,6 +183,16 @@ pub struct Serve {
     /// Authority of that address, in PEM. Whoever asks there needs no token of the vault's own.
     #[arg(long, env = "TEC_VAULT_KUBERNETES_CA", requires = "vault_kubernetes")]
     pub vault_kubernetes_ca: Option<PathBuf>,
+}
+
+/// When a sealed vault is unsealed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+#[expect(clippy::exhaustive_enums, reason = "a command line")]
+pub enum Unseal {
+    /// Once after each start of this program or of the vault: who seals it meanwhile wants that.
+    Start,
+    /// Whenever it is found sealed.
+    Always,
 }
 
 /// What protects the vault's root key.

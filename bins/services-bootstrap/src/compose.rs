@@ -17,6 +17,7 @@ use tec_core::service::vault::SealKind;
 use tec_k8s::service::ApiServer;
 use tec_k8s::service::Cluster;
 use tec_k8s::service::Http;
+use tec_k8s::service::Keys;
 use tec_k8s::service::SecretNames;
 use tec_k8s::service::Settings;
 use tec_k8s::service::Standing;
@@ -34,6 +35,7 @@ use crate::controller::Controller;
 use crate::disk::Volume;
 use crate::passwords::Passwords;
 use crate::peers::Others;
+use crate::sealing::Sealing;
 
 /// Longer than the ten seconds that the vault gives the API server, and short enough for an answer to a
 /// caller that waits fifteen.
@@ -63,11 +65,15 @@ pub fn controller(args: &Serve) -> anyhow::Result<Controller> {
     let standing = Arc::new(Standing::default());
     Ok(Controller {
         platform: platform(args)?,
+        pod: args.pod.clone(),
+        pod_uid: args.pod_uid.clone(),
         ordinal,
+        sealing: Sealing::new(args.unseal, args.vault_socket.clone()),
         accounts: Accounts {
             vault: vault.clone(),
             cluster: Arc::clone(&cluster),
             standing: Arc::clone(&standing),
+            keys: Keys::default(),
             clock: Arc::clone(&clock),
             certificate: Arc::clone(&certificate),
             url: args.nats_url.clone(),

@@ -10,12 +10,14 @@ use tec_core::plan;
 use tec_core::port::Clock;
 use tec_core::port::Entropy;
 use tec_core::port::EntropyRng;
+use tec_core::port::chain;
 use tec_core::secret::SecretArray;
 use tec_core::service::Fatal;
 use tec_core::service::vault::BringUp;
 use tec_core::service::vault::Event;
 use tec_core::service::vault::Fresh;
 use tec_core::service::vault::Ordinal;
+use tec_core::service::vault::Outcome;
 use tec_core::service::vault::Platform;
 use tec_core::service::vault::RootPart;
 use tec_core::service::vault::Setup;
@@ -31,17 +33,20 @@ use tec_k8s::service::Settings;
 use tec_k8s::service::SetupShell;
 use tec_k8s::service::Standing;
 use tec_k8s::service::Vault;
+use tec_k8s::service::Warning;
 use tec_support::certificate::Certificate;
 use tec_support::serve::Shutdown;
 
 use crate::accounts::Accounts;
 use crate::passwords::Passwords;
+use crate::sealing::Sealing;
 
 /// Drift is looked for at least this often.
 const LOOK: Duration = Duration::from_mins(5);
 /// Those who are shut out are looked for this often.
 const REVOCATIONS: Duration = Duration::from_secs(2);
-/// A follower looks this often whether the first pod wrote what only root may write.
+/// So often is looked whether somebody else did what only they may do: the first pod wrote what only
+/// root may write, or a person opened the vault that a person sealed.
 const MENDED: Duration = Duration::from_secs(5);
 /// Renewals are never closer together.
 const SHORTEST: Duration = Duration::from_secs(1);
@@ -52,6 +57,12 @@ const SHORTEST: Duration = Duration::from_secs(1);
 pub struct Controller {
     /// What shall be.
     pub platform: Platform,
+    /// Name of this pod.
+    pub pod: String,
+    /// Its identity, if it is known.
+    pub pod_uid: Option<String>,
+    /// Whether the vault is opened if it is sealed.
+    pub sealing: Sealing,
     /// This pod's place.
     pub ordinal: Ordinal,
     /// The vault beside it.
@@ -97,6 +108,9 @@ pub enum RoundError {
     /// A person has to look.
     #[error("{0}: {1}")]
     Fatal(Fatal, String),
+    /// The vault was sealed on purpose; nothing can be done until somebody opens it.
+    #[error("the vault was sealed on purpose")]
+    Sealed,
     /// The certificate of the vault cannot be used.
     #[error("use the certificate of the vault")]
     Certificate(#[source] Box<dyn std::error::Error + Send + Sync>),
@@ -139,8 +153,10 @@ impl Controller {
     /// # Cancel safety
     /// May be dropped at any await; the next round continues.
     pub async fn round(&self) -> Result<Round, RoundError> {
-        self.bring_up(RootPart::IfChanged).await?;
+        let mut root_part = RootPart::IfChanged;
         loop {
+            self.bring_up(root_part).await?;
+            root_part = RootPart::IfChanged;
             match self.set_up().await? {
                 SetupEnd::Ready {
                     token,
@@ -157,6 +173,7 @@ impl Controller {
                         authorities: tls.authorities,
                     });
                 }
+                SetupEnd::Sealed => tracing::warn!("the vault was sealed or started meanwhile"),
                 SetupEnd::RootDrift(object) if self.ordinal == Ordinal::Follower => {
                     tracing::warn!(
                         object,
@@ -169,7 +186,7 @@ impl Controller {
                         object,
                         "drift of what only root may write: it is written again"
                     );
-                    self.bring_up(RootPart::Always).await?;
+                    root_part = RootPart::Always;
                 }
                 SetupEnd::Fatal(fatal, object) => return Err(RoundError::Fatal(fatal, object)),
                 _ => return Err(RoundError::NoOutcome),
@@ -183,14 +200,20 @@ impl Controller {
             key: SecretArray::random(&mut rng),
             seed: SecretArray::random(&mut rng),
         };
-        let mut plan = BringUp::new(self.platform.clone(), self.ordinal, root_part, fresh);
+        let instance = self.sealing.instance();
+        let mut plan = BringUp::new(self.platform.clone(), self.ordinal, root_part, fresh)
+            .with_sealed(self.sealing.of(instance));
         let cluster = Arc::clone(&self.cluster);
         let disk = Arc::clone(&self.disk);
         let peers = Arc::clone(&self.peers);
         let mut shell = BringUpShell::new(self.vault.clone(), cluster, disk, peers);
         plan::run(&mut plan, Event::Start, &mut shell).await;
         match shell.end() {
-            Some(Ok(())) => Ok(()),
+            Some(Ok(Outcome::Up)) => {
+                self.sealing.opened(instance);
+                Ok(())
+            }
+            Some(Ok(Outcome::LeftSealed)) => Err(RoundError::Sealed),
             Some(Err(fatal)) => Err(RoundError::Fatal(fatal, fatal.code().to_string())),
             None => Err(RoundError::NoOutcome),
         }
@@ -210,17 +233,48 @@ impl Controller {
     /// [`RoundError`].
     pub async fn keep(&self, mut shutdown: Shutdown) -> Result<(), RoundError> {
         loop {
-            let round = async {
-                let round = self.round().await?;
+            tokio::select! {
+                () = shutdown.triggered() => return Ok(()),
+                done = self.once() => done?,
+            }
+        }
+    }
+
+    /// A round, and the time until the next one.
+    async fn once(&self) -> Result<(), RoundError> {
+        match self.round().await {
+            Ok(round) => {
                 let next_seconds = round.next.as_secs();
                 tracing::info!(next_seconds, "the vault is as it shall be");
                 self.rest(&round).await;
-                Ok::<_, RoundError>(())
-            };
-            tokio::select! {
-                () = shutdown.triggered() => return Ok(()),
-                done = round => done?,
+                Ok(())
             }
+            Err(RoundError::Sealed) => {
+                tracing::warn!(
+                    "the vault was sealed on purpose: it is left so until it is restarted"
+                );
+                tokio::time::sleep(MENDED).await;
+                Ok(())
+            }
+            Err(RoundError::Fatal(fatal, detail)) => {
+                self.warn(fatal, &detail).await;
+                Err(RoundError::Fatal(fatal, detail))
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Tells whoever looks at the pod; that the program ends is more important than that this works.
+    async fn warn(&self, fatal: Fatal, detail: &str) {
+        let warning = Warning {
+            pod: self.pod.clone(),
+            pod_uid: self.pod_uid.clone(),
+            reason: fatal.code().to_string(),
+            message: format!("{fatal}: {detail}"),
+            at: self.clock.now(),
+        };
+        if let Err(error) = self.cluster.warn(&warning).await {
+            tracing::warn!(error = %chain(&error), "no event was written");
         }
     }
 

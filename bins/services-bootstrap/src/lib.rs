@@ -14,3 +14,4 @@ pub mod disk;
 pub mod guard;
 pub mod passwords;
 pub mod peers;
+pub mod sealing;

@@ -17,6 +17,7 @@ use tec_core::service::vault::OPENSEARCH_USERS;
 use tec_core::service::vault::Request;
 use tec_core::service::vault::Response;
 use tec_core::service::vault::call;
+use tec_core::service::vault::call::Subject;
 use tec_core::service::vault::password;
 use tec_core::service::vault::password::Stored;
 use tec_k8s::service::Http;
@@ -108,7 +109,7 @@ impl Passwords {
 
     /// A certificate that may change passwords.
     async fn admin(&self) -> anyhow::Result<Arc<Certificate>> {
-        let request = call::issue("opensearch-admin", "opensearch-admin", &[]);
+        let request = call::issue("opensearch-admin", &Subject::named("opensearch-admin"));
         let tls = Material::from_issued(&self.call(request).await?)?;
         let certificate = Arc::new(Certificate::default());
         certificate.replace(tls.chain.as_bytes(), &tls.key)?;

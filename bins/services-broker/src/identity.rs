@@ -9,8 +9,8 @@ use async_nats::AuthError;
 use nkeys::KeyPair;
 use services_init::cli::Way;
 use services_init::connect;
+use services_init::own_key::OwnKey;
 use tec_core::port::Clock;
-use tec_core::secret::SecretBytes;
 use tec_core::service::tls::renew_after;
 use tec_core::time::Timestamp;
 use tec_k8s::service::client::ComponentBootstrapRequest;
@@ -48,7 +48,8 @@ impl Grant {
     }
 }
 
-/// The component's identity. Its NATS key is made with it, and never leaves it.
+/// The component's identity. Its NATS key is made with it, its key of TLS with each grant; neither ever
+/// leaves it.
 pub struct Identity {
     user: KeyPair,
     way: Way,
@@ -110,21 +111,22 @@ impl Identity {
 
     async fn ask(&self) -> anyhow::Result<Grant> {
         let given = self.clock.now();
+        let own = OwnKey::generate()?;
         let answer = connect::persist(&self.way, |token| {
             let request = ComponentBootstrapRequest {
                 service_account_token: token,
                 request_id: format!("broker-{}", std::process::id()),
                 nats_user: self.user.public_key(),
                 nonce: String::new(),
+                certificate_request: own.request(),
             };
             let mut client = self.client.clone();
             async move { client.bootstrap_component(request).await }
         });
         let answer = answer.await?.into_inner();
         let tls = answer.tls.context("the controller sent no certificate")?;
-        let key = SecretBytes::new(tls.private_key);
         self.certificate
-            .replace(tls.certificate_chain.as_bytes(), &key)?;
+            .replace(tls.certificate_chain.as_bytes(), &own.into_key())?;
         let ends = answer.jwt_expires.min(tls.not_after);
         tracing::info!(name = %answer.name, serial = %tls.serial, ends, "the controller gave a new identity");
         Ok(Grant {

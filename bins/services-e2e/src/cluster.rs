@@ -4,16 +4,21 @@ use std::sync::Arc;
 use std::sync::Weak;
 
 use anyhow::Context as _;
+use k8s_openapi::api::authentication::v1::BoundObjectReference;
 use k8s_openapi::api::authentication::v1::TokenRequest;
 use k8s_openapi::api::authentication::v1::TokenRequestSpec;
+use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::core::v1::ServiceAccount;
 use k8s_openapi::api::rbac::v1::ClusterRoleBinding;
 use k8s_openapi::api::rbac::v1::PolicyRule;
+use k8s_openapi::api::rbac::v1::Role;
+use k8s_openapi::api::rbac::v1::RoleBinding;
 use kube::Api;
 use kube::api::ObjectMeta;
 use kube::api::Patch;
 use kube::api::PatchParams;
 use kube::api::PostParams;
+use serde_json::Value;
 use serde_json::json;
 use tec_core::service::caller::Account;
 use tec_e2e::kube::ControlPlane;
@@ -46,11 +51,20 @@ pub struct Cluster {
     pub controller_token: String,
 }
 
-/// What the controller may do in its namespace, and nothing else.
+/// What the controller may do in a namespace of components: look at the pods of its callers.
+///
+/// The manifests give it the same.
+pub fn callers_rules() -> Vec<PolicyRule> {
+    vec![rules("", &["pods"], &["get"])]
+}
+
+/// What the controller may do in its own namespace, and nothing else.
 ///
 /// The manifests give it the same.
 pub fn controller_rules() -> Vec<PolicyRule> {
     vec![
+        rules("", &["pods"], &["get"]),
+        rules("", &["events"], &["create"]),
         rules("", &["secrets"], &["create"]),
         PolicyRule {
             resource_names: Some(vec![
@@ -100,6 +114,7 @@ impl Cluster {
         let controller_token = plane
             .account_token(&platform, "controller", &controller_rules())
             .await?;
+        may_look_at_pods(&plane, &apps, &platform).await?;
         for name in [
             "nats",
             "opensearch",
@@ -157,13 +172,69 @@ impl Cluster {
     /// # Errors
     /// The API server refuses.
     pub async fn token_for(&self, account: &Account, audience: &str) -> anyhow::Result<String> {
+        self.bound_token(account, audience, None).await
+    }
+
+    /// A token of an account as the kubelet projects it into a pod, which is made if it is not there; with
+    /// the addresses that a kubelet reported.
+    ///
+    /// # Errors
+    /// The API server refuses.
+    pub async fn pod_token(
+        &self,
+        account: &Account,
+        pod: &str,
+        addresses: &[&str],
+    ) -> anyhow::Result<String> {
+        let uid = self.pod(account, pod, addresses).await?;
+        let bound = BoundObjectReference {
+            api_version: Some("v1".to_owned()),
+            kind: Some("Pod".to_owned()),
+            name: Some(pod.to_owned()),
+            uid: Some(uid),
+        };
+        self.bound_token(account, AUDIENCE, Some(bound)).await
+    }
+
+    async fn pod(
+        &self,
+        account: &Account,
+        name: &str,
+        addresses: &[&str],
+    ) -> anyhow::Result<String> {
+        let pods: Api<Pod> = Api::namespaced(self.plane.admin()?, account.namespace());
+        let manager = PatchParams::apply("tests").force();
+        let pod = json!({
+            "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name},
+            "spec": {
+                "serviceAccountName": account.name(),
+                "containers": [{"name": "component", "image": "example.com/component"}],
+            },
+        });
+        pods.patch(name, &manager, &Patch::Apply(pod)).await?;
+        let addresses: Vec<Value> = addresses.iter().map(|ip| json!({"ip": ip})).collect();
+        let status = json!({"status": {
+            "podIP": addresses.first().map(|first| &first["ip"]), "podIPs": addresses,
+        }});
+        let pod = pods
+            .patch_status(name, &PatchParams::default(), &Patch::Merge(status))
+            .await?;
+        pod.metadata.uid.context("a pod has an identity")
+    }
+
+    async fn bound_token(
+        &self,
+        account: &Account,
+        audience: &str,
+        bound: Option<BoundObjectReference>,
+    ) -> anyhow::Result<String> {
         let accounts: Api<ServiceAccount> =
             Api::namespaced(self.plane.admin()?, account.namespace());
         let request = TokenRequest {
             spec: TokenRequestSpec {
                 audiences: vec![audience.to_owned()],
                 expiration_seconds: Some(TOKEN_LIFE),
-                ..TokenRequestSpec::default()
+                bound_object_ref: bound,
             },
             ..TokenRequest::default()
         };
@@ -176,6 +247,26 @@ impl Cluster {
             .context("the token request has no answer")?
             .token)
     }
+}
+
+/// Lets the controller look at pods of a namespace of components.
+async fn may_look_at_pods(plane: &ControlPlane, apps: &str, platform: &str) -> anyhow::Result<()> {
+    let roles: Api<Role> = Api::namespaced(plane.admin()?, apps);
+    let role = Role {
+        metadata: named("controller"),
+        rules: Some(callers_rules()),
+    };
+    roles.create(&PostParams::default(), &role).await?;
+    let bindings: Api<RoleBinding> = Api::namespaced(plane.admin()?, apps);
+    let binding = serde_json::from_value(json!({
+        "metadata": {"name": "controller"},
+        "roleRef": {
+            "apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "controller",
+        },
+        "subjects": [{"kind": "ServiceAccount", "name": "controller", "namespace": platform}],
+    }))?;
+    bindings.create(&PostParams::default(), &binding).await?;
+    Ok(())
 }
 
 fn named(name: &str) -> ObjectMeta {

@@ -8,6 +8,7 @@ use std::time::Instant;
 use anyhow::Context as _;
 use futures::future::try_join_all;
 use nkeys::KeyPair;
+use services_init::own_key::OwnKey;
 use tec_core::secret::SecretBytes;
 use tec_core::service::caller::Role;
 use tec_core::service::vault::call;
@@ -30,6 +31,7 @@ pub struct Load {
     client: BootstrapClient<Channel>,
     token: String,
     user: String,
+    certificate_request: String,
     _platform: Platform,
 }
 
@@ -65,8 +67,14 @@ impl Load {
         Ok(Self {
             vault: platform.stage.bao.vault(),
             client: platform.client().await?,
-            token: platform.stage.cluster.token(&account).await?,
+            // As a kubelet projects it: its pod has an address, which the certificate names.
+            token: platform
+                .stage
+                .cluster
+                .pod_token(&account, "comp-a-0", &["10.1.2.3"])
+                .await?,
             user: KeyPair::new_user().public_key(),
+            certificate_request: OwnKey::generate()?.request(),
             _platform: platform,
         })
     }
@@ -99,6 +107,7 @@ impl Load {
                 request_id: "load".to_owned(),
                 nats_user: self.user.clone(),
                 nonce: String::new(),
+                certificate_request: self.certificate_request.clone(),
             };
             self.client.clone().bootstrap_component(request).await?;
             anyhow::Ok(())

@@ -9,4 +9,5 @@
 pub mod cli;
 pub mod connect;
 pub mod output;
+pub mod own_key;
 pub mod run;

@@ -46,11 +46,7 @@ impl Output {
     }
 
     /// Adds certificate, key and authorities below `dir`.
-    ///
-    /// # Errors
-    /// The controller sent none.
-    pub fn tls(&mut self, dir: &str, tls: Option<TlsMaterial>) -> anyhow::Result<()> {
-        let tls = tls.context("the controller sent no certificate")?;
+    pub fn tls(&mut self, dir: &str, tls: TlsMaterial) {
         let files = [
             ("tls.crt", tls.certificate_chain.into_bytes()),
             ("tls.key", tls.private_key),
@@ -61,7 +57,6 @@ impl Output {
             self.file(format!("{dir}{name}"), content);
         }
         self.ends = Some(Timestamp::from_unix_seconds(tls.not_after));
-        Ok(())
     }
 
     /// Adds a password.

@@ -28,6 +28,7 @@ use crate::cli::Service;
 use crate::connect;
 use crate::output;
 use crate::output::Output;
+use crate::own_key::OwnKey;
 
 /// Renewals are never closer together.
 const SHORTEST: Duration = Duration::from_secs(1);
@@ -83,9 +84,10 @@ async fn ask(args: &Args, authorities: &str) -> anyhow::Result<Output> {
             listen_http,
             opensearch: url,
         } => {
-            let answer = telemetry(args, client, TelemetryKind::Collector).await?;
+            let own = OwnKey::generate()?;
+            let answer = telemetry(args, client, TelemetryKind::Collector, Some(&own)).await?;
             let mut output = Output::default();
-            output.tls("", answer.tls)?;
+            output.tls("", own.complete(answer.tls)?);
             let password = SecretBytes::new(answer.opensearch_password.clone());
             output.login(&opensearch::credentials("telemetry", &password));
             output.password(answer.opensearch_password);
@@ -103,9 +105,10 @@ async fn ask(args: &Args, authorities: &str) -> anyhow::Result<Output> {
             port,
             grpc_port,
         } => {
-            let answer = telemetry(args, client, TelemetryKind::Sender).await?;
+            let own = OwnKey::generate()?;
+            let answer = telemetry(args, client, TelemetryKind::Sender, Some(&own)).await?;
             let mut output = Output::default();
-            output.tls("", answer.tls)?;
+            output.tls("", own.complete(answer.tls)?);
             let text = telemetry::fluent_bit(host, *port, &tls_files(args))?;
             output.file("fluent-bit-output.conf", text);
             let endpoint = Endpoint {
@@ -120,7 +123,7 @@ async fn ask(args: &Args, authorities: &str) -> anyhow::Result<Output> {
             output
         }
         Service::Viewer => {
-            let answer = telemetry(args, client, TelemetryKind::Viewer).await?;
+            let answer = telemetry(args, client, TelemetryKind::Viewer, None).await?;
             let mut output = Output::default();
             output.password(answer.opensearch_password);
             output.file("ca.crt", authorities);
@@ -162,10 +165,12 @@ async fn nats(args: &Args, client: Client) -> anyhow::Result<Output> {
     else {
         anyhow::bail!("this is for NATS");
     };
+    let own = OwnKey::generate()?;
     let answer = connect::persist(&args.way, |token| {
         let request = NatsBootstrapRequest {
             service_account_token: token,
             request_id: request_id(args),
+            certificate_request: own.request(),
         };
         let mut client = client.clone();
         async move { client.bootstrap_nats(request).await }
@@ -198,7 +203,7 @@ async fn nats(args: &Args, client: Client) -> anyhow::Result<Output> {
     };
     let mut output = Output::default();
     output.file("nats.conf", config.render().context("render nats.conf")?);
-    output.tls("", answer.tls)?;
+    output.tls("", own.complete(answer.tls)?);
     Ok(output)
 }
 
@@ -247,7 +252,10 @@ async fn opensearch(args: &Args, client: Client) -> anyhow::Result<Output> {
         output.file(path, text);
     }
     // The certificate that may do everything stays out of the node's volume.
-    output.tls("certs/", answer.node_tls)?;
+    let tls = answer
+        .node_tls
+        .context("the controller sent no certificate")?;
+    output.tls("certs/", tls);
     Ok(output)
 }
 
@@ -255,12 +263,14 @@ async fn telemetry(
     args: &Args,
     client: Client,
     kind: TelemetryKind,
+    own: Option<&OwnKey>,
 ) -> anyhow::Result<TelemetryBootstrapResponse> {
     let answer = connect::persist(&args.way, |token| {
         let request = TelemetryBootstrapRequest {
             service_account_token: token,
             request_id: request_id(args),
             kind: kind.into(),
+            certificate_request: own.map_or_else(String::new, OwnKey::request),
         };
         let mut client = client.clone();
         async move { client.bootstrap_telemetry(request).await }

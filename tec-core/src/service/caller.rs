@@ -278,6 +278,9 @@ pub enum Refusal {
     /// The API server did not answer the vault.
     #[error("tokens cannot be checked now")]
     ReviewDown,
+    /// The API server knows no address of the caller's pod yet.
+    #[error("this pod has no address yet")]
+    PodPending,
     /// The vault is sealed.
     #[error("the vault is sealed")]
     VaultSealed,
@@ -305,6 +308,7 @@ impl Refusal {
             Self::NotBound => "SA_NOT_BOUND",
             Self::Policy => "POLICY",
             Self::ReviewDown => "TOKEN_REVIEW_DOWN",
+            Self::PodPending => "POD_PENDING",
             Self::VaultSealed => "VAULT_SEALED",
             Self::VaultDown => "VAULT_DOWN",
             Self::NotBootstrapped => "NOT_BOOTSTRAPPED",
@@ -318,6 +322,7 @@ impl Refusal {
         matches!(
             self,
             Self::ReviewDown
+                | Self::PodPending
                 | Self::VaultSealed
                 | Self::VaultDown
                 | Self::NotBootstrapped

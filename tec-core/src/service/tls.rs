@@ -15,7 +15,7 @@ use crate::time::Timestamp;
 pub struct Material {
     /// The certificate first, then what leads to the root, in PEM.
     pub chain: String,
-    /// The key in PKCS#8, PEM.
+    /// The key in PKCS#8, PEM; empty if its owner made it, and keeps it.
     pub key: SecretBytes,
     /// The authorities, in PEM.
     pub authorities: String,
@@ -25,12 +25,59 @@ pub struct Material {
     pub serial: String,
 }
 
+/// A request for a certificate (PKCS#10, RFC 2986) in PEM. Whether it is one, and whether its key
+/// signed it, the vault judges.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SigningRequest(String);
+
+/// Not the PEM of a request for a certificate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("this is no request for a certificate in PEM")]
+#[non_exhaustive]
+pub struct SigningRequestError;
+
+/// Longest request, in bytes. One for a P-256 key without extensions has 500.
+const MAX_REQUEST: usize = 4096;
+/// How it begins and ends (RFC 7468, section 7).
+const REQUEST_BEGIN: &str = "-----BEGIN CERTIFICATE REQUEST-----";
+const REQUEST_END: &str = "-----END CERTIFICATE REQUEST-----";
+
+impl SigningRequest {
+    /// The PEM.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl std::str::FromStr for SigningRequest {
+    type Err = SigningRequestError;
+
+    fn from_str(text: &str) -> Result<Self, SigningRequestError> {
+        let content = text
+            .strip_prefix(REQUEST_BEGIN)
+            .and_then(|rest| rest.trim_end().strip_suffix(REQUEST_END));
+        let is_base64 = |c: char| c.is_ascii_alphanumeric() || "+/=\r\n".contains(c);
+        match content {
+            Some(content) if text.len() <= MAX_REQUEST && content.chars().all(is_base64) => {
+                Ok(Self(text.to_owned()))
+            }
+            _ => Err(SigningRequestError),
+        }
+    }
+}
+
 #[derive(Deserialize)]
 struct Issued {
-    certificate: String,
-    ca_chain: Vec<String>,
+    #[serde(flatten)]
+    signed: Signed,
     #[serde(deserialize_with = "super::vault::secret")]
     private_key: SecretBytes,
+}
+
+#[derive(Deserialize)]
+struct Signed {
+    certificate: String,
+    ca_chain: Vec<String>,
     serial_number: String,
     expiration: i64,
 }
@@ -41,21 +88,36 @@ impl Material {
     /// # Errors
     /// [`AnswerError`] if it is a refusal or has another form.
     pub fn from_issued(answer: &Response) -> Result<Self, AnswerError> {
-        let issued: Issued = answer.data()?;
+        let Issued {
+            signed,
+            private_key,
+        } = answer.data()?;
+        Ok(Self::of(signed, private_key))
+    }
+
+    /// From the answer of `sign`: there is no key.
+    ///
+    /// # Errors
+    /// As [`from_issued`](Self::from_issued).
+    pub fn from_signed(answer: &Response) -> Result<Self, AnswerError> {
+        Ok(Self::of(answer.data()?, SecretBytes::new(Vec::new())))
+    }
+
+    fn of(signed: Signed, key: SecretBytes) -> Self {
         let mut chain = String::new();
         let mut authorities = String::new();
-        push(&mut chain, &issued.certificate);
-        for authority in &issued.ca_chain {
+        push(&mut chain, &signed.certificate);
+        for authority in &signed.ca_chain {
             push(&mut chain, authority);
             push(&mut authorities, authority);
         }
-        Ok(Self {
+        Self {
             chain,
-            key: issued.private_key,
+            key,
             authorities,
-            not_after: Timestamp::from_unix_seconds(issued.expiration),
-            serial: issued.serial_number,
-        })
+            not_after: Timestamp::from_unix_seconds(signed.expiration),
+            serial: signed.serial_number,
+        }
     }
 
     /// When it is to be renewed: after two thirds of the life that is left at `now`.
@@ -74,4 +136,30 @@ pub fn renew_after(end: Timestamp, now: Timestamp) -> Duration {
 fn push(to: &mut String, pem: &str) {
     to.push_str(pem.trim_end());
     to.push('\n');
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_pem_of_a_request_is_one() {
+        let of = |content: &str| format!("{REQUEST_BEGIN}\n{content}\n{REQUEST_END}\n");
+        assert!(of("MIIB+/==").parse::<SigningRequest>().is_ok());
+        let refused = [
+            String::new(),
+            "MIIB".to_owned(),
+            of("a\"}"),
+            of(&format!("AA==\n{REQUEST_END}\n{REQUEST_BEGIN}\nAA==")),
+            of(&"A".repeat(MAX_REQUEST)),
+            of("AA==").replace("REQUEST", ""),
+        ];
+        for text in refused {
+            assert_eq!(
+                text.parse::<SigningRequest>(),
+                Err(SigningRequestError),
+                "{text}"
+            );
+        }
+    }
 }

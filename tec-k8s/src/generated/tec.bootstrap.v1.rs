@@ -6,7 +6,7 @@ pub struct TlsMaterial {
     /// The certificate first, then what leads to the root, in PEM.
     #[prost(string, tag = "1")]
     pub certificate_chain: ::prost::alloc::string::String,
-    /// The key in PKCS#8, PEM.
+    /// The key in PKCS#8, PEM; empty if the caller keeps it.
     #[prost(bytes = "vec", tag = "2")]
     pub private_key: ::prost::alloc::vec::Vec<u8>,
     /// The authorities, in PEM.
@@ -26,6 +26,10 @@ pub struct NatsBootstrapRequest {
     pub service_account_token: ::prost::alloc::vec::Vec<u8>,
     #[prost(string, tag = "2")]
     pub request_id: ::prost::alloc::string::String,
+    /// A request for a certificate (PKCS#10, PEM) for a key that the caller keeps. Names and addresses
+    /// are the controller's choice all the same. Without it the vault makes the key.
+    #[prost(string, tag = "3")]
+    pub certificate_request: ::prost::alloc::string::String,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 #[prost(skip_debug)]
@@ -81,6 +85,9 @@ pub struct ComponentBootstrapRequest {
     /// What a NATS server asked to be signed; only without nats_user.
     #[prost(string, tag = "4")]
     pub nonce: ::prost::alloc::string::String,
+    /// As in NATSBootstrapRequest.
+    #[prost(string, tag = "5")]
+    pub certificate_request: ::prost::alloc::string::String,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 #[prost(skip_debug)]
@@ -144,6 +151,9 @@ pub struct TelemetryBootstrapRequest {
     pub request_id: ::prost::alloc::string::String,
     #[prost(enumeration = "TelemetryKind", tag = "3")]
     pub kind: i32,
+    /// As in NATSBootstrapRequest.
+    #[prost(string, tag = "4")]
+    pub certificate_request: ::prost::alloc::string::String,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 #[prost(skip_debug)]

@@ -1,6 +1,7 @@
 //! The few objects of Kubernetes that the bootstrap reads and writes.
 
 use std::fmt;
+use std::net::IpAddr;
 use std::path::PathBuf;
 
 use async_trait::async_trait;
@@ -24,6 +25,11 @@ use super::Reply;
 /// Remembers how far the bootstrap came.
 const PROGRESS: &str = "trusted-execution-clusters.io/bootstrap-state";
 
+/// Longest name of an object (RFC 1123, section 2.1, as Kubernetes takes it).
+const MAX_NAME: usize = 253;
+/// Who reports events.
+const REPORTER: &str = "services-bootstrap";
+
 /// What the bootstrap needs of a cluster.
 ///
 /// *Contract*: `create` never replaces; `advance` changes the progress only if it is `from`, and
@@ -42,8 +48,40 @@ pub trait Cluster: fmt::Debug + Send + Sync {
     async fn authorities(&self) -> Result<Option<String>, PortError>;
     /// Users of NATS that are shut out, and since when.
     async fn revocations(&self) -> Result<Revocations, PortError>;
+    /// A pod, if there is one of this name.
+    async fn pod(&self, namespace: &str, name: &str) -> Result<Option<PodObject>, PortError>;
+    /// Tells whoever looks at a pod of the cluster that a person is needed.
+    async fn warn(&self, warning: &Warning) -> Result<(), PortError>;
     /// Whether it answers at all.
     async fn is_up(&self) -> bool;
+}
+
+/// What a person has to know, as an Event of a pod.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[expect(clippy::exhaustive_structs, reason = "programs make it")]
+pub struct Warning {
+    /// The pod, of the controller's namespace.
+    pub pod: String,
+    /// Its identity; without it the Event is not shown beside the pod.
+    pub pod_uid: Option<String>,
+    /// A word for programs.
+    pub reason: String,
+    /// A sentence for people.
+    pub message: String,
+    /// When it was found.
+    pub at: Timestamp,
+}
+
+/// What certificates need to know of a pod.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[expect(clippy::exhaustive_structs, reason = "shells and doubles make it")]
+pub struct PodObject {
+    /// Its identity.
+    pub uid: String,
+    /// Name of its service account, of its own namespace.
+    pub account: String,
+    /// Its addresses; none until the kubelet has told.
+    pub addresses: Vec<IpAddr>,
 }
 
 /// Names of the objects.
@@ -113,7 +151,11 @@ impl ApiServer {
 
     async fn get_of(&self, kind: &str, name: &str) -> Result<Option<Value>, PortError> {
         let path = self.path_of(kind, &format!("/{name}"));
-        let reply = self.call(::http::Method::GET, &path, None).await?;
+        self.get_at(&path, name).await
+    }
+
+    async fn get_at(&self, path: &str, name: &str) -> Result<Option<Value>, PortError> {
+        let reply = self.call(::http::Method::GET, path, None).await?;
         match reply.status {
             404 => Ok(None),
             200 => serde_json::from_slice(&reply.body)
@@ -176,6 +218,47 @@ fn aes(object: &Value) -> Option<AesSecret> {
         key: SecretArray::new(key),
         key_id: String::from_utf8(data(object, "key-id")?).ok()?,
         progress: progress.as_str()?.parse().ok()?,
+    })
+}
+
+/// Whether it can become part of a path: as RFC 1123 has subdomains, but for the length of a label,
+/// which Kubernetes does not limit.
+fn is_pod_name(name: &str) -> bool {
+    let is_plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-' || c == '.';
+    (1..=MAX_NAME).contains(&name.len())
+        && name.chars().all(is_plain)
+        && name.starts_with(|c: char| c.is_ascii_alphanumeric())
+}
+
+fn pod(object: &Value) -> Option<PodObject> {
+    let text = |value: &Value| value.as_str().map(str::to_owned);
+    let status = object.get("status");
+    let addresses = status.and_then(|status| status.get("podIPs")?.as_array());
+    let address = |entry: &Value| entry.get("ip")?.as_str()?.parse().ok();
+    Some(PodObject {
+        uid: text(object.get("metadata")?.get("uid")?)?,
+        account: text(object.get("spec")?.get("serviceAccountName")?)?,
+        addresses: addresses
+            .into_iter()
+            .flatten()
+            .map(address)
+            .collect::<Option<_>>()?,
+    })
+}
+
+fn event(namespace: &str, warning: &Warning) -> Value {
+    let (pod, at) = (&warning.pod, warning.at.to_string());
+    json!({
+        "apiVersion": "v1", "kind": "Event", "type": "Warning",
+        "metadata": {"generateName": format!("{pod}."), "namespace": namespace},
+        "involvedObject": {
+            "apiVersion": "v1", "kind": "Pod", "namespace": namespace, "name": pod,
+            "uid": warning.pod_uid,
+        },
+        "reason": warning.reason, "message": warning.message,
+        "firstTimestamp": at, "lastTimestamp": at, "count": 1,
+        "source": {"component": REPORTER},
+        "reportingComponent": REPORTER, "reportingInstance": pod,
     })
 }
 
@@ -270,6 +353,24 @@ impl Cluster for ApiServer {
             None => Ok(Revocations::new()),
             Some(object) => revoked(&object).ok_or_else(|| malformed(name)),
         }
+    }
+
+    async fn pod(&self, namespace: &str, name: &str) -> Result<Option<PodObject>, PortError> {
+        if !is_pod_name(name) {
+            return Ok(None);
+        }
+        let path = format!("/api/v1/namespaces/{namespace}/pods/{name}");
+        match self.get_at(&path, name).await? {
+            None => Ok(None),
+            Some(object) => pod(&object).map(Some).ok_or_else(|| malformed(name)),
+        }
+    }
+
+    async fn warn(&self, warning: &Warning) -> Result<(), PortError> {
+        let path = self.path_of("events", "");
+        let event = event(&self.names.namespace, warning);
+        let reply = self.call(::http::Method::POST, &path, Some(&event)).await?;
+        accepted("an event", reply.status)
     }
 
     async fn is_up(&self) -> bool {

@@ -1,6 +1,7 @@
 //! Answers to bootstrap requests: login in the caller's name first, everything else after it.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::sync::Mutex;
@@ -13,11 +14,13 @@ use std::time::Instant;
 use tec_core::port::Clock;
 use tec_core::port::Entropy;
 use tec_core::port::EntropyRng;
+use tec_core::port::chain;
 use tec_core::secret::SecretArray;
 use tec_core::secret::SecretBytes;
 use tec_core::service::Rates;
 use tec_core::service::caller;
 use tec_core::service::caller::Claims;
+use tec_core::service::caller::Pod;
 use tec_core::service::caller::REVIEW_TIMEOUT;
 use tec_core::service::caller::Refusal;
 use tec_core::service::caller::Reviewer;
@@ -28,18 +31,25 @@ use tec_core::service::nats::Nonce;
 use tec_core::service::nats::PublicKey;
 use tec_core::service::opensearch;
 use tec_core::service::tls::Material;
+use tec_core::service::tls::SigningRequest;
 use tec_core::service::vault::OPENSEARCH_USERS;
-use tec_core::service::vault::Request;
 use tec_core::service::vault::call;
 use tec_core::service::vault::call::Login;
+use tec_core::service::vault::call::Subject;
 use tec_core::service::vault::password;
 use tec_core::service::vault::password::Stored;
-use tec_core::time::Timestamp;
 use tokio::sync::Semaphore;
 
 use super::Cluster;
+use super::Component;
+use super::ComponentCall;
 use super::Disk;
+use super::Keys;
 use super::Minter;
+use super::NatsServer;
+use super::OpenSearchNode;
+use super::Telemetry;
+use super::TelemetryKind;
 use super::Vault;
 
 /// An API server that is up answers by then; callers wait meanwhile.
@@ -82,70 +92,12 @@ impl Standing {
     }
 }
 
-/// What a NATS server gets.
+/// Somebody whom the vault knows.
 #[derive(Debug)]
-#[non_exhaustive]
-pub struct NatsServer {
-    /// JWT of the operator.
-    pub operator: String,
-    /// Key of the system account.
-    pub system_account: PublicKey,
-    /// JWTs of accounts, by their key.
-    pub accounts: BTreeMap<PublicKey, String>,
-    /// The server's certificate.
-    pub tls: Material,
-}
-
-/// What an OpenSearch node gets.
-#[derive(Debug)]
-#[non_exhaustive]
-pub struct OpenSearchNode {
-    /// The node's certificate.
-    pub node: Material,
-    /// The certificate that may do everything.
-    pub admin: Material,
-    /// bcrypt hashes, by the name of the user.
-    pub hashes: BTreeMap<String, String>,
-}
-
-/// What the broker of a component gets.
-#[derive(Debug)]
-#[non_exhaustive]
-pub struct Component {
-    /// JWT of the user.
-    pub user_jwt: String,
-    /// Whose JWT it is.
-    pub user: PublicKey,
-    /// Over the nonce, if there was one.
-    pub signature: Option<[u8; 64]>,
-    /// When the JWT ends.
-    pub expires: Timestamp,
-    /// Name of the user.
-    pub name: String,
-    /// The broker's certificate.
-    pub tls: Material,
-}
-
-/// Which side of telemetry.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(clippy::exhaustive_enums, reason = "there are these three")]
-pub enum TelemetryKind {
-    /// Receives.
-    Collector,
-    /// Sends.
-    Sender,
-    /// Reads.
-    Viewer,
-}
-
-/// What a collector, sender or viewer gets.
-#[derive(Debug)]
-#[non_exhaustive]
-pub struct Telemetry {
-    /// Its certificate; none for a viewer.
-    pub tls: Option<Material>,
-    /// Password of the user `telemetry` for collectors, of the user `viewer` for viewers.
-    pub password: Option<SecretBytes>,
+struct Caller {
+    login: Login,
+    /// The pod that its token is bound to.
+    pod: Option<Pod>,
 }
 
 /// Answers bootstrap requests.
@@ -155,6 +107,7 @@ pub struct Bootstrap {
     cluster: Arc<dyn Cluster>,
     disk: Arc<dyn Disk>,
     standing: Arc<Standing>,
+    keys: Keys,
     clock: Arc<dyn Clock>,
     entropy: Arc<dyn Entropy>,
     rates: Mutex<Rates>,
@@ -178,6 +131,7 @@ impl Bootstrap {
             cluster,
             disk,
             standing,
+            keys: Keys::default(),
             clock,
             entropy,
             rates: Mutex::new(Rates::new(settings.calls_per_minute)),
@@ -190,19 +144,30 @@ impl Bootstrap {
     ///
     /// # Errors
     /// [`Refusal`], as for every call here.
-    pub async fn nats(&self, token: &SecretBytes) -> Result<NatsServer, Refusal> {
+    pub async fn nats(
+        &self,
+        token: &SecretBytes,
+        own_key: Option<&SigningRequest>,
+    ) -> Result<NatsServer, Refusal> {
         let _slot = self.slots.try_acquire().map_err(|_| Refusal::Rate)?;
-        let login = self.log_in(Role::Nats, token).await?;
+        let caller = self.log_in(Role::Nats, token).await?;
         let own = self.standing.token()?;
-        let minter = Minter::new(&self.vault, &own, self.clock.now());
-        let (operator, system_account) = minter.operator().await?;
-        let revocations = self.cluster.revocations().await;
-        let revocations = revocations.map_err(|_| Refusal::ReviewDown)?;
+        let minter = self.minter(&own);
+        let accounts = async {
+            let revocations = self.cluster.revocations().await;
+            let revocations = revocations.map_err(|_| Refusal::ReviewDown)?;
+            minter.accounts(revocations).await
+        };
+        let ((operator, system_account), accounts, tls) = tokio::try_join!(
+            minter.operator(),
+            accounts,
+            self.issue(&caller, "nats", own_key),
+        )?;
         Ok(NatsServer {
             operator,
             system_account,
-            accounts: minter.accounts(revocations).await?,
-            tls: self.issue(&login, "nats").await?,
+            accounts,
+            tls,
         })
     }
 
@@ -212,16 +177,18 @@ impl Bootstrap {
     /// [`Refusal`].
     pub async fn opensearch(&self, token: &SecretBytes) -> Result<OpenSearchNode, Refusal> {
         let _slot = self.slots.try_acquire().map_err(|_| Refusal::Rate)?;
-        let login = self.log_in(Role::OpenSearch, token).await?;
+        let caller = self.log_in(Role::OpenSearch, token).await?;
         let mut hashes = BTreeMap::new();
         for user in OPENSEARCH_USERS {
-            let password = self.password(&login, user).await?;
+            let password = self.password(&caller.login, user).await?;
             hashes.insert(user.to_owned(), self.hash(password).await?);
         }
-        let admin = call::issue("opensearch-admin", "opensearch-admin", &[]);
+        let admin = Subject::named("opensearch-admin");
         Ok(OpenSearchNode {
-            node: self.issue(&login, "opensearch").await?,
-            admin: self.certificate(&login, admin).await?,
+            node: self.issue(&caller, "opensearch", None).await?,
+            admin: self
+                .certificate(&caller.login, "opensearch-admin", &admin, None)
+                .await?,
             hashes,
         })
     }
@@ -233,35 +200,30 @@ impl Bootstrap {
     pub async fn component(
         &self,
         token: &SecretBytes,
-        user: Option<PublicKey>,
-        nonce: Option<&Nonce>,
+        call: &ComponentCall,
     ) -> Result<Component, Refusal> {
         let _slot = self.slots.try_acquire().map_err(|_| Refusal::Rate)?;
-        let login = self.log_in(Role::Component, token).await?;
+        let caller = self.log_in(Role::Component, token).await?;
         let own = self.standing.token()?;
-        let minter = Minter::new(&self.vault, &own, self.clock.now());
-        let (user, signature) = match (user, nonce) {
-            (Some(user), None) if user.kind() == KeyKind::User => (user, None),
-            // No user's key, or a nonce that its own key has to sign.
-            (Some(_), _) => return Err(Refusal::BadRequest),
-            (None, nonce) => {
-                let user = minter.kept_user(&login.account_uid).await?;
-                let signature = match nonce {
-                    Some(nonce) => Some(minter.sign_nonce(&login.account_uid, nonce).await?),
-                    None => None,
-                };
-                (user, signature)
-            }
+        let minter = self.minter(&own);
+        let (login, life) = (&caller.login, self.settings.user_life);
+        let mint = async {
+            let (user, signature) = user_of(&minter, login, call).await?;
+            let (jwt, expires) = minter.component(&login.account, user, life).await?;
+            Ok((user, signature, jwt, expires))
         };
-        let life = self.settings.user_life;
-        let (user_jwt, expires) = minter.component(&login.account, user, life).await?;
+        // JWT and certificate know nothing of each other.
+        let ((user, signature, user_jwt, expires), tls) = tokio::try_join!(
+            mint,
+            self.issue(&caller, "component", call.certificate.as_ref()),
+        )?;
         Ok(Component {
             user_jwt,
             user,
             signature,
             expires,
             name: nats::user_name(&login.account),
-            tls: self.issue(&login, "component").await?,
+            tls,
         })
     }
 
@@ -275,13 +237,15 @@ impl Bootstrap {
         nonce: &Nonce,
     ) -> Result<([u8; 64], String), Refusal> {
         let _slot = self.slots.try_acquire().map_err(|_| Refusal::Rate)?;
-        let login = self.log_in(Role::Component, token).await?;
+        let Caller { login, .. } = self.log_in(Role::Component, token).await?;
         let own = self.standing.token()?;
-        let minter = Minter::new(&self.vault, &own, self.clock.now());
+        let minter = self.minter(&own);
         let user = minter.kept_user(&login.account_uid).await?;
-        let signature = minter.sign_nonce(&login.account_uid, nonce).await?;
         let life = self.settings.user_life;
-        let (jwt, _) = minter.component(&login.account, user, life).await?;
+        let (signature, (jwt, _)) = tokio::try_join!(
+            minter.sign_nonce(&user, nonce),
+            minter.component(&login.account, user.public(), life),
+        )?;
         Ok((signature, jwt))
     }
 
@@ -293,6 +257,7 @@ impl Bootstrap {
         &self,
         token: &SecretBytes,
         kind: TelemetryKind,
+        own_key: Option<&SigningRequest>,
     ) -> Result<Telemetry, Refusal> {
         let _slot = self.slots.try_acquire().map_err(|_| Refusal::Rate)?;
         let role = match kind {
@@ -300,15 +265,15 @@ impl Bootstrap {
             TelemetryKind::Sender => Role::Tracer,
             TelemetryKind::Viewer => Role::Viewer,
         };
-        let login = self.log_in(role, token).await?;
+        let caller = self.log_in(role, token).await?;
         let password = match kind {
-            TelemetryKind::Collector => Some(self.password(&login, "telemetry").await?),
-            TelemetryKind::Viewer => Some(self.password(&login, "viewer").await?),
+            TelemetryKind::Collector => Some(self.password(&caller.login, "telemetry").await?),
+            TelemetryKind::Viewer => Some(self.password(&caller.login, "viewer").await?),
             TelemetryKind::Sender => None,
         };
         let tls = match kind {
             TelemetryKind::Viewer => None,
-            _ => Some(self.issue(&login, role.as_str()).await?),
+            _ => Some(self.issue(&caller, role.as_str(), own_key).await?),
         };
         Ok(Telemetry { tls, password })
     }
@@ -328,7 +293,7 @@ impl Bootstrap {
     }
 
     /// Exchanges the token. The role follows from the call, the identity from the vault.
-    async fn log_in(&self, role: Role, token: &SecretBytes) -> Result<Login, Refusal> {
+    async fn log_in(&self, role: Role, token: &SecretBytes) -> Result<Caller, Refusal> {
         let claims = Claims::read(token, &self.settings.audience, self.clock.now())?;
         // An account that has no call left costs no review.
         if !self.rates().allows(&claims.account, self.clock.now()) {
@@ -348,7 +313,9 @@ impl Bootstrap {
                 let (account, role) = (&login.account, role.as_str());
                 tracing::info!(target: "audit", %account, role, "the vault knows the caller");
                 let taken = self.rates().take(&login.account, self.clock.now());
-                taken.then_some(login).ok_or(Refusal::Rate)
+                // The vault had the token reviewed: all that it claims holds.
+                let pod = claims.pod;
+                taken.then_some(Caller { login, pod }).ok_or(Refusal::Rate)
             }
             Some(_) => Err(Refusal::VaultError),
             None => {
@@ -373,21 +340,75 @@ impl Bootstrap {
         }
     }
 
-    async fn issue(&self, login: &Login, role: &str) -> Result<Material, Refusal> {
-        let host = login.account.host();
-        let hosts = match role {
-            // No server: nobody connects to it by name.
-            "telemetry-client" => vec![host.clone()],
-            _ => vec![host.clone(), "localhost".to_owned()],
+    fn minter<'a>(&'a self, own: &'a SecretBytes) -> Minter<'a> {
+        Minter::new(&self.vault, own, &self.keys, self.clock.now())
+    }
+
+    /// For the caller's own names, and the addresses of its pod.
+    async fn issue(
+        &self,
+        caller: &Caller,
+        role: &str,
+        own_key: Option<&SigningRequest>,
+    ) -> Result<Material, Refusal> {
+        let common_name = caller.login.account.host();
+        let subject = match role {
+            // No server: nobody connects to it.
+            "telemetry-client" => Subject {
+                hosts: vec![common_name.clone()],
+                common_name,
+                addresses: Vec::new(),
+            },
+            _ => Subject {
+                hosts: vec![common_name.clone(), "localhost".to_owned()],
+                common_name,
+                addresses: self.addresses(caller).await?,
+            },
         };
-        self.certificate(login, call::issue(role, &host, &hosts))
+        self.certificate(&caller.login, role, &subject, own_key)
             .await
     }
 
-    async fn certificate(&self, login: &Login, request: Request) -> Result<Material, Refusal> {
+    /// Addresses of the pod that the token is bound to, as the API server knows them; none if it is
+    /// bound to none.
+    async fn addresses(&self, caller: &Caller) -> Result<Vec<IpAddr>, Refusal> {
+        let Some(claimed) = &caller.pod else {
+            return Ok(Vec::new());
+        };
+        let account = &caller.login.account;
+        let pod = self.cluster.pod(account.namespace(), &claimed.name).await;
+        let pod = pod.map_err(|error| {
+            tracing::warn!(error = %chain(&error), "cannot look at the caller's pod");
+            Refusal::ReviewDown
+        })?;
+        match pod {
+            Some(pod) if pod.uid == claimed.uid && pod.account == account.name() => {
+                let is_known = !pod.addresses.is_empty();
+                is_known.then_some(pod.addresses).ok_or(Refusal::PodPending)
+            }
+            // Reviews are remembered for some seconds: this pod is no more.
+            _ => Err(Refusal::TokenInvalid),
+        }
+    }
+
+    async fn certificate(
+        &self,
+        login: &Login,
+        role: &str,
+        subject: &Subject,
+        own_key: Option<&SigningRequest>,
+    ) -> Result<Material, Refusal> {
+        let request = match own_key {
+            Some(own_key) => call::certify(role, subject, own_key),
+            None => call::issue(role, subject),
+        };
         let answer = self.vault.call(&request.by(&login.token)).await;
         let answer = answer.map_err(|_| Refusal::VaultDown)?;
-        let tls = Material::from_issued(&answer).map_err(|_| caller::classify_call(&answer))?;
+        let tls = match own_key {
+            Some(_) => Material::from_signed(&answer),
+            None => Material::from_issued(&answer),
+        };
+        let tls = tls.map_err(|_| caller::classify_call(&answer))?;
         tracing::info!(account = %login.account, serial = %tls.serial, "certificate issued");
         Ok(tls)
     }
@@ -407,5 +428,26 @@ impl Bootstrap {
         let work = move || opensearch::hash(&password, &salt, opensearch::BCRYPT_COST);
         let hash = tokio::task::spawn_blocking(work).await;
         hash.ok().and_then(Result::ok).ok_or(Refusal::VaultError)
+    }
+}
+
+/// Whose JWT it will be, and the signature of the nonce, if there is one.
+async fn user_of(
+    minter: &Minter<'_>,
+    login: &Login,
+    call: &ComponentCall,
+) -> Result<(PublicKey, Option<[u8; 64]>), Refusal> {
+    match (call.user, &call.nonce) {
+        (Some(user), None) if user.kind() == KeyKind::User => Ok((user, None)),
+        // No user's key, or a nonce that its own key has to sign.
+        (Some(_), _) => Err(Refusal::BadRequest),
+        (None, nonce) => {
+            let user = minter.kept_user(&login.account_uid).await?;
+            let signature = match nonce {
+                Some(nonce) => Some(minter.sign_nonce(&user, nonce).await?),
+                None => None,
+            };
+            Ok((user.public(), signature))
+        }
     }
 }

@@ -15,6 +15,7 @@ use tonic::Response;
 use tonic::Status;
 
 use super::Bootstrap;
+use super::ComponentCall;
 use super::TelemetryKind;
 use crate::generated::bootstrap as pb;
 use crate::generated::bootstrap::bootstrap_server::BootstrapServer;
@@ -46,7 +47,9 @@ fn status(refusal: Refusal) -> Status {
         Refusal::BadRequest => Code::InvalidArgument,
         Refusal::TokenInvalid | Refusal::TokenExpired => Code::Unauthenticated,
         Refusal::NotBound | Refusal::Policy => Code::PermissionDenied,
-        Refusal::ReviewDown | Refusal::VaultSealed | Refusal::VaultDown => Code::Unavailable,
+        Refusal::ReviewDown | Refusal::PodPending | Refusal::VaultSealed | Refusal::VaultDown => {
+            Code::Unavailable
+        }
         Refusal::NotBootstrapped => Code::FailedPrecondition,
         Refusal::Rate => Code::ResourceExhausted,
         _ => Code::Internal,
@@ -105,7 +108,11 @@ impl pb::bootstrap_server::Bootstrap for Face {
     ) -> Result<Response<pb::NatsBootstrapResponse>, Status> {
         let request = request.into_inner();
         let token = SecretBytes::new(request.service_account_token);
-        let outcome = self.0.nats(&token).await;
+        let outcome = async {
+            let own_key = parsed(&request.certificate_request)?;
+            self.0.nats(&token, own_key.as_ref()).await
+        };
+        let outcome = outcome.await;
         answer("BootstrapNATS", &request.request_id, outcome, |server| {
             let accounts: BTreeMap<String, String> = server
                 .accounts
@@ -147,9 +154,12 @@ impl pb::bootstrap_server::Bootstrap for Face {
         let request = request.into_inner();
         let token = SecretBytes::new(request.service_account_token);
         let outcome = async {
-            let user = parsed(&request.nats_user)?;
-            let nonce = parsed(&request.nonce)?;
-            self.0.component(&token, user, nonce.as_ref()).await
+            let call = ComponentCall {
+                user: parsed(&request.nats_user)?,
+                nonce: parsed(&request.nonce)?,
+                certificate: parsed(&request.certificate_request)?,
+            };
+            self.0.component(&token, &call).await
         };
         let outcome = outcome.await;
         answer(
@@ -203,7 +213,10 @@ impl pb::bootstrap_server::Bootstrap for Face {
             pb::TelemetryKind::Unspecified => Err(Refusal::BadRequest),
         };
         let token = SecretBytes::new(request.service_account_token);
-        let outcome = async { self.0.telemetry(&token, kind?).await };
+        let outcome = async {
+            let own_key = parsed(&request.certificate_request)?;
+            self.0.telemetry(&token, kind?, own_key.as_ref()).await
+        };
         let outcome = outcome.await;
         answer(
             "BootstrapTelemetry",

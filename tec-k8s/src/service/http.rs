@@ -1,30 +1,25 @@
-//! One HTTP call over a Unix socket, TCP or TLS, with a deadline and a bound on the answer.
+//! HTTP calls over a Unix socket, TCP or TLS, with a deadline and a bound on the answer.
 //!
 //! Written here since the vault is reached through a socket that only its pod has, and since a
-//! connection that is driven by its own call needs no task.
+//! connection that is driven by the call that uses it needs no task.
 
 use std::fmt;
 use std::path::PathBuf;
-use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http_body_util::BodyExt as _;
 use http_body_util::Full;
-use http_body_util::Limited;
-use hyper::client::conn::http1;
-use hyper_util::rt::TokioIo;
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
 use tec_core::secret::SecretBytes;
-use tokio::io::AsyncRead;
-use tokio::io::AsyncWrite;
 use tokio::net::TcpStream;
 use tokio::net::UnixStream;
 
-/// Longest answer, in bytes.
-const MAX_ANSWER: usize = 4 * 1024 * 1024;
+use super::keep_alive::Connection;
+use super::keep_alive::Failure;
+use super::keep_alive::Idle;
+use super::keep_alive::Request;
 
 /// Where calls go.
 #[derive(Clone)]
@@ -58,11 +53,12 @@ impl fmt::Debug for Target {
     }
 }
 
-/// Makes calls to one target.
+/// Makes calls to one target. Clones share their connections.
 #[derive(Clone, Debug)]
 pub struct Http {
     target: Target,
     deadline: Duration,
+    idle: Arc<Idle>,
 }
 
 /// A call failed; whether it happened is not known.
@@ -99,7 +95,11 @@ pub struct Reply {
 impl Http {
     /// Calls `target`; every call must be answered within `deadline`.
     pub fn new(target: Target, deadline: Duration) -> Self {
-        Self { target, deadline }
+        Self {
+            target,
+            deadline,
+            idle: Arc::default(),
+        }
     }
 
     /// Makes a call. `headers` may hold a token.
@@ -133,7 +133,8 @@ impl Http {
         let request = request
             .body(Full::new(body))
             .map_err(|error| HttpError::Request(self.target.clone(), error))?;
-        tokio::time::timeout(self.deadline, self.exchange(request))
+        // Boxed, since callers hold several calls at the same time.
+        tokio::time::timeout(self.deadline, Box::pin(self.exchange(request)))
             .await
             .map_err(|_| HttpError::Deadline(self.target.clone(), self.deadline))?
     }
@@ -145,16 +146,43 @@ impl Http {
         }
     }
 
-    async fn exchange(&self, request: ::http::Request<Full<Bytes>>) -> Result<Reply, HttpError> {
+    async fn exchange(&self, mut request: Request) -> Result<Reply, HttpError> {
+        while let Some(kept) = self.idle.take() {
+            match kept.call(request).await {
+                // It was closed while nobody used it.
+                Err(Failure::Unsent(unsent, _)) => request = *unsent,
+                outcome => return self.settle(outcome),
+            }
+        }
+        let fresh = self.connect().await?;
+        self.settle(fresh.call(request).await)
+    }
+
+    fn settle(
+        &self,
+        outcome: Result<(Reply, Option<Connection>), Failure>,
+    ) -> Result<Reply, HttpError> {
+        let target = || self.target.clone();
+        let (reply, connection) = outcome.map_err(|failure| match failure {
+            Failure::Unsent(_, error) | Failure::Broken(error) => HttpError::Speak(target(), error),
+            Failure::Answer(error) => HttpError::Answer(target(), error),
+        })?;
+        if let Some(connection) = connection {
+            self.idle.keep(connection);
+        }
+        Ok(reply)
+    }
+
+    async fn connect(&self) -> Result<Connection, HttpError> {
         let refused = |error| HttpError::Connect(self.target.clone(), error);
-        match &self.target {
+        let connection = match &self.target {
             Target::Unix(path) => {
                 let stream = UnixStream::connect(path).await.map_err(refused)?;
-                self.over(stream, request).await
+                Connection::over(stream).await
             }
             Target::DangerousPlain { address } => {
                 let stream = TcpStream::connect(address).await.map_err(refused)?;
-                self.over(stream, request).await
+                Connection::over(stream).await
             }
             Target::Tls {
                 address,
@@ -164,42 +192,89 @@ impl Http {
                 let stream = TcpStream::connect(address).await.map_err(refused)?;
                 let connector = tokio_rustls::TlsConnector::from(Arc::clone(config));
                 let stream = connector.connect(name.clone(), stream).await;
-                self.over(stream.map_err(refused)?, request).await
+                Connection::over(stream.map_err(refused)?).await
             }
-        }
+        };
+        connection.map_err(|error| HttpError::Speak(self.target.clone(), error))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use tokio::io::AsyncReadExt as _;
+    use tokio::io::AsyncWriteExt as _;
+    use tokio::net::UnixListener;
+    use tokio::task::JoinHandle;
+
+    use super::*;
+
+    /// Answers `calls` calls on each of `connections` connections, and closes them without a word.
+    fn serve(socket: &Path, connections: usize, calls: usize) -> JoinHandle<()> {
+        let listener = UnixListener::bind(socket).unwrap();
+        tokio::spawn(async move {
+            for _ in 0..connections {
+                let (mut stream, _) = listener.accept().await.unwrap();
+                for _ in 0..calls {
+                    let mut buffer = [0; 1024];
+                    // A request without a body arrives whole on a socket of the same machine.
+                    if stream.read(&mut buffer).await.unwrap() == 0 {
+                        break;
+                    }
+                    let answer = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}";
+                    stream.write_all(answer).await.unwrap();
+                }
+            }
+        })
     }
 
-    /// Drives connection and call together, since nothing else does.
-    async fn over<S>(
-        &self,
-        stream: S,
-        request: ::http::Request<Full<Bytes>>,
-    ) -> Result<Reply, HttpError>
-    where
-        S: AsyncRead + AsyncWrite + Unpin + Send,
-    {
-        let broken = |error| HttpError::Speak(self.target.clone(), error);
-        let (mut sender, connection) = http1::handshake(TokioIo::new(stream))
-            .await
-            .map_err(broken)?;
-        let call = async {
-            let answer = sender.send_request(request).await.map_err(broken)?;
-            let status = answer.status().as_u16();
-            let body = Limited::new(answer.into_body(), MAX_ANSWER);
-            let body = body
-                .collect()
-                .await
-                .map_err(|error| HttpError::Answer(self.target.clone(), error))?;
-            let body = body.to_bytes().to_vec();
-            Ok(Reply { status, body })
-        };
-        let (mut call, mut connection) = (pin!(call), pin!(connection));
-        tokio::select! {
-            biased;
-            reply = &mut call => return reply,
-            // The answer may have come with the end of the connection.
-            _ = &mut connection => {}
+    fn http(socket: &Path) -> Http {
+        Http::new(Target::Unix(socket.to_owned()), Duration::from_secs(5))
+    }
+
+    async fn status(http: &Http) -> Result<u16, HttpError> {
+        let reply = http.call(::http::Method::GET, "/", &[], None).await;
+        reply.map(|reply| reply.status)
+    }
+
+    #[tokio::test]
+    async fn calls_share_a_connection() {
+        let dir = tempfile::tempdir().unwrap();
+        let socket = dir.path().join("s");
+        let server = serve(&socket, 1, 3);
+        let http = http(&socket);
+        for _ in 0..3 {
+            assert_eq!(status(&http.clone()).await.unwrap(), 200);
         }
-        call.await
+        server.await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_connection_that_was_closed_while_it_waited_fails_no_call() {
+        let dir = tempfile::tempdir().unwrap();
+        let socket = dir.path().join("s");
+        let server = serve(&socket, 3, 1);
+        let http = http(&socket);
+        for _ in 0..3 {
+            assert_eq!(status(&http).await.unwrap(), 200);
+        }
+        server.await.unwrap();
+        let nobody = status(&http).await;
+        assert!(matches!(nobody, Err(HttpError::Connect(..))), "{nobody:?}");
+    }
+
+    #[tokio::test]
+    async fn connections_of_a_server_that_was_restarted_fail_no_call() {
+        let dir = tempfile::tempdir().unwrap();
+        let socket = dir.path().join("s");
+        let http = http(&socket);
+        let server = serve(&socket, 1, 2);
+        assert_eq!(status(&http).await.unwrap(), 200);
+        server.abort();
+        server.await.unwrap_err();
+        std::fs::remove_file(&socket).unwrap();
+        let _server = serve(&socket, 1, 1);
+        assert_eq!(status(&http).await.unwrap(), 200);
     }
 }

@@ -16,8 +16,10 @@ use tec_core::service::nats::Unsigned;
 use tec_core::service::vault::Request;
 use tec_core::service::vault::Response;
 use tec_core::service::vault::call;
+use tec_core::service::vault::call::PublicHalf;
 use tec_core::time::Timestamp;
 
+use super::Keys;
 use super::Vault;
 
 /// Mints with the controller's own token: a caller may have JWTs, never sign them.
@@ -25,13 +27,37 @@ use super::Vault;
 pub struct Minter<'a> {
     vault: &'a Vault,
     token: &'a SecretBytes,
+    keys: &'a Keys,
     now: Timestamp,
 }
 
+/// A key of the vault: its public half, and which version of it signs.
+#[derive(Clone, Debug)]
+struct Key {
+    name: String,
+    version: u32,
+    public: PublicKey,
+}
+
+impl Key {
+    fn of(kind: KeyKind, name: &str, half: PublicHalf) -> Self {
+        Self {
+            name: name.to_owned(),
+            version: half.version,
+            public: PublicKey::new(kind, half.bytes),
+        }
+    }
+}
+
 impl<'a> Minter<'a> {
-    /// With the controller's token.
-    pub fn new(vault: &'a Vault, token: &'a SecretBytes, now: Timestamp) -> Self {
-        Self { vault, token, now }
+    /// With the controller's token. What is known of the keys lately is not asked for again.
+    pub fn new(vault: &'a Vault, token: &'a SecretBytes, keys: &'a Keys, now: Timestamp) -> Self {
+        Self {
+            vault,
+            token,
+            keys,
+            now,
+        }
     }
 
     async fn call(&self, request: Request) -> Result<Response, Refusal> {
@@ -45,19 +71,23 @@ impl<'a> Minter<'a> {
         }
     }
 
-    async fn key(&self, kind: KeyKind, name: &str) -> Result<PublicKey, Refusal> {
-        let answer = self.call(call::read_key(name)).await?;
-        let bytes = call::public_key(&answer).ok().flatten();
-        Ok(PublicKey::new(kind, bytes.ok_or(Refusal::VaultError)?))
+    /// One of the platform's own keys.
+    async fn key(&self, kind: KeyKind, name: &str) -> Result<Key, Refusal> {
+        if let Some(half) = self.keys.seen(name, self.now) {
+            return Ok(Key::of(kind, name, half));
+        }
+        let half = public_half(&self.call(call::read_key(name)).await?)?;
+        self.keys.see(name, half, self.now);
+        Ok(Key::of(kind, name, half))
     }
 
-    async fn sign(&self, key: &str, message: &[u8]) -> Result<[u8; 64], Refusal> {
-        let answer = self.call(call::sign(key, message)).await?;
-        let signature = call::signature(&answer).ok().flatten();
+    async fn sign(&self, key: &Key, message: &[u8]) -> Result<[u8; 64], Refusal> {
+        let request = call::sign(&key.name, key.version, message);
+        let signature = call::signature(&self.call(request).await?).ok().flatten();
         signature.ok_or(Refusal::VaultError)
     }
 
-    async fn signed(&self, key: &str, unsigned: &Unsigned) -> Result<String, Refusal> {
+    async fn signed(&self, key: &Key, unsigned: &Unsigned) -> Result<String, Refusal> {
         let signature = self.sign(key, unsigned.message()).await?;
         Ok(unsigned.signed(&signature))
     }
@@ -67,15 +97,18 @@ impl<'a> Minter<'a> {
     /// # Errors
     /// [`Refusal`].
     pub async fn operator(&self) -> Result<(String, PublicKey), Refusal> {
+        let (own, signing, system) = tokio::try_join!(
+            self.key(KeyKind::Operator, "operator"),
+            self.key(KeyKind::Operator, "operator-sk"),
+            self.key(KeyKind::Account, "account-sys"),
+        )?;
         let operator = nats::Operator {
             name: "tec".to_owned(),
-            key: self.key(KeyKind::Operator, "operator").await?,
-            signing_key: self.key(KeyKind::Operator, "operator-sk").await?,
-            system_account: self.key(KeyKind::Account, "account-sys").await?,
+            key: own.public,
+            signing_key: signing.public,
+            system_account: system.public,
         };
-        let jwt = self
-            .signed("operator", &operator.unsigned(self.now))
-            .await?;
+        let jwt = self.signed(&own, &operator.unsigned(self.now)).await?;
         Ok((jwt, operator.system_account))
     }
 
@@ -87,11 +120,12 @@ impl<'a> Minter<'a> {
         &self,
         revocations: Revocations,
     ) -> Result<BTreeMap<PublicKey, String>, Refusal> {
-        // Boxed, since each holds five calls of the vault.
-        let system = self.account("SYS", "account-sys", Scope::Any, Revocations::new());
-        let system = Box::pin(system).await?;
-        let app = self.account("APP", "account-app", Scope::Component, revocations);
-        Ok(BTreeMap::from([system, Box::pin(app).await?]))
+        // Boxed, since each holds several calls of the vault.
+        let (system, app) = tokio::try_join!(
+            Box::pin(self.account("SYS", "account-sys", Scope::Any, Revocations::new())),
+            Box::pin(self.account("APP", "account-app", Scope::Component, revocations)),
+        )?;
+        Ok(BTreeMap::from([system, app]))
     }
 
     async fn account(
@@ -101,18 +135,30 @@ impl<'a> Minter<'a> {
         scope: Scope,
         revocations: Revocations,
     ) -> Result<(PublicKey, String), Refusal> {
+        let signing = format!("{key}-sk");
+        let (own, operator, signing) = tokio::try_join!(
+            self.key(KeyKind::Account, key),
+            self.key(KeyKind::Operator, "operator-sk"),
+            self.key(KeyKind::Account, &signing),
+        )?;
         let account = nats::Account {
             name: name.to_owned(),
-            key: self.key(KeyKind::Account, key).await?,
-            issuer: self.key(KeyKind::Operator, "operator-sk").await?,
-            signing_key: self.key(KeyKind::Account, &format!("{key}-sk")).await?,
+            key: own.public,
+            issuer: operator.public,
+            signing_key: signing.public,
             scope,
             revocations,
         };
-        let jwt = self
-            .signed("operator-sk", &account.unsigned(self.now))
-            .await?;
+        let jwt = self.signed(&operator, &account.unsigned(self.now)).await?;
         Ok((account.key, jwt))
+    }
+
+    /// The keys of an account: its own, and the one that signs for its users.
+    async fn account_keys(&self, own: &str, signing: &str) -> Result<(Key, Key), Refusal> {
+        tokio::try_join!(
+            self.key(KeyKind::Account, own),
+            self.key(KeyKind::Account, signing),
+        )
     }
 
     /// JWT of a component's user, and when it ends.
@@ -125,14 +171,16 @@ impl<'a> Minter<'a> {
         user: PublicKey,
         life: Duration,
     ) -> Result<(String, Timestamp), Refusal> {
-        let account = self.key(KeyKind::Account, "account-app").await?;
-        let issuer = self.key(KeyKind::Account, "account-app-sk").await?;
+        let keys = self.account_keys("account-app", "account-app-sk");
+        let (account, issuer) = keys.await?;
         let expires = self.after(life);
-        let jwt = nats::User::of_component(component, user, account, issuer, expires);
+        let (account, by) = (account.public, issuer.public);
+        let jwt = nats::User::of_component(component, user, account, by, expires);
         let unsigned = jwt.unsigned(self.now);
         let jti = unsigned.id();
+        let jwt = self.signed(&issuer, &unsigned).await?;
         tracing::info!(component = %component, user = %user, jti, %expires, "user JWT minted");
-        Ok((self.signed("account-app-sk", &unsigned).await?, expires))
+        Ok((jwt, expires))
     }
 
     /// JWT of a user of the system account: who may push accounts.
@@ -140,12 +188,12 @@ impl<'a> Minter<'a> {
     /// # Errors
     /// [`Refusal`].
     pub async fn system(&self, user: PublicKey, life: Duration) -> Result<String, Refusal> {
-        let account = self.key(KeyKind::Account, "account-sys").await?;
-        let issuer = self.key(KeyKind::Account, "account-sys-sk").await?;
+        let keys = self.account_keys("account-sys", "account-sys-sk");
+        let (account, issuer) = keys.await?;
         let expires = self.after(life);
-        let user = nats::User::of_system("services-bootstrap", user, account, issuer, expires);
-        self.signed("account-sys-sk", &user.unsigned(self.now))
-            .await
+        let (account, by) = (account.public, issuer.public);
+        let user = nats::User::of_system("services-bootstrap", user, account, by, expires);
+        self.signed(&issuer, &user.unsigned(self.now)).await
     }
 
     fn after(&self, life: Duration) -> Timestamp {
@@ -153,23 +201,44 @@ impl<'a> Minter<'a> {
             .plus_seconds(i64::try_from(life.as_secs()).unwrap_or(i64::MAX))
     }
 
-    /// Public key of the user whose key the vault keeps; made at the first call.
+    /// The user whose key the vault keeps; made at the first call.
     ///
     /// # Errors
     /// [`Refusal`].
-    pub async fn kept_user(&self, account_uid: &str) -> Result<PublicKey, Refusal> {
+    pub async fn kept_user(&self, account_uid: &str) -> Result<KeptUser, Refusal> {
         let name = user_key(account_uid)?;
-        self.call(call::ensure_key(&name)).await?;
-        self.key(KeyKind::User, &name).await
+        let made = self.call(call::ensure_key(&name)).await?;
+        let half = match public_half(&made) {
+            Ok(half) => half,
+            // Vault says no more than that it is there.
+            Err(_) => public_half(&self.call(call::read_key(&name)).await?)?,
+        };
+        Ok(KeptUser(Key::of(KeyKind::User, &name, half)))
     }
 
     /// Signs what a server asked, with the user's key in the vault.
     ///
     /// # Errors
     /// [`Refusal`].
-    pub async fn sign_nonce(&self, account_uid: &str, nonce: &Nonce) -> Result<[u8; 64], Refusal> {
-        self.sign(&user_key(account_uid)?, nonce.as_bytes()).await
+    pub async fn sign_nonce(&self, user: &KeptUser, nonce: &Nonce) -> Result<[u8; 64], Refusal> {
+        self.sign(&user.0, nonce.as_bytes()).await
     }
+}
+
+/// A user whose key is in the vault.
+#[derive(Clone, Debug)]
+pub struct KeptUser(Key);
+
+impl KeptUser {
+    /// Its public key.
+    pub fn public(&self) -> PublicKey {
+        self.0.public
+    }
+}
+
+fn public_half(answer: &Response) -> Result<PublicHalf, Refusal> {
+    let half = call::public_key(answer).ok().flatten();
+    half.ok_or(Refusal::VaultError)
 }
 
 /// The identity becomes part of a path: it must be a plain one.

@@ -14,27 +14,33 @@
 //!   gRPC ─► Bootstrap ─► Vault: login in the caller's name, certificate, signature, password
 //! ```
 
+mod answer;
 mod api_server;
 mod bootstrap;
 mod disk;
 mod export;
 mod grpc;
 mod http;
+mod keep_alive;
+mod keys;
 mod minter;
 mod shell;
 mod vault;
 
+pub use self::answer::Component;
+pub use self::answer::ComponentCall;
+pub use self::answer::NatsServer;
+pub use self::answer::OpenSearchNode;
+pub use self::answer::Telemetry;
+pub use self::answer::TelemetryKind;
 pub use self::api_server::ApiServer;
 pub use self::api_server::Cluster;
+pub use self::api_server::PodObject;
 pub use self::api_server::SecretNames;
+pub use self::api_server::Warning;
 pub use self::bootstrap::Bootstrap;
-pub use self::bootstrap::Component;
-pub use self::bootstrap::NatsServer;
-pub use self::bootstrap::OpenSearchNode;
 pub use self::bootstrap::Settings;
 pub use self::bootstrap::Standing;
-pub use self::bootstrap::Telemetry;
-pub use self::bootstrap::TelemetryKind;
 pub use self::disk::Disk;
 pub use self::export::Export;
 pub use self::grpc::NAME;
@@ -44,6 +50,8 @@ pub use self::http::Http;
 pub use self::http::HttpError;
 pub use self::http::Reply;
 pub use self::http::Target;
+pub use self::keys::Keys;
+pub use self::minter::KeptUser;
 pub use self::minter::Minter;
 pub use self::shell::BringUpShell;
 pub use self::shell::Peers;

@@ -14,6 +14,7 @@ use tec_core::service::Fatal;
 use tec_core::service::vault::BringUp;
 use tec_core::service::vault::Effect;
 use tec_core::service::vault::Event;
+use tec_core::service::vault::Outcome;
 use tec_core::service::vault::Request;
 use tec_core::service::vault::Response;
 use tec_core::service::vault::Setup;
@@ -47,7 +48,7 @@ pub struct BringUpShell {
     cluster: Arc<dyn Cluster>,
     disk: Arc<dyn Disk>,
     peers: Arc<dyn Peers>,
-    end: Option<Result<(), Fatal>>,
+    end: Option<Result<Outcome, Fatal>>,
 }
 
 impl BringUpShell {
@@ -68,7 +69,7 @@ impl BringUpShell {
     }
 
     /// How the plan ended, once it has.
-    pub fn end(&self) -> Option<Result<(), Fatal>> {
+    pub fn end(&self) -> Option<Result<Outcome, Fatal>> {
         self.end
     }
 

@@ -157,6 +157,47 @@ async fn item_5_each_user_may_do_what_its_role_says_and_nothing_else() {
     assert_eq!(nobody.status, 401);
 }
 
+/// Statuses of a bulk request that adds a line to each of these indices in both ways that collectors use.
+async fn bulk(scene: &Scene, user: (&str, &SecretBytes), indices: &[&str]) -> (u16, Vec<u64>) {
+    let mut lines = String::new();
+    for (index, way) in indices
+        .iter()
+        .flat_map(|index| [(index, "index"), (index, "create")])
+    {
+        let action = json!({way: {"_index": index}});
+        lines.push_str(&format!(
+            "{action}\n{}\n",
+            json!({"body": "a line in bulk"})
+        ));
+    }
+    let path = "/_bulk?refresh=true";
+    let answer = ask(&scene.nobody, Method::POST, path, Some(user), Some(&lines));
+    let answer = answer.await.unwrap();
+    let items = answer.body["items"].as_array().cloned().unwrap_or_default();
+    let status = |item: &Value| item.as_object()?.values().next()?["status"].as_u64();
+    (answer.status, items.iter().filter_map(status).collect())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn item_5_a_collector_writes_in_bulk_to_what_is_its_own_and_to_nothing_else() {
+    let scene = Scene::new(&[]).await;
+    let (collector, viewer) = (scene.collector().await, scene.viewer().await);
+    let (writes, reads) = (("telemetry", &collector), ("viewer", &viewer));
+    let written = bulk(&scene, writes, &["otel-logs", "ss4o_traces"]).await;
+    assert_eq!(written, (200, vec![201; 4]));
+    // One part that is forbidden spoils no other.
+    let mixed = bulk(&scene, writes, &["otel-logs", "other"]).await;
+    assert_eq!(mixed, (200, vec![201, 201, 403, 403]));
+    let (status, items) = bulk(&scene, reads, &["otel-logs"]).await;
+    assert!(
+        status == 403 || items.iter().all(|item| *item == 403),
+        "{status} {items:?}"
+    );
+    let search = "/otel-*,ss4o_*/_count";
+    let found = scene.call(reads, Method::GET, search, None).await;
+    assert_eq!(found.body["count"], 6, "{}", found.body);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn item_5_a_password_that_lived_long_enough_is_replaced_and_the_old_one_counts_no_more() {
     let scene = Scene::new(&["--password-seconds", "1"]).await;

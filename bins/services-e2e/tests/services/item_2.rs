@@ -18,6 +18,7 @@ use tec_core::service::vault::Effect;
 use tec_core::service::vault::Event;
 use tec_core::service::vault::Fresh;
 use tec_core::service::vault::Method;
+use tec_core::service::vault::Outcome;
 use tec_core::service::vault::RootPart;
 use tec_core::service::vault::Setup;
 use tec_core::service::vault::SetupEffect;
@@ -156,7 +157,7 @@ async fn bring_up_until(
     dying.last = last;
     plan::run(&mut plan, Event::Start, &mut dying).await;
     let end = dying.shell.end();
-    assert!(end.is_none_or(|end| end == Ok(())), "{end:?}");
+    assert!(end.is_none_or(|end| end == Ok(Outcome::Up)), "{end:?}");
     (dying.steps, end.is_some())
 }
 

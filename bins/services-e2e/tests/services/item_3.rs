@@ -19,6 +19,7 @@ async fn ask(client: &mut BootstrapClient<Channel>, token: &str) -> (Code, Strin
     let request = NatsBootstrapRequest {
         service_account_token: token.as_bytes().to_vec(),
         request_id: "test".to_owned(),
+        ..NatsBootstrapRequest::default()
     };
     match client.bootstrap_nats(request).await {
         Ok(_) => (Code::Ok, String::new()),

@@ -94,7 +94,7 @@ async fn by_hand(platform: &Platform, name: &str) -> ByHand {
         service_account_token: token.into_bytes(),
         request_id: "test".to_owned(),
         nats_user: user.public_key(),
-        nonce: String::new(),
+        ..ComponentBootstrapRequest::default()
     };
     let mut client = platform.client().await.unwrap();
     let answer = client.bootstrap_component(request).await.unwrap();
@@ -244,8 +244,8 @@ async fn item_4_the_key_in_the_vault_signs_a_fresh_nonce_and_nothing_that_looks_
     let request = ComponentBootstrapRequest {
         service_account_token: token.clone(),
         request_id: "test".to_owned(),
-        nats_user: String::new(),
         nonce: "VkJmSAcW_DgK2-8".to_owned(),
+        ..ComponentBootstrapRequest::default()
     };
     let answer = client
         .bootstrap_component(request)

@@ -27,6 +27,7 @@ async fn ask(
         service_account_token: token.into_bytes(),
         request_id: "test".to_owned(),
         kind: kind.into(),
+        ..TelemetryBootstrapRequest::default()
     };
     let mut client = platform.client().await.unwrap();
     Ok(client.bootstrap_telemetry(request).await?.into_inner())

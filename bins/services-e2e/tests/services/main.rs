@@ -17,4 +17,6 @@ mod item_6_raft;
 mod item_7;
 mod item_8;
 mod manifests;
+mod section_3;
+mod section_4;
 mod vault;

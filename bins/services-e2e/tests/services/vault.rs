@@ -89,6 +89,14 @@ pub(crate) async fn root_tokens(stage: &Stage, key: &str) -> usize {
     roots - 1
 }
 
+/// Seals it, as a person would.
+pub(crate) async fn seal(stage: &Stage, key: &str) {
+    let token = make_root(stage, key).await;
+    let request = Request::post("sys/seal", &json!({})).by(&token);
+    let answer = stage.bao.vault().call(&request).await.unwrap();
+    assert_eq!(answer.status, 204, "{answer:?}");
+}
+
 /// How many of the pods that share the storage have a vote.
 pub(crate) async fn voters(stage: &Stage, key: &str) -> usize {
     let vault = stage.bao.vault();

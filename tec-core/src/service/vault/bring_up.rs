@@ -116,7 +116,27 @@ pub enum Effect {
     /// Wait. Answered by `Elapsed`.
     Wait(Duration),
     /// The end. Not answered.
-    Finish(Result<(), Fatal>),
+    Finish(Result<Outcome, Fatal>),
+}
+
+/// How it ended, if nobody has to look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(clippy::exhaustive_enums, reason = "callers must know each")]
+pub enum Outcome {
+    /// The vault is unsealed, with its roles and policies.
+    Up,
+    /// It is sealed, and was to be left so.
+    LeftSealed,
+}
+
+/// What is done about a vault that is sealed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(clippy::exhaustive_enums, reason = "it is opened or it is not")]
+pub enum Sealed {
+    /// It is unsealed.
+    Open,
+    /// It stays sealed: a person did that on purpose.
+    Leave,
 }
 
 /// Brings the vault up. See the [module](super) for the order of things.
@@ -125,6 +145,7 @@ pub struct BringUp {
     platform: Platform,
     ordinal: Ordinal,
     root_part: RootPart,
+    sealed: Sealed,
     fresh: Fresh,
     nonces: u32,
     tries: u32,
@@ -192,6 +213,7 @@ impl BringUp {
             platform,
             ordinal,
             root_part,
+            sealed: Sealed::Open,
             fresh,
             nonces: 0,
             tries: 0,
@@ -201,6 +223,13 @@ impl BringUp {
             root: None,
             unstored: None,
         }
+    }
+
+    /// The same plan, which treats a sealed vault so; else it unseals it.
+    #[must_use]
+    pub fn with_sealed(mut self, sealed: Sealed) -> Self {
+        self.sealed = sealed;
+        self
     }
 
     fn next(&mut self, event: Event) -> Option<Effect> {
@@ -230,7 +259,7 @@ impl BringUp {
             (Phase::Unseal, Event::Answered(answer)) => self.unsealed(&answer),
             (Phase::Health, Event::Answered(answer)) => self.healthy(&answer),
             (Phase::Root(work), Event::Answered(answer)) => self.root(work, &answer),
-            (Phase::Configured, Event::Done) => self.finish(Ok(())),
+            (Phase::Configured, Event::Done) => self.finish(Ok(Outcome::Up)),
             // It failed, or does not belong here: look at everything again.
             _ => self.pause(),
         })
@@ -255,7 +284,7 @@ impl BringUp {
         self.go(Phase::Pause, Effect::Wait(wait.min(LONGEST_WAIT)))
     }
 
-    fn finish(&mut self, end: Result<(), Fatal>) -> Effect {
+    fn finish(&mut self, end: Result<Outcome, Fatal>) -> Effect {
         self.go(Phase::End, Effect::Finish(end))
     }
 
@@ -415,6 +444,7 @@ impl BringUp {
 
     fn unseal(&mut self, seal: Seal) -> Effect {
         match (&self.key, seal.sealed, self.platform.seal) {
+            (_, true, _) if self.sealed == Sealed::Leave => self.finish(Ok(Outcome::LeftSealed)),
             (Some(key), true, SealKind::Shamir) => {
                 let body = json!({"key": http::text(key, "to unseal")});
                 self.call(Phase::Unseal, Request::post("sys/unseal", &body))
@@ -441,7 +471,7 @@ impl BringUp {
     fn healthy(&mut self, answer: &Response) -> Effect {
         let is_standby = answer.status == 429;
         match (answer.status, self.ordinal) {
-            (200 | 429, Ordinal::Follower) => self.finish(Ok(())),
+            (200 | 429, Ordinal::Follower) => self.finish(Ok(Outcome::Up)),
             (200, Ordinal::First) => self.configure(),
             (429, Ordinal::First) if is_standby && self.tries >= LEADER_TRIES => self.configure(),
             _ => self.pause(),
@@ -451,7 +481,7 @@ impl BringUp {
     fn configure(&mut self) -> Effect {
         let wanted = Progress::Configured(desired::root_digest(&self.platform));
         if self.progress() == Some(&wanted) && self.root_part == RootPart::IfChanged {
-            return self.finish(Ok(()));
+            return self.finish(Ok(Outcome::Up));
         }
         let (work, request) = RootWork::begin(self.root.take());
         self.call(Phase::Root(work), request)

@@ -1,10 +1,12 @@
 //! Calls that bootstrap requests make, in the name of the caller or the controller.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde::Deserialize;
+use serde_json::Value;
 use serde_json::json;
 
 use super::AnswerError;
@@ -15,6 +17,7 @@ use super::http;
 use crate::secret::SecretBytes;
 use crate::service::caller::Account;
 use crate::service::caller::Role;
+use crate::service::tls::SigningRequest;
 
 /// A login that the vault accepted. Only what stands here is proven about the caller.
 #[derive(Debug)]
@@ -48,6 +51,50 @@ struct Metadata {
     namespace: String,
     #[serde(rename = "service_account_uid")]
     uid: String,
+}
+
+/// The public half of a NATS key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(clippy::exhaustive_structs, reason = "an Ed25519 key has no more")]
+pub struct PublicHalf {
+    /// Which version of the key; the first one is 1.
+    pub version: u32,
+    /// Ed25519 (RFC 8032, section 5.1.5).
+    pub bytes: [u8; 32],
+}
+
+/// Whom a certificate is for. The names are the controller's choice, never the caller's.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[expect(
+    clippy::exhaustive_structs,
+    reason = "every part is the caller's decision"
+)]
+pub struct Subject {
+    /// The common name.
+    pub common_name: String,
+    /// Alternative names.
+    pub hosts: Vec<String>,
+    /// Alternative names that are addresses.
+    pub addresses: Vec<IpAddr>,
+}
+
+impl Subject {
+    /// One that nobody connects to: a common name and nothing else.
+    pub fn named(common_name: &str) -> Self {
+        Self {
+            common_name: common_name.to_owned(),
+            ..Self::default()
+        }
+    }
+
+    fn body(&self) -> Value {
+        let addresses: Vec<String> = self.addresses.iter().map(IpAddr::to_string).collect();
+        json!({
+            "common_name": self.common_name, "alt_names": self.hosts.join(","),
+            "ip_sans": addresses.join(","),
+            "exclude_cn_from_sans": self.hosts.is_empty(),
+        })
+    }
 }
 
 #[derive(Deserialize)]
@@ -85,20 +132,30 @@ pub fn logged_in(answer: &Response) -> Option<Login> {
     })
 }
 
-/// Asks for a certificate with its key, to be read by [`Material`](crate::service::tls::Material).
-pub fn issue(role: &str, common_name: &str, hosts: &[String]) -> Request {
-    let body = json!({
-        "common_name": common_name, "alt_names": hosts.join(","),
+/// Asks for a certificate with its key, to be read by
+/// [`Material::from_issued`](crate::service::tls::Material::from_issued).
+pub fn issue(role: &str, subject: &Subject) -> Request {
+    let mut body = subject.body();
+    if let Some(body) = body.as_object_mut() {
         // OpenSearch takes no other form.
-        "private_key_format": "pkcs8",
-        "exclude_cn_from_sans": hosts.is_empty(),
-    });
+        body.insert("private_key_format".to_owned(), json!("pkcs8"));
+    }
     Request::post(format!("{}/issue/{role}", MOUNTS.pki_intermediate), &body)
 }
 
-/// Has a NATS key sign.
-pub fn sign(key: &str, message: &[u8]) -> Request {
-    let body = json!({"input": STANDARD.encode(message)});
+/// Asks for a certificate of a key that its owner keeps, to be read by
+/// [`Material::from_signed`](crate::service::tls::Material::from_signed).
+pub fn certify(role: &str, subject: &Subject, request: &SigningRequest) -> Request {
+    let mut body = subject.body();
+    if let Some(body) = body.as_object_mut() {
+        body.insert("csr".to_owned(), json!(request.as_str()));
+    }
+    Request::post(format!("{}/sign/{role}", MOUNTS.pki_intermediate), &body)
+}
+
+/// Has this version of a NATS key sign.
+pub fn sign(key: &str, version: u32, message: &[u8]) -> Request {
+    let body = json!({"input": STANDARD.encode(message), "key_version": version});
     Request::post(format!("{}/sign/{key}", MOUNTS.transit), &body)
 }
 
@@ -129,11 +186,13 @@ pub fn read_key(key: &str) -> Request {
 ///
 /// # Errors
 /// [`AnswerError`].
-pub fn public_key(answer: &Response) -> Result<Option<[u8; 32]>, AnswerError> {
+pub fn public_key(answer: &Response) -> Result<Option<PublicHalf>, AnswerError> {
     let keys: Keys = answer.data()?;
-    let key = keys.keys.get(&keys.latest_version.to_string());
+    let version = keys.latest_version;
+    let key = keys.keys.get(&version.to_string());
     let bytes = key.and_then(|key| STANDARD.decode(&key.public_key).ok());
-    Ok(bytes.and_then(|bytes| bytes.try_into().ok()))
+    let bytes = bytes.and_then(|bytes| bytes.try_into().ok());
+    Ok(bytes.map(|bytes| PublicHalf { version, bytes }))
 }
 
 #[cfg(test)]
@@ -156,6 +215,30 @@ mod tests {
     }
 
     #[test]
+    fn names_and_addresses_are_asked_for_whoever_made_the_key() {
+        let subject = Subject {
+            common_name: "comp-a.apps.svc".to_owned(),
+            hosts: vec!["comp-a.apps.svc".to_owned(), "localhost".to_owned()],
+            addresses: vec![[10, 1, 2, 3].into()],
+        };
+        let pem = "-----BEGIN CERTIFICATE REQUEST-----\nAA==\n-----END CERTIFICATE REQUEST-----\n";
+        let of = |request: Request| {
+            let body = request.body.unwrap();
+            let body: Value = serde_json::from_slice(body.expose("to look at it")).unwrap();
+            (request.path, body)
+        };
+        let (issued, ours) = of(issue("component", &subject));
+        let (signed, theirs) = of(certify("component", &subject, &pem.parse().unwrap()));
+        assert!(issued.ends_with("/issue/component") && signed.ends_with("/sign/component"));
+        for body in [&ours, &theirs] {
+            assert_eq!(body["ip_sans"], "10.1.2.3");
+            assert_eq!(body["alt_names"], "comp-a.apps.svc,localhost");
+        }
+        assert_eq!(ours["private_key_format"], "pkcs8");
+        assert_eq!(theirs["csr"], pem);
+    }
+
+    #[test]
     fn signatures_and_keys_have_their_exact_length() {
         let signed = |bytes: &[u8]| {
             let text = STANDARD.encode(bytes);
@@ -169,6 +252,10 @@ mod tests {
             r#"{{"data":{{"latest_version":2,"keys":{{"1":{{"public_key":"AA=="}},
                 "2":{{"public_key":"{key}"}}}}}}}}"#
         );
-        assert_eq!(public_key(&answer(&body)).unwrap(), Some([9; 32]));
+        let half = PublicHalf {
+            version: 2,
+            bytes: [9; 32],
+        };
+        assert_eq!(public_key(&answer(&body)).unwrap(), Some(half));
     }
 }

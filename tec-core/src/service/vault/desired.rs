@@ -232,8 +232,12 @@ fn certificate_role(
     let want = json!({
         "allowed_domains": domains, "allowed_domains_template": true,
         "allow_bare_domains": true, "allow_subdomains": false, "allow_glob_domains": true,
-        // A runtime reaches the broker of its own pod by this name; addresses are nobody's.
-        "allow_localhost": true, "allow_ip_sans": false,
+        // A runtime reaches the broker of its own pod by this name.
+        "allow_localhost": true,
+        // The controller alone asks, and only for the addresses that a caller's pod has.
+        "allow_ip_sans": true,
+        // Names are those that the controller asks for, whatever the owner of a key would like.
+        "use_csr_common_name": false, "use_csr_sans": false,
         "enforce_hostnames": false,
         "server_flag": usages.contains(&"server_flag"),
         "client_flag": usages.contains(&"client_flag"),

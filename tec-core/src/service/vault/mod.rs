@@ -38,6 +38,8 @@ pub use self::bring_up::BringUp;
 pub use self::bring_up::Effect;
 pub use self::bring_up::Event;
 pub use self::bring_up::Fresh;
+pub use self::bring_up::Outcome;
+pub use self::bring_up::Sealed;
 pub use self::desired::NATS_KEYS;
 pub use self::desired::OPENSEARCH_USERS;
 pub use self::http::AnswerError;

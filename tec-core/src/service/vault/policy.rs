@@ -79,11 +79,13 @@ fn password(user: &str) -> String {
     rule(&format!("{}/data/{user}", MOUNTS.opensearch), "read")
 }
 
+/// A certificate with its key, or for a key that its owner keeps.
 fn issue(role: &str) -> String {
-    rule(
-        &format!("{}/issue/{role}", MOUNTS.pki_intermediate),
-        "create, update",
-    )
+    let rule = |verb| {
+        let path = format!("{}/{verb}/{role}", MOUNTS.pki_intermediate);
+        rule(&path, "create, update")
+    };
+    ["issue", "sign"].map(rule).concat()
 }
 
 fn rule(path: &str, capabilities: &str) -> String {

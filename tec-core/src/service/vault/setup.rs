@@ -5,11 +5,11 @@ use std::time::Duration;
 use serde::Deserialize;
 use serde_json::json;
 
-use super::MOUNTS;
 use super::Platform;
 use super::Request;
 use super::Response;
 use super::Verdict;
+use super::call;
 use super::converge::Converge;
 use super::converge::Mode;
 use super::converge::Turn;
@@ -83,6 +83,8 @@ pub enum SetupEnd {
         /// Its certificate and key.
         tls: Material,
     },
+    /// The vault is sealed, as after a start: bring it up again.
+    Sealed,
     /// Roles or policies are not as they shall be: bring the vault up again with the root part.
     RootDrift(String),
     /// A person has to look.
@@ -136,6 +138,10 @@ impl Plan for Setup {
             }
             (Phase::Token, SetupEvent::Token(token)) => self.log_in(&token),
             (Phase::Publish(tls), SetupEvent::Done) => self.ready(tls),
+            // Nobody else unseals it: to wait here would be to wait for ever.
+            (_, SetupEvent::Answered(answer)) if answer.status == 503 => {
+                self.finish(SetupEnd::Sealed)
+            }
             (phase, SetupEvent::Answered(answer)) => self
                 .answered(phase, &answer)
                 .unwrap_or_else(|| self.pause()),
@@ -247,12 +253,13 @@ impl Setup {
 
     fn issue(&mut self) -> SetupEffect {
         let host = self.platform.controller.host();
-        let body = json!({
-            "common_name": host, "alt_names": format!("{host},localhost"),
-            "private_key_format": "pkcs8",
-        });
-        let path = format!("{}/issue/controller", MOUNTS.pki_intermediate);
-        self.call(Phase::Issue, Request::post(path, &body))
+        let subject = call::Subject {
+            hosts: vec![host.clone(), "localhost".to_owned()],
+            common_name: host,
+            addresses: Vec::new(),
+        };
+        let request = call::issue(Role::Controller.as_str(), &subject);
+        self.call(Phase::Issue, request)
     }
 
     fn ready(&mut self, tls: Material) -> SetupEffect {

@@ -8,9 +8,11 @@ use serde_json::json;
 use self::world::Controller;
 use self::world::Pod;
 use super::Ordinal;
+use super::Outcome;
 use super::Peers;
 use super::Progress;
 use super::RootPart;
+use super::Sealed;
 use super::SetupEnd;
 use super::desired;
 use crate::service::Fatal;
@@ -34,7 +36,7 @@ fn up() -> Pod {
 
 /// The one end state, whatever happened on the way.
 fn assert_up(pod: &Pod) {
-    assert_eq!(pod.end, Some(Ok(())));
+    assert_eq!(pod.end, Some(Ok(Outcome::Up)));
     assert!(!pod.vault.sealed && pod.vault.key.is_some());
     assert!(pod.vault.roots.is_empty(), "a root token is left");
     let digest = desired::root_digest(&pod.platform);
@@ -85,6 +87,19 @@ proptest! {
         assert_eq!(pod.vault.inits, 1);
         assert!(pod.vault.objects.contains_key("kubefox/kv-env/data/apps/x"));
     }
+}
+
+#[test]
+fn a_vault_that_was_sealed_on_purpose_stays_sealed_until_it_may_be_opened() {
+    let mut pod = up();
+    pod.vault.sealed = true;
+    pod.sealed = Sealed::Leave;
+    healthy(&mut pod);
+    assert_eq!(pod.end, Some(Ok(Outcome::LeftSealed)));
+    assert!(pod.vault.sealed);
+    pod.sealed = Sealed::Open;
+    healthy(&mut pod);
+    assert_up(&pod);
 }
 
 #[test]
@@ -162,7 +177,7 @@ fn a_follower_unseals_with_the_wrapped_key_of_the_first_pod() {
     pod.peer = pod.file.take();
     pod.vault.sealed = true;
     healthy(&mut pod);
-    assert_eq!(pod.end, Some(Ok(())));
+    assert_eq!(pod.end, Some(Ok(Outcome::Up)));
     assert!(pod.file.is_some() && !pod.vault.sealed && pod.vault.roots.is_empty());
 }
 

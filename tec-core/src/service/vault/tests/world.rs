@@ -6,11 +6,13 @@ use super::super::Effect;
 use super::super::Event;
 use super::super::Fresh;
 use super::super::Ordinal;
+use super::super::Outcome;
 use super::super::Peers;
 use super::super::Platform;
 use super::super::Progress;
 use super::super::RootPart;
 use super::super::SealKind;
+use super::super::Sealed;
 use super::super::Setup;
 use super::super::SetupEffect;
 use super::super::SetupEnd;
@@ -47,11 +49,12 @@ pub(super) struct Pod {
     pub(super) platform: Platform,
     pub(super) ordinal: Ordinal,
     pub(super) root_part: RootPart,
+    pub(super) sealed: Sealed,
     pub(super) secret: Option<([u8; 32], String, Progress)>,
     pub(super) file: Option<Vec<u8>>,
     pub(super) peer: Option<Vec<u8>>,
     pub(super) resets: u32,
-    pub(super) end: Option<Result<(), Fatal>>,
+    pub(super) end: Option<Result<Outcome, Fatal>>,
     boots: u8,
 }
 
@@ -62,6 +65,7 @@ impl Pod {
             platform: platform(),
             ordinal: Ordinal::First,
             root_part: RootPart::IfChanged,
+            sealed: Sealed::Open,
             secret: None,
             file: None,
             peer: None,
@@ -82,7 +86,7 @@ impl World for Pod {
             seed: SecretArray::new([self.boots ^ 0xff; 32]),
         };
         let plan = BringUp::new(self.platform.clone(), self.ordinal, self.root_part, fresh);
-        (plan, Event::Start)
+        (plan.with_sealed(self.sealed), Event::Start)
     }
 
     fn apply(&mut self, effect: Effect) -> Option<Event> {
