@@ -169,6 +169,9 @@ pub struct Serve {
     /// those of its first start for ever.
     #[arg(long, env = "TEC_OPENSEARCH_ADDRESS")]
     pub opensearch_address: Option<String>,
+    /// Collector, host and port of OTLP over HTTP, that gets the log, too.
+    #[arg(long, env = "TEC_OTLP")]
+    pub otlp: Option<String>,
     /// Life of the passwords of OpenSearch's users, in seconds; a quarter of a year if it is left out.
     #[arg(
         long,

@@ -7,7 +7,6 @@ use anyhow::Context as _;
 use rustls::ClientConfig;
 use rustls::RootCertStore;
 use rustls::pki_types::CertificateDer;
-use rustls::pki_types::ServerName;
 use rustls::pki_types::pem::PemObject as _;
 use tec_core::port::Clock;
 use tec_core::service::vault::Ordinal;
@@ -148,18 +147,9 @@ fn target(args: &Serve) -> anyhow::Result<Target> {
     {
         roots.add(authority.with_context(|| format!("read {}", file.display()))?)?;
     }
-    let host = args
-        .kubernetes
-        .rsplit_once(':')
-        .map_or(&*args.kubernetes, |(host, _)| host);
-    let name =
-        ServerName::try_from(host.to_owned()).with_context(|| format!("{host:?} is no host"))?;
     let config = ClientConfig::builder()
         .with_root_certificates(roots)
         .with_no_client_auth();
-    Ok(Target::Tls {
-        address: args.kubernetes.clone(),
-        name,
-        config: Arc::new(config),
-    })
+    Target::tls(&args.kubernetes, Arc::new(config))
+        .with_context(|| format!("{:?} is no address of an API server", args.kubernetes))
 }

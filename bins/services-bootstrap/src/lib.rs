@@ -11,6 +11,7 @@ pub mod cli;
 pub mod compose;
 pub mod controller;
 pub mod disk;
+pub mod export;
 pub mod guard;
 pub mod passwords;
 pub mod peers;

@@ -11,6 +11,7 @@ use services_bootstrap::compose;
 use services_bootstrap::controller::Controller;
 use services_bootstrap::controller::RoundError;
 use services_bootstrap::disk::Volume;
+use services_bootstrap::export;
 use services_bootstrap::guard;
 use tec_support::exit;
 use tec_support::exit::CodedError;
@@ -46,6 +47,15 @@ async fn run(action: Action) -> anyhow::Result<u8> {
         }
         Action::Serve(args) => {
             let controller = Arc::new(compose::controller(&args)?);
+            if let Some(collector) = args.otlp.clone()
+                && let Some(lines) = tec_support::export::lines()
+            {
+                let controller = Arc::clone(&controller);
+                tasks.spawn(async move {
+                    export::run(&controller, &collector, lines).await?;
+                    Ok(exit::OK)
+                });
+            }
             let listener = serve::bind(args.listen)?;
             let transport = Transport::Tls(controller.certificate.server_config());
             let server = serve::serve(listener, transport, controller.router()?, shutdown.clone());

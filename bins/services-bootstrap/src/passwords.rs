@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use http::Method;
-use rustls::pki_types::ServerName;
 use tec_core::port::Clock;
 use tec_core::port::Entropy;
 use tec_core::port::EntropyRng;
@@ -147,12 +146,8 @@ async fn knows(api: &Http, user: &str, password: &SecretBytes) -> anyhow::Result
 }
 
 fn api(address: &str, authorities: &str, own: &Arc<Certificate>) -> anyhow::Result<Http> {
-    let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
-    let name = ServerName::try_from(host.to_owned());
-    let target = Target::Tls {
-        name: name.with_context(|| format!("{host:?} is no name of a server"))?,
-        config: Arc::new(own.client_config(authorities.as_bytes())?),
-        address: address.to_owned(),
-    };
+    let config = own.client_config(authorities.as_bytes())?;
+    let target = Target::tls(address, Arc::new(config));
+    let target = target.with_context(|| format!("{address:?} is no address of OpenSearch"))?;
     Ok(Http::new(target, DEADLINE))
 }

@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use rustls::pki_types::ServerName;
 use services_init::output::Output;
 use tec_core::port::Clock;
 use tec_k8s::service::Export;
@@ -68,14 +67,11 @@ fn export(
     if let Some(address) = collector
         && let Some(lines) = tec_support::export::lines()
     {
-        let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
-        let name = ServerName::try_from(host.to_owned());
-        let authorities = grant.authorities.as_bytes();
-        let target = Target::Tls {
-            address: address.to_owned(),
-            name: name.with_context(|| format!("{host:?} is no name of a server"))?,
-            config: Arc::new(identity.certificate().client_config(authorities)?),
-        };
+        let config = identity
+            .certificate()
+            .client_config(grant.authorities.as_bytes())?;
+        let target = Target::tls(address, Arc::new(config));
+        let target = target.with_context(|| format!("{address:?} is no collector"))?;
         sending = Some((Export::new(Http::new(target, DEADLINE), SERVICE), lines));
     }
     Ok(async move {

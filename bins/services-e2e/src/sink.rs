@@ -125,6 +125,12 @@ impl Sink {
         Ok(Http::new(target, DEADLINE))
     }
 
+    /// Host, as its certificate names it, and port.
+    pub fn address(&self) -> String {
+        let port = self.address.rsplit(':').next().unwrap_or_default();
+        format!("localhost:{port}")
+    }
+
     /// The lines that came.
     pub fn received(&self) -> Vec<String> {
         self.lines

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use async_trait::async_trait;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use serde_json::Map;
 use serde_json::Value;
 use serde_json::json;
 use tec_core::port::PortError;
@@ -17,11 +18,17 @@ use tec_core::service::nats::Revocations;
 use tec_core::service::vault::AesSecret;
 use tec_core::service::vault::Progress;
 use tec_core::service::vault::Published;
+use tec_core::service::vault::Rotation;
 use tec_core::time::Timestamp;
 
 use super::Http;
 use super::Reply;
 
+/// A person annotates the Secret with this, to have the wrapping key replaced.
+const ROTATE: &str = "trusted-execution-clusters.io/rotate-wrapping-key";
+/// Members of the Secret that hold the wrapping key, and the one before.
+const KEY: [&str; 2] = ["key", "key-id"];
+const BEFORE: [&str; 2] = ["previous-key", "previous-key-id"];
 /// Remembers how far the bootstrap came.
 const PROGRESS: &str = "trusted-execution-clusters.io/bootstrap-state";
 
@@ -32,8 +39,8 @@ const REPORTER: &str = "services-bootstrap";
 
 /// What the bootstrap needs of a cluster.
 ///
-/// *Contract*: `create` never replaces; `advance` changes the progress only if it is `from`, and
-/// nobody wrote in between. *Implementations*: [`ApiServer`].
+/// *Contract*: `create` never replaces; `advance`, `rotate` and `forget` write only if what they name
+/// is there, and nobody wrote in between. *Implementations*: [`ApiServer`].
 #[async_trait]
 pub trait Cluster: fmt::Debug + Send + Sync {
     /// The wrapping key, if there is one.
@@ -42,6 +49,16 @@ pub trait Cluster: fmt::Debug + Send + Sync {
     async fn create(&self, key: &SecretArray<32>, key_id: &str) -> Result<(), PortError>;
     /// Changes the progress.
     async fn advance(&self, from: &Progress, to: &Progress) -> Result<(), PortError>;
+    /// Puts a new wrapping key beside the one named `from`, if that is the one of the moment, and takes
+    /// back that a person asked for it.
+    async fn rotate(
+        &self,
+        from: &str,
+        key: &SecretArray<32>,
+        key_id: &str,
+    ) -> Result<(), PortError>;
+    /// Removes the wrapping key before the one of this name.
+    async fn forget(&self, key_id: &str) -> Result<(), PortError>;
     /// Writes what everybody may see.
     async fn publish(&self, published: &Published) -> Result<(), PortError>;
     /// The authorities of what was published, in PEM; `None` if nothing was.
@@ -165,6 +182,15 @@ impl ApiServer {
         }
     }
 
+    /// The Secret of the wrapping key, if that has this name; with the resource version that was read,
+    /// so that the API server refuses a write if somebody wrote since.
+    async fn secret_with_key(&self, key_id: &str) -> Result<Value, PortError> {
+        let object = self.get(&self.names.key).await?;
+        object
+            .filter(|object| data(object, KEY[1]).as_deref() == Some(key_id.as_bytes()))
+            .ok_or_else(|| conflict("find the wrapping key"))
+    }
+
     async fn put(&self, name: &str, object: &Value) -> Result<(), PortError> {
         let path = self.path(&format!("/{name}"));
         let reply = self.call(::http::Method::PUT, &path, Some(object)).await?;
@@ -202,6 +228,10 @@ fn refused(name: &str, status: u16) -> PortError {
     )
 }
 
+fn conflict(what: &'static str) -> PortError {
+    PortError::new(PortErrorKind::Conflict, what)
+}
+
 fn malformed(name: &str) -> PortError {
     PortError::new(PortErrorKind::Internal, format!("read {name}"))
 }
@@ -212,13 +242,49 @@ fn data(object: &Value, member: &str) -> Option<Vec<u8>> {
 }
 
 fn aes(object: &Value) -> Option<AesSecret> {
-    let key: [u8; 32] = data(object, "key")?.try_into().ok()?;
-    let progress = object.get("metadata")?.get("annotations")?.get(PROGRESS)?;
+    let annotations = object.get("metadata")?.get("annotations")?;
+    let (key, key_id) = named_key(object, KEY)?;
+    let rotation = match data(object, BEFORE[0]) {
+        Some(_) => {
+            let (key, key_id) = named_key(object, BEFORE)?;
+            Rotation::Under { key, key_id }
+        }
+        None if annotations.get(ROTATE).is_some() => Rotation::Wanted,
+        None => Rotation::None,
+    };
     Some(AesSecret {
-        key: SecretArray::new(key),
-        key_id: String::from_utf8(data(object, "key-id")?).ok()?,
-        progress: progress.as_str()?.parse().ok()?,
+        key,
+        key_id,
+        progress: annotations.get(PROGRESS)?.as_str()?.parse().ok()?,
+        rotation,
     })
+}
+
+fn named_key(object: &Value, [key, key_id]: [&str; 2]) -> Option<(SecretArray<32>, String)> {
+    let bytes: [u8; 32] = data(object, key)?.try_into().ok()?;
+    let name = String::from_utf8(data(object, key_id)?).ok()?;
+    Some((SecretArray::new(bytes), name))
+}
+
+/// Changes the members of a Secret, and one map of its metadata.
+fn members<'a>(object: &'a mut Value, path: &[&str]) -> Option<&'a mut Map<String, Value>> {
+    path.iter()
+        .try_fold(object, |at, name| at.get_mut(*name))?
+        .as_object_mut()
+}
+
+/// The Secret with a new wrapping key, and the one before beside it.
+fn rotated(object: &mut Value, key: &SecretArray<32>, key_id: &str) -> Option<()> {
+    let data = members(object, &["data"])?;
+    for (now, before) in KEY.into_iter().zip(BEFORE) {
+        let value = data.get(now)?.clone();
+        data.insert(before.to_owned(), value);
+    }
+    let key = STANDARD.encode(key.expose("to store the wrapping key"));
+    data.insert(KEY[0].to_owned(), json!(key));
+    data.insert(KEY[1].to_owned(), json!(STANDARD.encode(key_id)));
+    members(object, &["metadata", "annotations"])?.remove(ROTATE);
+    Some(())
 }
 
 /// Whether it can become part of a path: as RFC 1123 has subdomains, but for the length of a label,
@@ -300,7 +366,7 @@ impl Cluster for ApiServer {
 
     async fn advance(&self, from: &Progress, to: &Progress) -> Result<(), PortError> {
         let name = &self.names.key;
-        let conflict = || PortError::new(PortErrorKind::Conflict, "advance the bootstrap");
+        let conflict = || conflict("advance the bootstrap");
         // With the resource version that was read: the API server refuses if somebody wrote since.
         let mut object = self.get(name).await?.ok_or_else(conflict)?;
         let annotation = object
@@ -313,6 +379,28 @@ impl Cluster for ApiServer {
         }
         *annotation = json!(to.to_string());
         self.put(name, &object).await
+    }
+
+    async fn rotate(
+        &self,
+        from: &str,
+        key: &SecretArray<32>,
+        key_id: &str,
+    ) -> Result<(), PortError> {
+        let mut object = self.secret_with_key(from).await?;
+        if data(&object, BEFORE[0]).is_some() {
+            return Err(conflict("rotate the wrapping key"));
+        }
+        rotated(&mut object, key, key_id).ok_or_else(|| malformed(&self.names.key))?;
+        self.put(&self.names.key, &object).await
+    }
+
+    async fn forget(&self, key_id: &str) -> Result<(), PortError> {
+        let mut object = self.secret_with_key(key_id).await?;
+        if let Some(data) = members(&mut object, &["data"]) {
+            data.retain(|name, _| !BEFORE.contains(&name.as_str()));
+        }
+        self.put(&self.names.key, &object).await
     }
 
     async fn publish(&self, published: &Published) -> Result<(), PortError> {

@@ -11,6 +11,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http_body_util::Full;
 use rustls::ClientConfig;
+use rustls::pki_types::InvalidDnsNameError;
 use rustls::pki_types::ServerName;
 use tec_core::secret::SecretBytes;
 use tokio::net::TcpStream;
@@ -41,6 +42,21 @@ pub enum Target {
         /// Trust and, maybe, a certificate of our own.
         config: Arc<ClientConfig>,
     },
+}
+
+impl Target {
+    /// TLS to a host and port, whose certificate must name the host.
+    ///
+    /// # Errors
+    /// The host is no name of a server.
+    pub fn tls(address: &str, config: Arc<ClientConfig>) -> Result<Self, InvalidDnsNameError> {
+        let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
+        Ok(Self::Tls {
+            address: address.to_owned(),
+            name: ServerName::try_from(host.to_owned())?,
+            config,
+        })
+    }
 }
 
 impl fmt::Debug for Target {
@@ -206,14 +222,15 @@ mod tests {
     use tokio::io::AsyncReadExt as _;
     use tokio::io::AsyncWriteExt as _;
     use tokio::net::UnixListener;
-    use tokio::task::JoinHandle;
+    use tokio::task::JoinSet;
 
     use super::*;
 
     /// Answers `calls` calls on each of `connections` connections, and closes them without a word.
-    fn serve(socket: &Path, connections: usize, calls: usize) -> JoinHandle<()> {
+    fn serve(socket: &Path, connections: usize, calls: usize) -> JoinSet<()> {
         let listener = UnixListener::bind(socket).unwrap();
-        tokio::spawn(async move {
+        let mut server = JoinSet::new();
+        server.spawn(async move {
             for _ in 0..connections {
                 let (mut stream, _) = listener.accept().await.unwrap();
                 for _ in 0..calls {
@@ -226,7 +243,8 @@ mod tests {
                     stream.write_all(answer).await.unwrap();
                 }
             }
-        })
+        });
+        server
     }
 
     fn http(socket: &Path) -> Http {
@@ -247,7 +265,7 @@ mod tests {
         for _ in 0..3 {
             assert_eq!(status(&http.clone()).await.unwrap(), 200);
         }
-        server.await.unwrap();
+        server.join_all().await;
     }
 
     #[tokio::test]
@@ -259,7 +277,7 @@ mod tests {
         for _ in 0..3 {
             assert_eq!(status(&http).await.unwrap(), 200);
         }
-        server.await.unwrap();
+        server.join_all().await;
         let nobody = status(&http).await;
         assert!(matches!(nobody, Err(HttpError::Connect(..))), "{nobody:?}");
     }
@@ -269,10 +287,9 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let socket = dir.path().join("s");
         let http = http(&socket);
-        let server = serve(&socket, 1, 2);
+        let mut server = serve(&socket, 1, 2);
         assert_eq!(status(&http).await.unwrap(), 200);
-        server.abort();
-        server.await.unwrap_err();
+        server.shutdown().await;
         std::fs::remove_file(&socket).unwrap();
         let _server = serve(&socket, 1, 1);
         assert_eq!(status(&http).await.unwrap(), 200);

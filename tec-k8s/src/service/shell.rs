@@ -138,6 +138,11 @@ impl Shell<BringUp> for BringUpShell {
                 tracing::info!(%from, %to, "bootstrap advances");
                 done(self.cluster.advance(&from, &to).await)
             }
+            Effect::Rotate { from, key, key_id } => {
+                tracing::info!(from, to = key_id, "the wrapping key is replaced");
+                done(self.cluster.rotate(&from, &key, &key_id).await)
+            }
+            Effect::Forget { key_id } => done(self.cluster.forget(&key_id).await),
             Effect::ReadFile => match self.disk.read() {
                 Ok(file) => Event::File(file),
                 Err(error) => io_failed("read the wrapped key", &error),

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use services_bootstrap::export;
 use tec_core::service::caller::Account;
 use tec_core::service::telemetry::Line;
 use tec_core::service::telemetry::Severity;
@@ -98,6 +99,33 @@ async fn item_8_a_sink_takes_logs_with_a_certificate_for_it_and_refuses_all_othe
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn item_8_the_log_of_the_controller_reaches_the_sink_once_there_is_a_vault() {
+    let platform = Platform::new(&[]).await.unwrap();
+    let collector = platform.stage.cluster.account("collector").unwrap();
+    let collector = ask(&platform, &collector, TelemetryKind::Collector);
+    let sink = Sink::start(&collector.await.unwrap().tls.unwrap()).unwrap();
+    let (queue, lines) = mpsc::channel(1);
+    let line = line("the vault is as it shall be".to_owned());
+    queue.send(line).await.unwrap();
+    drop(queue);
+    let controller = &platform.controller;
+    export::run(controller, &sink.address(), lines)
+        .await
+        .unwrap();
+    assert_eq!(sink.received(), ["the vault is as it shall be"]);
+}
+
+fn line(text: String) -> Line {
+    Line {
+        at: Timestamp::EPOCH,
+        severity: Severity::Info,
+        target: "test".to_owned(),
+        text,
+        fields: BTreeMap::new(),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn item_8_the_log_of_our_own_programs_reaches_the_sink_whole_and_in_order() {
     let platform = Platform::new(&[]).await.unwrap();
     let cluster = &platform.stage.cluster;
@@ -115,14 +143,7 @@ async fn item_8_the_log_of_our_own_programs_reaches_the_sink_whole_and_in_order(
     let client = sink.with(config.unwrap()).unwrap();
     let (queue, lines) = mpsc::channel(600);
     for number in 0..600 {
-        let line = Line {
-            at: Timestamp::EPOCH,
-            severity: Severity::Info,
-            target: "test".to_owned(),
-            text: format!("line {number}"),
-            fields: BTreeMap::new(),
-        };
-        queue.send(line).await.unwrap();
+        queue.send(line(format!("line {number}"))).await.unwrap();
     }
     drop(queue);
     Export::new(client, "test").run(lines).await;

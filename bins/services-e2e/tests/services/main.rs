@@ -19,4 +19,5 @@ mod item_8;
 mod manifests;
 mod section_3;
 mod section_4;
+mod section_6;
 mod vault;

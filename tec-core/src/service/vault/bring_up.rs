@@ -17,6 +17,7 @@ use super::Response;
 use super::RootPart;
 use super::SealKind;
 use super::Verdict;
+use super::WrapError;
 use super::WrappedKey;
 use super::desired;
 use super::http;
@@ -58,6 +59,25 @@ pub struct AesSecret {
     pub key_id: String,
     /// How far the bootstrap came.
     pub progress: Progress,
+    /// Whether it is to be replaced.
+    pub rotation: Rotation,
+}
+
+/// Where the replacement of the wrapping key stands.
+#[derive(Debug)]
+#[expect(clippy::exhaustive_enums, reason = "shells make it")]
+pub enum Rotation {
+    /// Nobody asked for one.
+    None,
+    /// A person asked for one.
+    Wanted,
+    /// The key is new; the wrapped key on disk may still be for the one before.
+    Under {
+        /// The wrapping key before.
+        key: SecretArray<32>,
+        /// Its name.
+        key_id: String,
+    },
 }
 
 /// What the plan is told.
@@ -101,6 +121,21 @@ pub enum Effect {
         from: Progress,
         /// What it becomes.
         to: Progress,
+    },
+    /// Put a new wrapping key in the Secret, beside the one before, if that is still `from`. Answered by
+    /// `Done`.
+    Rotate {
+        /// Name of the wrapping key of the moment.
+        from: String,
+        /// The new one.
+        key: SecretArray<32>,
+        /// Its name.
+        key_id: String,
+    },
+    /// Take the wrapping key before this one out of the Secret. Answered by `Done`.
+    Forget {
+        /// Name of the wrapping key that stays.
+        key_id: String,
     },
     /// Read the file of the wrapped key. Answered by `File`.
     ReadFile,
@@ -179,6 +214,18 @@ enum Phase {
     Configured,
     Pause,
     End,
+}
+
+/// What a file of the wrapped key is.
+enum Opened {
+    /// It opens with the wrapping key.
+    Current(SecretBytes),
+    /// It opens with the wrapping key before.
+    Before(SecretBytes),
+    /// It is for another wrapping key.
+    Foreign,
+    /// It is damaged, or not ours.
+    Broken,
 }
 
 #[derive(Clone, Copy, Debug, Deserialize)]
@@ -326,11 +373,15 @@ impl BringUp {
     }
 
     fn create(&mut self, seal: Seal) -> Effect {
-        let key = *self.fresh.key.expose("to create the Secret");
+        let (key, key_id) = self.fresh_key();
+        self.go(Phase::Created(seal), Effect::CreateSecret { key, key_id })
+    }
+
+    fn fresh_key(&self) -> (SecretArray<32>, String) {
+        let key = *self.fresh.key.expose("to put it in the Secret");
         let digest = Sha256::new_with_prefix(b"tec vault wrapping key id v1\0").chain_update(key);
         let key_id = hex::encode(digest.finalize()).chars().take(16).collect();
-        let key = SecretArray::new(key);
-        self.go(Phase::Created(seal), Effect::CreateSecret { key, key_id })
+        (SecretArray::new(key), key_id)
     }
 
     fn initialize(&mut self) -> Effect {
@@ -355,11 +406,17 @@ impl BringUp {
             return self.pause();
         };
         self.root = Some(made.root_token);
+        self.wrap(&key)
+    }
+
+    /// Wraps the vault's key with the wrapping key of the moment, and stores it.
+    fn wrap(&mut self, key: &SecretBytes) -> Effect {
         self.nonces += 1;
         let nonce = self.nonce();
-        let sealed = self.secret.as_ref().map(|secret| {
-            WrappedKey::seal(&key, &secret.key, nonce, &self.binding(&secret.key_id))
-        });
+        let sealed = self
+            .secret
+            .as_ref()
+            .map(|secret| WrappedKey::seal(key, &secret.key, nonce, &self.binding(&secret.key_id)));
         match sealed {
             Some(Ok(wrapped)) => {
                 self.unstored = Some(wrapped.to_bytes());
@@ -369,7 +426,7 @@ impl BringUp {
         }
     }
 
-    /// Different for every call of init in this process, and for every process.
+    /// Different each time this process wraps, and for every process.
     fn nonce(&self) -> [u8; 12] {
         let mut digest = Sha256::new_with_prefix(b"tec vault nonce v1\0");
         digest.update(self.fresh.seed.expose("to draw a nonce"));
@@ -400,44 +457,76 @@ impl BringUp {
     /// What the file of an initialized vault asks for.
     fn open(&mut self, seal: Seal, file: Option<&[u8]>) -> Effect {
         let is_intent = self.progress() == Some(&Progress::InitIntent);
+        let is_raft = self.platform.peers == Peers::Raft;
         let opened = file.map(|bytes| self.unwrap(bytes));
         match opened {
-            Some(Some(key)) if is_intent => {
+            Some(Opened::Current(key)) if is_intent => {
                 self.key = Some(key);
                 self.advance(Phase::Again, Progress::KeyStored)
             }
-            Some(Some(key)) => {
+            Some(Opened::Current(key)) => {
                 self.key = Some(key);
-                self.unseal(seal)
+                self.rotate(seal)
             }
+            Some(Opened::Before(key)) => self.wrap(&key),
             // Its key is lost, and it holds nothing yet: begin anew.
             _ if is_intent && self.ordinal == Ordinal::First => {
                 self.root = None;
                 self.go(Phase::Again, Effect::ResetStorage)
             }
-            Some(None) => self.finish(Err(Fatal::DecryptFailed)),
-            None if self.ordinal == Ordinal::Follower || self.platform.peers == Peers::Raft => {
+            // The wrapping key was replaced while this pod was away.
+            Some(Opened::Foreign) if is_raft => self.go(Phase::Peer, Effect::FetchFromPeer),
+            Some(_) => self.finish(Err(Fatal::DecryptFailed)),
+            None if self.ordinal == Ordinal::Follower || is_raft => {
                 self.go(Phase::Peer, Effect::FetchFromPeer)
             }
             None => self.finish(Err(Fatal::KeyFileMissing)),
         }
     }
 
-    fn unwrap(&self, bytes: &[u8]) -> Option<SecretBytes> {
-        let secret = self.secret.as_ref()?;
-        let wrapped = WrappedKey::parse(bytes).ok()?;
-        wrapped
-            .open(&secret.key, &self.binding(&secret.key_id))
-            .ok()
+    /// Replaces the wrapping key if that is wanted; the file is for the one of the moment. At any time
+    /// one of the keys in the Secret opens the file.
+    fn rotate(&mut self, seal: Seal) -> Effect {
+        let (Ordinal::First, Some(secret)) = (self.ordinal, &self.secret) else {
+            return self.unseal(seal);
+        };
+        let from = secret.key_id.clone();
+        match secret.rotation {
+            Rotation::None => self.unseal(seal),
+            Rotation::Under { .. } => self.go(Phase::Again, Effect::Forget { key_id: from }),
+            Rotation::Wanted => {
+                let (key, key_id) = self.fresh_key();
+                self.go(Phase::Again, Effect::Rotate { from, key, key_id })
+            }
+        }
+    }
+
+    fn unwrap(&self, bytes: &[u8]) -> Opened {
+        let (Some(secret), Ok(wrapped)) = (&self.secret, WrappedKey::parse(bytes)) else {
+            return Opened::Broken;
+        };
+        let open = |key, key_id: &str| wrapped.open(key, &self.binding(key_id));
+        match (open(&secret.key, &secret.key_id), &secret.rotation) {
+            (Ok(key), _) => Opened::Current(key),
+            (Err(WrapError::KeyId(_)), Rotation::Under { key, key_id }) => {
+                open(key, key_id).map_or(Opened::Foreign, Opened::Before)
+            }
+            (Err(WrapError::KeyId(_)), _) => Opened::Foreign,
+            (Err(_), _) => Opened::Broken,
+        }
     }
 
     fn take_from_peer(&mut self, file: Option<Vec<u8>>) -> Effect {
         match file {
-            Some(bytes) if self.unwrap(&bytes).is_some() => {
-                self.unstored = Some(bytes);
-                self.store()
-            }
-            Some(_) => self.finish(Err(Fatal::DecryptFailed)),
+            Some(bytes) => match self.unwrap(&bytes) {
+                Opened::Current(_) | Opened::Before(_) => {
+                    self.unstored = Some(bytes);
+                    self.store()
+                }
+                // The peer does not know of the new wrapping key yet.
+                Opened::Foreign => self.join(Fatal::DecryptFailed),
+                Opened::Broken => self.finish(Err(Fatal::DecryptFailed)),
+            },
             None => self.join(Fatal::KeyFileMissing),
         }
     }

@@ -39,6 +39,7 @@ pub use self::bring_up::Effect;
 pub use self::bring_up::Event;
 pub use self::bring_up::Fresh;
 pub use self::bring_up::Outcome;
+pub use self::bring_up::Rotation;
 pub use self::bring_up::Sealed;
 pub use self::desired::NATS_KEYS;
 pub use self::desired::OPENSEARCH_USERS;

@@ -13,7 +13,7 @@ use super::super::Response;
 /// Length of a token in the fake, and of the one-time pad that hides it.
 const TOKEN_LEN: usize = 20;
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct FakeVault {
     pub(super) key: Option<String>,
     pub(super) sealed: bool,

@@ -102,6 +102,63 @@ fn a_vault_that_was_sealed_on_purpose_stays_sealed_until_it_may_be_opened() {
     assert_up(&pod);
 }
 
+/// The wrapping key is another one than before, and opens the file alone.
+fn assert_rotated(pod: &Pod, old: &str) {
+    assert_up(pod);
+    let (_, key_id, _) = pod.secret.as_ref().unwrap();
+    assert!(key_id != old && pod.before.is_none() && !pod.rotate);
+    let file = String::from_utf8(pod.file.clone().unwrap()).unwrap();
+    assert!(file.contains(key_id) && !file.contains(old));
+}
+
+#[test]
+fn a_crash_at_each_step_of_a_rotation_leaves_a_key_that_opens_the_file() {
+    let old = up().secret.unwrap().1;
+    let begin = || {
+        let mut pod = up();
+        pod.vault.sealed = true;
+        pod.rotate = true;
+        pod
+    };
+    let rows = crash_everywhere(LIMIT, begin, |pod| assert_rotated(pod, &old));
+    assert!(rows.iter().any(|row| format!("{row}").contains("Forget")));
+}
+
+#[test]
+fn a_follower_wraps_again_or_asks_its_peer_after_a_rotation() {
+    let mut first = up();
+    let mut follower = Pod::new();
+    follower.ordinal = Ordinal::Follower;
+    follower.vault = first.vault.clone();
+    follower.vault.sealed = true;
+    follower.file = first.file.clone();
+    follower.platform.peers = Peers::Raft;
+    let old = first.secret.clone().unwrap().1;
+    first.rotate = true;
+    healthy(&mut first);
+
+    // It was away until the old key was gone.
+    follower.secret = first.secret.clone();
+    follower.peer = first.file.clone();
+    healthy(&mut follower);
+    assert_eq!(follower.end, Some(Ok(Outcome::Up)));
+    assert_eq!(follower.file, first.file);
+
+    // It comes while both are there.
+    first.rotate = true;
+    let before = first.secret.clone().unwrap();
+    healthy(&mut first);
+    follower.secret = first.secret.clone();
+    follower.before = Some((before.0, before.1));
+    follower.peer = None;
+    follower.vault.sealed = true;
+    healthy(&mut follower);
+    assert_eq!(follower.end, Some(Ok(Outcome::Up)));
+    let file = String::from_utf8(follower.file.unwrap()).unwrap();
+    assert!(file.contains(&first.secret.unwrap().1) && !file.contains(&old));
+    assert!(follower.before.is_some(), "only the first pod forgets");
+}
+
 #[test]
 fn a_secret_that_is_gone_is_fatal_and_nothing_is_made_in_its_place() {
     let mut pod = up();

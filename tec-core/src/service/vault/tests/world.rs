@@ -11,6 +11,7 @@ use super::super::Peers;
 use super::super::Platform;
 use super::super::Progress;
 use super::super::RootPart;
+use super::super::Rotation;
 use super::super::SealKind;
 use super::super::Sealed;
 use super::super::Setup;
@@ -52,6 +53,10 @@ pub(super) struct Pod {
     pub(super) sealed: Sealed,
     pub(super) secret: Option<([u8; 32], String, Progress)>,
     pub(super) file: Option<Vec<u8>>,
+    /// Somebody asked for another wrapping key.
+    pub(super) rotate: bool,
+    /// The wrapping key before.
+    pub(super) before: Option<([u8; 32], String)>,
     pub(super) peer: Option<Vec<u8>>,
     pub(super) resets: u32,
     pub(super) end: Option<Result<Outcome, Fatal>>,
@@ -68,6 +73,8 @@ impl Pod {
             sealed: Sealed::Open,
             secret: None,
             file: None,
+            rotate: false,
+            before: None,
             peer: None,
             resets: 0,
             end: None,
@@ -96,7 +103,30 @@ impl World for Pod {
                 key: SecretArray::new(secret.0),
                 key_id: secret.1.clone(),
                 progress: secret.2.clone(),
+                rotation: match &self.before {
+                    Some((key, key_id)) => Rotation::Under {
+                        key: SecretArray::new(*key),
+                        key_id: key_id.clone(),
+                    },
+                    None if self.rotate => Rotation::Wanted,
+                    None => Rotation::None,
+                },
             })),
+            Effect::Rotate { from, key, key_id } => match &mut self.secret {
+                Some((now, now_id, _)) if *now_id == from => {
+                    self.before = Some((*now, std::mem::replace(now_id, key_id)));
+                    *now = *key.expose("fake");
+                    self.rotate = false;
+                    Event::Done
+                }
+                _ => Event::Failed,
+            },
+            Effect::Forget { key_id } => {
+                let now = self.secret.as_ref().map(|secret| &secret.1);
+                assert_eq!(now, Some(&key_id));
+                self.before = None;
+                Event::Done
+            }
             Effect::CreateSecret { key, key_id } => {
                 let key = *key.expose("fake");
                 self.secret.get_or_insert((key, key_id, Progress::Created));
