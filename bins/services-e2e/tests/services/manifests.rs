@@ -1,28 +1,46 @@
 //! The chart, as an API server takes it.
 
+use std::ffi::OsStr;
+use std::ffi::OsString;
 use std::path::Path;
+use std::path::PathBuf;
 use std::process::Command;
 
+use clap::Parser as _;
 use k8s_openapi::api::apps::v1::StatefulSet;
+use k8s_openapi::api::core::v1::ConfigMap;
 use k8s_openapi::api::rbac::v1::Role;
 use kube::Api;
+use rcgen::CertificateParams;
+use rcgen::KeyPair;
+use services_bootstrap::cli::Action;
+use services_bootstrap::cli::Args;
+use services_bootstrap::cli::Serve;
+use services_bootstrap::cli::Unseal;
+use tec_e2e::kube::Guarded;
+use tec_e2e::kube::eventually;
 use tec_e2e::packages::tool;
+use tec_e2e::process::Transcript;
+use tec_services_e2e::address::own_address;
 use tec_services_e2e::cluster::Cluster;
 use tec_services_e2e::cluster::callers_rules;
 use tec_services_e2e::cluster::controller_rules;
+use tokio::net::UnixStream;
+
+fn chart() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../services-bootstrap/deploy/helm/tec-services")
+}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_chart_is_taken_and_its_controller_may_do_what_the_tests_let_it_do() {
     let cluster = Cluster::shared().await.unwrap();
     let logs = cluster.plane.logs();
     let namespace = cluster.plane.namespace("chart").await.unwrap();
-    let chart = Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("../services-bootstrap/deploy/helm/tec-services");
     let apps = cluster.plane.namespace("chart-apps").await.unwrap();
     let mut helm = Command::new(tool("bin/helm").unwrap());
     helm.args(["install", "services", "--namespace", &namespace])
         .args(["--set", &format!("componentNamespaces={{{apps}}}")])
-        .arg(chart)
+        .arg(chart())
         .env("KUBECONFIG", cluster.plane.admin_kubeconfig().unwrap());
     logs.must(&mut helm).unwrap();
 
@@ -52,4 +70,101 @@ async fn the_chart_is_taken_and_its_controller_may_do_what_the_tests_let_it_do()
             "{volumes}"
         );
     }
+}
+
+/// The configuration of the vault that the chart has with these values.
+async fn configuration(cluster: &Cluster, prefix: &str, values: &[&str]) -> (String, StatefulSet) {
+    let namespace = cluster.plane.namespace(prefix).await.unwrap();
+    let mut helm = Command::new(tool("bin/helm").unwrap());
+    helm.args(["install", "services", "--namespace", &namespace])
+        .args(["--set", &format!("componentNamespaces={{{namespace}}}")])
+        .args(values.iter().flat_map(|value| ["--set", value]))
+        .arg(chart())
+        .env("KUBECONFIG", cluster.plane.admin_kubeconfig().unwrap());
+    cluster.plane.logs().must(&mut helm).unwrap();
+    let admin = cluster.plane.admin().unwrap();
+    let maps: Api<ConfigMap> = Api::namespaced(admin.clone(), &namespace);
+    let map = maps.get("vault").await.unwrap();
+    let sets: Api<StatefulSet> = Api::namespaced(admin, &namespace);
+    let config = map.data.unwrap().remove("config.hcl").unwrap();
+    (config, sets.get("vault").await.unwrap())
+}
+
+/// The controller's flags, as its own program reads them.
+fn controller(set: &StatefulSet) -> Serve {
+    let pod = set.spec.as_ref().unwrap().template.spec.as_ref().unwrap();
+    let mut containers = pod.containers.iter();
+    let container = containers.find(|container| container.name == "controller");
+    let line = container.unwrap().args.clone().unwrap();
+    let of_pod = ["--pod=vault-0", "--namespace=platform"].map(str::to_owned);
+    let args = Args::try_parse_from(line.into_iter().chain(of_pod)).unwrap();
+    let serve = match args.command {
+        Action::Serve(serve) => Some(*serve),
+        Action::RunVault { .. } => None,
+    };
+    serve.unwrap()
+}
+
+/// Starts a vault with a configuration of the chart, whose paths and ports are others here.
+async fn is_taken(config: &str, scheme: &str) {
+    let dir = tempfile::tempdir().unwrap();
+    let logs = Transcript::new(dir.path().join("logs")).unwrap();
+    let at = |name: &str| dir.path().join(name).display().to_string();
+    for name in ["data", "audit"] {
+        std::fs::create_dir(at(name)).unwrap();
+    }
+    let key = KeyPair::generate().unwrap();
+    let names = CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
+    let own = names.self_signed(&key).unwrap().pem();
+    std::fs::write(at("tls.crt"), &own).unwrap();
+    std::fs::write(at("ca.crt"), &own).unwrap();
+    std::fs::write(at("tls.key"), key.serialize_pem()).unwrap();
+    let own = |_| own_address().unwrap().to_string();
+    let [api, cluster] = [0, 1].map(own);
+    let config = config
+        .replace("/vault/data", &at("data"))
+        .replace("/run/vault/vault.sock", &at("s"))
+        .replace("/vault/audit", &at("audit"))
+        .replace("/etc/vault-tls", &dir.path().display().to_string())
+        .replace("0.0.0.0:8200", &api)
+        .replace("0.0.0.0:8201", &cluster)
+        .replace("127.0.0.1:8200", &api)
+        .replace("127.0.0.1:8201", &cluster);
+    std::fs::write(at("config.hcl"), config).unwrap();
+    let arguments = ["server".to_owned(), "-config".to_owned(), at("config.hcl")];
+    let arguments = arguments.map(OsString::from);
+    let program = tool("bin/bao").unwrap();
+    let (api, cluster) = (format!("{scheme}://{api}"), format!("https://{cluster}"));
+    let environment = [
+        ("BAO_RAFT_NODE_ID", OsStr::new("vault-0")),
+        ("BAO_API_ADDR", OsStr::new(&api)),
+        ("BAO_CLUSTER_ADDR", OsStr::new(&cluster)),
+    ];
+    let vault = Guarded::start("bao", &program, &arguments, &environment, &logs).unwrap();
+    let up = eventually("a vault that takes the configuration", async || {
+        Ok(UnixStream::connect(at("s")).await.is_ok())
+    });
+    let up = up.await;
+    assert!(up.is_ok(), "{}", vault.log().unwrap());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn section_3_5_the_chart_has_one_pod_of_the_vault_or_several_that_share_its_storage() {
+    let cluster = Cluster::shared().await.unwrap();
+    let (config, set) = configuration(&cluster, "one", &[]).await;
+    assert!(!config.contains("retry_join") && !config.contains("0.0.0.0"));
+    assert_eq!(set.spec.as_ref().unwrap().replicas, Some(1));
+    let flags = controller(&set);
+    assert!(flags.peers.is_empty() && flags.unseal == Unseal::Start);
+    // Helm would write large numbers as powers of ten.
+    assert_eq!(flags.password_seconds, 90 * 24 * 3600);
+    is_taken(&config, "http").await;
+
+    let values = ["vault.replicas=3", "vault.tlsSecret=vault-tls"];
+    let (config, set) = configuration(&cluster, "several", &values).await;
+    assert_eq!(config.matches("retry_join").count(), 3);
+    assert!(!config.contains("tls_disable"));
+    assert_eq!(set.spec.as_ref().unwrap().replicas, Some(3));
+    assert_eq!(controller(&set).peers.len(), 3);
+    is_taken(&config, "https").await;
 }
