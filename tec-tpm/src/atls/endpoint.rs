@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rustls::crypto::CryptoProvider;
-use rustls::pki_types::CertificateDer;
 use rustls::sign::CertifiedKey;
 use tec_core::port::Clock;
 use tec_core::port::Entropy;
@@ -17,6 +16,7 @@ use super::Nonce;
 use super::Validator;
 use super::Variant;
 use super::certificate;
+use super::config::BoundConfigs;
 use super::identity::LeafKey;
 use super::issue;
 
@@ -53,6 +53,7 @@ pub(super) struct Inner {
     pub(super) binding: ChannelBinding,
     pub(super) limit: Duration,
     pub(super) issuing: Semaphore,
+    pub(super) bound: BoundConfigs,
 }
 
 impl Endpoint {
@@ -88,12 +89,15 @@ impl Inner {
             (None, _) => None,
         };
         let document = document.as_ref().map(|(variant, made)| (*variant, &**made));
-        let mut serial = [0; 16];
-        self.entropy.fill(&mut serial);
-        let key = Arc::clone(&self.key.signing);
-        let made = certificate::make(&*key, &self.key.spki, serial, self.clock.now(), document)
-            .map_err(AtlsError::Setup)?;
-        Ok(CertifiedKey::new(vec![CertificateDer::from(made)], key))
+        let validity = certificate::around(self.clock.now());
+        self.key
+            .certified(&*self.entropy, validity, document)
+            .map_err(AtlsError::Setup)
+    }
+
+    /// A nonce for one peer.
+    pub(super) fn nonce(&self) -> Nonce {
+        Nonce::random(&*self.entropy)
     }
 
     pub(super) fn accepted(&self) -> Vec<Variant> {
@@ -168,6 +172,7 @@ impl EndpointBuilder {
         }
         let key =
             LeafKey::generate(&*self.entropy, &self.provider).map_err(EndpointError::Provider)?;
+        let bound = self.bound(&key).map_err(EndpointError::Provider)?;
         Ok(Endpoint(Arc::new(Inner {
             provider: self.provider,
             clock: self.clock,
@@ -179,6 +184,17 @@ impl EndpointBuilder {
             binding: self.binding,
             limit: self.limit,
             issuing: Semaphore::new(ISSUING_LIMIT),
+            bound,
         })))
+    }
+
+    fn bound(&self, key: &LeafKey) -> Result<BoundConfigs, rustls::Error> {
+        let certified = key.certified(&*self.entropy, certificate::without_end(), None)?;
+        BoundConfigs::new(
+            &self.provider,
+            certified,
+            self.issuer.is_some(),
+            !self.validators.is_empty(),
+        )
     }
 }
