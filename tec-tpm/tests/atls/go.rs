@@ -7,11 +7,16 @@ use std::process::Stdio;
 use std::sync::Arc;
 use std::sync::OnceLock;
 
+use tec_core::digest::Sha256Digest;
+use tec_core::pcr::PcrIndex;
 use tec_tpm::atls::AtlsError;
 use tec_tpm::atls::ChannelBinding;
 use tec_tpm::atls::DangerousDummyIssuer;
 use tec_tpm::atls::DangerousDummyValidator;
 use tec_tpm::atls::Endpoint;
+use tec_tpm::atls::Variant;
+use tec_tpm::atls::VtpmIssuer;
+use tec_tpm::testing::SoftTpm;
 use tokio::io::AsyncReadExt as _;
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpListener;
@@ -21,11 +26,14 @@ fn peer() -> Command {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     let program = BUILT.get_or_init(|| {
         let program = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("atls-peer");
-        let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/atls/peer.go");
+        let sources = ["peer.go", "quote.go"].map(|name| {
+            let here = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/atls");
+            PathBuf::from(here).join(name)
+        });
         let built = Command::new("go")
             .args(["build", "-o"])
             .arg(&program)
-            .arg(source)
+            .args(sources)
             .status()
             .expect("go is missing: run `cargo xtask tools`");
         assert!(built.success());
@@ -88,6 +96,27 @@ async fn our_client_and_a_server_in_go_prove_themselves_to_each_other() {
     stream.read_exact(&mut said).await.unwrap();
     assert_eq!(&said, b"pong");
     assert!(server.0.wait().unwrap().success());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_in_go_verifies_the_quote_in_our_certificate() {
+    let tpm = Arc::new(SoftTpm::rsa(5));
+    tpm.extend(PcrIndex::BOOT_MANAGER, &Sha256Digest::of("shim"));
+    let ours = super::endpoint(1)
+        .with_issuer(Arc::new(VtpmIssuer::new(Variant::QemuVtpm, tpm)))
+        .with_channel_binding(ChannelBinding::WherePeerCan)
+        .build()
+        .unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let mut client = Ending(peer().args(["client", &address]).spawn().unwrap());
+    let transport = listener.accept().await.unwrap().0;
+    let mut stream = ours.accept(transport).await.unwrap();
+    let mut said = [0; 4];
+    stream.read_exact(&mut said).await.unwrap();
+    stream.write_all(b"pong").await.unwrap();
+    stream.flush().await.unwrap();
+    assert!(client.0.wait().unwrap().success());
 }
 
 /// A base64 text is no host name, and rustls looks no further (docs/reference/attested-tls.md).

@@ -1,5 +1,5 @@
 // A peer of attested TLS in another language: documents of the dummy variant, both roles, both ends
-// attested. Says `ping`, answers `pong`. Usage: peer client <address> | peer older-client <address> |
+// attested; a server may also have a quote. Says `ping`, answers `pong`. Usage: peer client <address> | peer older-client <address> |
 // peer server
 package main
 
@@ -82,6 +82,9 @@ func judge(nonce []byte) func([][]byte, [][]*x509.Certificate) error {
 			if extension.Id.Equal(dummyOID) && json.Unmarshal(extension.Value, &found) == nil &&
 				string(found.UserData) == string(hash[:]) && string(found.Nonce) == string(nonce) {
 				return nil
+			}
+			if extension.Id.Equal(vtpmOID) {
+				return judgeQuote(extension.Value, hash[:], nonce)
 			}
 		}
 		return errors.New("no document binds this key and this nonce")
