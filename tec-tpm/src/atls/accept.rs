@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use rustls::ServerConfig;
+use rustls::crypto::CryptoProvider;
 use rustls::server::Acceptor;
 use rustls::sign::CertifiedKey;
 use tokio::io::AsyncRead;
@@ -21,6 +22,7 @@ use super::bind;
 use super::config;
 use super::config::OneCertificate;
 use super::endpoint::Inner;
+use super::named::Wire;
 use super::verify::PeerVerifier;
 
 impl Endpoint {
@@ -47,16 +49,23 @@ async fn accept<IO>(inner: &Arc<Inner>, io: IO) -> Result<AtlsStream<IO>, AtlsEr
 where
     IO: AsyncRead + AsyncWrite + Unpin,
 {
-    let start = LazyConfigAcceptor::new(Acceptor::default(), io)
+    let (wire, named) = match inner.binding {
+        ChannelBinding::Required => (Wire::plain(io), None),
+        ChannelBinding::WherePeerCan => Wire::hello(io).await.map_err(AtlsError::Handshake)?,
+    };
+    let start = LazyConfigAcceptor::new(Acceptor::default(), wire)
         .await
         .map_err(AtlsError::Handshake)?;
-    let demanded = inner.binding == ChannelBinding::Required;
-    let (tls, peer) = if demanded || bind::is_offered(&start.client_hello()) {
+    let hello = start.client_hello();
+    let (tls, peer) = if let Some(nonce) = named {
+        by_certificate(inner, start, &inner.naming, Some(nonce)).await?
+    } else if inner.binding == ChannelBinding::Required || bind::is_offered(&hello) {
         let mut tls = finish(start, Arc::clone(&inner.bound.server)).await?;
         let peer = bind::exchange(inner, &mut tls).await?;
         (tls, peer)
     } else {
-        by_certificate(inner, start).await?
+        let nonce = hello.alpn().and_then(Nonce::from_alpn);
+        by_certificate(inner, start, &inner.provider, nonce).await?
     };
     Ok(AtlsStream::new(tls, peer))
 }
@@ -76,16 +85,17 @@ where
 async fn by_certificate<IO>(
     inner: &Arc<Inner>,
     start: StartHandshake<IO>,
+    provider: &Arc<CryptoProvider>,
+    nonce: Option<Nonce>,
 ) -> Result<(TlsStream<IO>, Option<AttestedPeer>), AtlsError>
 where
     IO: AsyncRead + AsyncWrite + Unpin,
 {
-    let nonce = start.client_hello().alpn().and_then(Nonce::from_alpn);
     let identity = identity(inner, nonce).await?;
     let verifier = PeerVerifier::judging(Arc::clone(inner), inner.nonce());
     let judges = !inner.validators.is_empty();
     let config = config::server(
-        &inner.provider,
+        provider,
         judges.then(|| Arc::clone(&verifier)),
         Arc::new(OneCertificate(Arc::new(identity))),
         bind::unbound(),

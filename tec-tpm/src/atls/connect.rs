@@ -26,6 +26,8 @@ use super::Nonce;
 use super::bind;
 use super::config;
 use super::endpoint::Inner;
+use super::named;
+use super::named::Wire;
 use super::verify::PeerVerifier;
 
 impl Endpoint {
@@ -72,23 +74,32 @@ where
     }
     let (tls, peer) = match inner.binding {
         ChannelBinding::Required => {
-            let mut tls = finish(Arc::clone(&inner.bound.client), io).await?;
+            let config = Arc::clone(&inner.bound.client);
+            let mut tls = finish(config, unnamed(), Wire::plain(io)).await?;
             let peer = bind::exchange(inner, &mut tls).await?;
             (tls, peer)
         }
         ChannelBinding::WherePeerCan => {
-            let protocols = [bind::bound(), bind::unbound()].concat();
+            let protocols = if inner.names {
+                bind::unbound()
+            } else {
+                [bind::bound(), bind::unbound()].concat()
+            };
             with_nonce(inner, io, protocols).await?
         }
     };
     Ok(AtlsStream::new(tls, peer))
 }
 
-async fn finish<IO>(config: Arc<ClientConfig>, io: IO) -> Result<TlsStream<IO>, AtlsError>
+async fn finish<IO>(
+    config: Arc<ClientConfig>,
+    name: ServerName<'static>,
+    io: IO,
+) -> Result<TlsStream<IO>, AtlsError>
 where
     IO: AsyncRead + AsyncWrite + Unpin,
 {
-    let stream = TlsConnector::from(config).connect(unnamed(), io).await;
+    let stream = TlsConnector::from(config).connect(name, io).await;
     stream.map(TlsStream::Client).map_err(AtlsError::Handshake)
 }
 
@@ -97,7 +108,7 @@ pub(super) async fn with_nonce<IO>(
     inner: &Arc<Inner>,
     io: IO,
     mut protocols: Vec<Vec<u8>>,
-) -> Result<(TlsStream<IO>, Option<AttestedPeer>), AtlsError>
+) -> Result<(TlsStream<Wire<IO>>, Option<AttestedPeer>), AtlsError>
 where
     IO: AsyncRead + AsyncWrite + Unpin,
 {
@@ -106,13 +117,26 @@ where
     let identity = Arc::new(Identity::new(Arc::clone(inner)));
     protocols.push(nonce.to_alpn());
     let attests = inner.issuer.is_some();
-    let config = config::client(
-        &inner.provider,
+    let provider = if inner.names {
+        &inner.naming
+    } else {
+        &inner.provider
+    };
+    let mut config = config::client(
+        provider,
         Arc::clone(&verifier),
         attests.then(|| Arc::clone(&identity) as Arc<_>),
         protocols,
-    );
-    let stream = finish(Arc::new(config.map_err(AtlsError::Setup)?), io).await;
+    )
+    .map_err(AtlsError::Setup)?;
+    config.enable_sni = inner.names;
+    let (name, wire) = if inner.names {
+        let name = named::host_name(&nonce).ok_or(AtlsError::NoNonce)?;
+        (ServerName::DnsName(name), Wire::restoring(io))
+    } else {
+        (unnamed(), Wire::plain(io))
+    };
+    let stream = finish(Arc::new(config), name, wire).await;
     if let Ok(mut tls) = stream {
         if bind::is_agreed(&tls) {
             let peer = bind::exchange(inner, &mut tls).await?;

@@ -19,6 +19,7 @@ use super::certificate;
 use super::config::BoundConfigs;
 use super::identity::LeafKey;
 use super::issue;
+use super::named;
 
 /// A handshake may take this long, document included: discrete TPMs take seconds for a quote.
 const HANDSHAKE_LIMIT: Duration = Duration::from_secs(30);
@@ -54,6 +55,9 @@ pub(super) struct Inner {
     pub(super) limit: Duration,
     pub(super) issuing: Semaphore,
     pub(super) bound: BoundConfigs,
+    /// For transcripts with a nonce as server name.
+    pub(super) naming: Arc<CryptoProvider>,
+    pub(super) names: bool,
 }
 
 impl Endpoint {
@@ -71,6 +75,7 @@ impl Endpoint {
             validators: Vec::new(),
             unverified_server: false,
             binding: ChannelBinding::Required,
+            names: false,
             limit: HANDSHAKE_LIMIT,
         }
     }
@@ -119,6 +124,7 @@ pub struct EndpointBuilder {
     validators: Vec<Arc<dyn Validator>>,
     unverified_server: bool,
     binding: ChannelBinding,
+    names: bool,
     limit: Duration,
 }
 
@@ -155,6 +161,16 @@ impl EndpointBuilder {
         self
     }
 
+    /// Sends the nonce as the server name, too, for servers that know no other way; evidence is then
+    /// in certificates only. Other servers may refuse such a name. Servers of ours take it with
+    /// [`ChannelBinding::WherePeerCan`].
+    #[must_use]
+    pub fn with_nonce_as_server_name(mut self) -> Self {
+        self.binding = ChannelBinding::WherePeerCan;
+        self.names = true;
+        self
+    }
+
     /// How long a handshake may take, document included; half a minute by default.
     #[must_use]
     pub fn with_handshake_limit(mut self, limit: Duration) -> Self {
@@ -174,6 +190,7 @@ impl EndpointBuilder {
             LeafKey::generate(&*self.entropy, &self.provider).map_err(EndpointError::Provider)?;
         let bound = self.bound(&key).map_err(EndpointError::Provider)?;
         Ok(Endpoint(Arc::new(Inner {
+            naming: named::provider(&self.provider),
             provider: self.provider,
             clock: self.clock,
             entropy: self.entropy,
@@ -185,6 +202,7 @@ impl EndpointBuilder {
             limit: self.limit,
             issuing: Semaphore::new(ISSUING_LIMIT),
             bound,
+            names: self.names,
         })))
     }
 

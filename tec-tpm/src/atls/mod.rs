@@ -21,11 +21,12 @@
 //!  document binds that key and our nonce ◄────────────  CertificateRequest, authority CN=<nonce>
 //!  certificate with our document ─────────────────────►  binds our key and the server's nonce
 //! ```
-//! User data of such a document is SHA-256 over the SubjectPublicKeyInfo.
+//! User data of such a document is SHA-256 over the SubjectPublicKeyInfo. Older clients send their
+//! nonce as the server name, in base64; they are understood, too, and
+//! [`EndpointBuilder::with_nonce_as_server_name`] speaks to servers that know no other way.
 //!
 //! *What it is not*: it picks no provider of cryptography, starts no task, and opens no socket. It
-//! speaks TLS 1.3 only. Older peers send the nonce as a server name in base64, which is no host
-//! name; rustls refuses such a ClientHello, so they must send it by ALPN.
+//! speaks TLS 1.3 only.
 //!
 //! # Example
 //! ```
@@ -78,6 +79,7 @@ mod error;
 mod identity;
 mod issue;
 mod measurement;
+mod named;
 mod nonce;
 mod peer;
 mod service;
