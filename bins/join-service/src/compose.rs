@@ -121,6 +121,7 @@ pub fn server(
     Ok(endpoint()
         .with_issuer(attestation.issuer)
         .with_validator(Arc::new(validator))
+        .with_channel_binding(settings.nodes.binding())
         .build()?)
 }
 

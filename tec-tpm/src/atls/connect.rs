@@ -8,11 +8,9 @@ use std::sync::PoisonError;
 use rustls::ClientConfig;
 use rustls::SignatureScheme;
 use rustls::client::ResolvesClientCert;
-use rustls::client::Resumption;
 use rustls::pki_types::DnsName;
 use rustls::pki_types::ServerName;
 use rustls::sign::CertifiedKey;
-use rustls::version::TLS13;
 use tokio::io::AsyncRead;
 use tokio::io::AsyncWrite;
 use tokio::runtime::Handle;
@@ -21,21 +19,27 @@ use tokio_rustls::TlsStream;
 
 use super::AtlsError;
 use super::AtlsStream;
+use super::AttestedPeer;
+use super::ChannelBinding;
 use super::Endpoint;
 use super::Nonce;
 use super::bind;
+use super::config;
 use super::endpoint::Inner;
+use super::named;
+use super::named::Wire;
 use super::verify::PeerVerifier;
 
 impl Endpoint {
-    /// Connects over `io` and judges the server.
+    /// Connects over `io`, judges the server, then proves itself to it where there is an issuer.
     ///
-    /// With an issuer the whole handshake runs on a thread that may block, since rustls asks for
-    /// the certificate, and so for a quote, in the midst of it.
+    /// With an issuer, and unless binding is required, the whole handshake runs on a thread that may
+    /// block, since rustls asks for the certificate, and so for a quote, in the midst of it.
     ///
     /// # Errors
     /// [`AtlsError`]; without validator always, unless
-    /// [allowed](super::EndpointBuilder::dangerous_unverified_server).
+    /// [allowed](super::EndpointBuilder::dangerous_unverified_server). A server that refuses this
+    /// end's evidence closes the connection later.
     ///
     /// # Cancel safety
     /// Dropping the future gives the connection up; such a thread ends with the handshake's limit.
@@ -45,7 +49,7 @@ impl Endpoint {
     {
         let limit = self.0.limit;
         let inner = Arc::clone(&self.0);
-        let blocks = inner.issuer.is_some();
+        let blocks = inner.issuer.is_some() && inner.binding != ChannelBinding::Required;
         let handshake = async move {
             tokio::time::timeout(limit, connect(&inner, io))
                 .await
@@ -68,17 +72,81 @@ where
     if inner.validators.is_empty() && !inner.unverified_server {
         return Err(AtlsError::NoValidator);
     }
-    let verifier = PeerVerifier::new(Arc::clone(inner));
-    let identity = Arc::new(Identity::new(Arc::clone(inner)));
-    let config = config(inner, &verifier, &identity)?;
-    let stream = TlsConnector::from(Arc::new(config))
-        .connect(unnamed(), io)
-        .await;
-    let peer = verifier.take()?;
+    let (tls, peer) = match inner.binding {
+        ChannelBinding::Required => {
+            let config = Arc::clone(&inner.bound.client);
+            let mut tls = finish(config, unnamed(), Wire::plain(io)).await?;
+            let peer = bind::exchange(inner, &mut tls).await?;
+            (tls, peer)
+        }
+        ChannelBinding::WherePeerCan => {
+            let protocols = [bind::bound(), bind::unbound()].concat();
+            with_nonce(inner, io, protocols).await?
+        }
+        ChannelBinding::OlderServers => with_nonce(inner, io, bind::unbound()).await?,
+    };
+    Ok(AtlsStream::new(tls, peer))
+}
+
+async fn finish<IO>(
+    config: Arc<ClientConfig>,
+    name: ServerName<'static>,
+    io: IO,
+) -> Result<TlsStream<IO>, AtlsError>
+where
+    IO: AsyncRead + AsyncWrite + Unpin,
+{
+    let stream = TlsConnector::from(config).connect(name, io).await;
+    stream.map(TlsStream::Client).map_err(AtlsError::handshake)
+}
+
+/// The server decides where documents are: in certificates, or over the connection.
+pub(super) async fn with_nonce<IO>(
+    inner: &Arc<Inner>,
+    io: IO,
+    mut protocols: Vec<Vec<u8>>,
+) -> Result<(TlsStream<Wire<IO>>, Option<AttestedPeer>), AtlsError>
+where
+    IO: AsyncRead + AsyncWrite + Unpin,
+{
+    let nonce = inner.nonce();
+    let verifier = PeerVerifier::judging(Arc::clone(inner), nonce, false);
+    let identity = Arc::new(Identity::new(Arc::clone(inner), Arc::clone(&verifier)));
+    protocols.push(nonce.to_alpn());
+    let attests = inner.issuer.is_some();
+    let names = inner.binding == ChannelBinding::OlderServers;
+    let provider = if names {
+        &inner.naming
+    } else {
+        &inner.provider
+    };
+    let mut config = config::client(
+        provider,
+        Arc::clone(&verifier),
+        attests.then(|| Arc::clone(&identity) as Arc<_>),
+        protocols,
+    )
+    .map_err(AtlsError::Setup)?;
+    config.enable_sni = names;
+    let (name, wire) = if names {
+        let name = named::host_name(&nonce).ok_or(AtlsError::NoNonce)?;
+        (ServerName::DnsName(name), Wire::restoring(io))
+    } else {
+        (unnamed(), Wire::plain(io))
+    };
+    let stream = finish(Arc::new(config), name, wire).await;
+    if let Ok(mut tls) = stream {
+        if bind::is_agreed(&tls) {
+            let peer = bind::exchange(inner, &mut tls).await?;
+            return Ok((tls, peer));
+        }
+        let peer = verifier.take()?;
+        identity.take()?;
+        return Ok((tls, peer));
+    }
+    verifier.take()?;
     identity.take()?;
-    let mut stream = TlsStream::Client(stream.map_err(AtlsError::Handshake)?);
-    let peer = bind::exchange(inner, &mut stream, peer).await?;
-    Ok(AtlsStream::new(stream, peer))
+    Err(stream.err().unwrap_or(AtlsError::NoCertificate))
 }
 
 /// Evidence names the server; no name is sent.
@@ -90,28 +158,10 @@ fn unnamed() -> ServerName<'static> {
     }
 }
 
-fn config(
-    inner: &Inner,
-    verifier: &Arc<PeerVerifier>,
-    identity: &Arc<Identity>,
-) -> Result<ClientConfig, AtlsError> {
-    let mut config = ClientConfig::builder_with_provider(Arc::clone(&inner.provider))
-        .with_protocol_versions(&[&TLS13])
-        .map_err(AtlsError::Setup)?
-        .dangerous()
-        .with_custom_certificate_verifier(Arc::clone(verifier) as Arc<_>)
-        .with_client_cert_resolver(Arc::clone(identity) as Arc<_>);
-    config.alpn_protocols = inner.binding.protocols();
-    config.alpn_protocols.push(verifier.nonce().to_alpn());
-    config.enable_sni = false;
-    // Resumption would skip the evidence.
-    config.resumption = Resumption::disabled();
-    Ok(config)
-}
-
 /// Makes our certificate when the server asks for it.
 struct Identity {
     inner: Arc<Inner>,
+    verifier: Arc<PeerVerifier>,
     failure: Mutex<Option<AtlsError>>,
 }
 
@@ -122,9 +172,10 @@ impl fmt::Debug for Identity {
 }
 
 impl Identity {
-    fn new(inner: Arc<Inner>) -> Self {
+    fn new(inner: Arc<Inner>, verifier: Arc<PeerVerifier>) -> Self {
         Self {
             inner,
+            verifier,
             failure: Mutex::new(None),
         }
     }
@@ -132,6 +183,11 @@ impl Identity {
     fn take(&self) -> Result<(), AtlsError> {
         let mut failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
         failure.take().map_or(Ok(()), Err)
+    }
+
+    fn fail(&self, error: AtlsError) {
+        let mut failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
+        *failure = Some(error);
     }
 }
 
@@ -141,20 +197,23 @@ impl ResolvesClientCert for Identity {
         root_hint_subjects: &[&[u8]],
         _sigschemes: &[SignatureScheme],
     ) -> Option<Arc<CertifiedKey>> {
-        // Asked also where there is nothing to say; the server then decides.
-        self.inner.issuer.as_ref()?;
-        let nonce = Nonce::from_authorities(root_hint_subjects);
-        match self.inner.certify(nonce.as_ref()) {
-            Ok(certified) => Some(Arc::new(certified)),
-            Err(error) => {
-                let mut failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
-                *failure = Some(error);
-                None
-            }
-        }
+        let Some(nonce) = Nonce::from_authorities(root_hint_subjects) else {
+            // A server that is to be sent evidence over the connection has no nonce; any other one
+            // gets a certificate that proves nothing, and the failure counts.
+            self.fail(AtlsError::NoNonce);
+            return Some(self.inner.bound.certificate());
+        };
+        // It wants our document in a certificate: so its own is in one, which is judged before ours
+        // is sent.
+        self.verifier.demand_document();
+        self.inner
+            .certify(Some(&nonce))
+            .map_err(|error| self.fail(error))
+            .ok()
+            .map(Arc::new)
     }
 
     fn has_certs(&self) -> bool {
-        self.inner.issuer.is_some()
+        true
     }
 }

@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rustls::crypto::CryptoProvider;
-use rustls::pki_types::CertificateDer;
 use rustls::sign::CertifiedKey;
 use tec_core::port::Clock;
 use tec_core::port::Entropy;
@@ -17,13 +16,17 @@ use super::Nonce;
 use super::Validator;
 use super::Variant;
 use super::certificate;
+use super::config::BoundConfigs;
 use super::identity::LeafKey;
 use super::issue;
+use super::named;
 
 /// A handshake may take this long, document included: discrete TPMs take seconds for a quote.
 const HANDSHAKE_LIMIT: Duration = Duration::from_secs(30);
 /// Documents that a server makes or waits for at once; more clients are turned away.
 const ISSUING_LIMIT: usize = 64;
+/// Documents that are made at once: a TPM does one thing at a time, and threads are few.
+const TURNS: usize = 2;
 
 /// An endpoint was put together wrongly.
 #[derive(Debug, thiserror::Error)]
@@ -53,6 +56,10 @@ pub(super) struct Inner {
     pub(super) binding: ChannelBinding,
     pub(super) limit: Duration,
     pub(super) issuing: Semaphore,
+    pub(super) turns: Arc<Semaphore>,
+    pub(super) bound: BoundConfigs,
+    /// For transcripts with a nonce as server name.
+    pub(super) naming: Arc<CryptoProvider>,
 }
 
 impl Endpoint {
@@ -77,10 +84,13 @@ impl Endpoint {
 
 impl Inner {
     /// Our certificate for a peer with this nonce; without issuer it attests nothing.
+    ///
+    /// The key is new: who steals it can relay this document, and no other.
     pub(super) fn certify(&self, nonce: Option<&Nonce>) -> Result<CertifiedKey, AtlsError> {
+        let key = LeafKey::generate(&*self.entropy, &self.provider).map_err(AtlsError::Setup)?;
         let document = match (&self.issuer, nonce) {
             (Some(issuer), Some(nonce)) => {
-                let key_hash = self.key.key_hash.as_bytes();
+                let key_hash = key.key_hash.as_bytes();
                 let made = issue::issue(&**issuer, key_hash, nonce).map_err(AtlsError::Issue)?;
                 Some((issuer.variant(), made))
             }
@@ -88,12 +98,28 @@ impl Inner {
             (None, _) => None,
         };
         let document = document.as_ref().map(|(variant, made)| (*variant, &**made));
-        let mut serial = [0; 16];
-        self.entropy.fill(&mut serial);
-        let key = Arc::clone(&self.key.signing);
-        let made = certificate::make(&*key, &self.key.spki, serial, self.clock.now(), document)
-            .map_err(AtlsError::Setup)?;
-        Ok(CertifiedKey::new(vec![CertificateDer::from(made)], key))
+        let validity = certificate::around(self.clock.now());
+        key.certified(&*self.entropy, validity, document)
+            .map_err(AtlsError::Setup)
+    }
+
+    /// Does what takes as long as a TPM does, on a thread that may. Who stops waiting loses its turn.
+    pub(super) async fn in_turn<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> Result<T, AtlsError> + Send + 'static,
+    ) -> Result<T, AtlsError> {
+        let turn = Arc::clone(&self.turns).acquire_owned().await;
+        tokio::task::spawn_blocking(move || {
+            let _turn = turn;
+            work()
+        })
+        .await
+        .map_err(|_| AtlsError::Thread)?
+    }
+
+    /// A nonce for one peer.
+    pub(super) fn nonce(&self) -> Nonce {
+        Nonce::random(&*self.entropy)
     }
 
     pub(super) fn accepted(&self) -> Vec<Variant> {
@@ -144,7 +170,7 @@ impl EndpointBuilder {
         self
     }
 
-    /// Whether evidence over the connection itself is demanded; it is, by default.
+    /// Where evidence goes: by default over the connection, and peers that cannot do that are refused.
     #[must_use]
     pub fn with_channel_binding(mut self, binding: ChannelBinding) -> Self {
         self.binding = binding;
@@ -168,7 +194,9 @@ impl EndpointBuilder {
         }
         let key =
             LeafKey::generate(&*self.entropy, &self.provider).map_err(EndpointError::Provider)?;
+        let bound = self.bound(&key).map_err(EndpointError::Provider)?;
         Ok(Endpoint(Arc::new(Inner {
+            naming: named::provider(&self.provider),
             provider: self.provider,
             clock: self.clock,
             entropy: self.entropy,
@@ -179,6 +207,18 @@ impl EndpointBuilder {
             binding: self.binding,
             limit: self.limit,
             issuing: Semaphore::new(ISSUING_LIMIT),
+            turns: Arc::new(Semaphore::new(TURNS)),
+            bound,
         })))
+    }
+
+    fn bound(&self, key: &LeafKey) -> Result<BoundConfigs, rustls::Error> {
+        let certified = key.certified(&*self.entropy, certificate::without_end(), None)?;
+        BoundConfigs::new(
+            &self.provider,
+            certified,
+            self.issuer.is_some(),
+            !self.validators.is_empty(),
+        )
     }
 }

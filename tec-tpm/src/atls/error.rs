@@ -3,6 +3,8 @@
 use std::io;
 use std::time::Duration;
 
+use rustls::AlertDescription;
+
 use super::IssueError;
 use super::PeerCertificateError;
 use super::ValidateError;
@@ -35,7 +37,7 @@ pub enum AtlsError {
     /// The peer's certificate.
     #[error("the peer's certificate was refused")]
     Certificate(#[source] PeerCertificateError),
-    /// The document in it.
+    /// Its document.
     #[error("the peer's attestation document was refused")]
     Document(#[source] ValidateError),
     /// The document was made for another key.
@@ -62,10 +64,31 @@ pub enum AtlsError {
         /// What was announced.
         length: usize,
     },
-    /// The peer's document over this connection.
-    #[error("the evidence over this connection was refused")]
-    Binding(#[source] ValidateError),
-    /// The document is over another connection, or another key signed it.
+    /// The peer sent a frame without document.
+    #[error("the peer proves nothing")]
+    NoEvidence,
+    /// No validator is for this sort of document.
+    #[error("the peer's attestation document is of no accepted sort; its identifier is {found:?}")]
+    OtherVariant {
+        /// Identifier of the sort, where it is one.
+        found: Option<String>,
+    },
+    /// The document is over another connection, or for another key or role.
     #[error("the evidence is over another connection: somebody relays it")]
     Relayed,
+}
+
+impl AtlsError {
+    /// What rustls says by errors of its own is told by ours.
+    pub(super) fn handshake(error: io::Error) -> Self {
+        let tls = error.get_ref().and_then(|inner| inner.downcast_ref());
+        match tls {
+            Some(
+                rustls::Error::NoApplicationProtocol
+                | rustls::Error::AlertReceived(AlertDescription::NoApplicationProtocol),
+            ) => Self::Unbound,
+            Some(rustls::Error::NoCertificatesPresented) => Self::NoCertificate,
+            _ => Self::Handshake(error),
+        }
+    }
 }

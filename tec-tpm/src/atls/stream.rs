@@ -1,6 +1,7 @@
 //! A connection whose ends are known.
 
 use std::io;
+use std::io::IoSlice;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::Context;
@@ -12,16 +13,17 @@ use tokio::io::ReadBuf;
 use tokio_rustls::TlsStream;
 
 use super::AttestedPeer;
+use super::named::Wire;
 
 /// A connection after its handshake.
 #[derive(Debug)]
 pub struct AtlsStream<IO> {
-    tls: TlsStream<IO>,
+    tls: TlsStream<Wire<IO>>,
     peer: Option<Arc<AttestedPeer>>,
 }
 
 impl<IO> AtlsStream<IO> {
-    pub(super) fn new(tls: TlsStream<IO>, peer: Option<AttestedPeer>) -> Self {
+    pub(super) fn new(tls: TlsStream<Wire<IO>>, peer: Option<AttestedPeer>) -> Self {
         Self {
             tls,
             peer: peer.map(Arc::new),
@@ -35,7 +37,7 @@ impl<IO> AtlsStream<IO> {
 
     /// The transport under it.
     pub fn transport(&self) -> &IO {
-        self.tls.get_ref().0
+        self.tls.get_ref().0.transport()
     }
 }
 
@@ -56,6 +58,18 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> AsyncWrite for AtlsStream<IO> {
         buf: &[u8],
     ) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.get_mut().tls).poll_write(cx, buf)
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.get_mut().tls).poll_write_vectored(cx, bufs)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.tls.is_write_vectored()
     }
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
