@@ -87,7 +87,7 @@ pub fn controller(args: &Serve) -> anyhow::Result<Controller> {
             life: Duration::from_secs(args.password_seconds.into()),
         },
         peers: Arc::new(Others {
-            addresses: args.peers.clone(),
+            addresses: others(args),
             name: args.controller.host(),
             token: args.token.clone(),
             cluster: Arc::clone(&cluster),
@@ -107,6 +107,16 @@ pub fn controller(args: &Serve) -> anyhow::Result<Controller> {
         certificate,
         standing,
     })
+}
+
+/// The list may be the same for every pod: who asks itself learns nothing.
+fn others(args: &Serve) -> Vec<String> {
+    let own = format!("{}.", args.pod);
+    let peers = args.peers.iter();
+    peers
+        .filter(|peer| !peer.starts_with(&own))
+        .cloned()
+        .collect()
 }
 
 fn platform(args: &Serve) -> anyhow::Result<Platform> {

@@ -7,7 +7,6 @@ use std::path::PathBuf;
 use async_trait::async_trait;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use serde_json::Map;
 use serde_json::Value;
 use serde_json::json;
 use tec_core::port::PortError;
@@ -18,24 +17,11 @@ use tec_core::service::nats::Revocations;
 use tec_core::service::vault::AesSecret;
 use tec_core::service::vault::Progress;
 use tec_core::service::vault::Published;
-use tec_core::service::vault::Rotation;
 use tec_core::time::Timestamp;
 
 use super::Http;
 use super::Reply;
-
-/// A person annotates the Secret with this, to have the wrapping key replaced.
-const ROTATE: &str = "trusted-execution-clusters.io/rotate-wrapping-key";
-/// Members of the Secret that hold the wrapping key, and the one before.
-const KEY: [&str; 2] = ["key", "key-id"];
-const BEFORE: [&str; 2] = ["previous-key", "previous-key-id"];
-/// Remembers how far the bootstrap came.
-const PROGRESS: &str = "trusted-execution-clusters.io/bootstrap-state";
-
-/// Longest name of an object (RFC 1123, section 2.1, as Kubernetes takes it).
-const MAX_NAME: usize = 253;
-/// Who reports events.
-const REPORTER: &str = "services-bootstrap";
+use super::object;
 
 /// What the bootstrap needs of a cluster.
 ///
@@ -187,7 +173,7 @@ impl ApiServer {
     async fn secret_with_key(&self, key_id: &str) -> Result<Value, PortError> {
         let object = self.get(&self.names.key).await?;
         object
-            .filter(|object| data(object, KEY[1]).as_deref() == Some(key_id.as_bytes()))
+            .filter(|object| object::key_id(object).as_deref() == Some(key_id))
             .ok_or_else(|| conflict("find the wrapping key"))
     }
 
@@ -236,130 +222,21 @@ fn malformed(name: &str) -> PortError {
     PortError::new(PortErrorKind::Internal, format!("read {name}"))
 }
 
-fn data(object: &Value, member: &str) -> Option<Vec<u8>> {
-    let text = object.get("data")?.get(member)?.as_str()?;
-    STANDARD.decode(text).ok()
-}
-
-fn aes(object: &Value) -> Option<AesSecret> {
-    let annotations = object.get("metadata")?.get("annotations")?;
-    let (key, key_id) = named_key(object, KEY)?;
-    let rotation = match data(object, BEFORE[0]) {
-        Some(_) => {
-            let (key, key_id) = named_key(object, BEFORE)?;
-            Rotation::Under { key, key_id }
-        }
-        None if annotations.get(ROTATE).is_some() => Rotation::Wanted,
-        None => Rotation::None,
-    };
-    Some(AesSecret {
-        key,
-        key_id,
-        progress: annotations.get(PROGRESS)?.as_str()?.parse().ok()?,
-        rotation,
-    })
-}
-
-fn named_key(object: &Value, [key, key_id]: [&str; 2]) -> Option<(SecretArray<32>, String)> {
-    let bytes: [u8; 32] = data(object, key)?.try_into().ok()?;
-    let name = String::from_utf8(data(object, key_id)?).ok()?;
-    Some((SecretArray::new(bytes), name))
-}
-
-/// Changes the members of a Secret, and one map of its metadata.
-fn members<'a>(object: &'a mut Value, path: &[&str]) -> Option<&'a mut Map<String, Value>> {
-    path.iter()
-        .try_fold(object, |at, name| at.get_mut(*name))?
-        .as_object_mut()
-}
-
-/// The Secret with a new wrapping key, and the one before beside it.
-fn rotated(object: &mut Value, key: &SecretArray<32>, key_id: &str) -> Option<()> {
-    let data = members(object, &["data"])?;
-    for (now, before) in KEY.into_iter().zip(BEFORE) {
-        let value = data.get(now)?.clone();
-        data.insert(before.to_owned(), value);
-    }
-    let key = STANDARD.encode(key.expose("to store the wrapping key"));
-    data.insert(KEY[0].to_owned(), json!(key));
-    data.insert(KEY[1].to_owned(), json!(STANDARD.encode(key_id)));
-    members(object, &["metadata", "annotations"])?.remove(ROTATE);
-    Some(())
-}
-
-/// Whether it can become part of a path: as RFC 1123 has subdomains, but for the length of a label,
-/// which Kubernetes does not limit.
-fn is_pod_name(name: &str) -> bool {
-    let is_plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-' || c == '.';
-    (1..=MAX_NAME).contains(&name.len())
-        && name.chars().all(is_plain)
-        && name.starts_with(|c: char| c.is_ascii_alphanumeric())
-}
-
-fn pod(object: &Value) -> Option<PodObject> {
-    let text = |value: &Value| value.as_str().map(str::to_owned);
-    let status = object.get("status");
-    let addresses = status.and_then(|status| status.get("podIPs")?.as_array());
-    let address = |entry: &Value| entry.get("ip")?.as_str()?.parse().ok();
-    Some(PodObject {
-        uid: text(object.get("metadata")?.get("uid")?)?,
-        account: text(object.get("spec")?.get("serviceAccountName")?)?,
-        addresses: addresses
-            .into_iter()
-            .flatten()
-            .map(address)
-            .collect::<Option<_>>()?,
-    })
-}
-
-fn event(namespace: &str, warning: &Warning) -> Value {
-    let (pod, at) = (&warning.pod, warning.at.to_string());
-    json!({
-        "apiVersion": "v1", "kind": "Event", "type": "Warning",
-        "metadata": {"generateName": format!("{pod}."), "namespace": namespace},
-        "involvedObject": {
-            "apiVersion": "v1", "kind": "Pod", "namespace": namespace, "name": pod,
-            "uid": warning.pod_uid,
-        },
-        "reason": warning.reason, "message": warning.message,
-        "firstTimestamp": at, "lastTimestamp": at, "count": 1,
-        "source": {"component": REPORTER},
-        "reportingComponent": REPORTER, "reportingInstance": pod,
-    })
-}
-
-/// One bad line refuses all of it: who is to be shut out must not slip through.
-fn revoked(object: &Value) -> Option<Revocations> {
-    let Some(data) = object.get("data") else {
-        return Some(Revocations::new());
-    };
-    let line = |(user, since): (&String, &Value)| {
-        let since = since.as_str()?.parse().ok()?;
-        Some((user.parse().ok()?, Timestamp::from_unix_seconds(since)))
-    };
-    data.as_object()?.iter().map(line).collect()
-}
-
 #[async_trait]
 impl Cluster for ApiServer {
     async fn read(&self) -> Result<Option<AesSecret>, PortError> {
         let name = &self.names.key;
         match self.get(name).await? {
             None => Ok(None),
-            Some(object) => aes(&object).map(Some).ok_or_else(|| malformed(name)),
+            Some(object) => object::aes(&object)
+                .map(Some)
+                .ok_or_else(|| malformed(name)),
         }
     }
 
     async fn create(&self, key: &SecretArray<32>, key_id: &str) -> Result<(), PortError> {
         let name = &self.names.key;
-        let object = json!({
-            "apiVersion": "v1", "kind": "Secret", "type": "Opaque",
-            "metadata": {"name": name, "annotations": {PROGRESS: Progress::Created.to_string()}},
-            "data": {
-                "key": STANDARD.encode(key.expose("to store the wrapping key")),
-                "key-id": STANDARD.encode(key_id),
-            },
-        });
+        let object = object::created(name, key, key_id);
         // 409: there is one, which is read next.
         self.post(name, &object).await.map(|_| ())
     }
@@ -369,15 +246,11 @@ impl Cluster for ApiServer {
         let conflict = || conflict("advance the bootstrap");
         // With the resource version that was read: the API server refuses if somebody wrote since.
         let mut object = self.get(name).await?.ok_or_else(conflict)?;
-        let annotation = object
-            .get_mut("metadata")
-            .and_then(|metadata| metadata.get_mut("annotations"))
-            .and_then(|annotations| annotations.get_mut(PROGRESS))
-            .ok_or_else(|| malformed(name))?;
-        if annotation.as_str() != Some(&from.to_string()) {
-            return Err(conflict());
+        match object::progress(&mut object) {
+            Some(progress) if *progress == from.to_string() => *progress = to.to_string().into(),
+            Some(_) => return Err(conflict()),
+            None => return Err(malformed(name)),
         }
-        *annotation = json!(to.to_string());
         self.put(name, &object).await
     }
 
@@ -388,18 +261,16 @@ impl Cluster for ApiServer {
         key_id: &str,
     ) -> Result<(), PortError> {
         let mut object = self.secret_with_key(from).await?;
-        if data(&object, BEFORE[0]).is_some() {
+        if object::is_under_rotation(&object) {
             return Err(conflict("rotate the wrapping key"));
         }
-        rotated(&mut object, key, key_id).ok_or_else(|| malformed(&self.names.key))?;
+        object::rotate(&mut object, key, key_id).ok_or_else(|| malformed(&self.names.key))?;
         self.put(&self.names.key, &object).await
     }
 
     async fn forget(&self, key_id: &str) -> Result<(), PortError> {
         let mut object = self.secret_with_key(key_id).await?;
-        if let Some(data) = members(&mut object, &["data"]) {
-            data.retain(|name, _| !BEFORE.contains(&name.as_str()));
-        }
+        object::forget(&mut object);
         self.put(&self.names.key, &object).await
     }
 
@@ -431,7 +302,7 @@ impl Cluster for ApiServer {
         let Some(object) = self.get(name).await? else {
             return Ok(None);
         };
-        let pem = data(&object, "ca.crt").and_then(|pem| String::from_utf8(pem).ok());
+        let pem = object::text(&object, "ca.crt");
         pem.map(Some).ok_or_else(|| malformed(name))
     }
 
@@ -439,24 +310,26 @@ impl Cluster for ApiServer {
         let name = &self.names.revocations;
         match self.get_of("configmaps", name).await? {
             None => Ok(Revocations::new()),
-            Some(object) => revoked(&object).ok_or_else(|| malformed(name)),
+            Some(object) => object::revoked(&object).ok_or_else(|| malformed(name)),
         }
     }
 
     async fn pod(&self, namespace: &str, name: &str) -> Result<Option<PodObject>, PortError> {
-        if !is_pod_name(name) {
+        if !object::is_pod_name(name) {
             return Ok(None);
         }
         let path = format!("/api/v1/namespaces/{namespace}/pods/{name}");
         match self.get_at(&path, name).await? {
             None => Ok(None),
-            Some(object) => pod(&object).map(Some).ok_or_else(|| malformed(name)),
+            Some(object) => object::pod(&object)
+                .map(Some)
+                .ok_or_else(|| malformed(name)),
         }
     }
 
     async fn warn(&self, warning: &Warning) -> Result<(), PortError> {
         let path = self.path_of("events", "");
-        let event = event(&self.names.namespace, warning);
+        let event = object::event(&self.names.namespace, warning);
         let reply = self.call(::http::Method::POST, &path, Some(&event)).await?;
         accepted("an event", reply.status)
     }

@@ -2,12 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::sync::Mutex;
 use std::sync::MutexGuard;
 use std::sync::PoisonError;
-use std::sync::RwLock;
 use std::time::Duration;
 use std::time::Instant;
 
@@ -48,49 +46,14 @@ use super::Keys;
 use super::Minter;
 use super::NatsServer;
 use super::OpenSearchNode;
+use super::Settings;
+use super::Standing;
 use super::Telemetry;
 use super::TelemetryKind;
 use super::Vault;
 
 /// An API server that is up answers by then; callers wait meanwhile.
 const PROBE: Duration = Duration::from_secs(2);
-
-/// What can be set.
-#[derive(Clone, Debug)]
-#[expect(
-    clippy::exhaustive_structs,
-    reason = "every part is the caller's decision"
-)]
-pub struct Settings {
-    /// Audience that a caller's token must name.
-    pub audience: String,
-    /// Life of a user's JWT.
-    pub user_life: Duration,
-    /// Calls at the same time; each costs the API server a review.
-    pub concurrency: usize,
-    /// Calls of an account in a minute, also all at once.
-    pub calls_per_minute: NonZeroU32,
-}
-
-/// The controller's own token of the vault, replaced as it is renewed.
-#[derive(Debug, Default)]
-pub struct Standing(RwLock<Option<Arc<SecretBytes>>>);
-
-impl Standing {
-    /// From now on this token.
-    pub fn replace(&self, token: SecretBytes) {
-        *self.0.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(token));
-    }
-
-    /// The token of the moment.
-    ///
-    /// # Errors
-    /// [`Refusal::NotBootstrapped`] until there is one.
-    pub fn token(&self) -> Result<Arc<SecretBytes>, Refusal> {
-        let token = self.0.read().unwrap_or_else(PoisonError::into_inner);
-        token.clone().ok_or(Refusal::NotBootstrapped)
-    }
-}
 
 /// Somebody whom the vault knows.
 #[derive(Debug)]

@@ -24,7 +24,9 @@ mod http;
 mod keep_alive;
 mod keys;
 mod minter;
+mod object;
 mod shell;
+mod standing;
 mod vault;
 
 pub use self::answer::Component;
@@ -39,8 +41,6 @@ pub use self::api_server::PodObject;
 pub use self::api_server::SecretNames;
 pub use self::api_server::Warning;
 pub use self::bootstrap::Bootstrap;
-pub use self::bootstrap::Settings;
-pub use self::bootstrap::Standing;
 pub use self::disk::Disk;
 pub use self::export::Export;
 pub use self::grpc::NAME;
@@ -56,6 +56,8 @@ pub use self::minter::Minter;
 pub use self::shell::BringUpShell;
 pub use self::shell::Peers;
 pub use self::shell::SetupShell;
+pub use self::standing::Settings;
+pub use self::standing::Standing;
 pub use self::vault::Vault;
 /// Messages and stub for clients of the controller.
 pub use crate::generated::bootstrap as client;

@@ -1,7 +1,7 @@
 //! Calls that bootstrap requests make, in the name of the caller or the controller.
 
+use core::net::IpAddr;
 use std::collections::BTreeMap;
-use std::net::IpAddr;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;

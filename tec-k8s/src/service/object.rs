@@ -1,0 +1,172 @@
+//! Objects of Kubernetes as JSON: what is read in them, and how they are written.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::Map;
+use serde_json::Value;
+use serde_json::json;
+use tec_core::secret::SecretArray;
+use tec_core::service::nats::Revocations;
+use tec_core::service::vault::AesSecret;
+use tec_core::service::vault::Progress;
+use tec_core::service::vault::Rotation;
+use tec_core::time::Timestamp;
+
+use super::PodObject;
+use super::Warning;
+
+/// A person annotates the Secret with this, to have the wrapping key replaced.
+const ROTATE: &str = "trusted-execution-clusters.io/rotate-wrapping-key";
+/// Members of the Secret that hold the wrapping key, and the one before.
+const KEY: [&str; 2] = ["key", "key-id"];
+const BEFORE: [&str; 2] = ["previous-key", "previous-key-id"];
+/// Remembers how far the bootstrap came.
+const PROGRESS: &str = "trusted-execution-clusters.io/bootstrap-state";
+/// Longest name of an object (RFC 1123, section 2.1, as Kubernetes takes it).
+const MAX_NAME: usize = 253;
+/// Who reports events.
+const REPORTER: &str = "services-bootstrap";
+
+fn data(object: &Value, member: &str) -> Option<Vec<u8>> {
+    let text = object.get("data")?.get(member)?.as_str()?;
+    STANDARD.decode(text).ok()
+}
+
+/// A member of a Secret that is text.
+pub(super) fn text(object: &Value, member: &str) -> Option<String> {
+    String::from_utf8(data(object, member)?).ok()
+}
+
+/// Name of the wrapping key.
+pub(super) fn key_id(object: &Value) -> Option<String> {
+    text(object, KEY[1])
+}
+
+/// Whether the wrapping key before is still there.
+pub(super) fn is_under_rotation(object: &Value) -> bool {
+    data(object, BEFORE[0]).is_some()
+}
+
+/// A new Secret of the wrapping key.
+pub(super) fn created(name: &str, key: &SecretArray<32>, key_id: &str) -> Value {
+    let key = STANDARD.encode(key.expose("to store the wrapping key"));
+    json!({
+        "apiVersion": "v1", "kind": "Secret", "type": "Opaque",
+        "metadata": {"name": name, "annotations": {PROGRESS: Progress::Created.to_string()}},
+        "data": {KEY[0]: key, KEY[1]: STANDARD.encode(key_id)},
+    })
+}
+
+/// Where the Secret remembers how far the bootstrap came.
+pub(super) fn progress(object: &mut Value) -> Option<&mut Value> {
+    members(object, &["metadata", "annotations"])?.get_mut(PROGRESS)
+}
+
+/// The wrapping key, how far the bootstrap came, and whether the key is to be replaced.
+pub(super) fn aes(object: &Value) -> Option<AesSecret> {
+    let annotations = object.get("metadata")?.get("annotations")?;
+    let (key, key_id) = named_key(object, KEY)?;
+    let rotation = match data(object, BEFORE[0]) {
+        Some(_) => {
+            let (key, key_id) = named_key(object, BEFORE)?;
+            Rotation::Under { key, key_id }
+        }
+        None if annotations.get(ROTATE).is_some() => Rotation::Wanted,
+        None => Rotation::None,
+    };
+    Some(AesSecret {
+        key,
+        key_id,
+        progress: annotations.get(PROGRESS)?.as_str()?.parse().ok()?,
+        rotation,
+    })
+}
+
+fn named_key(object: &Value, [key, key_id]: [&str; 2]) -> Option<(SecretArray<32>, String)> {
+    let bytes: [u8; 32] = data(object, key)?.try_into().ok()?;
+    let name = text(object, key_id)?;
+    Some((SecretArray::new(bytes), name))
+}
+
+/// The members of an object's object.
+fn members<'a>(object: &'a mut Value, path: &[&str]) -> Option<&'a mut Map<String, Value>> {
+    path.iter()
+        .try_fold(object, |at, name| at.get_mut(*name))?
+        .as_object_mut()
+}
+
+/// Puts a new wrapping key in the Secret, and the one before beside it.
+pub(super) fn rotate(object: &mut Value, key: &SecretArray<32>, key_id: &str) -> Option<()> {
+    let data = members(object, &["data"])?;
+    for (now, before) in KEY.into_iter().zip(BEFORE) {
+        let value = data.get(now)?.clone();
+        data.insert(before.to_owned(), value);
+    }
+    let key = STANDARD.encode(key.expose("to store the wrapping key"));
+    data.insert(KEY[0].to_owned(), json!(key));
+    data.insert(KEY[1].to_owned(), json!(STANDARD.encode(key_id)));
+    members(object, &["metadata", "annotations"])?.remove(ROTATE);
+    Some(())
+}
+
+/// Takes the wrapping key before out of the Secret.
+pub(super) fn forget(object: &mut Value) {
+    if let Some(data) = members(object, &["data"]) {
+        data.retain(|name, _| !BEFORE.contains(&name.as_str()));
+    }
+}
+
+/// Whether it can become part of a path: as RFC 1123 has subdomains, but for the length of a label,
+/// which Kubernetes does not limit.
+pub(super) fn is_pod_name(name: &str) -> bool {
+    let is_plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-' || c == '.';
+    (1..=MAX_NAME).contains(&name.len())
+        && name.chars().all(is_plain)
+        && name.starts_with(|c: char| c.is_ascii_alphanumeric())
+}
+
+/// What certificates need to know of a pod.
+pub(super) fn pod(object: &Value) -> Option<PodObject> {
+    let text = |value: &Value| value.as_str().map(str::to_owned);
+    let status = object.get("status");
+    let addresses = status.and_then(|status| status.get("podIPs")?.as_array());
+    let address = |entry: &Value| entry.get("ip")?.as_str()?.parse().ok();
+    Some(PodObject {
+        uid: text(object.get("metadata")?.get("uid")?)?,
+        account: text(object.get("spec")?.get("serviceAccountName")?)?,
+        addresses: addresses
+            .into_iter()
+            .flatten()
+            .map(address)
+            .collect::<Option<_>>()?,
+    })
+}
+
+/// An Event of a pod.
+pub(super) fn event(namespace: &str, warning: &Warning) -> Value {
+    let (pod, at) = (&warning.pod, warning.at.to_string());
+    json!({
+        "apiVersion": "v1", "kind": "Event", "type": "Warning",
+        "metadata": {"generateName": format!("{pod}."), "namespace": namespace},
+        "involvedObject": {
+            "apiVersion": "v1", "kind": "Pod", "namespace": namespace, "name": pod,
+            "uid": warning.pod_uid,
+        },
+        "reason": warning.reason, "message": warning.message,
+        "firstTimestamp": at, "lastTimestamp": at, "count": 1,
+        "source": {"component": REPORTER},
+        "reportingComponent": REPORTER, "reportingInstance": pod,
+    })
+}
+
+/// Users of NATS that are shut out. One bad line refuses all of it: who is to be shut out must not slip through.
+pub(super) fn revoked(object: &Value) -> Option<Revocations> {
+    let Some(data) = object.get("data") else {
+        return Some(Revocations::new());
+    };
+    let line = |(user, since): (&String, &Value)| {
+        let since = since.as_str()?.parse().ok()?;
+        Some((user.parse().ok()?, Timestamp::from_unix_seconds(since)))
+    };
+    data.as_object()?.iter().map(line).collect()
+}

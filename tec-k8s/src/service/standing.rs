@@ -1,0 +1,47 @@
+//! What requests are served with: settings, and the controller's own token.
+
+use std::num::NonZeroU32;
+use std::sync::Arc;
+use std::sync::PoisonError;
+use std::sync::RwLock;
+use std::time::Duration;
+
+use tec_core::secret::SecretBytes;
+use tec_core::service::caller::Refusal;
+
+/// What can be set.
+#[derive(Clone, Debug)]
+#[expect(
+    clippy::exhaustive_structs,
+    reason = "every part is the caller's decision"
+)]
+pub struct Settings {
+    /// Audience that a caller's token must name.
+    pub audience: String,
+    /// Life of a user's JWT.
+    pub user_life: Duration,
+    /// Calls at the same time; each costs the API server a review.
+    pub concurrency: usize,
+    /// Calls of an account in a minute, also all at once.
+    pub calls_per_minute: NonZeroU32,
+}
+
+/// The controller's own token of the vault, replaced as it is renewed.
+#[derive(Debug, Default)]
+pub struct Standing(RwLock<Option<Arc<SecretBytes>>>);
+
+impl Standing {
+    /// From now on this token.
+    pub fn replace(&self, token: SecretBytes) {
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(token));
+    }
+
+    /// The token of the moment.
+    ///
+    /// # Errors
+    /// [`Refusal::NotBootstrapped`] until there is one.
+    pub fn token(&self) -> Result<Arc<SecretBytes>, Refusal> {
+        let token = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        token.clone().ok_or(Refusal::NotBootstrapped)
+    }
+}
