@@ -12,6 +12,7 @@ use tec_core::node::lock::BootstrapMarker;
 use tec_core::node::lock::MarkerState;
 use tec_core::node::lock::NodeLock;
 use tec_core::node::metadata::MetadataSource;
+use tec_core::node::port::KeyServices;
 use tec_core::node::port::NodeStore as _;
 use tec_core::port::Attester;
 use tec_core::port::Clock;
@@ -48,6 +49,7 @@ use tec_tpm::tpm::TpmAttester;
 use tec_tpm::tpm::TpmMarker;
 
 use crate::azure::AzureSource;
+use crate::keys;
 use crate::settings::Metadata;
 use crate::settings::Settings;
 use crate::settings::TpmSettings;
@@ -160,6 +162,7 @@ pub struct Node {
     pub programs: Arc<dyn Programs>,
     /// Paths of the host.
     pub paths: KubeadmPaths,
+    own_disk: Vec<PathBuf>,
 }
 
 impl Node {
@@ -175,6 +178,8 @@ impl Node {
         }
         let programs: Arc<dyn Programs> = Arc::new(programs);
         let paths = KubeadmPaths::under(&settings.root);
+        let state = settings.state_directory.clone();
+        let own_disk = vec![settings.disk.device.clone(), paths.state(), state];
         let (device, key_file) = (&settings.disk.device, &settings.disk.key_file);
         let mut disk = LuksDisk::new(device, key_file, paths.scratch(), Arc::clone(&programs));
         if settings.disk.dangerous_without_integrity {
@@ -189,7 +194,14 @@ impl Node {
             metadata: metadata(&settings.metadata),
             programs,
             paths,
+            own_disk,
         })
+    }
+
+    /// Where data keys may come from.
+    pub fn keys(&self) -> Arc<dyn KeyServices> {
+        let attester = Arc::clone(&self.attestation.attester);
+        keys::services(attester, self.own_disk.clone())
     }
 
     /// Whether no cluster owns the state disk yet. Recovery puts a cluster's key where the first

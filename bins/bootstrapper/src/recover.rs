@@ -23,7 +23,6 @@ use tokio::sync::mpsc;
 
 use crate::cleaner::Cleaner;
 use crate::discover::Discovery;
-use crate::keys;
 use crate::mapping::SystemdMapping;
 use crate::node::Node;
 use crate::node::Standing;
@@ -74,11 +73,7 @@ async fn recover(settings: &Settings, node: &Node) -> anyhow::Result<u8> {
     let cleaner = Cleaner::new();
     let (sender, mut offers) = mpsc::channel(1);
     let (operator, mut recovered) = mpsc::channel(1);
-    let service = RecoverService::new(
-        keys::services(Arc::clone(&node.attestation.attester)),
-        Arc::clone(&node.disk) as Arc<_>,
-        operator,
-    );
+    let service = RecoverService::new(node.keys(), Arc::clone(&node.disk) as Arc<_>, operator);
     let listener = TcpListener::bind(settings.recovery_listen).await;
     let listener = listener.with_context(|| format!("listen on {}", settings.recovery_listen))?;
     tracing::info!(address = %listener.local_addr()?, "Recover is served");

@@ -32,7 +32,6 @@ use crate::cleaner::Cleaner;
 use crate::discover::Discovery;
 use crate::gate::InitGate;
 use crate::identity::Identity;
-use crate::keys;
 use crate::node::Node;
 use crate::node::Standing;
 use crate::pause::JitteredPause;
@@ -190,7 +189,7 @@ async fn gate(node: &Node, parts: &Parts, cleaner: &Cleaner) -> anyhow::Result<I
     let ports = InitServicePorts {
         secret: Arc::new(hash),
         lock: Arc::clone(&node.lock),
-        keys: keys::services(Arc::clone(&node.attestation.attester)),
+        keys: node.keys(),
         disk: Arc::clone(&node.disk) as Arc<_>,
         store: Arc::clone(&node.store) as Arc<_>,
         cluster: Arc::clone(&parts.kubeadm) as Arc<_>,

@@ -127,7 +127,24 @@ async fn scenario_2_another_init_is_refused_while_the_first_runs_whose_caller_ma
 async fn scenario_4_bad_requests_leave_the_register_zero_and_the_server_up() {
     let machine = Machine::new("plane-0", "ControlPlane");
     let mut program = machine.start("run").serving();
-    let cases: [(&str, &str, &[u8], Code); 6] = [
+    // After a boot nobody could reach the key that opens what it lies on.
+    let own_disk = format!(
+        "storage://file?path={}",
+        machine.path("root/run/state/keys").display()
+    );
+    let cases: [(&str, &str, &[u8], Code); 8] = [
+        (
+            "kms://openbao?url=https://127.0.0.1:1&mount=m&keyName=k&token=canary",
+            &own_disk,
+            INIT_SECRET,
+            Code::InvalidArgument,
+        ),
+        (
+            "kms://azure-hsm?name=hsm&kekID=Zm9v",
+            "storage://aws?bucket=b",
+            INIT_SECRET,
+            Code::InvalidArgument,
+        ),
         (
             KMS,
             "storage://no-store",
