@@ -29,6 +29,7 @@ use crate::node::Standing;
 use crate::pause::JitteredPause;
 use crate::settings::Settings;
 use crate::transport;
+use crate::transport::Bounds;
 
 const FIRST_WAIT: Duration = Duration::from_secs(1);
 
@@ -81,6 +82,7 @@ async fn recover(settings: &Settings, node: &Node) -> anyhow::Result<u8> {
         node.server()?,
         listener,
         ApiServer::new(service),
+        Bounds::SMALL,
         cleaner.stop(),
     );
     let rejoining = rejoin(settings, node, &pause, sender);

@@ -20,6 +20,7 @@ use tec_k8s::node::KubeletIdentity;
 use tec_k8s::node::start_kubelet;
 use tec_k8s::rpc::InitService;
 use tec_k8s::rpc::InitServicePorts;
+use tec_k8s::rpc::OlderMasterSecret;
 use tec_k8s::rpc::TicketClient;
 use tec_k8s::rpc::generated::init::api_server::ApiServer;
 use tec_support::SystemClock;
@@ -39,6 +40,7 @@ use crate::secret::InitSecretHash;
 use crate::settings::Kubernetes;
 use crate::settings::Settings;
 use crate::transport;
+use crate::transport::Bounds;
 
 /// First wait between attempts of any sort.
 const FIRST_WAIT: Duration = Duration::from_secs(1);
@@ -141,13 +143,19 @@ impl Parts {
 /// Both sides, until one of them is done.
 async fn bootstrap(settings: &Settings, node: &Node, cleaner: &Cleaner) -> anyhow::Result<u8> {
     let parts = Parts::new(settings, node).await?;
-    let gate = gate(node, &parts, cleaner).await?;
+    let gate = gate(settings, node, &parts, cleaner).await?;
     note_founder(settings, node, &parts.this).await?;
     let listener = TcpListener::bind(settings.listen).await;
     let listener = listener.with_context(|| format!("listen on {}", settings.listen))?;
     tracing::info!(address = %listener.local_addr()?, "Init is served");
     let service = ApiServer::new(gate.clone());
-    let serving = transport::serve(node.server()?, listener, service, cleaner.stop());
+    let serving = transport::serve(
+        node.server()?,
+        listener,
+        service,
+        Bounds::INIT,
+        cleaner.stop(),
+    );
     let joining = async {
         match join(settings, node, &parts).await {
             Ok(JoinOutcome::Joined(_)) => cleaner.clean(),
@@ -183,7 +191,12 @@ async fn patiently<T>(pause: &dyn Pause, ask: impl AsyncFn() -> Result<T, PortEr
     }
 }
 
-async fn gate(node: &Node, parts: &Parts, cleaner: &Cleaner) -> anyhow::Result<InitGate> {
+async fn gate(
+    settings: &Settings,
+    node: &Node,
+    parts: &Parts,
+    cleaner: &Cleaner,
+) -> anyhow::Result<InitGate> {
     let hash = patiently(&*parts.pause, || node.metadata.init_secret_hash()).await;
     let hash: InitSecretHash = hash.parse()?;
     let ports = InitServicePorts {
@@ -195,7 +208,13 @@ async fn gate(node: &Node, parts: &Parts, cleaner: &Cleaner) -> anyhow::Result<I
         cluster: Arc::clone(&parts.kubeadm) as Arc<_>,
         pause: Arc::clone(&parts.pause),
     };
-    Ok(InitGate::new(InitService::new(ports), cleaner.clone()))
+    let older = if settings.accept_older_master_secret {
+        OlderMasterSecret::Taken
+    } else {
+        OlderMasterSecret::Refused
+    };
+    let service = InitService::new(ports).with_older_master_secret(older);
+    Ok(InitGate::new(service, cleaner.clone()))
 }
 
 async fn join(settings: &Settings, node: &Node, parts: &Parts) -> anyhow::Result<JoinOutcome> {

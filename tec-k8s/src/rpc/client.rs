@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use tec_core::node::derive::ClusterId;
 use tec_core::node::derive::DiskId;
+use tec_core::node::lock::MarkerState;
 use tec_core::node::port::TicketSource;
 use tec_core::node::state::Role;
 use tec_core::node::ticket::JoinTicket;
@@ -22,6 +24,26 @@ use super::generated::join::api_client::ApiClient;
 /// A call may take this long; a certificate and a token are made meanwhile.
 const CALL_LIMIT: Duration = Duration::from_secs(30);
 
+/// An attested connection, and in which cluster its other end is.
+#[derive(Debug)]
+#[expect(clippy::exhaustive_structs, reason = "whoever connects has both")]
+pub struct Reached {
+    /// To a service that proved itself; it must not be made anew to another one.
+    pub channel: Channel,
+    /// What the service's register says of its cluster.
+    pub marker: MarkerState,
+}
+
+/// A ticket for a cluster that its service is no member of.
+#[derive(Debug, thiserror::Error)]
+#[error("the ticket is for cluster {0}, and its service is no member of that")]
+struct Elsewhere(ClusterId);
+
+/// A service that has nothing to open a disk with.
+#[derive(Debug, thiserror::Error)]
+#[error("the service is in no cluster")]
+struct Newcomer;
+
 /// Finds join services, and connects to them.
 ///
 /// # Security
@@ -33,7 +55,7 @@ pub trait Dial: fmt::Debug + Send + Sync {
     async fn addresses(&self) -> Result<Vec<String>, PortError>;
 
     /// An attested connection.
-    async fn dial(&self, address: &str) -> Result<Channel, PortError>;
+    async fn dial(&self, address: &str) -> Result<Reached, PortError>;
 }
 
 /// Asks join services for a ticket, one after the other.
@@ -58,7 +80,8 @@ impl TicketClient {
 
     async fn ask(&self, address: &str) -> Result<JoinTicket, PortError> {
         let failed = |kind| PortError::new(kind, format!("ask {address} for a ticket"));
-        let mut client = ApiClient::new(self.dial.dial(address).await?);
+        let Reached { channel, marker } = self.dial.dial(address).await?;
+        let mut client = ApiClient::new(channel);
         let mut request = tonic::Request::new(IssueJoinTicketRequest {
             disk_uuid: self.disk.to_string(),
             certificate_request: self.csr.clone(),
@@ -69,8 +92,13 @@ impl TicketClient {
             .issue_join_ticket(request)
             .await
             .map_err(|status| failed(PortErrorKind::Unavailable).because(status))?;
-        convert::ticket(answer.into_inner())
-            .map_err(|error| failed(PortErrorKind::Unavailable).because(error))
+        let ticket = convert::ticket(answer.into_inner())
+            .map_err(|error| failed(PortErrorKind::Unavailable).because(error))?;
+        let cluster = ticket.cluster();
+        if !marker.is_of(&cluster) {
+            return Err(failed(PortErrorKind::Denied).because(Elsewhere(cluster)));
+        }
+        Ok(ticket)
     }
 }
 
@@ -103,7 +131,11 @@ impl RejoinClient {
 
     async fn ask(&self, address: &str) -> Result<RejoinTicket, PortError> {
         let failed = |kind| PortError::new(kind, format!("ask {address} for a rejoin ticket"));
-        let mut client = ApiClient::new(self.dial.dial(address).await?);
+        let Reached { channel, marker } = self.dial.dial(address).await?;
+        if marker == MarkerState::Unset {
+            return Err(failed(PortErrorKind::Denied).because(Newcomer));
+        }
+        let mut client = ApiClient::new(channel);
         let mut request = tonic::Request::new(IssueRejoinTicketRequest {
             disk_uuid: self.disk.to_string(),
         });

@@ -15,6 +15,7 @@ use tec_core::node::grant::GrantError;
 use tec_core::node::grant::Granted;
 use tec_core::node::grant::grant;
 use tec_core::node::grant::grant_rejoin;
+use tec_core::node::lock::MarkerState;
 use tec_core::node::port::DataKeys;
 use tec_core::node::state::Role;
 use tec_core::node::ticket::CaPin;
@@ -127,6 +128,20 @@ impl JoinService {
         Self(ports)
     }
 
+    /// A machine without a cluster, or one of ours whose join was cut off. What else its measurements
+    /// say, a member of another cluster is under the hand of others.
+    async fn ensure_not_elsewhere(&self, caller: &Caller) -> Result<(), Status> {
+        if caller.marker() == MarkerState::Unset {
+            return Ok(());
+        }
+        let secret = self.measurement_secret().await;
+        let secret = secret.map_err(|error| no_ticket(&error))?;
+        if caller.marker().is_of(&secret.cluster_id(&self.0.salt)) {
+            return Ok(());
+        }
+        Err(elsewhere(caller, "this machine is in another cluster"))
+    }
+
     /// The claim is recorded before anything is handed out.
     async fn admit(&self, claim: &Claim) -> Result<(), Status> {
         let failed =
@@ -196,6 +211,11 @@ fn denied(claim: &Claim, error: GrantError) -> Status {
     Reason::NotAdmitted.status(Code::PermissionDenied, error.to_string())
 }
 
+fn elsewhere(caller: &Caller, sentence: &'static str) -> Status {
+    tracing::warn!(ak.fingerprint = %caller.ak(), reason = sentence, "a node was refused");
+    Reason::NotAdmitted.status(Code::PermissionDenied, sentence)
+}
+
 fn certificate_refused(error: &PortError) -> Status {
     let sentence = "the certificate request is refused";
     refusal(Reason::CertificateRequest, sentence, error)
@@ -229,6 +249,7 @@ impl Api for JoinService {
             role: request.role,
             disk: request.disk,
         };
+        self.ensure_not_elsewhere(&caller).await?;
         self.admit(&claim).await?;
         let settled = self.0.enrollments.settle(&claim, caller.key()).await;
         settled.map_err(|error| unsettled(&error))?;
@@ -250,6 +271,10 @@ impl Api for JoinService {
         const WHY: &str = "hand it to a member over an attested connection";
         let caller = Caller::of(&request)?;
         let disk = convert::disk_id(&request.into_inner().disk_uuid)?;
+        // Its disk is open: whoever still asks for the key wants it for something else.
+        if caller.marker() != MarkerState::Unset {
+            return Err(elsewhere(&caller, "this machine was not booted again"));
+        }
         let failed = |error: PortError| no_ticket(&error);
         let known = self.0.enrollments.list().await.map_err(failed)?;
         let claim = grant_rejoin(caller.ak(), disk, &known).map_err(|error| {
