@@ -1,5 +1,6 @@
 //! The parts of this node, put together by the settings.
 
+use std::fs::File;
 use std::path::Path;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -216,6 +217,23 @@ impl Node {
     /// In memory: there when recovery may have replaced the first passphrase in this boot.
     pub fn recovering(&self) -> PathBuf {
         self.paths.scratch().join("recovering")
+    }
+
+    /// Holds this node for one process, until the file is dropped: the lock of a process keeps init and
+    /// join apart, and two processes could still extend the register twice.
+    ///
+    /// # Errors
+    /// Another process has it.
+    pub fn hold(&self) -> anyhow::Result<File> {
+        let path = self.paths.scratch().join("lock");
+        let what = || format!("lock {}", path.display());
+        std::fs::create_dir_all(self.paths.scratch()).with_context(what)?;
+        let file = File::options().create(true).append(true).open(&path);
+        let file = file.with_context(what)?;
+        file.try_lock()
+            .with_context(what)
+            .context("another bootstrapper works on this node")?;
+        Ok(file)
     }
 
     /// Where this node stands, by its marker and journal.

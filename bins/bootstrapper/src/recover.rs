@@ -50,6 +50,7 @@ pub async fn run(settings: &Settings, stop: impl Future<Output = ()>) -> anyhow:
         tracing::info!("the state disk is new; there is nothing to recover");
         return Ok(exit::OK);
     }
+    let _held = node.hold()?;
     tokio::select! {
         recovered = recover(settings, &node) => recovered,
         () = stop => Ok(exit::FAILED),

@@ -54,6 +54,7 @@ pub async fn run(settings: &Settings, stop: impl Future<Output = ()>) -> anyhow:
     if let Some(code) = settled(&node).await? {
         return Ok(code);
     }
+    let _held = node.hold()?;
     let cleaner = Cleaner::new();
     tokio::select! {
         ended = bootstrap(settings, &node, &cleaner) => ended,
@@ -70,6 +71,7 @@ pub async fn run_join(settings: &Settings, stop: impl Future<Output = ()>) -> an
     if let Some(code) = settled(&node).await? {
         return Ok(code);
     }
+    let _held = node.hold()?;
     let joining = async {
         let parts = Parts::new(settings, &node).await?;
         match join(settings, &node, &parts).await? {
