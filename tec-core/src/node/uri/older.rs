@@ -275,13 +275,12 @@ impl<'t> Parts<'t> {
         let account = member("AccountName").filter(|one| super::query::is_name(one))?;
         let key = member("AccountKey").filter(|key| !key.is_empty())?;
         STANDARD.decode(key).ok()?;
-        let endpoint = match member("BlobEndpoint") {
-            Some(url) => url.trim_end_matches('/').to_owned(),
-            None => {
-                let protocol = member("DefaultEndpointsProtocol")?;
-                let suffix = member("EndpointSuffix").unwrap_or(SUFFIX);
-                format!("{protocol}://{account}.blob.{suffix}")
-            }
+        let endpoint = if let Some(url) = member("BlobEndpoint") {
+            url.trim_end_matches('/').to_owned()
+        } else {
+            let protocol = member("DefaultEndpointsProtocol")?;
+            let suffix = member("EndpointSuffix").unwrap_or(SUFFIX);
+            format!("{protocol}://{account}.blob.{suffix}")
         };
         let server = endpoint.strip_suffix(&format!("/{account}"));
         let server = FromStr::from_str(server.unwrap_or(&endpoint)).ok();
