@@ -1,9 +1,5 @@
 //! The units of `deploy`, as systemd reads them; `systemd-analyze` must be installed.
-#![expect(
-    clippy::unwrap_used,
-    clippy::indexing_slicing,
-    reason = "a test's own tools may fail the test"
-)]
+#![expect(clippy::unwrap_used, reason = "a test's own tools may fail the test")]
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -34,7 +30,11 @@ fn findings(units: &[(&str, String)]) -> String {
     let paths: Vec<_> = paths.collect();
     let mut verify = Command::new("systemd-analyze");
     let output = verify.args(["verify", "--man=no"]).args(&paths).output();
-    let output = output.expect("systemd-analyze cannot be run; run `cargo xtask tools`");
+    assert!(
+        output.is_ok(),
+        "systemd-analyze is missing; run `cargo xtask tools`"
+    );
+    let output = output.unwrap();
     let words = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.success() || !words.is_empty(), "{output:?}");
     words
@@ -71,7 +71,11 @@ fn systemd_finds_nothing_wrong_with_the_units() {
 
 #[test]
 fn a_unit_is_started_again_unless_its_command_line_is_wrong() {
-    let status = Command::new(BUILT).arg("--no-such-flag").output().unwrap().status;
+    let status = Command::new(BUILT)
+        .arg("--no-such-flag")
+        .output()
+        .unwrap()
+        .status;
     let usage = status.code().unwrap();
     assert_eq!(usage, i32::from(exit::USAGE));
     for name in UNITS {

@@ -124,7 +124,7 @@ pub async fn keep(keys: &dyn DataKeys) {
             }
         }
     }
-    std::future::pending().await
+    std::future::pending::<()>().await;
 }
 
 async fn keys(settings: &Settings, attestation: &Attestation) -> anyhow::Result<Arc<dyn DataKeys>> {
@@ -249,31 +249,33 @@ mod tests {
         }
     }
 
-    async fn asked(answers: Vec<Result<Option<Duration>, PortErrorKind>>) -> Vec<Duration> {
-        let (begin, count) = (Instant::now(), answers.len());
+    /// The waits before each time that it is asked.
+    async fn waits(answers: Vec<Result<Option<Duration>, PortErrorKind>>) -> Vec<Duration> {
+        let (mut before, count) = (Instant::now(), answers.len());
         let lease = Lease {
             answers: Mutex::new(answers),
             asked: Mutex::default(),
         };
         let _ = tokio::time::timeout(Duration::from_hours(24), keep(&lease)).await;
-        let asked = lease.asked.lock().unwrap();
+        let asked = lease.asked.into_inner().unwrap();
         assert_eq!(asked.len(), count);
-        asked.iter().map(|at| *at - begin).collect()
+        let wait = |at: Instant| at.duration_since(std::mem::replace(&mut before, at));
+        asked.into_iter().map(wait).collect()
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_lease_is_renewed_in_time_and_a_service_that_was_away_is_asked_again() {
         let (hour, away) = (Duration::from_hours(1), Err(PortErrorKind::Unavailable));
-        let times = asked(vec![Ok(Some(hour)), away, away, Ok(Some(hour)), Ok(None)]).await;
-        assert_eq!((times[0], times[1]), (Duration::ZERO, hour));
-        assert!(times[3] - times[1] < Duration::from_secs(10));
-        assert_eq!(times[4] - times[3], hour);
+        let waits = waits(vec![Ok(Some(hour)), away, away, Ok(Some(hour)), Ok(None)]).await;
+        assert_eq!((waits[0], waits[1]), (Duration::ZERO, hour));
+        assert!(waits[2] + waits[3] < Duration::from_secs(10));
+        assert_eq!(waits[4], hour);
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_lease_that_is_refused_is_not_asked_for_for_ever() {
         for kind in [PortErrorKind::Denied, PortErrorKind::Invalid] {
-            assert_eq!(asked(vec![Err(kind)]).await, [Duration::ZERO]);
+            assert_eq!(waits(vec![Err(kind)]).await, [Duration::ZERO]);
         }
     }
 }

@@ -89,7 +89,7 @@ impl Resolved {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
                 real => real?,
             };
-            let rest = path.strip_prefix(there).unwrap_or(Path::new(""));
+            let rest = path.strip_prefix(there).unwrap_or_else(|_| Path::new(""));
             return Ok(Self {
                 device: fs::metadata(&real)?.dev(),
                 exists: there == path,
