@@ -35,20 +35,21 @@
 //! # Ok::<(), tec_tpm::quote::QuoteError>(())
 //! ```
 
-use p256::ecdsa;
-use rsa::pkcs1v15;
-use rsa::pkcs8::DecodePublicKey as _;
-use rsa::signature::Verifier as _;
+mod signature;
+
+pub use self::signature::PureRust;
+pub use self::signature::SignatureCheck;
+
 use sha2::Digest as _;
 use sha2::Sha256;
 use subtle::ConstantTimeEq as _;
-use tec_core::ak::KeyKind;
 use tec_core::ak::PublicKey;
 use tec_core::ak::TpmClock;
 use tec_core::digest::Sha256Digest;
 use tec_core::pcr::PCR_COUNT;
 use tec_core::pcr::PcrValues;
 
+use self::signature::Signature;
 use crate::wire::WireError;
 use crate::wire::WireReader;
 
@@ -76,13 +77,9 @@ const MAX_NAME: usize = 2 + 64;
 const MAX_EXTRA_DATA: usize = 2 + 64;
 /// SHA-512 digest.
 const MAX_DIGEST: usize = 64;
-/// RSA-4096 signature.
-const MAX_RSA: usize = 512;
 /// Number of hash banks that a TPM may have (Part 2, "TPML_PCR_SELECTION": HASH_COUNT; the
 /// reference code has 16 at most).
 const MAX_SELECTIONS: u32 = 16;
-/// Coordinate of P-256 (FIPS 186-5).
-const P256_SCALAR: usize = 32;
 
 /// A quote as it came: nothing of it can be read.
 #[derive(Clone, Copy)]
@@ -215,12 +212,29 @@ impl<'a> UntrustedQuote<'a> {
     /// # Security
     /// The key is an argument: whether it is the right one is for the caller to say.
     pub fn verify(self, key: &PublicKey, nonce: &[u8]) -> Result<VerifiedQuote, QuoteError> {
+        self.verify_by(&PureRust, key, nonce)
+    }
+
+    /// As [`Self::verify`], with another implementation of signatures.
+    ///
+    /// # Errors
+    /// The first check that failed.
+    ///
+    /// # Security
+    /// As there; and `signatures` decides what is a good one.
+    pub fn verify_by(
+        self,
+        signatures: &dyn SignatureCheck,
+        key: &PublicKey,
+        nonce: &[u8],
+    ) -> Result<VerifiedQuote, QuoteError> {
         for (part, limit) in [(self.message, MAX_MESSAGE), (self.signature, MAX_SIGNATURE)] {
             if part.len() > limit {
                 return Err(QuoteError::TooLarge { length: part.len() });
             }
         }
-        let attest = SignedMessage::verify(self.message, self.signature, key)?.parse()?;
+        let attest =
+            SignedMessage::verify(self.message, self.signature, key, signatures)?.parse()?;
         attest.check(nonce, self.values)
     }
 }
@@ -229,19 +243,15 @@ impl<'a> UntrustedQuote<'a> {
 struct SignedMessage<'a>(&'a [u8]);
 
 impl<'a> SignedMessage<'a> {
-    fn verify(message: &'a [u8], signature: &[u8], key: &PublicKey) -> Result<Self, QuoteError> {
-        match Signature::parse(signature).map_err(QuoteError::SignatureFormat)? {
-            Signature::Rsassa(bytes) if matches!(key.kind(), KeyKind::Rsa { .. }) => {
-                verify_rsa(message, bytes, key)?;
-            }
-            Signature::Ecdsa { r, s } if key.kind() == KeyKind::EcP256 => {
-                verify_ecdsa(message, &r, &s, key)?;
-            }
-            other => {
-                let (scheme, hash) = other.algorithms();
-                return Err(QuoteError::SignatureScheme { scheme, hash });
-            }
-        }
+    fn verify(
+        message: &'a [u8],
+        signature: &[u8],
+        key: &PublicKey,
+        by: &dyn SignatureCheck,
+    ) -> Result<Self, QuoteError> {
+        Signature::parse(signature)
+            .map_err(QuoteError::SignatureFormat)?
+            .verify(message, key, by)?;
         Ok(Self(message))
     }
 
@@ -257,76 +267,6 @@ impl<'a> SignedMessage<'a> {
         }
         Attest::read(reader).map_err(malformed)
     }
-}
-
-fn verify_rsa(message: &[u8], signature: &[u8], key: &PublicKey) -> Result<(), QuoteError> {
-    let key = rsa::RsaPublicKey::from_public_key_der(key.as_der()).map_err(|_| QuoteError::Key)?;
-    let signature = pkcs1v15::Signature::try_from(signature).map_err(|_| QuoteError::Signature)?;
-    pkcs1v15::VerifyingKey::<Sha256>::new(key)
-        .verify(message, &signature)
-        .map_err(|_| QuoteError::Signature)
-}
-
-fn verify_ecdsa(
-    message: &[u8],
-    r: &[u8; P256_SCALAR],
-    s: &[u8; P256_SCALAR],
-    key: &PublicKey,
-) -> Result<(), QuoteError> {
-    let key =
-        ecdsa::VerifyingKey::from_public_key_der(key.as_der()).map_err(|_| QuoteError::Key)?;
-    let signature = ecdsa::Signature::from_scalars(*r, *s).map_err(|_| QuoteError::Signature)?;
-    key.verify(message, &signature)
-        .map_err(|_| QuoteError::Signature)
-}
-
-/// TPMT_SIGNATURE of the schemes that are known (Part 2, "TPMU_SIGNATURE").
-enum Signature<'a> {
-    Rsassa(&'a [u8]),
-    Ecdsa {
-        r: [u8; P256_SCALAR],
-        s: [u8; P256_SCALAR],
-    },
-    Other {
-        scheme: u16,
-        hash: u16,
-    },
-}
-
-impl<'a> Signature<'a> {
-    fn parse(bytes: &'a [u8]) -> Result<Self, WireError> {
-        let mut reader = WireReader::new(bytes);
-        let scheme = reader.u16()?;
-        let hash = reader.u16()?;
-        let signature = match (scheme, hash) {
-            (ALG_RSASSA, ALG_SHA256) => Self::Rsassa(reader.sized(MAX_RSA)?),
-            (ALG_ECDSA, ALG_SHA256) => Self::Ecdsa {
-                r: scalar(&mut reader)?,
-                s: scalar(&mut reader)?,
-            },
-            _ => return Ok(Self::Other { scheme, hash }),
-        };
-        reader.finish()?;
-        Ok(signature)
-    }
-
-    fn algorithms(&self) -> (u16, u16) {
-        match self {
-            Self::Rsassa(_) => (ALG_RSASSA, ALG_SHA256),
-            Self::Ecdsa { .. } => (ALG_ECDSA, ALG_SHA256),
-            Self::Other { scheme, hash } => (*scheme, *hash),
-        }
-    }
-}
-
-/// A number as TPM2B_ECC_PARAMETER; TPMs may leave out leading zeros.
-fn scalar(reader: &mut WireReader<'_>) -> Result<[u8; P256_SCALAR], WireError> {
-    let bytes = reader.sized(P256_SCALAR)?;
-    let mut padded = [0; P256_SCALAR];
-    for (to, from) in padded.iter_mut().rev().zip(bytes.iter().rev()) {
-        *to = *from;
-    }
-    Ok(padded)
 }
 
 struct Selection<'a> {

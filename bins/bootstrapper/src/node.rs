@@ -36,6 +36,7 @@ use tec_support::SystemEntropy;
 use tec_tpm::ak::AkAlgorithm;
 use tec_tpm::ak::AkHandle;
 use tec_tpm::atls::AzureInfo;
+use tec_tpm::atls::ChannelBinding;
 use tec_tpm::atls::Endpoint;
 use tec_tpm::atls::EndpointBuilder;
 use tec_tpm::atls::Issuer;
@@ -256,13 +257,17 @@ impl Node {
         }
     }
 
-    /// The end that clients of this node judge; it judges nobody.
+    /// The end that clients of this node judge; it judges nobody. Older clients, which cannot take
+    /// evidence over the connection, find it in the certificate: what they demand is for them to say.
     ///
     /// # Errors
     /// The provider of cryptography gives no key.
     pub fn server(&self) -> anyhow::Result<Endpoint> {
         let issuer = Arc::clone(&self.attestation.issuer);
-        Ok(endpoint().with_issuer(issuer).build()?)
+        Ok(endpoint()
+            .with_issuer(issuer)
+            .with_channel_binding(ChannelBinding::WherePeerCan)
+            .build()?)
     }
 
     /// The end that proves this node to join services, and judges them.
@@ -280,6 +285,7 @@ impl Node {
         Ok(endpoint()
             .with_issuer(issuer)
             .with_validator(Arc::new(validator))
+            .with_channel_binding(trust.binding())
             .build()?)
     }
 }

@@ -10,6 +10,7 @@ use tec_support::SystemClock;
 use tec_tpm::atls::AkTrust;
 use tec_tpm::atls::AnyAk;
 use tec_tpm::atls::AzureSnpAk;
+use tec_tpm::atls::ChannelBinding;
 use tec_tpm::atls::EveryTrust;
 use tec_tpm::atls::PinnedAks;
 use tec_tpm::snp::Policy;
@@ -32,9 +33,21 @@ pub struct Trust {
     pub dangerous_any_attestation_key: bool,
     /// Take a trusted key whatever its machine booted.
     pub dangerous_any_measurements: bool,
+    /// Take evidence in certificates from peers that send none over the connection: whoever stole
+    /// the key of such a certificate can be the other end.
+    pub dangerous_unbound_evidence: bool,
 }
 
 impl Trust {
+    /// Whether evidence over the connection is demanded.
+    pub fn binding(&self) -> ChannelBinding {
+        if self.dangerous_unbound_evidence {
+            ChannelBinding::WherePeerCan
+        } else {
+            ChannelBinding::Required
+        }
+    }
+
     /// Settings that contradict each other are none.
     ///
     /// # Errors

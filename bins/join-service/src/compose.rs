@@ -160,6 +160,7 @@ pub fn server(
     Ok(endpoint()
         .with_issuer(attestation.issuer)
         .with_validator(Arc::new(validator))
+        .with_channel_binding(settings.nodes.binding())
         .build()?)
 }
 

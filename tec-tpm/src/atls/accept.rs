@@ -3,27 +3,31 @@
 use std::sync::Arc;
 
 use rustls::ServerConfig;
+use rustls::crypto::CryptoProvider;
 use rustls::server::Acceptor;
-use rustls::server::ClientHello;
-use rustls::server::ResolvesServerCert;
 use rustls::sign::CertifiedKey;
-use rustls::version::TLS13;
 use tokio::io::AsyncRead;
 use tokio::io::AsyncWrite;
 use tokio_rustls::LazyConfigAcceptor;
+use tokio_rustls::StartHandshake;
 use tokio_rustls::TlsStream;
 
 use super::AtlsError;
 use super::AtlsStream;
+use super::AttestedPeer;
+use super::ChannelBinding;
 use super::Endpoint;
 use super::Nonce;
 use super::bind;
+use super::config;
+use super::config::OneCertificate;
 use super::endpoint::Inner;
+use super::named::Wire;
 use super::verify::PeerVerifier;
 
 impl Endpoint {
-    /// Takes a connection: reads the client's nonce, makes a document for it on a thread that may
-    /// block, and judges the client where there are validators.
+    /// Takes a connection: proves itself to the client with a document that is made on a thread
+    /// that may block, and judges the client where there are validators.
     ///
     /// # Errors
     /// [`AtlsError`]; the connection is then closed.
@@ -45,22 +49,60 @@ async fn accept<IO>(inner: &Arc<Inner>, io: IO) -> Result<AtlsStream<IO>, AtlsEr
 where
     IO: AsyncRead + AsyncWrite + Unpin,
 {
-    let start = LazyConfigAcceptor::new(Acceptor::default(), io)
+    let (wire, named) = match inner.binding {
+        ChannelBinding::Required => (Wire::plain(io), None),
+        ChannelBinding::WherePeerCan => Wire::hello(io).await.map_err(AtlsError::Handshake)?,
+    };
+    let start = LazyConfigAcceptor::new(Acceptor::default(), wire)
         .await
         .map_err(AtlsError::Handshake)?;
-    let nonce = nonce(&start.client_hello());
-    let identity = identity(inner, nonce).await?;
-    let verifier = PeerVerifier::new(Arc::clone(inner));
-    let config = config(inner, identity, &verifier)?;
-    let stream = start.into_stream(Arc::new(config)).await;
-    let peer = verifier.take()?;
-    let mut stream = TlsStream::Server(stream.map_err(AtlsError::Handshake)?);
-    let peer = bind::exchange(inner, &mut stream, peer).await?;
-    Ok(AtlsStream::new(stream, peer))
+    let hello = start.client_hello();
+    let (tls, peer) = if let Some(nonce) = named {
+        by_certificate(inner, start, &inner.naming, Some(nonce)).await?
+    } else if inner.binding == ChannelBinding::Required || bind::is_offered(&hello) {
+        let mut tls = finish(start, Arc::clone(&inner.bound.server)).await?;
+        let peer = bind::exchange(inner, &mut tls).await?;
+        (tls, peer)
+    } else {
+        let nonce = hello.alpn().and_then(Nonce::from_alpn);
+        by_certificate(inner, start, &inner.provider, nonce).await?
+    };
+    Ok(AtlsStream::new(tls, peer))
 }
 
-fn nonce(hello: &ClientHello<'_>) -> Option<Nonce> {
-    Nonce::from_alpn(hello.alpn()?)
+async fn finish<IO>(
+    start: StartHandshake<IO>,
+    config: Arc<ServerConfig>,
+) -> Result<TlsStream<IO>, AtlsError>
+where
+    IO: AsyncRead + AsyncWrite + Unpin,
+{
+    let stream = start.into_stream(config).await;
+    stream.map(TlsStream::Server).map_err(AtlsError::Handshake)
+}
+
+/// Documents are in the certificates of this handshake.
+async fn by_certificate<IO>(
+    inner: &Arc<Inner>,
+    start: StartHandshake<IO>,
+    provider: &Arc<CryptoProvider>,
+    nonce: Option<Nonce>,
+) -> Result<(TlsStream<IO>, Option<AttestedPeer>), AtlsError>
+where
+    IO: AsyncRead + AsyncWrite + Unpin,
+{
+    let identity = identity(inner, nonce).await?;
+    let verifier = PeerVerifier::judging(Arc::clone(inner), inner.nonce());
+    let judges = !inner.validators.is_empty();
+    let config = config::server(
+        provider,
+        judges.then(|| Arc::clone(&verifier)),
+        Arc::new(OneCertificate(Arc::new(identity))),
+        bind::unbound(),
+    );
+    let stream = finish(start, Arc::new(config.map_err(AtlsError::Setup)?)).await;
+    let peer = verifier.take()?;
+    Ok((stream?, peer))
 }
 
 /// Quoting takes as long as the TPM does, and anybody can ask for it: the number is bounded.
@@ -70,33 +112,4 @@ async fn identity(inner: &Arc<Inner>, nonce: Option<Nonce>) -> Result<CertifiedK
     tokio::task::spawn_blocking(move || inner.certify(nonce.as_ref()))
         .await
         .map_err(|_| AtlsError::Thread)?
-}
-
-fn config(
-    inner: &Inner,
-    identity: CertifiedKey,
-    verifier: &Arc<PeerVerifier>,
-) -> Result<ServerConfig, AtlsError> {
-    let builder = ServerConfig::builder_with_provider(Arc::clone(&inner.provider))
-        .with_protocol_versions(&[&TLS13])
-        .map_err(AtlsError::Setup)?;
-    let builder = if inner.validators.is_empty() {
-        builder.with_no_client_auth()
-    } else {
-        builder.with_client_cert_verifier(Arc::clone(verifier) as Arc<_>)
-    };
-    let mut config = builder.with_cert_resolver(Arc::new(OneCertificate(Arc::new(identity))));
-    config.alpn_protocols = inner.binding.protocols();
-    // Resumption would skip the evidence.
-    config.send_tls13_tickets = 0;
-    Ok(config)
-}
-
-#[derive(Debug)]
-struct OneCertificate(Arc<CertifiedKey>);
-
-impl ResolvesServerCert for OneCertificate {
-    fn resolve(&self, _hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
-        Some(Arc::clone(&self.0))
-    }
 }

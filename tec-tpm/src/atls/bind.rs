@@ -1,13 +1,19 @@
-//! Evidence over the connection itself, so that a document cannot be relayed.
+//! Evidence over the connection itself, so that none can be relayed.
 //!
-//! After the handshake each end sends one frame: four bytes of length, most significant first, and
-//! a document whose user data are SHA-256(`tec-atls-bind/1` ‖ 0 ‖ role ‖ exporter ‖ key hash) and
-//! whose nonce is the exporter (RFC 8446, section 7.5). An end that attests nothing sends length 0.
+//! After the handshake the server sends one frame, and when the client found it good, so does the
+//! client: four bytes of length, most significant first; one byte of length, and the identifier of
+//! the document's sort in the encoding of X.690, section 8.19; the document. Its user data are
+//! SHA-256(`tec-atls-bind/1` ‖ 0 ‖ role ‖ exporter ‖ key hash), its nonce is the exporter (RFC 8446,
+//! section 7.5). An end that attests nothing sends the length 0.
 
 use std::sync::Arc;
 
+use rustls::pki_types::CertificateDer;
+use rustls::server::ClientHello;
+use rustls::server::ParsedCertificate;
 use sha2::Digest as _;
 use sha2::Sha256;
+use tec_core::digest::Sha256Digest;
 use tokio::io::AsyncRead;
 use tokio::io::AsyncReadExt as _;
 use tokio::io::AsyncWrite;
@@ -18,8 +24,11 @@ use super::AtlsError;
 use super::AttestedPeer;
 use super::MAX_DOCUMENT;
 use super::Nonce;
+use super::Variant;
+use super::challenge::key_hash;
 use super::endpoint::Inner;
 use super::issue;
+use super::signatures::ByProvider;
 
 /// The protocol that begins with the exchange and goes on with HTTP/2.
 const BOUND: &[u8] = b"tec-atls-bind/1";
@@ -27,6 +36,8 @@ const BOUND: &[u8] = b"tec-atls-bind/1";
 const H2: &[u8] = b"h2";
 /// Label of the exporter (RFC 8446, section 7.5).
 const EXPORTER: &[u8] = b"EXPORTER-tec-atls-bind";
+/// Most bytes of a frame after its length: identifiers of sorts have less than 32.
+const MAX_FRAME: usize = MAX_DOCUMENT + 32;
 
 /// Whether evidence over the connection itself is demanded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,18 +45,31 @@ const EXPORTER: &[u8] = b"EXPORTER-tec-atls-bind";
 pub enum ChannelBinding {
     /// Peers that cannot are refused.
     Required,
-    /// Peers that cannot are taken, with what they proved in the handshake.
+    /// Peers that cannot prove themselves with a document in their certificate. Whoever stole the
+    /// key of that can relay it.
     WherePeerCan,
 }
 
-impl ChannelBinding {
-    /// Protocols in order of preference.
-    pub(super) fn protocols(self) -> Vec<Vec<u8>> {
-        match self {
-            Self::Required => vec![BOUND.to_vec()],
-            Self::WherePeerCan => vec![BOUND.to_vec(), H2.to_vec()],
-        }
-    }
+/// What goes on over a connection whose ends send evidence over it.
+pub(super) fn bound() -> Vec<Vec<u8>> {
+    vec![BOUND.to_vec()]
+}
+
+/// What goes on where documents are in certificates.
+pub(super) fn unbound() -> Vec<Vec<u8>> {
+    vec![H2.to_vec()]
+}
+
+/// Whether the client can send evidence over the connection.
+pub(super) fn is_offered(hello: &ClientHello<'_>) -> bool {
+    hello
+        .alpn()
+        .is_some_and(|mut offered| offered.any(|one| one == BOUND))
+}
+
+/// Whether the ends agreed on it.
+pub(super) fn is_agreed<IO>(stream: &TlsStream<IO>) -> bool {
+    stream.get_ref().1.alpn_protocol() == Some(BOUND)
 }
 
 #[derive(Clone, Copy)]
@@ -74,6 +98,8 @@ impl Role {
 struct Channel {
     role: Role,
     exporter: [u8; 32],
+    /// The key of the peer's certificate, which it proved to have.
+    peer: Option<Sha256Digest>,
 }
 
 impl Channel {
@@ -90,16 +116,24 @@ impl Channel {
                 (Role::Server, out)
             }
         };
-        let exporter = exporter.map_err(AtlsError::Setup)?;
-        Ok(Self { role, exporter })
+        let certificates = stream.get_ref().1.peer_certificates();
+        Ok(Self {
+            role,
+            exporter: exporter.map_err(AtlsError::Setup)?,
+            peer: certificates
+                .and_then(<[_]>::first)
+                .map(hash_of)
+                .transpose()
+                .map_err(AtlsError::Setup)?,
+        })
     }
 
-    fn user_data(&self, role: Role, key_hash: &[u8; 32]) -> [u8; 32] {
+    fn user_data(&self, role: Role, key_hash: &Sha256Digest) -> [u8; 32] {
         Sha256::new()
             .chain_update(BOUND)
             .chain_update([0, role.byte()])
             .chain_update(self.exporter)
-            .chain_update(key_hash)
+            .chain_update(key_hash.as_bytes())
             .finalize()
             .into()
     }
@@ -109,83 +143,115 @@ impl Channel {
     }
 }
 
-/// Exchanges and judges evidence, if the peers agreed on that.
+fn hash_of(certificate: &CertificateDer<'_>) -> Result<Sha256Digest, rustls::Error> {
+    ParsedCertificate::try_from(certificate).map(|one| key_hash(&one.subject_public_key_info()))
+}
+
+/// Exchanges and judges evidence. Nobody proves anything to a server that was not found good.
 pub(super) async fn exchange<IO>(
     inner: &Arc<Inner>,
     stream: &mut TlsStream<IO>,
-    peer: Option<AttestedPeer>,
 ) -> Result<Option<AttestedPeer>, AtlsError>
 where
     IO: AsyncRead + AsyncWrite + Unpin,
 {
-    if stream.get_ref().1.alpn_protocol() != Some(BOUND) {
-        return match inner.binding {
-            ChannelBinding::WherePeerCan => Ok(peer),
-            ChannelBinding::Required => Err(AtlsError::Unbound),
-        };
+    if !is_agreed(stream) {
+        return Err(AtlsError::Unbound);
     }
     let channel = Channel::of(stream)?;
-    let ours = evidence(inner, &channel).await?;
-    let (mut reader, mut writer) = tokio::io::split(stream);
-    let (sent, received) = tokio::join!(send(&mut writer, &ours), receive(&mut reader));
-    let (theirs, ()) = (received?, sent?);
-    match peer {
-        Some(peer) => judge(inner, &channel, peer, &theirs).map(Some),
-        None => Ok(None),
+    match channel.role {
+        Role::Server => {
+            // Anybody can ask for it: the number is bounded.
+            let permit = inner.issuing.try_acquire().map_err(|_| AtlsError::Busy)?;
+            let ours = evidence(inner, &channel).await?;
+            drop(permit);
+            send(stream, &ours).await?;
+            hear(inner, &channel, stream).await
+        }
+        Role::Client => {
+            let peer = hear(inner, &channel, stream).await?;
+            let ours = evidence(inner, &channel).await?;
+            send(stream, &ours).await?;
+            Ok(peer)
+        }
     }
 }
 
+/// Our frame without its length.
 async fn evidence(inner: &Arc<Inner>, channel: &Channel) -> Result<Vec<u8>, AtlsError> {
     let Some(issuer) = inner.issuer.clone() else {
         return Ok(Vec::new());
     };
-    let user_data = channel.user_data(channel.role, inner.key.key_hash.as_bytes());
-    let nonce = channel.nonce();
-    tokio::task::spawn_blocking(move || issue::issue(&*issuer, &user_data, &nonce))
+    let user_data = channel.user_data(channel.role, &inner.key.key_hash);
+    let (nonce, variant) = (channel.nonce(), issuer.variant());
+    let document = tokio::task::spawn_blocking(move || issue::issue(&*issuer, &user_data, &nonce))
         .await
         .map_err(|_| AtlsError::Thread)?
-        .map_err(AtlsError::Issue)
+        .map_err(AtlsError::Issue)?;
+    let identifier = variant.object_identifier();
+    let length = u8::try_from(identifier.as_bytes().len()).unwrap_or(u8::MAX);
+    Ok([&[length], identifier.as_bytes(), &document].concat())
 }
 
-async fn send<W: AsyncWrite + Unpin>(writer: &mut W, document: &[u8]) -> Result<(), AtlsError> {
-    let length = u32::try_from(document.len()).unwrap_or(u32::MAX);
-    let frame = [&length.to_be_bytes(), document].concat();
-    writer
-        .write_all(&frame)
-        .await
-        .map_err(AtlsError::Exchange)?;
-    writer.flush().await.map_err(AtlsError::Exchange)
+async fn send<W: AsyncWrite + Unpin>(writer: &mut W, frame: &[u8]) -> Result<(), AtlsError> {
+    let length = u32::try_from(frame.len()).unwrap_or(u32::MAX);
+    let bytes = [&length.to_be_bytes(), frame].concat();
+    let failed = AtlsError::Exchange;
+    writer.write_all(&bytes).await.map_err(failed)?;
+    writer.flush().await.map_err(failed)
 }
 
 async fn receive<R: AsyncRead + Unpin>(reader: &mut R) -> Result<Vec<u8>, AtlsError> {
     let length = reader.read_u32().await.map_err(AtlsError::Exchange)?;
     let length = usize::try_from(length).unwrap_or(usize::MAX);
-    if length > MAX_DOCUMENT {
+    if length > MAX_FRAME {
         return Err(AtlsError::ExchangeSize { length });
     }
-    let mut document = vec![0; length];
-    reader
-        .read_exact(&mut document)
-        .await
-        .map_err(AtlsError::Exchange)?;
-    Ok(document)
+    let mut frame = vec![0; length];
+    let read = reader.read_exact(&mut frame).await;
+    read.map_err(AtlsError::Exchange)?;
+    Ok(frame)
 }
 
-/// The same key as in the handshake must have signed, over this connection.
-fn judge(
+/// The peer, once its frame was found good; `None` where it is not to be judged.
+async fn hear<R: AsyncRead + Unpin>(
     inner: &Inner,
     channel: &Channel,
-    mut peer: AttestedPeer,
-    document: &[u8],
-) -> Result<AttestedPeer, AtlsError> {
-    let validator = inner.validator(peer.variant).ok_or(AtlsError::Relayed)?;
+    reader: &mut R,
+) -> Result<Option<AttestedPeer>, AtlsError> {
+    let frame = receive(reader).await?;
+    if inner.validators.is_empty() {
+        return Ok(None);
+    }
+    judge(inner, channel, &frame).map(Some)
+}
+
+fn judge(inner: &Inner, channel: &Channel, frame: &[u8]) -> Result<AttestedPeer, AtlsError> {
+    let key_hash = channel.peer.ok_or(AtlsError::NoCertificate)?;
+    let (identifier, document) = parts(frame).ok_or(AtlsError::NoEvidence)?;
+    let validator = inner
+        .validators
+        .iter()
+        .find(|one| one.variant().object_identifier().as_bytes() == identifier)
+        .ok_or_else(|| AtlsError::OtherVariant {
+            found: Variant::dotted(identifier),
+        })?;
     let validated = validator
-        .validate(document, &channel.nonce())
-        .map_err(AtlsError::Binding)?;
-    let expected = channel.user_data(channel.role.other(), peer.key_hash.as_bytes());
-    if validated.user_data != expected || validated.ak != peer.validated.ak {
+        .validate(document, &channel.nonce(), &ByProvider(&inner.provider))
+        .map_err(AtlsError::Document)?;
+    if validated.user_data != channel.user_data(channel.role.other(), &key_hash) {
         return Err(AtlsError::Relayed);
     }
-    peer.bound = true;
-    Ok(peer)
+    Ok(AttestedPeer {
+        variant: validator.variant(),
+        key_hash,
+        validated,
+        bound: true,
+    })
+}
+
+/// Identifier and document.
+fn parts(frame: &[u8]) -> Option<(&[u8], &[u8])> {
+    let (length, rest) = frame.split_first()?;
+    rest.split_at_checked(usize::from(*length))
 }

@@ -1,4 +1,4 @@
-//! The certificate of one handshake: made with a document in it, and read back.
+//! Certificates: made, with a document for one handshake or without, and read back.
 
 use rustls::SignatureScheme;
 use rustls::crypto::CryptoProvider;
@@ -12,6 +12,7 @@ use super::MAX_DOCUMENT;
 use super::Variant;
 use super::challenge::key_hash;
 use super::der;
+use super::signatures::ByProvider;
 use crate::ek::CertificateError;
 use crate::ek::Parsed;
 
@@ -60,16 +61,27 @@ pub enum PeerCertificateError {
     },
 }
 
+/// The dates of a certificate that ends with its endpoint: none is known (RFC 5280, section
+/// 4.1.2.5), and nobody looks at them. From 1970 to 9999-12-31T23:59:59Z.
+pub(super) fn without_end() -> [Timestamp; 2] {
+    [0, 253_402_300_799].map(Timestamp::from_unix_seconds)
+}
+
+/// The dates of a certificate for one handshake.
+pub(super) fn around(now: Timestamp) -> [Timestamp; 2] {
+    [now.plus_seconds(-VALIDITY), now.plus_seconds(VALIDITY)]
+}
+
 /// Makes a certificate for `spki`, signed by its own key. Without document it attests nothing.
 pub(super) fn make(
     key: &dyn SigningKey,
     spki: &[u8],
     serial: [u8; 16],
-    now: Timestamp,
+    validity: [Timestamp; 2],
     document: Option<(Variant, &[u8])>,
 ) -> Result<Vec<u8>, rustls::Error> {
     let algorithm = der::tlv(der::SEQUENCE, &[&der::object_identifier(ECDSA_SHA256)]);
-    let tbs = to_be_signed(&algorithm, spki, serial, now, document);
+    let tbs = to_be_signed(&algorithm, spki, serial, validity, document);
     let signer = key
         .choose_scheme(&[SignatureScheme::ECDSA_NISTP256_SHA256])
         .ok_or_else(|| rustls::Error::General("the key cannot sign with P-256".to_owned()))?;
@@ -84,20 +96,14 @@ fn to_be_signed(
     algorithm: &[u8],
     spki: &[u8],
     mut serial: [u8; 16],
-    now: Timestamp,
+    [from, until]: [Timestamp; 2],
     document: Option<(Variant, &[u8])>,
 ) -> Vec<u8> {
     // Positive, and without a leading zero byte, whatever was drawn.
     serial[0] = serial[0] & 0x7f | 0x40;
     let version = der::tlv(der::VERSION, &[&der::tlv(der::INTEGER, &[&[2]])]);
     let name = common_name("TEC");
-    let validity = der::tlv(
-        der::SEQUENCE,
-        &[
-            &time(now.plus_seconds(-VALIDITY)),
-            &time(now.plus_seconds(VALIDITY)),
-        ],
-    );
+    let validity = der::tlv(der::SEQUENCE, &[&time(from), &time(until)]);
     let serial = der::tlv(der::INTEGER, &[&serial]);
     let extensions = document.map(extensions).unwrap_or_default();
     der::tlv(
@@ -226,16 +232,13 @@ fn check_signature(parsed: &Parsed, provider: &CryptoProvider) -> Result<(), Pee
         .subject_public_key;
     let key = bits(key).ok_or_else(refused)?;
     let signature = bits(certificate.signature()).ok_or_else(refused)?;
-    let algorithms = provider
-        .signature_verification_algorithms
-        .mapping
-        .iter()
-        .find(|(scheme, _)| *scheme == SignatureScheme::ECDSA_NISTP256_SHA256)
-        .map(|(_, algorithms)| *algorithms)
-        .unwrap_or_default();
-    // Each provider lists the exact curve of a scheme first.
-    let algorithm = algorithms.first().ok_or_else(refused)?;
-    algorithm
-        .verify_signature(&key, parsed.signed(), &signature)
-        .map_err(|_| refused())
+    ByProvider(provider)
+        .signed(
+            SignatureScheme::ECDSA_NISTP256_SHA256,
+            &key,
+            parsed.signed(),
+            &signature,
+        )
+        .then_some(())
+        .ok_or_else(refused)
 }

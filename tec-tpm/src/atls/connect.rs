@@ -8,11 +8,9 @@ use std::sync::PoisonError;
 use rustls::ClientConfig;
 use rustls::SignatureScheme;
 use rustls::client::ResolvesClientCert;
-use rustls::client::Resumption;
 use rustls::pki_types::DnsName;
 use rustls::pki_types::ServerName;
 use rustls::sign::CertifiedKey;
-use rustls::version::TLS13;
 use tokio::io::AsyncRead;
 use tokio::io::AsyncWrite;
 use tokio::runtime::Handle;
@@ -21,21 +19,27 @@ use tokio_rustls::TlsStream;
 
 use super::AtlsError;
 use super::AtlsStream;
+use super::AttestedPeer;
+use super::ChannelBinding;
 use super::Endpoint;
 use super::Nonce;
 use super::bind;
+use super::config;
 use super::endpoint::Inner;
+use super::named;
+use super::named::Wire;
 use super::verify::PeerVerifier;
 
 impl Endpoint {
-    /// Connects over `io` and judges the server.
+    /// Connects over `io`, judges the server, then proves itself to it where there is an issuer.
     ///
-    /// With an issuer the whole handshake runs on a thread that may block, since rustls asks for
-    /// the certificate, and so for a quote, in the midst of it.
+    /// With an issuer and [`ChannelBinding::WherePeerCan`] the whole handshake runs on a thread that
+    /// may block, since rustls asks for the certificate, and so for a quote, in the midst of it.
     ///
     /// # Errors
     /// [`AtlsError`]; without validator always, unless
-    /// [allowed](super::EndpointBuilder::dangerous_unverified_server).
+    /// [allowed](super::EndpointBuilder::dangerous_unverified_server). A server that refuses this
+    /// end's evidence closes the connection later.
     ///
     /// # Cancel safety
     /// Dropping the future gives the connection up; such a thread ends with the handshake's limit.
@@ -45,7 +49,7 @@ impl Endpoint {
     {
         let limit = self.0.limit;
         let inner = Arc::clone(&self.0);
-        let blocks = inner.issuer.is_some();
+        let blocks = inner.issuer.is_some() && inner.binding == ChannelBinding::WherePeerCan;
         let handshake = async move {
             tokio::time::timeout(limit, connect(&inner, io))
                 .await
@@ -68,17 +72,83 @@ where
     if inner.validators.is_empty() && !inner.unverified_server {
         return Err(AtlsError::NoValidator);
     }
-    let verifier = PeerVerifier::new(Arc::clone(inner));
+    let (tls, peer) = match inner.binding {
+        ChannelBinding::Required => {
+            let config = Arc::clone(&inner.bound.client);
+            let mut tls = finish(config, unnamed(), Wire::plain(io)).await?;
+            let peer = bind::exchange(inner, &mut tls).await?;
+            (tls, peer)
+        }
+        ChannelBinding::WherePeerCan => {
+            let protocols = if inner.names {
+                bind::unbound()
+            } else {
+                [bind::bound(), bind::unbound()].concat()
+            };
+            with_nonce(inner, io, protocols).await?
+        }
+    };
+    Ok(AtlsStream::new(tls, peer))
+}
+
+async fn finish<IO>(
+    config: Arc<ClientConfig>,
+    name: ServerName<'static>,
+    io: IO,
+) -> Result<TlsStream<IO>, AtlsError>
+where
+    IO: AsyncRead + AsyncWrite + Unpin,
+{
+    let stream = TlsConnector::from(config).connect(name, io).await;
+    stream.map(TlsStream::Client).map_err(AtlsError::Handshake)
+}
+
+/// The server decides where documents are: in certificates, or over the connection.
+pub(super) async fn with_nonce<IO>(
+    inner: &Arc<Inner>,
+    io: IO,
+    mut protocols: Vec<Vec<u8>>,
+) -> Result<(TlsStream<Wire<IO>>, Option<AttestedPeer>), AtlsError>
+where
+    IO: AsyncRead + AsyncWrite + Unpin,
+{
+    let nonce = inner.nonce();
+    let verifier = PeerVerifier::judging(Arc::clone(inner), nonce);
     let identity = Arc::new(Identity::new(Arc::clone(inner)));
-    let config = config(inner, &verifier, &identity)?;
-    let stream = TlsConnector::from(Arc::new(config))
-        .connect(unnamed(), io)
-        .await;
-    let peer = verifier.take()?;
+    protocols.push(nonce.to_alpn());
+    let attests = inner.issuer.is_some();
+    let provider = if inner.names {
+        &inner.naming
+    } else {
+        &inner.provider
+    };
+    let mut config = config::client(
+        provider,
+        Arc::clone(&verifier),
+        attests.then(|| Arc::clone(&identity) as Arc<_>),
+        protocols,
+    )
+    .map_err(AtlsError::Setup)?;
+    config.enable_sni = inner.names;
+    let (name, wire) = if inner.names {
+        let name = named::host_name(&nonce).ok_or(AtlsError::NoNonce)?;
+        (ServerName::DnsName(name), Wire::restoring(io))
+    } else {
+        (unnamed(), Wire::plain(io))
+    };
+    let stream = finish(Arc::new(config), name, wire).await;
+    if let Ok(mut tls) = stream {
+        if bind::is_agreed(&tls) {
+            let peer = bind::exchange(inner, &mut tls).await?;
+            return Ok((tls, peer));
+        }
+        let peer = verifier.take()?;
+        identity.take()?;
+        return Ok((tls, peer));
+    }
+    verifier.take()?;
     identity.take()?;
-    let mut stream = TlsStream::Client(stream.map_err(AtlsError::Handshake)?);
-    let peer = bind::exchange(inner, &mut stream, peer).await?;
-    Ok(AtlsStream::new(stream, peer))
+    Err(stream.err().unwrap_or(AtlsError::NoCertificate))
 }
 
 /// Evidence names the server; no name is sent.
@@ -88,25 +158,6 @@ fn unnamed() -> ServerName<'static> {
         Ok(name) => ServerName::DnsName(name),
         Err(_) => ServerName::IpAddress(std::net::IpAddr::from([0, 0, 0, 0]).into()),
     }
-}
-
-fn config(
-    inner: &Inner,
-    verifier: &Arc<PeerVerifier>,
-    identity: &Arc<Identity>,
-) -> Result<ClientConfig, AtlsError> {
-    let mut config = ClientConfig::builder_with_provider(Arc::clone(&inner.provider))
-        .with_protocol_versions(&[&TLS13])
-        .map_err(AtlsError::Setup)?
-        .dangerous()
-        .with_custom_certificate_verifier(Arc::clone(verifier) as Arc<_>)
-        .with_client_cert_resolver(Arc::clone(identity) as Arc<_>);
-    config.alpn_protocols = inner.binding.protocols();
-    config.alpn_protocols.push(verifier.nonce().to_alpn());
-    config.enable_sni = false;
-    // Resumption would skip the evidence.
-    config.resumption = Resumption::disabled();
-    Ok(config)
 }
 
 /// Makes our certificate when the server asks for it.
@@ -133,6 +184,11 @@ impl Identity {
         let mut failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
         failure.take().map_or(Ok(()), Err)
     }
+
+    fn fail(&self, error: AtlsError) {
+        let mut failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
+        *failure = Some(error);
+    }
 }
 
 impl ResolvesClientCert for Identity {
@@ -141,20 +197,20 @@ impl ResolvesClientCert for Identity {
         root_hint_subjects: &[&[u8]],
         _sigschemes: &[SignatureScheme],
     ) -> Option<Arc<CertifiedKey>> {
-        // Asked also where there is nothing to say; the server then decides.
-        self.inner.issuer.as_ref()?;
-        let nonce = Nonce::from_authorities(root_hint_subjects);
-        match self.inner.certify(nonce.as_ref()) {
-            Ok(certified) => Some(Arc::new(certified)),
-            Err(error) => {
-                let mut failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
-                *failure = Some(error);
-                None
-            }
-        }
+        let Some(nonce) = Nonce::from_authorities(root_hint_subjects) else {
+            // A server that is to be sent evidence over the connection has no nonce; any other one
+            // gets a certificate that proves nothing, and the failure counts.
+            self.fail(AtlsError::NoNonce);
+            return Some(self.inner.bound.certificate());
+        };
+        self.inner
+            .certify(Some(&nonce))
+            .map_err(|error| self.fail(error))
+            .ok()
+            .map(Arc::new)
     }
 
     fn has_certs(&self) -> bool {
-        self.inner.issuer.is_some()
+        true
     }
 }

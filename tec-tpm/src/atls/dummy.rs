@@ -12,6 +12,7 @@ use super::ValidateError;
 use super::Validated;
 use super::Validator;
 use super::Variant;
+use crate::quote::SignatureCheck;
 
 #[derive(Serialize, Deserialize)]
 struct Document {
@@ -57,7 +58,12 @@ impl Validator for DangerousDummyValidator {
         Variant::Dummy
     }
 
-    fn validate(&self, document: &[u8], nonce: &Nonce) -> Result<Validated, ValidateError> {
+    fn validate(
+        &self,
+        document: &[u8],
+        nonce: &Nonce,
+        _signatures: &dyn SignatureCheck,
+    ) -> Result<Validated, ValidateError> {
         let document: Document = serde_json::from_slice(document)
             .map_err(|source| ValidateError::malformed("document", source))?;
         if STANDARD.decode(&document.nonce).ok().as_deref() != Some(nonce.as_bytes()) {

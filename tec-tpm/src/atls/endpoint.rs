@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rustls::crypto::CryptoProvider;
-use rustls::pki_types::CertificateDer;
 use rustls::sign::CertifiedKey;
 use tec_core::port::Clock;
 use tec_core::port::Entropy;
@@ -17,8 +16,10 @@ use super::Nonce;
 use super::Validator;
 use super::Variant;
 use super::certificate;
+use super::config::BoundConfigs;
 use super::identity::LeafKey;
 use super::issue;
+use super::named;
 
 /// A handshake may take this long, document included: discrete TPMs take seconds for a quote.
 const HANDSHAKE_LIMIT: Duration = Duration::from_secs(30);
@@ -53,6 +54,10 @@ pub(super) struct Inner {
     pub(super) binding: ChannelBinding,
     pub(super) limit: Duration,
     pub(super) issuing: Semaphore,
+    pub(super) bound: BoundConfigs,
+    /// For transcripts with a nonce as server name.
+    pub(super) naming: Arc<CryptoProvider>,
+    pub(super) names: bool,
 }
 
 impl Endpoint {
@@ -70,6 +75,7 @@ impl Endpoint {
             validators: Vec::new(),
             unverified_server: false,
             binding: ChannelBinding::Required,
+            names: false,
             limit: HANDSHAKE_LIMIT,
         }
     }
@@ -88,12 +94,15 @@ impl Inner {
             (None, _) => None,
         };
         let document = document.as_ref().map(|(variant, made)| (*variant, &**made));
-        let mut serial = [0; 16];
-        self.entropy.fill(&mut serial);
-        let key = Arc::clone(&self.key.signing);
-        let made = certificate::make(&*key, &self.key.spki, serial, self.clock.now(), document)
-            .map_err(AtlsError::Setup)?;
-        Ok(CertifiedKey::new(vec![CertificateDer::from(made)], key))
+        let validity = certificate::around(self.clock.now());
+        self.key
+            .certified(&*self.entropy, validity, document)
+            .map_err(AtlsError::Setup)
+    }
+
+    /// A nonce for one peer.
+    pub(super) fn nonce(&self) -> Nonce {
+        Nonce::random(&*self.entropy)
     }
 
     pub(super) fn accepted(&self) -> Vec<Variant> {
@@ -115,6 +124,7 @@ pub struct EndpointBuilder {
     validators: Vec<Arc<dyn Validator>>,
     unverified_server: bool,
     binding: ChannelBinding,
+    names: bool,
     limit: Duration,
 }
 
@@ -151,6 +161,16 @@ impl EndpointBuilder {
         self
     }
 
+    /// Sends the nonce as the server name, too, for servers that know no other way; evidence is then
+    /// in certificates only. Other servers may refuse such a name. Servers of ours take it with
+    /// [`ChannelBinding::WherePeerCan`].
+    #[must_use]
+    pub fn with_nonce_as_server_name(mut self) -> Self {
+        self.binding = ChannelBinding::WherePeerCan;
+        self.names = true;
+        self
+    }
+
     /// How long a handshake may take, document included; half a minute by default.
     #[must_use]
     pub fn with_handshake_limit(mut self, limit: Duration) -> Self {
@@ -168,7 +188,9 @@ impl EndpointBuilder {
         }
         let key =
             LeafKey::generate(&*self.entropy, &self.provider).map_err(EndpointError::Provider)?;
+        let bound = self.bound(&key).map_err(EndpointError::Provider)?;
         Ok(Endpoint(Arc::new(Inner {
+            naming: named::provider(&self.provider),
             provider: self.provider,
             clock: self.clock,
             entropy: self.entropy,
@@ -179,6 +201,18 @@ impl EndpointBuilder {
             binding: self.binding,
             limit: self.limit,
             issuing: Semaphore::new(ISSUING_LIMIT),
+            bound,
+            names: self.names,
         })))
+    }
+
+    fn bound(&self, key: &LeafKey) -> Result<BoundConfigs, rustls::Error> {
+        let certified = key.certified(&*self.entropy, certificate::without_end(), None)?;
+        BoundConfigs::new(
+            &self.provider,
+            certified,
+            self.issuer.is_some(),
+            !self.validators.is_empty(),
+        )
     }
 }

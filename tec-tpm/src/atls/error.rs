@@ -35,7 +35,7 @@ pub enum AtlsError {
     /// The peer's certificate.
     #[error("the peer's certificate was refused")]
     Certificate(#[source] PeerCertificateError),
-    /// The document in it.
+    /// Its document.
     #[error("the peer's attestation document was refused")]
     Document(#[source] ValidateError),
     /// The document was made for another key.
@@ -62,10 +62,16 @@ pub enum AtlsError {
         /// What was announced.
         length: usize,
     },
-    /// The peer's document over this connection.
-    #[error("the evidence over this connection was refused")]
-    Binding(#[source] ValidateError),
-    /// The document is over another connection, or another key signed it.
+    /// The peer sent a frame without document.
+    #[error("the peer proves nothing")]
+    NoEvidence,
+    /// No validator is for this sort of document.
+    #[error("the peer's attestation document is of no accepted sort; its identifier is {found:?}")]
+    OtherVariant {
+        /// Identifier of the sort, where it is one.
+        found: Option<String>,
+    },
+    /// The document is over another connection, or for another key or role.
     #[error("the evidence is over another connection: somebody relays it")]
     Relayed,
 }

@@ -7,19 +7,24 @@ use p256::elliptic_curve::Generate as _;
 use p256::pkcs8::EncodePrivateKey as _;
 use p256::pkcs8::EncodePublicKey as _;
 use rustls::crypto::CryptoProvider;
+use rustls::pki_types::CertificateDer;
 use rustls::pki_types::PrivateKeyDer;
 use rustls::pki_types::PrivatePkcs8KeyDer;
+use rustls::sign::CertifiedKey;
 use rustls::sign::SigningKey;
 use tec_core::digest::Sha256Digest;
 use tec_core::port::Entropy;
 use tec_core::port::EntropyRng;
+use tec_core::time::Timestamp;
 
+use super::Variant;
+use super::certificate;
 use super::challenge::key_hash;
 
 /// A P-256 key that lives in memory only, for as long as its endpoint.
 pub(super) struct LeafKey {
-    pub(super) signing: Arc<dyn SigningKey>,
-    pub(super) spki: Vec<u8>,
+    signing: Arc<dyn SigningKey>,
+    spki: Vec<u8>,
     pub(super) key_hash: Sha256Digest,
 }
 
@@ -50,5 +55,19 @@ impl LeafKey {
             key_hash: key_hash(spki.as_bytes()),
             spki: spki.into_vec(),
         })
+    }
+
+    /// A new certificate of the key, and the key.
+    pub(super) fn certified(
+        &self,
+        entropy: &dyn Entropy,
+        validity: [Timestamp; 2],
+        document: Option<(Variant, &[u8])>,
+    ) -> Result<CertifiedKey, rustls::Error> {
+        let mut serial = [0; 16];
+        entropy.fill(&mut serial);
+        let made = certificate::make(&*self.signing, &self.spki, serial, validity, document)?;
+        let key = Arc::clone(&self.signing);
+        Ok(CertifiedKey::new(vec![CertificateDer::from(made)], key))
     }
 }

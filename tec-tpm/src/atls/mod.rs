@@ -2,24 +2,31 @@
 //!
 //! ```text
 //!  client                                               server
-//!  ClientHello, ALPN atls:v1:nonce:<64 hex> ──────────►
+//!  ClientHello, ALPN tec-atls-bind/1 ──────────────────►
+//!                     ◄── certificates that carry keys ──►
+//!  ◄──────────────────── a document over the exporter of this very connection
+//!  judged; ours, over the same ────────────────────────►  judged
+//! ```
+//!
+//! The document's format is that of a [`Variant`], an [`Issuer`] makes it and a [`Validator`]
+//! judges it. It binds the role, the key of the certificate and a value that only this connection
+//! has: who stole a key cannot relay a document that was made for it.
+//!
+//! *Peers that cannot do this* are taken with [`ChannelBinding::WherePeerCan`]. With them documents
+//! are in an extension of certificates that are made for one handshake, and bind nonces:
+//!
+//! ```text
+//!  ClientHello, ALPN atls:v1:nonce:<64 hex>, h2 ──────►
 //!                                       certificate: P-256 key, document in an extension
 //!  document binds that key and our nonce ◄────────────  CertificateRequest, authority CN=<nonce>
 //!  certificate with our document ─────────────────────►  binds our key and the server's nonce
-//!  ALPN tec-atls-bind/1: ◄─ a document over the exporter of this very connection ─►
 //! ```
-//!
-//! Certificates are self-signed and made for one handshake. The document's format is that of a
-//! [`Variant`], which the identifier of the extension names; an [`Issuer`] makes it and a
-//! [`Validator`] judges it. User data of a document is SHA-256 over the SubjectPublicKeyInfo.
-//!
-//! *Channel binding*: whoever stole the key of a certificate could relay a document that was made
-//! for it. So both ends, where both can, send a second document over a value that only this
-//! connection has ([`ChannelBinding`]).
+//! User data of such a document is SHA-256 over the SubjectPublicKeyInfo. Older clients send their
+//! nonce as the server name, in base64; they are understood, too, and
+//! [`EndpointBuilder::with_nonce_as_server_name`] speaks to servers that know no other way.
 //!
 //! *What it is not*: it picks no provider of cryptography, starts no task, and opens no socket. It
-//! speaks TLS 1.3 only. Older peers send the nonce as a server name in base64, which is no host
-//! name; rustls refuses such a ClientHello, so they must send it by ALPN.
+//! speaks TLS 1.3 only.
 //!
 //! # Example
 //! ```
@@ -62,6 +69,7 @@ mod azure;
 mod bind;
 mod certificate;
 mod challenge;
+mod config;
 mod connect;
 mod der;
 mod document;
@@ -71,9 +79,11 @@ mod error;
 mod identity;
 mod issue;
 mod measurement;
+mod named;
 mod nonce;
 mod peer;
 mod service;
+mod signatures;
 mod stream;
 mod validate;
 mod variant;

@@ -10,7 +10,9 @@ use tec_core::pcr::PcrIndex;
 use tec_core::testing::ManualClock;
 use tec_core::testing::SeededEntropy;
 use tec_core::time::Timestamp;
+use tokio::io::AsyncRead;
 use tokio::io::AsyncReadExt as _;
+use tokio::io::AsyncWrite;
 use tokio::io::AsyncWriteExt as _;
 use tokio::io::DuplexStream;
 
@@ -50,6 +52,21 @@ async fn meet(
     let (server, client) = (server.build().unwrap(), client.build().unwrap());
     let (near, far) = tokio::io::duplex(256 * 1024);
     tokio::join!(server.accept(near), client.connect(far))
+}
+
+/// The client knows nothing of evidence over the connection.
+async fn meet_older(
+    server: EndpointBuilder,
+    client: EndpointBuilder,
+) -> (Result<Stream, AtlsError>, Result<Stream, AtlsError>) {
+    let server = server.with_channel_binding(ChannelBinding::WherePeerCan);
+    let (server, client) = (server.build().unwrap(), client.build().unwrap());
+    let (near, far) = tokio::io::duplex(256 * 1024);
+    let connect = async {
+        let (tls, peer) = connect::with_nonce(&client.0, far, bind::unbound()).await?;
+        Ok(AtlsStream::new(tls, peer))
+    };
+    tokio::join!(server.accept(near), connect)
 }
 
 fn vtpm(tpm: &Arc<SoftTpm>) -> Arc<dyn Issuer> {
@@ -100,8 +117,75 @@ async fn both_ends_prove_themselves_and_speak() {
 }
 
 #[tokio::test]
+async fn with_older_peers_both_ends_prove_themselves_by_their_certificates() {
+    let (node, service) = (Arc::new(SoftTpm::p256(1)), Arc::new(SoftTpm::rsa(2)));
+    let any = || any_vtpm(expecting(15, Sha256Digest::ZERO));
+    let (server, client) = meet_older(
+        now().with_issuer(vtpm(&service)).with_validator(any()),
+        now().with_issuer(vtpm(&node)).with_validator(any()),
+    )
+    .await;
+    let (server, client) = (server.unwrap(), client.unwrap());
+    assert_eq!(server.peer().unwrap().ak(), Some(&node.public_key()));
+    assert!(!server.peer().unwrap().is_channel_bound());
+    assert_eq!(client.peer().unwrap().ak(), Some(&service.public_key()));
+    assert!(!client.peer().unwrap().is_channel_bound());
+}
+
+#[tokio::test]
+async fn ends_that_need_not_bind_do_it_with_each_other() {
+    let compatible = |end: EndpointBuilder| {
+        let judged = end.with_validator(Arc::new(DangerousDummyValidator));
+        judged
+            .with_issuer(Arc::new(DangerousDummyIssuer))
+            .with_channel_binding(ChannelBinding::WherePeerCan)
+    };
+    let strict = || {
+        let judged = dummy_server().with_validator(Arc::new(DangerousDummyValidator));
+        judged.with_issuer(Arc::new(DangerousDummyIssuer))
+    };
+    for (server, client) in [
+        (compatible(now()), compatible(now())),
+        (compatible(now()), strict()),
+        (strict(), compatible(now())),
+    ] {
+        let (server, client) = meet(server, client).await;
+        assert!(server.unwrap().peer().unwrap().is_channel_bound());
+        assert!(client.unwrap().peer().unwrap().is_channel_bound());
+    }
+}
+
+#[tokio::test]
+async fn nonces_travel_as_server_names_whatever_they_begin_with() {
+    let compatible = dummy_server().with_channel_binding(ChannelBinding::WherePeerCan);
+    let server = compatible.build().unwrap();
+    let client = dummy_client().with_nonce_as_server_name().build().unwrap();
+    // One of 64 begins with each letter of base64.
+    for _ in 0..200 {
+        let (near, far) = tokio::io::duplex(256 * 1024);
+        let (server, client) = tokio::join!(server.accept(near), client.connect(far));
+        assert!(server.unwrap().peer().is_none());
+        assert!(client.unwrap().peer().is_some());
+    }
+}
+
+#[tokio::test]
+async fn a_client_that_cannot_bind_is_refused_where_that_is_demanded() {
+    let (server, client) = (dummy_server().build(), dummy_client().build());
+    let (server, client) = (server.unwrap(), client.unwrap());
+    let (near, far) = tokio::io::duplex(256 * 1024);
+    let connect = connect::with_nonce(&client.0, far, bind::unbound());
+    let (server, client) = tokio::join!(server.accept(near), connect);
+    assert!(matches!(server, Err(AtlsError::Handshake(_))));
+    assert!(matches!(client, Err(AtlsError::Handshake(_))));
+}
+
+#[tokio::test]
 async fn one_sided_the_client_stays_unknown() {
     let (server, client) = meet(dummy_server(), dummy_client()).await;
+    assert!(server.unwrap().peer().is_none());
+    assert_eq!(client.unwrap().peer().unwrap().variant(), Variant::Dummy);
+    let (server, client) = meet_older(dummy_server(), dummy_client()).await;
     assert!(server.unwrap().peer().is_none());
     assert_eq!(client.unwrap().peer().unwrap().variant(), Variant::Dummy);
 }
@@ -110,6 +194,9 @@ async fn one_sided_the_client_stays_unknown() {
 async fn a_server_that_judges_refuses_a_client_that_proves_nothing() {
     let server = dummy_server().with_validator(Arc::new(DangerousDummyValidator));
     let (server, _client) = meet(server, dummy_client()).await;
+    assert!(matches!(server, Err(AtlsError::Handshake(_))));
+    let server = dummy_server().with_validator(Arc::new(DangerousDummyValidator));
+    let (server, _client) = meet_older(server, dummy_client()).await;
     assert!(matches!(server, Err(AtlsError::Handshake(_))));
 }
 
@@ -136,15 +223,12 @@ enum Lie {
     OtherKey,
     Size,
     Variant,
-    OtherTpmLater,
-    OtherChannel,
 }
 
 impl Issuer for Lying {
     fn variant(&self) -> Variant {
         match self.0 {
             Lie::Variant => Variant::AwsNitroTpm,
-            Lie::OtherTpmLater | Lie::OtherChannel => Variant::QemuVtpm,
             _ => Variant::Dummy,
         }
     }
@@ -152,7 +236,6 @@ impl Issuer for Lying {
     fn issue(&self, user_data: &[u8; 32], nonce: &Nonce) -> Result<Vec<u8>, IssueError> {
         let dummy = DangerousDummyIssuer;
         let mut first = self.1.lock().unwrap_or_else(PoisonError::into_inner);
-        let quote = |seed| vtpm(&Arc::new(SoftTpm::p256(seed))).issue(user_data, nonce);
         let made = match self.0 {
             Lie::Nonce => dummy.issue(user_data, &Nonce::new([0; 32]))?,
             Lie::OtherKey => dummy.issue(&[0; 32], nonce)?,
@@ -162,11 +245,6 @@ impl Issuer for Lying {
                 Some(made) => made.clone(),
                 None => dummy.issue(user_data, nonce)?,
             },
-            Lie::OtherTpmLater => quote(if first.is_some() { 2 } else { 1 })?,
-            Lie::OtherChannel if first.is_some() => {
-                vtpm(&Arc::new(SoftTpm::p256(1))).issue(&[0; 32], nonce)?
-            }
-            Lie::OtherChannel => quote(1)?,
         };
         first.get_or_insert_with(|| made.clone());
         Ok(made)
@@ -179,46 +257,109 @@ fn lying(lie: Lie) -> EndpointBuilder {
 
 #[tokio::test]
 async fn documents_for_another_nonce_or_key_are_refused() {
-    let (_, client) = meet(lying(Lie::Nonce), dummy_client()).await;
-    assert!(matches!(
-        client,
-        Err(AtlsError::Document(ValidateError::Nonce))
-    ));
-    let (_, client) = meet(lying(Lie::OtherKey), dummy_client()).await;
+    let nonce = |refused| matches!(refused, Err(AtlsError::Document(ValidateError::Nonce)));
+    let (_, client) = meet_older(lying(Lie::Nonce), dummy_client()).await;
+    assert!(nonce(client));
+    let (_, client) = meet_older(lying(Lie::OtherKey), dummy_client()).await;
     assert!(matches!(client, Err(AtlsError::OtherKey)));
+    // Of this connection, but for another key or by another role.
+    let (_, client) = meet(lying(Lie::OtherKey), dummy_client()).await;
+    assert!(matches!(client, Err(AtlsError::Relayed)));
+    let (_, client) = meet(lying(Lie::Nonce), dummy_client()).await;
+    assert!(nonce(client));
 }
 
 #[tokio::test]
 async fn a_document_that_served_once_is_refused() {
-    let compatible = ChannelBinding::WherePeerCan;
-    let server = lying(Lie::Replay).with_channel_binding(compatible);
-    let server = server.build().unwrap();
+    let server = lying(Lie::Replay).build().unwrap();
     let client = dummy_client().build().unwrap();
-    let (near, far) = tokio::io::duplex(256 * 1024);
-    // Over the connection itself the first document is a replay already.
-    let (_, first) = tokio::join!(server.accept(near), client.connect(far));
+    let meet = async || {
+        let (near, far) = tokio::io::duplex(256 * 1024);
+        tokio::join!(server.accept(near), client.connect(far)).1
+    };
+    assert!(meet().await.is_ok());
+    let refused = meet().await;
     assert!(matches!(
-        first,
-        Err(AtlsError::Binding(ValidateError::Nonce))
-    ));
-    let (near, far) = tokio::io::duplex(256 * 1024);
-    let (_, second) = tokio::join!(server.accept(near), client.connect(far));
-    assert!(matches!(
-        second,
+        refused,
         Err(AtlsError::Document(ValidateError::Nonce))
     ));
 }
 
 #[tokio::test]
-async fn certificates_without_a_known_document_are_refused() {
-    let nothing = now().with_validator(Arc::new(DangerousDummyValidator));
+async fn a_client_whose_evidence_is_refused_finds_the_connection_closed() {
+    let server = dummy_server().with_validator(Arc::new(DangerousDummyValidator));
+    let client = lying(Lie::OtherKey).with_validator(Arc::new(DangerousDummyValidator));
+    let (server, client) = meet(server, client).await;
+    assert!(matches!(server, Err(AtlsError::Relayed)), "{server:?}");
+    drop(server);
+    let read = client.unwrap().read(&mut [0; 1]).await;
+    assert!(matches!(read, Ok(0) | Err(_)), "{read:?}");
+}
+
+/// Reads a frame as it is, and sends another one.
+async fn pass_on(from: &mut (impl AsyncRead + Unpin), to: &mut (impl AsyncWrite + Unpin)) {
+    let length = from.read_u32().await.unwrap();
+    let mut frame = vec![0; length.try_into().unwrap()];
+    from.read_exact(&mut frame).await.unwrap();
+    to.write_u32(length).await.unwrap();
+    to.write_all(&frame).await.unwrap();
+    to.flush().await.unwrap();
+}
+
+#[tokio::test]
+async fn who_stole_the_key_of_a_certificate_cannot_relay_evidence() {
+    let judging = || now().with_validator(any_vtpm(Measurements::default()));
+    let service = Arc::new(SoftTpm::p256(1));
+    let service = judging().with_issuer(vtpm(&service)).build().unwrap();
+    // It even believes any server, so that it sends its evidence to the thief.
+    let node = now().with_issuer(vtpm(&Arc::new(SoftTpm::p256(2))));
+    let node = node.dangerous_unverified_server().build().unwrap();
+
+    let stolen = Arc::clone(&node.0.bound.client);
+    let thief = async {
+        let (near, far) = tokio::io::duplex(256 * 1024);
+        let (own, victim) = tokio::io::duplex(256 * 1024);
+        let name = "thief.invalid".try_into().unwrap();
+        let to_service = async {
+            let connector = tokio_rustls::TlsConnector::from(stolen);
+            connector.connect(name, far).await.unwrap()
+        };
+        let trap = dummy_server().with_validator(Arc::new(DangerousDummyValidator));
+        let trap =
+            tokio_rustls::TlsAcceptor::from(Arc::clone(&trap.build().unwrap().0.bound.server));
+        let relay = async {
+            let (mut up, down) = tokio::join!(to_service, trap.accept(own));
+            let mut down = down.unwrap();
+            pass_on(&mut up, &mut down).await;
+            pass_on(&mut down, &mut up).await;
+        };
+        tokio::join!(service.accept(near), relay, node.connect(victim))
+    };
+    let (refused, (), sent) = Box::pin(thief).await;
+    assert!(sent.is_ok());
+    let Err(AtlsError::Document(ValidateError::Nonce)) = refused else {
+        panic!("{refused:?}");
+    };
+}
+
+#[tokio::test]
+async fn peers_without_a_known_document_are_refused() {
+    let nothing = || now().with_validator(Arc::new(DangerousDummyValidator));
     let client = || dummy_client().with_issuer(Arc::new(DangerousDummyIssuer));
-    let (_, refused) = meet(nothing, client()).await;
+    let (_, refused) = meet(nothing(), client()).await;
+    assert!(matches!(refused, Err(AtlsError::NoEvidence)), "{refused:?}");
+    let (_, refused) = meet(lying(Lie::Variant), client()).await;
+    let Err(AtlsError::OtherVariant { found }) = refused else {
+        panic!("{refused:?}");
+    };
+    assert_eq!(found.as_deref(), Some(Variant::AwsNitroTpm.oid()));
+
+    let (_, refused) = meet_older(nothing(), client()).await;
     let Err(AtlsError::Certificate(PeerCertificateError::NoDocument { found })) = refused else {
         panic!("{refused:?}");
     };
     assert!(found.is_empty());
-    let (_, refused) = meet(lying(Lie::Variant), client()).await;
+    let (_, refused) = meet_older(lying(Lie::Variant), client()).await;
     let Err(AtlsError::Certificate(PeerCertificateError::NoDocument { found })) = refused else {
         panic!("{refused:?}");
     };
@@ -229,7 +370,7 @@ async fn certificates_without_a_known_document_are_refused() {
 async fn certificates_of_another_time_are_refused() {
     for seconds in [-3 * 3600, 3 * 3600] {
         let server = at(seconds).with_issuer(Arc::new(DangerousDummyIssuer));
-        let (_, client) = meet(server, dummy_client()).await;
+        let (_, client) = meet_older(server, dummy_client()).await;
         assert!(matches!(
             client,
             Err(AtlsError::Certificate(PeerCertificateError::Expired { .. }))
@@ -276,15 +417,6 @@ fn oversized_and_foreign_certificates_are_refused() {
         check(&changed),
         Err(PeerCertificateError::Signature)
     ));
-}
-
-#[tokio::test]
-async fn evidence_over_another_connection_or_by_another_key_is_a_relay() {
-    for lie in [Lie::OtherTpmLater, Lie::OtherChannel] {
-        let client = now().with_validator(any_vtpm(Measurements::default()));
-        let (_, client) = meet(lying(lie), client).await;
-        assert!(matches!(client, Err(AtlsError::Relayed)), "{client:?}");
-    }
 }
 
 #[tokio::test]
@@ -387,7 +519,11 @@ fn a_second_quote_of_the_compared_bank_is_refused() {
     let mut value: serde_json::Value = serde_json::from_slice(&made).unwrap();
     let validator = any_vtpm(Measurements::default());
     let validate = |value: &serde_json::Value| {
-        validator.validate(value.to_string().as_bytes(), &Nonce::new([2; 32]))
+        validator.validate(
+            value.to_string().as_bytes(),
+            &Nonce::new([2; 32]),
+            &crate::quote::PureRust,
+        )
     };
     assert_eq!(validate(&value).unwrap().user_data, [1; 32]);
 

@@ -18,6 +18,7 @@ use super::challenge::inner_nonce;
 use super::challenge::quote_nonce;
 use super::document::Document;
 use crate::quote::QuoteError;
+use crate::quote::SignatureCheck;
 
 /// A document was refused: the first check that failed.
 #[derive(Debug, thiserror::Error)]
@@ -97,11 +98,16 @@ pub trait Validator: fmt::Debug + Send + Sync {
     /// The variant.
     fn variant(&self) -> Variant;
 
-    /// Judges a document.
+    /// Judges a document. Signatures are best verified by what the endpoint has for that.
     ///
     /// # Errors
     /// [`ValidateError`], the first check that failed; of registers, all that differ.
-    fn validate(&self, document: &[u8], nonce: &Nonce) -> Result<Validated, ValidateError>;
+    fn validate(
+        &self,
+        document: &[u8],
+        nonce: &Nonce,
+        signatures: &dyn SignatureCheck,
+    ) -> Result<Validated, ValidateError>;
 }
 
 /// Whether an attestation key is that of a TPM that may be believed.
@@ -199,13 +205,22 @@ impl Validator for VtpmValidator {
         self.variant
     }
 
-    fn validate(&self, document: &[u8], nonce: &Nonce) -> Result<Validated, ValidateError> {
+    fn validate(
+        &self,
+        document: &[u8],
+        nonce: &Nonce,
+        signatures: &dyn SignatureCheck,
+    ) -> Result<Validated, ValidateError> {
         let document = Document::parse(document)?;
         let ak = document.ak.public();
         let inner = inner_nonce(&document.user_data, nonce);
         let quote = document
             .quote()
-            .verify(ak, &quote_nonce(&document.instance_info, &inner))
+            .verify_by(
+                signatures,
+                ak,
+                &quote_nonce(&document.instance_info, &inner),
+            )
             .map_err(|error| match error {
                 QuoteError::Nonce => ValidateError::Nonce,
                 error => ValidateError::Quote(error),

@@ -62,6 +62,12 @@ impl Variant {
     pub fn of_name(name: &str) -> Option<Self> {
         Self::ALL.iter().copied().find(|one| one.as_str() == name)
     }
+
+    /// The identifier in dotted form, where it is one; it need not be known.
+    pub(super) fn dotted(identifier: &[u8]) -> Option<String> {
+        let parsed = ObjectIdentifier::from_bytes(identifier).ok()?;
+        Some(parsed.to_string())
+    }
 }
 
 impl fmt::Display for Variant {

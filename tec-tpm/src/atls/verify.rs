@@ -13,10 +13,12 @@ use rustls::SignatureScheme;
 use rustls::client::danger::HandshakeSignatureValid;
 use rustls::client::danger::ServerCertVerified;
 use rustls::client::danger::ServerCertVerifier;
+use rustls::crypto::CryptoProvider;
 use rustls::crypto::verify_tls13_signature;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::ServerName;
 use rustls::pki_types::UnixTime;
+use rustls::server::ParsedCertificate;
 use rustls::server::danger::ClientCertVerified;
 use rustls::server::danger::ClientCertVerifier;
 
@@ -24,14 +26,16 @@ use super::AtlsError;
 use super::AttestedPeer;
 use super::Nonce;
 use super::certificate::PeerCertificate;
+use super::certificate::PeerCertificateError;
 use super::endpoint::Inner;
+use super::signatures::ByProvider;
 
-/// Judges the certificate of one peer, for one nonce. What rustls cannot carry is kept here.
+/// Takes certificates: any, whose key will prove itself over the connection, or those whose
+/// document is for the nonce of one handshake.
 pub(super) struct PeerVerifier {
-    inner: Arc<Inner>,
-    nonce: Nonce,
+    provider: Arc<CryptoProvider>,
+    judge: Option<Judge>,
     hints: Vec<DistinguishedName>,
-    outcome: Mutex<Option<Result<AttestedPeer, AtlsError>>>,
 }
 
 impl fmt::Debug for PeerVerifier {
@@ -41,32 +45,73 @@ impl fmt::Debug for PeerVerifier {
 }
 
 impl PeerVerifier {
-    pub(super) fn new(inner: Arc<Inner>) -> Arc<Self> {
-        let nonce = Nonce::random(&*inner.entropy);
+    /// What the certificate says is not looked at. The peer proves that it has the key.
+    pub(super) fn any(provider: &Arc<CryptoProvider>) -> Arc<Self> {
         Arc::new(Self {
-            inner,
-            nonce,
-            hints: vec![nonce.to_authority()],
-            outcome: Mutex::new(None),
+            provider: Arc::clone(provider),
+            judge: None,
+            hints: Vec::new(),
         })
     }
 
-    pub(super) fn nonce(&self) -> &Nonce {
-        &self.nonce
+    /// The document must be for this nonce, which a server tells among its hints.
+    pub(super) fn judging(inner: Arc<Inner>, nonce: Nonce) -> Arc<Self> {
+        Arc::new(Self {
+            provider: Arc::clone(&inner.provider),
+            judge: Some(Judge {
+                inner,
+                nonce,
+                outcome: Mutex::new(None),
+            }),
+            hints: vec![nonce.to_authority()],
+        })
     }
 
     /// The peer, once the handshake ended; an error that is better than the one of TLS.
     pub(super) fn take(&self) -> Result<Option<AttestedPeer>, AtlsError> {
-        self.outcome
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take()
-            .transpose()
+        let Some(judge) = &self.judge else {
+            return Ok(None);
+        };
+        let mut outcome = judge.outcome.lock().unwrap_or_else(PoisonError::into_inner);
+        outcome.take().transpose()
     }
 
-    fn judge(&self, certificate: &CertificateDer<'_>) -> Result<(), rustls::Error> {
+    fn look_at(&self, certificate: &CertificateDer<'_>) -> Result<(), rustls::Error> {
+        match &self.judge {
+            Some(judge) => judge.look_at(certificate),
+            None => ParsedCertificate::try_from(certificate).map(|_| ()),
+        }
+    }
+
+    fn signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        let algorithms = &self.provider.signature_verification_algorithms;
+        verify_tls13_signature(message, certificate, signed, algorithms)
+    }
+}
+
+/// Judges the certificate of one peer. What rustls cannot carry is kept here.
+struct Judge {
+    inner: Arc<Inner>,
+    nonce: Nonce,
+    outcome: Mutex<Option<Result<AttestedPeer, AtlsError>>>,
+}
+
+impl Judge {
+    fn look_at(&self, certificate: &CertificateDer<'_>) -> Result<(), rustls::Error> {
         let outcome = self.attested(certificate);
-        let passed = outcome.is_ok();
+        let passed = match &outcome {
+            Ok(_) => true,
+            // It may come over the connection: whether the ends agreed on that is not known yet.
+            Err(AtlsError::Certificate(PeerCertificateError::NoDocument { found })) => {
+                found.is_empty()
+            }
+            Err(_) => false,
+        };
         let outcome = outcome.transpose();
         *self.outcome.lock().unwrap_or_else(PoisonError::into_inner) = outcome;
         if passed {
@@ -94,7 +139,7 @@ impl PeerVerifier {
         // The variant is one of those accepted, so there is a validator.
         let validator = inner.validator(variant).ok_or(AtlsError::NoCertificate)?;
         let validated = validator
-            .validate(document, &self.nonce)
+            .validate(document, &self.nonce, &ByProvider(&inner.provider))
             .map_err(AtlsError::Document)?;
         if &validated.user_data != certificate.key_hash().as_bytes() {
             return Err(AtlsError::OtherKey);
@@ -105,16 +150,6 @@ impl PeerVerifier {
             validated,
             bound: false,
         }))
-    }
-
-    fn signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        let algorithms = &self.inner.provider.signature_verification_algorithms;
-        verify_tls13_signature(message, certificate, signed, algorithms)
     }
 }
 
@@ -132,7 +167,7 @@ impl ServerCertVerifier for PeerVerifier {
         _ocsp_response: &[u8],
         _now: UnixTime,
     ) -> Result<ServerCertVerified, rustls::Error> {
-        self.judge(end_entity)
+        self.look_at(end_entity)
             .map(|()| ServerCertVerified::assertion())
     }
 
@@ -170,7 +205,7 @@ impl ClientCertVerifier for PeerVerifier {
         _intermediates: &[CertificateDer<'_>],
         _now: UnixTime,
     ) -> Result<ClientCertVerified, rustls::Error> {
-        self.judge(end_entity)
+        self.look_at(end_entity)
             .map(|()| ClientCertVerified::assertion())
     }
 

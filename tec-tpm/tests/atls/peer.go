@@ -1,6 +1,7 @@
 // A peer of attested TLS in another language: documents of the dummy variant, both roles, both ends
-// attested. Says `ping`, answers `pong`. Usage: peer client <address> | peer older-client <address> |
-// peer server
+// attested; a server may also have a quote. Says `ping`, answers `pong`. Older peers have the client's
+// nonce as server name. Usage: peer client <address> | peer older-client <address> | peer server |
+// peer older-server
 package main
 
 import (
@@ -83,6 +84,9 @@ func judge(nonce []byte) func([][]byte, [][]*x509.Certificate) error {
 				string(found.UserData) == string(hash[:]) && string(found.Nonce) == string(nonce) {
 				return nil
 			}
+			if extension.Id.Equal(vtpmOID) {
+				return judgeQuote(extension.Value, hash[:], nonce)
+			}
 		}
 		return errors.New("no document binds this key and this nonce")
 	}
@@ -106,23 +110,35 @@ func clientConfig() *tls.Config {
 	}
 }
 
-func serverConfig(hello *tls.ClientHelloInfo) (*tls.Config, error) {
+// offered is the client's nonce: among the protocols, or, at an older server, its name for us.
+func offered(hello *tls.ClientHelloInfo) ([]byte, error) {
+	if older() {
+		return base64.StdEncoding.DecodeString(hello.ServerName)
+	}
 	for _, offered := range hello.SupportedProtos {
 		if text, ok := strings.CutPrefix(offered, tokenPrefix); ok {
-			theirs, ours := try(hex.DecodeString(text)), newNonce()
-			authorities := x509.NewCertPool()
-			carrier := certificate(base64.StdEncoding.EncodeToString(ours), nil)
-			authorities.AddCert(try(x509.ParseCertificate(carrier.Certificate[0])))
-			return &tls.Config{
-				Certificates:          []tls.Certificate{*certificate("peer", theirs)},
-				ClientAuth:            tls.RequireAnyClientCert,
-				ClientCAs:             authorities,
-				VerifyPeerCertificate: judge(ours),
-				NextProtos:            []string{"h2"},
-			}, nil
+			return hex.DecodeString(text)
 		}
 	}
 	return nil, errors.New("no nonce among the protocols")
+}
+
+func serverConfig(hello *tls.ClientHelloInfo) (*tls.Config, error) {
+	theirs, err := offered(hello)
+	if err != nil {
+		return nil, err
+	}
+	ours := newNonce()
+	authorities := x509.NewCertPool()
+	carrier := certificate(base64.StdEncoding.EncodeToString(ours), nil)
+	authorities.AddCert(try(x509.ParseCertificate(carrier.Certificate[0])))
+	return &tls.Config{
+		Certificates:          []tls.Certificate{*certificate("peer", theirs)},
+		ClientAuth:            tls.RequireAnyClientCert,
+		ClientCAs:             authorities,
+		VerifyPeerCertificate: judge(ours),
+		NextProtos:            []string{"h2"},
+	}, nil
 }
 
 func hear(from io.Reader, want string) {
@@ -133,10 +149,12 @@ func hear(from io.Reader, want string) {
 	}
 }
 
+func older() bool { return strings.HasPrefix(os.Args[1], "older-") }
+
 func main() {
-	if os.Args[1] != "server" {
+	if strings.HasSuffix(os.Args[1], "client") {
 		config := clientConfig()
-		if os.Args[1] == "older-client" { // its nonce is the server name, in base64
+		if older() { // its nonce is the server name, in base64
 			token := config.NextProtos[1][len(tokenPrefix):]
 			config.ServerName = base64.StdEncoding.EncodeToString(try(hex.DecodeString(token)))
 			config.NextProtos = []string{"h2"}

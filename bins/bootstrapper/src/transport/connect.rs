@@ -40,7 +40,8 @@ fn kind(error: &(dyn Error + 'static)) -> PortErrorKind {
             | AtlsError::Document(_)
             | AtlsError::OtherKey
             | AtlsError::Unbound
-            | AtlsError::Binding(_)
+            | AtlsError::NoEvidence
+            | AtlsError::OtherVariant { .. }
             | AtlsError::Relayed,
         ) => PortErrorKind::Denied,
         _ => PortErrorKind::Unavailable,

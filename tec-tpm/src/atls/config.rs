@@ -1,0 +1,124 @@
+//! What TLS is told for connections whose ends send evidence over them: the same for each.
+
+use std::sync::Arc;
+
+use rustls::ClientConfig;
+use rustls::ServerConfig;
+use rustls::SignatureScheme;
+use rustls::client::ResolvesClientCert;
+use rustls::client::Resumption;
+use rustls::crypto::CryptoProvider;
+use rustls::server::ClientHello;
+use rustls::server::ResolvesServerCert;
+use rustls::sign::CertifiedKey;
+use rustls::version::TLS13;
+
+use super::bind;
+use super::verify::PeerVerifier;
+
+/// For both roles of an endpoint.
+#[derive(Debug)]
+pub(super) struct BoundConfigs {
+    pub(super) server: Arc<ServerConfig>,
+    pub(super) client: Arc<ClientConfig>,
+    identity: Arc<OneCertificate>,
+}
+
+impl BoundConfigs {
+    /// The certificate is no more than a carrier of the key. `attests`: there is an issuer;
+    /// `judges`: there are validators.
+    pub(super) fn new(
+        provider: &Arc<CryptoProvider>,
+        certified: CertifiedKey,
+        attests: bool,
+        judges: bool,
+    ) -> Result<Self, rustls::Error> {
+        let only = Arc::new(OneCertificate(Arc::new(certified)));
+        let verifier = PeerVerifier::any(provider);
+        let clients = judges.then(|| Arc::clone(&verifier));
+        let server = server(
+            provider,
+            clients,
+            Arc::clone(&only) as Arc<_>,
+            bind::bound(),
+        )?;
+        let identity = attests.then(|| Arc::clone(&only) as Arc<_>);
+        let client = client(provider, verifier, identity, bind::bound())?;
+        Ok(Self {
+            server: Arc::new(server),
+            client: Arc::new(client),
+            identity: only,
+        })
+    }
+
+    /// The certificate that carries the key.
+    pub(super) fn certificate(&self) -> Arc<CertifiedKey> {
+        Arc::clone(&self.identity.0)
+    }
+}
+
+/// A server that asks for certificates where there is a verifier.
+pub(super) fn server(
+    provider: &Arc<CryptoProvider>,
+    verifier: Option<Arc<PeerVerifier>>,
+    identity: Arc<dyn ResolvesServerCert>,
+    protocols: Vec<Vec<u8>>,
+) -> Result<ServerConfig, rustls::Error> {
+    let builder = ServerConfig::builder_with_provider(Arc::clone(provider))
+        .with_protocol_versions(&[&TLS13])?;
+    let builder = match verifier {
+        Some(verifier) => builder.with_client_cert_verifier(verifier),
+        None => builder.with_no_client_auth(),
+    };
+    let mut config = builder.with_cert_resolver(identity);
+    config.alpn_protocols = protocols;
+    // Resumption would skip the evidence.
+    config.send_tls13_tickets = 0;
+    Ok(config)
+}
+
+/// A client that has a certificate where there is an identity.
+pub(super) fn client(
+    provider: &Arc<CryptoProvider>,
+    verifier: Arc<PeerVerifier>,
+    identity: Option<Arc<dyn ResolvesClientCert>>,
+    protocols: Vec<Vec<u8>>,
+) -> Result<ClientConfig, rustls::Error> {
+    let builder = ClientConfig::builder_with_provider(Arc::clone(provider))
+        .with_protocol_versions(&[&TLS13])?
+        .dangerous()
+        .with_custom_certificate_verifier(verifier);
+    let mut config = match identity {
+        Some(identity) => builder.with_client_cert_resolver(identity),
+        None => builder.with_no_client_auth(),
+    };
+    config.alpn_protocols = protocols;
+    config.enable_sni = false;
+    // Resumption would skip the evidence.
+    config.resumption = Resumption::disabled();
+    Ok(config)
+}
+
+/// Always the same.
+#[derive(Debug)]
+pub(super) struct OneCertificate(pub(super) Arc<CertifiedKey>);
+
+impl ResolvesServerCert for OneCertificate {
+    fn resolve(&self, _hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        Some(Arc::clone(&self.0))
+    }
+}
+
+impl ResolvesClientCert for OneCertificate {
+    fn resolve(
+        &self,
+        _root_hint_subjects: &[&[u8]],
+        _sigschemes: &[SignatureScheme],
+    ) -> Option<Arc<CertifiedKey>> {
+        Some(Arc::clone(&self.0))
+    }
+
+    fn has_certs(&self) -> bool {
+        true
+    }
+}
