@@ -87,6 +87,10 @@ impl ControlPlaneTurns for Facts {
 
 #[async_trait]
 impl ClusterFacts for Facts {
+    async fn has_node(&self, _name: &NodeName) -> Result<bool, PortError> {
+        Ok(false)
+    }
+
     async fn token(&self) -> Result<SecretBytes, PortError> {
         Ok(SecretBytes::new(b"abcdef.0123456789abcdef".to_vec()))
     }

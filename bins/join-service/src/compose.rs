@@ -90,8 +90,8 @@ pub async fn service(
         enrollments,
         control_planes,
         turns: Arc::new(KubeTurns::new(client.clone(), Arc::clone(&clock))),
-        signer: Arc::new(Signer::new(authority.reserving(reserved), client)),
-        facts: Arc::new(Facts::new(tokens, settings)),
+        signer: Arc::new(Signer::new(authority.reserving(reserved), client.clone())),
+        facts: Arc::new(Facts::new(tokens, client, settings)),
     });
     Ok((service, keys))
 }

@@ -72,6 +72,9 @@ pub trait KubeletSigner: fmt::Debug + Send + Sync {
 /// What the cluster gives its members.
 #[async_trait]
 pub trait ClusterFacts: fmt::Debug + Send + Sync {
+    /// Whether there is a node of this name, whoever made it a member.
+    async fn has_node(&self, name: &NodeName) -> Result<bool, PortError>;
+
     /// A bootstrap token of kubeadm, new, for minutes.
     async fn token(&self) -> Result<SecretBytes, PortError>;
 
@@ -149,6 +152,10 @@ impl JoinService {
         let known = self.0.enrollments.list().await.map_err(failed)?;
         match grant(claim, &known, &self.0.control_planes).map_err(|error| denied(claim, error))? {
             Granted::Again => Ok(()),
+            // Not all members came by us, and a certificate of its name is one for that node.
+            Granted::New if self.0.facts.has_node(&claim.name).await.map_err(failed)? => {
+                Err(denied(claim, GrantError::NameTaken))
+            }
             Granted::New => match self.0.enrollments.add(claim).await.map_err(failed)? {
                 CreateOutcome::Created => Ok(()),
                 CreateOutcome::Existed => {

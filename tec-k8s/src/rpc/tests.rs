@@ -315,6 +315,10 @@ impl KubeletSigner for Cluster {
 
 #[async_trait]
 impl ClusterFacts for Cluster {
+    async fn has_node(&self, name: &NodeName) -> Result<bool, PortError> {
+        Ok(name.as_str() == "by-hand")
+    }
+
     async fn token(&self) -> Result<SecretBytes, PortError> {
         Ok(SecretBytes::new(b"abcdef.0123456789abcdef".to_vec()))
     }
@@ -420,6 +424,17 @@ async fn scenario_5_only_listed_control_planes_get_the_keys_of_the_cluster() {
         let refused = service.issue_join_ticket(from(2, request)).await;
         assert_eq!(refusal_of(refused).code(), Code::PermissionDenied);
     }
+}
+
+#[tokio::test]
+async fn a_node_that_somebody_else_made_a_member_is_not_impersonated() {
+    let service = join_service().await;
+    let request = from(2, ticket_request("by-hand", DISK, false));
+    let refused = refusal_of(service.issue_join_ticket(request).await);
+    assert_eq!(Reason::of(&refused), Some(Reason::NotAdmitted));
+    // Nothing is kept of the claim: the same machine may have another name.
+    let request = from(2, ticket_request("w-1", DISK, false));
+    service.issue_join_ticket(request).await.unwrap();
 }
 
 #[tokio::test]
