@@ -51,7 +51,9 @@ where
 {
     let (wire, named) = match inner.binding {
         ChannelBinding::Required => (Wire::plain(io), None),
-        ChannelBinding::WherePeerCan => Wire::hello(io).await.map_err(AtlsError::Handshake)?,
+        ChannelBinding::WherePeerCan | ChannelBinding::OlderServers => {
+            Wire::hello(io).await.map_err(AtlsError::Handshake)?
+        }
     };
     let start = LazyConfigAcceptor::new(Acceptor::default(), wire)
         .await
@@ -78,7 +80,7 @@ where
     IO: AsyncRead + AsyncWrite + Unpin,
 {
     let stream = start.into_stream(config).await;
-    stream.map(TlsStream::Server).map_err(AtlsError::Handshake)
+    stream.map(TlsStream::Server).map_err(AtlsError::handshake)
 }
 
 /// Documents are in the certificates of this handshake.
@@ -92,7 +94,7 @@ where
     IO: AsyncRead + AsyncWrite + Unpin,
 {
     let identity = identity(inner, nonce).await?;
-    let verifier = PeerVerifier::judging(Arc::clone(inner), inner.nonce());
+    let verifier = PeerVerifier::judging(Arc::clone(inner), inner.nonce(), true);
     let judges = !inner.validators.is_empty();
     let config = config::server(
         provider,
@@ -108,8 +110,7 @@ where
 /// Quoting takes as long as the TPM does, and anybody can ask for it: the number is bounded.
 async fn identity(inner: &Arc<Inner>, nonce: Option<Nonce>) -> Result<CertifiedKey, AtlsError> {
     let _permit = inner.issuing.try_acquire().map_err(|_| AtlsError::Busy)?;
-    let inner = Arc::clone(inner);
-    tokio::task::spawn_blocking(move || inner.certify(nonce.as_ref()))
-        .await
-        .map_err(|_| AtlsError::Thread)?
+    let certifying = Arc::clone(inner);
+    let certify = move || certifying.certify(nonce.as_ref());
+    inner.in_turn(certify).await
 }

@@ -48,6 +48,10 @@ pub enum ChannelBinding {
     /// Peers that cannot prove themselves with a document in their certificate. Whoever stole the
     /// key of that can relay it.
     WherePeerCan,
+    /// As a client, for servers that know the client's nonce as server name only: it is sent so, and
+    /// documents are in certificates. Others may refuse such a name. As a server, the same as
+    /// [`Self::WherePeerCan`].
+    OlderServers,
 }
 
 /// What goes on over a connection whose ends send evidence over it.
@@ -184,10 +188,8 @@ async fn evidence(inner: &Arc<Inner>, channel: &Channel) -> Result<Vec<u8>, Atls
     };
     let user_data = channel.user_data(channel.role, &inner.key.key_hash);
     let (nonce, variant) = (channel.nonce(), issuer.variant());
-    let document = tokio::task::spawn_blocking(move || issue::issue(&*issuer, &user_data, &nonce))
-        .await
-        .map_err(|_| AtlsError::Thread)?
-        .map_err(AtlsError::Issue)?;
+    let making = move || issue::issue(&*issuer, &user_data, &nonce).map_err(AtlsError::Issue);
+    let document = inner.in_turn(making).await?;
     let identifier = variant.object_identifier();
     let length = u8::try_from(identifier.as_bytes().len()).unwrap_or(u8::MAX);
     Ok([&[length], identifier.as_bytes(), &document].concat())

@@ -33,8 +33,8 @@ use super::verify::PeerVerifier;
 impl Endpoint {
     /// Connects over `io`, judges the server, then proves itself to it where there is an issuer.
     ///
-    /// With an issuer and [`ChannelBinding::WherePeerCan`] the whole handshake runs on a thread that
-    /// may block, since rustls asks for the certificate, and so for a quote, in the midst of it.
+    /// With an issuer, and unless binding is required, the whole handshake runs on a thread that may
+    /// block, since rustls asks for the certificate, and so for a quote, in the midst of it.
     ///
     /// # Errors
     /// [`AtlsError`]; without validator always, unless
@@ -49,7 +49,7 @@ impl Endpoint {
     {
         let limit = self.0.limit;
         let inner = Arc::clone(&self.0);
-        let blocks = inner.issuer.is_some() && inner.binding == ChannelBinding::WherePeerCan;
+        let blocks = inner.issuer.is_some() && inner.binding != ChannelBinding::Required;
         let handshake = async move {
             tokio::time::timeout(limit, connect(&inner, io))
                 .await
@@ -80,13 +80,10 @@ where
             (tls, peer)
         }
         ChannelBinding::WherePeerCan => {
-            let protocols = if inner.names {
-                bind::unbound()
-            } else {
-                [bind::bound(), bind::unbound()].concat()
-            };
+            let protocols = [bind::bound(), bind::unbound()].concat();
             with_nonce(inner, io, protocols).await?
         }
+        ChannelBinding::OlderServers => with_nonce(inner, io, bind::unbound()).await?,
     };
     Ok(AtlsStream::new(tls, peer))
 }
@@ -100,7 +97,7 @@ where
     IO: AsyncRead + AsyncWrite + Unpin,
 {
     let stream = TlsConnector::from(config).connect(name, io).await;
-    stream.map(TlsStream::Client).map_err(AtlsError::Handshake)
+    stream.map(TlsStream::Client).map_err(AtlsError::handshake)
 }
 
 /// The server decides where documents are: in certificates, or over the connection.
@@ -113,11 +110,12 @@ where
     IO: AsyncRead + AsyncWrite + Unpin,
 {
     let nonce = inner.nonce();
-    let verifier = PeerVerifier::judging(Arc::clone(inner), nonce);
-    let identity = Arc::new(Identity::new(Arc::clone(inner)));
+    let verifier = PeerVerifier::judging(Arc::clone(inner), nonce, false);
+    let identity = Arc::new(Identity::new(Arc::clone(inner), Arc::clone(&verifier)));
     protocols.push(nonce.to_alpn());
     let attests = inner.issuer.is_some();
-    let provider = if inner.names {
+    let names = inner.binding == ChannelBinding::OlderServers;
+    let provider = if names {
         &inner.naming
     } else {
         &inner.provider
@@ -129,8 +127,8 @@ where
         protocols,
     )
     .map_err(AtlsError::Setup)?;
-    config.enable_sni = inner.names;
-    let (name, wire) = if inner.names {
+    config.enable_sni = names;
+    let (name, wire) = if names {
         let name = named::host_name(&nonce).ok_or(AtlsError::NoNonce)?;
         (ServerName::DnsName(name), Wire::restoring(io))
     } else {
@@ -163,6 +161,7 @@ fn unnamed() -> ServerName<'static> {
 /// Makes our certificate when the server asks for it.
 struct Identity {
     inner: Arc<Inner>,
+    verifier: Arc<PeerVerifier>,
     failure: Mutex<Option<AtlsError>>,
 }
 
@@ -173,9 +172,10 @@ impl fmt::Debug for Identity {
 }
 
 impl Identity {
-    fn new(inner: Arc<Inner>) -> Self {
+    fn new(inner: Arc<Inner>, verifier: Arc<PeerVerifier>) -> Self {
         Self {
             inner,
+            verifier,
             failure: Mutex::new(None),
         }
     }
@@ -203,6 +203,9 @@ impl ResolvesClientCert for Identity {
             self.fail(AtlsError::NoNonce);
             return Some(self.inner.bound.certificate());
         };
+        // It wants our document in a certificate: so its own is in one, which is judged before ours
+        // is sent.
+        self.verifier.demand_document();
         self.inner
             .certify(Some(&nonce))
             .map_err(|error| self.fail(error))

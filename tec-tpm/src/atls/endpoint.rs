@@ -25,6 +25,8 @@ use super::named;
 const HANDSHAKE_LIMIT: Duration = Duration::from_secs(30);
 /// Documents that a server makes or waits for at once; more clients are turned away.
 const ISSUING_LIMIT: usize = 64;
+/// Documents that are made at once: a TPM does one thing at a time, and threads are few.
+const TURNS: usize = 2;
 
 /// An endpoint was put together wrongly.
 #[derive(Debug, thiserror::Error)]
@@ -54,10 +56,10 @@ pub(super) struct Inner {
     pub(super) binding: ChannelBinding,
     pub(super) limit: Duration,
     pub(super) issuing: Semaphore,
+    pub(super) turns: Arc<Semaphore>,
     pub(super) bound: BoundConfigs,
     /// For transcripts with a nonce as server name.
     pub(super) naming: Arc<CryptoProvider>,
-    pub(super) names: bool,
 }
 
 impl Endpoint {
@@ -75,7 +77,6 @@ impl Endpoint {
             validators: Vec::new(),
             unverified_server: false,
             binding: ChannelBinding::Required,
-            names: false,
             limit: HANDSHAKE_LIMIT,
         }
     }
@@ -83,10 +84,13 @@ impl Endpoint {
 
 impl Inner {
     /// Our certificate for a peer with this nonce; without issuer it attests nothing.
+    ///
+    /// The key is new: who steals it can relay this document, and no other.
     pub(super) fn certify(&self, nonce: Option<&Nonce>) -> Result<CertifiedKey, AtlsError> {
+        let key = LeafKey::generate(&*self.entropy, &self.provider).map_err(AtlsError::Setup)?;
         let document = match (&self.issuer, nonce) {
             (Some(issuer), Some(nonce)) => {
-                let key_hash = self.key.key_hash.as_bytes();
+                let key_hash = key.key_hash.as_bytes();
                 let made = issue::issue(&**issuer, key_hash, nonce).map_err(AtlsError::Issue)?;
                 Some((issuer.variant(), made))
             }
@@ -95,9 +99,22 @@ impl Inner {
         };
         let document = document.as_ref().map(|(variant, made)| (*variant, &**made));
         let validity = certificate::around(self.clock.now());
-        self.key
-            .certified(&*self.entropy, validity, document)
+        key.certified(&*self.entropy, validity, document)
             .map_err(AtlsError::Setup)
+    }
+
+    /// Does what takes as long as a TPM does, on a thread that may. Who stops waiting loses its turn.
+    pub(super) async fn in_turn<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> Result<T, AtlsError> + Send + 'static,
+    ) -> Result<T, AtlsError> {
+        let turn = Arc::clone(&self.turns).acquire_owned().await;
+        tokio::task::spawn_blocking(move || {
+            let _turn = turn;
+            work()
+        })
+        .await
+        .map_err(|_| AtlsError::Thread)?
     }
 
     /// A nonce for one peer.
@@ -124,7 +141,6 @@ pub struct EndpointBuilder {
     validators: Vec<Arc<dyn Validator>>,
     unverified_server: bool,
     binding: ChannelBinding,
-    names: bool,
     limit: Duration,
 }
 
@@ -154,20 +170,10 @@ impl EndpointBuilder {
         self
     }
 
-    /// Whether evidence over the connection itself is demanded; it is, by default.
+    /// Where evidence goes: by default over the connection, and peers that cannot do that are refused.
     #[must_use]
     pub fn with_channel_binding(mut self, binding: ChannelBinding) -> Self {
         self.binding = binding;
-        self
-    }
-
-    /// Sends the nonce as the server name, too, for servers that know no other way; evidence is then
-    /// in certificates only. Other servers may refuse such a name. Servers of ours take it with
-    /// [`ChannelBinding::WherePeerCan`].
-    #[must_use]
-    pub fn with_nonce_as_server_name(mut self) -> Self {
-        self.binding = ChannelBinding::WherePeerCan;
-        self.names = true;
         self
     }
 
@@ -201,8 +207,8 @@ impl EndpointBuilder {
             binding: self.binding,
             limit: self.limit,
             issuing: Semaphore::new(ISSUING_LIMIT),
+            turns: Arc::new(Semaphore::new(TURNS)),
             bound,
-            names: self.names,
         })))
     }
 

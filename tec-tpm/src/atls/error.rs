@@ -3,6 +3,8 @@
 use std::io;
 use std::time::Duration;
 
+use rustls::AlertDescription;
+
 use super::IssueError;
 use super::PeerCertificateError;
 use super::ValidateError;
@@ -74,4 +76,19 @@ pub enum AtlsError {
     /// The document is over another connection, or for another key or role.
     #[error("the evidence is over another connection: somebody relays it")]
     Relayed,
+}
+
+impl AtlsError {
+    /// What rustls says by errors of its own is told by ours.
+    pub(super) fn handshake(error: io::Error) -> Self {
+        let tls = error.get_ref().and_then(|inner| inner.downcast_ref());
+        match tls {
+            Some(
+                rustls::Error::NoApplicationProtocol
+                | rustls::Error::AlertReceived(AlertDescription::NoApplicationProtocol),
+            ) => Self::Unbound,
+            Some(rustls::Error::NoCertificatesPresented) => Self::NoCertificate,
+            _ => Self::Handshake(error),
+        }
+    }
 }

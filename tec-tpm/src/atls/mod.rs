@@ -23,7 +23,7 @@
 //! ```
 //! User data of such a document is SHA-256 over the SubjectPublicKeyInfo. Older clients send their
 //! nonce as the server name, in base64; they are understood, too, and
-//! [`EndpointBuilder::with_nonce_as_server_name`] speaks to servers that know no other way.
+//! [`ChannelBinding::OlderServers`] is for servers that know no other way.
 //!
 //! *What it is not*: it picks no provider of cryptography, starts no task, and opens no socket. It
 //! speaks TLS 1.3 only.

@@ -46,7 +46,7 @@ impl AttestedPeer {
         &self.validated.warnings
     }
 
-    /// Whether it sent evidence over this very connection, too.
+    /// Whether its evidence came over this very connection; else it was in its certificate.
     pub fn is_channel_bound(&self) -> bool {
         self.bound
     }

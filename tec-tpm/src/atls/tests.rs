@@ -3,6 +3,7 @@ use std::sync::Mutex;
 use std::sync::PoisonError;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use rustls::crypto::ring;
 use tec_core::digest::Sha256Digest;
@@ -159,7 +160,10 @@ async fn ends_that_need_not_bind_do_it_with_each_other() {
 async fn nonces_travel_as_server_names_whatever_they_begin_with() {
     let compatible = dummy_server().with_channel_binding(ChannelBinding::WherePeerCan);
     let server = compatible.build().unwrap();
-    let client = dummy_client().with_nonce_as_server_name().build().unwrap();
+    let client = dummy_client()
+        .with_channel_binding(ChannelBinding::OlderServers)
+        .build()
+        .unwrap();
     // One of 64 begins with each letter of base64.
     for _ in 0..200 {
         let (near, far) = tokio::io::duplex(256 * 1024);
@@ -176,8 +180,8 @@ async fn a_client_that_cannot_bind_is_refused_where_that_is_demanded() {
     let (near, far) = tokio::io::duplex(256 * 1024);
     let connect = connect::with_nonce(&client.0, far, bind::unbound());
     let (server, client) = tokio::join!(server.accept(near), connect);
-    assert!(matches!(server, Err(AtlsError::Handshake(_))));
-    assert!(matches!(client, Err(AtlsError::Handshake(_))));
+    assert!(matches!(server, Err(AtlsError::Unbound)));
+    assert!(matches!(client, Err(AtlsError::Unbound)));
 }
 
 #[tokio::test]
@@ -194,10 +198,10 @@ async fn one_sided_the_client_stays_unknown() {
 async fn a_server_that_judges_refuses_a_client_that_proves_nothing() {
     let server = dummy_server().with_validator(Arc::new(DangerousDummyValidator));
     let (server, _client) = meet(server, dummy_client()).await;
-    assert!(matches!(server, Err(AtlsError::Handshake(_))));
+    assert!(matches!(server, Err(AtlsError::NoCertificate)));
     let server = dummy_server().with_validator(Arc::new(DangerousDummyValidator));
     let (server, _client) = meet_older(server, dummy_client()).await;
-    assert!(matches!(server, Err(AtlsError::Handshake(_))));
+    assert!(matches!(server, Err(AtlsError::NoCertificate)));
 }
 
 #[tokio::test]
@@ -294,6 +298,28 @@ async fn a_client_whose_evidence_is_refused_finds_the_connection_closed() {
     drop(server);
     let read = client.unwrap().read(&mut [0; 1]).await;
     assert!(matches!(read, Ok(0) | Err(_)), "{read:?}");
+}
+
+#[tokio::test]
+async fn nobody_gets_the_document_of_a_client_that_did_not_judge_it() {
+    let thief = dummy_server().with_validator(Arc::new(DangerousDummyValidator));
+    let thief = thief.build().unwrap().0;
+    // It asks for a document in the client's certificate, and has none in its own.
+    let asking = verify::PeerVerifier::judging(Arc::clone(&thief), Nonce::new([7; 32]), true);
+    let bare = config::OneCertificate(thief.bound.certificate());
+    let h2 = bind::unbound();
+    let config = config::server(&thief.provider, Some(asking), Arc::new(bare), h2).unwrap();
+    let client = dummy_client()
+        .with_issuer(Arc::new(DangerousDummyIssuer))
+        .with_channel_binding(ChannelBinding::WherePeerCan);
+    let client = client.build().unwrap();
+    let (near, far) = tokio::io::duplex(256 * 1024);
+    let accepting = tokio_rustls::TlsAcceptor::from(Arc::new(config));
+    let (sent, refused) = tokio::join!(accepting.accept(near), client.connect(far));
+    assert!(sent.is_err(), "the client sent its certificate");
+    let Err(AtlsError::Certificate(PeerCertificateError::NoDocument { .. })) = refused else {
+        panic!("{refused:?}");
+    };
 }
 
 /// Reads a frame as it is, and sends another one.
@@ -548,7 +574,7 @@ fn a_second_quote_of_the_compared_bank_is_refused() {
 #[tokio::test]
 async fn a_silent_client_is_given_up() {
     let server = dummy_server()
-        .with_handshake_limit(std::time::Duration::from_millis(20))
+        .with_handshake_limit(Duration::from_millis(20))
         .build()
         .unwrap();
     let (near, _far) = tokio::io::duplex(1024);
@@ -575,4 +601,50 @@ fn certificates_can_be_made_after_2049() {
     let now = Timestamp::from_unix_seconds(2_600_000_000);
     let provider = ring::default_provider();
     assert!(certificate::PeerCertificate::check(&made.cert[0], now, &provider).is_ok());
+}
+
+/// Counts, and takes until the other end of the channel is gone.
+#[derive(Debug)]
+struct Slow(AtomicU64, Mutex<std::sync::mpsc::Receiver<()>>);
+
+impl Issuer for Slow {
+    fn variant(&self) -> Variant {
+        Variant::Dummy
+    }
+
+    fn issue(&self, user_data: &[u8; 32], nonce: &Nonce) -> Result<Vec<u8>, IssueError> {
+        self.0.fetch_add(1, Ordering::SeqCst);
+        let end = self.1.lock().unwrap_or_else(PoisonError::into_inner);
+        assert!(end.recv().is_err());
+        DangerousDummyIssuer.issue(user_data, nonce)
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_quote_is_made_for_those_who_went_away() {
+    let (tpm, end) = std::sync::mpsc::channel();
+    let slow = Arc::new(Slow(AtomicU64::new(0), Mutex::new(end)));
+    let server = now()
+        .with_issuer(Arc::clone(&slow) as Arc<_>)
+        .with_handshake_limit(Duration::from_millis(200));
+    let server = server.build().unwrap();
+    let client = dummy_client().build().unwrap();
+    let mut meetings = tokio::task::JoinSet::new();
+    for _ in 0..32 {
+        let (server, client) = (server.clone(), client.clone());
+        let (near, far) = tokio::io::duplex(64 * 1024);
+        meetings.spawn(async move { tokio::join!(server.accept(near), client.connect(far)).0 });
+    }
+    while let Some(ended) = meetings.join_next().await {
+        let ended = ended.unwrap();
+        assert!(
+            matches!(ended, Err(AtlsError::TimedOut { .. })),
+            "{ended:?}"
+        );
+    }
+    drop(tpm);
+    // All turns are free again only when those who had one are through.
+    let all = server.0.turns.acquire_many(2).await.unwrap();
+    assert_eq!(slow.0.load(Ordering::SeqCst), 2);
+    drop(all);
 }

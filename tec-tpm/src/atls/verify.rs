@@ -4,6 +4,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::Mutex;
 use std::sync::PoisonError;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering;
 
 use rustls::CertificateError;
 use rustls::DigitallySignedStruct;
@@ -54,17 +56,26 @@ impl PeerVerifier {
         })
     }
 
-    /// The document must be for this nonce, which a server tells among its hints.
-    pub(super) fn judging(inner: Arc<Inner>, nonce: Nonce) -> Arc<Self> {
+    /// The document must be for this nonce, which a server tells among its hints. It need not be
+    /// there until it is `demanded`.
+    pub(super) fn judging(inner: Arc<Inner>, nonce: Nonce, demanded: bool) -> Arc<Self> {
         Arc::new(Self {
             provider: Arc::clone(&inner.provider),
             judge: Some(Judge {
                 inner,
                 nonce,
+                demanded: AtomicBool::new(demanded),
                 outcome: Mutex::new(None),
             }),
             hints: vec![nonce.to_authority()],
         })
+    }
+
+    /// From now on a certificate without document is refused.
+    pub(super) fn demand_document(&self) {
+        if let Some(judge) = &self.judge {
+            judge.demanded.store(true, Ordering::SeqCst);
+        }
     }
 
     /// The peer, once the handshake ended; an error that is better than the one of TLS.
@@ -98,6 +109,7 @@ impl PeerVerifier {
 struct Judge {
     inner: Arc<Inner>,
     nonce: Nonce,
+    demanded: AtomicBool,
     outcome: Mutex<Option<Result<AttestedPeer, AtlsError>>>,
 }
 
@@ -108,7 +120,7 @@ impl Judge {
             Ok(_) => true,
             // It may come over the connection: whether the ends agreed on that is not known yet.
             Err(AtlsError::Certificate(PeerCertificateError::NoDocument { found })) => {
-                found.is_empty()
+                found.is_empty() && !self.demanded.load(Ordering::SeqCst)
             }
             Err(_) => false,
         };

@@ -124,7 +124,8 @@ async fn scenario_8_a_client_in_go_whose_nonce_is_the_server_name_and_our_server
 async fn scenario_8_our_client_whose_nonce_is_the_server_name_and_a_server_in_go_prove_themselves()
 {
     for _ in 0..20 {
-        let ours = builder().with_nonce_as_server_name().build().unwrap();
+        let ours = builder().with_channel_binding(ChannelBinding::OlderServers);
+        let ours = ours.build().unwrap();
         ask(&ours, "older-server").await;
     }
 }
@@ -153,7 +154,11 @@ async fn scenario_8_a_client_in_go_that_cannot_bind_is_refused_where_that_is_dem
         let mut client = Ending(client.spawn().unwrap());
         let transport = listener.accept().await.unwrap().0;
         let refused = ours.accept(transport).await.err().unwrap();
-        assert!(matches!(refused, AtlsError::Handshake(_)), "{refused}");
+        let expected = match sort {
+            "client" => matches!(refused, AtlsError::Unbound),
+            _ => matches!(refused, AtlsError::Handshake(_)),
+        };
+        assert!(expected, "{refused}");
         assert!(!client.0.wait().unwrap().success());
     }
 }

@@ -1,6 +1,7 @@
 //! A transport whose first message is a ClientHello with a nonce for server name.
 
 use std::io;
+use std::io::IoSlice;
 use std::pin::Pin;
 use std::task::Context;
 use std::task::Poll;
@@ -90,6 +91,7 @@ impl<IO: AsyncWrite + Unpin> Wire<IO> {
             }
             *at += count;
         }
+        self.written = (Vec::new(), 0);
         Poll::Ready(Ok(()))
     }
 }
@@ -106,6 +108,9 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> AsyncRead for Wire<IO> {
             let count = rest.len().min(buf.remaining());
             buf.put_slice(rest.get(..count).unwrap_or_default());
             *at += count;
+            if *at == bytes.len() {
+                this.read = (Vec::new(), 0);
+            }
             return Poll::Ready(Ok(()));
         }
         // Nothing comes before that is written.
@@ -131,6 +136,24 @@ impl<IO: AsyncWrite + Unpin> AsyncWrite for Wire<IO> {
         }
         ready!(this.poll_written(cx))?;
         Pin::new(&mut this.io).poll_write(cx, buf)
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let this = self.get_mut();
+        if this.restores {
+            let first = bufs.iter().find(|one| !one.is_empty());
+            return Pin::new(this).poll_write(cx, first.map_or(&[], |one| one));
+        }
+        ready!(this.poll_written(cx))?;
+        Pin::new(&mut this.io).poll_write_vectored(cx, bufs)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.io.is_write_vectored()
     }
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
