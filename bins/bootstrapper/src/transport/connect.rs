@@ -36,6 +36,8 @@ fn kind(error: &(dyn Error + 'static)) -> PortErrorKind {
     match atls {
         Some(
             AtlsError::NoCertificate
+            | AtlsError::NoNonce
+            | AtlsError::ExchangeSize { .. }
             | AtlsError::Certificate(_)
             | AtlsError::Document(_)
             | AtlsError::OtherKey
