@@ -24,13 +24,17 @@ use tec_core::node::derive::DiskId;
 use tec_core::node::drive::JoinPorts;
 use tec_core::node::drive::drive_join;
 use tec_core::node::join::JoinOutcome;
+use tec_core::node::lock::BootstrapMarker as _;
+use tec_core::node::lock::MarkerState;
 use tec_core::node::lock::NodeLock;
 use tec_core::node::state::Role;
 use tec_core::node::ticket::NodeName;
 use tec_core::port::PortError;
+use tec_core::port::PortErrorKind;
 use tec_core::testing::MemoryNode;
 use tec_k8s::node::KubeletIdentity as _;
 use tec_k8s::rpc::Dial;
+use tec_k8s::rpc::Reached;
 use tec_k8s::rpc::TicketClient;
 use tec_support::SystemClock;
 use tec_support::SystemEntropy;
@@ -43,7 +47,6 @@ use tec_tpm::atls::VtpmValidator;
 use tec_tpm::testing::SoftTpm;
 use tokio::runtime::Runtime;
 use tokio::task::JoinSet;
-use tonic::transport::Channel;
 
 use crate::plain::Plain;
 use crate::plain::PlainServer;
@@ -232,8 +235,8 @@ impl Dial for One<Endpoint> {
         Ok(vec![self.address.clone()])
     }
 
-    async fn dial(&self, address: &str) -> Result<Channel, PortError> {
-        transport::dial(&self.end, address).await
+    async fn dial(&self, address: &str) -> Result<Reached, PortError> {
+        transport::reach(&self.end, address).await
     }
 }
 
@@ -243,8 +246,15 @@ impl Dial for One<Plain> {
         Ok(vec![self.address.clone()])
     }
 
-    async fn dial(&self, address: &str) -> Result<Channel, PortError> {
-        self.end.dial(address).await
+    /// Nothing is proven here: it is believed.
+    async fn dial(&self, address: &str) -> Result<Reached, PortError> {
+        let cluster = service::cluster().await.map_err(|error| {
+            PortError::new(PortErrorKind::Internal, "derive the cluster").because(error)
+        })?;
+        Ok(Reached {
+            channel: self.end.dial(address).await?,
+            marker: MarkerState::Set(cluster.marker()),
+        })
     }
 }
 
@@ -276,9 +286,9 @@ async fn attested_fleet(
     service: &Service,
     tally: &Tally,
 ) -> anyhow::Result<()> {
-    let served = service
-        .attested(mutual(&Arc::new(SoftTpm::p256(0)))?)
-        .await?;
+    let member = Arc::new(SoftTpm::p256(0));
+    member.set(&service::cluster().await?).await?;
+    let served = service.attested(mutual(&member)?).await?;
     all(fleet, tally, |node| {
         Arc::new(One {
             address: served.address.clone(),

@@ -25,6 +25,7 @@ use rustls::pki_types::ServerName;
 use rustls::server::WebPkiClientVerifier;
 use rustls::version::TLS13;
 use tec_core::ak::PublicKey;
+use tec_core::node::lock::MarkerState;
 use tec_core::port::PortError;
 use tec_core::port::PortErrorKind;
 use tec_k8s::rpc::Caller;
@@ -166,7 +167,7 @@ impl PlainServer {
         let peer = stream.get_ref().1.peer_certificates();
         let peer = peer.and_then(<[_]>::first).context("a certificate")?;
         let key = self.callers.get(peer.as_ref()).context("a known caller")?;
-        let caller = Caller::dangerous_assume(key.clone());
+        let caller = Caller::dangerous_assume(key.clone(), MarkerState::Unset);
         let service = hyper::service::service_fn(move |mut request: Request<Incoming>| {
             request.extensions_mut().insert(caller.clone());
             api.clone().oneshot(request)

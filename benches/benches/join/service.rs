@@ -9,9 +9,13 @@ use std::sync::PoisonError;
 use async_trait::async_trait;
 use bootstrapper::authority::Authority;
 use bootstrapper::transport;
+use bootstrapper::transport::Bounds;
 use tec_core::ak::PublicKey;
 use tec_core::digest::Sha256Digest;
+use tec_core::node::derive::ClusterId;
+use tec_core::node::derive::DataKeyId;
 use tec_core::node::derive::MeasurementSalt;
+use tec_core::node::derive::MeasurementSecret;
 use tec_core::node::grant::Claim;
 use tec_core::node::grant::ControlPlanes;
 use tec_core::node::port::DerivedKeys;
@@ -43,6 +47,7 @@ use crate::plain::PlainServer;
 /// Master key 40..5f, salt 60..7f (contract, appendix A).
 const KMS: &str = "kms://cluster-kms?key=QEFCQ0RFRkdISUpLTE1OT1BRUlNUVVZXWFlaW1xdXl8=\
                    &salt=YGFiY2RlZmdoaWprbG1ub3BxcnN0dXZ3eHl6e3x9fn8=";
+const SALT: MeasurementSalt = MeasurementSalt::new([0x20; 32]);
 
 #[derive(Debug, Default)]
 struct Members(Mutex<Vec<Claim>>);
@@ -82,6 +87,10 @@ impl ControlPlaneTurns for Facts {
 
 #[async_trait]
 impl ClusterFacts for Facts {
+    async fn has_node(&self, _name: &NodeName) -> Result<bool, PortError> {
+        Ok(false)
+    }
+
     async fn token(&self) -> Result<SecretBytes, PortError> {
         Ok(SecretBytes::new(b"abcdef.0123456789abcdef".to_vec()))
     }
@@ -123,6 +132,15 @@ impl Served {
     }
 }
 
+/// The cluster that tickets are for.
+pub(crate) async fn cluster() -> anyhow::Result<ClusterId> {
+    let keys = DerivedKeys
+        .open(KmsUri::parse(KMS)?, StorageUri::NoStore)
+        .await?;
+    let secret = keys.data_key(&DataKeyId::measurement_secret(), 32).await?;
+    Ok(MeasurementSecret::from_data_key(&secret)?.cluster_id(&SALT))
+}
+
 impl Service {
     /// `pki` has the files of the CA.
     pub(crate) fn new(pki: &Path) -> Self {
@@ -136,7 +154,7 @@ impl Service {
             .await?;
         Ok(ApiServer::new(JoinService::new(JoinServicePorts {
             keys: keys.into(),
-            salt: MeasurementSalt::new([0x20; 32]),
+            salt: SALT,
             enrollments: Arc::new(Members::default()),
             control_planes: ControlPlanes::Closed,
             turns: Arc::new(Facts),
@@ -150,7 +168,13 @@ impl Service {
         let address = listener.local_addr()?.to_string();
         let (stop, stopped) = watch::channel(false);
         let mut serving = JoinSet::new();
-        serving.spawn(transport::serve(endpoint, listener, api, stopped));
+        serving.spawn(transport::serve(
+            endpoint,
+            listener,
+            api,
+            Bounds::SMALL,
+            stopped,
+        ));
         Ok(Served {
             address,
             stop,

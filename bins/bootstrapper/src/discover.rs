@@ -8,8 +8,8 @@ use tec_core::node::metadata::MetadataSource;
 use tec_core::node::state::Role;
 use tec_core::port::PortError;
 use tec_k8s::rpc::Dial;
+use tec_k8s::rpc::Reached;
 use tec_tpm::atls::Endpoint;
-use tonic::transport::Channel;
 
 use crate::transport;
 
@@ -47,7 +47,7 @@ impl Dial for Discovery {
         Ok(others.map(address).collect())
     }
 
-    async fn dial(&self, address: &str) -> Result<Channel, PortError> {
-        transport::dial(&self.endpoint, address).await
+    async fn dial(&self, address: &str) -> Result<Reached, PortError> {
+        transport::reach(&self.endpoint, address).await
     }
 }

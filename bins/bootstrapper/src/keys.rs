@@ -1,6 +1,7 @@
 //! Where data keys come from: what tec-k8s opens, and Trustees, to which this machine proves itself
 //! by its TPM.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -19,10 +20,12 @@ use tec_trustee::client::RcarClient;
 use tec_trustee::client::RcarError;
 
 /// Every key service that this program was built with; `attester` proves its machine to Trustees.
-pub fn services(attester: Arc<dyn Attester>) -> Arc<dyn KeyServices> {
+/// Keys are not kept on the disk of `own_disk`: where it is and is mounted.
+pub fn services(attester: Arc<dyn Attester>, own_disk: Vec<PathBuf>) -> Arc<dyn KeyServices> {
     let released = Arc::new(Trustee { attester });
     let entropy = Arc::new(SystemEntropy);
-    Arc::new(KeyBackends::new(entropy).with_released(released))
+    let backends = KeyBackends::new(entropy).with_own_disk(own_disk);
+    Arc::new(backends.with_released(released))
 }
 
 #[derive(Debug)]

@@ -1,5 +1,6 @@
 //! The parts of this node, put together by the settings.
 
+use std::fs::File;
 use std::path::Path;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -12,6 +13,7 @@ use tec_core::node::lock::BootstrapMarker;
 use tec_core::node::lock::MarkerState;
 use tec_core::node::lock::NodeLock;
 use tec_core::node::metadata::MetadataSource;
+use tec_core::node::port::KeyServices;
 use tec_core::node::port::NodeStore as _;
 use tec_core::port::Attester;
 use tec_core::port::Clock;
@@ -49,6 +51,7 @@ use tec_tpm::tpm::TpmAttester;
 use tec_tpm::tpm::TpmMarker;
 
 use crate::azure::AzureSource;
+use crate::keys;
 use crate::settings::Metadata;
 use crate::settings::Settings;
 use crate::settings::TpmSettings;
@@ -161,6 +164,7 @@ pub struct Node {
     pub programs: Arc<dyn Programs>,
     /// Paths of the host.
     pub paths: KubeadmPaths,
+    own_disk: Vec<PathBuf>,
 }
 
 impl Node {
@@ -176,6 +180,8 @@ impl Node {
         }
         let programs: Arc<dyn Programs> = Arc::new(programs);
         let paths = KubeadmPaths::under(&settings.root);
+        let state = settings.state_directory.clone();
+        let own_disk = vec![settings.disk.device.clone(), paths.state(), state];
         let (device, key_file) = (&settings.disk.device, &settings.disk.key_file);
         let mut disk = LuksDisk::new(device, key_file, paths.scratch(), Arc::clone(&programs));
         if settings.disk.dangerous_without_integrity {
@@ -190,7 +196,14 @@ impl Node {
             metadata: metadata(&settings.metadata),
             programs,
             paths,
+            own_disk,
         })
+    }
+
+    /// Where data keys may come from.
+    pub fn keys(&self) -> Arc<dyn KeyServices> {
+        let attester = Arc::clone(&self.attestation.attester);
+        keys::services(attester, self.own_disk.clone())
     }
 
     /// Whether no cluster owns the state disk yet. Recovery puts a cluster's key where the first
@@ -205,6 +218,23 @@ impl Node {
     /// In memory: there when recovery may have replaced the first passphrase in this boot.
     pub fn recovering(&self) -> PathBuf {
         self.paths.scratch().join("recovering")
+    }
+
+    /// Holds this node for one process, until the file is dropped: the lock of a process keeps init and
+    /// join apart, and two processes could still extend the register twice.
+    ///
+    /// # Errors
+    /// Another process has it.
+    pub fn hold(&self) -> anyhow::Result<File> {
+        let path = self.paths.scratch().join("lock");
+        let what = || format!("lock {}", path.display());
+        std::fs::create_dir_all(self.paths.scratch()).with_context(what)?;
+        let file = File::options().create(true).append(true).open(&path);
+        let file = file.with_context(what)?;
+        file.try_lock()
+            .with_context(what)
+            .context("another bootstrapper works on this node")?;
+        Ok(file)
     }
 
     /// Where this node stands, by its marker and journal.

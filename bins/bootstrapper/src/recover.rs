@@ -23,13 +23,13 @@ use tokio::sync::mpsc;
 
 use crate::cleaner::Cleaner;
 use crate::discover::Discovery;
-use crate::keys;
 use crate::mapping::SystemdMapping;
 use crate::node::Node;
 use crate::node::Standing;
 use crate::pause::JitteredPause;
 use crate::settings::Settings;
 use crate::transport;
+use crate::transport::Bounds;
 
 const FIRST_WAIT: Duration = Duration::from_secs(1);
 
@@ -50,6 +50,7 @@ pub async fn run(settings: &Settings, stop: impl Future<Output = ()>) -> anyhow:
         tracing::info!("the state disk is new; there is nothing to recover");
         return Ok(exit::OK);
     }
+    let _held = node.hold()?;
     tokio::select! {
         recovered = recover(settings, &node) => recovered,
         () = stop => Ok(exit::FAILED),
@@ -74,11 +75,7 @@ async fn recover(settings: &Settings, node: &Node) -> anyhow::Result<u8> {
     let cleaner = Cleaner::new();
     let (sender, mut offers) = mpsc::channel(1);
     let (operator, mut recovered) = mpsc::channel(1);
-    let service = RecoverService::new(
-        keys::services(Arc::clone(&node.attestation.attester)),
-        Arc::clone(&node.disk) as Arc<_>,
-        operator,
-    );
+    let service = RecoverService::new(node.keys(), Arc::clone(&node.disk) as Arc<_>, operator);
     let listener = TcpListener::bind(settings.recovery_listen).await;
     let listener = listener.with_context(|| format!("listen on {}", settings.recovery_listen))?;
     tracing::info!(address = %listener.local_addr()?, "Recover is served");
@@ -86,6 +83,7 @@ async fn recover(settings: &Settings, node: &Node) -> anyhow::Result<u8> {
         node.server()?,
         listener,
         ApiServer::new(service),
+        Bounds::SMALL,
         cleaner.stop(),
     );
     let rejoining = rejoin(settings, node, &pause, sender);

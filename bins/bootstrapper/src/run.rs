@@ -20,6 +20,7 @@ use tec_k8s::node::KubeletIdentity;
 use tec_k8s::node::start_kubelet;
 use tec_k8s::rpc::InitService;
 use tec_k8s::rpc::InitServicePorts;
+use tec_k8s::rpc::OlderMasterSecret;
 use tec_k8s::rpc::TicketClient;
 use tec_k8s::rpc::generated::init::api_server::ApiServer;
 use tec_support::SystemClock;
@@ -32,7 +33,6 @@ use crate::cleaner::Cleaner;
 use crate::discover::Discovery;
 use crate::gate::InitGate;
 use crate::identity::Identity;
-use crate::keys;
 use crate::node::Node;
 use crate::node::Standing;
 use crate::pause::JitteredPause;
@@ -40,6 +40,7 @@ use crate::secret::InitSecretHash;
 use crate::settings::Kubernetes;
 use crate::settings::Settings;
 use crate::transport;
+use crate::transport::Bounds;
 
 /// First wait between attempts of any sort.
 const FIRST_WAIT: Duration = Duration::from_secs(1);
@@ -53,6 +54,7 @@ pub async fn run(settings: &Settings, stop: impl Future<Output = ()>) -> anyhow:
     if let Some(code) = settled(&node).await? {
         return Ok(code);
     }
+    let _held = node.hold()?;
     let cleaner = Cleaner::new();
     tokio::select! {
         ended = bootstrap(settings, &node, &cleaner) => ended,
@@ -69,6 +71,7 @@ pub async fn run_join(settings: &Settings, stop: impl Future<Output = ()>) -> an
     if let Some(code) = settled(&node).await? {
         return Ok(code);
     }
+    let _held = node.hold()?;
     let joining = async {
         let parts = Parts::new(settings, &node).await?;
         match join(settings, &node, &parts).await? {
@@ -142,13 +145,19 @@ impl Parts {
 /// Both sides, until one of them is done.
 async fn bootstrap(settings: &Settings, node: &Node, cleaner: &Cleaner) -> anyhow::Result<u8> {
     let parts = Parts::new(settings, node).await?;
-    let gate = gate(node, &parts, cleaner).await?;
+    let gate = gate(settings, node, &parts, cleaner).await?;
     note_founder(settings, node, &parts.this).await?;
     let listener = TcpListener::bind(settings.listen).await;
     let listener = listener.with_context(|| format!("listen on {}", settings.listen))?;
     tracing::info!(address = %listener.local_addr()?, "Init is served");
     let service = ApiServer::new(gate.clone());
-    let serving = transport::serve(node.server()?, listener, service, cleaner.stop());
+    let serving = transport::serve(
+        node.server()?,
+        listener,
+        service,
+        Bounds::INIT,
+        cleaner.stop(),
+    );
     let joining = async {
         match join(settings, node, &parts).await {
             Ok(JoinOutcome::Joined(_)) => cleaner.clean(),
@@ -184,19 +193,30 @@ async fn patiently<T>(pause: &dyn Pause, ask: impl AsyncFn() -> Result<T, PortEr
     }
 }
 
-async fn gate(node: &Node, parts: &Parts, cleaner: &Cleaner) -> anyhow::Result<InitGate> {
+async fn gate(
+    settings: &Settings,
+    node: &Node,
+    parts: &Parts,
+    cleaner: &Cleaner,
+) -> anyhow::Result<InitGate> {
     let hash = patiently(&*parts.pause, || node.metadata.init_secret_hash()).await;
     let hash: InitSecretHash = hash.parse()?;
     let ports = InitServicePorts {
         secret: Arc::new(hash),
         lock: Arc::clone(&node.lock),
-        keys: keys::services(Arc::clone(&node.attestation.attester)),
+        keys: node.keys(),
         disk: Arc::clone(&node.disk) as Arc<_>,
         store: Arc::clone(&node.store) as Arc<_>,
         cluster: Arc::clone(&parts.kubeadm) as Arc<_>,
         pause: Arc::clone(&parts.pause),
     };
-    Ok(InitGate::new(InitService::new(ports), cleaner.clone()))
+    let older = if settings.accept_older_master_secret {
+        OlderMasterSecret::Taken
+    } else {
+        OlderMasterSecret::Refused
+    };
+    let service = InitService::new(ports).with_older_master_secret(older);
+    Ok(InitGate::new(service, cleaner.clone()))
 }
 
 async fn join(settings: &Settings, node: &Node, parts: &Parts) -> anyhow::Result<JoinOutcome> {

@@ -49,6 +49,9 @@ pub struct Settings {
     pub join_services: Trust,
     /// What clusters are like.
     pub kubernetes: Kubernetes,
+    /// Serve clients of Init, too, that send the master secret in the place that it had before there
+    /// were URIs.
+    pub accept_older_master_secret: bool,
     /// Programs by other commands than their names.
     pub programs: BTreeMap<String, Vec<PathBuf>>,
 }
@@ -66,6 +69,7 @@ impl Default for Settings {
             disk: Disk::default(),
             join_services: Trust::default(),
             kubernetes: Kubernetes::default(),
+            accept_older_master_secret: false,
             programs: BTreeMap::new(),
         }
     }
@@ -213,6 +217,7 @@ mod tests {
         assert_eq!(settings.join_port, 30090);
         assert!(!settings.join_services.dangerous_any_attestation_key);
         assert!(!settings.disk.dangerous_without_integrity);
+        assert!(!settings.accept_older_master_secret);
     }
 
     #[test]

@@ -1,45 +1,86 @@
 //! gRPC over attested TLS: HTTP/2 on the connections of an [`Endpoint`].
 
+mod connect;
+
 use std::convert::Infallible;
 use std::error::Error;
 use std::time::Duration;
 
 use http::Request;
 use http::Response;
+use http_body_util::BodyExt as _;
+use http_body_util::Full;
+use http_body_util::LengthLimitError;
+use http_body_util::Limited;
+use hyper::body::Bytes;
 use hyper::body::Incoming;
 use hyper::server::conn::http2;
 use hyper_util::rt::TokioExecutor;
 use hyper_util::rt::TokioIo;
 use hyper_util::rt::TokioTimer;
-use tec_core::port::PortError;
-use tec_core::port::PortErrorKind;
+use tec_core::node::lock::MarkerState;
+use tec_core::pcr::PcrIndex;
 use tec_core::port::chain;
 use tec_k8s::rpc::Caller;
-use tec_tpm::atls::AtlsError;
 use tec_tpm::atls::AtlsStream;
-use tec_tpm::atls::Connector;
+use tec_tpm::atls::AttestedPeer;
 use tec_tpm::atls::Endpoint;
+use tokio::io::AsyncRead;
+use tokio::io::AsyncWrite;
 use tokio::net::TcpListener;
 use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
+use tonic::Status;
 use tonic::body::Body;
-use tonic::transport::Channel;
 use tower::Service;
 use tower::ServiceExt as _;
+
+pub use self::connect::dial;
+pub use self::connect::reach;
 
 /// A client that waits for an init shall know that the node lives (contract, 1.3).
 const PING: Duration = Duration::from_secs(15);
 /// Connections at once; a node that is full turns the next away.
 const MAX_CONNECTIONS: usize = 64;
-/// Calls at once on a connection; each may hold a message of 4 MiB.
-const MAX_STREAMS: u32 = 4;
-/// A connection, its handshake and two documents: quotes take seconds on discrete TPMs.
-const CONNECT_LIMIT: Duration = Duration::from_mins(1);
+/// A message that was begun must be whole by then. Clients of the older implementation's Recover,
+/// which was a stream, wait for an answer in between, and get one that says so.
+const MESSAGE_LIMIT: Duration = Duration::from_secs(10);
+/// After this time a connection takes no more calls, so that nobody keeps one for nothing. A call that
+/// runs is not cut off.
+const IDLE_LIMIT: Duration = Duration::from_mins(1);
+/// A call that runs then is cut off all the same: its caller may have stopped to read.
+const LAST_LIMIT: Duration = Duration::from_hours(1);
 /// Calls that run may end until then.
 const GRACE: Duration = Duration::from_secs(10);
 /// After a failure to accept, for example without file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// What a client may make a server hold. A stranger may be one.
+#[derive(Clone, Copy, Debug)]
+#[expect(clippy::exhaustive_structs, reason = "servers write all of it out")]
+pub struct Bounds {
+    /// Bytes of a message with its frame.
+    pub message: usize,
+    /// Calls at once on a connection.
+    pub calls: u32,
+}
+
+impl Bounds {
+    /// Of Init: older clients send the charts of a cluster along, which nobody reads any more.
+    pub const INIT: Self = Self {
+        message: 4 << 20,
+        calls: 1,
+    };
+    /// Of Recover, for two URIs, and of the join service, for a certificate request.
+    pub const SMALL: Self = Self {
+        message: 64 << 10,
+        calls: 4,
+    };
+}
+
+type Message = Request<Full<Bytes>>;
+type Cause = Box<dyn Error + Send + Sync>;
 
 /// Serves until `stop` says so; then calls that run may end.
 ///
@@ -49,9 +90,10 @@ pub async fn serve<S>(
     endpoint: Endpoint,
     listener: TcpListener,
     service: S,
+    bounds: Bounds,
     mut stop: watch::Receiver<bool>,
 ) where
-    S: Service<Request<Incoming>, Response = Response<Body>, Error = Infallible>
+    S: Service<Message, Response = Response<Body>, Error = Infallible>
         + Clone
         + Send
         + Sync
@@ -63,8 +105,8 @@ pub async fn serve<S>(
         tokio::select! {
             accepted = listener.accept() => match accepted {
                 Ok((stream, _)) if connections.len() < MAX_CONNECTIONS => {
-                    let one = connection(endpoint.clone(), stream, service.clone(), stop.clone());
-                    connections.spawn(one);
+                    let (endpoint, service) = (endpoint.clone(), service.clone());
+                    connections.spawn(connection(endpoint, stream, service, bounds, stop.clone()));
                 }
                 Ok(_) => tracing::warn!("a connection was turned away: too many at once"),
                 Err(_) => tokio::time::sleep(ACCEPT_PAUSE).await,
@@ -88,12 +130,10 @@ async fn connection<S>(
     endpoint: Endpoint,
     stream: TcpStream,
     service: S,
+    bounds: Bounds,
     mut stop: watch::Receiver<bool>,
 ) where
-    S: Service<Request<Incoming>, Response = Response<Body>, Error = Infallible>
-        + Clone
-        + Send
-        + 'static,
+    S: Service<Message, Response = Response<Body>, Error = Infallible> + Clone + Send + 'static,
     S::Future: Send,
 {
     let stream = tokio::select! {
@@ -107,76 +147,98 @@ async fn connection<S>(
         () = told(&mut stop) => return,
     };
     let caller = caller(&stream);
-    let service = hyper::service::service_fn(move |mut request: Request<Incoming>| {
-        if let Some(caller) = &caller {
-            request.extensions_mut().insert(caller.clone());
+    converse(stream, caller, service, bounds, stop).await;
+}
+
+/// Answers calls over a stream until it ends, is told to, or was open for long enough.
+async fn converse<IO, S>(
+    stream: IO,
+    caller: Option<Caller>,
+    service: S,
+    bounds: Bounds,
+    mut stop: watch::Receiver<bool>,
+) where
+    IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    S: Service<Message, Response = Response<Body>, Error = Infallible> + Clone + Send + 'static,
+    S::Future: Send,
+{
+    let service = hyper::service::service_fn(move |request: Request<Incoming>| {
+        let (service, caller) = (service.clone(), caller.clone());
+        async move {
+            match arrived(request, bounds.message).await {
+                Ok(mut message) => {
+                    if let Some(caller) = caller {
+                        message.extensions_mut().insert(caller);
+                    }
+                    service.oneshot(message).await
+                }
+                Err(status) => Ok(status.into_http()),
+            }
         }
-        service.clone().oneshot(request)
     });
     let mut builder = http2::Builder::new(TokioExecutor::new());
     builder
         .timer(TokioTimer::new())
         .keep_alive_interval(PING)
-        .max_concurrent_streams(MAX_STREAMS);
+        .max_concurrent_streams(bounds.calls);
     let served = builder.serve_connection(TokioIo::new(stream), service);
     let mut served = std::pin::pin!(served);
     let ended = tokio::select! {
-        ended = served.as_mut() => ended,
-        () = told(&mut stop) => {
+        ended = served.as_mut() => Ok(ended),
+        () = async {
+            tokio::select! {
+                () = told(&mut stop) => {}
+                () = tokio::time::sleep(IDLE_LIMIT) => {}
+            }
+        } => {
             served.as_mut().graceful_shutdown();
-            served.await
+            tokio::time::timeout(LAST_LIMIT, served).await
         }
     };
-    if let Err(error) = ended {
-        tracing::debug!(error = chain(&error), "a connection broke");
+    match ended {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => tracing::debug!(error = chain(&error), "a connection broke"),
+        Err(_) => tracing::warn!("a call that did not end was cut off"),
     }
 }
 
-/// Whoever attested with a key is known by it.
+/// The whole message of a call; every call of ours has one. Nothing looks at it before.
+async fn arrived<B>(request: Request<B>, largest: usize) -> Result<Message, Status>
+where
+    B: hyper::body::Body,
+    B::Error: Into<Cause>,
+{
+    let (head, body) = request.into_parts();
+    if body.size_hint().lower() > largest as u64 {
+        return Err(too_large());
+    }
+    let whole = Limited::new(body, largest).collect();
+    match tokio::time::timeout(MESSAGE_LIMIT, whole).await {
+        Ok(Ok(body)) => Ok(Request::from_parts(head, Full::new(body.to_bytes()))),
+        Ok(Err(error)) if error.is::<LengthLimitError>() => Err(too_large()),
+        Ok(Err(_)) => Err(Status::cancelled("the message broke off")),
+        Err(_) => {
+            let sentence = "the message has no end; this call takes one message, and no stream";
+            Err(Status::invalid_argument(sentence))
+        }
+    }
+}
+
+fn too_large() -> Status {
+    Status::resource_exhausted("the message is too large for this call")
+}
+
+/// Whoever attested with a key is known by it, and by the cluster that it is in.
 fn caller<IO>(stream: &AtlsStream<IO>) -> Option<Caller> {
-    let ak = stream.peer()?.ak()?;
-    Some(Caller::dangerous_assume(ak.clone()))
+    let peer = stream.peer()?;
+    Some(Caller::dangerous_assume(peer.ak()?.clone(), marker(peer)?))
 }
 
-/// What the other end proved was judged, and refused; anything else may be different next time.
-fn kind(error: &(dyn Error + 'static)) -> PortErrorKind {
-    let mut cause = Some(error);
-    let mut atls = None;
-    while let Some(error) = cause {
-        atls = atls.or_else(|| error.downcast_ref::<AtlsError>());
-        cause = error.source();
-    }
-    match atls {
-        Some(
-            AtlsError::NoCertificate
-            | AtlsError::Certificate(_)
-            | AtlsError::Document(_)
-            | AtlsError::OtherKey
-            | AtlsError::Unbound
-            | AtlsError::NoEvidence
-            | AtlsError::OtherVariant { .. }
-            | AtlsError::Relayed,
-        ) => PortErrorKind::Denied,
-        _ => PortErrorKind::Unavailable,
-    }
+/// In which cluster somebody is who proved it.
+fn marker(peer: &AttestedPeer) -> Option<MarkerState> {
+    let value = peer.pcrs()?.value(PcrIndex::CLUSTER);
+    Some(MarkerState::of(*value))
 }
 
-/// Connects to `host:port`.
-///
-/// # Errors
-/// Kind `Unavailable` when there is nobody, and `Denied` for somebody whose evidence is refused.
-pub async fn dial(endpoint: &Endpoint, address: &str) -> Result<Channel, PortError> {
-    let to = address.to_owned();
-    let connect = tower::service_fn(move |_: http::Uri| TcpStream::connect(to.clone()));
-    let connector = Connector::new(connect, endpoint.clone()).map_response(TokioIo::new);
-    // The name is of no meaning: evidence says who is there.
-    let channel = tonic::transport::Endpoint::from_static("http://atls.invalid")
-        .connect_timeout(CONNECT_LIMIT)
-        .http2_keep_alive_interval(PING);
-    channel
-        .connect_with_connector(connector)
-        .await
-        .map_err(|error| {
-            PortError::new(kind(&error), format!("connect to {address}")).because(error)
-        })
-}
+#[cfg(test)]
+mod tests;

@@ -80,6 +80,11 @@ impl Trust {
         if self.dangerous_any_measurements {
             tracing::warn!("a trusted attestation key is taken whatever its machine booted");
         }
+        if self.dangerous_unbound_evidence {
+            tracing::warn!(
+                "evidence is taken that whoever stole the key of a certificate can relay"
+            );
+        }
         if self.dangerous_any_attestation_key {
             tracing::warn!("any attestation key is taken for a trusted one");
             return Arc::new(AnyAk);

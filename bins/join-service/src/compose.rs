@@ -12,14 +12,18 @@ use bootstrapper::founder;
 use bootstrapper::node::Attestation;
 use bootstrapper::node::endpoint;
 use bootstrapper::node::measurements;
+use bootstrapper::pause::JitteredPause;
 use kube::Client;
 use tec_core::node::grant::ControlPlanes;
 use tec_core::node::port::DataKeys;
+use tec_core::node::port::Pause as _;
 use tec_core::node::uri::KmsUri;
 use tec_core::node::uri::StorageUri;
 use tec_core::node::uri::UriError;
 use tec_core::port::Clock;
 use tec_core::port::Entropy;
+use tec_core::port::PortErrorKind;
+use tec_core::port::chain;
 use tec_core::secret::SecretBytes;
 use tec_k8s::client::KubeRegistry;
 use tec_k8s::client::member::BootstrapTokens;
@@ -40,10 +44,12 @@ use crate::facts::Facts;
 use crate::settings::Settings;
 use crate::signer::Signer;
 
+/// Before a key service that was away is asked again, the first time.
+const FIRST_WAIT: Duration = Duration::from_secs(1);
 /// How often the file of measurements is looked at.
 const POLL: Duration = Duration::from_secs(5);
 
-/// The service over an API server. The control plane that it runs on is enrolled by what it wrote
+/// The service over an API server, and its keys, which [`keep`] keeps. The control plane that it runs on is enrolled by what it wrote
 /// down when it was bootstrapped.
 ///
 /// # Errors
@@ -52,7 +58,7 @@ pub async fn service(
     settings: &Settings,
     client: Client,
     attestation: &Attestation,
-) -> anyhow::Result<JoinService> {
+) -> anyhow::Result<(JoinService, Arc<dyn DataKeys>)> {
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
     let entropy: Arc<dyn Entropy> = Arc::new(SystemEntropy);
     let namespace = &settings.namespace;
@@ -77,15 +83,48 @@ pub async fn service(
     let reserved = facts::api_server_addresses(&settings.pki)?;
     let authority = Authority::new(&settings.pki, Arc::clone(&clock), Arc::clone(&entropy));
     let tokens = BootstrapTokens::new(client.clone(), Arc::clone(&clock), Arc::clone(&entropy));
-    Ok(JoinService::new(JoinServicePorts {
-        keys: keys(settings, attestation).await?,
+    let keys = keys(settings, attestation).await?;
+    let service = JoinService::new(JoinServicePorts {
+        keys: Arc::clone(&keys),
         salt: state.measurement_salt,
         enrollments,
         control_planes,
         turns: Arc::new(KubeTurns::new(client.clone(), Arc::clone(&clock))),
-        signer: Arc::new(Signer::new(authority.reserving(reserved), client)),
-        facts: Arc::new(Facts::new(tokens, settings)),
-    }))
+        signer: Arc::new(Signer::new(authority.reserving(reserved), client.clone())),
+        facts: Arc::new(Facts::new(tokens, client, settings)),
+    });
+    Ok((service, keys))
+}
+
+/// Keeps the key service open for as long as it lets us; never ends.
+pub async fn keep(keys: &dyn DataKeys) {
+    let pause = JitteredPause::new(FIRST_WAIT, Arc::new(SystemEntropy));
+    let mut failures = 0;
+    loop {
+        match keys.renew().await {
+            Ok(Some(wait)) => {
+                failures = 0;
+                tokio::time::sleep(wait).await;
+            }
+            Ok(None) => break,
+            Err(error)
+                if matches!(error.kind(), PortErrorKind::Denied | PortErrorKind::Invalid) =>
+            {
+                let error = chain(&error);
+                tracing::error!(
+                    error,
+                    "the key service has to be given to this service anew"
+                );
+                break;
+            }
+            Err(error) => {
+                tracing::warn!(error = chain(&error), "the key service is asked again");
+                pause.pause(failures).await;
+                failures = failures.saturating_add(1);
+            }
+        }
+    }
+    std::future::pending::<()>().await;
 }
 
 async fn keys(settings: &Settings, attestation: &Attestation) -> anyhow::Result<Arc<dyn DataKeys>> {
@@ -94,7 +133,7 @@ async fn keys(settings: &Settings, attestation: &Attestation) -> anyhow::Result<
         Some(path) => uri(path, StorageUri::parse)?,
         None => StorageUri::NoStore,
     };
-    let services = bootstrapper::keys::services(Arc::clone(&attestation.attester));
+    let services = bootstrapper::keys::services(Arc::clone(&attestation.attester), Vec::new());
     Ok(services.open(kms, storage).await?.into())
 }
 
@@ -168,6 +207,76 @@ impl Followed {
                     "the measurements stay as they were"
                 ),
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use async_trait::async_trait;
+    use tec_core::node::derive::DataKeyId;
+    use tec_core::port::PortError;
+    use tokio::time::Instant;
+
+    use super::*;
+
+    /// Answers in this order, and notes when it was asked.
+    #[derive(Debug)]
+    struct Lease {
+        answers: Mutex<Vec<Result<Option<Duration>, PortErrorKind>>>,
+        asked: Mutex<Vec<Instant>>,
+    }
+
+    #[async_trait]
+    impl DataKeys for Lease {
+        async fn data_key(&self, _: &DataKeyId, _: usize) -> Result<SecretBytes, PortError> {
+            unreachable!("nobody asks for a key")
+        }
+
+        async fn existing_data_key(
+            &self,
+            _: &DataKeyId,
+            _: usize,
+        ) -> Result<SecretBytes, PortError> {
+            unreachable!("nobody asks for a key")
+        }
+
+        async fn renew(&self) -> Result<Option<Duration>, PortError> {
+            self.asked.lock().unwrap().push(Instant::now());
+            let answer = self.answers.lock().unwrap().remove(0);
+            answer.map_err(|kind| PortError::new(kind, "renew"))
+        }
+    }
+
+    /// The waits before each time that it is asked.
+    async fn waits(answers: Vec<Result<Option<Duration>, PortErrorKind>>) -> Vec<Duration> {
+        let (mut before, count) = (Instant::now(), answers.len());
+        let lease = Lease {
+            answers: Mutex::new(answers),
+            asked: Mutex::default(),
+        };
+        let _ = tokio::time::timeout(Duration::from_hours(24), keep(&lease)).await;
+        let asked = lease.asked.into_inner().unwrap();
+        assert_eq!(asked.len(), count);
+        let wait = |at: Instant| at.duration_since(std::mem::replace(&mut before, at));
+        asked.into_iter().map(wait).collect()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_lease_is_renewed_in_time_and_a_service_that_was_away_is_asked_again() {
+        let (hour, away) = (Duration::from_hours(1), Err(PortErrorKind::Unavailable));
+        let waits = waits(vec![Ok(Some(hour)), away, away, Ok(Some(hour)), Ok(None)]).await;
+        assert_eq!((waits[0], waits[1]), (Duration::ZERO, hour));
+        assert!(waits[2] + waits[3] < Duration::from_secs(10));
+        assert_eq!(waits[4], hour);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_lease_that_is_refused_is_not_asked_for_for_ever() {
+        for kind in [PortErrorKind::Denied, PortErrorKind::Invalid] {
+            assert_eq!(waits(vec![Err(kind)]).await, [Duration::ZERO]);
         }
     }
 }

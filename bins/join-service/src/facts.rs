@@ -1,6 +1,7 @@
 //! What members get: tokens of the cluster, and files of this control plane.
 
 use std::collections::BTreeSet;
+use std::fmt;
 use std::fs;
 use std::net::IpAddr;
 use std::path::Path;
@@ -8,9 +9,13 @@ use std::path::PathBuf;
 
 use async_trait::async_trait;
 use bootstrapper::components;
+use k8s_openapi::api::core::v1::Node;
+use kube::Api;
+use kube::Client;
 use tec_core::digest::Sha256Digest;
 use tec_core::node::ticket::CaPin;
 use tec_core::node::ticket::Component;
+use tec_core::node::ticket::NodeName;
 use tec_core::node::ticket::PkiFile;
 use tec_core::port::PortError;
 use tec_core::port::PortErrorKind;
@@ -25,10 +30,21 @@ use x509_cert::ext::pkix::name::GeneralName;
 
 use crate::settings::Settings;
 
+/// Nodes of the cluster.
+#[derive(Clone)]
+struct Members(Api<Node>);
+
+impl fmt::Debug for Members {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Members").finish_non_exhaustive()
+    }
+}
+
 /// The facts; files are read for each ticket.
 #[derive(Debug)]
 pub struct Facts {
     tokens: BootstrapTokens,
+    members: Members,
     api_server: String,
     pki: PathBuf,
     components: PathBuf,
@@ -65,10 +81,11 @@ pub fn api_server_addresses(pki: &Path) -> Result<BTreeSet<IpAddr>, PortError> {
 }
 
 impl Facts {
-    /// As the settings say.
-    pub fn new(tokens: BootstrapTokens, settings: &Settings) -> Self {
+    /// Of this cluster, as the settings say.
+    pub fn new(tokens: BootstrapTokens, client: Client, settings: &Settings) -> Self {
         Self {
             tokens,
+            members: Members(Api::all(client)),
             api_server: settings.api_server.clone(),
             pki: settings.pki.clone(),
             components: settings.components.clone(),
@@ -84,6 +101,15 @@ impl Facts {
 
 #[async_trait]
 impl ClusterFacts for Facts {
+    async fn has_node(&self, name: &NodeName) -> Result<bool, PortError> {
+        let found = self.members.0.get_metadata_opt(name.as_str()).await;
+        let found = found.map_err(|error| {
+            PortError::new(PortErrorKind::Unavailable, format!("look up node {name}"))
+                .because(error)
+        })?;
+        Ok(found.is_some())
+    }
+
     async fn token(&self) -> Result<SecretBytes, PortError> {
         self.tokens.make().await
     }

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use anyhow::Context as _;
 use bootstrapper::node::Attestation;
 use bootstrapper::transport;
+use bootstrapper::transport::Bounds;
 use clap::Parser as _;
 use join_service::cli::Args;
 use join_service::compose;
@@ -28,18 +29,20 @@ async fn run(args: &Args) -> anyhow::Result<u8> {
     let stopped = program::stopped()?;
     let client = Client::try_default().await.context("find the API server")?;
     let attestation = Attestation::open(&settings.tpm)?;
-    let service = compose::service(settings, client, &attestation).await?;
+    let (service, keys) = compose::service(settings, client, &attestation).await?;
     let followed = Followed::open(settings.nodes.measurements.as_deref())?;
     let endpoint = compose::server(settings, attestation, followed.live())?;
     let listener = TcpListener::bind(settings.listen).await;
     let listener = listener.with_context(|| format!("listen on {}", settings.listen))?;
     tracing::info!(address = %listener.local_addr()?, "tickets are served");
     let (sender, stop) = watch::channel(false);
-    let serving = transport::serve(endpoint, listener, ApiServer::new(service), stop);
+    let server = ApiServer::new(service);
+    let serving = transport::serve(endpoint, listener, server, Bounds::SMALL, stop);
     let ending = async {
         tokio::select! {
             () = stopped => {}
             () = followed.follow() => {}
+            () = compose::keep(&*keys) => {}
         }
         let _ = sender.send(true);
     };

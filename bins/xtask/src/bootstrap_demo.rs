@@ -9,9 +9,10 @@ use crate::cargo::cargo;
 use crate::process;
 use crate::term;
 use crate::tools;
+use crate::tools::Tools;
 
 /// The programs on the hosts, the one that plays them, and the admin's.
-const PROGRAMS: [&str; 4] = ["bootstrapper", "join-service", "bootstrap-demo", "tec"];
+pub(crate) const PROGRAMS: [&str; 4] = ["bootstrapper", "join-service", "bootstrap-demo", "tec"];
 
 /// Tools, build, play.
 pub(crate) fn run(root: &Path) -> Result<()> {
@@ -20,6 +21,11 @@ pub(crate) fn run(root: &Path) -> Result<()> {
     term::step("build the programs");
     let packages = PROGRAMS.iter().flat_map(|package| ["--package", package]);
     process::run(cargo(root).args(["build", "--bins"]).args(packages))?;
+    play(root, &tools)
+}
+
+/// Plays it with what was built; namespaces take root.
+pub(crate) fn play(root: &Path, tools: &Tools) -> Result<()> {
     term::step("bootstrap demo");
     let bin_dir = Metadata::workspace(root)?.target_dir()?.join("debug");
     let mut demo = process::command(bin_dir.join("bootstrap-demo"));

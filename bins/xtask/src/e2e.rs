@@ -33,7 +33,7 @@ pub(crate) struct Args {
 pub(crate) fn run(root: &Path, args: &Args) -> Result<()> {
     let tools = tools::ensure()?;
     tools::ensure_kubernetes(&tools)?;
-    build(root)?;
+    build(root, &[])?;
     term::step("tests on a Kubernetes API server");
     let mut test = cargo(root);
     test.args(["test", "--package", "tec-e2e", "--test", TESTS, "--"])
@@ -43,9 +43,10 @@ pub(crate) fn run(root: &Path, args: &Args) -> Result<()> {
     process::run(test.env("TEC_BIN_DIR", target.join("debug")))
 }
 
-/// Builds the programs.
-pub(crate) fn build(root: &Path) -> Result<()> {
+/// Builds the programs, and others in one go: libraries are built once for all of them.
+pub(crate) fn build(root: &Path, others: &[&str]) -> Result<()> {
     term::step("build the programs of Kubernetes");
-    let packages = PROGRAMS.iter().flat_map(|package| ["--package", package]);
+    let packages = PROGRAMS.iter().chain(others);
+    let packages = packages.flat_map(|package| ["--package", package]);
     process::run(cargo(root).args(["build", "--bins"]).args(packages))
 }

@@ -3,6 +3,7 @@
 
 use std::path::Path;
 use std::process::Command;
+use std::thread;
 use std::time::Duration;
 use std::time::Instant;
 
@@ -10,6 +11,7 @@ use anyhow::Context as _;
 use anyhow::Result;
 use anyhow::bail;
 
+use crate::bootstrap_demo;
 use crate::cargo::Metadata;
 use crate::cargo::cargo;
 use crate::check;
@@ -62,6 +64,21 @@ struct Step {
     count: Count,
 }
 
+impl Step {
+    /// One whose thread panicked.
+    fn died(name: &'static str) -> Self {
+        let count = Count {
+            passed: 0,
+            failed: 1,
+        };
+        Self {
+            name,
+            took: Duration::ZERO,
+            count,
+        }
+    }
+}
+
 /// `cargo xtask test`.
 pub(crate) fn run(root: &Path, args: &Args) -> Result<()> {
     let begin = Instant::now();
@@ -81,7 +98,9 @@ pub(crate) fn run(root: &Path, args: &Args) -> Result<()> {
     let mut take = |name, work: &dyn Fn() -> Result<Count>| steps.push(timed(name, work));
     take("check", &|| one(check::run(root)));
     take("build", &|| one(demo::build(root)));
-    take("build operator", &|| one(e2e::build(root)));
+    take("build operator", &|| {
+        one(e2e::build(root, &bootstrap_demo::PROGRAMS))
+    });
     take("tests", &|| cargo_test(root, &tools));
     if opensearch.is_wanted() {
         take("opensearch", &|| opensearch_test(root, &tools));
@@ -89,12 +108,22 @@ pub(crate) fn run(root: &Path, args: &Args) -> Result<()> {
     take("crosscheck", &|| crosscheck(root));
     take("examples", &|| examples(root, &tools));
     take("demo", &|| one(demo::play(root, &tools, &[])));
-    take("services demo", &|| one(services::check(root, &tools)));
-    take("real boots", &|| boots(root, &tools));
+    // It waits more than it works, and the next two steps do, too.
+    let bootstrap = thread::scope(|scope| {
+        let playing = scope.spawn(|| {
+            let play = || bootstrap_demo::play(root, &tools).map(|()| Count::ONE);
+            timed("bootstrap demo", &play)
+        });
+        take("services demo", &|| one(services::check(root, &tools)));
+        take("real boots", &|| boots(root, &tools));
+        playing.join()
+    });
+    let bootstrap = bootstrap.unwrap_or_else(|_| Step::died("bootstrap demo"));
     take("virtual nodes", &|| one(vm::check(root, &tools)));
     take("fuzz smoke", &|| {
         one(fuzz::run_all(root, args.fuzz_seconds))
     });
+    steps.push(bootstrap);
     summary(&steps)
 }
 

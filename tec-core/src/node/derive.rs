@@ -144,6 +144,12 @@ const LEAST_SALT: usize = 32;
 #[non_exhaustive]
 pub struct ParseMasterSecretError;
 
+/// A master secret from which keys would be guessed.
+#[derive(Debug, thiserror::Error)]
+#[error("a master secret has a key of at least {LEAST_KEY} bytes, and a salt of {LEAST_SALT}")]
+#[non_exhaustive]
+pub struct ShortMasterSecretError;
+
 #[derive(Deserialize, ZeroizeOnDrop)]
 struct MasterSecretFile {
     key: String,
@@ -163,6 +169,17 @@ impl MasterSecret {
         Self { key, salt }
     }
 
+    /// Of these parts, where nobody else looked at their lengths.
+    ///
+    /// # Errors
+    /// [`ShortMasterSecretError`].
+    pub fn of_parts(key: SecretBytes, salt: SecretBytes) -> Result<Self, ShortMasterSecretError> {
+        if key.len() < LEAST_KEY || salt.len() < LEAST_SALT {
+            return Err(ShortMasterSecretError);
+        }
+        Ok(Self { key, salt })
+    }
+
     /// Takes the file of a master secret: JSON with the members `key` and `salt`, both base64
     /// (contract, section 5).
     ///
@@ -171,13 +188,12 @@ impl MasterSecret {
     pub fn from_json(json: &[u8]) -> Result<Self, ParseMasterSecretError> {
         let file: MasterSecretFile =
             serde_json::from_slice(json).map_err(|_| ParseMasterSecretError)?;
-        let decoded = |text: &str, least| {
-            let bytes = STANDARD.decode(text).map(SecretBytes::new).ok();
-            bytes.filter(|bytes| bytes.len() >= least)
+        let decoded = |text: &str| {
+            let bytes = STANDARD.decode(text).map(SecretBytes::new);
+            bytes.map_err(|_| ParseMasterSecretError)
         };
-        let key = decoded(&file.key, LEAST_KEY).ok_or(ParseMasterSecretError)?;
-        let salt = decoded(&file.salt, LEAST_SALT).ok_or(ParseMasterSecretError)?;
-        Ok(Self { key, salt })
+        let parts = (decoded(&file.key)?, decoded(&file.salt)?);
+        Self::of_parts(parts.0, parts.1).map_err(|_| ParseMasterSecretError)
     }
 
     /// A data key.

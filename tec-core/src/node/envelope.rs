@@ -13,6 +13,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use zeroize::Zeroizing;
@@ -46,6 +47,11 @@ pub trait KeyWrapper: fmt::Debug + Send + Sync {
 
     /// Unwraps.
     async fn unwrap(&self, id: &DataKeyId, wrapped: &[u8]) -> Result<SecretBytes, PortError>;
+
+    /// As [`DataKeys::renew`].
+    async fn renew(&self) -> Result<Option<Duration>, PortError> {
+        Ok(None)
+    }
 }
 
 /// Keeps wrapped keys by their ids.
@@ -165,6 +171,10 @@ impl DataKeys for EnvelopeKeys {
         check(length)?;
         let found = self.find(id, length).await?;
         found.ok_or_else(|| PortError::new(PortErrorKind::NotFound, format!("find {id}")))
+    }
+
+    async fn renew(&self) -> Result<Option<Duration>, PortError> {
+        self.wrapper.renew().await
     }
 }
 

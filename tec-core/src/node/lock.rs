@@ -106,7 +106,8 @@ pub enum LockError {
 #[derive(Clone, Copy, Debug)]
 enum State {
     Unlocked,
-    Reserved(ClusterId),
+    /// By so many callers of this cluster.
+    Reserved(ClusterId, u32),
     Locking,
     Undecided(ClusterId),
     Locked,
@@ -144,20 +145,27 @@ impl NodeLock {
         let mut state = self.state();
         match *state {
             State::Unlocked => {
-                *state = State::Reserved(cluster);
+                *state = State::Reserved(cluster, 1);
                 true
             }
-            State::Reserved(other) | State::Undecided(other) => other == cluster,
-            State::Locking | State::Locked => false,
+            State::Reserved(other, callers) if other == cluster => {
+                *state = State::Reserved(cluster, callers.saturating_add(1));
+                true
+            }
+            State::Undecided(other) => other == cluster,
+            State::Reserved(..) | State::Locking | State::Locked => false,
         }
     }
 
-    /// Gives the journal up: the intent was not written.
+    /// Gives the journal up: the intent was not written. Whoever else reserved it for the same cluster
+    /// may have written, and keeps it.
     pub fn release(&self) {
         let mut state = self.state();
-        if matches!(*state, State::Reserved(_)) {
-            *state = State::Unlocked;
-        }
+        *state = match *state {
+            State::Reserved(cluster, callers @ 2..) => State::Reserved(cluster, callers - 1),
+            State::Reserved(..) => State::Unlocked,
+            other => other,
+        };
     }
 
     /// Tries to lock the node for a cluster. A marker that is the cluster's already, from a process
@@ -208,8 +216,8 @@ impl<'l> Attempt<'l> {
         let mut state = lock.state();
         match *state {
             State::Unlocked => {}
-            State::Reserved(other) | State::Undecided(other) if other == cluster => {}
-            State::Reserved(_) | State::Undecided(_) | State::Locking | State::Locked => {
+            State::Reserved(other, _) | State::Undecided(other) if other == cluster => {}
+            State::Reserved(..) | State::Undecided(_) | State::Locking | State::Locked => {
                 return None;
             }
         }
@@ -338,7 +346,9 @@ mod tests {
         assert!(lock.reserve(cluster(1)) && lock.reserve(cluster(1)));
         assert!(!lock.reserve(cluster(2)));
         assert_eq!(lock.lock(cluster(2)).await.unwrap(), LockOutcome::Taken);
-        // The first could not write its intent.
+        // One caller could not write its intent; the other one did.
+        lock.release();
+        assert!(!lock.reserve(cluster(2)), "the journal names the first");
         lock.release();
         assert!(lock.reserve(cluster(2)));
         let locked = lock.lock(cluster(2)).await.unwrap();

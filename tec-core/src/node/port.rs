@@ -4,6 +4,7 @@
 //! of kind `Invalid` and `Denied` can never succeed; all others may be tried again.
 
 use std::fmt;
+use std::time::Duration;
 
 use async_trait::async_trait;
 
@@ -35,6 +36,12 @@ pub trait DataKeys: fmt::Debug + Send + Sync {
         id: &DataKeyId,
         length: usize,
     ) -> Result<SecretBytes, PortError>;
+
+    /// Keeps what we prove ourselves with to the service from running out. When to call again; `None`
+    /// where nothing runs out. `Denied` or `Invalid` where it cannot be kept.
+    async fn renew(&self) -> Result<Option<Duration>, PortError> {
+        Ok(None)
+    }
 }
 
 #[async_trait]

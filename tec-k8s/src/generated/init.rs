@@ -2,7 +2,8 @@
 #[derive(Clone, PartialEq, ::prost::Message)]
 #[prost(skip_debug)]
 pub struct InitRequest {
-    /// Older clients send the master secret beside kms_uri, which has it, too; alone it is refused.
+    /// Older clients send the master secret beside kms_uri, which has it, too. Alone it is taken only
+    /// where the node allows it.
     #[prost(bytes = "vec", tag = "2")]
     pub master_secret: ::prost::alloc::vec::Vec<u8>,
     /// Where keys come from: kms://...

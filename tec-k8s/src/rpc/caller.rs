@@ -2,6 +2,7 @@
 
 use tec_core::ak::Fingerprint;
 use tec_core::ak::PublicKey;
+use tec_core::node::lock::MarkerState;
 use tec_core::port::PortError;
 use tec_core::port::PortErrorKind;
 use tec_core::port::chain;
@@ -18,12 +19,13 @@ use super::Reason;
 #[derive(Clone, Debug)]
 pub struct Caller {
     ak: PublicKey,
+    marker: MarkerState,
 }
 
 impl Caller {
-    /// Whoever holds this attestation key.
-    pub fn dangerous_assume(ak: PublicKey) -> Self {
-        Self { ak }
+    /// Whoever holds this attestation key, in the cluster that its register names.
+    pub fn dangerous_assume(ak: PublicKey, marker: MarkerState) -> Self {
+        Self { ak, marker }
     }
 
     /// Fingerprint of the key.
@@ -34,6 +36,11 @@ impl Caller {
     /// The key.
     pub fn key(&self) -> &PublicKey {
         &self.ak
+    }
+
+    /// What its register says of the cluster that it is in.
+    pub fn marker(&self) -> MarkerState {
+        self.marker
     }
 
     pub(super) fn of<T>(request: &Request<T>) -> Result<Self, Status> {

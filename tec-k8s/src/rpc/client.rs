@@ -5,7 +5,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use futures::FutureExt as _;
+use futures::StreamExt as _;
+use futures::future::BoxFuture;
+use futures::stream::FuturesUnordered;
+use tec_core::node::derive::ClusterId;
 use tec_core::node::derive::DiskId;
+use tec_core::node::lock::MarkerState;
 use tec_core::node::port::TicketSource;
 use tec_core::node::state::Role;
 use tec_core::node::ticket::JoinTicket;
@@ -22,6 +28,54 @@ use super::generated::join::api_client::ApiClient;
 /// A call may take this long; a certificate and a token are made meanwhile.
 const CALL_LIMIT: Duration = Duration::from_secs(30);
 
+/// A service that has not answered by then is not waited for before the next is asked.
+const STAGGER: Duration = Duration::from_secs(3);
+/// More control planes than any cluster has. The platform lists them, and is not believed.
+const MAX_SERVICES: usize = 32;
+
+/// An attested connection, and in which cluster its other end is.
+#[derive(Debug)]
+#[expect(clippy::exhaustive_structs, reason = "whoever connects has both")]
+pub struct Reached {
+    /// To a service that proved itself; it must not be made anew to another one.
+    pub channel: Channel,
+    /// What the service's register says of its cluster.
+    pub marker: MarkerState,
+}
+
+/// A ticket for a cluster that its service is no member of.
+#[derive(Debug, thiserror::Error)]
+#[error("the ticket is for cluster {0}, and its service is no member of that")]
+struct Elsewhere(ClusterId);
+
+/// A service that has nothing to open a disk with.
+#[derive(Debug, thiserror::Error)]
+#[error("the service is in no cluster")]
+struct Newcomer;
+
+/// The answer of the first that gives one. They are asked in their order; one that is slow does not
+/// keep the next from being asked, and one that fails even less.
+async fn first<T>(asks: Vec<BoxFuture<'_, Result<T, PortError>>>) -> Result<T, PortError> {
+    let mut last = PortError::new(PortErrorKind::Unavailable, "find a join service");
+    let mut next = asks.into_iter().take(MAX_SERVICES);
+    let mut asked = FuturesUnordered::new();
+    loop {
+        match next.next() {
+            Some(ask) => asked.push(ask),
+            None if asked.is_empty() => return Err(last),
+            None => {}
+        }
+        let has_more = next.len() > 0;
+        tokio::select! {
+            Some(answer) = asked.next() => match answer {
+                Ok(answer) => return Ok(answer),
+                Err(error) => last = error,
+            },
+            () = tokio::time::sleep(STAGGER), if has_more => {}
+        }
+    }
+}
+
 /// Finds join services, and connects to them.
 ///
 /// # Security
@@ -33,10 +87,10 @@ pub trait Dial: fmt::Debug + Send + Sync {
     async fn addresses(&self) -> Result<Vec<String>, PortError>;
 
     /// An attested connection.
-    async fn dial(&self, address: &str) -> Result<Channel, PortError>;
+    async fn dial(&self, address: &str) -> Result<Reached, PortError>;
 }
 
-/// Asks join services for a ticket, one after the other.
+/// Asks join services for a ticket.
 #[derive(Clone, Debug)]
 pub struct TicketClient {
     dial: Arc<dyn Dial>,
@@ -58,7 +112,8 @@ impl TicketClient {
 
     async fn ask(&self, address: &str) -> Result<JoinTicket, PortError> {
         let failed = |kind| PortError::new(kind, format!("ask {address} for a ticket"));
-        let mut client = ApiClient::new(self.dial.dial(address).await?);
+        let Reached { channel, marker } = self.dial.dial(address).await?;
+        let mut client = ApiClient::new(channel);
         let mut request = tonic::Request::new(IssueJoinTicketRequest {
             disk_uuid: self.disk.to_string(),
             certificate_request: self.csr.clone(),
@@ -69,22 +124,22 @@ impl TicketClient {
             .issue_join_ticket(request)
             .await
             .map_err(|status| failed(PortErrorKind::Unavailable).because(status))?;
-        convert::ticket(answer.into_inner())
-            .map_err(|error| failed(PortErrorKind::Unavailable).because(error))
+        let ticket = convert::ticket(answer.into_inner())
+            .map_err(|error| failed(PortErrorKind::Unavailable).because(error))?;
+        let cluster = ticket.cluster();
+        if !marker.is_of(&cluster) {
+            return Err(failed(PortErrorKind::Denied).because(Elsewhere(cluster)));
+        }
+        Ok(ticket)
     }
 }
 
 #[async_trait]
 impl TicketSource for TicketClient {
     async fn fetch(&self) -> Result<JoinTicket, PortError> {
-        let mut last = PortError::new(PortErrorKind::Unavailable, "find a join service");
-        for address in self.dial.addresses().await? {
-            match self.ask(&address).await {
-                Ok(ticket) => return Ok(ticket),
-                Err(error) => last = error,
-            }
-        }
-        Err(last)
+        let addresses = self.dial.addresses().await?;
+        let asks = addresses.iter().map(|address| self.ask(address).boxed());
+        first(asks.collect()).await
     }
 }
 
@@ -103,7 +158,11 @@ impl RejoinClient {
 
     async fn ask(&self, address: &str) -> Result<RejoinTicket, PortError> {
         let failed = |kind| PortError::new(kind, format!("ask {address} for a rejoin ticket"));
-        let mut client = ApiClient::new(self.dial.dial(address).await?);
+        let Reached { channel, marker } = self.dial.dial(address).await?;
+        if marker == MarkerState::Unset {
+            return Err(failed(PortErrorKind::Denied).because(Newcomer));
+        }
+        let mut client = ApiClient::new(channel);
         let mut request = tonic::Request::new(IssueRejoinTicketRequest {
             disk_uuid: self.disk.to_string(),
         });
@@ -121,13 +180,60 @@ impl RejoinClient {
     /// # Errors
     /// That of the last one.
     pub async fn fetch(&self) -> Result<RejoinTicket, PortError> {
-        let mut last = PortError::new(PortErrorKind::Unavailable, "find a join service");
-        for address in self.dial.addresses().await? {
-            match self.ask(&address).await {
-                Ok(ticket) => return Ok(ticket),
-                Err(error) => last = error,
+        let addresses = self.dial.addresses().await?;
+        let asks = addresses.iter().map(|address| self.ask(address).boxed());
+        first(asks.collect()).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use tokio::time::Instant;
+
+    use super::*;
+
+    /// Who is asked, in their order: `slow` never answers, `bad` refuses, others give their name.
+    async fn asking(services: &[&str]) -> (Result<String, PortErrorKind>, Vec<String>, Duration) {
+        let (begin, asked) = (Instant::now(), Mutex::new(Vec::new()));
+        let ask = async |address: &str| {
+            asked.lock().unwrap().push(address.to_owned());
+            match address {
+                "slow" => std::future::pending().await,
+                "bad" => Err(PortError::new(PortErrorKind::Denied, "ask")),
+                _ => {
+                    tokio::time::sleep(STAGGER * 2).await;
+                    Ok(address.to_owned())
+                }
             }
-        }
-        Err(last)
+        };
+        let answer = first(
+            services
+                .iter()
+                .map(|address| ask(address).boxed())
+                .collect(),
+        );
+        let answer = answer.await.map_err(|error| error.kind());
+        (answer, asked.into_inner().unwrap(), begin.elapsed())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_service_that_hangs_or_refuses_does_not_keep_a_node_from_another() {
+        let (answer, asked, took) = asking(&["slow", "bad", "good", "late"]).await;
+        assert_eq!(answer, Ok("good".to_owned()));
+        assert_eq!(asked, ["slow", "bad", "good", "late"]);
+        assert_eq!(took, STAGGER * 3);
+        // One that answers in time is the only one that is asked for long.
+        let (answer, asked, _) = asking(&["good", "late"]).await;
+        assert_eq!((answer, asked.len()), (Ok("good".to_owned()), 2));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn where_nobody_gives_an_answer_the_last_refusal_is_told() {
+        assert_eq!(asking(&["bad", "bad"]).await.0, Err(PortErrorKind::Denied));
+        assert_eq!(asking(&[]).await.0, Err(PortErrorKind::Unavailable));
+        let many: Vec<&str> = vec!["bad"; MAX_SERVICES + 1];
+        assert_eq!(asking(&many).await.1.len(), MAX_SERVICES);
     }
 }

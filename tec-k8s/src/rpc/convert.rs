@@ -3,8 +3,10 @@
 use prost::Message as _;
 use tec_core::digest::Sha256Digest;
 use tec_core::node::derive::DiskId;
+use tec_core::node::derive::MasterSecret;
 use tec_core::node::derive::MeasurementSalt;
 use tec_core::node::derive::MeasurementSecret;
+use tec_core::node::derive::ShortMasterSecretError;
 use tec_core::node::init::InitRequest;
 use tec_core::node::init::KubeProxy;
 use tec_core::node::state::Role;
@@ -34,6 +36,8 @@ pub(super) enum MessageError {
     Member(#[from] TicketError),
     #[error("the master secret must be part of kms_uri")]
     MasterSecret,
+    #[error("master_secret: {0}")]
+    ShortSecret(ShortMasterSecretError),
 }
 
 impl From<MessageError> for tonic::Status {
@@ -42,7 +46,7 @@ impl From<MessageError> for tonic::Status {
             MessageError::Kms(_) => Reason::KmsUri,
             MessageError::Storage(_) => Reason::StorageUri,
             MessageError::Member(_) => Reason::Member,
-            MessageError::MasterSecret => Reason::MasterSecret,
+            MessageError::MasterSecret | MessageError::ShortSecret(_) => Reason::MasterSecret,
         };
         reason.status(tonic::Code::InvalidArgument, error.to_string())
     }
@@ -54,6 +58,7 @@ pub(super) struct InitSecrets {
     kms_uri: Zeroizing<String>,
     storage_uri: Zeroizing<String>,
     master_secret: SecretBytes,
+    salt: SecretBytes,
 }
 
 /// Request and secrets apart. The digest is over all but the proof that the caller may init; a
@@ -67,6 +72,7 @@ pub(super) fn take_secrets(message: &mut pb::init::InitRequest) -> (InitSecrets,
         kms_uri: Zeroizing::new(std::mem::take(&mut message.kms_uri)),
         storage_uri: Zeroizing::new(std::mem::take(&mut message.storage_uri)),
         master_secret: SecretBytes::new(std::mem::take(&mut message.master_secret)),
+        salt: SecretBytes::new(std::mem::take(&mut message.salt)),
     };
     (secrets, digest)
 }
@@ -81,15 +87,44 @@ pub(super) fn uris(
     Ok((kms, storage))
 }
 
+/// Whether the master secret is taken where clients sent it before there were URIs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[expect(clippy::exhaustive_enums, reason = "it is taken or not")]
+pub enum OlderMasterSecret {
+    /// Only as part of `kms_uri`.
+    #[default]
+    Refused,
+    /// As `master_secret` and `salt`, too, where `kms_uri` has no key.
+    Taken,
+}
+
 impl InitSecrets {
-    /// Older clients send the master secret beside an URI that has it, too; alone it is no more
-    /// taken.
-    pub(super) fn uris(&self) -> Result<(KmsUri, StorageUri), MessageError> {
-        if self.kms_uri.is_empty() && !self.master_secret.is_empty() {
+    /// The newer of the older clients send the master secret beside an URI that has it, too. The
+    /// oldest send it alone, or beside an URI of the cluster's own key service that has no key.
+    pub(super) fn uris(
+        self,
+        older: OlderMasterSecret,
+    ) -> Result<(KmsUri, StorageUri), MessageError> {
+        if self.master_secret.is_empty() || !is_without_key(&self.kms_uri) {
+            return uris(&self.kms_uri, &self.storage_uri);
+        }
+        if older == OlderMasterSecret::Refused {
             return Err(MessageError::MasterSecret);
         }
-        uris(&self.kms_uri, &self.storage_uri)
+        let storage = match self.storage_uri.as_str() {
+            "" => StorageUri::NoStore,
+            text => StorageUri::parse(text).map_err(MessageError::Storage)?,
+        };
+        let master = MasterSecret::of_parts(self.master_secret, self.salt);
+        let master = master.map_err(MessageError::ShortSecret)?;
+        Ok((KmsUri::Cluster(master), storage))
     }
+}
+
+/// Whether a URI leaves the master secret to another member.
+fn is_without_key(kms: &str) -> bool {
+    let no_key = UriError::Missing { parameter: "key" };
+    kms.is_empty() || matches!(KmsUri::parse(kms), Err(error) if error == no_key)
 }
 
 pub(super) fn init_request(

@@ -26,6 +26,7 @@ use super::Reason;
 use super::Watcher;
 use super::caller::refusal;
 use super::convert;
+use super::convert::OlderMasterSecret;
 use super::generated::init::InitRequest;
 use super::generated::init::InitResponse;
 use super::watch::Told;
@@ -83,12 +84,24 @@ impl fmt::Debug for AdmittedInit {
 pub struct InitService {
     ports: InitServicePorts,
     log: Option<Arc<dyn NodeLog>>,
+    older: OlderMasterSecret,
 }
 
 impl InitService {
     /// Over these ports.
     pub fn new(ports: InitServicePorts) -> Self {
-        Self { ports, log: None }
+        Self {
+            ports,
+            log: None,
+            older: OlderMasterSecret::default(),
+        }
+    }
+
+    /// Says whether clients that know no URIs are served.
+    #[must_use]
+    pub fn with_older_master_secret(mut self, older: OlderMasterSecret) -> Self {
+        self.older = older;
+        self
     }
 
     /// Shows this log to callers that may init and watch one that failed.
@@ -154,7 +167,7 @@ impl InitService {
             checks,
         } = admitted;
         let answer = async {
-            let (kms, storage) = secrets.uris()?;
+            let (kms, storage) = secrets.uris(self.older)?;
             let request = convert::init_request(&message, digest)?;
             let keys = self.ports.keys.open(kms, storage).await;
             let sentence = "the key service cannot be used";

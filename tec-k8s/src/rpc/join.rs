@@ -15,6 +15,7 @@ use tec_core::node::grant::GrantError;
 use tec_core::node::grant::Granted;
 use tec_core::node::grant::grant;
 use tec_core::node::grant::grant_rejoin;
+use tec_core::node::lock::MarkerState;
 use tec_core::node::port::DataKeys;
 use tec_core::node::state::Role;
 use tec_core::node::ticket::CaPin;
@@ -71,6 +72,9 @@ pub trait KubeletSigner: fmt::Debug + Send + Sync {
 /// What the cluster gives its members.
 #[async_trait]
 pub trait ClusterFacts: fmt::Debug + Send + Sync {
+    /// Whether there is a node of this name, whoever made it a member.
+    async fn has_node(&self, name: &NodeName) -> Result<bool, PortError>;
+
     /// A bootstrap token of kubeadm, new, for minutes.
     async fn token(&self) -> Result<SecretBytes, PortError>;
 
@@ -127,6 +131,20 @@ impl JoinService {
         Self(ports)
     }
 
+    /// A machine without a cluster, or one of ours whose join was cut off. What else its measurements
+    /// say, a member of another cluster is under the hand of others.
+    async fn ensure_not_elsewhere(&self, caller: &Caller) -> Result<(), Status> {
+        if caller.marker() == MarkerState::Unset {
+            return Ok(());
+        }
+        let secret = self.measurement_secret().await;
+        let secret = secret.map_err(|error| no_ticket(&error))?;
+        if caller.marker().is_of(&secret.cluster_id(&self.0.salt)) {
+            return Ok(());
+        }
+        Err(elsewhere(caller, "this machine is in another cluster"))
+    }
+
     /// The claim is recorded before anything is handed out.
     async fn admit(&self, claim: &Claim) -> Result<(), Status> {
         let failed =
@@ -134,6 +152,10 @@ impl JoinService {
         let known = self.0.enrollments.list().await.map_err(failed)?;
         match grant(claim, &known, &self.0.control_planes).map_err(|error| denied(claim, error))? {
             Granted::Again => Ok(()),
+            // Not all members came by us, and a certificate of its name is one for that node.
+            Granted::New if self.0.facts.has_node(&claim.name).await.map_err(failed)? => {
+                Err(denied(claim, GrantError::NameTaken))
+            }
             Granted::New => match self.0.enrollments.add(claim).await.map_err(failed)? {
                 CreateOutcome::Created => Ok(()),
                 CreateOutcome::Existed => {
@@ -196,6 +218,11 @@ fn denied(claim: &Claim, error: GrantError) -> Status {
     Reason::NotAdmitted.status(Code::PermissionDenied, error.to_string())
 }
 
+fn elsewhere(caller: &Caller, sentence: &'static str) -> Status {
+    tracing::warn!(ak.fingerprint = %caller.ak(), reason = sentence, "a node was refused");
+    Reason::NotAdmitted.status(Code::PermissionDenied, sentence)
+}
+
 fn certificate_refused(error: &PortError) -> Status {
     let sentence = "the certificate request is refused";
     refusal(Reason::CertificateRequest, sentence, error)
@@ -229,6 +256,7 @@ impl Api for JoinService {
             role: request.role,
             disk: request.disk,
         };
+        self.ensure_not_elsewhere(&caller).await?;
         self.admit(&claim).await?;
         let settled = self.0.enrollments.settle(&claim, caller.key()).await;
         settled.map_err(|error| unsettled(&error))?;
@@ -250,6 +278,10 @@ impl Api for JoinService {
         const WHY: &str = "hand it to a member over an attested connection";
         let caller = Caller::of(&request)?;
         let disk = convert::disk_id(&request.into_inner().disk_uuid)?;
+        // Its disk is open: whoever still asks for the key wants it for something else.
+        if caller.marker() != MarkerState::Unset {
+            return Err(elsewhere(&caller, "this machine was not booted again"));
+        }
         let failed = |error: PortError| no_ticket(&error);
         let known = self.0.enrollments.list().await.map_err(failed)?;
         let claim = grant_rejoin(caller.ak(), disk, &known).map_err(|error| {

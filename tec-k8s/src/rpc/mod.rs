@@ -30,8 +30,10 @@ pub mod generated {
 
 pub use self::caller::Caller;
 pub use self::client::Dial;
+pub use self::client::Reached;
 pub use self::client::RejoinClient;
 pub use self::client::TicketClient;
+pub use self::convert::OlderMasterSecret;
 pub use self::init::AdmittedInit;
 pub use self::init::InitService;
 pub use self::init::InitServicePorts;

@@ -7,9 +7,12 @@ use async_trait::async_trait;
 use tec_core::ak::Fingerprint;
 use tec_core::ak::PublicKey;
 use tec_core::digest::Sha256Digest;
+use tec_core::node::derive::ClusterId;
+use tec_core::node::derive::DataKeyId;
 use tec_core::node::derive::MeasurementSalt;
 use tec_core::node::grant::Claim;
 use tec_core::node::grant::ControlPlanes;
+use tec_core::node::lock::MarkerState;
 use tec_core::node::lock::NodeLock;
 use tec_core::node::port::DerivedKeys;
 use tec_core::node::port::KeyServices as _;
@@ -164,6 +167,47 @@ async fn scenario_4_bad_requests_leave_the_node_untouched_and_the_service_up() {
     init(&service, init_request()).await.unwrap();
 }
 
+#[tokio::test]
+async fn the_master_secret_of_the_oldest_clients_gives_the_same_cluster_where_that_is_allowed() {
+    let parts = || ((0x40..0x60).collect(), (0x60..0x80).collect());
+    // What such clients know of URIs (contract, section 5, G1).
+    for (kms, storage) in [("", ""), ("kms://cluster-kms?salt=", "storage://no-store")] {
+        let node = node();
+        let mut request = init_request();
+        (request.kms_uri, request.storage_uri) = (kms.to_owned(), storage.to_owned());
+        (request.master_secret, request.salt) = parts();
+        let refused = refusal_of(init(&init_service(&node), request.clone()).await);
+        assert_eq!(Reason::of(&refused), Some(Reason::MasterSecret));
+        assert_eq!(node.record(), NodeRecord::default());
+
+        let taking = init_service(&node).with_older_master_secret(OlderMasterSecret::Taken);
+        for short in [
+            |r: &mut InitRequest| r.salt.truncate(31),
+            |r: &mut InitRequest| {
+                r.master_secret.truncate(15);
+            },
+        ] {
+            let mut request = request.clone();
+            short(&mut request);
+            let refused = refusal_of(init(&taking, request).await);
+            assert_eq!(Reason::of(&refused), Some(Reason::MasterSecret));
+        }
+        init(&taking, request).await.unwrap();
+        let KmsUri::Cluster(master) = KmsUri::parse(KMS).unwrap() else {
+            panic!("another type");
+        };
+        let disk = DataKeyId::state_disk(DISK.parse().unwrap());
+        let key = master.data_key(&disk, 32).unwrap();
+        let digest = Sha256Digest::of(key.expose("compare"));
+        assert_eq!(node.record().disk_key, Some(digest));
+    }
+    // An URI that has a key wins, whatever stands beside it.
+    let node = node();
+    let mut request = init_request();
+    request.master_secret = vec![9; 32];
+    init(&init_service(&node), request).await.unwrap();
+}
+
 /// Logs this.
 #[derive(Debug)]
 struct Log;
@@ -271,6 +315,10 @@ impl KubeletSigner for Cluster {
 
 #[async_trait]
 impl ClusterFacts for Cluster {
+    async fn has_node(&self, name: &NodeName) -> Result<bool, PortError> {
+        Ok(name.as_str() == "by-hand")
+    }
+
     async fn token(&self) -> Result<SecretBytes, PortError> {
         Ok(SecretBytes::new(b"abcdef.0123456789abcdef".to_vec()))
     }
@@ -332,8 +380,12 @@ async fn join_service() -> JoinService {
 }
 
 fn from<T>(caller: u64, message: T) -> Request<T> {
+    marked(MarkerState::Unset, caller, message)
+}
+
+fn marked<T>(marker: MarkerState, caller: u64, message: T) -> Request<T> {
     let mut request = Request::new(message);
-    let caller = Caller::dangerous_assume(sample::public_key(caller));
+    let caller = Caller::dangerous_assume(sample::public_key(caller), marker);
     request.extensions_mut().insert(caller);
     request
 }
@@ -375,11 +427,56 @@ async fn scenario_5_only_listed_control_planes_get_the_keys_of_the_cluster() {
 }
 
 #[tokio::test]
+async fn a_node_that_somebody_else_made_a_member_is_not_impersonated() {
+    let service = join_service().await;
+    let request = from(2, ticket_request("by-hand", DISK, false));
+    let refused = refusal_of(service.issue_join_ticket(request).await);
+    assert_eq!(Reason::of(&refused), Some(Reason::NotAdmitted));
+    // Nothing is kept of the claim: the same machine may have another name.
+    let request = from(2, ticket_request("w-1", DISK, false));
+    service.issue_join_ticket(request).await.unwrap();
+}
+
+#[tokio::test]
 async fn nobody_gets_a_ticket_over_a_connection_that_is_not_attested() {
     let service = join_service().await;
     let request = Request::new(ticket_request("w-1", DISK, false));
     let refused = refusal_of(service.issue_join_ticket(request).await);
     assert_eq!(refused.code(), Code::Unauthenticated);
+}
+
+#[tokio::test]
+async fn a_machine_of_another_cluster_gets_no_ticket_and_one_of_ours_goes_on() {
+    let service = join_service().await;
+    let first = service.issue_join_ticket(from(2, ticket_request("w-1", DISK, false)));
+    let ticket = convert::ticket(first.await.unwrap().into_inner()).unwrap();
+    let ours = MarkerState::Set(ticket.cluster().marker());
+    let others = MarkerState::Set(ClusterId::new([9; 32]).marker());
+    let ask = |marker, key| {
+        let disk = DISK.replace("AA", &format!("0{key}"));
+        let disk = if key == 2 { DISK } else { &disk };
+        let name = format!("w-{}", key - 1);
+        service.issue_join_ticket(marked(marker, key, ticket_request(&name, disk, false)))
+    };
+    // Its join was cut off beyond the lock.
+    ask(ours, 2).await.unwrap();
+    for key in [2, 3] {
+        let refused = refusal_of(ask(others, key).await);
+        assert_eq!(refused.code(), Code::PermissionDenied);
+        assert_eq!(Reason::of(&refused), Some(Reason::NotAdmitted));
+    }
+    // Nothing was recorded of the stranger.
+    ask(MarkerState::Unset, 3).await.unwrap();
+
+    for marker in [ours, others] {
+        let request = IssueRejoinTicketRequest {
+            disk_uuid: DISK.to_owned(),
+        };
+        let refused = service
+            .issue_rejoin_ticket(marked(marker, 2, request))
+            .await;
+        assert_eq!(refusal_of(refused).code(), Code::PermissionDenied);
+    }
 }
 
 #[tokio::test]

@@ -39,12 +39,16 @@ fn keys_in_every_form_of_kubeadm_sign() {
 
 #[test]
 fn requests_that_ask_for_more_than_a_node_may_have_are_refused() {
-    let cases: [(&str, &str, &[&str]); 5] = [
+    let service = "system:node:kubernetes.default.svc";
+    let cases: [(&str, &str, &[&str]); 7] = [
         ("system:masters", "system:node:a", &[]),
         ("system:nodes", "admin", &[]),
         ("system:nodes", "system:node:A_b", &[]),
         ("system:nodes", "system:node:a", &["kubernetes.default"]),
         ("system:nodes", "system:node:a", &["10.0.0.1", "10.0.0.2"]),
+        // Its own name, if one asks how it is called.
+        ("system:nodes", service, &["kubernetes.default.svc"]),
+        ("system:nodes", "system:node:a", &["10.0.0.1", "a"]),
     ];
     for (organization, name, names) in cases {
         let names: Vec<String> = names.iter().map(ToString::to_string).collect();

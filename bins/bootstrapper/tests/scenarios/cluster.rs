@@ -10,12 +10,16 @@ use bootstrapper::authority::Authority;
 use bootstrapper::cleaner::Cleaner;
 use bootstrapper::node::endpoint;
 use bootstrapper::transport;
+use bootstrapper::transport::Bounds;
 use tec_core::ak::Fingerprint;
 use tec_core::ak::PublicKey;
 use tec_core::digest::Sha256Digest;
+use tec_core::node::derive::DataKeyId;
 use tec_core::node::derive::MeasurementSalt;
+use tec_core::node::derive::MeasurementSecret;
 use tec_core::node::grant::Claim;
 use tec_core::node::grant::ControlPlanes;
+use tec_core::node::lock::MarkerState;
 use tec_core::node::port::DerivedKeys;
 use tec_core::node::port::KeyServices as _;
 use tec_core::node::ticket::CaPin;
@@ -77,6 +81,10 @@ impl ControlPlaneTurns for Facts {
 
 #[async_trait]
 impl ClusterFacts for Facts {
+    async fn has_node(&self, _name: &NodeName) -> Result<bool, PortError> {
+        Ok(false)
+    }
+
     async fn token(&self) -> Result<SecretBytes, PortError> {
         Ok(SecretBytes::new(b"abcdef.0123456789abcdef".to_vec()))
     }
@@ -117,9 +125,13 @@ impl Cluster {
         );
         let kms = KmsUri::parse(KMS).unwrap();
         let keys = DerivedKeys.open(kms, StorageUri::NoStore).await.unwrap();
+        let secret = keys.data_key(&DataKeyId::measurement_secret(), 32).await;
+        let secret = MeasurementSecret::from_data_key(&secret.unwrap()).unwrap();
+        let salt = MeasurementSalt::new(SALT);
+        let cluster = secret.cluster_id(&salt);
         let service = JoinService::new(JoinServicePorts {
             keys: keys.into(),
-            salt: MeasurementSalt::new(SALT),
+            salt,
             enrollments: Arc::new(Members::default()),
             control_planes: ControlPlanes::Listed(planes.iter().copied().collect()),
             turns: Arc::new(Facts),
@@ -127,6 +139,10 @@ impl Cluster {
             facts: Arc::new(Facts),
         });
         let attestation = on.attestation();
+        // What its own init did, unless a test did it.
+        if attestation.marker.read().await.unwrap() == MarkerState::Unset {
+            attestation.marker.set(&cluster).await.unwrap();
+        }
         let trust = Arc::new(PinnedAks::new(nodes.iter().copied()));
         let live: Arc<LiveMeasurements> = Arc::default();
         let validator = VtpmValidator::new(attestation.variant, trust, live);
@@ -138,7 +154,8 @@ impl Cluster {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
         let cleaner = Cleaner::new();
-        let serving = transport::serve(server, listener, ApiServer::new(service), cleaner.stop());
+        let service = ApiServer::new(service);
+        let serving = transport::serve(server, listener, service, Bounds::SMALL, cleaner.stop());
         Self {
             port,
             ak: attestation.ak,

@@ -1,8 +1,10 @@
 //! Join: scenario 5, and 3 with the program itself.
 
 use std::fs;
+use std::time::Duration;
 
 use tec_core::digest::Sha256Digest;
+use tec_core::node::derive::ClusterId;
 use tec_core::node::ticket::PkiFile;
 
 use crate::cluster::Cluster;
@@ -60,6 +62,33 @@ async fn a_join_service_that_proves_nothing_gets_nothing_and_init_still_can_win(
     // Its key is not that of a control plane that this node knows.
     machine.write_settings_with(&[], cluster.port);
     let program = machine.start("run").serving();
+    init::init(&machine, init::request()).await.unwrap();
+    let (status, log) = tokio::task::spawn_blocking(|| program.wait())
+        .await
+        .unwrap();
+    assert!(status.success(), "{log}");
+    assert!(!machine.calls().contains("kubeadm join"));
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_ticket_of_a_service_that_is_no_member_of_its_cluster_changes_nothing() {
+    let (plane, machine) = (
+        Machine::new("plane-0", "ControlPlane"),
+        Machine::new("node-1", "ControlPlane"),
+    );
+    // A genuine machine with a trusted key: what its tickets say is somebody else's cluster.
+    let elsewhere = plane.attestation().marker;
+    elsewhere.set(&ClusterId::new([9; 32])).await.unwrap();
+    drop(elsewhere);
+    let cluster = Cluster::start(&plane, &[machine.ak], &[machine.ak]).await;
+    machine.write_metadata("node-1", "ControlPlane", &["127.0.0.1"]);
+    machine.write_settings_with(&[cluster.ak], cluster.port);
+    let program = machine.start("run").serving();
+    while !program.log().contains("no member of that") {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    // Init still can win, which proves that the register is zero.
     init::init(&machine, init::request()).await.unwrap();
     let (status, log) = tokio::task::spawn_blocking(|| program.wait())
         .await

@@ -3,10 +3,15 @@
 use std::fs;
 use std::time::Duration;
 
+use futures::StreamExt as _;
+use futures::stream;
+use http::uri::PathAndQuery;
 use tec_core::digest::Sha256Digest;
 use tec_k8s::rpc::generated::recoverproto::RecoverMessage;
 use tec_k8s::rpc::generated::recoverproto::api_client::ApiClient;
 use tonic::Code;
+use tonic::Request;
+use tonic_prost::ProstCodec;
 
 use crate::cluster::Cluster;
 use crate::init;
@@ -94,6 +99,46 @@ async fn scenario_7_recover_takes_the_right_secret_only_and_keeps_serving_after_
             .await
             .contains("recovered already")
     );
+}
+
+/// What older clients sent first (contract, 1.11).
+#[derive(Clone, PartialEq, prost::Message)]
+struct OlderMessage {
+    #[prost(bytes = "vec", tag = "2")]
+    measurement_secret: Vec<u8>,
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn scenario_7_an_older_client_that_streams_is_told_so_and_a_large_message_is_refused() {
+    let mut machine = Machine::new("plane-0", "ControlPlane");
+    let program = machine.start("run").serving();
+    init::init(&machine, init::request()).await.unwrap();
+    ended(program).await;
+    machine.reboot();
+    machine.write_settings(&[]);
+    let mut program = machine.start("recover").serving();
+    let channel = machine.dial(&machine.recovery_address()).await;
+
+    let mut large = ApiClient::new(channel.clone());
+    let refused = large.recover(message(&"k".repeat(100_000))).await;
+    assert_eq!(refused.err().unwrap().code(), Code::ResourceExhausted);
+
+    let mut older = tonic::client::Grpc::new(channel);
+    older.ready().await.unwrap();
+    let first = OlderMessage {
+        measurement_secret: vec![7; 32],
+    };
+    // It waits for an answer before it sends more.
+    let stream = stream::iter([first]).chain(stream::pending());
+    let path = PathAndQuery::from_static("/recoverproto.API/Recover");
+    let codec = ProstCodec::<OlderMessage, OlderMessage>::default();
+    let answer = older.streaming(Request::new(stream), path, codec).await;
+    let told = match answer {
+        Err(status) => status,
+        Ok(answer) => answer.into_inner().message().await.err().unwrap(),
+    };
+    assert_eq!(told.code(), Code::InvalidArgument, "{told}");
+    assert!(program.is_running());
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -30,7 +30,7 @@ const fn program(package: &'static str, name: &'static str) -> Requirement {
 }
 
 /// What everything needs.
-pub(super) const BASE: [Requirement; 19] = [
+pub(super) const BASE: [Requirement; 20] = [
     program("build-essential", "cc"), // links every program, builds SQLite
     program("build-essential", "c++"), // builds libFuzzer
     program("pkg-config", "pkg-config"), // finds libtss2
@@ -52,6 +52,7 @@ pub(super) const BASE: [Requirement; 19] = [
     program("osslsigncode", "osslsigncode"),
     program("sbsigntool", "sbsign"), // signs the images of virtual machines, too
     program("systemd", "/usr/lib/systemd/systemd-measure"),
+    program("systemd", "systemd-analyze"), // reads units as systemd does
     program("openssl", "openssl"), // makes keys of virtual machines; verifies certificates as Trustee does
     Requirement {
         package: "libssl-dev", // josekit and the like

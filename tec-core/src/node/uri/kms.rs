@@ -5,6 +5,7 @@ use base64::engine::general_purpose::URL_SAFE;
 use zeroize::Zeroizing;
 
 use super::UriError;
+use super::older::PlatformKey;
 use super::query::Parsed;
 use super::query::Writer;
 use crate::endpoint::BaseUrl;
@@ -104,6 +105,8 @@ pub enum KmsUri {
     Azure(AzureKey),
     /// `kms://gcp?projectID=&location=&keyRing=&credentialsPath=&keyName=`
     Gcp(GcpKey),
+    /// A key of a cloud, without credentials for it: forms of the older implementation.
+    Platform(PlatformKey),
     /// They are derived from a master secret that a Trustee releases to this node:
     /// `kms://trustee?url=&path=[&ca=]`
     Trustee(TrusteeKey),
@@ -118,6 +121,9 @@ impl KmsUri {
     /// [`UriError`], which names parameters and never values.
     pub fn parse(text: &str) -> Result<Self, UriError> {
         let mut from = Parsed::parse(SCHEME, text)?;
+        if let Some(key) = PlatformKey::parse(&mut from)? {
+            return from.finish().map(|()| Self::Platform(key));
+        }
         let uri = match from.kind {
             "cluster-kms" => Self::Cluster(MasterSecret::new(
                 base64(&mut from, "key")?,
@@ -192,6 +198,7 @@ impl KmsUri {
                 .with("keyRing", key.key_ring.as_bytes())
                 .with("credentialsPath", key.credentials_path.as_bytes())
                 .with("keyName", key.key_name.as_bytes()),
+            Self::Platform(key) => key.write(new(key.kind())),
             Self::Trustee(key) => new("trustee")
                 .with("url", key.url.as_str().as_bytes())
                 .with("path", key.path.as_str().as_bytes())

@@ -4,6 +4,7 @@
 //! prints its values: `Debug` and errors name parameters, [`KmsUri::to_secret_text`] has a reason.
 
 mod kms;
+mod older;
 mod query;
 mod storage;
 
@@ -13,6 +14,9 @@ pub use self::kms::GcpKey;
 pub use self::kms::KmsUri;
 pub use self::kms::OpenBaoKey;
 pub use self::kms::TrusteeKey;
+pub use self::older::AzureConnection;
+pub use self::older::PlatformBucket;
+pub use self::older::PlatformKey;
 pub use self::storage::AzureBlobs;
 pub use self::storage::FileStore;
 pub use self::storage::GcpBucket;

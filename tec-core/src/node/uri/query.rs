@@ -44,6 +44,11 @@ impl<'t> Parsed<'t> {
         })
     }
 
+    /// Whether it is there, empty or not.
+    pub(super) fn has(&self, parameter: &str) -> bool {
+        self.query.iter().any(|(name, _)| **name == *parameter)
+    }
+
     /// A value, if it is there and not empty. What is taken is gone.
     pub(super) fn optional(&mut self, parameter: &'static str) -> Result<Option<Value>, UriError> {
         let at = |query: &[(Value, Value)]| query.iter().position(|(name, _)| **name == *parameter);
@@ -107,7 +112,7 @@ impl<'t> Parsed<'t> {
         &mut self,
         parameter: &'static str,
     ) -> Result<Option<BaseUrl>, UriError> {
-        if self.query.iter().any(|(name, _)| **name == *parameter) {
+        if self.has(parameter) {
             self.url(parameter).map(Some)
         } else {
             Ok(None)
@@ -130,14 +135,14 @@ impl<'t> Parsed<'t> {
     }
 }
 
-fn is_name(name: &str) -> bool {
+pub(super) fn is_name(name: &str) -> bool {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
-    // Dots alone would climb.
+    // Dots alone, or nothing at all, would climb.
     name.chars().all(is_plain) && !name.chars().all(|c| c == '.')
 }
 
 /// Whoever answers says which key a disk gets: only TLS, or what never leaves the machine.
-fn is_protected(url: &BaseUrl) -> bool {
+pub(super) fn is_protected(url: &BaseUrl) -> bool {
     let host = || url.as_str().strip_prefix("http://");
     let is_loopback = |authority: &str| {
         let address = authority.parse::<SocketAddr>().map(|one| one.ip());

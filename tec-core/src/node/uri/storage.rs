@@ -1,6 +1,8 @@
 //! Where wrapped data keys are stored.
 
 use super::UriError;
+use super::older::AzureConnection;
+use super::older::PlatformBucket;
 use super::query::Parsed;
 use super::query::Writer;
 use crate::endpoint::BaseUrl;
@@ -72,6 +74,10 @@ pub enum StorageUri {
     Azure(AzureBlobs),
     /// `storage://gcp?projectID=&bucket=&credentialsPath=`
     Gcp(GcpBucket),
+    /// `storage://azure?container=&connectionString=`, as the older implementation has it.
+    AzureConnection(AzureConnection),
+    /// A bucket of a cloud, without credentials for it: forms of the older implementation.
+    Platform(PlatformBucket),
     /// `storage://file?path=`
     File(FileStore),
 }
@@ -83,6 +89,9 @@ impl StorageUri {
     /// [`UriError`], which names parameters and never values.
     pub fn parse(text: &str) -> Result<Self, UriError> {
         let mut from = Parsed::parse(SCHEME, text)?;
+        if let Some(bucket) = PlatformBucket::parse(&mut from)? {
+            return from.finish().map(|()| Self::Platform(bucket));
+        }
         let uri = match from.kind {
             "no-store" => Self::NoStore,
             "aws" | "s3" => Self::S3(S3Bucket {
@@ -92,6 +101,9 @@ impl StorageUri {
                 access_key: from.secret("accessKey")?,
                 endpoint: from.optional_url("endpoint")?,
             }),
+            "azure" if from.has(AzureConnection::PARAMETER) => {
+                Self::AzureConnection(AzureConnection::take(&mut from)?)
+            }
             "azure" => Self::Azure(AzureBlobs {
                 account: from.name("account")?,
                 container: from.name("container")?,
@@ -133,6 +145,8 @@ impl StorageUri {
                 .with("projectID", bucket.project_id.as_bytes())
                 .with("bucket", bucket.bucket.as_bytes())
                 .with("credentialsPath", bucket.credentials_path.as_bytes()),
+            Self::AzureConnection(one) => one.write(new("azure"), why),
+            Self::Platform(bucket) => bucket.write(new(bucket.kind())),
             Self::File(store) => new("file").with("path", store.path.as_bytes()),
         }
         .finish()
@@ -140,11 +154,11 @@ impl StorageUri {
 }
 
 fn absolute(path: String) -> Result<String, UriError> {
-    if path.starts_with('/') {
+    if path.starts_with('/') && !path.split('/').any(|part| part == "..") {
         return Ok(path);
     }
     Err(UriError::Encoding {
         parameter: "path",
-        form: "an absolute path",
+        form: "an absolute path that leads nowhere up",
     })
 }

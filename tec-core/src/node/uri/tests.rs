@@ -153,6 +153,157 @@ fn every_type_survives_being_written() {
     }
 }
 
+/// Forms of document 004 (contract, section 5, G2), as its command line writes them: `Zm9v` is `foo`.
+const OLDER_KMS: [&str; 4] = [
+    "kms://aws?keyPolicy=%7B%22a%22%3A%22b+c%22%7D&kekID=Zm9v",
+    "kms://azure-kms?name=vault&type=vault.azure.net&kekID=Zm9v",
+    "kms://azure-hsm?name=hsm&kekID=Zm9v",
+    "kms://gcp?project=p&location=global&keyRing=r&protectionLvl=2&kekID=YmFyP2Jheg==",
+];
+
+#[test]
+fn the_older_forms_of_the_clouds_are_read_to_the_byte_and_written_again() {
+    let expected = [
+        PlatformKey::Aws {
+            key_policy: r#"{"a":"b c"}"#.to_owned(),
+            kek: "foo".to_owned(),
+        },
+        PlatformKey::AzureVault {
+            name: "vault".to_owned(),
+            kind: "vault.azure.net".to_owned(),
+            kek: "foo".to_owned(),
+        },
+        PlatformKey::AzureHsm {
+            name: "hsm".to_owned(),
+            kek: "foo".to_owned(),
+        },
+        PlatformKey::Gcp {
+            project: "p".to_owned(),
+            location: "global".to_owned(),
+            key_ring: "r".to_owned(),
+            protection_level: 2,
+            kek: "bar?baz".to_owned(),
+        },
+    ];
+    for (uri, expected) in OLDER_KMS.into_iter().zip(expected) {
+        let KmsUri::Platform(key) = KmsUri::parse(uri).unwrap() else {
+            panic!("{uri}");
+        };
+        assert_eq!(key, expected, "{uri}");
+        let written = text(&KmsUri::Platform(key).to_secret_text("test"));
+        assert_eq!(written.replace("%3D", "=").replace("%20", "+"), uri);
+    }
+    // Its own two halves disagreed about the name of the project.
+    for (uri, written) in [
+        ("storage://aws?bucket=b", "storage://aws?bucket=b"),
+        (
+            "storage://gcp?project=p&bucket=b",
+            "storage://gcp?project=p&bucket=b",
+        ),
+        (
+            "storage://gcp?projects=p&bucket=b",
+            "storage://gcp?project=p&bucket=b",
+        ),
+    ] {
+        let parsed = StorageUri::parse(uri).unwrap();
+        assert!(matches!(parsed, StorageUri::Platform(_)), "{uri}");
+        assert_eq!(text(&parsed.to_secret_text("test")), written);
+    }
+}
+
+#[test]
+fn a_connection_string_names_its_account_and_where_its_blobs_are() {
+    let parse = |connection: &str| {
+        let escaped = connection.replace('=', "%3D").replace('+', "%2B");
+        StorageUri::parse(&format!(
+            "storage://azure?container=keys&connectionString={escaped}"
+        ))
+    };
+    let cloud = "DefaultEndpointsProtocol=https;AccountName=one;AccountKey=Y2Fu+XJ5;\
+                 EndpointSuffix=core.chinacloudapi.cn";
+    let other = "AccountName=one;AccountKey=Y2Fu+XJ5;BlobEndpoint=http://127.0.0.1:10000/one/";
+    for (connection, endpoint) in [
+        (cloud, "https://one.blob.core.chinacloudapi.cn"),
+        (
+            "DefaultEndpointsProtocol=https;AccountName=one;AccountKey=Y2Fu+XJ5",
+            "https://one.blob.core.windows.net",
+        ),
+        (other, "http://127.0.0.1:10000/one"),
+    ] {
+        let StorageUri::AzureConnection(one) = parse(connection).unwrap() else {
+            panic!("{connection}");
+        };
+        assert_eq!((&*one.container, &*one.account), ("keys", "one"));
+        assert_eq!(one.key.expose("compare"), b"Y2Fu+XJ5");
+        assert_eq!(one.endpoint, endpoint);
+        assert!(!format!("{one:?}").contains("Y2Fu"));
+        let written = text(&StorageUri::AzureConnection(one).to_secret_text("test"));
+        let StorageUri::AzureConnection(again) = StorageUri::parse(&written).unwrap() else {
+            panic!("{written}");
+        };
+        assert_eq!(again.endpoint, endpoint);
+        assert_eq!(
+            text(&StorageUri::AzureConnection(again).to_secret_text("test")),
+            written
+        );
+    }
+    for bad in [
+        "AccountName=one;AccountKey=Y2FuYXJ5",
+        "DefaultEndpointsProtocol=http;AccountName=one;AccountKey=Y2FuYXJ5",
+        "DefaultEndpointsProtocol=https;AccountName=;AccountKey=Y2FuYXJ5",
+        "DefaultEndpointsProtocol=https;AccountName=a/b;AccountKey=Y2FuYXJ5",
+        "DefaultEndpointsProtocol=https;AccountName=one;AccountKey=Y2FuYXJ5!",
+        "DefaultEndpointsProtocol=https;AccountName=one;SharedAccessSignature=Y2FuYXJ5",
+        "AccountName=one;AccountKey=Y2FuYXJ5;BlobEndpoint=http://10.0.0.1",
+        "AccountName=one;AccountKey=Y2FuYXJ5;BlobEndpoint=https://a/other",
+        "UseDevelopmentStorage=true",
+    ] {
+        let error = parse(bad).unwrap_err();
+        assert!(matches!(error, UriError::Encoding { .. }), "{bad}: {error}");
+        assert!(!error.to_string().contains("Y2Fu"));
+    }
+}
+
+#[test]
+fn every_parameter_of_an_older_form_must_be_there_and_be_well() {
+    for uri in OLDER_KMS {
+        let (head, query) = uri.split_once('?').unwrap();
+        let all: Vec<&str> = query.split('&').collect();
+        for left_out in 0..all.len() {
+            let mut some = all.clone();
+            let name = some.remove(left_out).split('=').next().unwrap();
+            let error = KmsUri::parse(&format!("{head}?{}", some.join("&"))).unwrap_err();
+            // Without kekID it is one of the newer form, which lacks its own.
+            let is_missing = matches!(error, UriError::Missing { .. });
+            assert!(is_missing, "{uri} without {name}: {error}");
+        }
+        assert!(KmsUri::parse(&format!("{uri}&more=1")).is_err());
+    }
+    for (uri, parameter) in [
+        ("kms://azure-hsm?name=a/b&kekID=Zm9v", "name"),
+        ("kms://azure-hsm?name=hsm&kekID=Zm9", "kekID"),
+        ("kms://azure-hsm?name=hsm&kekID=_w==", "kekID"),
+        (
+            "kms://gcp?project=p&location=l&keyRing=r&protectionLvl=%2B2&kekID=Zm9v",
+            "protectionLvl",
+        ),
+        ("storage://file?path=/a/../run", "path"),
+    ] {
+        let error = if uri.starts_with("kms") {
+            KmsUri::parse(uri).unwrap_err()
+        } else {
+            StorageUri::parse(uri).unwrap_err()
+        };
+        let UriError::Encoding {
+            parameter: found, ..
+        } = error
+        else {
+            panic!("{uri}: {error}");
+        };
+        assert_eq!(found, parameter, "{uri}");
+    }
+}
+
 proptest! {
     #[test]
     fn any_value_survives_and_is_decoded_once(value in "\\PC{1,40}") {

@@ -4,6 +4,8 @@ use std::fs;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::DirBuilderExt as _;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
 use std::path::PathBuf;
 
 use async_trait::async_trait;
@@ -64,6 +66,46 @@ impl FileKeys {
         // A disk may depend on it from now on, and its maker may have died before it did this.
         File::open(&self.0)?.sync_all()?;
         Ok(Some(wrapped))
+    }
+}
+
+/// Whether a path is at this place or below it, or would be when it is made; by other names, too.
+pub(super) fn is_on(path: &Path, place: &Path) -> io::Result<bool> {
+    let (path, place) = (Resolved::of(path)?, Resolved::of(place)?);
+    Ok(path.whole.starts_with(&place.whole) || place.is_mounted()? && path.device == place.device)
+}
+
+/// A path without links, as far as it exists.
+pub(super) struct Resolved {
+    whole: PathBuf,
+    exists: bool,
+    device: u64,
+}
+
+impl Resolved {
+    pub(super) fn of(path: &Path) -> io::Result<Self> {
+        for there in path.ancestors() {
+            let real = match there.canonicalize() {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                real => real?,
+            };
+            let rest = path.strip_prefix(there).unwrap_or_else(|_| Path::new(""));
+            return Ok(Self {
+                device: fs::metadata(&real)?.dev(),
+                exists: there == path,
+                // Without a slash at its end.
+                whole: real.join(rest).components().collect(),
+            });
+        }
+        Err(io::ErrorKind::NotFound.into())
+    }
+
+    /// Whether a file system begins here.
+    pub(super) fn is_mounted(&self) -> io::Result<bool> {
+        match self.whole.parent() {
+            Some(above) if self.exists => Ok(fs::metadata(above)?.dev() != self.device),
+            _ => Ok(false),
+        }
     }
 }
 

@@ -50,6 +50,12 @@ pub enum CallError {
     /// The answer is not what it should be.
     #[error("the answer of the key service lacks {0}")]
     Malformed(&'static str),
+    /// What we prove ourselves with has an end that cannot be put off.
+    #[error("the token ends in {seconds} seconds, and cannot be renewed")]
+    Ends {
+        /// When.
+        seconds: u64,
+    },
     /// What is stored was not wrapped by this service.
     #[error("what is stored was not wrapped by this key service")]
     Foreign,
@@ -60,6 +66,7 @@ impl CallError {
         let kind = match &self {
             Self::Client(_) => PortErrorKind::Internal,
             Self::Ca | Self::Foreign => PortErrorKind::Invalid,
+            Self::Ends { .. } => PortErrorKind::Denied,
             Self::Status { kind, .. } => *kind,
             Self::Http(_) | Self::TooLarge | Self::Malformed(_) => PortErrorKind::Unavailable,
         };

@@ -22,6 +22,8 @@ mod http;
 mod object;
 mod openbao;
 
+use std::path::Path;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -39,6 +41,7 @@ use tec_core::port::PortError;
 use tec_core::port::PortErrorKind;
 
 use self::file::FileKeys;
+use self::file::is_on;
 pub use self::http::CallError;
 use self::openbao::OpenBaoTransit;
 
@@ -57,6 +60,16 @@ pub enum KeyServiceError {
         /// What it takes.
         feature: &'static str,
     },
+    /// The URI leaves credentials to the machine's identity on its platform, which proves nothing of
+    /// what the machine booted.
+    #[error("{uri} has no credentials of its own, and those of the platform are never used")]
+    NoCredentials {
+        /// Scheme and type.
+        uri: String,
+    },
+    /// The keys would lie where only they lead.
+    #[error("the directory of storage://file is on the disk that its keys open")]
+    OnItsOwnDisk,
     /// This program cannot attest to a Trustee.
     #[error("this program cannot prove its machine to a Trustee")]
     NoTrustee,
@@ -69,11 +82,17 @@ fn refused(error: KeyServiceError) -> PortError {
     PortError::new(PortErrorKind::Invalid, "open a key service").because(error)
 }
 
+fn without_credentials(scheme: &str, kind: &str) -> PortError {
+    let uri = format!("{scheme}://{kind}");
+    refused(KeyServiceError::NoCredentials { uri })
+}
+
 /// Opens every service that is built in.
 #[derive(Clone, Debug)]
 pub struct KeyBackends {
     entropy: Arc<dyn Entropy>,
     released: Option<Arc<dyn ReleasedSecrets>>,
+    own_disk: Vec<PathBuf>,
 }
 
 impl KeyBackends {
@@ -82,7 +101,16 @@ impl KeyBackends {
         Self {
             entropy,
             released: None,
+            own_disk: Vec::new(),
         }
+    }
+
+    /// Takes no `storage://file` on a disk of this machine that keys open: its device, and where it is
+    /// mounted.
+    #[must_use]
+    pub fn with_own_disk(mut self, places: Vec<PathBuf>) -> Self {
+        self.own_disk = places;
+        self
     }
 
     /// `kms://trustee` is asked by this.
@@ -112,6 +140,28 @@ impl KeyBackends {
     }
 }
 
+impl KeyBackends {
+    fn store(&self, storage: StorageUri) -> Result<Arc<dyn WrappedKeys>, PortError> {
+        match storage {
+            StorageUri::NoStore => Err(refused(KeyServiceError::NoStore)),
+            StorageUri::File(directory) => {
+                let path = Path::new(&directory.path);
+                // What cannot be looked at is not used, either.
+                if self
+                    .own_disk
+                    .iter()
+                    .any(|own| is_on(path, own).unwrap_or(true))
+                {
+                    return Err(refused(KeyServiceError::OnItsOwnDisk));
+                }
+                Ok(Arc::new(FileKeys::new(path)))
+            }
+            StorageUri::Platform(bucket) => Err(without_credentials("storage", bucket.kind())),
+            other => cloud_store(&other),
+        }
+    }
+}
+
 #[async_trait]
 impl KeyServices for KeyBackends {
     async fn open(&self, kms: KmsUri, storage: StorageUri) -> Result<Box<dyn DataKeys>, PortError> {
@@ -119,7 +169,7 @@ impl KeyServices for KeyBackends {
             Ok(master) => return Ok(Box::new(master)),
             Err(kms) => kms,
         };
-        let store = store(storage)?;
+        let store = self.store(storage)?;
         let keys = EnvelopeKeys::new(wrapper(kms)?, store, Arc::clone(&self.entropy));
         Ok(Box::new(keys))
     }
@@ -128,15 +178,8 @@ impl KeyServices for KeyBackends {
 fn wrapper(kms: KmsUri) -> Result<Arc<dyn KeyWrapper>, PortError> {
     match kms {
         KmsUri::OpenBao(key) => Ok(Arc::new(OpenBaoTransit::new(key)?)),
+        KmsUri::Platform(key) => Err(without_credentials("kms", key.kind())),
         other => cloud_wrapper(other),
-    }
-}
-
-fn store(storage: StorageUri) -> Result<Arc<dyn WrappedKeys>, PortError> {
-    match storage {
-        StorageUri::NoStore => Err(refused(KeyServiceError::NoStore)),
-        StorageUri::File(directory) => Ok(Arc::new(FileKeys::new(directory.path))),
-        other => cloud_store(&other),
     }
 }
 
@@ -175,7 +218,7 @@ fn cloud_wrapper(kms: KmsUri) -> Result<Arc<dyn KeyWrapper>, PortError> {
 fn cloud_store(storage: &StorageUri) -> Result<Arc<dyn WrappedKeys>, PortError> {
     let uri = match storage {
         StorageUri::S3(_) => "storage://aws",
-        StorageUri::Azure(_) => "storage://azure",
+        StorageUri::Azure(_) | StorageUri::AzureConnection(_) => "storage://azure",
         StorageUri::Gcp(_) => "storage://gcp",
         _ => return Err(refused(KeyServiceError::Unknown)),
     };

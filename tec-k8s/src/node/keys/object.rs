@@ -22,6 +22,7 @@ use object_store::path::Path;
 use tec_core::node::derive::DataKeyId;
 use tec_core::node::envelope::WrappedKeys;
 use tec_core::node::uri::AzureBlobs;
+use tec_core::node::uri::AzureConnection;
 use tec_core::node::uri::GcpBucket;
 use tec_core::node::uri::S3Bucket;
 use tec_core::node::uri::StorageUri;
@@ -116,6 +117,20 @@ fn azure(from: &AzureBlobs) -> Result<Arc<dyn ObjectStore>, PortError> {
     Ok(Arc::new(built.build().map_err(unusable)?))
 }
 
+/// An account with its key: its own domain, or a server that speaks as Azure does.
+fn azure_account(from: &AzureConnection) -> Result<Arc<dyn ObjectStore>, PortError> {
+    // The URI admits it for the own machine only.
+    let is_plain = from.endpoint.starts_with("http://");
+    let built = MicrosoftAzureBuilder::new()
+        .with_account(&from.account)
+        .with_container_name(&from.container)
+        .with_access_key(text(&from.key)?)
+        .with_endpoint(from.endpoint.clone())
+        .with_client_options(options().with_allow_http(is_plain))
+        .with_retry(retry());
+    Ok(Arc::new(built.build().map_err(unusable)?))
+}
+
 fn gcp(from: &GcpBucket) -> Result<Arc<dyn ObjectStore>, PortError> {
     let built = google(&from.credentials_path, &from.bucket)?;
     Ok(Arc::new(built.build().map_err(unusable)?))
@@ -167,6 +182,7 @@ impl ObjectKeys {
         let (kind, store) = match storage {
             StorageUri::S3(bucket) => ("s3", s3(bucket)?),
             StorageUri::Azure(blobs) => ("azure", azure(blobs)?),
+            StorageUri::AzureConnection(account) => ("azure", azure_account(account)?),
             StorageUri::Gcp(bucket) => ("gcp", gcp(bucket)?),
             _ => return Err(refused(KeyServiceError::Unknown)),
         };

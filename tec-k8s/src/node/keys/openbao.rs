@@ -1,8 +1,11 @@
 //! The transit engine of OpenBao or Vault.
 
+use std::time::Duration;
+
 use async_trait::async_trait;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use reqwest::Method;
 use reqwest::header::CONTENT_TYPE;
 use serde::Deserialize;
 use serde_json::json;
@@ -19,7 +22,7 @@ use super::http::ask;
 use super::http::client;
 
 /// Header of the token (OpenBao, "HTTP API").
-const TOKEN: &str = "X-Vault-Token";
+const HEADER: &str = "X-Vault-Token";
 
 /// A key of the engine. What is stored is the ciphertext as the engine writes it, with the version
 /// of the key: a rotated key unwraps what older versions wrapped.
@@ -49,6 +52,29 @@ struct Plaintext {
     plaintext: String,
 }
 
+/// A token (OpenBao, "Token auth method": `lookup-self`, `renew-self`); times are in seconds.
+#[derive(Deserialize)]
+struct Looked {
+    data: Token,
+}
+
+#[derive(Deserialize)]
+struct Token {
+    ttl: u64,
+    #[serde(default)]
+    renewable: bool,
+}
+
+#[derive(Deserialize)]
+struct Renewed {
+    auth: Lease,
+}
+
+#[derive(Deserialize)]
+struct Lease {
+    lease_duration: u64,
+}
+
 impl OpenBaoTransit {
     pub(super) fn new(key: OpenBaoKey) -> Result<Self, PortError> {
         let client = client(key.ca.as_deref(), Some(&key.url));
@@ -56,15 +82,35 @@ impl OpenBaoTransit {
         Ok(Self { key, client })
     }
 
-    fn request(&self, operation: &str, body: &Zeroizing<String>) -> reqwest::RequestBuilder {
-        let (url, mount, name) = (&self.key.url, &self.key.mount, &self.key.key_name);
+    fn ask(&self, method: Method, path: &str) -> reqwest::RequestBuilder {
         let token = self.key.token.expose("prove that we may use the key");
-        let post = self
-            .client
-            .post(format!("{url}/v1/{mount}/{operation}/{name}"));
-        post.header(TOKEN, token)
+        let url = format!("{}/v1/{path}", self.key.url);
+        self.client.request(method, url).header(HEADER, token)
+    }
+
+    fn request(&self, operation: &str, body: &Zeroizing<String>) -> reqwest::RequestBuilder {
+        let (mount, name) = (&self.key.mount, &self.key.key_name);
+        self.ask(Method::POST, &format!("{mount}/{operation}/{name}"))
             .header(CONTENT_TYPE, "application/json")
             .body(body.as_bytes().to_vec())
+    }
+
+    /// Half of the life that the token has then; `None` for one without an end.
+    async fn renew_token(&self) -> Result<Option<Duration>, CallError> {
+        let found = self.ask(Method::GET, "auth/token/lookup-self");
+        let found: Looked = ask(found, "data.ttl").await?;
+        if found.data.ttl == 0 {
+            return Ok(None);
+        }
+        if !found.data.renewable {
+            let seconds = found.data.ttl;
+            return Err(CallError::Ends { seconds });
+        }
+        let renewed = self.ask(Method::POST, "auth/token/renew-self");
+        let renewed: Renewed = ask(renewed, "auth.lease_duration").await?;
+        Ok(Some(Duration::from_secs(
+            (renewed.auth.lease_duration / 2).max(1),
+        )))
     }
 
     async fn encrypt(&self, plain: &SecretBytes) -> Result<Vec<u8>, CallError> {
@@ -95,5 +141,10 @@ impl KeyWrapper for OpenBaoTransit {
     async fn unwrap(&self, _id: &DataKeyId, wrapped: &[u8]) -> Result<SecretBytes, PortError> {
         let plain = self.decrypt(wrapped).await;
         plain.map_err(|error| error.during("unwrap a data key by OpenBao"))
+    }
+
+    async fn renew(&self) -> Result<Option<Duration>, PortError> {
+        let renewed = self.renew_token().await;
+        renewed.map_err(|error| error.during("renew the token of OpenBao"))
     }
 }

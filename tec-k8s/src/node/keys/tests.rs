@@ -6,6 +6,7 @@ use std::os::unix::fs::PermissionsExt as _;
 
 use tec_core::testing;
 
+use super::file::Resolved;
 use super::*;
 
 #[tokio::test]
@@ -39,6 +40,114 @@ async fn a_directory_that_cannot_be_used_says_so() {
     let error = keys.add(&id, b"wrapped").await.unwrap_err();
     assert_eq!(error.kind(), PortErrorKind::Unavailable);
     assert!(keys.find(&id).await.is_err());
+}
+
+#[derive(Debug)]
+struct Fixed;
+
+impl Entropy for Fixed {
+    fn fill(&self, bytes: &mut [u8]) {
+        bytes.fill(7);
+    }
+}
+
+async fn refusal(own: Vec<PathBuf>, kms: &str, storage: &str) -> Option<KeyServiceError> {
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let backends = KeyBackends::new(Arc::new(Fixed)).with_own_disk(own);
+    let (kms, storage) = (KmsUri::parse(kms), StorageUri::parse(storage));
+    let error = backends.open(kms.unwrap(), storage.unwrap()).await.err()?;
+    assert_eq!(error.kind(), PortErrorKind::Invalid);
+    let source = std::error::Error::source(&error).unwrap();
+    Some(match source.downcast_ref::<KeyServiceError>().unwrap() {
+        KeyServiceError::OnItsOwnDisk => KeyServiceError::OnItsOwnDisk,
+        KeyServiceError::NoCredentials { uri } => {
+            KeyServiceError::NoCredentials { uri: uri.clone() }
+        }
+        other => panic!("{other}"),
+    })
+}
+
+const BAO: &str = "kms://openbao?url=https://127.0.0.1:1&mount=m&keyName=k&token=t";
+
+#[tokio::test]
+async fn keys_are_not_kept_on_the_disk_that_they_open_by_whichever_name() {
+    let directory = tempfile::tempdir().unwrap();
+    let (disk, elsewhere) = (
+        directory.path().join("state"),
+        directory.path().join("state-2"),
+    );
+    let device = directory.path().join("device");
+    fs::create_dir(&disk).unwrap();
+    fs::create_dir(&elsewhere).unwrap();
+    fs::write(&device, "").unwrap();
+    std::os::unix::fs::symlink(&disk, elsewhere.join("link")).unwrap();
+    // The directory of a node that has no state yet.
+    let state = directory.path().join("new/state");
+    let own = vec![disk.clone(), device.clone(), state.clone()];
+    let of = |path: &Path| format!("storage://file?path={}", path.display());
+    for path in [
+        disk.clone(),
+        disk.join("keys/of/nodes"),
+        disk.join("./keys/"),
+        elsewhere.join("link"),
+        elsewhere.join("link/keys"),
+        device,
+        state.join("keys"),
+    ] {
+        let refused = refusal(own.clone(), BAO, &of(&path)).await;
+        let shown = path.display();
+        assert!(
+            matches!(refused, Some(KeyServiceError::OnItsOwnDisk)),
+            "{shown}"
+        );
+    }
+    for path in [
+        elsewhere.join("keys"),
+        directory.path().join("stat"),
+        "/srv/keys".into(),
+    ] {
+        let refused = refusal(own.clone(), BAO, &of(&path)).await;
+        assert!(refused.is_none(), "{}", path.display());
+    }
+    // A file system of its own is known by its number, wherever else it is mounted.
+    assert!(is_on(Path::new("/proc/self"), Path::new("/proc")).unwrap());
+    assert!(!is_on(directory.path(), Path::new("/proc")).unwrap());
+    let (there, mount) = (Resolved::of(Path::new("/proc")), Resolved::of(&disk));
+    assert!(there.unwrap().is_mounted().unwrap() && !mount.unwrap().is_mounted().unwrap());
+}
+
+#[tokio::test]
+async fn a_cloud_is_not_asked_with_the_identity_of_the_machine() {
+    for (kms, storage, named) in [
+        (
+            "kms://aws?keyPolicy=p&kekID=Zm9v",
+            "storage://file?path=/srv",
+            "kms://aws",
+        ),
+        (
+            "kms://azure-kms?name=v&type=t&kekID=Zm9v",
+            "storage://file?path=/srv",
+            "kms://azure-kms",
+        ),
+        (
+            "kms://azure-hsm?name=v&kekID=Zm9v",
+            "storage://file?path=/srv",
+            "kms://azure-hsm",
+        ),
+        (
+            "kms://gcp?project=p&location=l&keyRing=r&protectionLvl=1&kekID=Zm9v",
+            "storage://file?path=/srv",
+            "kms://gcp",
+        ),
+        (BAO, "storage://aws?bucket=b", "storage://aws"),
+        (BAO, "storage://gcp?project=p&bucket=b", "storage://gcp"),
+    ] {
+        let refused = refusal(Vec::new(), kms, storage).await;
+        let Some(KeyServiceError::NoCredentials { uri }) = refused else {
+            panic!("{kms}: {refused:?}");
+        };
+        assert_eq!(uri, named);
+    }
 }
 
 #[cfg(feature = "cloud")]

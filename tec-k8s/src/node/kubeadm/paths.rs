@@ -64,8 +64,13 @@ impl KubeadmPaths {
         self.kubelet_pki().join("kubelet-client-key.pem")
     }
 
+    /// Where the state disk is mounted.
+    pub fn state(&self) -> PathBuf {
+        self.of_host("/run/state")
+    }
+
     fn kubelet_pki(&self) -> PathBuf {
-        self.of_host("/run/state/kubelet/pki")
+        self.state().join("kubelet/pki")
     }
 
     /// In memory, for what must not outlive a boot.

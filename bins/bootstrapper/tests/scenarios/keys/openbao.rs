@@ -3,6 +3,7 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::process::Command;
+use std::time::Duration;
 
 use serde_json::Value;
 use serde_json::json;
@@ -221,6 +222,39 @@ async fn a_disk_key_that_openbao_wraps_is_made_by_init_and_found_by_recovery() {
     assert_eq!(machine.register(), register);
     assert!(!log.contains(&token), "{log}");
     machine.assert_no_secrets(&log);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_token_is_renewed_before_its_end_where_it_can_be() {
+    let bao = Bao::start().await;
+    let renew = async |token: &str| {
+        let keys = open(&bao.kms("kek", token), &bao.storage()).await.unwrap();
+        keys.renew().await.map_err(|error| error.kind())
+    };
+    let token = async |more: Value| {
+        let mut body = json!({"policies": ["node"]});
+        let more = more.as_object().unwrap().clone();
+        body.as_object_mut().unwrap().extend(more);
+        let answer = bao.post("auth/token/create", body).await;
+        let member = |name| text(&answer, name).to_owned();
+        (member("/auth/client_token"), member("/auth/accessor"))
+    };
+    let (short, accessor) = token(json!({"ttl": "100s"})).await;
+    let is_renewed = async || {
+        let body = json!({"accessor": &accessor});
+        let found = bao.post("auth/token/lookup-accessor", body).await;
+        found.pointer("/data/last_renewal_time").is_some()
+    };
+    assert!(!is_renewed().await);
+    assert_eq!(renew(&short).await, Ok(Some(Duration::from_secs(50))));
+    assert!(is_renewed().await);
+    assert_eq!(renew(ROOT).await, Ok(None), "it has no end");
+    let (fixed, _) = token(json!({"ttl": "100s", "renewable": false})).await;
+    assert_eq!(renew(&fixed).await, Err(PortErrorKind::Denied));
+    // The default policy is what lets a token renew itself.
+    let (bare, _) = token(json!({"ttl": "100s", "no_default_policy": true})).await;
+    assert_eq!(renew(&bare).await, Err(PortErrorKind::Denied));
+    assert_eq!(renew("unknown").await, Err(PortErrorKind::Denied));
 }
 
 #[tokio::test]

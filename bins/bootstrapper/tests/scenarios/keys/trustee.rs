@@ -73,7 +73,7 @@ fn spawn(task: impl Future<Output = ()> + Send + 'static) {
 async fn open(machine: &Attestation, url: &str) -> Result<Box<dyn DataKeys>, PortError> {
     let _ = rustls::crypto::ring::default_provider().install_default();
     let kms = KmsUri::parse(&format!("kms://trustee?url={url}&path={PATH}")).unwrap();
-    let services = keys::services(Arc::clone(&machine.attester));
+    let services = keys::services(Arc::clone(&machine.attester), Vec::new());
     services.open(kms, StorageUri::NoStore).await
 }
 

@@ -144,7 +144,7 @@ async fn judge(
 
 fn bound(peer: &AttestedPeer) -> anyhow::Result<String> {
     anyhow::ensure!(peer.is_channel_bound(), "no evidence over this connection");
-    Ok("evidence over this very connection by the same key".to_owned())
+    Ok("evidence over this very connection".to_owned())
 }
 
 fn known(trust: &TrustArgs, ak: Option<Fingerprint>) -> anyhow::Result<String> {

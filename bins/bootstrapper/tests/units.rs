@@ -1,0 +1,116 @@
+//! The units of `deploy`, as systemd reads them; `systemd-analyze` must be installed.
+#![expect(clippy::unwrap_used, reason = "a test's own tools may fail the test")]
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use tec_support::exit;
+use tempfile::TempDir;
+
+/// The program's place in an image, and here.
+const INSTALLED: &str = "/usr/bin/bootstrapper";
+const BUILT: &str = env!("CARGO_BIN_EXE_bootstrapper");
+const UNITS: [&str; 2] = ["tec-bootstrapper.service", "tec-recover.service"];
+
+fn unit(name: &str) -> String {
+    let deploy = Path::new(env!("CARGO_MANIFEST_DIR")).join("deploy");
+    fs::read_to_string(deploy.join(name)).unwrap()
+}
+
+/// What systemd finds wrong with these units, each by name and text.
+fn findings(units: &[(&str, String)]) -> String {
+    let directory = TempDir::new().unwrap();
+    let paths = units.iter().map(|(name, text)| {
+        let path = directory.path().join(name);
+        fs::write(&path, text.replace(INSTALLED, BUILT)).unwrap();
+        path
+    });
+    let paths: Vec<_> = paths.collect();
+    let mut verify = Command::new("systemd-analyze");
+    let output = verify.args(["verify", "--man=no"]).args(&paths).output();
+    assert!(
+        output.is_ok(),
+        "systemd-analyze is missing; run `cargo xtask tools`"
+    );
+    let output = output.unwrap();
+    let words = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success() || !words.is_empty(), "{output:?}");
+    words
+}
+
+/// The settings of a unit's service; each is there once.
+fn service(name: &str) -> BTreeMap<String, String> {
+    let text = unit(name);
+    let (_, section) = text.split_once("[Service]\n").unwrap();
+    let lines = section.split("\n[").next().unwrap().lines();
+    let settings = lines.filter_map(|line| line.split_once('='));
+    let settings = settings.filter(|(name, _)| !name.starts_with('#'));
+    let mut all = BTreeMap::new();
+    for (name, value) in settings {
+        let before = all.insert(name.to_owned(), value.to_owned());
+        assert!(before.is_none(), "{name} is there twice");
+    }
+    all
+}
+
+#[test]
+fn systemd_finds_nothing_wrong_with_the_units() {
+    let units = UNITS.map(|name| (name, unit(name)));
+    assert_eq!(findings(&units), "");
+    // It would tell of a setting that it does not know, and of a program that is not there.
+    let [(name, good), _] = units;
+    for bad in [
+        good.replace("LimitCORE=0", "LimitCores=0"),
+        good.replace(INSTALLED, "/usr/bin/none"),
+    ] {
+        assert!(findings(&[(name, bad)]).contains(name));
+    }
+}
+
+#[test]
+fn a_unit_is_started_again_unless_its_command_line_is_wrong() {
+    let status = Command::new(BUILT)
+        .arg("--no-such-flag")
+        .output()
+        .unwrap()
+        .status;
+    let usage = status.code().unwrap();
+    assert_eq!(usage, i32::from(exit::USAGE));
+    for name in UNITS {
+        let service = service(name);
+        assert_eq!(service["Restart"], "on-failure");
+        assert_eq!(service["RestartPreventExitStatus"], usage.to_string());
+        // Never faster than what would end the trying (systemd, DefaultStartLimitIntervalSec and
+        // DefaultStartLimitBurst: 5 in 10 s).
+        assert!(service["RestartSec"].parse::<u32>().unwrap() * 5 > 10);
+        // Its commands are those of the program.
+        let command = service["ExecStart"].strip_prefix(INSTALLED).unwrap().trim();
+        let help = Command::new(BUILT).args([command, "--help"]).output();
+        assert!(help.unwrap().status.success(), "{command}");
+    }
+}
+
+#[test]
+fn keys_get_to_no_disk_from_the_memory_of_a_unit() {
+    for name in UNITS {
+        let service = service(name);
+        for (setting, value) in [
+            ("LimitCORE", "0"),
+            ("MemorySwapMax", "0"),
+            ("UMask", "0077"),
+        ] {
+            assert_eq!(service[setting], value, "{name}");
+        }
+        // These would shut out the TPM, or the disk that systemctl mounts.
+        for setting in [
+            "PrivateDevices",
+            "ProtectClock",
+            "PrivateMounts",
+            "ProtectSystem",
+        ] {
+            assert!(!service.contains_key(setting), "{name}: {setting}");
+        }
+    }
+}
