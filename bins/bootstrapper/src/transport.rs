@@ -4,6 +4,7 @@ mod connect;
 
 use std::convert::Infallible;
 use std::error::Error;
+use std::sync::Arc;
 use std::time::Duration;
 
 use http::Request;
@@ -29,8 +30,11 @@ use tokio::io::AsyncRead;
 use tokio::io::AsyncWrite;
 use tokio::net::TcpListener;
 use tokio::net::TcpStream;
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::sync::Semaphore;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
+use tokio::time::error::Elapsed;
 use tonic::Status;
 use tonic::body::Body;
 use tower::Service;
@@ -43,14 +47,13 @@ pub use self::connect::reach;
 const PING: Duration = Duration::from_secs(15);
 /// Connections at once; a node that is full turns the next away.
 const MAX_CONNECTIONS: usize = 64;
-/// A message that was begun must be whole by then. Clients of the older implementation's Recover,
-/// which was a stream, wait for an answer in between, and get one that says so.
-const MESSAGE_LIMIT: Duration = Duration::from_secs(10);
-/// After this time a connection takes no more calls, so that nobody keeps one for nothing. A call that
-/// runs is not cut off.
+/// After this time a connection takes no more calls, and ends with its last one, so that nobody keeps one
+/// for nothing.
 const IDLE_LIMIT: Duration = Duration::from_mins(1);
 /// A call that runs then is cut off all the same: its caller may have stopped to read.
 const LAST_LIMIT: Duration = Duration::from_hours(1);
+/// More calls than bounds let run on a connection: all of them together are what counts.
+const CALLS: u32 = 1024;
 /// Calls that run may end until then.
 const GRACE: Duration = Duration::from_secs(10);
 /// After a failure to accept, for example without file descriptors.
@@ -64,18 +67,24 @@ pub struct Bounds {
     pub message: usize,
     /// Calls at once on a connection.
     pub calls: u32,
+    /// A message that was begun must be whole by then. Clients of the older implementation's Recover,
+    /// which was a stream, wait for an answer in between, and get one that says so.
+    pub time: Duration,
 }
 
 impl Bounds {
     /// Of Init: older clients send the charts of a cluster along, which nobody reads any more.
     pub const INIT: Self = Self {
         message: 4 << 20,
-        calls: 1,
+        // One that runs, and one that is told so.
+        calls: 2,
+        time: Duration::from_mins(1),
     };
     /// Of Recover, for two URIs, and of the join service, for a certificate request.
     pub const SMALL: Self = Self {
         message: 64 << 10,
         calls: 4,
+        time: Duration::from_secs(10),
     };
 }
 
@@ -162,18 +171,25 @@ async fn converse<IO, S>(
     S: Service<Message, Response = Response<Body>, Error = Infallible> + Clone + Send + 'static,
     S::Future: Send,
 {
+    let running = Arc::new(Semaphore::new(CALLS as usize));
+    let calls = Arc::clone(&running);
     let service = hyper::service::service_fn(move |request: Request<Incoming>| {
         let (service, caller) = (service.clone(), caller.clone());
+        let call = Arc::clone(&calls).try_acquire_owned();
         async move {
-            match arrived(request, bounds.message).await {
+            let Ok(call) = call else {
+                return Ok(Status::unavailable("the connection ends").into_http());
+            };
+            let answer = match arrived(request, bounds).await {
                 Ok(mut message) => {
                     if let Some(caller) = caller {
                         message.extensions_mut().insert(caller);
                     }
-                    service.oneshot(message).await
+                    service.oneshot(message).await?
                 }
-                Err(status) => Ok(status.into_http()),
-            }
+                Err(status) => status.into_http(),
+            };
+            Ok::<_, Infallible>(answer.map(|body| whole(body, call)))
         }
     });
     let mut builder = http2::Builder::new(TokioExecutor::new());
@@ -192,7 +208,10 @@ async fn converse<IO, S>(
             }
         } => {
             served.as_mut().graceful_shutdown();
-            tokio::time::timeout(LAST_LIMIT, served).await
+            tokio::select! {
+                ended = served => Ok(ended),
+                cut_off = unused(&running) => cut_off,
+            }
         }
     };
     match ended {
@@ -202,23 +221,40 @@ async fn converse<IO, S>(
     }
 }
 
+/// A call lasts until its answer was sent, which may be a stream.
+fn whole(body: Body, call: OwnedSemaphorePermit) -> Body {
+    Body::new(body.map_frame(move |frame| {
+        let _lasts = &call;
+        frame
+    }))
+}
+
+/// Waits until no call runs, and none can begin. Peers that do not say goodbye are not waited for.
+async fn unused(running: &Semaphore) -> Result<hyper::Result<()>, Elapsed> {
+    let calls = tokio::time::timeout(LAST_LIMIT, running.acquire_many(CALLS)).await?;
+    tokio::time::sleep(GRACE).await;
+    drop(calls);
+    Ok(Ok(()))
+}
+
 /// The whole message of a call; every call of ours has one. Nothing looks at it before.
-async fn arrived<B>(request: Request<B>, largest: usize) -> Result<Message, Status>
+async fn arrived<B>(request: Request<B>, bounds: Bounds) -> Result<Message, Status>
 where
     B: hyper::body::Body,
     B::Error: Into<Cause>,
 {
     let (head, body) = request.into_parts();
+    let largest = bounds.message;
     if body.size_hint().lower() > largest as u64 {
         return Err(too_large());
     }
     let whole = Limited::new(body, largest).collect();
-    match tokio::time::timeout(MESSAGE_LIMIT, whole).await {
+    match tokio::time::timeout(bounds.time, whole).await {
         Ok(Ok(body)) => Ok(Request::from_parts(head, Full::new(body.to_bytes()))),
         Ok(Err(error)) if error.is::<LengthLimitError>() => Err(too_large()),
         Ok(Err(_)) => Err(Status::cancelled("the message broke off")),
         Err(_) => {
-            let sentence = "the message has no end; this call takes one message, and no stream";
+            let sentence = "the message did not end in time; this call takes one, and no stream";
             Err(Status::invalid_argument(sentence))
         }
     }

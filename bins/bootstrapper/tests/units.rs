@@ -58,7 +58,13 @@ fn service(name: &str) -> BTreeMap<String, String> {
 #[test]
 fn systemd_finds_nothing_wrong_with_the_units() {
     let units = UNITS.map(|name| (name, unit(name)));
-    assert_eq!(findings(&units), "");
+    // Faults of the host's own units are told, too.
+    let findings_of_ours = findings(&units);
+    let ours = findings_of_ours.lines();
+    let ours: Vec<_> = ours
+        .filter(|line| UNITS.iter().any(|name| line.contains(name)))
+        .collect();
+    assert_eq!(ours, [""; 0]);
     // It would tell of a setting that it does not know, and of a program that is not there.
     let [(name, good), _] = units;
     for bad in [

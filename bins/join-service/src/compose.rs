@@ -96,6 +96,9 @@ pub async fn service(
     Ok((service, keys))
 }
 
+/// How often is looked whether a refused key service was given anew.
+const GIVEN: Duration = Duration::from_mins(5);
+
 /// Keeps the key service open for as long as it lets us; never ends.
 pub async fn keep(keys: &dyn DataKeys) {
     let pause = JitteredPause::new(FIRST_WAIT, Arc::new(SystemEntropy));
@@ -115,7 +118,7 @@ pub async fn keep(keys: &dyn DataKeys) {
                     error,
                     "the key service has to be given to this service anew"
                 );
-                break;
+                tokio::time::sleep(GIVEN).await;
             }
             Err(error) => {
                 tracing::warn!(error = chain(&error), "the key service is asked again");

@@ -111,12 +111,9 @@ pub fn controller(args: &Serve) -> anyhow::Result<Controller> {
 
 /// The list may be the same for every pod: who asks itself learns nothing.
 fn others(args: &Serve) -> Vec<String> {
-    let own = format!("{}.", args.pod);
+    let own = |peer: &&String| peer.split(['.', ':']).next() == Some(args.pod.as_str());
     let peers = args.peers.iter();
-    peers
-        .filter(|peer| !peer.starts_with(&own))
-        .cloned()
-        .collect()
+    peers.filter(|peer| !own(peer)).cloned().collect()
 }
 
 fn platform(args: &Serve) -> anyhow::Result<Platform> {

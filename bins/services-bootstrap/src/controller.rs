@@ -39,6 +39,7 @@ use tec_support::serve::Shutdown;
 
 use crate::accounts::Accounts;
 use crate::passwords::Passwords;
+use crate::sealing::Instance;
 use crate::sealing::Sealing;
 
 /// Drift is looked for at least this often.
@@ -173,7 +174,10 @@ impl Controller {
                         authorities: tls.authorities,
                     });
                 }
-                SetupEnd::Sealed => tracing::warn!("the vault was sealed or started meanwhile"),
+                SetupEnd::Sealed => {
+                    tracing::warn!("the vault was sealed or started meanwhile");
+                    tokio::time::sleep(SHORTEST).await;
+                }
                 SetupEnd::RootDrift(object) if self.ordinal == Ordinal::Follower => {
                     tracing::warn!(
                         object,
@@ -194,13 +198,27 @@ impl Controller {
         }
     }
 
+    /// Once more where the vault made its socket only meanwhile: else nobody knew which process of it was
+    /// opened.
     async fn bring_up(&self, root_part: RootPart) -> Result<(), RoundError> {
+        let instance = self.sealing.instance();
+        self.bring_up_instance(root_part, instance).await?;
+        match (instance, self.sealing.instance()) {
+            (None, Some(started)) => self.bring_up_instance(root_part, Some(started)).await,
+            _ => Ok(()),
+        }
+    }
+
+    async fn bring_up_instance(
+        &self,
+        root_part: RootPart,
+        instance: Option<Instance>,
+    ) -> Result<(), RoundError> {
         let mut rng = EntropyRng::new(&*self.entropy);
         let fresh = Fresh {
             key: SecretArray::random(&mut rng),
             seed: SecretArray::random(&mut rng),
         };
-        let instance = self.sealing.instance();
         let mut plan = BringUp::new(self.platform.clone(), self.ordinal, root_part, fresh)
             .with_sealed(self.sealing.of(instance));
         let cluster = Arc::clone(&self.cluster);

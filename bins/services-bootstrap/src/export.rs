@@ -16,31 +16,37 @@ use crate::controller::Controller;
 const SERVICE: &str = "services-bootstrap";
 /// A collector takes lines by then.
 const DEADLINE: Duration = Duration::from_secs(10);
-/// How often is looked whether the authorities are published.
-const LOOK: Duration = Duration::from_secs(2);
+/// How often is looked whether there are authorities that can be used.
+const LOOK: Duration = Duration::from_secs(10);
 
 /// Sends lines until there are no more. They wait until the vault is up: who brings it up has no
-/// certificate yet.
-///
-/// # Errors
-/// The collector's address, or the published authorities, cannot be used.
+/// certificate yet. A log that cannot be sent is no reason to end.
 ///
 /// # Cancel safety
 /// May be dropped at any await; lines that wait are lost, and stand on stderr.
-pub async fn run(
-    controller: &Controller,
-    collector: &str,
-    lines: Receiver<Line>,
-) -> anyhow::Result<()> {
+pub async fn run(controller: &Controller, collector: &str, lines: Receiver<Line>) {
+    let target = loop {
+        match target(controller, collector).await {
+            Ok(target) => break target,
+            Err(error) => {
+                let error = format!("{error:#}");
+                tracing::error!(error, "the log is not sent to the collector");
+                tokio::time::sleep(LOOK).await;
+            }
+        }
+    };
+    Export::new(Http::new(target, DEADLINE), SERVICE)
+        .run(lines)
+        .await;
+}
+
+async fn target(controller: &Controller, collector: &str) -> anyhow::Result<Target> {
     let authorities = authorities(controller).await;
     let config = controller
         .certificate
         .client_config(authorities.as_bytes())?;
-    let target = Target::tls(collector, Arc::new(config))
-        .with_context(|| format!("{collector:?} is no collector"))?;
-    let export = Export::new(Http::new(target, DEADLINE), SERVICE);
-    export.run(lines).await;
-    Ok(())
+    Target::tls(collector, Arc::new(config))
+        .with_context(|| format!("{collector:?} is no collector"))
 }
 
 async fn authorities(controller: &Controller) -> String {

@@ -52,8 +52,8 @@ async fn run(action: Action) -> anyhow::Result<u8> {
             {
                 let controller = Arc::clone(&controller);
                 tasks.spawn(async move {
-                    export::run(&controller, &collector, lines).await?;
-                    Ok(exit::OK)
+                    export::run(&controller, &collector, lines).await;
+                    std::future::pending().await
                 });
             }
             let listener = serve::bind(args.listen)?;

@@ -53,23 +53,23 @@ impl Others {
 
 #[tonic::async_trait]
 impl Peers for Others {
-    async fn wrapped_key(&self) -> Option<Vec<u8>> {
+    async fn wrapped_keys(&self) -> Vec<Option<Vec<u8>>> {
         let authorities = match self.cluster.authorities().await {
-            Ok(authorities) => authorities?,
+            Ok(Some(authorities)) => authorities,
+            Ok(None) => return vec![None; self.addresses.len()],
             Err(error) => {
                 tracing::warn!(%error, "cannot read the authorities of the other pods");
-                return None;
+                return vec![None; self.addresses.len()];
             }
         };
-        for address in &self.addresses {
-            match self.ask(address, &authorities).await {
-                Ok(key) => return Some(key),
-                Err(error) => {
-                    let error = format!("{error:#}");
-                    tracing::info!(address, error, "a pod does not give the wrapped key");
-                }
-            }
-        }
-        None
+        let asked = self.addresses.iter().map(async |address| {
+            let answer = self.ask(address, &authorities).await;
+            let told = |error: &anyhow::Error| {
+                let error = format!("{error:#}");
+                tracing::info!(address, error, "a pod does not give the wrapped key");
+            };
+            answer.inspect_err(told).ok()
+        });
+        futures::future::join_all(asked).await
     }
 }

@@ -85,6 +85,10 @@ pub struct PodObject {
     pub account: String,
     /// Its addresses; none until the kubelet has told.
     pub addresses: Vec<IpAddr>,
+    /// Whether they are the node's.
+    pub on_host: bool,
+    /// Whether it ran to its end: its addresses may be another's by now.
+    pub ended: bool,
 }
 
 /// Names of the objects.

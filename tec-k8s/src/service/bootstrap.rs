@@ -345,7 +345,14 @@ impl Bootstrap {
             Refusal::ReviewDown
         })?;
         match pod {
+            Some(pod) if pod.ended => {
+                tracing::warn!(pod = claimed.name, "the caller's pod has ended");
+                Err(Refusal::TokenInvalid)
+            }
             Some(pod) if pod.uid == claimed.uid && pod.account == account.name() => {
+                if pod.on_host {
+                    return Ok(Vec::new());
+                }
                 let is_known = !pod.addresses.is_empty();
                 is_known.then_some(pod.addresses).ok_or(Refusal::PodPending)
             }

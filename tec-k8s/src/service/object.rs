@@ -131,7 +131,12 @@ pub(super) fn pod(object: &Value) -> Option<PodObject> {
     let status = object.get("status");
     let addresses = status.and_then(|status| status.get("podIPs")?.as_array());
     let address = |entry: &Value| entry.get("ip")?.as_str()?.parse().ok();
+    // On the node's network the addresses are the node's.
+    let on_host = object.get("spec")?.get("hostNetwork") == Some(&json!(true));
+    let phase = status.and_then(|status| status.get("phase")?.as_str());
     Some(PodObject {
+        on_host,
+        ended: matches!(phase, Some("Succeeded" | "Failed")),
         uid: text(object.get("metadata")?.get("uid")?)?,
         account: text(object.get("spec")?.get("serviceAccountName")?)?,
         addresses: addresses

@@ -33,12 +33,12 @@ const POLLS: u32 = 150;
 
 /// The controllers of the vault's other pods.
 ///
-/// *Contract*: asks one after the other; `None` if none of them has it. *Implementations*: the
-/// controller's own client.
+/// *Contract*: one answer for each, `None` where it has none or does not tell. *Implementations*:
+/// the controller's own client.
 #[async_trait]
 pub trait Peers: fmt::Debug + Send + Sync {
-    /// The wrapped key, as it lies on their disks.
-    async fn wrapped_key(&self) -> Option<Vec<u8>>;
+    /// The wrapped key, as it lies on the disk of each.
+    async fn wrapped_keys(&self) -> Vec<Option<Vec<u8>>>;
 }
 
 /// The outside of [`BringUp`].
@@ -147,7 +147,7 @@ impl Shell<BringUp> for BringUpShell {
                 Ok(file) => Event::File(file),
                 Err(error) => io_failed("read the wrapped key", &error),
             },
-            Effect::FetchFromPeer => Event::File(self.peers.wrapped_key().await),
+            Effect::FetchFromPeers => Event::Files(self.peers.wrapped_keys().await),
             Effect::WriteFile(bytes) => on_disk("write the wrapped key", self.disk.write(&bytes)),
             Effect::RemoveFile => on_disk("remove the wrapped key", self.disk.remove()),
             Effect::ResetStorage => self.reset().await,

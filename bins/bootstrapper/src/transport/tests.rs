@@ -3,6 +3,7 @@
 use http_body_util::StreamBody;
 use hyper::body::Frame;
 use hyper::client::conn::http2 as client;
+use tokio::io::AsyncWriteExt as _;
 use tokio::io::duplex;
 use tokio::time::Instant;
 use tonic::Code;
@@ -15,21 +16,28 @@ fn request<B>(body: B) -> Request<B> {
     Request::new(body)
 }
 
+fn bounds(message: usize) -> Bounds {
+    Bounds {
+        message,
+        ..Bounds::SMALL
+    }
+}
+
 #[tokio::test]
 async fn a_message_is_taken_whole_up_to_its_bound_and_no_byte_beyond() {
     let largest = 1000;
     let exact = request(Full::new(Bytes::from(vec![7; largest])));
-    let message = arrived(exact, largest).await.unwrap();
+    let message = arrived(exact, bounds(largest)).await.unwrap();
     let whole = message.into_body().collect().await.unwrap().to_bytes();
     assert_eq!(whole, vec![7; largest]);
     let stated = request(Full::new(Bytes::from(vec![7; largest + 1])));
-    let refused = arrived(stated, largest).await.err().unwrap();
+    let refused = arrived(stated, bounds(largest)).await.err().unwrap();
     assert_eq!(refused.code(), Code::ResourceExhausted);
 
     // A stream does not say how long it is.
     let piece = || -> Piece { Ok(Frame::data(Bytes::from(vec![7; 600]))) };
     let pieces = futures::stream::iter([piece(), piece()]);
-    let refused = arrived(request(StreamBody::new(pieces)), largest).await;
+    let refused = arrived(request(StreamBody::new(pieces)), bounds(largest)).await;
     assert_eq!(refused.err().unwrap().code(), Code::ResourceExhausted);
 }
 
@@ -37,9 +45,9 @@ async fn a_message_is_taken_whole_up_to_its_bound_and_no_byte_beyond() {
 async fn a_message_without_an_end_is_answered_all_the_same() {
     let begin = Instant::now();
     let never = futures::stream::pending::<Piece>();
-    let refused = arrived(request(StreamBody::new(never)), 1000).await;
+    let refused = arrived(request(StreamBody::new(never)), Bounds::SMALL).await;
     assert_eq!(refused.err().unwrap().code(), Code::InvalidArgument);
-    assert!(begin.elapsed() < MESSAGE_LIMIT * 2);
+    assert!(begin.elapsed() < Bounds::SMALL.time * 2);
 }
 
 #[tokio::test(start_paused = true)]
@@ -68,4 +76,19 @@ async fn a_connection_that_nobody_uses_ends_and_a_call_that_runs_does_not() {
     };
     tokio::join!(serving, calling);
     assert!(began.elapsed() < IDLE_LIMIT * 4);
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_says_nothing_keeps_no_connection() {
+    // Preface and settings of HTTP/2 (RFC 9113, section 3.4), and nothing more: no answer to pings.
+    let spoken = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
+    for said in [&b""[..], spoken] {
+        let (ours, mut theirs) = duplex(64 << 10);
+        let (_sender, stop) = watch::channel(false);
+        let began = Instant::now();
+        let unused = tower::service_fn(|_: Message| async { Ok(Response::new(Body::default())) });
+        theirs.write_all(said).await.unwrap();
+        converse(ours, None, unused, Bounds::SMALL, stop).await;
+        assert!(began.elapsed() < IDLE_LIMIT + GRACE * 2);
+    }
 }

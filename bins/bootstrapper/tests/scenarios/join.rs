@@ -85,9 +85,13 @@ async fn a_ticket_of_a_service_that_is_no_member_of_its_cluster_changes_nothing(
     machine.write_metadata("node-1", "ControlPlane", &["127.0.0.1"]);
     machine.write_settings_with(&[cluster.ak], cluster.port);
     let program = machine.start("run").serving();
-    while !program.log().contains("no member of that") {
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
+    let refused = async {
+        while !program.log().contains("no member of that") {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    let refused = tokio::time::timeout(Duration::from_mins(2), refused).await;
+    assert!(refused.is_ok(), "{}", program.log());
     // Init still can win, which proves that the register is zero.
     init::init(&machine, init::request()).await.unwrap();
     let (status, log) = tokio::task::spawn_blocking(|| program.wait())

@@ -94,6 +94,8 @@ pub enum Event {
     Secret(Option<AesSecret>),
     /// This is in the file; `None` if there is none.
     File(Option<Vec<u8>>),
+    /// This is in the files of the other pods; `None` of one that does not tell.
+    Files(Vec<Option<Vec<u8>>>),
     /// The write is durable.
     Done,
     /// It failed, or nobody knows whether it happened.
@@ -139,8 +141,8 @@ pub enum Effect {
     },
     /// Read the file of the wrapped key. Answered by `File`.
     ReadFile,
-    /// Read the wrapped key from the first pod. Answered by `File`.
-    FetchFromPeer,
+    /// Read the wrapped key of every other pod. Answered by `Files`.
+    FetchFromPeers,
     /// Write the file: a temporary one, synced, renamed, the directory synced. Answered by `Done`.
     WriteFile(Vec<u8>),
     /// Remove the file, if there is one. Answered by `Done`.
@@ -205,6 +207,8 @@ enum Phase {
     Init,
     File(Seal),
     Peer,
+    /// Whether all other pods know the new wrapping key.
+    Followers(Seal),
     Stored,
     /// After it everything is looked at again.
     Again,
@@ -290,15 +294,21 @@ impl BringUp {
                 Err(_) => self.pause(),
             },
             (Phase::Secret(seal), Event::Secret(secret)) => self.decide(seal, secret),
-            (Phase::Others(seal), Event::File(None)) => self.create(seal),
-            // A vault that was initialized, and whose wrapping key is gone: never a second one.
-            (Phase::Others(_), Event::File(Some(_))) => self.finish(Err(Fatal::AesSecretMissing)),
+            (Phase::Others(seal), Event::Files(files)) => {
+                if files.iter().all(Option::is_none) {
+                    self.create(seal)
+                } else {
+                    // A vault that was initialized, and whose wrapping key is gone: never a second one.
+                    self.finish(Err(Fatal::AesSecretMissing))
+                }
+            }
             (Phase::Created(seal), Event::Done) => self.go(Phase::Secret(seal), Effect::ReadSecret),
             (Phase::Intent, Event::Done) => self.go(Phase::Removed, Effect::RemoveFile),
             (Phase::Removed, Event::Done) => self.initialize(),
             (Phase::Init, Event::Answered(answer)) => self.initialized(&answer),
             (Phase::File(seal), Event::File(file)) => self.open(seal, file.as_deref()),
-            (Phase::Peer, Event::File(file)) => self.take_from_peer(file),
+            (Phase::Peer, Event::Files(files)) => self.take_from_peers(files),
+            (Phase::Followers(seal), Event::Files(files)) => self.forget(seal, &files),
             (Phase::Stored | Phase::Again, Event::Done) => {
                 self.unstored = None;
                 self.probe()
@@ -350,7 +360,7 @@ impl BringUp {
         match (seal.initialized, self.ordinal, self.progress()) {
             (false, Ordinal::Follower, _) => self.join(Fatal::NotFirst),
             (false, Ordinal::First, None) if self.platform.peers == Peers::Raft => {
-                self.go(Phase::Others(seal), Effect::FetchFromPeer)
+                self.go(Phase::Others(seal), Effect::FetchFromPeers)
             }
             (false, Ordinal::First, None) => self.create(seal),
             (false, Ordinal::First, Some(Progress::Created | Progress::InitIntent)) => {
@@ -360,6 +370,9 @@ impl BringUp {
                 self.join(Fatal::StorageLost)
             }
             (false, Ordinal::First, Some(_)) => self.finish(Err(Fatal::StorageLost)),
+            (true, _, Some(_)) if seal.sealed && self.sealed == Sealed::Leave => {
+                self.finish(Ok(Outcome::LeftSealed))
+            }
             (true, _, None) => self.finish(Err(Fatal::AesSecretMissing)),
             (true, _, Some(_)) => self.go(Phase::File(seal), Effect::ReadFile),
         }
@@ -475,17 +488,17 @@ impl BringUp {
                 self.go(Phase::Again, Effect::ResetStorage)
             }
             // The wrapping key was replaced while this pod was away.
-            Some(Opened::Foreign) if is_raft => self.go(Phase::Peer, Effect::FetchFromPeer),
+            Some(Opened::Foreign) if is_raft => self.go(Phase::Peer, Effect::FetchFromPeers),
             Some(_) => self.finish(Err(Fatal::DecryptFailed)),
             None if self.ordinal == Ordinal::Follower || is_raft => {
-                self.go(Phase::Peer, Effect::FetchFromPeer)
+                self.go(Phase::Peer, Effect::FetchFromPeers)
             }
             None => self.finish(Err(Fatal::KeyFileMissing)),
         }
     }
 
     /// Replaces the wrapping key if that is wanted; the file is for the one of the moment. At any time
-    /// one of the keys in the Secret opens the file.
+    /// one of the keys in the Secret opens the file of each pod.
     fn rotate(&mut self, seal: Seal) -> Effect {
         let (Ordinal::First, Some(secret)) = (self.ordinal, &self.secret) else {
             return self.unseal(seal);
@@ -493,11 +506,33 @@ impl BringUp {
         let from = secret.key_id.clone();
         match secret.rotation {
             Rotation::None => self.unseal(seal),
+            Rotation::Under { .. } if self.platform.peers == Peers::Raft => {
+                self.go(Phase::Followers(seal), Effect::FetchFromPeers)
+            }
             Rotation::Under { .. } => self.go(Phase::Again, Effect::Forget { key_id: from }),
             Rotation::Wanted => {
                 let (key, key_id) = self.fresh_key();
+                if key_id == from {
+                    // This process made the key of the moment: the next one has another.
+                    return self.unseal(seal);
+                }
                 self.go(Phase::Again, Effect::Rotate { from, key, key_id })
             }
+        }
+    }
+
+    /// The key before is needed until every pod has wrapped its file anew.
+    fn forget(&mut self, seal: Seal, files: &[Option<Vec<u8>>]) -> Effect {
+        let is_current = |file: &Option<Vec<u8>>| {
+            let opened = file.as_deref().map(|bytes| self.unwrap(bytes));
+            matches!(opened, Some(Opened::Current(_)))
+        };
+        match &self.secret {
+            Some(secret) if files.iter().all(is_current) => {
+                let key_id = secret.key_id.clone();
+                self.go(Phase::Again, Effect::Forget { key_id })
+            }
+            _ => self.unseal(seal),
         }
     }
 
@@ -516,24 +551,23 @@ impl BringUp {
         }
     }
 
-    fn take_from_peer(&mut self, file: Option<Vec<u8>>) -> Effect {
-        match file {
-            Some(bytes) => match self.unwrap(&bytes) {
+    /// The first file that opens; some peer may not know of the new wrapping key yet.
+    fn take_from_peers(&mut self, files: Vec<Option<Vec<u8>>>) -> Effect {
+        let mut end = Fatal::KeyFileMissing;
+        for bytes in files.into_iter().flatten() {
+            match self.unwrap(&bytes) {
                 Opened::Current(_) | Opened::Before(_) => {
                     self.unstored = Some(bytes);
-                    self.store()
+                    return self.store();
                 }
-                // The peer does not know of the new wrapping key yet.
-                Opened::Foreign => self.join(Fatal::DecryptFailed),
-                Opened::Broken => self.finish(Err(Fatal::DecryptFailed)),
-            },
-            None => self.join(Fatal::KeyFileMissing),
+                Opened::Foreign | Opened::Broken => end = Fatal::DecryptFailed,
+            }
         }
+        self.join(end)
     }
 
     fn unseal(&mut self, seal: Seal) -> Effect {
         match (&self.key, seal.sealed, self.platform.seal) {
-            (_, true, _) if self.sealed == Sealed::Leave => self.finish(Ok(Outcome::LeftSealed)),
             (Some(key), true, SealKind::Shamir) => {
                 let body = json!({"key": http::text(key, "to unseal")});
                 self.call(Phase::Unseal, Request::post("sys/unseal", &body))

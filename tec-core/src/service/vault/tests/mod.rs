@@ -160,6 +160,38 @@ fn a_follower_wraps_again_or_asks_its_peer_after_a_rotation() {
 }
 
 #[test]
+fn the_wrapping_key_before_stays_until_every_pod_has_wrapped_anew() {
+    let mut first = up();
+    first.platform.peers = Peers::Raft;
+    let mut follower = Pod::new();
+    follower.ordinal = Ordinal::Follower;
+    follower.platform.peers = Peers::Raft;
+    follower.vault = first.vault.clone();
+    follower.file = first.file.clone();
+    let before = first.secret.clone().unwrap();
+
+    first.rotate = true;
+    for told in [follower.file.clone(), None] {
+        first.peer = told;
+        healthy(&mut first);
+        assert_eq!(first.end, Some(Ok(Outcome::Up)));
+        assert!(first.before.is_some(), "the follower's file needs it");
+    }
+
+    follower.secret = first.secret.clone();
+    follower.before = Some((before.0, before.1));
+    healthy(&mut follower);
+    first.peer = follower.file.clone();
+    healthy(&mut first);
+    assert!(first.before.is_none());
+    // Its own volume is lost now: the follower's file opens with the key of the moment.
+    let lost = first.file.take();
+    healthy(&mut first);
+    assert_eq!(first.end, Some(Ok(Outcome::Up)));
+    assert!(lost.is_some() && first.file == follower.file);
+}
+
+#[test]
 fn a_secret_that_is_gone_is_fatal_and_nothing_is_made_in_its_place() {
     let mut pod = up();
     pod.secret = None;

@@ -140,7 +140,7 @@ impl World for Pod {
                 _ => Event::Failed,
             },
             Effect::ReadFile => Event::File(self.file.clone()),
-            Effect::FetchFromPeer => Event::File(self.peer.clone()),
+            Effect::FetchFromPeers => Event::Files(vec![self.peer.clone()]),
             Effect::WriteFile(bytes) => {
                 self.file = Some(bytes);
                 Event::Done
