@@ -159,22 +159,19 @@ async fn item_5_each_user_may_do_what_its_role_says_and_nothing_else() {
 
 /// Statuses of a bulk request that adds a line to each of these indices in both ways that collectors use.
 async fn bulk(scene: &Scene, user: (&str, &SecretBytes), indices: &[&str]) -> (u16, Vec<u64>) {
-    let mut lines = String::new();
-    for (index, way) in indices
+    let both = |index| [(index, "index"), (index, "create")];
+    let line = json!({"body": "a line in bulk"});
+    let lines: String = indices
         .iter()
-        .flat_map(|index| [(index, "index"), (index, "create")])
-    {
-        let action = json!({way: {"_index": index}});
-        lines.push_str(&format!(
-            "{action}\n{}\n",
-            json!({"body": "a line in bulk"})
-        ));
-    }
+        .flat_map(both)
+        .flat_map(|(index, way)| [json!({way: {"_index": index}}), line.clone()])
+        .map(|json| format!("{json}\n"))
+        .collect();
     let path = "/_bulk?refresh=true";
     let answer = ask(&scene.nobody, Method::POST, path, Some(user), Some(&lines));
     let answer = answer.await.unwrap();
-    let items = answer.body["items"].as_array().cloned().unwrap_or_default();
-    let status = |item: &Value| item.as_object()?.values().next()?["status"].as_u64();
+    let items = answer.body.get("items").and_then(Value::as_array).unwrap();
+    let status = |item: &Value| item.as_object()?.values().next()?.get("status")?.as_u64();
     (answer.status, items.iter().filter_map(status).collect())
 }
 
