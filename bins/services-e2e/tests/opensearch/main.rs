@@ -161,12 +161,13 @@ async fn item_5_each_user_may_do_what_its_role_says_and_nothing_else() {
 async fn bulk(scene: &Scene, user: (&str, &SecretBytes), indices: &[&str]) -> (u16, Vec<u64>) {
     let both = |index| [(index, "index"), (index, "create")];
     let line = json!({"body": "a line in bulk"});
-    let lines: String = indices
+    let lines: Vec<_> = indices
         .iter()
         .flat_map(both)
         .flat_map(|(index, way)| [json!({way: {"_index": index}}), line.clone()])
-        .map(|json| format!("{json}\n"))
+        .map(|json| json.to_string())
         .collect();
+    let lines = lines.join("\n") + "\n";
     let path = "/_bulk?refresh=true";
     let answer = ask(&scene.nobody, Method::POST, path, Some(user), Some(&lines));
     let answer = answer.await.unwrap();
