@@ -120,7 +120,7 @@ impl Default for Metadata {
 pub struct TpmSettings {
     /// How it is reached.
     pub tcti: String,
-    /// Handle of the attestation key, hexadecimal.
+    /// Handle of the attestation key, hexadecimal; 0x81000003 with `azure-sev-snp`, else 0x81010002.
     pub ak_handle: Option<String>,
     /// Sort of the evidence.
     pub variant: String,
@@ -228,6 +228,7 @@ mod tests {
             "[metadata]\nkind = 'cloud'",
             "[join_services]\nattestation_keys = ['00']",
             "[join_services]\nsnp_id_keys = ['00']",
+            "[join_services]\nsnp_minimum_tcb = '4,0,24,219'",
         ] {
             assert!(Settings::parse(text).is_err(), "{text}");
         }
@@ -242,6 +243,15 @@ mod tests {
             "0".repeat(96)
         );
         assert!(Settings::parse(&ignored).is_err());
+        let floor = |minimum: &str| {
+            let key = "0".repeat(96);
+            format!(
+                "[join_services]\ndangerous_any_measurements = true\nsnp_id_keys = ['{key}']\n\
+                 snp_minimum_tcb = '{minimum}'"
+            )
+        };
+        assert!(Settings::parse(&floor("4,0,24,219")).is_ok());
+        assert!(Settings::parse(&floor("4,0,24")).is_err());
         let unmeasured = format!("[join_services]\nattestation_keys = ['{}']", "0".repeat(64));
         assert!(Settings::parse(&unmeasured).is_err());
         let demanded = unmeasured + "\ndangerous_any_measurements = true";

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use serde::Deserialize;
 use tec_core::ak::Fingerprint;
 use tec_support::SystemClock;
+use tec_support::evidence;
 use tec_tpm::atls::AkTrust;
 use tec_tpm::atls::AnyAk;
 use tec_tpm::atls::AzureSnpAk;
@@ -14,6 +15,7 @@ use tec_tpm::atls::ChannelBinding;
 use tec_tpm::atls::EveryTrust;
 use tec_tpm::atls::PinnedAks;
 use tec_tpm::snp::Policy;
+use tec_tpm::snp::Tcb;
 
 /// What the other end has to prove. Without keys it is refused.
 #[derive(Debug, Default, Deserialize)]
@@ -29,6 +31,9 @@ pub struct Trust {
     pub snp_id_keys: Vec<GuestDigest>,
     /// The same, of guests with one of these measurements.
     pub snp_measurements: Vec<GuestDigest>,
+    /// With either of them, the oldest firmware of the guests' hosts: boot loader, TEE, SNP and
+    /// microcode, separated by commas.
+    pub snp_minimum_tcb: Option<MinimumTcb>,
     /// Take any key: whoever is on the network path can be the other end.
     pub dangerous_any_attestation_key: bool,
     /// Take a trusted key whatever its machine booted.
@@ -60,6 +65,10 @@ impl Trust {
         anyhow::ensure!(
             self.guests().is_none() || !self.dangerous_any_attestation_key,
             "snp_id_keys and snp_measurements mean nothing beside dangerous_any_attestation_key"
+        );
+        anyhow::ensure!(
+            self.guests().is_some() || self.snp_minimum_tcb.is_none(),
+            "snp_minimum_tcb means nothing without snp_id_keys or snp_measurements"
         );
         let takes_keys = self.dangerous_any_attestation_key
             || !self.attestation_keys.is_empty()
@@ -107,7 +116,9 @@ impl Trust {
 
     fn guests(&self) -> Option<Policy> {
         let bytes = |all: &[GuestDigest]| all.iter().map(|one| one.0).collect::<Vec<_>>();
-        Policy::of_guests(&bytes(&self.snp_id_keys), &bytes(&self.snp_measurements))
+        let (id_keys, measurements) = (bytes(&self.snp_id_keys), bytes(&self.snp_measurements));
+        let minimum = self.snp_minimum_tcb.map(|minimum| minimum.0);
+        evidence::guests(&id_keys, &measurements, minimum)
     }
 }
 
@@ -125,5 +136,19 @@ impl TryFrom<String> for GuestDigest {
         hex::decode_to_slice(text, &mut digest)
             .map_err(|_| "a SHA-384 digest has 96 hexadecimal digits")?;
         Ok(Self(digest))
+    }
+}
+
+/// Oldest firmware of a host.
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(try_from = "String")]
+#[non_exhaustive]
+pub struct MinimumTcb(Tcb);
+
+impl TryFrom<String> for MinimumTcb {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        evidence::parse_tcb(&text).map(Self)
     }
 }

@@ -8,6 +8,7 @@ use tec_core::attest::Tee;
 use tec_core::port::Clock;
 use tec_core::port::Verifier;
 use tec_tpm::snp::Policy;
+use tec_tpm::snp::Tcb;
 use tec_tpm::verifier::AzSnpVtpmVerifier;
 use tec_tpm::verifier::ByTee;
 use tec_tpm::verifier::TpmVerifier;
@@ -30,6 +31,10 @@ pub struct EvidenceArgs {
     /// `--evidence az-snp-vtpm`. May be given several times.
     #[arg(long = "snp-measurement", value_name = "DIGEST", value_parser = parse_sha384)]
     pub snp_measurements: Vec<[u8; 48]>,
+    /// Oldest firmware of SNP hosts: boot loader, TEE, SNP and microcode, separated by commas; with
+    /// `--evidence az-snp-vtpm`.
+    #[arg(long, value_name = "B,T,S,M", value_parser = parse_tcb)]
+    pub snp_minimum_tcb: Option<Tcb>,
 }
 
 /// Sorts of evidence that can be asked for.
@@ -62,6 +67,41 @@ pub fn parse_sha384(text: &str) -> Result<[u8; 48], String> {
     Ok(digest)
 }
 
+/// Parses versions of firmware: boot loader, TEE, SNP and microcode, separated by commas.
+///
+/// # Errors
+/// There are not four of them, or one is above 255.
+pub fn parse_tcb(text: &str) -> Result<Tcb, String> {
+    let part = |part: &str| {
+        part.parse::<u8>()
+            .map_err(|_| format!("{part:?} is not a number from 0 to 255"))
+    };
+    let parts: Vec<u8> = text.split(',').map(part).collect::<Result<_, _>>()?;
+    match parts[..] {
+        [bootloader, tee, snp, microcode] => Ok(Tcb {
+            fmc: 0,
+            bootloader,
+            tee,
+            snp,
+            microcode,
+        }),
+        _ => Err("four numbers are needed: boot loader, TEE, SNP, microcode".to_owned()),
+    }
+}
+
+/// Which guests are accepted, and on how old a host; `None` where nothing says which guests.
+pub fn guests(
+    id_keys: &[[u8; 48]],
+    measurements: &[[u8; 48]],
+    minimum: Option<Tcb>,
+) -> Option<Policy> {
+    let policy = Policy::of_guests(id_keys, measurements)?;
+    Some(match minimum {
+        Some(minimum) => policy.with_minimum_tcb_of_all(minimum),
+        None => policy,
+    })
+}
+
 impl EvidenceArgs {
     /// A verifier for each sort that is taken.
     ///
@@ -82,7 +122,8 @@ impl EvidenceArgs {
     }
 
     fn snp_policy(&self) -> anyhow::Result<Policy> {
-        Policy::of_guests(&self.snp_id_keys, &self.snp_measurements).ok_or_else(|| {
+        let (id_keys, measurements) = (&self.snp_id_keys, &self.snp_measurements);
+        guests(id_keys, measurements, self.snp_minimum_tcb).ok_or_else(|| {
             anyhow::anyhow!(
                 "with --evidence az-snp-vtpm, --snp-id-key or --snp-measurement must say which \
                  guests are accepted, or any software in a genuine guest could claim any TPM to be \
@@ -123,6 +164,27 @@ mod tests {
         }
         assert!(tees(&["--evidence", "sample"]).is_err());
         assert!(tees(&["--snp-id-key", "1d"]).is_err());
+    }
+
+    #[test]
+    fn firmware_that_is_too_old_is_named_in_four_numbers() {
+        let digest = [0x1d; 48];
+        let text = "1d".repeat(48);
+        let flags = ["--snp-id-key", &text, "--snp-minimum-tcb", "4,0,24,219"];
+        let server = Server::try_parse_from(["server"].iter().chain(&flags)).unwrap();
+        let minimum = Tcb {
+            bootloader: 4,
+            snp: 24,
+            microcode: 219,
+            ..Tcb::default()
+        };
+        let expected = Policy::new()
+            .with_id_keys([digest])
+            .with_minimum_tcb_of_all(minimum);
+        assert_eq!(server.evidence.snp_policy().unwrap(), expected);
+        for wrong in ["4,0,24", "4,0,24,256", "4,0,24,-1", ""] {
+            assert!(parse_tcb(wrong).is_err(), "{wrong}");
+        }
     }
 
     #[test]

@@ -54,6 +54,15 @@ impl Policy {
         self
     }
 
+    /// The same minimum for every product. Each product counts on its own scale: this is for machines
+    /// of one product, or a floor that all of them have.
+    #[must_use]
+    pub fn with_minimum_tcb_of_all(self, minimum: Tcb) -> Self {
+        Product::ALL.into_iter().fold(self, |policy, product| {
+            policy.with_minimum_tcb(product, minimum)
+        })
+    }
+
     /// The digest at launch must be one of these; none passes an empty list.
     #[must_use]
     pub fn with_measurements(mut self, allowed: impl IntoIterator<Item = [u8; 48]>) -> Self {

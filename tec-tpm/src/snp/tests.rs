@@ -416,6 +416,11 @@ fn a_policy_demands_what_it_says() {
         },
     );
     assert_eq!(found(&of_another), []);
+    let of_all = Policy::new().with_minimum_tcb_of_all(Tcb {
+        snp: 25,
+        ..Tcb::default()
+    });
+    assert_eq!(found(&of_all), found(&minimum(25)));
 
     let both = Policy::new()
         .with_measurements([[1; 48], [0x4d; 48]])

@@ -13,7 +13,9 @@ use tec_core::ak::Fingerprint;
 use tec_core::digest::Sha256Digest;
 use tec_core::pcr::PcrIndex;
 use tec_support::SystemClock;
+use tec_support::evidence::guests;
 use tec_support::evidence::parse_sha384;
+use tec_support::evidence::parse_tcb;
 use tec_tpm::atls::AkTrust;
 use tec_tpm::atls::AnyAk;
 use tec_tpm::atls::AzureSnpAk;
@@ -26,7 +28,7 @@ use tec_tpm::atls::PinnedAks;
 use tec_tpm::atls::Severity;
 use tec_tpm::atls::Variant;
 use tec_tpm::atls::VtpmValidator;
-use tec_tpm::snp::Policy;
+use tec_tpm::snp::Tcb;
 
 /// What a node has to prove.
 #[derive(Debug, Args)]
@@ -55,6 +57,10 @@ pub(super) struct TrustArgs {
     /// times.
     #[arg(long = "snp-measurement", value_name = "DIGEST", value_parser = parse_sha384)]
     snp_measurements: Vec<[u8; 48]>,
+    /// Oldest firmware of the node's host: boot loader, TEE, SNP and microcode, separated by commas;
+    /// with `--variant azure-sev-snp`.
+    #[arg(long, value_name = "B,T,S,M", value_parser = parse_tcb)]
+    snp_minimum_tcb: Option<Tcb>,
 }
 
 fn variant(name: &str) -> Result<Variant, String> {
@@ -86,8 +92,8 @@ impl TrustArgs {
         if self.variant != Variant::AzureSevSnp {
             return Ok(Arc::new(AnyAk));
         }
-        let policy = Policy::of_guests(&self.snp_id_keys, &self.snp_measurements);
-        let policy = policy
+        let (id_keys, measurements) = (&self.snp_id_keys, &self.snp_measurements);
+        let policy = guests(id_keys, measurements, self.snp_minimum_tcb)
             .context("--snp-id-key or --snp-measurement must say which guests are accepted")?;
         Ok(Arc::new(AzureSnpAk::new(Arc::new(SystemClock), policy)))
     }

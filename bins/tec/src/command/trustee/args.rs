@@ -8,6 +8,7 @@ use clap::ValueEnum;
 use tec_core::attest::Tee;
 use tec_core::id::ResourcePath;
 use tec_core::pcr::PcrIndex;
+use tec_support::evidence::parse_tcb;
 use tec_trustee::config::Generation;
 use tec_trustee::policy::SnpTcb;
 
@@ -205,7 +206,7 @@ pub(crate) struct IntentArgs {
     #[arg(long)]
     pub(crate) snp_measurement: bool,
     /// Oldest firmware of SNP hosts: boot loader, TEE, SNP and microcode, separated by commas.
-    #[arg(long, value_name = "B,T,S,M", value_parser = parse_tcb)]
+    #[arg(long, value_name = "B,T,S,M", value_parser = parse_snp_tcb)]
     pub(crate) snp_minimum_tcb: Option<SnpTcb>,
     /// Further claim for tokens, with a key below -65536; `pcr<n>` as value stands for the register.
     #[arg(long = "claim", value_name = "NAME:KEY=VALUE", value_parser = parse_claim)]
@@ -254,21 +255,14 @@ pub(crate) enum Expected {
     Deny,
 }
 
-fn parse_tcb(text: &str) -> Result<SnpTcb, String> {
-    let part = |part: &str| {
-        part.parse::<u8>()
-            .map_err(|_| format!("{part:?} is not a number from 0 to 255"))
-    };
-    let parts: Vec<u8> = text.split(',').map(part).collect::<Result<_, _>>()?;
-    match parts[..] {
-        [bootloader, tee, snp, microcode] => Ok(SnpTcb {
-            bootloader,
-            tee,
-            snp,
-            microcode,
-        }),
-        _ => Err("four numbers are needed: boot loader, TEE, SNP, microcode".to_owned()),
-    }
+fn parse_snp_tcb(text: &str) -> Result<SnpTcb, String> {
+    let tcb = parse_tcb(text)?;
+    Ok(SnpTcb {
+        bootloader: tcb.bootloader,
+        tee: tcb.tee,
+        snp: tcb.snp,
+        microcode: tcb.microcode,
+    })
 }
 
 fn parse_claim(text: &str) -> Result<ClaimArg, String> {
