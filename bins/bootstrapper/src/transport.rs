@@ -155,6 +155,7 @@ async fn connection<S>(
         },
         () = told(&mut stop) => return,
     };
+    tell_warnings(&stream);
     let caller = caller(&stream);
     converse(stream, caller, service, bounds, stop).await;
 }
@@ -268,6 +269,20 @@ fn too_large() -> Status {
 fn caller<IO>(stream: &AtlsStream<IO>) -> Option<Caller> {
     let peer = stream.peer()?;
     Some(Caller::dangerous_assume(peer.ak()?.clone(), marker(peer)?))
+}
+
+/// Registers that only warn are for somebody to see: the peer is taken all the same.
+fn tell_warnings<IO>(stream: &AtlsStream<IO>) {
+    let Some(peer) = stream.peer() else { return };
+    for one in peer.warnings() {
+        tracing::warn!(
+            ak = peer.ak().map(|ak| tracing::field::display(ak.fingerprint())),
+            pcr = u8::from(one.index),
+            found = %one.found,
+            expected = %one.expected,
+            "a peer is taken whose register differs"
+        );
+    }
 }
 
 /// In which cluster somebody is who proved it.

@@ -21,6 +21,7 @@ use tower::ServiceExt as _;
 use super::Cause;
 use super::PING;
 use super::marker;
+use super::tell_warnings;
 
 /// A connection, its handshake and two documents: quotes take seconds on discrete TPMs.
 const CONNECT_LIMIT: Duration = Duration::from_mins(1);
@@ -90,6 +91,7 @@ async fn connect(
         if !admits(&stream) {
             return Err(Cause::from("a channel is not made anew to somebody else"));
         }
+        tell_warnings(&stream);
         Ok(TokioIo::new(stream))
     };
     let connector = Connector::new(connect, endpoint.clone()).map_result(take);
