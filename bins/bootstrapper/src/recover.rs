@@ -1,5 +1,6 @@
 //! `bootstrapper recover`: before everything else, the disk of a node that booted again is opened.
 
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -104,7 +105,7 @@ async fn recover(settings: &Settings, node: &Node) -> anyhow::Result<u8> {
     let served = async { tokio::join!(serving, deciding).1 };
     let outcome = tokio::select! {
         outcome = served => outcome,
-        error = rejoining => return Err(error),
+        never = rejoining => match never {},
     };
     match outcome {
         RecoverOutcome::Recovered(cluster) => {
@@ -123,37 +124,49 @@ fn operator_offer(keys: tec_k8s::rpc::RecoveredKeys) -> Offer {
     (KeySource::Operator, offered)
 }
 
-/// Asks join services for ever; ends only when it cannot even ask.
+/// Asks join services for ever. What it cannot even begin with is told, and tried again: an operator
+/// may recover the disk meanwhile.
 async fn rejoin(
     settings: &Settings,
     node: &Node,
     pause: &JitteredPause,
     offers: mpsc::Sender<Offer>,
-) -> anyhow::Error {
-    let asking = async {
-        let endpoint = node.client(&settings.join_services)?;
-        let discovery = Discovery::new(Arc::clone(&node.metadata), endpoint, settings.join_port);
-        let client = RejoinClient::new(Arc::new(discovery), node.disk.id().await?);
-        let mut doublings = 0;
-        loop {
-            match client.fetch().await {
-                Ok(ticket) => {
-                    let key = ticket.state_disk_key.expose("open the state disk");
-                    let offered = OfferedKeys {
-                        state_disk_key: SecretBytes::new(key.to_vec()),
-                        measurement_secret: ticket.measurement_secret,
-                    };
-                    let _ = offers.send((KeySource::Rejoin, offered)).await;
-                }
-                Err(error) => tracing::info!(error = chain(&error), "no rejoin ticket"),
+) -> Infallible {
+    let mut doublings = 0;
+    let client = loop {
+        match rejoin_client(settings, node).await {
+            Ok(client) => break client,
+            Err(error) => {
+                let error = format!("{error:#}");
+                tracing::error!(error, "join services cannot be asked; Recover is served on");
             }
-            pause.pause(doublings).await;
-            doublings += 1;
         }
+        pause.pause(doublings).await;
+        doublings += 1;
     };
-    let ended: anyhow::Result<std::convert::Infallible> = asking.await;
-    match ended {
-        Err(error) => error,
-        Ok(never) => match never {},
+    doublings = 0;
+    loop {
+        match client.fetch().await {
+            Ok(ticket) => {
+                let key = ticket.state_disk_key.expose("open the state disk");
+                let offered = OfferedKeys {
+                    state_disk_key: SecretBytes::new(key.to_vec()),
+                    measurement_secret: ticket.measurement_secret,
+                };
+                let _ = offers.send((KeySource::Rejoin, offered)).await;
+            }
+            Err(error) => tracing::info!(error = chain(&error), "no rejoin ticket"),
+        }
+        pause.pause(doublings).await;
+        doublings += 1;
     }
+}
+
+async fn rejoin_client(settings: &Settings, node: &Node) -> anyhow::Result<RejoinClient> {
+    let endpoint = node.client(&settings.join_services)?;
+    let discovery = Discovery::new(Arc::clone(&node.metadata), endpoint, settings.join_port);
+    Ok(RejoinClient::new(
+        Arc::new(discovery),
+        node.disk.id().await?,
+    ))
 }

@@ -101,6 +101,31 @@ async fn scenario_7_recover_takes_the_right_secret_only_and_keeps_serving_after_
     );
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn an_operator_recovers_a_node_that_cannot_even_ask_join_services() {
+    let mut machine = Machine::new("plane-0", "ControlPlane");
+    let program = machine.start("run").serving();
+    init::init(&machine, init::request()).await.unwrap();
+    ended(program).await;
+    machine.reboot();
+    machine.write_settings(&[]);
+    let settings = machine.path("settings.toml");
+    let text = fs::read_to_string(&settings).unwrap();
+    let lost = "measurements = '/nonexistent/measurements.json'";
+    fs::write(
+        &settings,
+        text.replace("dangerous_any_measurements = true", lost),
+    )
+    .unwrap();
+    let program = machine.start("recover").serving();
+    while !program.log().contains("join services cannot be asked") {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    let mut client = ApiClient::new(machine.dial(&machine.recovery_address()).await);
+    client.recover(message(KMS)).await.unwrap();
+    ended(program).await;
+}
+
 /// What older clients sent first (contract, 1.11).
 #[derive(Clone, PartialEq, prost::Message)]
 struct OlderMessage {
