@@ -281,13 +281,14 @@ codes! {
         "Look at it with `tec verify`, which lists every check. Send it nothing before that passes.";
     BootstrapActivated = "TEC-B409", 409, "the node is in a cluster, or about to be",
         "Another Init runs or ran, or the node has joined.",
-        "To take up an Init whose answer was lost, send the very same one again with --again.";
+        "To take up an Init whose answer was lost, send the very same one again, with --cluster \
+         where its keys are not those of a master secret.";
     BootstrapWrongKey = "TEC-B412", 412, "the keys do not open the disk",
         "They are those of another cluster, or the disk is that of another machine.",
         "Check the key service; `tec recover --check` tries keys without recovering.";
     BootstrapNotPrepared = "TEC-B424", 424, "the node cannot be prepared",
         "Its disk, a component, or the preflight of kubeadm is not as it must be; nothing was changed.",
-        "The node's log, which is printed above, says what. The same command may be given again.";
+        "The node's log says what; `tec init` prints it. The same command may be given again.";
     BootstrapKeyService = "TEC-B502", 502, "the node cannot use the key service",
         "The service does not answer, refuses the node, or the node was not built with it.",
         "The node's log says why. Nothing was changed.";

@@ -5,6 +5,9 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use tec_core::digest::Sha256Digest;
+use tec_core::node::derive::ClusterId;
+use tec_core::node::derive::DataKeyId;
+use tec_core::node::derive::MeasurementSecret;
 use tec_core::node::drive::InitPorts;
 use tec_core::node::drive::InitReport;
 use tec_core::node::drive::check_init;
@@ -18,6 +21,7 @@ use tec_core::node::port::KeyServices;
 use tec_core::node::port::NodeStore;
 use tec_core::node::port::Pause;
 use tec_core::node::port::StateDisk;
+use tec_core::node::uri::KmsUri;
 use tec_core::secret::SecretBytes;
 use tonic::Code;
 use tonic::Status;
@@ -30,6 +34,9 @@ use super::convert::OlderMasterSecret;
 use super::generated::init::InitRequest;
 use super::generated::init::InitResponse;
 use super::watch::Told;
+
+/// Length of the key that a cluster's id follows from.
+const MEASUREMENT_SECRET: usize = 32;
 
 /// Knows whether a caller may init, by a secret whose hash the node was given.
 #[async_trait]
@@ -236,6 +243,22 @@ impl InitService {
             _ => Err(defect()),
         }
     }
+}
+
+/// The cluster that a node makes of this request, for clients that know it again by its register.
+/// `None` where the request does not say it: its keys come from elsewhere, or it is malformed, which
+/// is for the node to refuse.
+pub fn derived_cluster(mut message: InitRequest) -> Option<ClusterId> {
+    let (secrets, digest) = convert::take_secrets(&mut message);
+    let request = convert::init_request(&message, digest).ok()?;
+    let (kms, _) = secrets.uris(OlderMasterSecret::Refused).ok()?;
+    let KmsUri::Cluster(master) = kms else {
+        return None;
+    };
+    let id = DataKeyId::measurement_secret();
+    let key = master.data_key(&id, MEASUREMENT_SECRET).ok()?;
+    let secret = MeasurementSecret::from_data_key(&key).ok()?;
+    Some(secret.cluster_id(&request.measurement_salt()))
 }
 
 fn defect() -> Status {

@@ -39,6 +39,7 @@ pub use self::init::InitService;
 pub use self::init::InitServicePorts;
 pub use self::init::NodeLog;
 pub use self::init::SecretCheck;
+pub use self::init::derived_cluster;
 pub use self::join::ClusterFacts;
 pub use self::join::ControlPlaneTurns;
 pub use self::join::Enrollments;

@@ -1,6 +1,7 @@
 //! The Recover call.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use tec_core::node::derive::DataKeyId;
@@ -9,6 +10,8 @@ use tec_core::node::derive::MeasurementSecret;
 use tec_core::node::port::DataKeys;
 use tec_core::node::port::KeyServices;
 use tec_core::node::port::StateDisk;
+use tec_core::node::uri::KmsUri;
+use tec_core::node::uri::StorageUri;
 use tec_core::port::PortError;
 use tec_core::port::PortErrorKind;
 use tec_core::secret::SecretBytes;
@@ -46,10 +49,15 @@ pub struct RecoverService {
     disk: Arc<dyn StateDisk>,
     recovered: mpsc::Sender<RecoveredKeys>,
     trying: Semaphore,
+    asking: Semaphore,
 }
 
 /// Length of both keys.
 const KEY: usize = 32;
+/// Callers that make the node ask other servers at once: anybody may be one, and names the server.
+const ASKING: usize = 4;
+/// A call's time with key services, the wait for its turn included.
+const ASKING_LIMIT: Duration = Duration::from_mins(1);
 
 impl RecoverService {
     /// Keys that open `disk` are sent to `recovered`; it needs room for one.
@@ -64,11 +72,37 @@ impl RecoverService {
             recovered,
             // A try takes a copy of the header and the memory of Argon2id, and anybody may ask.
             trying: Semaphore::new(1),
+            asking: Semaphore::new(ASKING),
         }
     }
 
     async fn turn(&self) -> Result<SemaphorePermit<'_>, Status> {
         self.trying.acquire().await.map_err(|_| too_late())
+    }
+
+    /// Opens and asks the service of a caller. A master secret in the URI asks nobody, so that
+    /// strangers' slow servers cannot keep its owner away.
+    async fn fetch(
+        &self,
+        kms: KmsUri,
+        storage: StorageUri,
+        disk: DiskId,
+    ) -> Result<RecoveredKeys, Status> {
+        let sentence = "the key service cannot be used";
+        let failed = |error| refusal(Reason::KeyService, sentence, &error);
+        let asking = async {
+            let _turn = match kms {
+                KmsUri::Cluster(_) => None,
+                _ => Some(self.asking.acquire().await.map_err(|_| too_late())?),
+            };
+            let keys = self.keys.open(kms, storage).await.map_err(failed)?;
+            self.keys(&*keys, disk).await.map_err(failed)
+        };
+        let asked = tokio::time::timeout(ASKING_LIMIT, asking).await;
+        asked.unwrap_or_else(|_| {
+            let sentence = "the key service does not answer in time";
+            Err(Reason::KeyService.status(Code::Unavailable, sentence))
+        })
     }
 
     async fn keys(&self, keys: &dyn DataKeys, disk: DiskId) -> Result<RecoveredKeys, PortError> {
@@ -98,10 +132,7 @@ impl Api for RecoverService {
         let disk = self.disk.id().await.map_err(|error| unreadable(&error))?;
         // A stranger names the service, and it may be slow to answer: nobody waits for that.
         drop(turn);
-        let sentence = "the key service cannot be used";
-        let failed = |error| refusal(Reason::KeyService, sentence, &error);
-        let keys = self.keys.open(kms, storage).await.map_err(failed)?;
-        let keys = self.keys(&*keys, disk).await.map_err(failed)?;
+        let keys = self.fetch(kms, storage, disk).await?;
         let _turn = self.turn().await?;
         let fits = self.disk.opens_with(&keys.state_disk_key).await;
         if !fits.map_err(|error| unreadable(&error))? {

@@ -14,8 +14,9 @@ use tec_core::node::grant::Claim;
 use tec_core::node::grant::ControlPlanes;
 use tec_core::node::lock::MarkerState;
 use tec_core::node::lock::NodeLock;
+use tec_core::node::port::DataKeys;
 use tec_core::node::port::DerivedKeys;
-use tec_core::node::port::KeyServices as _;
+use tec_core::node::port::KeyServices;
 use tec_core::node::ticket::CaPin;
 use tec_core::node::ticket::Component;
 use tec_core::node::ticket::NodeName;
@@ -533,6 +534,74 @@ async fn scenario_7_recovery_takes_the_key_that_opens_the_disk() {
     let found = keys.try_recv().unwrap();
     let digest = Sha256Digest::of(found.state_disk_key.expose("compare"));
     assert_eq!(node.record().disk_key, Some(digest));
+}
+
+/// A service that never answers: how many ask it, and the most that did at once.
+#[derive(Debug, Default)]
+struct Silent(Mutex<(usize, usize)>);
+
+struct Asking<'s>(&'s Silent);
+
+impl Drop for Asking<'_> {
+    fn drop(&mut self) {
+        self.0.0.lock().unwrap().0 -= 1;
+    }
+}
+
+impl Silent {
+    fn asking(&self) -> Asking<'_> {
+        let mut count = self.0.lock().unwrap();
+        *count = (count.0 + 1, count.1.max(count.0 + 1));
+        Asking(self)
+    }
+}
+
+#[async_trait]
+impl KeyServices for Silent {
+    async fn open(
+        &self,
+        _kms: KmsUri,
+        _storage: StorageUri,
+    ) -> Result<Box<dyn DataKeys>, PortError> {
+        let _asking = self.asking();
+        std::future::pending().await
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn strangers_make_a_node_ask_few_servers_at_once_and_none_for_longer_than_a_minute() {
+    let silent = Arc::new(Silent::default());
+    let (recovered, _keys) = mpsc::channel(1);
+    let service = RecoverService::new(Arc::clone(&silent) as Arc<_>, node(), recovered);
+    let began = tokio::time::Instant::now();
+    let calls = (0..100).map(|_| {
+        service.recover(Request::new(RecoverMessage {
+            kms_uri: "kms://trustee?url=https%3A%2F%2Fkbs&path=a%2Fb%2Fc".to_owned(),
+            storage_uri: "storage://no-store".to_owned(),
+            check: true,
+        }))
+    });
+    for answer in futures::future::join_all(calls).await {
+        let refused = refusal_of(answer);
+        assert_eq!(Reason::of(&refused), Some(Reason::KeyService));
+        assert_eq!(refused.code(), Code::Unavailable);
+    }
+    assert!(began.elapsed() <= std::time::Duration::from_secs(61));
+    assert_eq!(*silent.0.lock().unwrap(), (0, 4));
+}
+
+#[tokio::test]
+async fn a_client_knows_the_cluster_of_its_request_by_the_master_secret() {
+    let node = node();
+    let answer = init(&init_service(&node), init_request()).await.unwrap();
+    let derived = derived_cluster(init_request()).unwrap();
+    assert_eq!(derived.as_bytes(), &*answer.cluster_id);
+    let mut other = init_request();
+    other.kubernetes_version = "v1.33.0".to_owned();
+    assert_ne!(derived_cluster(other), Some(derived));
+    let mut elsewhere = init_request();
+    elsewhere.kms_uri = "kms://trustee?url=https%3A%2F%2Fkbs&path=a%2Fb%2Fc".to_owned();
+    assert_eq!(derived_cluster(elsewhere), None);
 }
 
 #[tokio::test]

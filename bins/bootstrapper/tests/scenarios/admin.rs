@@ -4,12 +4,23 @@ use std::fs;
 use std::path::Path;
 use std::path::PathBuf;
 use std::process::Command;
+use std::process::Stdio;
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use std::time::Instant;
 
 use tec_core::digest::Sha256Digest;
 use tec_core::node::derive::ClusterId;
+use tokio::net::TcpListener;
+use tokio::net::TcpStream;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
 
 use crate::cluster::Cluster;
 use crate::init;
+use crate::keys::openbao::Bao;
 use crate::stage::CANARIES;
 use crate::stage::INIT_SECRET;
 use crate::stage::KMS;
@@ -48,15 +59,18 @@ fn tec() -> PathBuf {
     program
 }
 
+fn command(arguments: &[String]) -> Command {
+    let mut command = Command::new(tec());
+    for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("TEC_")) {
+        command.env_remove(name);
+    }
+    command.args(["--output", "json", "--log", "debug,h2=info"]);
+    command.args(arguments);
+    command
+}
+
 async fn run(arguments: Vec<String>) -> Said {
-    let ran = tokio::task::spawn_blocking(move || {
-        let mut command = Command::new(tec());
-        for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("TEC_")) {
-            command.env_remove(name);
-        }
-        command.args(["--output", "json", "--log", "debug,h2=info"]);
-        command.args(arguments).output().unwrap()
-    });
+    let ran = tokio::task::spawn_blocking(move || command(&arguments).output().unwrap());
     let ran = ran.await.unwrap();
     Said {
         code: ran.status.code(),
@@ -86,13 +100,16 @@ impl Desk<'_> {
     }
 
     async fn init(&self, kms: &str, secret: &[u8], more: &[&str]) -> Said {
-        let address = self.0.init_address();
+        run(self.init_words(&self.0.init_address(), kms, secret, more)).await
+    }
+
+    fn init_words(&self, address: &str, kms: &str, secret: &[u8], more: &[&str]) -> Vec<String> {
         let (kms, secret) = (
             self.file("desk-kms", kms.as_bytes()),
             self.file("desk-secret", secret),
         );
         let kubeconfig = self.0.path("desk-kubeconfig").display().to_string();
-        let mut all = words(&["init", &address, "--kubernetes-version", "v1.34.3"]);
+        let mut all = words(&["init", address, "--kubernetes-version", "v1.34.3"]);
         all.extend(words(&[
             "--kms-uri-file",
             &kms,
@@ -102,7 +119,7 @@ impl Desk<'_> {
         all.extend(words(&["--kubeconfig", &kubeconfig]));
         all.extend(self.trust());
         all.extend(words(more));
-        run(all).await
+        all
     }
 
     async fn recover(&self, kms: &str, more: &[&str]) -> Said {
@@ -282,4 +299,177 @@ async fn tec_looks_whether_a_node_could_join_and_joins_it() {
     machine.assert_no_secrets(&joined.err);
     join(&["--dry-run"]).await.assert(1, "in a cluster");
     cluster.stop().await;
+}
+
+/// Passes connections on until they are cut.
+struct Relay {
+    address: String,
+    connections: Arc<AtomicUsize>,
+    cut: watch::Sender<()>,
+    accepting: JoinHandle<()>,
+}
+
+impl Relay {
+    async fn start(to: String) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let connections = Arc::new(AtomicUsize::new(0));
+        let (cut, mut uncut) = watch::channel(());
+        let counted = Arc::clone(&connections);
+        let accepting = tokio::spawn(async move {
+            loop {
+                let (mut near, _) = listener.accept().await.unwrap();
+                counted.fetch_add(1, Ordering::Relaxed);
+                uncut.mark_unchanged();
+                let (to, mut uncut) = (to.clone(), uncut.clone());
+                tokio::spawn(async move {
+                    let mut far = TcpStream::connect(to).await.unwrap();
+                    tokio::select! {
+                        _ = tokio::io::copy_bidirectional(&mut near, &mut far) => {}
+                        _ = uncut.changed() => {}
+                    }
+                });
+            }
+        });
+        Self {
+            address,
+            connections,
+            cut,
+            accepting,
+        }
+    }
+
+    async fn reached(&self, connections: usize) {
+        while self.connections.load(Ordering::Relaxed) < connections {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+}
+
+/// Until kubeadm, and so the node, is beyond the lock.
+async fn locked(machine: &Machine) {
+    while !machine.calls().contains("kubeadm init --skip") {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tec_hears_how_an_init_ends_whose_connection_broke_beyond_the_lock() {
+    let machine = Machine::new("plane-0", "ControlPlane");
+    fs::write(machine.path("hold"), "").unwrap();
+    let program = machine.start("run").serving();
+    let relay = Relay::start(machine.init_address()).await;
+    let desk = Desk(&machine);
+    let breaking = async {
+        locked(&machine).await;
+        relay.cut.send(()).unwrap();
+        // The second one finds the first call running, and so there is a third.
+        relay.reached(3).await;
+        fs::remove_file(machine.path("hold")).unwrap();
+    };
+    let making = run(desk.init_words(&relay.address, KMS, INIT_SECRET, &[]));
+    let (made, ()) = tokio::join!(making, breaking);
+    made.assert(0, "already being activated");
+    let (status, log) = program.wait();
+    assert!(status.success(), "{log}");
+    let kubeconfig = fs::read(machine.path("desk-kubeconfig")).unwrap();
+    assert_eq!(kubeconfig, b"kubeconfig of the admin\n");
+    assert_eq!(machine.calls().matches("kubeadm init --skip").count(), 1);
+    relay.accepting.abort();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tec_learns_before_the_lock_which_cluster_it_makes_where_keys_come_from_elsewhere() {
+    let bao = Bao::start().await;
+    let machine = Machine::new("plane-0", "ControlPlane");
+    fs::write(machine.path("hold"), "").unwrap();
+    let program = machine.start("run").serving();
+    let relay = Relay::start(machine.init_address()).await;
+    let desk = Desk(&machine);
+    let kms = bao.kms("kek", &bao.token().await);
+    let storage = desk.file("desk-storage", bao.storage().as_bytes());
+    let stored = ["--storage-uri-file", storage.as_str()];
+    let breaking = async {
+        locked(&machine).await;
+        let passed = relay.connections.load(Ordering::Relaxed);
+        relay.cut.send(()).unwrap();
+        relay.reached(passed + 1).await;
+        // Another process knows it by the id alone.
+        let unknown = desk.init(&kms, INIT_SECRET, &stored).await;
+        unknown.assert(1, "--cluster does not say");
+        fs::remove_file(machine.path("hold")).unwrap();
+    };
+    let making = run(desk.init_words(&relay.address, &kms, INIT_SECRET, &stored));
+    let (made, ()) = tokio::join!(making, breaking);
+    made.assert(0, "the node can become this cluster");
+    let (status, log) = program.wait();
+    assert!(status.success(), "{log}");
+    relay.accepting.abort();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tec_takes_up_its_own_cluster_and_sends_nothing_to_a_member_of_another() {
+    let machine = Machine::new("plane-0", "ControlPlane");
+    fs::write(machine.path("hold"), "").unwrap();
+    let program = machine.start("run").serving();
+    let desk = Desk(&machine);
+    let first = desk.init_words(&machine.init_address(), KMS, INIT_SECRET, &[]);
+    let mut first = command(&first).stderr(Stdio::null()).spawn().unwrap();
+    locked(&machine).await;
+    first.kill().unwrap();
+    first.wait().unwrap();
+
+    // The node would log a wrong secret that it was sent.
+    let other = KMS.replace("QEFC", "QUFC");
+    let refused = desk.init(&other, b"canary-wrong", &[]).await;
+    refused.assert(1, "TEC-B403");
+    let log = program.log();
+    assert!(!log.contains("a wrong secret"), "{log}");
+    let unlike = ["--cluster", &"0".repeat(64)];
+    let refused = desk.init(KMS, INIT_SECRET, &unlike).await;
+    refused.assert(1, "names another one");
+
+    fs::remove_file(machine.path("hold")).unwrap();
+    let made = desk.init(KMS, INIT_SECRET, &[]).await;
+    made.assert(0, "clusterId");
+    let (status, log) = program.wait();
+    assert!(status.success(), "{log}");
+    assert_eq!(machine.calls().matches("kubeadm init --skip").count(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tec_waits_no_longer_than_it_was_told_for_a_host_that_says_nothing() {
+    let machine = Machine::new("plane-0", "ControlPlane");
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = silent.local_addr().unwrap().to_string();
+    let kms = Desk(&machine).file("desk-kms", KMS.as_bytes());
+    let mut all = words(&["recover", &address, "--kms-uri-file", &kms, "--wait", "1"]);
+    all.extend(Desk(&machine).trust());
+    let began = Instant::now();
+    run(all).await.assert(3, "TEC-B503");
+    // Half of what a handshake may take.
+    assert!(began.elapsed() < Duration::from_secs(15));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tec_warns_of_a_register_that_only_warns() {
+    let machine = Machine::new("plane-0", "ControlPlane");
+    let desk = Desk(&machine);
+    let program = machine.start("run").serving();
+    let expected = format!(
+        r#"{{"8": {{"expected": "{}", "warnOnly": true}}}}"#,
+        Sha256Digest::of("another image")
+    );
+    let (expected, kms) = (
+        desk.file("desk-measurements", expected.as_bytes()),
+        desk.file("desk-kms", KMS.as_bytes()),
+    );
+    let (ak, address) = (machine.ak.to_string(), machine.init_address());
+    let all = ["recover", &address, "--kms-uri-file", &kms, "--check"];
+    let trust = ["--ak", &ak, "--measurements", &expected];
+    // Nobody serves Recover there; the evidence was taken all the same.
+    let said = run(words(&[&all[..], &trust].concat())).await;
+    said.assert(1, "a peer is taken whose register differs")
+        .assert(1, "it tries the keys");
+    program.kill();
 }

@@ -1,7 +1,7 @@
 //! Key services and stores, each on a real server where there is one: OpenBao, the KBS of this
 //! project with a TPM, and moto for AWS (feature `cloud`).
 
-mod openbao;
+pub(crate) mod openbao;
 mod server;
 mod trustee;
 

@@ -30,7 +30,7 @@ const ROOT: &str = "root-of-a-test";
 const POLICY: &str = r#"path "transit/encrypt/kek" { capabilities = ["update"] }
 path "transit/decrypt/kek" { capabilities = ["update"] }"#;
 
-struct Bao {
+pub(crate) struct Bao {
     directory: TempDir,
     server: Server,
     client: reqwest::Client,
@@ -38,7 +38,7 @@ struct Bao {
 
 impl Bao {
     /// With a transit engine that has the keys `kek` and `other`.
-    async fn start() -> Self {
+    pub(crate) async fn start() -> Self {
         let directory = tempfile::tempdir().unwrap();
         let server = Server::start(&directory.path().join("log"), |address| {
             let mut command = Command::new(tool("bao"));
@@ -74,19 +74,19 @@ impl Bao {
     }
 
     /// A token with the rights of a node.
-    async fn token(&self) -> String {
+    pub(crate) async fn token(&self) -> String {
         let answer = self
             .post("auth/token/create", json!({"policies": ["node"]}))
             .await;
         text(&answer, "/auth/client_token").to_owned()
     }
 
-    fn kms(&self, key: &str, token: &str) -> String {
+    pub(crate) fn kms(&self, key: &str, token: &str) -> String {
         let url = self.server.url();
         format!("kms://openbao?url={url}&mount=transit&keyName={key}&token={token}")
     }
 
-    fn storage(&self) -> String {
+    pub(crate) fn storage(&self) -> String {
         format!(
             "storage://file?path={}/keys",
             self.directory.path().display()

@@ -11,6 +11,7 @@ use bootstrapper::node;
 use clap::Args;
 use tec_core::ak::Fingerprint;
 use tec_core::digest::Sha256Digest;
+use tec_core::node::derive::ClusterId;
 use tec_core::pcr::PcrIndex;
 use tec_support::SystemClock;
 use tec_support::evidence::guests;
@@ -137,6 +138,14 @@ impl TrustArgs {
         self.judging(self.keys()?, self.measurements(cluster)?)
     }
 
+    /// An end that talks to such a node whatever its cluster, which the caller looks at before it sends
+    /// anything.
+    pub(super) fn endpoint_of_any_cluster(&self) -> anyhow::Result<Endpoint> {
+        self.ensure_something_is_demanded()?;
+        let measurements = self.measurements(None)?.without(PcrIndex::CLUSTER);
+        self.judging(self.keys()?, measurements)
+    }
+
     pub(super) fn judging(
         &self,
         keys: Arc<dyn AkTrust>,
@@ -148,6 +157,14 @@ impl TrustArgs {
             .with_validator(Arc::new(validator))
             .build()?)
     }
+}
+
+/// A cluster by its id.
+pub(super) fn cluster_id(text: &str) -> Result<ClusterId, String> {
+    let mut id = [0; 32];
+    hex::decode_to_slice(text, &mut id)
+        .map_err(|_| "the id of a cluster has 64 hexadecimal digits".to_owned())?;
+    Ok(ClusterId::new(id))
 }
 
 /// `host:port` of a host that may lack a port.

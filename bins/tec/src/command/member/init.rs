@@ -1,6 +1,5 @@
 //! `tec init`: makes the first node of a cluster.
 
-use std::io::Write as _;
 use std::path::Path;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -8,39 +7,28 @@ use std::time::Duration;
 use anyhow::Context as _;
 use clap::Args;
 use serde::Serialize;
-use tec_core::digest::Sha256Digest;
+use tec_core::node::derive::ClusterId;
 use tec_core::node::ticket::Component;
 use tec_core::node::ticket::ComponentForm;
 use tec_core::secret::SecretBytes;
-use tec_k8s::rpc::generated::init::InitProgress;
 use tec_k8s::rpc::generated::init::InitRequest;
-use tec_k8s::rpc::generated::init::InitResponse;
 use tec_k8s::rpc::generated::init::KubernetesComponent;
-use tec_k8s::rpc::generated::init::api_client::ApiClient;
-use tec_k8s::rpc::generated::init::init_progress::Item;
 use tec_support::exit::OK;
 use tec_support::files::write_private;
-use tokio::time::Instant;
-use tonic::Status;
-use tonic::Streaming;
-use tonic::transport::Channel;
 
 use super::args::TrustArgs;
 use super::args::address;
+use super::args::cluster_id;
+use super::asking::Asking;
 use super::keys::KeyArgs;
 use super::keys::Uris;
 use super::keys::make_master_secret;
 use super::keys::secret_line;
-use super::reach::is_broken;
-use super::reach::reach;
-use super::reach::refused;
 use crate::cli::DryRun;
 use crate::output::Output;
 
 /// Port of Init (contract, appendix B).
 const PORT: u16 = 9000;
-/// Before the same request is sent again, after a connection that broke.
-const PAUSE: Duration = Duration::from_secs(5);
 
 #[derive(Debug, Args)]
 pub(crate) struct InitArgs {
@@ -66,10 +54,12 @@ pub(crate) struct InitArgs {
     /// File of mode 0600 that the admin's kubeconfig is written to.
     #[arg(long, value_name = "FILE")]
     kubeconfig: PathBuf,
-    /// The node began with this very request: it may have a cluster in its register.
-    #[arg(long)]
-    again: bool,
-    /// Seconds until the node must have answered; it may take longer to become a cluster.
+    /// The cluster that this very request makes, by the id that `--dry-run` told: a node that began
+    /// with it may be in it. Not needed with a master secret, which tells it.
+    #[arg(long, value_name = "ID", value_parser = cluster_id)]
+    cluster: Option<ClusterId>,
+    /// Seconds until the node must have answered, from the start and from each connection that broke;
+    /// it may take longer to become a cluster.
     #[arg(long, default_value_t = 300, value_parser = clap::value_parser!(u64).range(0..=86_400))]
     wait: u64,
     #[command(flatten)]
@@ -87,25 +77,18 @@ struct Made {
 }
 
 pub(crate) async fn init(args: InitArgs, output: Output) -> anyhow::Result<u8> {
-    let unused = (!args.again).then_some(Sha256Digest::ZERO);
-    let endpoint = args.trust.endpoint(unused)?;
     let request = Request::read(&args)?;
     if !args.dry_run.dry_run {
         ensure_writable(&args.kubeconfig)?;
     }
     let node = address(&args.node, PORT);
-    let until = Instant::now() + Duration::from_secs(args.wait);
-    let response = loop {
-        let channel = reach(&endpoint, &node, until).await?;
-        match ask(channel, &request).await {
-            Ok(response) => break response,
-            // It may run on: the same request is told how it ends.
-            Err(status) if is_broken(&status) && Instant::now() < until => {
-                tracing::warn!(reason = status.message(), "the connection broke");
-                tokio::time::sleep(PAUSE).await;
-            }
-            Err(status) => return Err(refused(&node, &status).into()),
-        }
+    let endpoint = args.trust.endpoint_of_any_cluster()?;
+    let wait = Duration::from_secs(args.wait);
+    let asking = Asking::new(endpoint, &node, &request, (wait, args.cluster))?;
+    let response = if args.dry_run.dry_run {
+        asking.check().await?
+    } else {
+        asking.make().await?
     };
     let kubeconfig = SecretBytes::new(response.kubeconfig);
     let made = Made {
@@ -137,13 +120,21 @@ fn ensure_writable(path: &Path) -> anyhow::Result<()> {
 }
 
 /// What is asked for, as often as it takes.
-struct Request {
+pub(super) struct Request {
     uris: Uris,
     init_secret: SecretBytes,
     kubernetes_version: String,
     components: Vec<Component>,
     keep_proxy: bool,
-    check: bool,
+}
+
+/// How far a node goes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Extent {
+    /// It only looks whether it could.
+    Check,
+    /// To the cluster.
+    Whole,
 }
 
 impl Request {
@@ -165,11 +156,10 @@ impl Request {
             kubernetes_version,
             components,
             keep_proxy: args.keep_proxy,
-            check: args.dry_run.dry_run,
         })
     }
 
-    fn message(&self) -> InitRequest {
+    pub(super) fn message(&self, extent: Extent) -> InitRequest {
         let component = |one: &Component| KubernetesComponent {
             url: one.url.clone(),
             hash: format!("sha256:{}", one.hash),
@@ -183,44 +173,8 @@ impl Request {
             conformance_mode: self.keep_proxy,
             kubernetes_components: self.components.iter().map(component).collect(),
             init_secret: self.init_secret.expose("prove that we may").to_vec(),
-            check: self.check,
+            check: extent == Extent::Check,
             ..InitRequest::default()
         }
     }
-}
-
-/// Asks a node; older ones say nothing until the end.
-async fn ask(channel: Channel, request: &Request) -> Result<InitResponse, Status> {
-    let mut client = ApiClient::new(channel);
-    match client.init_with_progress(request.message()).await {
-        Ok(progress) => follow(progress.into_inner()).await,
-        Err(status) if status.code() == tonic::Code::Unimplemented && !request.check => {
-            let answer = client.init(request.message()).await?;
-            Ok(answer.into_inner())
-        }
-        Err(status) => Err(status),
-    }
-}
-
-async fn follow(mut progress: Streaming<InitProgress>) -> Result<InitResponse, Status> {
-    let began = Instant::now();
-    while let Some(InitProgress { item }) = progress.message().await? {
-        let seconds = began.elapsed().as_secs();
-        match item {
-            Some(Item::Success(response)) => return Ok(response),
-            Some(Item::Began(step)) => tracing::info!(seconds, step, "the node goes on"),
-            Some(Item::Failed(error)) => tracing::warn!(seconds, error, "a step failed"),
-            Some(Item::Failure(failure)) => {
-                tracing::error!(reason = failure.reason, "the node gave up; its log follows");
-            }
-            Some(Item::Log(piece)) => {
-                // A closed stderr is no reason to miss the end.
-                let _ = std::io::stderr().write_all(&piece);
-            }
-            None => {}
-        }
-    }
-    Err(Status::unavailable(
-        "the node ended the call without an answer",
-    ))
 }

@@ -8,6 +8,7 @@
 //! ```
 
 mod args;
+mod asking;
 mod init;
 mod join;
 mod keys;

@@ -4,17 +4,21 @@ use std::time::Duration;
 
 use bootstrapper::transport;
 use tec_core::code::Code;
+use tec_core::port::PortError;
 use tec_core::port::PortErrorKind;
 use tec_core::port::chain;
+use tec_k8s::rpc::Reached;
 use tec_k8s::rpc::Reason;
 use tec_support::exit::CodedError;
 use tec_tpm::atls::Endpoint;
 use tokio::time::Instant;
 use tonic::Status;
-use tonic::transport::Channel;
 
 /// Between attempts to reach a node that does not answer.
 const PAUSE: Duration = Duration::from_secs(2);
+
+/// What an attempt may take at least, however little time there is: a TPM takes seconds for a quote.
+const LEAST: Duration = Duration::from_secs(5);
 
 /// Tries until the node answers, or this time is over. A node whose evidence is refused is not
 /// asked again.
@@ -22,11 +26,13 @@ pub(super) async fn reach(
     endpoint: &Endpoint,
     address: &str,
     until: Instant,
-) -> Result<Channel, CodedError> {
+) -> Result<Reached, CodedError> {
     let mut told = false;
     loop {
-        let error = match transport::dial(endpoint, address).await {
-            Ok(channel) => return Ok(channel),
+        let limit = until.max(Instant::now() + LEAST);
+        let attempt = tokio::time::timeout_at(limit, transport::reach(endpoint, address));
+        let error = match attempt.await.unwrap_or_else(|_| Err(silent())) {
+            Ok(reached) => return Ok(reached),
             Err(error) if error.kind() == PortErrorKind::Denied => {
                 let context = format!("{address} did not prove itself");
                 return Err(CodedError::caused(Code::BootstrapUntrusted, context, error));
@@ -47,6 +53,10 @@ pub(super) async fn reach(
         }
         tokio::time::sleep(PAUSE).await;
     }
+}
+
+fn silent() -> PortError {
+    PortError::new(PortErrorKind::Unavailable, "hear from it in time")
 }
 
 /// A refusal with the code of its reason.

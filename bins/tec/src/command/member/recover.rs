@@ -27,6 +27,10 @@ use crate::output::table;
 /// Port of Recover (contract, appendix B).
 const PORT: u16 = 9999;
 
+/// A node that proved itself may take this long: a minute for the key service, then Argon2id, once
+/// for each caller before us.
+const TRYING: Duration = Duration::from_mins(2);
+
 #[derive(Debug, Args)]
 pub(crate) struct RecoverArgs {
     /// The nodes, `HOST` or `HOST:PORT`.
@@ -39,8 +43,8 @@ pub(crate) struct RecoverArgs {
     /// Only try the keys on each disk.
     #[arg(long)]
     check: bool,
-    /// Seconds until each node must have answered.
-    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u64).range(0..=86_400))]
+    /// Seconds until each node must have proved itself; it may then take two minutes to try the keys.
+    #[arg(long, default_value_t = 15, value_parser = clap::value_parser!(u64).range(0..=86_400))]
     wait: u64,
 }
 
@@ -91,16 +95,23 @@ async fn ask(
     uris: &Uris,
     (check, until): (bool, Instant),
 ) -> Result<String, CodedError> {
-    let channel = reach(endpoint, node, until).await?;
+    let channel = reach(endpoint, node, until).await?.channel;
     tracing::info!(node, "the node proved itself; it tries the keys");
     let message = RecoverMessage {
         kms_uri: uris.kms(),
         storage_uri: uris.storage(),
         check,
     };
-    let answer = ApiClient::new(channel).recover(message).await;
-    let answer = answer.map_err(|status| refused(node, &status))?;
-    Ok(answer.into_inner().disk_uuid)
+    let limit = until.max(Instant::now() + TRYING);
+    let mut client = ApiClient::new(channel);
+    match tokio::time::timeout_at(limit, client.recover(message)).await {
+        Ok(Ok(answer)) => Ok(answer.into_inner().disk_uuid),
+        Ok(Err(status)) => Err(refused(node, &status)),
+        Err(_) => {
+            let context = format!("{node} does not say whether the keys fit");
+            Err(CodedError::new(Code::BootstrapUnreachable, context))
+        }
+    }
 }
 
 fn outcome(node: String, tried: Result<String, CodedError>, check: bool) -> Tried {

@@ -7,7 +7,6 @@ use clap::Args;
 use serde::Serialize;
 use tec_core::ak::Fingerprint;
 use tec_core::digest::Sha256Digest;
-use tec_core::node::derive::ClusterId;
 use tec_core::pcr::PcrValues;
 use tec_core::port::chain;
 use tec_support::exit::FAILED;
@@ -21,6 +20,7 @@ use tokio::net::TcpStream;
 
 use super::args::TrustArgs;
 use super::args::address;
+use super::args::cluster_id;
 use crate::output::Check;
 use crate::output::Output;
 use crate::output::table;
@@ -46,10 +46,7 @@ fn cluster(text: &str) -> Result<Sha256Digest, String> {
     if text == "none" {
         return Ok(Sha256Digest::ZERO);
     }
-    let mut id = [0; 32];
-    hex::decode_to_slice(text, &mut id)
-        .map_err(|_| "it is `none`, or 64 hexadecimal digits".to_owned())?;
-    Ok(ClusterId::new(id).marker())
+    Ok(cluster_id(text)?.marker())
 }
 
 #[derive(Debug, Serialize)]
