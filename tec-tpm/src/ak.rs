@@ -50,6 +50,9 @@ pub struct AkHandleError;
 impl AkHandle {
     /// Where confidential-containers' attesters look, too.
     pub const DEFAULT: Self = Self(0x8101_0002);
+    /// Where the paravisor of Azure's confidential virtual machines leaves the key that its report
+    /// names.
+    pub const AZURE: Self = Self(0x8100_0003);
 
     /// Checks the range of persistent objects of the owner (TPM 2.0 Library Part 2, "TPM_HC").
     ///

@@ -88,6 +88,8 @@ impl Attestation {
         );
         let handle = match &settings.ak_handle {
             Some(handle) => handle.parse()?,
+            // Evidence is about the paravisor's key, and no other.
+            None if variant == Variant::AzureSevSnp => AkHandle::AZURE,
             None => AkHandle::DEFAULT,
         };
         let tpm = Tpm::open(&settings.tcti).with_context(|| format!("open {}", settings.tcti))?;

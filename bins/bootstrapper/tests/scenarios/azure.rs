@@ -88,7 +88,8 @@ impl Azure {
     fn settings(&self, url: &str) -> TpmSettings {
         TpmSettings {
             tcti: self.swtpm.tcti(),
-            ak_handle: Some(AK.to_owned()),
+            // Where Azure has its key.
+            ak_handle: None,
             variant: Variant::AzureSevSnp.as_str().to_owned(),
             vcek_url: Some(url.to_owned()),
             vcek_file: None,

@@ -1,4 +1,8 @@
 //! What kubeadm reads: documents of `kubeadm.k8s.io/v1beta4`. JSON, which is YAML.
+//!
+//! Of the values of older peers (contract, 1.4) the taints of `registerWithTaints` are left out. The
+//! kubelet sets that of a cloud by itself where there is one, and without a provider nobody would take
+//! it away; that of a network plug-in is for whoever deploys it.
 
 use std::path::Path;
 
@@ -22,6 +26,9 @@ pub(super) const API_PORT: u16 = 6443;
 /// Audit log inside the API server's pod, and on the host.
 const AUDIT_LOG: &str = "/var/log/kubernetes/audit/audit.log";
 const AUDIT_LOG_DIRECTORY: &str = "/var/log/kubernetes/audit";
+/// Kubeadm mounts this directory into the controller manager's pod, and has it made; its default is
+/// below /usr, which images that are measured mount read-only.
+const VOLUME_PLUGINS: &str = "/opt/libexec/kubernetes/kubelet-plugins/volume/exec/";
 /// Ciphers of TLS 1.2 that authenticate what they encrypt.
 const AEAD_CIPHERS: [&str; 6] = [
     "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256",
@@ -120,6 +127,9 @@ fn cluster(
         "controlPlaneEndpoint": endpoint(&settings.api_server),
         "apiServer": api_server(paths, settings, this),
         "controllerManager": {"extraArgs": arguments([
+            ("cloud-provider", settings.cloud_provider.clone()),
+            ("configure-cloud-routes", "false".to_owned()),
+            ("flex-volume-plugin-dir", VOLUME_PLUGINS.to_owned()),
             ("profiling", "false".to_owned()),
             ("terminated-pod-gc-threshold", "1000".to_owned()),
         ])},
@@ -143,6 +153,7 @@ fn kubelet(paths: &KubeadmPaths) -> Value {
         "apiVersion": KUBELET,
         "kind": "KubeletConfiguration",
         "protectKernelDefaults": true,
+        "volumePluginDir": VOLUME_PLUGINS,
         "tlsCertFile": text(&paths.kubelet_certificate()),
         "tlsPrivateKeyFile": text(&paths.kubelet_key()),
         "tlsCipherSuites": AEAD_CIPHERS,
@@ -271,8 +282,39 @@ mod tests {
         let ca = json!({"name": "kubelet-certificate-authority",
                         "value": "/etc/kubernetes/pki/ca.crt"});
         assert!(arguments.contains(&ca));
+        let arguments = cluster["controllerManager"]["extraArgs"]
+            .as_array()
+            .unwrap();
+        let plugins = "/opt/libexec/kubernetes/kubelet-plugins/volume/exec/";
+        for (name, value) in [
+            ("configure-cloud-routes", "false"),
+            ("flex-volume-plugin-dir", plugins),
+            ("profiling", "false"),
+            ("terminated-pod-gc-threshold", "1000"),
+        ] {
+            let argument = json!({"name": name, "value": value});
+            assert!(arguments.contains(&argument), "{name}");
+        }
+        assert_eq!(kubelet["volumePluginDir"], plugins);
+        // Without a cloud nobody would take away what a provider has to.
+        assert!(!text.contains("cloud-provider"), "{text}");
         assert_eq!(cluster.get("etcd"), None);
         assert_eq!(kubelet["protectKernelDefaults"], true);
+    }
+
+    #[test]
+    fn a_provider_of_clouds_is_named_to_kubelet_and_controller_manager() {
+        let mut settings = KubeadmSettings::new("api.example.org");
+        settings.cloud_provider = "external".to_owned();
+        let text = init("v1.34.3", &KubeadmPaths::host(), &settings, &instance());
+        let all = parsed(&text);
+        let named = json!({"name": "cloud-provider", "value": "external"});
+        for arguments in [
+            &all[0]["nodeRegistration"]["kubeletExtraArgs"],
+            &all[1]["controllerManager"]["extraArgs"],
+        ] {
+            assert!(arguments.as_array().unwrap().contains(&named), "{text}");
+        }
     }
 
     #[test]

@@ -11,8 +11,8 @@ const CIPHER: &str = "aes-xts-plain64";
 const KDF: &str = "argon2id";
 /// Derivation and hash of the volume key's digest.
 const DIGEST: (&str, &str) = ("pbkdf2", "sha256");
-/// Sector sizes of LUKS2 (LUKS2 On-Disk Format Specification 1.1, 3.3).
-const SECTORS: [u32; 2] = [512, 4096];
+/// Size of a sector (contract, section 7, 14).
+const SECTOR: u32 = 4096;
 /// Integrity of the state disk, with its own key.
 const INTEGRITY: &str = "hmac(sha256)";
 
@@ -147,7 +147,7 @@ pub(super) fn check(json: &[u8], integrity: Integrity) -> Result<(), HeaderError
 fn check_segment(segment: &Segment, integrity: Integrity) -> Result<(), HeaderError> {
     must("segment type", &segment.r#type, "crypt")?;
     must("segment encryption", &segment.encryption, CIPHER)?;
-    if !SECTORS.contains(&segment.sector_size) {
+    if segment.sector_size != SECTOR {
         return Err(HeaderError::Refused {
             member: "sector size",
             found: segment.sector_size.to_string(),
@@ -202,7 +202,7 @@ mod tests {
         let changes: [(&str, Value); 10] = [
             ("/segments/0/encryption", json!("cipher_null-ecb")),
             ("/segments/0/type", json!("linear")),
-            ("/segments/0/sector_size", json!(1024)),
+            ("/segments/0/sector_size", json!(512)),
             ("/segments/0/integrity/type", json!("none")),
             ("/segments/0/integrity", Value::Null),
             ("/keyslots/0/area/encryption", json!("cipher_null-ecb")),
