@@ -16,7 +16,7 @@ use tec_core::node::derive::ClusterId;
 use tokio::net::TcpListener;
 use tokio::net::TcpStream;
 use tokio::sync::watch;
-use tokio::task::JoinHandle;
+use tokio::task::JoinSet;
 
 use crate::cluster::Cluster;
 use crate::init;
@@ -306,7 +306,7 @@ struct Relay {
     address: String,
     connections: Arc<AtomicUsize>,
     cut: watch::Sender<()>,
-    accepting: JoinHandle<()>,
+    _accepting: JoinSet<()>,
 }
 
 impl Relay {
@@ -316,13 +316,15 @@ impl Relay {
         let connections = Arc::new(AtomicUsize::new(0));
         let (cut, mut uncut) = watch::channel(());
         let counted = Arc::clone(&connections);
-        let accepting = tokio::spawn(async move {
+        let mut accepting = JoinSet::new();
+        accepting.spawn(async move {
+            let mut passing = JoinSet::new();
             loop {
                 let (mut near, _) = listener.accept().await.unwrap();
                 counted.fetch_add(1, Ordering::Relaxed);
                 uncut.mark_unchanged();
                 let (to, mut uncut) = (to.clone(), uncut.clone());
-                tokio::spawn(async move {
+                passing.spawn(async move {
                     let mut far = TcpStream::connect(to).await.unwrap();
                     tokio::select! {
                         _ = tokio::io::copy_bidirectional(&mut near, &mut far) => {}
@@ -335,7 +337,7 @@ impl Relay {
             address,
             connections,
             cut,
-            accepting,
+            _accepting: accepting,
         }
     }
 
@@ -375,7 +377,6 @@ async fn tec_hears_how_an_init_ends_whose_connection_broke_beyond_the_lock() {
     let kubeconfig = fs::read(machine.path("desk-kubeconfig")).unwrap();
     assert_eq!(kubeconfig, b"kubeconfig of the admin\n");
     assert_eq!(machine.calls().matches("kubeadm init --skip").count(), 1);
-    relay.accepting.abort();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -404,7 +405,6 @@ async fn tec_learns_before_the_lock_which_cluster_it_makes_where_keys_come_from_
     made.assert(0, "the node can become this cluster");
     let (status, log) = program.wait();
     assert!(status.success(), "{log}");
-    relay.accepting.abort();
 }
 
 #[tokio::test(flavor = "multi_thread")]
