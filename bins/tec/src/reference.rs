@@ -45,7 +45,11 @@ fn leaves(command: &Command, path: &str, page: &mut String) {
 
 /// Flags that all commands below `next` take, and not those beside it.
 fn common(command: &Command, next: &Command, path: &str, page: &mut String) {
-    let is_new = |arg: &&Arg| command.get_arguments().all(|old| old.get_id() != arg.get_id());
+    let is_new = |arg: &&Arg| {
+        command
+            .get_arguments()
+            .all(|old| old.get_id() != arg.get_id())
+    };
     let mut flags = global(next).filter(is_new).peekable();
     if next.has_subcommands() && flags.peek().is_some() {
         let title = format!("Flags of every command of {path}");
