@@ -93,8 +93,8 @@ codes! {
          missing, failed, or expired.",
         "Use a node-agent that answers credential activation, or start the server with --ak-approval tofu.";
     RegisterRate = "TEC-R429", 429, "too many requests",
-        "The rate limit of the registration endpoints was reached.",
-        "Wait; nodes retry by themselves with back-off. Raise --register-rate for a large first boot.";
+        "The rate limit of the registration endpoints or of the key broker was reached.",
+        "Wait; nodes retry by themselves with back-off. Raise --register-rate or --kbs-rate for a large first boot.";
     RegisterFull = "TEC-R430", 429, "too many machines wait to be claimed",
         "The cap on machines without an attestation key was reached, so no new one is registered.",
         "Remove strays with `tec machine prune`, wait for their expiry, or raise --max-unclaimed.";
