@@ -93,8 +93,8 @@ codes! {
          missing, failed, or expired.",
         "Use a node-agent that answers credential activation, or start the server with --ak-approval tofu.";
     RegisterRate = "TEC-R429", 429, "too many requests",
-        "The rate limit of the registration endpoints was reached.",
-        "Wait; nodes retry by themselves with back-off. Raise --register-rate for a large first boot.";
+        "The rate limit of the registration endpoints or of the key broker was reached.",
+        "Wait; nodes retry by themselves with back-off. Raise --register-rate or --kbs-rate for a large first boot.";
     RegisterFull = "TEC-R430", 429, "too many machines wait to be claimed",
         "The cap on machines without an attestation key was reached, so no new one is registered.",
         "Remove strays with `tec machine prune`, wait for their expiry, or raise --max-unclaimed.";
@@ -130,7 +130,7 @@ codes! {
         "Use an attester that quotes sha256:0-23 in one selection.";
     EventLogMismatch = "TEC-A407", 401, "the event log does not replay to the quoted PCRs",
         "The log is truncated, was altered, or a register was extended without a log entry.",
-        "Read the log on the node with `tec explain`; suspect tampering if firmware is unchanged.";
+        "Read the log with `tec eventlog show` on the node, and what was refused with `tec explain` on the server; suspect tampering if firmware is unchanged.";
     TpmSetBack = "TEC-A408", 401, "the TPM does not go on where it was",
         "The counts and the clock in the quote are not after those of the last one of this key: the state \
          of an emulated TPM runs in two places, or an older one was restored from a snapshot.",
@@ -229,7 +229,7 @@ codes! {
 
     ClusterForbidden = "TEC-C403", 403, "the cluster does not allow this",
         "The user of the kubeconfig has no right to it, or the credentials ended.",
-        "Ask for the role that the runbook names, for example machine-admin-role; `kubectl auth whoami` says who asks.";
+        "Ask for a role of kustomize/users, for example machine-admin-role; `kubectl auth whoami` says who asks.";
     ClusterMissing = "TEC-C404", 404, "there is no such object in the cluster",
         "The name or the namespace is another one, or the custom resources are not installed.",
         "Look at --namespace, and run `kubectl tec check`.";

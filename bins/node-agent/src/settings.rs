@@ -11,6 +11,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
+use clap::builder::OsStringValueParser;
+use clap::builder::TypedValueParser;
 use tec_core::ignition::NumRetries;
 use tec_tpm::ak::AkHandle;
 use tec_tpm::evidence::MAX_EVENT_LOG;
@@ -39,7 +41,7 @@ pub struct Flags {
     #[arg(long, env = "TEC_AK_HANDLE", global = true, default_value_t = AkHandle::DEFAULT)]
     pub ak_handle: AkHandle,
     /// Firmware event log that goes with the evidence; the kernel's by default, if readable
-    #[arg(long, env = "TEC_EVENT_LOG", global = true)]
+    #[arg(long, env = "TEC_EVENT_LOG", global = true, value_parser = any_path())]
     pub event_log: Option<PathBuf>,
     /// Seconds that one request to a server may take
     #[arg(
@@ -55,7 +57,7 @@ pub struct Flags {
     #[arg(long, env = "TEC_ROUNDS", global = true)]
     pub rounds: Option<NonZeroU32>,
     /// Where the report of a failure goes beside stderr, for callers that drop stderr: a console
-    #[arg(long, env = "TEC_CONSOLE", global = true)]
+    #[arg(long, env = "TEC_CONSOLE", global = true, value_parser = any_path())]
     pub console: Option<PathBuf>,
     /// What is logged to stderr, as a filter of tracing
     #[arg(long, env = "TEC_LOG", global = true, default_value = DEFAULT_LOG)]
@@ -114,6 +116,11 @@ impl Flags {
     }
 }
 
+/// Takes an empty one, too: a variable that a unit file leaves empty must not end a boot.
+fn any_path() -> impl TypedValueParser<Value = PathBuf> {
+    OsStringValueParser::new().map(PathBuf::from)
+}
+
 fn read_bounded(path: &Path) -> io::Result<Vec<u8>> {
     let mut log = Vec::new();
     File::open(path)?
@@ -150,6 +157,23 @@ mod tests {
         assert_eq!(flags(None, Some("b")).tcti(), "b");
         assert_eq!(flags(Some(""), Some("b")).tcti(), "b");
         assert_eq!(flags(Some(""), Some("")).tcti(), DEFAULT_TCTI);
+    }
+
+    #[test]
+    fn paths_that_a_unit_file_leaves_empty_count_as_unset() {
+        #[derive(clap::Parser)]
+        struct Line {
+            #[command(flatten)]
+            flags: Flags,
+        }
+        let line = ["node-agent", "--event-log=", "--console="];
+        let flags = <Line as clap::Parser>::parse_from(line).flags;
+        flags.show_on_console("a report that goes nowhere");
+        let unset = Path::new("");
+        assert_eq!(
+            (flags.event_log.as_deref(), flags.console.as_deref()),
+            (Some(unset), Some(unset))
+        );
     }
 
     #[test]

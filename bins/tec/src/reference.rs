@@ -25,10 +25,11 @@ fn global(tec: &Command) -> impl Iterator<Item = &Arg> {
 
 /// Commands without commands below them.
 fn leaves(command: &Command, path: &str, page: &mut String) {
-    for next in command.get_subcommands() {
-        if next.get_name() != "help" {
-            leaves(next, &format!("{path} {}", next.get_name()), page);
-        }
+    let next = command.get_subcommands();
+    for next in next.filter(|next| next.get_name() != "help") {
+        let path = format!("{path} {}", next.get_name());
+        common(command, next, &path, page);
+        leaves(next, &path, page);
     }
     if command.has_subcommands() {
         return;
@@ -40,6 +41,20 @@ fn leaves(command: &Command, path: &str, page: &mut String) {
     let (positional, flags): (Vec<_>, Vec<_>) = own.partition(|arg| arg.is_positional());
     let mut own = positional.into_iter().chain(flags);
     rows(page, &mut own);
+}
+
+/// Flags that all commands below `next` take, and not those beside it.
+fn common(command: &Command, next: &Command, path: &str, page: &mut String) {
+    let is_new = |arg: &&Arg| {
+        command
+            .get_arguments()
+            .all(|old| old.get_id() != arg.get_id())
+    };
+    let mut flags = global(next).filter(is_new).peekable();
+    if next.has_subcommands() && flags.peek().is_some() {
+        let title = format!("Flags of every command of {path}");
+        section(page, &title, &mut flags);
+    }
 }
 
 fn section(page: &mut String, title: &str, args: &mut dyn Iterator<Item = &Arg>) {
