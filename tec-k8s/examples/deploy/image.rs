@@ -103,11 +103,11 @@ USER @USER@
 ENTRYPOINT ["/usr/bin/@PROGRAM@"]
 "#;
 
-const SERVICES_TARGET: &str = r#"
+const SERVICES_TARGET: &str = r"
 FROM ${VAULT_IMAGE} AS vault
 
 FROM ${BASE_IMAGE} AS tec-services
 COPY --from=build @PROGRAMS@ /usr/bin/
 COPY --from=vault /bin/bao /usr/bin/bao
 USER @USER@
-"#;
+";
