@@ -104,6 +104,9 @@ pub struct Serve {
     /// Where callers connect.
     #[arg(long, env = "TEC_LISTEN", default_value = "0.0.0.0:8443")]
     pub listen: SocketAddr,
+    /// Where probes (/livez, /readyz) are served, in plain HTTP: a kubelet has no authority of ours.
+    #[arg(long, env = "TEC_HEALTH_LISTEN")]
+    pub health_listen: Option<SocketAddr>,
     /// Service account of this controller, namespace/name.
     #[arg(long, env = "TEC_CONTROLLER")]
     pub controller: Account,

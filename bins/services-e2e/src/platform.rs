@@ -60,7 +60,7 @@ impl Platform {
     pub async fn on(stage: Stage, flags: &[&str]) -> anyhow::Result<Self> {
         let controller = Arc::new(stage.controller(flags).await?);
         let round = controller.round().await?;
-        let Served { address, server } = Self::serve(&controller)?;
+        let Served { address, server } = Self::serve(&controller).await?;
         Ok(Self {
             stage,
             controller,
@@ -74,12 +74,12 @@ impl Platform {
     ///
     /// # Errors
     /// There is no port.
-    pub fn serve(controller: &Controller) -> anyhow::Result<Served> {
+    pub async fn serve(controller: &Controller) -> anyhow::Result<Served> {
         let listener = serve::bind(([127, 0, 0, 1], 0).into())?;
         let address = listener.local_addr()?;
         let transport = Transport::Tls(controller.certificate.server_config());
         let (shutdown, signals) = Shutdown::on_signals()?;
-        let router = controller.router()?;
+        let router = controller.router().await?;
         let mut server = JoinSet::new();
         server.spawn(async move {
             // Keeps the sender, so that nothing ends before the test does.
@@ -131,9 +131,7 @@ impl Platform {
     pub async fn identity(&self, name: &str) -> anyhow::Result<Arc<Identity>> {
         let account = self.stage.cluster.component(name).await?;
         let args = self.init(&account, &["nats"]).await?;
-        let authorities = self.stage.authorities().await?;
-        let identity = Identity::new(args.way, &authorities, Arc::new(SystemClock))?;
-        Ok(Arc::new(identity))
+        Ok(Arc::new(Identity::new(args.way, Arc::new(SystemClock))))
     }
 
     /// A component that is connected to NATS.

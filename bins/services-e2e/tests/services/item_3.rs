@@ -6,8 +6,11 @@ use kube::Api;
 use kube::api::DeleteParams;
 use serde_json::Value;
 use serde_json::json;
+use tec_core::service::caller::Account;
 use tec_e2e::kube::Freeze;
 use tec_k8s::service::client::NatsBootstrapRequest;
+use tec_k8s::service::client::TelemetryBootstrapRequest;
+use tec_k8s::service::client::TelemetryKind;
 use tec_k8s::service::client::bootstrap_client::BootstrapClient;
 use tec_services_e2e::cluster::Cluster;
 use tec_services_e2e::platform::Platform;
@@ -158,4 +161,34 @@ async fn item_3_an_account_that_calls_too_often_is_refused_and_nobody_else_can_u
     let component = cluster.token(&component).await.unwrap();
     let foreign = ask(&mut client, &component).await;
     assert_eq!(foreign, code(Code::PermissionDenied, "SA_NOT_BOUND"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn item_3_an_account_that_only_shares_names_with_two_that_may_call_is_refused() {
+    let stage = Stage::new().await.unwrap();
+    let cluster = &stage.cluster;
+    let (platform, apps) = (&cluster.platform, &cluster.apps);
+    let viewers = format!("{platform}/dashboards,{apps}/grafana");
+    let platform = Platform::on(stage, &["--viewers", &viewers]).await.unwrap();
+    let cluster = &platform.stage.cluster;
+    let ask = async |account: &Account| {
+        let request = TelemetryBootstrapRequest {
+            service_account_token: cluster.token(account).await.unwrap().into_bytes(),
+            kind: TelemetryKind::Viewer.into(),
+            ..TelemetryBootstrapRequest::default()
+        };
+        let mut client = platform.client().await.unwrap();
+        client.bootstrap_telemetry(request).await
+    };
+    for allowed in [
+        cluster.account("dashboards").unwrap(),
+        cluster.component("grafana").await.unwrap(),
+    ] {
+        let answer = ask(&allowed).await.unwrap().into_inner();
+        assert!(!answer.opensearch_password.is_empty(), "{allowed}");
+    }
+    let crossed = cluster.component("dashboards").await.unwrap();
+    let refused = ask(&crossed).await.unwrap_err();
+    assert_eq!(refused.code(), Code::PermissionDenied);
+    assert!(refused.message().starts_with("SA_NOT_BOUND"), "{refused}");
 }
