@@ -54,6 +54,7 @@ pub fn controller(args: &Serve) -> anyhow::Result<Controller> {
         namespace: args.namespace.clone(),
         key: args.key_secret.clone(),
         tls: args.tls_secret.clone(),
+        authorities: args.ca_config_map.clone(),
         revocations: args.nats_revocations.clone(),
     };
     let kubernetes = Http::new(target(args)?, KUBERNETES_DEADLINE);

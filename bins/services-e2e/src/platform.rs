@@ -108,8 +108,17 @@ impl Platform {
     /// # Errors
     /// The authorities are not published.
     pub async fn client(&self) -> anyhow::Result<BootstrapClient<Channel>> {
+        self.client_at(self.address).await
+    }
+
+    /// A caller of another controller of this vault.
+    ///
+    /// # Errors
+    /// The authorities are not published.
+    pub async fn client_at(&self, address: SocketAddr) -> anyhow::Result<BootstrapClient<Channel>> {
         let account = self.stage.cluster.account("nats")?;
-        let args = self.init(&account, &["nats"]).await?;
+        let mut args = self.init(&account, &["nats"]).await?;
+        args.way.controller = Some(address.to_string());
         connect::client(&args.way, &self.stage.authorities().await?)
     }
 
