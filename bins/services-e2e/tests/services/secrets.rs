@@ -6,6 +6,7 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::Mutex;
+use std::sync::PoisonError;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -94,7 +95,8 @@ struct Log(Arc<Mutex<Vec<u8>>>);
 
 impl io::Write for Log {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.lock().unwrap().extend(bytes);
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        all.extend(bytes);
         Ok(bytes.len())
     }
 
