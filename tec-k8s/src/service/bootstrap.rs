@@ -55,7 +55,7 @@ use super::Visit;
 
 /// A login takes no longer than this: with the look at the API server after it, a call is answered
 /// within the ten seconds that it has.
-const LOGIN: Duration = Duration::from_millis(7_500);
+const LOGIN: Duration = Duration::from_secs(7);
 /// An API server that is up answers by then; callers wait meanwhile.
 const PROBE: Duration = Duration::from_secs(2);
 

@@ -17,6 +17,9 @@ use super::object::is_pod_name;
 
 /// Longest id of a request that is written down.
 const MAX_ID: usize = 64;
+/// Outcomes beside the words of refusals.
+const GRANTED: &str = "GRANTED";
+const ABANDONED: &str = "ABANDONED";
 
 /// A call from its beginning to its line in the audit.
 #[derive(Debug)]
@@ -39,6 +42,7 @@ struct Known {
     serials: Vec<String>,
     /// Whose JWT was minted, and its id.
     jwt: Option<(PublicKey, String)>,
+    is_written: bool,
 }
 
 impl Visit {
@@ -77,9 +81,16 @@ impl Visit {
         self.known().jwt = Some((user, id));
     }
 
-    /// Writes the line.
+    /// Writes the line, once.
     pub(super) fn end(&self, refusal: Option<Refusal>) {
-        let known = self.known();
+        self.write(refusal.map_or(GRANTED, Refusal::reason));
+    }
+
+    fn write(&self, outcome: &'static str) {
+        let mut known = self.known();
+        if std::mem::replace(&mut known.is_written, true) {
+            return;
+        }
         let role = known.role.map(Role::as_str);
         let account = known.account.as_ref().map(display);
         // What nobody has checked must not look like what was.
@@ -92,15 +103,23 @@ impl Visit {
         let jti = known.jwt.as_ref().map(|(_, id)| id.as_str());
         let (call, id, pod) = (self.call, &*self.request_id, known.pod.as_deref());
         let millis = u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX);
-        match refusal {
-            None => tracing::info!(
+        if outcome == GRANTED {
+            tracing::info!(
                 target: "audit", call, request.id = id, account, pod, role, serials, user, jti,
-                millis, outcome = "GRANTED", "granted"
-            ),
-            Some(refusal) => tracing::warn!(
+                millis, outcome, "granted"
+            );
+        } else {
+            tracing::warn!(
                 target: "audit", call, request.id = id, account, claimed, pod, role, serials, user,
-                jti, millis, outcome = refusal.reason(), "refused"
-            ),
+                jti, millis, outcome, "not granted"
+            );
         }
+    }
+}
+
+/// A caller that hangs up ends the work on its call; what was done until then counts.
+impl Drop for Visit {
+    fn drop(&mut self) {
+        self.write(ABANDONED);
     }
 }

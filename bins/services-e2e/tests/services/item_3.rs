@@ -1,6 +1,8 @@
 //! Each refused login has its own gRPC code, and an outage is no bad credential.
 
 use std::sync::Arc;
+use std::time::Duration;
+use std::time::Instant;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -126,9 +128,13 @@ async fn item_3_an_outage_is_told_from_a_bad_credential() {
     assert_eq!(ask(&mut client, &good).await.0, Code::Ok);
 
     cluster.plane.freeze_api_server(Freeze::Stop).unwrap();
+    let began = Instant::now();
     let frozen = ask(&mut client, &good).await;
+    let took = began.elapsed();
     cluster.plane.freeze_api_server(Freeze::GoOn).unwrap();
     assert_eq!(frozen, code(Code::Unavailable, "TOKEN_REVIEW_DOWN"));
+    // The vault alone waits ten seconds.
+    assert!(took < Duration::from_millis(9_900), "{took:?}");
 
     platform.stage.bao.kill();
     assert_eq!(
@@ -201,6 +207,10 @@ async fn item_3_an_account_that_only_shares_names_with_two_that_may_call_is_refu
     let refused = ask(&crossed).await.unwrap_err();
     assert_eq!(refused.code(), Code::PermissionDenied);
     assert!(refused.message().starts_with("SA_NOT_BOUND"), "{refused}");
+    let details = String::from_utf8_lossy(refused.details()).into_owned();
+    for part in ["google.rpc.ErrorInfo", "SA_NOT_BOUND"] {
+        assert!(details.contains(part), "{details:?}");
+    }
 }
 
 /// A clock that is far behind.
