@@ -104,6 +104,9 @@ pub struct Serve {
     /// Where callers connect.
     #[arg(long, env = "TEC_LISTEN", default_value = "0.0.0.0:8443")]
     pub listen: SocketAddr,
+    /// Where probes (/livez, /readyz) are served, in plain HTTP: a kubelet has no authority of ours.
+    #[arg(long, env = "TEC_HEALTH_LISTEN")]
+    pub health_listen: Option<SocketAddr>,
     /// Service account of this controller, namespace/name.
     #[arg(long, env = "TEC_CONTROLLER")]
     pub controller: Account,
@@ -148,6 +151,13 @@ pub struct Serve {
     /// Secret of certificate and authorities.
     #[arg(long, env = "TEC_TLS_SECRET", default_value = "services-bootstrap-tls")]
     pub tls_secret: String,
+    /// ConfigMap of the authorities alone.
+    #[arg(
+        long,
+        env = "TEC_CA_CONFIG_MAP",
+        default_value = "services-bootstrap-ca"
+    )]
+    pub ca_config_map: String,
     /// Controllers of the vault's other pods, host and port, if its storage is shared with them: storage
     /// that is empty is then never initialized a second time.
     #[arg(long, env = "TEC_PEERS", value_delimiter = ',')]

@@ -32,6 +32,7 @@ use crate::cli::Seal;
 use crate::cli::Serve;
 use crate::controller::Controller;
 use crate::disk::Volume;
+use crate::health::Health;
 use crate::passwords::Passwords;
 use crate::peers::Others;
 use crate::sealing::Sealing;
@@ -53,6 +54,7 @@ pub fn controller(args: &Serve) -> anyhow::Result<Controller> {
         namespace: args.namespace.clone(),
         key: args.key_secret.clone(),
         tls: args.tls_secret.clone(),
+        authorities: args.ca_config_map.clone(),
         revocations: args.nats_revocations.clone(),
     };
     let kubernetes = Http::new(target(args)?, KUBERNETES_DEADLINE);
@@ -62,8 +64,8 @@ pub fn controller(args: &Serve) -> anyhow::Result<Controller> {
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
     let certificate = Arc::new(Certificate::default());
     let standing = Arc::new(Standing::default());
+    let platform = platform(args)?;
     Ok(Controller {
-        platform: platform(args)?,
         pod: args.pod.clone(),
         pod_uid: args.pod_uid.clone(),
         ordinal,
@@ -97,11 +99,13 @@ pub fn controller(args: &Serve) -> anyhow::Result<Controller> {
         disk: Arc::new(Volume::new(args.volume.clone())),
         token: args.token.clone(),
         settings: Settings {
-            audience: args.audience.clone(),
+            platform: platform.clone(),
             user_life: Duration::from_secs(args.user_seconds.into()),
             concurrency: args.concurrency,
             calls_per_minute: args.calls_per_minute,
         },
+        health: Health::default(),
+        platform,
         clock,
         entropy: Arc::new(SystemEntropy),
         certificate,

@@ -38,6 +38,7 @@ use tec_support::certificate::Certificate;
 use tec_support::serve::Shutdown;
 
 use crate::accounts::Accounts;
+use crate::health::Health;
 use crate::passwords::Passwords;
 use crate::sealing::Instance;
 use crate::sealing::Sealing;
@@ -90,6 +91,8 @@ pub struct Controller {
     pub accounts: Accounts,
     /// Passwords of a running OpenSearch.
     pub passwords: Passwords,
+    /// Whether callers may be sent here.
+    pub health: Health,
 }
 
 /// What a round leaves.
@@ -125,7 +128,7 @@ impl Controller {
     ///
     /// # Errors
     /// The descriptors are damaged.
-    pub fn router(&self) -> anyhow::Result<Router> {
+    pub async fn router(&self) -> anyhow::Result<Router> {
         let bootstrap = Bootstrap::new(
             self.vault.clone(),
             Arc::clone(&self.cluster),
@@ -135,7 +138,7 @@ impl Controller {
             Arc::clone(&self.entropy),
             self.settings.clone(),
         );
-        let (_, health) = tonic_health::server::health_reporter();
+        let health = self.health.service().await;
         let reflection = tonic_reflection::server::Builder::configure()
             .register_encoded_file_descriptor_set(&service::descriptors())
             .with_service_name(service::NAME)
@@ -260,7 +263,7 @@ impl Controller {
 
     /// A round, and the time until the next one.
     async fn once(&self) -> Result<(), RoundError> {
-        match self.round().await {
+        match self.health.during(self.round()).await {
             Ok(round) => {
                 let next_seconds = round.next.as_secs();
                 tracing::info!(next_seconds, "the vault is as it shall be");

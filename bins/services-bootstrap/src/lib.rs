@@ -13,6 +13,7 @@ pub mod controller;
 pub mod disk;
 pub mod export;
 pub mod guard;
+pub mod health;
 pub mod passwords;
 pub mod peers;
 pub mod sealing;

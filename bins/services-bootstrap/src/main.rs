@@ -58,7 +58,15 @@ async fn run(action: Action) -> anyhow::Result<u8> {
             }
             let listener = serve::bind(args.listen)?;
             let transport = Transport::Tls(controller.certificate.server_config());
-            let server = serve::serve(listener, transport, controller.router()?, shutdown.clone());
+            let router = controller.router().await?;
+            let server = serve::serve(listener, transport, router, shutdown.clone());
+            if let Some(address) = args.health_listen {
+                let listener = serve::bind(address)?;
+                let probes = controller.health.probes();
+                let plain = Transport::DangerousPlain;
+                let server = serve::serve(listener, plain, probes, shutdown.clone());
+                tasks.spawn(async move { server.await.map(|()| exit::OK) });
+            }
             tasks.spawn(async move { server.await.map(|()| exit::OK) });
             tasks.spawn(async move { keep(&controller, shutdown).await });
         }

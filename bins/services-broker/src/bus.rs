@@ -23,7 +23,10 @@ use async_nats::ConnectOptions;
 use async_nats::Event;
 use async_nats::Message;
 use async_nats::Subscriber;
+use async_nats::connection::State;
 use futures::StreamExt as _;
+use tec_core::service::pace;
+use tec_support::SystemEntropy;
 use tokio::sync::Mutex;
 use tokio::sync::RwLock;
 use tokio::sync::mpsc;
@@ -145,7 +148,9 @@ impl Bus {
         let mut renewed = anyhow::Ok(());
         loop {
             let wait = match (&renewed, self.identity.grant().await) {
-                (Ok(()), Ok(grant)) => grant.renew_after(clock.now()).max(SHORTEST),
+                (Ok(()), Ok(grant)) => {
+                    pace::renewal(grant.renew_after(clock.now()), &SystemEntropy).max(SHORTEST)
+                }
                 // There may be a new grant already, but the connection still lives by the old one.
                 _ => SHORTEST,
             };
@@ -169,6 +174,11 @@ impl Bus {
             .context("NATS does not answer")?
             .context("the connection to NATS broke")?;
         Ok(())
+    }
+
+    /// Whether NATS is connected now.
+    pub async fn is_connected(&self) -> bool {
+        self.client.read().await.connection_state() == State::Connected
     }
 
     /// How often a new connection took the place of an old one.
@@ -221,7 +231,7 @@ async fn open(
     servers: &str,
     refused: &Arc<AtomicU64>,
 ) -> anyhow::Result<Client> {
-    let grant = identity.grant().await?;
+    let grant = identity.renewed().await?;
     let tls = identity
         .certificate()
         .client_config(grant.authorities.as_bytes())?;

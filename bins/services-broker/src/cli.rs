@@ -18,8 +18,8 @@ pub struct Args {
     /// The way to the controller.
     #[command(flatten)]
     pub way: Way,
-    /// NATS, as tls URL; several with commas.
-    #[arg(long, env = "TEC_NATS_URL", default_value = "tls://nats:4222")]
+    /// NATS, as tls URL, such as tls://nats.<namespace>.svc:4222; several with commas.
+    #[arg(long, env = "TEC_NATS_URL")]
     pub nats: String,
     /// Where the runtime connects.
     #[arg(long, env = "TEC_LISTEN", default_value = "127.0.0.1:9443")]

@@ -2,6 +2,7 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Router;
 use futures::Stream;
@@ -12,22 +13,45 @@ use tec_k8s::service::broker::PublishResponse;
 use tec_k8s::service::broker::SubscribeRequest;
 use tec_k8s::service::broker::broker_server::Broker;
 use tec_k8s::service::broker::broker_server::BrokerServer;
+use tec_k8s::service::broker::broker_server::SERVICE_NAME;
 use tonic::Request;
 use tonic::Response;
 use tonic::Status;
+use tonic_health::ServingStatus;
+use tonic_health::server::HealthReporter;
 
 use crate::bus::Bus;
+
+/// How often the connection is looked at.
+const LOOK: Duration = Duration::from_secs(1);
 
 /// Serves over the bus.
 #[derive(Clone, Debug)]
 struct Face(Arc<Bus>);
 
-/// The routes: broker and health.
-pub fn router(bus: Arc<Bus>) -> Router {
-    let (_, health) = tonic_health::server::health_reporter();
-    tonic::service::Routes::new(BrokerServer::new(Face(bus)))
+/// The routes, broker and health; and who tells of the latter.
+pub fn router(bus: Arc<Bus>) -> (HealthReporter, Router) {
+    let (reporter, health) = tonic_health::server::health_reporter();
+    let routes = tonic::service::Routes::new(BrokerServer::new(Face(bus)))
         .add_service(health)
-        .into_axum_router()
+        .into_axum_router();
+    (reporter, routes)
+}
+
+/// Tells whether messages can be handed over, of the whole server and of its one service, for as long as
+/// it is polled.
+pub async fn tell(bus: &Bus, health: &HealthReporter) {
+    loop {
+        let status = if bus.is_connected().await {
+            ServingStatus::Serving
+        } else {
+            ServingStatus::NotServing
+        };
+        for service in ["", SERVICE_NAME] {
+            health.set_service_status(service, status).await;
+        }
+        tokio::time::sleep(LOOK).await;
+    }
 }
 
 fn refused(error: &anyhow::Error) -> Status {

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Context as _;
 use async_nats::Auth;
@@ -14,10 +15,12 @@ use tec_core::port::Clock;
 use tec_core::service::tls::renew_after;
 use tec_core::time::Timestamp;
 use tec_k8s::service::client::ComponentBootstrapRequest;
-use tec_k8s::service::client::bootstrap_client::BootstrapClient;
 use tec_support::certificate::Certificate;
 use tokio::sync::Mutex;
-use tonic::transport::Channel;
+use tokio::sync::watch;
+
+/// A server and its client wait five seconds for an answer.
+const ANSWER: Duration = Duration::from_secs(3);
 
 /// What the controller gave.
 #[derive(Clone, Debug)]
@@ -38,13 +41,28 @@ pub struct Grant {
 
 impl Grant {
     /// After how long a new one is due: two thirds of its life.
-    pub fn renew_after(&self, now: Timestamp) -> std::time::Duration {
+    pub fn renew_after(&self, now: Timestamp) -> Duration {
         let life = renew_after(self.ends, self.given);
         let due = self
             .given
             .plus_seconds(i64::try_from(life.as_secs()).unwrap_or(i64::MAX));
         let left = due.unix_seconds().saturating_sub(now.unix_seconds());
-        std::time::Duration::from_secs(u64::try_from(left).unwrap_or(0))
+        Duration::from_secs(u64::try_from(left).unwrap_or(0))
+    }
+}
+
+#[cfg(test)]
+impl Grant {
+    /// One that is told from others by its certificate and its authorities.
+    pub(crate) fn sample(pem: &str) -> Self {
+        Self {
+            name: "apps.comp-a".to_owned(),
+            chain: pem.to_owned(),
+            authorities: pem.to_owned(),
+            ends: Timestamp::from_unix_seconds(100),
+            given: Timestamp::from_unix_seconds(10),
+            jwt: String::new(),
+        }
     }
 }
 
@@ -53,10 +71,11 @@ impl Grant {
 pub struct Identity {
     user: KeyPair,
     way: Way,
-    client: BootstrapClient<Channel>,
     clock: Arc<dyn Clock>,
     certificate: Arc<Certificate>,
-    grant: Mutex<Option<Grant>>,
+    held: watch::Sender<Option<Grant>>,
+    /// Whoever asks the controller; those who only need what is held wait for nobody.
+    asking: Mutex<()>,
 }
 
 impl fmt::Debug for Identity {
@@ -68,19 +87,16 @@ impl fmt::Debug for Identity {
 }
 
 impl Identity {
-    /// A new one, with the authorities that are mounted.
-    ///
-    /// # Errors
-    /// The controller's address cannot be used.
-    pub fn new(way: Way, authorities: &str, clock: Arc<dyn Clock>) -> anyhow::Result<Self> {
-        Ok(Self {
+    /// A new one; the authorities are read where they are mounted, each time that it asks.
+    pub fn new(way: Way, clock: Arc<dyn Clock>) -> Self {
+        Self {
             user: KeyPair::new_user(),
-            client: connect::client(&way, authorities)?,
             way,
             clock,
             certificate: Arc::default(),
-            grant: Mutex::default(),
-        })
+            held: watch::Sender::default(),
+            asking: Mutex::default(),
+        }
     }
 
     /// What both the runtime and NATS are shown; follows every renewal.
@@ -93,26 +109,55 @@ impl Identity {
         self.user.public_key()
     }
 
-    /// The grant of the moment; a new one if two thirds of its life are over.
+    /// The grant that is held, as long as it lives; a new one if there is none.
     ///
     /// # Errors
-    /// The controller refused for good, or was not reached in time.
+    /// There is none, and the controller refused for good, or was not reached in time.
     pub async fn grant(&self) -> anyhow::Result<Grant> {
-        let mut held = self.grant.lock().await;
-        if let Some(grant) = &*held
-            && !grant.renew_after(self.clock.now()).is_zero()
-        {
-            return Ok(grant.clone());
+        match self.living() {
+            Some(grant) => Ok(grant),
+            None => self.renewed().await,
+        }
+    }
+
+    /// A grant that is not due yet: the one that is held, or a new one.
+    ///
+    /// # Errors
+    /// One is due, and the controller refused for good, or was not reached in time. What is held stays
+    /// good until its end: see [`grant`](Self::grant).
+    ///
+    /// # Cancel safety
+    /// When dropped, what is held stays.
+    pub async fn renewed(&self) -> anyhow::Result<Grant> {
+        let _turn = self.asking.lock().await;
+        // Whoever had the turn before may have renewed it.
+        if let Some(grant) = self.young() {
+            return Ok(grant);
         }
         let grant = self.ask().await?;
-        *held = Some(grant.clone());
+        self.held.send_replace(Some(grant.clone()));
         Ok(grant)
+    }
+
+    /// Each grant as it comes.
+    pub fn grants(&self) -> watch::Receiver<Option<Grant>> {
+        self.held.subscribe()
+    }
+
+    fn living(&self) -> Option<Grant> {
+        let held = self.held.borrow().clone();
+        held.filter(|grant| grant.ends > self.clock.now())
+    }
+
+    fn young(&self) -> Option<Grant> {
+        let held = self.held.borrow().clone();
+        held.filter(|grant| !grant.renew_after(self.clock.now()).is_zero())
     }
 
     async fn ask(&self) -> anyhow::Result<Grant> {
         let given = self.clock.now();
         let own = OwnKey::generate()?;
-        let answer = connect::persist(&self.way, |token| {
+        let answer = connect::persist(&self.way, |mut client, token| {
             let request = ComponentBootstrapRequest {
                 service_account_token: token,
                 request_id: format!("broker-{}", std::process::id()),
@@ -120,7 +165,6 @@ impl Identity {
                 nonce: String::new(),
                 certificate_request: own.request(),
             };
-            let mut client = self.client.clone();
             async move { client.bootstrap_component(request).await }
         });
         let answer = answer.await?.into_inner();
@@ -140,8 +184,19 @@ impl Identity {
     }
 
     /// What a NATS server wants: asked at each connection, also at those that are made again.
-    pub(crate) async fn answer(&self, nonce: &[u8]) -> Result<Auth, AuthError> {
-        let grant = self.grant().await.map_err(AuthError::new)?;
+    /// Whatever lives will do where the controller gives nothing new in time.
+    ///
+    /// # Errors
+    /// Nothing lives, and the controller gave nothing in time.
+    pub async fn answer(&self, nonce: &[u8]) -> Result<Auth, AuthError> {
+        let renewed = tokio::time::timeout(ANSWER, self.renewed()).await;
+        let grant = match (renewed, self.living()) {
+            (Ok(Ok(grant)), _) | (_, Some(grant)) => grant,
+            (Ok(Err(error)), None) => return Err(AuthError::new(error)),
+            (Err(_), None) => {
+                return Err(AuthError::new("the controller gave no identity in time"));
+            }
+        };
         let mut auth = Auth::new();
         auth.jwt = Some(grant.jwt);
         auth.signature = Some(self.user.sign(nonce).map_err(AuthError::new)?);

@@ -7,6 +7,7 @@ use clap::Parser as _;
 use services_broker::cli::Args;
 use services_broker::run;
 use services_init::connect;
+use services_init::connect::Mounted;
 use tec_support::SystemClock;
 use tec_support::exit;
 use tec_support::program;
@@ -18,12 +19,11 @@ fn main() -> ExitCode {
 }
 
 async fn run(args: &Args) -> anyhow::Result<u8> {
-    let authorities = match connect::mounted(&args.way) {
-        Ok(authorities) => authorities,
-        Err(code) => return Ok(code),
-    };
+    if let Err(code) = connect::look(&args.way, Mounted::Authorities) {
+        return Ok(code);
+    }
     let (shutdown, signals) = Shutdown::on_signals()?;
-    let broker = run::run(args, &authorities, Arc::new(SystemClock), shutdown);
+    let broker = run::run(args, Arc::new(SystemClock), shutdown);
     tokio::select! {
         ended = broker => ended?,
         () = signals => {}

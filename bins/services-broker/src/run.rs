@@ -1,5 +1,6 @@
 //! From flags to a broker that runs.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,6 +13,7 @@ use tec_k8s::service::Target;
 use tec_support::serve;
 use tec_support::serve::Shutdown;
 use tec_support::serve::Transport;
+use tokio::sync::watch;
 
 use crate::bus::Bus;
 use crate::cli::Args;
@@ -21,6 +23,8 @@ use crate::identity::Identity;
 
 /// Name of the program, for collectors.
 const SERVICE: &str = "services-broker";
+/// A volume that takes nothing may take it then.
+const AGAIN: Duration = Duration::from_secs(5);
 /// A collector takes lines by then.
 const DEADLINE: Duration = Duration::from_secs(10);
 
@@ -28,31 +32,24 @@ const DEADLINE: Duration = Duration::from_secs(10);
 ///
 /// # Errors
 /// The controller refused for good, NATS does not take us, or the volume or the port cannot be used.
-pub async fn run(
-    args: &Args,
-    authorities: &str,
-    clock: Arc<dyn Clock>,
-    shutdown: Shutdown,
-) -> anyhow::Result<()> {
-    let identity = Identity::new(args.way.clone(), authorities, Arc::clone(&clock))?;
-    let identity = Arc::new(identity);
+pub async fn run(args: &Args, clock: Arc<dyn Clock>, shutdown: Shutdown) -> anyhow::Result<()> {
+    let identity = Arc::new(Identity::new(args.way.clone(), Arc::clone(&clock)));
+    let grants = identity.grants();
     let grant = identity.grant().await?;
     let exported = export(args.otlp.as_deref(), &identity, &grant)?;
     let bus = Arc::new(Bus::connect(Arc::clone(&identity), args.nats.clone()).await?);
-    share(args, &grant)?;
+    shared(&grant).write(&args.out)?;
     let listener = serve::bind(args.listen)?;
     tracing::info!(name = %grant.name, listen = %args.listen, "connected to NATS");
     let transport = Transport::Tls(identity.certificate().server_config());
-    let server = serve::serve(
-        listener,
-        transport,
-        face::router(Arc::clone(&bus)),
-        shutdown,
-    );
+    let (health, router) = face::router(Arc::clone(&bus));
+    let server = serve::serve(listener, transport, router, shutdown);
     tokio::select! {
         served = server => served,
         () = bus.keep(&*clock) => Ok(()),
         () = exported => Ok(()),
+        () = share(&args.out, grants) => Ok(()),
+        () = face::tell(&bus, &health) => Ok(()),
     }
 }
 
@@ -82,10 +79,63 @@ fn export(
     })
 }
 
-/// The runtime trusts the authorities; the key stays here.
-fn share(args: &Args, grant: &Grant) -> anyhow::Result<()> {
+/// What the runtime trusts; the key stays here.
+fn shared(grant: &Grant) -> Output {
     let mut output = Output::default();
-    output.file("ca.crt", grant.authorities.as_str());
-    output.file("tls.crt", grant.chain.as_str());
-    output.write(&args.out)
+    output.certificate("", grant.chain.clone(), grant.authorities.clone());
+    output
+}
+
+/// Writes what each new grant brings, for as long as it is polled.
+pub async fn share(out: &Path, mut grants: watch::Receiver<Option<Grant>>) {
+    // Its sender lives as long as the identity.
+    while grants.changed().await.is_ok() {
+        let grant = grants.borrow_and_update().clone();
+        if let Some(grant) = grant
+            && let Err(error) = shared(&grant).renew(out)
+        {
+            let error = format!("{error:#}");
+            tracing::warn!(error, "the runtime has no new certificate");
+            grants.mark_changed();
+            tokio::time::sleep(AGAIN).await;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn the_runtime_finds_the_certificate_of_each_grant_and_may_read_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let out = dir.path().join("shared");
+        let first = Grant::sample("first");
+        let (told, grants) = watch::channel(None);
+        let sharing = share(&out, grants);
+        let telling = async {
+            told.send_replace(Some(first));
+            // Nothing can be written yet: it is tried again.
+            tokio::time::sleep(AGAIN * 2).await;
+            fs::create_dir(&out).unwrap();
+            tokio::time::sleep(AGAIN * 2).await;
+            let read = || fs::read_to_string(out.join("ca.crt")).unwrap();
+            assert_eq!(read(), "first");
+            told.send_replace(Some(Grant::sample("second")));
+            tokio::time::sleep(AGAIN).await;
+            assert_eq!(read(), "second");
+        };
+        tokio::select! {
+            () = sharing => panic!("it ended"),
+            () = telling => {}
+        }
+        for name in ["ca.crt", "tls.crt"] {
+            let found = fs::metadata(out.join(name)).unwrap();
+            assert_eq!(found.permissions().mode() & 0o777, 0o644, "{name}");
+        }
+        assert!(!out.join("tls.key").exists());
+    }
 }

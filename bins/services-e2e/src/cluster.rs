@@ -73,6 +73,11 @@ pub fn controller_rules() -> Vec<PolicyRule> {
             ]),
             ..rules("", &["secrets"], &["get", "update"])
         },
+        rules("", &["configmaps"], &["create"]),
+        PolicyRule {
+            resource_names: Some(vec!["services-bootstrap-ca".to_owned()]),
+            ..rules("", &["configmaps"], &["get", "update"])
+        },
         PolicyRule {
             resource_names: Some(vec!["nats-revocations".to_owned()]),
             ..rules("", &["configmaps"], &["get"])

@@ -49,7 +49,7 @@ impl Nats {
         let kept = kept.display().to_string();
         let flags = ["nats", "--listen", &listen, "--accounts", &kept];
         let args = platform.init(&account, &flags).await?;
-        run::run(&args, &platform.stage.authorities().await?).await?;
+        run::run(&args).await?;
         Self::run(platform, program, args, &listen).await
     }
 

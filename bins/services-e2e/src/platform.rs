@@ -60,7 +60,7 @@ impl Platform {
     pub async fn on(stage: Stage, flags: &[&str]) -> anyhow::Result<Self> {
         let controller = Arc::new(stage.controller(flags).await?);
         let round = controller.round().await?;
-        let Served { address, server } = Self::serve(&controller)?;
+        let Served { address, server } = Self::serve(&controller).await?;
         Ok(Self {
             stage,
             controller,
@@ -74,12 +74,12 @@ impl Platform {
     ///
     /// # Errors
     /// There is no port.
-    pub fn serve(controller: &Controller) -> anyhow::Result<Served> {
+    pub async fn serve(controller: &Controller) -> anyhow::Result<Served> {
         let listener = serve::bind(([127, 0, 0, 1], 0).into())?;
         let address = listener.local_addr()?;
         let transport = Transport::Tls(controller.certificate.server_config());
         let (shutdown, signals) = Shutdown::on_signals()?;
-        let router = controller.router()?;
+        let router = controller.router().await?;
         let mut server = JoinSet::new();
         server.spawn(async move {
             // Keeps the sender, so that nothing ends before the test does.
@@ -108,8 +108,17 @@ impl Platform {
     /// # Errors
     /// The authorities are not published.
     pub async fn client(&self) -> anyhow::Result<BootstrapClient<Channel>> {
+        self.client_at(self.address).await
+    }
+
+    /// A caller of another controller of this vault.
+    ///
+    /// # Errors
+    /// The authorities are not published.
+    pub async fn client_at(&self, address: SocketAddr) -> anyhow::Result<BootstrapClient<Channel>> {
         let account = self.stage.cluster.account("nats")?;
-        let args = self.init(&account, &["nats"]).await?;
+        let mut args = self.init(&account, &["nats"]).await?;
+        args.way.controller = Some(address.to_string());
         connect::client(&args.way, &self.stage.authorities().await?)
     }
 
@@ -131,9 +140,7 @@ impl Platform {
     pub async fn identity(&self, name: &str) -> anyhow::Result<Arc<Identity>> {
         let account = self.stage.cluster.component(name).await?;
         let args = self.init(&account, &["nats"]).await?;
-        let authorities = self.stage.authorities().await?;
-        let identity = Identity::new(args.way, &authorities, Arc::new(SystemClock))?;
-        Ok(Arc::new(identity))
+        Ok(Arc::new(Identity::new(args.way, Arc::new(SystemClock))))
     }
 
     /// A component that is connected to NATS.

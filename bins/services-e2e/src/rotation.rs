@@ -64,10 +64,10 @@ impl fmt::Display for Outcome {
 /// A component cannot be connected, a message not be handed over, or a certificate not be renewed.
 pub async fn run(platform: &Platform, nats: &Nats, load: Load) -> anyhow::Result<Outcome> {
     let mut keepers: JoinSet<anyhow::Result<()>> = JoinSet::new();
-    let (init, authorities) = (nats.init.clone(), platform.stage.authorities().await?);
+    let init = nats.init.clone();
     keepers.spawn(async move {
         let reload = init.out.join("nats.pid");
-        services_init::run::keep(&init, &authorities, Some(&reload), &SystemClock).await
+        services_init::run::keep(&init, Some(&reload), &SystemClock).await
     });
     let mut keep = |bus: &Arc<Bus>| {
         let bus = Arc::clone(bus);

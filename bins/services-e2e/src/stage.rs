@@ -157,9 +157,13 @@ impl Stage {
     /// # Errors
     /// They are not published.
     pub async fn authorities(&self) -> anyhow::Result<String> {
+        self.published("ca.crt").await
+    }
+
+    async fn published(&self, name: &str) -> anyhow::Result<String> {
         let secret = self.secret("services-bootstrap-tls").await?;
-        let text = secret["data"]["ca.crt"].as_str();
-        let bytes = STANDARD.decode(text.context("there is no ca.crt")?)?;
+        let text = secret["data"][name].as_str();
+        let bytes = STANDARD.decode(text.with_context(|| format!("there is no {name}"))?)?;
         Ok(String::from_utf8(bytes)?)
     }
 
@@ -168,7 +172,7 @@ impl Stage {
         self.path(&format!("pod-{}", account.name())).join("shared")
     }
 
-    /// Writes what the kubelet would mount for an account: its token, and the authorities. Returns the
+    /// Writes what the kubelet would mount for an account: its token, and what the controller published. Returns the
     /// flags of the way to a controller at `address`.
     ///
     /// # Errors
@@ -176,7 +180,9 @@ impl Stage {
     pub async fn mount(&self, account: &Account, address: &str) -> anyhow::Result<Vec<String>> {
         let dir = self.path(&format!("pod-{}", account.name()));
         std::fs::create_dir_all(dir.join("shared"))?;
-        std::fs::write(dir.join("ca.crt"), self.authorities().await?)?;
+        for name in ["ca.crt", "tls.crt"] {
+            std::fs::write(dir.join(name), self.published(name).await?)?;
+        }
         std::fs::write(dir.join("token"), self.cluster.token(account).await?)?;
         let at = |name: &str| dir.join(name).display().to_string();
         let name = self.cluster.account("controller")?.host();

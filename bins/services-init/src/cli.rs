@@ -41,14 +41,11 @@ pub struct Args {
     reason = "a command line, built field by field"
 )]
 pub struct Way {
-    /// Controller, host and port.
-    #[arg(
-        long,
-        env = "TEC_CONTROLLER_ADDRESS",
-        global = true,
-        default_value = "services-bootstrap:8443"
-    )]
-    pub controller: String,
+    /// Controller, host and port: services-bootstrap.<namespace>.svc:8443, as its certificate names it.
+    /// Nothing works without it.
+    // A flag that every service has cannot be required.
+    #[arg(long, env = "TEC_CONTROLLER_ADDRESS", global = true)]
+    pub controller: Option<String>,
     /// Name in the controller's certificate; the host of its address, if it is left out.
     #[arg(long, env = "TEC_CONTROLLER_NAME", global = true)]
     pub controller_name: Option<String>,

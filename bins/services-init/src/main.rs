@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use clap::Parser as _;
 use services_init::cli::Args;
 use services_init::connect;
+use services_init::connect::Mounted;
 use services_init::run;
 use tec_support::SystemClock;
 use tec_support::exit;
@@ -16,14 +17,13 @@ fn main() -> ExitCode {
 }
 
 async fn run(args: &Args) -> anyhow::Result<u8> {
-    let authorities = match connect::mounted(&args.way) {
-        Ok(authorities) => authorities,
-        Err(code) => return Ok(code),
-    };
+    if let Err(code) = connect::look(&args.way, Mounted::Secret) {
+        return Ok(code);
+    }
     if args.keep {
-        run::keep(args, &authorities, args.reload.as_deref(), &SystemClock).await?;
+        run::keep(args, args.reload.as_deref(), &SystemClock).await?;
     } else {
-        run::run(args, &authorities).await?;
+        run::run(args).await?;
     }
     Ok(exit::OK)
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 use std::fs;
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::Path;
 use std::time::Duration;
 
@@ -14,6 +15,7 @@ use tec_core::service::tls::renew_after;
 use tec_core::time::Timestamp;
 use tec_k8s::service::client::TlsMaterial;
 use tec_support::files::write_private;
+use tec_support::files::write_public;
 
 /// Says that everything was written; holds the digest of it.
 const COMPLETE: &str = ".complete";
@@ -24,12 +26,14 @@ pub const LOGIN: &str = "login";
 /// How often a password is looked at: nobody tells when it was replaced.
 const LOOK: Duration = Duration::from_mins(5);
 
-/// Files by their path below the directory, all of mode 0600.
+/// Files by their path below the directory: certificates of mode 0644, all others 0600.
 #[derive(Default)]
 pub struct Output {
     files: BTreeMap<String, Vec<u8>>,
     /// Those that can be renewed while the service runs.
     renewable: BTreeSet<String>,
+    /// Those that anybody may read: a runtime has a user of its own.
+    public: BTreeSet<String>,
     ends: Option<Timestamp>,
 }
 
@@ -45,18 +49,29 @@ impl Output {
         self.files.insert(path.into(), content.into());
     }
 
+    /// Adds a file that anybody may read.
+    pub fn public(&mut self, path: impl Into<String>, content: impl Into<Vec<u8>>) {
+        let path = path.into();
+        self.public.insert(path.clone());
+        self.file(path, content);
+    }
+
     /// Adds certificate, key and authorities below `dir`.
     pub fn tls(&mut self, dir: &str, tls: TlsMaterial) {
-        let files = [
-            ("tls.crt", tls.certificate_chain.into_bytes()),
-            ("tls.key", tls.private_key),
-            ("ca.crt", tls.authorities.into_bytes()),
-        ];
-        for (name, content) in files {
-            self.renewable.insert(format!("{dir}{name}"));
-            self.file(format!("{dir}{name}"), content);
-        }
+        self.certificate(dir, tls.certificate_chain, tls.authorities);
+        let key = format!("{dir}tls.key");
+        self.renewable.insert(key.clone());
+        self.file(key, tls.private_key);
         self.ends = Some(Timestamp::from_unix_seconds(tls.not_after));
+    }
+
+    /// Adds certificate and authorities below `dir`, without a key.
+    pub fn certificate(&mut self, dir: &str, chain: String, authorities: String) {
+        for (name, content) in [("tls.crt", chain), ("ca.crt", authorities)] {
+            let path = format!("{dir}{name}");
+            self.renewable.insert(path.clone());
+            self.public(path, content);
+        }
     }
 
     /// Adds a password.
@@ -86,12 +101,20 @@ impl Output {
     pub fn renew(&self, out: &Path) -> anyhow::Result<()> {
         for (path, content) in &self.files {
             if self.renewable.contains(path) {
-                let path = out.join(path);
-                write_private(&path, content)
-                    .with_context(|| format!("write {}", path.display()))?;
+                self.put(out, path, content)?;
             }
         }
         Ok(())
+    }
+
+    fn put(&self, out: &Path, path: &str, content: &[u8]) -> anyhow::Result<()> {
+        let file = out.join(path);
+        let written = if self.public.contains(path) {
+            write_public(&file, content)
+        } else {
+            write_private(&file, content)
+        };
+        written.with_context(|| format!("write {}", file.display()))
     }
 
     /// Writes all of it, and the mark at the end. A second run replaces the first.
@@ -108,11 +131,10 @@ impl Output {
         }
         let mut digest = Sha256::new();
         for (path, content) in &self.files {
-            let path = out.join(path);
-            if let Some(dir) = path.parent() {
-                fs::create_dir_all(dir).with_context(|| format!("make {}", dir.display()))?;
+            if let Some(dir) = out.join(path).parent() {
+                make(dir).with_context(|| format!("make {}", dir.display()))?;
             }
-            write_private(&path, content).with_context(|| format!("write {}", path.display()))?;
+            self.put(out, path, content)?;
             digest.update(Sha256::digest(content));
         }
         write_private(&complete, hex::encode(digest.finalize()).as_bytes())
@@ -120,11 +142,39 @@ impl Output {
     }
 }
 
+/// A directory that the group of the volume may read; one that is there stays as it is.
+fn make(dir: &Path) -> std::io::Result<()> {
+    fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o750)
+        .create(dir)
+}
+
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::PermissionsExt as _;
 
     use super::*;
+
+    #[test]
+    fn certificates_can_be_read_by_others_and_nothing_else() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut output = Output::default();
+        output.tls("certs/", TlsMaterial::default());
+        output.file("nats.conf", "text");
+        output.write(dir.path()).unwrap();
+        output.renew(dir.path()).unwrap();
+        let mode = |name| {
+            let found = fs::metadata(dir.path().join(name)).unwrap();
+            found.permissions().mode() & 0o777
+        };
+        assert_eq!(mode("certs"), 0o750);
+        assert_eq!(
+            (mode("certs/tls.crt"), mode("certs/ca.crt")),
+            (0o644, 0o644)
+        );
+        assert_eq!((mode("certs/tls.key"), mode("nats.conf")), (0o600, 0o600));
+    }
 
     #[test]
     fn the_mark_is_written_last_and_keys_are_private() {

@@ -11,6 +11,7 @@ use tec_core::port::Clock;
 use tec_core::secret::SecretBytes;
 use tec_core::service::nats;
 use tec_core::service::opensearch;
+use tec_core::service::pace;
 use tec_core::service::telemetry;
 use tec_core::service::telemetry::Endpoint;
 use tec_core::service::telemetry::Listen;
@@ -20,8 +21,7 @@ use tec_k8s::service::client::OpenSearchBootstrapRequest;
 use tec_k8s::service::client::TelemetryBootstrapRequest;
 use tec_k8s::service::client::TelemetryBootstrapResponse;
 use tec_k8s::service::client::TelemetryKind;
-use tec_k8s::service::client::bootstrap_client::BootstrapClient;
-use tonic::transport::Channel;
+use tec_support::SystemEntropy;
 
 use crate::cli::Args;
 use crate::cli::Service;
@@ -33,14 +33,12 @@ use crate::own_key::OwnKey;
 /// Renewals are never closer together.
 const SHORTEST: Duration = Duration::from_secs(1);
 
-type Client = BootstrapClient<Channel>;
-
 /// Asks, and writes.
 ///
 /// # Errors
 /// The controller refused for good, or a file cannot be written.
-pub async fn run(args: &Args, authorities: &str) -> anyhow::Result<()> {
-    ask(args, authorities).await?.write(&args.out)
+pub async fn run(args: &Args) -> anyhow::Result<()> {
+    ask(args).await?.write(&args.out)
 }
 
 /// Renews certificate and password for ever, beside the service: at two thirds of the certificate's
@@ -49,19 +47,14 @@ pub async fn run(args: &Args, authorities: &str) -> anyhow::Result<()> {
 ///
 /// # Errors
 /// The controller refused for good, a file cannot be written, or the service cannot be told.
-pub async fn keep(
-    args: &Args,
-    authorities: &str,
-    reload: Option<&Path>,
-    clock: &dyn Clock,
-) -> anyhow::Result<()> {
+pub async fn keep(args: &Args, reload: Option<&Path>, clock: &dyn Clock) -> anyhow::Result<()> {
     loop {
-        let output = ask(args, authorities).await?;
+        let output = ask(args).await?;
         output.renew(&args.out)?;
         if let Some(file) = reload {
             hang_up(file)?;
         }
-        let next = output.next(clock.now()).max(SHORTEST);
+        let next = pace::renewal(output.next(clock.now()), &SystemEntropy).max(SHORTEST);
         tracing::info!(next_seconds = next.as_secs(), "renewed");
         tokio::time::sleep(next).await;
     }
@@ -74,18 +67,17 @@ fn hang_up(file: &Path) -> anyhow::Result<()> {
     kill_process(pid, Signal::HUP).with_context(|| format!("tell process {text}"))
 }
 
-async fn ask(args: &Args, authorities: &str) -> anyhow::Result<Output> {
-    let client = connect::client(&args.way, authorities)?;
+async fn ask(args: &Args) -> anyhow::Result<Output> {
     Ok(match &args.service {
-        Service::Nats { .. } => nats(args, client).await?,
-        Service::Opensearch { .. } => opensearch(args, client).await?,
+        Service::Nats { .. } => nats(args).await?,
+        Service::Opensearch { .. } => opensearch(args).await?,
         Service::Collector {
             listen,
             listen_http,
             opensearch: url,
         } => {
             let own = OwnKey::generate()?;
-            let answer = telemetry(args, client, TelemetryKind::Collector, Some(&own)).await?;
+            let answer = telemetry(args, TelemetryKind::Collector, Some(&own)).await?;
             let mut output = Output::default();
             output.tls("", own.complete(answer.tls)?);
             let password = SecretBytes::new(answer.opensearch_password.clone());
@@ -106,7 +98,7 @@ async fn ask(args: &Args, authorities: &str) -> anyhow::Result<Output> {
             grpc_port,
         } => {
             let own = OwnKey::generate()?;
-            let answer = telemetry(args, client, TelemetryKind::Sender, Some(&own)).await?;
+            let answer = telemetry(args, TelemetryKind::Sender, Some(&own)).await?;
             let mut output = Output::default();
             output.tls("", own.complete(answer.tls)?);
             let text = telemetry::fluent_bit(host, *port, &tls_files(args))?;
@@ -123,10 +115,13 @@ async fn ask(args: &Args, authorities: &str) -> anyhow::Result<Output> {
             output
         }
         Service::Viewer => {
-            let answer = telemetry(args, client, TelemetryKind::Viewer, None).await?;
+            let answer = telemetry(args, TelemetryKind::Viewer, None).await?;
             let mut output = Output::default();
             output.password(answer.opensearch_password);
-            output.file("ca.crt", authorities);
+            let mounted = &args.way.ca;
+            let authorities =
+                std::fs::read(mounted).with_context(|| format!("read {}", mounted.display()))?;
+            output.public("ca.crt", authorities);
             output
         }
     })
@@ -156,7 +151,7 @@ fn request_id(args: &Args) -> String {
     format!("init-{service}-{}", std::process::id())
 }
 
-async fn nats(args: &Args, client: Client) -> anyhow::Result<Output> {
+async fn nats(args: &Args) -> anyhow::Result<Output> {
     let Service::Nats {
         listen,
         monitor,
@@ -166,13 +161,12 @@ async fn nats(args: &Args, client: Client) -> anyhow::Result<Output> {
         anyhow::bail!("this is for NATS");
     };
     let own = OwnKey::generate()?;
-    let answer = connect::persist(&args.way, |token| {
+    let answer = connect::persist(&args.way, |mut client, token| {
         let request = NatsBootstrapRequest {
             service_account_token: token,
             request_id: request_id(args),
             certificate_request: own.request(),
         };
-        let mut client = client.clone();
         async move { client.bootstrap_nats(request).await }
     });
     let answer = answer.await?.into_inner();
@@ -207,7 +201,7 @@ async fn nats(args: &Args, client: Client) -> anyhow::Result<Output> {
     Ok(output)
 }
 
-async fn opensearch(args: &Args, client: Client) -> anyhow::Result<Output> {
+async fn opensearch(args: &Args) -> anyhow::Result<Output> {
     let Service::Opensearch {
         cluster,
         listen,
@@ -220,12 +214,11 @@ async fn opensearch(args: &Args, client: Client) -> anyhow::Result<Output> {
     else {
         anyhow::bail!("this is for OpenSearch");
     };
-    let answer = connect::persist(&args.way, |token| {
+    let answer = connect::persist(&args.way, |mut client, token| {
         let request = OpenSearchBootstrapRequest {
             service_account_token: token,
             request_id: request_id(args),
         };
-        let mut client = client.clone();
         async move { client.bootstrap_open_search(request).await }
     });
     let mut answer = answer.await?.into_inner();
@@ -261,18 +254,16 @@ async fn opensearch(args: &Args, client: Client) -> anyhow::Result<Output> {
 
 async fn telemetry(
     args: &Args,
-    client: Client,
     kind: TelemetryKind,
     own: Option<&OwnKey>,
 ) -> anyhow::Result<TelemetryBootstrapResponse> {
-    let answer = connect::persist(&args.way, |token| {
+    let answer = connect::persist(&args.way, |mut client, token| {
         let request = TelemetryBootstrapRequest {
             service_account_token: token,
             request_id: request_id(args),
             kind: kind.into(),
             certificate_request: own.map_or_else(String::new, OwnKey::request),
         };
-        let mut client = client.clone();
         async move { client.bootstrap_telemetry(request).await }
     });
     Ok(answer.await?.into_inner())

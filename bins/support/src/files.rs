@@ -3,14 +3,25 @@
 use std::fs;
 use std::fs::File;
 use std::fs::OpenOptions;
+use std::fs::Permissions;
 use std::io;
 use std::io::Write as _;
 use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
 /// Writes a file with mode 0600 so that a reader sees the old or the new content, also after a
 /// power cut: temporary file, fsync, rename, fsync of the directory.
 pub fn write_private(path: &Path, content: &[u8]) -> io::Result<()> {
+    write(path, content, 0o600)
+}
+
+/// The same with mode 0644, whatever the umask is: for what others have to read.
+pub fn write_public(path: &Path, content: &[u8]) -> io::Result<()> {
+    write(path, content, 0o644)
+}
+
+fn write(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
     let directory = path.parent().filter(|p| !p.as_os_str().is_empty());
     let directory = directory.unwrap_or_else(|| Path::new("."));
     let name = path
@@ -27,6 +38,7 @@ pub fn write_private(path: &Path, content: &[u8]) -> io::Result<()> {
             .mode(0o600)
             .open(&temporary)?;
         file.write_all(content)?;
+        file.set_permissions(Permissions::from_mode(mode))?;
         file.sync_all()?;
         fs::rename(&temporary, path)?;
         File::open(directory)?.sync_all()
@@ -59,9 +71,16 @@ pub fn create_private(path: &Path, content: &[u8]) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::PermissionsExt as _;
-
     use super::*;
+
+    #[test]
+    fn what_is_public_can_be_read_by_others() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("ca.crt");
+        write_public(&path, b"one").unwrap();
+        let mode = fs::metadata(&path).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o644);
+    }
 
     #[test]
     fn what_is_there_stays_where_a_file_must_be_new() {

@@ -18,6 +18,7 @@ pub mod caller;
 mod fatal;
 pub mod nats;
 pub mod opensearch;
+pub mod pace;
 mod rate;
 pub mod telemetry;
 pub mod tls;

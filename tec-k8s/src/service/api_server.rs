@@ -104,6 +104,8 @@ pub struct SecretNames {
     pub key: String,
     /// The Secret of certificate and authorities.
     pub tls: String,
+    /// The ConfigMap of the authorities alone.
+    pub authorities: String,
     /// The ConfigMap of users of NATS that are shut out: for each key the time, in seconds since
     /// 1970, before which its JWTs count no more. There need not be one.
     pub revocations: String,
@@ -121,10 +123,6 @@ impl ApiServer {
     /// Calls with the token in this file.
     pub fn new(http: Http, token: PathBuf, names: SecretNames) -> Self {
         Self { http, token, names }
-    }
-
-    fn path(&self, name: &str) -> String {
-        self.path_of("secrets", name)
     }
 
     fn path_of(&self, kind: &str, name: &str) -> String {
@@ -182,18 +180,43 @@ impl ApiServer {
     }
 
     async fn put(&self, name: &str, object: &Value) -> Result<(), PortError> {
-        let path = self.path(&format!("/{name}"));
+        self.put_of("secrets", name, object).await
+    }
+
+    async fn put_of(&self, kind: &str, name: &str, object: &Value) -> Result<(), PortError> {
+        let path = self.path_of(kind, &format!("/{name}"));
         let reply = self.call(::http::Method::PUT, &path, Some(object)).await?;
         accepted(name, reply.status)
     }
 
     async fn post(&self, name: &str, object: &Value) -> Result<u16, PortError> {
-        let path = self.path("");
+        self.post_of("secrets", name, object).await
+    }
+
+    async fn post_of(&self, kind: &str, name: &str, object: &Value) -> Result<u16, PortError> {
+        let path = self.path_of(kind, "");
         let reply = self.call(::http::Method::POST, &path, Some(object)).await?;
         match reply.status {
             409 => Ok(409),
             status => accepted(name, status).map(|()| status),
         }
+    }
+
+    /// Creates an object, or replaces the one of its name if its content is another.
+    async fn ensure(&self, kind: &str, name: &str, mut object: Value) -> Result<(), PortError> {
+        if self.post_of(kind, name, &object).await? != 409 {
+            return Ok(());
+        }
+        let current = self.get_of(kind, name).await?;
+        let current = current.as_ref();
+        if current.is_some_and(|now| now.get("data") == object.get("data")) {
+            return Ok(());
+        }
+        let version = current.and_then(|now| now.get("metadata")?.get("resourceVersion"));
+        if let (Some(version), Some(metadata)) = (version, object.get_mut("metadata")) {
+            *metadata = json!({"name": name, "resourceVersion": version});
+        }
+        self.put_of(kind, name, &object).await
     }
 }
 
@@ -284,21 +307,17 @@ impl Cluster for ApiServer {
             "ca.crt": STANDARD.encode(&published.authorities),
             "tls.crt": STANDARD.encode(&published.chain),
         });
-        let mut object = json!({
+        let secret = json!({
             "apiVersion": "v1", "kind": "Secret", "type": "Opaque",
             "metadata": {"name": name}, "data": data,
         });
-        if self.post(name, &object).await? != 409 {
-            return Ok(());
-        }
-        let current = self.get(name).await?;
-        let version = current
-            .as_ref()
-            .and_then(|now| now.get("metadata")?.get("resourceVersion"));
-        if let (Some(version), Some(metadata)) = (version, object.get_mut("metadata")) {
-            *metadata = json!({"name": name, "resourceVersion": version});
-        }
-        self.put(name, &object).await
+        self.ensure("secrets", name, secret).await?;
+        let name = &self.names.authorities;
+        let public = json!({
+            "apiVersion": "v1", "kind": "ConfigMap",
+            "metadata": {"name": name}, "data": {"ca.crt": published.authorities},
+        });
+        self.ensure("configmaps", name, public).await
     }
 
     async fn authorities(&self) -> Result<Option<String>, PortError> {

@@ -51,7 +51,11 @@ use super::Standing;
 use super::Telemetry;
 use super::TelemetryKind;
 use super::Vault;
+use super::Visit;
 
+/// A login takes no longer than this: with the look at the API server after it, a call is answered
+/// within the ten seconds that it has.
+const LOGIN: Duration = Duration::from_secs(7);
 /// An API server that is up answers by then; callers wait meanwhile.
 const PROBE: Duration = Duration::from_secs(2);
 
@@ -109,11 +113,12 @@ impl Bootstrap {
     /// [`Refusal`], as for every call here.
     pub async fn nats(
         &self,
+        visit: &Visit,
         token: &SecretBytes,
         own_key: Option<&SigningRequest>,
     ) -> Result<NatsServer, Refusal> {
         let _slot = self.slots.try_acquire().map_err(|_| Refusal::Rate)?;
-        let caller = self.log_in(Role::Nats, token).await?;
+        let caller = self.log_in(visit, Role::Nats, token).await?;
         let own = self.standing.token()?;
         let minter = self.minter(&own);
         let accounts = async {
@@ -124,7 +129,7 @@ impl Bootstrap {
         let ((operator, system_account), accounts, tls) = tokio::try_join!(
             minter.operator(),
             accounts,
-            self.issue(&caller, "nats", own_key),
+            self.issue(visit, &caller, "nats", own_key),
         )?;
         Ok(NatsServer {
             operator,
@@ -138,9 +143,13 @@ impl Bootstrap {
     ///
     /// # Errors
     /// [`Refusal`].
-    pub async fn opensearch(&self, token: &SecretBytes) -> Result<OpenSearchNode, Refusal> {
+    pub async fn opensearch(
+        &self,
+        visit: &Visit,
+        token: &SecretBytes,
+    ) -> Result<OpenSearchNode, Refusal> {
         let _slot = self.slots.try_acquire().map_err(|_| Refusal::Rate)?;
-        let caller = self.log_in(Role::OpenSearch, token).await?;
+        let caller = self.log_in(visit, Role::OpenSearch, token).await?;
         let mut hashes = BTreeMap::new();
         for user in OPENSEARCH_USERS {
             let password = self.password(&caller.login, user).await?;
@@ -148,9 +157,9 @@ impl Bootstrap {
         }
         let admin = Subject::named("opensearch-admin");
         Ok(OpenSearchNode {
-            node: self.issue(&caller, "opensearch", None).await?,
+            node: self.issue(visit, &caller, "opensearch", None).await?,
             admin: self
-                .certificate(&caller.login, "opensearch-admin", &admin, None)
+                .certificate(visit, &caller.login, "opensearch-admin", &admin, None)
                 .await?,
             hashes,
         })
@@ -162,23 +171,25 @@ impl Bootstrap {
     /// [`Refusal`].
     pub async fn component(
         &self,
+        visit: &Visit,
         token: &SecretBytes,
         call: &ComponentCall,
     ) -> Result<Component, Refusal> {
         let _slot = self.slots.try_acquire().map_err(|_| Refusal::Rate)?;
-        let caller = self.log_in(Role::Component, token).await?;
+        let caller = self.log_in(visit, Role::Component, token).await?;
         let own = self.standing.token()?;
         let minter = self.minter(&own);
         let (login, life) = (&caller.login, self.settings.user_life);
         let mint = async {
             let (user, signature) = user_of(&minter, login, call).await?;
-            let (jwt, expires) = minter.component(&login.account, user, life).await?;
-            Ok((user, signature, jwt, expires))
+            let minted = minter.component(&login.account, user, life).await?;
+            visit.minted(user, minted.id);
+            Ok((user, signature, minted.jwt, minted.expires))
         };
         // JWT and certificate know nothing of each other.
         let ((user, signature, user_jwt, expires), tls) = tokio::try_join!(
             mint,
-            self.issue(&caller, "component", call.certificate.as_ref()),
+            self.issue(visit, &caller, "component", call.certificate.as_ref()),
         )?;
         Ok(Component {
             user_jwt,
@@ -196,20 +207,22 @@ impl Bootstrap {
     /// [`Refusal`].
     pub async fn sign_nonce(
         &self,
+        visit: &Visit,
         token: &SecretBytes,
         nonce: &Nonce,
     ) -> Result<([u8; 64], String), Refusal> {
         let _slot = self.slots.try_acquire().map_err(|_| Refusal::Rate)?;
-        let Caller { login, .. } = self.log_in(Role::Component, token).await?;
+        let Caller { login, .. } = self.log_in(visit, Role::Component, token).await?;
         let own = self.standing.token()?;
         let minter = self.minter(&own);
         let user = minter.kept_user(&login.account_uid).await?;
         let life = self.settings.user_life;
-        let (signature, (jwt, _)) = tokio::try_join!(
+        let (signature, minted) = tokio::try_join!(
             minter.sign_nonce(&user, nonce),
             minter.component(&login.account, user.public(), life),
         )?;
-        Ok((signature, jwt))
+        visit.minted(user.public(), minted.id);
+        Ok((signature, minted.jwt))
     }
 
     /// For a collector, sender or viewer of telemetry.
@@ -218,6 +231,7 @@ impl Bootstrap {
     /// [`Refusal`].
     pub async fn telemetry(
         &self,
+        visit: &Visit,
         token: &SecretBytes,
         kind: TelemetryKind,
         own_key: Option<&SigningRequest>,
@@ -228,7 +242,7 @@ impl Bootstrap {
             TelemetryKind::Sender => Role::Tracer,
             TelemetryKind::Viewer => Role::Viewer,
         };
-        let caller = self.log_in(role, token).await?;
+        let caller = self.log_in(visit, role, token).await?;
         let password = match kind {
             TelemetryKind::Collector => Some(self.password(&caller.login, "telemetry").await?),
             TelemetryKind::Viewer => Some(self.password(&caller.login, "viewer").await?),
@@ -236,7 +250,7 @@ impl Bootstrap {
         };
         let tls = match kind {
             TelemetryKind::Viewer => None,
-            _ => Some(self.issue(&caller, role.as_str(), own_key).await?),
+            _ => Some(self.issue(visit, &caller, role.as_str(), own_key).await?),
         };
         Ok(Telemetry { tls, password })
     }
@@ -245,9 +259,13 @@ impl Bootstrap {
     ///
     /// # Errors
     /// [`Refusal`].
-    pub async fn wrapped_key(&self, token: &SecretBytes) -> Result<Vec<u8>, Refusal> {
+    pub async fn wrapped_key(
+        &self,
+        visit: &Visit,
+        token: &SecretBytes,
+    ) -> Result<Vec<u8>, Refusal> {
         let _slot = self.slots.try_acquire().map_err(|_| Refusal::Rate)?;
-        self.log_in(Role::Peer, token).await?;
+        self.log_in(visit, Role::Peer, token).await?;
         let file = self.disk.read().map_err(|error| {
             tracing::warn!(%error, "cannot read the wrapped key");
             Refusal::NotBootstrapped
@@ -256,15 +274,23 @@ impl Bootstrap {
     }
 
     /// Exchanges the token. The role follows from the call, the identity from the vault.
-    async fn log_in(&self, role: Role, token: &SecretBytes) -> Result<Caller, Refusal> {
-        let claims = Claims::read(token, &self.settings.audience, self.clock.now())?;
+    async fn log_in(
+        &self,
+        visit: &Visit,
+        role: Role,
+        token: &SecretBytes,
+    ) -> Result<Caller, Refusal> {
+        let claims = Claims::read(token, &self.settings.platform.audience, self.clock.now())?;
+        visit.claims(role, &claims);
         // An account that has no call left costs no review.
         if !self.rates().allows(&claims.account, self.clock.now()) {
             return Err(Refusal::Rate);
         }
         let began = Instant::now();
-        let Ok(answer) = self.vault.call(&call::log_in(role, token)).await else {
-            // A vault that waits for the API server may outlast the deadline of the call.
+        let request = call::log_in(role, token);
+        let answer = tokio::time::timeout(LOGIN, self.vault.call(&request)).await;
+        let Ok(Ok(answer)) = answer else {
+            // A vault that waits for the API server outlasts the deadline of the call.
             return Err(match self.reviewer().await {
                 Reviewer::Down => Refusal::ReviewDown,
                 Reviewer::Up => Refusal::VaultDown,
@@ -273,8 +299,10 @@ impl Bootstrap {
         let took = began.elapsed();
         match call::logged_in(&answer) {
             Some(login) if login.account == claims.account => {
-                let (account, role) = (&login.account, role.as_str());
-                tracing::info!(target: "audit", %account, role, "the vault knows the caller");
+                visit.is_of(&login.account);
+                if !self.settings.platform.admits(role, &login.account) {
+                    return Err(Refusal::NotBound);
+                }
                 let taken = self.rates().take(&login.account, self.clock.now());
                 // The vault had the token reviewed: all that it claims holds.
                 let pod = claims.pod;
@@ -310,6 +338,7 @@ impl Bootstrap {
     /// For the caller's own names, and the addresses of its pod.
     async fn issue(
         &self,
+        visit: &Visit,
         caller: &Caller,
         role: &str,
         own_key: Option<&SigningRequest>,
@@ -328,7 +357,7 @@ impl Bootstrap {
                 addresses: self.addresses(caller).await?,
             },
         };
-        self.certificate(&caller.login, role, &subject, own_key)
+        self.certificate(visit, &caller.login, role, &subject, own_key)
             .await
     }
 
@@ -363,6 +392,7 @@ impl Bootstrap {
 
     async fn certificate(
         &self,
+        visit: &Visit,
         login: &Login,
         role: &str,
         subject: &Subject,
@@ -379,7 +409,7 @@ impl Bootstrap {
             None => Material::from_issued(&answer),
         };
         let tls = tls.map_err(|_| caller::classify_call(&answer))?;
-        tracing::info!(account = %login.account, serial = %tls.serial, "certificate issued");
+        visit.issued(&tls.serial);
         Ok(tls)
     }
 

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -17,11 +18,15 @@ use tonic::Status;
 use super::Bootstrap;
 use super::ComponentCall;
 use super::TelemetryKind;
+use super::Visit;
+use super::details;
 use crate::generated::bootstrap as pb;
 use crate::generated::bootstrap::bootstrap_server::BootstrapServer;
 
 /// Longest request, in bytes.
 const MAX_MESSAGE: usize = 64 * 1024;
+/// A call is answered by then.
+const DEADLINE: Duration = Duration::from_secs(10);
 
 /// The service, to be served with TLS.
 pub fn service(bootstrap: Arc<Bootstrap>) -> BootstrapServer<impl pb::bootstrap_server::Bootstrap> {
@@ -54,33 +59,24 @@ fn status(refusal: Refusal) -> Status {
         Refusal::Rate => Code::ResourceExhausted,
         _ => Code::Internal,
     };
-    Status::new(code, format!("{}: {refusal}", refusal.reason()))
+    let message = format!("{}: {refusal}", refusal.reason());
+    let details = details::encoded(code, &message, refusal);
+    Status::with_details(code, message, details.into())
 }
 
-/// Writes the audit line, and turns the outcome into an answer.
-fn answer<T, U>(
-    call: &'static str,
-    request_id: &str,
-    outcome: Result<T, Refusal>,
+/// Does the work within its time, writes the audit line, and turns the outcome into an answer.
+async fn answer<T, U>(
+    visit: &Visit,
+    work: impl Future<Output = Result<T, Refusal>>,
     message: impl FnOnce(T) -> U,
 ) -> Result<Response<U>, Status> {
-    // A stranger's text, cut to what an id needs.
-    let id: String = request_id
-        .chars()
-        .filter(char::is_ascii_graphic)
-        .take(64)
-        .collect();
-    match outcome {
-        Ok(value) => {
-            tracing::info!(target: "audit", call, request.id = %id, "granted");
-            Ok(Response::new(message(value)))
-        }
-        Err(refusal) => {
-            let reason = refusal.reason();
-            tracing::warn!(target: "audit", call, request.id = %id, reason, "refused");
-            Err(status(refusal))
-        }
-    }
+    // Everything that takes long waits for the vault.
+    let outcome = tokio::time::timeout(DEADLINE, work).await;
+    let outcome = outcome.unwrap_or(Err(Refusal::VaultDown));
+    visit.end(outcome.as_ref().err().copied());
+    outcome
+        .map(|value| Response::new(message(value)))
+        .map_err(status)
 }
 
 fn parsed<T: std::str::FromStr>(text: &str) -> Result<Option<T>, Refusal> {
@@ -107,13 +103,13 @@ impl pb::bootstrap_server::Bootstrap for Face {
         request: Request<pb::NatsBootstrapRequest>,
     ) -> Result<Response<pb::NatsBootstrapResponse>, Status> {
         let request = request.into_inner();
+        let visit = Visit::begin("BootstrapNATS", &request.request_id);
         let token = SecretBytes::new(request.service_account_token);
         let outcome = async {
             let own_key = parsed(&request.certificate_request)?;
-            self.0.nats(&token, own_key.as_ref()).await
+            self.0.nats(&visit, &token, own_key.as_ref()).await
         };
-        let outcome = outcome.await;
-        answer("BootstrapNATS", &request.request_id, outcome, |server| {
+        answer(&visit, outcome, |server| {
             let accounts: BTreeMap<String, String> = server
                 .accounts
                 .into_iter()
@@ -126,6 +122,7 @@ impl pb::bootstrap_server::Bootstrap for Face {
                 tls: Some(tls(server.tls)),
             }
         })
+        .await
     }
 
     async fn bootstrap_open_search(
@@ -133,18 +130,15 @@ impl pb::bootstrap_server::Bootstrap for Face {
         request: Request<pb::OpenSearchBootstrapRequest>,
     ) -> Result<Response<pb::OpenSearchBootstrapResponse>, Status> {
         let request = request.into_inner();
+        let visit = Visit::begin("BootstrapOpenSearch", &request.request_id);
         let token = SecretBytes::new(request.service_account_token);
-        let outcome = self.0.opensearch(&token).await;
-        answer(
-            "BootstrapOpenSearch",
-            &request.request_id,
-            outcome,
-            |node| pb::OpenSearchBootstrapResponse {
-                node_tls: Some(tls(node.node)),
-                admin_tls: Some(tls(node.admin)),
-                password_hashes: node.hashes.into_iter().collect(),
-            },
-        )
+        let outcome = self.0.opensearch(&visit, &token);
+        answer(&visit, outcome, |node| pb::OpenSearchBootstrapResponse {
+            node_tls: Some(tls(node.node)),
+            admin_tls: Some(tls(node.admin)),
+            password_hashes: node.hashes.into_iter().collect(),
+        })
+        .await
     }
 
     async fn bootstrap_component(
@@ -152,6 +146,7 @@ impl pb::bootstrap_server::Bootstrap for Face {
         request: Request<pb::ComponentBootstrapRequest>,
     ) -> Result<Response<pb::ComponentBootstrapResponse>, Status> {
         let request = request.into_inner();
+        let visit = Visit::begin("BootstrapComponent", &request.request_id);
         let token = SecretBytes::new(request.service_account_token);
         let outcome = async {
             let call = ComponentCall {
@@ -159,14 +154,10 @@ impl pb::bootstrap_server::Bootstrap for Face {
                 nonce: parsed(&request.nonce)?,
                 certificate: parsed(&request.certificate_request)?,
             };
-            self.0.component(&token, &call).await
+            self.0.component(&visit, &token, &call).await
         };
-        let outcome = outcome.await;
-        answer(
-            "BootstrapComponent",
-            &request.request_id,
-            outcome,
-            |component| pb::ComponentBootstrapResponse {
+        answer(&visit, outcome, |component| {
+            pb::ComponentBootstrapResponse {
                 user_jwt: component.user_jwt,
                 user: component.user.to_string(),
                 signature: component
@@ -175,8 +166,9 @@ impl pb::bootstrap_server::Bootstrap for Face {
                 jwt_expires: component.expires.unix_seconds(),
                 tls: Some(tls(component.tls)),
                 name: component.name,
-            },
-        )
+            }
+        })
+        .await
     }
 
     async fn sign_nonce(
@@ -184,21 +176,19 @@ impl pb::bootstrap_server::Bootstrap for Face {
         request: Request<pb::SignNonceRequest>,
     ) -> Result<Response<pb::SignNonceResponse>, Status> {
         let request = request.into_inner();
+        let visit = Visit::begin("SignNonce", &request.request_id);
         let token = SecretBytes::new(request.service_account_token);
         let outcome = async {
             let nonce = parsed(&request.nonce)?.ok_or(Refusal::BadRequest)?;
-            self.0.sign_nonce(&token, &nonce).await
+            self.0.sign_nonce(&visit, &token, &nonce).await
         };
-        let outcome = outcome.await;
-        answer(
-            "SignNonce",
-            &request.request_id,
-            outcome,
-            |(signature, user_jwt)| pb::SignNonceResponse {
+        answer(&visit, outcome, |(signature, user_jwt)| {
+            pb::SignNonceResponse {
                 signature: signature.to_vec(),
                 user_jwt,
-            },
-        )
+            }
+        })
+        .await
     }
 
     async fn bootstrap_telemetry(
@@ -206,6 +196,7 @@ impl pb::bootstrap_server::Bootstrap for Face {
         request: Request<pb::TelemetryBootstrapRequest>,
     ) -> Result<Response<pb::TelemetryBootstrapResponse>, Status> {
         let request = request.into_inner();
+        let visit = Visit::begin("BootstrapTelemetry", &request.request_id);
         let kind = match request.kind() {
             pb::TelemetryKind::Collector => Ok(TelemetryKind::Collector),
             pb::TelemetryKind::Sender => Ok(TelemetryKind::Sender),
@@ -215,23 +206,20 @@ impl pb::bootstrap_server::Bootstrap for Face {
         let token = SecretBytes::new(request.service_account_token);
         let outcome = async {
             let own_key = parsed(&request.certificate_request)?;
-            self.0.telemetry(&token, kind?, own_key.as_ref()).await
+            self.0
+                .telemetry(&visit, &token, kind?, own_key.as_ref())
+                .await
         };
-        let outcome = outcome.await;
-        answer(
-            "BootstrapTelemetry",
-            &request.request_id,
-            outcome,
-            |telemetry| {
-                let password = telemetry.password;
-                pb::TelemetryBootstrapResponse {
-                    tls: telemetry.tls.map(tls),
-                    opensearch_password: password.map_or_else(Vec::new, |p| {
-                        p.expose("whoever logs in with it asked for it").to_vec()
-                    }),
-                }
-            },
-        )
+        answer(&visit, outcome, |telemetry| {
+            let password = telemetry.password;
+            pb::TelemetryBootstrapResponse {
+                tls: telemetry.tls.map(tls),
+                opensearch_password: password.map_or_else(Vec::new, |p| {
+                    p.expose("whoever logs in with it asked for it").to_vec()
+                }),
+            }
+        })
+        .await
     }
 
     async fn get_wrapped_key(
@@ -239,11 +227,13 @@ impl pb::bootstrap_server::Bootstrap for Face {
         request: Request<pb::WrappedKeyRequest>,
     ) -> Result<Response<pb::WrappedKeyResponse>, Status> {
         let request = request.into_inner();
+        let visit = Visit::begin("GetWrappedKey", &request.request_id);
         let token = SecretBytes::new(request.service_account_token);
-        let outcome = self.0.wrapped_key(&token).await;
-        answer("GetWrappedKey", &request.request_id, outcome, |key| {
-            pb::WrappedKeyResponse { wrapped_key: key }
+        let outcome = self.0.wrapped_key(&visit, &token);
+        answer(&visit, outcome, |key| pb::WrappedKeyResponse {
+            wrapped_key: key,
         })
+        .await
     }
 }
 

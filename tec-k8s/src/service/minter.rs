@@ -161,7 +161,7 @@ impl<'a> Minter<'a> {
         )
     }
 
-    /// JWT of a component's user, and when it ends.
+    /// JWT of a component's user.
     ///
     /// # Errors
     /// [`Refusal`].
@@ -170,17 +170,16 @@ impl<'a> Minter<'a> {
         component: &caller::Account,
         user: PublicKey,
         life: Duration,
-    ) -> Result<(String, Timestamp), Refusal> {
+    ) -> Result<Minted, Refusal> {
         let keys = self.account_keys("account-app", "account-app-sk");
         let (account, issuer) = keys.await?;
         let expires = self.after(life);
         let (account, by) = (account.public, issuer.public);
         let jwt = nats::User::of_component(component, user, account, by, expires);
         let unsigned = jwt.unsigned(self.now);
-        let jti = unsigned.id();
+        let id = unsigned.id().to_owned();
         let jwt = self.signed(&issuer, &unsigned).await?;
-        tracing::info!(component = %component, user = %user, jti, %expires, "user JWT minted");
-        Ok((jwt, expires))
+        Ok(Minted { jwt, expires, id })
     }
 
     /// JWT of a user of the system account: who may push accounts.
@@ -223,6 +222,18 @@ impl<'a> Minter<'a> {
     pub async fn sign_nonce(&self, user: &KeptUser, nonce: &Nonce) -> Result<[u8; 64], Refusal> {
         self.sign(&user.0, nonce.as_bytes()).await
     }
+}
+
+/// JWT of a user.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Minted {
+    /// The JWT.
+    pub jwt: String,
+    /// When it ends.
+    pub expires: Timestamp,
+    /// Its id, `jti`.
+    pub id: String,
 }
 
 /// A user whose key is in the vault.

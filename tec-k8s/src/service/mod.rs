@@ -17,6 +17,7 @@
 mod answer;
 mod api_server;
 mod bootstrap;
+mod details;
 mod disk;
 mod export;
 mod grpc;
@@ -28,6 +29,7 @@ mod object;
 mod shell;
 mod standing;
 mod vault;
+mod visit;
 
 pub use self::answer::Component;
 pub use self::answer::ComponentCall;
@@ -52,6 +54,7 @@ pub use self::http::Reply;
 pub use self::http::Target;
 pub use self::keys::Keys;
 pub use self::minter::KeptUser;
+pub use self::minter::Minted;
 pub use self::minter::Minter;
 pub use self::shell::BringUpShell;
 pub use self::shell::Peers;
@@ -59,6 +62,7 @@ pub use self::shell::SetupShell;
 pub use self::standing::Settings;
 pub use self::standing::Standing;
 pub use self::vault::Vault;
+pub use self::visit::Visit;
 /// Messages and stub for clients of the controller.
 pub use crate::generated::bootstrap as client;
 /// Messages, service and stub of brokers.

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use tec_core::secret::SecretBytes;
 use tec_core::service::caller::Refusal;
+use tec_core::service::vault::Platform;
 
 /// What can be set.
 #[derive(Clone, Debug)]
@@ -16,8 +17,8 @@ use tec_core::service::caller::Refusal;
     reason = "every part is the caller's decision"
 )]
 pub struct Settings {
-    /// Audience that a caller's token must name.
-    pub audience: String,
+    /// Who may call, and the audience that their tokens must name.
+    pub platform: Platform,
     /// Life of a user's JWT.
     pub user_life: Duration,
     /// Calls at the same time; each costs the API server a review.

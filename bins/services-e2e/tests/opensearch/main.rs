@@ -54,7 +54,7 @@ impl Scene {
         let words = place.flags(&platform.stage).unwrap();
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
         let args = platform.init(&account, &words).await.unwrap();
-        run::run(&args, &authorities).await.unwrap();
+        run::run(&args).await.unwrap();
         let node = OpenSearch::start(&platform.stage, place, &authorities);
         let node = node.await.unwrap();
         let nobody = node.client(&authorities, &Arc::default()).unwrap();
@@ -71,7 +71,7 @@ impl Scene {
     async fn password(&self, account: &str, service: &[&str]) -> SecretBytes {
         let account = self.platform.stage.cluster.account(account).unwrap();
         let args = self.platform.init(&account, service).await.unwrap();
-        run::run(&args, &self.authorities).await.unwrap();
+        run::run(&args).await.unwrap();
         SecretBytes::new(std::fs::read(args.out.join("password")).unwrap())
     }
 
@@ -258,9 +258,8 @@ async fn item_5_a_renewed_certificate_is_served_without_a_restart() {
     let words = place.flags(stage).unwrap();
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     let args = scene.platform.init(&account, &words).await.unwrap();
-    let authorities = scene.authorities.clone();
     let renewing = tokio::time::timeout(Duration::from_mins(1), async {
-        run::keep(&args, &authorities, None, &tec_support::SystemClock).await
+        run::keep(&args, None, &tec_support::SystemClock).await
     });
     let served = eventually("the new certificate", async || Ok(serial().await? != old));
     tokio::select! {

@@ -1,7 +1,12 @@
 //! A vault from nothing, on a Unix socket, with tokens of a real API server.
 
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::Api;
 use kube::api::DeleteParams;
+use kube::api::Patch;
+use kube::api::PatchParams;
 use kube::api::PostParams;
+use serde_json::json;
 use tec_core::service::Fatal;
 use tec_services_e2e::stage::Stage;
 
@@ -11,6 +16,25 @@ use crate::vault::root_tokens;
 use crate::vault::seal_status;
 use crate::vault::stored_key;
 
+/// The authorities as everybody finds them.
+async fn public_authorities(stage: &Stage) -> String {
+    let admin = stage.cluster.plane.admin().unwrap();
+    let maps: Api<ConfigMap> = Api::namespaced(admin, &stage.cluster.platform);
+    let map = maps.get("services-bootstrap-ca").await.unwrap();
+    map.data.unwrap().remove("ca.crt").unwrap()
+}
+
+/// Somebody else writes there; the next round of the controller mends it.
+async fn spoil_public_authorities(stage: &Stage) {
+    let admin = stage.cluster.plane.admin().unwrap();
+    let maps: Api<ConfigMap> = Api::namespaced(admin, &stage.cluster.platform);
+    let spoilt = Patch::Merge(json!({"data": {"ca.crt": "spoilt"}}));
+    let name = "services-bootstrap-ca";
+    maps.patch(name, &PatchParams::default(), &spoilt)
+        .await
+        .unwrap();
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn item_1_a_vault_comes_up_from_nothing_and_again_after_a_power_cut() {
     let mut stage = Stage::new().await.unwrap();
@@ -19,12 +43,21 @@ async fn item_1_a_vault_comes_up_from_nothing_and_again_after_a_power_cut() {
     let published = stage.secret("services-bootstrap-tls").await.unwrap();
     let is_key_published = published["data"].get("tls.key").is_some();
     assert!(!is_key_published, "a key was published");
+    assert_eq!(
+        public_authorities(&stage).await,
+        stage.authorities().await.unwrap()
+    );
     let key = stored_key(&stage, &controller).await;
     assert_nowhere_in_plain(&stage, &key);
     assert_eq!(root_tokens(&stage, &key).await, 0);
 
-    // The second round finds everything in place; after a power cut it unseals.
+    // The second round finds everything in place, or puts it there; after a power cut it unseals.
+    spoil_public_authorities(&stage).await;
     controller.round().await.unwrap();
+    assert_eq!(
+        public_authorities(&stage).await,
+        stage.authorities().await.unwrap()
+    );
     stage.bao.kill();
     stage.bao.start(&stage.logs).await.unwrap();
     assert_eq!(seal_status(&stage).await["sealed"], true);

@@ -4,6 +4,8 @@ use std::net::Ipv4Addr;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::Mutex;
+use std::sync::atomic::AtomicI64;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use async_nats::Auth;
@@ -17,7 +19,11 @@ use k8s_openapi::api::core::v1::ConfigMap;
 use kube::Api;
 use kube::api::PostParams;
 use nkeys::KeyPair;
+use services_broker::bus::Bus;
+use services_broker::identity::Identity;
+use tec_core::port::Clock;
 use tec_core::secret::SecretBytes;
+use tec_core::time::Timestamp;
 use tec_e2e::kube::eventually;
 use tec_k8s::service::client::ComponentBootstrapRequest;
 use tec_k8s::service::client::ComponentBootstrapResponse;
@@ -277,9 +283,8 @@ async fn item_4_the_server_shows_a_renewed_certificate_without_a_restart() {
     let stays = stays.connect(&nats, |nonce| nonce).await.unwrap();
     let certificate = nats.init.out.join("tls.crt");
     let before = std::fs::read(&certificate).unwrap();
-    let authorities = platform.stage.authorities().await.unwrap();
     let reload = nats.init.out.join("nats.pid");
-    let keep = services_init::run::keep(&nats.init, &authorities, Some(&reload), &SystemClock);
+    let keep = services_init::run::keep(&nats.init, Some(&reload), &SystemClock);
     let renewed = eventually("the server read its certificate again", async || {
         Ok(nats.log()?.contains("Reloaded: tls"))
     });
@@ -357,4 +362,48 @@ async fn item_4_no_message_is_lost_while_jwts_and_certificates_are_renewed() {
         outcome.renewals >= 3 * 4 && outcome.certificates >= 3,
         "{outcome}"
     );
+}
+
+/// A clock that a test sets forward.
+#[derive(Debug, Default)]
+struct Later(AtomicI64);
+
+impl Clock for Later {
+    fn now(&self) -> Timestamp {
+        SystemClock
+            .now()
+            .plus_seconds(self.0.load(Ordering::Relaxed))
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn item_4_in_an_outage_what_a_broker_holds_is_good_until_its_end() {
+    let mut platform = Platform::new(&["--user-seconds", "600"]).await.unwrap();
+    let nats = Nats::start(&platform, "nats-server").await.unwrap();
+    let account = platform.stage.cluster.component("comp-a").await.unwrap();
+    let args = platform.init(&account, &["nats"]).await.unwrap();
+    let clock = Arc::new(Later::default());
+    let identity = Identity::new(args.way, Arc::<Later>::clone(&clock));
+    let identity = Arc::new(identity);
+    let bus = Bus::connect(Arc::clone(&identity), nats.url.clone());
+    let bus = bus.await.unwrap();
+    let held = identity.grant().await.unwrap();
+
+    platform.stage.bao.kill();
+    // Due, but alive.
+    clock.0.store(500, Ordering::Relaxed);
+    let asking = Arc::clone(&identity);
+    let mut asks = JoinSet::new();
+    asks.spawn(async move { asking.renewed().await.map(|_| ()) });
+    let at_once = timeout(Duration::from_secs(1), identity.grant());
+    let grant = at_once.await.expect("it waits for nobody").unwrap();
+    assert_eq!(grant.ends, held.ends);
+    // A connection that breaks comes back with it, although somebody asks all the time.
+    let callback = timeout(Duration::from_secs(5), identity.answer(b"nonce"));
+    assert!(callback.await.expect("in time for NATS").is_ok());
+    assert!(bus.is_connected().await);
+
+    clock.0.store(700, Ordering::Relaxed);
+    let callback = timeout(Duration::from_secs(5), identity.answer(b"nonce"));
+    assert!(callback.await.expect("in time for NATS").is_err());
 }

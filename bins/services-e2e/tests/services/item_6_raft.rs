@@ -108,7 +108,7 @@ async fn item_6_a_first_pod_that_lost_its_volume_joins_the_others_and_initialize
     let [one, two] = &pods;
     let [controller, _] = controllers;
     let key = stored_key(&platform.stage, &platform.controller).await;
-    let peer = Platform::serve(&controller).unwrap();
+    let peer = Platform::serve(&controller).await.unwrap();
 
     let stage = &mut platform.stage;
     stage.bao.kill();

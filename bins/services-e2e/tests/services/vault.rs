@@ -15,6 +15,9 @@ use tec_core::service::vault::Request;
 use tec_core::service::vault::WrappedKey;
 use tec_services_e2e::stage::Stage;
 
+use crate::secrets::Needle;
+use crate::secrets::astray;
+
 pub(crate) fn fatal(error: &RoundError) -> Option<Fatal> {
     match error {
         RoundError::Fatal(fatal, _) => Some(*fatal),
@@ -39,23 +42,14 @@ pub(crate) async fn stored_key(stage: &Stage, controller: &Controller) -> String
     String::from_utf8(opened.expose("test").to_vec()).unwrap()
 }
 
-/// What nobody may find on disk or in logs.
+/// What nobody may find on disk or in logs: neither beside the vault nor in its storage.
 pub(crate) fn assert_nowhere_in_plain(stage: &Stage, key: &str) {
-    let hex = hex::encode(STANDARD.decode(key).unwrap());
-    let needles = [("the key", key), ("the key in hex", &hex)];
-    let needles = needles.map(|(name, text)| (name.to_owned(), text.as_bytes().to_vec()));
-    assert_eq!(stage.logs.search(&needles).unwrap(), Vec::<String>::new());
-    for entry in std::fs::read_dir(stage.path("volume")).unwrap() {
-        let bytes = std::fs::read(entry.unwrap().path()).unwrap();
-        for (name, needle) in &needles {
-            let is_there = bytes.windows(needle.len()).any(|part| part == needle);
-            assert!(!is_there, "{name} lies on the volume");
-        }
-    }
+    let needles = Needle::key("the key", &STANDARD.decode(key).unwrap());
+    assert_eq!(astray(stage.dir.path(), &needles), Vec::<String>::new());
 }
 
 /// A root token, made from the vault's key. The caller revokes it.
-async fn make_root(stage: &Stage, key: &str) -> SecretBytes {
+pub(crate) async fn make_root(stage: &Stage, key: &str) -> SecretBytes {
     let vault = stage.bao.vault();
     let attempt = Request::post("sys/generate-root/attempt", &json!({}));
     let attempt: Value = vault.call(&attempt).await.unwrap().json().unwrap();

@@ -91,6 +91,8 @@ fn kubernetes_config(platform: &Platform) -> Object {
     )
 }
 
+/// Who may log in with a role. It cannot say which name is of which namespace: see
+/// [`Platform::admits`].
 fn login_role(platform: &Platform, role: Role) -> Value {
     let (namespaces, names) = match role {
         Role::Component => (platform.component_namespaces.clone(), vec!["*".to_owned()]),

@@ -108,4 +108,19 @@ impl Platform {
             Role::Viewer => &self.viewers,
         }
     }
+
+    /// Whether this account may have this role.
+    ///
+    /// # Security
+    /// The vault's own roles list namespaces and names apart from one another: `a/x` and `b/y` let
+    /// `b/x` log in as well. Whoever acts for a caller asks here, too.
+    pub fn admits(&self, role: Role, account: &Account) -> bool {
+        match role {
+            Role::Component => self
+                .component_namespaces
+                .iter()
+                .any(|namespace| namespace == account.namespace()),
+            role => self.accounts(role).contains(account),
+        }
+    }
 }

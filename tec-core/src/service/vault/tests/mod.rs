@@ -7,15 +7,19 @@ use serde_json::json;
 
 use self::world::Controller;
 use self::world::Pod;
+use self::world::platform;
 use super::Ordinal;
 use super::Outcome;
 use super::Peers;
+use super::Platform;
 use super::Progress;
 use super::RootPart;
 use super::Sealed;
 use super::SetupEnd;
 use super::desired;
 use crate::service::Fatal;
+use crate::service::caller::Account;
+use crate::service::caller::Role;
 use crate::testing::Mishap;
 use crate::testing::crash_everywhere;
 use crate::testing::run_plan;
@@ -371,4 +375,22 @@ fn a_key_that_became_exportable_is_a_conflict_for_a_person() {
         world.end,
         Some(SetupEnd::Fatal(Fatal::Conflict, _))
     ));
+}
+
+#[test]
+fn a_role_is_for_configured_pairs_of_namespace_and_name_only() {
+    let account = |text: &str| text.parse::<Account>().unwrap();
+    let platform = Platform {
+        viewers: vec![account("platform/dashboards"), account("apps/grafana")],
+        ..platform()
+    };
+    let admits = |role, text: &str| platform.admits(role, &account(text));
+    assert!(admits(Role::Viewer, "platform/dashboards") && admits(Role::Viewer, "apps/grafana"));
+    // What the vault's role takes for one of them.
+    for crossed in ["apps/dashboards", "platform/grafana"] {
+        assert!(!admits(Role::Viewer, crossed), "{crossed}");
+    }
+    let namespace = platform.component_namespaces.first().unwrap();
+    assert!(admits(Role::Component, &format!("{namespace}/any")));
+    assert!(!admits(Role::Component, "elsewhere/any"));
 }

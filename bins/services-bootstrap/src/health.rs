@@ -1,0 +1,135 @@
+//! Whether callers may be sent here: told to clients of gRPC, and to a kubelet, whose probes know no TLS of
+//! ours.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use axum::Router;
+use axum::http::StatusCode;
+use axum::routing::get;
+use tec_k8s::service;
+use tonic_health::ServingStatus;
+use tonic_health::pb::health_server::HealthServer;
+use tonic_health::server::HealthReporter;
+use tonic_health::server::HealthService;
+
+/// A vault that is well is looked at within this time. While a round takes longer, calls would fail.
+const LONG: Duration = Duration::from_secs(30);
+
+/// What the last rounds say.
+#[derive(Clone, Debug, Default)]
+pub struct Health {
+    reporter: HealthReporter,
+    is_ready: Arc<AtomicBool>,
+}
+
+impl Health {
+    /// The service of gRPC, for the whole server and for its one service.
+    pub async fn service(&self) -> HealthServer<HealthService> {
+        self.tell(self.is_ready.load(Ordering::Relaxed)).await;
+        HealthServer::new(HealthService::from_health_reporter(self.reporter.clone()))
+    }
+
+    /// `/livez` and `/readyz`.
+    pub fn probes(&self) -> Router {
+        let is_ready = Arc::clone(&self.is_ready);
+        let readiness = async move || {
+            if is_ready.load(Ordering::Relaxed) {
+                (StatusCode::OK, "ready")
+            } else {
+                let why = "the vault is not as it shall be";
+                (StatusCode::SERVICE_UNAVAILABLE, why)
+            }
+        };
+        Router::new()
+            .route("/livez", get(async || "alive"))
+            .route("/readyz", get(readiness))
+    }
+
+    /// Lets a round take place. Afterwards this is ready, or not if the round failed; and it is not while
+    /// the round takes long: then vault or API server are away, and the token of the round before is of no
+    /// use without them.
+    ///
+    /// # Errors
+    /// Those of the round.
+    ///
+    /// # Cancel safety
+    /// When dropped, what was told last stays.
+    pub async fn during<T, E>(&self, round: impl Future<Output = Result<T, E>>) -> Result<T, E> {
+        let mut round = pin!(round);
+        let ended = if let Ok(ended) = tokio::time::timeout(LONG, &mut round).await {
+            ended
+        } else {
+            self.tell(false).await;
+            round.await
+        };
+        self.tell(ended.is_ok()).await;
+        ended
+    }
+
+    async fn tell(&self, is_ready: bool) {
+        self.is_ready.store(is_ready, Ordering::Relaxed);
+        let status = if is_ready {
+            ServingStatus::Serving
+        } else {
+            ServingStatus::NotServing
+        };
+        for name in ["", service::NAME] {
+            self.reporter.set_service_status(name, status).await;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tonic::Request;
+    use tonic_health::pb::HealthCheckRequest;
+    use tonic_health::pb::health_server::Health as _;
+
+    use super::*;
+
+    /// What clients are told, which must be what the kubelet is told.
+    async fn is_ready(health: &Health) -> bool {
+        let service = HealthService::from_health_reporter(health.reporter.clone());
+        let told = health.is_ready.load(Ordering::Relaxed);
+        for name in ["", service::NAME] {
+            let request = HealthCheckRequest {
+                service: name.to_owned(),
+            };
+            let answer = service.check(Request::new(request)).await.unwrap();
+            let status = answer.into_inner().status;
+            // SERVING of grpc.health.v1.
+            assert_eq!(status == 1, told, "{name:?}");
+        }
+        told
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn nobody_is_sent_here_before_a_round_was_good_or_after_one_failed() {
+        let health = Health::default();
+        health.service().await;
+        assert!(!is_ready(&health).await);
+        health.during(async { Ok::<_, ()>(()) }).await.unwrap();
+        assert!(is_ready(&health).await);
+        health.during(async { Err::<(), _>(()) }).await.unwrap_err();
+        assert!(!is_ready(&health).await);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_round_that_is_under_way_changes_nothing_until_it_takes_long() {
+        let health = Health::default();
+        health.during(async { Ok::<_, ()>(()) }).await.unwrap();
+        let round = async {
+            tokio::time::sleep(LONG / 2).await;
+            assert!(is_ready(&health).await);
+            tokio::time::sleep(LONG).await;
+            assert!(!is_ready(&health).await);
+            Ok::<_, ()>(())
+        };
+        health.during(round).await.unwrap();
+        assert!(is_ready(&health).await);
+    }
+}
