@@ -343,12 +343,16 @@ codes! {
         "Use the newer program on both sides.";
 
     VaultSecretMissing = "TEC-V510", 503, "the vault's wrapping key is missing",
-        "The vault is initialized, but the Secret with the key that wraps its unseal key was deleted.",
-        "Restore the Secret from a backup. While the vault is unsealed, rotate its key instead; a new \
-         Secret alone opens nothing.";
+        "The vault is initialized, or its controller's certificate says that it was, but the Secret with the \
+         key that wraps its unseal key was deleted.",
+        "Restore the Secret from a backup. The vault has no call that makes a new key without the old one: \
+         while it is open, copy out what it holds. To begin anew, delete its storage and the Secret of the \
+         controller's certificate; a new Secret alone opens nothing.";
     VaultKeyFileMissing = "TEC-V511", 503, "the vault's wrapped key is missing",
         "The vault is initialized, but the file with its wrapped unseal key is not on the volume.",
-        "Restore the volume's file from a backup, or attach the volume that belongs to this vault.";
+        "Restore the file from a backup, or attach the volume that belongs to this vault; with several pods, \
+         copy the file from the volume of another one. The vault has no call that makes a new key without \
+         the old one: while it is open, copy out what it holds.";
     VaultKeyBroken = "TEC-V512", 503, "the vault's wrapped key does not open",
         "File and Secret do not belong together, or the file was altered.",
         "Put back the pair that was written together; each names its key id.";
@@ -360,7 +364,8 @@ codes! {
         "Start pod 0, and see its log; check that this pod reaches it.";
     VaultStorageLost = "TEC-V515", 503, "the vault's storage is empty",
         "The Secret says that the vault was set up, but its storage holds nothing.",
-        "Attach the right volume, or restore a snapshot. To give up what it held, delete the Secret.";
+        "Attach the right volume, or restore a snapshot. To give up what it held, delete the Secrets with the \
+         wrapping key and with the controller's certificate.";
     VaultCaNotMounted = "TEC-V516", 503, "the authority's certificate cannot be used",
         "The Secret of the controller's certificate is not mounted, is no PEM, or has expired.",
         "Check the volume of the pod, and that the controller has published its certificate.";

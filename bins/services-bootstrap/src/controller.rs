@@ -23,6 +23,7 @@ use tec_core::service::vault::RootPart;
 use tec_core::service::vault::Setup;
 use tec_core::service::vault::SetupEnd;
 use tec_core::service::vault::SetupEvent;
+use tec_core::time::Timestamp;
 use tec_k8s::service;
 use tec_k8s::service::Bootstrap;
 use tec_k8s::service::BringUpShell;
@@ -38,6 +39,7 @@ use tec_support::certificate::Certificate;
 use tec_support::serve::Shutdown;
 
 use crate::accounts::Accounts;
+use crate::authority;
 use crate::health::Health;
 use crate::passwords::Passwords;
 use crate::sealing::Instance;
@@ -50,6 +52,10 @@ const REVOCATIONS: Duration = Duration::from_secs(2);
 /// So often is looked whether somebody else did what only they may do: the first pod wrote what only
 /// root may write, or a person opened the vault that a person sealed.
 const MENDED: Duration = Duration::from_secs(5);
+/// So often is told that an authority ends soon.
+const NOTICES: i64 = 24 * 60 * 60;
+/// Word for programs in what tells so.
+const AUTHORITY_ENDS: &str = "AuthorityEndsSoon";
 /// Renewals are never closer together.
 const SHORTEST: Duration = Duration::from_secs(1);
 
@@ -158,6 +164,7 @@ impl Controller {
     /// May be dropped at any await; the next round continues.
     pub async fn round(&self) -> Result<Round, RoundError> {
         let mut root_part = RootPart::IfChanged;
+        let mut mended = 0;
         loop {
             self.bring_up(root_part).await?;
             root_part = RootPart::IfChanged;
@@ -193,6 +200,8 @@ impl Controller {
                         object,
                         "drift of what only root may write: it is written again"
                     );
+                    tokio::time::sleep(before_mending(mended)).await;
+                    mended += 1;
                     root_part = RootPart::Always;
                 }
                 SetupEnd::Fatal(fatal, object) => return Err(RoundError::Fatal(fatal, object)),
@@ -234,6 +243,13 @@ impl Controller {
                 self.sealing.opened(instance);
                 Ok(())
             }
+            Some(Ok(Outcome::WithoutKey(fatal))) => {
+                self.sealing.opened(instance);
+                tracing::warn!(code = %fatal.code(), "the vault serves, but its key is lost");
+                self.warn(fatal, "the vault opened by itself and serves on")
+                    .await;
+                Ok(())
+            }
             Some(Ok(Outcome::LeftSealed)) => Err(RoundError::Sealed),
             Some(Err(fatal)) => Err(RoundError::Fatal(fatal, fatal.code().to_string())),
             None => Err(RoundError::NoOutcome),
@@ -253,20 +269,22 @@ impl Controller {
     /// # Errors
     /// [`RoundError`].
     pub async fn keep(&self, mut shutdown: Shutdown) -> Result<(), RoundError> {
+        let mut told = None;
         loop {
             tokio::select! {
                 () = shutdown.triggered() => return Ok(()),
-                done = self.once() => done?,
+                done = self.once(&mut told) => done?,
             }
         }
     }
 
     /// A round, and the time until the next one.
-    async fn once(&self) -> Result<(), RoundError> {
+    async fn once(&self, told: &mut Option<Timestamp>) -> Result<(), RoundError> {
         match self.health.during(self.round()).await {
             Ok(round) => {
                 let next_seconds = round.next.as_secs();
                 tracing::info!(next_seconds, "the vault is as it shall be");
+                self.tell_of_authorities(&round, told).await;
                 self.rest(&round).await;
                 Ok(())
             }
@@ -285,13 +303,31 @@ impl Controller {
         }
     }
 
+    /// Tells of an authority that ends soon, once in a day; `told` is when that was last done.
+    async fn tell_of_authorities(&self, round: &Round, told: &mut Option<Timestamp>) {
+        let now = self.clock.now();
+        let age = |told: Timestamp| now.unix_seconds().saturating_sub(told.unix_seconds());
+        let is_due = told.is_none_or(|told| age(told) >= NOTICES);
+        let notice = authority::notice(&round.authorities, now);
+        if let Some(message) = notice.filter(|_| is_due) {
+            tracing::warn!(notice = message, "an authority has to be renewed");
+            self.event(AUTHORITY_ENDS.to_owned(), message).await;
+            *told = Some(now);
+        }
+    }
+
     /// Tells whoever looks at the pod; that the program ends is more important than that this works.
     async fn warn(&self, fatal: Fatal, detail: &str) {
+        self.event(fatal.code().to_string(), format!("{fatal}: {detail}"))
+            .await;
+    }
+
+    async fn event(&self, reason: String, message: String) {
         let warning = Warning {
             pod: self.pod.clone(),
             pod_uid: self.pod_uid.clone(),
-            reason: fatal.code().to_string(),
-            message: format!("{fatal}: {detail}"),
+            reason,
+            message,
             at: self.clock.now(),
         };
         if let Err(error) = self.cluster.warn(&warning).await {
@@ -325,5 +361,27 @@ impl Controller {
             }
             tokio::time::sleep(REVOCATIONS).await;
         }
+    }
+}
+
+/// How long is waited before drift is mended that was mended so often in this round: each time makes a
+/// root token.
+fn before_mending(times: u32) -> Duration {
+    match times.checked_sub(1) {
+        None => Duration::ZERO,
+        Some(doublings) => MENDED.saturating_mul(1 << doublings.min(6)).min(LOOK),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn drift_is_mended_at_once_and_then_ever_more_rarely() {
+        assert_eq!(before_mending(0), Duration::ZERO);
+        assert_eq!(before_mending(1), MENDED);
+        assert_eq!(before_mending(2), MENDED * 2);
+        assert_eq!(before_mending(u32::MAX), LOOK);
     }
 }

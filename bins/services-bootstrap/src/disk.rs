@@ -12,6 +12,8 @@ use tec_support::files::write_private;
 const KEY: &str = "unseal.v1.json";
 /// Asks whoever runs the vault to empty its storage.
 const RESET: &str = "reset-requested";
+/// Says that the vault is about to be initialized, and holds nothing yet.
+const INTENT: &str = "init-intent";
 
 /// A directory.
 #[derive(Clone, Debug)]
@@ -24,8 +26,24 @@ impl Volume {
     }
 
     /// Where a request to empty the vault's storage lies.
-    pub fn reset_request(&self) -> PathBuf {
+    fn reset_request(&self) -> PathBuf {
         self.0.join(RESET)
+    }
+
+    /// Whether the storage may be emptied: a vault whose key is kept here may be in use.
+    ///
+    /// # Errors
+    /// The directory cannot be read.
+    pub fn may_be_reset(&self) -> io::Result<bool> {
+        Ok(!self.0.join(KEY).try_exists()?)
+    }
+}
+
+fn read(path: &Path) -> io::Result<Option<Vec<u8>>> {
+    match fs::read(path) {
+        Ok(bytes) => Ok(Some(bytes)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
     }
 }
 
@@ -38,11 +56,7 @@ fn remove(path: &Path) -> io::Result<()> {
 
 impl Disk for Volume {
     fn read(&self) -> io::Result<Option<Vec<u8>>> {
-        match fs::read(self.0.join(KEY)) {
-            Ok(bytes) => Ok(Some(bytes)),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(error),
-        }
+        read(&self.0.join(KEY))
     }
 
     fn write(&self, bytes: &[u8]) -> io::Result<()> {
@@ -53,8 +67,24 @@ impl Disk for Volume {
         remove(&self.0.join(KEY))
     }
 
+    fn write_intent(&self, key_id: &str) -> io::Result<()> {
+        write_private(&self.0.join(INTENT), key_id.as_bytes())
+    }
+
+    fn read_intent(&self) -> io::Result<Option<Vec<u8>>> {
+        read(&self.0.join(INTENT))
+    }
+
+    fn remove_intent(&self) -> io::Result<()> {
+        remove(&self.0.join(INTENT))
+    }
+
     fn request_reset(&self) -> io::Result<()> {
         write_private(&self.reset_request(), b"")
+    }
+
+    fn withdraw_reset(&self) -> io::Result<()> {
+        remove(&self.reset_request())
     }
 
     fn is_reset_pending(&self) -> io::Result<bool> {

@@ -7,6 +7,7 @@
 //! *What it is not*: a place of decisions.
 
 pub mod accounts;
+mod authority;
 pub mod cli;
 pub mod compose;
 pub mod controller;

@@ -39,9 +39,9 @@ async fn run(action: Action) -> anyhow::Result<u8> {
             storage,
             command,
         } => {
-            let request = Volume::new(volume).reset_request();
+            let volume = Volume::new(volume);
             tasks.spawn(async move {
-                guard::run(&command, &storage, request, shutdown).await?;
+                guard::run(&command, &storage, &volume, shutdown).await?;
                 Ok(exit::OK)
             });
         }

@@ -11,6 +11,7 @@ use tec_core::port::chain;
 use super::context::Context;
 use super::context::Task;
 use super::machine;
+use crate::api::TargetStatus;
 use crate::signal::Metric;
 
 /// Changes that come together go out together.
@@ -84,15 +85,28 @@ async fn round(ctx: &Context) -> Result<Option<Duration>, PortError> {
     }
     let mut memory = ctx.memory();
     let is_news = memory.targets != round.targets;
+    let is_other = !memory
+        .targets
+        .iter()
+        .map(name_of)
+        .eq(round.targets.iter().map(name_of));
     memory.targets = round.targets;
     drop(memory);
-    for name in waiting {
+    // Whoever was told before there was this Trustee has to hear of it.
+    let all = is_other
+        .then(|| ctx.caches.machines.all())
+        .unwrap_or_default();
+    for name in all.iter().map(|machine| machine.name_any()).chain(waiting) {
         ctx.queue.wake(Task::Machine(name));
     }
     if is_news && let Some(cluster) = ctx.cluster() {
         ctx.queue.wake(Task::Cluster(cluster.name_any()));
     }
     Ok(round.again)
+}
+
+fn name_of(target: &TargetStatus) -> &str {
+    &target.name
 }
 
 /// Images whose boots may obtain keys now. Without a cluster object there are none: nobody says how

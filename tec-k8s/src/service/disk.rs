@@ -15,8 +15,17 @@ pub trait Disk: fmt::Debug + Send + Sync {
     fn write(&self, bytes: &[u8]) -> io::Result<()>;
     /// Removes the file, if there is one.
     fn remove(&self) -> io::Result<()>;
+    /// Writes, as durably as the file, that the vault is about to be initialized under the wrapping key
+    /// of this name.
+    fn write_intent(&self, key_id: &str) -> io::Result<()>;
+    /// The name of that wrapping key, if it was written.
+    fn read_intent(&self) -> io::Result<Option<Vec<u8>>>;
+    /// Removes that, if it is there.
+    fn remove_intent(&self) -> io::Result<()>;
     /// Asks whoever runs the vault to stop it, empty its storage, and start it.
     fn request_reset(&self) -> io::Result<()>;
-    /// Whether that was done.
+    /// Takes that back, if nobody has done it yet.
+    fn withdraw_reset(&self) -> io::Result<()>;
+    /// Whether it is still to be done.
     fn is_reset_pending(&self) -> io::Result<bool>;
 }

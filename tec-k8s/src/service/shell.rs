@@ -15,6 +15,7 @@ use tec_core::service::vault::BringUp;
 use tec_core::service::vault::Effect;
 use tec_core::service::vault::Event;
 use tec_core::service::vault::Outcome;
+use tec_core::service::vault::Refused;
 use tec_core::service::vault::Request;
 use tec_core::service::vault::Response;
 use tec_core::service::vault::Setup;
@@ -85,7 +86,11 @@ impl BringUpShell {
                 Err(error) => return io_failed("look at a reset", &error),
             }
         }
-        Event::Failed
+        // Nobody serves it now. Whoever does later may find a vault in use.
+        match self.disk.withdraw_reset() {
+            Ok(()) => Event::Failed,
+            Err(error) => io_failed("take back a reset", &error),
+        }
     }
 }
 
@@ -120,6 +125,10 @@ impl Shell<BringUp> for BringUpShell {
             Ok(()) => Event::Done,
             Err(error) => failed(&error, Event::Failed),
         };
+        let found = |what, result| match result {
+            Ok(file) => Event::File(file),
+            Err(error) => io_failed(what, &error),
+        };
         let on_disk = |what, result: std::io::Result<()>| match result {
             Ok(()) => Event::Done,
             Err(error) => io_failed(what, &error),
@@ -133,6 +142,10 @@ impl Shell<BringUp> for BringUpShell {
                 Ok(secret) => Event::Secret(secret),
                 Err(error) => failed(&error, Event::Failed),
             },
+            Effect::ReadAuthorities => match self.cluster.authorities().await {
+                Ok(authorities) => Event::Authorities(authorities),
+                Err(error) => failed(&error, Event::Failed),
+            },
             Effect::CreateSecret { key, key_id } => done(self.cluster.create(&key, &key_id).await),
             Effect::Advance { from, to } => {
                 tracing::info!(%from, %to, "bootstrap advances");
@@ -143,13 +156,18 @@ impl Shell<BringUp> for BringUpShell {
                 done(self.cluster.rotate(&from, &key, &key_id).await)
             }
             Effect::Forget { key_id } => done(self.cluster.forget(&key_id).await),
-            Effect::ReadFile => match self.disk.read() {
-                Ok(file) => Event::File(file),
-                Err(error) => io_failed("read the wrapped key", &error),
-            },
+            Effect::ReadFile => found("read the wrapped key", self.disk.read()),
+            Effect::ReadIntent => found("read the intent", self.disk.read_intent()),
             Effect::FetchFromPeers => Event::Files(self.peers.wrapped_keys().await),
             Effect::WriteFile(bytes) => on_disk("write the wrapped key", self.disk.write(&bytes)),
-            Effect::RemoveFile => on_disk("remove the wrapped key", self.disk.remove()),
+            Effect::RemoveFile => {
+                let removed = self.disk.withdraw_reset().and_then(|()| self.disk.remove());
+                on_disk("remove the wrapped key", removed)
+            }
+            Effect::WriteIntent { key_id } => {
+                on_disk("write the intent", self.disk.write_intent(&key_id))
+            }
+            Effect::RemoveIntent => on_disk("remove the intent", self.disk.remove_intent()),
             Effect::ResetStorage => self.reset().await,
             Effect::Wait(time) => {
                 wait(time).await;
@@ -209,7 +227,10 @@ impl Shell<Setup> for SetupShell {
                 Ok(()) => SetupEvent::Done,
                 Err(error) => failed(&error, SetupEvent::Failed),
             },
-            SetupEffect::Wait(time) => {
+            SetupEffect::Wait(time, refused) => {
+                if let Some(Refused { step, status, .. }) = refused {
+                    tracing::warn!(step, status, "the vault does not do what is asked of it");
+                }
                 wait(time).await;
                 SetupEvent::Elapsed
             }

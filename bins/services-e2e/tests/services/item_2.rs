@@ -105,7 +105,11 @@ fn name(effect: &Effect) -> String {
             format!("{does} {}", request.path)
         }
         Effect::Advance { to, .. } => format!("write progress {}", word(&to.to_string())),
-        Effect::CreateSecret { .. } | Effect::WriteFile(_) | Effect::RemoveFile => {
+        Effect::CreateSecret { .. }
+        | Effect::WriteFile(_)
+        | Effect::RemoveFile
+        | Effect::WriteIntent { .. }
+        | Effect::RemoveIntent => {
             format!("write {}", word(&format!("{effect:?}")))
         }
         effect => format!("do {}", word(&format!("{effect:?}"))),
@@ -182,13 +186,13 @@ struct Guarded {
 async fn guarded() -> Guarded {
     let stage = Stage::prepare(Cluster::shared().await.unwrap(), &Seal::Shamir).unwrap();
     let command = stage.bao.command_with_log(&stage.logs).unwrap();
-    let request = Volume::new(stage.path("volume")).reset_request();
+    let volume = Volume::new(stage.path("volume"));
     let storage = stage.bao.storage();
     let (shutdown, signals) = Shutdown::on_signals().unwrap();
     let mut guard = JoinSet::new();
     guard.spawn(async move {
         let _signals = signals;
-        guard::run(&command, &storage, request, shutdown).await
+        guard::run(&command, &storage, &volume, shutdown).await
     });
     stage.bao.wait().await.unwrap();
     let controller = stage.controller(&[]).await.unwrap();

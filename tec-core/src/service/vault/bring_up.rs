@@ -65,15 +65,20 @@ pub struct BringUp {
 enum Phase {
     Probe,
     Secret(Seal),
-    /// Whether another pod knows a vault already, although there is no Secret.
-    Others(Seal),
+    /// Whether a vault was set up before, although there is no Secret.
+    Before(Seal),
     /// After it the Secret is read again.
     Created(Seal),
     Intent,
     Removed,
+    Noted,
     Init,
     File(Seal),
-    Peer,
+    /// Whether this volume says that the vault was about to be initialized, and nothing more.
+    Note(Seal),
+    /// The volume no longer says so.
+    Unnoted,
+    Peer(Seal),
     /// Whether all other pods know the new wrapping key.
     Followers(Seal),
     Stored,
@@ -161,20 +166,20 @@ impl BringUp {
                 Err(_) => self.pause(),
             },
             (Phase::Secret(seal), Event::Secret(secret)) => self.decide(seal, secret),
-            (Phase::Others(seal), Event::Files(files)) => {
-                if files.iter().all(Option::is_none) {
-                    self.create(seal)
-                } else {
-                    // A vault that was initialized, and whose wrapping key is gone: never a second one.
-                    self.finish(Err(Fatal::AesSecretMissing))
-                }
+            (Phase::Before(seal), Event::Authorities(None)) => self.create(seal),
+            // A vault that was set up, and whose wrapping key is gone: never a second one.
+            (Phase::Before(_), Event::Authorities(Some(_))) => {
+                self.finish(Err(Fatal::AesSecretMissing))
             }
             (Phase::Created(seal), Event::Done) => self.go(Phase::Secret(seal), Effect::ReadSecret),
             (Phase::Intent, Event::Done) => self.go(Phase::Removed, Effect::RemoveFile),
-            (Phase::Removed, Event::Done) => self.initialize(),
+            (Phase::Removed, Event::Done) => self.note(),
+            (Phase::Noted, Event::Done) => self.initialize(),
             (Phase::Init, Event::Answered(answer)) => self.initialized(&answer),
             (Phase::File(seal), Event::File(file)) => self.open(seal, file.as_deref()),
-            (Phase::Peer, Event::Files(files)) => self.take_from_peers(files),
+            (Phase::Note(seal), Event::File(note)) => self.judge_note(seal, note.as_deref()),
+            (Phase::Unnoted, Event::Done) => self.advance(Phase::Again, Progress::KeyStored),
+            (Phase::Peer(seal), Event::Files(files)) => self.take_from_peers(seal, files),
             (Phase::Followers(seal), Event::Files(files)) => self.forget(seal, &files),
             (Phase::Stored | Phase::Again, Event::Done) => {
                 self.unstored = None;
@@ -226,10 +231,8 @@ impl BringUp {
         self.secret = secret;
         match (seal.initialized, self.ordinal, self.progress()) {
             (false, Ordinal::Follower, _) => self.join(Fatal::NotFirst),
-            (false, Ordinal::First, None) if self.platform.peers == Peers::Raft => {
-                self.go(Phase::Others(seal), Effect::FetchFromPeers)
-            }
-            (false, Ordinal::First, None) => self.create(seal),
+            // Peers cannot be asked: whoever has no Secret has no certificate to answer with either.
+            (false, Ordinal::First, None) => self.go(Phase::Before(seal), Effect::ReadAuthorities),
             (false, Ordinal::First, Some(Progress::Created | Progress::InitIntent)) => {
                 self.advance(Phase::Intent, Progress::InitIntent)
             }
@@ -240,7 +243,7 @@ impl BringUp {
             (true, _, Some(_)) if seal.sealed && self.sealed == Sealed::Leave => {
                 self.finish(Ok(Outcome::LeftSealed))
             }
-            (true, _, None) => self.finish(Err(Fatal::AesSecretMissing)),
+            (true, _, None) => self.lost(seal, Fatal::AesSecretMissing),
             (true, _, Some(_)) => self.go(Phase::File(seal), Effect::ReadFile),
         }
     }
@@ -250,6 +253,17 @@ impl BringUp {
             return self.finish(Err(otherwise));
         }
         self.pause()
+    }
+
+    /// A vault that opened by itself serves on without the key that only root tokens need.
+    fn lost(&mut self, seal: Seal, fatal: Fatal) -> Effect {
+        let is_set_up = matches!(self.progress(), None | Some(Progress::Configured(_)));
+        match self.platform.seal {
+            SealKind::Static if !seal.sealed && is_set_up => {
+                self.finish(Ok(Outcome::WithoutKey(fatal)))
+            }
+            _ => self.finish(Err(fatal)),
+        }
     }
 
     fn create(&mut self, seal: Seal) -> Effect {
@@ -262,6 +276,18 @@ impl BringUp {
         let digest = Sha256::new_with_prefix(b"tec vault wrapping key id v1\0").chain_update(key);
         let key_id = hex::encode(digest.finalize()).chars().take(16).collect();
         (SecretArray::new(key), key_id)
+    }
+
+    /// The volume itself says, before init, that nothing is in the vault yet: the Secret may be one of
+    /// yesterday's backup.
+    fn note(&mut self) -> Effect {
+        match &self.secret {
+            Some(secret) => {
+                let key_id = secret.key_id.clone();
+                self.go(Phase::Noted, Effect::WriteIntent { key_id })
+            }
+            None => self.pause(),
+        }
     }
 
     fn initialize(&mut self) -> Effect {
@@ -342,25 +368,46 @@ impl BringUp {
         match opened {
             Some(Opened::Current(key)) if is_intent => {
                 self.key = Some(key);
-                self.advance(Phase::Again, Progress::KeyStored)
+                self.go(Phase::Unnoted, Effect::RemoveIntent)
             }
             Some(Opened::Current(key)) => {
                 self.key = Some(key);
                 self.rotate(seal)
             }
             Some(Opened::Before(key)) => self.wrap(&key),
-            // Its key is lost, and it holds nothing yet: begin anew.
-            _ if is_intent && self.ordinal == Ordinal::First => {
-                self.root = None;
-                self.go(Phase::Again, Effect::ResetStorage)
+            // Nobody can have filled a vault that only its key would have opened; a static seal opens by
+            // itself.
+            None if is_intent
+                && self.ordinal == Ordinal::First
+                && (seal.sealed || self.platform.seal == SealKind::Static) =>
+            {
+                self.go(Phase::Note(seal), Effect::ReadIntent)
             }
             // The wrapping key was replaced while this pod was away.
-            Some(Opened::Foreign) if is_raft => self.go(Phase::Peer, Effect::FetchFromPeers),
-            Some(_) => self.finish(Err(Fatal::DecryptFailed)),
-            None if self.ordinal == Ordinal::Follower || is_raft => {
-                self.go(Phase::Peer, Effect::FetchFromPeers)
-            }
-            None => self.finish(Err(Fatal::KeyFileMissing)),
+            Some(Opened::Foreign) if is_raft => self.go(Phase::Peer(seal), Effect::FetchFromPeers),
+            Some(_) => self.lost(seal, Fatal::DecryptFailed),
+            None => self.missing(seal),
+        }
+    }
+
+    /// Without its file: a peer may have it.
+    fn missing(&mut self, seal: Seal) -> Effect {
+        if self.ordinal == Ordinal::Follower || self.platform.peers == Peers::Raft {
+            self.go(Phase::Peer(seal), Effect::FetchFromPeers)
+        } else {
+            self.lost(seal, Fatal::KeyFileMissing)
+        }
+    }
+
+    /// Whether an initialized vault without a file is one whose init was cut off on this very volume.
+    fn judge_note(&mut self, seal: Seal, note: Option<&[u8]>) -> Effect {
+        let key_id = self.secret.as_ref().map(|secret| secret.key_id.as_bytes());
+        if note.is_some() && note == key_id {
+            // Its key is lost, and it holds nothing yet: begin anew.
+            self.root = None;
+            self.go(Phase::Again, Effect::ResetStorage)
+        } else {
+            self.missing(seal)
         }
     }
 
@@ -419,7 +466,7 @@ impl BringUp {
     }
 
     /// The first file that opens; some peer may not know of the new wrapping key yet.
-    fn take_from_peers(&mut self, files: Vec<Option<Vec<u8>>>) -> Effect {
+    fn take_from_peers(&mut self, seal: Seal, files: Vec<Option<Vec<u8>>>) -> Effect {
         let mut end = Fatal::KeyFileMissing;
         for bytes in files.into_iter().flatten() {
             match self.unwrap(&bytes) {
@@ -429,6 +476,9 @@ impl BringUp {
                 }
                 Opened::Foreign | Opened::Broken => end = Fatal::DecryptFailed,
             }
+        }
+        if !seal.sealed && self.platform.seal == SealKind::Static {
+            return self.lost(seal, end);
         }
         self.join(end)
     }
@@ -472,6 +522,10 @@ impl BringUp {
         let wanted = Progress::Configured(desired::root_digest(&self.platform));
         if self.progress() == Some(&wanted) && self.root_part == RootPart::IfChanged {
             return self.finish(Ok(Outcome::Up));
+        }
+        if matches!(self.progress(), Some(Progress::Configured(_))) {
+            // Whoever dies with a root token leaves a progress that makes the next one sweep it.
+            return self.advance(Phase::Again, Progress::KeyStored);
         }
         let (work, request) = RootWork::begin(self.root.take());
         self.call(Phase::Root(work), request)

@@ -68,6 +68,8 @@ pub enum Event {
     File(Option<Vec<u8>>),
     /// This is in the files of the other pods; `None` of one that does not tell.
     Files(Vec<Option<Vec<u8>>>),
+    /// The authorities that a controller published, in PEM; `None` if none ever did.
+    Authorities(Option<String>),
     /// The write is durable.
     Done,
     /// It failed, or nobody knows whether it happened.
@@ -89,6 +91,9 @@ pub enum Effect {
         /// Its name.
         key_id: String,
     },
+    /// Read what a controller published when a vault was set up. Answered by `Authorities` or
+    /// `Failed`.
+    ReadAuthorities,
     /// Change the progress, if it still is `from`. Answered by `Done`.
     Advance {
         /// What it is.
@@ -117,8 +122,18 @@ pub enum Effect {
     FetchFromPeers,
     /// Write the file: a temporary one, synced, renamed, the directory synced. Answered by `Done`.
     WriteFile(Vec<u8>),
-    /// Remove the file, if there is one. Answered by `Done`.
+    /// Remove the file, if there is one, and every request to empty the storage. Answered by `Done`.
     RemoveFile,
+    /// Write, durably and beside the file, that the vault is about to be initialized under this
+    /// wrapping key. Answered by `Done`.
+    WriteIntent {
+        /// Name of the wrapping key.
+        key_id: String,
+    },
+    /// Read that. Answered by `File`, with the name of the wrapping key.
+    ReadIntent,
+    /// Remove that, if it is there. Answered by `Done`.
+    RemoveIntent,
     /// Stop the vault, empty its storage, start it. Only ever asked for while it holds nothing.
     /// Answered by `Done`.
     ResetStorage,
@@ -136,6 +151,9 @@ pub enum Outcome {
     Up,
     /// It is sealed, and was to be left so.
     LeftSealed,
+    /// It opened by itself and serves; but its key is lost, for this reason, and with it the way to
+    /// mend what only root may write.
+    WithoutKey(Fatal),
 }
 
 /// What is done about a vault that is sealed.

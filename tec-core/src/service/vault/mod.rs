@@ -11,13 +11,14 @@
 //! ```text
 //!   Secret: wrapping key, progress      file: wrapped key        vault
 //!   1 created ──────────────────────────────────────────────────── not initialized
-//!   2 init-intent ──────────────────────────────────────────────── initialized, empty
-//!   3                                   written, read back
+//!   2 init-intent                       intent                     initialized, empty
+//!   3                                   written, read back; no intent
 //!   4 key-stored ───────────────────────────────────────────────── unsealed, auth, roles, policies
 //!   5 configured:<digest> ──────────────────────────────────────── no root token is left
 //! ```
 //! A vault that is initialized without a file although the progress is `init-intent` is empty, since
-//! nothing is put in before step 4: it alone may be reset.
+//! nothing is put in before step 4: it alone may be reset, and only if its own volume says the same, and
+//! nobody opened it. Work with a root token sets 5 back to 4 first, so that a crash is found.
 
 mod bring_up;
 pub mod call;
@@ -58,6 +59,7 @@ pub use self::platform::SealKind;
 pub use self::progress::Progress;
 pub use self::progress::ProgressError;
 pub use self::setup::Published;
+pub use self::setup::Refused;
 pub use self::setup::Setup;
 pub use self::setup::SetupEffect;
 pub use self::setup::SetupEnd;

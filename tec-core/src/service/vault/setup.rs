@@ -26,6 +26,10 @@ use crate::service::tls::Material;
 const FIRST_WAIT: Duration = Duration::from_millis(250);
 const LONGEST_WAIT: Duration = Duration::from_secs(10);
 
+/// So often in a row a login is refused before that is taken for drift. One refusal says little: the
+/// vault answers the same while the API server, which it asks, is away.
+const LOGIN_REFUSALS: u32 = 6;
+
 /// What the plan is told.
 #[derive(Debug)]
 #[expect(clippy::exhaustive_enums, reason = "shells make them")]
@@ -54,10 +58,20 @@ pub enum SetupEffect {
     Call(Request),
     /// Put certificate and authorities where callers find them. Answered by `Done`.
     Publish(Published),
-    /// Wait. Answered by `Elapsed`.
-    Wait(Duration),
+    /// Wait, because of this, if the vault's answer was the reason. Answered by `Elapsed`.
+    Wait(Duration, Option<Refused>),
     /// The end. Not answered.
     Finish(SetupEnd),
+}
+
+/// An answer of the vault that was of no use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Refused {
+    /// What was asked for.
+    pub step: &'static str,
+    /// Its status.
+    pub status: u16,
 }
 
 /// What everybody may see.
@@ -97,6 +111,8 @@ pub struct Setup {
     platform: Platform,
     phase: Phase,
     tries: u32,
+    /// Logins refused in a row.
+    refusals: u32,
     login: Option<Login>,
 }
 
@@ -111,6 +127,19 @@ enum Phase {
     Publish(Material),
     Pause,
     End,
+}
+
+impl Phase {
+    fn name(&self) -> &'static str {
+        match self {
+            Self::Login => "login",
+            Self::Accessor => "list of login methods",
+            Self::Audit(..) => "look at roles and policies",
+            Self::Objects(_) => "engines, authorities and keys",
+            Self::Issue => "certificate of the controller",
+            Self::Token | Self::Publish(_) | Self::Pause | Self::End => "nothing",
+        }
+    }
 }
 
 #[derive(Debug, Deserialize)]
@@ -142,10 +171,12 @@ impl Plan for Setup {
             (_, SetupEvent::Answered(answer)) if answer.status == 503 => {
                 self.finish(SetupEnd::Sealed)
             }
-            (phase, SetupEvent::Answered(answer)) => self
-                .answered(phase, &answer)
-                .unwrap_or_else(|| self.pause()),
-            _ => self.pause(),
+            (phase, SetupEvent::Answered(answer)) => {
+                let (step, status) = (phase.name(), answer.status);
+                self.answered(phase, &answer)
+                    .unwrap_or_else(|| self.pause(Some(Refused { step, status })))
+            }
+            _ => self.pause(None),
         }]
     }
 }
@@ -157,6 +188,7 @@ impl Setup {
             platform,
             phase: Phase::Token,
             tries: 0,
+            refusals: 0,
             login: None,
         }
     }
@@ -174,11 +206,14 @@ impl Setup {
         self.go(phase, SetupEffect::Call(request))
     }
 
-    fn pause(&mut self) -> SetupEffect {
+    fn pause(&mut self, refused: Option<Refused>) -> SetupEffect {
         let wait = FIRST_WAIT.saturating_mul(1 << self.tries.min(6));
         self.tries = self.tries.saturating_add(1);
         self.login = None;
-        self.go(Phase::Pause, SetupEffect::Wait(wait.min(LONGEST_WAIT)))
+        self.go(
+            Phase::Pause,
+            SetupEffect::Wait(wait.min(LONGEST_WAIT), refused),
+        )
     }
 
     fn log_in(&mut self, token: &SecretBytes) -> SetupEffect {
@@ -196,7 +231,11 @@ impl Setup {
                 SetupEnd::RootDrift("the controller's login role".to_owned()),
             )),
             Phase::Login => {
-                self.login = Some(answer.json::<Auth>().ok()?.auth);
+                let Ok(Auth { auth }) = answer.json() else {
+                    return self.refused(answer);
+                };
+                self.refusals = 0;
+                self.login = Some(auth);
                 Some(self.call(Phase::Accessor, Request::get("sys/auth")))
             }
             Phase::Accessor => {
@@ -229,6 +268,17 @@ impl Setup {
             }
             _ => None,
         }
+    }
+
+    /// A login that the vault goes on to refuse: its role, the method or the method's configuration is
+    /// not what it was.
+    fn refused(&mut self, answer: &Response) -> Option<SetupEffect> {
+        match answer.status {
+            400 | 403 | 404 => self.refusals += 1,
+            _ => self.refusals = 0,
+        }
+        let is_drift = self.refusals >= LOGIN_REFUSALS;
+        is_drift.then(|| self.finish(SetupEnd::RootDrift("the controller's login".to_owned())))
     }
 
     fn turn(&mut self, turn: Turn, phase: impl FnOnce(&Self) -> Phase) -> Option<SetupEffect> {
@@ -264,7 +314,7 @@ impl Setup {
 
     fn ready(&mut self, tls: Material) -> SetupEffect {
         let Some(login) = self.login.take() else {
-            return self.pause();
+            return self.pause(None);
         };
         self.finish(SetupEnd::Ready {
             token: login.client_token,

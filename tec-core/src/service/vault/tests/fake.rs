@@ -23,6 +23,8 @@ pub(super) struct FakeVault {
     pub(super) controllers: BTreeSet<String>,
     /// What was written, by path.
     pub(super) objects: BTreeMap<String, Value>,
+    /// So many logins are refused, as while the API server is away.
+    pub(super) outage: u32,
     attempt: Option<String>,
     tokens: u32,
 }
@@ -150,6 +152,14 @@ impl FakeVault {
             .contains_key(&format!("auth/kubernetes/role/{role}"))
         {
             return refuse(400, "invalid role name");
+        }
+        if let Some(left) = self.outage.checked_sub(1) {
+            self.outage = left;
+            return refuse(403, "permission denied");
+        }
+        let names = &self.objects[&format!("auth/kubernetes/role/{role}")];
+        if names["bound_service_account_names"] != json!([role]) {
+            return refuse(403, "service account name not authorized");
         }
         let token = self.token();
         self.controllers.insert(token.clone());

@@ -13,10 +13,18 @@ use super::Outcome;
 use super::Peers;
 use super::Platform;
 use super::Progress;
+use super::Refused;
+use super::Response;
 use super::RootPart;
+use super::SealKind;
 use super::Sealed;
+use super::Setup;
+use super::SetupEffect;
 use super::SetupEnd;
+use super::SetupEvent;
 use super::desired;
+use crate::plan::Plan as _;
+use crate::secret::SecretBytes;
 use crate::service::Fatal;
 use crate::service::caller::Account;
 use crate::service::caller::Role;
@@ -54,6 +62,7 @@ fn assert_up(pod: &Pod) {
             object.name
         );
     }
+    assert_eq!(pod.intent, None, "the volume allows a reset");
     // Nothing is initialized twice but what was empty, and the disk holds no plain key.
     assert_eq!(pod.vault.inits, pod.resets + 1);
     let file = pod.file.as_ref().unwrap();
@@ -240,15 +249,113 @@ fn a_wiped_volume_is_never_initialized_again() {
 }
 
 #[test]
-fn a_first_pod_that_lost_volume_and_secret_initializes_nothing_beside_its_peers() {
+fn a_first_pod_that_lost_volume_and_secret_initializes_nothing_although_no_peer_answers() {
+    for peers in [Peers::Raft, Peers::Alone] {
+        let mut pod = up();
+        pod.platform.peers = peers;
+        pod.published = true;
+        pod.file = None;
+        pod.secret = None;
+        pod.vault.wipe();
+        healthy(&mut pod);
+        assert_eq!(pod.end, Some(Err(Fatal::AesSecretMissing)));
+        assert_eq!(pod.vault.inits, 1);
+        assert!(pod.secret.is_none());
+    }
+}
+
+/// A vault in use, beside a Secret of the time before it was.
+fn with_old_secret() -> Pod {
     let mut pod = up();
-    pod.platform.peers = Peers::Raft;
-    pod.peer = pod.file.take();
+    pod.vault.sealed = true;
+    if let Some((_, _, progress)) = &mut pod.secret {
+        *progress = Progress::InitIntent;
+    }
+    pod
+}
+
+#[test]
+fn a_vault_in_use_is_not_emptied_although_an_old_secret_says_that_it_is_empty() {
+    let mut pod = with_old_secret();
+    let file = pod.file.take();
+    healthy(&mut pod);
+    assert_eq!(pod.end, Some(Err(Fatal::KeyFileMissing)));
+
+    // Nor by a note for another wrapping key.
+    pod.intent = Some(b"another".to_vec());
+    healthy(&mut pod);
+    assert_eq!(pod.end, Some(Err(Fatal::KeyFileMissing)));
+
+    pod.file = Some(b"garbage".to_vec());
+    healthy(&mut pod);
+    assert_eq!(pod.end, Some(Err(Fatal::DecryptFailed)));
+    assert_eq!((pod.vault.inits, pod.resets), (1, 0));
+
+    pod.file = file;
+    healthy(&mut pod);
+    assert_up(&pod);
+}
+
+#[test]
+fn a_vault_that_somebody_opened_is_not_emptied() {
+    let mut pod = with_old_secret();
+    pod.file = None;
+    pod.intent = pod
+        .secret
+        .as_ref()
+        .map(|secret| secret.1.clone().into_bytes());
+    pod.vault.sealed = false;
+    healthy(&mut pod);
+    assert_eq!(pod.end, Some(Err(Fatal::KeyFileMissing)));
+    assert_eq!((pod.vault.inits, pod.resets), (1, 0));
+}
+
+#[test]
+fn a_vault_that_opens_by_itself_serves_on_without_its_key() {
+    let mut pod = up();
+    pod.platform.seal = SealKind::Static;
+    let file = pod.file.take();
+    for peers in [Peers::Alone, Peers::Raft] {
+        pod.platform.peers = peers;
+        healthy(&mut pod);
+        let lost = Outcome::WithoutKey(Fatal::KeyFileMissing);
+        assert_eq!(pod.end, Some(Ok(lost)));
+    }
+    pod.file = Some(b"garbage".to_vec());
+    pod.platform.peers = Peers::Alone;
+    healthy(&mut pod);
+    let lost = Outcome::WithoutKey(Fatal::DecryptFailed);
+    assert_eq!(pod.end, Some(Ok(lost)));
+
+    pod.file = file;
     pod.secret = None;
-    pod.vault.wipe();
+    healthy(&mut pod);
+    let lost = Outcome::WithoutKey(Fatal::AesSecretMissing);
+    assert_eq!(pod.end, Some(Ok(lost)));
+    // Sealed, nothing serves that could go on.
+    pod.vault.sealed = true;
     healthy(&mut pod);
     assert_eq!(pod.end, Some(Err(Fatal::AesSecretMissing)));
-    assert_eq!(pod.vault.inits, 1);
+}
+
+#[test]
+fn a_crash_at_each_step_of_mending_leaves_no_root_token() {
+    let policy = "sys/policies/acl/component";
+    let begin = || {
+        let mut pod = up();
+        let drift = json!({"policy": "path \"*\" {}"});
+        pod.vault.objects.insert(policy.to_owned(), drift);
+        pod.root_part = RootPart::Always;
+        pod
+    };
+    let mut pod = begin();
+    healthy(&mut pod);
+    assert_up(&pod);
+    let rows = crash_everywhere(LIMIT, begin, |pod| {
+        assert_eq!(pod.end, Some(Ok(Outcome::Up)));
+        assert!(pod.vault.roots.is_empty(), "a root token is left");
+    });
+    assert!(rows.iter().any(|row| format!("{row}").contains("update")));
 }
 
 #[test]
@@ -358,6 +465,42 @@ fn drift_of_an_engine_is_mended_and_of_a_policy_reported() {
     assert!(
         matches!(&end, SetupEnd::RootDrift(name) if name == "policy component"),
         "{end:?}"
+    );
+}
+
+#[test]
+fn a_login_that_is_refused_again_and_again_is_drift_and_an_outage_is_not() {
+    let mut world = controller();
+    world.vault.outage = 3;
+    run_plan(&mut world, LIMIT, |_| Mishap::None);
+    assert_ready(&world);
+    let role = world
+        .vault
+        .objects
+        .get_mut("auth/kubernetes/role/controller");
+    role.unwrap()["bound_service_account_names"] = json!(["somebody-else"]);
+    run_plan(&mut world, LIMIT, |_| Mishap::None);
+    let end = world.end.unwrap();
+    assert!(
+        matches!(&end, SetupEnd::RootDrift(name) if name == "the controller's login"),
+        "{end:?}"
+    );
+}
+
+#[test]
+fn a_refused_certificate_is_named_with_its_status() {
+    let mut plan = Setup::new(world::platform());
+    plan.step(SetupEvent::Start);
+    plan.step(SetupEvent::Token(SecretBytes::new(b"jwt".to_vec())));
+    let refusal = Response::new(403, b"{}".to_vec());
+    let effects = plan.step(SetupEvent::Answered(refusal));
+    let expected = Refused {
+        step: "login",
+        status: 403,
+    };
+    assert!(
+        matches!(effects[..], [SetupEffect::Wait(_, Some(told))] if told == expected),
+        "{effects:?}"
     );
 }
 

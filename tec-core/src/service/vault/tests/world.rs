@@ -58,6 +58,10 @@ pub(super) struct Pod {
     /// The wrapping key before.
     pub(super) before: Option<([u8; 32], String)>,
     pub(super) peer: Option<Vec<u8>>,
+    /// What the volume says of an init.
+    pub(super) intent: Option<Vec<u8>>,
+    /// Somebody published authorities.
+    pub(super) published: bool,
     pub(super) resets: u32,
     pub(super) end: Option<Result<Outcome, Fatal>>,
     boots: u8,
@@ -76,6 +80,8 @@ impl Pod {
             rotate: false,
             before: None,
             peer: None,
+            intent: None,
+            published: false,
             resets: 0,
             end: None,
             boots: 0,
@@ -92,7 +98,9 @@ impl World for Pod {
             key: SecretArray::new([self.boots; 32]),
             seed: SecretArray::new([self.boots ^ 0xff; 32]),
         };
-        let plan = BringUp::new(self.platform.clone(), self.ordinal, self.root_part, fresh);
+        // Only a process that saw drift mends it: the next one knows nothing of that.
+        let root_part = std::mem::replace(&mut self.root_part, RootPart::IfChanged);
+        let plan = BringUp::new(self.platform.clone(), self.ordinal, root_part, fresh);
         (plan.with_sealed(self.sealed), Event::Start)
     }
 
@@ -140,6 +148,16 @@ impl World for Pod {
                 _ => Event::Failed,
             },
             Effect::ReadFile => Event::File(self.file.clone()),
+            Effect::ReadAuthorities => Event::Authorities(self.published.then(|| "PEM".to_owned())),
+            Effect::WriteIntent { key_id } => {
+                self.intent = Some(key_id.into_bytes());
+                Event::Done
+            }
+            Effect::ReadIntent => Event::File(self.intent.clone()),
+            Effect::RemoveIntent => {
+                self.intent = None;
+                Event::Done
+            }
             Effect::FetchFromPeers => Event::Files(vec![self.peer.clone()]),
             Effect::WriteFile(bytes) => {
                 self.file = Some(bytes);
@@ -205,7 +223,7 @@ impl World for Controller {
                 self.published += 1;
                 SetupEvent::Done
             }
-            SetupEffect::Wait(_) => SetupEvent::Elapsed,
+            SetupEffect::Wait(..) => SetupEvent::Elapsed,
             SetupEffect::Finish(end) => {
                 self.end = Some(end);
                 return None;
@@ -215,7 +233,7 @@ impl World for Controller {
 
     fn failure(&self, effect: &SetupEffect) -> Option<SetupEvent> {
         match effect {
-            SetupEffect::Wait(_) | SetupEffect::Finish(_) => None,
+            SetupEffect::Wait(..) | SetupEffect::Finish(_) => None,
             _ => Some(SetupEvent::Failed),
         }
     }
