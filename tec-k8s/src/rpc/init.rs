@@ -4,7 +4,6 @@ use std::fmt;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use tec_core::digest::Sha256Digest;
 use tec_core::node::drive::InitPorts;
 use tec_core::node::drive::InitReport;
 use tec_core::node::drive::check_init;
@@ -68,7 +67,6 @@ pub struct InitServicePorts {
 pub struct AdmittedInit {
     message: InitRequest,
     secrets: convert::InitSecrets,
-    digest: Sha256Digest,
     checks: bool,
 }
 
@@ -134,7 +132,7 @@ impl InitService {
     /// The caller may not init.
     pub async fn admit(&self, mut message: InitRequest) -> Result<AdmittedInit, Status> {
         let checks = message.check;
-        let (secrets, digest) = convert::take_secrets(&mut message);
+        let secrets = convert::take_secrets(&mut message);
         if !self.ports.secret.admits(&secrets.init_secret).await {
             tracing::warn!("an Init call with a wrong secret");
             let sentence = "invalid init secret";
@@ -143,7 +141,6 @@ impl InitService {
         Ok(AdmittedInit {
             message,
             secrets,
-            digest,
             checks,
         })
     }
@@ -163,12 +160,11 @@ impl InitService {
         let AdmittedInit {
             message,
             secrets,
-            digest,
             checks,
         } = admitted;
         let answer = async {
             let (kms, storage) = secrets.uris(self.older)?;
-            let request = convert::init_request(&message, digest)?;
+            let request = convert::init_request(&message, &kms, &storage)?;
             let keys = self.ports.keys.open(kms, storage).await;
             let sentence = "the key service cannot be used";
             let keys = keys.map_err(|error| refusal(Reason::KeyService, sentence, &error))?;
