@@ -93,7 +93,7 @@ impl Authority {
         }
     }
 
-    /// Certifies no node with one of these addresses, either: they are those of API servers.
+    /// Certifies no node with one of these addresses, either: they are those of others.
     #[must_use]
     pub fn reserving(mut self, addresses: BTreeSet<IpAddr>) -> Self {
         let addresses = addresses.into_iter();
@@ -102,8 +102,8 @@ impl Authority {
         self
     }
 
-    /// The node that a request is for. A certificate for an address of an API server would be one
-    /// for the API server, since the same CA signs both.
+    /// The node that a request is for. A certificate for the address of an API server, or of another
+    /// node, would be one for that one, since the same CA signs all of them.
     fn admitted(
         &self,
         request: &[u8],
@@ -115,7 +115,9 @@ impl Authority {
             _ => false,
         };
         if request.params.subject_alt_names.iter().any(is_reserved) {
-            return Err(AuthorityError::Refused("address is that of an API server"));
+            return Err(AuthorityError::Refused(
+                "address is that of an API server or another node",
+            ));
         }
         Ok((name, request))
     }

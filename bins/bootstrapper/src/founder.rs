@@ -7,7 +7,7 @@ use std::path::Path;
 use anyhow::Context as _;
 use serde::Deserialize;
 use serde::Serialize;
-use tec_core::ak::Fingerprint;
+use tec_core::ak::PublicKey;
 use tec_core::node::derive::DiskId;
 use tec_core::node::grant::Claim;
 use tec_core::node::state::Role;
@@ -19,19 +19,30 @@ const MODE: u32 = 0o600;
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Record {
-    ak: Fingerprint,
+    /// PEM.
+    key: String,
     name: String,
     role: Role,
     disk: DiskId,
+}
+
+/// A claim, and the key that it is of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[expect(clippy::exhaustive_structs, reason = "callers write all of it out")]
+pub struct Founder {
+    /// The claim.
+    pub claim: Claim,
+    /// Its attestation key.
+    pub key: PublicKey,
 }
 
 /// Writes the claim.
 ///
 /// # Errors
 /// The file cannot be written.
-pub fn write(directory: &Path, claim: &Claim) -> anyhow::Result<()> {
+pub fn write(directory: &Path, Founder { claim, key }: &Founder) -> anyhow::Result<()> {
     let record = Record {
-        ak: claim.ak,
+        key: key.to_pem(),
         name: claim.name.to_string(),
         role: claim.role,
         disk: claim.disk,
@@ -44,16 +55,43 @@ pub fn write(directory: &Path, claim: &Claim) -> anyhow::Result<()> {
 ///
 /// # Errors
 /// It cannot be read.
-pub fn read(directory: &Path) -> anyhow::Result<Option<Claim>> {
+pub fn read(directory: &Path) -> anyhow::Result<Option<Founder>> {
     let json = match fs::read(directory.join(FILE)) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         read => read.context("read the node's claim")?,
     };
     let record: Record = serde_json::from_slice(&json).context("take the node's claim")?;
-    Ok(Some(Claim {
-        ak: record.ak,
+    let key = PublicKey::from_pem(&record.key).context("take the key of the node's claim")?;
+    let claim = Claim {
+        ak: key.fingerprint(),
         name: record.name.parse()?,
         role: record.role,
         disk: record.disk,
-    }))
+    };
+    Ok(Some(Founder { claim, key }))
+}
+
+#[cfg(test)]
+mod tests {
+    use tec_core::testing::sample;
+
+    use super::*;
+
+    #[test]
+    fn a_claim_is_read_back_with_the_key_that_it_is_of() {
+        let directory = tempfile::tempdir().unwrap();
+        assert_eq!(read(directory.path()).unwrap(), None);
+        let key = sample::public_key(1);
+        let founder = Founder {
+            claim: Claim {
+                ak: key.fingerprint(),
+                name: "plane-0".parse().unwrap(),
+                role: Role::ControlPlane,
+                disk: "00000000-0000-0000-0000-0000000000aa".parse().unwrap(),
+            },
+            key,
+        };
+        write(directory.path(), &founder).unwrap();
+        assert_eq!(read(directory.path()).unwrap(), Some(founder));
+    }
 }

@@ -7,6 +7,7 @@ use rcgen::CertificateParams;
 use rcgen::DistinguishedName;
 use rcgen::DnType;
 use rcgen::KeyPair;
+use rcgen::PublicKeyData as _;
 use rcgen::SanType;
 use tec_core::node::ticket::NodeName;
 use tec_core::port::PortError;
@@ -14,6 +15,9 @@ use tec_core::port::PortErrorKind;
 use tec_core::secret::SecretBytes;
 use tec_k8s::node::KubeletIdentity;
 use tec_k8s::node::KubeletKey;
+use x509_cert::Certificate;
+use x509_cert::der::DecodePem as _;
+use x509_cert::der::Encode as _;
 
 use crate::authority::Authority;
 use crate::authority::ORGANIZATION;
@@ -23,6 +27,7 @@ use crate::authority::PREFIX;
 #[derive(Debug)]
 pub struct Identity {
     key: KubeletKey,
+    public: Vec<u8>,
     authority: Authority,
 }
 
@@ -48,7 +53,12 @@ impl Identity {
             private: SecretBytes::new(pair.serialize_pem().into_bytes()),
             request: request.der().to_vec(),
         };
-        Ok(Self { key, authority })
+        let public = pair.subject_public_key_info();
+        Ok(Self {
+            key,
+            public,
+            authority,
+        })
     }
 }
 
@@ -57,10 +67,52 @@ impl KubeletIdentity for Identity {
         &self.key
     }
 
+    fn is_of(&self, certificate: &str) -> bool {
+        let parsed = Certificate::from_pem(certificate).ok();
+        let key = parsed.and_then(|one| {
+            let key = one.tbs_certificate().subject_public_key_info();
+            key.to_der().ok()
+        });
+        key.is_some_and(|der| der == self.public)
+    }
+
     fn certify(&self, pki: &Path) -> Result<String, PortError> {
         let signed = self.authority.of_directory(pki).certify(&self.key.request);
         signed.map_err(|error| {
             PortError::new(PortErrorKind::Internal, "sign the kubelet's certificate").because(error)
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::sync::Arc;
+
+    use rcgen::BasicConstraints;
+    use rcgen::IsCa;
+    use tec_support::SystemClock;
+    use tec_support::SystemEntropy;
+
+    use super::*;
+
+    #[test]
+    fn a_certificate_for_another_key_is_told_from_ours() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut params = CertificateParams::default();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let pair = KeyPair::generate().unwrap();
+        let ca = params.self_signed(&pair).unwrap();
+        fs::write(directory.path().join("ca.crt"), ca.pem()).unwrap();
+        fs::write(directory.path().join("ca.key"), pair.serialize_pem()).unwrap();
+        let authority = Authority::new("", Arc::new(SystemClock), Arc::new(SystemEntropy));
+        let identity = || {
+            let name = "node-1".parse().unwrap();
+            Identity::generate(&name, [10, 0, 0, 1].into(), authority.clone()).unwrap()
+        };
+        let (ours, other) = (identity(), identity());
+        assert!(ours.is_of(&ours.certify(directory.path()).unwrap()));
+        assert!(!ours.is_of(&other.certify(directory.path()).unwrap()));
+        assert!(!ours.is_of("no certificate"));
     }
 }

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use anyhow::Context as _;
 use rustls::crypto::CryptoProvider;
 use tec_core::ak::Fingerprint;
+use tec_core::ak::PublicKey;
 use tec_core::node::journal::Phase;
 use tec_core::node::lock::BootstrapMarker;
 use tec_core::node::lock::MarkerState;
@@ -15,6 +16,7 @@ use tec_core::node::lock::NodeLock;
 use tec_core::node::metadata::MetadataSource;
 use tec_core::node::port::KeyServices;
 use tec_core::node::port::NodeStore as _;
+use tec_core::node::port::StateDisk as _;
 use tec_core::port::Attester;
 use tec_core::port::Clock;
 use tec_core::port::Entropy;
@@ -71,6 +73,8 @@ pub struct Attestation {
     pub marker: Arc<dyn BootstrapMarker>,
     /// The attestation key.
     pub ak: Fingerprint,
+    /// Its public part.
+    pub key: PublicKey,
 }
 
 impl Attestation {
@@ -111,6 +115,7 @@ impl Attestation {
             attester,
             marker: Arc::new(TpmMarker::new(tpm)),
             ak: ak.key.public().fingerprint(),
+            key: ak.key.public().clone(),
         })
     }
 }

@@ -71,6 +71,7 @@ async fn recover(settings: &Settings, node: &Node) -> anyhow::Result<u8> {
         lock: &node.lock,
         disk: &*node.disk,
         mapped: &mapping,
+        store: &*node.store,
         pause: &pause,
     };
     let cleaner = Cleaner::new();
@@ -112,7 +113,9 @@ async fn recover(settings: &Settings, node: &Node) -> anyhow::Result<u8> {
             tracing::info!(%cluster, "the state disk is open");
             Ok(exit::OK)
         }
-        _ => anyhow::bail!("the TPM's marker is not that of the disk's cluster; reboot"),
+        _ => anyhow::bail!(
+            "the keys or the TPM's marker are not those of the cluster in the disk's journal; reboot"
+        ),
     }
 }
 

@@ -31,6 +31,7 @@ use tokio::net::TcpListener;
 use crate::authority::Authority;
 use crate::cleaner::Cleaner;
 use crate::discover::Discovery;
+use crate::founder::Founder;
 use crate::gate::InitGate;
 use crate::identity::Identity;
 use crate::node::Node;
@@ -276,5 +277,9 @@ async fn note_founder(settings: &Settings, node: &Node, this: &Instance) -> anyh
         role: this.role,
         disk: node.disk.id().await?,
     };
-    crate::founder::write(&settings.state_directory, &claim)
+    let founder = Founder {
+        claim,
+        key: node.attestation.key.clone(),
+    };
+    crate::founder::write(&settings.state_directory, &founder)
 }

@@ -9,6 +9,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use bootstrapper::authority::Authority;
 use bootstrapper::founder;
+use bootstrapper::founder::Founder;
 use bootstrapper::node::Attestation;
 use bootstrapper::node::endpoint;
 use bootstrapper::node::measurements;
@@ -64,13 +65,8 @@ pub async fn service(
     let namespace = &settings.namespace;
     let registry = KubeRegistry::new(client.clone(), namespace, Arc::clone(&clock));
     let enrollments: Arc<dyn Enrollments> = Arc::new(KubeEnrollments::new(registry));
-    if let Some(claim) = founder::read(&settings.state_directory)? {
-        // `Existed` is fine when it is this claim: of an earlier start, or of a join.
-        enrollments.add(&claim).await?;
-        anyhow::ensure!(
-            enrollments.list().await?.contains(&claim),
-            "the claim of this node could not be recorded, or another node has its name or disk"
-        );
+    if let Some(founder) = founder::read(&settings.state_directory)? {
+        enroll(&*enrollments, &founder).await?;
     }
     let state = StateDirectory::new(&settings.state_directory).read_state()?;
     let state = state.context("this node has no state: it is not a member of a cluster")?;
@@ -94,6 +90,21 @@ pub async fn service(
         facts: Arc::new(Facts::new(tokens, client, settings)),
     });
     Ok((service, keys))
+}
+
+/// Makes the node that this service runs on a member like all others, which asked for a ticket.
+async fn enroll(
+    enrollments: &dyn Enrollments,
+    Founder { claim, key }: &Founder,
+) -> anyhow::Result<()> {
+    // `Existed` is fine when it is this claim: of an earlier start, or of a join.
+    enrollments.add(claim).await?;
+    anyhow::ensure!(
+        enrollments.list().await?.contains(claim),
+        "the claim of this node could not be recorded, or another node has its name or disk"
+    );
+    let settled = enrollments.settle(claim, key).await;
+    settled.context("register the machine of this node")
 }
 
 /// How often is looked whether a refused key service was given anew.
@@ -219,11 +230,63 @@ mod tests {
     use std::sync::Mutex;
 
     use async_trait::async_trait;
+    use tec_core::ak::PublicKey;
     use tec_core::node::derive::DataKeyId;
+    use tec_core::node::grant::Claim;
+    use tec_core::node::state::Role;
+    use tec_core::port::CreateOutcome;
     use tec_core::port::PortError;
+    use tec_core::testing::sample;
     use tokio::time::Instant;
 
     use super::*;
+
+    #[derive(Debug, Default)]
+    struct Members {
+        claims: Mutex<Vec<Claim>>,
+        machines: Mutex<Vec<PublicKey>>,
+    }
+
+    #[async_trait]
+    impl Enrollments for Members {
+        async fn list(&self) -> Result<Vec<Claim>, PortError> {
+            Ok(self.claims.lock().unwrap().clone())
+        }
+
+        async fn add(&self, claim: &Claim) -> Result<CreateOutcome, PortError> {
+            let mut claims = self.claims.lock().unwrap();
+            if claims.iter().any(|one| one.name == claim.name) {
+                return Ok(CreateOutcome::Existed);
+            }
+            claims.push(claim.clone());
+            Ok(CreateOutcome::Created)
+        }
+
+        async fn settle(&self, _claim: &Claim, key: &PublicKey) -> Result<(), PortError> {
+            self.machines.lock().unwrap().push(key.clone());
+            Ok(())
+        }
+    }
+
+    #[tokio::test]
+    async fn the_founding_node_becomes_a_machine_with_its_key_at_every_start() {
+        let members = Members::default();
+        let of = |number| Founder {
+            claim: Claim {
+                ak: sample::public_key(number).fingerprint(),
+                name: "plane-0".parse().unwrap(),
+                role: Role::ControlPlane,
+                disk: "00000000-0000-0000-0000-0000000000aa".parse().unwrap(),
+            },
+            key: sample::public_key(number),
+        };
+        for _ in 0..2 {
+            enroll(&members, &of(1)).await.unwrap();
+        }
+        assert!(enroll(&members, &of(2)).await.is_err());
+        let machines = members.machines.into_inner().unwrap();
+        assert_eq!(machines, [sample::public_key(1), sample::public_key(1)]);
+    }
 
     /// Answers in this order, and notes when it was asked.
     #[derive(Debug)]

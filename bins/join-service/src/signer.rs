@@ -1,4 +1,4 @@
-//! Certificates of kubelets, and none for an address of another control plane.
+//! Certificates of kubelets, and none for an address of another node.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -16,12 +16,8 @@ use tec_core::port::PortError;
 use tec_core::port::PortErrorKind;
 use tec_k8s::rpc::KubeletSigner;
 
-/// What kubeadm puts on a control plane; no kubelet may put it on its own node (Kubernetes,
-/// "NodeRestriction").
-const MARK: &str = "node-role.kubernetes.io/control-plane";
-
-/// Signs as an [`Authority`] does. Each control plane has an API server at its own address, and all
-/// of them have certificates of the same CA.
+/// Signs as an [`Authority`] does. All nodes have certificates of the same CA: whoever had one for the
+/// address of another node could be its kubelet, or, on a control plane, its API server.
 #[derive(Clone)]
 pub struct Signer {
     authority: Authority,
@@ -43,13 +39,13 @@ impl Signer {
         }
     }
 
-    /// Addresses of control planes but this node.
+    /// Addresses of all nodes but this one.
     async fn taken(&self, node: &NodeName) -> Result<BTreeSet<IpAddr>, PortError> {
-        let planes = self.nodes.list(&ListParams::default().labels(MARK)).await;
-        let planes = planes.map_err(|error| {
-            PortError::new(PortErrorKind::Unavailable, "list the control planes").because(error)
+        let nodes = self.nodes.list(&ListParams::default()).await;
+        let nodes = nodes.map_err(|error| {
+            PortError::new(PortErrorKind::Unavailable, "list the nodes").because(error)
         })?;
-        let others = planes.iter().filter(|one| one.name_any() != node.as_str());
+        let others = nodes.iter().filter(|one| one.name_any() != node.as_str());
         let addresses = others
             .filter_map(|one| one.status.as_ref()?.addresses.as_ref())
             .flatten();

@@ -52,9 +52,13 @@ fn unlocked() -> PortError {
     PortError::new(PortErrorKind::Internal, "act on a node that is not locked")
 }
 
-/// The header of the disk can be read, whichever key it has now.
+/// A disk that opens with neither can never be re-keyed, and beyond the lock there is no way back.
 async fn check_disk(disk: &dyn StateDisk, key: &SecretBytes) -> Result<(), PortError> {
-    disk.opens_with(key).await.map(|_| ())
+    if disk.opens_with(key).await? || disk.is_new().await? {
+        return Ok(());
+    }
+    let operation = "open the state disk: neither its first passphrase nor the cluster's key does";
+    Err(PortError::new(PortErrorKind::Conflict, operation))
 }
 
 /// Whoever will lock writes the intent, and nobody else. False when somebody else will.

@@ -25,7 +25,8 @@ const MAX_DOUBLINGS: u32 = 5;
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum JoinEvent {
-    /// The program began; SHA-256 over name, role and disk of this node.
+    /// The program began; SHA-256 over name and role of this node. The disk is the one that has the
+    /// journal.
     Started(Sha256Digest),
     /// Init won: there is nothing left to do.
     Stopped,
@@ -39,6 +40,8 @@ pub enum JoinEvent {
     Waited,
     /// A step was carried out.
     Done(JoinStep),
+    /// The journal is somebody else's for now, who may still give it back.
+    Reserved,
     /// Somebody else holds the lock.
     LockTaken,
     /// A step failed.
@@ -234,6 +237,8 @@ impl Plan for JoinPlan {
             }
             JoinEvent::Marker(state) => self.marked(state),
             JoinEvent::Ticket(cluster) => self.ticket(cluster),
+            // Whether init won is what the marker says after the wait.
+            JoinEvent::Reserved => self.wait(),
             JoinEvent::Waited => vec![JoinEffect::Run(JoinStep::ReadJournal)],
             JoinEvent::Done(step) => self.after(step),
             JoinEvent::Failed(step) => self.failed(step),

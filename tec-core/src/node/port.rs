@@ -108,6 +108,9 @@ pub trait StateDisk: fmt::Debug + Send + Sync {
     /// Whether this key opens it; nothing is changed.
     async fn opens_with(&self, key: &SecretBytes) -> Result<bool, PortError>;
 
+    /// Whether the passphrase of its making opens it; nothing is changed.
+    async fn is_new(&self) -> Result<bool, PortError>;
+
     /// From now on this key opens it, and the one of its making does not. A disk that this key
     /// opens already is left as it is.
     async fn rekey(&self, node: &LockedNode, key: &SecretBytes) -> Result<(), PortError>;

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!  keys, from whom ever ─► try them on the disk ─┬─ do not fit: say so, go on waiting
-//!                                                └─ fit: map ─► read state ─► set marker ─► finish
+//!                                                └─ fit: map ─► read state, journal ─► set marker ─► finish
 //! ```
 
 use super::derive::ClusterId;
@@ -32,6 +32,8 @@ pub enum RecoverEvent {
     KeyRefused,
     /// The disk is mapped, and its state belongs to this cluster.
     Mapped(ClusterId),
+    /// The disk is mapped, and its journal is not of the cluster that the secret gives.
+    Foreign,
     /// What the TPM's marker says.
     Marker(MarkerState),
     /// The marker was set.
@@ -46,7 +48,7 @@ pub enum RecoverEvent {
 pub enum RecoverStep {
     /// Trying the key on the LUKS slot.
     TryKey,
-    /// Mapping the disk and reading its state.
+    /// Mapping the disk, and reading its state and its journal.
     MapDisk,
     /// Reading the marker.
     ReadMarker,
@@ -94,7 +96,8 @@ pub enum Answer {
 pub enum RecoverOutcome {
     /// Disk and marker are as they were before the boot.
     Recovered(ClusterId),
-    /// The marker is that of another cluster than the disk: nothing may go on.
+    /// The marker, or the measurement secret, is that of another cluster than the disk: nothing may
+    /// go on.
     OtherCluster,
 }
 
@@ -183,6 +186,7 @@ impl Plan for RecoverPlan {
                 self.stage = Stage::Marking(cluster);
                 vec![RecoverEffect::ReadMarker]
             }
+            RecoverEvent::Foreign => self.finish(RecoverOutcome::OtherCluster),
             RecoverEvent::Marker(state) => self.marked(state),
             // The answer may be lost: what the register holds decides.
             RecoverEvent::MarkerSet | RecoverEvent::Failed(RecoverStep::SetMarker) => {

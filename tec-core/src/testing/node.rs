@@ -126,6 +126,10 @@ impl StateDisk for MemoryNode {
         Ok(self.lock().disk_key == Some(digest(key)))
     }
 
+    async fn is_new(&self) -> Result<bool, PortError> {
+        Ok(self.lock().disk_key.is_none())
+    }
+
     async fn rekey(&self, _node: &LockedNode, key: &SecretBytes) -> Result<(), PortError> {
         self.lock().disk_key = Some(digest(key));
         Ok(())

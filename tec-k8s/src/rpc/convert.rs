@@ -61,21 +61,28 @@ pub(super) struct InitSecrets {
     salt: SecretBytes,
 }
 
-/// Request and secrets apart. The digest is over all but the proof that the caller may init; a
-/// check is part of no cluster.
-pub(super) fn take_secrets(message: &mut pb::init::InitRequest) -> (InitSecrets, Sha256Digest) {
-    let init_secret = SecretBytes::new(std::mem::take(&mut message.init_secret));
+/// Request and secrets apart. A check is part of no cluster.
+pub(super) fn take_secrets(message: &mut pb::init::InitRequest) -> InitSecrets {
     message.check = false;
-    let digest = Sha256Digest::of(Zeroizing::new(message.encode_to_vec()));
-    let secrets = InitSecrets {
-        init_secret,
+    InitSecrets {
+        init_secret: SecretBytes::new(std::mem::take(&mut message.init_secret)),
         kms_uri: Zeroizing::new(std::mem::take(&mut message.kms_uri)),
         storage_uri: Zeroizing::new(std::mem::take(&mut message.storage_uri)),
         master_secret: SecretBytes::new(std::mem::take(&mut message.master_secret)),
         salt: SecretBytes::new(std::mem::take(&mut message.salt)),
-    };
-    (secrets, digest)
+    }
 }
+
+/// Which request this is: the keys and the store that it names, and what is left of it without
+/// secrets. Credentials are no part of it, since a begun init may outlive them.
+fn digest(message: &pb::init::InitRequest, kms: &KmsUri, storage: &StorageUri) -> Sha256Digest {
+    let (kms, storage) = (kms.identity(), storage.identity());
+    let rest = message.encode_to_vec();
+    Sha256Digest::of([REQUEST, kms.as_bytes(), storage.as_bytes(), &rest].concat())
+}
+
+/// Label of a request's digest.
+const REQUEST: &[u8] = b"tec-init-request/1\0";
 
 pub(super) fn uris(
     kms: &Zeroizing<String>,
@@ -129,12 +136,13 @@ fn is_without_key(kms: &str) -> bool {
 
 pub(super) fn init_request(
     message: &pb::init::InitRequest,
-    digest: Sha256Digest,
+    kms: &KmsUri,
+    storage: &StorageUri,
 ) -> Result<InitRequest, MessageError> {
     let components = message.kubernetes_components.iter();
     Ok(InitRequest {
-        digest,
-        kubernetes_version: message.kubernetes_version.clone(),
+        digest: digest(message, kms, storage),
+        kubernetes_version: version(&message.kubernetes_version)?,
         components: components
             .map(|one| component(&one.url, &one.hash, &one.install_path, one.extract))
             .collect::<Result<_, _>>()?,
@@ -145,6 +153,25 @@ pub(super) fn init_request(
         },
     })
 }
+
+/// A version in full: kubeadm looks all others up in the network, also an empty one.
+fn version(text: &str) -> Result<String, TicketError> {
+    let is_number = |part: &str| {
+        let digits = part.bytes().all(|byte| byte.is_ascii_digit());
+        digits && (1..=MAX_DIGITS).contains(&part.len())
+    };
+    let parts = text.strip_prefix('v').map(|rest| rest.split('.'));
+    if parts.is_some_and(|parts| parts.clone().count() == 3 && parts.clone().all(is_number)) {
+        return Ok(text.to_owned());
+    }
+    Err(TicketError::new(
+        "kubernetes_version",
+        "a version of the form vX.Y.Z",
+    ))
+}
+
+/// Of a part of a version.
+const MAX_DIGITS: usize = 4;
 
 fn component(
     url: &str,

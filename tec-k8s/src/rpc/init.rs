@@ -4,7 +4,6 @@ use std::fmt;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use tec_core::digest::Sha256Digest;
 use tec_core::node::derive::ClusterId;
 use tec_core::node::derive::DataKeyId;
 use tec_core::node::derive::MeasurementSecret;
@@ -75,7 +74,6 @@ pub struct InitServicePorts {
 pub struct AdmittedInit {
     message: InitRequest,
     secrets: convert::InitSecrets,
-    digest: Sha256Digest,
     checks: bool,
 }
 
@@ -141,7 +139,7 @@ impl InitService {
     /// The caller may not init.
     pub async fn admit(&self, mut message: InitRequest) -> Result<AdmittedInit, Status> {
         let checks = message.check;
-        let (secrets, digest) = convert::take_secrets(&mut message);
+        let secrets = convert::take_secrets(&mut message);
         if !self.ports.secret.admits(&secrets.init_secret).await {
             tracing::warn!("an Init call with a wrong secret");
             let sentence = "invalid init secret";
@@ -150,7 +148,6 @@ impl InitService {
         Ok(AdmittedInit {
             message,
             secrets,
-            digest,
             checks,
         })
     }
@@ -170,12 +167,11 @@ impl InitService {
         let AdmittedInit {
             message,
             secrets,
-            digest,
             checks,
         } = admitted;
         let answer = async {
             let (kms, storage) = secrets.uris(self.older)?;
-            let request = convert::init_request(&message, digest)?;
+            let request = convert::init_request(&message, &kms, &storage)?;
             let keys = self.ports.keys.open(kms, storage).await;
             let sentence = "the key service cannot be used";
             let keys = keys.map_err(|error| refusal(Reason::KeyService, sentence, &error))?;
@@ -249,9 +245,9 @@ impl InitService {
 /// `None` where the request does not say it: its keys come from elsewhere, or it is malformed, which
 /// is for the node to refuse.
 pub fn derived_cluster(mut message: InitRequest) -> Option<ClusterId> {
-    let (secrets, digest) = convert::take_secrets(&mut message);
-    let request = convert::init_request(&message, digest).ok()?;
-    let (kms, _) = secrets.uris(OlderMasterSecret::Refused).ok()?;
+    let secrets = convert::take_secrets(&mut message);
+    let (kms, storage) = secrets.uris(OlderMasterSecret::Refused).ok()?;
+    let request = convert::init_request(&message, &kms, &storage).ok()?;
     let KmsUri::Cluster(master) = kms else {
         return None;
     };

@@ -12,8 +12,11 @@ use tec_core::node::derive::DataKeyId;
 use tec_core::node::derive::MeasurementSalt;
 use tec_core::node::grant::Claim;
 use tec_core::node::grant::ControlPlanes;
+use tec_core::node::init as node_init;
+use tec_core::node::lock::LockedNode;
 use tec_core::node::lock::MarkerState;
 use tec_core::node::lock::NodeLock;
+use tec_core::node::port::ClusterInitializer;
 use tec_core::node::port::DataKeys;
 use tec_core::node::port::DerivedKeys;
 use tec_core::node::port::KeyServices;
@@ -129,7 +132,7 @@ async fn scenario_4_bad_requests_leave_the_node_untouched_and_the_service_up() {
     let service = init_service(&node);
     let denied = Code::PermissionDenied;
     let invalid = Code::InvalidArgument;
-    let cases: [(Change<'_>, Code); 9] = [
+    let cases: [(Change<'_>, Code); 12] = [
         (&|r| r.init_secret = b"canary".to_vec(), denied),
         // Whoever may not init is told nothing about the rest.
         (
@@ -147,6 +150,10 @@ async fn scenario_4_bad_requests_leave_the_node_untouched_and_the_service_up() {
             invalid,
         ),
         (&|r| r.storage_uri = "storage://canary".to_owned(), invalid),
+        // kubeadm would look these up in the network.
+        (&|r| r.kubernetes_version = String::new(), invalid),
+        (&|r| r.kubernetes_version = "v1.34".to_owned(), invalid),
+        (&|r| r.kubernetes_version = "stable-1".to_owned(), invalid),
         (
             &|r| (r.kms_uri, r.master_secret) = (String::new(), b"canary".to_vec()),
             invalid,
@@ -617,4 +624,75 @@ async fn control_planes_join_one_at_a_time_and_workers_do_not_wait() {
     assert_eq!(waits.code(), Code::Unavailable);
     ask(2, "w-2", "02", false).await.unwrap();
     ask(1, "c-1", "01", true).await.unwrap();
+}
+
+/// A key service that takes the token of the day only.
+#[derive(Debug)]
+struct Rotated(&'static [u8]);
+
+#[async_trait]
+impl KeyServices for Rotated {
+    async fn open(&self, kms: KmsUri, _: StorageUri) -> Result<Box<dyn DataKeys>, PortError> {
+        match kms {
+            KmsUri::OpenBao(key) if key.token.expose("compare") == self.0 => {
+                DerivedKeys
+                    .open(KmsUri::parse(KMS).unwrap(), StorageUri::NoStore)
+                    .await
+            }
+            _ => Err(PortError::new(PortErrorKind::Denied, "log in")),
+        }
+    }
+}
+
+/// A kubeadm during which the process dies.
+#[derive(Debug)]
+struct Dying;
+
+#[async_trait]
+impl ClusterInitializer for Dying {
+    async fn prepare(&self, _: &node_init::InitRequest) -> Result<(), PortError> {
+        Ok(())
+    }
+
+    async fn init(&self, _: &LockedNode, _: &node_init::InitRequest) -> Result<(), PortError> {
+        std::future::pending().await
+    }
+
+    async fn kubeconfig(&self) -> Result<SecretBytes, PortError> {
+        std::future::pending().await
+    }
+}
+
+#[tokio::test]
+async fn an_init_whose_process_died_goes_on_with_a_new_token_and_not_with_another_key() {
+    let node = node();
+    let request = |token: &str, key: &str| InitRequest {
+        kms_uri: format!("kms://openbao?url=https://b&mount=m&keyName={key}&token={token}"),
+        ..init_request()
+    };
+    let service = |token: &'static [u8], cluster: Arc<dyn ClusterInitializer>| {
+        InitService::new(InitServicePorts {
+            secret: Arc::new(Known(b"init secret")),
+            lock: Arc::new(NodeLock::new(Arc::clone(&node) as Arc<_>)),
+            keys: Arc::new(Rotated(token)),
+            disk: Arc::clone(&node) as Arc<_>,
+            store: Arc::clone(&node) as Arc<_>,
+            cluster,
+            pause: Arc::clone(&node) as Arc<_>,
+        })
+    };
+    let first = service(b"one", Arc::new(Dying));
+    {
+        let dying = std::pin::pin!(init(&first, request("one", "k")));
+        let begun = futures::poll!(dying);
+        assert!(begun.is_pending());
+    }
+    let register = node.record().register;
+    assert_ne!(register, Sha256Digest::ZERO);
+    let next = service(b"two", Arc::clone(&node) as Arc<_>);
+    let refused = refusal_of(init(&next, request("two", "other")).await);
+    assert_eq!(Reason::of(&refused), Some(Reason::AlreadyActivated));
+    init(&next, request("two", "k")).await.unwrap();
+    let record = node.record();
+    assert_eq!((record.register, record.extensions), (register, 1));
 }

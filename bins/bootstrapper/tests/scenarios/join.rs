@@ -103,7 +103,7 @@ async fn a_ticket_of_a_service_that_is_no_member_of_its_cluster_changes_nothing(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_join_that_failed_is_tried_again_without_the_preflight_that_it_passed() {
+async fn a_join_that_failed_is_tried_again_without_the_preflight_that_was_passed_before_the_lock() {
     let plane = Machine::new("plane-0", "ControlPlane");
     let machine = Machine::new("node-1", "Worker");
     let cluster = Cluster::start(&plane, &[machine.ak], &[]).await;
@@ -116,7 +116,44 @@ async fn a_join_that_failed_is_tried_again_without_the_preflight_that_it_passed(
         .unwrap();
     assert!(status.success() && log.contains("a step failed"), "{log}");
     let skipped = fs::read_to_string(machine.path("skipped")).unwrap();
-    assert_eq!(skipped, "skipPhases\":[]\nskipPhases\":[\"preflight\"]\n");
+    assert_eq!(skipped, "skipPhases\":[\"preflight\"]\n".repeat(2));
+    let order: Vec<String> = machine
+        .calls()
+        .lines()
+        .map(|line| line.split(" --").next().unwrap().to_owned())
+        .collect();
+    let preflights = order
+        .iter()
+        .filter(|one| *one == "kubeadm join phase preflight");
+    assert_eq!(preflights.count(), 1, "{order:?}");
+    assert_eq!(order[0], "kubeadm join phase preflight", "{order:?}");
     machine.assert_no_secrets(&log);
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_that_kubeadm_refuses_is_not_locked_for_the_cluster_of_its_ticket() {
+    let plane = Machine::new("plane-0", "ControlPlane");
+    let machine = Machine::new("node-1", "ControlPlane");
+    let cluster = Cluster::start(&plane, &[machine.ak], &[machine.ak]).await;
+    machine.write_metadata("node-1", "ControlPlane", &["127.0.0.1"]);
+    machine.write_settings_with(&[cluster.ak], cluster.port);
+    fs::write(machine.path("refuse-preflight"), "").unwrap();
+    let program = machine.start("run").serving();
+    let refused = async {
+        while !machine.calls().contains("kubeadm join phase preflight") {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    let refused = tokio::time::timeout(Duration::from_mins(2), refused).await;
+    assert!(refused.is_ok(), "{}", program.log());
+    program.kill();
+    assert_eq!(machine.register(), Sha256Digest::ZERO);
+    assert!(machine.opens_with(b"initial").await);
+    let pki = machine.path("root/etc/kubernetes/pki");
+    assert!(
+        !pki.exists(),
+        "keys of the cluster are on a disk that opens for all"
+    );
     cluster.stop().await;
 }

@@ -74,6 +74,9 @@ case "$*" in
     while [ -e "$root/../hold" ]; do sleep 0.05; done
     [ ! -e "$root/../fail-once" ] || { rm "$root/../fail-once"; echo "no abcdef.0123456789abcdef" >&2; exit 1; }
     echo "kubeconfig of the admin" > "$kubernetes/admin.conf";;
+"join phase preflight"*)
+    [ ! -e "$kubernetes/kubelet.conf" ]
+    [ ! -e "$root/../refuse-preflight" ];;
 "join"*)
     tr -d ' \n' < "$last" | grep -o 'skipPhases":\[[^]]*\]' >> "$root/../skipped"
     if [ -e "$root/../fail-once" ]; then

@@ -1,4 +1,4 @@
-//! Two control planes, as an API server lists them.
+//! Two control planes and a worker, as an API server lists them.
 
 use std::convert::Infallible;
 use std::fs;
@@ -23,12 +23,15 @@ const NODES: &str = r#"{"kind": "NodeList", "apiVersion": "v1", "metadata": {}, 
     {"metadata": {"name": "c-1"}, "status": {"addresses": [
         {"type": "InternalIP", "address": "10.0.0.1"}, {"type": "Hostname", "address": "c-1"}]}},
     {"metadata": {"name": "c-2"}, "status": {"addresses": [
-        {"type": "InternalIP", "address": "10.0.0.2"}]}}]}"#;
+        {"type": "InternalIP", "address": "10.0.0.2"}]}},
+    {"metadata": {"name": "w-2"}, "status": {"addresses": [
+        {"type": "InternalIP", "address": "10.0.0.3"}]}}]}"#;
+const PLANES: &str = "labelSelector=node-role.kubernetes.io%2Fcontrol-plane";
 
 fn client() -> Client {
     let service = tower::service_fn(|request: Request<Body>| async move {
         let query = request.uri().query().unwrap_or_default();
-        assert!(query.contains("node-role.kubernetes.io%2Fcontrol-plane"));
+        assert!(!query.contains(PLANES), "workers have addresses, too");
         Ok::<_, Infallible>(Response::new(Body::from(NODES.as_bytes().to_vec())))
     });
     Client::new(service, "default")
@@ -45,7 +48,7 @@ fn authority(directory: &Path) -> Authority {
 }
 
 #[tokio::test]
-async fn no_node_is_certified_for_the_address_of_another_control_plane() {
+async fn no_node_is_certified_for_the_address_of_another_node() {
     let directory = tempfile::tempdir().unwrap();
     let authority = authority(directory.path());
     let signer = Signer::new(authority.clone(), client());
@@ -53,7 +56,9 @@ async fn no_node_is_certified_for_the_address_of_another_control_plane() {
         ("w-1", [10, 0, 0, 9], true),
         ("w-1", [10, 0, 0, 1], false),
         ("c-2", [10, 0, 0, 1], false),
-        // A control plane that asks again.
+        ("w-1", [10, 0, 0, 3], false),
+        // Nodes that ask again.
+        ("w-2", [10, 0, 0, 3], true),
         ("c-2", [10, 0, 0, 2], true),
     ] {
         let node = node.parse().unwrap();

@@ -162,6 +162,10 @@ impl StateDisk for Peril {
             .await
     }
 
+    async fn is_new(&self) -> Result<bool, PortError> {
+        self.call("disk: is it new", self.node.is_new()).await
+    }
+
     async fn rekey(&self, node: &LockedNode, key: &SecretBytes) -> Result<(), PortError> {
         self.call("disk: re-key", self.node.rekey(node, key)).await
     }
@@ -376,6 +380,7 @@ impl Procedure {
             lock: &lock,
             disk: &*peril.node,
             mapped: &*peril.node,
+            store: &*peril.node,
             pause: &Impatient,
         };
         let (cluster, keys) = self.secrets();

@@ -30,6 +30,7 @@ use crate::node::ticket::NodeName;
 use crate::plan;
 use crate::plan::Shell;
 use crate::port::PortError;
+use crate::port::PortErrorKind;
 use crate::secret::SecretBytes;
 
 /// What join acts on.
@@ -98,7 +99,7 @@ impl JoinShell<'_> {
             JoinStep::WriteIntent => {
                 let intent = self.intent.as_ref().ok_or_else(unlocked)?;
                 if !write_intent(ports.lock, ports.store, intent).await? {
-                    return Ok(JoinEvent::LockTaken);
+                    return Ok(JoinEvent::Reserved);
                 }
             }
             JoinStep::WriteDone => {
@@ -117,7 +118,7 @@ impl JoinShell<'_> {
                 let (node, ticket) = (self.node()?, self.ticket()?);
                 ports.cluster.write_files(node, ticket).await?;
             }
-            JoinStep::JoinCluster => ports.cluster.join(self.node()?, self.ticket()?).await?,
+            JoinStep::JoinCluster => self.join_cluster().await?,
         }
         Ok(JoinEvent::Done(step))
     }
@@ -129,17 +130,29 @@ impl JoinShell<'_> {
         Ok(cluster)
     }
 
-    /// A token lives for minutes, and an attempt to join may take all of them. A ticket that cannot
-    /// be had leaves the one that there is.
-    async fn renew(&mut self) {
-        let Some(cluster) = self.intent.map(|intent| intent.cluster) else {
-            return;
-        };
-        if let Ok(ticket) = self.ports.tickets.fetch().await
-            && ticket.cluster() == cluster
-        {
-            self.ticket = Some(ticket);
+    /// A token lives for minutes, and an attempt to join may take all of them. A worker for which
+    /// there is no new ticket takes the one that there is. A control plane does not: its turn may
+    /// have run out, and another may be changing etcd.
+    async fn renew(&mut self) -> Result<(), PortError> {
+        let cluster = self.intent.as_ref().ok_or_else(unlocked)?.cluster;
+        match self.ports.tickets.fetch().await {
+            Ok(ticket) if ticket.cluster() == cluster => self.ticket = Some(ticket),
+            Ok(_) if self.role == Role::ControlPlane => {
+                let operation = "ask for the turn to join: the ticket is that of another cluster";
+                return Err(PortError::new(PortErrorKind::Conflict, operation));
+            }
+            Err(error) if self.role == Role::ControlPlane => return Err(error),
+            _ => {}
         }
+        Ok(())
+    }
+
+    async fn join_cluster(&mut self) -> Result<(), PortError> {
+        // The turn began with the first ticket, and what came since may have taken all of it.
+        if self.role == Role::ControlPlane || self.failures > 0 {
+            self.renew().await?;
+        }
+        self.ports.cluster.join(self.node()?, self.ticket()?).await
     }
 
     async fn lock(&mut self) -> Result<JoinEvent, PortError> {
@@ -186,9 +199,6 @@ impl Shell<JoinPlan> for JoinShell<'_> {
             JoinEffect::Again(step) => {
                 self.ports.pause.pause(self.failures).await;
                 self.failures = self.failures.saturating_add(1);
-                if step == JoinStep::JoinCluster {
-                    self.renew().await;
-                }
                 step
             }
             JoinEffect::Wait { doublings } => {

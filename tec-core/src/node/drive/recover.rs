@@ -8,6 +8,7 @@ use crate::node::lock::LockError;
 use crate::node::lock::LockOutcome;
 use crate::node::lock::NodeLock;
 use crate::node::port::MappedDisk;
+use crate::node::port::NodeStore;
 use crate::node::port::Pause;
 use crate::node::port::StateDisk;
 use crate::node::recover::KeySource;
@@ -31,6 +32,8 @@ pub struct RecoverPorts<'p> {
     pub disk: &'p dyn StateDisk,
     /// Maps it.
     pub mapped: &'p dyn MappedDisk,
+    /// Journal, which lies on it.
+    pub store: &'p dyn NodeStore,
     /// Waits between attempts.
     pub pause: &'p dyn Pause,
 }
@@ -82,19 +85,27 @@ impl RecoverShell<'_> {
             } else {
                 RecoverEvent::KeyRefused
             }),
-            RecoverStep::MapDisk => {
-                let state = self.ports.mapped.map(key).await?;
-                let secret = &self.keys.measurement_secret;
-                let cluster = secret.cluster_id(&state.measurement_salt);
-                self.cluster = Some(cluster);
-                Ok(RecoverEvent::Mapped(cluster))
-            }
+            RecoverStep::MapDisk => self.map().await,
             RecoverStep::ReadMarker => {
                 let state = self.ports.lock.marker().read().await?;
                 Ok(RecoverEvent::Marker(state))
             }
             RecoverStep::SetMarker => self.set_marker().await,
         }
+    }
+
+    /// The register is extended once in a boot: whoever offers a wrong secret beside the right key
+    /// must not have it say another cluster than the journal, which the key protects.
+    async fn map(&mut self) -> Result<RecoverEvent, PortError> {
+        let state = self.ports.mapped.map(&self.keys.state_disk_key).await?;
+        let secret = &self.keys.measurement_secret;
+        let cluster = secret.cluster_id(&state.measurement_salt);
+        let intent = self.ports.store.read_intent().await?;
+        if intent.is_none_or(|intent| intent.cluster != cluster) {
+            return Ok(RecoverEvent::Foreign);
+        }
+        self.cluster = Some(cluster);
+        Ok(RecoverEvent::Mapped(cluster))
     }
 
     /// Through the lock, so that nothing else extends the register at the same time.

@@ -261,6 +261,7 @@ async fn scenario_7_keys_that_do_not_open_the_disk_change_nothing_and_the_right_
         lock: &lock,
         disk: &*node,
         mapped: &*node,
+        store: &*node,
         pause: &*node,
     };
     let mut keys = OfferedKeys {
@@ -277,5 +278,115 @@ async fn scenario_7_keys_that_do_not_open_the_disk_change_nothing_and_the_right_
         let recovered = drive_recover(ports, KeySource::Rejoin, &keys).await;
         assert_eq!(recovered, Some(RecoverOutcome::Recovered(cluster)));
         assert_eq!(node.record().register, cluster.marker());
+    }
+}
+
+#[tokio::test]
+async fn a_right_key_with_a_wrong_secret_does_not_mark_the_node_for_another_cluster() {
+    let node = node();
+    join(&node, &lock(&node), Role::Worker).await;
+    node.reboot();
+    let lock = lock(&node);
+    let ports = RecoverPorts {
+        lock: &lock,
+        disk: &*node,
+        mapped: &*node,
+        store: &*node,
+        pause: &*node,
+    };
+    let keys = OfferedKeys {
+        state_disk_key: SecretBytes::new(vec![1; 32]),
+        measurement_secret: MeasurementSecret::new([9; 32]),
+    };
+    let refused = drive_recover(ports, KeySource::Operator, &keys).await;
+    assert_eq!(refused, Some(RecoverOutcome::OtherCluster));
+    assert_eq!(node.record().register, Sha256Digest::ZERO);
+}
+
+#[tokio::test]
+async fn a_disk_that_no_known_key_opens_is_found_before_the_lock() {
+    let node = node();
+    // Somebody else's cluster took the disk in an earlier boot.
+    join(&node, &lock(&node), Role::Worker).await;
+    node.reboot();
+    let before = node.record();
+    let outcome = init(&node, &lock(&node), &request("request")).await.outcome;
+    assert_eq!(outcome, Some(InitOutcome::Retry(InitStep::Prepare)));
+    assert_eq!(node.record(), before);
+}
+
+/// Gives somebody else's reservation back at the first wait.
+#[derive(Debug)]
+struct GivesBack<'l>(&'l NodeLock);
+
+#[async_trait]
+impl crate::node::port::Pause for GivesBack<'_> {
+    fn failed(&self, _step: &dyn std::fmt::Debug, _error: &crate::port::PortError) {}
+
+    async fn pause(&self, _doublings: u32) {
+        self.0.release();
+    }
+}
+
+#[tokio::test]
+async fn a_join_waits_for_a_journal_that_an_init_may_give_back() {
+    let node = node();
+    let lock = lock(&node);
+    assert!(lock.reserve(ClusterId::new([9; 32])));
+    let ports = JoinPorts {
+        lock: &lock,
+        disk: &*node,
+        store: &*node,
+        tickets: &Tickets(Role::Worker),
+        cluster: &*node,
+        pause: &GivesBack(&lock),
+    };
+    let joined = drive_join(ports, &"node-1".parse().unwrap(), Role::Worker).await;
+    assert!(matches!(joined, Some(JoinOutcome::Joined(_))), "{joined:?}");
+}
+
+/// Tickets of which the second one is refused: another control plane joins.
+#[derive(Debug)]
+struct Busy {
+    role: Role,
+    asked: std::sync::atomic::AtomicUsize,
+    joined: Arc<MemoryNode>,
+}
+
+#[async_trait]
+impl TicketSource for Busy {
+    async fn fetch(&self) -> Result<JoinTicket, crate::port::PortError> {
+        let before = self.asked.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+        if before == 1 {
+            assert_eq!(self.joined.record().joined, 0);
+            let busy = crate::port::PortError::new(PortErrorKind::Unavailable, "ask for a ticket");
+            return Err(busy);
+        }
+        Tickets(self.role).fetch().await
+    }
+}
+
+#[tokio::test]
+async fn a_control_plane_without_the_turn_waits_instead_of_joining_by_an_old_ticket() {
+    for (role, asked) in [(Role::ControlPlane, 3), (Role::Worker, 1)] {
+        let node = node();
+        let lock = lock(&node);
+        let tickets = Busy {
+            role,
+            asked: std::sync::atomic::AtomicUsize::default(),
+            joined: Arc::clone(&node),
+        };
+        let ports = JoinPorts {
+            lock: &lock,
+            disk: &*node,
+            store: &*node,
+            tickets: &tickets,
+            cluster: &*node,
+            pause: &*node,
+        };
+        let joined = drive_join(ports, &"node-1".parse().unwrap(), role).await;
+        assert!(matches!(joined, Some(JoinOutcome::Joined(_))), "{joined:?}");
+        assert_eq!(tickets.asked.into_inner(), asked, "{role}");
+        assert_eq!(node.record().joined, 1);
     }
 }

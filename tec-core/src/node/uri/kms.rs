@@ -6,8 +6,10 @@ use zeroize::Zeroizing;
 
 use super::UriError;
 use super::older::PlatformKey;
+use super::query::Extent;
 use super::query::Parsed;
 use super::query::Writer;
+use crate::digest::Sha256Digest;
 use crate::endpoint::BaseUrl;
 use crate::id::ResourcePath;
 use crate::node::derive::MasterSecret;
@@ -170,7 +172,18 @@ impl KmsUri {
 
     /// The text, which [`parse`](Self::parse) reads back.
     pub fn to_secret_text(&self, why: &'static str) -> SecretBytes {
-        let new = |kind| Writer::new(SCHEME, kind);
+        self.text(Extent::Whole, why)
+    }
+
+    /// SHA-256 over what says which keys these are: another key gives another one, other credentials
+    /// for the same key do not.
+    pub fn identity(&self) -> Sha256Digest {
+        const WHY: &str = "another master secret is another key";
+        Sha256Digest::of(self.text(Extent::Named, WHY).expose(WHY))
+    }
+
+    fn text(&self, extent: Extent, why: &'static str) -> SecretBytes {
+        let new = |kind| Writer::new(SCHEME, kind, extent);
         match self {
             Self::Cluster(master) => {
                 let (key, salt) = master.parts();
@@ -181,14 +194,14 @@ impl KmsUri {
             }
             Self::Aws(key) => new("aws")
                 .with("region", key.region.as_bytes())
-                .with("accessKeyID", key.access_key_id.as_bytes())
-                .with("accessKey", key.access_key.expose(why))
+                .with_access("accessKeyID", key.access_key_id.as_bytes())
+                .with_access("accessKey", key.access_key.expose(why))
                 .with("keyName", key.key_name.as_bytes())
                 .with_some("endpoint", key.endpoint.as_ref().map(BaseUrl::as_str)),
             Self::Azure(key) => new("azure")
                 .with("tenantID", key.tenant_id.as_bytes())
-                .with("clientID", key.client_id.as_bytes())
-                .with("clientSecret", key.client_secret.expose(why))
+                .with_access("clientID", key.client_id.as_bytes())
+                .with_access("clientSecret", key.client_secret.expose(why))
                 .with("vaultName", key.vault_name.as_bytes())
                 .with("vaultType", key.vault_type.as_bytes())
                 .with("keyName", key.key_name.as_bytes()),
@@ -196,19 +209,19 @@ impl KmsUri {
                 .with("projectID", key.project_id.as_bytes())
                 .with("location", key.location.as_bytes())
                 .with("keyRing", key.key_ring.as_bytes())
-                .with("credentialsPath", key.credentials_path.as_bytes())
+                .with_access("credentialsPath", key.credentials_path.as_bytes())
                 .with("keyName", key.key_name.as_bytes()),
             Self::Platform(key) => key.write(new(key.kind())),
             Self::Trustee(key) => new("trustee")
                 .with("url", key.url.as_str().as_bytes())
                 .with("path", key.path.as_str().as_bytes())
-                .with_some("ca", key.ca.as_deref()),
+                .with_some_access("ca", key.ca.as_deref()),
             Self::OpenBao(key) => new("openbao")
                 .with("url", key.url.as_str().as_bytes())
                 .with("mount", key.mount.as_bytes())
                 .with("keyName", key.key_name.as_bytes())
-                .with("token", key.token.expose(why))
-                .with_some("ca", key.ca.as_deref()),
+                .with_access("token", key.token.expose(why))
+                .with_some_access("ca", key.ca.as_deref()),
         }
         .finish()
     }

@@ -8,6 +8,7 @@ use base64::engine::general_purpose::STANDARD;
 use base64::engine::general_purpose::URL_SAFE;
 
 use super::UriError;
+use super::query::Extent;
 use super::query::Parsed;
 use super::query::Writer;
 use crate::secret::SecretBytes;
@@ -253,9 +254,15 @@ impl AzureConnection {
         })
     }
 
-    pub(super) fn write(&self, to: Writer, why: &'static str) -> Writer {
-        to.with("container", self.container.as_bytes())
-            .with(Self::PARAMETER, self.text.expose(why))
+    /// The key is part of the string, which says in many ways which account it is of.
+    pub(super) fn write(&self, to: Writer, extent: Extent, why: &'static str) -> Writer {
+        let to = to.with("container", self.container.as_bytes());
+        match extent {
+            Extent::Whole => to.with(Self::PARAMETER, self.text.expose(why)),
+            Extent::Named => to
+                .with("account", self.account.as_bytes())
+                .with("endpoint", self.endpoint.as_bytes()),
+        }
     }
 }
 

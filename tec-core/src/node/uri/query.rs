@@ -182,14 +182,26 @@ fn digit(byte: u8) -> Option<u8> {
 pub(super) struct Writer {
     text: Zeroizing<String>,
     separator: char,
+    extent: Extent,
+}
+
+/// How much of a URI is written.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Extent {
+    /// All of it.
+    Whole,
+    /// Which keys or which store it names, and not with what they are reached: credentials expire and
+    /// are rotated.
+    Named,
 }
 
 impl Writer {
-    pub(super) fn new(scheme: &str, kind: &str) -> Self {
+    pub(super) fn new(scheme: &str, kind: &str, extent: Extent) -> Self {
         Self {
             // Room for what usual URIs need, so that no half of a secret stays behind in memory.
             text: Zeroizing::new(String::with_capacity(1024) + scheme + "://" + kind),
             separator: '?',
+            extent,
         }
     }
 
@@ -212,6 +224,21 @@ impl Writer {
         }
         self.separator = '&';
         self
+    }
+
+    /// A credential, or what else access goes by.
+    pub(super) fn with_access(self, parameter: &str, value: &[u8]) -> Self {
+        match self.extent {
+            Extent::Whole => self.with(parameter, value),
+            Extent::Named => self,
+        }
+    }
+
+    pub(super) fn with_some_access(self, parameter: &str, value: Option<&str>) -> Self {
+        match value {
+            Some(value) => self.with_access(parameter, value.as_bytes()),
+            None => self,
+        }
     }
 
     pub(super) fn with_some(self, parameter: &str, value: Option<&str>) -> Self {

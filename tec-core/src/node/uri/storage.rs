@@ -3,8 +3,10 @@
 use super::UriError;
 use super::older::AzureConnection;
 use super::older::PlatformBucket;
+use super::query::Extent;
 use super::query::Parsed;
 use super::query::Writer;
+use crate::digest::Sha256Digest;
 use crate::endpoint::BaseUrl;
 use crate::secret::SecretBytes;
 
@@ -126,26 +128,37 @@ impl StorageUri {
 
     /// The text, which [`parse`](Self::parse) reads back.
     pub fn to_secret_text(&self, why: &'static str) -> SecretBytes {
-        let new = |kind| Writer::new(SCHEME, kind);
+        self.text(Extent::Whole, why)
+    }
+
+    /// SHA-256 over what says which store this is: another store gives another one, other credentials
+    /// for the same store do not.
+    pub fn identity(&self) -> Sha256Digest {
+        const WHY: &str = "which store it is";
+        Sha256Digest::of(self.text(Extent::Named, WHY).expose(WHY))
+    }
+
+    fn text(&self, extent: Extent, why: &'static str) -> SecretBytes {
+        let new = |kind| Writer::new(SCHEME, kind, extent);
         match self {
             Self::NoStore => new("no-store"),
             Self::S3(bucket) => new("aws")
                 .with("bucket", bucket.bucket.as_bytes())
                 .with("region", bucket.region.as_bytes())
-                .with("accessKeyID", bucket.access_key_id.as_bytes())
-                .with("accessKey", bucket.access_key.expose(why))
+                .with_access("accessKeyID", bucket.access_key_id.as_bytes())
+                .with_access("accessKey", bucket.access_key.expose(why))
                 .with_some("endpoint", bucket.endpoint.as_ref().map(BaseUrl::as_str)),
             Self::Azure(blobs) => new("azure")
                 .with("account", blobs.account.as_bytes())
                 .with("container", blobs.container.as_bytes())
                 .with("tenantID", blobs.tenant_id.as_bytes())
-                .with("clientID", blobs.client_id.as_bytes())
-                .with("clientSecret", blobs.client_secret.expose(why)),
+                .with_access("clientID", blobs.client_id.as_bytes())
+                .with_access("clientSecret", blobs.client_secret.expose(why)),
             Self::Gcp(bucket) => new("gcp")
                 .with("projectID", bucket.project_id.as_bytes())
                 .with("bucket", bucket.bucket.as_bytes())
-                .with("credentialsPath", bucket.credentials_path.as_bytes()),
-            Self::AzureConnection(one) => one.write(new("azure"), why),
+                .with_access("credentialsPath", bucket.credentials_path.as_bytes()),
+            Self::AzureConnection(one) => one.write(new("azure"), extent, why),
             Self::Platform(bucket) => bucket.write(new(bucket.kind())),
             Self::File(store) => new("file").with("path", store.path.as_bytes()),
         }

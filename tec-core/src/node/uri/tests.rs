@@ -328,3 +328,34 @@ proptest! {
         let _ = StorageUri::parse(&text);
     }
 }
+
+#[test]
+fn other_credentials_for_the_same_key_and_store_leave_their_identity_as_it_was() {
+    let kms = |uri: &str| KmsUri::parse(uri).unwrap().identity();
+    let bao = "kms://openbao?url=https://b&mount=m&keyName=k&token=one&ca=one";
+    let aws = "kms://aws?region=r&accessKeyID=one&accessKey=one&keyName=k";
+    let azure = "kms://azure?tenantID=t&clientID=one&clientSecret=one&vaultName=v\
+                 &vaultType=vault.azure.net&keyName=k";
+    for uri in [bao, aws, azure] {
+        assert_eq!(kms(uri), kms(&uri.replace("one", "two")), "{uri}");
+        let other = uri.replace("keyName=k", "keyName=other");
+        assert_ne!(kms(uri), kms(&other), "{uri}");
+    }
+    let cluster = "kms://cluster-kms?key=QEFCQ0RFRkdISUpLTE1OT1BRUlNUVVZXWFlaW1xdXl8=\
+                   &salt=YGFiY2RlZmdoaWprbG1ub3BxcnN0dXZ3eHl6e3x9fn8=";
+    assert_ne!(kms(cluster), kms(&cluster.replace("QEFC", "QUFC")));
+    let storage = |uri: &str| StorageUri::parse(uri).unwrap().identity();
+    let s3 = "storage://aws?bucket=b&region=r&accessKeyID=one&accessKey=one";
+    let blobs = "storage://azure?account=a&container=b&tenantID=t&clientID=one&clientSecret=one";
+    let connection = "storage://azure?container=b&connectionString=AccountName%3Da%3B\
+                      AccountKey%3Dbm9uZQ%3D%3D%3BDefaultEndpointsProtocol%3Dhttps";
+    for uri in [s3, blobs, connection] {
+        let rotated = uri.replace("one", "two").replace("bm9uZQ", "c29tZQ");
+        assert_ne!(uri, rotated);
+        assert_eq!(storage(uri), storage(&rotated), "{uri}");
+        let other = uri
+            .replace("bucket=b", "bucket=other")
+            .replace("container=b", "container=other");
+        assert_ne!(storage(uri), storage(&other), "{uri}");
+    }
+}

@@ -32,6 +32,9 @@ const NAMESPACE: &str = "kube-system";
 const NAME: &str = "tec-control-plane-join";
 /// A node that has not joined by then gives up its turn (contract, 1.9).
 const VALID: Duration = Duration::from_mins(10);
+/// So far into its turn a node is told to go on: the join that it begins then may take five minutes
+/// (contract, 1.5), and must have ended before another node gets the turn.
+const BEGINS: Duration = Duration::from_mins(4);
 /// What kubeadm puts on a control plane in its last step.
 const MARK: &str = "node-role.kubernetes.io/control-plane";
 
@@ -76,16 +79,31 @@ impl KubeTurns {
         })
     }
 
-    fn has_run_out(&self, lease: &Lease) -> bool {
+    /// For how long the lease was seen as it is.
+    fn seen_for(&self, lease: &Lease) -> Duration {
         let version = lease.resource_version().unwrap_or_default();
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         match &*seen {
-            Some((known, since)) if *known == version => since.elapsed() >= VALID,
+            Some((known, since)) if *known == version => since.elapsed(),
             _ => {
                 *seen = Some((version, Instant::now()));
-                false
+                Duration::ZERO
             }
         }
+    }
+
+    /// Whether the holder has time left for a join. Another instance may have seen the turn begin
+    /// earlier, so what the lease says of its begin counts, too: a clock that is wrong can only make
+    /// the holder wait.
+    fn may_begin(&self, lease: &Lease) -> bool {
+        let begin = lease
+            .spec
+            .as_ref()
+            .and_then(|spec| spec.acquire_time.as_ref());
+        let now = self.clock.now().unix_seconds();
+        let age = begin.map_or(0, |begin| now.saturating_sub(begin.0.as_second()));
+        let age = Duration::from_secs(u64::try_from(age).unwrap_or_default());
+        self.seen_for(lease).max(age) < BEGINS
     }
 
     async fn has_joined(&self, node: &str) -> Result<bool, PortError> {
@@ -97,9 +115,14 @@ impl KubeTurns {
     async fn is_free(&self, lease: &Lease) -> Result<bool, PortError> {
         match holder(lease) {
             None | Some("") => Ok(true),
-            Some(holder) => Ok(self.has_run_out(lease) || self.has_joined(holder).await?),
+            Some(_) if self.seen_for(lease) >= VALID => Ok(true),
+            Some(holder) => self.has_joined(holder).await,
         }
     }
+}
+
+fn is_holder(lease: &Lease, node: &NodeName) -> bool {
+    holder(lease) == Some(node.as_str())
 }
 
 fn holder(lease: &Lease) -> Option<&str> {
@@ -110,15 +133,19 @@ fn holder(lease: &Lease) -> Option<&str> {
 impl ControlPlaneTurns for KubeTurns {
     async fn take(&self, node: &NodeName) -> Result<(), PortError> {
         let waits = || {
-            let operation = format!("give the turn to {node}: another control plane has it");
+            let operation = format!("give the turn to {node}: it is another's, or nearly over");
             PortError::new(PortErrorKind::Unavailable, operation)
         };
         let failed = |error| port_error("read whose turn it is", error);
         let spec = self.spec(node)?;
         let params = PostParams::default();
         let taken = match self.leases.get_opt(NAME).await.map_err(failed)? {
-            // Not renewed: a node that asks again and again, and never joins, would keep it.
-            Some(lease) if holder(&lease) == Some(node.as_str()) => return Ok(()),
+            // Not renewed: a node that asks again and again, and never joins, would keep it. One that
+            // is late waits until it has run out, and takes a new one.
+            Some(lease) if is_holder(&lease, node) && self.may_begin(&lease) => return Ok(()),
+            Some(lease) if is_holder(&lease, node) && self.seen_for(&lease) < VALID => {
+                return Err(waits());
+            }
             Some(lease) if !self.is_free(&lease).await? => return Err(waits()),
             Some(mut lease) => {
                 lease.spec = Some(spec);
@@ -136,7 +163,10 @@ impl ControlPlaneTurns for KubeTurns {
             }
         };
         match taken {
-            Ok(_) => Ok(()),
+            Ok(lease) => {
+                self.seen_for(&lease);
+                Ok(())
+            }
             Err(error) if is_conflict(&error) => Err(waits()),
             Err(error) => Err(port_error("give a turn", error)),
         }

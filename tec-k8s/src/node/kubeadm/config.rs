@@ -194,20 +194,23 @@ pub(super) fn skipped(proxy: KubeProxy) -> &'static str {
     }
 }
 
-/// Whether kubeadm looks at the node before it joins.
-#[derive(Clone, Copy)]
-pub(super) enum Preflight {
-    /// It does.
-    Due,
-    /// It did in an attempt before.
-    Passed,
+/// What kubeadm is to do with the configuration.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Attempt {
+    /// Look at the node, before anything is changed.
+    Preflight,
+    /// Join; it looked before.
+    Join,
 }
+
+/// A key that opens nothing. With it kubeadm's preflight does not look for the files of a control
+/// plane, which get to the disk only beyond the lock.
+const NO_CERTIFICATE_KEY: &str = "0000000000000000000000000000000000000000000000000000000000000000";
 
 /// The document of `kubeadm join`; the token is in it.
 pub(super) fn join(
-    role: Role,
     ticket: &JoinTicket,
-    preflight: Preflight,
+    attempt: Attempt,
     settings: &KubeadmSettings,
     this: &Instance,
 ) -> SecretBytes {
@@ -222,17 +225,20 @@ pub(super) fn join(
         }},
         "nodeRegistration": registration(settings, this),
     });
-    let mut skipped = match preflight {
-        Preflight::Due => Vec::new(),
-        Preflight::Passed => vec!["preflight"],
+    let mut skipped = match attempt {
+        Attempt::Preflight => Vec::new(),
+        Attempt::Join => vec!["preflight"],
     };
-    if let (Role::ControlPlane, Some(object)) = (role, join.as_object_mut()) {
+    if let (Role::ControlPlane, Some(object)) = (this.role, join.as_object_mut()) {
         let address = this.address.to_string();
         let local = json!({"advertiseAddress": address, "bindPort": API_PORT});
-        object.insert(
-            "controlPlane".to_owned(),
-            json!({"localAPIEndpoint": local}),
-        );
+        let plane = match attempt {
+            Attempt::Preflight => {
+                json!({"localAPIEndpoint": local, "certificateKey": NO_CERTIFICATE_KEY})
+            }
+            Attempt::Join => json!({"localAPIEndpoint": local}),
+        };
+        object.insert("controlPlane".to_owned(), plane);
         // The ticket brought the certificates along.
         skipped.push("control-plane-prepare/download-certs");
     }
@@ -252,10 +258,10 @@ mod tests {
 
     use super::*;
 
-    fn instance() -> Instance {
+    fn instance(role: Role) -> Instance {
         Instance {
             name: "node-1".parse().unwrap(),
-            role: Role::ControlPlane,
+            role,
             address: [10, 0, 0, 1].into(),
             provider_id: String::new(),
         }
@@ -271,7 +277,12 @@ mod tests {
     #[test]
     fn init_has_the_values_of_the_contract() {
         let settings = KubeadmSettings::new("api.example.org");
-        let text = init("v1.34.3", &KubeadmPaths::host(), &settings, &instance());
+        let text = init(
+            "v1.34.3",
+            &KubeadmPaths::host(),
+            &settings,
+            &instance(Role::ControlPlane),
+        );
         let [init, cluster, kubelet] = &parsed(&text)[..] else {
             panic!("{text}");
         };
@@ -317,9 +328,8 @@ mod tests {
         }
     }
 
-    #[test]
-    fn only_control_planes_serve_and_the_token_is_nowhere_but_in_the_document() {
-        let ticket = JoinTicket {
+    fn ticket() -> JoinTicket {
+        JoinTicket {
             state_disk_key: SecretArray::new([1; 32]),
             measurement_salt: MeasurementSalt::new([2; 32]),
             measurement_secret: MeasurementSecret::new([3; 32]),
@@ -330,16 +340,48 @@ mod tests {
             files: Vec::new(),
             components: Vec::new(),
             kubernetes_version: "v1.34.3".to_owned(),
-        };
+        }
+    }
+
+    #[test]
+    fn only_control_planes_serve_and_the_token_is_nowhere_but_in_the_document() {
         let settings = KubeadmSettings::new("10.0.0.1");
         for (role, serves) in [(Role::Worker, false), (Role::ControlPlane, true)] {
-            let document = join(role, &ticket, Preflight::Due, &settings, &instance());
+            let document = join(&ticket(), Attempt::Join, &settings, &instance(role));
             assert!(!format!("{document:?}").contains("abcdef"));
             let text = String::from_utf8(document.expose("test").to_vec()).unwrap();
             let join = &parsed(&text)[0];
             let token = &join["discovery"]["bootstrapToken"]["token"];
             assert_eq!(token, "abcdef.0123456789abcdef");
             assert_eq!(join.get("controlPlane").is_some(), serves);
+        }
+    }
+
+    /// kubeadm itself reads what we write; it must be installed.
+    #[test]
+    fn kubeadm_takes_every_document() {
+        let settings = KubeadmSettings::new("api.example.org");
+        let paths = KubeadmPaths::host();
+        let mut all = Vec::new();
+        for role in [Role::Worker, Role::ControlPlane] {
+            let this = instance(role);
+            all.push(init("v1.34.3", &paths, &settings, &this).into_bytes());
+            for attempt in [Attempt::Preflight, Attempt::Join] {
+                let document = join(&ticket(), attempt, &settings, &this);
+                all.push(document.expose("test").to_vec());
+            }
+        }
+        for document in all {
+            let file = tempfile::NamedTempFile::new().unwrap();
+            std::fs::write(file.path(), &document).unwrap();
+            let mut kubeadm = std::process::Command::new("kubeadm");
+            let output = kubeadm
+                .args(["config", "validate", "--config"])
+                .arg(file.path())
+                .output();
+            let output = output.expect("kubeadm is missing; run `cargo xtask tools`");
+            let text = String::from_utf8_lossy(&document).into_owned();
+            assert!(output.status.success(), "{output:?}: {text}");
         }
     }
 

@@ -21,6 +21,9 @@ pub trait KubeletIdentity: fmt::Debug + Send + Sync {
     /// Key and request.
     fn key(&self) -> &KubeletKey;
 
+    /// Whether a certificate, PEM, is for this key and no other.
+    fn is_of(&self, certificate: &str) -> bool;
+
     /// Certificate for the request, PEM, by `ca.crt` and `ca.key` in this directory.
     ///
     /// # Errors

@@ -23,6 +23,7 @@ use tec_core::node::state::Role;
 use tec_core::node::ticket::Component;
 use tec_core::node::ticket::ComponentForm;
 use tec_core::node::ticket::JoinTicket;
+use tec_core::node::ticket::PkiFile;
 use tec_core::port::PortError;
 use tec_core::port::PortErrorKind;
 use tec_core::secret::SecretBytes;
@@ -33,7 +34,7 @@ use super::directory::write_whole;
 use super::program::Call;
 use super::program::Programs;
 
-use self::config::Preflight;
+use self::config::Attempt;
 
 pub use self::identity::KubeletIdentity;
 pub use self::identity::KubeletKey;
@@ -45,7 +46,12 @@ pub use self::settings::KubeadmSettings;
 const KUBEADM: &str = "kubeadm";
 const SYSTEMCTL: &str = "systemctl";
 /// Init pulls images, waits for static pods, and talks to the API server it made.
-const KUBEADM_LIMIT: Duration = Duration::from_mins(15);
+const INIT_LIMIT: Duration = Duration::from_mins(15);
+/// A preflight pulls the images of a control plane.
+const PREFLIGHT_LIMIT: Duration = Duration::from_mins(15);
+/// Join (contract, 1.5 and appendix B). A control plane has a turn of a lease, which must not run out
+/// while it changes etcd.
+const JOIN_LIMIT: Duration = Duration::from_mins(5);
 /// Start of the kubelet (contract, appendix B).
 const KUBELET_LIMIT: Duration = Duration::from_mins(10);
 /// An answer of the server that components come from.
@@ -143,6 +149,7 @@ impl Kubeadm {
         operation: &'static str,
         arguments: &[&str],
         config: &[u8],
+        limit: Duration,
     ) -> Result<(), PortError> {
         // Deleted at the end of this function, however it ends; a crash leaves it in memory only.
         let file = self.temporary(config)?;
@@ -152,7 +159,7 @@ impl Kubeadm {
             program: kubeadm,
             arguments,
             input: None,
-            limit: KUBEADM_LIMIT,
+            limit,
         };
         let ran = self.programs.run(call).await;
         ran.map(drop).map_err(|error| error.during(operation))
@@ -192,23 +199,41 @@ impl Kubeadm {
         )
     }
 
-    /// What an attempt that passed preflight leaves first is what preflight refuses.
-    fn preflight(&self, role: Role) -> Preflight {
-        let left = match role {
-            Role::ControlPlane => self.paths.api_server_manifest(),
-            // A worker's ticket has no file of this directory.
-            _ => self.paths.pki().join("ca.crt"),
+    /// Whether a preflight was passed in an attempt before. This is written beyond the lock only,
+    /// before the kubelet is started: preflight would refuse that kubelet's port and what kubeadm
+    /// wrote since, and so each attempt but the first.
+    fn is_begun(&self) -> bool {
+        self.paths.kubelet_certificate().exists()
+    }
+
+    /// What the ticket has to bring along is there, and fits.
+    fn check(&self, ticket: &JoinTicket) -> Result<(), PortError> {
+        let refused = |operation: String| Err(PortError::new(PortErrorKind::Invalid, operation));
+        if !self.identity.is_of(&ticket.kubelet_certificate) {
+            return refused("take the kubelet's certificate: it is not for its key".to_owned());
+        }
+        if self.this.role != Role::ControlPlane {
+            return Ok(());
+        }
+        // An etcd elsewhere has its own CA.
+        let is_due = |file: &PkiFile| {
+            self.settings.external_etcd.is_none() || !file.as_str().starts_with("etcd/")
         };
-        if left.exists() {
-            Preflight::Passed
-        } else {
-            Preflight::Due
+        let is_there = |file: &PkiFile| ticket.files.iter().any(|(one, _)| one == file);
+        let mut due = PkiFile::ALL.into_iter().filter(is_due);
+        match due.find(|file| !is_there(file)) {
+            Some(file) => refused(format!("take the ticket: it has no {}", file.as_str())),
+            None => Ok(()),
         }
     }
 
     fn init_config(&self, request: &InitRequest) -> String {
         let version = &request.kubernetes_version;
         config::init(version, &self.paths, &self.settings, &self.this)
+    }
+
+    fn join_config(&self, ticket: &JoinTicket, attempt: Attempt) -> SecretBytes {
+        config::join(ticket, attempt, &self.settings, &self.this)
     }
 }
 
@@ -247,16 +272,15 @@ pub async fn start_kubelet(programs: &dyn Programs) -> Result<(), PortError> {
 impl ClusterInitializer for Kubeadm {
     async fn prepare(&self, request: &InitRequest) -> Result<(), PortError> {
         self.fetch(&request.components).await?;
-        // Written beyond the lock only, before the kubelet is started. Preflight would refuse that
-        // kubelet's port and what kubeadm wrote since, and so each attempt but the first.
-        if self.paths.kubelet_certificate().exists() {
+        if self.is_begun() {
             return Ok(());
         }
         let kubeadm = self.kubeadm(&request.components, Place::Cached);
         let config = self.init_config(request);
         let arguments = ["init", "phase", "preflight"];
         let operation = "pass kubeadm's preflight";
-        self.run(&kubeadm, operation, &arguments, config.as_bytes())
+        let config = config.as_bytes();
+        self.run(&kubeadm, operation, &arguments, config, PREFLIGHT_LIMIT)
             .await
     }
 
@@ -267,7 +291,8 @@ impl ClusterInitializer for Kubeadm {
         let config = self.init_config(request);
         let config = config.as_bytes();
         let certs = ["init", "phase", "certs", "all"];
-        self.run(&kubeadm, "make the cluster's certificates", &certs, config)
+        let operation = "make the cluster's certificates";
+        self.run(&kubeadm, operation, &certs, config, INIT_LIMIT)
             .await?;
         let certificate = self.identity.certify(&self.paths.pki())?;
         self.write_kubelet_pair(&certificate)?;
@@ -275,7 +300,8 @@ impl ClusterInitializer for Kubeadm {
         let skipped = format!("--skip-phases={}", config::skipped(request.proxy));
         // kubeadm would print a token of a day's life.
         let init = ["init", "--skip-token-print", &skipped];
-        self.run(&kubeadm, "make the cluster", &init, config).await
+        self.run(&kubeadm, "make the cluster", &init, config, INIT_LIMIT)
+            .await
     }
 
     async fn kubeconfig(&self) -> Result<SecretBytes, PortError> {
@@ -291,7 +317,18 @@ impl ClusterInitializer for Kubeadm {
 #[async_trait]
 impl ClusterJoiner for Kubeadm {
     async fn prepare(&self, ticket: &JoinTicket) -> Result<(), PortError> {
-        self.fetch(&ticket.components).await
+        self.check(ticket)?;
+        self.fetch(&ticket.components).await?;
+        if self.is_begun() {
+            return Ok(());
+        }
+        let kubeadm = self.kubeadm(&ticket.components, Place::Cached);
+        let config = self.join_config(ticket, Attempt::Preflight);
+        let config = config.expose("kubeadm reads it");
+        let arguments = ["join", "phase", "preflight"];
+        let operation = "pass kubeadm's preflight";
+        self.run(&kubeadm, operation, &arguments, config, PREFLIGHT_LIMIT)
+            .await
     }
 
     async fn write_files(&self, _node: &LockedNode, ticket: &JoinTicket) -> Result<(), PortError> {
@@ -319,11 +356,10 @@ impl ClusterJoiner for Kubeadm {
         };
         remove_if_there(&self.paths.bootstrap_kubeconfig())
             .map_err(|error| unavailable("remove an older attempt's kubeconfig", error))?;
-        let preflight = self.preflight(role);
-        let config = config::join(role, ticket, preflight, &self.settings, &self.this);
+        let config = self.join_config(ticket, Attempt::Join);
         let kubeadm = self.kubeadm(&ticket.components, Place::Installed);
         let config = config.expose("kubeadm reads it");
-        self.run(&kubeadm, "join the cluster", arguments, config)
+        self.run(&kubeadm, "join the cluster", arguments, config, JOIN_LIMIT)
             .await
     }
 }

@@ -45,11 +45,6 @@ impl KubeadmPaths {
         self.kubernetes().join("bootstrap-kubelet.conf")
     }
 
-    /// The first file of a control plane that kubeadm's preflight refuses.
-    pub(super) fn api_server_manifest(&self) -> PathBuf {
-        self.kubernetes().join("manifests/kube-apiserver.yaml")
-    }
-
     pub(super) fn audit_policy(&self) -> PathBuf {
         self.kubernetes().join("audit-policy.yaml")
     }

@@ -88,17 +88,6 @@ impl LuksDisk {
         self
     }
 
-    /// Whether the passphrase of the disk's making opens it: then no cluster owns it yet.
-    ///
-    /// # Errors
-    /// The header cannot be read, or is refused.
-    pub async fn is_new(&self) -> Result<bool, PortError> {
-        match self.initial_passphrase()? {
-            Some(passphrase) => self.opens_with(&passphrase).await,
-            None => Ok(false),
-        }
-    }
-
     /// Puts the checked header aside, if this key opens it. What maps the disk must take this file
     /// for the header: the disk may say something else next time.
     ///
@@ -225,6 +214,13 @@ impl StateDisk for LuksDisk {
     async fn opens_with(&self, key: &SecretBytes) -> Result<bool, PortError> {
         let header = self.checked().await?;
         self.opens(&header.path(), key).await
+    }
+
+    async fn is_new(&self) -> Result<bool, PortError> {
+        match self.initial_passphrase()? {
+            Some(passphrase) => self.opens_with(&passphrase).await,
+            None => Ok(false),
+        }
     }
 
     /// The new key is added and tried before the old one goes, so that a power cut at any step

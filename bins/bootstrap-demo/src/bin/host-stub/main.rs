@@ -68,7 +68,7 @@ fn run(what: What) -> anyhow::Result<()> {
             let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
             command.args(&arguments);
             match words.as_slice() {
-                ["init", "phase", "preflight", ..] => command.arg("--dry-run"),
+                ["init" | "join", "phase", "preflight", ..] => command.arg("--dry-run"),
                 // The option replaces what the configuration skips.
                 ["join", "--config", ..] => {
                     command.arg("--skip-phases=preflight,control-plane-prepare/download-certs")
