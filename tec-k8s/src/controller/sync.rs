@@ -85,19 +85,18 @@ async fn round(ctx: &Context) -> Result<Option<Duration>, PortError> {
     }
     let mut memory = ctx.memory();
     let is_news = memory.targets != round.targets;
-    let is_other = !memory
-        .targets
-        .iter()
-        .map(name_of)
-        .eq(round.targets.iter().map(name_of));
+    let names = round.targets.iter().map(name_of);
+    let is_other = !memory.targets.iter().map(name_of).eq(names);
     memory.targets = round.targets;
     drop(memory);
-    // Whoever was told before there was this Trustee has to hear of it.
-    let all = is_other
-        .then(|| ctx.caches.machines.all())
-        .unwrap_or_default();
-    for name in all.iter().map(|machine| machine.name_any()).chain(waiting) {
+    for name in waiting {
         ctx.queue.wake(Task::Machine(name));
+    }
+    if is_other {
+        // Those that were told of before there was this Trustee, or while there was another one.
+        for machine in ctx.caches.machines.all() {
+            ctx.queue.wake(Task::Machine(machine.name_any()));
+        }
     }
     if is_news && let Some(cluster) = ctx.cluster() {
         ctx.queue.wake(Task::Cluster(cluster.name_any()));

@@ -317,7 +317,12 @@ mod tests {
     fn a_provider_of_clouds_is_named_to_kubelet_and_controller_manager() {
         let mut settings = KubeadmSettings::new("api.example.org");
         settings.cloud_provider = "external".to_owned();
-        let text = init("v1.34.3", &KubeadmPaths::host(), &settings, &instance());
+        let text = init(
+            "v1.34.3",
+            &KubeadmPaths::host(),
+            &settings,
+            &instance(Role::ControlPlane),
+        );
         let all = parsed(&text);
         let named = json!({"name": "cloud-provider", "value": "external"});
         for arguments in [

@@ -97,7 +97,7 @@ async fn a_node_that_was_late_takes_the_next_turn_where_nobody_else_wants_it() {
     turns.take(&node).await.unwrap();
     tokio::time::advance(BEGINS).await;
     turns.take(&node).await.unwrap_err();
-    tokio::time::advance(VALID - BEGINS).await;
+    tokio::time::advance(VALID.abs_diff(BEGINS)).await;
     turns.take(&node).await.unwrap();
     turns.take(&node).await.unwrap();
 }
