@@ -18,7 +18,7 @@ pub struct Args {
     /// The way to the controller.
     #[command(flatten)]
     pub way: Way,
-    /// NATS, as tls URL, such as tls://nats.<namespace>.svc:4222; several with commas.
+    /// NATS, as tls URL, such as `tls://nats.<namespace>.svc:4222`; several with commas.
     #[arg(long, env = "TEC_NATS_URL")]
     pub nats: String,
     /// Where the runtime connects.

@@ -41,7 +41,7 @@ pub struct Args {
     reason = "a command line, built field by field"
 )]
 pub struct Way {
-    /// Controller, host and port: services-bootstrap.<namespace>.svc:8443, as its certificate names it.
+    /// Controller, host and port: `services-bootstrap.<namespace>.svc:8443`, as its certificate names it.
     /// Nothing works without it.
     // A flag that every service has cannot be required.
     #[arg(long, env = "TEC_CONTROLLER_ADDRESS", global = true)]
