@@ -25,7 +25,7 @@ const SIGNATURE_HEAD: usize = 6;
 /// Evidence that parses has one value, whatever its form; evidence that verifies says what was
 /// quoted, by the key that the hardware vouches for, and only for its own report data. Each input is
 /// tried twice: as it is, and signed by a vTPM and a chip that sign everything.
-pub fn az_snp_evidence(data: &[u8]) {
+pub(crate) fn az_snp_evidence(data: &[u8]) {
     let Ok(json) = serde_json::from_slice::<Value>(data) else {
         return;
     };

@@ -19,7 +19,7 @@ const MAX_SERVERS: usize = 32;
 
 /// A header has one value in any form, and what opens opens again after it was sealed anew; with
 /// another key nothing opens.
-pub fn clevis(data: &[u8]) {
+pub(crate) fn clevis(data: &[u8]) {
     if let Ok(value) = serde_json::from_slice::<Value>(data)
         && let Ok(config) = HeaderConfig::from_value(value)
     {

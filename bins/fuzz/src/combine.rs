@@ -31,7 +31,7 @@ const NAMES: [&str; 4] = ["a", "b", "c", "d"];
 ///
 /// An input is a byte of options, a builder's table of three shims and three GRUBs, and two bytes
 /// for each image.
-pub fn combine(data: &[u8]) {
+pub(crate) fn combine(data: &[u8]) {
     let Some((fleet, images)) = Fleet::read(data) else {
         return;
     };

@@ -23,7 +23,7 @@ type Images = BTreeMap<String, ExpectedPcrs>;
 
 /// Images are refused exactly if one contradicts itself. Their order and their names change no
 /// value, and each image's own values are among those of the fleet.
-pub fn combine_input(data: &[u8]) {
+pub(crate) fn combine_input(data: &[u8]) {
     let Some(images) = images(data) else { return };
     let named: Vec<(&str, &ExpectedPcrs)> = images.iter().map(|(n, e)| (n.as_str(), e)).collect();
     let is_sound = images.values().all(is_sound);

@@ -20,7 +20,7 @@ const ATTRIBUTES: usize = 4;
 /// whatever their order; and Secure Boot is on exactly where the variables say so.
 ///
 /// An input is a list of files: a name, a line feed, the size in 16 bits, the content.
-pub fn efivars(data: &[u8]) {
+pub(crate) fn efivars(data: &[u8]) {
     let files = files(data);
     let mut state = PlatformState::new();
     let mut folder = MemoryImage::new();

@@ -49,7 +49,7 @@ const EK_PURPOSE: ObjectIdentifier = ObjectIdentifier::new_unwrap("2.23.133.8.1"
 
 /// DER has one form; padding of an NV index changes nothing; and a chain to the root exists only
 /// for what that root's CA signed, to the byte.
-pub fn ek_certificate(data: &[u8]) {
+pub(crate) fn ek_certificate(data: &[u8]) {
     let from_nv = EkCertificate::from_nv(data);
     let Ok(certificate) = EkCertificate::from_der(data) else {
         if let Ok(padded) = from_nv {

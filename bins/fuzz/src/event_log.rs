@@ -32,7 +32,7 @@ const MAX_DETAIL: usize = 128;
 
 /// A log that parses renders to a log that parses to the same events; its replay is that of a
 /// plainer fold; it is worth something exactly for the registers that fold to the quoted value.
-pub fn event_log(data: &[u8]) {
+pub(crate) fn event_log(data: &[u8]) {
     let Ok(log) = EventLog::parse(data) else {
         let quoted = PcrValues::new([Sha256Digest::ZERO; 24]);
         let evidence = event_log::evidence(data, &quoted);

@@ -33,7 +33,7 @@ const MAX_EVENTS: usize = 64;
 /// from itself in nothing, and from one without its last event in that event's register alone.
 ///
 /// An input is a list of events: register, kind, size in 16 bits, data.
-pub fn event_log_sha1(data: &[u8]) {
+pub(crate) fn event_log_sha1(data: &[u8]) {
     let written = events(data);
     let log: Vec<u8> = written.iter().flat_map(Written::bytes).collect();
     let parsed = match EventLog::parse(&log) {

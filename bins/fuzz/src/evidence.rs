@@ -27,7 +27,7 @@ const NONCE: [u8; 32] = [0x5a; 32];
 /// Evidence that parses has one value, whatever its form; evidence that verifies says what was
 /// quoted, and only for its own report data. Each input is tried twice: as it is, and signed by a
 /// TPM that signs everything.
-pub fn evidence(data: &[u8]) {
+pub(crate) fn evidence(data: &[u8]) {
     let Ok(json) = serde_json::from_slice::<Value>(data) else {
         return;
     };

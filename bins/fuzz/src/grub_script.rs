@@ -12,7 +12,7 @@ const MAX_COMMANDS: usize = 10_000;
 
 /// The commands are the lines up to `boot`, split at blanks and nothing else; what follows `boot`
 /// says nothing; and a refusal names a line of the script.
-pub fn grub_script(data: &[u8]) {
+pub(crate) fn grub_script(data: &[u8]) {
     let longer = [data, b"\nexit 'x\n\xff"].concat();
     match parsers::grub_script(FILE, data) {
         Ok(commands) => {

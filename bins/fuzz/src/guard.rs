@@ -63,7 +63,7 @@ const MAX_SESSIONS: usize = 16;
 /// Whatever is sent, the broker behind the guard is given only evidence of a registered machine,
 /// for the nonce of the session that it reads in the request, and is asked for resources only by
 /// sessions and tokens of such evidence, for the path of that machine or of none.
-pub fn guard(data: &[u8]) {
+pub(crate) fn guard(data: &[u8]) {
     let mut world = World::new();
     for request in requests(data) {
         world.send(request);

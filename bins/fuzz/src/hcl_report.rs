@@ -30,7 +30,7 @@ const JSON: usize = 0x4d4;
 
 /// The parts of a report are those that its sizes name; the digest of the JSON binds it, and
 /// nothing else does; the key is the one of its name, number for number.
-pub fn hcl_report(data: &[u8]) {
+pub(crate) fn hcl_report(data: &[u8]) {
     let Ok(report) = HclReport::parse(data) else {
         return;
     };

@@ -22,7 +22,7 @@ const MAX_CONFIG: usize = 256 << 10;
 
 /// A pin configuration has one value in any form. Whatever servers a generator has, what it renders
 /// is Ignition without surprises, and a node reads out of it what was put in.
-pub fn ignition(data: &[u8]) {
+pub(crate) fn ignition(data: &[u8]) {
     if let Ok((config, _warnings)) = Config::parse_slice(data)
         && let Some(pin) = pin_text(config)
         && let Ok(pin) = PinConfig::parse(&pin)

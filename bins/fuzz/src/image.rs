@@ -24,7 +24,7 @@ const SIZE: u64 = 256 << 10;
 ///
 /// An input is tried as it is, and with the checksums of disks and archives made right, since a
 /// fuzzer does not find those.
-pub fn image(data: &[u8]) {
+pub(crate) fn image(data: &[u8]) {
     check(data);
     let repaired = repair::repaired(data);
     if repaired != data {

@@ -24,7 +24,7 @@ const SECRET: &[u8] = b"a disk key of 32 bytes, or so ..";
 
 /// What opens is authentic: any other tag, and any other key, does not open it. What a session key
 /// is good for, its check says: exactly then something can be encrypted for it.
-pub fn jwe(data: &[u8]) {
+pub(crate) fn jwe(data: &[u8]) {
     if let Ok(jwe) = serde_json::from_slice::<Jwe>(data) {
         check_jwe(&jwe);
     }

@@ -91,7 +91,7 @@ const MAX_PAYLOAD: usize = 8192;
 /// Every request is answered as the contract says, and a disk key leaves only for the machine that
 /// attested, to its path, encrypted for its session key, and noted in the audit log. The first byte
 /// of an input chooses the backend.
-pub fn kbs(data: &[u8]) {
+pub(crate) fn kbs(data: &[u8]) {
     let Some((choice, rest)) = data.split_first() else {
         return;
     };

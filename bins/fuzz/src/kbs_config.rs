@@ -22,7 +22,7 @@ const PATCHED: [&str; 7] = [
 
 /// Whatever stood there before: after patching no check is off, unknown keys are as they were, and
 /// patching again changes nothing.
-pub fn kbs_config(data: &[u8]) {
+pub(crate) fn kbs_config(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else {
         return;
     };

@@ -12,7 +12,7 @@ use crate::outcome;
 
 /// What a label says folds to its values, and is said again by the label that is written of it, as
 /// a whole and register by register.
-pub fn label(data: &[u8]) {
+pub(crate) fn label(data: &[u8]) {
     let Some(expected) = text(data).and_then(|text| output::read_label(text).ok()) else {
         return;
     };

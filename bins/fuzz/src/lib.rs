@@ -22,101 +22,18 @@
     reason = "a property that does not hold must stop the fuzzer"
 )]
 
-mod az_snp_evidence;
 mod bytes;
-mod clevis;
-mod combine;
-mod combine_input;
-mod efivars;
-mod ek_certificate;
-mod event_log;
-mod event_log_sha1;
-mod evidence;
-mod grub_script;
-mod guard;
-mod hcl_report;
-mod ignition;
-mod image;
-mod jwe;
-mod kbs;
-mod kbs_config;
-mod label;
 pub mod manifest;
 pub mod mutate;
-mod pcrlock;
-mod pcrread;
-mod pe;
-mod pkcs7;
-mod policy_evidence;
-mod policy_text;
-mod predict;
-mod public_key;
-mod quote;
-mod rcar;
-mod reference_values;
-mod registration;
 mod request;
 mod sample;
-mod sbat;
-mod signature_list;
 mod signer;
-mod snp_certificate;
-mod snp_report;
-mod token;
-mod tpm2b_public;
-mod transfer;
-mod uki;
-mod variable_store;
-mod vendor_cert;
-mod x509;
-
-pub use self::az_snp_evidence::az_snp_evidence;
-pub use self::clevis::clevis;
-pub use self::combine::combine;
-pub use self::combine_input::combine_input;
-pub use self::efivars::efivars;
-pub use self::ek_certificate::ek_certificate;
-pub use self::event_log::event_log;
-pub use self::event_log_sha1::event_log_sha1;
-pub use self::evidence::evidence;
-pub use self::grub_script::grub_script;
-pub use self::guard::guard;
-pub use self::hcl_report::hcl_report;
-pub use self::ignition::ignition;
-pub use self::image::image;
-pub use self::jwe::jwe;
-pub use self::kbs::kbs;
-pub use self::kbs_config::kbs_config;
-pub use self::label::label;
-pub use self::pcrlock::pcrlock;
-pub use self::pcrread::pcrread;
-pub use self::pe::pe;
-pub use self::pkcs7::pkcs7;
-pub use self::policy_evidence::policy_evidence;
-pub use self::policy_text::policy_text;
-pub use self::predict::predict;
-pub use self::public_key::public_key;
-pub use self::quote::quote;
-pub use self::rcar::rcar;
-pub use self::reference_values::reference_values;
-pub use self::registration::registration;
-pub use self::sbat::sbat;
-pub use self::signature_list::signature_list;
-pub use self::snp_certificate::snp_certificate;
-pub use self::snp_report::snp_report;
-pub use self::token::token;
-pub use self::tpm2b_public::tpm2b_public;
-pub use self::transfer::transfer;
-pub use self::uki::uki;
-pub use self::variable_store::variable_store;
-pub use self::vendor_cert::vendor_cert;
-pub use self::x509::x509;
 
 /// One target.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Target {
-    /// Its name: that of its function, of its binary and of its directory of seeds.
+    /// Name of its module, of its function and of its directory of seeds.
     pub name: &'static str,
     /// The function.
     pub run: fn(&[u8]),
@@ -184,13 +101,16 @@ pub(crate) fn outcome<T, E: std::fmt::Debug>(result: Result<T, E>) -> Result<(),
     result.map(drop).map_err(|error| format!("{error:?}"))
 }
 
+/// Each target is a module of its name, with a function of its name.
 macro_rules! targets {
     ($($name:ident, $mutations:literal;)*) => {
+        $(mod $name;)*
+
         /// All targets, in the order of their names.
         pub const TARGETS: &[Target] = &[$(Target {
             name: stringify!($name),
-            run: $name,
-            seeds: self::$name::seeds,
+            run: $name::$name,
+            seeds: $name::seeds,
             mutations: $mutations,
         }),*];
     };

@@ -18,7 +18,7 @@ use crate::label::text;
 use crate::outcome;
 
 /// Written again register by register, a component says the same of each.
-pub fn pcrlock(data: &[u8]) {
+pub(crate) fn pcrlock(data: &[u8]) {
     let Some(records) = text(data).and_then(|text| output::read_pcrlock(text).ok()) else {
         return;
     };

@@ -11,7 +11,7 @@ use crate::label::text;
 use crate::outcome;
 
 /// Written again, a bank says the same; and other banks beside it say nothing.
-pub fn pcrread(data: &[u8]) {
+pub(crate) fn pcrread(data: &[u8]) {
     let Some(text) = text(data) else { return };
     let Ok(values) = output::read_pcrread(text) else {
         return;

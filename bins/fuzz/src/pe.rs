@@ -33,7 +33,7 @@ const MAX_SIGNATURES: usize = 16;
 
 /// However a file is cut into reads, its digest is that of the specification's own procedure, and
 /// neither checksum nor signatures change it.
-pub fn pe(data: &[u8]) {
+pub(crate) fn pe(data: &[u8]) {
     let read = PeFile::read(data, &KEEP);
     let slowly = PeFile::read(Slowly { data, reads: 0 }, &KEEP);
     let Ok(file) = read else {

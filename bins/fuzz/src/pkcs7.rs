@@ -22,7 +22,7 @@ const OTHER_IMAGE: [u8; 32] = [0x1b; 32];
 
 /// What the verifying reader says is signed, the comparing reader says too. A CA vouches for the
 /// digests that were signed under it and for no other one, whatever else a signature says.
-pub fn pkcs7(data: &[u8]) {
+pub(crate) fn pkcs7(data: &[u8]) {
     let compared = parsers::signed_digest(data);
     let Ok(signature) = parsers::signature(data) else {
         for signer in [firmware(), vendor()] {

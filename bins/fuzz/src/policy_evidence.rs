@@ -29,7 +29,7 @@ const APPROVED: [&str; 2] = ["aa", "bb"];
 
 /// Rego decides as a few lines of Rust do: affirming exactly for a known key with approved
 /// registers, and a key of a disk exactly for the machine that attested.
-pub fn policy_evidence(data: &[u8]) {
+pub(crate) fn policy_evidence(data: &[u8]) {
     let Ok(input) = serde_json::from_slice::<Value>(data) else {
         return;
     };

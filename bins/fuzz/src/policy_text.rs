@@ -18,7 +18,7 @@ const TOO_DEEP: usize = 16;
 /// A text is a policy of both sorts or of none, and saying so depends neither on white space at its
 /// end nor on patience: what is nested deeply is refused. What a stranger's policy says is not
 /// evaluated: admins set policies.
-pub fn policy_text(data: &[u8]) {
+pub(crate) fn policy_text(data: &[u8]) {
     let Some(text) = std::str::from_utf8(data)
         .ok()
         .filter(|text| text.len() <= MAX_TEXT)

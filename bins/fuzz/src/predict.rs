@@ -38,7 +38,7 @@ use self::edit::edits;
 ///
 /// The first byte of an input chooses the boot, and with its highest bit which of the second and the
 /// third is looked at; the rest are changes of its files and variables.
-pub fn predict(data: &[u8]) {
+pub(crate) fn predict(data: &[u8]) {
     let Some(boot) = changed(data) else {
         return;
     };

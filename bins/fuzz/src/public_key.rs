@@ -21,7 +21,7 @@ const EMPTY_BIT_STRING: &[u8] = b"0\x17\
 
 /// A key that is accepted in any of its three forms has exactly one DER form, which other
 /// implementations read and write, too.
-pub fn public_key(data: &[u8]) {
+pub(crate) fn public_key(data: &[u8]) {
     if let Ok(key) = PublicKey::from_der(data) {
         assert_eq!(key.as_der(), data, "DER has one form");
         check(&key);

@@ -27,7 +27,7 @@ const RSA_SIGNATURE: u8 = b'r';
 /// A message that verifies has one encoding, namely that of its fields, and quotes exactly the
 /// values and the nonce. A signature that verifies is the TPM's own: the same bytes with RSA, the
 /// same number or its mirror image with ECDSA.
-pub fn quote(data: &[u8]) {
+pub(crate) fn quote(data: &[u8]) {
     let Some((mode, rest)) = data.split_first() else {
         return;
     };

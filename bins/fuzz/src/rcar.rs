@@ -35,7 +35,7 @@ const MAX_NAME: usize = 64;
 /// A body that parses means the same when it is written anew. A broker opens sessions only for
 /// what it speaks, gives a token only for the nonce and the key of the session, takes a nonce once,
 /// and releases a key only to the machine in the token.
-pub fn rcar(data: &[u8]) {
+pub(crate) fn rcar(data: &[u8]) {
     let Some((which, body)) = parts(data) else {
         return;
     };

@@ -18,7 +18,7 @@ use crate::outcome;
 
 /// Whichever form the values were read from, both forms say them again; and they are read from the
 /// names that policies ask for, and from no other.
-pub fn reference_values(data: &[u8]) {
+pub(crate) fn reference_values(data: &[u8]) {
     let Some(text) = text(data) else { return };
     if let Ok(values) = ReferenceValues::read_config_map(text) {
         let records: Vec<Value> = serde_json::from_str(text).expect("a list that was read");

@@ -67,7 +67,7 @@ const MANY: usize = 100;
 /// Every request is answered with a status of the documents and JSON of the endpoint's form. What
 /// is refused leaves nothing behind, what is bound is bound once, and only the bound have disk
 /// keys. The first byte of an input chooses matcher and token.
-pub fn registration(data: &[u8]) {
+pub(crate) fn registration(data: &[u8]) {
     let Some((choice, rest)) = data.split_first() else {
         return;
     };

@@ -13,7 +13,7 @@ const MAX_LINES: usize = 256;
 
 /// Written again, a section says the same; what follows a NUL says nothing; and a version of GRUB is
 /// known exactly if all entries agree on one that is.
-pub fn sbat(data: &[u8]) {
+pub(crate) fn sbat(data: &[u8]) {
     let profile = GrubProfile::from_sbat(Some(data));
     let text = data.split(|byte| *byte == 0).next().unwrap_or_default();
     let terminated = [text, b"\0\xff"].concat();

@@ -22,7 +22,7 @@ pub(crate) const X509: &str = "a5c059a1-94e4-4aa7-87b5-ab155c2bf072";
 
 /// The entries are those that a plainer reader finds, where it finds them; written one by one, they
 /// are read again; and what stands behind a variable's lists are more lists.
-pub fn signature_list(data: &[u8]) {
+pub(crate) fn signature_list(data: &[u8]) {
     let Ok(entries) = parsers::signature_lists(data) else {
         assert_eq!(plainly(data), None);
         return;

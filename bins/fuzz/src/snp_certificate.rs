@@ -20,7 +20,7 @@ use crate::sample::snp_chip;
 
 /// DER has one form, so a certificate that parses is whole; and a chain to the root exists only for
 /// what its CAs signed, to the byte.
-pub fn snp_certificate(data: &[u8]) {
+pub(crate) fn snp_certificate(data: &[u8]) {
     let report = snp_chip().report(&[0x5a; 64]);
     let untrusted = UntrustedReport::new(&report, data);
     let verified = untrusted.verify(SoftSnp::roots(), &Policy::new(), SoftSnp::now());

@@ -24,7 +24,7 @@ const REPORT_DATA: [u8; 64] = [0x5a; 64];
 /// An input is tried twice. As it is, it verifies only if it is what the chip signed. Its signed
 /// part, signed by a chip that signs everything, has no finding about the signature, and verifies
 /// only if the fields that count are as they must be, read here a second time.
-pub fn snp_report(data: &[u8]) {
+pub(crate) fn snp_report(data: &[u8]) {
     let read = Report::parse(data);
     assert_eq!(
         matches!(read, Err(ReportError::Length { .. })),

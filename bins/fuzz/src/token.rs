@@ -23,7 +23,7 @@ const NOW: i64 = 1000;
 
 /// Only what was signed is accepted: the claims of an accepted token are those of a known one, and
 /// it is accepted no more after its time.
-pub fn token(data: &[u8]) {
+pub(crate) fn token(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else {
         return;
     };

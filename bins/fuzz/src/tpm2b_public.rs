@@ -27,7 +27,7 @@ const MAX_CREDENTIAL: usize = 2 + 512;
 
 /// The name is that of the very bytes, the key is canonical and comes from the area, and nothing
 /// is attestation key and endorsement key at once.
-pub fn tpm2b_public(data: &[u8]) {
+pub(crate) fn tpm2b_public(data: &[u8]) {
     let area = PublicArea::from_tpm2b(data);
     let ak = AttestationKey::from_tpm2b(data);
     let ek = EndorsementKey::from_tpm2b(data);

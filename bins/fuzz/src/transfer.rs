@@ -23,7 +23,7 @@ use crate::outcome;
 /// Only what the source wrote is read: whatever opens as a whole holds the units and documents of a
 /// file that was made, and says so in its manifest. Nothing else opens, and a file is read by nobody
 /// but whom it is for.
-pub fn transfer(data: &[u8]) {
+pub(crate) fn transfer(data: &[u8]) {
     if let Ok(content) = read(data, ends()) {
         assert!(genuine().contains(&content));
     }

@@ -34,7 +34,7 @@ const SHORT_NAME: usize = 8;
 /// However the file is cut into reads, its parts have the same digests; what is kept of a section is
 /// what is hashed of it; a name that a section header can hold is found nowhere else; and a boot
 /// measures the same in one bank as in two.
-pub fn uki(data: &[u8]) {
+pub(crate) fn uki(data: &[u8]) {
     let request = PeRequest::new(BANKS)
         .keep(KEPT)
         .hash(SECTIONS)

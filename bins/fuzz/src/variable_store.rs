@@ -26,7 +26,7 @@ const DELETED: u8 = 0x3d;
 
 /// The state of the machine is that which a plainer reader finds; what follows the store, and what
 /// the erased rest of it holds behind a record that is none, says nothing.
-pub fn variable_store(data: &[u8]) {
+pub(crate) fn variable_store(data: &[u8]) {
     let read = PlatformState::from_variable_store(data).ok();
     assert_eq!(read, plainly(data));
     if let Some(state) = read {

@@ -18,7 +18,7 @@ const ORIGINAL: &[u8] = b"sbat,1,2021030218\n";
 /// stored one; and once it is in force, the next boot leaves it as it is.
 ///
 /// The input is both sections, `.vendor_cert` and `.sbatlevel`.
-pub fn vendor_cert(data: &[u8]) {
+pub(crate) fn vendor_cert(data: &[u8]) {
     match parsers::vendor_keys(data) {
         Ok((allowed, revoked)) => {
             assert_eq!(part(data, 0, 8), Some(allowed));

@@ -20,7 +20,7 @@ use crate::sample::rsa_tpm;
 
 /// Whatever a strict reader takes is read in the same parts; what follows a certificate is left out;
 /// and a CA signed exactly what it signed.
-pub fn x509(data: &[u8]) {
+pub(crate) fn x509(data: &[u8]) {
     let strict = Certificate::from_der(data).ok();
     let Ok(parts) = parsers::certificate(data) else {
         assert!(!strict.is_some_and(|strict| is_whole(&strict, data)));

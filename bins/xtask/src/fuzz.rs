@@ -1,8 +1,8 @@
 //! `cargo xtask fuzz`: libFuzzer on the stable toolchain. See docs/adr for why not cargo-fuzz.
 //!
-//! The fuzz targets are the binaries of the package tec-fuzz behind its feature `fuzzing`. They
-//! are built with the coverage instrumentation that libFuzzer reads, in a target directory of
-//! their own, and run over a copy of the committed seeds.
+//! The fuzz targets are one program of the package tec-fuzz behind its feature `fuzzing`, told by
+//! the environment which target it is. It is built with the coverage instrumentation that libFuzzer
+//! reads, in a target directory of its own, and runs over a copy of the committed seeds.
 
 use std::fs;
 use std::num::NonZeroUsize;
@@ -23,6 +23,8 @@ use crate::process;
 use crate::term;
 
 const PACKAGE: &str = "tec-fuzz";
+/// Tells the program which target it is.
+const TARGET: &str = "TEC_FUZZ_TARGET";
 /// Given to cargo explicitly: with it, RUSTFLAGS reach the fuzzed code only, and neither build
 /// scripts nor procedural macros.
 const TRIPLE: &str = "x86_64-unknown-linux-gnu";
@@ -59,8 +61,7 @@ pub(crate) struct Args {
 
 /// `cargo xtask fuzz`.
 pub(crate) fn run(root: &Path, args: &Args) -> Result<()> {
-    let metadata = Metadata::workspace(root)?;
-    let mut targets = metadata.binaries(PACKAGE)?;
+    let mut targets = targets(root)?;
     if let Some(only) = &args.target {
         if !targets.contains(only) {
             bail!("no fuzz target {only}; there are: {}", targets.join(", "));
@@ -78,13 +79,28 @@ pub(crate) fn run(root: &Path, args: &Args) -> Result<()> {
 /// Every target for `seconds` each, with the same random numbers each time: as part of the tests
 /// it says whether a change broke something; finding what nobody knows is the job of longer runs.
 pub(crate) fn run_all(root: &Path, seconds: u32) -> Result<()> {
-    let targets = Metadata::workspace(root)?.binaries(PACKAGE)?;
+    let targets = targets(root)?;
     let budget = Budget {
         seconds,
         runs: None,
         seed: Some(SEED),
     };
     run_each(root, &targets, budget)
+}
+
+/// Each target has seeds; a test of tec-fuzz sees to it.
+fn targets(root: &Path) -> Result<Vec<String>> {
+    let seeds = root.join(SEEDS);
+    let list = || format!("cannot list {}", seeds.display());
+    let mut targets = Vec::new();
+    for entry in fs::read_dir(&seeds).with_context(list)? {
+        let path = entry.with_context(list)?.path();
+        if let Some(name) = path.file_name().filter(|_| path.is_dir()) {
+            targets.push(name.to_string_lossy().into_owned());
+        }
+    }
+    targets.sort();
+    Ok(targets)
 }
 
 /// When a target ends: whatever comes first.
@@ -133,7 +149,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Builds all targets; returns the directory that they are in.
+/// Builds the program; returns its path.
 fn build(root: &Path, target_dir: &Path) -> Result<PathBuf> {
     term::step("build the fuzz targets");
     let dir = target_dir.join("fuzz");
@@ -150,7 +166,7 @@ fn build(root: &Path, target_dir: &Path) -> Result<PathBuf> {
             .env("CARGO_PROFILE_RELEASE_DEBUG_ASSERTIONS", "true")
             .env("CARGO_PROFILE_RELEASE_OVERFLOW_CHECKS", "true"),
     )?;
-    Ok(dir.join(TRIPLE).join("release"))
+    Ok(dir.join(TRIPLE).join("release").join(PACKAGE))
 }
 
 fn fuzz(root: &Path, target_dir: &Path, built: &Path, target: &str, budget: Budget) -> Result<()> {
@@ -160,8 +176,8 @@ fn fuzz(root: &Path, target_dir: &Path, built: &Path, target: &str, budget: Budg
     fs::create_dir_all(&artifacts)
         .with_context(|| format!("cannot create {}", artifacts.display()))?;
     let log = artifacts.join("log.txt");
-    let mut command = libfuzzer(&built.join(target), budget, &artifacts);
-    command.current_dir(root).arg(&corpus);
+    let mut command = libfuzzer(built, budget, &artifacts);
+    command.env(TARGET, target).current_dir(root).arg(&corpus);
     let output = process::output(&mut command)?;
     let said = String::from_utf8_lossy(&output.stderr);
     fs::write(&log, said.as_bytes()).with_context(|| format!("cannot write {}", log.display()))?;
@@ -181,10 +197,10 @@ fn fuzz(root: &Path, target_dir: &Path, built: &Path, target: &str, budget: Budg
         })
         .unwrap_or("none was written");
     bail!(
-        "{target} failed ({}); input: {artifact}; whole log: {}\nrun it again: {} {artifact}",
+        "{target} failed ({}); input: {artifact}; whole log: {}\nrun it again: {TARGET}={target} {} {artifact}",
         output.status,
         log.display(),
-        built.join(target).display(),
+        built.display(),
     )
 }
 
