@@ -21,6 +21,7 @@ const LIBRARIES: [&str; 4] = ["tec-core", "tec-tpm", "tec-trustee", "tec-k8s"];
 pub(crate) fn run(root: &Path) -> Result<()> {
     term::step("check: formatting");
     process::run(cargo(root).args(["fmt", "--all", "--check"])).context("run `cargo fmt --all`")?;
+    arch::print_lines(root)?;
     arch::run(root)?;
     term::step("check: lints, all features");
     clippy(root, &["--workspace", "--all-targets", "--all-features"])?;

@@ -88,6 +88,9 @@ fn run(verb: Verb) -> Result<()> {
         Verb::Codegen(args) => codegen::run(&root, &args),
         Verb::Arch(args) => {
             let chosen: PathBuf = args.root.unwrap_or(root);
+            if args.lines {
+                arch::print_lines(&chosen)?;
+            }
             arch::run(&chosen)
         }
         Verb::Bench(args) => bench::run(&root, &args),

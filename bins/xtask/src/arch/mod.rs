@@ -5,6 +5,7 @@
 
 mod graph;
 mod layout;
+mod lines;
 mod manifest;
 mod source;
 mod text;
@@ -34,6 +35,9 @@ pub(crate) struct Args {
     /// Root of the workspace to check, instead of this one
     #[arg(long)]
     pub(crate) root: Option<PathBuf>,
+    /// Print the lines of Rust by package and kind, too
+    #[arg(long)]
+    pub(crate) lines: bool,
 }
 
 /// One broken rule in one place.
@@ -90,9 +94,15 @@ pub(crate) fn run(root: &Path) -> Result<()> {
     Ok(())
 }
 
+/// Prints how much Rust there is.
+pub(crate) fn print_lines(root: &Path) -> Result<()> {
+    lines::print(root)
+}
+
 fn violations(root: &Path) -> Result<Vec<Violation>> {
     let manifests = manifest::read_all(root)?;
-    let sources = source::read_all(root)?;
+    let mut sources = source::read_all(root)?;
+    sources.retain(|source| !source.is_generated());
     let mut found = layout::check(root)?;
     found.extend(manifest::check(&manifests));
     found.extend(text::check(&sources));

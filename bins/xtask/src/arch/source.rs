@@ -18,7 +18,7 @@ pub(super) struct Source {
 }
 
 impl Source {
-    fn new(file: String, text: String) -> Self {
+    pub(super) fn new(file: String, text: String) -> Self {
         let code = blank(&text);
         Self { file, text, code }
     }
@@ -37,6 +37,11 @@ impl Source {
                 if cfg.trim() == "#[cfg(test)]" && item.trim_start().starts_with("mod "))
         };
         lines.windows(2).position(is_tests).unwrap_or(lines.len())
+    }
+
+    /// Whether a generator wrote it: codegen compares it, and it has the generator's taste.
+    pub(super) fn is_generated(&self) -> bool {
+        self.text.starts_with(GENERATED)
     }
 
     /// Whether the whole file is test code.
@@ -61,7 +66,7 @@ impl Source {
 /// First words of code that prost writes.
 const GENERATED: &str = "// This file is @generated";
 
-/// Every Rust file of the workspace, in order, but for generated ones.
+/// Every Rust file of the workspace, in order.
 pub(super) fn read_all(root: &Path) -> Result<Vec<Source>> {
     let mut sources = Vec::new();
     walk(root, "", &mut sources)?;
@@ -88,10 +93,7 @@ fn walk(root: &Path, below: &str, sources: &mut Vec<Source>) -> Result<()> {
         } else if kind.is_file() && Path::new(&name).extension().is_some_and(|end| end == "rs") {
             let text =
                 fs::read_to_string(entry.path()).with_context(|| format!("cannot read {file}"))?;
-            // What a generator writes is compared by codegen, and has the generator's taste.
-            if !text.starts_with(GENERATED) {
-                sources.push(Source::new(file, text));
-            }
+            sources.push(Source::new(file, text));
         }
     }
     Ok(())
