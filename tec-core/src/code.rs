@@ -179,6 +179,10 @@ codes! {
     ImageTooLarge = "TEC-I413", 413, "the image is too large",
         "Its manifest, its configuration or all of its layers are larger than what is read.",
         "Check that the reference names an operating system's image.";
+    ImageBomb = "TEC-I415", 413, "the image is a decompression bomb",
+        "It unpacks to more than 128 MiB and a hundred times its size, or to more than 64 GiB. No image of an \
+         operating system does.",
+        "Check where the file comes from. A disk that is mostly empty is given as it is, not packed.";
     ImageAbsent = "TEC-I414", 404, "the registry has no such image",
         "It was deleted there, never pushed, or the reference names another repository; some \
          registries say this of private images, too.",
