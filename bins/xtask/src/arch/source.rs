@@ -18,7 +18,7 @@ pub(super) struct Source {
 }
 
 impl Source {
-    fn new(file: String, text: String) -> Self {
+    pub(super) fn new(file: String, text: String) -> Self {
         let code = blank(&text);
         Self { file, text, code }
     }
