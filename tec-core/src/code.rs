@@ -179,6 +179,10 @@ codes! {
     ImageTooLarge = "TEC-I413", 413, "the image is too large",
         "Its manifest, its configuration or all of its layers are larger than what is read.",
         "Check that the reference names an operating system's image.";
+    ImageBomb = "TEC-I415", 413, "the image is a decompression bomb",
+        "It unpacks to more than 128 MiB and a hundred times its size, or to more than 64 GiB. No image of an \
+         operating system does.",
+        "Check where the file comes from. A disk that is mostly empty is given as it is, not packed.";
     ImageAbsent = "TEC-I414", 404, "the registry has no such image",
         "It was deleted there, never pushed, or the reference names another repository; some \
          registries say this of private images, too.",
@@ -321,8 +325,10 @@ codes! {
         "The list names each; remove the wrong one at the target or at the source, or say that a policy or CA of \
          the target is right with --keep-target, and run the command again.";
     TrustIncomplete = "TEC-M422", 409, "the target does not hold all that the source holds",
-        "The copy is incomplete, somebody changed one side meanwhile, or a Trustee of the target lags behind.",
-        "Run `tec migrate apply`, then `tec migrate verify`; the list names what is missing or differs.";
+        "The copy is incomplete, one side changed in the meantime, or a Trustee of the target lags behind. An anchor \
+         that was cut over by an earlier release still has the only copy of the recovery keys.",
+        "Run `tec migrate apply`, then `tec migrate verify`; the list names what is missing or differs. After a \
+         cutover, run `tec migrate rollback` and `tec migrate cutover` instead.";
     TransferMalformed = "TEC-M400", 400, "the file is no transfer of trust",
         "The file does not begin as `tec backup` writes it, or its manifest is not of its form.",
         "Give the file that `tec backup` wrote.";

@@ -213,6 +213,18 @@ impl ResourcePath {
         }
     }
 
+    /// The machine that left the recovery key which lies here, and its number, if this is such a
+    /// path.
+    pub fn recovery_of(&self) -> Option<(MachineId, u32)> {
+        let (id, number) = self
+            .text
+            .strip_prefix("default/")?
+            .split_once("/recovery-")?;
+        let (machine, number) = (id.parse().ok()?, number.parse().ok()?);
+        // One key has one path.
+        (Self::recovery(&machine, number) == *self).then_some((machine, number))
+    }
+
     /// The machine whose disk key lies here, if this is such a path.
     pub fn machine(&self) -> Option<MachineId> {
         let id = self.text.strip_prefix("default/")?.strip_suffix("/root")?;

@@ -77,7 +77,7 @@ fn publish(args: &JobArgs, runtime: &Runtime) -> anyhow::Result<u8> {
         Some(directory) => {
             let opened = BootSource::new().open(directory).map_err(|error| {
                 let what = format!("read the image in {}", directory.display());
-                CodedError::caused(Code::ImageUnreadable, what, error)
+                CodedError::caused(error.code(), what, error)
             })?;
             predict(&opened, &image.spec.image)?
         }

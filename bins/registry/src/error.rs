@@ -146,6 +146,6 @@ fn code_of_layers(error: &InputError) -> Code {
     }
     match parts::cause::<BlobError>(error) {
         Some(_) => Code::ImageAltered,
-        None => Code::ImageUnreadable,
+        None => error.code(),
     }
 }

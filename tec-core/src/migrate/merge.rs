@@ -1,5 +1,6 @@
 //! How a unit that comes meets the one that is there. Pure: anchors read, merge, and write.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use serde::Serialize;
@@ -19,6 +20,8 @@ use crate::secret::SecretBytes;
 pub enum Clash {
     /// The machine has another disk key here.
     DiskKey,
+    /// The machine left another recovery key under the same number here.
+    RecoveryKey,
     /// The machine is bound to another attestation key here.
     BoundKey,
     /// The attestation key belongs to another machine here.
@@ -31,6 +34,9 @@ impl fmt::Display for Clash {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::DiskKey => "the machine has another disk key at the target",
+            Self::RecoveryKey => {
+                "the machine left another recovery key under the same number at the target"
+            }
             Self::BoundKey => "the machine is bound to another attestation key at the target",
             Self::KeyOfAnother => "its attestation key belongs to another machine at the target",
             Self::Image => "an image of this name measures something else at the target",
@@ -66,7 +72,7 @@ impl<T> Merged<T> {
 ///
 /// # Security
 /// States only go forward: what is revoked on either side is revoked afterwards. A disk key is
-/// written where there is none, and never replaced.
+/// written where there is none, and never replaced; recovery keys of both sides are kept.
 pub fn merge_machine(
     here: Option<&MachineUnit>,
     comes: &MachineUnit,
@@ -84,6 +90,9 @@ pub fn merge_machine(
         (Some(key), _) | (None, Some(key)) => Some(copy_of(key)),
         (None, None) => None,
     };
+    let Some(escrows) = merge_escrows(&here.escrows, &comes.escrows) else {
+        return Merged::Clash(Clash::RecoveryKey);
+    };
     let keys = merge_keys(&here.keys, &comes.keys);
     let bound = |key: &&AkRecord| key.state == AkState::Bound;
     if keys.iter().filter(bound).count() > 1 {
@@ -91,10 +100,29 @@ pub fn merge_machine(
     }
     let machine = merge_states(&here.machine, &comes.machine);
     let new_secret = here.secret.is_none() && secret.is_some();
-    if machine == here.machine && keys == here.keys && !new_secret {
+    let new_escrow = escrows.len() > here.escrows.len();
+    if machine == here.machine && keys == here.keys && !new_secret && !new_escrow {
         return Merged::Same;
     }
-    Merged::Write(MachineUnit::new(machine, keys, secret))
+    Merged::Write(MachineUnit::new(machine, keys, secret).with_escrows(escrows))
+}
+
+/// Both, unless one number names two keys.
+fn merge_escrows(
+    here: &BTreeMap<u32, SecretBytes>,
+    comes: &BTreeMap<u32, SecretBytes>,
+) -> Option<BTreeMap<u32, SecretBytes>> {
+    let mut merged: BTreeMap<u32, SecretBytes> = here
+        .iter()
+        .map(|(number, key)| (*number, copy_of(key)))
+        .collect();
+    for (number, key) in comes {
+        let known = merged.entry(*number).or_insert_with(|| copy_of(key));
+        if !known.ct_eq(key) {
+            return None;
+        }
+    }
+    Some(merged)
 }
 
 fn copy_of(secret: &SecretBytes) -> SecretBytes {
@@ -265,6 +293,23 @@ mod tests {
             merge_machine(None, &comes, &[elsewhere]),
             Merged::Clash(Clash::KeyOfAnother)
         ));
+    }
+
+    #[test]
+    fn recovery_keys_of_both_sides_are_kept_and_none_is_replaced() {
+        let with = |keys: &[(u32, u64)]| {
+            let keys = keys
+                .iter()
+                .map(|(number, key)| (*number, sample::secret(*key)));
+            unit(1, &[], None).with_escrows(keys.collect())
+        };
+        let here = with(&[(1, 1), (2, 2)]);
+        let known = merge_machine(Some(&here), &with(&[(2, 2)]), &[]);
+        assert!(matches!(known, Merged::Same));
+        let both = written(merge_machine(Some(&here), &with(&[(3, 3)]), &[]));
+        assert_eq!(both.escrows.keys().copied().collect::<Vec<_>>(), [1, 2, 3]);
+        let other = merge_machine(Some(&here), &with(&[(2, 9)]), &[]);
+        assert!(matches!(other, Merged::Clash(Clash::RecoveryKey)));
     }
 
     #[test]

@@ -26,7 +26,7 @@
 //! |---|---|
 //! | `one_authority` | at most one of two anchors is active |
 //! | `epochs_only_grow` | no record of authority goes back |
-//! | `no_key_is_lost` | a key that a machine uses is at an anchor that releases, unless somebody removed the machine |
+//! | `no_key_is_lost` | a disk key or recovery key is at an anchor that releases, unless somebody removed the machine |
 //! | `no_key_changes` | a key that exists is never made again and never overwritten |
 //! | `shut_out_stays_out` | what was revoked is not let in again by a copy |
 //! | `removed_stays_removed` | what the authority removed does not come back |

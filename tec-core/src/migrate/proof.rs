@@ -1,8 +1,11 @@
 //! Whether two anchors hold the same, told without telling what.
 
+use std::collections::BTreeMap;
+
 use hkdf::hmac::Hmac;
 use hkdf::hmac::KeyInit as _;
 use hkdf::hmac::Mac as _;
+use hkdf::hmac::digest::InvalidLength;
 use serde::Serialize;
 use sha2::Sha256;
 
@@ -16,6 +19,7 @@ use crate::image::ApprovedImage;
 use crate::machine::MachineState;
 use crate::port::PortError;
 use crate::port::PortErrorKind;
+use crate::secret::SecretBytes;
 use crate::time::Timestamp;
 
 /// Domain of a proof: HMAC-SHA-256(nonce, label ‖ parts), each part behind its length as eight
@@ -33,6 +37,8 @@ pub struct Proof {
     pub digest: Sha256Digest,
     /// How much of it is revoked or ends, one number for each part; greater is stricter.
     pub states: Vec<i64>,
+    /// Keyed digests of the recovery keys, by number. The target may have more of them.
+    pub escrows: BTreeMap<u32, Sha256Digest>,
 }
 
 impl Proof {
@@ -42,6 +48,11 @@ impl Proof {
             return None;
         }
         let alike = self.digest == other.digest && self.states.len() == other.states.len();
+        let escrows = self.escrows.iter();
+        let mut escrows = escrows.map(|(number, key)| other.escrows.get(number) == Some(key));
+        if alike && !escrows.all(|carried| carried) {
+            return Some(Difference::RecoveryKeys);
+        }
         let mut states = self.states.iter().zip(&other.states);
         Some(if alike && states.all(|(here, there)| here <= there) {
             Difference::Stricter
@@ -63,19 +74,43 @@ pub fn prove(nonce: &[u8; 32], unit: &TrustUnit) -> Result<Proof, PortError> {
         let what = format!("compute the proof of {}", unit.name());
         PortError::new(PortErrorKind::Internal, what).because(error)
     };
-    let mut mac = Hmac::<Sha256>::new_from_slice(nonce).map_err(|error| failed(error.into()))?;
-    mac.update(LABEL);
+    let keyed = |parts| keyed(nonce, parts).map_err(|error| failed(error.into()));
     let (parts, states) = match unit {
         TrustUnit::Image(image) => image_parts(image).map_err(|error| failed(error.into()))?,
         TrustUnit::Machine(unit) => machine_parts(unit),
     };
+    let mut escrows = BTreeMap::new();
+    if let TrustUnit::Machine(unit) = unit {
+        for (number, key) in &unit.escrows {
+            escrows.insert(*number, keyed(escrow_parts(unit, *number, key))?);
+        }
+    }
+    Ok(Proof {
+        digest: keyed(parts)?,
+        states,
+        escrows,
+    })
+}
+
+fn keyed(nonce: &[u8; 32], parts: Vec<Vec<u8>>) -> Result<Sha256Digest, InvalidLength> {
+    let mut mac = Hmac::<Sha256>::new_from_slice(nonce)?;
+    mac.update(LABEL);
     for part in parts {
         let length = u64::try_from(part.len()).unwrap_or(u64::MAX);
         mac.update(&length.to_be_bytes());
         mac.update(&part);
     }
-    let digest = Sha256Digest::new(mac.finalize().into_bytes().into());
-    Ok(Proof { digest, states })
+    Ok(Sha256Digest::new(mac.finalize().into_bytes().into()))
+}
+
+fn escrow_parts(unit: &MachineUnit, number: u32, key: &SecretBytes) -> Vec<Vec<u8>> {
+    let key = Sha256Digest::of(key.expose("prove that the other anchor has the same"));
+    vec![
+        b"recovery".to_vec(),
+        unit.machine.id.to_string().into_bytes(),
+        number.to_be_bytes().to_vec(),
+        key.as_bytes().to_vec(),
+    ]
 }
 
 /// What is hashed, and what is told.
@@ -118,7 +153,9 @@ pub enum Difference {
     Missing,
     /// The target has another one, or lets in what the source shut out.
     Differs,
-    /// The target shut out what the source lets in.
+    /// The target lacks a recovery key that the machine left, or has another one.
+    RecoveryKeys,
+    /// The target shut out what the source lets in, or has further recovery keys.
     Stricter,
     /// The source does not have it.
     Foreign,
@@ -127,7 +164,7 @@ pub enum Difference {
 impl Difference {
     /// Whether the target lacks something that the source has.
     pub fn is_loss(self) -> bool {
-        matches!(self, Self::Missing | Self::Differs)
+        matches!(self, Self::Missing | Self::Differs | Self::RecoveryKeys)
     }
 }
 

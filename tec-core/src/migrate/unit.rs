@@ -1,5 +1,6 @@
 //! What an anchor holds, as units that move one by one.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use serde::Deserialize;
@@ -20,7 +21,7 @@ use crate::secret::SecretBytes;
 pub enum UnitName {
     /// An approved image.
     Image(ImageName),
-    /// A machine with its attestation keys and its disk key.
+    /// A machine with its attestation keys, its disk key and its recovery keys.
     Machine(MachineId),
 }
 
@@ -43,27 +44,39 @@ pub struct MachineUnit {
     pub keys: Vec<AkRecord>,
     /// Its disk key, if one was made.
     pub secret: Option<SecretBytes>,
+    /// The recovery keys that it left, sealed to an admin, by their numbers.
+    pub escrows: BTreeMap<u32, SecretBytes>,
 }
 
 impl MachineUnit {
-    /// A machine with its keys.
+    /// A machine with its keys, and without recovery keys.
     pub fn new(machine: Machine, mut keys: Vec<AkRecord>, secret: Option<SecretBytes>) -> Self {
         keys.sort_by_key(AkRecord::fingerprint);
         Self {
             machine,
             keys,
             secret,
+            escrows: BTreeMap::new(),
         }
+    }
+
+    /// Adds recovery keys.
+    #[must_use]
+    pub fn with_escrows(mut self, escrows: BTreeMap<u32, SecretBytes>) -> Self {
+        self.escrows = escrows;
+        self
     }
 
     /// A second copy, made on purpose.
     #[must_use]
     pub fn duplicate(&self) -> Self {
         let copy = |secret: &SecretBytes| secret.duplicate("the other anchor keeps it");
+        let escrows = self.escrows.iter();
         Self {
             machine: self.machine.clone(),
             keys: self.keys.clone(),
             secret: self.secret.as_ref().map(copy),
+            escrows: escrows.map(|(number, key)| (*number, copy(key))).collect(),
         }
     }
 }

@@ -9,6 +9,7 @@ use super::audit;
 use super::authority;
 use super::error::Failure;
 use super::error::StoreError;
+use crate::id::MachineId;
 use crate::id::ResourcePath;
 use crate::migrate::Deed;
 use crate::port::AuditEvent;
@@ -105,6 +106,24 @@ pub(super) fn find(db: &Connection, path: &ResourcePath) -> Result<Option<Vec<u8
         .query_row((path.as_str(),), |row| row.get(0))
         .optional()?;
     Ok(sealed)
+}
+
+/// The numbers of the recovery keys that a machine left.
+pub(super) fn recovery_numbers(db: &Connection, id: &MachineId) -> Result<Vec<u32>, StoreError> {
+    // '.' sorts right behind '-'.
+    let range = (
+        format!("default/{id}/recovery-"),
+        format!("default/{id}/recovery."),
+    );
+    db.prepare_cached("SELECT path FROM secret WHERE path > ?1 AND path < ?2")?
+        .query_map(range, |row| row.get::<_, String>(0))?
+        .map(|path| {
+            let path = path?;
+            let parsed = path.parse::<ResourcePath>().ok();
+            let number = parsed.and_then(|path| Some(path.recovery_of()?.1));
+            number.ok_or_else(|| StoreError::undecodable("path of a recovery key", path))
+        })
+        .collect()
 }
 
 fn exists(db: &Connection, path: &ResourcePath) -> Result<bool, StoreError> {

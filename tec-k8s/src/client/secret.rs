@@ -1,4 +1,4 @@
-//! Disk keys as Secrets.
+//! Disk keys as Secrets, and the recovery keys that machines left.
 
 use std::collections::BTreeMap;
 
@@ -28,6 +28,8 @@ use super::error::port_error;
 
 /// The entry of the Secret that holds the key (upstream-operator 1.4).
 pub const SECRET_KEY: &str = "root";
+/// The Secret of a recovery key is named `recovery-<machine>-<number>`.
+const RECOVERY: &str = "recovery-";
 
 impl KubeRegistry {
     pub(super) fn secrets(&self) -> Api<Secret> {
@@ -82,14 +84,30 @@ impl KubeRegistry {
     }
 }
 
-/// The Secret of a path: only the disk keys of machines have one, named like the machine's id, so
-/// that no path reaches a Secret of somebody else.
+/// The Secret of a path. Only the keys of machines have one: a disk key is named like the machine's
+/// id, so that no path reaches a Secret of somebody else.
 fn name(path: &ResourcePath) -> Result<String, PortError> {
+    if let Some((machine, number)) = path.recovery_of() {
+        return Ok(format!("{RECOVERY}{machine}-{number}"));
+    }
     let machine = path.machine().ok_or_else(|| {
-        let why = format!("{path} is not the path of a disk key");
+        let why = format!("{path} is not the path of a disk key or of a recovery key");
         PortError::new(PortErrorKind::Invalid, why)
     })?;
     Ok(machine.to_string())
+}
+
+/// The path whose key a Secret of this name holds, if it is named like one.
+pub(super) fn path_of(secret: &str) -> Option<ResourcePath> {
+    let path = match secret.strip_prefix(RECOVERY) {
+        Some(rest) => {
+            let (machine, number) = rest.rsplit_once('-')?;
+            ResourcePath::recovery(&machine.parse().ok()?, number.parse().ok()?)
+        }
+        None => ResourcePath::luks_root(&secret.parse().ok()?),
+    };
+    // Parsing takes other spellings of an id, too.
+    name(&path).is_ok_and(|name| name == secret).then_some(path)
 }
 
 #[async_trait]
@@ -137,5 +155,34 @@ impl SecretStore for KubeRegistry {
         self.permit(Deed::Remove, || format!("remove {path}"))
             .await?;
         self.delete_secret(path, None).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tec_core::testing::sample;
+
+    use super::*;
+
+    #[test]
+    fn each_key_of_a_machine_has_its_own_secret_and_no_other_secret_is_a_key() {
+        let id = sample::machine_id(1);
+        for path in [
+            ResourcePath::luks_root(&id),
+            ResourcePath::recovery(&id, 1),
+            ResourcePath::recovery(&id, 64),
+        ] {
+            assert_eq!(path_of(&name(&path).unwrap()), Some(path));
+        }
+        for other in [
+            format!("recovery-{id}"),
+            format!("recovery-{id}-01"),
+            format!("recovery-{id}-+1"),
+            format!("recovery-{}-1", id.to_string().replace('-', "")),
+            "recovery-1".to_owned(),
+            "trustee-tls".to_owned(),
+        ] {
+            assert_eq!(path_of(&other), None, "{other}");
+        }
     }
 }

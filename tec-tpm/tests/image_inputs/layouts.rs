@@ -153,7 +153,7 @@ fn an_image_is_taken_by_name_digest_and_platform() {
 }
 
 /// The cause of this type.
-fn cause<'e, T: Error + 'static>(error: &'e (dyn Error + 'static)) -> Option<&'e T> {
+pub(crate) fn cause<'e, T: Error + 'static>(error: &'e (dyn Error + 'static)) -> Option<&'e T> {
     let mut next = Some(error);
     while let Some(error) = next {
         if let Some(found) = error.downcast_ref() {

@@ -9,6 +9,7 @@
 )]
 
 mod archives;
+mod bombs;
 mod build;
 mod disks;
 mod layouts;

@@ -22,11 +22,14 @@ pub const SNP_MEASUREMENT: &str = "snp_measurement";
 /// characters of `[A-Za-z0-9_-]`. RSA keys give 144 bytes of the modulus, P-256 keys the last 26
 /// bytes of X and all of Y.
 ///
+/// A digest would make the better name, but the policy must derive it, too, and the Rego engine of
+/// Trustee is built without the `crypto` functions (contract 3.1).
+///
 /// # Security
-/// The name alone proves nothing: who chooses a key can choose a part of it. The value under the
-/// name holds the whole key, and the policy compares it; two keys of one name cannot both be
-/// stored, and the one that is not stored is denied. Who stores such values must not overwrite the
-/// value of another key.
+/// The name alone proves nothing: an RSA key whose modulus begins like that of another key is made
+/// in seconds. The value under the name holds the whole key, and the policy compares it; two keys of
+/// one name cannot both be stored, and the one that is not stored is denied. Who stores such values
+/// must not overwrite the value of another key, as `publish::Desired` refuses to.
 pub fn ak_reference_name(ak: &PublicKey) -> String {
     let mut name = String::from(PREFIX);
     for c in ak.to_base64().chars().skip(SKIP).take(TAKE) {
@@ -54,7 +57,13 @@ pub fn pcr_reference_name(pcr: PcrIndex) -> String {
 mod tests {
     use base64::Engine as _;
     use proptest::prelude::*;
+    use tec_core::attest::PinnedPcrs;
+    use tec_core::attest::Tee;
 
+    use super::super::AttestationPolicy;
+    use super::super::MACHINE_CLAIM;
+    use super::super::PolicyIntent;
+    use super::super::TrustTier;
     use super::*;
 
     /// DER of an RSA key with the given modulus bytes and exponent 65537.
@@ -112,7 +121,56 @@ mod tests {
         assert_eq!(first.len(), PREFIX.len() + 78);
     }
 
+    /// Whether the policy knows the machine of a key, from these reference values.
+    fn machine_of(ak: &PublicKey, references: &Value) -> Option<Value> {
+        let intent = PolicyIntent::new(PinnedPcrs::boot_manager(), [Tee::Tpm]).unwrap();
+        let policy = AttestationPolicy::parse(&intent.render_attestation()).unwrap();
+        let evidence = serde_json::json!({"tpm": {"pcr04": "aa", "ak_public": ak.to_base64()}});
+        let verdict = policy.decide(&evidence, |name| references.get(name).cloned());
+        let verdict = verdict.unwrap();
+        let machine = verdict.extensions.get(MACHINE_CLAIM).cloned();
+        assert_eq!(
+            verdict.status() == TrustTier::Affirming,
+            machine.is_some(),
+            "an approved boot is affirmed for a known key, and for no other"
+        );
+        machine
+    }
+
+    /// Two moduli that begin alike, as far as the name goes.
+    fn of_one_name(end: &[u8], other: &[u8]) -> [PublicKey; 2] {
+        let start = vec![0xc3; 144];
+        [end, other].map(|end| rsa_key(&[&start, end].concat()))
+    }
+
+    #[test]
+    fn the_engine_of_trustee_has_no_digests() {
+        let text = "package policy\nimport rego.v1\n\
+            trust_claims := {\"executables\": count(crypto.sha256(\"x\"))}\n\
+            extensions := []\n";
+        let policy = AttestationPolicy::parse(text);
+        let verdict = policy.and_then(|policy| policy.decide(&serde_json::json!({}), |_| None));
+        assert!(verdict.is_err(), "names may be digests now: {verdict:?}");
+    }
+
     proptest! {
+        #[test]
+        fn a_key_that_was_made_for_the_name_of_another_is_denied(
+            end in prop::collection::vec(any::<u8>(), 112),
+            other in prop::collection::vec(any::<u8>(), 112),
+        ) {
+            prop_assume!(end != other);
+            let [known, stranger] = of_one_name(&end, &other);
+            let name = ak_reference_name(&known);
+            prop_assert_eq!(&name, &ak_reference_name(&stranger));
+            let machine: MachineId = "7c9e6679-7425-40de-944b-e07fc1f90ae7".parse().unwrap();
+            let value = ak_reference_value(&known, &machine);
+            let references = serde_json::json!({&name: value, "tpm_pcr4": ["aa"]});
+            let own = Some(Value::from(machine.to_string()));
+            prop_assert_eq!(machine_of(&known, &references), own);
+            prop_assert_eq!(machine_of(&stranger, &references), None);
+        }
+
         #[test]
         fn names_are_legal_for_every_storage_back_end(
             modulus in prop::collection::vec(any::<u8>(), 256), ec in any::<[u8; 32]>(),

@@ -46,7 +46,7 @@ pub fn predict(
 ) -> anyhow::Result<Prediction> {
     let image = chain.choice.open(path).map_err(|error| {
         let tried = format!("open {}", path.display());
-        CodedError::caused(Code::ImageUnreadable, tried, error)
+        CodedError::caused(error.code(), tried, error)
     })?;
     let predictor = chosen(predictor_of(&image), chain).with_banks(banks);
     let predicted = predictor.predict(&Shown::new(&image), machine);

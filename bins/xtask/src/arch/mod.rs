@@ -9,6 +9,7 @@ mod lines;
 mod manifest;
 mod source;
 mod text;
+mod threat;
 
 #[cfg(test)]
 mod tests;
@@ -106,6 +107,7 @@ fn violations(root: &Path) -> Result<Vec<Violation>> {
     let mut found = layout::check(root)?;
     found.extend(manifest::check(&manifests));
     found.extend(text::check(&sources));
+    found.extend(threat::check(root, &sources)?);
     match graph::check(root) {
         Ok(more) => found.extend(more),
         // A manifest that breaks a rule above may be one that cargo cannot resolve.

@@ -243,3 +243,12 @@ fn a_library_that_picks_what_binaries_pick_is_seen() {
         }
     });
 }
+
+#[test]
+fn promises_of_the_threat_model_without_a_test_are_seen() {
+    let page = "docs/explanation/threat-model.md";
+    assert_broken("threat-has-test", page, |root| {
+        let row = "| attack | gate, code | test |\n|---|---|---|\n| a | b | `it_was_made_up` |\n";
+        write(root, page, row);
+    });
+}

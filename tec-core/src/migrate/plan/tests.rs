@@ -45,6 +45,7 @@ fn step() -> impl Strategy<Value = Step> {
         3 => side().prop_map(Step::Register),
         2 => (side(), machine()).prop_map(|(side, machine)| Step::Revoke(side, machine)),
         1 => (side(), machine()).prop_map(|(side, machine)| Step::Remove(side, machine)),
+        3 => (side(), machine()).prop_map(|(side, machine)| Step::Escrow(side, machine)),
         1 => side().prop_map(Step::Approve),
     ]
 }
@@ -83,6 +84,37 @@ fn a_cutover_without_mishaps_moves_everything_and_a_rollback_brings_it_back() {
     assert_eq!(world.run(Goal::Retire), MigrateOutcome::Reached);
     assert_eq!(world.roles(), [Role::Retired, Role::Active]);
     world.check();
+}
+
+#[test]
+fn recovery_keys_are_carried_there_and_back_before_the_source_is_shredded() {
+    let mut world = World::new(false);
+    world.perform(&Step::Register(Side::Source));
+    world.perform(&Step::Escrow(Side::Source, 0));
+    assert_eq!(world.run(Goal::Cutover), MigrateOutcome::Reached);
+    assert!(world.has_escrow(Side::Target, 0, 1));
+    world.perform(&Step::Escrow(Side::Target, 0));
+    assert_eq!(world.run(Goal::Retire), MigrateOutcome::Reached);
+    for number in [1, 2] {
+        assert!(world.has_escrow(Side::Target, 0, number));
+        assert!(!world.has_escrow(Side::Source, 0, number));
+    }
+}
+
+#[test]
+fn a_source_is_not_retired_while_the_target_lacks_a_recovery_key() {
+    let mut world = World::new(false);
+    world.perform(&Step::Register(Side::Source));
+    world.perform(&Step::Escrow(Side::Source, 0));
+    assert_eq!(world.run(Goal::Cutover), MigrateOutcome::Reached);
+    world.escrows_stayed_behind();
+    assert_eq!(world.run(Goal::Retire), MigrateOutcome::NotTheSame);
+    assert!(world.has_escrow(Side::Source, 0, 1), "it is still there");
+    // The way on, which the documentation names.
+    assert_eq!(world.run(Goal::Rollback), MigrateOutcome::Reached);
+    assert_eq!(world.run(Goal::Cutover), MigrateOutcome::Reached);
+    assert_eq!(world.run(Goal::Retire), MigrateOutcome::Reached);
+    assert!(world.has_escrow(Side::Target, 0, 1));
 }
 
 #[test]

@@ -4,6 +4,8 @@
 //! length of the JSON, four bytes big-endian ‖ JSON ‖ secrets one after the other
 //! ```
 
+use std::collections::BTreeMap;
+
 use serde::Deserialize;
 use serde::Serialize;
 use zeroize::Zeroizing;
@@ -45,6 +47,9 @@ enum Thing {
         machine: Machine,
         keys: Vec<AkRecord>,
         key_bytes: Option<usize>,
+        /// Numbers and lengths of the recovery keys, which follow the disk key.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        recovery_bytes: Vec<(u32, usize)>,
     },
     Document {
         name: String,
@@ -64,10 +69,13 @@ pub(super) fn encode(
             TrustUnit::Image(image) => Thing::Image(image.clone()),
             TrustUnit::Machine(unit) => {
                 secrets.extend(&unit.secret);
+                secrets.extend(unit.escrows.values());
+                let recovery = unit.escrows.iter();
                 Thing::Machine {
                     machine: unit.machine.clone(),
                     keys: unit.keys.clone(),
                     key_bytes: unit.secret.as_ref().map(SecretBytes::len),
+                    recovery_bytes: recovery.map(|(at, key)| (*at, key.len())).collect(),
                 }
             }
         });
@@ -115,6 +123,7 @@ pub(super) fn decode(bytes: &[u8], number: u64) -> Result<Part, TransferError> {
                 machine,
                 keys,
                 key_bytes,
+                recovery_bytes,
             } => {
                 let secret = match key_bytes {
                     Some(length) => Some(secrets.take(length).ok_or_else(short)?),
@@ -123,7 +132,14 @@ pub(super) fn decode(bytes: &[u8], number: u64) -> Result<Part, TransferError> {
                 if keys.iter().any(|key| key.machine != machine.id) {
                     return Err(broken("a key of another machine"));
                 }
-                let unit = MachineUnit::new(machine, keys, secret);
+                let mut escrows = BTreeMap::new();
+                for (number, length) in recovery_bytes {
+                    let key = secrets.take(length).ok_or_else(short)?;
+                    if escrows.insert(number, key).is_some() {
+                        return Err(broken("two recovery keys of one number"));
+                    }
+                }
+                let unit = MachineUnit::new(machine, keys, secret).with_escrows(escrows);
                 part.units.push(TrustUnit::Machine(unit));
             }
             Thing::Document { name, bytes } => {

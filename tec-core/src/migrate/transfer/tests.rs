@@ -25,7 +25,8 @@ fn units() -> Vec<TrustUnit> {
     let machine = |number| {
         let keys = vec![sample::ak(number, number)];
         let secret = Some(sample::secret(number));
-        MachineUnit::new(sample::machine(number), keys, secret)
+        let escrows = [(1, sample::secret(61)), (2, sample::secret(62))];
+        MachineUnit::new(sample::machine(number), keys, secret).with_escrows(escrows.into())
     };
     vec![
         TrustUnit::Image(sample::image(1)),

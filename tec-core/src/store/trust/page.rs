@@ -1,5 +1,7 @@
 //! Units read, merged and written, inside a transaction of the caller.
 
+use std::collections::BTreeMap;
+
 use rusqlite::Connection;
 use rusqlite::OptionalExtension as _;
 
@@ -13,6 +15,7 @@ use super::super::machine;
 use super::super::seal::Seal;
 use super::super::secret;
 use crate::ak::AkState;
+use crate::id::MachineId;
 use crate::id::ResourcePath;
 use crate::machine::Machine;
 use crate::migrate::AdoptPage;
@@ -27,6 +30,7 @@ use crate::migrate::merge_image;
 use crate::migrate::merge_machine;
 use crate::port::AuditAction;
 use crate::port::AuditEvent;
+use crate::secret::SecretBytes;
 use crate::time::Timestamp;
 
 pub(super) fn export(
@@ -57,7 +61,23 @@ fn complete(db: &Connection, seal: &Seal, machine: Machine) -> Result<MachineUni
         .map(|sealed| seal.unseal_secret(&path, &sealed))
         .transpose()?;
     let keys = ak::list(db, Some(machine.id))?;
-    Ok(MachineUnit::new(machine, keys, secret))
+    let escrows = escrows(db, seal, &machine.id)?;
+    Ok(MachineUnit::new(machine, keys, secret).with_escrows(escrows))
+}
+
+fn escrows(
+    db: &Connection,
+    seal: &Seal,
+    id: &MachineId,
+) -> Result<BTreeMap<u32, SecretBytes>, StoreError> {
+    let mut found = BTreeMap::new();
+    for number in secret::recovery_numbers(db, id)? {
+        let path = ResourcePath::recovery(id, number);
+        if let Some(sealed) = secret::find(db, &path)? {
+            found.insert(number, seal.unseal_secret(&path, &sealed)?);
+        }
+    }
+    Ok(found)
 }
 
 /// What comes of a unit here.
@@ -141,8 +161,12 @@ fn write(db: &Connection, seal: &Seal, unit: TrustUnit) -> Result<(), StoreError
             for key in others.into_iter().chain(bound) {
                 ak::replace(db, key)?;
             }
-            if let Some(key) = &unit.secret {
-                let path = ResourcePath::luks_root(&unit.machine.id);
+            let id = &unit.machine.id;
+            let disk = unit.secret.iter();
+            let disk = disk.map(|key| (ResourcePath::luks_root(id), key));
+            let recovery = unit.escrows.iter();
+            let recovery = recovery.map(|(number, key)| (ResourcePath::recovery(id, *number), key));
+            for (path, key) in disk.chain(recovery) {
                 let sealed = seal.seal_secret(&path, key)?;
                 // Merging said that it is this one, where there is one.
                 secret::insert(db, path.as_str(), &sealed)?;
@@ -167,6 +191,9 @@ fn prune(db: &Connection, page: &AdoptPage<'_>, role: Role) -> Result<(), Failur
             UnitName::Machine(id) => {
                 machine::remove(db, &id.to_string())?;
                 secret::delete(db, ResourcePath::luks_root(id).as_str())?;
+                for number in secret::recovery_numbers(db, id)? {
+                    secret::delete(db, ResourcePath::recovery(id, number).as_str())?;
+                }
             }
         }
         forget(db, &name)?;

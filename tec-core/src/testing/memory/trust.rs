@@ -1,5 +1,7 @@
 //! The registry in memory as a trust anchor.
 
+use std::collections::BTreeMap;
+
 use async_trait::async_trait;
 
 use super::MemoryRegistry;
@@ -25,6 +27,7 @@ use crate::port::AuditAction;
 use crate::port::AuditEvent;
 use crate::port::PortError;
 use crate::port::PortErrorKind;
+use crate::secret::SecretBytes;
 
 impl State {
     fn names(&self) -> Vec<UnitName> {
@@ -38,7 +41,20 @@ impl State {
         let keys = self.aks.values().filter(|key| key.machine == *id);
         let secret = self.secrets.get(&ResourcePath::luks_root(id));
         let secret = secret.map(|secret| secret.duplicate("the other anchor keeps it"));
-        Some(MachineUnit::new(machine, keys.cloned().collect(), secret))
+        let unit = MachineUnit::new(machine, keys.cloned().collect(), secret);
+        Some(unit.with_escrows(self.escrows(id)))
+    }
+
+    fn escrows(&self, id: &MachineId) -> BTreeMap<u32, SecretBytes> {
+        let number = |path: &ResourcePath| {
+            let (of, number) = path.recovery_of()?;
+            (of == *id).then_some(number)
+        };
+        let copy = |key: &SecretBytes| key.duplicate("the other anchor keeps it");
+        let found = self.secrets.iter();
+        found
+            .filter_map(|(path, key)| Some((number(path)?, copy(key))))
+            .collect()
     }
 
     fn unit(&self, name: &UnitName) -> Option<TrustUnit> {
@@ -79,6 +95,10 @@ impl State {
                 if let Some(secret) = unit.secret {
                     self.secrets.insert(ResourcePath::luks_root(&id), secret);
                 }
+                for (number, key) in unit.escrows {
+                    self.secrets
+                        .insert(ResourcePath::recovery(&id, number), key);
+                }
                 self.machines.insert(id, unit.machine);
             }
         }
@@ -99,6 +119,9 @@ impl State {
                 UnitName::Machine(id) => {
                     self.remove_machine(id);
                     self.secrets.remove(&ResourcePath::luks_root(id));
+                    for number in self.escrows(id).into_keys() {
+                        self.secrets.remove(&ResourcePath::recovery(id, number));
+                    }
                 }
             }
             self.adopted.remove(&name);

@@ -40,6 +40,7 @@ where
     what_contradicts_is_left_as_it_is(&make().await, &make().await).await;
     what_is_gone_at_the_other_goes_here(&make().await, &make().await).await;
     each_role_does_what_it_may(&make().await, &make().await).await;
+    recovery_keys_go_with_their_machine(&make().await, &make().await).await;
 }
 
 async fn fill<A>(anchor: &A, machines: std::ops::RangeInclusive<u64>)
@@ -167,6 +168,38 @@ where
         later.iter().filter(|one| **one == Adopted::Updated).count(),
         1
     );
+}
+
+async fn recovery_keys_go_with_their_machine<A>(source: &A, target: &A)
+where
+    A: TrustAnchor + MachineRegistry + AkRegistry + ImageRegistry + SecretStore,
+{
+    fill(source, 1..=2).await;
+    let line = &sample::line();
+    let path = |number| ResourcePath::recovery(&sample::machine_id(1), number);
+    for number in 1..=2 {
+        let key = sample::secret(60 + u64::from(number));
+        ok(source.put_new(&path(number), &key, line).await);
+    }
+    let (_, pass) = pair(source, target).await;
+    let units = all(source).await;
+    ok(adopt(target, &pass, &units).await);
+    assert!(ok(target.exists(&path(1)).await) && ok(target.exists(&path(2)).await));
+    let differ = async || ok(crate::migrate::verify(source, target, &[1; 32]).await);
+    assert_eq!(differ().await, [], "the recovery keys are the same");
+    // One that was left later is missed, until it comes, too.
+    ok(source.put_new(&path(3), &sample::secret(63), line).await);
+    let lost = differ().await;
+    assert!(lost.iter().any(|mismatch| mismatch.difference.is_loss()));
+    let adopted = ok(adopt(target, &pass, &all(source).await).await);
+    let updated = adopted.iter().filter(|one| **one == Adopted::Updated);
+    assert_eq!(updated.count(), 1);
+    assert_eq!(differ().await, []);
+    ok(MachineRegistry::remove(source, &sample::machine_id(1)).await);
+    ok(adopt(target, &pass, &all(source).await).await);
+    for number in 1..=3 {
+        assert!(!ok(target.exists(&path(number)).await), "it goes with it");
+    }
 }
 
 async fn pages_of_an_earlier_pass_are_refused<A>(source: &A, target: &A)

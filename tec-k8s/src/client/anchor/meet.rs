@@ -71,6 +71,8 @@ impl Snapshot {
         let fits = |stray: &SecretBytes| comes.secret.as_ref().is_some_and(|key| key.ct_eq(stray));
         let merged = if stray.is_some_and(|stray| !fits(stray)) {
             Merged::Clash(Clash::DiskKey)
+        } else if !existed && self.has_other_escrow(comes) {
+            Merged::Clash(Clash::RecoveryKey)
         } else {
             merge_machine(here.as_ref(), comes, &known).map(TrustUnit::Machine)
         };

@@ -26,7 +26,6 @@ use futures::StreamExt as _;
 use futures::TryFutureExt as _;
 use futures::TryStreamExt as _;
 use tec_core::code::Code;
-use tec_core::id::MachineId;
 use tec_core::id::ResourcePath;
 use tec_core::machine::MachineState;
 use tec_core::migrate::AdoptPage;
@@ -113,8 +112,10 @@ impl KubeRegistry {
             match &name {
                 UnitName::Machine(id) => {
                     self.remove_machine(id).await?;
-                    self.delete_secret(&ResourcePath::luks_root(id), None)
-                        .await?;
+                    let disk = ResourcePath::luks_root(id);
+                    for path in [vec![disk], snapshot.recovery_paths(id)].concat() {
+                        self.delete_secret(&path, None).await?;
+                    }
                 }
                 UnitName::Image(image) => self.delete_image(image).await?,
                 _ => {}
@@ -154,10 +155,8 @@ impl KubeRegistry {
         Ok(met.adopted())
     }
 
-    async fn shred_secrets(&self, ids: Vec<MachineId>) -> Result<(), PortError> {
-        let path = |id: MachineId| ResourcePath::luks_root(&id);
-        let paths = futures::stream::iter(ids).map(|id| Ok(path(id)));
-        paths
+    async fn shred_secrets(&self, paths: Vec<ResourcePath>) -> Result<(), PortError> {
+        futures::stream::iter(paths.into_iter().map(Ok))
             .try_for_each_concurrent(AT_ONCE, async |path| self.delete_secret(&path, None).await)
             .await
     }
@@ -270,9 +269,9 @@ impl TrustAnchor for KubeRegistry {
             return Err(PortError::new(PortErrorKind::Conflict, why));
         }
         self.tell(line).await;
-        let ids = Snapshot::read(self).await?.with_secret();
-        let count = u64::try_from(ids.len()).unwrap_or(u64::MAX);
-        self.shred_secrets(ids).await?;
+        let paths = Snapshot::read(self).await?.paths();
+        let count = u64::try_from(paths.len()).unwrap_or(u64::MAX);
+        self.shred_secrets(paths).await?;
         Ok(count)
     }
 }

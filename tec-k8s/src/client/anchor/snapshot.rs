@@ -15,6 +15,7 @@ use tec_core::ak::AkState;
 use tec_core::ak::Fingerprint;
 use tec_core::id::ImageName;
 use tec_core::id::MachineId;
+use tec_core::id::ResourcePath;
 use tec_core::image::ApprovedImage;
 use tec_core::machine::Machine;
 use tec_core::machine::MachineState;
@@ -30,6 +31,7 @@ use crate::client::KubeRegistry;
 use crate::client::SECRET_KEY;
 use crate::client::error::port_error;
 use crate::client::is_terminating;
+use crate::client::secret::path_of;
 
 /// Objects in one answer of a list.
 const PAGE: u32 = 500;
@@ -75,6 +77,8 @@ pub(super) struct Snapshot {
     of_machine: BTreeMap<MachineId, Vec<Fingerprint>>,
     /// Secrets that are named like a machine; empty ones hold no disk key, and are in the way.
     pub(super) secrets: BTreeMap<MachineId, SecretBytes>,
+    /// The recovery keys that machines left.
+    escrows: BTreeMap<MachineId, BTreeMap<u32, SecretBytes>>,
 }
 
 impl Snapshot {
@@ -136,16 +140,16 @@ impl Snapshot {
     }
 
     fn keep_secret(&mut self, object: Secret) {
-        let name = object.name_any();
-        let Some(id) = name.parse::<MachineId>().ok() else {
+        let Some(path) = path_of(&object.name_any()) else {
             return;
         };
-        if id.to_string() != name {
-            return;
-        }
         let bytes = object.data.and_then(|mut data| data.remove(SECRET_KEY));
-        let bytes = bytes.map(|bytes| bytes.0).unwrap_or_default();
-        self.secrets.insert(id, SecretBytes::new(bytes));
+        let bytes = SecretBytes::new(bytes.map(|bytes| bytes.0).unwrap_or_default());
+        if let Some((id, number)) = path.recovery_of() {
+            self.escrows.entry(id).or_default().insert(number, bytes);
+        } else if let Some(id) = path.machine() {
+            self.secrets.insert(id, bytes);
+        }
     }
 
     pub(super) fn machine(&self, id: &MachineId) -> Option<&HereMachine> {
@@ -164,10 +168,32 @@ impl Snapshot {
         self.secrets.contains_key(id)
     }
 
-    /// Machines that have a disk key here.
-    pub(super) fn with_secret(&self) -> Vec<MachineId> {
+    /// Where the disk keys and the recovery keys lie that are here.
+    pub(super) fn paths(&self) -> Vec<ResourcePath> {
         let real = self.secrets.iter().filter(|(_, secret)| !is_empty(secret));
-        real.map(|(id, _)| *id).collect()
+        let disk = real.map(|(id, _)| ResourcePath::luks_root(id));
+        let recovery = self.escrows.keys().flat_map(|id| self.recovery_paths(id));
+        disk.chain(recovery).collect()
+    }
+
+    /// Where the recovery keys lie that a machine left.
+    pub(super) fn recovery_paths(&self, id: &MachineId) -> Vec<ResourcePath> {
+        let numbers = self.escrows.get(id).into_iter().flat_map(BTreeMap::keys);
+        numbers
+            .map(|number| ResourcePath::recovery(id, *number))
+            .collect()
+    }
+
+    /// Whether a recovery key here has the number of another one that comes.
+    pub(super) fn has_other_escrow(&self, comes: &MachineUnit) -> bool {
+        let here = self.escrows.get(&comes.machine.id).into_iter().flatten();
+        let mut pairs = here.filter_map(|(number, key)| Some((key, comes.escrows.get(number)?)));
+        pairs.any(|(here, comes)| !here.ct_eq(comes))
+    }
+
+    pub(super) fn has_escrow(&self, id: &MachineId, number: u32) -> bool {
+        let of_machine = self.escrows.get(id);
+        of_machine.is_some_and(|escrows| escrows.contains_key(&number))
     }
 
     /// A machine whose disk key was made and is gone. Another anchor would take it for one that never
@@ -188,8 +214,10 @@ impl Snapshot {
         let keys = keys.filter(|here| here.record.machine == *id);
         let keys = keys.map(|here| here.record.clone()).collect();
         let secret = self.secrets.get(id);
-        let secret = secret.map(|secret| secret.duplicate("the other anchor keeps it"));
-        Some(MachineUnit::new(machine, keys, secret))
+        let copy = |key: &SecretBytes| key.duplicate("the other anchor keeps it");
+        let escrows = self.escrows.get(id).into_iter().flatten();
+        let escrows = escrows.map(|(number, key)| (*number, copy(key))).collect();
+        Some(MachineUnit::new(machine, keys, secret.map(copy)).with_escrows(escrows))
     }
 
     /// At most `limit` units with names greater than `after`, in order.

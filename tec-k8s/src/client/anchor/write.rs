@@ -81,17 +81,18 @@ impl KubeRegistry {
             }
             Ok(())
         };
+        let disk = unit.secret.iter().filter(|_| !snapshot.has_secret(&id));
+        let disk = disk.map(|key| (ResourcePath::luks_root(&id), key));
+        let recovery = unit.escrows.iter();
+        let recovery = recovery.filter(|(number, _)| !snapshot.has_escrow(&id, **number));
+        let recovery = recovery.map(|(number, key)| (ResourcePath::recovery(&id, *number), key));
         let secret = async {
-            match &unit.secret {
-                Some(key) if !snapshot.has_secret(&id) => {
-                    let path = ResourcePath::luks_root(&id);
-                    if owned.create_secret(&path, key, &line).await?.is_none() {
-                        return Err(faster(&path.to_string()));
-                    }
-                    Ok(())
+            for (path, key) in disk.chain(recovery) {
+                if owned.create_secret(&path, key, &line).await?.is_none() {
+                    return Err(faster(&path.to_string()));
                 }
-                _ => Ok(()),
             }
+            Ok(())
         };
         futures::try_join!(keys, secret)?;
         self.write_status(object, unit, snapshot, page).await

@@ -1,12 +1,16 @@
 //! Why an image cannot be opened.
 
+use std::error::Error;
 use std::io;
 use std::path::PathBuf;
+
+use tec_core::code::Code;
 
 use super::disk::DiskError;
 use super::fat::FatError;
 use super::layers::LayerError;
 use super::oci::OciError;
+use super::unpack::UnpackError;
 
 /// An image cannot be opened.
 #[derive(Debug, thiserror::Error)]
@@ -101,4 +105,31 @@ pub enum InputError {
         /// What the choice is of.
         of: &'static str,
     },
+}
+
+impl InputError {
+    /// The code that tells people what to do.
+    pub fn code(&self) -> Code {
+        match cause(self) {
+            Some(UnpackError::Ratio { .. } | UnpackError::TooLarge { .. }) => Code::ImageBomb,
+            Some(UnpackError::Damaged { .. }) | None => Code::ImageUnreadable,
+        }
+    }
+}
+
+/// The first error about unpacking, also one that an [`io::Error`] wraps: such a one leaves itself out
+/// of the chain of sources.
+fn cause<'e>(error: &'e (dyn Error + 'static)) -> Option<&'e UnpackError> {
+    let mut next = Some(error);
+    while let Some(error) = next {
+        if let Some(found) = error.downcast_ref() {
+            return Some(found);
+        }
+        let wrapped = error.downcast_ref().and_then(io::Error::get_ref);
+        next = match wrapped {
+            Some(wrapped) => Some(wrapped),
+            None => error.source(),
+        };
+    }
+    None
 }

@@ -4,6 +4,7 @@ use std::io;
 use std::io::Read as _;
 use std::sync::Arc;
 
+use super::allowance::Allowance;
 use super::bytes::Bytes;
 use super::disk;
 use super::fat::is_fat;
@@ -75,7 +76,8 @@ impl Format {
     fn of_packed(bytes: &Arc<Bytes>) -> io::Result<Self> {
         let packed = bytes.window(0..bytes.size());
         let mut start = Vec::new();
-        let mut unpacked = unpack(Box::new(packed))?.take(BLOCK as u64);
+        let mut unpacked =
+            unpack(Box::new(packed), &Allowance::default().meter())?.take(BLOCK as u64);
         unpacked.read_to_end(&mut start)?;
         Ok(match start.first_chunk() {
             Some(block) if is_header(block) => Self::PackedTar,

@@ -24,6 +24,7 @@
 //! not leave the image; what programs disagree about is an error and not a guess. Errors name file
 //! and offset.
 
+mod allowance;
 mod bytes;
 mod disk;
 mod error;

@@ -7,6 +7,8 @@ use std::sync::Arc;
 
 use tec_core::reference::BootImage;
 
+use super::allowance::Allowance;
+use super::allowance::Meter;
 use super::bytes::Bytes;
 use super::disk;
 use super::error::InputError;
@@ -40,7 +42,7 @@ impl Opening<'_> {
     pub(super) fn directory(&self) -> Result<OpenImage, InputError> {
         let image = DirectoryImage::open(self.file).map_err(|source| self.unreadable(source))?;
         if image.open(oci::MARKER).is_ok() {
-            return self.oci(image);
+            return self.oci(image, &Allowance::default());
         }
         let rooted = self.rooted(&image)?;
         let image = match rooted {
@@ -65,10 +67,15 @@ impl Opening<'_> {
                 self.fat(SourceKind::Disk, bytes, partition.range)
             }
             Format::Program => self.opened(SourceKind::Program, ProgramImage(Arc::clone(bytes))),
-            Format::Tar => self.tar(Layer::Plain(Arc::clone(bytes))),
+            Format::Tar => self.tar(Layer::Plain(Arc::clone(bytes)), &Allowance::default()),
             Format::PackedTar => {
-                let packed = Packed(Arc::clone(bytes));
-                self.tar(Layer::Stream(Box::new(packed), EndMark::Required))
+                let allowance = Allowance::default();
+                let packed = Packed {
+                    bytes: Arc::clone(bytes),
+                    meter: allowance.meter(),
+                };
+                let layer = Layer::Stream(Box::new(packed), EndMark::Required);
+                self.tar(layer, &allowance.within())
             }
             Format::Unsupported { what, hint } => Err(InputError::Unsupported {
                 file: self.file.to_owned(),
@@ -94,7 +101,8 @@ impl Opening<'_> {
         self.opened(kind, image)
     }
 
-    fn tar(&self, layer: Layer) -> Result<OpenImage, InputError> {
+    /// `within` is for what is packed in it once more.
+    fn tar(&self, layer: Layer, within: &Allowance) -> Result<OpenImage, InputError> {
         let image = LayeredImage::open(vec![layer], Whiteouts::Ordinary);
         let image = image.map_err(|(_, source)| InputError::Tar {
             file: self.file.to_owned(),
@@ -102,7 +110,7 @@ impl Opening<'_> {
         })?;
         // An archive of a layout: its files are few and beside each other.
         if image.has_file(oci::MARKER) {
-            return self.oci(image);
+            return self.oci(image, within);
         }
         let image = match self.rooted(&image)? {
             Some(path) => image.within(&path),
@@ -111,9 +119,13 @@ impl Opening<'_> {
         self.opened(SourceKind::Tar, image)
     }
 
-    fn oci(&self, layout: impl BootImage + 'static) -> Result<OpenImage, InputError> {
+    fn oci(
+        &self,
+        layout: impl BootImage + 'static,
+        allowance: &Allowance,
+    ) -> Result<OpenImage, InputError> {
         let layout: Arc<dyn BootImage> = Arc::new(layout);
-        let image = oci::open(&layout, self.source.reference.as_deref());
+        let image = oci::open(&layout, self.source.reference.as_deref(), allowance);
         let image = image.map_err(|source| InputError::Oci {
             file: self.file.to_owned(),
             source,
@@ -201,10 +213,14 @@ impl Opening<'_> {
 
 /// A packed file.
 #[derive(Debug)]
-struct Packed(Arc<Bytes>);
+struct Packed {
+    bytes: Arc<Bytes>,
+    meter: Arc<Meter>,
+}
 
 impl Source for Packed {
     fn open(&self) -> io::Result<Stream> {
-        unpack(Box::new(self.0.window(0..self.0.size())))
+        let whole = self.bytes.window(0..self.bytes.size());
+        unpack(Box::new(whole), &self.meter)
     }
 }

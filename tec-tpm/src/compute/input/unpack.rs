@@ -1,4 +1,4 @@
-//! Unpacks gzip and zstd streams, within bounds.
+//! Unpacks gzip and zstd streams, within the allowance of their image.
 
 use std::io;
 use std::io::BufReader;
@@ -10,12 +10,13 @@ use std::sync::atomic::Ordering;
 
 use flate2::bufread::MultiGzDecoder;
 
+use super::allowance::Meter;
 use super::zstd::ZstdReader;
 
 /// A stream whose kind is not fixed.
 pub(super) type Stream = Box<dyn Read + Send>;
 
-/// A packed stream cannot be unpacked. Offsets count bytes from the start of the packed stream, and
+/// A packed stream cannot be unpacked. The offset counts bytes from the start of the packed stream, and
 /// may lie some bytes after the culprit, since decoders read ahead.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -31,19 +32,17 @@ pub enum UnpackError {
         #[source]
         source: io::Error,
     },
-    /// Far more comes out than went in, so this is no image.
-    #[error("offset {offset}: {unpacked} bytes come out of these, which is beyond all measure")]
+    /// Far more comes out of the image than went in.
+    #[error("a decompression bomb: {packed} bytes unpack to {unpacked} and more")]
     Ratio {
-        /// Where reading got.
-        offset: u64,
-        /// Bytes that came out.
+        /// Bytes of the image that were read.
+        packed: u64,
+        /// Bytes that came out of them.
         unpacked: u64,
     },
     /// More comes out than the limit.
-    #[error("offset {offset}: more than {limit} bytes come out")]
+    #[error("it unpacks to more than {limit} bytes")]
     TooLarge {
-        /// Where reading got.
-        offset: u64,
         /// Limit.
         limit: u64,
     },
@@ -78,8 +77,8 @@ impl Packing {
     }
 }
 
-/// Unpacks a stream, whichever way it is packed.
-pub(super) fn unpack(mut reader: Stream) -> io::Result<Stream> {
+/// Unpacks a stream, whichever way it is packed, as far as is allowed.
+pub(super) fn unpack(mut reader: Stream, meter: &Arc<Meter>) -> io::Result<Stream> {
     let mut start = Vec::new();
     reader.by_ref().take(4).read_to_end(&mut start)?;
     let packing = Packing::of(&start);
@@ -99,17 +98,12 @@ pub(super) fn unpack(mut reader: Stream) -> io::Result<Stream> {
         packing,
         packed,
         count: 0,
+        meter: Arc::clone(meter),
     }))
 }
 
 /// Bytes that are read at once.
 const BUFFER: usize = 64 << 10;
-/// Largest stream after unpacking; images of operating systems have some 10 GiB.
-const MAX_UNPACKED: u64 = 64 << 30;
-/// Size up to which the ratio does not matter: a small image of zeros is no attack.
-const ALWAYS_FINE: u64 = 64 << 20;
-/// Highest ratio beyond. That of gzip is 1032; that of images is below 10.
-const MAX_RATIO: u64 = 2048;
 
 struct Counted<R> {
     reader: R,
@@ -129,25 +123,7 @@ struct Unpacked {
     packing: Packing,
     packed: Arc<AtomicU64>,
     count: u64,
-}
-
-impl Unpacked {
-    fn check(&self) -> Result<(), UnpackError> {
-        let offset = self.packed.load(Ordering::Relaxed);
-        if self.count > MAX_UNPACKED {
-            return Err(UnpackError::TooLarge {
-                offset,
-                limit: MAX_UNPACKED,
-            });
-        }
-        if self.count > ALWAYS_FINE && self.count / MAX_RATIO > offset {
-            return Err(UnpackError::Ratio {
-                offset,
-                unpacked: self.count,
-            });
-        }
-        Ok(())
-    }
+    meter: Arc<Meter>,
 }
 
 impl Read for Unpacked {
@@ -163,7 +139,9 @@ impl Read for Unpacked {
             })
         })?;
         self.count += count as u64;
-        self.check().map_err(io::Error::other)?;
+        let packed = self.packed.load(Ordering::Relaxed);
+        let allowed = self.meter.note(packed, self.count);
+        allowed.map_err(io::Error::other)?;
         Ok(count)
     }
 }

@@ -34,6 +34,7 @@ use crate::port::ImageRegistry;
 use crate::port::MachineRegistry;
 use crate::port::SecretStore;
 use crate::port::UnclaimedLimit;
+use crate::secret::SecretBytes;
 use crate::testing::MemoryRegistry;
 use crate::testing::block_on;
 use crate::testing::sample;
@@ -64,6 +65,8 @@ pub(super) enum Step {
     Register(Side),
     Revoke(Side, usize),
     Remove(Side, usize),
+    /// The machine leaves a recovery key.
+    Escrow(Side, usize),
     Approve(Side),
 }
 
@@ -113,6 +116,8 @@ pub(super) struct World {
     machines: Vec<MachineId>,
     /// The one disk key of each machine that has one.
     keys: BTreeMap<MachineId, Sha256Digest>,
+    /// The recovery keys that machines left, by number.
+    escrows: BTreeMap<(MachineId, u32), Sha256Digest>,
     removed: BTreeSet<MachineId>,
     /// Revoked by the authority.
     revoked: BTreeSet<MachineId>,
@@ -145,6 +150,7 @@ impl World {
             late: Vec::new(),
             machines: Vec::new(),
             keys: BTreeMap::new(),
+            escrows: BTreeMap::new(),
             removed: BTreeSet::new(),
             revoked: BTreeSet::new(),
             revoked_at: [BTreeSet::new(), BTreeSet::new()],
@@ -181,6 +187,7 @@ impl World {
             Step::Register(side) => self.register(side),
             Step::Revoke(side, machine) => self.revoke(side, machine),
             Step::Remove(side, machine) => self.remove(side, machine),
+            Step::Escrow(side, machine) => self.escrow(side, machine),
             Step::Approve(side) => {
                 self.images += 1;
                 let image = sample::image(self.images % 3);
@@ -394,11 +401,55 @@ impl World {
         let anchor = self.anchor(side);
         if has_it && block_on(MachineRegistry::remove(anchor, &id)).is_ok() {
             block_on(SecretStore::remove(anchor, &ResourcePath::luks_root(&id))).unwrap();
+            for number in self.numbers(&id) {
+                let path = ResourcePath::recovery(&id, number);
+                block_on(SecretStore::remove(anchor, &path)).unwrap();
+            }
             // On standby an admin may still remove what the target has of its own.
             if is_authority || !self.units(self.newest()).contains_key(&id) {
                 self.removed.insert(id);
             }
         }
+    }
+
+    fn numbers(&self, id: &MachineId) -> Vec<u32> {
+        let own = self.escrows.keys().filter(|(of, _)| of == id);
+        own.map(|(_, number)| *number).collect()
+    }
+
+    /// As `flow::escrow` does: under the first number that is free.
+    fn escrow(&mut self, side: Side, machine: usize) {
+        let Some(id) = self.machines.get(machine).copied() else {
+            return;
+        };
+        let anchor = &self.anchors[index(side)];
+        if block_on(MachineRegistry::find(anchor, &id))
+            .unwrap()
+            .is_none()
+        {
+            return;
+        }
+        let paths = (1..).map(|number| (number, ResourcePath::recovery(&id, number)));
+        let mut free = paths.filter(|(_, path)| !block_on(anchor.exists(path)).unwrap());
+        let (number, path) = free.next().unwrap();
+        let key = sample::secret(1000 + u64::try_from(self.escrows.len()).unwrap());
+        if block_on(anchor.put_new(&path, &key, &sample::line())).is_ok() {
+            let digest = Sha256Digest::of(key.expose("test"));
+            self.escrows.insert((id, number), digest);
+        }
+    }
+
+    /// A release that carried no recovery keys cut over.
+    pub(super) fn escrows_stayed_behind(&self) {
+        for (id, number) in self.escrows.keys() {
+            let path = ResourcePath::recovery(id, *number);
+            block_on(SecretStore::remove(self.anchor(Side::Target), &path)).unwrap();
+        }
+    }
+
+    pub(super) fn has_escrow(&self, side: Side, machine: usize, number: u32) -> bool {
+        let path = ResourcePath::recovery(&self.machines[machine], number);
+        block_on(self.anchor(side).exists(&path)).unwrap()
     }
 
     /// The attestation key of the first machine belongs to another machine at the target.
@@ -489,6 +540,25 @@ impl World {
             let at_target = own && self.units(Side::Target).contains_key(id);
             assert!(held.contains(id) || at_target, "no_key_is_lost: {id}");
         }
+        self.check_no_escrow_is_lost(alone);
+    }
+
+    /// As for disk keys.
+    fn check_no_escrow_is_lost(&self, alone: bool) {
+        let standby = !alone && self.authority(Side::Target).role() == Role::Standby;
+        let escrows = self.escrows.iter();
+        for ((id, number), digest) in escrows.filter(|((id, _), _)| !self.removed.contains(id)) {
+            let path = ResourcePath::recovery(id, *number);
+            let at = |side| block_on(SecretStore::find(self.anchor(side), &path)).ok()?;
+            let found: Vec<_> = [Side::Source, Side::Target]
+                .into_iter()
+                .filter_map(at)
+                .collect();
+            let same = |key: &SecretBytes| Sha256Digest::of(key.expose("test")) == *digest;
+            assert!(found.iter().all(same), "no_key_changes: {path}");
+            let own = standby && block_on(self.anchor(Side::Target).exists(&path)).unwrap();
+            assert!(!found.is_empty() || own, "no_key_is_lost: {path}");
+        }
     }
 
     pub(super) fn late_ones_arrive(&mut self) {
@@ -537,5 +607,9 @@ impl World {
                 .values()
                 .all(|unit| { matches!(unit, TrustUnit::Machine(unit) if unit.secret.is_none()) })
         );
+        for (id, number) in self.escrows.keys() {
+            let path = ResourcePath::recovery(id, *number);
+            assert!(!block_on(self.anchor(Side::Source).exists(&path)).unwrap());
+        }
     }
 }

@@ -13,6 +13,8 @@ use sha2::Sha512;
 use tec_core::reference::BootImage;
 
 use super::parts::ImageParts;
+use crate::compute::input::allowance::Allowance;
+use crate::compute::input::allowance::Meter;
 use crate::compute::input::layers::Source;
 use crate::compute::input::unpack::Stream;
 use crate::compute::input::unpack::unpack;
@@ -23,6 +25,8 @@ pub(in crate::compute::input) struct Blob {
     parts: Arc<dyn ImageParts>,
     digest: BlobDigest,
     size: u64,
+    allowance: Allowance,
+    meter: Arc<Meter>,
 }
 
 /// The digest of a part (descriptor.md, "Registered Algorithms").
@@ -115,11 +119,18 @@ impl BlobDigest {
 }
 
 impl Blob {
-    pub(super) fn new(parts: Arc<dyn ImageParts>, digest: BlobDigest, size: u64) -> Self {
+    pub(super) fn new(
+        parts: Arc<dyn ImageParts>,
+        digest: BlobDigest,
+        size: u64,
+        allowance: &Allowance,
+    ) -> Self {
         Self {
             parts,
             digest,
             size,
+            allowance: allowance.clone(),
+            meter: allowance.meter(),
         }
     }
 
@@ -145,6 +156,11 @@ impl Blob {
         let opened = self.parts.open(&self.digest.to_string(), range)?;
         Ok(Box::new(opened.take(length)))
     }
+
+    /// Unpacks a stream that was made of some of its bytes.
+    pub(in crate::compute::input) fn unpack(&self, packed: Stream) -> io::Result<Stream> {
+        unpack(packed, &self.allowance.meter())
+    }
 }
 
 /// The parts of a layout.
@@ -162,7 +178,7 @@ impl ImageParts for LayoutParts {
 
 impl Source for Blob {
     fn open(&self) -> io::Result<Stream> {
-        unpack(self.verified()?)
+        unpack(self.verified()?, &self.meter)
     }
 }
 

@@ -10,6 +10,7 @@ use super::blob::Blob;
 use super::blob::BlobDigest;
 use super::error::OciError;
 use super::parts::ImageParts;
+use crate::compute::input::allowance::Allowance;
 
 /// Annotations with the name of an image (annotations.md), and where containerd puts it.
 const NAMES: [&str; 2] = [
@@ -76,22 +77,32 @@ impl Descriptor {
         }
     }
 
-    pub(super) fn layer(&self, parts: &Arc<dyn ImageParts>, file: &str) -> Result<Blob, OciError> {
+    pub(super) fn layer(
+        &self,
+        parts: &Arc<dyn ImageParts>,
+        file: &str,
+        allowance: &Allowance,
+    ) -> Result<Blob, OciError> {
         match self.media_type()? {
-            MediaType::Layer => self.blob(parts, file),
+            MediaType::Layer => self.blob(parts, file, allowance),
             MediaType::Index | MediaType::Manifest => Err(self.unknown()),
         }
     }
 
     /// What it describes; `file` is where it stands.
-    pub(super) fn blob(&self, parts: &Arc<dyn ImageParts>, file: &str) -> Result<Blob, OciError> {
+    pub(super) fn blob(
+        &self,
+        parts: &Arc<dyn ImageParts>,
+        file: &str,
+        allowance: &Allowance,
+    ) -> Result<Blob, OciError> {
         let Ok(digest) = self.digest.parse::<BlobDigest>() else {
             return Err(OciError::Digest {
                 file: file.to_owned(),
                 digest: self.digest.chars().take(256).collect(),
             });
         };
-        Ok(Blob::new(Arc::clone(parts), digest, self.size))
+        Ok(Blob::new(Arc::clone(parts), digest, self.size, allowance))
     }
 }
 

@@ -28,6 +28,7 @@ use self::descriptor::named;
 pub use self::error::OciError;
 pub use self::parts::Extent;
 pub use self::parts::ImageParts;
+use super::allowance::Allowance;
 use super::layers::Layer;
 use super::layers::LayerError;
 use super::layers::LayeredImage;
@@ -68,6 +69,7 @@ struct Manifest {
 pub(super) fn open(
     layout: &Arc<dyn BootImage>,
     reference: Option<&str>,
+    allowance: &Allowance,
 ) -> Result<LayeredImage, OciError> {
     let marker: Marker = read_json(MARKER, layout.open(MARKER))?;
     if !marker.image_layout_version.starts_with("1.") {
@@ -82,7 +84,7 @@ pub(super) fn open(
     };
     let parts: Arc<dyn ImageParts> = Arc::new(LayoutParts(Arc::clone(layout)));
     let (file, manifest) = manifest(&parts, image)?;
-    let blobs = manifest.blobs(&parts, &file)?;
+    let blobs = manifest.blobs(&parts, &file, allowance)?;
     let paths: Vec<String> = blobs.iter().map(Blob::path).collect();
     let layers = blobs.into_iter().map(whole).collect();
     let image = LayeredImage::open(layers, Whiteouts::Removing);
@@ -98,7 +100,7 @@ pub(super) fn open_parts(
     extent: Extent,
 ) -> Result<LayeredImage, OciError> {
     let manifest: Manifest = parse(name, manifest)?;
-    let blobs = manifest.blobs(parts, name)?;
+    let blobs = manifest.blobs(parts, name, &Allowance::default())?;
     let paths: Vec<String> = blobs.iter().map(Blob::path).collect();
     let mut layers = Vec::new();
     for ((descriptor, blob), path) in manifest.layers.iter().zip(blobs).zip(&paths) {
@@ -119,7 +121,12 @@ pub(super) fn open_parts(
 
 impl Manifest {
     /// The layers; `file` is where they stand.
-    fn blobs(&self, parts: &Arc<dyn ImageParts>, file: &str) -> Result<Vec<Blob>, OciError> {
+    fn blobs(
+        &self,
+        parts: &Arc<dyn ImageParts>,
+        file: &str,
+        allowance: &Allowance,
+    ) -> Result<Vec<Blob>, OciError> {
         if self.layers.len() > MAX_LAYERS {
             return Err(OciError::TooMany {
                 file: file.to_owned(),
@@ -128,7 +135,9 @@ impl Manifest {
             });
         }
         let layers = self.layers.iter();
-        layers.map(|layer| layer.layer(parts, file)).collect()
+        layers
+            .map(|layer| layer.layer(parts, file, allowance))
+            .collect()
     }
 }
 
@@ -159,7 +168,8 @@ fn manifest(
 ) -> Result<(String, Manifest), OciError> {
     let mut file = INDEX.to_owned();
     for _ in 0..MAX_NESTED {
-        let blob = descriptor.blob(parts, &file)?;
+        // Indexes and manifests are not packed.
+        let blob = descriptor.blob(parts, &file, &Allowance::default())?;
         match descriptor.media_type()? {
             MediaType::Manifest => {
                 let path = blob.path();

@@ -22,7 +22,6 @@ pub(super) use self::place::Place;
 use super::oci::Blob;
 use super::tar::Item;
 use super::unpack::Stream;
-use super::unpack::unpack;
 
 /// A layer by its table of contents.
 #[derive(Debug)]
@@ -59,7 +58,9 @@ impl Table {
         let Some(packed) = &entry.packed else {
             return Ok(Box::new(io::empty()));
         };
-        let mut reader = unpack(self.blob.unverified(packed.range.clone())?)?;
+        let mut reader = self
+            .blob
+            .unpack(self.blob.unverified(packed.range.clone())?)?;
         let skipped = io::copy(&mut reader.by_ref().take(packed.inner), &mut io::sink())?;
         if skipped < packed.inner {
             return Err(io::ErrorKind::UnexpectedEof.into());

@@ -10,7 +10,6 @@ use crate::compute::input::oci::BlobDigest;
 use crate::compute::input::tar::Archive;
 use crate::compute::input::tar::EndMark;
 use crate::compute::input::unpack::Stream;
-use crate::compute::input::unpack::unpack;
 
 /// Where the table of a layer lies, as its annotations say.
 #[derive(Debug)]
@@ -76,7 +75,8 @@ fn estargz(blob: &Blob, digest: &str) -> Result<(Vec<u8>, u64), TableError> {
         .filter(|offset| *offset < footer)
         .ok_or(TableError::Footer { offset: footer })?;
     let refuse = |source| TableError::Read { offset, source };
-    let packed = blob.unverified(offset..footer).and_then(unpack);
+    let packed = blob.unverified(offset..footer);
+    let packed = packed.and_then(|packed| blob.unpack(packed));
     let mut archive = Archive::new(packed.map_err(refuse)?, EndMark::Optional);
     let item = archive.next(|_, _| Err(io::ErrorKind::Unsupported.into()));
     let item = item.map_err(TableError::Tar)?;
@@ -117,7 +117,8 @@ fn zstd(blob: &Blob, position: &str, digest: &str) -> Result<(Vec<u8>, u64), Tab
     let size = range.end - range.start;
     let packed = blob.unverified(range).map_err(refuse)?;
     let packed = all(digest.verified(packed, size)).map_err(refuse)?;
-    let table = unpack(Box::new(io::Cursor::new(packed))).and_then(all);
+    let table = blob.unpack(Box::new(io::Cursor::new(packed)));
+    let table = table.and_then(all);
     Ok((table.map_err(refuse)?, offset))
 }
 

@@ -1,0 +1,149 @@
+//! The pages that promise something to attackers: each row names tests, and the tests exist and run.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+
+use anyhow::Context as _;
+use anyhow::Result;
+
+use super::Violation;
+use super::source::Source;
+
+/// Pages whose tables are checked.
+const PAGES: [&str; 2] = ["SECURITY.md", "docs/explanation/threat-model.md"];
+/// Title of the last column of a table that is checked.
+const COLUMN: &str = "test";
+/// Tests that `cargo xtask test` runs on request only.
+const ON_REQUEST: &str = "bins/services-e2e/tests/opensearch";
+const RULE: &str = "threat-has-test";
+
+pub(super) fn check(root: &Path, sources: &[Source]) -> Result<Vec<Violation>> {
+    let mut found = Vec::new();
+    for page in PAGES {
+        let path = root.join(page);
+        if !path.exists() {
+            let todo = "restore it; users rely on what it promises";
+            found.push(Violation::new(RULE, page, 0, "the page is missing", todo));
+            continue;
+        }
+        let text = fs::read_to_string(&path).with_context(|| format!("cannot read {page}"))?;
+        for row in rows(&text) {
+            found.extend(row.violations(page, sources));
+        }
+    }
+    Ok(found)
+}
+
+/// A row of a table whose last column names tests.
+#[derive(Debug, PartialEq, Eq)]
+struct Row {
+    line: usize,
+    tests: BTreeSet<String>,
+}
+
+impl Row {
+    fn violations(&self, page: &str, sources: &[Source]) -> Vec<Violation> {
+        let todo = "name a test that `cargo xtask test` runs, or remove the promise";
+        let violation = |what: String| Violation::new(RULE, page, self.line, what, todo);
+        if self.tests.is_empty() {
+            return vec![violation("the row names no test".to_owned())];
+        }
+        let runs = |name: &&String| sources.iter().any(|source| has_test(source, name));
+        let missing = self.tests.iter().filter(|name| !runs(name));
+        missing
+            .map(|name| violation(format!("no test that runs is called {name}")))
+            .collect()
+    }
+}
+
+fn rows(text: &str) -> Vec<Row> {
+    let (mut rows, mut within) = (Vec::new(), false);
+    for (number, line) in (1..).zip(text.lines()) {
+        let Some(last) = last_cell(line) else {
+            within = false;
+            continue;
+        };
+        if last == COLUMN {
+            within = true;
+        } else if within && !is_rule(last) {
+            // Between backticks lies every second piece.
+            let names = last.split('`').skip(1).step_by(2);
+            rows.push(Row {
+                line: number,
+                tests: names.map(str::to_owned).collect(),
+            });
+        }
+    }
+    rows
+}
+
+/// Whether this is the line below the titles.
+fn is_rule(cell: &str) -> bool {
+    cell.contains('-') && cell.chars().all(|c| c == '-' || c == ':')
+}
+
+fn last_cell(line: &str) -> Option<&str> {
+    let row = line.trim().strip_prefix('|')?.strip_suffix('|')?;
+    Some(row.rsplit('|').next().unwrap_or_default().trim())
+}
+
+fn has_test(source: &Source, name: &str) -> bool {
+    let function = format!("fn {name}");
+    let mut places = source.words(&function);
+    !source.file.starts_with(ON_REQUEST)
+        && places.any(|offset| {
+            let attributes = attributes_before(source, offset);
+            let is = |start: &str| attributes.iter().any(|line| line.starts_with(start));
+            (is("#[test]") || is("#[tokio::test")) && !is("#[ignore")
+        })
+}
+
+/// The lines right above the one at `offset` that are attributes.
+fn attributes_before(source: &Source, offset: usize) -> Vec<&str> {
+    let before = source.code.get(..offset).unwrap_or_default();
+    // The line itself may begin with blanks or `async`.
+    let above = before.rsplit_once('\n').map_or("", |(above, _)| above);
+    let lines = above.lines().rev().map(str::trim);
+    lines.take_while(|line| line.starts_with("#[")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tables_with_a_column_of_tests_are_read_and_no_others() {
+        let page = "| a | b |\n|---|---|\n| x | `no_test` |\n\n\
+            | attack | test |\n|---|---|\n| one | `first`, `second` |\n| two | none |\n\ntext\n";
+        let row = |line, tests: &[&str]| Row {
+            line,
+            tests: tests.iter().map(|&name| name.to_owned()).collect(),
+        };
+        assert_eq!(rows(page), [row(7, &["first", "second"]), row(8, &[])]);
+        assert_eq!(rows("| test |\n|---|\n|  |\n"), [row(3, &[])]);
+    }
+
+    #[test]
+    fn only_functions_that_the_test_runner_starts_are_tests() {
+        let code = "#[test]\nfn it_is_checked() {}\n\n\
+            #[test]\n#[ignore = \"slow\"]\nfn it_is_ignored() {}\n\n\
+            mod tests {\n    #[tokio::test]\n    async fn it_waits() {}\n\n    fn it_is_no_test() {}\n}\n";
+        let source = |file: &str| Source::new(file.to_owned(), code.to_owned());
+        let plain = source("tec-core/src/x.rs");
+        for name in ["it_is_checked", "it_waits"] {
+            assert!(has_test(&plain, name), "{name}");
+            let on_request = source("bins/services-e2e/tests/opensearch/main.rs");
+            assert!(!has_test(&on_request, name), "{name}");
+        }
+        for name in [
+            "it_is_ignored",
+            "it_is_no_test",
+            "it_was_made_up",
+            "it_is",
+            "",
+        ] {
+            assert!(!has_test(&plain, name), "{name}");
+        }
+    }
+}
