@@ -2,11 +2,15 @@
 
 use crate::attest::Attested;
 use crate::code::Code;
+use crate::flow::ReleaseError;
+use crate::flow::taken_back;
 use crate::id::MachineId;
 use crate::id::ResourcePath;
+use crate::port::AkRegistry;
 use crate::port::AuditAction;
 use crate::port::AuditEvent;
 use crate::port::Clock;
+use crate::port::MachineRegistry;
 use crate::port::PortError;
 use crate::port::PortErrorKind;
 use crate::port::PutOutcome;
@@ -24,18 +28,27 @@ pub const MAX_ESCROW: usize = 8 * 1024;
 /// that died between two steps may have left one that does not.
 ///
 /// # Errors
+/// `Refused` when machine or key were revoked or removed since the attestation. Else a port's:
 /// `Invalid` for a key that is too large, `Conflict` beyond [`MAX_ESCROWS`], and the store's.
 ///
 /// # Security
 /// The server cannot open it and does not look at it. It is never released to anybody but who reads
 /// the store: the path of a recovery key is not that of a disk key.
 pub async fn escrow(
+    registries: (&dyn MachineRegistry, &dyn AkRegistry),
     secrets: &dyn SecretStore,
     clock: &dyn Clock,
     attested: &Attested,
     sealed: &SecretBytes,
-) -> Result<u32, PortError> {
-    keep(secrets, clock, attested.machine(), sealed).await
+) -> Result<u32, ReleaseError> {
+    let machine = attested.machine();
+    let closed = taken_back(registries, machine, &attested.ak()).await;
+    if let Some((gate, _)) = closed.map_err(ReleaseError::Port)? {
+        return Err(ReleaseError::Refused { code: gate.code() });
+    }
+    keep(secrets, clock, machine, sealed)
+        .await
+        .map_err(ReleaseError::Port)
 }
 
 async fn keep(

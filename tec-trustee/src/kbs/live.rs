@@ -258,9 +258,9 @@ impl Backend for LiveBackend {
             let code = admission.refused.unwrap_or(Code::ReleaseDenied);
             return Err(ReleaseError::Refused { code });
         };
-        flow::escrow(&*self.ports.secrets, &*self.ports.clock, attested, sealed)
-            .await
-            .map_err(ReleaseError::Port)
+        let ports = &self.ports;
+        let registries = (&*ports.machines, &*ports.aks);
+        flow::escrow(registries, &*ports.secrets, &*ports.clock, attested, sealed).await
     }
 
     fn broker(&self) -> Option<&dyn KeyBroker> {

@@ -10,6 +10,8 @@ use std::path::PathBuf;
 use fatfs::FileSystem;
 use fatfs::FormatVolumeOptions;
 use fatfs::FsOptions;
+use flate2::Compression;
+use flate2::write::GzEncoder;
 use serde_json::json;
 use tec_core::digest::Sha256Digest;
 use tec_core::reference::BootImage as _;
@@ -184,4 +186,31 @@ fn a_unified_kernel_image_alone_is_an_image() {
     fs::create_dir_all(files.path().join("EFI/BOOT")).unwrap();
     fs::rename(&file, files.path().join("EFI/BOOT/BOOTX64.EFI")).unwrap();
     assert_eq!(json(&["pcr", "compute", str(files.path())]), alone);
+}
+
+#[test]
+fn a_decompression_bomb_is_called_by_its_name() {
+    // A tar stream of one file of zeros, in members of gzip that are packed once.
+    let packed = |bytes: &[u8]| {
+        let mut encoder = GzEncoder::new(Vec::new(), Compression::best());
+        encoder.write_all(bytes).unwrap();
+        encoder.finish().unwrap()
+    };
+    let mut header = tar::Header::new_ustar();
+    header.set_path("zeros").unwrap();
+    header.set_size(4 << 30);
+    header.set_cksum();
+    let mut bomb = packed(header.as_bytes());
+    let mebibyte = packed(&vec![0; 1 << 20]);
+    for _ in 0..4 << 10 {
+        bomb.extend(&mebibyte);
+    }
+    let files = TempDir::new().unwrap();
+    let file = write(files.path(), "bomb.tar.gz", bomb);
+    for arguments in [
+        ["pcr", "compute", str(&file)].as_slice(),
+        &["image", "approve", "bomb", str(&file), "--dry-run"],
+    ] {
+        refused(arguments, 1, "TEC-I415");
+    }
 }

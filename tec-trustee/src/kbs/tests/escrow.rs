@@ -64,3 +64,26 @@ async fn nobody_else_leaves_anything_and_nothing_else_is_kept() {
     assert_eq!(answer.status, StatusCode::PAYLOAD_TOO_LARGE);
     assert!(kept(&world).await.is_empty());
 }
+
+#[tokio::test]
+async fn a_machine_that_was_revoked_or_removed_leaves_nothing_in_a_session_that_exists() {
+    let body = serde_json::to_vec(&sealed()).unwrap();
+    let world = World::new().await;
+    let cookie = attest(&world).await;
+    world.revoke(1).await;
+    let answer = put("escrow", &body).cookie(&cookie).of(&world.kbs).await;
+    assert_eq!(answer.error().code(), Some(Code::MachineUnknown));
+    assert!(kept(&world).await.is_empty());
+
+    // A key that outlived its machine would be found by the next machine of this id.
+    let world = World::new().await;
+    let cookie = attest(&world).await;
+    let id = sample::machine_id(1);
+    let store = &*world.registry;
+    flow::remove_machine(store, store, store, &ManualClock::new(sample::time(9)), id)
+        .await
+        .unwrap();
+    let answer = put("escrow", &body).cookie(&cookie).of(&world.kbs).await;
+    assert_eq!(answer.error().code(), Some(Code::MachineUnknown));
+    assert!(kept(&world).await.is_empty());
+}
