@@ -170,6 +170,11 @@ impl Kbs {
         }))
     }
 
+    /// Counters in the text format of Prometheus, as `GET /metrics` has them.
+    pub fn metrics(&self) -> String {
+        self.0.metrics.render(self.0.sessions.len())
+    }
+
     /// All endpoints, for a server of the caller's.
     ///
     /// One handler takes everything, since the rules for unknown paths and methods are those of the
@@ -193,8 +198,7 @@ impl Kbs {
         match (&parts.method, path) {
             (&Method::GET, "/healthz") => return Ok(reply::empty(None)),
             (&Method::GET, "/metrics") => {
-                let sessions = self.0.sessions.len();
-                return Ok(reply::metrics(self.0.metrics.render(sessions)));
+                return Ok(reply::metrics(self.metrics()));
             }
             _ => {}
         }

@@ -21,7 +21,7 @@ pub const TOTAL: usize = 1024;
 /// Connections of one client network at a time. A rack behind one address fits in.
 pub const PER_PEER: usize = 256;
 /// Largest head of a request in bytes. Attestation tokens travel in heads and have about 8 KiB.
-pub const HEAD_BYTES: usize = 64 << 10;
+pub const HEAD_BYTES: usize = 32 << 10;
 /// Requests at a time on a connection of HTTP/2.
 pub const STREAMS: u32 = 64;
 /// Largest head of a request of HTTP/2 in bytes, unpacked.
@@ -32,6 +32,11 @@ pub const RESETS: usize = 32;
 pub const HTTP2_WINDOW: u32 = 256 << 10;
 /// A silent peer of HTTP/2 is asked this often whether it lives, and has as long to answer.
 pub const PING: Duration = Duration::from_secs(20);
+/// Connections at a time of a listener for probes and metrics.
+pub const PROBES: usize = 64;
+/// Most bytes that a connection takes beside the bodies of its requests: a head, a record of TLS in
+/// each direction (RFC 8446, section 5.2), and its state.
+pub const CONNECTION_BYTES: usize = HEAD_BYTES + 2 * (18 << 10) + (12 << 10);
 /// Part of the process's file descriptors that one listener may use, as a divisor: the largest
 /// program has three listeners and needs some for its files.
 const SHARE_OF_DESCRIPTORS: usize = 4;
@@ -80,6 +85,20 @@ impl Default for Limits {
 }
 
 impl Limits {
+    /// For probes and metrics: few clients, all of them of the cluster.
+    pub fn probes() -> Self {
+        Self {
+            total: PROBES,
+            per_peer: PROBES,
+            ..Self::default()
+        }
+    }
+
+    /// Most bytes that all connections take beside the bodies of requests.
+    pub fn most_bytes(&self) -> usize {
+        self.total.saturating_mul(CONNECTION_BYTES)
+    }
+
     /// As many connections as the process has file descriptors for.
     #[must_use]
     pub fn within_descriptors(self) -> Self {
