@@ -34,7 +34,7 @@ use self::guard::Guard;
 /// Names of the figures begin so.
 const NAME: &str = "silent/";
 /// How long the crowd stays.
-const SIEGE: Duration = Duration::from_secs(60);
+const SIEGE: Duration = Duration::from_mins(1);
 /// Unlocks on the idle server.
 const IDLE_UNLOCKS: usize = 100;
 /// A node rests between two unlocks.
@@ -119,7 +119,7 @@ async fn run(suite: &Suite, programs: PathBuf) -> anyhow::Result<()> {
 async fn unlock(node: &SoftNode, kbs: &Endpoint) -> anyhow::Result<f64> {
     let begin = Instant::now();
     let client = reqwest::Client::builder()
-        .timeout(Duration::from_secs(60))
+        .timeout(Duration::from_mins(1))
         .local_address(NODE)
         .tls_certs_only(reqwest::Certificate::from_pem_bundle(kbs.cert.as_bytes())?)
         .build()?;

@@ -25,6 +25,7 @@ use tokio::io::AsyncReadExt as _;
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpSocket;
 use tokio::net::TcpStream;
+use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -34,7 +35,7 @@ async fn ask(stream: &mut TcpStream) -> String {
     stream.write_all(request).await.unwrap();
     let mut bytes = [0; 1024];
     let length = timeout(PATIENCE, stream.read(&mut bytes)).await;
-    let length = length.expect("no answer").unwrap();
+    let length = length.unwrap().unwrap();
     String::from_utf8_lossy(bytes.get(..length).unwrap()).into_owned()
 }
 
@@ -51,10 +52,15 @@ async fn without_file_descriptors_an_unused_connection_makes_room() {
     let counts = Counts::new("test");
     let router = Router::new().route("/", get(async || "served"));
     let server = Server::new(Transport::DangerousPlain, router).counted_by(&counts);
-    tokio::spawn(server.run(listener, shutdown));
+    let mut running = JoinSet::new();
+    running.spawn(server.run(listener, shutdown));
 
-    let mut unused = TcpStream::connect(address).await.unwrap();
-    assert!(ask(&mut unused).await.ends_with("served"));
+    let mut unused = Vec::new();
+    for _ in 0..4 {
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        assert!(ask(&mut stream).await.ends_with("served"));
+        unused.push(stream);
+    }
     let next = TcpSocket::new_v4().unwrap();
     let mut all = Vec::new();
     while let Ok(file) = File::open("/dev/null") {
@@ -63,7 +69,10 @@ async fn without_file_descriptors_an_unused_connection_makes_room() {
     assert!(!all.is_empty());
     let mut next = next.connect(address).await.unwrap();
     assert!(ask(&mut next).await.ends_with("served"));
-    assert_eq!(counts.closed(Reason::Displaced), 1);
-    let closed = timeout(PATIENCE, unused.read_u8()).await;
+    // The kernel wants a free descriptor also to say that nobody waits.
+    let displaced = counts.closed(Reason::Displaced);
+    assert!((1..=2).contains(&displaced), "{displaced}");
+    let closed = timeout(PATIENCE, unused.remove(0).read_u8()).await;
     assert!(closed.expect("still open").is_err());
+    assert!(ask(unused.last_mut().unwrap()).await.ends_with("served"));
 }

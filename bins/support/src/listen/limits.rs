@@ -13,7 +13,7 @@ pub const BODY: Duration = Duration::from_secs(30);
 /// Longest silence within a body.
 pub const BODY_IDLE: Duration = Duration::from_secs(10);
 /// Longest silence between two requests.
-pub const IDLE: Duration = Duration::from_secs(60);
+pub const IDLE: Duration = Duration::from_mins(1);
 /// Longest time in which a client takes nothing of an answer.
 pub const WRITE: Duration = Duration::from_secs(30);
 /// Connections at a time.

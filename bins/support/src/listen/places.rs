@@ -81,11 +81,12 @@ impl Places {
         Ok(table.insert(self, peer))
     }
 
-    /// Gives up the connection that is worth least: the process is out of file descriptors.
+    /// Gives up the connection that is worth least, and that nobody is being answered on: the process
+    /// is out of file descriptors.
     pub fn shed(&self) {
         let mut table = self.table();
         let least = table.least_of(table.most(), None);
-        if let Some((id, _)) = least {
+        if let Some((id, _)) = least.filter(|(_, worth)| *worth < Worth::Serving) {
             table.displace(id);
             self.counts.close(Reason::Displaced);
         }

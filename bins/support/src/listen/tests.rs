@@ -26,7 +26,6 @@ use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpSocket;
 use tokio::sync::Notify;
 use tokio::sync::watch;
-use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
@@ -39,7 +38,7 @@ use crate::serve::bind;
 /// What a deadline is in these tests.
 const SHORT: Duration = Duration::from_millis(100);
 /// What is longer than any test may take.
-const LONG: Duration = Duration::from_secs(60);
+const LONG: Duration = Duration::from_mins(1);
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
 const GET: &[u8] = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n";
 
@@ -66,7 +65,7 @@ struct Served {
     /// How often it was asked for.
     asked: Arc<AtomicUsize>,
     stop: watch::Sender<bool>,
-    task: JoinHandle<anyhow::Result<()>>,
+    task: JoinSet<anyhow::Result<()>>,
 }
 
 fn certificate(alpn: &[&[u8]]) -> (Transport, Arc<ClientConfig>) {
@@ -119,6 +118,8 @@ impl Served {
         let server = Server::new(transport, router)
             .with_limits(limits)
             .counted_by(&counts);
+        let mut task = JoinSet::new();
+        task.spawn(server.run(listener, shutdown));
         Self {
             address,
             client,
@@ -126,7 +127,7 @@ impl Served {
             go_on,
             asked,
             stop,
-            task: tokio::spawn(server.run(listener, shutdown)),
+            task,
         }
     }
 
@@ -416,9 +417,7 @@ async fn requests_in_flight_end_after_a_shutdown_and_unused_connections_at_once(
     served.go_on.notify_one();
     let answer = rest(&mut waits).await;
     assert!(answer.starts_with(&format!("HTTP/1.1 {}", StatusCode::OK.as_u16())));
-    timeout(LONG / 6, served.task)
-        .await
-        .unwrap()
-        .unwrap()
-        .unwrap();
+    let mut task = served.task;
+    let ended = timeout(LONG / 6, task.join_next()).await.unwrap();
+    ended.unwrap().unwrap().unwrap();
 }
