@@ -353,6 +353,10 @@ pub struct Attempt {
     /// What was booted, where the registers are those of approved images.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub booted: Option<BootState>,
+    /// Nobody signed the evidence, or not well: anybody could have sent it, also in the name of a key
+    /// that is registered.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub unsigned: bool,
     /// How far it got.
     pub ladder: Ladder,
 }
@@ -397,6 +401,7 @@ pub fn appraise(
             Err(error) => error.ak(),
         },
         booted: None,
+        unsigned: evidence.is_err(),
         ladder: Ladder::new(),
     };
     let ladder = &mut attempt.ladder;

@@ -4,7 +4,10 @@ mod connect;
 
 use std::convert::Infallible;
 use std::error::Error;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::Context;
+use std::task::Poll;
 use std::time::Duration;
 
 use http::Request;
@@ -23,6 +26,10 @@ use tec_core::node::lock::MarkerState;
 use tec_core::pcr::PcrIndex;
 use tec_core::port::chain;
 use tec_k8s::rpc::Caller;
+use tec_support::listen::Activity;
+use tec_support::listen::Counts;
+use tec_support::listen::Places;
+use tec_support::listen::accept;
 use tec_tpm::atls::AtlsStream;
 use tec_tpm::atls::AttestedPeer;
 use tec_tpm::atls::Endpoint;
@@ -33,7 +40,6 @@ use tokio::net::TcpStream;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::sync::Semaphore;
 use tokio::sync::watch;
-use tokio::task::JoinSet;
 use tokio::time::error::Elapsed;
 use tonic::Status;
 use tonic::body::Body;
@@ -45,8 +51,14 @@ pub use self::connect::reach;
 
 /// A client that waits for an init shall know that the node lives (contract, 1.3).
 const PING: Duration = Duration::from_secs(15);
-/// Connections at once; a node that is full turns the next away.
+/// Connections at once.
 const MAX_CONNECTIONS: usize = 64;
+/// Connections of one network at once: a cluster's nodes may all come through one address.
+const MAX_OF_A_NETWORK: usize = 32;
+/// Largest head of a call in bytes, unpacked.
+const MAX_HEAD: u32 = 16 << 10;
+/// Calls that a client took back and that are still kept.
+const MAX_RESETS: usize = 32;
 /// After this time a connection takes no more calls, and ends with its last one, so that nobody keeps one
 /// for nothing.
 const IDLE_LIMIT: Duration = Duration::from_mins(1);
@@ -56,8 +68,6 @@ const LAST_LIMIT: Duration = Duration::from_hours(1);
 const CALLS: u32 = 1024;
 /// Calls that run may end until then.
 const GRACE: Duration = Duration::from_secs(10);
-/// After a failure to accept, for example without file descriptors.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// What a client may make a server hold. A stranger may be one.
 #[derive(Clone, Copy, Debug)]
@@ -109,25 +119,19 @@ pub async fn serve<S>(
         + 'static,
     S::Future: Send,
 {
-    let mut connections = JoinSet::new();
-    loop {
-        tokio::select! {
-            accepted = listener.accept() => match accepted {
-                Ok((stream, _)) if connections.len() < MAX_CONNECTIONS => {
-                    let (endpoint, service) = (endpoint.clone(), service.clone());
-                    connections.spawn(connection(endpoint, stream, service, bounds, stop.clone()));
-                }
-                Ok(_) => tracing::warn!("a connection was turned away: too many at once"),
-                Err(_) => tokio::time::sleep(ACCEPT_PAUSE).await,
-            },
-            Some(_) = connections.join_next() => {}
-            () = told(&mut stop) => break,
+    let places = Places::new(MAX_CONNECTIONS, MAX_OF_A_NETWORK, Counts::new("transport"));
+    let stopped = stop.clone();
+    accept(listener, places, told(&mut stop), |stream, _, place| {
+        let (endpoint, service) = (endpoint.clone(), service.clone());
+        let stop = stopped.clone();
+        async move {
+            tokio::select! {
+                () = place.displaced() => tracing::warn!("a connection made room for another one"),
+                () = connection(endpoint, stream, (service, place.activity()), bounds, stop) => {}
+            }
         }
-    }
-    let ended = async { while connections.join_next().await.is_some() {} };
-    if tokio::time::timeout(GRACE, ended).await.is_err() {
-        tracing::warn!("connections did not end in time and are closed");
-    }
+    })
+    .await;
 }
 
 async fn told(stop: &mut watch::Receiver<bool>) {
@@ -138,7 +142,7 @@ async fn told(stop: &mut watch::Receiver<bool>) {
 async fn connection<S>(
     endpoint: Endpoint,
     stream: TcpStream,
-    service: S,
+    (service, activity): (S, &Arc<Activity>),
     bounds: Bounds,
     mut stop: watch::Receiver<bool>,
 ) where
@@ -157,7 +161,46 @@ async fn connection<S>(
     };
     tell_warnings(&stream);
     let caller = caller(&stream);
+    activity.shaken();
+    let service = Lasting {
+        service,
+        activity: Arc::clone(activity),
+    };
     converse(stream, caller, service, bounds, stop).await;
+}
+
+/// A service whose calls say that the connection is in use.
+#[derive(Clone)]
+struct Lasting<S> {
+    service: S,
+    activity: Arc<Activity>,
+}
+
+impl<S> Service<Message> for Lasting<S>
+where
+    S: Service<Message, Response = Response<Body>, Error = Infallible> + Clone + Send + 'static,
+    S::Future: Send,
+{
+    type Response = Response<Body>;
+    type Error = Infallible;
+    type Future = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, message: Message) -> Self::Future {
+        let (service, runs) = (self.service.clone(), self.activity.request());
+        Box::pin(async move {
+            let answer = service.oneshot(message).await?;
+            Ok(answer.map(|body| {
+                Body::new(body.map_frame(move |frame| {
+                    let _lasts = &runs;
+                    frame
+                }))
+            }))
+        })
+    }
 }
 
 /// Answers calls over a stream until it ends, is told to, or was open for long enough.
@@ -197,7 +240,10 @@ async fn converse<IO, S>(
     builder
         .timer(TokioTimer::new())
         .keep_alive_interval(PING)
-        .max_concurrent_streams(bounds.calls);
+        .max_concurrent_streams(bounds.calls)
+        .max_header_list_size(MAX_HEAD)
+        .max_pending_accept_reset_streams(MAX_RESETS)
+        .max_local_error_reset_streams(MAX_RESETS);
     let served = builder.serve_connection(TokioIo::new(stream), service);
     let mut served = std::pin::pin!(served);
     let ended = tokio::select! {

@@ -44,6 +44,19 @@ impl Settings {
         Ok(settings)
     }
 
+    /// Settings for a bench: programs in this directory, boot files of the cache.
+    ///
+    /// # Errors
+    /// There is no cache.
+    pub fn for_benches(bin_dir: PathBuf) -> anyhow::Result<Self> {
+        Ok(Self {
+            cache: cache()?,
+            bin_dir,
+            report: PathBuf::new(),
+            keep: false,
+        })
+    }
+
     /// Checks that everything is there.
     ///
     /// # Errors

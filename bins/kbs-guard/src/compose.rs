@@ -27,6 +27,8 @@ use tec_k8s::client::KubeRegistry;
 use tec_support::SystemEntropy;
 use tec_support::limit::Limiter;
 use tec_support::limit::limit;
+use tec_support::listen;
+use tec_support::listen::Counts;
 use tec_tpm::verifier::ByTee;
 use tec_trustee::guard::Guard;
 use tec_trustee::guard::GuardConfig;
@@ -132,8 +134,9 @@ async fn limit_sessions(
     }
 }
 
-/// The guard's own metrics.
-pub fn metrics(guard: &Guard) -> Router {
+/// The guard's own metrics, and those of its listeners.
+pub fn metrics(guard: &Guard, connections: Vec<Arc<Counts>>) -> Router {
     let guard = guard.clone();
-    Router::new().route("/metrics", get(async move || guard.metrics()))
+    let all = async move || guard.metrics() + &listen::render(&connections);
+    Router::new().route("/metrics", get(all))
 }

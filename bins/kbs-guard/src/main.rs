@@ -12,10 +12,12 @@ use kbs_guard::keys::Keys;
 use tec_core::port::Clock;
 use tec_support::SystemClock;
 use tec_support::exit;
+use tec_support::listen::Counts;
+use tec_support::listen::Limits;
+use tec_support::listen::Server;
 use tec_support::serve::Shutdown;
 use tec_support::serve::Transport;
 use tec_support::serve::bind;
-use tec_support::serve::serve;
 use tec_support::tls;
 use tec_support::tls::LiveCertificate;
 use tokio::task::JoinSet;
@@ -69,14 +71,19 @@ async fn run(args: Args) -> anyhow::Result<u8> {
     let listener = bind(args.listen)?;
     let address = listener.local_addr()?;
     let public = compose::public(&guard, args.auth_rate);
-    tasks.spawn(serve(listener, transport, public, shutdown.clone()));
+    let connections = Counts::new("public");
+    let server = Server::new(transport, public).counted_by(&connections);
+    tasks.spawn(server.run(listener, shutdown.clone()));
     if let Some(address) = args.metrics_addr {
-        let metrics = compose::metrics(&guard);
+        let own = Counts::new("metrics");
+        let metrics = compose::metrics(&guard, vec![connections, Arc::clone(&own)]);
         let listener = bind(address)?;
         let address = listener.local_addr()?;
         tracing::info!(%address, "metrics are served");
-        let plain = Transport::DangerousPlain;
-        tasks.spawn(serve(listener, plain, metrics, shutdown));
+        let server = Server::new(Transport::DangerousPlain, metrics)
+            .with_limits(Limits::probes())
+            .counted_by(&own);
+        tasks.spawn(server.run(listener, shutdown));
     }
     tracing::info!(%address, upstream = %args.upstream, "ready");
     tasks.spawn(async {

@@ -21,10 +21,11 @@ use tec_k8s::controller::Parts;
 use tec_support::SystemClock;
 use tec_support::SystemEntropy;
 use tec_support::exit;
+use tec_support::listen::Limits;
+use tec_support::listen::Server;
 use tec_support::serve::Shutdown;
 use tec_support::serve::Transport;
 use tec_support::serve::bind;
-use tec_support::serve::serve;
 use tokio::task::JoinSet;
 
 use self::cli::Args;
@@ -56,7 +57,8 @@ async fn run(args: &Args) -> anyhow::Result<u8> {
     let address = listener.local_addr()?;
     let router = probe::router(operator.metrics(), operator.health());
     let plain = Transport::DangerousPlain;
-    tasks.spawn(serve(listener, plain, router, shutdown.clone()));
+    let server = Server::new(plain, router).with_limits(Limits::probes());
+    tasks.spawn(server.run(listener, shutdown.clone()));
     let mut stop = shutdown;
     tasks.spawn(async move {
         let ended = operator.run(stop.triggered()).await;

@@ -25,13 +25,16 @@ use crate::SystemClock;
 use crate::exit::OK;
 use crate::limit::Limiter;
 use crate::limit::limit;
+use crate::listen;
+use crate::listen::Counts;
+use crate::listen::Limits;
+use crate::listen::Server;
 use crate::log::LogForm;
 use crate::metrics::RequestMetrics;
 use crate::metrics::count;
 use crate::serve::Shutdown;
 use crate::serve::Transport;
 use crate::serve::bind;
-use crate::serve::serve;
 use crate::tls;
 use crate::tls::LiveCertificate;
 
@@ -97,8 +100,14 @@ impl Front {
     }
 }
 
-fn status(metrics: &Arc<RequestMetrics>, ready: Ready, shutdown: &Shutdown) -> Router {
+fn status(
+    metrics: &Arc<RequestMetrics>,
+    connections: [Arc<Counts>; 2],
+    ready: Ready,
+    shutdown: &Shutdown,
+) -> Router {
     let (metrics, shutdown) = (Arc::clone(metrics), shutdown.clone());
+    let all = async move || metrics.render() + &listen::render(&connections);
     let is_ready = async move || {
         if ready() && !shutdown.is_triggered() {
             StatusCode::OK
@@ -110,7 +119,7 @@ fn status(metrics: &Arc<RequestMetrics>, ready: Ready, shutdown: &Shutdown) -> R
         .route("/livez", get(async || StatusCode::OK))
         .route("/healthz", get(async || StatusCode::OK))
         .route("/readyz", get(is_ready))
-        .route("/metrics", get(async move || metrics.render()))
+        .route("/metrics", get(all))
 }
 
 /// Serves until a signal comes or a part dies. `tasks` end with `shutdown`.
@@ -128,16 +137,22 @@ pub async fn run(
     let transport = transport(args, &shutdown, &mut tasks)?;
     let listener = bind(SocketAddr::new(args.bind, port))?;
     let address = listener.local_addr()?;
+    let connections = Counts::new("public");
     if let Some(address) = args.metrics_addr {
         let listener = bind(address)?;
         let address = listener.local_addr()?;
-        let status = status(&front.metrics, ready, &shutdown);
-        let plain = Transport::DangerousPlain;
-        tasks.spawn(serve(listener, plain, status, shutdown.clone()));
+        let counts = Counts::new("metrics");
+        let both = [Arc::clone(&connections), Arc::clone(&counts)];
+        let status = status(&front.metrics, both, ready, &shutdown);
+        let server = Server::new(Transport::DangerousPlain, status)
+            .with_limits(Limits::probes())
+            .counted_by(&counts);
+        tasks.spawn(server.run(listener, shutdown.clone()));
         tracing::info!(%address, "probes and metrics");
     }
     let public = front.public(args.rate);
-    tasks.spawn(serve(listener, transport, public, shutdown));
+    let server = Server::new(transport, public).counted_by(&connections);
+    tasks.spawn(server.run(listener, shutdown));
     tracing::info!(%address, "listening");
     tasks.spawn(async {
         signals.await;
@@ -198,6 +213,7 @@ mod tests {
         let seen = Arc::clone(&is_ready);
         let router = status(
             &metrics,
+            [Counts::new("public"), Counts::new("metrics")],
             Arc::new(move || seen.load(Ordering::Relaxed)),
             &shutdown,
         );

@@ -21,6 +21,8 @@ pub mod image;
 pub mod input;
 #[cfg(feature = "server")]
 pub mod limit;
+#[cfg(feature = "listen")]
+pub mod listen;
 pub mod log;
 #[cfg(feature = "server")]
 pub mod metrics;

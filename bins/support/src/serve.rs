@@ -1,24 +1,14 @@
-//! Servers: TLS or, only on explicit demand, plain HTTP; time limits; graceful shutdown.
+//! Servers: TLS or, only on explicit demand, plain HTTP; graceful shutdown.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
 
 use anyhow::Context as _;
 use axum::Router;
-use axum_server::Handle;
-use axum_server::accept::NoDelayAcceptor;
-use axum_server::tls_rustls::RustlsAcceptor;
-use axum_server::tls_rustls::RustlsConfig;
-use hyper_util::rt::TokioTimer;
 use tokio::sync::watch;
 
+use crate::listen::Server;
 use crate::program::stopped;
-
-/// A client must have sent its request's head by then.
-const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
-/// Requests in flight may end until then.
-const GRACE: Duration = Duration::from_secs(10);
 
 /// Tells every loop of a program to end.
 #[derive(Clone, Debug)]
@@ -93,10 +83,7 @@ pub fn bind(address: SocketAddr) -> anyhow::Result<std::net::TcpListener> {
     Ok(listener)
 }
 
-/// Serves until `shutdown`; requests in flight get some seconds to end.
-///
-/// Answers are sent at once: an answer of gRPC is several small frames, and a kernel that gathers them
-/// waits for the client's acknowledgement, which the client holds back for 40 ms.
+/// Serves until `shutdown` with the default limits, see [`Server`].
 ///
 /// # Errors
 /// The listener failed.
@@ -104,44 +91,7 @@ pub async fn serve(
     listener: std::net::TcpListener,
     transport: Transport,
     router: Router,
-    mut shutdown: Shutdown,
+    shutdown: Shutdown,
 ) -> anyhow::Result<()> {
-    let handle = Handle::new();
-    let service = router.into_make_service_with_connect_info::<SocketAddr>();
-    let stop = async {
-        shutdown.triggered().await;
-        handle.graceful_shutdown(Some(GRACE));
-        std::future::pending::<()>().await;
-    };
-    let run = async {
-        match transport {
-            Transport::Tls(config) => {
-                let tls = RustlsAcceptor::new(RustlsConfig::from_config(config));
-                let mut server = axum_server::from_tcp(listener)?
-                    .acceptor(tls.acceptor(NoDelayAcceptor::new()))
-                    .handle(handle.clone());
-                server
-                    .http_builder()
-                    .http1()
-                    .timer(TokioTimer::new())
-                    .header_read_timeout(HEADER_TIMEOUT);
-                server.serve(service).await
-            }
-            Transport::DangerousPlain => {
-                let mut server = axum_server::from_tcp(listener)?
-                    .acceptor(NoDelayAcceptor::new())
-                    .handle(handle.clone());
-                server
-                    .http_builder()
-                    .http1()
-                    .timer(TokioTimer::new())
-                    .header_read_timeout(HEADER_TIMEOUT);
-                server.serve(service).await
-            }
-        }
-    };
-    tokio::select! {
-        result = run => result.context("serve"),
-        () = stop => Ok(()),
-    }
+    Server::new(transport, router).run(listener, shutdown).await
 }

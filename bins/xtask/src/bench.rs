@@ -23,6 +23,8 @@ const PAGE: &str = "bench/index.html";
 const PROCESS: &str = "pcr/process/";
 /// A measurement that runs the release build of `node-agent`.
 const UNLOCK: &str = "guard/unlock";
+/// Measurements that run the release builds of `tec` and `kbs-guard`.
+const SILENT: &str = "silent/";
 /// Measurements that run the servers on a Kubernetes API server.
 const KUBERNETES: &str = "kube_registration/";
 /// Measurements that run the operator there.
@@ -96,6 +98,9 @@ impl Bench<'_> {
         if self.wants(UNLOCK) {
             self.build(tree, &["node-agent"])?;
         }
+        if self.wants(SILENT) {
+            self.build(tree, &["tec", "kbs-guard"])?;
+        }
         let mut bench = cargo(tree);
         if self.wants(KUBERNETES) {
             self.build(tree, &["register-server", "attestation-key-register"])?;
@@ -103,7 +108,7 @@ impl Bench<'_> {
         if self.wants(OPERATOR) {
             self.build(tree, &["operator"])?;
         }
-        if [KUBERNETES, OPERATOR, MIGRATION, SERVICES]
+        if [KUBERNETES, OPERATOR, MIGRATION, SERVICES, SILENT]
             .iter()
             .any(|names| self.wants(names))
         {

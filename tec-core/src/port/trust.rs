@@ -219,7 +219,8 @@ pub trait ClockLog: fmt::Debug + Send + Sync {
 
 /// Keeps the latest attempts to attest, for `tec explain`.
 ///
-/// *Contract*: keeps at least the last 16 attempts of each machine, and is bounded.
+/// *Contract*: keeps at least the last 16 attempts of each machine, and is bounded. Attempts without
+/// a good signature, which anybody can make, push out none that has one.
 /// *Conformance suite*: [`testing::attempt_log`](crate::testing::attempt_log).
 #[async_trait]
 pub trait AttemptLog: fmt::Debug + Send + Sync {

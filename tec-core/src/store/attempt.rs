@@ -20,6 +20,28 @@ use crate::port::PortError;
 const PER_MACHINE: i64 = 32;
 /// Attempts kept of machines that nobody knows.
 const WITHOUT_MACHINE: i64 = 1000;
+/// Attempts kept of evidence that nobody signed and that names a key of the machine.
+const UNSIGNED_PER_MACHINE: i64 = 8;
+/// Attempts kept of evidence that nobody signed and that names no key.
+const UNSIGNED_WITHOUT_MACHINE: i64 = 200;
+/// Unsigned attempts stand under a name of their own where others have the machine, so that they
+/// push out each other only.
+const UNSIGNED: &str = "unsigned";
+
+/// Name of the unsigned attempts of a machine.
+pub(super) fn unsigned_of(machine: &str) -> String {
+    format!("{UNSIGNED} {machine}")
+}
+
+/// Under which name an attempt stands, and how many do.
+fn place(attempt: &Attempt) -> (Option<String>, i64) {
+    match (attempt.machine.map(|id| id.to_string()), attempt.unsigned) {
+        (Some(machine), true) => (Some(unsigned_of(&machine)), UNSIGNED_PER_MACHINE),
+        (Some(machine), false) => (Some(machine), PER_MACHINE),
+        (None, true) => (Some(UNSIGNED.to_owned()), UNSIGNED_WITHOUT_MACHINE),
+        (None, false) => (None, WITHOUT_MACHINE),
+    }
+}
 
 #[async_trait]
 impl AttemptLog for Store {
@@ -50,7 +72,7 @@ impl AttemptLog for Store {
 
 /// The order is that of the first recording, so that it does not depend on a clock.
 fn record(db: &Connection, attempt: &Attempt) -> Result<(), StoreError> {
-    let machine = attempt.machine.map(|machine| machine.to_string());
+    let (machine, kept) = place(attempt);
     let body = serde_json::to_string(attempt)
         .map_err(|error| StoreError::undecodable("attempt", error))?;
     db.prepare_cached(
@@ -58,10 +80,6 @@ fn record(db: &Connection, attempt: &Attempt) -> Result<(), StoreError> {
          ON CONFLICT (id) DO UPDATE SET machine = excluded.machine, body = excluded.body",
     )?
     .execute((attempt.id.to_string(), &machine, body))?;
-    let kept = match machine {
-        Some(_) => PER_MACHINE,
-        None => WITHOUT_MACHINE,
-    };
     db.prepare_cached(
         "DELETE FROM attempt WHERE machine IS ?1 AND seq <= \
          (SELECT seq FROM attempt WHERE machine IS ?1 ORDER BY seq DESC LIMIT 1 OFFSET ?2)",
@@ -86,8 +104,11 @@ fn latest(
     let limit = i64::try_from(limit).unwrap_or(i64::MAX);
     match machine {
         Some(machine) => {
-            let sql = "SELECT body FROM attempt WHERE machine = ?1 ORDER BY seq DESC LIMIT ?2";
-            all(db, sql, (machine.to_string(), limit))
+            let sql =
+                "SELECT body FROM attempt WHERE machine IN (?1, ?2) ORDER BY seq DESC LIMIT ?3";
+            let machine = machine.to_string();
+            let unsigned = unsigned_of(&machine);
+            all(db, sql, (machine, unsigned, limit))
         }
         None => all(
             db,

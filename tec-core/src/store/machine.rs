@@ -6,6 +6,7 @@ use rusqlite::OptionalExtension as _;
 use rusqlite::Row;
 
 use super::Store;
+use super::attempt;
 use super::audit;
 use super::authority;
 use super::clock;
@@ -172,8 +173,8 @@ pub(super) fn activate(db: &Connection, id: &MachineId) -> Result<(), StoreError
 
 /// Its attestation keys go by the foreign key. Also for what another anchor no longer has.
 pub(super) fn remove(db: &Connection, id: &str) -> Result<(), Failure> {
-    db.prepare_cached("DELETE FROM attempt WHERE machine = ?1")?
-        .execute((id,))?;
+    db.prepare_cached("DELETE FROM attempt WHERE machine IN (?1, ?2)")?
+        .execute((id, attempt::unsigned_of(id)))?;
     clock::remove_of(db, id)?;
     db.prepare_cached("DELETE FROM machine WHERE id = ?1")?
         .execute((id,))?;

@@ -432,11 +432,14 @@ impl AttemptLog for MemoryRegistry {
             Some(old) => *old = attempt.clone(),
             None => state.attempts.push(attempt.clone()),
         }
-        let most = match attempt.machine {
-            Some(_) => ATTEMPTS_PER_MACHINE,
-            None => ATTEMPTS_WITHOUT_MACHINE,
+        let most = match (attempt.machine, attempt.unsigned) {
+            (Some(_), false) => ATTEMPTS_PER_MACHINE,
+            (None, false) => ATTEMPTS_WITHOUT_MACHINE,
+            (Some(_), true) => ATTEMPTS_PER_MACHINE / 4,
+            (None, true) => ATTEMPTS_WITHOUT_MACHINE / 4,
         };
-        let same = |old: &Attempt| old.machine == attempt.machine;
+        let place = |attempt: &Attempt| (attempt.machine, attempt.unsigned);
+        let same = |old: &Attempt| place(old) == place(attempt);
         let kept = state.attempts.iter().filter(|old| same(old)).count();
         let mut excess = kept.saturating_sub(most);
         state.attempts.retain(|old| {

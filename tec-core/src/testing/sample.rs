@@ -164,6 +164,7 @@ pub fn attempt(number: u64, machine: Option<u64>) -> Attempt {
         machine: machine.map(machine_id),
         ak: Some(public_key(number).fingerprint()),
         booted: None,
+        unsigned: false,
         ladder,
     }
 }

@@ -61,6 +61,7 @@ pub use self::pins::pins;
 pub use self::rbac::user_roles;
 pub use self::server::attestation_key_register;
 pub use self::server::register_server;
+pub use self::trustee::GUARD_MEMORY_MIB;
 pub use self::trustee::TrusteeFiles;
 pub use self::trustee::intent;
 pub use self::trustee::mounted_intent;

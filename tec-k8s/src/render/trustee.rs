@@ -125,6 +125,9 @@ pub fn mounted_intent() -> TrusteeIntent {
     intent
 }
 
+/// Most memory of the guard's container, in MiB: what its limits let clients take, and its own.
+pub const GUARD_MEMORY_MIB: usize = 256;
+
 /// Configuration, Service, Deployment and network policy of the key broker. The Secrets
 /// [`TRUSTEE_AUTH`] and [`TRUSTEE_SIGNER`] are the controller's to make, since they need randomness.
 /// Where its files are mounted, whoever publishes them makes the configuration, too, and adds the
@@ -309,7 +312,11 @@ fn guard(image: &str, tls: Option<&str>) -> Container {
         ports: Some(vec![pod::port(PORT_NAME, KBS_PORT), pod::metrics_port()]),
         // Ready when the key broker behind it answers.
         readiness_probe: Some(through_guard(tls)),
-        resources: Some(pod::resources("100m", "64Mi", "256Mi")),
+        resources: Some(pod::resources(
+            "100m",
+            "64Mi",
+            &format!("{GUARD_MEMORY_MIB}Mi"),
+        )),
         security_context: Some(pod::container_security()),
         volume_mounts: Some(mounts),
         ..Container::default()

@@ -103,6 +103,12 @@ metrics! {
         "Requests that the guard itself refused.";
     GuardSessions = "tec_guard_sessions", Gauge, [], "kbs-guard",
         "Sessions in the table.";
+    ConnectionsOpen = "tec_connections_open", Gauge, ["listener"], "all servers",
+        "Connections that are open.";
+    ConnectionsAccepted = "tec_connections_accepted_total", Counter, ["listener"], "all servers",
+        "Connections that were accepted.";
+    ConnectionsRefused = "tec_connections_refused_total", Counter, ["listener", "reason"], "all servers",
+        "Connections refused or closed by the server, by reason.";
     CertificateNotAfter = "tec_tls_certificate_not_after_seconds", Gauge, [], "all",
         "When the certificate that is served ends, in seconds since 1970.";
 }

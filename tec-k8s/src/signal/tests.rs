@@ -1,7 +1,16 @@
 use super::*;
 
 /// Labels whose values an admin or the code bounds.
-const BOUNDED: [&str; 6] = ["code", "controller", "kind", "outcome", "state", "target"];
+const BOUNDED: [&str; 8] = [
+    "code",
+    "controller",
+    "kind",
+    "listener",
+    "outcome",
+    "reason",
+    "state",
+    "target",
+];
 
 #[test]
 fn no_label_grows_with_the_fleet() {

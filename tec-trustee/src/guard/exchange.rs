@@ -28,7 +28,7 @@ use super::Passage;
 use super::credentials;
 use super::credentials::Named;
 use super::proxy::Whole;
-use super::proxy::whole;
+use super::proxy::unavailable;
 use crate::kbs::check;
 use crate::kbs::intake::MAX_AUTH;
 use crate::kbs::intake::announced;
@@ -68,15 +68,17 @@ impl Guard {
     pub(super) async fn auth(&self, request: Request<Body>) -> Reply {
         let (parts, body) = request.into_parts();
         announced(&parts.headers, MAX_AUTH)?;
-        let body = self.0.intake.receive(body, MAX_AUTH).await?;
+        let peer = peer(&parts.extensions);
+        let body = self.0.intake.receive(body, peer, MAX_AUTH).await?;
         let tee = self.tee_of(&body.bytes)?;
         let now = self.0.config.clock.now();
-        let peer = peer(&parts.extensions);
         if !self.0.sessions.has_room(peer, now) {
             return Err(Refusal::too_many_sessions());
         }
         let request = Request::from_parts(parts, Body::from(body.bytes));
-        let answer = whole(self.0.upstream.stream(request).await?, MAX_AUTH).await?;
+        let answer = self
+            .whole(self.0.upstream.stream(request).await?, MAX_AUTH)
+            .await?;
         if answer.answer.status() == StatusCode::OK {
             let opened = begun(&answer)
                 .is_some_and(|(id, nonce)| self.0.sessions.open(id, (tee, &nonce), peer, now));
@@ -112,14 +114,19 @@ impl Guard {
         let body = self
             .0
             .intake
-            .receive(body, self.0.config.max_payload)
+            .receive(body, peer(&parts.extensions), self.0.config.max_payload)
             .await?;
+        let work = self.0.intake.work(body.bytes.len()).await?;
         let passage = self.check(asked, &nonce, &body.bytes).await?;
+        drop(work);
         if !self.0.sessions.forward(id, now) {
             return Err(unknown());
         }
         let request = Request::from_parts(parts, Body::from(body.bytes));
-        let answer = async { whole(self.0.upstream.stream(request).await?, MAX_TOKEN).await };
+        let answer = async {
+            let answer = self.0.upstream.stream(request).await?;
+            self.whole(answer, MAX_TOKEN).await
+        };
         let recorded = self.0.config.gatekeeper.passed(&passage);
         let (answer, recorded) = tokio::join!(answer, recorded);
         recorded.map_err(|error| port(&error))?;
@@ -174,6 +181,17 @@ impl Guard {
         }
     }
 
+    /// Reads an answer, which counts among the bodies that are held.
+    async fn whole(&self, answer: Response<Body>, max: usize) -> Result<Whole, Refusal> {
+        let (parts, body) = answer.into_parts();
+        let body = self.0.intake.receive(body, None, max).await;
+        let body = body.map_err(|_| unavailable("its answer is too large or too late"))?;
+        Ok(Whole {
+            answer: Response::from_parts(parts, ()),
+            body: body.bytes,
+        })
+    }
+
     /// `GET resource`: for sessions, and tokens, that came through this guard.
     pub(super) async fn resource(&self, request: Request<Body>, tail: &str) -> Reply {
         let passage = self.identify(request.headers()).ok_or_else(|| {
@@ -187,7 +205,7 @@ impl Guard {
             .map_err(|error| not_permitted(&passage, &error))?;
         let answer = self.0.upstream.stream(request).await?;
         if !answer.status().is_success() {
-            let answer = whole(answer, MAX_ERROR).await?;
+            let answer = self.whole(answer, MAX_ERROR).await?;
             return self.refused_by_broker(&passage, Some(&path), answer).await;
         }
         // The broker took its time, and a revocation counts from the next byte on.

@@ -68,7 +68,18 @@ use crate::kbs::DEFAULT_SESSION_SECONDS;
 use crate::kbs::DEFAULT_TOKEN_SECONDS;
 use crate::kbs::intake::BODY_TIMEOUT;
 use crate::kbs::intake::Intake;
+use crate::kbs::intake::WORK;
 use crate::kbs::metrics::Metrics;
+
+/// Bytes of all bodies, in either direction, that a guard holds at a time.
+const HELD: usize = 32 * 1024 * 1024;
+/// Bytes of all sessions of a guard.
+const SESSION_BYTES: usize = 40 * 1024 * 1024;
+
+/// Most bytes that a guard with the default limits keeps for its clients, however many they are and
+/// whatever they send: bodies, evidence that is being verified, and sessions. Connections are
+/// bounded by the server around it.
+pub const MAX_KEPT: usize = HELD + WORK + SESSION_BYTES;
 
 /// What a guard is made of.
 #[derive(Debug)]
@@ -156,8 +167,8 @@ impl Guard {
         let lifetimes = (DEFAULT_SESSION_SECONDS.into(), DEFAULT_TOKEN_SECONDS.into());
         Self(Arc::new(Inner {
             upstream: Upstream::new(config.upstream.clone()),
-            sessions: Sessions::new(config.max_sessions, lifetimes),
-            intake: Intake::new(config.body_timeout),
+            sessions: Sessions::new(config.max_sessions, lifetimes, SESSION_BYTES),
+            intake: Intake::new(config.body_timeout, HELD),
             metrics: Metrics::new("tec_guard"),
             config,
         }))

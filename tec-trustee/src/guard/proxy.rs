@@ -77,7 +77,7 @@ impl Upstream {
     }
 }
 
-fn unavailable(why: &(impl std::fmt::Display + ?Sized)) -> Refusal {
+pub(super) fn unavailable(why: &(impl std::fmt::Display + ?Sized)) -> Refusal {
     tracing::error!(error = %why, "the Trustee behind the guard does not answer");
     Refusal::busy("the key broker does not answer, try again later")
 }
@@ -117,18 +117,6 @@ fn remove_hop_by_hop(headers: &mut HeaderMap) {
 pub(super) struct Whole {
     pub(super) answer: Response<()>,
     pub(super) body: axum::body::Bytes,
-}
-
-/// Reads an answer of at most `max` bytes.
-pub(super) async fn whole(answer: Response<Body>, max: usize) -> Result<Whole, Refusal> {
-    let (parts, body) = answer.into_parts();
-    let body = axum::body::to_bytes(body, max)
-        .await
-        .map_err(|error| unavailable(&error))?;
-    Ok(Whole {
-        answer: Response::from_parts(parts, ()),
-        body,
-    })
 }
 
 impl Whole {

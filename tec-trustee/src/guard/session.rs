@@ -14,7 +14,12 @@ use tec_core::attest::Tee;
 use tec_core::time::Timestamp;
 
 use super::Passage;
+use crate::kbs::budget::Budget;
+use crate::kbs::budget::Charge;
+use crate::kbs::session::OPEN;
+use crate::kbs::session::SHARE;
 use crate::kbs::session::SessionId;
+use crate::kbs::session::record_bytes;
 use crate::kbs::table::Table;
 
 /// Evidence that one session may bring: the Trustee lets a client try again with its nonce.
@@ -39,6 +44,7 @@ struct Session {
     nonce: String,
     tries: u8,
     state: State,
+    charge: Charge,
 }
 
 struct Known {
@@ -50,6 +56,7 @@ struct Known {
 pub(super) struct Sessions {
     known: Mutex<Known>,
     session_seconds: i64,
+    budget: Budget,
 }
 
 impl fmt::Debug for Sessions {
@@ -60,7 +67,11 @@ impl fmt::Debug for Sessions {
 
 impl Sessions {
     /// A session is kept for both lifetimes: its token may be as young as the session is old.
-    pub(super) fn new(max: usize, (session_seconds, token_seconds): (i64, i64)) -> Self {
+    pub(super) fn new(
+        max: usize,
+        (session_seconds, token_seconds): (i64, i64),
+        max_bytes: usize,
+    ) -> Self {
         let known = Known {
             table: Table::new(max, session_seconds.saturating_add(token_seconds)),
             tokens: HashMap::new(),
@@ -68,6 +79,7 @@ impl Sessions {
         Self {
             known: Mutex::new(known),
             session_seconds,
+            budget: Budget::new(max_bytes, SHARE),
         }
     }
 
@@ -95,11 +107,16 @@ impl Sessions {
         peer: Option<IpAddr>,
         now: Timestamp,
     ) -> bool {
+        let mut charge = self.budget.charge(peer);
+        if !charge.grow_to(OPEN.saturating_add(nonce.len())) {
+            return false;
+        }
         let session = Session {
             tee,
             nonce: nonce.to_owned(),
             tries: 0,
             state: State::Open,
+            charge,
         };
         self.known().table.insert(id, peer, now, session)
     }
@@ -149,8 +166,8 @@ impl Sessions {
         }
     }
 
-    /// The Trustee answered with a token. `false` if it is not the one that the session has: a
-    /// token stays with the evidence for which it was issued.
+    /// The Trustee answered with a token. `false` if it is not the one that the session has, since
+    /// a token stays with the evidence for which it was issued, or if there is no room.
     pub(super) fn finish(
         &self,
         id: SessionId,
@@ -159,6 +176,7 @@ impl Sessions {
         now: Timestamp,
     ) -> bool {
         let digest = digest(token);
+        let bytes = OPEN.saturating_add(record_bytes(passage.record()));
         let mut known = self.known();
         let Some(entry) = known.table.get_mut(id, now) else {
             return false;
@@ -166,6 +184,7 @@ impl Sessions {
         match &entry.value.state {
             State::Open => false,
             State::Passed(_, former) => *former == digest,
+            State::Forwarding if !entry.value.charge.grow_to(bytes) => false,
             State::Forwarding => {
                 entry.value.state = State::Passed(passage, digest);
                 known.tokens.insert(digest, id);
@@ -218,7 +237,7 @@ mod tests {
 
     /// Two sessions that began at the second 0.
     fn sessions() -> Sessions {
-        let sessions = Sessions::new(2, (300, 100));
+        let sessions = Sessions::new(2, (300, 100), 1 << 20);
         assert!(open(&sessions, 1, 0) && open(&sessions, 2, 0));
         sessions
     }

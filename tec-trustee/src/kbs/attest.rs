@@ -28,7 +28,7 @@ use super::reply;
 use super::reply::Refusal;
 use super::reply::Reply;
 use super::session::Begin;
-use super::session::Passed;
+use super::session::Kept;
 use super::session::SessionId;
 use super::session_cookie;
 use super::strict;
@@ -64,7 +64,7 @@ impl Kbs {
     /// `POST auth`: unknown members and extra parameters are ignored, the version is exact.
     pub(super) async fn auth(&self, parts: &Parts, body: Body) -> Reply {
         let config = &self.0.config;
-        let body = self.receive(&parts.headers, body, MAX_AUTH).await?;
+        let body = self.receive(parts, body, MAX_AUTH).await?;
         let request: AuthRequest = strict::from_slice(&body.bytes)
             .map_err(|_| refused_with(Code::EvidenceMalformed, None))?;
         if request.version != PROTOCOL_VERSION {
@@ -97,24 +97,29 @@ impl Kbs {
 
     /// `POST attest`, in the order of the contract. Evidence is read in whole only for a session
     /// that exists; others are read as far as it takes to answer them.
-    pub(super) async fn attest(&self, headers: &HeaderMap, body: Body) -> Reply {
+    pub(super) async fn attest(&self, parts: &Parts, body: Body) -> Reply {
+        let headers = &parts.headers;
         let now = self.0.config.clock.now();
         let Some(id) = self.known_session(headers, now) else {
             announced(headers, self.0.config.max_payload)?;
             // What comes of it does not matter.
-            let _ = self.receive(headers, body, MAX_AUTH).await;
+            let _ = self.receive(parts, body, MAX_AUTH).await;
             return Err(refused(match session_cookie(headers) {
                 Some(_) => "session not found",
                 None => "cookie not found",
             }));
         };
         let max = self.0.config.max_payload;
-        let body = self.receive(headers, body, max).await?;
+        let body = self.receive(parts, body, max).await?;
+        let work = self.0.intake.work(body.bytes.len()).await?;
         let request = strict::from_slice::<AttestRequest>(&body.bytes);
         let nonce = request.as_ref().ok().map(|r| r.runtime_data.nonce.as_str());
         match (self.0.sessions.begin(id, nonce, now), request) {
             (Begin::Unknown, _) => Err(refused("session not found")),
-            (Begin::Attested(passed, expires), _) => answer(&passed, id, expires, now),
+            (Begin::Attested(passed, expires), _) => match &passed.token {
+                Kept::Token(token) => answer(token, id, expires, now),
+                Kept::Withheld(_) => Err(denial(&passed.admission, Code::ReleaseDenied)),
+            },
             (
                 Begin::Fresh {
                     tee,
@@ -123,9 +128,13 @@ impl Kbs {
                 },
                 Ok(request),
             ) => {
-                let passed = self.appraise((tee, opened), &request).await?;
-                self.0.sessions.finish(id, passed.clone(), now);
-                answer(&passed, id, expires, now)
+                let (token, admission) = self.appraise((tee, opened), &request).await?;
+                drop(work);
+                let admission = Arc::new(admission);
+                if !self.0.sessions.finish(id, &token, &admission, now) {
+                    return Err(Refusal::busy("too much is kept, try again later"));
+                }
+                answer(&token, id, expires, now)
             }
             (Begin::WrongNonce, Ok(request)) => Err(self.record_bad(check::stale(&request)).await),
             (Begin::WrongNonce | Begin::Fresh { .. }, Err(_)) => {
@@ -157,7 +166,7 @@ impl Kbs {
         &self,
         asked: (Tee, Timestamp),
         request: &AttestRequest,
-    ) -> Result<Passed, Refusal> {
+    ) -> Result<(Arc<str>, Admission), Refusal> {
         let config = &self.0.config;
         let attempt = self.new_attempt();
         let (verified, init_data_claims) = check::verify(&*config.verifier, asked, request).await;
@@ -182,10 +191,7 @@ impl Kbs {
         admission.references = BTreeMap::new();
         self.0.metrics.attempted(admission.refused);
         tracing::info!(%attempt, status = verdict.status().as_str(), "attestation token issued");
-        Ok(Passed {
-            token: token.into(),
-            admission: Arc::new(admission),
-        })
+        Ok((token.into(), admission))
     }
 
     /// Evaluates the attestation policy, fetching the reference values that it asks for.
@@ -264,7 +270,7 @@ fn denial(admission: &Admission, code: Code) -> Refusal {
     refused_with(code, Some(attempt))
 }
 
-fn answer(passed: &Passed, id: SessionId, expires: Timestamp, now: Timestamp) -> Reply {
-    let response = reply::json(&AttestResponse::new(&*passed.token))?;
+fn answer(token: &str, id: SessionId, expires: Timestamp, now: Timestamp) -> Reply {
+    let response = reply::json(&AttestResponse::new(token))?;
     Ok(reply::with_session(response, id, expires, now))
 }

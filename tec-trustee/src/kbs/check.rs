@@ -1,6 +1,6 @@
 //! What is checked of a request before policies see it. The KBS and the guard check the same.
 
-use serde_json::Map;
+use serde::Deserialize as _;
 use serde_json::Value;
 use tec_core::attest::Tee;
 use tec_core::attest::VerifiedEvidence;
@@ -14,6 +14,9 @@ use crate::jwe::TeePubKey;
 use crate::report_data;
 use crate::report_data::HashAlgorithm;
 use crate::wire::AttestRequest;
+
+/// Largest session key, in bytes of its members: one of RSA-4096 has about 720.
+const MAX_SESSION_KEY: usize = 2048;
 
 /// Checks evidence of the sort that was asked for, and notes when it was; also returns the claims of
 /// init-data.
@@ -74,15 +77,12 @@ impl Prepared {
         let runtime = &request.runtime_data;
         let additional = request.tee_evidence.additional_evidence.as_str();
         // Devices cannot be verified here, and what is not verified must not be passed over.
-        let no_devices = additional.is_empty()
-            || serde_json::from_str::<Map<String, Value>>(additional).is_ok_and(|m| m.is_empty());
-        if !no_devices {
+        if !matches!(additional, "" | "{}") {
             return Err("additional_evidence");
         }
-        serde_json::from_value::<TeePubKey>(runtime.tee_pubkey.clone())
-            .ok()
-            .filter(|key| key.check().is_ok())
-            .ok_or("tee-pubkey")?;
+        if !is_session_key(&runtime.tee_pubkey) {
+            return Err("tee-pubkey");
+        }
         let report_data = report_data::primary(
             &runtime.nonce,
             &runtime.tee_pubkey,
@@ -99,6 +99,26 @@ impl Prepared {
             init_data,
         })
     }
+}
+
+/// Whether this is a public key with the members of the contract (1.2) and no others: it is kept
+/// with the session and stands in the token.
+fn is_session_key(jwk: &Value) -> bool {
+    let Some(members) = jwk.as_object() else {
+        return false;
+    };
+    let known: &[&str] = match members.get("kty").and_then(Value::as_str) {
+        Some("EC") => &["kty", "crv", "alg", "x", "y"],
+        Some("RSA") => &["kty", "alg", "n", "e"],
+        _ => return false,
+    };
+    let length = |(name, value): (&String, &Value)| {
+        let text = value.as_str().filter(|_| known.contains(&name.as_str()))?;
+        Some(name.len().saturating_add(text.len()))
+    };
+    let lengths: Option<Vec<usize>> = members.iter().map(length).collect();
+    lengths.is_some_and(|lengths| lengths.iter().sum::<usize>() <= MAX_SESSION_KEY)
+        && TeePubKey::deserialize(jwk).is_ok_and(|key| key.check().is_ok())
 }
 
 /// The key that unverified evidence of a TPM names.

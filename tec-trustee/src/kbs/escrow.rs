@@ -2,7 +2,7 @@
 //! such path.
 
 use axum::body::Body;
-use axum::http::HeaderMap;
+use axum::http::request::Parts;
 use tec_core::flow::MAX_ESCROW;
 use tec_core::secret::SecretBytes;
 
@@ -16,9 +16,9 @@ use crate::wire::ErrorKind;
 use crate::wire::Escrowed;
 
 impl Kbs {
-    pub(super) async fn escrow(&self, headers: &HeaderMap, body: Body) -> Reply {
-        let (_, admission) = self.authenticate(headers)?;
-        let body = self.receive(headers, body, MAX_ESCROW).await?;
+    pub(super) async fn escrow(&self, parts: &Parts, body: Body) -> Reply {
+        let (_, admission) = self.authenticate(&parts.headers)?;
+        let body = self.receive(parts, body, MAX_ESCROW).await?;
         // Whether it can be opened, only the admin can tell; what is no JWE at all is a mistake.
         let sealed: Jwe = serde_json::from_slice(&body.bytes)
             .map_err(|_| Refusal::new(&ErrorKind::SerdeError, "the body is not a JWE"))?;

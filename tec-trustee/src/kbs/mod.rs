@@ -38,6 +38,7 @@
 mod admin;
 mod attest;
 mod backend;
+pub(crate) mod budget;
 pub(crate) mod check;
 mod config;
 mod escrow;
@@ -69,6 +70,7 @@ use axum::http::Request;
 use axum::http::Response;
 use axum::http::header::AUTHORIZATION;
 use axum::http::header::COOKIE;
+use axum::http::request::Parts;
 
 pub use self::admin::AdminAuth;
 pub use self::admin::AdminKeyError;
@@ -82,6 +84,7 @@ pub use self::config::DEFAULT_MAX_SESSIONS;
 pub use self::config::DEFAULT_SESSION_SECONDS;
 pub use self::config::DEFAULT_TOKEN_SECONDS;
 pub use self::config::KbsConfig;
+use self::intake::HELD;
 use self::intake::Intake;
 use self::intake::Received;
 use self::intake::announced;
@@ -93,12 +96,17 @@ use self::reply::Refusal;
 use self::reply::Reply;
 use self::session::SessionId;
 use self::session::Sessions;
+use self::table::peer;
 use crate::policy::AttestationPolicy;
 use crate::policy::PolicyError;
 use crate::policy::ResourcePolicy;
 use crate::wire::BASE_PATH;
 use crate::wire::ErrorKind;
 use crate::wire::SESSION_COOKIE;
+
+/// Bytes of all sessions, half of them for one client network: 65,536 that proved nothing take a
+/// quarter of it, the rest is for tokens and records of machines.
+const SESSION_BYTES: usize = 128 * 1024 * 1024;
 
 /// A key broker service. Cheap to clone; all clones share their sessions.
 #[derive(Clone, Debug)]
@@ -147,15 +155,24 @@ impl<P> Cached<P> {
 impl Kbs {
     /// A KBS without sessions.
     pub fn new(config: KbsConfig) -> Self {
-        let sessions = Sessions::new(config.max_sessions, config.session_seconds.into());
+        let sessions = Sessions::new(
+            config.max_sessions,
+            config.session_seconds.into(),
+            SESSION_BYTES,
+        );
         Self(Arc::new(Inner {
-            intake: Intake::new(config.body_timeout),
+            intake: Intake::new(config.body_timeout, HELD),
             metrics: Metrics::new("tec_kbs"),
             config,
             sessions,
             attestation: Cached::new(),
             resource: Cached::new(),
         }))
+    }
+
+    /// Counters in the text format of Prometheus, as `GET /metrics` has them.
+    pub fn metrics(&self) -> String {
+        self.0.metrics.render(self.0.sessions.len())
     }
 
     /// All endpoints, for a server of the caller's.
@@ -181,8 +198,7 @@ impl Kbs {
         match (&parts.method, path) {
             (&Method::GET, "/healthz") => return Ok(reply::empty(None)),
             (&Method::GET, "/metrics") => {
-                let sessions = self.0.sessions.len();
-                return Ok(reply::metrics(self.0.metrics.render(sessions)));
+                return Ok(reply::metrics(self.metrics()));
             }
             _ => {}
         }
@@ -195,12 +211,12 @@ impl Kbs {
         let headers = &parts.headers;
         match (&parts.method, verb, tail) {
             (&Method::POST, "auth", "") => self.auth(&parts, body).await,
-            (&Method::POST, "attest", "") => self.attest(headers, body).await,
+            (&Method::POST, "attest", "") => self.attest(&parts, body).await,
             (&Method::GET, "resource", tail) => {
                 self.resource(headers, tail, parts.uri.query().unwrap_or_default())
                     .await
             }
-            (&Method::PUT, "escrow", "") => self.escrow(headers, body).await,
+            (&Method::PUT, "escrow", "") => self.escrow(&parts, body).await,
             (
                 method,
                 "resource" | "attestation-policy" | "resource-policy" | "reference-value",
@@ -208,7 +224,7 @@ impl Kbs {
             ) => {
                 self.authorize_admin(headers)?;
                 let body = self
-                    .receive(headers, body, self.0.config.max_payload)
+                    .receive(&parts, body, self.0.config.max_payload)
                     .await?;
                 self.admin(method, verb, tail, body.bytes).await
             }
@@ -220,15 +236,11 @@ impl Kbs {
     }
 
     /// A body of at most `max` bytes, which is not more than any body may have.
-    async fn receive(
-        &self,
-        headers: &HeaderMap,
-        body: Body,
-        max: usize,
-    ) -> Result<Received, Refusal> {
+    async fn receive(&self, parts: &Parts, body: Body, max: usize) -> Result<Received, Refusal> {
         let max = max.min(self.0.config.max_payload);
-        announced(headers, max)?;
-        self.0.intake.receive(body, max).await
+        announced(&parts.headers, max)?;
+        let peer = peer(&parts.extensions);
+        self.0.intake.receive(body, peer, max).await
     }
 }
 

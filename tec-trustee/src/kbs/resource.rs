@@ -18,6 +18,7 @@ use super::bearer;
 use super::reply;
 use super::reply::Refusal;
 use super::reply::Reply;
+use super::session::Kept;
 use super::session_cookie;
 use crate::jwe;
 use crate::jwe::TeePubKey;
@@ -43,7 +44,10 @@ impl Kbs {
     pub(super) async fn resource(&self, headers: &HeaderMap, tail: &str, query: &str) -> Reply {
         let (claims, admission) = self.authenticate(headers)?;
         let path = parse_path(tail)?;
-        let policy = self.decide(&claims, &path, query, &admission).await?;
+        let policy = match admission.refused {
+            None => self.decide(&claims, &path, query, &admission).await?,
+            Some(_) => PolicyDecision::Deny,
+        };
         let secret = self
             .0
             .config
@@ -78,7 +82,11 @@ impl Kbs {
         let tokens = &self.0.config.tokens;
         let session = session_cookie(headers).and_then(|id| self.0.sessions.passed(id, now));
         if let Some(passed) = session {
-            let claims = Unverified::split(&passed.token, passed.token.len())
+            let Kept::Token(token) = &passed.token else {
+                // The backend has the last word, and says why it refused.
+                return Ok((Value::Null, passed.admission));
+            };
+            let claims = Unverified::split(token, token.len())
                 .and_then(|own| own.claims(now, |_, _, _| true))
                 .ok_or_else(not_accepted)?;
             return Ok((claims, passed.admission));
@@ -94,7 +102,7 @@ impl Kbs {
         // The very token of the session: another trusted signer cannot speak for it.
         let known = attempt
             .and_then(|attempt| self.0.sessions.of_attempt(attempt, now))
-            .filter(|passed| *passed.token == *token);
+            .filter(|passed| passed.token.is(token));
         // Without a session nothing is known but what the token says; backends that want a proof of
         // the machine then release nothing.
         let admission = if let Some(passed) = known {

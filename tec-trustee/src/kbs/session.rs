@@ -8,13 +8,28 @@ use std::sync::Mutex;
 use std::sync::MutexGuard;
 use std::sync::PoisonError;
 
+use sha2::Digest as _;
+use sha2::Sha256;
+use tec_core::attest::Attempt;
 use tec_core::attest::Tee;
 use tec_core::id::AttemptId;
 use tec_core::port::Entropy;
 use tec_core::time::Timestamp;
 
 use super::Admission;
+use super::budget::Budget;
+use super::budget::Charge;
 use super::table::Table;
+
+/// Bytes of a session that proved nothing, with its places in the tables.
+pub(crate) const OPEN: usize = 512;
+/// The part of all bytes that one client network may have, as a divisor.
+pub(crate) const SHARE: usize = 2;
+
+/// Bytes that the record of an attempt takes: about twice its JSON.
+pub(crate) fn record_bytes(record: &Attempt) -> usize {
+    serde_json::to_vec(record).map_or(usize::MAX, |json| json.len().saturating_mul(2))
+}
 
 /// Id of a session: 32 lowercase hexadecimal digits, the simple form of a UUID (contract 1.1).
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -51,10 +66,51 @@ impl fmt::Debug for SessionId {
     }
 }
 
+/// Digest of a token. As good as the token only for who can invert SHA-256.
+type TokenDigest = [u8; 32];
+
+/// What is kept of a token.
+#[derive(Clone, Debug)]
+pub(super) enum Kept {
+    /// All of it.
+    Token(Arc<str>),
+    /// The backend refused: nobody obtains anything with the token, so only its digest is kept, to
+    /// answer with the code of that refusal.
+    Withheld(TokenDigest),
+}
+
+impl Kept {
+    fn new(token: &Arc<str>, admission: &Admission) -> Self {
+        match admission.refused {
+            None => Self::Token(Arc::clone(token)),
+            Some(_) => Self::Withheld(digest(token)),
+        }
+    }
+
+    /// Whether it is this very token.
+    pub(super) fn is(&self, token: &str) -> bool {
+        match self {
+            Self::Token(own) => **own == *token,
+            Self::Withheld(own) => *own == digest(token),
+        }
+    }
+
+    fn bytes(&self) -> usize {
+        match self {
+            Self::Token(token) => token.len(),
+            Self::Withheld(digest) => digest.len(),
+        }
+    }
+}
+
+fn digest(token: &str) -> TokenDigest {
+    Sha256::digest(token).into()
+}
+
 /// What an attested session holds.
 #[derive(Clone, Debug)]
 pub(super) struct Passed {
-    pub(super) token: Arc<str>,
+    pub(super) token: Kept,
     pub(super) admission: Arc<Admission>,
 }
 
@@ -74,6 +130,7 @@ struct Session {
     tee: Tee,
     nonce: String,
     state: State,
+    charge: Charge,
 }
 
 /// How an attempt to use a session's nonce begins.
@@ -104,10 +161,12 @@ struct Known {
 pub(super) struct Sessions {
     known: Mutex<Known>,
     ttl_seconds: i64,
+    budget: Budget,
 }
 
 impl Sessions {
-    pub(super) fn new(max: usize, ttl_seconds: i64) -> Self {
+    /// So many sessions, each for so long, and so many bytes of all of them.
+    pub(super) fn new(max: usize, ttl_seconds: i64, max_bytes: usize) -> Self {
         let known = Known {
             table: Table::new(max, ttl_seconds),
             by_attempt: HashMap::new(),
@@ -115,6 +174,7 @@ impl Sessions {
         Self {
             known: Mutex::new(known),
             ttl_seconds,
+            budget: Budget::new(max_bytes, SHARE),
         }
     }
 
@@ -140,13 +200,18 @@ impl Sessions {
         entropy: &dyn Entropy,
     ) -> Option<(SessionId, Timestamp)> {
         let id = SessionId::random(entropy);
+        let mut charge = self.budget.charge(peer);
+        let mut known = self.known();
+        known.expire(now);
+        if !charge.grow_to(OPEN) {
+            return None;
+        }
         let session = Session {
             tee,
             nonce: nonce.to_owned(),
             state: State::Authed,
+            charge,
         };
-        let mut known = self.known();
-        known.expire(now);
         let opened = known.table.insert(id, peer, now, session);
         opened.then(|| (id, now.plus_seconds(self.ttl_seconds)))
     }
@@ -178,14 +243,32 @@ impl Sessions {
         }
     }
 
-    /// Keeps the result of an attempt that [`begin`](Self::begin) started.
-    pub(super) fn finish(&self, id: SessionId, passed: Passed, now: Timestamp) {
+    /// Keeps the result of an attempt that [`begin`](Self::begin) started; `false` where there is
+    /// no room for it. A session that expired meanwhile keeps nothing.
+    pub(super) fn finish(
+        &self,
+        id: SessionId,
+        token: &Arc<str>,
+        admission: &Arc<Admission>,
+        now: Timestamp,
+    ) -> bool {
+        let token = Kept::new(token, admission);
+        let record = admission.record.as_ref().map_or(0, record_bytes);
+        let bytes = OPEN.saturating_add(token.bytes()).saturating_add(record);
         let mut known = self.known();
-        let attempt = passed.admission.attempt;
-        if let Some(entry) = known.table.get_mut(id, now) {
-            entry.value.state = State::Attested(passed);
-            known.by_attempt.insert(attempt, id);
+        known.expire(now);
+        let Some(entry) = known.table.get_mut(id, now) else {
+            return true;
+        };
+        if !entry.value.charge.grow_to(bytes) {
+            return false;
         }
+        entry.value.state = State::Attested(Passed {
+            token,
+            admission: Arc::clone(admission),
+        });
+        known.by_attempt.insert(admission.attempt, id);
+        true
     }
 
     /// The result of a session.
@@ -215,6 +298,7 @@ impl Known {
 
 #[cfg(test)]
 mod tests {
+    use tec_core::code::Code;
     use tec_core::testing::SeededEntropy;
     use tec_core::testing::sample;
 
@@ -231,7 +315,7 @@ mod tests {
 
     #[test]
     fn a_nonce_is_spent_by_its_first_use_good_or_bad() {
-        let sessions = Sessions::new(9, 300);
+        let sessions = Sessions::new(9, 300, 1 << 20);
         let (good, _) = open(&sessions, 0).unwrap();
         assert!(matches!(
             sessions.begin(good, Some("n"), at(1)),
@@ -254,18 +338,11 @@ mod tests {
 
     #[test]
     fn results_are_found_until_they_expire() {
-        let sessions = Sessions::new(9, 300);
+        let sessions = Sessions::new(9, 300, 1 << 20);
         let (id, _) = open(&sessions, 0).unwrap();
         let admission = Arc::new(Admission::new(sample::attempt_id(1)));
         assert!(sessions.passed(id, at(1)).is_none());
-        sessions.finish(
-            id,
-            Passed {
-                token: "t".into(),
-                admission,
-            },
-            at(1),
-        );
+        assert!(sessions.finish(id, &"t".into(), &admission, at(1)));
         assert!(sessions.passed(id, at(299)).is_some());
         assert!(
             sessions
@@ -279,6 +356,37 @@ mod tests {
         ));
         open(&sessions, 301).unwrap();
         assert!(sessions.known().by_attempt.is_empty());
+    }
+
+    #[test]
+    fn bytes_of_all_sessions_are_bounded() {
+        let sessions = Sessions::new(9, 300, 4 * OPEN);
+        let admission = Arc::new(Admission::new(sample::attempt_id(1)));
+        let (id, _) = open(&sessions, 0).unwrap();
+        let large: Arc<str> = "t".repeat(4 * OPEN).into();
+        assert!(!sessions.finish(id, &large, &admission, at(1)));
+        assert!(sessions.passed(id, at(1)).is_none());
+        for _ in 0..3 {
+            open(&sessions, 0).unwrap();
+        }
+        assert!(open(&sessions, 0).is_none());
+        assert!(
+            open(&sessions, 300).is_some(),
+            "expired ones give theirs back"
+        );
+    }
+
+    #[test]
+    fn of_a_withheld_admission_no_token_is_kept() {
+        let sessions = Sessions::new(9, 300, 4 * OPEN);
+        let (id, _) = open(&sessions, 0).unwrap();
+        let refused = Admission::new(sample::attempt_id(1)).refused_with(Code::AkNotBound);
+        let large: Arc<str> = "t".repeat(4 * OPEN).into();
+        assert!(sessions.finish(id, &large, &Arc::new(refused), at(1)));
+        let passed = sessions.passed(id, at(1)).unwrap();
+        assert!(matches!(passed.token, Kept::Withheld(_)));
+        assert!(passed.token.is(&large) && !passed.token.is("t"));
+        assert_eq!(passed.admission.refused, Some(Code::AkNotBound));
     }
 
     #[test]

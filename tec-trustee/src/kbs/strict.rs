@@ -3,77 +3,97 @@
 //! Of a member that an object has twice, some readers take the first, some the last, and some
 //! refuse. What one program checks and another one uses must not have any.
 
+use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::fmt;
 
-use serde::Deserialize;
 use serde::Deserializer;
 use serde::de::DeserializeOwned;
+use serde::de::DeserializeSeed;
 use serde::de::Error;
 use serde::de::MapAccess;
 use serde::de::SeqAccess;
 use serde::de::Visitor;
 
-/// Reads JSON in which every object, however deep, has each of its members once.
+use super::intake::MAX_VALUES;
+
+/// Reads JSON in which every object, however deep, has each of its members once. It has at most
+/// [`MAX_VALUES`] values, so that it takes little more memory than its text.
 pub(crate) fn from_slice<T: DeserializeOwned>(text: &[u8]) -> Result<T, serde_json::Error> {
-    let Once = serde_json::from_slice(text)?;
+    let left = Cell::new(MAX_VALUES);
+    let mut deserializer = serde_json::Deserializer::from_slice(text);
+    Once(&left).deserialize(&mut deserializer)?;
+    deserializer.end()?;
     serde_json::from_slice(text)
 }
 
-/// Any JSON without repeated members; keeps nothing of it.
-struct Once;
+/// Any JSON without repeated members; keeps nothing of it but how many values may still come.
+#[derive(Clone, Copy)]
+struct Once<'a>(&'a Cell<usize>);
 
-impl<'de> Deserialize<'de> for Once {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(Self)
+impl Once<'_> {
+    fn count<E: Error>(self) -> Result<(), E> {
+        let left = self.0.get().checked_sub(1);
+        self.0
+            .set(left.ok_or_else(|| E::custom("the document has too many values"))?);
+        Ok(())
     }
 }
 
-impl<'de> Visitor<'de> for Once {
-    type Value = Self;
+impl<'de> DeserializeSeed<'de> for Once<'_> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        self.count()?;
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Once<'_> {
+    type Value = ();
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("JSON without repeated members")
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self, A::Error> {
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
         let mut seen = BTreeSet::new();
         while let Some(name) = map.next_key::<String>()? {
             if !seen.insert(name) {
                 return Err(A::Error::custom("an object has a member twice"));
             }
-            map.next_value::<Self>()?;
+            map.next_value_seed(self)?;
         }
-        Ok(self)
+        Ok(())
     }
 
-    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Self, A::Error> {
-        while list.next_element::<Self>()?.is_some() {}
-        Ok(self)
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<(), A::Error> {
+        while list.next_element_seed(self)?.is_some() {}
+        Ok(())
     }
 
-    fn visit_bool<E>(self, _: bool) -> Result<Self, E> {
-        Ok(self)
+    fn visit_bool<E>(self, _: bool) -> Result<(), E> {
+        Ok(())
     }
 
-    fn visit_i64<E>(self, _: i64) -> Result<Self, E> {
-        Ok(self)
+    fn visit_i64<E>(self, _: i64) -> Result<(), E> {
+        Ok(())
     }
 
-    fn visit_u64<E>(self, _: u64) -> Result<Self, E> {
-        Ok(self)
+    fn visit_u64<E>(self, _: u64) -> Result<(), E> {
+        Ok(())
     }
 
-    fn visit_f64<E>(self, _: f64) -> Result<Self, E> {
-        Ok(self)
+    fn visit_f64<E>(self, _: f64) -> Result<(), E> {
+        Ok(())
     }
 
-    fn visit_str<E>(self, _: &str) -> Result<Self, E> {
-        Ok(self)
+    fn visit_str<E>(self, _: &str) -> Result<(), E> {
+        Ok(())
     }
 
-    fn visit_unit<E>(self) -> Result<Self, E> {
-        Ok(self)
+    fn visit_unit<E>(self) -> Result<(), E> {
+        Ok(())
     }
 }
 
@@ -102,5 +122,13 @@ mod tests {
         }
         let deep = format!("{}{}", "[".repeat(100_000), "]".repeat(100_000));
         assert!(from_slice::<Value>(deep.as_bytes()).is_err());
+    }
+
+    #[test]
+    fn a_document_has_so_many_values_and_no_more() {
+        let list = |length: usize| format!("[{}0]", "0,".repeat(length - 1));
+        assert!(from_slice::<Value>(list(MAX_VALUES - 1).as_bytes()).is_ok());
+        assert!(from_slice::<Value>(list(MAX_VALUES).as_bytes()).is_err());
+        assert!(from_slice::<Value>(b"1 2").is_err());
     }
 }

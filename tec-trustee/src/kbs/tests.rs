@@ -4,6 +4,7 @@
 mod admin;
 mod escrow;
 mod evidence;
+mod held;
 mod malformed;
 mod mixed;
 mod races;

@@ -6,6 +6,10 @@ use std::time::Duration;
 use tec_core::digest::Sha256Digest;
 use tec_core::node::derive::ClusterId;
 use tec_core::node::ticket::PkiFile;
+use tokio::io::AsyncReadExt as _;
+use tokio::net::TcpSocket;
+use tokio::net::TcpStream;
+use tokio::task::JoinSet;
 
 use crate::cluster::Cluster;
 use crate::cluster::pki_file;
@@ -155,5 +159,30 @@ async fn a_node_that_kubeadm_refuses_is_not_locked_for_the_cluster_of_its_ticket
         !pki.exists(),
         "keys of the cluster are on a disk that opens for all"
     );
+    cluster.stop().await;
+}
+
+/// Connects from 127.0.0.`last`, and says nothing.
+async fn silent(cluster: &Cluster, last: u8) -> TcpStream {
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.bind(([127, 0, 0, last], 0).into()).unwrap();
+    let server = ([127, 0, 0, 1], cluster.port).into();
+    socket.connect(server).await.unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn silent_connections_of_two_addresses_turn_away_no_third() {
+    let plane = Machine::new("plane-0", "ControlPlane");
+    let cluster = Cluster::start(&plane, &[], &[]).await;
+    let mut held = JoinSet::new();
+    for number in 0..64 {
+        let mut stream = silent(&cluster, 2 + number % 2).await;
+        held.spawn(async move { stream.read_u8().await.is_err() });
+    }
+    let mut newcomer = silent(&cluster, 9).await;
+    tokio::select! {
+        closed = held.join_next() => assert!(closed.unwrap().unwrap(), "it was said something"),
+        _ = newcomer.read_u8() => panic!("the newcomer was turned away"),
+    }
     cluster.stop().await;
 }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use anyhow::Context as _;
 use axum::Router;
+use axum::http::header::CONTENT_TYPE;
 use axum::middleware::from_fn_with_state;
 use axum::routing::get;
 use tec_core::ak::AkMatcher;
@@ -26,6 +27,8 @@ use tec_core::store::Store;
 use tec_support::SystemEntropy;
 use tec_support::limit::Limiter;
 use tec_support::limit::limit;
+use tec_support::listen;
+use tec_support::listen::Counts;
 use tec_tpm::combine::MixedStates;
 use tec_tpm::ek::CredentialIssuer;
 use tec_tpm::ek::TrustStore;
@@ -56,7 +59,7 @@ pub(super) fn routers(
     clock: &Arc<dyn Clock>,
     args: &ServeArgs,
     endpoints: &Endpoints,
-    signer: TokenSigner,
+    (signer, connections): (TokenSigner, [Arc<Counts>; 3]),
 ) -> anyhow::Result<Routers> {
     let limited = |rate, style| from_fn_with_state(Arc::new(Limiter::new(rate, style)), limit);
     let register = RegisterService::new(RegisterServiceConfig {
@@ -86,8 +89,21 @@ pub(super) fn routers(
         ak: health(store)
             .fallback_service(ak)
             .layer(limited(args.register_rate, ReplyStyle::AttestationKey)),
-        kbs: kbs(store, clock, args, signer)?.layer(limited(args.kbs_rate, ReplyStyle::KeyBroker)),
+        kbs: with_metrics(&kbs(store, clock, args, signer)?, connections)
+            .layer(limited(args.kbs_rate, ReplyStyle::KeyBroker)),
     })
+}
+
+/// The key broker, whose metrics are those of all listeners, too.
+fn with_metrics(kbs: &Kbs, connections: [Arc<Counts>; 3]) -> Router {
+    let counted = kbs.clone();
+    let metrics = async move || {
+        let text = counted.metrics() + &listen::render(&connections);
+        ([(CONTENT_TYPE, "text/plain; version=0.0.4")], text)
+    };
+    Router::new()
+        .route("/metrics", get(metrics))
+        .fallback_service(kbs.router())
 }
 
 /// `GET /healthz`: 200 while the store answers.
@@ -157,7 +173,7 @@ fn kbs(
     clock: &Arc<dyn Clock>,
     args: &ServeArgs,
     signer: TokenSigner,
-) -> anyhow::Result<Router> {
+) -> anyhow::Result<Kbs> {
     let verifier = args.evidence.verifier(clock)?;
     let tees: Vec<Tee> = verifier.tees().collect();
     let intent = PolicyIntent::new(pinned(args)?, tees.iter().copied())?;
@@ -181,5 +197,5 @@ fn kbs(
         Arc::new(SystemEntropy),
     )
     .with_tees(tees);
-    Ok(Kbs::new(config).router())
+    Ok(Kbs::new(config))
 }

@@ -22,10 +22,11 @@ use tec_core::store::Store;
 use tec_support::SystemClock;
 use tec_support::endpoint;
 use tec_support::exit::OK;
+use tec_support::listen::Counts;
+use tec_support::listen::Server;
 use tec_support::serve::Shutdown;
 use tec_support::serve::Transport;
 use tec_support::serve::bind;
-use tec_support::serve::serve;
 use tec_support::tls;
 use tec_support::tls::LiveCertificate;
 use tokio::task::JoinSet;
@@ -56,13 +57,16 @@ pub(crate) async fn run(state_dir: &Path, args: ServeArgs) -> anyhow::Result<u8>
     let endpoints = endpoints(&args, ports, ca)?;
 
     let signer = signer::open(state_dir)?;
-    let routers = compose::routers(&store, &clock, &args, &endpoints, signer)?;
-    for (listener, router) in [
+    let counts = ["register", "ak", "kbs"].map(Counts::new);
+    let routers = compose::routers(&store, &clock, &args, &endpoints, (signer, counts.clone()))?;
+    let listeners = [
         (register, routers.register),
         (ak, routers.ak),
         (kbs, routers.kbs),
-    ] {
-        tasks.spawn(serve(listener, transport.clone(), router, shutdown.clone()));
+    ];
+    for ((listener, router), counts) in listeners.into_iter().zip(&counts) {
+        let server = Server::new(transport.clone(), router).counted_by(counts);
+        tasks.spawn(server.run(listener, shutdown.clone()));
     }
     tasks.spawn(expire(store, clock, args.unclaimed_seconds(), shutdown));
     endpoints.write(state_dir)?;

@@ -20,6 +20,7 @@ pub async fn attempt_log<L: AttemptLog>(make: impl AsyncFn() -> L) {
     latest_comes_first(&make().await).await;
     the_last_of_each_machine_are_kept(&make().await).await;
     the_log_is_bounded(&make().await).await;
+    what_anybody_can_send_pushes_nothing_out(&make().await).await;
 }
 
 fn ids(attempts: Vec<Attempt>) -> Vec<AttemptId> {
@@ -92,4 +93,30 @@ async fn the_log_is_bounded(log: &dyn AttemptLog) {
         "the oldest goes first"
     );
     assert!(ok(log.find(&sample::attempt_id(MANY)).await).is_some());
+}
+
+async fn what_anybody_can_send_pushes_nothing_out(log: &dyn AttemptLog) {
+    let mut signed = Vec::new();
+    for (number, machine) in [(1, Some(1)), (2, Some(1)), (3, None)] {
+        let attempt = sample::attempt(number, machine);
+        ok(log.record(&attempt).await);
+        signed.push(attempt);
+    }
+    for number in 1000..1000 + MANY * 4 {
+        let mut unsigned = sample::attempt(number, (number % 2 == 0).then_some(1));
+        unsigned.unsigned = true;
+        ok(log.record(&unsigned).await);
+        assert_eq!(ok(log.find(&unsigned.id).await), Some(unsigned));
+    }
+    for attempt in &signed {
+        let found = ok(log.find(&attempt.id).await);
+        assert_eq!(found.as_ref(), Some(attempt), "pushed out by unsigned ones");
+    }
+    let of_machine = ok(log.latest(Some(sample::machine_id(1)), usize::MAX).await);
+    let unsigned = of_machine.iter().filter(|attempt| attempt.unsigned).count();
+    assert!((1..=16).contains(&unsigned), "{unsigned} of them are kept");
+    assert_eq!(of_machine.len(), unsigned + 2);
+    let all = ok(log.latest(None, usize::MAX).await);
+    let unsigned = all.iter().filter(|attempt| attempt.unsigned).count();
+    assert!(unsigned < 500, "{unsigned} of them are kept");
 }

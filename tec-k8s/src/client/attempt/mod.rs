@@ -11,7 +11,8 @@
 //! # Floods
 //! Anybody who knows a public key can make attempts fail in its name. However many there are, the same
 //! outcome of a machine is one Event, written at most once in `QUIET`, all of them at `PER_SECOND`,
-//! and at most `MOST_LINES` lines are kept.
+//! and at most `MOST_LINES` lines are kept. What anybody can send has a small part of them, and is told
+//! after all that machines signed.
 
 mod tally;
 
@@ -67,6 +68,8 @@ const QUIET: Duration = Duration::from_secs(30);
 const PER_SECOND: u32 = 20;
 /// Outcomes that are kept; a fleet of 10,000 machines that all boot at once fits in.
 const MOST_LINES: usize = 16_384;
+/// The part of them that is for what anybody can send.
+const MOST_OF_NOBODY: usize = MOST_LINES / 8;
 
 /// How an attempt ended, as far as people have to know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -77,9 +80,11 @@ enum Outcome {
 }
 
 impl Outcome {
-    /// Empty while the attempt goes on.
+    /// Empty while the attempt goes on. Evidence that nobody signed is told of as such and under no
+    /// other code: the machine whose key it names had no part in it.
     fn of(attempt: &Attempt) -> Option<Self> {
         match attempt.ladder.code {
+            Some(code) if attempt.unsigned && !is_of_nobody(code) => None,
             Some(code) => Some(Self::Refused(code)),
             None => attempt.ladder.is_released().then_some(Self::Released),
         }
@@ -101,6 +106,11 @@ impl Outcome {
         }
     }
 
+    /// Whether anybody can make attempts that end like this.
+    fn is_of_nobody(self) -> bool {
+        matches!(self, Self::Refused(code) if is_of_nobody(code))
+    }
+
     /// A part of an object's name.
     fn word(self) -> String {
         match self {
@@ -108,6 +118,11 @@ impl Outcome {
             Self::Refused(code) => code.as_str().to_ascii_lowercase(),
         }
     }
+}
+
+/// Codes of evidence that nobody signed.
+fn is_of_nobody(code: Code) -> bool {
+    matches!(code, Code::EvidenceMalformed | Code::QuoteInvalid)
 }
 
 /// An [`AttemptLog`] that tells the cluster of what it is told.

@@ -8,6 +8,7 @@ use tec_core::time::Timestamp;
 use tokio::time::Instant;
 
 use super::MOST_LINES;
+use super::MOST_OF_NOBODY;
 use super::Outcome;
 use super::QUIET;
 
@@ -67,11 +68,17 @@ impl Tally {
             let is_news = was_told && entry.told < entry.count;
             return if is_news { News::Yes } else { News::No };
         }
-        if self.0.len() >= MOST_LINES {
+        let is_full = |tally: &Self| {
+            let of_nobody = |(_, outcome): &&(MachineId, Outcome)| outcome.is_of_nobody();
+            tally.0.len() >= MOST_LINES
+                || line.outcome.is_of_nobody()
+                    && tally.0.keys().filter(of_nobody).count() >= MOST_OF_NOBODY
+        };
+        if is_full(self) {
             let is_needed = |entry: &Entry| entry.told < entry.count || entry.due > now;
             self.0.retain(|_, entry| is_needed(entry));
         }
-        if self.0.len() >= MOST_LINES {
+        if is_full(self) {
             return News::No;
         }
         let entry = Entry {
@@ -85,13 +92,16 @@ impl Tally {
         News::Yes
     }
 
-    /// What waits longest. It is not due again before `QUIET` has passed, told or not.
+    /// What waits longest, of what machines signed first. It is not due again before `QUIET` has passed, told or not.
     pub(super) fn next(&mut self, now: Instant) -> Due {
         let waiting = self
             .0
             .iter_mut()
             .filter(|(_, entry)| entry.told < entry.count);
-        match waiting.min_by_key(|(_, entry)| entry.due) {
+        let order = |((_, outcome), entry): &(&(MachineId, Outcome), &mut Entry)| {
+            (entry.due > now, outcome.is_of_nobody(), entry.due)
+        };
+        match waiting.min_by_key(order) {
             None => Due::Never,
             Some((_, entry)) if entry.due > now => Due::At(entry.due),
             Some(((machine, outcome), entry)) => {
@@ -191,6 +201,20 @@ mod tests {
         let lost = line(tally.next(now));
         assert_eq!(tally.next(now), Due::At(now + QUIET));
         assert_eq!(line(tally.next(now + QUIET)), lost);
+    }
+
+    #[test]
+    fn what_anybody_can_send_leaves_room_and_comes_last() {
+        const OF_NOBODY: Outcome = Outcome::Refused(Code::QuoteInvalid);
+        let (mut tally, now) = (Tally::default(), Instant::now());
+        for machine in 0..MOST_LINES as u64 {
+            add(&mut tally, machine, OF_NOBODY, machine, now);
+        }
+        assert_eq!(tally.0.len(), MOST_OF_NOBODY);
+        let later = now + QUIET / 2;
+        assert_eq!(add(&mut tally, 1, REFUSED, 1, later), News::Yes);
+        assert_eq!(line(tally.next(later)).outcome, REFUSED);
+        assert_eq!(line(tally.next(later)).outcome, OF_NOBODY);
     }
 
     #[test]

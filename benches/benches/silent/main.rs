@@ -1,0 +1,153 @@
+//! A node unlocks while a thousand connections to the same server say nothing, half a request, or
+//! one byte a second: its time as a multiple of its time on the idle server, and the peak of the
+//! memory of `tec serve` and of `kbs-guard`, which is beset in the same way.
+
+mod crowd;
+mod guard;
+
+use std::fs;
+use std::net::IpAddr;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+use std::time::Instant;
+
+use anyhow::Context as _;
+use anyhow::ensure;
+use tec_benches::Figure;
+use tec_benches::Suite;
+use tec_benches::Unit;
+use tec_core::endpoint::Endpoint;
+use tec_core::id::ResourcePath;
+use tec_core::pcr::PcrIndex;
+use tec_e2e::anchor::Anchor;
+use tec_e2e::fleet::SoftNode;
+use tec_e2e::load;
+use tec_e2e::process::Transcript;
+use tec_e2e::settings::Settings;
+use tec_e2e::wire;
+
+use self::crowd::Crowd;
+use self::guard::Guard;
+
+/// Names of the figures begin so.
+const NAME: &str = "silent/";
+/// How long the crowd stays.
+const SIEGE: Duration = Duration::from_mins(1);
+/// Unlocks on the idle server.
+const IDLE_UNLOCKS: usize = 100;
+/// A node rests between two unlocks.
+const REST: Duration = Duration::from_millis(200);
+/// Where the node is; the crowd is on the sixteen addresses before.
+const NODE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(127, 0, 0, 18));
+/// One node asks more often here than a whole rack does.
+const FLAGS: [&str; 4] = ["--kbs-rate", "100000", "--register-rate", "100000"];
+
+fn main() -> anyhow::Result<()> {
+    let suite = Suite::new(env!("CARGO_TARGET_TMPDIR"));
+    let programs = std::env::var_os("TEC_BIN_DIR")
+        .map_or_else(|| suite.target_dir().join("release"), PathBuf::from);
+    let is_there = |name: &&str| programs.join(name).is_file();
+    if suite.wants(NAME) && ["tec", "kbs-guard"].iter().all(is_there) {
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .enable_all()
+            .build()?;
+        runtime.block_on(run(&suite, programs))?;
+    }
+    suite.finish();
+    Ok(())
+}
+
+async fn run(suite: &Suite, programs: PathBuf) -> anyhow::Result<()> {
+    let directory = tempfile::tempdir()?;
+    let settings = Settings::for_benches(programs.clone())?;
+    let logs = Arc::new(Transcript::new(directory.path().join("logs"))?);
+    let state = directory.path().join("state");
+    let anchor = Anchor::start(&settings, &state, &logs, &FLAGS)?;
+    let image = settings.image("current");
+    let image = image.to_str().context("the path of the image")?;
+    let approved = anchor.tec(&["image", "approve", "debian", image])?;
+    let node = load::register(&anchor, 1).await?;
+    for digest in load::boot_digests(&approved)? {
+        node.tpm.extend(PcrIndex::BOOT_MANAGER, &digest);
+    }
+    let kbs = anchor.kbs()?;
+    let guard = Guard::start(&programs.join("kbs-guard"), directory.path())?;
+
+    unlock(&node, &kbs).await?;
+    let mut idle = Vec::new();
+    for _ in 0..IDLE_UNLOCKS {
+        idle.push(unlock(&node, &kbs).await?);
+    }
+
+    let crowds = [
+        Crowd::around(address(&kbs)?, Some(kbs.cert.as_str()))?,
+        Crowd::around(guard.address, None)?,
+    ];
+    let (end, mut beset) = (Instant::now() + SIEGE, Vec::new());
+    while Instant::now() < end {
+        beset.push(unlock(&node, &kbs).await?);
+        tokio::time::sleep(REST).await;
+    }
+    let crowds_opened: u64 = crowds.iter().map(Crowd::opened).sum();
+    drop(crowds);
+    let (idle, beset) = (median(idle)?, median(beset)?);
+    let (opened, seconds) = (crowds_opened, SIEGE.as_secs());
+    let note =
+        format!("unlock of a node / on the idle server; {opened} connections in {seconds} s");
+    let figure = |name: &str, value, unit, note: &str| {
+        suite.figure(Figure::new(&format!("{NAME}{name}"), value, unit, note))
+    };
+    for (name, time) in [("idle", idle), ("beset", beset)] {
+        let name = format!("unlock/{name}");
+        figure(&name, time, Unit::Nanoseconds, "unlock of a node")?;
+    }
+    figure("ratio", beset / idle, Unit::Count, &note)?;
+    for (name, pid) in [("tec", anchor.pid()), ("kbs-guard", guard.pid())] {
+        figure(
+            name,
+            peak(pid)?,
+            Unit::Bytes,
+            "peak of all memory of the process",
+        )?;
+    }
+    Ok(())
+}
+
+/// Attests over a connection of its own and fetches the key, in nanoseconds.
+async fn unlock(node: &SoftNode, kbs: &Endpoint) -> anyhow::Result<f64> {
+    let begin = Instant::now();
+    let client = reqwest::Client::builder()
+        .timeout(Duration::from_mins(1))
+        .local_address(NODE)
+        .tls_certs_only(reqwest::Certificate::from_pem_bundle(kbs.cert.as_bytes())?)
+        .build()?;
+    let session = wire::Session::open_with(client, kbs).await?;
+    let proof = session.prove(&node.tpm, wire::some_pubkey()).await?;
+    let reply = session.attest(&proof).await?;
+    ensure!(reply.status == 200, "attest: {}", reply.body);
+    let path = ResourcePath::luks_root(&node.machine);
+    let reply = session.resource(path.as_str()).await?;
+    ensure!(reply.status == 200, "resource: {}", reply.body);
+    Ok(begin.elapsed().as_secs_f64() * 1e9)
+}
+
+fn address(kbs: &Endpoint) -> anyhow::Result<SocketAddr> {
+    let (_, address) = kbs.url.as_str().split_once("://").context("no URL")?;
+    Ok(address.parse()?)
+}
+
+fn median(mut times: Vec<f64>) -> anyhow::Result<f64> {
+    times.sort_by(f64::total_cmp);
+    times.get(times.len() / 2).copied().context("no unlock")
+}
+
+/// The most memory that a process had (Linux, proc_pid_status(5): `VmHWM`).
+fn peak(pid: u32) -> anyhow::Result<f64> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    let kibibytes = line.and_then(|line| line.split_whitespace().next());
+    let kibibytes: f64 = kibibytes.context("no VmHWM line")?.parse()?;
+    Ok(kibibytes * 1024.0)
+}

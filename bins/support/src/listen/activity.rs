@@ -1,0 +1,165 @@
+//! What a connection is doing, and until when it may.
+
+use std::sync::Arc;
+use std::sync::Mutex;
+use std::sync::MutexGuard;
+use std::sync::PoisonError;
+use std::task::Waker;
+
+use tokio::time::Instant;
+
+use super::counts::Reason;
+use super::limits::Limits;
+
+/// What a connection is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// Shaking hands.
+    Handshake,
+    /// Nothing came yet.
+    New,
+    /// The head of a request began.
+    Head,
+    /// The head of a request is there, its body is not.
+    Receiving,
+    /// A request is being answered.
+    Serving,
+    /// A request was answered.
+    Idle,
+}
+
+/// How easily a connection is given up for another one; the first goes first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Worth {
+    /// It waits for its client, who asked nothing.
+    Waiting,
+    /// It waits for the rest of a request.
+    Receiving,
+    /// It is being answered.
+    Serving,
+}
+
+#[derive(Debug)]
+struct State {
+    phase: Phase,
+    since: Instant,
+    in_flight: usize,
+    /// Reads, and has to know when there is a deadline again.
+    reader: Option<Waker>,
+}
+
+/// The state of one connection, shared by its parts and the table of all.
+#[derive(Debug)]
+pub struct Activity(Mutex<State>);
+
+impl Activity {
+    pub(super) fn new() -> Arc<Self> {
+        Arc::new(Self(Mutex::new(State {
+            phase: Phase::Handshake,
+            since: Instant::now(),
+            in_flight: 0,
+            reader: None,
+        })))
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The handshake ended, or there is none.
+    pub fn shaken(&self) {
+        self.state().go(Phase::New);
+    }
+
+    /// Something came.
+    pub(super) fn heard(&self) {
+        let mut state = self.state();
+        if matches!(state.phase, Phase::New | Phase::Idle) {
+            state.go(Phase::Head);
+        }
+    }
+
+    /// A request is there. It runs while the answer lives, which may be a stream.
+    pub fn request(self: &Arc<Self>) -> Running {
+        let mut state = self.state();
+        state.in_flight = state.in_flight.saturating_add(1);
+        state.go(Phase::Serving);
+        Running(Arc::clone(self))
+    }
+
+    /// The body of a request is waited for.
+    pub(super) fn receiving(&self) {
+        let mut state = self.state();
+        if state.phase == Phase::Serving && state.in_flight == 1 {
+            state.go(Phase::Receiving);
+        }
+    }
+
+    /// The body of a request is there, or not wanted.
+    pub(super) fn received(&self) {
+        let mut state = self.state();
+        if state.phase == Phase::Receiving {
+            state.go(Phase::Serving);
+        }
+    }
+
+    /// Until when something must come, and what it means if nothing does. Without a deadline the
+    /// reader is woken when there is one.
+    pub(super) fn deadline(&self, limits: &Limits, reader: &Waker) -> Option<(Instant, Reason)> {
+        let mut state = self.state();
+        let (limit, reason) = match state.phase {
+            Phase::Handshake => (limits.handshake, Reason::HandshakeTimeout),
+            Phase::New => (limits.first_byte, Reason::FirstByteTimeout),
+            Phase::Head => (limits.head, Reason::HeadTimeout),
+            Phase::Idle => (limits.idle, Reason::IdleTimeout),
+            Phase::Receiving | Phase::Serving => {
+                state.reader = Some(reader.clone());
+                return None;
+            }
+        };
+        Some((state.since + limit, reason))
+    }
+
+    /// Whether nobody loses anything when the connection is closed.
+    pub(super) fn is_unused(&self) -> bool {
+        matches!(
+            self.state().phase,
+            Phase::Handshake | Phase::New | Phase::Idle
+        )
+    }
+
+    /// How easily the connection is given up, and since when it is in this state.
+    pub(super) fn worth(&self) -> (Worth, Instant) {
+        let state = self.state();
+        let worth = match state.phase {
+            Phase::Handshake | Phase::New | Phase::Head | Phase::Idle => Worth::Waiting,
+            Phase::Receiving => Worth::Receiving,
+            Phase::Serving => Worth::Serving,
+        };
+        (worth, state.since)
+    }
+}
+
+impl State {
+    fn go(&mut self, phase: Phase) {
+        self.phase = phase;
+        self.since = Instant::now();
+    }
+}
+
+/// A request that is being answered.
+#[derive(Debug)]
+pub struct Running(Arc<Activity>);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let mut state = self.0.state();
+        state.in_flight = state.in_flight.saturating_sub(1);
+        if state.in_flight == 0 {
+            state.go(Phase::Idle);
+            if let Some(reader) = state.reader.take() {
+                reader.wake();
+            }
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! What one listener lets its clients hold, in time and in number.
+
+use std::time::Duration;
+
+/// A TLS handshake ends by then.
+pub const HANDSHAKE: Duration = Duration::from_secs(10);
+/// The first byte of the first request comes by then.
+pub const FIRST_BYTE: Duration = Duration::from_secs(10);
+/// The head of a request is whole this long after its first byte.
+pub const HEAD: Duration = Duration::from_secs(10);
+/// The body of a request is whole this long after its head. Evidence of 2 MiB needs 70 KiB/s.
+pub const BODY: Duration = Duration::from_secs(30);
+/// Longest silence within a body.
+pub const BODY_IDLE: Duration = Duration::from_secs(10);
+/// Longest silence between two requests.
+pub const IDLE: Duration = Duration::from_mins(1);
+/// Longest time in which a client takes nothing of an answer.
+pub const WRITE: Duration = Duration::from_secs(30);
+/// Connections at a time.
+pub const TOTAL: usize = 1024;
+/// Connections of one client network at a time. A rack behind one address fits in.
+pub const PER_PEER: usize = 256;
+/// Largest head of a request in bytes. Attestation tokens travel in heads and have about 8 KiB.
+pub const HEAD_BYTES: usize = 32 << 10;
+/// Requests at a time on a connection of HTTP/2.
+pub const STREAMS: u32 = 64;
+/// Largest head of a request of HTTP/2 in bytes, unpacked.
+pub const HTTP2_HEAD_BYTES: u32 = 16 << 10;
+/// Streams that a client reset and that are still kept.
+pub const RESETS: usize = 32;
+/// Bytes that a client may send ahead on a stream of HTTP/2.
+pub const HTTP2_WINDOW: u32 = 256 << 10;
+/// A silent peer of HTTP/2 is asked this often whether it lives, and has as long to answer.
+pub const PING: Duration = Duration::from_secs(20);
+/// Connections at a time of a listener for probes and metrics.
+pub const PROBES: usize = 64;
+/// Most bytes that a connection takes beside the bodies of its requests: a head, a record of TLS in
+/// each direction (RFC 8446, section 5.2), and its state.
+pub const CONNECTION_BYTES: usize = HEAD_BYTES + 2 * (18 << 10) + (12 << 10);
+/// Part of the process's file descriptors that one listener may use, as a divisor: the largest
+/// program has three listeners and needs some for its files.
+const SHARE_OF_DESCRIPTORS: usize = 4;
+
+/// Limits of a listener; [`Limits::default`] are the constants of this module.
+#[derive(Clone, Copy, Debug)]
+#[expect(
+    clippy::exhaustive_structs,
+    reason = "programs and tests change single ones"
+)]
+pub struct Limits {
+    /// See [`HANDSHAKE`].
+    pub handshake: Duration,
+    /// See [`FIRST_BYTE`].
+    pub first_byte: Duration,
+    /// See [`HEAD`].
+    pub head: Duration,
+    /// See [`BODY`].
+    pub body: Duration,
+    /// See [`BODY_IDLE`].
+    pub body_idle: Duration,
+    /// See [`IDLE`].
+    pub idle: Duration,
+    /// See [`WRITE`].
+    pub write: Duration,
+    /// See [`TOTAL`].
+    pub total: usize,
+    /// See [`PER_PEER`].
+    pub per_peer: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            handshake: HANDSHAKE,
+            first_byte: FIRST_BYTE,
+            head: HEAD,
+            body: BODY,
+            body_idle: BODY_IDLE,
+            idle: IDLE,
+            write: WRITE,
+            total: TOTAL,
+            per_peer: PER_PEER,
+        }
+    }
+}
+
+impl Limits {
+    /// For probes and metrics: few clients, all of them of the cluster.
+    pub fn probes() -> Self {
+        Self {
+            total: PROBES,
+            per_peer: PROBES,
+            ..Self::default()
+        }
+    }
+
+    /// Most bytes that all connections take beside the bodies of requests.
+    pub fn most_bytes(&self) -> usize {
+        self.total.saturating_mul(CONNECTION_BYTES)
+    }
+
+    /// As many connections as the process has file descriptors for.
+    #[must_use]
+    pub fn within_descriptors(self) -> Self {
+        let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+        match limit.current {
+            Some(limit) => self.within(usize::try_from(limit).unwrap_or(usize::MAX)),
+            None => self,
+        }
+    }
+
+    fn within(mut self, descriptors: usize) -> Self {
+        let total = (descriptors / SHARE_OF_DESCRIPTORS).max(1);
+        if total < self.total {
+            let share = self.per_peer.saturating_mul(total) / self.total;
+            self.per_peer = share.max(1);
+            self.total = total;
+        }
+        self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn few_file_descriptors_mean_few_connections_in_the_same_shares() {
+        let few = Limits::default().within(1024);
+        assert_eq!((few.total, few.per_peer), (256, 64));
+        let many = Limits::default().within(1 << 20);
+        assert_eq!((many.total, many.per_peer), (TOTAL, PER_PEER));
+        let none = Limits::default().within(0);
+        assert_eq!((none.total, none.per_peer), (1, 1));
+    }
+}

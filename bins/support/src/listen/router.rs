@@ -1,0 +1,166 @@
+//! A router behind a listener.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use anyhow::Context as _;
+use axum::Router;
+use tokio::net::TcpListener;
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
+
+use super::Counts;
+use super::Limits;
+use super::Place;
+use super::Places;
+use super::Reason;
+use super::accept;
+use super::http::Conversation;
+use super::http::Protocol;
+use crate::serve::Shutdown;
+use crate::serve::Transport;
+
+/// HTTP/2 in ALPN (RFC 9113, section 3.2).
+const H2: &[u8] = b"h2";
+
+/// What is served, and how. HTTP/2 is spoken only where the TLS configuration offers it.
+#[derive(Clone, Debug)]
+pub struct Server {
+    transport: Transport,
+    router: Router,
+    limits: Limits,
+    counts: Arc<Counts>,
+}
+
+impl Server {
+    /// With the default limits.
+    pub fn new(transport: Transport, router: Router) -> Self {
+        Self {
+            transport,
+            router,
+            limits: Limits::default(),
+            counts: Counts::new("default"),
+        }
+    }
+
+    /// With these limits.
+    #[must_use]
+    pub fn with_limits(mut self, limits: Limits) -> Self {
+        self.limits = limits;
+        self
+    }
+
+    /// Counts connections there.
+    #[must_use]
+    pub fn counted_by(mut self, counts: &Arc<Counts>) -> Self {
+        self.counts = Arc::clone(counts);
+        self
+    }
+
+    /// Serves until `shutdown`; requests in flight get some seconds to end.
+    ///
+    /// # Errors
+    /// The listener is none of this runtime.
+    pub async fn run(
+        self,
+        listener: std::net::TcpListener,
+        shutdown: Shutdown,
+    ) -> anyhow::Result<()> {
+        let listener = TcpListener::from_std(listener).context("serve")?;
+        let limits = self.limits.within_descriptors();
+        let places = Places::new(limits.total, limits.per_peer, self.counts);
+        let server = Connections {
+            tls: Tls::of(self.transport),
+            router: self.router,
+            limits,
+            shutdown: shutdown.clone(),
+        };
+        let mut stop = shutdown;
+        accept(listener, places, stop.triggered(), |stream, peer, place| {
+            server.clone().connection(stream, peer, place)
+        })
+        .await;
+        Ok(())
+    }
+}
+
+#[derive(Clone)]
+struct Tls {
+    acceptor: TlsAcceptor,
+    offers_http2: bool,
+}
+
+impl Tls {
+    fn of(transport: Transport) -> Option<Self> {
+        match transport {
+            Transport::DangerousPlain => None,
+            Transport::Tls(config) => Some(Self {
+                offers_http2: config.alpn_protocols.iter().any(|name| name == H2),
+                acceptor: TlsAcceptor::from(config),
+            }),
+        }
+    }
+
+    /// What the two sides agreed on. A client that names nothing speaks what the server is for.
+    fn protocol(&self, stream: &TlsStream<TcpStream>) -> Protocol {
+        let agreed = stream.get_ref().1.alpn_protocol();
+        match agreed {
+            Some(H2) => Protocol::Http2,
+            None if self.offers_http2 => Protocol::Http2,
+            _ => Protocol::Http1,
+        }
+    }
+}
+
+#[derive(Clone)]
+struct Connections {
+    tls: Option<Tls>,
+    router: Router,
+    limits: Limits,
+    shutdown: Shutdown,
+}
+
+impl Connections {
+    async fn connection(self, stream: TcpStream, peer: SocketAddr, place: Place) {
+        tokio::select! {
+            () = place.displaced() => {}
+            () = self.speak(stream, peer, &place) => {}
+        }
+    }
+
+    async fn speak(self, stream: TcpStream, peer: SocketAddr, place: &Place) {
+        let conversation = Conversation {
+            router: self.router,
+            peer,
+            limits: self.limits,
+            activity: Arc::clone(place.activity()),
+            counts: Arc::clone(place.counts()),
+        };
+        let Some(tls) = self.tls else {
+            place.activity().shaken();
+            return conversation
+                .run(stream, Protocol::Http1, self.shutdown)
+                .await;
+        };
+        let mut stop = self.shutdown.clone();
+        let shaken = tokio::select! {
+            shaken = timeout(self.limits.handshake, tls.acceptor.accept(stream)) => shaken,
+            () = stop.triggered() => return,
+        };
+        let counts = place.counts();
+        match shaken {
+            Ok(Ok(stream)) => {
+                place.activity().shaken();
+                let protocol = tls.protocol(&stream);
+                conversation.run(stream, protocol, self.shutdown).await;
+            }
+            Ok(Err(error)) => {
+                counts.close(Reason::HandshakeFailed);
+                tracing::debug!(%error, "a handshake failed");
+            }
+            Err(_) => counts.close(Reason::HandshakeTimeout),
+        }
+    }
+}

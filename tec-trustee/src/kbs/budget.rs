@@ -1,0 +1,111 @@
+//! Bytes that are kept for clients: bounded in all, and for one client network.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::Mutex;
+use std::sync::MutexGuard;
+use std::sync::PoisonError;
+
+#[derive(Debug, Default)]
+struct Spent {
+    total: usize,
+    peers: HashMap<IpAddr, usize>,
+}
+
+/// So many bytes in all, and a part of them for one network.
+#[derive(Clone, Debug)]
+pub(crate) struct Budget {
+    max: usize,
+    per_peer: usize,
+    spent: Arc<Mutex<Spent>>,
+}
+
+impl Budget {
+    /// One network may have the `share`-th part.
+    pub(crate) fn new(max: usize, share: usize) -> Self {
+        Self {
+            max,
+            per_peer: max / share,
+            spent: Arc::default(),
+        }
+    }
+
+    /// A charge of nothing yet. Where the server does not say who asks, only the whole is bounded.
+    pub(crate) fn charge(&self, peer: Option<IpAddr>) -> Charge {
+        Charge {
+            budget: self.clone(),
+            peer,
+            bytes: 0,
+        }
+    }
+
+    fn spent(&self) -> MutexGuard<'_, Spent> {
+        self.spent.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What something takes of a budget, until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Charge {
+    budget: Budget,
+    peer: Option<IpAddr>,
+    bytes: usize,
+}
+
+impl Charge {
+    /// Takes so many bytes in all; `false`, and no change, where there are not as many.
+    #[must_use]
+    pub(crate) fn grow_to(&mut self, bytes: usize) -> bool {
+        let more = bytes.saturating_sub(self.bytes);
+        let mut spent = self.budget.spent();
+        let total = spent.total.saturating_add(more);
+        let of_peer = self.peer.map(|peer| {
+            let former = spent.peers.get(&peer).copied().unwrap_or_default();
+            (peer, former.saturating_add(more))
+        });
+        let fits = total <= self.budget.max
+            && of_peer.is_none_or(|(_, bytes)| bytes <= self.budget.per_peer);
+        if fits {
+            spent.total = total;
+            spent.peers.extend(of_peer.filter(|(_, bytes)| *bytes > 0));
+            self.bytes = self.bytes.saturating_add(more);
+        }
+        fits
+    }
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        let mut spent = self.budget.spent();
+        spent.total = spent.total.saturating_sub(self.bytes);
+        if let Some(peer) = self.peer
+            && let Some(of_peer) = spent.peers.get_mut(&peer)
+        {
+            *of_peer = of_peer.saturating_sub(self.bytes);
+            if *of_peer == 0 {
+                spent.peers.remove(&peer);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_network_has_its_share_and_all_have_the_whole() {
+        let budget = Budget::new(100, 4);
+        let [one, other] = [1, 2].map(|last| Some(IpAddr::from([192, 0, 2, last])));
+        let (mut first, mut second) = (budget.charge(one), budget.charge(one));
+        assert!(first.grow_to(20) && !second.grow_to(6) && second.grow_to(5));
+        assert!(!first.grow_to(21), "what is refused changes nothing");
+        assert!(budget.charge(other).grow_to(25));
+        let mut unknown = budget.charge(None);
+        assert!(unknown.grow_to(75) && !budget.charge(other).grow_to(1));
+        drop((first, second, unknown));
+        let spent = budget.spent();
+        assert!(spent.total == 0 && spent.peers.is_empty());
+    }
+}
