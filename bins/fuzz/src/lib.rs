@@ -16,7 +16,6 @@
 //!
 //! A target panics when its property does not hold; that is how libFuzzer is told.
 #![expect(
-    clippy::missing_panics_doc,
     clippy::expect_used,
     clippy::panic,
     reason = "a property that does not hold must stop the fuzzer"
