@@ -82,6 +82,17 @@ pub struct ApprovalSpec {
     /// EndorsementKey; any one counts where the list is empty.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub allowed_endorsement_keys: Vec<String>,
+
+    /// The most machines that first use may let in; further keys wait for an admin. 10000 where absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "count_schema")]
+    pub max_claimed: Option<u32>,
+
+    /// The most of them from one network, as the server for attestation keys sees it: one IPv4 address,
+    /// or 64 bits of an IPv6 address. 1000 where absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "count_schema")]
+    pub max_claimed_per_source: Option<u32>,
 }
 
 /// How the cluster's own Trustee is fed.

@@ -2,6 +2,7 @@
 //! embedded store.
 
 mod compose;
+mod reserve;
 mod signer;
 
 use std::net::SocketAddr;
@@ -56,7 +57,7 @@ pub(crate) async fn run(state_dir: &Path, args: ServeArgs) -> anyhow::Result<u8>
     let endpoints = endpoints(&args, ports, ca)?;
 
     let signer = signer::open(state_dir)?;
-    let routers = compose::routers(&store, &clock, &args, &endpoints, signer)?;
+    let routers = compose::routers(state_dir, &store, &clock, &args, &endpoints, signer)?;
     for (listener, router) in [
         (register, routers.register),
         (ak, routers.ak),
