@@ -173,8 +173,8 @@ async fn approve(bench: &Bench, name: &str) {
         "status": { "conditions": conditions },
     });
     let params = PatchParams::apply("an-admin").force();
-    let patched = keys.patch_status(name, &params, &Patch::Apply(status));
-    patched.await.unwrap();
+    let status = Patch::Apply(status);
+    keys.patch_status(name, &params, &status).await.unwrap();
 }
 
 #[tokio::test]
