@@ -20,6 +20,7 @@ use tec_e2e::load;
 use tec_e2e::process::Transcript;
 use tec_e2e::settings::Settings;
 use tec_e2e::wire;
+use tokio::runtime::Runtime;
 use tokio::task::JoinSet;
 
 /// Strangers by default; `TEC_FLOOD` asks for more.
@@ -147,6 +148,36 @@ fn setting() -> (u64, Vec<String>) {
     (strangers, flags)
 }
 
+/// A server, and a node that it knows.
+struct World {
+    anchor: Anchor,
+    runtime: Runtime,
+    node: SoftNode,
+}
+
+impl World {
+    fn start(directory: &Path, place: &Path, flags: &[&str]) -> Self {
+        let settings = Settings::for_tests(&directory.join("unused.html")).unwrap();
+        let logs = Arc::new(Transcript::new(directory.join("logs")).unwrap());
+        let anchor = Anchor::start(&settings, &place.join("state"), &logs, flags).unwrap();
+        let image = settings.image("current");
+        let approve = ["image", "approve", "debian", image.to_str().unwrap()];
+        let boot = load::boot_digests(&anchor.tec(&approve).unwrap()).unwrap();
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(2)
+            .enable_all()
+            .build()
+            .unwrap();
+        let node = runtime.block_on(known_node(&anchor, &boot));
+        runtime.block_on(node.boot()).unwrap();
+        Self {
+            anchor,
+            runtime,
+            node,
+        }
+    }
+}
+
 #[test]
 fn a_flood_of_strangers_leaves_room_for_the_audit_lines_of_known_nodes() {
     let (strangers, flags) = setting();
@@ -154,20 +185,12 @@ fn a_flood_of_strangers_leaves_room_for_the_audit_lines_of_known_nodes() {
     let directory = tempfile::tempdir().unwrap();
     let place = directory.path().join("disk");
     let disk = SmallDisk::mount(&place);
-    let settings = Settings::for_tests(&directory.path().join("unused.html")).unwrap();
-    let logs = Arc::new(Transcript::new(directory.path().join("logs")).unwrap());
     let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
-    let anchor = Anchor::start(&settings, &place.join("state"), &logs, &flags).unwrap();
-    let image = settings.image("current");
-    let approve = ["image", "approve", "debian", image.to_str().unwrap()];
-    let boot = load::boot_digests(&anchor.tec(&approve).unwrap()).unwrap();
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .enable_all()
-        .build()
-        .unwrap();
-    let node = runtime.block_on(known_node(&anchor, &boot));
-    runtime.block_on(node.boot()).unwrap();
+    let World {
+        anchor,
+        runtime,
+        node,
+    } = World::start(directory.path(), &place, &flags);
 
     let begin = Instant::now();
     let told = runtime.block_on(flood(&anchor, strangers));
@@ -207,4 +230,43 @@ fn a_flood_of_strangers_leaves_room_for_the_audit_lines_of_known_nodes() {
         disk.free_mib(),
         anchor.memory().unwrap() >> 20,
     );
+}
+
+#[test]
+fn a_disk_that_is_nearly_full_pauses_registration_and_no_release() {
+    let directory = tempfile::tempdir().unwrap();
+    let place = directory.path().join("disk");
+    let disk = SmallDisk::mount(&place);
+    if !disk.is_mounted {
+        println!("SKIPPED: it takes a disk that can be filled");
+        return;
+    }
+    let reserve = format!("--reserve-mib={RESERVE_MIB}");
+    let world = World::start(
+        directory.path(),
+        &place,
+        &["--dangerous-plain-http", &reserve],
+    );
+    let World {
+        anchor,
+        runtime,
+        node,
+    } = &world;
+    let register = || runtime.block_on(load::register(anchor, 4_712));
+    let filler = place.join("filler");
+    let bytes = usize::try_from((disk.free_mib() - RESERVE_MIB / 2) << 20).unwrap();
+    std::fs::write(&filler, vec![1; bytes]).unwrap();
+    assert!(disk.free_mib() < RESERVE_MIB);
+    let before = lines(anchor);
+    let refused = register().unwrap_err().to_string();
+    assert_eq!(refused, "TEC-R507");
+    let [_, ak, _] = anchor.urls().unwrap();
+    let key = json!({"public_key": "any", "uuid": "any"});
+    let put = wire::put("", &format!("{ak}/register-ak"), &key);
+    assert_eq!(runtime.block_on(put).unwrap().code(), "TEC-R507");
+    assert_eq!(lines(anchor), before, "what is refused writes nothing");
+    runtime.block_on(node.boot()).unwrap();
+    assert!(lines(anchor) > before, "the release has its line");
+    std::fs::remove_file(&filler).unwrap();
+    register().unwrap();
 }

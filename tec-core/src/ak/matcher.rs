@@ -200,13 +200,14 @@ impl AkMatcher for TofuMatcher {
         of_machine: Option<&AkRecord>,
         same_key: Option<&AkRecord>,
     ) -> AkDecision {
+        let reason = match candidate.approved_by_admin {
+            ByAdmin::Yes => AkReason::AdminApproved,
+            ByAdmin::No if machine.is_some_and(Machine::was_bound) => AkReason::EkProven,
+            ByAdmin::No => AkReason::FirstUse,
+        };
         common_rule(candidate, machine, of_machine, same_key)
             .or_else(|| rebind_rule(candidate, machine))
-            .unwrap_or(AkDecision::Approve(match candidate.approved_by_admin {
-                ByAdmin::Yes => AkReason::AdminApproved,
-                ByAdmin::No if machine.is_some_and(Machine::was_bound) => AkReason::EkProven,
-                ByAdmin::No => AkReason::FirstUse,
-            }))
+            .unwrap_or(AkDecision::Approve(reason))
     }
 }
 

@@ -118,7 +118,7 @@ fn ak(key: u64, machine: u64, ek: Option<u64>) -> crate::ak::AkRecord {
     record.ek = ek.map(|ek| sample::public_key(ek).fingerprint());
     record.submitted_at = sample::time(i64::try_from(machine).unwrap());
     let source = [192, 0, 2, u8::try_from(key % 3).unwrap()];
-    record.source = (key % 4 > 0).then(|| crate::ak::SourceNetwork::of(source.into()));
+    record.source = (!key.is_multiple_of(4)).then(|| crate::ak::SourceNetwork::of(source.into()));
     record
 }
 

@@ -59,19 +59,19 @@ fn machines() -> Vec<Option<Machine>> {
         in_state(MachineState::Unclaimed),
         in_state(MachineState::Active),
         in_state(MachineState::Revoked),
-        bound_before(None),
-        bound_before(Some(8)),
-        bound_before(Some(9)),
+        Some(bound_before(None)),
+        Some(bound_before(Some(8))),
+        Some(bound_before(Some(9))),
     ]
 }
 
 /// A machine that had key 2, with an endorsement key.
-fn bound_before(ek: Option<u64>) -> Option<Machine> {
+fn bound_before(ek: Option<u64>) -> Machine {
     let fingerprint = |key| sample::public_key(key).fingerprint();
     let mut machine = sample::machine(1);
     machine.state = MachineState::Active;
     machine.binding = Some(LastBinding::new(fingerprint(2), ek.map(fingerprint)));
-    Some(machine)
+    machine
 }
 
 fn in_states(record: &AkRecord) -> impl Iterator<Item = Option<AkRecord>> {

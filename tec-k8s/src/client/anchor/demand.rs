@@ -85,7 +85,7 @@ pub(super) fn spec_of(
         Binding::Manual => ApprovalPolicy::Manual,
         _ => ApprovalPolicy::FirstUse,
     };
-    let named = token_secret(cluster).or(has_token.then_some(TOKEN_SECRET));
+    let named = token_secret(cluster).or_else(|| has_token.then_some(TOKEN_SECRET));
     let token = named.filter(|_| mode == RegistrationMode::Token);
     json!({
         "registration": {"mode": mode, "tokenSecret": token},
