@@ -1,5 +1,6 @@
 //! Strangers register machines with keys in software, as many as they can, against a server on a small
 //! disk: what it lets in is bounded, known nodes still unlock, and the audit log still grows.
+#![expect(clippy::unwrap_used, reason = "a test's own tools may fail the test")]
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -56,7 +57,7 @@ impl<'a> SmallDisk<'a> {
 
     fn free_mib(&self) -> u64 {
         let space = rustix::fs::statvfs(self.at).unwrap();
-        space.f_bavail * space.f_frsize >> 20
+        (space.f_bavail * space.f_frsize) >> 20
     }
 }
 
@@ -262,7 +263,8 @@ fn a_disk_that_is_nearly_full_pauses_registration_and_no_release() {
     assert_eq!(refused, "TEC-R507");
     let [_, ak, _] = anchor.urls().unwrap();
     let key = json!({"public_key": "any", "uuid": "any"});
-    let put = wire::put("", &format!("{ak}/register-ak"), &key);
+    let url = format!("{ak}/register-ak");
+    let put = wire::put("", &url, &key);
     assert_eq!(runtime.block_on(put).unwrap().code(), "TEC-R507");
     assert_eq!(lines(anchor), before, "what is refused writes nothing");
     runtime.block_on(node.boot()).unwrap();

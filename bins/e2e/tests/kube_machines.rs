@@ -5,6 +5,7 @@ use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
 use kube::ResourceExt as _;
 use kube::api::DeleteParams;
+use kube::api::ListParams;
 use kube::api::Patch;
 use kube::api::PatchParams;
 use serde_json::json;
@@ -241,7 +242,7 @@ async fn first_use_lets_in_no_more_machines_than_the_cluster_says() {
     let clusters = bench.objects::<TrustedExecutionCluster>().unwrap();
     let limits = json!({"maxClaimed": 3, "maxClaimedPerSource": 2});
     let patch = Patch::Merge(json!({"spec": {"approval": limits}}));
-    for cluster in clusters.list(&Default::default()).await.unwrap() {
+    for cluster in clusters.list(&ListParams::default()).await.unwrap() {
         let params = PatchParams::default();
         let patched = clusters.patch(&cluster.name_any(), &params, &patch).await;
         patched.unwrap();

@@ -1,8 +1,8 @@
 //! The network that a key came from.
 
+use core::net::IpAddr;
+use core::net::Ipv4Addr;
 use std::fmt;
-use std::net::IpAddr;
-use std::net::Ipv4Addr;
 use std::str::FromStr;
 
 use serde::Deserialize;
