@@ -106,7 +106,7 @@ impl World {
             "metadata": { "name": "c" },
             "spec": {
                 "publicTrusteeAddr": "kbs.example:8080",
-                "registration": { "maxUnclaimed": 4_000_000 },
+                "registration": { "mode": "Open", "maxUnclaimed": 4_000_000 },
             },
         }))?;
         clusters.create(&PostParams::default(), &cluster).await?;

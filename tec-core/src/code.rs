@@ -69,7 +69,8 @@ codes! {
         "Nothing: a node that registers its own key again may go on.";
     RegisterMachineTaken = "TEC-R410", 409, "the machine already has an attestation key",
         "Trust on first use: the first key wins, and a second one for the same machine is refused.",
-        "If the node was reinstalled or its TPM replaced, revoke the old key with `tec ak revoke` first.";
+        "If the node was reinstalled or its TPM replaced, revoke the old key with `tec ak revoke` and approve \
+         the new one with `tec ak approve`.";
     RegisterNotFound = "TEC-R411", 404, "there is nothing at this path",
         "The path is none of the endpoints of this server.",
         "See docs/reference/http.md for the paths.";
@@ -92,12 +93,23 @@ codes! {
         "The server approves only keys that a TPM's endorsement key vouches for, and the proof is \
          missing, failed, or expired.",
         "Use a node-agent that answers credential activation, or start the server with --ak-approval tofu.";
+    RegisterRebind = "TEC-R424", 403, "an admin must approve the new key of this machine",
+        "The machine had another attestation key before, which was revoked or deleted. First use is once in \
+         the life of a machine, so that nobody else gets its disk key while an admin replaces a TPM. The \
+         key is kept and waits (status 202, `pending`).",
+        "Compare the fingerprint with `node-agent ak show` on the node, then `tec ak approve <fingerprint>` \
+         (on Kubernetes `kubectl tec ak approve <name>`). With --ak-approval ek the same TPM needs no admin.";
     RegisterRate = "TEC-R429", 429, "too many requests",
         "The rate limit of the registration endpoints or of the key broker was reached.",
         "Wait; nodes retry by themselves with back-off. Raise --register-rate or --kbs-rate for a large first boot.";
     RegisterFull = "TEC-R430", 429, "too many machines wait to be claimed",
         "The cap on machines without an attestation key was reached, so no new one is registered.",
         "Remove strays with `tec machine prune`, wait for their expiry, or raise --max-unclaimed.";
+    RegisterQuarantined = "TEC-R431", 429, "too many machines were claimed by first use",
+        "As many machines as may be, in all or from this network, were bound by trust on first use. The key \
+         is kept and waits for an admin (status 202, `pending`); its machine expires like any unclaimed one.",
+        "Approve it with `tec ak approve <fingerprint>`, remove machines that nobody knows with `tec machine \
+         remove`, or raise --max-claimed and --max-claimed-per-source (on Kubernetes spec.approval).";
     RegisterUnavailable = "TEC-R503", 503, "the service cannot answer now",
         "The store behind the server failed.",
         "See the server's log at this time for a TEC-S code.";
@@ -106,6 +118,11 @@ codes! {
         "The TrustedExecutionCluster is missing or has no publicTrusteeAddr, or the CA of a server that \
          nodes shall trust is not there. No machine was registered.",
         "See the server's log for what is missing; nodes retry by themselves.";
+
+    RegisterLowSpace = "TEC-R507", 507, "registration is paused: the disk is nearly full",
+        "Less space is free at the state directory than --reserve-mib. What is left is for audit lines, \
+         without which no disk key is released.",
+        "Free or add space; nodes retry by themselves. Known nodes still unlock.";
 
     EvidenceMalformed = "TEC-A400", 400, "the evidence is malformed",
         "The evidence is not what its type prescribes, is truncated, or is too large.",
@@ -136,8 +153,8 @@ codes! {
          of an emulated TPM runs in two places, or an older one was restored from a snapshot.",
         "Find out which machine is the right one: whoever has a copy of the TPM's state can obtain its \
          disk key. If a snapshot was restored, boot the node again; if it is refused still, run `tec \
-         machine readmit`. Otherwise clear the TPM, revoke the key with `tec ak revoke`, and register \
-         the node again.";
+         machine readmit`. Otherwise clear the TPM, revoke the key with `tec ak revoke`, register the \
+         node again, and approve its new key with `tec ak approve`.";
     PcrMismatch = "TEC-A412", 401, "the boot is not one of an approved image",
         "A measured component is not the approved one: another kernel, boot loader, or an image whose \
          approval ended.",

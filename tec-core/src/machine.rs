@@ -3,6 +3,7 @@
 use serde::Deserialize;
 use serde::Serialize;
 
+use crate::ak::Fingerprint;
 use crate::id::MachineId;
 use crate::time::Timestamp;
 
@@ -30,6 +31,25 @@ pub enum MachineState {
     Revoked,
 }
 
+/// The attestation key that a machine is bound to, or was bound to last. It outlives the key's
+/// revocation: a machine that once had a key has a disk that somebody else's key must not open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct LastBinding {
+    /// The key.
+    pub ak: Fingerprint,
+    /// Endorsement key that was proven to live in the same TPM.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ek: Option<Fingerprint>,
+}
+
+impl LastBinding {
+    /// A binding.
+    pub fn new(ak: Fingerprint, ek: Option<Fingerprint>) -> Self {
+        Self { ak, ek }
+    }
+}
+
 /// One registered machine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
@@ -42,6 +62,9 @@ pub struct Machine {
     pub registered_at: Timestamp,
     /// Where it stands.
     pub state: MachineState,
+    /// The key that it has or had last.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub binding: Option<LastBinding>,
 }
 
 impl Machine {
@@ -52,6 +75,12 @@ impl Machine {
             registered_by,
             registered_at,
             state: MachineState::Unclaimed,
+            binding: None,
         }
+    }
+
+    /// Whether an attestation key was ever bound to it.
+    pub fn was_bound(&self) -> bool {
+        self.state == MachineState::Active || self.binding.is_some()
     }
 }

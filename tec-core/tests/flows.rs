@@ -15,6 +15,7 @@ use tec_core::ak::AkReason;
 use tec_core::ak::AkRecord;
 use tec_core::ak::AkState;
 use tec_core::ak::ManualMatcher;
+use tec_core::ak::SourceNetwork;
 use tec_core::ak::TofuMatcher;
 use tec_core::ak::TpmClock;
 use tec_core::attest::Appraisal;
@@ -37,6 +38,7 @@ use tec_core::flow::AkPorts;
 use tec_core::flow::AkSubmission;
 use tec_core::flow::ApproveError;
 use tec_core::flow::Boots;
+use tec_core::flow::ClaimLimits;
 use tec_core::flow::ProvisionPorts;
 use tec_core::flow::PublishError;
 use tec_core::flow::RegisterError;
@@ -120,6 +122,7 @@ impl World {
             matcher: &TofuMatcher,
             audit: ports,
             clock: &self.clock,
+            claims: ClaimLimits::default(),
         }
     }
 
@@ -545,7 +548,7 @@ async fn where_somebody_else_decides_about_the_registers_the_other_gates_stand()
 }
 
 #[tokio::test]
-async fn a_second_key_for_a_machine_is_rejected_until_the_first_is_revoked() {
+async fn a_second_key_for_a_machine_is_rejected_and_waits_once_the_first_is_revoked() {
     let world = World::new();
     let ports = world.healthy();
     let machine = world.ready(1).await;
@@ -556,9 +559,54 @@ async fn a_second_key_for_a_machine_is_rejected_until_the_first_is_revoked() {
     let first = sample::public_key(1).fingerprint();
     flow::revoke_ak(&ports, &world.clock, first).await.unwrap();
     let other = world.submit(&ports, machine, 2).await.unwrap();
-    assert_eq!(other, AkOutcome::Bound(AkReason::FirstUse));
+    assert_eq!(other, AkOutcome::Waiting(AkReason::NeedsRebind));
+    let candidate = AkCandidate::from_admin(sample::public_key(2), None);
+    let by_admin = AkSubmission::new(machine, candidate);
+    let other = flow::approve(world.ak(&ports), by_admin).await.unwrap();
+    assert_eq!(other, AkOutcome::Bound(AkReason::AdminApproved));
     let revoked = world.submit(&ports, machine, 1).await.unwrap();
     assert_eq!(revoked, AkOutcome::Rejected(AkReason::KeyRevoked));
+}
+
+#[tokio::test]
+async fn first_use_lets_in_so_many_from_one_network_and_in_all() {
+    let world = World::new();
+    let ports = world.healthy();
+    let claims = ClaimLimits {
+        total: 3,
+        per_source: 2,
+    };
+    let limited = AkPorts {
+        claims,
+        ..world.ak(&ports)
+    };
+    let waits = AkOutcome::Waiting(AkReason::Quarantined);
+    let bound = AkOutcome::Bound(AkReason::FirstUse);
+    let mut machines = Vec::new();
+    for (key, network, expected) in [
+        (1, 1, bound),
+        (2, 1, bound),
+        (3, 1, waits),
+        (4, 2, bound),
+        (5, 3, waits),
+    ] {
+        let machine = world.new_machine().await;
+        machines.push(machine);
+        let source = SourceNetwork::of([192, 0, 2, network].into());
+        let candidate = AkCandidate::from_node(sample::public_key(key), None);
+        let candidate = candidate.from_network(Some(source));
+        let submission = AkSubmission::new(machine, candidate);
+        let outcome = flow::approve(limited, submission).await.unwrap();
+        assert_eq!(outcome, expected, "key {key}");
+    }
+    // An admin may let in more, which count for nothing.
+    let candidate = AkCandidate::from_admin(sample::public_key(3), None);
+    let by_admin = AkSubmission::new(machines[2], candidate);
+    let outcome = flow::approve(limited, by_admin).await.unwrap();
+    assert_eq!(outcome, AkOutcome::Bound(AkReason::AdminApproved));
+    let anywhere = SourceNetwork::UNKNOWN;
+    let known = AkRegistry::claims(&*world.truth, &anywhere).await.unwrap();
+    assert_eq!((known.total, known.of_source), (3, 0));
 }
 
 #[tokio::test]

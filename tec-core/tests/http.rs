@@ -18,6 +18,7 @@ use http_body_util::Full;
 use serde_json::Value;
 use serde_json::json;
 use tec_core::ak::AkMatcher;
+use tec_core::ak::AkState;
 use tec_core::ak::Credential;
 use tec_core::ak::EkBoundMatcher;
 use tec_core::ak::EkOffer;
@@ -27,6 +28,7 @@ use tec_core::ak::TofuMatcher;
 use tec_core::ak::TpmObjectError;
 use tec_core::ak::TpmObjects;
 use tec_core::endpoint::Endpoint;
+use tec_core::flow::ClaimLimits;
 use tec_core::http::AkService;
 use tec_core::http::AkServiceConfig;
 use tec_core::http::MAX_BODY;
@@ -99,6 +101,10 @@ fn server(token: Option<&str>, limit: UnclaimedLimit, matcher: Arc<dyn AkMatcher
         entropy,
         tpm: Arc::new(GlassTpm),
         provision: Some((registry.clone(), Arc::new(CompatLuksKey))),
+        claims: ClaimLimits {
+            total: 2,
+            per_source: 2,
+        },
     });
     Server {
         registry,
@@ -437,4 +443,84 @@ async fn a_late_answer_does_not_count() {
     let right = json!({ "challenge": reply["challenge"], "secret": reply["id_object"] });
     let (_, reply) = server.put("/register-ak/proof", right.to_string()).await;
     assert_eq!(reply["code"], "TEC-R423");
+}
+
+impl Server {
+    async fn revoke(&self, key: u64) {
+        let key = sample::public_key(key).fingerprint();
+        let revoked = AkRegistry::revoke(&*self.registry, &key, &sample::line()).await;
+        revoked.unwrap();
+    }
+
+    async fn key_state(&self, key: u64) -> Option<AkState> {
+        let key = sample::public_key(key).fingerprint();
+        let found = AkRegistry::find(&*self.registry, &key).await.unwrap();
+        found.map(|record| record.state)
+    }
+}
+
+#[tokio::test]
+async fn a_strangers_key_is_not_bound_to_a_machine_whose_key_was_revoked() {
+    let server = open_server();
+    let machine = server.machine().await;
+    let (status, _) = server.put("/register-ak", key_body(&machine, 1)).await;
+    assert_eq!(status, StatusCode::CREATED);
+    server.revoke(1).await;
+    let (status, reply) = server.put("/register-ak", key_body(&machine, 2)).await;
+    assert_eq!(
+        (status, &reply["status"]),
+        (StatusCode::ACCEPTED, &json!("pending"))
+    );
+    assert_eq!(reply["code"], "TEC-R424");
+    assert_eq!(server.key_state(2).await, Some(AkState::Pending));
+}
+
+#[tokio::test]
+async fn beyond_the_limit_of_first_use_keys_wait_for_an_admin() {
+    let server = open_server();
+    for key in 1..=2 {
+        let machine = server.machine().await;
+        let (status, _) = server.put("/register-ak", key_body(&machine, key)).await;
+        assert_eq!(status, StatusCode::CREATED);
+    }
+    let machine = server.machine().await;
+    let (status, reply) = server.put("/register-ak", key_body(&machine, 3)).await;
+    assert_eq!(
+        (status, &reply["code"]),
+        (StatusCode::ACCEPTED, &json!("TEC-R431"))
+    );
+    assert_eq!(server.key_state(3).await, Some(AkState::Pending));
+}
+
+/// Registers key `key` with the endorsement key `ek`, and answers the challenge.
+async fn prove(server: &Server, machine: &str, key: u64, ek: u64) -> (StatusCode, Value) {
+    let body = json!({
+        "public_key": sample::public_key(key).to_pem(),
+        "uuid": machine,
+        "tpm_public": STANDARD.encode(sample::public_key(key).as_der()),
+        "ek_public": sample::public_key(ek).to_pem(),
+    });
+    let (_, reply) = server.put("/register-ak", body.to_string()).await;
+    let right = json!({ "challenge": reply["challenge"], "secret": reply["id_object"] });
+    server.put("/register-ak/proof", right.to_string()).await
+}
+
+#[tokio::test]
+async fn only_the_endorsement_key_of_before_proves_a_further_key() {
+    let matcher = Arc::new(EkBoundMatcher::any_ek());
+    let server = server(None, UnclaimedLimit::Unlimited, matcher);
+    let machine = server.machine().await;
+    assert_eq!(prove(&server, &machine, 1, 9).await.0, StatusCode::CREATED);
+    server.revoke(1).await;
+    let (status, reply) = prove(&server, &machine, 2, 8).await;
+    assert_eq!(
+        (status, &reply["status"]),
+        (StatusCode::ACCEPTED, &json!("pending"))
+    );
+    assert_eq!(server.key_state(2).await, Some(AkState::Pending));
+    // An admin who refuses it does not make its endorsement key one of before.
+    server.revoke(2).await;
+    assert_eq!(prove(&server, &machine, 4, 8).await.0, StatusCode::ACCEPTED);
+    assert_eq!(prove(&server, &machine, 3, 9).await.0, StatusCode::CREATED);
+    assert_eq!(server.key_state(3).await, Some(AkState::Bound));
 }

@@ -22,6 +22,7 @@ use tec_core::endpoint::Endpoint;
 use tec_core::flow;
 use tec_core::flow::AkPorts;
 use tec_core::flow::AkSubmission;
+use tec_core::flow::ClaimLimits;
 use tec_core::flow::ProvisionPorts;
 use tec_core::id::MachineId;
 use tec_core::image::ApprovedImage;
@@ -217,6 +218,7 @@ async fn register(ports: &LivePorts, id: MachineId, key: PublicKey) -> anyhow::R
         matcher: &ManualMatcher,
         audit: &*ports.audit,
         clock: &*ports.clock,
+        claims: ClaimLimits::NONE,
     };
     flow::approve(approval, AkSubmission::new(id, key)).await?;
     let provision = ProvisionPorts {

@@ -14,6 +14,7 @@ use tec_core::ak::Fingerprint;
 use tec_core::ak::ManualMatcher;
 use tec_core::ak::TofuMatcher;
 use tec_core::code::Code;
+use tec_core::flow::ClaimLimits;
 use tec_core::http::AkService;
 use tec_core::http::AkServiceConfig;
 use tec_core::http::ReplyStyle;
@@ -107,6 +108,8 @@ impl Composer {
             entropy: Arc::new(SystemEntropy),
             tpm: Arc::new(CredentialIssuer::new()),
             provision: None,
+            // It binds nothing; the operator counts.
+            claims: ClaimLimits::NONE,
         }))
     }
 }

@@ -22,7 +22,12 @@ fn no_acknowledged_key_is_lost_and_none_is_made_twice() {
     let directory = tempfile::tempdir().unwrap();
     let settings = Settings::for_tests(&directory.path().join("unused.html")).unwrap();
     let logs = Arc::new(Transcript::new(directory.path().join("logs")).unwrap());
-    let flags = ["--register-rate", "100000", "--max-unclaimed", "1000000"];
+    let flags = [
+        "--register-rate=100000",
+        "--max-unclaimed=1000000",
+        "--max-claimed=1000000",
+        "--max-claimed-per-source=1000000",
+    ];
     let state = directory.path().join("state");
     let mut anchor = Anchor::start(&settings, &state, &logs, &flags).unwrap();
     let image = settings.image("current");

@@ -33,6 +33,7 @@ use tec_core::flow;
 use tec_core::flow::AkOutcome;
 use tec_core::flow::AkPorts;
 use tec_core::flow::AkSubmission;
+use tec_core::flow::ClaimLimits;
 use tec_core::id::MachineId;
 use tec_core::id::ResourcePath;
 use tec_core::machine;
@@ -256,6 +257,7 @@ async fn bind(registry: &KubeRegistry, id: MachineId, key: PublicKey) {
         matcher: &ManualMatcher,
         audit: registry,
         clock: &SystemClock,
+        claims: ClaimLimits::NONE,
     };
     let submission = AkSubmission::new(id, AkCandidate::from_admin(key, None));
     let outcome = flow::approve(ports, submission).await.unwrap();

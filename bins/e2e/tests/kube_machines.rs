@@ -1,13 +1,16 @@
 //! Checks 7 to 10 and 12 of the contract (upstream-operator 5.6): machines and attestation keys.
 #![expect(clippy::unwrap_used, reason = "a test's own tools may fail the test")]
 
+use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
 use kube::ResourceExt as _;
 use kube::api::DeleteParams;
+use kube::api::ListParams;
 use kube::api::Patch;
 use kube::api::PatchParams;
 use serde_json::json;
 use tec_core::ak::Fingerprint;
+use tec_core::ak::SourceNetwork;
 use tec_core::id::MachineId;
 use tec_core::luks::content_key;
 use tec_core::machine::Machine as Known;
@@ -17,7 +20,11 @@ use tec_core::testing::sample;
 use tec_e2e::kube::Bench;
 use tec_e2e::kube::eventually;
 use tec_k8s::api::AttestationKey;
+use tec_k8s::api::ConditionKind;
 use tec_k8s::api::Machine;
+use tec_k8s::api::Reason;
+use tec_k8s::api::TrustedExecutionCluster;
+use tec_k8s::api::set_condition;
 use tec_support::SystemClock;
 
 fn machine(number: u64) -> Machine {
@@ -119,7 +126,7 @@ async fn check_07_a_key_is_approved_in_either_order_and_goes_with_its_machine() 
 }
 
 #[tokio::test]
-async fn check_07_a_second_key_for_a_machine_is_rejected_until_the_first_is_revoked() {
+async fn check_07_a_second_key_is_rejected_and_waits_for_an_admin_once_the_first_is_revoked() {
     let mut bench = Bench::at_work().await.unwrap();
     bench.create(&machine(1)).await.unwrap();
     let first = bench.create(&key(1, 1)).await.unwrap().name_any();
@@ -133,6 +140,8 @@ async fn check_07_a_second_key_for_a_machine_is_rejected_until_the_first_is_revo
         .await
         .unwrap();
     has_verdict(&bench, &first, "False Revoked").await;
+    has_verdict(&bench, &second, "False Waiting").await;
+    approve(&bench, &second).await;
     has_verdict(&bench, &second, "True MachineCreated").await;
     eventually("the other key is published", async || {
         Ok(
@@ -142,6 +151,126 @@ async fn check_07_a_second_key_for_a_machine_is_rejected_until_the_first_is_revo
     })
     .await
     .unwrap();
+    bench.stop().await.unwrap();
+}
+
+/// What `kubectl tec ak approve` writes.
+async fn approve(bench: &Bench, name: &str) {
+    let keys = bench.objects::<AttestationKey>().unwrap();
+    let generation = keys.get(name).await.unwrap().metadata.generation;
+    let mut conditions = Vec::new();
+    set_condition(
+        &mut conditions,
+        ConditionKind::AdminApproved,
+        Reason::ApprovedByAdmin,
+        "",
+        generation,
+        tec_core::port::Clock::now(&SystemClock),
+    )
+    .unwrap();
+    let status = json!({
+        "apiVersion": "trusted-execution-clusters.io/v1alpha1",
+        "kind": "AttestationKey",
+        "status": { "conditions": conditions },
+    });
+    let params = PatchParams::apply("an-admin").force();
+    let status = Patch::Apply(status);
+    keys.patch_status(name, &params, &status).await.unwrap();
+}
+
+#[tokio::test]
+async fn check_07_a_strangers_key_waits_when_the_object_of_the_bound_key_is_deleted() {
+    let mut bench = Bench::at_work().await.unwrap();
+    bench.create(&machine(1)).await.unwrap();
+    let mut own = key(1, 1);
+    own.spec.endorsement_key = Some(fingerprint(77).to_string());
+    let own = bench.create(&own).await.unwrap().name_any();
+    has_verdict(&bench, &own, "True MachineCreated").await;
+    let keys = bench.objects::<AttestationKey>().unwrap();
+    keys.delete(&own, &DeleteParams::default()).await.unwrap();
+    eventually("the key is gone", async || {
+        Ok(keys.get_opt(&own).await?.is_none() && bench.trust.ak(&id(1)).is_none())
+    })
+    .await
+    .unwrap();
+    let stranger = bench.create(&key(2, 1)).await.unwrap().name_any();
+    has_verdict(&bench, &stranger, "False Waiting").await;
+    assert!(bench.trust.ak(&id(1)).is_none());
+    let mut other_tpm = key(3, 1);
+    other_tpm.spec.endorsement_key = Some(fingerprint(78).to_string());
+    let other_tpm = bench.create(&other_tpm).await.unwrap().name_any();
+    has_verdict(&bench, &other_tpm, "False Waiting").await;
+    // The TPM of before needs nobody.
+    let mut same_tpm = key(4, 1);
+    same_tpm.spec.endorsement_key = Some(fingerprint(77).to_string());
+    let same_tpm = bench.create(&same_tpm).await.unwrap().name_any();
+    has_verdict(&bench, &same_tpm, "True MachineCreated").await;
+    bench.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn check_07_a_machine_whose_disk_key_an_older_operator_made_is_no_first_use() {
+    let mut bench = Bench::at_work().await.unwrap();
+    let disk_key = Secret {
+        metadata: kube::api::ObjectMeta {
+            name: Some(id(1).to_string()),
+            ..Default::default()
+        },
+        data: Some([("root".to_owned(), ByteString(disk_key()))].into()),
+        ..Secret::default()
+    };
+    bench.create(&disk_key).await.unwrap();
+    bench.create(&machine(1)).await.unwrap();
+    is_published(&bench, 1).await;
+    let name = bench.create(&key(1, 1)).await.unwrap().name_any();
+    has_verdict(&bench, &name, "False Waiting").await;
+    approve(&bench, &name).await;
+    has_verdict(&bench, &name, "True MachineCreated").await;
+    bench.stop().await.unwrap();
+}
+
+/// As the existing operator makes it.
+fn disk_key() -> Vec<u8> {
+    json!({"key_type": "oct", "key": "QUJDREVGR0hJSktMTU5PUFFSU1RVVldY"})
+        .to_string()
+        .into_bytes()
+}
+
+#[tokio::test]
+async fn first_use_lets_in_no_more_machines_than_the_cluster_says() {
+    let mut bench = Bench::at_work().await.unwrap();
+    let clusters = bench.objects::<TrustedExecutionCluster>().unwrap();
+    let limits = json!({"maxClaimed": 3, "maxClaimedPerSource": 2});
+    let patch = Patch::Merge(json!({"spec": {"approval": limits}}));
+    for cluster in clusters.list(&ListParams::default()).await.unwrap() {
+        let params = PatchParams::default();
+        let patched = clusters.patch(&cluster.name_any(), &params, &patch).await;
+        patched.unwrap();
+    }
+    let submit = async |number: u64, network: u8| {
+        bench.create(&machine(number)).await.unwrap();
+        let mut record = sample::ak(number, number);
+        record.source = Some(SourceNetwork::of([192, 0, 2, network].into()));
+        let object = AttestationKey::from_core(&record);
+        bench.create(&object).await.unwrap().name_any()
+    };
+    for (number, network, wanted) in [
+        (1, 1, "True MachineCreated"),
+        (2, 1, "True MachineCreated"),
+        (3, 1, "False Waiting"),
+        (4, 2, "True MachineCreated"),
+        (5, 3, "False Waiting"),
+    ] {
+        let name = submit(number, network).await;
+        has_verdict(&bench, &name, wanted).await;
+        if wanted.starts_with("True") {
+            continue;
+        }
+        let keys = bench.objects::<AttestationKey>().unwrap();
+        let status = keys.get(&name).await.unwrap().status.unwrap();
+        let said = &status.conditions;
+        assert!(said.iter().any(|one| one.message.starts_with("TEC-R431")));
+    }
     bench.stop().await.unwrap();
 }
 

@@ -277,6 +277,16 @@ async fn an_installer_is_told_where_to_register_and_with_which_token() {
         "{source}"
     );
     assert_eq!(merge["httpHeaders"][0]["value"], "Bearer sesame");
+    // Without a file it is the token that the operator made.
+    let secret: Secret = serde_json::from_value(json!({
+        "metadata": {"name": "registration-token"}, "stringData": {"token": "of-the-operator"},
+    }))
+    .unwrap();
+    let created = plugin.api().create(&PostParams::default(), &secret).await;
+    created.unwrap();
+    let config = plugin.json(&[&["ignition", "merge"], &url[..]].concat());
+    let merge = &config["ignition"]["config"]["merge"][0];
+    assert_eq!(merge["httpHeaders"][0]["value"], "Bearer of-the-operator");
 }
 
 #[tokio::test]

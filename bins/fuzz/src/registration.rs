@@ -26,6 +26,7 @@ use tec_core::ak::ManualMatcher;
 use tec_core::ak::TofuMatcher;
 use tec_core::code::Code;
 use tec_core::endpoint::Endpoint;
+use tec_core::flow::ClaimLimits;
 use tec_core::http::AkService;
 use tec_core::http::AkServiceConfig;
 use tec_core::http::MAX_BODY;
@@ -158,6 +159,7 @@ impl World {
             entropy,
             tpm: Arc::new(CredentialIssuer::new()),
             provision: Some((registry.clone(), Arc::new(CompatLuksKey))),
+            claims: ClaimLimits::default(),
         });
         Self {
             registry,

@@ -25,6 +25,7 @@ use tec_core::flow;
 use tec_core::flow::AkOutcome;
 use tec_core::flow::AkPorts;
 use tec_core::flow::AkSubmission;
+use tec_core::flow::ClaimLimits;
 use tec_core::id::MachineId;
 use tec_core::machine::Machine;
 use tec_core::machine::RegisteredBy;
@@ -98,6 +99,7 @@ impl Keys {
             matcher: &ManualMatcher,
             audit: &*self.store,
             clock: &*self.clock,
+            claims: ClaimLimits::NONE,
         };
         let submission = AkSubmission::new(id, AkCandidate::from_admin(public, None));
         match flow::approve(ports, submission).await? {

@@ -132,6 +132,12 @@ impl Composer {
                 Answering::Refusing(Code::RegisterByAdmin)
             }
             Ok(setting) => {
+                if mode(&setting.cluster) == RegistrationMode::Open {
+                    tracing::warn!(
+                        "registration is open: whoever reaches this server gets a machine with a disk \
+                         key; set spec.registration.mode to Token"
+                    );
+                }
                 tracing::info!(kbs = %setting.kbs.url, "machines can be registered");
                 Answering::Service(self.service(setting))
             }
@@ -171,8 +177,7 @@ impl Composer {
 }
 
 fn mode(cluster: &TrustedExecutionCluster) -> RegistrationMode {
-    let said = cluster.spec.registration.as_ref();
-    said.map(|said| said.mode).unwrap_or_default()
+    cluster.registration_mode()
 }
 
 fn read(

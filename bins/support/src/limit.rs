@@ -14,6 +14,7 @@ use axum::response::Response;
 use governor::DefaultKeyedRateLimiter;
 use governor::Quota;
 use governor::RateLimiter;
+use tec_core::ak::SourceNetwork;
 use tec_core::code::Code;
 use tec_core::endpoint::network_of;
 use tec_core::http::ReplyStyle;
@@ -53,14 +54,17 @@ impl Limiter {
 
 const TEN: NonZeroU32 = NonZeroU32::MIN.saturating_add(9);
 
-/// The middleware.
+/// The middleware. It also notes the network that a request came from, for limits per source.
 pub async fn limit(
     State(limiter): State<Arc<Limiter>>,
     ConnectInfo(peer): ConnectInfo<SocketAddr>,
-    request: Request,
+    mut request: Request,
     next: Next,
 ) -> Response {
     if limiter.allows(peer.ip()) {
+        request
+            .extensions_mut()
+            .insert(SourceNetwork::of(peer.ip()));
         next.run(request).await
     } else {
         refusal(limiter.style, Code::RegisterRate).into_response()

@@ -202,6 +202,16 @@ pub(crate) struct ServeArgs {
     /// Most machines that may wait without an attestation key.
     #[arg(long, env = "TEC_MAX_UNCLAIMED", default_value_t = 10_000)]
     pub(crate) max_unclaimed: u64,
+    /// Most machines that trust on first use may let in; further keys wait for an admin.
+    #[arg(long, env = "TEC_MAX_CLAIMED", default_value_t = 10_000)]
+    pub(crate) max_claimed: u64,
+    /// Most of them from one network: one IPv4 address, or 64 bits of an IPv6 address.
+    #[arg(long, env = "TEC_MAX_CLAIMED_PER_SOURCE", default_value_t = 1_000)]
+    pub(crate) max_claimed_per_source: u64,
+    /// Free space at the state directory, in MiB, below which registration is paused; what is left is
+    /// for the audit lines of known nodes. 0 turns it off.
+    #[arg(long, env = "TEC_RESERVE_MIB", default_value_t = 64)]
+    pub(crate) reserve_mib: u64,
     /// Seconds after which a machine without an attestation key may be removed.
     /// An hour by default, a week where an admin approves keys.
     #[arg(long, env = "TEC_UNCLAIMED_SECONDS")]

@@ -29,6 +29,7 @@ use tec_core::flow;
 use tec_core::flow::AkOutcome;
 use tec_core::flow::AkPorts;
 use tec_core::flow::AkSubmission;
+use tec_core::flow::ClaimLimits;
 use tec_core::flow::ProvisionPorts;
 use tec_core::flow::RegisterPorts;
 use tec_core::id::MachineId;
@@ -120,6 +121,7 @@ impl Anchor {
             matcher,
             audit: store,
             clock,
+            claims: ClaimLimits::default(),
         };
         let candidate = AkCandidate::from_node(tpm.public_key(), None);
         let outcome = flow::approve(ports, AkSubmission::new(machine, candidate)).await?;

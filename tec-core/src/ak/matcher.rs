@@ -6,6 +6,7 @@ use super::AkRecord;
 use super::AkState;
 use super::Fingerprint;
 use super::PublicKey;
+use super::SourceNetwork;
 use crate::machine::Machine;
 use crate::machine::MachineState;
 
@@ -19,6 +20,8 @@ pub struct AkCandidate {
     pub proven_ek: Option<Fingerprint>,
     /// Whether an admin asks for the binding.
     pub approved_by_admin: ByAdmin,
+    /// Network that it came from.
+    pub source: Option<SourceNetwork>,
 }
 
 /// Who asks for a binding.
@@ -38,6 +41,7 @@ impl AkCandidate {
             public,
             proven_ek,
             approved_by_admin: ByAdmin::No,
+            source: None,
         }
     }
 
@@ -47,7 +51,14 @@ impl AkCandidate {
             public,
             proven_ek,
             approved_by_admin: ByAdmin::Yes,
+            source: None,
         }
+    }
+
+    /// The same key, from a network.
+    #[must_use]
+    pub fn from_network(self, source: Option<SourceNetwork>) -> Self {
+        Self { source, ..self }
     }
 }
 
@@ -67,6 +78,10 @@ pub enum AkReason {
     NeedsAdmin,
     /// Waits for credential activation.
     NeedsEkProof,
+    /// The machine had another key before, so this one waits for an admin.
+    NeedsRebind,
+    /// As many machines as may be were claimed by first use, so this one waits for an admin.
+    Quarantined,
     /// There is no such machine, or it was revoked.
     MachineNotWaiting,
     /// The machine is bound to another key.
@@ -86,6 +101,8 @@ impl fmt::Display for AkReason {
             Self::AdminApproved => "approved by an admin",
             Self::NeedsAdmin => "waits for an admin",
             Self::NeedsEkProof => "waits for proof by an endorsement key",
+            Self::NeedsRebind => "the machine had another key before: waits for an admin",
+            Self::Quarantined => "the limit of first use is reached: waits for an admin",
             Self::MachineNotWaiting => "no such machine, or revoked",
             Self::MachineHasOtherKey => "the machine is bound to another key",
             Self::KeyHasOtherMachine => "the key is bound to another machine",
@@ -120,7 +137,8 @@ pub enum AkDecision {
 /// # Security
 /// Never approves when the machine is bound to another key, when the key is bound to another
 /// machine, or when the key was revoked. The registry's compare-and-swap enforces the same once
-/// more.
+/// more. First use is once in the life of a machine: one that ever had a key takes another only by an
+/// admin, or by the endorsement key that was proven for the last one.
 pub trait AkMatcher: fmt::Debug + Send + Sync {
     /// Decides.
     fn decide(
@@ -159,6 +177,16 @@ fn common_rule(
     }
 }
 
+/// What a machine that had a key before asks of another one: an admin, or the endorsement key of the
+/// last one. `Some` is final.
+fn rebind_rule(candidate: &AkCandidate, machine: Option<&Machine>) -> Option<AkDecision> {
+    let machine = machine.filter(|machine| machine.was_bound())?;
+    let earlier = machine.binding.and_then(|binding| binding.ek);
+    let is_same_tpm = earlier.is_some() && earlier == candidate.proven_ek;
+    let is_granted = is_same_tpm || candidate.approved_by_admin == ByAdmin::Yes;
+    (!is_granted).then_some(AkDecision::Wait(AkReason::NeedsRebind))
+}
+
 /// Trust on first use: the first key of a machine is bound, every other is refused.
 #[derive(Clone, Copy, Debug, Default)]
 #[expect(clippy::exhaustive_structs, reason = "there is nothing to configure")]
@@ -172,13 +200,20 @@ impl AkMatcher for TofuMatcher {
         of_machine: Option<&AkRecord>,
         same_key: Option<&AkRecord>,
     ) -> AkDecision {
+        let reason = match candidate.approved_by_admin {
+            ByAdmin::Yes => AkReason::AdminApproved,
+            ByAdmin::No if machine.is_some_and(Machine::was_bound) => AkReason::EkProven,
+            ByAdmin::No => AkReason::FirstUse,
+        };
         common_rule(candidate, machine, of_machine, same_key)
-            .unwrap_or(AkDecision::Approve(AkReason::FirstUse))
+            .or_else(|| rebind_rule(candidate, machine))
+            .unwrap_or(AkDecision::Approve(reason))
     }
 }
 
 /// First use, and only with an endorsement key that was proven by credential activation; with an
-/// allow-list, only those endorsement keys.
+/// allow-list, only those endorsement keys. A machine that had a key takes another one with the same
+/// endorsement key, or by an admin.
 #[derive(Clone, Debug, Default)]
 pub struct EkBoundMatcher {
     allowed: Option<std::collections::BTreeSet<Fingerprint>>,
@@ -214,7 +249,9 @@ impl AkMatcher for EkBoundMatcher {
             (Some(ek), Some(allowed)) if !allowed.contains(&ek) => {
                 AkDecision::Wait(AkReason::NeedsAdmin)
             }
-            (Some(_), _) => AkDecision::Approve(AkReason::EkProven),
+            (Some(_), _) => {
+                rebind_rule(candidate, machine).unwrap_or(AkDecision::Approve(AkReason::EkProven))
+            }
         }
     }
 }

@@ -3,6 +3,7 @@
 mod clock;
 mod matcher;
 mod public;
+mod source;
 mod tpm;
 
 use serde::Deserialize;
@@ -25,6 +26,8 @@ pub use self::public::KeyKind;
 pub use self::public::ParseFingerprintError;
 pub use self::public::ParsePublicKeyError;
 pub use self::public::PublicKey;
+pub use self::source::ParseSourceNetworkError;
+pub use self::source::SourceNetwork;
 pub use self::tpm::Credential;
 pub use self::tpm::EkOffer;
 pub use self::tpm::TpmObjectError;
@@ -61,6 +64,9 @@ pub struct AkRecord {
     pub ek: Option<Fingerprint>,
     /// When it was first submitted.
     pub submitted_at: Timestamp,
+    /// Network that it came from: of a key that waits, and of one that trust on first use bound.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub source: Option<SourceNetwork>,
 }
 
 impl AkRecord {
@@ -77,6 +83,7 @@ impl AkRecord {
             state: AkState::Pending,
             ek,
             submitted_at,
+            source: None,
         }
     }
 

@@ -7,6 +7,7 @@ use crate::ak::AkReason;
 use crate::ak::AkRecord;
 use crate::ak::ApprovedAk;
 use crate::ak::Fingerprint;
+use crate::ak::SourceNetwork;
 use crate::id::MachineId;
 use crate::port::AkRegistry;
 use crate::port::AuditAction;
@@ -35,6 +36,39 @@ pub struct AkPorts<'a> {
     pub audit: &'a dyn AuditSink,
     /// Time.
     pub clock: &'a dyn Clock,
+    /// How many machines trust on first use may let in.
+    pub claims: ClaimLimits,
+}
+
+/// How many machines trust on first use may let in: a stranger with a key in software claims a machine
+/// for good, with a row, a disk key and audit lines. Beyond, keys wait for an admin.
+///
+/// Keys that are submitted at the same moment may exceed a limit by their number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(clippy::exhaustive_structs, reason = "two numbers")]
+pub struct ClaimLimits {
+    /// In all.
+    pub total: u64,
+    /// From one source network.
+    pub per_source: u64,
+}
+
+impl ClaimLimits {
+    /// For callers that let nobody in by first use, or that count themselves.
+    pub const NONE: Self = Self {
+        total: u64::MAX,
+        per_source: u64::MAX,
+    };
+}
+
+impl Default for ClaimLimits {
+    /// 10,000 in all, 1,000 from one network.
+    fn default() -> Self {
+        Self {
+            total: 10_000,
+            per_source: 1_000,
+        }
+    }
 }
 
 /// A key that asks to be bound to a machine.
@@ -125,15 +159,46 @@ pub async fn approve(
         of_machine.as_ref(),
         same_key.as_ref(),
     );
-    let record = AkRecord::pending(
+    let mut record = AkRecord::pending(
         candidate.public,
         machine,
         candidate.proven_ek,
         ports.clock.now(),
     );
+    record.source = candidate.source;
+    let decision = quarantine(ports, decision, &mut record)
+        .await
+        .map_err(lookup)?;
     carry_out(ports, decision, record)
         .await
         .map_err(|source| ApproveError::Store { key, source })
+}
+
+/// Lets first use wait where it let in as many as it may. Whatever else binds a key has no source.
+async fn quarantine(
+    ports: AkPorts<'_>,
+    decision: AkDecision,
+    record: &mut AkRecord,
+) -> Result<AkDecision, PortError> {
+    match decision {
+        AkDecision::Approve(AkReason::FirstUse) => {}
+        AkDecision::Approve(_) => {
+            record.source = None;
+            return Ok(decision);
+        }
+        _ => return Ok(decision),
+    }
+    let source = *record.source.get_or_insert(SourceNetwork::UNKNOWN);
+    if ports.claims == ClaimLimits::NONE {
+        return Ok(decision);
+    }
+    let claims = ports.aks.claims(&source).await?;
+    let has_room = claims.total < ports.claims.total && claims.of_source < ports.claims.per_source;
+    Ok(if has_room {
+        decision
+    } else {
+        AkDecision::Wait(AkReason::Quarantined)
+    })
 }
 
 async fn carry_out(
@@ -195,7 +260,8 @@ fn line(ports: AkPorts<'_>, action: AuditAction, record: &AkRecord) -> AuditEven
     AuditEvent::new(ports.clock.now(), action, Some(record.machine), subject)
 }
 
-/// Revokes a key; its machine may then bind another one.
+/// Revokes a key; its machine may then bind another one that an admin approves, or that the same
+/// endorsement key proves.
 pub async fn revoke_ak(
     aks: &dyn AkRegistry,
     clock: &dyn Clock,

@@ -20,6 +20,7 @@ pub use self::approve::AkOutcome;
 pub use self::approve::AkPorts;
 pub use self::approve::AkSubmission;
 pub use self::approve::ApproveError;
+pub use self::approve::ClaimLimits;
 pub use self::approve::approve;
 pub use self::approve::revoke_ak;
 pub use self::escrow::MAX_ESCROW;

@@ -31,11 +31,13 @@ use crate::ak::AkReason;
 use crate::ak::EkOffer;
 use crate::ak::Fingerprint;
 use crate::ak::PublicKey;
+use crate::ak::SourceNetwork;
 use crate::ak::TpmObjects;
 use crate::code::Code;
 use crate::flow::AkOutcome;
 use crate::flow::AkPorts;
 use crate::flow::AkSubmission;
+use crate::flow::ClaimLimits;
 use crate::flow::ProvisionPorts;
 use crate::flow::approve;
 use crate::flow::provision;
@@ -74,6 +76,8 @@ pub struct AkServiceConfig {
     /// Gives a machine its disk key as soon as its attestation key is bound; `None` where somebody
     /// else does.
     pub provision: Option<(Arc<dyn SecretStore>, Arc<dyn LuksKeyGenerator>)>,
+    /// How many machines trust on first use may let in.
+    pub claims: ClaimLimits,
 }
 
 #[derive(Debug)]
@@ -82,7 +86,9 @@ struct Inner {
     challenges: Challenges,
 }
 
-/// `PUT /register-ak`, and `PUT /register-ak/proof` for the answer to a challenge.
+/// `PUT /register-ak`, and `PUT /register-ak/proof` for the answer to a challenge. The network that a
+/// key comes from is a [`SourceNetwork`] among the extensions of the request; without one, all keys
+/// come from one network.
 #[derive(Clone, Debug)]
 pub struct AkService(Arc<Inner>);
 
@@ -111,6 +117,7 @@ struct AkRequest {
     public: PublicKey,
     tpm_public: Option<Vec<u8>>,
     ek: Option<EkOffer>,
+    source: Option<SourceNetwork>,
 }
 
 /// Parses a registration and drops the result: the entry point for fuzzing.
@@ -137,6 +144,7 @@ impl AkRequest {
             public,
             tpm_public: wire.tpm_public.map(base64).transpose()?,
             ek,
+            source: None,
         })
     }
 }
@@ -176,16 +184,17 @@ impl AkService {
         if !is_json(request.headers()) {
             return Err(Code::RegisterContentType);
         }
+        let source = request.extensions().get().copied();
         let body = read_body(request.into_body()).await?;
         if is_proof {
-            self.prove(&body).await
+            self.prove(&body, source).await
         } else {
-            self.submit(&body).await
+            let request = AkRequest::parse(&body)?;
+            self.submit(AkRequest { source, ..request }).await
         }
     }
 
-    async fn submit(&self, body: &[u8]) -> Result<Response<ReplyBody>, Code> {
-        let request = AkRequest::parse(body)?;
+    async fn submit(&self, request: AkRequest) -> Result<Response<ReplyBody>, Code> {
         if let Some(area) = &request.tpm_public {
             let named = self.0.config.tpm.attestation_key(area);
             if named.map_err(|_| Code::RegisterKeyRefused)? != request.public {
@@ -193,6 +202,7 @@ impl AkService {
             }
         }
         let candidate = AkCandidate::from_node(request.public.clone(), None);
+        let candidate = candidate.from_network(request.source);
         match self
             .decide(AkSubmission::new(request.machine, candidate))
             .await?
@@ -235,6 +245,7 @@ impl AkService {
             matcher: &*config.matcher,
             audit: &*config.audit,
             clock: &*config.clock,
+            claims: config.claims,
         };
         let outcome = approve(ports, submission)
             .await
@@ -293,7 +304,11 @@ impl AkService {
         Ok(json(StatusCode::ACCEPTED, body.to_string()))
     }
 
-    async fn prove(&self, body: &[u8]) -> Result<Response<ReplyBody>, Code> {
+    async fn prove(
+        &self,
+        body: &[u8],
+        source: Option<SourceNetwork>,
+    ) -> Result<Response<ReplyBody>, Code> {
         let wire: ProofWire = serde_json::from_slice(body).map_err(|_| Code::RegisterMalformed)?;
         let mut id = [0; 16];
         hex::decode_to_slice(&wire.challenge, &mut id).map_err(|_| Code::RegisterMalformed)?;
@@ -311,6 +326,7 @@ impl AkService {
             return Err(Code::RegisterEkProof);
         }
         let candidate = AkCandidate::from_node(waiting.public, Some(waiting.ek));
+        let candidate = candidate.from_network(source);
         reply(
             self.decide(AkSubmission::new(waiting.machine, candidate))
                 .await?,
@@ -328,15 +344,28 @@ fn reply(outcome: AkOutcome) -> Result<Response<ReplyBody>, Code> {
         AkOutcome::AlreadyWaiting(AkReason::FirstUse | AkReason::EkProven) => {
             Err(Code::RegisterAkKnown)
         }
-        AkOutcome::Waiting(_) | AkOutcome::AlreadyWaiting(_) => {
-            Ok(json(StatusCode::ACCEPTED, r#"{"status":"pending"}"#))
-        }
+        AkOutcome::Waiting(reason) | AkOutcome::AlreadyWaiting(reason) => Ok(pending(reason)),
         AkOutcome::Rejected(AkReason::MachineNotWaiting) => Err(Code::RegisterMachineUnknown),
         AkOutcome::Rejected(AkReason::MachineHasOtherKey) => Err(Code::RegisterMachineTaken),
         AkOutcome::Rejected(AkReason::KeyRevoked) => Err(Code::RegisterKeyRefused),
         AkOutcome::AlreadyBound => Err(Code::RegisterAkKnown),
         AkOutcome::Rejected(_) => Err(Code::RegisterKeyElsewhere),
     }
+}
+
+/// An admin has to look; with a code where the node could not expect that.
+fn pending(reason: AkReason) -> Response<ReplyBody> {
+    let code = match reason {
+        AkReason::NeedsRebind => Code::RegisterRebind,
+        AkReason::Quarantined => Code::RegisterQuarantined,
+        _ => return json(StatusCode::ACCEPTED, r#"{"status":"pending"}"#),
+    };
+    let body = serde_json::json!({
+        "status": "pending", "message": code.title(), "code": code,
+    });
+    let mut response = json(StatusCode::ACCEPTED, body.to_string());
+    response.extensions_mut().insert(code);
+    response
 }
 
 impl<B> tower_service::Service<Request<B>> for AkService

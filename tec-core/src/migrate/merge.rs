@@ -9,6 +9,7 @@ use super::MachineUnit;
 use crate::ak::AkRecord;
 use crate::ak::AkState;
 use crate::image::ApprovedImage;
+use crate::machine::LastBinding;
 use crate::machine::Machine;
 use crate::machine::MachineState;
 use crate::secret::SecretBytes;
@@ -98,7 +99,8 @@ pub fn merge_machine(
     if keys.iter().filter(bound).count() > 1 {
         return Merged::Clash(Clash::BoundKey);
     }
-    let machine = merge_states(&here.machine, &comes.machine);
+    let mut machine = merge_states(&here.machine, &comes.machine);
+    machine.binding = merge_bindings(&keys, here.machine.binding, comes.machine.binding);
     let new_secret = here.secret.is_none() && secret.is_some();
     let new_escrow = escrows.len() > here.escrows.len();
     if machine == here.machine && keys == here.keys && !new_secret && !new_escrow {
@@ -141,6 +143,26 @@ fn merge_states(here: &Machine, comes: &Machine) -> Machine {
         machine.state = comes.state;
     }
     machine
+}
+
+/// The last binding is that of the key that is bound now. Where there is none and the two differ,
+/// nobody knows which was the last one: then no endorsement key counts.
+fn merge_bindings(
+    keys: &[AkRecord],
+    here: Option<LastBinding>,
+    comes: Option<LastBinding>,
+) -> Option<LastBinding> {
+    if here == comes {
+        return here;
+    }
+    let bound = keys.iter().find(|key| key.state == AkState::Bound);
+    if let Some(bound) = bound {
+        return Some(LastBinding::new(bound.fingerprint(), bound.ek));
+    }
+    match (here, comes) {
+        (Some(here), Some(comes)) if here != comes => Some(LastBinding::new(here.ak, None)),
+        (here, comes) => here.or(comes),
+    }
 }
 
 fn merge_keys(here: &[AkRecord], comes: &[AkRecord]) -> Vec<AkRecord> {
@@ -283,6 +305,29 @@ mod tests {
             merge_machine(Some(&here), &other, &[]),
             Merged::Clash(Clash::BoundKey)
         ));
+    }
+
+    #[test]
+    fn the_last_binding_is_that_of_the_bound_key_and_else_no_endorsement_key_counts() {
+        let ek = |number| Some(sample::public_key(number).fingerprint());
+        let last = |key: u64, of| Some(LastBinding::new(sample::ak(key, 1).fingerprint(), of));
+        let with = |keys: &[(u64, AkState)], binding| {
+            let mut unit = unit(1, keys, None);
+            unit.machine.binding = binding;
+            unit
+        };
+        let here = with(&[(1, AkState::Revoked)], last(1, ek(8)));
+        let next = with(&[(2, AkState::Bound)], last(2, None));
+        let merged = written(merge_machine(Some(&here), &next, &[]));
+        assert_eq!(merged.machine.binding, last(2, None));
+        let other = with(&[(1, AkState::Revoked)], last(1, ek(9)));
+        let merged = written(merge_machine(Some(&here), &other, &[]));
+        assert_eq!(merged.machine.binding, last(1, None));
+        let older = with(&[(1, AkState::Revoked)], None);
+        let merged = merge_machine(Some(&here), &older, &[]);
+        assert!(matches!(merged, Merged::Same), "what is known stays known");
+        let merged = written(merge_machine(Some(&older), &here, &[]));
+        assert_eq!(merged.machine.binding, last(1, ek(8)));
     }
 
     #[test]

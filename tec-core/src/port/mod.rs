@@ -24,6 +24,7 @@ pub use self::error::PortErrorKind;
 pub use self::error::chain;
 pub use self::registry::AkRegistry;
 pub use self::registry::BindOutcome;
+pub use self::registry::Claims;
 pub use self::registry::CreateOutcome;
 pub use self::registry::ImageRegistry;
 pub use self::registry::MachineRegistry;

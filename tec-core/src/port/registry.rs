@@ -16,6 +16,7 @@ use super::PortError;
 use crate::ak::AkRecord;
 use crate::ak::ApprovedAk;
 use crate::ak::Fingerprint;
+use crate::ak::SourceNetwork;
 use crate::id::ImageName;
 use crate::id::MachineId;
 use crate::id::ResourcePath;
@@ -70,6 +71,26 @@ pub enum UnclaimedLimit {
     AtMost(u64),
 }
 
+/// Machines that trust on first use let in: their bound keys have a source.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[expect(clippy::exhaustive_structs, reason = "two numbers")]
+pub struct Claims {
+    /// From anywhere.
+    pub total: u64,
+    /// From one network.
+    pub of_source: u64,
+}
+
+impl Claims {
+    /// Counts the sources of the keys that are bound and have one.
+    pub fn of(sources: impl Iterator<Item = SourceNetwork>, source: SourceNetwork) -> Self {
+        sources.fold(Self::default(), |claims, from| Self {
+            total: claims.total + 1,
+            of_source: claims.of_source + u64::from(from == source),
+        })
+    }
+}
+
 /// The machines.
 ///
 /// *Contract*: writes are durable when the call returns. `list` is in order of the id.
@@ -120,7 +141,8 @@ pub trait AkRegistry: fmt::Debug + Send + Sync {
         line: &AuditEvent,
     ) -> Result<CreateOutcome, PortError>;
 
-    /// Binds an approved key to the machine of its record.
+    /// Binds an approved key to the machine of its record, with the source of that record, and notes
+    /// it as the machine's last binding.
     async fn bind(&self, ak: &ApprovedAk, line: &AuditEvent) -> Result<BindOutcome, PortError>;
 
     /// Looks a key up by fingerprint.
@@ -131,6 +153,9 @@ pub trait AkRegistry: fmt::Debug + Send + Sync {
 
     /// All keys submitted for a machine, or all there are.
     async fn list(&self, machine: Option<MachineId>) -> Result<Vec<AkRecord>, PortError>;
+
+    /// How many keys are bound that have a source.
+    async fn claims(&self, source: &SourceNetwork) -> Result<Claims, PortError>;
 
     /// Revokes a key; its machine may then bind another one. Fails with `NotFound` when unknown.
     async fn revoke(&self, key: &Fingerprint, line: &AuditEvent) -> Result<(), PortError>;

@@ -17,12 +17,14 @@ use crate::ak::AkState;
 use crate::ak::ApprovedAk;
 use crate::ak::Fingerprint;
 use crate::ak::PublicKey;
+use crate::ak::SourceNetwork;
 use crate::id::MachineId;
 use crate::machine::MachineState;
 use crate::migrate::Deed;
 use crate::port::AkRegistry;
 use crate::port::AuditEvent;
 use crate::port::BindOutcome;
+use crate::port::Claims;
 use crate::port::CreateOutcome;
 use crate::port::PortError;
 use crate::port::PortErrorKind;
@@ -73,6 +75,12 @@ impl AkRegistry for Store {
         self.readers
             .with(|db| list(db, machine))
             .map_err(|error| error.during("list attestation keys"))
+    }
+
+    async fn claims(&self, source: &SourceNetwork) -> Result<Claims, PortError> {
+        self.readers
+            .with(|db| claims(db, source))
+            .map_err(|error| error.during("count the machines that first use let in"))
     }
 
     async fn revoke(&self, key: &Fingerprint, line: &AuditEvent) -> Result<(), PortError> {
@@ -133,7 +141,7 @@ fn bind(db: &Connection, mut record: AkRecord, line: &AuditEvent) -> Result<Bind
         record.ek = record.ek.or(known.ek);
     }
     replace(db, &record)?;
-    machine::activate(db, &record.machine)?;
+    machine::activate(db, &record)?;
     audit::append(db, line)?;
     Ok(BindOutcome::Bound)
 }
@@ -151,7 +159,7 @@ pub(super) fn replace(db: &Connection, record: &AkRecord) -> Result<(), StoreErr
 }
 
 fn insert(db: &Connection, record: &AkRecord) -> Result<(), StoreError> {
-    db.prepare_cached("INSERT INTO ak VALUES (?1, ?2, ?3, ?4, ?5, ?6)")?
+    db.prepare_cached("INSERT INTO ak VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)")?
         .execute((
             record.fingerprint().to_string(),
             record.public.to_base64(),
@@ -159,6 +167,7 @@ fn insert(db: &Connection, record: &AkRecord) -> Result<(), StoreError> {
             state_text(record.state),
             record.ek.map(|ek| ek.to_string()),
             record.submitted_at.unix_seconds(),
+            record.source.map(|source| source.to_string()),
         ))?;
     Ok(())
 }
@@ -175,6 +184,20 @@ pub(super) fn find(db: &Connection, key: &Fingerprint) -> Result<Option<AkRecord
 fn bound_to(db: &Connection, machine: &MachineId) -> Result<Option<AkRecord>, StoreError> {
     let sql = "SELECT * FROM ak WHERE machine = ?1 AND state = 'bound'";
     one(db, sql, machine.to_string())
+}
+
+fn claims(db: &Connection, source: &SourceNetwork) -> Result<Claims, StoreError> {
+    // Both are answered from the index `ak_claim`.
+    let (total, of_source): (i64, i64) = db
+        .prepare_cached(
+            "SELECT count(*), count(*) FILTER (WHERE source = ?1) FROM ak \
+             WHERE state = 'bound' AND source IS NOT NULL",
+        )?
+        .query_row((source.to_string(),), |row| Ok((row.get(0)?, row.get(1)?)))?;
+    Ok(Claims {
+        total: total.unsigned_abs(),
+        of_source: of_source.unsigned_abs(),
+    })
 }
 
 fn one(db: &Connection, sql: &str, name: String) -> Result<Option<AkRecord>, StoreError> {
@@ -219,6 +242,11 @@ fn decode(row: &Row<'_>) -> Result<AkRecord, StoreError> {
         .map_err(|error| StoreError::undecodable("fingerprint", error))?;
     let submitted_at = Timestamp::from_unix_seconds(row.get(5)?);
     let mut record = AkRecord::pending(public, machine, ek, submitted_at);
+    record.source = row
+        .get::<_, Option<String>>(6)?
+        .map(|source| source.parse())
+        .transpose()
+        .map_err(|error| StoreError::undecodable("source network", error))?;
     record.state = state_of(&state).ok_or_else(|| StoreError::undecodable("key state", state))?;
     Ok(record)
 }

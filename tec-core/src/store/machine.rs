@@ -12,7 +12,9 @@ use super::authority;
 use super::clock;
 use super::error::Failure;
 use super::error::StoreError;
+use crate::ak::AkRecord;
 use crate::id::MachineId;
+use crate::machine::LastBinding;
 use crate::machine::Machine;
 use crate::machine::MachineState;
 use crate::machine::RegisteredBy;
@@ -118,17 +120,22 @@ fn create(
     Ok(CreateOutcome::Created)
 }
 
-/// Writes a machine, or its state where it is there; also for what another anchor has.
+/// Writes a machine, or its state and binding where it is there; also for what another anchor has.
 pub(super) fn put(db: &Connection, machine: &Machine) -> Result<(), StoreError> {
     db.prepare_cached(
-        "INSERT INTO machine VALUES (?1, ?2, ?3, ?4) \
-         ON CONFLICT (id) DO UPDATE SET state = excluded.state",
+        "INSERT INTO machine VALUES (?1, ?2, ?3, ?4, ?5, ?6) ON CONFLICT (id) DO UPDATE \
+         SET state = excluded.state, last_ak = excluded.last_ak, last_ek = excluded.last_ek",
     )?
     .execute((
         machine.id.to_string(),
         registrar_text(machine.registered_by),
         machine.registered_at.unix_seconds(),
         state_text(machine.state),
+        machine.binding.map(|last| last.ak.to_string()),
+        machine
+            .binding
+            .and_then(|last| last.ek)
+            .map(|ek| ek.to_string()),
     ))?;
     Ok(())
 }
@@ -164,10 +171,16 @@ pub(super) fn list(
         .collect()
 }
 
-/// Moves a machine that got a key out of the unclaimed ones.
-pub(super) fn activate(db: &Connection, id: &MachineId) -> Result<(), StoreError> {
-    db.prepare_cached("UPDATE machine SET state = 'active' WHERE id = ?1")?
-        .execute((id.to_string(),))?;
+/// Moves the machine of a key that is bound out of the unclaimed ones.
+pub(super) fn activate(db: &Connection, ak: &AkRecord) -> Result<(), StoreError> {
+    db.prepare_cached(
+        "UPDATE machine SET state = 'active', last_ak = ?2, last_ek = ?3 WHERE id = ?1",
+    )?
+    .execute((
+        ak.machine.to_string(),
+        ak.fingerprint().to_string(),
+        ak.ek.map(|ek| ek.to_string()),
+    ))?;
     Ok(())
 }
 
@@ -209,6 +222,15 @@ fn decode(row: &Row<'_>) -> Result<Machine, StoreError> {
     let mut machine = Machine::unclaimed(id, registered_by, registered_at);
     machine.state =
         state_of(&state).ok_or_else(|| StoreError::undecodable("machine state", state))?;
+    let (ak, ek): (Option<String>, Option<String>) = (row.get(4)?, row.get(5)?);
+    let fingerprint = |text: String| {
+        text.parse()
+            .map_err(|error| StoreError::undecodable("fingerprint", error))
+    };
+    if let Some(ak) = ak {
+        let ek = ek.map(fingerprint).transpose()?;
+        machine.binding = Some(LastBinding::new(fingerprint(ak)?, ek));
+    }
     Ok(machine)
 }
 

@@ -12,9 +12,14 @@ use super::error::StoreError;
 /// `application_id` of the file header: "TECs" (sqlite.org/fileformat2.html, section 1.3.17).
 const APPLICATION_ID: i64 = 0x5445_4373;
 /// `user_version` of the file header: the last of [`ADDED`].
-pub(super) const VERSION: i64 = 3;
+pub(super) const VERSION: i64 = 4;
 /// What each version added, from version 1 on.
-const ADDED: [(i64, &str); 3] = [(1, TABLES), (2, TRUST_TABLES), (VERSION, CLOCK_TABLES)];
+const ADDED: [(i64, &str); 4] = [
+    (1, TABLES),
+    (2, TRUST_TABLES),
+    (3, CLOCK_TABLES),
+    (VERSION, BINDING_COLUMNS),
+];
 /// Bytes of a page. Files are whole pages, see [`super::access::database_file`].
 pub(super) const PAGE: u64 = 4096;
 /// How long a statement waits for another process.
@@ -127,6 +132,22 @@ CREATE TABLE tpm_clock (
     reading TEXT NOT NULL
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX tpm_clock_machine ON tpm_clock (machine);
+";
+
+/// Added by version 4: the key that a machine had last, and the network that a key came from. A machine
+/// that older versions left without a bound key had the one that was revoked last, whose endorsement
+/// key counts for nothing: versions before this one did not say whether it was ever bound.
+const BINDING_COLUMNS: &str = "
+ALTER TABLE machine ADD COLUMN last_ak TEXT;
+ALTER TABLE machine ADD COLUMN last_ek TEXT;
+ALTER TABLE ak ADD COLUMN source TEXT;
+CREATE INDEX ak_claim ON ak (source) WHERE state = 'bound' AND source IS NOT NULL;
+UPDATE machine SET (last_ak, last_ek) =
+    (SELECT fingerprint, ek FROM ak WHERE ak.machine = machine.id AND ak.state = 'bound');
+UPDATE machine SET last_ak =
+    (SELECT fingerprint FROM ak WHERE ak.machine = machine.id AND ak.state = 'revoked'
+     ORDER BY submitted_at DESC LIMIT 1)
+    WHERE last_ak IS NULL AND state <> 'unclaimed';
 ";
 
 /// What lies at the path.

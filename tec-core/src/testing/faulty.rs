@@ -16,6 +16,7 @@ use crate::ak::AkRecord;
 use crate::ak::ApprovedAk;
 use crate::ak::ClockReading;
 use crate::ak::Fingerprint;
+use crate::ak::SourceNetwork;
 use crate::attest::Attempt;
 use crate::id::AttemptId;
 use crate::id::ImageName;
@@ -40,6 +41,7 @@ use crate::port::AttemptLog;
 use crate::port::AuditEvent;
 use crate::port::AuditSink;
 use crate::port::BindOutcome;
+use crate::port::Claims;
 use crate::port::ClockLog;
 use crate::port::ClockOutcome;
 use crate::port::CreateOutcome;
@@ -195,6 +197,7 @@ pass_through!(AkRegistry {
     fn find(key: &Fingerprint) -> Option<AkRecord>;
     fn bound_to(machine: &MachineId) -> Option<AkRecord>;
     fn list(machine: Option<MachineId>) -> Vec<AkRecord>;
+    fn claims(source: &SourceNetwork) -> Claims;
     fn revoke(key: &Fingerprint, line: &AuditEvent) -> ();
 });
 

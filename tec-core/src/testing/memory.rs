@@ -16,12 +16,14 @@ use crate::ak::AkState;
 use crate::ak::ApprovedAk;
 use crate::ak::ClockReading;
 use crate::ak::Fingerprint;
+use crate::ak::SourceNetwork;
 use crate::attest::Attempt;
 use crate::id::AttemptId;
 use crate::id::ImageName;
 use crate::id::MachineId;
 use crate::id::ResourcePath;
 use crate::image::ApprovedImage;
+use crate::machine::LastBinding;
 use crate::machine::Machine;
 use crate::machine::MachineState;
 use crate::machine::RegisteredBy;
@@ -35,6 +37,7 @@ use crate::port::AttemptLog;
 use crate::port::AuditEvent;
 use crate::port::AuditSink;
 use crate::port::BindOutcome;
+use crate::port::Claims;
 use crate::port::ClockLog;
 use crate::port::ClockOutcome;
 use crate::port::CreateOutcome;
@@ -277,6 +280,7 @@ impl AkRegistry for MemoryRegistry {
         }
         if let Some(machine) = state.machines.get_mut(&record.machine) {
             machine.state = MachineState::Active;
+            machine.binding = Some(LastBinding::new(record.fingerprint(), record.ek));
         }
         state.aks.insert(record.fingerprint(), record);
         state.events.push(line.clone());
@@ -298,6 +302,12 @@ impl AkRegistry for MemoryRegistry {
             .filter(|ak| machine.is_none_or(|machine| ak.machine == machine))
             .cloned()
             .collect())
+    }
+
+    async fn claims(&self, source: &SourceNetwork) -> Result<Claims, PortError> {
+        let state = self.state();
+        let bound = state.aks.values().filter(|ak| ak.state == AkState::Bound);
+        Ok(Claims::of(bound.filter_map(|ak| ak.source), *source))
     }
 
     async fn revoke(&self, key: &Fingerprint, line: &AuditEvent) -> Result<(), PortError> {

@@ -24,6 +24,8 @@ use super::rule::stays_set;
 
 /// When it was submitted, where that is not when the object was made.
 const SUBMITTED_AT: &str = "trusted-execution-clusters.io/submitted-at";
+/// The network that submitted it, as the server saw it.
+const SOURCE: &str = "trusted-execution-clusters.io/source";
 
 /// A TPM's attestation key, submitted for a machine.
 #[derive(
@@ -106,6 +108,10 @@ impl AttestationKey {
         }
         let mut object = Self::new(&Self::name_of(&record.fingerprint()), spec);
         stamp(&mut object, SUBMITTED_AT, record.submitted_at);
+        if let Some(source) = record.source {
+            let source = source.to_string();
+            object.annotations_mut().insert(SOURCE.to_owned(), source);
+        }
         object
     }
 
@@ -156,10 +162,16 @@ impl AttestationKey {
         let submitted_at = stamped_at(self, SUBMITTED_AT)?;
         let (public, id) = (self.public()?, self.machine_id()?);
         let mut record = AkRecord::pending(public, id, self.endorsement_key()?, submitted_at);
+        let source = self.annotations().get(SOURCE);
+        record.source = source.and_then(|text| text.parse().ok());
         if self.spec.revoked_at.is_some() {
             record.state = AkState::Revoked;
-        } else if machine.is_some_and(|machine| self.is_bound_by(machine, &record)) {
+        } else if let Some(machine) = machine.filter(|machine| self.is_bound_by(machine, &record)) {
             record.state = AkState::Bound;
+            let bound = machine
+                .bound_key()
+                .and_then(|key| key.claimed_from.as_ref());
+            record.source = bound.and_then(|text| text.parse().ok());
         }
         Ok(record)
     }

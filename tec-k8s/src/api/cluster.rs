@@ -12,6 +12,8 @@ use serde::Serialize;
 use super::condition::conditions_schema;
 use super::policy::ApprovalSpec;
 use super::policy::PublishSpec;
+use super::policy::REGISTRATION_TOKEN;
+use super::policy::RegistrationMode;
 use super::policy::RegistrationSpec;
 use super::policy::TargetStatus;
 use super::rule::immutable;
@@ -111,7 +113,8 @@ pub struct TrustedExecutionClusterSpec {
     #[x_kube(validation = immutable())]
     pub attestation_key_register_port: Option<i32>,
 
-    /// Who may register machines, and how many may wait; everybody where absent.
+    /// Who may register machines, and how many may wait; nodes that show the token of the Secret
+    /// `registration-token`, which the operator makes, where absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "RegistrationSpec")]
     pub registration: Option<RegistrationSpec>,
@@ -125,6 +128,24 @@ pub struct TrustedExecutionClusterSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "PublishSpec")]
     pub publish: Option<PublishSpec>,
+}
+
+impl TrustedExecutionCluster {
+    /// Who may register machines.
+    pub fn registration_mode(&self) -> RegistrationMode {
+        let said = self.spec.registration.as_ref();
+        said.map(|said| said.mode).unwrap_or_default()
+    }
+
+    /// The Secret with the token that nodes have to show, where they have to.
+    pub fn token_secret(&self) -> Option<&str> {
+        let said = self.spec.registration.as_ref();
+        let named = said.and_then(|said| said.token_secret.as_deref());
+        match self.registration_mode() {
+            RegistrationMode::Token => Some(named.unwrap_or(REGISTRATION_TOKEN)),
+            _ => named,
+        }
+    }
 }
 
 /// What is known of the cluster.

@@ -6,9 +6,11 @@ use kube::KubeSchema;
 use kube::ResourceExt as _;
 use serde::Deserialize;
 use serde::Serialize;
+use tec_core::ak::AkRecord;
 use tec_core::ak::Fingerprint;
 use tec_core::id::MachineId;
 use tec_core::machine;
+use tec_core::machine::LastBinding;
 use tec_core::machine::MachineState;
 use tec_core::machine::RegisteredBy;
 use tec_core::time::Timestamp;
@@ -86,6 +88,18 @@ pub struct BoundKey {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "time_schema")]
     pub since: Option<String>,
+
+    /// SHA-256 fingerprint, in hexadecimal, of the endorsement key that was proven for it. Also when
+    /// the key is revoked or its object deleted, a further key with the same endorsement key needs no
+    /// admin.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "String")]
+    pub endorsement_key: Option<String>,
+
+    /// Network that it came from, where trust on first use bound it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "String")]
+    pub claimed_from: Option<String>,
 }
 
 impl BoundKey {
@@ -95,7 +109,37 @@ impl BoundKey {
             name: name.into(),
             fingerprint: fingerprint.to_string(),
             since: Some(since.to_string()),
+            endorsement_key: None,
+            claimed_from: None,
         }
+    }
+
+    /// The same with what the record says of its TPM and of where it came from.
+    #[must_use]
+    pub fn of(self, record: &AkRecord) -> Self {
+        Self {
+            endorsement_key: record.ek.map(|ek| ek.to_string()),
+            claimed_from: record.source.map(|source| source.to_string()),
+            ..self
+        }
+    }
+
+    /// As a merge patch that leaves nothing of an earlier binding.
+    pub(crate) fn patch(&self) -> serde_json::Value {
+        serde_json::json!({
+            "name": self.name,
+            "fingerprint": self.fingerprint,
+            "since": self.since,
+            "endorsementKey": self.endorsement_key,
+            "claimedFrom": self.claimed_from,
+        })
+    }
+
+    /// What the domain remembers of it; nothing where the fingerprint is malformed.
+    fn to_core(&self) -> Option<LastBinding> {
+        let ek = self.endorsement_key.as_ref();
+        let ek = ek.and_then(|text| text.parse().ok());
+        Some(LastBinding::new(self.fingerprint.parse().ok()?, ek))
     }
 }
 
@@ -134,7 +178,9 @@ pub struct MachineStatus {
     #[schemars(with = "i64")]
     pub observed_generation: Option<i64>,
 
-    /// The attestation key that it is bound to. The API server lets only one writer set it.
+    /// The attestation key that it is bound to. The API server lets only one writer set it. It stays
+    /// when the key is revoked or deleted: a machine that ever had a key takes no other one by first
+    /// use.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "BoundKey")]
     pub attestation_key: Option<BoundKey>,
@@ -211,6 +257,7 @@ impl Machine {
         let mut machine =
             machine::Machine::unclaimed(self.machine_id()?, registered_by, registered_at);
         machine.state = self.state();
+        machine.binding = self.bound_key().and_then(BoundKey::to_core);
         Ok(machine)
     }
 

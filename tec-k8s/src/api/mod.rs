@@ -50,6 +50,7 @@ pub use self::policy::ApprovalSpec;
 pub use self::policy::PublishMode;
 pub use self::policy::PublishSpec;
 pub use self::policy::PublishTarget;
+pub use self::policy::REGISTRATION_TOKEN;
 pub use self::policy::RegistrationMode;
 pub use self::policy::RegistrationSpec;
 pub use self::policy::TargetStatus;

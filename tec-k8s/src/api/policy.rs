@@ -20,25 +20,30 @@ fn count_schema(_: &mut SchemaGenerator) -> Schema {
 )]
 #[non_exhaustive]
 pub enum RegistrationMode {
-    /// Every node that reaches the registration server.
-    #[default]
+    /// Every node that reaches the registration server: strangers fill the cluster up to the limits,
+    /// each with a machine and a disk key. Named on purpose, and warned about.
     Open,
     /// Nodes that show the token.
+    #[default]
     Token,
     /// Nobody: an admin makes the machines.
     Manual,
 }
+
+/// Secret with the token that nodes show to register, where the cluster object names none.
+pub const REGISTRATION_TOKEN: &str = "registration-token";
 
 /// Registration of machines.
 #[derive(KubeSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
 pub struct RegistrationSpec {
-    /// Who may register: Open, Token or Manual.
+    /// Who may register: Token (default), Manual, or Open, which lets every stranger register.
     #[serde(default)]
     pub mode: RegistrationMode,
 
-    /// Name of the Secret whose entry `token` a node has to show, for the mode Token.
+    /// Name of the Secret whose entry `token` a node has to show, for the mode Token. Where absent, the
+    /// operator makes the Secret `registration-token`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String")]
     pub token_secret: Option<String>,
@@ -82,6 +87,17 @@ pub struct ApprovalSpec {
     /// EndorsementKey; any one counts where the list is empty.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub allowed_endorsement_keys: Vec<String>,
+
+    /// The most machines that first use may let in; further keys wait for an admin. 10000 where absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "count_schema")]
+    pub max_claimed: Option<u32>,
+
+    /// The most of them from one network, as the server for attestation keys sees it: one IPv4 address,
+    /// or 64 bits of an IPv6 address. 1000 where absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "count_schema")]
+    pub max_claimed_per_source: Option<u32>,
 }
 
 /// How the cluster's own Trustee is fed.

@@ -17,12 +17,14 @@ use tec_core::ak::AkRecord;
 use tec_core::ak::AkState;
 use tec_core::ak::ApprovedAk;
 use tec_core::ak::Fingerprint;
+use tec_core::ak::SourceNetwork;
 use tec_core::id::MachineId;
 use tec_core::machine::MachineState;
 use tec_core::migrate::Deed;
 use tec_core::port::AkRegistry;
 use tec_core::port::AuditEvent;
 use tec_core::port::BindOutcome;
+use tec_core::port::Claims;
 use tec_core::port::CreateOutcome;
 use tec_core::port::PortError;
 use tec_core::port::PortErrorKind;
@@ -139,7 +141,10 @@ impl KubeRegistry {
         };
         let name = self.key_name(&ak.fingerprint());
         let known = self.key_object(&name).await?;
+        let mut bound = BoundKey::new(&*name, ak.fingerprint(), line.at).of(ak);
         if let Some(object) = &known {
+            let ek = &object.spec.endorsement_key;
+            bound.endorsement_key = bound.endorsement_key.or_else(|| ek.clone());
             match object.to_core(Some(&machine)) {
                 Ok(known) if known.public != ak.public || known.machine != ak.machine => {
                     return Ok(Attempt::Done(BindOutcome::KeyTaken));
@@ -151,9 +156,9 @@ impl KubeRegistry {
                 _ => return Ok(Attempt::Done(BindOutcome::KeyTaken)),
             }
         }
-        if let Some(bound) = machine.bound_key()
-            && bound.name != name
-            && self.is_held(bound).await?
+        if let Some(held) = machine.bound_key()
+            && held.name != name
+            && self.is_held(held).await?
         {
             return Ok(Attempt::Done(BindOutcome::MachineTaken));
         }
@@ -167,7 +172,7 @@ impl KubeRegistry {
                 None => return Ok(Attempt::Again),
             },
         };
-        let is_swapped = self.swap(&machine, &name, ak, line).await?;
+        let is_swapped = self.swap(&machine, &bound).await?;
         if let Some(made) = made.filter(|_| !is_swapped) {
             // Nothing of a key that is refused is kept.
             self.delete_key(&made).await?;
@@ -215,16 +220,10 @@ impl KubeRegistry {
     }
 
     /// The compare and swap: false when the machine is no longer what was read.
-    async fn swap(
-        &self,
-        machine: &api::Machine,
-        name: &str,
-        ak: &AkRecord,
-        line: &AuditEvent,
-    ) -> Result<bool, PortError> {
+    async fn swap(&self, machine: &api::Machine, bound: &BoundKey) -> Result<bool, PortError> {
         let patch = json!({
             "metadata": {"resourceVersion": machine.resource_version()},
-            "status": {"attestationKey": BoundKey::new(name, ak.fingerprint(), line.at)},
+            "status": {"attestationKey": bound.patch()},
         });
         let params = PatchParams::default();
         let swap = self
@@ -237,7 +236,7 @@ impl KubeRegistry {
                 Ok(true)
             }
             Err(error) if is_conflict(&error) || is_not_found(&error) => Ok(false),
-            Err(error) => Err(port_error(format!("bind the key {name}"), error)),
+            Err(error) => Err(port_error(format!("bind the key {}", bound.name), error)),
         }
     }
 
@@ -364,6 +363,13 @@ impl AkRegistry for KubeRegistry {
         };
         let live = objects.iter().filter(|object| !is_terminating(*object));
         Ok(live.filter_map(record).collect())
+    }
+
+    /// A list over all machines and keys; the operator counts what it knows instead.
+    async fn claims(&self, source: &SourceNetwork) -> Result<Claims, PortError> {
+        let keys = AkRegistry::list(self, None).await?;
+        let bound = keys.iter().filter(|key| key.state == AkState::Bound);
+        Ok(Claims::of(bound.filter_map(|key| key.source), *source))
     }
 
     async fn revoke(&self, key: &Fingerprint, line: &AuditEvent) -> Result<(), PortError> {

@@ -63,7 +63,7 @@ pub use self::secret::SECRET_KEY;
 use crate::api;
 
 /// The last audit line about an object, JSON.
-const AUDIT: &str = "trusted-execution-clusters.io/audit";
+pub(crate) const AUDIT: &str = "trusted-execution-clusters.io/audit";
 /// How often a compare and swap is tried again when somebody else was faster.
 const ATTEMPTS: usize = 16;
 

@@ -22,6 +22,7 @@ use super::files::files;
 use super::queue::Next;
 use super::report::Said;
 use super::report::conditions;
+use super::token;
 use crate::api::ConditionKind;
 use crate::api::FIELD_MANAGER;
 use crate::api::Reason;
@@ -112,6 +113,7 @@ fn wake_if_another_counts(ctx: &Context) {
 }
 
 async fn install(ctx: &Context, cluster: &TrustedExecutionCluster) -> Result<(), PortError> {
+    token::ensure(ctx, cluster).await?;
     let files = files(ctx, cluster).await?;
     let objects = render::cluster(cluster, &ctx.parts.deploy, &files).map_err(|error| {
         PortError::new(PortErrorKind::Invalid, "render the objects of the cluster").because(error)

@@ -14,17 +14,23 @@ use serde_json::json;
 use tec_core::ak::AkCandidate;
 use tec_core::ak::AkDecision;
 use tec_core::ak::AkMatcher;
+use tec_core::ak::AkReason;
 use tec_core::ak::AkRecord;
 use tec_core::ak::AkState;
 use tec_core::ak::EkBoundMatcher;
 use tec_core::ak::Fingerprint;
 use tec_core::ak::ManualMatcher;
+use tec_core::ak::SourceNetwork;
 use tec_core::ak::TofuMatcher;
+use tec_core::code::Code;
 use tec_core::flow::AkOutcome;
 use tec_core::flow::AkPorts;
 use tec_core::flow::AkSubmission;
+use tec_core::flow::ClaimLimits;
 use tec_core::flow::approve;
+use tec_core::machine::MachineState;
 use tec_core::migrate::Deed;
+use tec_core::port::Claims;
 use tec_core::port::PortError;
 use tec_core::port::PortErrorKind;
 use tec_core::port::chain;
@@ -39,6 +45,7 @@ use crate::api::AttestationKey;
 use crate::api::ConditionKind;
 use crate::api::Machine;
 use crate::api::Reason;
+use crate::client::AUDIT;
 use crate::client::port_error;
 use crate::signal::Event;
 
@@ -156,11 +163,19 @@ async fn decide(
     };
     let candidate = candidate(key, machine, &record);
     let bound = bound_record(ctx, machine).await?;
-    let known = machine.to_core().ok();
+    let mut known = machine.to_core().ok();
+    if let Some(known) = known.as_mut().filter(|_| has_older_disk_key(ctx, machine)) {
+        known.state = MachineState::Active;
+    }
     let decision = matcher.decide(&candidate, known.as_ref(), bound.as_ref(), Some(&record));
     match decision {
-        AkDecision::Wait(reason) => return discard_or_wait(ctx, key, &reason.to_string()).await,
+        AkDecision::Wait(reason) => return discard_or_wait(ctx, key, &why(reason)).await,
         AkDecision::Reject(reason) => return Ok(Verdict::rejected(reason.to_string())),
+        AkDecision::Approve(AkReason::FirstUse)
+            if !has_room(ctx, cluster.spec.approval.as_ref(), &candidate) =>
+        {
+            return discard_or_wait(ctx, key, &why(AkReason::Quarantined)).await;
+        }
         AkDecision::Approve(_) => {}
     }
     let registry = ctx
@@ -172,6 +187,8 @@ async fn decide(
         matcher: &*matcher,
         audit: &registry,
         clock: ctx.clock(),
+        // Counted above, by what is known.
+        claims: ClaimLimits::NONE,
     };
     let submission = AkSubmission::new(record.machine, candidate);
     let outcome = approve(ports, submission).await.map_err(|error| {
@@ -185,6 +202,40 @@ async fn decide(
         }
         AkOutcome::Rejected(reason) => Ok(Verdict::rejected(reason.to_string())),
     }
+}
+
+/// What a key waits for, with the code where there is one.
+fn why(reason: AkReason) -> String {
+    match reason {
+        AkReason::NeedsRebind => format!("{}: {reason}", Code::RegisterRebind),
+        AkReason::Quarantined => format!("{}: {reason}", Code::RegisterQuarantined),
+        _ => reason.to_string(),
+    }
+}
+
+/// Whether the machine's disk key was made by an operator before this one, which noted no binding: its
+/// disk may be sealed, so that its next key is no first use.
+fn has_older_disk_key(ctx: &Context, machine: &Machine) -> bool {
+    let secret = ctx.caches.secrets.get(&machine.spec.id);
+    machine.bound_key().is_none()
+        && secret.is_some_and(|secret| !secret.annotations().contains_key(AUDIT))
+}
+
+/// Whether first use may let in one more. Bindings that the watch does not show yet are not counted, so
+/// that a limit may be exceeded by what is bound within some moments.
+fn has_room(ctx: &Context, approval: Option<&ApprovalSpec>, candidate: &AkCandidate) -> bool {
+    let machines = ctx.caches.machines.all();
+    let claimed = machines.iter().filter_map(|machine| {
+        let from = machine.bound_key()?.claimed_from.as_ref()?;
+        Some(from.parse().unwrap_or(SourceNetwork::UNKNOWN))
+    });
+    let source = candidate.source.unwrap_or(SourceNetwork::UNKNOWN);
+    let claims = Claims::of(claimed, source);
+    let limits = ClaimLimits::default();
+    let said = |limit: Option<u32>, default| limit.map_or(default, u64::from);
+    let total = said(approval.and_then(|said| said.max_claimed), limits.total);
+    let each = approval.and_then(|said| said.max_claimed_per_source);
+    claims.total < total && claims.of_source < said(each, limits.per_source)
 }
 
 /// The policy of the cluster, or what is wrong with it.
@@ -217,7 +268,7 @@ fn candidate(key: &AttestationKey, machine: &Machine, record: &AkRecord) -> AkCa
     if was_approved || key.is_approved_by_admin() {
         AkCandidate::from_admin(record.public.clone(), record.ek)
     } else {
-        AkCandidate::from_node(record.public.clone(), record.ek)
+        AkCandidate::from_node(record.public.clone(), record.ek).from_network(record.source)
     }
 }
 

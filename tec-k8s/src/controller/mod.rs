@@ -37,6 +37,7 @@ mod report;
 mod run;
 mod sweep;
 mod sync;
+mod token;
 mod trust;
 
 pub use self::metrics::Metrics;

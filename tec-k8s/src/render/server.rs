@@ -88,14 +88,10 @@ pub fn register_server(
     deploy: &Deploy,
 ) -> Result<Vec<Object>, RenderError> {
     let spec = &cluster.spec;
-    let registration = spec.registration.as_ref();
     let mounted = [
         (KBS_CA, spec.trustee_secret.as_deref()),
         (AK_CA, spec.attestation_key_register_secret.as_deref()),
-        (
-            TOKEN,
-            registration.and_then(|registration| registration.token_secret.as_deref()),
-        ),
+        (TOKEN, cluster.token_secret()),
     ];
     let server = Server {
         component: Component::RegisterServer,

@@ -3,6 +3,7 @@ use k8s_openapi::api::core::v1::PodSpec;
 use k8s_openapi::api::rbac::v1::PolicyRule;
 
 use super::*;
+use crate::api::RegistrationMode;
 use crate::api::RegistrationSpec;
 use crate::api::TrustedExecutionClusterSpec;
 
@@ -75,10 +76,15 @@ fn touches(rule: &PolicyRule, resource: &str) -> bool {
 #[test]
 fn the_same_cluster_gives_the_same_bytes() {
     let plain = stored(TrustedExecutionClusterSpec::default());
-    for (cluster, golden) in [
+    for (mut cluster, golden) in [
         (with_tls(), include_str!("golden/tls.yaml")),
         (plain, include_str!("golden/plain.yaml")),
     ] {
+        // What a token adds has a test of its own.
+        cluster.spec.registration = Some(RegistrationSpec {
+            mode: RegistrationMode::Open,
+            ..RegistrationSpec::default()
+        });
         let text = yaml(&rendered(&cluster));
         assert!(text == golden, "the golden file should be\n{text}");
     }
@@ -163,6 +169,30 @@ fn a_named_certificate_is_waited_for_and_never_done_without() {
         assert_eq!(secret.optional, None);
     }
     assert!(!yaml(&objects).contains("dangerous"));
+}
+
+#[test]
+fn a_token_is_asked_for_where_nothing_else_is_said() {
+    let secret_of = |registration: Option<RegistrationSpec>| {
+        let mut cluster = with_tls();
+        cluster.spec.registration = registration;
+        let objects = register_server(&cluster, &Deploy::default()).unwrap();
+        let pod = pod_of(deployments(&objects)[0]);
+        let mut volumes = pod.volumes.iter().flatten();
+        let token = volumes.find(|volume| volume.name == "registration-token")?;
+        token.secret.as_ref()?.secret_name.clone()
+    };
+    assert_eq!(secret_of(None).as_deref(), Some("registration-token"));
+    let named = RegistrationSpec {
+        token_secret: Some("tokens".to_owned()),
+        ..RegistrationSpec::default()
+    };
+    assert_eq!(secret_of(Some(named)).as_deref(), Some("tokens"));
+    let open = RegistrationSpec {
+        mode: RegistrationMode::Open,
+        ..RegistrationSpec::default()
+    };
+    assert_eq!(secret_of(Some(open)), None);
 }
 
 #[test]

@@ -8,12 +8,14 @@ use kube::Client;
 use tec_core::ak::AkRecord;
 use tec_core::ak::ApprovedAk;
 use tec_core::ak::Fingerprint;
+use tec_core::ak::SourceNetwork;
 use tec_core::id::MachineId;
 use tec_core::machine::Machine;
 use tec_core::machine::MachineState;
 use tec_core::port::AkRegistry;
 use tec_core::port::AuditEvent;
 use tec_core::port::BindOutcome;
+use tec_core::port::Claims;
 use tec_core::port::CreateOutcome;
 use tec_core::port::MachineRegistry;
 use tec_core::port::PortError;
@@ -136,6 +138,10 @@ impl AkRegistry for Intake {
 
     async fn list(&self, _: Option<MachineId>) -> Result<Vec<AkRecord>, PortError> {
         Self::refused("list the keys")
+    }
+
+    async fn claims(&self, _: &SourceNetwork) -> Result<Claims, PortError> {
+        Self::refused("count the machines that first use let in")
     }
 
     async fn revoke(&self, _: &Fingerprint, _: &AuditEvent) -> Result<(), PortError> {

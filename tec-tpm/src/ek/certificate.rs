@@ -1,5 +1,6 @@
 //! Reading one X.509 certificate strictly enough for a trust decision.
 
+use tec_core::ak::KeyKind;
 use tec_core::ak::ParsePublicKeyError;
 use tec_core::ak::PublicKey;
 use tec_core::time::Timestamp;
@@ -13,11 +14,17 @@ use x509_cert::der::oid::ObjectIdentifier;
 use x509_cert::ext::pkix::BasicConstraints;
 use x509_cert::ext::pkix::ExtendedKeyUsage;
 use x509_cert::ext::pkix::KeyUsage;
+use x509_cert::ext::pkix::SubjectAltName;
+use x509_cert::ext::pkix::name::GeneralName;
 
 /// Largest certificate that is looked at; endorsement key certificates take 1 to 2 KiB.
 const MAX_CERTIFICATE: usize = 16 * 1024;
-/// tcg-kp-EKCertificate (TCG EK Credential Profile for TPM Family 2.0, "Extended Key Usage").
+/// tcg-kp-EKCertificate (TCG EK Credential Profile for TPM Family 2.0, version 2.6, section 3.2,
+/// "Extended Key Usage").
 const EK_CERTIFICATE_PURPOSE: ObjectIdentifier = ObjectIdentifier::new_unwrap("2.23.133.8.1");
+
+/// tcg-at-tpmManufacturer (same profile, section 3.1, "TPM Manufacturer").
+const TPM_MANUFACTURER: ObjectIdentifier = ObjectIdentifier::new_unwrap("2.23.133.2.1");
 
 // Extensions that may be critical, since they are understood or say nothing about trust (RFC 5280,
 // section 4.2.1).
@@ -54,11 +61,11 @@ pub enum CertificateError {
     /// An endorsement key certificate that may sign others.
     #[error("an endorsement key certificate must not be that of a CA")]
     IsCa,
-    /// Its key usage is not that of a key that decrypts or agrees on keys.
-    #[error("the key usage is not that of an endorsement key")]
+    /// It has no key usage, or not that of a key of its type: RSA keys encipher keys, ECC keys agree.
+    #[error("the key usage is missing, or not that of an endorsement key")]
     KeyUsage,
-    /// Its purposes do not include endorsement.
-    #[error("the extended key usage does not name endorsement keys")]
+    /// Its purposes do not include endorsement, or it has none and names no TPM.
+    #[error("neither the extended key usage nor the subject alternative name is that of a TPM")]
     Purpose,
     /// The key inside cannot be taken.
     #[error("the certified key is not acceptable")]
@@ -192,7 +199,7 @@ impl EkCertificate {
         if parsed.ca()?.is_some() {
             return Err(CertificateError::IsCa);
         }
-        check_usage(&parsed)?;
+        check_purpose(&parsed)?;
         let spki = parsed
             .certificate()
             .tbs_certificate()
@@ -200,6 +207,7 @@ impl EkCertificate {
             .to_der()
             .map_err(CertificateError::Malformed)?;
         let public = PublicKey::from_der(&spki).map_err(CertificateError::Key)?;
+        check_usage(&parsed, public.kind())?;
         Ok(Self { parsed, public })
     }
 
@@ -238,26 +246,57 @@ pub(crate) fn without_padding(bytes: &[u8]) -> &[u8] {
     }
 }
 
-/// Key usage and purpose, where the certificate has them.
-fn check_usage(parsed: &Parsed) -> Result<(), CertificateError> {
+/// Section 3.2 of the profile demands a key usage: RSA keys encipher keys, ECC keys agree on them. One
+/// that signs certificates is neither.
+fn check_usage(parsed: &Parsed, kind: KeyKind) -> Result<(), CertificateError> {
     let tbs = parsed.certificate().tbs_certificate();
     let usage = tbs
         .get_extension::<KeyUsage>()
         .map_err(CertificateError::Malformed)?;
-    if let Some((_, usage)) = usage {
-        // RSA keys decrypt, ECC keys agree; a key that signs certificates is neither.
-        let fits = usage.key_encipherment() || usage.key_agreement();
-        if !fits || usage.key_cert_sign() {
-            return Err(CertificateError::KeyUsage);
-        }
+    let fits = usage.is_some_and(|(_, usage)| {
+        let does = match kind {
+            KeyKind::Rsa { .. } => usage.key_encipherment(),
+            _ => usage.key_agreement(),
+        };
+        does && !usage.key_cert_sign()
+    });
+    if fits {
+        Ok(())
+    } else {
+        Err(CertificateError::KeyUsage)
     }
+}
+
+/// Section 3.2 of the profile does not demand an extended key usage, and some manufacturers leave it
+/// out; where there is one, it names endorsement keys. It does demand a subject alternative name with
+/// the TPM's manufacturer, without which a certificate of no purpose may be anybody's.
+fn check_purpose(parsed: &Parsed) -> Result<(), CertificateError> {
+    let tbs = parsed.certificate().tbs_certificate();
     let purposes = tbs
         .get_extension::<ExtendedKeyUsage>()
         .map_err(CertificateError::Malformed)?;
-    match purposes {
-        Some((_, purposes)) if !purposes.0.contains(&EK_CERTIFICATE_PURPOSE) => {
-            Err(CertificateError::Purpose)
-        }
-        _ => Ok(()),
+    let is_for_tpm = match purposes {
+        Some((_, purposes)) => purposes.0.contains(&EK_CERTIFICATE_PURPOSE),
+        None => names_tpm(parsed)?,
+    };
+    if is_for_tpm {
+        Ok(())
+    } else {
+        Err(CertificateError::Purpose)
     }
+}
+
+fn names_tpm(parsed: &Parsed) -> Result<bool, CertificateError> {
+    let names = parsed
+        .certificate()
+        .tbs_certificate()
+        .get_extension::<SubjectAltName>()
+        .map_err(CertificateError::Malformed)?;
+    let names = names.map(|(_, names)| names.0).unwrap_or_default();
+    Ok(names.iter().any(|name| match name {
+        GeneralName::DirectoryName(name) => name
+            .iter()
+            .any(|attribute| attribute.oid == TPM_MANUFACTURER),
+        _ => false,
+    }))
 }

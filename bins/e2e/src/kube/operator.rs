@@ -11,6 +11,8 @@ use k8s_openapi::api::rbac::v1::PolicyRule;
 use kube::Api;
 use kube::Client;
 use kube::Resource;
+use tec_k8s::api::RegistrationMode;
+use tec_k8s::api::RegistrationSpec;
 use tec_k8s::api::TrustedExecutionCluster;
 use tec_k8s::api::TrustedExecutionClusterSpec;
 use tec_k8s::controller::Health;
@@ -276,6 +278,15 @@ pub fn cluster(name: &str) -> TrustedExecutionCluster {
     let mut spec = TrustedExecutionClusterSpec::default();
     spec.public_trustee_addr = Some("kbs.example:8080".to_owned());
     TrustedExecutionCluster::new(name, spec)
+}
+
+/// The same for nodes that show no token.
+#[must_use]
+pub fn open(mut cluster: TrustedExecutionCluster) -> TrustedExecutionCluster {
+    let mut registration = RegistrationSpec::default();
+    registration.mode = RegistrationMode::Open;
+    cluster.spec.registration = Some(registration);
+    cluster
 }
 
 /// Waits until `holds` is true, for a minute at most.

@@ -25,6 +25,7 @@ use crate::kube::Broker;
 use crate::kube::Guarded;
 use crate::kube::Server;
 use crate::kube::eventually;
+use crate::kube::open;
 
 /// Where the register server has the config of new nodes (docs/reference/http.md).
 const CONFIG: &str = "ignition-clevis-pin-trustee";
@@ -140,7 +141,7 @@ fn cluster(broker: &Broker, keys: &Server) -> TrustedExecutionCluster {
     let mut spec = TrustedExecutionClusterSpec::default();
     spec.public_trustee_addr = Some(broker_for_nodes(broker));
     spec.public_attestation_key_register_addr = Some(for_nodes(&keys.address));
-    TrustedExecutionCluster::new("cluster", spec)
+    open(TrustedExecutionCluster::new("cluster", spec))
 }
 
 fn broker_for_nodes(broker: &Broker) -> String {

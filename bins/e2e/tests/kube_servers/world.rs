@@ -61,12 +61,17 @@ impl World {
     }
 
     pub(crate) async fn cluster(&self, name: &str, spec: &Value) -> TrustedExecutionCluster {
-        let object = json!({
+        let mut object = json!({
             "apiVersion": "trusted-execution-clusters.io/v1alpha1",
             "kind": "TrustedExecutionCluster",
             "metadata": { "name": name },
             "spec": spec,
         });
+        // What a token changes has a test of its own.
+        let registration = &mut object["spec"]["registration"];
+        if registration["mode"].is_null() {
+            registration["mode"] = json!("Open");
+        }
         let object = serde_json::from_value(object).unwrap();
         self.api()
             .create(&PostParams::default(), &object)

@@ -17,6 +17,7 @@ use tec_core::attest::PinnedPcrs;
 use tec_core::attest::Tee;
 use tec_core::digest::Sha256Digest;
 use tec_core::endpoint::Endpoint;
+use tec_core::flow::ClaimLimits;
 use tec_core::flow::publish_image;
 use tec_core::http::AkService;
 use tec_core::http::AkServiceConfig;
@@ -234,6 +235,7 @@ fn router(registry: &Arc<MemoryRegistry>, matcher: impl AkMatcher + 'static) -> 
         entropy: entropy.clone(),
         tpm: Arc::new(CredentialIssuer::new()),
         provision: Some((registry.clone(), Arc::new(CompatLuksKey))),
+        claims: ClaimLimits::default(),
     });
     let ports = LivePorts {
         machines: registry.clone(),

@@ -28,7 +28,9 @@ fn ca() -> (TempDir, PathBuf) {
 
 #[test]
 fn without_secrets_nodes_are_told_plain_addresses_and_no_key_server() {
-    let cluster = cluster(&json!({ "publicTrusteeAddr": "kbs.example:8080" }));
+    let cluster = cluster(&json!({
+        "publicTrusteeAddr": "kbs.example:8080", "registration": { "mode": "Open" },
+    }));
     let setting = read(Some(&cluster), &Files::default()).unwrap();
     assert_eq!(setting.kbs.url.as_str(), "http://kbs.example:8080");
     assert_eq!((setting.kbs.cert.as_str(), setting.ak), ("", None));
@@ -40,6 +42,7 @@ fn a_server_with_a_secret_is_told_with_its_ca_or_not_at_all() {
     let cluster = cluster(&json!({
         "publicTrusteeAddr": "kbs.example", "trusteeSecret": "kbs-tls",
         "publicAttestationKeyRegisterAddr": "ak.example:8001",
+        "registration": { "mode": "Open" },
     }));
     let mut files = Files::default();
     assert!(matches!(
@@ -79,9 +82,8 @@ fn nothing_is_served_without_cluster_address_or_token() {
         read(Some(&odd), &Files::default()),
         Err(NotReady::Address { .. })
     ));
-    let locked = cluster(&json!({
-        "publicTrusteeAddr": "kbs.example", "registration": { "mode": "Token" },
-    }));
+    // A token is asked for where nothing is said.
+    let locked = cluster(&json!({ "publicTrusteeAddr": "kbs.example" }));
     let directory = TempDir::new().unwrap();
     let mut files = Files::default();
     assert!(matches!(

@@ -11,6 +11,7 @@ use tec_core::flow;
 use tec_core::flow::AkOutcome;
 use tec_core::flow::AkPorts;
 use tec_core::flow::AkSubmission;
+use tec_core::flow::ClaimLimits;
 use tec_core::flow::ProvisionPorts;
 use tec_core::luks::CompatLuksKey;
 use tec_core::port::AkRegistry;
@@ -89,6 +90,7 @@ async fn approve(store: &Store, record: AkRecord) -> anyhow::Result<()> {
         matcher: &ManualMatcher,
         audit: store,
         clock: &SystemClock,
+        claims: ClaimLimits::NONE,
     };
     let candidate = AkCandidate::from_admin(record.public, record.ek);
     match flow::approve(ports, AkSubmission::new(machine, candidate)).await? {

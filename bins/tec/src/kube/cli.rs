@@ -177,7 +177,7 @@ pub(crate) enum KubeIgnitionCommand {
         /// CA bundle of that server; that of its Secret where not given.
         #[arg(long)]
         ca: Option<PathBuf>,
-        /// File with the registration token.
+        /// File with the registration token; that of its Secret where not given.
         #[arg(long)]
         token_file: Option<PathBuf>,
     },

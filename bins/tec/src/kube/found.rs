@@ -24,6 +24,7 @@ use kube::core::GroupVersionKind;
 use serde::Serialize;
 use serde_json::Value;
 use serde_json::json;
+use tec_core::digest::Sha256Digest;
 use tec_core::endpoint::BaseUrl;
 use tec_core::endpoint::Endpoint;
 use tec_core::id::ImageName;
@@ -31,6 +32,7 @@ use tec_core::ignition::MergeSource;
 use tec_core::ignition::render_merge;
 use tec_core::migrate::AnchorId;
 use tec_core::migrate::TrustAnchor as _;
+use tec_core::port::Entropy as _;
 use tec_k8s::api::ApprovedImage;
 use tec_k8s::api::ApprovedImageSpec;
 use tec_k8s::api::TrustedExecutionCluster;
@@ -38,11 +40,13 @@ use tec_k8s::api::TrustedExecutionClusterSpec;
 use tec_k8s::api::crds;
 use tec_k8s::render;
 use tec_k8s::render::Installation;
+use tec_support::SystemEntropy;
 use tec_support::exit::OK;
 
 use super::access::Cluster;
 use super::access::coded;
 use super::cli::Access;
+use super::ignition::registration_token;
 use crate::cli::Approval;
 use crate::cli::ServeArgs;
 use crate::command::approve_plain;
@@ -94,8 +98,10 @@ pub(crate) async fn found(
     founding.definitions().await?;
     founding.operator().await?;
     let ca = founding.certificates().await?;
-    let token = founding.token().await?;
+    founding.token().await?;
     founding.cluster_object().await?;
+    let object = founding.cluster.cluster_object().await?;
+    let token = registration_token(&founding.cluster, &object).await?;
     let approved = founding.images(images).await?;
     let port = args.register_addr.port();
     let mut source = MergeSource::new(Endpoint::new(url(args, port)?, ca));
@@ -201,17 +207,18 @@ impl Founding<'_> {
         Ok(())
     }
 
-    /// The token that nodes show, where there is to be one.
-    async fn token(&mut self) -> anyhow::Result<Option<String>> {
-        let Some(path) = &self.args.registration_token_file else {
-            return Ok(None);
+    /// The token that nodes show: the one that is there, else that of the file, else a new one.
+    async fn token(&mut self) -> anyhow::Result<()> {
+        let token = if let Some(path) = &self.args.registration_token_file {
+            std::fs::read_to_string(path)
+                .with_context(|| format!("read the token in {}", path.display()))?
+        } else {
+            let mut seed = [0; 32];
+            SystemEntropy.fill(&mut seed);
+            Sha256Digest::of(seed).to_string()
         };
-        let token = std::fs::read_to_string(path)
-            .with_context(|| format!("read the token in {}", path.display()))?;
-        let token = token.trim().to_owned();
-        self.secret(TOKEN, "Opaque", &json!({"token": token}), &json!({}))
-            .await?;
-        Ok(Some(token))
+        let entries = json!({"token": token.trim()});
+        self.secret(TOKEN, "Opaque", &entries, &json!({})).await
     }
 
     async fn secret(
@@ -251,8 +258,6 @@ impl Founding<'_> {
             Approval::Manual => "Manual",
         };
         let allowed: Vec<_> = args.allow_ek.iter().map(ToString::to_string).collect();
-        let token = args.registration_token_file.as_ref().map(|_| TOKEN);
-        let mode = if token.is_some() { "Token" } else { "Open" };
         let [trustee, register_server, ak_register] =
             SERVERS.map(|(secret, _)| (!args.dangerous_plain_http).then_some(secret));
         let spec = json!({
@@ -264,8 +269,13 @@ impl Founding<'_> {
             "trusteeSecret": trustee,
             "registerServerSecret": register_server,
             "attestationKeyRegisterSecret": ak_register,
-            "approval": {"policy": policy, "allowedEndorsementKeys": allowed},
-            "registration": {"mode": mode, "tokenSecret": token, "maxUnclaimed": args.max_unclaimed},
+            "approval": {
+                "policy": policy, "allowedEndorsementKeys": allowed,
+                "maxClaimed": args.max_claimed, "maxClaimedPerSource": args.max_claimed_per_source,
+            },
+            "registration": {
+                "mode": "Token", "tokenSecret": TOKEN, "maxUnclaimed": args.max_unclaimed,
+            },
         });
         serde_json::from_value(spec).context("write the cluster object")
     }

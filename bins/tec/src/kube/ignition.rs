@@ -11,6 +11,8 @@ use tec_core::id::MachineId;
 use tec_core::ignition::MergeSource;
 use tec_core::ignition::PinGenerator as _;
 use tec_core::ignition::render_merge;
+use tec_k8s::api::RegistrationMode;
+use tec_k8s::api::TrustedExecutionCluster;
 use tec_k8s::render::Authorities;
 use tec_k8s::render::pins;
 use tec_support::exit::OK;
@@ -55,10 +57,14 @@ async fn merge(
     ca: Option<&Path>,
     token_file: Option<&Path>,
 ) -> anyhow::Result<Value> {
+    let object = match (ca, token_file) {
+        (Some(_), Some(_)) => None,
+        _ => Some(cluster.cluster_object().await?),
+    };
     let ca = if let Some(path) = ca {
         tec_support::tls::ca_pem(path)?
     } else {
-        let object = cluster.cluster_object().await?;
+        let object = object.as_ref().context("no cluster object")?;
         let secret = object.spec.register_server_secret.as_deref();
         authority(cluster, secret).await?.unwrap_or_default()
     };
@@ -67,8 +73,29 @@ async fn merge(
         let token = std::fs::read_to_string(path)
             .with_context(|| format!("read the token in {}", path.display()))?;
         source.token = Some(token.trim().to_owned());
+    } else if let Some(object) = &object {
+        source.token = registration_token(cluster, object).await?;
     }
     Ok(serde_json::from_slice(&render_merge(&source)?)?)
+}
+
+/// The token that nodes have to show, where they have to.
+pub(super) async fn registration_token(
+    cluster: &Cluster,
+    object: &TrustedExecutionCluster,
+) -> anyhow::Result<Option<String>> {
+    let is_asked = object.registration_mode() == RegistrationMode::Token;
+    let Some(name) = object.token_secret().filter(|_| is_asked) else {
+        return Ok(None);
+    };
+    let secret = cluster.get::<Secret>(name).await?;
+    let data = secret.data.unwrap_or_default();
+    let token = data
+        .get("token")
+        .with_context(|| format!("the Secret {name} has no entry token"))?;
+    let token = String::from_utf8(token.0.clone())
+        .with_context(|| format!("the token in the Secret {name} is not text"))?;
+    Ok(Some(token.trim().to_owned()))
 }
 
 /// The CA that nodes pin, of a TLS Secret that the cluster object names. One that it names has to

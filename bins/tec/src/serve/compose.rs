@@ -1,5 +1,6 @@
 //! Puts the services together: core's flows over the store, the key broker over the same store.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::Context as _;
@@ -14,6 +15,7 @@ use tec_core::ak::TofuMatcher;
 use tec_core::ak::TpmObjects;
 use tec_core::attest::PinnedPcrs;
 use tec_core::attest::Tee;
+use tec_core::flow::ClaimLimits;
 use tec_core::http::AkService;
 use tec_core::http::AkServiceConfig;
 use tec_core::http::RegisterService;
@@ -39,6 +41,8 @@ use tec_trustee::kbs::LivePorts;
 use tec_trustee::policy::PolicyIntent;
 use tec_trustee::token::TokenSigner;
 
+use super::reserve::Reserve;
+use super::reserve::keep_reserve;
 use crate::cli::Approval;
 use crate::cli::ServeArgs;
 use crate::state::Endpoints;
@@ -55,6 +59,7 @@ pub(super) struct Routers {
 }
 
 pub(super) fn routers(
+    state_dir: &Path,
     store: &Arc<Store>,
     clock: &Arc<dyn Clock>,
     args: &ServeArgs,
@@ -62,6 +67,8 @@ pub(super) fn routers(
     (signer, connections): (TokenSigner, [Arc<Counts>; 3]),
 ) -> anyhow::Result<Routers> {
     let limited = |rate, style| from_fn_with_state(Arc::new(Limiter::new(rate, style)), limit);
+    let reserve = Arc::new(Reserve::of(state_dir, args.reserve_mib));
+    let reserved = |style| from_fn_with_state((reserve.clone(), style), keep_reserve);
     let register = RegisterService::new(RegisterServiceConfig {
         machines: store.clone(),
         audit: store.clone(),
@@ -81,13 +88,19 @@ pub(super) fn routers(
         entropy: Arc::new(SystemEntropy),
         tpm: tpm_objects(args, clock)?,
         provision: Some((store.clone(), Arc::new(CompatLuksKey))),
+        claims: ClaimLimits {
+            total: args.max_claimed,
+            per_source: args.max_claimed_per_source,
+        },
     });
     Ok(Routers {
         register: health(store)
             .fallback_service(register)
+            .layer(reserved(ReplyStyle::Registration))
             .layer(limited(args.register_rate, ReplyStyle::Registration)),
         ak: health(store)
             .fallback_service(ak)
+            .layer(reserved(ReplyStyle::AttestationKey))
             .layer(limited(args.register_rate, ReplyStyle::AttestationKey)),
         kbs: with_metrics(&kbs(store, clock, args, signer)?, connections)
             .layer(limited(args.kbs_rate, ReplyStyle::KeyBroker)),

@@ -2,6 +2,7 @@
 //! embedded store.
 
 mod compose;
+mod reserve;
 mod signer;
 
 use std::net::SocketAddr;
@@ -58,7 +59,8 @@ pub(crate) async fn run(state_dir: &Path, args: ServeArgs) -> anyhow::Result<u8>
 
     let signer = signer::open(state_dir)?;
     let counts = ["register", "ak", "kbs"].map(Counts::new);
-    let routers = compose::routers(&store, &clock, &args, &endpoints, (signer, counts.clone()))?;
+    let signing = (signer, counts.clone());
+    let routers = compose::routers(state_dir, &store, &clock, &args, &endpoints, signing)?;
     let listeners = [
         (register, routers.register),
         (ak, routers.ak),

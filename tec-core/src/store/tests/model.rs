@@ -117,6 +117,8 @@ fn ak(key: u64, machine: u64, ek: Option<u64>) -> crate::ak::AkRecord {
     let mut record = sample::ak(key, machine);
     record.ek = ek.map(|ek| sample::public_key(ek).fingerprint());
     record.submitted_at = sample::time(i64::try_from(machine).unwrap());
+    let source = [192, 0, 2, u8::try_from(key % 3).unwrap()];
+    record.source = (!key.is_multiple_of(4)).then(|| crate::ak::SourceNetwork::of(source.into()));
     record
 }
 
@@ -155,6 +157,9 @@ async fn state(ports: &impl Ports) -> Vec<Answer> {
     for machine in 0..5 {
         let id = sample::machine_id(machine);
         state.push(answer(ports.bound_to(&id).await));
+        let source = [192, 0, 2, u8::try_from(machine % 3).unwrap()];
+        let source = crate::ak::SourceNetwork::of(source.into());
+        state.push(answer(ports.claims(&source).await));
         state.push(answer(ports.latest(Some(id), 100).await));
         let secret = SecretStore::find(ports, &sample::secret_path(machine)).await;
         let bytes = secret.map(|found| found.map(|found| found.expose("test").to_vec()));

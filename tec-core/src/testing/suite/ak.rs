@@ -5,6 +5,8 @@ use crate::ak::AkRecord;
 use crate::ak::AkState;
 use crate::ak::ApprovedAk;
 use crate::ak::Fingerprint;
+use crate::ak::SourceNetwork;
+use crate::machine::LastBinding;
 use crate::machine::MachineState;
 use crate::port::AkRegistry;
 use crate::port::BindOutcome;
@@ -32,6 +34,8 @@ pub async fn ak_registry<R: MachineRegistry + AkRegistry>(make: impl AsyncFn() -
     one_of_many_at_once_wins(&with_machines(&make).await).await;
     one_machine_of_many_at_once_wins(&with_machines(&make).await).await;
     a_revoked_key_stays_known_and_frees_the_machine(&with_machines(&make).await).await;
+    a_machine_remembers_its_last_binding(&with_machines(&make).await).await;
+    claims_are_bound_keys_with_a_source(&with_machines(&make).await).await;
     keys_go_with_their_machine(&with_machines(&make).await).await;
     a_claimed_machine_does_not_expire(&with_machines(&make).await).await;
     list_tells_all_or_those_of_a_machine(&with_machines(&make).await).await;
@@ -307,6 +311,64 @@ async fn a_revoked_key_stays_known_and_frees_the_machine(aks: &dyn AkRegistry) {
         BindOutcome::Bound
     );
     assert_eq!(bound_key(aks, 1).await, Some(key(2)));
+}
+
+async fn a_machine_remembers_its_last_binding<R>(registry: &R)
+where
+    R: MachineRegistry + AkRegistry,
+{
+    let binding = async || {
+        let found = MachineRegistry::find(registry, &sample::machine_id(1)).await;
+        ok(found).and_then(|machine| machine.binding)
+    };
+    assert_eq!(binding().await, None);
+    let mut first = sample::ak(1, 1);
+    first.ek = Some(key(77));
+    ok(registry.submit(&first, &sample::line()).await);
+    assert_eq!(binding().await, None, "a key that waits is no binding");
+    let approved = ApprovedAk::dangerous_assume_approved(sample::ak(1, 1));
+    ok(registry.bind(&approved, &sample::line()).await);
+    let last = LastBinding::new(key(1), Some(key(77)));
+    assert_eq!(binding().await, Some(last));
+    ok(AkRegistry::revoke(registry, &key(1), &sample::line()).await);
+    assert_eq!(binding().await, Some(last), "also when the key is revoked");
+    let mut second = sample::ak(2, 1);
+    second.ek = Some(key(78));
+    ok(registry.submit(&second, &sample::line()).await);
+    ok(AkRegistry::revoke(registry, &key(2), &sample::line()).await);
+    assert_eq!(
+        binding().await,
+        Some(last),
+        "a key that was refused is none"
+    );
+    ok(registry
+        .bind(&sample::approved_ak(3, 1), &sample::line())
+        .await);
+    assert_eq!(binding().await, Some(LastBinding::new(key(3), None)));
+}
+
+async fn claims_are_bound_keys_with_a_source(aks: &dyn AkRegistry) {
+    let network = |last| SourceNetwork::of([192, 0, 2, last].into());
+    for (number, source) in [(1, Some(1)), (2, Some(1)), (3, Some(2)), (4, None)] {
+        let mut record = sample::ak(number, number);
+        record.source = source.map(network);
+        let approved = ApprovedAk::dangerous_assume_approved(record);
+        ok(aks.bind(&approved, &sample::line()).await);
+    }
+    let mut waiting = sample::ak(5, 5);
+    waiting.source = Some(network(1));
+    ok(aks.submit(&waiting, &sample::line()).await);
+    let found = ok(aks.find(&key(5)).await).and_then(|record| record.source);
+    assert_eq!(found, Some(network(1)), "an admin sees where it came from");
+    let count = async |source| {
+        let claims = ok(aks.claims(&source).await);
+        (claims.total, claims.of_source)
+    };
+    assert_eq!(count(network(1)).await, (3, 2));
+    assert_eq!(count(network(2)).await, (3, 1));
+    assert_eq!(count(network(9)).await, (3, 0));
+    ok(aks.bind(&sample::approved_ak(5, 5), &sample::line()).await);
+    assert_eq!(count(network(1)).await, (3, 2), "bound by an admin");
 }
 
 async fn keys_go_with_their_machine<R: MachineRegistry + AkRegistry>(registry: &R) {

@@ -3,6 +3,8 @@ use crate::ak::AkDecision;
 use crate::ak::AkMatcher;
 use crate::ak::AkRecord;
 use crate::ak::AkState;
+use crate::ak::ByAdmin;
+use crate::machine::LastBinding;
 use crate::machine::Machine;
 use crate::machine::MachineState;
 use crate::testing::sample;
@@ -57,7 +59,19 @@ fn machines() -> Vec<Option<Machine>> {
         in_state(MachineState::Unclaimed),
         in_state(MachineState::Active),
         in_state(MachineState::Revoked),
+        Some(bound_before(None)),
+        Some(bound_before(Some(8))),
+        Some(bound_before(Some(9))),
     ]
+}
+
+/// A machine that had key 2, with an endorsement key.
+fn bound_before(ek: Option<u64>) -> Machine {
+    let fingerprint = |key| sample::public_key(key).fingerprint();
+    let mut machine = sample::machine(1);
+    machine.state = MachineState::Active;
+    machine.binding = Some(LastBinding::new(fingerprint(2), ek.map(fingerprint)));
+    machine
 }
 
 fn in_states(record: &AkRecord) -> impl Iterator<Item = Option<AkRecord>> {
@@ -113,6 +127,15 @@ fn check(
         of_machine.is_none_or(|bound| bound.public == candidate.public),
         "approved for a machine with another key: {told}"
     );
+    let had_key = machine.filter(|machine| machine.was_bound() && of_machine.is_none());
+    if let Some(machine) = had_key {
+        let earlier = machine.binding.and_then(|last| last.ek);
+        assert!(
+            candidate.approved_by_admin == ByAdmin::Yes
+                || (earlier.is_some() && earlier == candidate.proven_ek),
+            "approved a further key without admin and endorsement key of before: {told}"
+        );
+    }
     if let Some(known) = same_key {
         assert_ne!(
             known.state,

@@ -1,7 +1,9 @@
 use super::kind;
 use super::ok;
+use crate::ak::ApprovedAk;
 use crate::code::Code;
 use crate::id::ResourcePath;
+use crate::machine::LastBinding;
 use crate::machine::MachineState;
 use crate::migrate::AdoptPage;
 use crate::migrate::Adopted;
@@ -146,7 +148,18 @@ where
     A: TrustAnchor + MachineRegistry + AkRegistry + ImageRegistry + SecretStore,
 {
     fill(source, 1..=3).await;
-    ok(AkRegistry::revoke(source, &sample::ak(2, 2).fingerprint(), &sample::line()).await);
+    ok(source
+        .create(&sample::machine(4), UnclaimedLimit::Unlimited)
+        .await);
+    let mut proven = sample::ak(4, 4);
+    proven.ek = Some(sample::public_key(77).fingerprint());
+    let last = LastBinding::new(proven.fingerprint(), proven.ek);
+    let proven = ApprovedAk::dangerous_assume_approved(proven);
+    ok(source.bind(&proven, &sample::line()).await);
+    for key in [2, 4] {
+        let key = sample::public_key(key).fingerprint();
+        ok(AkRegistry::revoke(source, &key, &sample::line()).await);
+    }
     let (_, pass) = pair(source, target).await;
     let units = all(source).await;
     let adopted = ok(adopt(target, &pass, &units).await);
@@ -162,6 +175,9 @@ where
     assert_eq!(differ, [], "all that counts is there");
     let machine = ok(MachineRegistry::find(target, &sample::machine_id(1)).await);
     assert!(machine.is_some_and(|machine| machine.state == MachineState::Active));
+    let free = ok(MachineRegistry::find(target, &sample::machine_id(4)).await);
+    let free = free.and_then(|machine| machine.binding);
+    assert_eq!(free, Some(last), "it is known that it had a key, and which");
     ok(MachineRegistry::revoke(source, &sample::machine_id(1), &sample::line()).await);
     let later = ok(adopt(target, &pass, &all(source).await).await);
     assert_eq!(

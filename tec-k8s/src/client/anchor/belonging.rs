@@ -152,7 +152,7 @@ impl KubeRegistry {
                 "resourceVersion": cluster.resource_version(),
                 "annotations": {ADOPTED_DEMANDS: text},
             },
-            "spec": spec_of(demands, &cluster),
+            "spec": spec_of(demands, &cluster, comes.token.is_some()),
         });
         let (name, params) = (cluster.name_any(), PatchParams::default());
         let clusters: Api<TrustedExecutionCluster> = self.objects();

@@ -30,6 +30,7 @@ pub(super) fn secret_name(cluster: &TrustedExecutionCluster, service: Service) -
     name.as_deref()
 }
 
+/// The Secret that somebody named. A token that the operator made stays where it is.
 pub(super) fn token_secret(cluster: &TrustedExecutionCluster) -> Option<&str> {
     cluster.spec.registration.as_ref()?.token_secret.as_deref()
 }
@@ -67,8 +68,13 @@ pub(super) fn demands_of(cluster: &TrustedExecutionCluster) -> Option<Demands> {
     })
 }
 
-/// The fields of the specification that say it; limits that are there stay.
-pub(super) fn spec_of(demands: &Demands, cluster: &TrustedExecutionCluster) -> Value {
+/// The fields of the specification that say it; limits that are there stay. Without a token that comes,
+/// the operator makes one.
+pub(super) fn spec_of(
+    demands: &Demands,
+    cluster: &TrustedExecutionCluster,
+    has_token: bool,
+) -> Value {
     let mode = match demands.entry {
         Entry::Token => RegistrationMode::Token,
         Entry::Manual => RegistrationMode::Manual,
@@ -79,8 +85,8 @@ pub(super) fn spec_of(demands: &Demands, cluster: &TrustedExecutionCluster) -> V
         Binding::Manual => ApprovalPolicy::Manual,
         _ => ApprovalPolicy::FirstUse,
     };
-    let token =
-        (mode == RegistrationMode::Token).then(|| token_secret(cluster).unwrap_or(TOKEN_SECRET));
+    let named = token_secret(cluster).or_else(|| has_token.then_some(TOKEN_SECRET));
+    let token = named.filter(|_| mode == RegistrationMode::Token);
     json!({
         "registration": {"mode": mode, "tokenSecret": token},
         "approval": {"policy": policy, "allowedEndorsementKeys": demands.endorsement_keys},

@@ -253,10 +253,12 @@ fn status(
         let print = key.fingerprint();
         let named = snapshot.key(&print).map(|here| here.name.clone());
         let name = named.unwrap_or_else(|| api::AttestationKey::name_of(&print));
-        let is_said = |bound: &BoundKey| bound.name == name;
+        let bound = BoundKey::new(name, print, page.at).of(&key);
+        let is_said = |said: &BoundKey| {
+            said.name == bound.name && said.endorsement_key == bound.endorsement_key
+        };
         if !object.bound_key().is_some_and(is_said) {
-            let bound = BoundKey::new(name, print, page.at);
-            status.insert("attestationKey".to_owned(), json!(bound));
+            status.insert("attestationKey".to_owned(), bound.patch());
         }
     }
     let said = object.status.as_ref();
@@ -269,12 +271,22 @@ fn status(
     (!status.is_empty()).then_some(Value::Object(status))
 }
 
-/// The key that the status names: the bound one; of a machine that had one, the revoked one, since
-/// the machine is not unclaimed again.
-fn binding(unit: &MachineUnit) -> Option<&AkRecord> {
+/// The key that the status names: the bound one; of a machine that had one, the one that it had last,
+/// since the machine is not unclaimed again. An older anchor does not say which: then any that was
+/// revoked, whose endorsement key counts for nothing.
+fn binding(unit: &MachineUnit) -> Option<AkRecord> {
     let of = |state| unit.keys.iter().find(move |key| key.state == state);
-    let was_bound = unit.machine.state == MachineState::Active;
-    of(AkState::Bound).or_else(|| of(AkState::Revoked).filter(|_| was_bound))
+    if let Some(bound) = of(AkState::Bound) {
+        return Some(bound.clone());
+    }
+    let last = unit.machine.binding;
+    let is_last = |key: &&AkRecord| last.is_some_and(|last| last.ak == key.fingerprint());
+    let known = unit.keys.iter().find(is_last);
+    let any = || of(AkState::Revoked).filter(|_| unit.machine.was_bound());
+    let mut record = known.or_else(any)?.clone();
+    record.ek = last.filter(|_| known.is_some()).and_then(|last| last.ek);
+    record.source = None;
+    Some(record)
 }
 
 fn mark(object: &mut impl kube::Resource, page: &AdoptPage<'_>) {

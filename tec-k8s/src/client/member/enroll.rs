@@ -15,6 +15,7 @@ use tec_core::ak::TofuMatcher;
 use tec_core::flow::AkOutcome;
 use tec_core::flow::AkPorts;
 use tec_core::flow::AkSubmission;
+use tec_core::flow::ClaimLimits;
 use tec_core::flow::approve;
 use tec_core::id::MachineId;
 use tec_core::machine::Machine;
@@ -169,6 +170,7 @@ impl Enrollments for KubeEnrollments {
             matcher: &TofuMatcher,
             audit: &self.0,
             clock: &*self.0.clock,
+            claims: ClaimLimits::NONE,
         };
         let operation = format!("bind the key of node {} to machine {id}", claim.name);
         let bound = approve(ports, AkSubmission::new(id, candidate)).await;

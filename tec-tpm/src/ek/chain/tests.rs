@@ -4,6 +4,7 @@ use rcgen::BasicConstraints;
 use rcgen::CertificateParams;
 use rcgen::CustomExtension;
 use rcgen::DnType;
+use rcgen::ExtendedKeyUsagePurpose;
 use rcgen::IsCa;
 use rcgen::Issuer;
 use rcgen::KeyPair;
@@ -41,7 +42,23 @@ fn ca_params(name: &str, path_length: Option<u8>) -> CertificateParams {
 fn ek_params() -> CertificateParams {
     let mut params = named("EK");
     params.key_usages = vec![KeyUsagePurpose::KeyAgreement];
+    params.extended_key_usages = vec![endorsement()];
     params
+}
+
+/// tcg-kp-EKCertificate.
+fn endorsement() -> ExtendedKeyUsagePurpose {
+    ExtendedKeyUsagePurpose::Other(vec![2, 23, 133, 8, 1])
+}
+
+/// A subject alternative name with the attribute tcg-at-tpmManufacturer, `id:00001014`.
+fn manufacturer() -> CustomExtension {
+    let name = [
+        &[0x30, 0x1c, 0xa4, 0x1a, 0x30, 0x18, 0x31, 0x16, 0x30, 0x14][..],
+        &[0x06, 0x05, 0x67, 0x81, 0x05, 0x02, 0x01, 0x0c, 0x0b],
+        b"id:00001014",
+    ];
+    CustomExtension::from_oid_content(&[2, 5, 29, 17], name.concat())
 }
 
 fn key(algorithm: &'static SignatureAlgorithm) -> KeyPair {
@@ -204,6 +221,18 @@ fn certificates_that_no_endorsement_key_has_are_refused() {
         ),
         CertificateError::KeyUsage
     ));
+    // A key on a curve agrees; it encrypts nothing.
+    for usages in [vec![], vec![KeyUsagePurpose::KeyEncipherment]] {
+        assert!(matches!(
+            parse(&|params| params.key_usages = usages.clone(), P256),
+            CertificateError::KeyUsage
+        ));
+    }
+    // Neither the purpose nor the name of a TPM: it may be for anything.
+    assert!(matches!(
+        parse(&|params| params.extended_key_usages = vec![], P256),
+        CertificateError::Purpose
+    ));
     let server = rcgen::ExtendedKeyUsagePurpose::ServerAuth;
     assert!(matches!(
         parse(
@@ -217,4 +246,22 @@ fn certificates_that_no_endorsement_key_has_are_refused() {
         CertificateError::IsCa
     ));
     assert!(matches!(parse(&|_| {}, P384), CertificateError::Key(_)));
+}
+
+#[test]
+fn a_certificate_without_purposes_names_its_tpm() {
+    let (_, root) = root(ca_params("Root", None), P256);
+    let parse = |purposes: Vec<ExtendedKeyUsagePurpose>| {
+        let mut params = ek_params();
+        params.extended_key_usages = purposes;
+        params.custom_extensions = vec![manufacturer()];
+        EkCertificate::from_der(&below(params, &root, P256).0)
+    };
+    assert!(parse(vec![]).is_ok());
+    assert!(parse(vec![endorsement()]).is_ok());
+    // Purposes that are named count, whatever the name says.
+    assert!(matches!(
+        parse(vec![ExtendedKeyUsagePurpose::ServerAuth]),
+        Err(CertificateError::Purpose)
+    ));
 }

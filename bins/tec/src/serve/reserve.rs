@@ -1,0 +1,88 @@
+//! Space that registrations leave free: an audit line is on disk before a disk key is released, so a disk
+//! that strangers could fill would lock every node out.
+
+use std::io;
+use std::path::Path;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering;
+
+use axum::extract::Request;
+use axum::extract::State;
+use axum::middleware::Next;
+use axum::response::IntoResponse as _;
+use axum::response::Response;
+use tec_core::code::Code;
+use tec_core::http::ReplyStyle;
+use tec_core::http::refusal;
+
+const MIB: u64 = 1 << 20;
+
+/// How much space is to be free at the state directory before anybody is registered.
+#[derive(Debug)]
+pub(super) struct Reserve {
+    place: PathBuf,
+    bytes: u64,
+    /// What was logged last, so that a flood does not fill the log.
+    was_low: AtomicBool,
+}
+
+impl Reserve {
+    pub(super) fn of(place: &Path, mib: u64) -> Self {
+        Self {
+            place: place.to_owned(),
+            bytes: mib.saturating_mul(MIB),
+            was_low: AtomicBool::new(false),
+        }
+    }
+
+    /// A file system that cannot be asked has no space.
+    fn is_low(&self) -> bool {
+        let free = free_bytes(&self.place);
+        let is_low = self.bytes > 0 && free.as_ref().map_or(true, |free| *free < self.bytes);
+        if self.was_low.swap(is_low, Ordering::Relaxed) != is_low {
+            let (free, reserve) = (free.unwrap_or(0), self.bytes);
+            if is_low {
+                tracing::error!(
+                    free,
+                    reserve,
+                    "registration is paused: the disk is nearly full"
+                );
+            } else {
+                tracing::info!(free, reserve, "registration resumes: there is space again");
+            }
+        }
+        is_low
+    }
+}
+
+fn free_bytes(place: &Path) -> io::Result<u64> {
+    let space = rustix::fs::statvfs(place)?;
+    Ok(space.f_bavail.saturating_mul(space.f_frsize))
+}
+
+/// The middleware in front of what makes machines and keys. Health is answered all the same.
+pub(super) async fn keep_reserve(
+    State((reserve, style)): State<(Arc<Reserve>, ReplyStyle)>,
+    request: Request,
+    next: Next,
+) -> Response {
+    if request.uri().path() != "/healthz" && reserve.is_low() {
+        return refusal(style, Code::RegisterLowSpace).into_response();
+    }
+    next.run(request).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reserve_that_no_disk_has_is_low_and_none_never_is() {
+        let place = tempfile::tempdir().unwrap();
+        assert!(Reserve::of(place.path(), u64::MAX).is_low());
+        assert!(!Reserve::of(place.path(), 0).is_low());
+        assert!(Reserve::of(&place.path().join("gone"), 1).is_low());
+    }
+}

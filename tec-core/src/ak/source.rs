@@ -1,0 +1,65 @@
+//! The network that a key came from.
+
+use core::net::IpAddr;
+use core::net::Ipv4Addr;
+use std::fmt;
+use std::str::FromStr;
+
+use serde::Deserialize;
+use serde::Deserializer;
+use serde::Serialize;
+use serde::Serializer;
+use serde::de::Error as _;
+
+use crate::endpoint::network_of;
+
+/// The network that an attestation key was submitted from, as
+/// [`network_of`](crate::endpoint::network_of) counts: one IPv4 address, or the 64-bit prefix of an
+/// IPv6 address. A server behind a proxy sees the proxy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SourceNetwork(IpAddr);
+
+/// The text is not an IP address.
+#[derive(Debug, thiserror::Error)]
+#[error("a source network is written as an IP address")]
+#[non_exhaustive]
+pub struct ParseSourceNetworkError;
+
+impl SourceNetwork {
+    /// Stands for every source that nobody named.
+    pub const UNKNOWN: Self = Self(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
+
+    /// The network of an address.
+    pub fn of(address: IpAddr) -> Self {
+        Self(network_of(address))
+    }
+}
+
+impl fmt::Display for SourceNetwork {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl FromStr for SourceNetwork {
+    type Err = ParseSourceNetworkError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let address = text.parse().map_err(|_| ParseSourceNetworkError)?;
+        Ok(Self::of(address))
+    }
+}
+
+impl Serialize for SourceNetwork {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for SourceNetwork {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?
+            .parse()
+            .map_err(D::Error::custom)
+    }
+}

@@ -1,0 +1,63 @@
+//! The token that nodes show to register, made once where the cluster object names none.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::ByteString;
+use k8s_openapi::api::core::v1::Secret;
+use kube::api::ObjectMeta;
+use kube::api::PostParams;
+use tec_core::digest::Sha256Digest;
+use tec_core::port::PortError;
+
+use super::context::Context;
+use super::report::owner_of;
+use crate::api::REGISTRATION_TOKEN;
+use crate::api::TrustedExecutionCluster;
+use crate::client::port_error;
+
+/// Bytes of randomness in a token, which is written as their digest.
+const LENGTH: usize = 32;
+
+/// Makes the Secret [`REGISTRATION_TOKEN`] where nodes have to show it and nobody made it. One that the
+/// cluster object names is its author's to make.
+pub(super) async fn ensure(
+    ctx: &Context,
+    cluster: &TrustedExecutionCluster,
+) -> Result<(), PortError> {
+    if cluster.token_secret() != Some(REGISTRATION_TOKEN)
+        || ctx.caches.secrets.get(REGISTRATION_TOKEN).is_some()
+    {
+        return Ok(());
+    }
+    let mut seed = [0; LENGTH];
+    ctx.entropy().fill(&mut seed);
+    let token = Sha256Digest::of(seed).to_string();
+    let secret = Secret {
+        metadata: ObjectMeta {
+            name: Some(REGISTRATION_TOKEN.to_owned()),
+            owner_references: owner_of(cluster).map(|owner| vec![owner]),
+            ..ObjectMeta::default()
+        },
+        data: Some(BTreeMap::from([(
+            "token".to_owned(),
+            ByteString(token.into_bytes()),
+        )])),
+        ..Secret::default()
+    };
+    let made = ctx
+        .objects::<Secret>()
+        .create(&PostParams::default(), &secret)
+        .await;
+    match made {
+        Ok(_) => {
+            tracing::info!(
+                secret = REGISTRATION_TOKEN,
+                "the registration token was made"
+            );
+            Ok(())
+        }
+        // Another replica was faster, or the watch is late.
+        Err(kube::Error::Api(status)) if status.code == 409 => Ok(()),
+        Err(error) => Err(port_error("create the registration token", error)),
+    }
+}
