@@ -13,13 +13,8 @@ use kube::api::Preconditions;
 use serde_json::json;
 use tec_core::ak::AkCandidate;
 use tec_core::ak::AkDecision;
-use tec_core::ak::AkMatcher;
 use tec_core::ak::AkRecord;
 use tec_core::ak::AkState;
-use tec_core::ak::EkBoundMatcher;
-use tec_core::ak::Fingerprint;
-use tec_core::ak::ManualMatcher;
-use tec_core::ak::TofuMatcher;
 use tec_core::flow::AkOutcome;
 use tec_core::flow::AkPorts;
 use tec_core::flow::AkSubmission;
@@ -33,12 +28,11 @@ use super::context::Context;
 use super::queue::Next;
 use super::report::conditions;
 use super::report::owner_of;
-use crate::api::ApprovalPolicy;
-use crate::api::ApprovalSpec;
 use crate::api::AttestationKey;
 use crate::api::ConditionKind;
 use crate::api::Machine;
 use crate::api::Reason;
+use crate::api::approval;
 use crate::client::port_error;
 use crate::signal::Event;
 
@@ -150,7 +144,7 @@ async fn decide(
     let Some(cluster) = ctx.cluster() else {
         return discard_or_wait(ctx, key, "there is no cluster object").await;
     };
-    let matcher = match matcher(cluster.spec.approval.as_ref()) {
+    let matcher = match approval::matcher(cluster.spec.approval.as_ref()) {
         Ok(matcher) => matcher,
         Err(message) => return Ok(Verdict::waiting(message)),
     };
@@ -184,29 +178,6 @@ async fn decide(
             Ok(Verdict::waiting(reason.to_string()))
         }
         AkOutcome::Rejected(reason) => Ok(Verdict::rejected(reason.to_string())),
-    }
-}
-
-/// The policy of the cluster, or what is wrong with it.
-fn matcher(approval: Option<&ApprovalSpec>) -> Result<Box<dyn AkMatcher>, String> {
-    let Some(approval) = approval else {
-        return Ok(Box::new(TofuMatcher));
-    };
-    match approval.policy {
-        ApprovalPolicy::FirstUse => Ok(Box::new(TofuMatcher)),
-        ApprovalPolicy::Manual => Ok(Box::new(ManualMatcher)),
-        ApprovalPolicy::EndorsementKey if approval.allowed_endorsement_keys.is_empty() => {
-            Ok(Box::new(EkBoundMatcher::any_ek()))
-        }
-        ApprovalPolicy::EndorsementKey => {
-            let keys: Result<Vec<Fingerprint>, _> = approval
-                .allowed_endorsement_keys
-                .iter()
-                .map(|text| text.parse())
-                .collect();
-            let keys = keys.map_err(|_| "the cluster's list of endorsement keys is malformed")?;
-            Ok(Box::new(EkBoundMatcher::allow_list(keys)))
-        }
     }
 }
 
