@@ -196,8 +196,10 @@ pub(super) fn init(
 /// of any node's certificate.
 pub(super) fn skipped(proxy: KubeProxy) -> &'static str {
     match proxy {
-        KubeProxy::Kept => "preflight,certs,bootstrap-token,addon/coredns",
-        KubeProxy::Replaced => "preflight,certs,bootstrap-token,addon/coredns,addon/kube-proxy",
+        KubeProxy::Kept => "preflight,certs,bootstrap-token,show-join-command,addon/coredns",
+        KubeProxy::Replaced => {
+            "preflight,certs,bootstrap-token,show-join-command,addon/coredns,addon/kube-proxy"
+        }
     }
 }
 
