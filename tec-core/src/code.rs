@@ -300,6 +300,11 @@ codes! {
         "The node has another attestation key or other measurements than expected, is in a cluster \
          already, or somebody on the network path answers in its place.",
         "Look at it with `tec verify`, which lists every check. Send it nothing before that passes.";
+    BootstrapUnlisted = "TEC-B406", 406, "the node does not list the key service",
+        "Recover names a key service or a store that recovery_key_services of the node's bootstrapper.toml does not \
+         list. Nobody was asked.",
+        "Add the URI of the message, which has no credentials, to recovery_key_services, or recover with the master \
+         secret: keys that are derived from it ask nobody.";
     BootstrapActivated = "TEC-B409", 409, "the node is in a cluster, or about to be",
         "Another Init runs or ran, or the node has joined.",
         "To take up an Init whose answer was lost, send the very same one again, with --cluster \

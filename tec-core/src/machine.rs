@@ -16,6 +16,8 @@ pub enum RegisteredBy {
     FirstBoot,
     /// An admin added it by hand.
     Admin,
+    /// It is a node that a join service admitted.
+    JoinService,
 }
 
 /// Where a machine stands.

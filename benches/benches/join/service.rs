@@ -20,6 +20,7 @@ use tec_core::node::grant::Claim;
 use tec_core::node::grant::ControlPlanes;
 use tec_core::node::port::DerivedKeys;
 use tec_core::node::port::KeyServices as _;
+use tec_core::node::state::Role;
 use tec_core::node::ticket::CaPin;
 use tec_core::node::ticket::Component;
 use tec_core::node::ticket::NodeName;
@@ -34,6 +35,8 @@ use tec_k8s::rpc::ControlPlaneTurns;
 use tec_k8s::rpc::Enrollments;
 use tec_k8s::rpc::JoinService;
 use tec_k8s::rpc::JoinServicePorts;
+use tec_k8s::rpc::NodeStanding;
+use tec_k8s::rpc::Settled;
 use tec_k8s::rpc::generated::join::api_server::ApiServer;
 use tec_support::SystemClock;
 use tec_support::SystemEntropy;
@@ -70,8 +73,8 @@ impl Enrollments for Members {
         Ok(CreateOutcome::Created)
     }
 
-    async fn settle(&self, _claim: &Claim, _key: &PublicKey) -> Result<(), PortError> {
-        Ok(())
+    async fn settle(&self, _claim: &Claim, _key: &PublicKey) -> Result<Settled, PortError> {
+        Ok(Settled::Bound)
     }
 }
 
@@ -87,12 +90,8 @@ impl ControlPlaneTurns for Facts {
 
 #[async_trait]
 impl ClusterFacts for Facts {
-    async fn has_node(&self, _name: &NodeName) -> Result<bool, PortError> {
-        Ok(false)
-    }
-
-    async fn token(&self) -> Result<SecretBytes, PortError> {
-        Ok(SecretBytes::new(b"abcdef.0123456789abcdef".to_vec()))
+    async fn node(&self, _name: &NodeName) -> Result<NodeStanding, PortError> {
+        Ok(NodeStanding::Absent)
     }
 
     async fn api_server(&self) -> Result<String, PortError> {
@@ -107,7 +106,7 @@ impl ClusterFacts for Facts {
         Ok(("v1.34.3".to_owned(), Vec::new()))
     }
 
-    async fn control_plane_files(&self) -> Result<Vec<(PkiFile, SecretBytes)>, PortError> {
+    async fn files(&self, _role: Role) -> Result<Vec<(PkiFile, SecretBytes)>, PortError> {
         Ok(Vec::new())
     }
 }

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::Path;
+use std::path::PathBuf;
 
 use serde_json::json;
 use tec_core::digest::Sha256Digest;
@@ -70,12 +71,11 @@ pub(crate) fn write_join_service(
         keys.join(", ")
     };
     let dir = host.dir.display();
-    fs::write(host.path("kms-uri"), KMS)?;
     let components = json!({"kubernetesVersion": VERSION, "components": []});
     fs::write(host.path("components.json"), components.to_string())?;
     let settings = format!(
         "listen = '0.0.0.0:{JOIN_PORT}'\napi_server = '{API_SERVER}:6443'\n\
-         namespace = '{NAMESPACE}'\nkms_uri = '{dir}/kms-uri'\n\
+         namespace = '{NAMESPACE}'\nstorage_uri = '/run/state/tec/storage-uri'\n\
          components = '{dir}/components.json'\ncontrol_planes = [{}]\n\
          [tpm]\ntcti = 'swtpm:host=127.0.0.1,port=2321'\n\
          [nodes]\nattestation_keys = [{}]\ndangerous_any_measurements = true\n",
@@ -83,6 +83,19 @@ pub(crate) fn write_join_service(
         list(nodes),
     );
     Ok(fs::write(host.path("join-service.toml"), settings)?)
+}
+
+/// The cluster object, whose approval policy the join service keeps to.
+pub(crate) fn write_cluster(host: &Host) -> anyhow::Result<PathBuf> {
+    let cluster = json!({
+        "apiVersion": "trusted-execution-clusters.io/v1alpha1",
+        "kind": "TrustedExecutionCluster",
+        "metadata": {"name": "trusted-execution-cluster", "namespace": NAMESPACE},
+        "spec": {"approval": {"policy": "FirstUse"}},
+    });
+    let path = host.path("cluster.json");
+    fs::write(&path, cluster.to_string())?;
+    Ok(path)
 }
 
 /// How the join service reaches the API server: with the token of its account.

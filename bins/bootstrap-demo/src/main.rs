@@ -13,6 +13,7 @@
 mod admin;
 mod files;
 mod host;
+mod intruder;
 mod network;
 mod story;
 

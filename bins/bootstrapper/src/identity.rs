@@ -1,14 +1,19 @@
 //! The kubelet's key, and the request for its certificate.
 
+use std::fs;
+use std::io;
 use std::net::IpAddr;
 use std::path::Path;
 
+use anyhow::Context as _;
 use rcgen::CertificateParams;
 use rcgen::DistinguishedName;
 use rcgen::DnType;
 use rcgen::KeyPair;
 use rcgen::PublicKeyData as _;
 use rcgen::SanType;
+use tec_core::digest::Sha256Digest;
+use tec_core::node::ticket::CaPin;
 use tec_core::node::ticket::NodeName;
 use tec_core::port::PortError;
 use tec_core::port::PortErrorKind;
@@ -23,7 +28,7 @@ use crate::authority::Authority;
 use crate::authority::ORGANIZATION;
 use crate::authority::PREFIX;
 
-/// Made once for each run of the program.
+/// Made once for each node: a join that was cut off goes on with the key that its certificate is for.
 #[derive(Debug)]
 pub struct Identity {
     key: KubeletKey,
@@ -41,14 +46,45 @@ impl Identity {
         address: IpAddr,
         authority: Authority,
     ) -> Result<Self, rcgen::Error> {
+        Self::of_pair(&KeyPair::generate()?, name, address, authority)
+    }
+
+    /// With the key in this file, where an earlier process left one.
+    ///
+    /// # Errors
+    /// It is no key, or the provider of cryptography gives none.
+    pub fn open(
+        key: &Path,
+        name: &NodeName,
+        address: IpAddr,
+        authority: Authority,
+    ) -> anyhow::Result<Self> {
+        let what = || format!("read {}", key.display());
+        let pem = match fs::read(key) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                return Ok(Self::generate(name, address, authority)?);
+            }
+            read => SecretBytes::new(read.with_context(what)?),
+        };
+        let pem = std::str::from_utf8(pem.expose("the kubelet's key of this node"));
+        let pair = KeyPair::from_pem(pem.with_context(what)?);
+        let pair = pair.with_context(what)?;
+        Ok(Self::of_pair(&pair, name, address, authority)?)
+    }
+
+    fn of_pair(
+        pair: &KeyPair,
+        name: &NodeName,
+        address: IpAddr,
+        authority: Authority,
+    ) -> Result<Self, rcgen::Error> {
         let mut params = CertificateParams::default();
         params.distinguished_name = DistinguishedName::new();
         let subject = &mut params.distinguished_name;
         subject.push(DnType::OrganizationName, ORGANIZATION);
         subject.push(DnType::CommonName, format!("{PREFIX}{name}"));
         params.subject_alt_names = vec![SanType::IpAddress(address)];
-        let pair = KeyPair::generate()?;
-        let request = params.serialize_request(&pair)?;
+        let request = params.serialize_request(pair)?;
         let key = KubeletKey {
             private: SecretBytes::new(pair.serialize_pem().into_bytes()),
             request: request.der().to_vec(),
@@ -74,6 +110,15 @@ impl KubeletIdentity for Identity {
             key.to_der().ok()
         });
         key.is_some_and(|der| der == self.public)
+    }
+
+    fn is_pinned(&self, ca: &[u8], pin: &CaPin) -> bool {
+        let parsed = Certificate::from_pem(ca).ok();
+        let key = parsed.and_then(|one| {
+            let key = one.tbs_certificate().subject_public_key_info();
+            key.to_der().ok()
+        });
+        key.is_some_and(|der| CaPin::new(Sha256Digest::of(der)) == *pin)
     }
 
     fn certify(&self, pki: &Path) -> Result<String, PortError> {
@@ -114,5 +159,22 @@ mod tests {
         assert!(ours.is_of(&ours.certify(directory.path()).unwrap()));
         assert!(!ours.is_of(&other.certify(directory.path()).unwrap()));
         assert!(!ours.is_of("no certificate"));
+        let key = directory.path().join("kubelet.key");
+        fs::write(&key, ours.key().private.expose("test")).unwrap();
+        let again = Identity::open(
+            &key,
+            &"node-1".parse().unwrap(),
+            [10, 0, 0, 1].into(),
+            authority.clone(),
+        );
+        let again = again.unwrap();
+        assert!(again.is_of(&ours.certify(directory.path()).unwrap()));
+        let spki = pair.subject_public_key_info();
+        let pem = ca.pem().into_bytes();
+        let pin = CaPin::new(Sha256Digest::of(spki));
+        assert!(ours.is_pinned(&pem, &pin));
+        assert!(!ours.is_pinned(&pem, &CaPin::new(Sha256Digest::of("another"))));
+        // Whatever else the file had would be trusted, too.
+        assert!(!ours.is_pinned(&[&pem[..], &pem[..]].concat(), &pin));
     }
 }

@@ -22,6 +22,7 @@ pub mod discover;
 pub mod founder;
 pub mod gate;
 pub mod identity;
+pub mod kept;
 pub mod keys;
 pub mod mapping;
 pub mod node;

@@ -77,7 +77,9 @@ async fn recover(settings: &Settings, node: &Node) -> anyhow::Result<u8> {
     let cleaner = Cleaner::new();
     let (sender, mut offers) = mpsc::channel(1);
     let (operator, mut recovered) = mpsc::channel(1);
-    let service = RecoverService::new(node.keys(), Arc::clone(&node.disk) as Arc<_>, operator);
+    let listed = settings.listed_key_services()?;
+    let disk = Arc::clone(&node.disk) as Arc<_>;
+    let service = RecoverService::new(node.keys(), listed, disk, operator);
     let listener = TcpListener::bind(settings.recovery_listen).await;
     let listener = listener.with_context(|| format!("listen on {}", settings.recovery_listen))?;
     tracing::info!(address = %listener.local_addr()?, "Recover is served");

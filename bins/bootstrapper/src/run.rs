@@ -34,6 +34,8 @@ use crate::discover::Discovery;
 use crate::founder::Founder;
 use crate::gate::InitGate;
 use crate::identity::Identity;
+use crate::kept::KeptTickets;
+use crate::kept::TicketFile;
 use crate::node::Node;
 use crate::node::Standing;
 use crate::pause::JitteredPause;
@@ -52,7 +54,7 @@ const FIRST_WAIT: Duration = Duration::from_secs(1);
 /// The node cannot be bootstrapped as it is.
 pub async fn run(settings: &Settings, stop: impl Future<Output = ()>) -> anyhow::Result<u8> {
     let node = Node::open(settings)?;
-    if let Some(code) = settled(&node).await? {
+    if let Some(code) = settled(settings, &node).await? {
         return Ok(code);
     }
     let _held = node.hold()?;
@@ -69,7 +71,7 @@ pub async fn run(settings: &Settings, stop: impl Future<Output = ()>) -> anyhow:
 /// The node cannot join as it is.
 pub async fn run_join(settings: &Settings, stop: impl Future<Output = ()>) -> anyhow::Result<u8> {
     let node = Node::open(settings)?;
-    if let Some(code) = settled(&node).await? {
+    if let Some(code) = settled(settings, &node).await? {
         return Ok(code);
     }
     let _held = node.hold()?;
@@ -88,9 +90,11 @@ pub async fn run_join(settings: &Settings, stop: impl Future<Output = ()>) -> an
 }
 
 /// A node that needs no bootstrapping, or cannot be: the exit code.
-async fn settled(node: &Node) -> anyhow::Result<Option<u8>> {
+async fn settled(settings: &Settings, node: &Node) -> anyhow::Result<Option<u8>> {
     match node.standing().await? {
         Standing::Member => {
+            // An earlier process may have died right after it was done.
+            TicketFile::new(&settings.state_directory).remove()?;
             tracing::info!("the node is a member; the kubelet is started");
             start_kubelet(&*node.programs).await?;
             return Ok(Some(exit::OK));
@@ -123,7 +127,8 @@ impl Parts {
         let this = patiently(&*pause, || node.metadata.this()).await;
         tracing::info!(node = %this.name, role = %this.role, "bootstrapping");
         let authority = Authority::new("", Arc::new(SystemClock), Arc::new(SystemEntropy));
-        let identity = Identity::generate(&this.name, this.address, authority);
+        let key = node.paths.kubelet_key();
+        let identity = Identity::open(&key, &this.name, this.address, authority);
         let identity: Arc<dyn KubeletIdentity> =
             Arc::new(identity.context("make the kubelet's key")?);
         let api_server = patiently(&*pause, || node.metadata.api_server()).await;
@@ -226,16 +231,26 @@ async fn join(settings: &Settings, node: &Node, parts: &Parts) -> anyhow::Result
     let request = parts.identity.key().request.clone();
     let disk = node.disk.id().await?;
     let tickets = TicketClient::new(Arc::new(discovery), disk, parts.this.role, request);
+    let kept = KeptTickets {
+        file: TicketFile::new(&settings.state_directory),
+        source: &tickets,
+        joiner: &*parts.kubeadm,
+        role: parts.this.role,
+    };
     let ports = JoinPorts {
         lock: &node.lock,
         disk: &*node.disk,
         store: &*node.store,
-        tickets: &tickets,
-        cluster: &*parts.kubeadm,
+        tickets: &kept,
+        cluster: &kept,
         pause: &*parts.pause,
     };
     let joined = drive_join(ports, &parts.this.name, parts.this.role).await;
-    joined.context("the join ended without an outcome")
+    let joined = joined.context("the join ended without an outcome")?;
+    if matches!(joined, JoinOutcome::Joined(_)) {
+        kept.file.remove()?;
+    }
+    Ok(joined)
 }
 
 fn kubeadm_settings(api_server: String, from: &Kubernetes) -> KubeadmSettings {

@@ -6,7 +6,9 @@ use std::net::Ipv4Addr;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use anyhow::Context as _;
 use serde::Deserialize;
+use tec_core::node::uri::ListedPlaces;
 use tec_support::program;
 
 use crate::trust::Trust;
@@ -33,6 +35,8 @@ pub struct Settings {
     pub listen: SocketAddr,
     /// Where Recover is served.
     pub recovery_listen: SocketAddr,
+    /// Key services and stores that callers of Recover may name, as URIs without credentials.
+    pub recovery_key_services: Vec<String>,
     /// Port of join services on control planes.
     pub join_port: u16,
     /// On the state disk: journal and state of the node.
@@ -61,6 +65,7 @@ impl Default for Settings {
         Self {
             listen: SocketAddr::new(ANY, INIT_PORT),
             recovery_listen: SocketAddr::new(ANY, RECOVERY_PORT),
+            recovery_key_services: Vec::new(),
             join_port: JOIN_PORT,
             state_directory: STATE_DIRECTORY.into(),
             root: "/".into(),
@@ -197,8 +202,24 @@ pub struct Kubernetes {
     pub external_etcd: Vec<String>,
 }
 
+impl Settings {
+    /// Key services and stores that callers of Recover may name.
+    ///
+    /// # Errors
+    /// An entry is malformed, or has credentials.
+    pub fn listed_key_services(&self) -> anyhow::Result<ListedPlaces> {
+        let mut places = Vec::new();
+        for text in &self.recovery_key_services {
+            // An entry with a secret in it must not get into the log.
+            places.push(text.parse().context("read recovery_key_services")?);
+        }
+        Ok(ListedPlaces::new(places))
+    }
+}
+
 impl program::Settings for Settings {
     fn check(&self) -> anyhow::Result<()> {
+        self.listed_key_services()?;
         self.join_services.check()
     }
 }
@@ -224,6 +245,8 @@ mod tests {
     fn unknown_members_and_contradictions_are_refused() {
         for text in [
             "listn = '0.0.0.0:1'",
+            "recovery_key_services = ['https://bao']",
+            "recovery_key_services = ['kms://openbao?url=https://bao&token=t']",
             "[disk]\nintegrity = true",
             "[metadata]\nkind = 'cloud'",
             "[join_services]\nattestation_keys = ['00']",

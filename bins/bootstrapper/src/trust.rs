@@ -94,6 +94,11 @@ impl Trust {
                 "evidence is taken that whoever stole the key of a certificate can relay"
             );
         }
+        if self.guests().is_some() && self.snp_minimum_tcb.is_none() {
+            tracing::warn!(
+                "SNP hosts with any firmware are accepted, however old: set snp_minimum_tcb"
+            );
+        }
         if self.dangerous_any_attestation_key {
             tracing::warn!("any attestation key is taken for a trusted one");
             return Arc::new(AnyAk);

@@ -27,13 +27,13 @@ use tec_core::port::PortErrorKind;
 use tec_core::port::chain;
 use tec_core::secret::SecretBytes;
 use tec_k8s::client::KubeRegistry;
-use tec_k8s::client::member::BootstrapTokens;
 use tec_k8s::client::member::KubeEnrollments;
 use tec_k8s::client::member::KubeTurns;
 use tec_k8s::node::StateDirectory;
 use tec_k8s::rpc::Enrollments;
 use tec_k8s::rpc::JoinService;
 use tec_k8s::rpc::JoinServicePorts;
+use tec_k8s::rpc::Settled;
 use tec_support::SystemClock;
 use tec_support::SystemEntropy;
 use tec_tpm::atls::Endpoint;
@@ -78,7 +78,6 @@ pub async fn service(
     };
     let reserved = facts::api_server_addresses(&settings.pki)?;
     let authority = Authority::new(&settings.pki, Arc::clone(&clock), Arc::clone(&entropy));
-    let tokens = BootstrapTokens::new(client.clone(), Arc::clone(&clock), Arc::clone(&entropy));
     let keys = keys(settings, attestation).await?;
     let service = JoinService::new(JoinServicePorts {
         keys: Arc::clone(&keys),
@@ -87,7 +86,7 @@ pub async fn service(
         control_planes,
         turns: Arc::new(KubeTurns::new(client.clone(), Arc::clone(&clock))),
         signer: Arc::new(Signer::new(authority.reserving(reserved), client.clone())),
-        facts: Arc::new(Facts::new(tokens, client, settings)),
+        facts: Arc::new(Facts::new(client, settings)),
     });
     Ok((service, keys))
 }
@@ -104,7 +103,11 @@ async fn enroll(
         "the claim of this node could not be recorded, or another node has its name or disk"
     );
     let settled = enrollments.settle(claim, key).await;
-    settled.context("register the machine of this node")
+    let settled = settled.context("register the machine of this node")?;
+    if settled != Settled::Bound {
+        tracing::warn!(?settled, machine.id = %claim.machine_id(), "the key of this node is not approved");
+    }
+    Ok(())
 }
 
 /// How often is looked whether a refused key service was given anew.
@@ -262,9 +265,9 @@ mod tests {
             Ok(CreateOutcome::Created)
         }
 
-        async fn settle(&self, _claim: &Claim, key: &PublicKey) -> Result<(), PortError> {
+        async fn settle(&self, _claim: &Claim, key: &PublicKey) -> Result<Settled, PortError> {
             self.machines.lock().unwrap().push(key.clone());
-            Ok(())
+            Ok(Settled::Bound)
         }
     }
 

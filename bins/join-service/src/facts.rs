@@ -1,4 +1,4 @@
-//! What members get: tokens of the cluster, and files of this control plane.
+//! What members get: files of this control plane.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -12,7 +12,9 @@ use bootstrapper::components;
 use k8s_openapi::api::core::v1::Node;
 use kube::Api;
 use kube::Client;
+use kube::ResourceExt as _;
 use tec_core::digest::Sha256Digest;
+use tec_core::node::state::Role;
 use tec_core::node::ticket::CaPin;
 use tec_core::node::ticket::Component;
 use tec_core::node::ticket::NodeName;
@@ -20,8 +22,8 @@ use tec_core::node::ticket::PkiFile;
 use tec_core::port::PortError;
 use tec_core::port::PortErrorKind;
 use tec_core::secret::SecretBytes;
-use tec_k8s::client::member::BootstrapTokens;
 use tec_k8s::rpc::ClusterFacts;
+use tec_k8s::rpc::NodeStanding;
 use x509_cert::Certificate;
 use x509_cert::der::DecodePem as _;
 use x509_cert::der::Encode as _;
@@ -29,6 +31,9 @@ use x509_cert::ext::pkix::SubjectAltName;
 use x509_cert::ext::pkix::name::GeneralName;
 
 use crate::settings::Settings;
+
+/// What kubeadm puts on a control plane in the last step of its join.
+const CONTROL_PLANE: &str = "node-role.kubernetes.io/control-plane";
 
 /// Nodes of the cluster.
 #[derive(Clone)]
@@ -43,11 +48,12 @@ impl fmt::Debug for Members {
 /// The facts; files are read for each ticket.
 #[derive(Debug)]
 pub struct Facts {
-    tokens: BootstrapTokens,
     members: Members,
     api_server: String,
     pki: PathBuf,
     components: PathBuf,
+    kms_uri: PathBuf,
+    storage_uri: Option<PathBuf>,
 }
 
 fn failed(operation: impl Into<String>) -> PortError {
@@ -82,36 +88,50 @@ pub fn api_server_addresses(pki: &Path) -> Result<BTreeSet<IpAddr>, PortError> {
 
 impl Facts {
     /// Of this cluster, as the settings say.
-    pub fn new(tokens: BootstrapTokens, client: Client, settings: &Settings) -> Self {
+    pub fn new(client: Client, settings: &Settings) -> Self {
         Self {
-            tokens,
             members: Members(Api::all(client)),
             api_server: settings.api_server.clone(),
             pki: settings.pki.clone(),
             components: settings.components.clone(),
+            kms_uri: settings.kms_uri.clone(),
+            storage_uri: settings.storage_uri.clone(),
         }
     }
 
-    async fn read(&self, file: PkiFile) -> Result<SecretBytes, PortError> {
-        let path = self.pki.join(file.as_str());
-        let read = tokio::fs::read(&path).await.map(SecretBytes::new);
+    /// Where a file of a ticket is; none where this cluster has no such file: with an etcd elsewhere
+    /// kubeadm makes no CA for it.
+    fn path(&self, file: PkiFile) -> Option<PathBuf> {
+        match file {
+            PkiFile::KMS_URI => Some(self.kms_uri.clone()),
+            PkiFile::STORAGE_URI => self.storage_uri.clone(),
+            file => {
+                let path = self.pki.join(file.as_str());
+                let is_due = !file.as_str().starts_with("etcd/") || path.exists();
+                is_due.then_some(path)
+            }
+        }
+    }
+
+    async fn read(path: &Path) -> Result<SecretBytes, PortError> {
+        let read = tokio::fs::read(path).await.map(SecretBytes::new);
         read.map_err(|error| failed(format!("read {}", path.display())).because(error))
     }
 }
 
 #[async_trait]
 impl ClusterFacts for Facts {
-    async fn has_node(&self, name: &NodeName) -> Result<bool, PortError> {
+    async fn node(&self, name: &NodeName) -> Result<NodeStanding, PortError> {
         let found = self.members.0.get_metadata_opt(name.as_str()).await;
         let found = found.map_err(|error| {
             PortError::new(PortErrorKind::Unavailable, format!("look up node {name}"))
                 .because(error)
         })?;
-        Ok(found.is_some())
-    }
-
-    async fn token(&self) -> Result<SecretBytes, PortError> {
-        self.tokens.make().await
+        Ok(match found {
+            None => NodeStanding::Absent,
+            Some(node) if node.labels().contains_key(CONTROL_PLANE) => NodeStanding::ControlPlane,
+            Some(_) => NodeStanding::Registered,
+        })
     }
 
     async fn api_server(&self) -> Result<String, PortError> {
@@ -134,14 +154,13 @@ impl ClusterFacts for Facts {
         read.map_err(|error| failed("read the components").because(error))?
     }
 
-    /// Those that there are: with an etcd elsewhere, kubeadm makes no CA for it.
-    async fn control_plane_files(&self) -> Result<Vec<(PkiFile, SecretBytes)>, PortError> {
-        let is_there = |file: &PkiFile| {
-            !file.as_str().starts_with("etcd/") || self.pki.join(file.as_str()).exists()
-        };
+    async fn files(&self, role: Role) -> Result<Vec<(PkiFile, SecretBytes)>, PortError> {
+        let is_due = |file: &PkiFile| role == Role::ControlPlane || *file == PkiFile::CA;
         let mut files = Vec::new();
-        for file in PkiFile::ALL.into_iter().filter(is_there) {
-            files.push((file, self.read(file).await?));
+        for file in PkiFile::ALL.into_iter().filter(is_due) {
+            if let Some(path) = self.path(file) {
+                files.push((file, Self::read(&path).await?));
+            }
         }
         Ok(files)
     }

@@ -33,7 +33,9 @@ pub struct Settings {
     /// State of this node, whose salt is the cluster's.
     #[serde(default = "state_directory")]
     pub state_directory: PathBuf,
-    /// File with the URI of the key service, mode 0600.
+    /// File with the URI of the key service, mode 0600; Init and join leave it on the state disk of
+    /// control planes.
+    #[serde(default = "kms_uri")]
     pub kms_uri: PathBuf,
     /// File with the URI of where wrapped keys are kept, mode 0600; without one, nowhere.
     pub storage_uri: Option<PathBuf>,
@@ -61,6 +63,10 @@ fn pki() -> PathBuf {
     "/etc/kubernetes/pki".into()
 }
 
+fn kms_uri() -> PathBuf {
+    "/run/state/tec/kms-uri".into()
+}
+
 fn state_directory() -> PathBuf {
     "/run/state/constellation".into()
 }
@@ -79,10 +85,11 @@ mod tests {
 
     #[test]
     fn without_a_word_no_node_is_trusted_and_none_may_be_a_control_plane() {
-        let text = "api_server = '10.0.0.1:6443'\nnamespace = 'tec'\nkms_uri = '/k'\n\
+        let text = "api_server = '10.0.0.1:6443'\nnamespace = 'tec'\n\
                     components = '/c'";
         let settings = Settings::parse(text).unwrap();
         assert_eq!(settings.listen.port(), 9090);
+        assert_eq!(settings.kms_uri, kms_uri());
         assert!(settings.control_planes.is_empty() && !settings.dangerous_any_control_plane);
         let trust = &settings.nodes;
         assert!(trust.attestation_keys.is_empty() && !trust.dangerous_any_attestation_key);

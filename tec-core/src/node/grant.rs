@@ -10,6 +10,8 @@ use super::derive::DiskId;
 use super::state::Role;
 use super::ticket::NodeName;
 use crate::ak::Fingerprint;
+use crate::digest::Sha256Digest;
+use crate::id::MachineId;
 
 /// What a node claims, and the key that proved it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,6 +25,25 @@ pub struct Claim {
     pub role: Role,
     /// State disk.
     pub disk: DiskId,
+}
+
+/// Label of a member's machine.
+const MACHINE: &[u8] = b"tec-member-machine/1\0";
+
+impl Claim {
+    /// The id of the member's machine: the first 16 bytes of SHA-256 over a label, the UUID of the disk
+    /// and the fingerprint of the key, as a UUID of version 8 (RFC 9562, section 5.8). It is nobody
+    /// else's: the ids that registration gives are random, of version 4.
+    pub fn machine_id(&self) -> MachineId {
+        let disk = self.disk.to_string();
+        let digest =
+            Sha256Digest::of([MACHINE, disk.as_bytes(), b"\0", self.ak.as_bytes()].concat());
+        let mut bytes = [0; 16];
+        for (to, from) in bytes.iter_mut().zip(digest.as_bytes()) {
+            *to = *from;
+        }
+        uuid::Builder::from_custom_bytes(bytes).into_uuid().into()
+    }
 }
 
 /// Why a claim is refused.
@@ -170,6 +191,17 @@ mod tests {
             grant_rejoin(known[0].ak, known[0].disk, &known),
             Ok(&known[0])
         );
+    }
+
+    #[test]
+    fn the_machine_of_a_member_has_an_id_of_its_own() {
+        let one = claim(1, "w-1", Role::Worker, 1);
+        let id = one.machine_id();
+        assert_eq!(id.as_uuid().get_version_num(), 8);
+        assert_ne!(id.to_string(), one.disk.to_string());
+        assert_eq!(claim(1, "other", Role::ControlPlane, 1).machine_id(), id);
+        assert_ne!(claim(2, "w-1", Role::Worker, 1).machine_id(), id);
+        assert_ne!(claim(1, "w-1", Role::Worker, 2).machine_id(), id);
     }
 
     #[test]

@@ -137,11 +137,25 @@ pub trait NodeStore: fmt::Debug + Send + Sync {
     async fn write_state(&self, node: &LockedNode, state: &NodeState) -> Result<(), PortError>;
 }
 
+/// Where the keys of a cluster come from, as URIs.
+#[derive(Debug)]
+#[expect(clippy::exhaustive_structs, reason = "callers write all of it out")]
+pub struct KeyUris {
+    /// The key service.
+    pub kms: SecretBytes,
+    /// Where wrapped keys are stored.
+    pub storage: SecretBytes,
+}
+
 /// Makes a cluster of this node.
 #[async_trait]
 pub trait ClusterInitializer: fmt::Debug + Send + Sync {
     /// Downloads and checks all that is needed; starts nothing.
     async fn prepare(&self, request: &InitRequest) -> Result<(), PortError>;
+
+    /// Keeps, for root alone, where the cluster's keys come from: its join service needs it. A proof
+    /// that the node is locked stands for a disk that only the cluster's key opens.
+    async fn keep_key_uris(&self, node: &LockedNode, uris: &KeyUris) -> Result<(), PortError>;
 
     /// Makes the cluster. One that an earlier call made, or half made, is brought to the same end.
     async fn init(&self, node: &LockedNode, request: &InitRequest) -> Result<(), PortError>;
@@ -153,7 +167,7 @@ pub trait ClusterInitializer: fmt::Debug + Send + Sync {
 /// Finds a join service that proves itself, and asks it for a ticket.
 #[async_trait]
 pub trait TicketSource: fmt::Debug + Send + Sync {
-    /// A ticket for this node; each call may give other tokens, but the same keys.
+    /// A ticket for this node; each call gives the same keys.
     async fn fetch(&self) -> Result<JoinTicket, PortError>;
 }
 

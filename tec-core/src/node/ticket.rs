@@ -73,7 +73,8 @@ impl fmt::Display for NodeName {
     }
 }
 
-/// A file that a control plane shares, by its name under `/etc/kubernetes/pki`.
+/// A file that a ticket carries, by its name under `/etc/kubernetes/pki`; the names below `tec/` are
+/// kept with the node's state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PkiFile {
     name: &'static str,
@@ -87,8 +88,8 @@ const PRIVATE: u32 = 0o600;
 
 impl PkiFile {
     /// All of them; files of other names are not taken from a ticket.
-    pub const ALL: [Self; 8] = [
-        Self::new("ca.crt", PUBLIC),
+    pub const ALL: [Self; 10] = [
+        Self::CA,
         Self::new("ca.key", PRIVATE),
         Self::new("sa.pub", PUBLIC),
         Self::new("sa.key", PRIVATE),
@@ -96,7 +97,22 @@ impl PkiFile {
         Self::new("front-proxy-ca.key", PRIVATE),
         Self::new("etcd/ca.crt", PUBLIC),
         Self::new("etcd/ca.key", PRIVATE),
+        Self::KMS_URI,
+        Self::STORAGE_URI,
     ];
+
+    /// Certificate of the cluster's CA, the only file that workers get.
+    pub const CA: Self = Self::new("ca.crt", PUBLIC);
+
+    /// URI of the cluster's key service, for the join service on a control plane.
+    ///
+    /// # Security
+    /// It can be the master secret of all state disks: for root, on an encrypted disk, and never part
+    /// of an object that the API server keeps.
+    pub const KMS_URI: Self = Self::new("tec/kms-uri", PRIVATE);
+
+    /// URI of where wrapped keys are stored, in the same way.
+    pub const STORAGE_URI: Self = Self::new("tec/storage-uri", PRIVATE);
 
     const fn new(name: &'static str, mode: u32) -> Self {
         Self { name, mode }
@@ -231,11 +247,9 @@ pub struct JoinTicket {
     pub kubelet_certificate: String,
     /// `host:port` of the API server.
     pub api_server: String,
-    /// Bootstrap token of kubeadm.
-    pub token: SecretBytes,
     /// The CA that the API server must prove.
     pub ca_pin: CaPin,
-    /// Files of a control plane; none for workers.
+    /// Files of a control plane; the certificate of the CA alone for workers.
     pub files: Vec<(PkiFile, SecretBytes)>,
     /// What to install.
     pub components: Vec<Component>,
@@ -288,7 +302,7 @@ mod tests {
         assert!("../admin.conf".parse::<PkiFile>().is_err());
         for file in PkiFile::ALL {
             assert_eq!(file.as_str().parse::<PkiFile>().unwrap(), file);
-            let is_key = file.as_str().contains(".key");
+            let is_key = file.as_str().contains(".key") || file.as_str().starts_with("tec/");
             assert_eq!(file.mode() == 0o600, is_key);
         }
     }

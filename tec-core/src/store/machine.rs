@@ -238,13 +238,18 @@ fn registrar_text(by: RegisteredBy) -> &'static str {
     match by {
         RegisteredBy::FirstBoot => "first-boot",
         RegisteredBy::Admin => "admin",
+        RegisteredBy::JoinService => "join-service",
     }
 }
 
 fn registrar(text: &str) -> Option<RegisteredBy> {
-    [RegisteredBy::FirstBoot, RegisteredBy::Admin]
-        .into_iter()
-        .find(|by| registrar_text(*by) == text)
+    [
+        RegisteredBy::FirstBoot,
+        RegisteredBy::Admin,
+        RegisteredBy::JoinService,
+    ]
+    .into_iter()
+    .find(|by| registrar_text(*by) == text)
 }
 
 fn state_text(state: MachineState) -> &'static str {

@@ -17,6 +17,7 @@ use crate::node::lock::LockedNode;
 use crate::node::lock::MarkerState;
 use crate::node::port::ClusterInitializer;
 use crate::node::port::ClusterJoiner;
+use crate::node::port::KeyUris;
 use crate::node::port::MappedDisk;
 use crate::node::port::NodeStore;
 use crate::node::port::Pause;
@@ -45,6 +46,8 @@ pub struct NodeRecord {
     pub initialized: usize,
     /// How often it joined one.
     pub joined: usize,
+    /// SHA-256 over the URI of the key service that was kept.
+    pub key_service: Option<Sha256Digest>,
     /// Names of the control-plane files that were written.
     pub files: Vec<String>,
 }
@@ -157,6 +160,12 @@ impl NodeStore for MemoryNode {
 impl ClusterInitializer for MemoryNode {
     async fn prepare(&self, _request: &InitRequest) -> Result<(), PortError> {
         self.prepared()
+    }
+
+    async fn keep_key_uris(&self, _node: &LockedNode, uris: &KeyUris) -> Result<(), PortError> {
+        let kept = Sha256Digest::of(uris.kms.expose("compare"));
+        self.lock().key_service = Some(kept);
+        Ok(())
     }
 
     async fn init(&self, _node: &LockedNode, _request: &InitRequest) -> Result<(), PortError> {

@@ -26,6 +26,7 @@ use super::rule::stays_set;
 /// Says that an admin made the object; absent on what a first boot made.
 const REGISTERED_BY: &str = "trusted-execution-clusters.io/registered-by";
 const ADMIN: &str = "admin";
+const JOIN_SERVICE: &str = "join-service";
 /// When it was registered, where that is not when the object was made.
 const REGISTERED_AT: &str = "trusted-execution-clusters.io/registered-at";
 
@@ -218,10 +219,17 @@ impl Machine {
         }
         let mut object = Self::new(&Self::name_of(&machine.id), spec);
         stamp(&mut object, REGISTERED_AT, machine.registered_at);
-        if machine.registered_by == RegisteredBy::Admin {
-            object
-                .annotations_mut()
-                .insert(REGISTERED_BY.to_owned(), ADMIN.to_owned());
+        match machine.registered_by {
+            RegisteredBy::Admin => {
+                let annotations = object.annotations_mut();
+                annotations.insert(REGISTERED_BY.to_owned(), ADMIN.to_owned());
+            }
+            // A label, so that `kubectl get machines -l` tells members from other machines.
+            RegisteredBy::JoinService => {
+                let labels = object.labels_mut();
+                labels.insert(REGISTERED_BY.to_owned(), JOIN_SERVICE.to_owned());
+            }
+            _ => {}
         }
         object
     }
@@ -248,8 +256,14 @@ impl Machine {
             .annotations()
             .get(REGISTERED_BY)
             .is_some_and(|v| v == ADMIN);
+        let by_join = self
+            .labels()
+            .get(REGISTERED_BY)
+            .is_some_and(|v| v == JOIN_SERVICE);
         let registered_by = if by_admin {
             RegisteredBy::Admin
+        } else if by_join {
+            RegisteredBy::JoinService
         } else {
             RegisteredBy::FirstBoot
         };

@@ -13,6 +13,8 @@
     reason = "the derive of the schema works on a copy of each type within a block of its own"
 )]
 
+#[cfg(feature = "client")]
+pub(crate) mod approval;
 mod attestation_key;
 mod cluster;
 mod condition;

@@ -179,7 +179,11 @@ fn the_id_of_a_machine_never_changes() {
 
 #[test]
 fn a_machine_survives_the_way_there_and_back() {
-    for registered_by in [RegisteredBy::FirstBoot, RegisteredBy::Admin] {
+    for registered_by in [
+        RegisteredBy::FirstBoot,
+        RegisteredBy::Admin,
+        RegisteredBy::JoinService,
+    ] {
         for state in [MachineState::Unclaimed, MachineState::Revoked] {
             let id = ID.parse().unwrap();
             let mut machine = machine::Machine::unclaimed(id, registered_by, created());

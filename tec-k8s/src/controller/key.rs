@@ -13,15 +13,10 @@ use kube::api::Preconditions;
 use serde_json::json;
 use tec_core::ak::AkCandidate;
 use tec_core::ak::AkDecision;
-use tec_core::ak::AkMatcher;
 use tec_core::ak::AkReason;
 use tec_core::ak::AkRecord;
 use tec_core::ak::AkState;
-use tec_core::ak::EkBoundMatcher;
-use tec_core::ak::Fingerprint;
-use tec_core::ak::ManualMatcher;
 use tec_core::ak::SourceNetwork;
-use tec_core::ak::TofuMatcher;
 use tec_core::code::Code;
 use tec_core::flow::AkOutcome;
 use tec_core::flow::AkPorts;
@@ -39,12 +34,11 @@ use super::context::Context;
 use super::queue::Next;
 use super::report::conditions;
 use super::report::owner_of;
-use crate::api::ApprovalPolicy;
-use crate::api::ApprovalSpec;
 use crate::api::AttestationKey;
 use crate::api::ConditionKind;
 use crate::api::Machine;
 use crate::api::Reason;
+use crate::api::approval;
 use crate::client::AUDIT;
 use crate::client::port_error;
 use crate::signal::Event;
@@ -157,7 +151,7 @@ async fn decide(
     let Some(cluster) = ctx.cluster() else {
         return discard_or_wait(ctx, key, "there is no cluster object").await;
     };
-    let matcher = match matcher(cluster.spec.approval.as_ref()) {
+    let matcher = match approval::matcher(cluster.spec.approval.as_ref()) {
         Ok(matcher) => matcher,
         Err(message) => return Ok(Verdict::waiting(message)),
     };
@@ -236,29 +230,6 @@ fn has_room(ctx: &Context, approval: Option<&ApprovalSpec>, candidate: &AkCandid
     let total = said(approval.and_then(|said| said.max_claimed), limits.total);
     let each = approval.and_then(|said| said.max_claimed_per_source);
     claims.total < total && claims.of_source < said(each, limits.per_source)
-}
-
-/// The policy of the cluster, or what is wrong with it.
-fn matcher(approval: Option<&ApprovalSpec>) -> Result<Box<dyn AkMatcher>, String> {
-    let Some(approval) = approval else {
-        return Ok(Box::new(TofuMatcher));
-    };
-    match approval.policy {
-        ApprovalPolicy::FirstUse => Ok(Box::new(TofuMatcher)),
-        ApprovalPolicy::Manual => Ok(Box::new(ManualMatcher)),
-        ApprovalPolicy::EndorsementKey if approval.allowed_endorsement_keys.is_empty() => {
-            Ok(Box::new(EkBoundMatcher::any_ek()))
-        }
-        ApprovalPolicy::EndorsementKey => {
-            let keys: Result<Vec<Fingerprint>, _> = approval
-                .allowed_endorsement_keys
-                .iter()
-                .map(|text| text.parse())
-                .collect();
-            let keys = keys.map_err(|_| "the cluster's list of endorsement keys is malformed")?;
-            Ok(Box::new(EkBoundMatcher::allow_list(keys)))
-        }
-    }
 }
 
 /// A key that an admin approved, or that an operator before this one had approved, needs no second

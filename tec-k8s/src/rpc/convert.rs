@@ -18,6 +18,8 @@ use tec_core::node::ticket::TicketError;
 use tec_core::node::uri::KmsUri;
 use tec_core::node::uri::StorageUri;
 use tec_core::node::uri::UriError;
+use tec_core::port::PortError;
+use tec_core::port::PortErrorKind;
 use tec_core::secret::SecretArray;
 use tec_core::secret::SecretBytes;
 use zeroize::Zeroizing;
@@ -223,7 +225,8 @@ pub(super) fn ticket_message(ticket: &JoinTicket) -> pb::join::IssueJoinTicketRe
         measurement_secret: ticket.measurement_secret.expose(WHY).to_vec(),
         kubelet_cert: ticket.kubelet_certificate.clone().into_bytes(),
         api_server_endpoint: ticket.api_server.clone(),
-        token: String::from_utf8_lossy(ticket.token.expose(WHY)).into_owned(),
+        // A node proves itself by its certificate; nobody gets a token (contract, 1.9).
+        token: String::new(),
         discovery_token_ca_cert_hash: ticket.ca_pin.to_string(),
         control_plane_files: files
             .map(|(file, data)| pb::join::ControlPlaneCertOrKey {
@@ -259,7 +262,6 @@ pub(super) fn ticket(
         kubelet_certificate: String::from_utf8(message.kubelet_cert)
             .map_err(|_| TicketError::new("kubelet_cert", "PEM"))?,
         api_server: message.api_server_endpoint,
-        token: SecretBytes::new(message.token.into_bytes()),
         ca_pin: message.discovery_token_ca_cert_hash.parse()?,
         files: files
             .map(|one| Ok((one.name.parse()?, SecretBytes::new(one.data))))
@@ -269,6 +271,23 @@ pub(super) fn ticket(
             .collect::<Result<_, _>>()?,
         kubernetes_version: message.kubernetes_version,
     })
+}
+
+/// A ticket as bytes, for a file on the encrypted disk of its node.
+pub fn ticket_to_bytes(ticket: &JoinTicket) -> SecretBytes {
+    SecretBytes::new(ticket_message(ticket).encode_to_vec())
+}
+
+/// A ticket of [`ticket_to_bytes`].
+///
+/// # Errors
+/// Kind `Internal`: these bytes are no ticket.
+pub fn ticket_from_bytes(bytes: &SecretBytes) -> Result<JoinTicket, PortError> {
+    const WHY: &str = "take up a join again";
+    let malformed = || PortError::new(PortErrorKind::Internal, "read the kept join ticket");
+    let message = pb::join::IssueJoinTicketResponse::decode(bytes.expose(WHY));
+    let message = message.map_err(|error| malformed().because(error))?;
+    ticket(message).map_err(|error| malformed().because(error))
 }
 
 pub(super) fn rejoin_ticket(

@@ -13,14 +13,17 @@ use tec_core::node::drive::check_init;
 use tec_core::node::drive::drive_init;
 use tec_core::node::init;
 use tec_core::node::init::InitOutcome;
+use tec_core::node::lock::LockedNode;
 use tec_core::node::lock::NodeLock;
 use tec_core::node::port::ClusterInitializer;
 use tec_core::node::port::DataKeys;
 use tec_core::node::port::KeyServices;
+use tec_core::node::port::KeyUris;
 use tec_core::node::port::NodeStore;
 use tec_core::node::port::Pause;
 use tec_core::node::port::StateDisk;
 use tec_core::node::uri::KmsUri;
+use tec_core::port::PortError;
 use tec_core::secret::SecretBytes;
 use tonic::Code;
 use tonic::Status;
@@ -34,6 +37,8 @@ use super::generated::init::InitRequest;
 use super::generated::init::InitResponse;
 use super::watch::Told;
 
+/// Why URIs are written out.
+const KEEP: &str = "the cluster's join service opens its key service with it";
 /// Length of the key that a cluster's id follows from.
 const MEASUREMENT_SECRET: usize = 32;
 
@@ -80,6 +85,34 @@ pub struct AdmittedInit {
 impl fmt::Debug for AdmittedInit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("AdmittedInit").finish_non_exhaustive()
+    }
+}
+
+/// Keeps where the keys come from before it makes the cluster, when nothing but the cluster's key
+/// opens the disk.
+#[derive(Debug)]
+struct Keeping<'i> {
+    cluster: &'i dyn ClusterInitializer,
+    uris: KeyUris,
+}
+
+#[async_trait]
+impl ClusterInitializer for Keeping<'_> {
+    async fn prepare(&self, request: &init::InitRequest) -> Result<(), PortError> {
+        self.cluster.prepare(request).await
+    }
+
+    async fn keep_key_uris(&self, node: &LockedNode, uris: &KeyUris) -> Result<(), PortError> {
+        self.cluster.keep_key_uris(node, uris).await
+    }
+
+    async fn init(&self, node: &LockedNode, request: &init::InitRequest) -> Result<(), PortError> {
+        self.cluster.keep_key_uris(node, &self.uris).await?;
+        self.cluster.init(node, request).await
+    }
+
+    async fn kubeconfig(&self) -> Result<SecretBytes, PortError> {
+        self.cluster.kubeconfig().await
     }
 }
 
@@ -172,10 +205,17 @@ impl InitService {
         let answer = async {
             let (kms, storage) = secrets.uris(self.older)?;
             let request = convert::init_request(&message, &kms, &storage)?;
+            let cluster = Keeping {
+                cluster: &*self.ports.cluster,
+                uris: KeyUris {
+                    kms: kms.to_secret_text(KEEP),
+                    storage: storage.to_secret_text(KEEP),
+                },
+            };
             let keys = self.ports.keys.open(kms, storage).await;
             let sentence = "the key service cannot be used";
             let keys = keys.map_err(|error| refusal(Reason::KeyService, sentence, &error))?;
-            self.run(&*keys, &request, checks, watcher).await
+            self.run(&*keys, &cluster, &request, checks, watcher).await
         };
         let answer = answer.await;
         if let Err(status) = &answer {
@@ -188,6 +228,7 @@ impl InitService {
     async fn run(
         &self,
         keys: &dyn DataKeys,
+        cluster: &dyn ClusterInitializer,
         request: &init::InitRequest,
         checks: bool,
         watcher: &Watcher,
@@ -200,7 +241,7 @@ impl InitService {
             lock: &self.ports.lock,
             disk: &*self.ports.disk,
             store: &*self.ports.store,
-            cluster: &*self.ports.cluster,
+            cluster,
             pause: &pause,
         };
         let report = if checks {

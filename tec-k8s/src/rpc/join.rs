@@ -44,6 +44,18 @@ use super::generated::join::IssueRejoinTicketRequest;
 use super::generated::join::IssueRejoinTicketResponse;
 use super::generated::join::api_server::Api;
 
+/// How the key of a claim stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(clippy::exhaustive_enums, reason = "callers must handle every state")]
+pub enum Settled {
+    /// It is bound to the machine.
+    Bound,
+    /// It waits for an admin.
+    AwaitsApproval,
+    /// The policy asks for the proof of an endorsement key, which joins do not carry.
+    NeedsEndorsementKey,
+}
+
 /// What nodes claimed, for good.
 #[async_trait]
 pub trait Enrollments: fmt::Debug + Send + Sync {
@@ -53,9 +65,9 @@ pub trait Enrollments: fmt::Debug + Send + Sync {
     /// Records a claim unless one with its key, name or disk is there; one step with the check.
     async fn add(&self, claim: &Claim) -> Result<CreateOutcome, PortError>;
 
-    /// Brings what else is kept of a member up to date; again changes nothing. Kind `Denied` for a
-    /// member that was taken back.
-    async fn settle(&self, claim: &Claim, key: &PublicKey) -> Result<(), PortError>;
+    /// Registers the machine of a claim, and its key as the cluster's approval policy says; again
+    /// changes nothing. Kind `Denied` for a machine or a key that was revoked.
+    async fn settle(&self, claim: &Claim, key: &PublicKey) -> Result<Settled, PortError>;
 }
 
 /// Signs kubelet certificates.
@@ -69,14 +81,23 @@ pub trait KubeletSigner: fmt::Debug + Send + Sync {
     async fn sign(&self, csr: &[u8]) -> Result<String, PortError>;
 }
 
+/// How far the join of a node came, by its Node object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(clippy::exhaustive_enums, reason = "callers must handle every state")]
+pub enum NodeStanding {
+    /// There is no such object.
+    Absent,
+    /// There is one, which is not marked as a control plane.
+    Registered,
+    /// There is one that is: that mark is the last step of a control plane's join.
+    ControlPlane,
+}
+
 /// What the cluster gives its members.
 #[async_trait]
 pub trait ClusterFacts: fmt::Debug + Send + Sync {
-    /// Whether there is a node of this name, whoever made it a member.
-    async fn has_node(&self, name: &NodeName) -> Result<bool, PortError>;
-
-    /// A bootstrap token of kubeadm, new, for minutes.
-    async fn token(&self) -> Result<SecretBytes, PortError>;
+    /// How far the node of this name came, whoever made it a member.
+    async fn node(&self, name: &NodeName) -> Result<NodeStanding, PortError>;
 
     /// `host:port` of the API server.
     async fn api_server(&self) -> Result<String, PortError>;
@@ -87,8 +108,8 @@ pub trait ClusterFacts: fmt::Debug + Send + Sync {
     /// What members install, and of which version of Kubernetes.
     async fn components(&self) -> Result<(String, Vec<Component>), PortError>;
 
-    /// The files of a control plane.
-    async fn control_plane_files(&self) -> Result<Vec<(PkiFile, SecretBytes)>, PortError>;
+    /// The files of a node of this role: for workers [`PkiFile::CA`], and no other.
+    async fn files(&self, role: Role) -> Result<Vec<(PkiFile, SecretBytes)>, PortError>;
 }
 
 /// Lets control planes join one at a time, since each changes the members of etcd.
@@ -118,6 +139,16 @@ pub struct JoinServicePorts {
     pub facts: Arc<dyn ClusterFacts>,
 }
 
+/// What an admitted node gets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Admission {
+    /// All that it needs.
+    Whole,
+    /// Its turn, and no certificate: the kubelet of this control plane is a member already, and
+    /// what is left of its join changes etcd.
+    Turn,
+}
+
 /// Serves tickets to attested nodes.
 #[derive(Clone, Debug)]
 pub struct JoinService(JoinServicePorts);
@@ -145,19 +176,32 @@ impl JoinService {
         Err(elsewhere(caller, "this machine is in another cluster"))
     }
 
-    /// The claim is recorded before anything is handed out.
-    async fn admit(&self, claim: &Claim) -> Result<(), Status> {
-        let failed =
-            |error: PortError| refusal(Reason::Registry, "the enrollments cannot be used", &error);
-        let known = self.0.enrollments.list().await.map_err(failed)?;
-        match grant(claim, &known, &self.0.control_planes).map_err(|error| denied(claim, error))? {
-            Granted::Again => Ok(()),
+    /// What a claim may have. A node whose object exists has its certificate, and gets no second one:
+    /// whoever took it over later could spend it elsewhere.
+    async fn judge(&self, claim: &Claim) -> Result<(Granted, Admission), Status> {
+        let known = self.0.enrollments.list().await.map_err(unusable)?;
+        let granted = grant(claim, &known, &self.0.control_planes);
+        let granted = granted.map_err(|error| denied(claim, error))?;
+        let standing = self.0.facts.node(&claim.name).await.map_err(unusable)?;
+        let admission = match (granted, standing, claim.role) {
+            (_, NodeStanding::Absent, _) => Admission::Whole,
+            (Granted::Again, NodeStanding::Registered, Role::ControlPlane) => Admission::Turn,
+            (Granted::Again, ..) => return Err(joined(claim)),
             // Not all members came by us, and a certificate of its name is one for that node.
-            Granted::New if self.0.facts.has_node(&claim.name).await.map_err(failed)? => {
-                Err(denied(claim, GrantError::NameTaken))
-            }
-            Granted::New => match self.0.enrollments.add(claim).await.map_err(failed)? {
-                CreateOutcome::Created => Ok(()),
+            (Granted::New, ..) => return Err(denied(claim, GrantError::NameTaken)),
+        };
+        Ok((granted, admission))
+    }
+
+    /// The claim is recorded when its key is bound, and before anything is handed out.
+    async fn admit(&self, claim: &Claim, key: &PublicKey) -> Result<Admission, Status> {
+        let (granted, admission) = self.judge(claim).await?;
+        let settled = self.0.enrollments.settle(claim, key).await;
+        ensure_bound(claim, settled.map_err(|error| unsettled(&error))?)?;
+        match granted {
+            Granted::Again => Ok(admission),
+            Granted::New => match self.0.enrollments.add(claim).await.map_err(unusable)? {
+                CreateOutcome::Created => Ok(admission),
                 CreateOutcome::Existed => {
                     Err(Reason::Busy.status(Code::Aborted, "another node was admitted meanwhile"))
                 }
@@ -190,21 +234,24 @@ impl JoinService {
             .map_err(|_| PortError::new(PortErrorKind::Internal, "take the key of a disk"))
     }
 
-    async fn ticket(&self, request: &TicketRequest) -> Result<JoinTicket, PortError> {
+    async fn ticket(
+        &self,
+        request: &TicketRequest,
+        admission: Admission,
+    ) -> Result<JoinTicket, PortError> {
         let facts = &self.0.facts;
         let (kubernetes_version, components) = facts.components().await?;
         Ok(JoinTicket {
             measurement_secret: self.measurement_secret().await?,
             measurement_salt: self.0.salt,
             state_disk_key: self.new_disk_key(request.disk).await?,
-            token: facts.token().await?,
             api_server: facts.api_server().await?,
             ca_pin: facts.ca_pin().await?,
-            kubelet_certificate: self.0.signer.sign(&request.csr).await?,
-            files: match request.role {
-                Role::ControlPlane => facts.control_plane_files().await?,
-                _ => Vec::new(),
+            kubelet_certificate: match admission {
+                Admission::Whole => self.0.signer.sign(&request.csr).await?,
+                Admission::Turn => String::new(),
             },
+            files: facts.files(request.role).await?,
             components,
             kubernetes_version,
         })
@@ -218,6 +265,18 @@ fn denied(claim: &Claim, error: GrantError) -> Status {
     Reason::NotAdmitted.status(Code::PermissionDenied, error.to_string())
 }
 
+fn joined(claim: &Claim) -> Status {
+    tracing::warn!(
+        node = %claim.name, ak.fingerprint = %claim.ak, "a member asked for a second ticket"
+    );
+    let sentence = format!(
+        "node {0} is a member already and gets no second ticket; to let its machine join again, run \
+         kubectl delete node {0}",
+        claim.name
+    );
+    Reason::AlreadyMember.status(Code::AlreadyExists, sentence)
+}
+
 fn elsewhere(caller: &Caller, sentence: &'static str) -> Status {
     tracing::warn!(ak.fingerprint = %caller.ak(), reason = sentence, "a node was refused");
     Reason::NotAdmitted.status(Code::PermissionDenied, sentence)
@@ -226,6 +285,29 @@ fn elsewhere(caller: &Caller, sentence: &'static str) -> Status {
 fn certificate_refused(error: &PortError) -> Status {
     let sentence = "the certificate request is refused";
     refusal(Reason::CertificateRequest, sentence, error)
+}
+
+fn unusable(error: PortError) -> Status {
+    refusal(Reason::Registry, "the enrollments cannot be used", &error)
+}
+
+fn ensure_bound(claim: &Claim, settled: Settled) -> Result<(), Status> {
+    let machine = claim.machine_id();
+    let (reason, sentence) = match settled {
+        Settled::Bound => return Ok(()),
+        Settled::AwaitsApproval => (
+            Reason::AwaitsApproval,
+            format!("the attestation key of machine {machine} waits for an admin's approval"),
+        ),
+        Settled::NeedsEndorsementKey => (
+            Reason::NeedsEndorsementKey,
+            "the approval policy EndorsementKey needs a proof that joins do not carry; set the policy \
+             of the TrustedExecutionCluster to Manual"
+                .to_owned(),
+        ),
+    };
+    tracing::warn!(node = %claim.name, ak.fingerprint = %claim.ak, %reason, "a node was refused");
+    Err(reason.status(Code::FailedPrecondition, sentence))
 }
 
 fn unsettled(error: &PortError) -> Status {
@@ -257,15 +339,13 @@ impl Api for JoinService {
             disk: request.disk,
         };
         self.ensure_not_elsewhere(&caller).await?;
-        self.admit(&claim).await?;
-        let settled = self.0.enrollments.settle(&claim, caller.key()).await;
-        settled.map_err(|error| unsettled(&error))?;
+        let admission = self.admit(&claim, caller.key()).await?;
         if claim.role == Role::ControlPlane {
             let turn = self.0.turns.take(&claim.name).await;
             let sentence = "another control plane is joining";
             turn.map_err(|error| refusal(Reason::Busy, sentence, &error))?;
         }
-        let ticket = self.ticket(&request).await;
+        let ticket = self.ticket(&request, admission).await;
         let ticket = ticket.map_err(|error| no_ticket(&error))?;
         tracing::info!(node = %claim.name, role = %claim.role, "issued a join ticket");
         Ok(Response::new(convert::ticket_message(&ticket)))
@@ -288,7 +368,7 @@ impl Api for JoinService {
             Reason::NotAdmitted.status(Code::PermissionDenied, error.to_string())
         })?;
         let settled = self.0.enrollments.settle(claim, caller.key()).await;
-        settled.map_err(|error| unsettled(&error))?;
+        ensure_bound(claim, settled.map_err(|error| unsettled(&error))?)?;
         let secret = self.measurement_secret().await.map_err(failed)?;
         let key = self.disk_key(disk).await.map_err(failed)?;
         Ok(Response::new(IssueRejoinTicketResponse {

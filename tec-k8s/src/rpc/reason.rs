@@ -40,6 +40,8 @@ reasons! {
     StorageUri = "storage-uri";
     /// Another member of the message cannot be taken.
     Member = "member";
+    /// The node's settings do not list the key service or the store.
+    UnlistedKeyService = "unlisted-key-service";
     /// The key service cannot be used.
     KeyService = "key-service";
     /// The node is in a cluster, or about to be.
@@ -60,6 +62,12 @@ reasons! {
     CertificateRequest = "certificate-request";
     /// The node may not have what it asks for.
     NotAdmitted = "not-admitted";
+    /// The node's key waits for an admin's approval.
+    AwaitsApproval = "awaits-approval";
+    /// The approval policy asks for the proof of an endorsement key.
+    NeedsEndorsementKey = "needs-endorsement-key";
+    /// The node's object exists: it has its certificate.
+    AlreadyMember = "already-member";
     /// Another node was admitted, or joins, at the same time.
     Busy = "busy";
     /// The registry of members cannot be used.

@@ -11,6 +11,7 @@ use tec_core::node::port::DataKeys;
 use tec_core::node::port::KeyServices;
 use tec_core::node::port::StateDisk;
 use tec_core::node::uri::KmsUri;
+use tec_core::node::uri::ListedPlaces;
 use tec_core::node::uri::StorageUri;
 use tec_core::port::PortError;
 use tec_core::port::PortErrorKind;
@@ -46,6 +47,7 @@ pub struct RecoveredKeys {
 #[derive(Debug)]
 pub struct RecoverService {
     keys: Arc<dyn KeyServices>,
+    listed: ListedPlaces,
     disk: Arc<dyn StateDisk>,
     recovered: mpsc::Sender<RecoveredKeys>,
     trying: Semaphore,
@@ -54,26 +56,41 @@ pub struct RecoverService {
 
 /// Length of both keys.
 const KEY: usize = 32;
-/// Callers that make the node ask other servers at once: anybody may be one, and names the server.
+/// Callers that make the node ask other servers at once: anybody may be one.
 const ASKING: usize = 4;
 /// A call's time with key services, the wait for its turn included.
 const ASKING_LIMIT: Duration = Duration::from_mins(1);
 
 impl RecoverService {
-    /// Keys that open `disk` are sent to `recovered`; it needs room for one.
+    /// Callers name one of the `listed` key services. Keys that open `disk` are sent to `recovered`;
+    /// it needs room for one.
     pub fn new(
         keys: Arc<dyn KeyServices>,
+        listed: ListedPlaces,
         disk: Arc<dyn StateDisk>,
         recovered: mpsc::Sender<RecoveredKeys>,
     ) -> Self {
         Self {
             keys,
+            listed,
             disk,
             recovered,
             // A try takes a copy of the header and the memory of Argon2id, and anybody may ask.
             trying: Semaphore::new(1),
             asking: Semaphore::new(ASKING),
         }
+    }
+
+    /// Anybody may call, and whoever names the server chooses whom this node proves itself to.
+    fn ensure_listed(&self, kms: &KmsUri, storage: &StorageUri) -> Result<(), Status> {
+        self.listed.admit(kms, storage).map_err(|unlisted| {
+            let place = unlisted.0;
+            tracing::warn!(%place, "Recover names a key service that is not listed");
+            let sentence = format!(
+                "{place} is not listed; add it to recovery_key_services in bootstrapper.toml of the node"
+            );
+            Reason::UnlistedKeyService.status(Code::PermissionDenied, sentence)
+        })
     }
 
     async fn turn(&self) -> Result<SemaphorePermit<'_>, Status> {
@@ -128,6 +145,7 @@ impl Api for RecoverService {
         let message = request.into_inner();
         let (kms, storage) = (message.kms_uri, message.storage_uri);
         let (kms, storage) = convert::uris(&Zeroizing::new(kms), &Zeroizing::new(storage))?;
+        self.ensure_listed(&kms, &storage)?;
         let turn = self.turn().await?;
         let disk = self.disk.id().await.map_err(|error| unreadable(&error))?;
         // A stranger names the service, and it may be slow to answer: nobody waits for that.

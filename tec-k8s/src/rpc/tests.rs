@@ -20,11 +20,14 @@ use tec_core::node::port::ClusterInitializer;
 use tec_core::node::port::DataKeys;
 use tec_core::node::port::DerivedKeys;
 use tec_core::node::port::KeyServices;
+use tec_core::node::port::KeyUris;
+use tec_core::node::state::Role;
 use tec_core::node::ticket::CaPin;
 use tec_core::node::ticket::Component;
 use tec_core::node::ticket::NodeName;
 use tec_core::node::ticket::PkiFile;
 use tec_core::node::uri::KmsUri;
+use tec_core::node::uri::ListedPlaces;
 use tec_core::node::uri::StorageUri;
 use tec_core::port::CreateOutcome;
 use tec_core::port::PortError;
@@ -283,8 +286,8 @@ async fn a_check_tells_the_id_that_the_same_request_comes_to_and_changes_nothing
     assert_eq!(made.cluster_id, checked.cluster_id);
 }
 
-#[derive(Debug, Default)]
-struct Enrolled(Mutex<Vec<Claim>>);
+#[derive(Debug)]
+struct Enrolled(Mutex<Vec<Claim>>, Settled);
 
 #[async_trait]
 impl Enrollments for Enrolled {
@@ -297,15 +300,17 @@ impl Enrollments for Enrolled {
         Ok(CreateOutcome::Created)
     }
 
-    async fn settle(&self, claim: &Claim, key: &PublicKey) -> Result<(), PortError> {
+    async fn settle(&self, claim: &Claim, key: &PublicKey) -> Result<Settled, PortError> {
         assert_eq!(claim.ak, key.fingerprint());
-        Ok(())
+        Ok(self.1)
     }
 }
 
 /// Requests are just names here.
-#[derive(Debug)]
-struct Cluster;
+#[derive(Clone, Debug, Default)]
+struct Cluster {
+    nodes: Arc<Mutex<Vec<(&'static str, NodeStanding)>>>,
+}
 
 #[async_trait]
 impl KubeletSigner for Cluster {
@@ -323,12 +328,10 @@ impl KubeletSigner for Cluster {
 
 #[async_trait]
 impl ClusterFacts for Cluster {
-    async fn has_node(&self, name: &NodeName) -> Result<bool, PortError> {
-        Ok(name.as_str() == "by-hand")
-    }
-
-    async fn token(&self) -> Result<SecretBytes, PortError> {
-        Ok(SecretBytes::new(b"abcdef.0123456789abcdef".to_vec()))
+    async fn node(&self, name: &NodeName) -> Result<NodeStanding, PortError> {
+        let nodes = self.nodes.lock().unwrap();
+        let found = nodes.iter().rev().find(|(one, _)| *one == name.as_str());
+        Ok(found.map_or(NodeStanding::Absent, |(_, standing)| *standing))
     }
 
     async fn api_server(&self) -> Result<String, PortError> {
@@ -343,9 +346,10 @@ impl ClusterFacts for Cluster {
         Ok(("v1.34.3".to_owned(), Vec::new()))
     }
 
-    async fn control_plane_files(&self) -> Result<Vec<(PkiFile, SecretBytes)>, PortError> {
+    async fn files(&self, role: Role) -> Result<Vec<(PkiFile, SecretBytes)>, PortError> {
         let file = |file: PkiFile| (file, SecretBytes::new(file.as_str().into()));
-        Ok(PkiFile::ALL.into_iter().map(file).collect())
+        let is_due = |file: &PkiFile| role == Role::ControlPlane || *file == PkiFile::CA;
+        Ok(PkiFile::ALL.into_iter().filter(is_due).map(file).collect())
     }
 }
 
@@ -374,16 +378,30 @@ fn key(number: u64) -> Fingerprint {
 }
 
 async fn join_service() -> JoinService {
+    let cluster = Cluster::default();
+    cluster
+        .nodes
+        .lock()
+        .unwrap()
+        .push(("by-hand", NodeStanding::Registered));
+    join_service_of(cluster).await
+}
+
+async fn join_service_of(cluster: Cluster) -> JoinService {
+    settled_join_service(cluster, Settled::Bound).await
+}
+
+async fn settled_join_service(cluster: Cluster, settled: Settled) -> JoinService {
     let kms = KmsUri::parse(KMS).unwrap();
     let keys = DerivedKeys.open(kms, StorageUri::NoStore).await.unwrap();
     JoinService::new(JoinServicePorts {
         keys: keys.into(),
         salt: MeasurementSalt::new([2; 32]),
-        enrollments: Arc::new(Enrolled::default()),
+        enrollments: Arc::new(Enrolled(Mutex::default(), settled)),
         control_planes: ControlPlanes::Listed([key(1), key(3)].into()),
         turns: Arc::new(Turns::default()),
-        signer: Arc::new(Cluster),
-        facts: Arc::new(Cluster),
+        signer: Arc::new(cluster.clone()),
+        facts: Arc::new(cluster),
     })
 }
 
@@ -422,7 +440,9 @@ async fn scenario_5_only_listed_control_planes_get_the_keys_of_the_cluster() {
 
     let request = from(2, ticket_request("w-1", &other, false));
     let answer = service.issue_join_ticket(request).await.unwrap();
-    assert!(answer.into_inner().control_plane_files.is_empty());
+    let files = answer.into_inner().control_plane_files;
+    let names: Vec<&str> = files.iter().map(|file| &*file.name).collect();
+    assert_eq!(names, [PkiFile::CA.as_str()]);
     // What it said first counts: it is no control plane, and has no other disk and name.
     for request in [
         ticket_request("w-1", &other, true),
@@ -432,6 +452,85 @@ async fn scenario_5_only_listed_control_planes_get_the_keys_of_the_cluster() {
         let refused = service.issue_join_ticket(from(2, request)).await;
         assert_eq!(refusal_of(refused).code(), Code::PermissionDenied);
     }
+}
+
+#[tokio::test]
+async fn a_node_whose_key_is_not_approved_gets_nothing_and_its_claim_does_not_count() {
+    for (settled, reason) in [
+        (Settled::AwaitsApproval, Reason::AwaitsApproval),
+        (Settled::NeedsEndorsementKey, Reason::NeedsEndorsementKey),
+    ] {
+        let service = settled_join_service(Cluster::default(), settled).await;
+        // The second one claims the same name and disk: nothing was recorded of the first.
+        for key in [2, 4] {
+            let request = from(key, ticket_request("w-1", DISK, false));
+            let refused = refusal_of(service.issue_join_ticket(request).await);
+            assert_eq!(Reason::of(&refused), Some(reason));
+            assert_eq!(refused.code(), Code::FailedPrecondition);
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_ticket_has_nothing_that_authenticates_but_the_certificate_of_its_node() {
+    let service = join_service().await;
+    for (key, name, is_control_plane) in [(1, "c-1", true), (2, "w-2", false)] {
+        let disk = DISK.replace("AA", &format!("0{key}"));
+        let request = from(key, ticket_request(name, &disk, is_control_plane));
+        let ticket = service
+            .issue_join_ticket(request)
+            .await
+            .unwrap()
+            .into_inner();
+        assert_eq!(ticket.token, "");
+        assert_eq!(ticket.kubelet_cert, b"certificate");
+    }
+}
+
+#[tokio::test]
+async fn a_node_gets_its_ticket_again_until_its_object_exists_and_then_no_more() {
+    let cluster = Cluster::default();
+    let service = join_service_of(cluster.clone()).await;
+    let ask = async || {
+        let request = from(2, ticket_request("w-1", DISK, false));
+        service.issue_join_ticket(request).await
+    };
+    let first = ask().await.unwrap().into_inner();
+    let again = ask().await.unwrap().into_inner();
+    assert_eq!(first.state_disk_key, again.state_disk_key);
+    let is = |standing| cluster.nodes.lock().unwrap().push(("w-1", standing));
+    for standing in [NodeStanding::Registered, NodeStanding::ControlPlane] {
+        is(standing);
+        let refused = refusal_of(ask().await);
+        assert_eq!(refused.code(), Code::AlreadyExists);
+        assert_eq!(Reason::of(&refused), Some(Reason::AlreadyMember));
+    }
+    // What a boot needs it gets always.
+    let rejoin = IssueRejoinTicketRequest {
+        disk_uuid: DISK.to_owned(),
+    };
+    let rejoined = service.issue_rejoin_ticket(from(2, rejoin)).await.unwrap();
+    assert_eq!(rejoined.into_inner().state_disk_key, first.state_disk_key);
+    // The admin deleted the node.
+    is(NodeStanding::Absent);
+    ask().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_control_plane_whose_kubelet_is_a_member_gets_its_turn_and_no_second_certificate() {
+    let cluster = Cluster::default();
+    let service = join_service_of(cluster.clone()).await;
+    let ask = async || {
+        let request = from(1, ticket_request("c-1", DISK, true));
+        service.issue_join_ticket(request).await
+    };
+    assert!(!ask().await.unwrap().into_inner().kubelet_cert.is_empty());
+    let is = |standing| cluster.nodes.lock().unwrap().push(("c-1", standing));
+    is(NodeStanding::Registered);
+    assert!(ask().await.unwrap().into_inner().kubelet_cert.is_empty());
+    is(NodeStanding::ControlPlane);
+    let refused = refusal_of(ask().await);
+    assert_eq!(Reason::of(&refused), Some(Reason::AlreadyMember));
 }
 
 #[tokio::test]
@@ -515,7 +614,12 @@ async fn scenario_7_recovery_takes_the_key_that_opens_the_disk() {
     node.reboot();
     let (recovered, mut keys) = mpsc::channel(1);
     let disk = Arc::clone(&node) as Arc<_>;
-    let service = RecoverService::new(Arc::new(DerivedKeys), disk, recovered);
+    let service = RecoverService::new(
+        Arc::new(DerivedKeys),
+        ListedPlaces::default(),
+        disk,
+        recovered,
+    );
     let recover = |kms: String| {
         service.recover(Request::new(RecoverMessage {
             kms_uri: kms,
@@ -576,10 +680,38 @@ impl KeyServices for Silent {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_key_service_that_the_node_does_not_list_is_refused_before_anybody_is_asked() {
+    let silent = Arc::new(Silent::default());
+    let (recovered, _keys) = mpsc::channel(1);
+    let keys = Arc::clone(&silent) as Arc<_>;
+    let listed = ListedPlaces::default();
+    let service = RecoverService::new(keys, listed, node(), recovered);
+    for check in [true, false] {
+        for kms_uri in [
+            "kms://trustee?url=https://stranger&path=a/b/c",
+            "kms://openbao?url=http://127.0.0.1:8200&mount=m&keyName=k&token=t",
+        ] {
+            let refused = service.recover(Request::new(RecoverMessage {
+                kms_uri: kms_uri.to_owned(),
+                storage_uri: "storage://no-store".to_owned(),
+                check,
+            }));
+            let refused = refusal_of(refused.await);
+            assert_eq!(refused.code(), Code::PermissionDenied);
+            assert_eq!(Reason::of(&refused), Some(Reason::UnlistedKeyService));
+        }
+    }
+    assert_eq!(*silent.0.lock().unwrap(), (0, 0));
+}
+
+#[tokio::test(start_paused = true)]
 async fn strangers_make_a_node_ask_few_servers_at_once_and_none_for_longer_than_a_minute() {
     let silent = Arc::new(Silent::default());
     let (recovered, _keys) = mpsc::channel(1);
-    let service = RecoverService::new(Arc::clone(&silent) as Arc<_>, node(), recovered);
+    let listed = "kms://trustee?url=https%3A%2F%2Fkbs&path=a%2Fb%2Fc";
+    let listed = ListedPlaces::new([listed.parse().unwrap()]);
+    let keys = Arc::clone(&silent) as Arc<_>;
+    let service = RecoverService::new(keys, listed, node(), recovered);
     let began = tokio::time::Instant::now();
     let calls = (0..100).map(|_| {
         service.recover(Request::new(RecoverMessage {
@@ -651,6 +783,10 @@ struct Dying;
 #[async_trait]
 impl ClusterInitializer for Dying {
     async fn prepare(&self, _: &node_init::InitRequest) -> Result<(), PortError> {
+        Ok(())
+    }
+
+    async fn keep_key_uris(&self, _: &LockedNode, _: &KeyUris) -> Result<(), PortError> {
         Ok(())
     }
 

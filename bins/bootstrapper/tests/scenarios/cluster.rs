@@ -2,8 +2,11 @@
 //! and turns in memory.
 
 use std::fs;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::Mutex;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering;
 
 use async_trait::async_trait;
 use bootstrapper::authority::Authority;
@@ -22,6 +25,7 @@ use tec_core::node::grant::ControlPlanes;
 use tec_core::node::lock::MarkerState;
 use tec_core::node::port::DerivedKeys;
 use tec_core::node::port::KeyServices as _;
+use tec_core::node::state::Role;
 use tec_core::node::ticket::CaPin;
 use tec_core::node::ticket::Component;
 use tec_core::node::ticket::NodeName;
@@ -31,11 +35,14 @@ use tec_core::node::uri::StorageUri;
 use tec_core::port::CreateOutcome;
 use tec_core::port::PortError;
 use tec_core::secret::SecretBytes;
+use tec_k8s::node::KubeadmPaths;
 use tec_k8s::rpc::ClusterFacts;
 use tec_k8s::rpc::ControlPlaneTurns;
 use tec_k8s::rpc::Enrollments;
 use tec_k8s::rpc::JoinService;
 use tec_k8s::rpc::JoinServicePorts;
+use tec_k8s::rpc::NodeStanding;
+use tec_k8s::rpc::Settled;
 use tec_k8s::rpc::generated::join::api_server::ApiServer;
 use tec_support::SystemClock;
 use tec_support::SystemEntropy;
@@ -44,6 +51,9 @@ use tec_tpm::atls::PinnedAks;
 use tec_tpm::atls::VtpmValidator;
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
+use x509_cert::Certificate;
+use x509_cert::der::DecodePem as _;
+use x509_cert::der::Encode as _;
 
 use crate::stage::KMS;
 use crate::stage::Machine;
@@ -64,13 +74,17 @@ impl Enrollments for Members {
         Ok(CreateOutcome::Created)
     }
 
-    async fn settle(&self, _claim: &Claim, _key: &PublicKey) -> Result<(), PortError> {
-        Ok(())
+    async fn settle(&self, _claim: &Claim, _key: &PublicKey) -> Result<Settled, PortError> {
+        Ok(Settled::Bound)
     }
 }
 
+/// What the machine of the control plane has; all other nodes are registered when a test says so.
 #[derive(Debug)]
-struct Facts;
+struct Facts {
+    ca: Vec<u8>,
+    registered: Arc<AtomicBool>,
+}
 
 #[async_trait]
 impl ControlPlaneTurns for Facts {
@@ -81,12 +95,12 @@ impl ControlPlaneTurns for Facts {
 
 #[async_trait]
 impl ClusterFacts for Facts {
-    async fn has_node(&self, _name: &NodeName) -> Result<bool, PortError> {
-        Ok(false)
-    }
-
-    async fn token(&self) -> Result<SecretBytes, PortError> {
-        Ok(SecretBytes::new(b"abcdef.0123456789abcdef".to_vec()))
+    async fn node(&self, _name: &NodeName) -> Result<NodeStanding, PortError> {
+        Ok(if self.registered.load(Ordering::SeqCst) {
+            NodeStanding::Registered
+        } else {
+            NodeStanding::Absent
+        })
     }
 
     async fn api_server(&self) -> Result<String, PortError> {
@@ -94,15 +108,21 @@ impl ClusterFacts for Facts {
     }
 
     async fn ca_pin(&self) -> Result<CaPin, PortError> {
-        Ok(CaPin::new(Sha256Digest::of("ca")))
+        let certificate = Certificate::from_pem(&self.ca).unwrap();
+        let key = certificate.tbs_certificate().subject_public_key_info();
+        Ok(CaPin::new(Sha256Digest::of(key.to_der().unwrap())))
     }
 
     async fn components(&self) -> Result<(String, Vec<Component>), PortError> {
         Ok(("v1.34.3".to_owned(), Vec::new()))
     }
 
-    async fn control_plane_files(&self) -> Result<Vec<(PkiFile, SecretBytes)>, PortError> {
-        let file = |file: PkiFile| (file, SecretBytes::new(file.as_str().into()));
+    /// More than a worker may have: it takes no more than the CA.
+    async fn files(&self, _role: Role) -> Result<Vec<(PkiFile, SecretBytes)>, PortError> {
+        let file = |file: PkiFile| match file {
+            PkiFile::CA => (file, SecretBytes::new(self.ca.clone())),
+            file => (file, SecretBytes::new(file.as_str().into())),
+        };
         Ok(PkiFile::ALL.into_iter().map(file).collect())
     }
 }
@@ -110,6 +130,8 @@ impl ClusterFacts for Facts {
 /// A running join service; it ends with the test.
 pub(crate) struct Cluster {
     pub(crate) port: u16,
+    /// Whether the nodes that join have their objects.
+    pub(crate) registered: Arc<AtomicBool>,
     pub(crate) ak: Fingerprint,
     serving: JoinHandle<()>,
     cleaner: Cleaner,
@@ -123,6 +145,11 @@ impl Cluster {
             Arc::new(SystemClock),
             Arc::new(SystemEntropy),
         );
+        let registered = Arc::<AtomicBool>::default();
+        let facts = Arc::new(Facts {
+            ca: fs::read(on.path("ca/ca.crt")).unwrap(),
+            registered: Arc::clone(&registered),
+        });
         let kms = KmsUri::parse(KMS).unwrap();
         let keys = DerivedKeys.open(kms, StorageUri::NoStore).await.unwrap();
         let secret = keys.data_key(&DataKeyId::measurement_secret(), 32).await;
@@ -134,9 +161,9 @@ impl Cluster {
             salt,
             enrollments: Arc::new(Members::default()),
             control_planes: ControlPlanes::Listed(planes.iter().copied().collect()),
-            turns: Arc::new(Facts),
+            turns: Arc::clone(&facts) as Arc<_>,
             signer: Arc::new(authority),
-            facts: Arc::new(Facts),
+            facts,
         });
         let attestation = on.attestation();
         // What its own init did, unless a test did it.
@@ -158,6 +185,7 @@ impl Cluster {
         let serving = transport::serve(server, listener, service, Bounds::SMALL, cleaner.stop());
         Self {
             port,
+            registered,
             ak: attestation.ak,
             // The runtime of the test ends it at the latest.
             serving: spawned(serving),
@@ -181,6 +209,10 @@ fn spawned(task: impl Future<Output = ()> + Send + 'static) -> JoinHandle<()> {
 
 /// Content of a file of the control plane on a machine.
 pub(crate) fn pki_file(machine: &Machine, file: PkiFile) -> Vec<u8> {
-    let pki = machine.path("root/etc/kubernetes/pki");
-    fs::read(pki.join(file.as_str())).unwrap_or_default()
+    fs::read(ticket_file(machine, file)).unwrap_or_default()
+}
+
+/// Where it lies.
+pub(crate) fn ticket_file(machine: &Machine, file: PkiFile) -> PathBuf {
+    KubeadmPaths::under(machine.path("root")).of_ticket(file)
 }

@@ -1,6 +1,7 @@
 //! Join: scenario 5, and 3 with the program itself.
 
 use std::fs;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tec_core::digest::Sha256Digest;
@@ -13,6 +14,7 @@ use tokio::task::JoinSet;
 
 use crate::cluster::Cluster;
 use crate::cluster::pki_file;
+use crate::cluster::ticket_file;
 use crate::init;
 use crate::stage::Machine;
 use crate::stage::mode;
@@ -32,13 +34,18 @@ async fn scenario_5_a_worker_gets_no_file_of_the_control_plane_and_a_control_pla
             .unwrap();
         assert!(status.success(), "{log}");
         for file in PkiFile::ALL {
-            let path = machine.path("root/etc/kubernetes/pki").join(file.as_str());
+            let path = ticket_file(&machine, file);
+            let wants = wants || file == PkiFile::CA;
             assert_eq!(path.exists(), wants, "{}", file.as_str());
             if wants {
-                assert_eq!(pki_file(&machine, file), file.as_str().as_bytes());
                 assert_eq!(mode(&path), file.mode());
             }
+            if wants && file != PkiFile::CA {
+                assert_eq!(pki_file(&machine, file), file.as_str().as_bytes());
+            }
         }
+        let kept = machine.path("root/run/state/constellation/ticket");
+        assert!(!kept.exists(), "the ticket outlives the join");
         let kubelet = machine.path("root/run/state/kubelet/pki/kubelet-client-crt.pem");
         let certificate = fs::read_to_string(kubelet).unwrap();
         assert!(certificate.starts_with("-----BEGIN CERTIFICATE-----"));
@@ -133,6 +140,40 @@ async fn a_join_that_failed_is_tried_again_without_the_preflight_that_was_passed
     assert_eq!(order[0], "kubeadm join phase preflight", "{order:?}");
     machine.assert_no_secrets(&log);
     cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_join_cut_off_after_its_node_was_registered_ends_without_another_ticket() {
+    let plane = Machine::new("plane-0", "ControlPlane");
+    for role in ["Worker", "ControlPlane"] {
+        let machine = Machine::new("node-1", role);
+        let cluster = Cluster::start(&plane, &[machine.ak], &[machine.ak]).await;
+        machine.write_metadata("node-1", role, &["127.0.0.1"]);
+        machine.write_settings_with(&[cluster.ak], cluster.port);
+        fs::write(machine.path("hold-join"), "").unwrap();
+        let program = machine.start("run").serving();
+        let begun = async {
+            while !machine.calls().contains("kubeadm join --config") {
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        };
+        let begun = tokio::time::timeout(Duration::from_mins(2), begun).await;
+        assert!(begun.is_ok(), "{}", program.log());
+        program.kill();
+        cluster.registered.store(true, Ordering::SeqCst);
+        fs::remove_file(machine.path("hold-join")).unwrap();
+        let certificate = machine.path("root/run/state/kubelet/pki/kubelet-client-crt.pem");
+        let before = fs::read(&certificate).unwrap();
+        let program = machine.start("run");
+        let (status, log) = tokio::task::spawn_blocking(|| program.wait())
+            .await
+            .unwrap();
+        assert!(status.success(), "{log}");
+        assert_eq!(fs::read(&certificate).unwrap(), before);
+        let kept = machine.path("root/run/state/constellation/ticket");
+        assert!(!kept.exists(), "the ticket outlives the join");
+        cluster.stop().await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -78,6 +78,7 @@ case "$*" in
     [ ! -e "$kubernetes/kubelet.conf" ]
     [ ! -e "$root/../refuse-preflight" ];;
 "join"*)
+    while [ -e "$root/../hold-join" ]; do sleep 0.05; done
     tr -d ' \n' < "$last" | grep -o 'skipPhases":\[[^]]*\]' >> "$root/../skipped"
     if [ -e "$root/../fail-once" ]; then
         rm "$root/../fail-once"; mkdir -p "$kubernetes/pki"; touch "$kubernetes/pki/ca.crt"; exit 1
@@ -221,6 +222,17 @@ impl Machine {
         fs::write(self.path("settings.toml"), text).unwrap();
     }
 
+    /// Lists key services for Recover.
+    pub(crate) fn list_key_services(&self, places: &[&str]) {
+        let path = self.path("settings.toml");
+        let settings = fs::read_to_string(&path).unwrap();
+        fs::write(
+            path,
+            format!("recovery_key_services = {places:?}\n{settings}"),
+        )
+        .unwrap();
+    }
+
     /// Starts the program, and waits until it serves.
     pub(crate) fn start(&self, command: &str) -> Program {
         Program::start(&self.path("settings.toml"), command)
@@ -325,7 +337,12 @@ fn attestation(swtpm: &Swtpm) -> Attestation {
 fn search(directory: &Path) {
     for entry in fs::read_dir(directory).unwrap() {
         let path = entry.unwrap().path();
-        if path.is_dir() {
+        // It is for the join service, and for root alone.
+        if path.ends_with("run/state/tec") {
+            for file in fs::read_dir(path).unwrap() {
+                assert_eq!(mode(&file.unwrap().path()), 0o600);
+            }
+        } else if path.is_dir() {
             search(&path);
         } else {
             assert_clean(&path);

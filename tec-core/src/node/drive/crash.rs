@@ -29,6 +29,7 @@ use crate::node::lock::LockedNode;
 use crate::node::lock::MarkerState;
 use crate::node::port::ClusterInitializer;
 use crate::node::port::ClusterJoiner;
+use crate::node::port::KeyUris;
 use crate::node::port::Pause;
 use crate::node::port::TicketSource;
 use crate::node::recover::KeySource;
@@ -198,6 +199,11 @@ impl ClusterInitializer for Peril {
         self.call("kubeadm: prepare", call).await
     }
 
+    async fn keep_key_uris(&self, node: &LockedNode, uris: &KeyUris) -> Result<(), PortError> {
+        self.call("key URIs: write", self.node.keep_key_uris(node, uris))
+            .await
+    }
+
     async fn init(&self, node: &LockedNode, request: &InitRequest) -> Result<(), PortError> {
         self.call("kubeadm: init", self.node.init(node, request))
             .await
@@ -235,7 +241,6 @@ impl TicketSource for Peril {
             measurement_secret: MeasurementSecret::new([3; 32]),
             kubelet_certificate: String::new(),
             api_server: "10.0.0.1:6443".to_owned(),
-            token: SecretBytes::new(b"token".to_vec()),
             ca_pin: CaPin::new(Sha256Digest::of("ca")),
             files: Vec::new(),
             components: Vec::new(),

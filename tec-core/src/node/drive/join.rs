@@ -130,9 +130,8 @@ impl JoinShell<'_> {
         Ok(cluster)
     }
 
-    /// A token lives for minutes, and an attempt to join may take all of them. A worker for which
-    /// there is no new ticket takes the one that there is. A control plane does not: its turn may
-    /// have run out, and another may be changing etcd.
+    /// A worker for which there is no new ticket takes the one that there is. A control plane does
+    /// not: its turn may have run out, and another may be changing etcd.
     async fn renew(&mut self) -> Result<(), PortError> {
         let cluster = self.intent.as_ref().ok_or_else(unlocked)?.cluster;
         match self.ports.tickets.fetch().await {

@@ -84,7 +84,6 @@ impl TicketSource for Tickets {
             measurement_secret: MeasurementSecret::new([3; 32]),
             kubelet_certificate: String::new(),
             api_server: "10.0.0.1:6443".to_owned(),
-            token: SecretBytes::new(b"token".to_vec()),
             ca_pin: CaPin::new(Sha256Digest::of("ca")),
             files: files.map(|file| (file, SecretBytes::new(vec![]))).collect(),
             components: Vec::new(),
@@ -210,7 +209,7 @@ async fn scenario_4_what_cannot_be_prepared_leaves_the_node_untouched() {
 
 #[tokio::test]
 async fn scenario_5_control_planes_get_the_files_and_workers_do_not() {
-    for (role, count) in [(Role::Worker, 0), (Role::ControlPlane, 8)] {
+    for (role, count) in [(Role::Worker, 0), (Role::ControlPlane, 10)] {
         let node = node();
         let outcome = join(&node, &lock(&node), role).await;
         let cluster: ClusterId =

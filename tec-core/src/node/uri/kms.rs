@@ -182,7 +182,7 @@ impl KmsUri {
         Sha256Digest::of(self.text(Extent::Named, WHY).expose(WHY))
     }
 
-    fn text(&self, extent: Extent, why: &'static str) -> SecretBytes {
+    pub(super) fn text(&self, extent: Extent, why: &'static str) -> SecretBytes {
         let new = |kind| Writer::new(SCHEME, kind, extent);
         match self {
             Self::Cluster(master) => {

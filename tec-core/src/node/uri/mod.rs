@@ -5,6 +5,7 @@
 
 mod kms;
 mod older;
+mod place;
 mod query;
 mod storage;
 
@@ -17,6 +18,9 @@ pub use self::kms::TrusteeKey;
 pub use self::older::AzureConnection;
 pub use self::older::PlatformBucket;
 pub use self::older::PlatformKey;
+pub use self::place::ListedPlaces;
+pub use self::place::ServicePlace;
+pub use self::place::UnlistedPlace;
 pub use self::storage::AzureBlobs;
 pub use self::storage::FileStore;
 pub use self::storage::GcpBucket;

@@ -2,6 +2,7 @@
 
 use core::net::IpAddr;
 use core::net::SocketAddr;
+use std::collections::BTreeMap;
 
 use zeroize::Zeroizing;
 
@@ -124,6 +125,21 @@ impl<'t> Parsed<'t> {
         parameter: &'static str,
     ) -> Result<Option<String>, UriError> {
         Ok(self.optional(parameter)?.map(|text| String::clone(&text)))
+    }
+
+    /// All of them, each once.
+    pub(super) fn into_pairs(
+        self,
+        scheme: &'static str,
+    ) -> Result<BTreeMap<String, String>, UriError> {
+        let count = self.query.len();
+        let plain = |(name, value): (Value, Value)| (String::clone(&name), String::clone(&value));
+        let pairs: BTreeMap<_, _> = self.query.into_iter().map(plain).collect();
+        if pairs.len() == count {
+            Ok(pairs)
+        } else {
+            Err(UriError::Malformed { scheme })
+        }
     }
 
     /// Nothing may be left.

@@ -5,13 +5,15 @@ use std::collections::BTreeMap;
 use async_trait::async_trait;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::Api;
+use kube::api::ListParams;
 use kube::api::ObjectMeta;
 use kube::api::PostParams;
 use serde::Deserialize;
 use serde::Serialize;
 use tec_core::ak::AkCandidate;
+use tec_core::ak::AkMatcher;
+use tec_core::ak::AkReason;
 use tec_core::ak::PublicKey;
-use tec_core::ak::TofuMatcher;
 use tec_core::flow::AkOutcome;
 use tec_core::flow::AkPorts;
 use tec_core::flow::AkSubmission;
@@ -23,6 +25,7 @@ use tec_core::machine::RegisteredBy;
 use tec_core::node::derive::DiskId;
 use tec_core::node::grant::Claim;
 use tec_core::node::state::Role;
+use tec_core::port::AkRegistry;
 use tec_core::port::CreateOutcome;
 use tec_core::port::MachineRegistry as _;
 use tec_core::port::PortError;
@@ -32,7 +35,10 @@ use tec_core::port::UnclaimedLimit;
 use super::super::KubeRegistry;
 use super::super::error::is_conflict;
 use super::super::error::port_error;
+use crate::api::TrustedExecutionCluster;
+use crate::api::approval;
 use crate::rpc::Enrollments;
+use crate::rpc::Settled;
 
 /// The object. 1 MiB of it (etcd's limit for a request) is room for about five thousand members.
 const NAME: &str = "tec-members";
@@ -88,6 +94,33 @@ impl KubeEnrollments {
         Self(registry)
     }
 
+    /// The approval policy of the one cluster of this namespace. Without one, no key is bound.
+    async fn matcher(&self) -> Result<Box<dyn AkMatcher>, PortError> {
+        let operation = "read the approval policy of the TrustedExecutionCluster";
+        let clusters: Api<TrustedExecutionCluster> = self.0.objects();
+        let params = ListParams::default().limit(2);
+        let clusters = clusters.list(&params).await;
+        let clusters = clusters.map_err(|error| port_error(operation, error))?;
+        let refused = |kind, why: String| PortError::new(kind, format!("{operation}: {why}"));
+        match clusters.items.as_slice() {
+            [cluster] => approval::matcher(cluster.spec.approval.as_ref())
+                .map_err(|why| refused(PortErrorKind::Invalid, why)),
+            [] => Err(refused(PortErrorKind::NotFound, "there is none".to_owned())),
+            _ => Err(refused(
+                PortErrorKind::Conflict,
+                "there are several".to_owned(),
+            )),
+        }
+    }
+
+    /// The machine of a claim; that of the disk's id where an earlier version bound this very key to it.
+    async fn machine_id(&self, claim: &Claim) -> Result<MachineId, PortError> {
+        let older = older_id(claim.disk)?;
+        let bound = AkRegistry::bound_to(&self.0, &older).await?;
+        let is_ours = bound.is_some_and(|record| record.fingerprint() == claim.ak);
+        Ok(if is_ours { older } else { claim.machine_id() })
+    }
+
     fn objects(&self) -> Api<ConfigMap> {
         self.0.objects()
     }
@@ -127,8 +160,8 @@ impl KubeEnrollments {
     }
 }
 
-/// A machine of a cluster is known by its disk, whose id is a UUID as machines have.
-fn machine_id(disk: DiskId) -> Result<MachineId, PortError> {
+/// The id that the machines of members had before they got one of their own.
+fn older_id(disk: DiskId) -> Result<MachineId, PortError> {
     disk.to_string().parse().map_err(|error| {
         PortError::new(
             PortErrorKind::Internal,
@@ -157,17 +190,18 @@ impl Enrollments for KubeEnrollments {
     }
 
     /// A machine that somebody revoked stays so, and its node gets nothing.
-    async fn settle(&self, claim: &Claim, key: &PublicKey) -> Result<(), PortError> {
-        let id = machine_id(claim.disk)?;
+    async fn settle(&self, claim: &Claim, key: &PublicKey) -> Result<Settled, PortError> {
+        let matcher = self.matcher().await?;
+        let id = self.machine_id(claim).await?;
         let now = self.0.clock.now();
-        let machine = Machine::unclaimed(id, RegisteredBy::FirstBoot, now);
+        let machine = Machine::unclaimed(id, RegisteredBy::JoinService, now);
         // The node proved its key; there is no number of such machines to keep low.
         self.0.create(&machine, UnclaimedLimit::Unlimited).await?;
         let candidate = AkCandidate::from_node(key.clone(), None);
         let ports = AkPorts {
             machines: &self.0,
             aks: &self.0,
-            matcher: &TofuMatcher,
+            matcher: &*matcher,
             audit: &self.0,
             clock: &*self.0.clock,
             claims: ClaimLimits::NONE,
@@ -177,10 +211,9 @@ impl Enrollments for KubeEnrollments {
         match bound.map_err(|error| {
             PortError::new(error.port_error().kind(), operation.clone()).because(error)
         })? {
-            AkOutcome::Bound(_) | AkOutcome::AlreadyBound => Ok(()),
-            AkOutcome::Waiting(_) | AkOutcome::AlreadyWaiting(_) => {
-                Err(PortError::new(PortErrorKind::Unavailable, operation))
-            }
+            AkOutcome::Bound(_) | AkOutcome::AlreadyBound => Ok(Settled::Bound),
+            AkOutcome::Waiting(AkReason::NeedsEkProof) => Ok(Settled::NeedsEndorsementKey),
+            AkOutcome::Waiting(_) | AkOutcome::AlreadyWaiting(_) => Ok(Settled::AwaitsApproval),
             AkOutcome::Rejected(_) => Err(PortError::new(PortErrorKind::Denied, operation)),
         }
     }

@@ -2,16 +2,13 @@
 //!
 //! ```text
 //!  claim of an attested node ─► ConfigMap tec-members, one compare and swap over all claims
-//!                            └► Machine of the disk's id, its AttestationKey bound by first use:
+//!                            └► Machine of its own id, its AttestationKey bound as spec.approval says:
 //!                               what the operator sees
 //!  control plane ─────────────► Lease tec-control-plane-join
-//!  ticket ────────────────────► Secret bootstrap-token-<id>, of kubeadm's form
 //! ```
 
 mod enroll;
-mod token;
 mod turn;
 
 pub use self::enroll::KubeEnrollments;
-pub use self::token::BootstrapTokens;
 pub use self::turn::KubeTurns;

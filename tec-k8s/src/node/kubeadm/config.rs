@@ -6,6 +6,8 @@
 
 use std::path::Path;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use serde_json::Value;
 use serde_json::json;
 use tec_core::node::init::KubeProxy;
@@ -13,6 +15,7 @@ use tec_core::node::metadata::Instance;
 use tec_core::node::state::Role;
 use tec_core::node::ticket::JoinTicket;
 use tec_core::secret::SecretBytes;
+use zeroize::Zeroizing;
 
 use super::KubeadmPaths;
 use super::KubeadmSettings;
@@ -187,10 +190,16 @@ pub(super) fn init(
 
 /// What `kubeadm init` leaves out: preflight and certificates were done before; what replaces
 /// kube-proxy and DNS is deployed by whoever asked for the cluster.
+///
+/// # Security
+/// The phase `bootstrap-token` would bind the holders of bootstrap tokens to the automatic approval
+/// of any node's certificate.
 pub(super) fn skipped(proxy: KubeProxy) -> &'static str {
     match proxy {
-        KubeProxy::Kept => "preflight,certs,addon/coredns",
-        KubeProxy::Replaced => "preflight,certs,addon/coredns,addon/kube-proxy",
+        KubeProxy::Kept => "preflight,certs,bootstrap-token,show-join-command,addon/coredns",
+        KubeProxy::Replaced => {
+            "preflight,certs,bootstrap-token,show-join-command,addon/coredns,addon/kube-proxy"
+        }
     }
 }
 
@@ -207,22 +216,38 @@ pub(super) enum Attempt {
 /// plane, which get to the disk only beyond the lock.
 const NO_CERTIFICATE_KEY: &str = "0000000000000000000000000000000000000000000000000000000000000000";
 
-/// The document of `kubeadm join`; the token is in it.
+/// How kubeadm, and then the kubelet, reaches the API server: as this node, by its own certificate,
+/// and no other way. The key is in it.
+pub(super) fn discovery(ticket: &JoinTicket, ca: &[u8], key: &SecretBytes) -> SecretBytes {
+    let key = Zeroizing::new(STANDARD.encode(key.expose("kubeadm reads it")));
+    let config = json!({
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": "cluster", "cluster": {
+            "server": format!("https://{}", ticket.api_server),
+            "certificate-authority-data": STANDARD.encode(ca),
+        }}],
+        "users": [{"name": "node", "user": {
+            "client-certificate-data": STANDARD.encode(&ticket.kubelet_certificate),
+            "client-key-data": key.as_str(),
+        }}],
+        "contexts": [{"name": "join", "context": {"cluster": "cluster", "user": "node"}}],
+        "current-context": "join",
+    });
+    SecretBytes::new(config.to_string().into_bytes())
+}
+
+/// The document of `kubeadm join`, with the file of [`discovery`].
 pub(super) fn join(
-    ticket: &JoinTicket,
+    discovery: &Path,
     attempt: Attempt,
     settings: &KubeadmSettings,
     this: &Instance,
-) -> SecretBytes {
-    let token = ticket.token.expose("kubeadm reads it");
+) -> String {
     let mut join = json!({
         "apiVersion": KUBEADM,
         "kind": "JoinConfiguration",
-        "discovery": {"bootstrapToken": {
-            "apiServerEndpoint": ticket.api_server,
-            "token": String::from_utf8_lossy(token),
-            "caCertHashes": [ticket.ca_pin.to_string()],
-        }},
+        "discovery": {"file": {"kubeConfigPath": text(discovery)}},
         "nodeRegistration": registration(settings, this),
     });
     let mut skipped = match attempt {
@@ -245,7 +270,7 @@ pub(super) fn join(
     if let Some(object) = join.as_object_mut() {
         object.insert("skipPhases".to_owned(), json!(skipped));
     }
-    SecretBytes::new(documents(&[join]).into_bytes())
+    documents(&[join])
 }
 
 #[cfg(test)]
@@ -338,9 +363,8 @@ mod tests {
             state_disk_key: SecretArray::new([1; 32]),
             measurement_salt: MeasurementSalt::new([2; 32]),
             measurement_secret: MeasurementSecret::new([3; 32]),
-            kubelet_certificate: String::new(),
+            kubelet_certificate: "certificate".to_owned(),
             api_server: "10.0.0.1:6443".to_owned(),
-            token: SecretBytes::new(b"abcdef.0123456789abcdef".to_vec()),
             ca_pin: CaPin::new(Sha256Digest::of("ca")),
             files: Vec::new(),
             components: Vec::new(),
@@ -349,16 +373,34 @@ mod tests {
     }
 
     #[test]
-    fn only_control_planes_serve_and_the_token_is_nowhere_but_in_the_document() {
+    fn only_control_planes_serve_and_every_node_authenticates_by_its_own_certificate_alone() {
         let settings = KubeadmSettings::new("10.0.0.1");
+        let file = Path::new("/run/discovery.conf");
         for (role, serves) in [(Role::Worker, false), (Role::ControlPlane, true)] {
-            let document = join(&ticket(), Attempt::Join, &settings, &instance(role));
-            assert!(!format!("{document:?}").contains("abcdef"));
-            let text = String::from_utf8(document.expose("test").to_vec()).unwrap();
-            let join = &parsed(&text)[0];
-            let token = &join["discovery"]["bootstrapToken"]["token"];
-            assert_eq!(token, "abcdef.0123456789abcdef");
+            let join = &parsed(&join(file, Attempt::Join, &settings, &instance(role)))[0];
+            let by_file = json!({"file": {"kubeConfigPath": "/run/discovery.conf"}});
+            assert_eq!(join["discovery"], by_file);
             assert_eq!(join.get("controlPlane").is_some(), serves);
+        }
+        let key = SecretBytes::new(b"key".to_vec());
+        let config = discovery(&ticket(), b"ca", &key);
+        assert!(!format!("{config:?}").contains("client-key"));
+        let config: Value = serde_json::from_slice(config.expose("test")).unwrap();
+        let cluster = &config["clusters"][0]["cluster"];
+        assert_eq!(cluster["server"], "https://10.0.0.1:6443");
+        assert_eq!(cluster["certificate-authority-data"], STANDARD.encode("ca"));
+        let user = json!({
+            "client-certificate-data": STANDARD.encode("certificate"),
+            "client-key-data": STANDARD.encode("key"),
+        });
+        assert_eq!(config["users"][0]["user"], user);
+    }
+
+    #[test]
+    fn no_cluster_approves_certificates_for_bootstrap_tokens() {
+        for proxy in [KubeProxy::Kept, KubeProxy::Replaced] {
+            let mut phases = skipped(proxy).split(',');
+            assert!(phases.any(|phase| phase == "bootstrap-token"));
         }
     }
 
@@ -367,13 +409,14 @@ mod tests {
     fn kubeadm_takes_every_document() {
         let settings = KubeadmSettings::new("api.example.org");
         let paths = KubeadmPaths::host();
+        // kubeadm wants to see the file that is named.
+        let file = tempfile::NamedTempFile::new().unwrap();
         let mut all = Vec::new();
         for role in [Role::Worker, Role::ControlPlane] {
             let this = instance(role);
             all.push(init("v1.34.3", &paths, &settings, &this).into_bytes());
             for attempt in [Attempt::Preflight, Attempt::Join] {
-                let document = join(&ticket(), attempt, &settings, &this);
-                all.push(document.expose("test").to_vec());
+                all.push(join(file.path(), attempt, &settings, &this).into_bytes());
             }
         }
         for document in all {

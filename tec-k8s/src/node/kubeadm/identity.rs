@@ -3,6 +3,7 @@
 use std::fmt;
 use std::path::Path;
 
+use tec_core::node::ticket::CaPin;
 use tec_core::port::PortError;
 use tec_core::secret::SecretBytes;
 
@@ -23,6 +24,9 @@ pub trait KubeletIdentity: fmt::Debug + Send + Sync {
 
     /// Whether a certificate, PEM, is for this key and no other.
     fn is_of(&self, certificate: &str) -> bool;
+
+    /// Whether a file of PEM is one certificate, and its key the pinned one.
+    fn is_pinned(&self, ca: &[u8], pin: &CaPin) -> bool;
 
     /// Certificate for the request, PEM, by `ca.crt` and `ca.key` in this directory.
     ///

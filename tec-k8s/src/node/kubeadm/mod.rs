@@ -19,6 +19,7 @@ use tec_core::node::lock::LockedNode;
 use tec_core::node::metadata::Instance;
 use tec_core::node::port::ClusterInitializer;
 use tec_core::node::port::ClusterJoiner;
+use tec_core::node::port::KeyUris;
 use tec_core::node::state::Role;
 use tec_core::node::ticket::Component;
 use tec_core::node::ticket::ComponentForm;
@@ -212,6 +213,15 @@ impl Kubeadm {
         if !self.identity.is_of(&ticket.kubelet_certificate) {
             return refused("take the kubelet's certificate: it is not for its key".to_owned());
         }
+        let Some(ca) = ca(ticket) else {
+            return refused(
+                "take the ticket: it has no ca.crt; update the join service".to_owned(),
+            );
+        };
+        let ca = ca.expose("it is public");
+        if !self.identity.is_pinned(ca, &ticket.ca_pin) {
+            return refused("take the cluster's CA: it is not the pinned one".to_owned());
+        }
         if self.this.role != Role::ControlPlane {
             return Ok(());
         }
@@ -219,6 +229,8 @@ impl Kubeadm {
         let is_due = |file: &PkiFile| {
             self.settings.external_etcd.is_none() || !file.as_str().starts_with("etcd/")
         };
+        // Without a store there is no URI of it.
+        let is_due = |file: &PkiFile| is_due(file) && *file != PkiFile::STORAGE_URI;
         let is_there = |file: &PkiFile| ticket.files.iter().any(|(one, _)| one == file);
         let mut due = PkiFile::ALL.into_iter().filter(is_due);
         match due.find(|file| !is_there(file)) {
@@ -232,9 +244,32 @@ impl Kubeadm {
         config::init(version, &self.paths, &self.settings, &self.this)
     }
 
-    fn join_config(&self, ticket: &JoinTicket, attempt: Attempt) -> SecretBytes {
-        config::join(ticket, attempt, &self.settings, &self.this)
+    /// Runs a part of `kubeadm join`, which authenticates as this node.
+    async fn run_join(
+        &self,
+        kubeadm: &str,
+        operation: &'static str,
+        arguments: &[&str],
+        ticket: &JoinTicket,
+        attempt: Attempt,
+    ) -> Result<(), PortError> {
+        let ca = ca(ticket).map_or(&[][..], |ca| ca.expose("it is public"));
+        let discovery = config::discovery(ticket, ca, &self.identity.key().private);
+        let discovery = self.temporary(discovery.expose("kubeadm reads it"))?;
+        let config = config::join(discovery.path(), attempt, &self.settings, &self.this);
+        let limit = match attempt {
+            Attempt::Preflight => PREFLIGHT_LIMIT,
+            Attempt::Join => JOIN_LIMIT,
+        };
+        let config = config.as_bytes();
+        self.run(kubeadm, operation, arguments, config, limit).await
     }
+}
+
+fn ca(ticket: &JoinTicket) -> Option<&SecretBytes> {
+    let mut files = ticket.files.iter();
+    let found = files.find(|(file, _)| *file == PkiFile::CA);
+    found.map(|(_, content)| content)
 }
 
 fn write(path: &Path, content: &[u8], mode: u32) -> Result<(), PortError> {
@@ -284,6 +319,18 @@ impl ClusterInitializer for Kubeadm {
             .await
     }
 
+    async fn keep_key_uris(&self, _node: &LockedNode, uris: &KeyUris) -> Result<(), PortError> {
+        const WHY: &str = "the join service on this node opens the key service with it";
+        let kept = [
+            (PkiFile::KMS_URI, &uris.kms),
+            (PkiFile::STORAGE_URI, &uris.storage),
+        ];
+        for (file, uri) in kept {
+            write(&self.paths.of_ticket(file), uri.expose(WHY), file.mode())?;
+        }
+        Ok(())
+    }
+
     async fn init(&self, _node: &LockedNode, request: &InitRequest) -> Result<(), PortError> {
         self.install(&request.components).await?;
         self.write_audit_policy()?;
@@ -323,17 +370,19 @@ impl ClusterJoiner for Kubeadm {
             return Ok(());
         }
         let kubeadm = self.kubeadm(&ticket.components, Place::Cached);
-        let config = self.join_config(ticket, Attempt::Preflight);
-        let config = config.expose("kubeadm reads it");
         let arguments = ["join", "phase", "preflight"];
         let operation = "pass kubeadm's preflight";
-        self.run(&kubeadm, operation, &arguments, config, PREFLIGHT_LIMIT)
+        self.run_join(&kubeadm, operation, &arguments, ticket, Attempt::Preflight)
             .await
     }
 
     async fn write_files(&self, _node: &LockedNode, ticket: &JoinTicket) -> Result<(), PortError> {
         for (file, content) in &ticket.files {
-            let path = self.paths.pki().join(file.as_str());
+            // Whatever its service sends, a worker has nothing of the control plane.
+            if self.this.role != Role::ControlPlane && *file != PkiFile::CA {
+                continue;
+            }
+            let path = self.paths.of_ticket(*file);
             write(&path, content.expose("a control plane has it"), file.mode())?;
         }
         self.write_kubelet_pair(&ticket.kubelet_certificate)
@@ -356,10 +405,9 @@ impl ClusterJoiner for Kubeadm {
         };
         remove_if_there(&self.paths.bootstrap_kubeconfig())
             .map_err(|error| unavailable("remove an older attempt's kubeconfig", error))?;
-        let config = self.join_config(ticket, Attempt::Join);
         let kubeadm = self.kubeadm(&ticket.components, Place::Installed);
-        let config = config.expose("kubeadm reads it");
-        self.run(&kubeadm, "join the cluster", arguments, config, JOIN_LIMIT)
+        let operation = "join the cluster";
+        self.run_join(&kubeadm, operation, arguments, ticket, Attempt::Join)
             .await
     }
 }

@@ -3,6 +3,8 @@
 use std::path::Path;
 use std::path::PathBuf;
 
+use tec_core::node::ticket::PkiFile;
+
 /// Paths under the root of a host, or of what a test takes for one.
 #[derive(Clone, Debug)]
 pub struct KubeadmPaths(PathBuf);
@@ -62,6 +64,16 @@ impl KubeadmPaths {
     /// Where the state disk is mounted.
     pub fn state(&self) -> PathBuf {
         self.of_host("/run/state")
+    }
+
+    /// Where a file of a ticket lies.
+    pub fn of_ticket(&self, file: PkiFile) -> PathBuf {
+        let name = file.as_str();
+        if name.starts_with("tec/") {
+            self.state().join(name)
+        } else {
+            self.pki().join(name)
+        }
     }
 
     fn kubelet_pki(&self) -> PathBuf {

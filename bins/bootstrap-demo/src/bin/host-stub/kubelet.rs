@@ -22,6 +22,8 @@ use serde_json::json;
 
 const KUBERNETES: &str = "/etc/kubernetes";
 const PKI: &str = "/var/lib/kubelet/pki";
+/// A copy of the kubeconfig that kubeadm left for the bootstrap of the kubelet.
+const KEPT: &str = "bootstrap-kubelet.conf";
 /// Where kubeadm asks whether the kubelet is well (kubelet Configuration v1beta1, healthzPort).
 const HEALTH: &str = "127.0.0.1:10248";
 const STEP: Duration = Duration::from_millis(250);
@@ -137,8 +139,7 @@ impl Kubelet<'_> {
         Ok(output.stdout)
     }
 
-    /// A client certificate for what a bootstrap token may ask for (Kubernetes, "TLS
-    /// bootstrapping").
+    /// A client certificate for what the node may ask for (Kubernetes, "TLS bootstrapping").
     fn bootstrap(&self) -> anyhow::Result<()> {
         let (from, to) = (
             Path::new(KUBERNETES).join("bootstrap-kubelet.conf"),
@@ -147,6 +148,8 @@ impl Kubelet<'_> {
         if !from.exists() || to.exists() {
             return Ok(());
         }
+        // What whoever takes over this node has, too.
+        fs::copy(&from, Path::new(PKI).join(KEPT))?;
         let (key, csr) = self.request()?;
         let name = format!("node-{}", self.node);
         let object = json!({

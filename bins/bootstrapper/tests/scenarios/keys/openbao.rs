@@ -199,6 +199,11 @@ async fn a_disk_key_that_openbao_wraps_is_made_by_init_and_found_by_recovery() {
 
     machine.reboot();
     machine.write_settings(&[]);
+    // A storage that knows the disk no more makes no key that would open nothing.
+    let other = bao.directory.path().join("other");
+    let wrong = format!("storage://file?path={}", other.display());
+    let place = kms.split("&token").next().unwrap();
+    machine.list_key_services(&[place, &bao.storage(), &wrong]);
     let program = machine.start("recover").serving();
     let mut client = ApiClient::new(machine.dial(&machine.recovery_address()).await);
     let message = |storage_uri: &str| RecoverMessage {
@@ -206,9 +211,6 @@ async fn a_disk_key_that_openbao_wraps_is_made_by_init_and_found_by_recovery() {
         storage_uri: storage_uri.to_owned(),
         ..RecoverMessage::default()
     };
-    // A storage that knows the disk no more makes no key that would open nothing.
-    let other = bao.directory.path().join("other");
-    let wrong = format!("storage://file?path={}", other.display());
     for (storage, code) in [
         (wrong.as_str(), Code::NotFound),
         ("storage://no-store", Code::InvalidArgument),

@@ -66,6 +66,7 @@ pub(super) fn refused(address: &str, status: &Status) -> CodedError {
         Some(Reason::KmsUri | Reason::StorageUri | Reason::Member | Reason::MasterSecret) => {
             Code::BootstrapRequest
         }
+        Some(Reason::UnlistedKeyService) => Code::BootstrapUnlisted,
         Some(Reason::KeyService) => Code::BootstrapKeyService,
         Some(Reason::AlreadyActivated | Reason::AlreadyRecovering) => Code::BootstrapActivated,
         Some(Reason::NotPrepared | Reason::Disk) => Code::BootstrapNotPrepared,
