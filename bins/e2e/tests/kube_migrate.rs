@@ -37,7 +37,7 @@ use tec_e2e::kube::Bench;
 use tec_e2e::kube::Broker;
 use tec_e2e::kube::Guarded;
 use tec_e2e::kube::Server;
-use tec_e2e::kube::cluster;
+use tec_e2e::kube::plain_cluster;
 use tec_e2e::kube::within;
 use tec_e2e::load;
 use tec_e2e::process::Transcript;
@@ -84,7 +84,7 @@ impl Side {
         let bench = Bench::alone().await.unwrap();
         let broker = Broker::start(1).await.unwrap();
         bench.create(&broker.admin_secret()).await.unwrap();
-        bench.create(&cluster("cluster")).await.unwrap();
+        bench.create(&plain_cluster("cluster")).await.unwrap();
         let flags = ["--trustee-url", broker.url(), "--pcrs", "4"];
         let operator = bench.start_program("one", &flags).unwrap();
         let component = Component::RegisterServer;

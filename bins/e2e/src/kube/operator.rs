@@ -115,8 +115,16 @@ impl Bench {
     /// # Errors
     /// The control plane does not start.
     pub async fn at_work() -> anyhow::Result<Self> {
+        Self::at_work_on(&cluster("cluster")).await
+    }
+
+    /// The same with this cluster object.
+    ///
+    /// # Errors
+    /// The control plane does not start.
+    pub async fn at_work_on(object: &TrustedExecutionCluster) -> anyhow::Result<Self> {
         let mut bench = Self::new().await?;
-        bench.create(&cluster("cluster")).await?;
+        bench.create(object).await?;
         bench.start("one")?;
         Ok(bench)
     }
@@ -276,6 +284,13 @@ pub fn cluster(name: &str) -> TrustedExecutionCluster {
     let mut spec = TrustedExecutionClusterSpec::default();
     spec.public_trustee_addr = Some("kbs.example:8080".to_owned());
     TrustedExecutionCluster::new(name, spec)
+}
+
+/// The same, whose servers speak plain HTTP.
+pub fn plain_cluster(name: &str) -> TrustedExecutionCluster {
+    let mut object = cluster(name);
+    object.spec.dangerous_plain_http = Some(true);
+    object
 }
 
 /// Waits until `holds` is true, for a minute at most.

@@ -27,11 +27,30 @@ fn ca() -> (TempDir, PathBuf) {
 }
 
 #[test]
-fn without_secrets_nodes_are_told_plain_addresses_and_no_key_server() {
-    let cluster = cluster(&json!({ "publicTrusteeAddr": "kbs.example:8080" }));
+fn plain_addresses_are_told_where_the_object_asks_for_plain_http() {
+    let plain = json!({ "publicTrusteeAddr": "kbs.example:8080", "dangerousPlainHttp": true });
+    let cluster = cluster(&plain);
     let setting = read(Some(&cluster), &Files::default()).unwrap();
     assert_eq!(setting.kbs.url.as_str(), "http://kbs.example:8080");
     assert_eq!((setting.kbs.cert.as_str(), setting.ak), ("", None));
+}
+
+#[test]
+fn without_secrets_nodes_are_told_of_issued_certificates_or_nothing() {
+    let (_directory, file) = ca();
+    let cluster = cluster(&json!({
+        "publicTrusteeAddr": "kbs.example:8080",
+        "publicAttestationKeyRegisterAddr": "ak.example:8001",
+    }));
+    let mut files = Files::default();
+    assert!(matches!(
+        read(Some(&cluster), &files),
+        Err(NotReady::NoFlag { .. })
+    ));
+    (files.kbs_ca, files.ak_ca) = (Some(file.clone()), Some(file));
+    let setting = read(Some(&cluster), &files).unwrap();
+    assert_eq!(setting.kbs.url.as_str(), "https://kbs.example:8080");
+    assert_eq!(setting.ak.unwrap().url.as_str(), "https://ak.example:8001");
 }
 
 #[test]
@@ -39,7 +58,7 @@ fn a_server_with_a_secret_is_told_with_its_ca_or_not_at_all() {
     let (directory, file) = ca();
     let cluster = cluster(&json!({
         "publicTrusteeAddr": "kbs.example", "trusteeSecret": "kbs-tls",
-        "publicAttestationKeyRegisterAddr": "ak.example:8001",
+        "dangerousPlainHttp": true, "publicAttestationKeyRegisterAddr": "ak.example:8001",
     }));
     let mut files = Files::default();
     assert!(matches!(
@@ -74,13 +93,15 @@ fn nothing_is_served_without_cluster_address_or_token() {
         read(Some(&bare), &Files::default()),
         Err(NotReady::NoAddress)
     ));
-    let odd = cluster(&json!({ "publicTrusteeAddr": "not an address" }));
+    let odd =
+        cluster(&json!({ "publicTrusteeAddr": "not an address", "dangerousPlainHttp": true }));
     assert!(matches!(
         read(Some(&odd), &Files::default()),
         Err(NotReady::Address { .. })
     ));
     let locked = cluster(&json!({
-        "publicTrusteeAddr": "kbs.example", "registration": { "mode": "Token" },
+        "publicTrusteeAddr": "kbs.example", "dangerousPlainHttp": true,
+        "registration": { "mode": "Token" },
     }));
     let directory = TempDir::new().unwrap();
     let mut files = Files::default();
