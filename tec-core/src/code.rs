@@ -162,6 +162,9 @@ codes! {
     ReleaseDenied = "TEC-A413", 401, "the release policy does not allow this",
         "The attested machine asked for a path that is not its own, or the policy denies it.",
         "Check the path in the node's Clevis pin: it must be default/<its own id>/root.";
+    TargetNotNamed = "TEC-K403", 403, "no keys are published to this Trustee",
+        "No Secret names its URL, or the URL is not https. Whoever edits the cluster object alone must not send disk keys anywhere.",
+        "Put the exact URL into the entry `url` of the Secrets that the target names; the message has the command.";
     EscrowRefused = "TEC-K409", 409, "the recovery key is not kept",
         "The machine left 64 recovery keys already, or what it sent is no sealed key.",
         "Look at them with `tec machine recovery-key`. A machine that made them in error is removed and registered anew.";

@@ -16,6 +16,8 @@ pub struct TrusteeIntent {
     pub trusted_certs: Vec<String>,
     /// Public key that admin tokens are verified with; `None` closes the admin API.
     pub admin_public_key: Option<String>,
+    /// Audience that admin tokens must name; any where absent. Read from v0.21 on.
+    pub admin_audience: Option<String>,
     /// Directory for what the KBS stores; in the mounted form, the one below which files are
     /// mounted.
     pub storage_dir: String,
@@ -73,6 +75,7 @@ impl TrusteeIntent {
             token_signer,
             trusted_certs,
             admin_public_key: None,
+            admin_audience: None,
             storage_dir: storage_dir.into(),
             ak_dir: "/etc/tpm/trusted_ak_keys".to_owned(),
             max_aks: 10_000,

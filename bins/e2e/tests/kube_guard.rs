@@ -56,9 +56,11 @@ use tec_core::testing::sample;
 use tec_e2e::kube::Bench;
 use tec_e2e::kube::Guarded;
 use tec_e2e::kube::eventually;
+use tec_e2e::kube::plain_cluster;
 use tec_e2e::kube::rights;
 use tec_e2e::settings::own_program;
 use tec_k8s::api::Machine;
+use tec_k8s::api::TpmClock;
 use tec_k8s::api::TrustedExecutionCluster;
 use tec_k8s::client::ATTEMPT_REPORTER;
 use tec_k8s::client::KubeRegistry;
@@ -138,39 +140,65 @@ struct World {
     bench: Bench,
     registry: KubeRegistry,
     guard: SocketAddr,
-    _program: Guarded,
-    _state: tempfile::TempDir,
+    upstream: SocketAddr,
+    pod: Pod,
 }
 
-impl World {
-    /// Machine 1 with the key of this TPM, operator and guard at work.
-    async fn new(tpm: &SoftTpm) -> Self {
-        let bench = Bench::at_work().await.unwrap();
-        let registry = KubeRegistry::new(bench.admin().unwrap(), &bench.namespace, clock());
-        bind(&registry, sample::machine_id(1), tpm.public_key()).await;
-        let account = Component::Trustee.service_account();
-        let rules = rights(Component::Trustee).unwrap();
+/// A guard's process and its volume.
+struct Pod {
+    program: Guarded,
+    _volume: tempfile::TempDir,
+}
+
+impl Pod {
+    /// The guard as its Deployment says, with a volume that is new.
+    async fn start(bench: &Bench, upstream: SocketAddr) -> Self {
         let (plane, namespace) = (&bench.plane, &bench.namespace);
-        plane.account(namespace, account, &rules).await.unwrap();
+        let account = Component::Trustee.service_account();
         let kubeconfig = plane.account_kubeconfig(namespace, account).await.unwrap();
-        let state = tempfile::tempdir().unwrap();
+        let volume = tempfile::tempdir().unwrap();
         // As the kubelet makes volumes.
-        std::fs::set_permissions(state.path(), Permissions::from_mode(0o777)).unwrap();
-        let arguments = arguments(&bench, broker(tpm).await, state.path()).await;
+        std::fs::set_permissions(volume.path(), Permissions::from_mode(0o777)).unwrap();
+        let arguments = arguments(bench, upstream, volume.path()).await;
         let environment = [
             ("KUBECONFIG", kubeconfig.as_os_str()),
             ("TEC_LOG_FORM", OsStr::new("json")),
         ];
         let path = own_program("kbs-guard").unwrap();
         let program = Guarded::start("guard", &path, arguments, &environment, plane.logs());
-        let program = program.unwrap();
         Self {
-            guard: address(&program).await,
+            program: program.unwrap(),
+            _volume: volume,
+        }
+    }
+}
+
+impl World {
+    /// Machine 1 with the key of this TPM, operator and guard at work.
+    async fn new(tpm: &SoftTpm) -> Self {
+        let bench = Bench::at_work_on(&plain_cluster("cluster")).await.unwrap();
+        let registry = KubeRegistry::new(bench.admin().unwrap(), &bench.namespace, clock());
+        bind(&registry, sample::machine_id(1), tpm.public_key()).await;
+        let account = Component::Trustee.service_account();
+        let rules = rights(Component::Trustee).unwrap();
+        let (plane, namespace) = (&bench.plane, &bench.namespace);
+        plane.account(namespace, account, &rules).await.unwrap();
+        let upstream = broker(tpm).await;
+        let pod = Pod::start(&bench, upstream).await;
+        Self {
+            guard: address(&pod.program).await,
+            upstream,
             bench,
             registry,
-            _program: program,
-            _state: state,
+            pod,
         }
+    }
+
+    /// The node of the pod is lost: another process, and nothing in its volume.
+    async fn replace_guard(&mut self) {
+        self.pod.program.kill();
+        self.pod = Pod::start(&self.bench, self.upstream).await;
+        self.guard = address(&self.pod.program).await;
     }
 
     /// What a node does at boot.
@@ -351,6 +379,30 @@ async fn what_comes_of_an_attempt_stands_on_the_machine_and_a_flood_writes_it_on
     let mut expected = [reason, "AttestationSucceeded"];
     expected.sort_unstable();
     assert_eq!(reasons, expected);
+}
+
+#[tokio::test]
+async fn a_clone_that_is_older_is_refused_by_a_guard_that_never_saw_the_original() {
+    let (original, clone) = (approved_boot(), approved_boot());
+    let mut world = World::new(&original).await;
+    original.reboot();
+    original.extend(PcrIndex::BOOT_MANAGER, &Sha256Digest::new([0xab; 32]));
+    world.fetch(&original).await.unwrap();
+
+    world.replace_guard().await;
+    let refused = world.fetch(&clone).await.unwrap_err();
+    assert_eq!(refused, Code::TpmSetBack);
+    original.reboot();
+    original.extend(PcrIndex::BOOT_MANAGER, &Sha256Digest::new([0xab; 32]));
+    world.fetch(&original).await.unwrap();
+
+    // What is kept goes with the machine, and is no way to another right.
+    let clocks = world.bench.objects::<TpmClock>().unwrap();
+    let all = clocks.list(&ListParams::default()).await.unwrap().items;
+    let owners: Vec<_> = all.iter().flat_map(TpmClock::owner_references).collect();
+    assert_eq!((all.len(), owners.len()), (1, 1));
+    assert_eq!(Some(&owners[0].uid), world.machine().await.uid().as_ref());
+    assert_eq!(owners[0].kind, "Machine");
 }
 
 #[tokio::test]

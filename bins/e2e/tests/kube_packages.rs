@@ -139,6 +139,8 @@ impl Plugin {
         let mut spec = TrustedExecutionClusterSpec::default();
         spec.public_trustee_addr = Some("kbs.example.com:8080".to_owned());
         spec.trustee_secret = Some("kbs.example.com".to_owned());
+        // No operator is here, which would issue the others.
+        spec.dangerous_plain_http = Some(true);
         let object = TrustedExecutionCluster::new("tec", spec);
         let post = PostParams::default();
         self.api().create(&post, &object).await.unwrap();

@@ -36,6 +36,7 @@ async fn the_registries_over_an_api_server_conform() {
     testing::machine_registry(make).await;
     testing::ak_registry(make).await;
     testing::image_registry(make).await;
+    testing::clock_log(make).await;
     testing::secret_store(make).await;
     testing::trust_anchor(make).await;
 }

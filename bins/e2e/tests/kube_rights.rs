@@ -89,8 +89,9 @@ const OPERATOR: [Right; 14] = [
         None,
     ),
 ];
-const TRUSTEE: [Right; 2] = [
+const TRUSTEE: [Right; 3] = [
     (READ, TEC, "machines attestationkeys", None),
+    ("create get update", TEC, "tpmclocks", None),
     ("create patch", "events.k8s.io", "events", None),
 ];
 const REGISTER_SERVER: [Right; 5] = [

@@ -19,6 +19,7 @@ use tec_core::http::ReplyStyle;
 use tec_core::port::AkRegistry;
 use tec_core::port::AttemptLog;
 use tec_core::port::Clock;
+use tec_core::port::ClockLog;
 use tec_core::port::Entropy;
 use tec_core::port::MachineRegistry;
 use tec_core::store::Store;
@@ -51,6 +52,7 @@ pub struct Known {
     machines: Arc<dyn MachineRegistry>,
     aks: Arc<dyn AkRegistry>,
     attempts: Arc<dyn AttemptLog>,
+    clocks: Arc<dyn ClockLog>,
 }
 
 impl Known {
@@ -60,6 +62,7 @@ impl Known {
             machines: Arc::clone(store) as _,
             aks: Arc::clone(store) as _,
             attempts: Arc::clone(store) as _,
+            clocks: Arc::clone(store) as _,
         }
     }
 
@@ -80,8 +83,10 @@ impl Known {
         let (registry, events) = (Arc::new(registry), Arc::new(events));
         let known = Self {
             machines: Arc::clone(&registry) as _,
-            aks: registry,
+            aks: Arc::clone(&registry) as _,
             attempts: Arc::clone(&events) as _,
+            // They outlive the pod, whose directory may be a new one.
+            clocks: registry,
         };
         Ok((known, events))
     }
@@ -100,7 +105,7 @@ pub fn guard(
         machines: known.machines,
         aks: known.aks,
         boots: None,
-        clocks: Arc::clone(store) as _,
+        clocks: known.clocks,
         attempts: known.attempts,
         audit: Arc::clone(store) as _,
         clock: Arc::clone(&clock),

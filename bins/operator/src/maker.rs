@@ -8,8 +8,10 @@ use tec_core::trustee::Patched;
 use tec_core::trustee::TrusteeConfigurator as _;
 use tec_core::trustee::TrusteeIntent;
 use tec_k8s::controller::AdminPair;
+use tec_k8s::controller::CertificatePair;
 use tec_k8s::controller::SignerFiles;
 use tec_k8s::controller::TrusteeMaker;
+use tec_support::tls;
 use tec_trustee::config::Generation;
 use tec_trustee::publish::AdminKey;
 use tec_trustee::signer;
@@ -60,6 +62,41 @@ impl TrusteeMaker for Maker {
             certificate: signer.certificate_pem().map_err(failed)?,
             authority: authority.certificate_pem().map_err(failed)?,
         })
+    }
+
+    fn authority(&self, now: Timestamp) -> Result<CertificatePair, PortError> {
+        let made = tls::new_ca(now).map_err(|error| {
+            PortError::new(
+                PortErrorKind::Internal,
+                "make the authority of certificates",
+            )
+            .because(error)
+        })?;
+        Ok(CertificatePair {
+            chain: made.chain,
+            key: made.key,
+        })
+    }
+
+    fn certificate(
+        &self,
+        authority: &CertificatePair,
+        names: &[String],
+        now: Timestamp,
+    ) -> Result<(CertificatePair, Timestamp), PortError> {
+        let authority = tls::Pair {
+            chain: authority.chain.clone(),
+            key: authority.key.duplicate("a certificate is signed with it"),
+        };
+        let (leaf, renew_at) = tls::issue(&authority, names, now).map_err(|error| {
+            let why = format!("issue a certificate for {}", names.join(", "));
+            PortError::new(PortErrorKind::Invalid, why).because(error)
+        })?;
+        let leaf = CertificatePair {
+            chain: leaf.chain,
+            key: leaf.key,
+        };
+        Ok((leaf, renew_at))
     }
 
     /// One that cannot be read is of no use to the Trustee either.

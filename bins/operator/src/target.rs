@@ -10,6 +10,7 @@ use kube::Client;
 use kube::Resource as _;
 use kube::ResourceExt as _;
 use rustls::crypto::CryptoProvider;
+use tec_core::code::Code;
 use tec_core::endpoint::BaseUrl;
 use tec_core::endpoint::Endpoint;
 use tec_core::port::Clock;
@@ -19,11 +20,15 @@ use tec_core::port::PortErrorKind;
 use tec_core::secret::SecretBytes;
 use tec_k8s::api::PublishMode;
 use tec_k8s::api::PublishSpec;
+use tec_k8s::api::PublishTarget;
+use tec_k8s::api::TlsServer;
+use tec_k8s::api::Transport;
 use tec_k8s::api::TrustedExecutionCluster;
 use tec_k8s::client::is_object_name;
 use tec_k8s::client::port_error;
 use tec_k8s::controller::TrusteeMaker as _;
 use tec_k8s::render;
+use tec_k8s::render::ADMIN_AUDIENCE;
 use tec_k8s::render::KBS_SERVICE;
 use tec_k8s::render::TRUSTEE_AUTH;
 use tec_trustee::client::Deadlines;
@@ -45,6 +50,8 @@ const PORT: i32 = 8080;
 /// Entries of Secrets (upstream-operator 1.2, 1.4).
 const PRIVATE_KEY: &str = "private.key";
 const CA: &str = "ca.crt";
+/// Entry of a target's Secrets: the one address that they are for.
+const TARGET_URL: &str = "url";
 
 /// What a publisher is made from; it is made anew when any of it changes.
 #[derive(Clone, Debug, PartialEq)]
@@ -54,12 +61,32 @@ pub(crate) enum Target {
         url: String,
         ca: String,
         key_version: Option<String>,
+        /// Whether the cluster object asks for plain HTTP; of its own Trustee only.
+        dangerous_plain: bool,
     },
     /// Fed through files that are mounted into its pod.
     Volumes {
         config: String,
         owner: OwnerReference,
     },
+}
+
+impl Target {
+    fn allow_plain(&mut self) {
+        if let Self::Api {
+            dangerous_plain, ..
+        } = self
+        {
+            *dangerous_plain = true;
+        }
+    }
+}
+
+fn refused(target: &PublishTarget, why: String) -> PortError {
+    let what = format!("publish to {}", target.name);
+    PortError::new(PortErrorKind::Invalid, what)
+        .with_code(Code::TargetNotNamed)
+        .because(why)
 }
 
 /// Targets by name, with the key of the admin where there is one.
@@ -88,16 +115,58 @@ impl Reach {
         let own = if publish.mode == PublishMode::Volumes {
             (self.volumes(cluster)?, None)
         } else {
-            let ca = cluster.spec.trustee_secret.as_deref();
-            self.api(self.own_url(cluster), TRUSTEE_AUTH, ca).await?
+            let ca = cluster.tls_secret(TlsServer::KeyBroker);
+            let mut own = self.api(self.own_url(cluster), TRUSTEE_AUTH, ca).await?;
+            if ca.is_none() {
+                own.0.allow_plain();
+            }
+            own
         };
         targets.insert(OWN.to_owned(), own);
+        let may_be_plain = cluster.transport() == Transport::DangerousPlain;
         for target in &publish.targets {
-            let (url, ca) = (target.url.clone(), target.ca_secret.as_deref());
-            let api = self.api(url, &target.admin_key_secret, ca).await?;
+            let mut api = self.vouched(target).await?;
+            if !target.url.starts_with("https://") {
+                if !may_be_plain {
+                    let why =
+                        "its URL is not https, and the cluster object lacks dangerousPlainHttp";
+                    return Err(refused(target, why.to_owned()));
+                }
+                api.0.allow_plain();
+            }
             targets.insert(target.name.clone(), api);
         }
         Ok(targets)
+    }
+
+    /// A target that every Secret vouches for which the cluster object names with it. Who may edit
+    /// the cluster object, and write no Secret, sends disk keys nowhere.
+    async fn vouched(
+        &self,
+        target: &PublishTarget,
+    ) -> Result<(Target, Option<SecretBytes>), PortError> {
+        let secrets = [Some(&target.admin_key_secret), target.ca_secret.as_ref()];
+        for secret in secrets.into_iter().flatten() {
+            let named = match self.entry(secret, TARGET_URL).await {
+                Ok((named, _)) => named,
+                Err(error) if error.kind() == PortErrorKind::Invalid => {
+                    SecretBytes::new(Vec::new())
+                }
+                Err(error) => return Err(error),
+            };
+            let named = named.expose("addresses are public").trim_ascii();
+            if named != target.url.as_bytes() {
+                let url = &target.url;
+                let why = format!(
+                    "the Secret {secret} does not name {url}. If keys are to go there: kubectl \
+                     patch secret {secret} --patch '{{\"stringData\":{{\"url\":\"{url}\"}}}}'"
+                );
+                return Err(refused(target, why));
+            }
+        }
+        let ca = target.ca_secret.as_deref();
+        self.api(target.url.clone(), &target.admin_key_secret, ca)
+            .await
     }
 
     async fn api(
@@ -112,6 +181,7 @@ impl Reach {
             url,
             ca,
             key_version,
+            dangerous_plain: false,
         };
         Ok((target, Some(key)))
     }
@@ -138,10 +208,9 @@ impl Reach {
     fn own_url(&self, cluster: &TrustedExecutionCluster) -> String {
         let spec = &cluster.spec;
         let service = || {
-            let scheme = if spec.trustee_secret.is_some() {
-                "https"
-            } else {
-                "http"
+            let scheme = match cluster.tls_secret(TlsServer::KeyBroker) {
+                Some(_) => "https",
+                None => "http",
             };
             let port = spec.trustee_kbs_port.unwrap_or(PORT);
             format!("{scheme}://{KBS_SERVICE}.{}.svc:{port}", self.namespace)
@@ -169,8 +238,13 @@ impl Reach {
                     clock,
                 )))
             }
-            Target::Api { url, ca, .. } => {
-                let api = self.admin_api(name, url, ca, key)?;
+            Target::Api {
+                url,
+                ca,
+                dangerous_plain,
+                ..
+            } => {
+                let api = self.admin_api(name, (url, ca, *dangerous_plain), key)?;
                 let entropy = Arc::clone(&self.entropy);
                 Ok(Arc::new(BrokerPublisher::new(Arc::new(api), entropy)))
             }
@@ -180,8 +254,7 @@ impl Reach {
     fn admin_api(
         &self,
         name: &str,
-        url: &str,
-        ca: &str,
+        (url, ca, dangerous_plain): (&str, &str, bool),
         key: Option<&SecretBytes>,
     ) -> Result<AdminApi, PortError> {
         let failed = || PortError::new(PortErrorKind::Invalid, format!("reach the Trustee {name}"));
@@ -189,8 +262,14 @@ impl Reach {
         let endpoint = Endpoint::new(url, ca);
         let key = key.ok_or_else(|| failed().because("there is no key of its admin"))?;
         let key = AdminKey::from_pem(key).map_err(|error| failed().because(error))?;
-        let make = if name == OWN && !endpoint.url.is_tls() {
-            tracing::warn!("without spec.trusteeSecret disk keys go to the Trustee in clear text");
+        // Earlier generations refuse a token with an audience.
+        let key = match (self.generation, name) {
+            (Generation::V0_21, OWN) => key.with_audience(ADMIN_AUDIENCE),
+            (Generation::V0_21, _) => key.with_audience(endpoint.url.as_str()),
+            _ => key,
+        };
+        let make = if dangerous_plain && !endpoint.url.is_tls() {
+            tracing::warn!("plain HTTP: disk keys go to the Trustee in clear text");
             AdminApi::dangerous_plain_http
         } else {
             AdminApi::new

@@ -16,6 +16,7 @@ use tec_core::ignition::ClevisPinGenerator;
 use tec_core::port::UnclaimedLimit;
 use tec_core::secret::SecretBytes;
 use tec_k8s::api::RegistrationMode;
+use tec_k8s::api::TlsServer;
 use tec_k8s::api::TrustedExecutionCluster;
 use tec_k8s::client::KubeRegistry;
 use tec_k8s::server::owner_of;
@@ -190,11 +191,11 @@ fn read(
         .public_trustee_addr
         .as_deref()
         .ok_or(NotReady::NoAddress)?;
-    let secret = spec.trustee_secret.as_deref();
+    let secret = cluster.tls_secret(TlsServer::KeyBroker);
     let kbs = endpoint("the key broker", address, secret, files.kbs_ca.as_deref())?;
     let ak = match spec.public_attestation_key_register_addr.as_deref() {
         Some(address) => {
-            let secret = spec.attestation_key_register_secret.as_deref();
+            let secret = cluster.tls_secret(TlsServer::AttestationKeys);
             let server = "the server for attestation keys";
             Some(endpoint(server, address, secret, files.ak_ca.as_deref())?)
         }

@@ -17,11 +17,13 @@ use axum::http::StatusCode;
 use axum::middleware::from_fn_with_state;
 use axum::routing::get;
 use clap::Args;
+use tec_core::code::Code;
 use tec_core::http::ReplyStyle;
 use tec_core::port::Clock;
 use tokio::task::JoinSet;
 
 use crate::SystemClock;
+use crate::exit::CodedError;
 use crate::exit::OK;
 use crate::limit::Limiter;
 use crate::limit::limit;
@@ -49,12 +51,15 @@ pub struct FrontArgs {
     /// Address to listen on.
     #[arg(long, default_value = "0.0.0.0")]
     pub bind: IpAddr,
-    /// Certificate chain, PEM; read again when it changes. Without it the server speaks plain HTTP.
+    /// Certificate chain, PEM; read again when it changes
     #[arg(long, requires = "key_path")]
     pub cert_path: Option<PathBuf>,
     /// Private key, PEM.
     #[arg(long, requires = "cert_path")]
     pub key_path: Option<PathBuf>,
+    /// Serve plain HTTP: anybody on the network path can read and change what nodes are told
+    #[arg(long, conflicts_with = "cert_path")]
+    pub dangerous_plain_http: bool,
     /// Where probes (/livez, /readyz) and /metrics are served, in plain HTTP.
     #[arg(long)]
     pub metrics_addr: Option<SocketAddr>,
@@ -171,7 +176,12 @@ fn transport(
     tasks: &mut JoinSet<anyhow::Result<()>>,
 ) -> anyhow::Result<Transport> {
     let (Some(cert), Some(key)) = (&args.cert_path, &args.key_path) else {
-        tracing::warn!("serving plain HTTP: anybody on the network path can read and drop");
+        if !args.dangerous_plain_http {
+            let why = "start without a certificate: give --cert-path and --key-path, or \
+                       --dangerous-plain-http";
+            return Err(CodedError::new(Code::TlsMaterial, why).into());
+        }
+        tracing::warn!("serving plain HTTP: anybody on the network path can read and change it");
         return Ok(Transport::DangerousPlain);
     };
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
@@ -196,9 +206,31 @@ mod tests {
 
     use axum::body::Body;
     use axum::http::Request;
+    use clap::Parser as _;
     use tower::ServiceExt as _;
 
     use super::*;
+
+    #[derive(clap::Parser)]
+    struct Cli {
+        #[command(flatten)]
+        front: FrontArgs,
+    }
+
+    #[tokio::test]
+    async fn a_server_without_a_certificate_starts_only_if_plain_http_is_named() {
+        let (_end, shutdown) = Shutdown::by_hand();
+        let speaks = |words: &[&str]| {
+            let args = Cli::parse_from(["server"].iter().chain(words)).front;
+            transport(&args, &shutdown, &mut JoinSet::new())
+        };
+        let refused = speaks(&[]).unwrap_err();
+        let coded = refused.downcast_ref::<CodedError>().unwrap();
+        assert_eq!(coded.code, Code::TlsMaterial);
+        assert!(coded.context.contains("--dangerous-plain-http"));
+        let named = speaks(&["--dangerous-plain-http"]).unwrap();
+        assert!(matches!(named, Transport::DangerousPlain));
+    }
 
     async fn ask(router: &Router, path: &str) -> StatusCode {
         let request = Request::get(path).body(Body::empty()).unwrap();

@@ -17,6 +17,7 @@ use super::policy::RegistrationMode;
 use super::policy::RegistrationSpec;
 use super::policy::TargetStatus;
 use super::rule::immutable;
+use super::rule::only_to_false;
 use super::rule::set_at_creation;
 use super::rule::stays_set;
 
@@ -61,6 +62,7 @@ use super::rule::stays_set;
     validation = set_at_creation("registerServerPort"),
     validation = stays_set("attestationKeyRegisterPort"),
     validation = set_at_creation("attestationKeyRegisterPort"),
+    validation = stays_set("dangerousPlainHttp"),
 )]
 #[non_exhaustive]
 pub struct TrustedExecutionClusterSpec {
@@ -76,6 +78,25 @@ pub struct TrustedExecutionClusterSpec {
     #[schemars(with = "String")]
     #[x_kube(validation = immutable())]
     pub public_attestation_key_register_addr: Option<String>,
+
+    /// Address at which nodes reach the registration server: host and optional port, no scheme. The
+    /// certificate that the operator issues for it has this name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "String")]
+    pub public_register_server_addr: Option<String>,
+
+    /// Whether servers without a Secret speak plain HTTP. By default they speak TLS with
+    /// certificates that the operator issues. It can become false later, and never true again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "bool")]
+    #[x_kube(validation = only_to_false())]
+    pub dangerous_plain_http: Option<bool>,
+
+    /// Name of a PersistentVolumeClaim for the audit chain of the guard. Without one it goes with the
+    /// pod, which the condition AuditDurable says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "String")]
+    pub guard_state_claim: Option<String>,
 
     /// Name of the Secret with tls.crt, tls.key and ca.crt of the key broker.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -153,7 +174,7 @@ impl TrustedExecutionCluster {
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
 pub struct TrustedExecutionClusterStatus {
-    /// `Ready`, `Installed` and `KnownTrusteeAddress`.
+    /// `Ready`, `Installed`, `TLS`, `AuditDurable` and `KnownTrusteeAddress`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "conditions_schema")]
     pub conditions: Vec<Condition>,

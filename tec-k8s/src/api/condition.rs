@@ -18,6 +18,10 @@ pub enum ConditionKind {
     Installed,
     /// Cluster: it is known where nodes reach the key broker.
     KnownTrusteeAddress,
+    /// Cluster: all servers that nodes reach speak TLS.
+    Tls,
+    /// Cluster: the audit chain of the guard outlives its pod.
+    AuditDurable,
     /// Image: its reference values are published.
     Committed,
     /// Attestation key: bound to its machine.
@@ -38,6 +42,8 @@ impl ConditionKind {
         match self {
             Self::Installed => "Installed",
             Self::KnownTrusteeAddress => "KnownTrusteeAddress",
+            Self::Tls => "TLS",
+            Self::AuditDurable => "AuditDurable",
             Self::Committed => "Committed",
             Self::Approved => "Approved",
             Self::AdminApproved => "AdminApproved",
@@ -64,6 +70,16 @@ pub enum Reason {
     AddressFound,
     /// The address is not there yet.
     NoAddressFound,
+    /// All servers that nodes reach speak TLS.
+    TlsEverywhere,
+    /// The cluster object asks for plain HTTP.
+    DangerousPlainHttp,
+    /// The cluster was installed with plain HTTP before TLS was the default; an admin decides.
+    PlainHttpUndecided,
+    /// A volume claim holds the audit chain.
+    VolumeClaimNamed,
+    /// The audit chain is in a directory that goes with the pod.
+    NoVolumeClaim,
     /// Reference values are published.
     ImageCommitted,
     /// Measurements are being computed.
@@ -130,6 +146,11 @@ impl Reason {
             Self::Uninstalling => "Uninstalling",
             Self::AddressFound => "AddressFound",
             Self::NoAddressFound => "NoAddressFound",
+            Self::TlsEverywhere => "TlsEverywhere",
+            Self::DangerousPlainHttp => "DangerousPlainHttp",
+            Self::PlainHttpUndecided => "PlainHttpUndecided",
+            Self::VolumeClaimNamed => "VolumeClaimNamed",
+            Self::NoVolumeClaim => "NoVolumeClaim",
             Self::ImageCommitted => "ImageCommitted",
             Self::Computing => "Computing",
             Self::NoDigestGiven => "NoDigestGiven",
@@ -165,6 +186,8 @@ impl Reason {
         match self {
             Self::InstallationCompleted
             | Self::AddressFound
+            | Self::TlsEverywhere
+            | Self::VolumeClaimNamed
             | Self::ImageCommitted
             | Self::MachineCreated
             | Self::Attestable

@@ -26,6 +26,13 @@ pub enum ConvertError {
         #[source]
         source: ParseMachineIdError,
     },
+    /// The clock of a TPM is not one.
+    #[error("the clock of a TPM cannot be read")]
+    Clock {
+        /// What is wrong with it.
+        #[source]
+        source: serde_json::Error,
+    },
     /// The key names no machine, as those of old nodes do.
     #[error("attestation key {name} names no machine")]
     NoMachine {

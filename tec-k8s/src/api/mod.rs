@@ -25,6 +25,8 @@ mod policy;
 mod rule;
 #[cfg(test)]
 mod tests;
+mod tpm_clock;
+mod transport;
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::CustomResourceExt as _;
@@ -56,6 +58,11 @@ pub use self::policy::REGISTRATION_TOKEN;
 pub use self::policy::RegistrationMode;
 pub use self::policy::RegistrationSpec;
 pub use self::policy::TargetStatus;
+pub use self::tpm_clock::CLOCK_OF;
+pub use self::tpm_clock::TpmClock;
+pub use self::tpm_clock::TpmClockSpec;
+pub use self::transport::TlsServer;
+pub use self::transport::Transport;
 
 /// API group of all kinds.
 pub const GROUP: &str = "trusted-execution-clusters.io";
@@ -77,5 +84,6 @@ pub fn crds() -> Vec<CustomResourceDefinition> {
         Machine::crd(),
         ApprovedImage::crd(),
         AttestationKey::crd(),
+        TpmClock::crd(),
     ]
 }

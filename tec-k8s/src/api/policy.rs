@@ -124,11 +124,12 @@ pub struct PublishTarget {
     /// Where its key broker is, with scheme: `https://kbs.example:8080`.
     pub url: String,
 
-    /// Name of the Secret whose entry `private.key` signs the admin's tokens.
+    /// Name of the Secret whose entry `private.key` signs the admin's tokens, and whose entry `url`
+    /// is the URL above, letter by letter: without it no key is sent there.
     pub admin_key_secret: String,
 
-    /// Name of the Secret whose entry `ca.crt` its certificate is checked against; the public
-    /// authorities where absent.
+    /// Name of the Secret whose entry `ca.crt` its certificate is checked against, and whose entry
+    /// `url` is the URL above; the public authorities where absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String")]
     pub ca_secret: Option<String>,

@@ -7,6 +7,11 @@ pub(super) fn immutable() -> Rule {
     Rule::new("self == oldSelf").message("Value is immutable")
 }
 
+/// The value may become false, and never true.
+pub(super) fn only_to_false() -> Rule {
+    Rule::new("oldSelf || !self").message("A cluster cannot return to plain HTTP")
+}
+
 /// The image is referenced by digest. Existing clusters accept anything behind `@sha256:`.
 pub(super) fn by_digest() -> Rule {
     Rule::new("self.matches('.*@sha256:.*')").message("Image must be referenced by digest")

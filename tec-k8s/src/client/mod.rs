@@ -9,6 +9,7 @@
 //!   SecretStore           Secret <id>, entry `root`  created, immutable, never overwritten
 //!   AuditSink             Event                      -
 //!   AttemptLog            Event attempt-<uid>-<code>  the object's name; see [`AttemptEvents`]
+//!   ClockLog              TpmClock clock-<hash>     compare and swap of the resource version
 //!   TrustAnchor           ConfigMap trust-authority  compare and swap of the resource version
 //! ```
 //! *What it is*: one value, [`KubeRegistry`], for one namespace. Each method costs the same however
@@ -26,6 +27,7 @@ mod anchor;
 mod attempt;
 mod audit;
 mod authority;
+mod clock;
 mod error;
 mod image;
 mod machine;
@@ -50,7 +52,9 @@ use tec_core::port::Clock;
 
 pub use self::anchor::AUDIT_OF;
 pub use self::anchor::CA_SECRET;
+pub use self::anchor::ISSUED_FOR;
 use self::anchor::Passes;
+pub use self::anchor::RENEW_AT;
 pub use self::attempt::ATTEMPT;
 pub use self::attempt::ATTEMPT_REPORTER;
 pub use self::attempt::AttemptEvents;

@@ -16,6 +16,7 @@ use tec_core::port::PortError;
 use tec_core::port::PortErrorKind;
 use tec_core::port::chain;
 
+use super::certificate;
 use super::context::Context;
 use super::context::Task;
 use super::files::files;
@@ -26,6 +27,8 @@ use super::token;
 use crate::api::ConditionKind;
 use crate::api::FIELD_MANAGER;
 use crate::api::Reason;
+use crate::api::TlsServer;
+use crate::api::Transport;
 use crate::api::TrustedExecutionCluster;
 use crate::client::port_error;
 use crate::render;
@@ -74,6 +77,7 @@ pub(super) async fn reconcile(ctx: &Context, name: &str) -> Result<Next, PortErr
     }
     let installed = install(ctx, &cluster).await;
     let said = verdicts(ctx, &cluster, installed.as_ref().err());
+    warn_of_plain_http(ctx, &cluster).await;
     write(ctx, &cluster, said).await?;
     ctx.publish.notify_one();
     installed.map(|()| Next::After(LOOK_AGAIN))
@@ -114,6 +118,8 @@ fn wake_if_another_counts(ctx: &Context) {
 
 async fn install(ctx: &Context, cluster: &TrustedExecutionCluster) -> Result<(), PortError> {
     token::ensure(ctx, cluster).await?;
+    // Durable before anything serves with them, or tells nodes of them.
+    certificate::issue(ctx, cluster).await?;
     let files = files(ctx, cluster).await?;
     let objects = render::cluster(cluster, &ctx.parts.deploy, &files).map_err(|error| {
         PortError::new(PortErrorKind::Invalid, "render the objects of the cluster").because(error)
@@ -217,7 +223,10 @@ fn verdicts(ctx: &Context, cluster: &TrustedExecutionCluster, error: Option<&Por
         None => Reason::NoAddressFound,
     };
     let (installed, why) = match error {
-        Some(error) => (Reason::Installing, chain(error)),
+        Some(error) => {
+            let code = error.code().map(|code| format!("{code}: "));
+            (Reason::Installing, code.unwrap_or_default() + &chain(error))
+        }
         None => (Reason::InstallationCompleted, String::new()),
     };
     let is_down = |deployment: &Deployment| available_since(deployment).is_none();
@@ -236,8 +245,11 @@ fn verdicts(ctx: &Context, cluster: &TrustedExecutionCluster, error: Option<&Por
         .filter(|target| !target.converged)
         .map(|target| target.name.clone())
         .collect();
+    let (tls, plain) = tls(cluster);
     let (ready, missing) = if error.is_some() {
         (Reason::ApplyFailed, why.clone())
+    } else if tls == Reason::PlainHttpUndecided {
+        (tls, plain.clone())
     } else if !down.is_empty() {
         (
             Reason::Progressing,
@@ -259,8 +271,70 @@ fn verdicts(ctx: &Context, cluster: &TrustedExecutionCluster, error: Option<&Por
     vec![
         (ConditionKind::KnownTrusteeAddress, address, String::new()),
         (ConditionKind::Installed, installed, why),
+        (ConditionKind::Tls, tls, plain),
+        audit_durable(cluster),
         (ConditionKind::Ready, ready, missing),
     ]
+}
+
+/// Whether every server speaks TLS, and what is to be done where one does not.
+fn tls(cluster: &TrustedExecutionCluster) -> (Reason, String) {
+    let is_plain = |server: &TlsServer| cluster.tls_secret(*server).is_none();
+    let plain: Vec<_> = TlsServer::ALL
+        .into_iter()
+        .filter(is_plain)
+        .map(TlsServer::field)
+        .collect();
+    if plain.is_empty() {
+        let said = match cluster.spec.dangerous_plain_http {
+            Some(true) => "dangerousPlainHttp has no effect: nodes pin https since TLS was on",
+            _ => "",
+        };
+        return (Reason::TlsEverywhere, said.to_owned());
+    }
+    let plain = plain.join(", ");
+    if cluster.transport() == Transport::DangerousPlain {
+        let said = format!("dangerousPlainHttp: true, and no {plain}");
+        return (Reason::DangerousPlainHttp, said);
+    }
+    let command = |decision: &str| {
+        let name = cluster.name_any();
+        format!(
+            "kubectl patch trustedexecutioncluster {name} --type merge \
+             --patch '{{\"spec\":{{\"dangerousPlainHttp\":{decision}}}}}'"
+        )
+    };
+    let said = format!(
+        "no {plain}: installed with plain HTTP, which its nodes pin. To switch to TLS once they pin \
+         https: {}. To stay: {}",
+        command("false"),
+        command("true"),
+    );
+    (Reason::PlainHttpUndecided, said)
+}
+
+fn audit_durable(cluster: &TrustedExecutionCluster) -> (ConditionKind, Reason, String) {
+    let (reason, said) = match &cluster.spec.guard_state_claim {
+        Some(claim) => (Reason::VolumeClaimNamed, claim.clone()),
+        None => (
+            Reason::NoVolumeClaim,
+            "the guard's audit chain and last attempts are lost with its pod; to keep them, name a \
+             PersistentVolumeClaim in spec.guardStateClaim"
+                .to_owned(),
+        ),
+    };
+    (ConditionKind::AuditDurable, reason, said)
+}
+
+/// Plain HTTP is told once, when it begins.
+async fn warn_of_plain_http(ctx: &Context, cluster: &TrustedExecutionCluster) {
+    let (reason, said) = tls(cluster);
+    let mut conditions = cluster.status.iter().flat_map(|status| &status.conditions);
+    let is_known = conditions.any(|condition| condition.reason == reason.as_str());
+    if reason != Reason::TlsEverywhere && !is_known {
+        tracing::warn!(reason = reason.as_str(), "servers speak plain HTTP");
+        ctx.event(cluster, Event::PlainHttp, &said).await;
+    }
 }
 
 async fn write(

@@ -28,7 +28,7 @@ const ADMIN_PUBLIC: &str = "public.pub";
 const SIGNER_CERTIFICATE: &str = "tls.crt";
 
 /// Entries of a Secret.
-type Entries = BTreeMap<String, ByteString>;
+pub(super) type Entries = BTreeMap<String, ByteString>;
 
 /// Keys are made once, but for the signer of tokens, which is made anew before it ends; the
 /// configuration follows this release.
@@ -38,11 +38,11 @@ pub(super) async fn files(
 ) -> Result<TrusteeFiles, PortError> {
     let pair = match find(ctx, TRUSTEE_AUTH).await? {
         Some(pair) => pair,
-        None => create(ctx, cluster, TRUSTEE_AUTH, admin_pair(ctx)?).await?,
+        None => create(ctx, cluster, TRUSTEE_AUTH, &[], admin_pair(ctx)?).await?,
     };
     let signer = match find(ctx, TRUSTEE_SIGNER).await? {
         Some(signer) => renewed(ctx, cluster, signer).await?,
-        None => create(ctx, cluster, TRUSTEE_SIGNER, signer(ctx)?).await?,
+        None => create(ctx, cluster, TRUSTEE_SIGNER, &[], signer(ctx)?).await?,
     };
     let publish = cluster.spec.publish.as_ref();
     let intent = match publish.map(|publish| publish.mode) {
@@ -81,27 +81,33 @@ fn signer(ctx: &Context) -> Result<Entries, PortError> {
     ]))
 }
 
-fn entries<const N: usize>(entries: [(&str, Vec<u8>); N]) -> Entries {
+pub(super) fn entries<const N: usize>(entries: [(&str, Vec<u8>); N]) -> Entries {
     entries
         .map(|(name, bytes)| (name.to_owned(), ByteString(bytes)))
         .into()
 }
 
-async fn find(ctx: &Context, name: &str) -> Result<Option<Secret>, PortError> {
+pub(super) async fn find(ctx: &Context, name: &str) -> Result<Option<Secret>, PortError> {
     let secrets: Api<Secret> = ctx.objects();
     let found = secrets.get_opt(name).await;
     found.map_err(|error| port_error(format!("read the Secret {name}"), error))
 }
 
-async fn create(
+/// Creates a Secret that goes with the cluster object, with these annotations.
+pub(super) async fn create(
     ctx: &Context,
     cluster: &TrustedExecutionCluster,
     name: &str,
+    annotations: &[(&str, String)],
     data: Entries,
 ) -> Result<Secret, PortError> {
     let wanted = Secret {
         metadata: ObjectMeta {
             name: Some(name.to_owned()),
+            annotations: (!annotations.is_empty()).then(|| {
+                let owned = |(key, value): &(&str, String)| ((*key).to_owned(), value.clone());
+                annotations.iter().map(owned).collect()
+            }),
             owner_references: owner_of(cluster).map(|owner| vec![owner]),
             ..ObjectMeta::default()
         },
@@ -145,7 +151,7 @@ async fn renewed(
     Ok(replaced)
 }
 
-fn text(secret: &Secret, entry: &str) -> Result<String, PortError> {
+pub(super) fn text(secret: &Secret, entry: &str) -> Result<String, PortError> {
     let bytes = secret.data.as_ref().and_then(|data| data.get(entry));
     let text = bytes.and_then(|bytes| String::from_utf8(bytes.0.clone()).ok());
     text.ok_or_else(|| {

@@ -23,6 +23,7 @@
 
 mod attempt;
 mod cache;
+mod certificate;
 mod cluster;
 mod context;
 mod files;
@@ -46,6 +47,7 @@ pub use self::run::Operator;
 pub use self::run::OperatorError;
 pub use self::run::Parts;
 pub use self::trust::AdminPair;
+pub use self::trust::CertificatePair;
 pub use self::trust::LabelReader;
 pub use self::trust::Published;
 pub use self::trust::Round;

@@ -141,6 +141,16 @@ pub struct SignerFiles {
     pub authority: String,
 }
 
+/// A certificate with its private key, PEM.
+#[derive(Debug)]
+#[expect(clippy::exhaustive_structs, reason = "two halves of one thing")]
+pub struct CertificatePair {
+    /// The certificate, and those between it and its authority.
+    pub chain: String,
+    /// PKCS #8.
+    pub key: SecretBytes,
+}
+
 /// Makes what a Trustee starts with.
 pub trait TrusteeMaker: fmt::Debug + Send + Sync {
     /// The configuration that says what is intended.
@@ -154,4 +164,16 @@ pub trait TrusteeMaker: fmt::Debug + Send + Sync {
 
     /// Whether another signer is due, since the one of this certificate ends soon.
     fn is_signer_due(&self, certificate: &str, now: Timestamp) -> bool;
+
+    /// A new authority for certificates of servers. Nodes pin it, so it lives for years.
+    fn authority(&self, now: Timestamp) -> Result<CertificatePair, PortError>;
+
+    /// A certificate of a server with these names, and when to renew it: when a third of its life is
+    /// left.
+    fn certificate(
+        &self,
+        authority: &CertificatePair,
+        names: &[String],
+        now: Timestamp,
+    ) -> Result<(CertificatePair, Timestamp), PortError>;
 }

@@ -39,6 +39,7 @@ pub use self::job::DOCKER_CONFIG;
 pub use self::job::job;
 pub use self::job::job_name;
 pub use self::meta::RenderError;
+pub use self::name::ADMIN_AUDIENCE;
 pub use self::name::Component;
 pub use self::name::DEFAULT_NAMESPACE;
 pub use self::name::FIELD_MANAGER;

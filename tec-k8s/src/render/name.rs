@@ -9,10 +9,13 @@ pub const DEFAULT_NAMESPACE: &str = "trusted-execution-clusters";
 pub const TRUSTEE_DATA: &str = "trustee-data";
 /// Its key.
 pub(super) const TRUSTEE_CONFIG_KEY: &str = "kbs-config.toml";
-/// Secret with the key pair of the admin API: `private.key` and `public.pub`.
+/// Secret with the key pair of the admin API, `private.key` and `public.pub`, for the operator alone;
+/// and ConfigMap with the public half, for the pod.
 pub const TRUSTEE_AUTH: &str = "trustee-auth";
-/// The one key of it that the pod sees.
+/// The one key that the pod sees.
 pub(super) const TRUSTEE_AUTH_PUBLIC: &str = "public.pub";
+/// Audience of the operator's admin tokens, so that no other Trustee takes them.
+pub const ADMIN_AUDIENCE: &str = "tec-trustee-admin";
 /// Secret with the signer of attestation tokens: `tls.key`, `tls.crt` and, trusted by the key
 /// broker, `ca.crt`; the layout that cert-manager writes.
 pub const TRUSTEE_SIGNER: &str = "trustee-token-signer";

@@ -5,6 +5,7 @@ use tec_core::endpoint::Endpoint;
 use tec_core::endpoint::ParseBaseUrlError;
 use tec_core::ignition::ClevisPinGenerator;
 
+use crate::api::TlsServer;
 use crate::api::TrustedExecutionCluster;
 
 /// CA bundles, PEM: `ca.crt` of the Secrets that the cluster object names.
@@ -46,7 +47,7 @@ pub enum PinsError {
         source: ParseBaseUrlError,
     },
     /// A Secret is named, and its CA is not at hand.
-    #[error("{field} names a Secret whose ca.crt is not there")]
+    #[error("the Secret of {field} has no ca.crt")]
     NoAuthority {
         /// Field of the cluster object.
         field: &'static str,
@@ -59,7 +60,7 @@ pub enum PinsError {
 /// There is no address, or it is malformed, or a Secret is named whose CA is missing.
 ///
 /// # Security
-/// A named Secret means HTTPS, with its CA; nothing falls back to plain HTTP.
+/// A Secret, named or issued, means HTTPS with its CA; only `dangerousPlainHttp` means plain HTTP.
 pub fn pins(
     cluster: &TrustedExecutionCluster,
     authorities: &Authorities,
@@ -68,7 +69,10 @@ pub fn pins(
     let address = spec.public_trustee_addr.as_deref();
     let kbs = endpoint(
         ("publicTrusteeAddr", address.ok_or(PinsError::NoAddress)?),
-        ("trusteeSecret", spec.trustee_secret.as_deref()),
+        (
+            TlsServer::KeyBroker.field(),
+            cluster.tls_secret(TlsServer::KeyBroker),
+        ),
         authorities.kbs.as_deref(),
     )?;
     let pins = ClevisPinGenerator::new(kbs);
@@ -78,8 +82,8 @@ pub fn pins(
     let register = endpoint(
         ("publicAttestationKeyRegisterAddr", address),
         (
-            "attestationKeyRegisterSecret",
-            spec.attestation_key_register_secret.as_deref(),
+            TlsServer::AttestationKeys.field(),
+            cluster.tls_secret(TlsServer::AttestationKeys),
         ),
         authorities.attestation_key_register.as_deref(),
     )?;
@@ -153,6 +157,7 @@ mod tests {
     fn an_address_with_a_scheme_is_refused() {
         let mut cluster = with_secret();
         cluster.spec.trustee_secret = None;
+        cluster.spec.dangerous_plain_http = Some(true);
         cluster.spec.public_trustee_addr = Some("https://kbs.example.com".to_owned());
         let error = pins(&cluster, &Authorities::default()).unwrap_err();
         assert!(matches!(error, PinsError::Address { .. }));

@@ -14,6 +14,7 @@ use k8s_openapi::api::core::v1::EnvVarSource;
 use k8s_openapi::api::core::v1::HTTPGetAction;
 use k8s_openapi::api::core::v1::KeyToPath;
 use k8s_openapi::api::core::v1::ObjectFieldSelector;
+use k8s_openapi::api::core::v1::PersistentVolumeClaimVolumeSource;
 use k8s_openapi::api::core::v1::PodSecurityContext;
 use k8s_openapi::api::core::v1::PodSpec;
 use k8s_openapi::api::core::v1::PodTemplateSpec;
@@ -276,6 +277,18 @@ pub(super) fn scratch_volume(volume: &str) -> Volume {
     Volume {
         name: volume.to_owned(),
         empty_dir: Some(EmptyDirVolumeSource::default()),
+        ..Volume::default()
+    }
+}
+
+/// A directory that an admin provides.
+pub(super) fn claim_volume(volume: &str, claim: &str) -> Volume {
+    Volume {
+        name: volume.to_owned(),
+        persistent_volume_claim: Some(PersistentVolumeClaimVolumeSource {
+            claim_name: claim.to_owned(),
+            ..PersistentVolumeClaimVolumeSource::default()
+        }),
         ..Volume::default()
     }
 }

@@ -31,6 +31,7 @@ const CLUSTERS: &str = "trustedexecutionclusters";
 const MACHINES: &str = "machines";
 const IMAGES: &str = "approvedimages";
 const KEYS: &str = "attestationkeys";
+const CLOCKS: &str = "tpmclocks";
 const ALL: [&str; 4] = [CLUSTERS, MACHINES, IMAGES, KEYS];
 
 /// Accounts, Roles and bindings of all components.
@@ -80,9 +81,14 @@ fn role_name(component: Component) -> String {
 pub(super) fn rules(component: Component) -> Vec<PolicyRule> {
     match component {
         Component::Operator => operator_rules(),
-        // The guard looks up the machine of a key, for each attempt, and tells what came of it. It may
-        // not write a machine's status: the key that the machine is bound to stands there.
-        Component::Trustee => vec![rule(GROUP, &[MACHINES, KEYS], &READ), events()],
+        // The guard looks up the machine of a key, for each attempt, keeps the clock of its TPM, and
+        // tells what came of it. It may not write a machine's status, where the key stands that the
+        // machine is bound to, nor a key's, where approvals stand.
+        Component::Trustee => vec![
+            rule(GROUP, &[MACHINES, KEYS], &READ),
+            rule(GROUP, &[CLOCKS], &["create", "get", "update"]),
+            events(),
+        ],
         // It may register machines. It may not change one, and sees no Secret. Whether this anchor
         // may approve stands in one ConfigMap.
         Component::RegisterServer => vec![
@@ -167,6 +173,7 @@ pub fn user_roles() -> Vec<Object> {
         ("machine", MACHINES),
         ("approvedimage", IMAGES),
         ("attestationkey", KEYS),
+        ("tpmclock", CLOCKS),
     ];
     kinds
         .into_iter()

@@ -27,6 +27,7 @@ use super::pod::ApiAccess;
 use super::pod::Missing;
 use super::pod::TLS_DIR;
 use super::pod::TLS_VOLUME;
+use crate::api::TlsServer;
 use crate::api::TrustedExecutionCluster;
 
 /// Replicas of each server: one may go with its node.
@@ -89,8 +90,8 @@ pub fn register_server(
 ) -> Result<Vec<Object>, RenderError> {
     let spec = &cluster.spec;
     let mounted = [
-        (KBS_CA, spec.trustee_secret.as_deref()),
-        (AK_CA, spec.attestation_key_register_secret.as_deref()),
+        (KBS_CA, cluster.tls_secret(TlsServer::KeyBroker)),
+        (AK_CA, cluster.tls_secret(TlsServer::AttestationKeys)),
         (TOKEN, cluster.token_secret()),
     ];
     let server = Server {
@@ -101,7 +102,7 @@ pub fn register_server(
             .register_server_port
             .unwrap_or_else(|| REGISTER_SERVER_PORT.into()),
         port_name: "register-server-port",
-        tls: spec.register_server_secret.as_deref(),
+        tls: cluster.tls_secret(TlsServer::Registration),
         mounted: mounted
             .into_iter()
             .filter_map(|(entry, secret)| Some((entry, secret?)))
@@ -127,7 +128,7 @@ pub fn attestation_key_register(
             .attestation_key_register_port
             .unwrap_or_else(|| ATTESTATION_KEY_REGISTER_PORT.into()),
         port_name: "http",
-        tls: spec.attestation_key_register_secret.as_deref(),
+        tls: cluster.tls_secret(TlsServer::AttestationKeys),
         mounted: Vec::new(),
     };
     objects(cluster, deploy, &server)
@@ -219,6 +220,8 @@ fn arguments(server: &Server<'_>) -> Vec<String> {
     if server.tls.is_some() {
         arguments.push(format!("--cert-path={TLS_DIR}/tls.crt"));
         arguments.push(format!("--key-path={TLS_DIR}/tls.key"));
+    } else {
+        arguments.push("--dangerous-plain-http".to_owned());
     }
     for (Mounted { dir, key, flag, .. }, _) in &server.mounted {
         arguments.push(format!("{flag}={dir}/{key}"));

@@ -5,6 +5,7 @@ use k8s_openapi::api::rbac::v1::PolicyRule;
 use super::*;
 use crate::api::RegistrationMode;
 use crate::api::RegistrationSpec;
+use crate::api::TlsServer;
 use crate::api::TrustedExecutionClusterSpec;
 
 fn stored(spec: TrustedExecutionClusterSpec) -> TrustedExecutionCluster {
@@ -75,7 +76,10 @@ fn touches(rule: &PolicyRule, resource: &str) -> bool {
 
 #[test]
 fn the_same_cluster_gives_the_same_bytes() {
-    let plain = stored(TrustedExecutionClusterSpec::default());
+    let plain = stored(TrustedExecutionClusterSpec {
+        dangerous_plain_http: Some(true),
+        ..TrustedExecutionClusterSpec::default()
+    });
     for (mut cluster, golden) in [
         (with_tls(), include_str!("golden/tls.yaml")),
         (plain, include_str!("golden/plain.yaml")),
@@ -88,6 +92,23 @@ fn the_same_cluster_gives_the_same_bytes() {
         let text = yaml(&rendered(&cluster));
         assert!(text == golden, "the golden file should be\n{text}");
     }
+}
+
+#[test]
+fn a_cluster_object_that_names_no_certificate_gets_issued_ones() {
+    let objects = rendered(&stored(TrustedExecutionClusterSpec::default()));
+    let mut secrets = Vec::new();
+    for deployment in deployments(&objects) {
+        let volumes = pod_of(deployment).volumes.iter().flatten();
+        let mut tls = volumes.filter(|volume| volume.name == "tls");
+        let secret = tls.next().unwrap().secret.clone().unwrap();
+        secrets.push(secret.secret_name.unwrap());
+    }
+    secrets.sort_unstable();
+    let mut issued = TlsServer::ALL.map(TlsServer::issued_secret);
+    issued.sort_unstable();
+    assert_eq!(secrets, issued);
+    assert!(!yaml(&objects).contains("dangerous"));
 }
 
 #[test]
@@ -157,6 +178,20 @@ fn only_the_guard_of_the_trustee_pod_holds_a_token() {
         .map(|container| container.name.as_str())
         .collect();
     assert_eq!(holders, ["kbs-guard"]);
+}
+
+#[test]
+fn no_pod_mounts_the_private_key_of_the_admin() {
+    for object in rendered(&with_tls()) {
+        let Object::Deployment(deployment) = object else {
+            continue;
+        };
+        for volume in pod_of(&deployment).volumes.iter().flatten() {
+            let secret = volume.secret.as_ref();
+            let name = secret.and_then(|secret| secret.secret_name.as_deref());
+            assert_ne!(name, Some(TRUSTEE_AUTH), "{}", volume.name);
+        }
+    }
 }
 
 #[test]

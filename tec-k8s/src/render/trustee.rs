@@ -28,6 +28,7 @@ use super::RenderError;
 use super::meta::Owner;
 use super::meta::label_selector;
 use super::meta::text_map;
+use super::name::ADMIN_AUDIENCE;
 use super::name::Component;
 use super::name::KBS_PORT;
 use super::name::KBS_SERVICE;
@@ -41,10 +42,10 @@ use super::network;
 use super::network::Reach;
 use super::pod;
 use super::pod::ApiAccess;
-use super::pod::Missing;
 use super::pod::TLS_DIR;
 use super::pod::TLS_VOLUME;
 use crate::api::PublishMode;
+use crate::api::TlsServer;
 use crate::api::TrustedExecutionCluster;
 
 /// Where the key broker listens: reached from its own pod alone.
@@ -115,6 +116,7 @@ pub fn intent() -> TrusteeIntent {
         STORAGE_DIR,
     );
     intent.admin_public_key = Some(format!("{AUTH_DIR}/{TRUSTEE_AUTH_PUBLIC}"));
+    intent.admin_audience = Some(ADMIN_AUDIENCE.to_owned());
     intent
 }
 
@@ -122,13 +124,14 @@ pub fn intent() -> TrusteeIntent {
 pub fn mounted_intent() -> TrusteeIntent {
     let mut intent = intent();
     intent.admin_public_key = None;
+    intent.admin_audience = None;
     intent
 }
 
 /// Most memory of the guard's container, in MiB: what its limits let clients take, and its own.
 pub const GUARD_MEMORY_MIB: usize = 256;
 
-/// Configuration, Service, Deployment and network policy of the key broker. The Secrets
+/// Configuration, public key of the admin, Service, Deployment and network policy of the key broker. The Secrets
 /// [`TRUSTEE_AUTH`] and [`TRUSTEE_SIGNER`] are the controller's to make, since they need randomness.
 /// Where its files are mounted, whoever publishes them makes the configuration, too, and adds the
 /// volumes to the pod.
@@ -154,7 +157,17 @@ pub fn trustee(
         ..ConfigMap::default()
     };
     let mut objects: Vec<Object> = Vec::new();
-    objects.extend((mode == PublishMode::KbsApi).then(|| config.into()));
+    let admin = ConfigMap {
+        data: Some(text_map([(
+            TRUSTEE_AUTH_PUBLIC,
+            files.admin_public_key.as_str(),
+        )])),
+        metadata: metadata(TRUSTEE_AUTH),
+        ..ConfigMap::default()
+    };
+    if mode == PublishMode::KbsApi {
+        objects.extend([config.into(), admin.into()]);
+    }
     objects.extend([
         network::service(
             metadata(KBS_SERVICE),
@@ -174,7 +187,11 @@ pub fn trustee(
         .into(),
         deployment(
             &owner,
-            (cluster.spec.trustee_secret.as_deref(), mode),
+            (
+                cluster.tls_secret(TlsServer::KeyBroker),
+                mode,
+                cluster.spec.guard_state_claim.as_deref(),
+            ),
             deploy,
             files,
         )
@@ -187,12 +204,12 @@ pub fn trustee(
 /// different things.
 fn deployment(
     owner: &Owner,
-    (tls, mode): (Option<&str>, PublishMode),
+    (tls, mode, state_claim): (Option<&str>, PublishMode, Option<&str>),
     deploy: &Deploy,
     files: &TrusteeFiles,
 ) -> Deployment {
     let mut key_broker = key_broker(deploy.images.of(RelatedImage::Trustee), tls);
-    let mut volumes = volumes(tls);
+    let mut volumes = volumes(tls, state_claim);
     if mode == PublishMode::Volumes {
         // The one comes with the mounted files, the other opens the admin API.
         let is_left_out = |name: &str| [TRUSTEE_DATA, TRUSTEE_AUTH].contains(&name);
@@ -323,19 +340,20 @@ fn guard(image: &str, tls: Option<&str>) -> Container {
     }
 }
 
-fn volumes(tls: Option<&str>) -> Vec<Volume> {
+fn volumes(tls: Option<&str>, state_claim: Option<&str>) -> Vec<Volume> {
+    let state = "guard-state";
+    let state = state_claim.map_or_else(
+        || pod::scratch_volume(state),
+        |claim| pod::claim_volume(state, claim),
+    );
     let mut volumes = vec![
         pod::config_map_volume(TRUSTEE_DATA, TRUSTEE_DATA),
-        pod::secret_keys_volume(
-            TRUSTEE_AUTH,
-            TRUSTEE_AUTH,
-            &[TRUSTEE_AUTH_PUBLIC],
-            Missing::Waits,
-        ),
+        // The Secret of this name has the private key, which no pod mounts.
+        pod::config_map_volume(TRUSTEE_AUTH, TRUSTEE_AUTH),
         pod::secret_volume(TRUSTEE_SIGNER, TRUSTEE_SIGNER),
         pod::scratch_volume("trustee-storage"),
         pod::scratch_volume("attestation-service"),
-        pod::scratch_volume("guard-state"),
+        state,
         pod::scratch_volume("tmp"),
         pod::token_volume("api-token"),
     ];

@@ -70,6 +70,8 @@ events! {
         "An object that somebody else changed or deleted was put right.";
     ApplyFailed, Warning, "TrustedExecutionCluster", "operator",
         "An object of the cluster cannot be applied.";
+    PlainHttp, Warning, "TrustedExecutionCluster", "operator",
+        "Servers of the cluster speak plain HTTP: everyone on the network path reads disk keys.";
     UpgradeCompleted, Normal, "TrustedExecutionCluster", "operator",
         "The programs of the cluster run in the operator's version.";
     UpgradeFailed, Warning, "TrustedExecutionCluster", "operator",

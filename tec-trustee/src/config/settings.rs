@@ -166,7 +166,11 @@ fn roles(intent: &TrusteeIntent) -> Table {
     let Some(key) = &intent.admin_public_key else {
         return one("authorization_mode", "DenyAll");
     };
-    let providers = list([one("public_key_uri", key.as_str())]);
+    let mut provider = one("public_key_uri", key.as_str());
+    if let Some(audience) = &intent.admin_audience {
+        provider.insert("audience".to_owned(), audience.as_str().into());
+    }
+    let providers = list([provider]);
     let mut acl = one("role", ADMIN);
     acl.insert("allowed_endpoints".to_owned(), ADMIN_ENDPOINTS.into());
     let mut admin = one("authorization_mode", "AuthenticatedAuthorization");

@@ -273,6 +273,16 @@ fn without_an_admin_key_the_admin_api_is_closed() {
 }
 
 #[test]
+fn admin_tokens_for_somebody_else_are_refused_where_an_audience_is_intended() {
+    let mut intent = intent();
+    intent.admin_audience = Some("us".to_owned());
+    let config = patched("", &intent);
+    let bearer = &config["admin"]["authentication"]["bearer_jwt"];
+    let provider = &bearer["identity_providers"][0];
+    assert_eq!(provider["audience"].as_str(), Some("us"));
+}
+
+#[test]
 fn shared_storage_is_left_alone() {
     let config = patched(
         "[storage_backend]\nstorage_type = \"Postgres\"\n",

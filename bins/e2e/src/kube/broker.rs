@@ -24,6 +24,7 @@ use tec_core::port::Entropy;
 use tec_core::port::EntropyRng;
 use tec_core::testing::SeededEntropy;
 use tec_core::testing::sample;
+use tec_k8s::render::ADMIN_AUDIENCE;
 use tec_k8s::render::TRUSTEE_AUTH;
 use tec_support::SystemClock;
 use tec_support::SystemEntropy;
@@ -68,6 +69,8 @@ struct Inside {
 struct Shared {
     inside: Mutex<Inside>,
     admin: String,
+    /// Whom tokens of its admin must be for.
+    audience: String,
     dice: SeededEntropy,
 }
 
@@ -106,9 +109,24 @@ impl Broker {
     /// # Errors
     /// There is no port.
     pub async fn start(seed: u64) -> anyhow::Result<Self> {
+        Self::with_audience(seed, Some(ADMIN_AUDIENCE)).await
+    }
+
+    /// One that is no cluster's own: tokens have to name its address.
+    ///
+    /// # Errors
+    /// There is no port.
+    pub async fn outside(seed: u64) -> anyhow::Result<Self> {
+        Self::with_audience(seed, None).await
+    }
+
+    async fn with_audience(seed: u64, audience: Option<&str>) -> anyhow::Result<Self> {
+        let listener = TcpListener::bind("127.0.0.1:0").await?;
+        let url = format!("http://{}", listener.local_addr()?);
+        let audience = audience.unwrap_or(&url).to_owned();
         let key = AdminKey::generate(&mut EntropyRng::new(&SystemEntropy));
         let admin = key.public_pem();
-        let (backend, router) = empty(&admin)?;
+        let (backend, router) = empty(&admin, &audience)?;
         let shared = Arc::new(Shared {
             inside: Mutex::new(Inside {
                 backend,
@@ -118,10 +136,9 @@ impl Broker {
                 is_down: false,
             }),
             admin,
+            audience,
             dice: SeededEntropy::new(seed),
         });
-        let listener = TcpListener::bind("127.0.0.1:0").await?;
-        let url = format!("http://{}", listener.local_addr()?);
         let router = Router::new()
             .fallback(serve)
             .with_state(Arc::clone(&shared));
@@ -178,7 +195,7 @@ impl Broker {
     /// # Errors
     /// Never: its admin's key was good before.
     pub fn lose_everything(&self) -> anyhow::Result<()> {
-        let (backend, router) = empty(&self.shared.admin)?;
+        let (backend, router) = empty(&self.shared.admin, &self.shared.audience)?;
         let mut inside = self.shared.inside();
         (inside.backend, inside.router) = (backend, router);
         Ok(())
@@ -211,7 +228,7 @@ impl Broker {
     }
 }
 
-fn empty(admin: &str) -> anyhow::Result<(Arc<MemoryBackend>, Router)> {
+fn empty(admin: &str, audience: &str) -> anyhow::Result<(Arc<MemoryBackend>, Router)> {
     let backend = Arc::new(MemoryBackend::new());
     let config = KbsConfig::new(
         Arc::clone(&backend) as _,
@@ -220,7 +237,8 @@ fn empty(admin: &str) -> anyhow::Result<(Arc<MemoryBackend>, Router)> {
         Arc::new(SystemClock),
         Arc::new(SystemEntropy),
     );
-    let kbs = Kbs::new(config.with_admin(AdminAuth::from_pem(admin)?));
+    let admin = AdminAuth::from_pem(admin)?.with_audience(audience);
+    let kbs = Kbs::new(config.with_admin(admin));
     Ok((backend, kbs.router()))
 }
 

@@ -26,6 +26,7 @@ use tec_k8s::api::PublishSpec;
 use tec_k8s::api::TargetStatus;
 use tec_k8s::api::TrustedExecutionCluster;
 use tec_k8s::controller::AdminPair;
+use tec_k8s::controller::CertificatePair;
 use tec_k8s::controller::LabelReader;
 use tec_k8s::controller::Published;
 use tec_k8s::controller::Round;
@@ -33,6 +34,7 @@ use tec_k8s::controller::SignerFiles;
 use tec_k8s::controller::Trust;
 use tec_k8s::controller::TrusteeMaker;
 use tec_support::SystemClock;
+use tec_support::tls;
 
 /// The facts about one machine.
 type Facts = (Option<Fingerprint>, Option<Vec<u8>>);
@@ -277,11 +279,40 @@ impl TrusteeMaker for PaperTrustee {
         })
     }
 
+    fn authority(&self, now: Timestamp) -> Result<CertificatePair, PortError> {
+        tls::new_ca(now).map(pair).map_err(unmade)
+    }
+
+    fn certificate(
+        &self,
+        authority: &CertificatePair,
+        names: &[String],
+        now: Timestamp,
+    ) -> Result<(CertificatePair, Timestamp), PortError> {
+        let authority = tls::Pair {
+            chain: authority.chain.clone(),
+            key: authority.key.duplicate("a certificate is signed with it"),
+        };
+        let (leaf, renew_at) = tls::issue(&authority, names, now).map_err(unmade)?;
+        Ok((pair(leaf), renew_at))
+    }
+
     /// After two months; the certificate is the time at which it was made.
     fn is_signer_due(&self, certificate: &str, now: Timestamp) -> bool {
         let made: i64 = certificate.parse().unwrap_or_default();
         now.unix_seconds() - made > 60 * 86_400
     }
+}
+
+fn pair(made: tls::Pair) -> CertificatePair {
+    CertificatePair {
+        chain: made.chain,
+        key: made.key,
+    }
+}
+
+fn unmade(error: anyhow::Error) -> PortError {
+    PortError::new(PortErrorKind::Internal, "make a certificate").because(error)
 }
 
 /// The system's clock, set forward as tests want it.

@@ -40,6 +40,7 @@ pub use self::operator::Bench;
 pub use self::operator::cluster;
 pub use self::operator::eventually;
 pub use self::operator::open;
+pub use self::operator::plain_cluster;
 pub use self::operator::rights;
 pub use self::operator::within;
 pub use self::program::start_operator;

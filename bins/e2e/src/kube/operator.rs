@@ -117,8 +117,16 @@ impl Bench {
     /// # Errors
     /// The control plane does not start.
     pub async fn at_work() -> anyhow::Result<Self> {
+        Self::at_work_on(&cluster("cluster")).await
+    }
+
+    /// The same with this cluster object.
+    ///
+    /// # Errors
+    /// The control plane does not start.
+    pub async fn at_work_on(object: &TrustedExecutionCluster) -> anyhow::Result<Self> {
         let mut bench = Self::new().await?;
-        bench.create(&cluster("cluster")).await?;
+        bench.create(object).await?;
         bench.start("one")?;
         Ok(bench)
     }
@@ -287,6 +295,13 @@ pub fn open(mut cluster: TrustedExecutionCluster) -> TrustedExecutionCluster {
     registration.mode = RegistrationMode::Open;
     cluster.spec.registration = Some(registration);
     cluster
+}
+
+/// The same, whose servers speak plain HTTP.
+pub fn plain_cluster(name: &str) -> TrustedExecutionCluster {
+    let mut object = cluster(name);
+    object.spec.dangerous_plain_http = Some(true);
+    object
 }
 
 /// Waits until `holds` is true, for a minute at most.

@@ -55,6 +55,9 @@ impl Server {
         ]
         .map(OsStr::new)
         .to_vec();
+        if !flags.iter().any(|flag| is_certificate(flag)) {
+            arguments.push(OsStr::new("--dangerous-plain-http"));
+        }
         arguments.extend(flags);
         let environment = [("KUBECONFIG", kubeconfig.as_os_str())];
         let program = program(name)?;
@@ -115,6 +118,11 @@ impl Server {
     pub fn log(&self) -> anyhow::Result<String> {
         self.process.log()
     }
+}
+
+fn is_certificate(flag: &OsStr) -> bool {
+    let flag = flag.as_encoded_bytes();
+    flag.starts_with(b"--cert-path") || flag == b"--dangerous-plain-http"
 }
 
 impl ControlPlane {

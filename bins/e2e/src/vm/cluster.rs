@@ -139,6 +139,7 @@ impl Cluster {
 
 fn cluster(broker: &Broker, keys: &Server) -> TrustedExecutionCluster {
     let mut spec = TrustedExecutionClusterSpec::default();
+    spec.dangerous_plain_http = Some(true);
     spec.public_trustee_addr = Some(broker_for_nodes(broker));
     spec.public_attestation_key_register_addr = Some(for_nodes(&keys.address));
     open(TrustedExecutionCluster::new("cluster", spec))

@@ -2,6 +2,7 @@
 
 use k8s_openapi::api::core::v1::ConfigMap;
 use k8s_openapi::api::core::v1::Secret;
+use kube::Resource as _;
 use kube::ResourceExt as _;
 use kube::api::DeleteParams;
 use kube::api::ListParams;
@@ -12,6 +13,7 @@ use tec_core::migrate::Role;
 use tec_k8s::api::TrustedExecutionCluster;
 use tec_k8s::client::AUDIT_OF;
 use tec_k8s::client::CA_SECRET;
+use tec_k8s::client::RENEW_AT;
 
 use crate::pair::Pair;
 use crate::pair::Place;
@@ -34,6 +36,22 @@ async fn demand(place: &Place, spec: Value) {
 async fn certificate(place: &Place, name: &str, ca: &str) {
     let secret: Secret = serde_json::from_value(json!({
         "metadata": {"name": name}, "type": "kubernetes.io/tls",
+        "stringData": {"tls.crt": format!("leaf of {ca}"), "tls.key": "key", "ca.crt": ca},
+    }))
+    .unwrap();
+    place.bench.create(&secret).await.unwrap();
+}
+
+/// The same as an operator issues it.
+async fn issue(place: &Place, name: &str, ca: &str) {
+    let clusters = place.bench.objects::<TrustedExecutionCluster>().unwrap();
+    let owner = clusters.get("cluster").await.unwrap();
+    let secret: Secret = serde_json::from_value(json!({
+        "metadata": {
+            "name": name, "annotations": {RENEW_AT: "1"},
+            "ownerReferences": [owner.controller_owner_ref(&()).unwrap()],
+        },
+        "type": "kubernetes.io/tls",
         "stringData": {"tls.crt": format!("leaf of {ca}"), "tls.key": "key", "ca.crt": ca},
     }))
     .unwrap();
@@ -149,6 +167,27 @@ async fn a_target_that_demands_something_else_is_a_conflict_or_a_stated_choice()
         Some("two")
     );
     assert_eq!(pair.roles().await, [Role::ServeOnly, Role::Active]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_authority_that_was_issued_for_no_node_gives_way_to_the_one_that_nodes_pin() {
+    let pair = Pair::with(1).await;
+    for name in [CA_SECRET, "tec-kbs-tls"] {
+        issue(&pair.source, name, "one").await;
+        issue(&pair.target, name, "two").await;
+    }
+    let planned = pair.migrate("plan").unwrap();
+    for what in ["CA", "certificate of the key broker"] {
+        assert_eq!(verdict(&planned, what), "bring", "{what}: {planned}");
+    }
+    pair.migrate("apply").unwrap();
+    for name in [CA_SECRET, "tec-kbs-tls"] {
+        let ca = entry(&pair.target, name, "ca.crt").await;
+        assert_eq!(ca.as_deref(), Some("one"), "{name}");
+    }
+    // What machines pin here gives way to nothing.
+    let again = pair.migrate("apply").unwrap();
+    assert_eq!(verdict(&again, "CA"), "same", "{again}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

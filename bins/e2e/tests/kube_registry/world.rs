@@ -74,7 +74,7 @@ impl World {
         let private = admin.private_pem();
         let private = String::from_utf8(private.expose("the operator signs with it").to_vec());
         let secret: Secret = serde_json::from_value(json!({
-            "metadata": { "name": "outside" }, "stringData": { "private.key": private.unwrap() },
+            "metadata": { "name": "outside" }, "stringData": { "private.key": private.unwrap(), "url": url },
         }))
         .unwrap();
         bench.create(&secret).await.unwrap();
@@ -82,7 +82,8 @@ impl World {
         let cluster: TrustedExecutionCluster = serde_json::from_value(json!({
             "apiVersion": "trusted-execution-clusters.io/v1alpha1",
             "kind": "TrustedExecutionCluster",
-            "metadata": { "name": "cluster" }, "spec": { "publish": { "targets": [target] } },
+            "metadata": { "name": "cluster" },
+            "spec": { "dangerousPlainHttp": true, "publish": { "targets": [target] } },
         }))
         .unwrap();
         bench.create(&cluster).await.unwrap();

@@ -27,9 +27,10 @@ fn ca() -> (TempDir, PathBuf) {
 }
 
 #[test]
-fn without_secrets_nodes_are_told_plain_addresses_and_no_key_server() {
+fn plain_addresses_are_told_where_the_object_asks_for_plain_http() {
     let cluster = cluster(&json!({
-        "publicTrusteeAddr": "kbs.example:8080", "registration": { "mode": "Open" },
+        "publicTrusteeAddr": "kbs.example:8080", "dangerousPlainHttp": true,
+        "registration": { "mode": "Open" },
     }));
     let setting = read(Some(&cluster), &Files::default()).unwrap();
     assert_eq!(setting.kbs.url.as_str(), "http://kbs.example:8080");
@@ -37,11 +38,29 @@ fn without_secrets_nodes_are_told_plain_addresses_and_no_key_server() {
 }
 
 #[test]
+fn without_secrets_nodes_are_told_of_issued_certificates_or_nothing() {
+    let (_directory, file) = ca();
+    let cluster = cluster(&json!({
+        "publicTrusteeAddr": "kbs.example:8080",
+        "publicAttestationKeyRegisterAddr": "ak.example:8001",
+    }));
+    let mut files = Files::default();
+    assert!(matches!(
+        read(Some(&cluster), &files),
+        Err(NotReady::NoFlag { .. })
+    ));
+    (files.kbs_ca, files.ak_ca) = (Some(file.clone()), Some(file));
+    let setting = read(Some(&cluster), &files).unwrap();
+    assert_eq!(setting.kbs.url.as_str(), "https://kbs.example:8080");
+    assert_eq!(setting.ak.unwrap().url.as_str(), "https://ak.example:8001");
+}
+
+#[test]
 fn a_server_with_a_secret_is_told_with_its_ca_or_not_at_all() {
     let (directory, file) = ca();
     let cluster = cluster(&json!({
         "publicTrusteeAddr": "kbs.example", "trusteeSecret": "kbs-tls",
-        "publicAttestationKeyRegisterAddr": "ak.example:8001",
+        "dangerousPlainHttp": true, "publicAttestationKeyRegisterAddr": "ak.example:8001",
         "registration": { "mode": "Open" },
     }));
     let mut files = Files::default();
@@ -77,13 +96,16 @@ fn nothing_is_served_without_cluster_address_or_token() {
         read(Some(&bare), &Files::default()),
         Err(NotReady::NoAddress)
     ));
-    let odd = cluster(&json!({ "publicTrusteeAddr": "not an address" }));
+    let odd =
+        cluster(&json!({ "publicTrusteeAddr": "not an address", "dangerousPlainHttp": true }));
     assert!(matches!(
         read(Some(&odd), &Files::default()),
         Err(NotReady::Address { .. })
     ));
     // A token is asked for where nothing is said.
-    let locked = cluster(&json!({ "publicTrusteeAddr": "kbs.example" }));
+    let locked = cluster(&json!({
+        "publicTrusteeAddr": "kbs.example", "dangerousPlainHttp": true,
+    }));
     let directory = TempDir::new().unwrap();
     let mut files = Files::default();
     assert!(matches!(

@@ -189,9 +189,14 @@ fn cluster_object(facts: &Facts) -> Vec<Check> {
     )];
     for object in &facts.clusters {
         let conditions = object.status.as_ref().map(|status| &*status.conditions);
-        for (id, kind) in [
-            ("cluster-ready", ConditionKind::Ready),
-            ("trustee-address", ConditionKind::KnownTrusteeAddress),
+        for (id, kind, otherwise) in [
+            ("cluster-ready", ConditionKind::Ready, Outcome::Failed),
+            ("tls", ConditionKind::Tls, Outcome::Warning),
+            (
+                "trustee-address",
+                ConditionKind::KnownTrusteeAddress,
+                Outcome::Failed,
+            ),
         ] {
             let found = condition(conditions.unwrap_or_default(), kind.as_str());
             let is_so = found.is_some_and(|condition| condition.status == "True");
@@ -200,7 +205,8 @@ fn cluster_object(facts: &Facts) -> Vec<Check> {
                 |condition| format!("{} {}", condition.reason, condition.message),
             );
             let message = format!("{}: {why}", kind.as_str());
-            checks.push(made("cluster", id, failed_unless(is_so), message));
+            let outcome = if is_so { Outcome::Ok } else { otherwise };
+            checks.push(made("cluster", id, outcome, message));
         }
     }
     checks

@@ -266,6 +266,7 @@ impl Founding<'_> {
             "trusteeKbsPort": kbs,
             "registerServerPort": register,
             "attestationKeyRegisterPort": ak,
+            "dangerousPlainHttp": args.dangerous_plain_http.then_some(true),
             "trusteeSecret": trustee,
             "registerServerSecret": register_server,
             "attestationKeyRegisterSecret": ak_register,

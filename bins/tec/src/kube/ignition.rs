@@ -12,6 +12,7 @@ use tec_core::ignition::MergeSource;
 use tec_core::ignition::PinGenerator as _;
 use tec_core::ignition::render_merge;
 use tec_k8s::api::RegistrationMode;
+use tec_k8s::api::TlsServer;
 use tec_k8s::api::TrustedExecutionCluster;
 use tec_k8s::render::Authorities;
 use tec_k8s::render::pins;
@@ -42,10 +43,12 @@ pub(super) async fn ignition(
 /// The config of a machine.
 pub(super) async fn of_machine(cluster: &Cluster, id: MachineId) -> anyhow::Result<Value> {
     let object = cluster.cluster_object().await?;
-    let spec = &object.spec;
+    // Nodes are not told of a server that has no address.
+    let address = object.spec.public_attestation_key_register_addr.as_ref();
+    let keys = address.and_then(|_| object.tls_secret(TlsServer::AttestationKeys));
     let authorities = Authorities::new(
-        authority(cluster, spec.trustee_secret.as_deref()).await?,
-        authority(cluster, spec.attestation_key_register_secret.as_deref()).await?,
+        authority(cluster, object.tls_secret(TlsServer::KeyBroker)).await?,
+        authority(cluster, keys).await?,
     );
     let config = pins(&object, &authorities)?.render_ignition(&id)?;
     Ok(serde_json::from_slice(&config)?)
@@ -65,7 +68,7 @@ async fn merge(
         tec_support::tls::ca_pem(path)?
     } else {
         let object = object.as_ref().context("no cluster object")?;
-        let secret = object.spec.register_server_secret.as_deref();
+        let secret = object.tls_secret(TlsServer::Registration);
         authority(cluster, secret).await?.unwrap_or_default()
     };
     let mut source = MergeSource::new(Endpoint::new(url, ca));

@@ -39,6 +39,7 @@ use super::demand::pcrs_of;
 use super::demand::secret_name;
 use super::demand::spec_of;
 use super::demand::token_secret;
+use crate::api::Machine;
 use crate::api::TrustedExecutionCluster;
 use crate::client::KubeRegistry;
 use crate::client::error::is_conflict;
@@ -46,6 +47,11 @@ use crate::client::error::port_error;
 
 /// Secret with the CA of a trust anchor: `tls.crt`, `tls.key` and `ca.crt`.
 pub const CA_SECRET: &str = "trust-anchor-ca";
+/// Annotation of a Secret with a certificate that was issued with [`CA_SECRET`]: when to renew it,
+/// seconds since 1970. On the authority itself, that the operator made it.
+pub const RENEW_AT: &str = "trusted-execution-clusters.io/renew-at";
+/// Annotation of the same: the names in the certificate, separated by commas.
+pub const ISSUED_FOR: &str = "trusted-execution-clusters.io/issued-for";
 /// Entry of the Secret with the registration token.
 const TOKEN: &str = "token";
 /// Servers, in the order in which they are looked at.
@@ -61,8 +67,9 @@ impl KubeRegistry {
     /// # Errors
     /// The API server fails, or a Secret is not what it should be.
     pub async fn belongings(&self) -> Result<Belongings, PortError> {
+        let gives_way = self.gives_way().await?;
         let mut found = Belongings {
-            ca: self.certificate(CA_SECRET).await?,
+            ca: self.certificate(CA_SECRET, gives_way).await?,
             ..Belongings::default()
         };
         let Some(cluster) = self.cluster_object().await? else {
@@ -79,7 +86,7 @@ impl KubeRegistry {
             let place = match secret_name(&cluster, service) {
                 None => Place::Plain,
                 Some(name) => self
-                    .certificate(name)
+                    .certificate(name, gives_way)
                     .await?
                     .map_or(Place::Empty, Place::Holds),
             };
@@ -100,11 +107,12 @@ impl KubeRegistry {
             let moved = PortError::new(PortErrorKind::Conflict, why);
             return Err(moved.with_code(Code::AuthorityMoved));
         }
+        let gives_way = self.gives_way().await?;
         for article in articles {
             match article {
                 Article::Ca => {
                     if let Some(ca) = &comes.ca {
-                        self.create_certificate(CA_SECRET, ca).await?;
+                        self.create_certificate(CA_SECRET, ca, gives_way).await?;
                     }
                 }
                 Article::Certificate(service) => {
@@ -113,7 +121,7 @@ impl KubeRegistry {
                     if let (Some(Place::Holds(from)), Some(name)) =
                         (from, secret_name(&cluster, *service))
                     {
-                        self.create_certificate(name, from).await?;
+                        self.create_certificate(name, from, gives_way).await?;
                     }
                 }
                 Article::Token => self.bring_token(comes).await?,
@@ -200,8 +208,35 @@ impl KubeRegistry {
         found.map_err(|error| port_error(format!("read the Secret {name}"), error))
     }
 
-    async fn certificate(&self, name: &str) -> Result<Option<Certificate>, PortError> {
-        let Some(mut secret) = self.secret_object(name).await? else {
+    /// Whether what an operator issued here is pinned by no node: the anchor has no machines, or stands
+    /// by, so that they are those of another anchor. Once another authority was brought, what is
+    /// issued is of that one.
+    async fn gives_way(&self) -> Result<bool, PortError> {
+        let ca = self.secret_object(CA_SECRET).await?;
+        if !ca.as_ref().is_some_and(is_issued) {
+            return Ok(false);
+        }
+        let stands_by = self.record_now().await?.role() == Role::Standby;
+        Ok(stands_by || !self.has_machines().await?)
+    }
+
+    async fn has_machines(&self) -> Result<bool, PortError> {
+        let machines: Api<Machine> = self.objects();
+        let one = machines
+            .list_metadata(&ListParams::default().limit(1))
+            .await;
+        let one = one.map_err(|error| port_error("list machines", error))?;
+        Ok(!one.items.is_empty())
+    }
+
+    /// A certificate in a Secret. What gives way to what comes counts as not there.
+    async fn certificate(
+        &self,
+        name: &str,
+        gives_way: bool,
+    ) -> Result<Option<Certificate>, PortError> {
+        let secret = self.secret_object(name).await?;
+        let Some(mut secret) = secret.filter(|secret| !(gives_way && is_issued(secret))) else {
             return Ok(None);
         };
         let lacks = |entry: &str| {
@@ -215,7 +250,12 @@ impl KubeRegistry {
         Ok(Some(Certificate { chain, key, ca }))
     }
 
-    async fn create_certificate(&self, name: &str, from: &Certificate) -> Result<(), PortError> {
+    async fn create_certificate(
+        &self,
+        name: &str,
+        from: &Certificate,
+        gives_way: bool,
+    ) -> Result<(), PortError> {
         let entries = [
             ("tls.crt", from.chain.clone().into_bytes()),
             (
@@ -224,8 +264,31 @@ impl KubeRegistry {
             ),
             ("ca.crt", from.ca.clone().into_bytes()),
         ];
+        let issued = self.secret_object(name).await?.filter(is_issued);
+        if let Some(issued) = issued.filter(|_| gives_way) {
+            let data = entries.map(|(name, bytes)| (name.to_owned(), ByteString(bytes)));
+            return self.replace_issued(name, issued, data.into()).await;
+        }
         self.create_entries(name, "kubernetes.io/tls", entries)
             .await
+    }
+
+    /// What is brought takes the place of what was issued, and is not the operator's any more.
+    async fn replace_issued(
+        &self,
+        name: &str,
+        mut issued: Secret,
+        data: BTreeMap<String, ByteString>,
+    ) -> Result<(), PortError> {
+        issued.data = Some(data);
+        if let Some(annotations) = &mut issued.metadata.annotations {
+            annotations.remove(RENEW_AT);
+            annotations.remove(ISSUED_FOR);
+        }
+        let secrets = self.secrets();
+        let replaced = secrets.replace(name, &PostParams::default(), &issued).await;
+        replaced.map_err(|error| port_error(format!("adopt the Secret {name}"), error))?;
+        Ok(())
     }
 
     async fn create_entries<const N: usize>(
@@ -251,7 +314,10 @@ impl KubeRegistry {
             Err(error) if is_conflict(&error) => {
                 // Of another run, or of a server that has the same Secret.
                 let there = self.secret_object(name).await?;
-                if there.is_some_and(|there| there.data == object.data) {
+                if there
+                    .as_ref()
+                    .is_some_and(|there| there.data == object.data)
+                {
                     return Ok(());
                 }
                 let clash = port_error(format!("adopt the Secret {name}"), error);
@@ -260,6 +326,11 @@ impl KubeRegistry {
             Err(error) => Err(port_error(format!("adopt the Secret {name}"), error)),
         }
     }
+}
+
+/// Whether an operator issued what is in it.
+fn is_issued(secret: &Secret) -> bool {
+    secret.annotations().contains_key(RENEW_AT) && !secret.owner_references().is_empty()
 }
 
 fn entry(secret: &mut Secret, name: &str) -> Option<SecretBytes> {

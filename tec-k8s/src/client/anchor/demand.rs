@@ -13,6 +13,7 @@ use tec_core::pcr::PcrIndex;
 
 use crate::api::ApprovalPolicy;
 use crate::api::RegistrationMode;
+use crate::api::TlsServer;
 use crate::api::TrustedExecutionCluster;
 
 /// Secret for the registration token, where the cluster object names none.
@@ -21,13 +22,11 @@ pub(super) const TOKEN_SECRET: &str = "trust-registration-token";
 pub(super) const ADOPTED_DEMANDS: &str = "trusted-execution-clusters.io/adopted-demands";
 
 pub(super) fn secret_name(cluster: &TrustedExecutionCluster, service: Service) -> Option<&str> {
-    let spec = &cluster.spec;
-    let name = match service {
-        Service::KeyBroker => &spec.trustee_secret,
-        Service::Registration => &spec.register_server_secret,
-        _ => &spec.attestation_key_register_secret,
-    };
-    name.as_deref()
+    cluster.tls_secret(match service {
+        Service::KeyBroker => TlsServer::KeyBroker,
+        Service::Registration => TlsServer::Registration,
+        _ => TlsServer::AttestationKeys,
+    })
 }
 
 /// The Secret that somebody named. A token that the operator made stays where it is.

@@ -45,6 +45,8 @@ use tec_core::port::PortError;
 use tec_core::port::PortErrorKind;
 
 pub use self::belonging::CA_SECRET;
+pub use self::belonging::ISSUED_FOR;
+pub use self::belonging::RENEW_AT;
 pub use self::log::AUDIT_OF;
 pub(super) use self::pass::Passes;
 use self::pass::Progress;

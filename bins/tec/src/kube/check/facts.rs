@@ -13,6 +13,7 @@ use tec_core::code::Code;
 use tec_k8s::api::ApprovedImage;
 use tec_k8s::api::ConditionKind;
 use tec_k8s::api::Machine;
+use tec_k8s::api::TlsServer;
 use tec_k8s::api::TrustedExecutionCluster;
 use tec_k8s::api::crds;
 use tec_k8s::render::Component;
@@ -162,13 +163,11 @@ async fn secrets(
 ) -> Result<BTreeMap<String, Seen<()>>, CodedError> {
     let mut names = BTreeSet::new();
     for object in clusters {
-        let spec = &object.spec;
-        let named = [
-            &spec.trustee_secret,
-            &spec.register_server_secret,
-            &spec.attestation_key_register_secret,
-        ];
-        names.extend(named.into_iter().flatten().map(String::as_str));
+        names.extend(
+            TlsServer::ALL
+                .into_iter()
+                .filter_map(|server| object.tls_secret(server)),
+        );
         names.extend([TRUSTEE_AUTH, TRUSTEE_SIGNER]);
     }
     let mut seen = BTreeMap::new();

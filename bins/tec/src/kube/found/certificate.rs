@@ -8,6 +8,7 @@ use tec_core::port::Clock as _;
 use tec_core::secret::SecretBytes;
 use tec_core::time::Timestamp;
 use tec_k8s::client::CA_SECRET;
+use tec_k8s::client::RENEW_AT;
 use tec_support::SystemClock;
 use tec_support::tls;
 use tec_support::tls::Pair;
@@ -16,8 +17,6 @@ use super::Founding;
 use super::SERVERS;
 use crate::cli::DryRun;
 
-/// Annotation of a Secret with a certificate that was made here: when to renew it, seconds since 1970.
-const RENEW_AT: &str = "trusted-execution-clusters.io/renew-at";
 /// The layout of certificates (Kubernetes, "TLS Secrets").
 const TLS: &str = "kubernetes.io/tls";
 

@@ -1,0 +1,122 @@
+//! Clocks of TPMs as objects: one small one for each key, swapped as a whole.
+
+use async_trait::async_trait;
+use kube::Api;
+use kube::Resource as _;
+use kube::ResourceExt as _;
+use kube::api::DeleteParams;
+use kube::api::ListParams;
+use kube::api::PostParams;
+use tec_core::ak::ClockReading;
+use tec_core::ak::Fingerprint;
+use tec_core::id::MachineId;
+use tec_core::migrate::Deed;
+use tec_core::port::AuditEvent;
+use tec_core::port::AuditSink as _;
+use tec_core::port::ClockLog;
+use tec_core::port::ClockOutcome;
+use tec_core::port::PortError;
+use tec_core::port::PortErrorKind;
+
+use super::ATTEMPTS;
+use super::KubeRegistry;
+use super::error::is_conflict;
+use super::error::is_not_found;
+use super::error::port_error;
+use crate::api::CLOCK_OF;
+use crate::api::TpmClock;
+
+#[async_trait]
+impl ClockLog for KubeRegistry {
+    /// Two requests, and one more at the first reading of a key or when it has another machine.
+    async fn advance(
+        &self,
+        key: &Fingerprint,
+        machine: MachineId,
+        reading: &ClockReading,
+    ) -> Result<ClockOutcome, PortError> {
+        let what = || format!("keep the clock of the TPM of key {key}");
+        let (clocks, name) = (self.clocks(), TpmClock::name_of(key));
+        for _ in 0..ATTEMPTS {
+            let found = clocks.get_opt(&name).await;
+            let found = found.map_err(|error| port_error(what(), error))?;
+            let kept = match &found {
+                None => *reading,
+                Some(last) => {
+                    let last = last.reading().map_err(|error| {
+                        PortError::new(PortErrorKind::Invalid, what()).because(error)
+                    })?;
+                    match reading.succeeding(&last) {
+                        Ok(kept) => kept,
+                        Err(fault) => return Ok(ClockOutcome::Refused(fault)),
+                    }
+                }
+            };
+            let next = self.next_clock(key, machine, &kept, found.as_ref()).await?;
+            let params = PostParams::default();
+            let written = match &found {
+                None => clocks.create(&params, &next).await,
+                // A compare and swap: the object carries the version that was read.
+                Some(_) => clocks.replace(&name, &params, &next).await,
+            };
+            match written {
+                Ok(_) => return Ok(ClockOutcome::Follows),
+                // Somebody else was faster, or removed it.
+                Err(error) if is_conflict(&error) => {}
+                Err(error) if found.is_some() && is_not_found(&error) => {}
+                Err(error) => return Err(port_error(what(), error)),
+            }
+        }
+        let why = format!("{}: others were faster each time", what());
+        Err(PortError::new(PortErrorKind::Unavailable, why))
+    }
+
+    async fn forget(&self, machine: &MachineId, line: &AuditEvent) -> Result<(), PortError> {
+        let what = || format!("forget the clock of machine {machine}");
+        self.permit(Deed::Admit, what).await?;
+        let clocks = self.clocks();
+        let of_machine = ListParams::default().labels(&format!("{CLOCK_OF}={machine}"));
+        let listed = clocks.list_metadata(&of_machine).await;
+        let listed = listed.map_err(|error| port_error(what(), error))?;
+        if listed.items.is_empty() {
+            return Err(PortError::new(PortErrorKind::NotFound, what()));
+        }
+        for object in &listed.items {
+            match clocks
+                .delete(&object.name_any(), &DeleteParams::default())
+                .await
+            {
+                Ok(_) => {}
+                Err(error) if is_not_found(&error) => {}
+                Err(error) => return Err(port_error(what(), error)),
+            }
+        }
+        self.append(line).await
+    }
+}
+
+impl KubeRegistry {
+    fn clocks(&self) -> Api<TpmClock> {
+        self.objects()
+    }
+
+    /// The object as it shall be; it goes with its machine.
+    async fn next_clock(
+        &self,
+        key: &Fingerprint,
+        machine: MachineId,
+        kept: &ClockReading,
+        found: Option<&TpmClock>,
+    ) -> Result<TpmClock, PortError> {
+        let mut next = TpmClock::from_core(key, machine, kept);
+        if let Some(same) = found.filter(|found| found.spec.machine == next.spec.machine) {
+            next.metadata = same.metadata.clone();
+            return Ok(next);
+        }
+        let owner = self.machine_object(&machine).await?;
+        let owner = owner.and_then(|owner| owner.owner_ref(&()));
+        next.metadata.owner_references = owner.map(|owner| vec![owner]);
+        next.metadata.resource_version = found.and_then(TpmClock::resource_version);
+        Ok(next)
+    }
+}
