@@ -34,6 +34,7 @@ use super::context::Context;
 use super::queue::Next;
 use super::report::conditions;
 use super::report::owner_of;
+use crate::api::ApprovalSpec;
 use crate::api::AttestationKey;
 use crate::api::ConditionKind;
 use crate::api::Machine;

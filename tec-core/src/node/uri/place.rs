@@ -160,11 +160,13 @@ mod tests {
         ListedPlaces::new(places.iter().map(|place| place.parse().unwrap()))
     }
 
+    fn parsed(kms: &str, storage: &str) -> (KmsUri, StorageUri) {
+        let storage = StorageUri::parse(storage).unwrap();
+        (KmsUri::parse(kms).unwrap(), storage)
+    }
+
     fn admit(list: &ListedPlaces, kms: &str, storage: &str) -> Result<(), String> {
-        let (kms, storage) = (
-            KmsUri::parse(kms).unwrap(),
-            StorageUri::parse(storage).unwrap(),
-        );
+        let (kms, storage) = parsed(kms, storage);
         let admitted = list.admit(&kms, &storage);
         admitted.map_err(|UnlistedPlace(place)| place.to_string())
     }
