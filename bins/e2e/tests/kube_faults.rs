@@ -139,10 +139,10 @@ async fn watches_that_are_too_old_begin_anew_and_nothing_is_written_twice() {
         are_published(&bench, [10 + round]).await;
     }
     let traffic = link.take_traffic();
-    // Eight keys, and one for each file of the Trustee that the operator makes itself.
+    // Eight keys, two files of the Trustee, a registration token, a CA and three certificates of it.
     assert_eq!(
         traffic.requests.get("POST secrets"),
-        Some(&10),
+        Some(&15),
         "{traffic:?}"
     );
     for request in ["LIST secrets", "WATCH secrets"] {

@@ -19,6 +19,7 @@ use tec_core::testing::sample;
 use tec_e2e::kube::Bench;
 use tec_e2e::kube::Server;
 use tec_e2e::kube::eventually;
+use tec_e2e::kube::plain_cluster;
 use tec_e2e::load;
 use tec_e2e::wire;
 use tec_k8s::api::AttestationKey;
@@ -107,7 +108,7 @@ async fn holds(bench: &Bench) {
 async fn a_flood_of_strangers_gets_no_more_machines_than_the_cluster_says() {
     let strangers = std::env::var_os("TEC_FLOOD")
         .map_or(STRANGERS, |text| text.to_str().unwrap().parse().unwrap());
-    let mut bench = Bench::at_work().await.unwrap();
+    let mut bench = Bench::at_work_on(&plain_cluster("cluster")).await.unwrap();
     limit(&bench).await;
     known_node(&bench).await;
     let start = async |component| {
@@ -158,7 +159,7 @@ async fn a_flood_of_strangers_gets_no_more_machines_than_the_cluster_says() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn nodes_register_with_the_token_that_the_operator_makes_where_nothing_is_said() {
-    let mut bench = Bench::at_work().await.unwrap();
+    let mut bench = Bench::at_work_on(&plain_cluster("cluster")).await.unwrap();
     let secrets: Api<Secret> = bench.objects().unwrap();
     let mut token = None;
     eventually("the token is made", async || {

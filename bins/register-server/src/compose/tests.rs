@@ -43,6 +43,7 @@ fn without_secrets_nodes_are_told_of_issued_certificates_or_nothing() {
     let cluster = cluster(&json!({
         "publicTrusteeAddr": "kbs.example:8080",
         "publicAttestationKeyRegisterAddr": "ak.example:8001",
+        "registration": { "mode": "Open" },
     }));
     let mut files = Files::default();
     assert!(matches!(

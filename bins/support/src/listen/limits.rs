@@ -10,8 +10,8 @@ pub const FIRST_BYTE: Duration = Duration::from_secs(10);
 pub const HEAD: Duration = Duration::from_secs(10);
 /// The body of a request is whole this long after its head. Evidence of 2 MiB needs 70 KiB/s.
 pub const BODY: Duration = Duration::from_secs(30);
-/// Longest silence within a body.
-pub const BODY_IDLE: Duration = Duration::from_secs(10);
+/// Longest silence within a body: longer than services wait for one, which answer with a code.
+pub const BODY_IDLE: Duration = Duration::from_secs(15);
 /// Longest silence between two requests.
 pub const IDLE: Duration = Duration::from_mins(1);
 /// Longest time in which a client takes nothing of an answer.
