@@ -154,9 +154,10 @@ async fn registered(bench: &Bench) -> Value {
         .resolve(&host, address);
     let url = format!("https://{host}:{}/{CONFIG}", address.port());
     let client = client.build().unwrap();
+    let token = entry(bench, "registration-token", "token").await.unwrap();
     let mut config = Value::Null;
     let answered = eventually("a node is registered", async || {
-        let answer = client.get(&url).send().await?;
+        let answer = client.get(&url).bearer_auth(&token).send().await?;
         let is_ok = answer.status() == 200;
         config = serde_json::from_str(&answer.text().await?).unwrap_or_default();
         Ok(is_ok)
