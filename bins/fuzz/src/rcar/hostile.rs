@@ -182,7 +182,7 @@ fn session_keys() -> Vec<Seed> {
             MALFORMED,
         ),
         ("attest_for_a_key_off_the_curve", off, MALFORMED),
-        ("attest_for_a_key_that_says_more", more, QUOTE),
+        ("attest_for_a_key_that_says_more", more, MALFORMED),
     ])
 }
 
