@@ -164,7 +164,7 @@ impl VerifiedEvidence {
     /// The clock of the TPM, for evidence that came at `at`.
     pub(crate) fn clock_reading(&self, at: Timestamp) -> Option<ClockReading> {
         let asked_at = self.asked_at.unwrap_or(at);
-        Some(ClockReading::new(self.clock?, asked_at, at))
+        Some(ClockReading::new(self.clock?, asked_at, at).with_tee(self.tee))
     }
 
     /// The logged events of a register, if they fold to its quoted value.

@@ -122,6 +122,11 @@ impl EvidenceArgs {
     }
 
     fn snp_policy(&self) -> anyhow::Result<Policy> {
+        if self.snp_minimum_tcb.is_none() {
+            tracing::warn!(
+                "SNP hosts with any firmware are accepted, however old: set --snp-minimum-tcb"
+            );
+        }
         let (id_keys, measurements) = (&self.snp_id_keys, &self.snp_measurements);
         guests(id_keys, measurements, self.snp_minimum_tcb).ok_or_else(|| {
             anyhow::anyhow!(

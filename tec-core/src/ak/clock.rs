@@ -14,6 +14,7 @@
 use serde::Deserialize;
 use serde::Serialize;
 
+use crate::attest::Tee;
 use crate::time::Timestamp;
 
 /// State of a TPM's clock (TPM 2.0 Library Part 2, "TPMS_CLOCK_INFO").
@@ -48,6 +49,14 @@ pub struct ClockReading {
     pub asked_at: Timestamp,
     /// When the quote came.
     pub at: Timestamp,
+    /// Type of the evidence that the quote came in.
+    #[serde(default = "quote_alone")]
+    pub tee: Tee,
+}
+
+/// What readings were of before they said it.
+fn quote_alone() -> Tee {
+    Tee::Tpm
 }
 
 /// A TPM does not go on where it was.
@@ -59,6 +68,16 @@ pub enum ClockFault {
     Resets {
         /// How many are missing.
         fewer: u32,
+        /// When the last quote came.
+        last: Timestamp,
+    },
+    /// A report of the processor vouched for its key, and now none does.
+    #[error("its evidence was {was} at {last}, and is {is} now, which proves less")]
+    LessEvidence {
+        /// Type of the last evidence.
+        was: Tee,
+        /// Type of this evidence.
+        is: Tee,
         /// When the last quote came.
         last: Timestamp,
     },
@@ -109,7 +128,15 @@ impl ClockReading {
             clock,
             asked_at,
             at,
+            tee: Tee::Tpm,
         }
+    }
+
+    /// Says which type of evidence the quote came in.
+    #[must_use]
+    pub fn with_tee(mut self, tee: Tee) -> Self {
+        self.tee = tee;
+        self
     }
 
     /// Whether this may be the same TPM as the one that was read last; if so, the reading that is to be
@@ -120,8 +147,16 @@ impl ClockReading {
     ///
     /// # Security
     /// The first use of a copy looks like a reboot. The copies show as soon as both were used, unless
-    /// they were switched off for the same time.
+    /// they were switched off for the same time. A key for which the processor vouched once is accepted
+    /// with a report of the processor only: whoever moved its TPM elsewhere has none.
     pub fn succeeding(self, last: &Self) -> Result<Self, ClockFault> {
+        if last.tee != self.tee && last.tee != Tee::Tpm {
+            return Err(ClockFault::LessEvidence {
+                was: last.tee,
+                is: self.tee,
+                last: last.at,
+            });
+        }
         let resets = steps(last.clock.reset_count, self.clock.reset_count);
         let restarts = steps(last.clock.restart_count, self.clock.restart_count);
         match (resets, restarts) {
@@ -159,7 +194,8 @@ impl ClockReading {
         let most = ms_between(last.asked_at, self.at) + MS;
         let (slow, fast) = (least - least.abs() / DRIFT, most + most.abs() / DRIFT);
         if (slow - SET_MS..=fast + SET_MS).contains(&ticked_ms) {
-            return Ok(if ticked_ms < 0 { *last } else { self });
+            let kept = if ticked_ms < 0 { *last } else { self };
+            return Ok(kept.with_tee(self.tee));
         }
         Err(ClockFault::Apart {
             ticked_ms,
@@ -186,6 +222,7 @@ mod tests {
         clock: clock(12, 1, 900_000),
         asked_at: Timestamp::EPOCH,
         at: Timestamp::EPOCH,
+        tee: Tee::Tpm,
     };
 
     const fn clock(reset_count: u32, restart_count: u32, clock_ms: u64) -> TpmClock {
@@ -275,5 +312,24 @@ mod tests {
         let (second, first) = (clock(12, 1, 900_040), clock(12, 1, 900_000));
         let last = read(second, 0, 1);
         assert_eq!(read(first, 0, 120).succeeding(&last), Ok(last));
+    }
+
+    #[test]
+    fn a_key_that_the_processor_vouched_for_comes_with_its_report_ever_after() {
+        let reading = |tee| read(clock(13, 0, 900_000), 1, 1).with_tee(tee);
+        let plain = reading(Tee::Tpm).succeeding(&LAST);
+        assert_eq!(plain, Ok(reading(Tee::Tpm)));
+        let vouched = reading(Tee::AzSnpVtpm).succeeding(&LAST).unwrap();
+        assert_eq!(vouched.tee, Tee::AzSnpVtpm);
+        let fault = reading(Tee::Tpm).succeeding(&vouched).unwrap_err();
+        assert!(matches!(fault, ClockFault::LessEvidence { .. }));
+    }
+
+    #[test]
+    fn a_reading_of_an_earlier_version_is_of_a_quote_alone() {
+        let mut earlier = serde_json::to_value(LAST.with_tee(Tee::AzSnpVtpm)).unwrap();
+        earlier.as_object_mut().unwrap().remove("tee");
+        let read: ClockReading = serde_json::from_value(earlier).unwrap();
+        assert_eq!(read, LAST);
     }
 }

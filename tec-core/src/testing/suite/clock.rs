@@ -5,6 +5,7 @@ use crate::ak::ClockFault;
 use crate::ak::ClockReading;
 use crate::ak::Fingerprint;
 use crate::ak::TpmClock;
+use crate::attest::Tee;
 use crate::port::ClockLog;
 use crate::port::ClockOutcome;
 use crate::port::PortErrorKind;
@@ -20,6 +21,7 @@ pub async fn clock_log<L: ClockLog>(make: impl AsyncFn() -> L) {
     keys_do_not_mix(&make().await).await;
     of_two_copies_at_once_one_is_the_second(&make().await).await;
     what_is_forgotten_begins_anew(&make().await).await;
+    evidence_never_proves_less_than_before(&make().await).await;
 }
 
 /// A quote after so many resets, in the second of that number.
@@ -100,4 +102,21 @@ async fn what_is_forgotten_begins_anew(log: &dyn ClockLog) {
         refused(6, 9),
         "of its machine only"
     );
+}
+
+async fn evidence_never_proves_less_than_before(log: &dyn ClockLog) {
+    let (key, machine) = (key(1), sample::machine_id(1));
+    let with = |resets, tee| after(resets).with_tee(tee);
+    for (resets, tee) in [(5, Tee::Tpm), (6, Tee::AzSnpVtpm), (7, Tee::AzSnpVtpm)] {
+        let reading = with(resets, tee);
+        let outcome = ok(log.advance(&key, machine, &reading).await);
+        assert_eq!(outcome, ClockOutcome::Follows);
+    }
+    let fault = ClockFault::LessEvidence {
+        was: Tee::AzSnpVtpm,
+        is: Tee::Tpm,
+        last: sample::time(7),
+    };
+    let outcome = ok(log.advance(&key, machine, &with(8, Tee::Tpm)).await);
+    assert_eq!(outcome, ClockOutcome::Refused(fault));
 }
