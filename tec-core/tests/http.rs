@@ -7,6 +7,8 @@
 )]
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -44,6 +46,8 @@ use tec_core::port::SecretStore;
 use tec_core::port::UnclaimedLimit;
 use tec_core::secret::SecretArray;
 use tec_core::secret::SecretBytes;
+use tec_core::testing::Fault;
+use tec_core::testing::Faulty;
 use tec_core::testing::ManualClock;
 use tec_core::testing::MemoryRegistry;
 use tec_core::testing::SeededEntropy;
@@ -242,6 +246,38 @@ async fn the_cap_holds_and_expired_machines_make_room() {
     server.clock.advance_seconds(61);
     assert_eq!(server.get("/ignition").await.0, StatusCode::OK);
     assert_eq!(server.machines().await, 1);
+}
+
+#[tokio::test]
+async fn refused_registrations_look_for_expired_machines_once_a_second() {
+    let server = server(None, UnclaimedLimit::AtMost(0), Arc::new(TofuMatcher));
+    let sweeps = Arc::new(AtomicU64::new(0));
+    let counter = Arc::clone(&sweeps);
+    let machines = Faulty::new(Arc::clone(&server.registry), move |call| {
+        let is_sweep = call.operation == "MachineRegistry::expire_unclaimed";
+        counter.fetch_add(is_sweep.into(), Ordering::Relaxed);
+        Fault::None
+    });
+    let kbs = Endpoint::new("https://kbs:8080".parse().unwrap(), "");
+    let register = RegisterService::new(RegisterServiceConfig {
+        machines: Arc::new(machines),
+        audit: server.registry.clone(),
+        pins: Arc::new(ClevisPinGenerator::new(kbs)),
+        clock: server.clock.clone(),
+        entropy: Arc::new(SeededEntropy::new(1)),
+        token: None,
+        limit: UnclaimedLimit::AtMost(0),
+        unclaimed_seconds: 60,
+    });
+    let server = Server { register, ..server };
+    for seconds in 1..=2 {
+        for _ in 0..100 {
+            let (status, _) = server.get("/ignition").await;
+            assert_eq!(status, StatusCode::TOO_MANY_REQUESTS);
+        }
+        assert_eq!(sweeps.load(Ordering::Relaxed), seconds);
+        server.clock.advance_seconds(1);
+    }
 }
 
 #[tokio::test]

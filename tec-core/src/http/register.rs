@@ -4,6 +4,8 @@ use std::convert::Infallible;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::AtomicI64;
+use std::sync::atomic::Ordering;
 use std::task::Context;
 use std::task::Poll;
 
@@ -66,12 +68,21 @@ pub struct RegisterServiceConfig {
 
 /// `GET /ignition-clevis-pin-trustee` and its aliases.
 #[derive(Clone, Debug)]
-pub struct RegisterService(Arc<RegisterServiceConfig>);
+pub struct RegisterService(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    config: RegisterServiceConfig,
+    /// Second in which expired machines were last looked for: those who are refused must not have
+    /// the registry searched as often as they ask.
+    swept: AtomicI64,
+}
 
 impl RegisterService {
     /// A service.
     pub fn new(config: RegisterServiceConfig) -> Self {
-        Self(Arc::new(config))
+        let swept = AtomicI64::new(i64::MIN);
+        Self(Arc::new(Inner { config, swept }))
     }
 
     /// Answers one request. The body is not read.
@@ -92,7 +103,7 @@ impl RegisterService {
         if !self.token_fits(request.headers()) {
             return Err(Code::RegisterToken);
         }
-        let config = &*self.0;
+        let config = &self.0.config;
         let ports = RegisterPorts {
             machines: &*config.machines,
             audit: &*config.audit,
@@ -116,10 +127,16 @@ impl RegisterService {
         }
     }
 
-    /// Makes room: removes machines that waited too long.
+    /// Makes room: removes machines that waited too long, at most once a second.
     async fn expire(&self) -> Result<(), Code> {
-        let before = self.0.clock.now().plus_seconds(-self.0.unclaimed_seconds);
-        match self.0.machines.expire_unclaimed(before).await {
+        let config = &self.0.config;
+        let now = config.clock.now();
+        let second = now.unix_seconds();
+        if self.0.swept.swap(second, Ordering::Relaxed) == second {
+            return Err(Code::RegisterFull);
+        }
+        let before = now.plus_seconds(-config.unclaimed_seconds);
+        match config.machines.expire_unclaimed(before).await {
             Ok(0) => Err(Code::RegisterFull),
             Ok(_) => Ok(()),
             Err(error) => Err(code_of(&error, Code::RegisterFull)),
@@ -127,7 +144,7 @@ impl RegisterService {
     }
 
     fn token_fits(&self, headers: &HeaderMap) -> bool {
-        let Some(token) = &self.0.token else {
+        let Some(token) = &self.0.config.token else {
             return true;
         };
         headers

@@ -126,6 +126,7 @@ impl BoundKey {
     }
 
     /// As a merge patch that leaves nothing of an earlier binding.
+    #[cfg(feature = "client")]
     pub(crate) fn patch(&self) -> serde_json::Value {
         serde_json::json!({
             "name": self.name,
