@@ -146,6 +146,15 @@ impl Host {
         Ok(String::from_utf8(output.stdout)?)
     }
 
+    /// Runs a program that must fail, and returns what it said of that.
+    pub(crate) fn refusal(&self, program: &Path, arguments: &[&str]) -> anyhow::Result<String> {
+        let mut command = self.command("refusal", program)?;
+        let output = command.args(arguments).stderr(Stdio::piped()).output()?;
+        let what = arguments.join(" ");
+        anyhow::ensure!(!output.status.success(), "{what} was not refused");
+        Ok(String::from_utf8_lossy(&output.stderr).into_owned())
+    }
+
     fn format(&self) -> anyhow::Result<()> {
         let (disk, key) = (self.path("disk"), self.path("state.key"));
         File::create(&disk)?.set_len(DISK)?;
