@@ -77,9 +77,11 @@ pub(crate) struct MokVariables {
 pub(crate) enum Command {
     #[command(flatten)]
     Compute(Compute),
-    /// All that follows from an approved image, into its object in the cluster. What the operator
-    /// runs as a Job.
+    /// All that follows from an image, into a file. What the operator runs as a Job first: it reads
+    /// what strangers wrote, and needs no rights in the cluster.
     Job(JobArgs),
+    /// Measurements from that file into an ApprovedImage. What the operator runs as a Job then.
+    Publish(PublishArgs),
 }
 
 /// What the existing program computes.
@@ -122,18 +124,35 @@ pub(crate) enum Compute {
     },
 }
 
-/// The object, and where its image is.
+/// The image, and where it is.
 #[derive(Debug, Args)]
 pub(crate) struct JobArgs {
-    /// Name of the ApprovedImage.
-    #[arg(long, visible_alias = "resource-name")]
-    pub(crate) approved_image: String,
-    /// Its namespace; the pod's own where it is not given.
-    #[arg(long, env = "POD_NAMESPACE")]
-    pub(crate) namespace: Option<String>,
+    /// Reference of the image, with its digest.
+    #[arg(long)]
+    pub(crate) image: String,
+    /// Where the measurements go.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) to: PathBuf,
     /// Where the image is mounted. Without it, its files are read from its registry.
     #[arg(long)]
     pub(crate) image_dir: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) registry: RegistryArgs,
+}
+
+/// The object, and what becomes known of it.
+#[derive(Debug, Args)]
+pub(crate) struct PublishArgs {
+    /// Name of the ApprovedImage.
+    #[arg(long, visible_alias = "resource-name")]
+    pub(crate) approved_image: String,
+    /// Reference that was measured; an object that names another one is left as it is.
+    #[arg(long)]
+    pub(crate) image: String,
+    /// Where the measurements are.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) from: PathBuf,
+    /// Namespace of the object; the pod's own where it is not given.
+    #[arg(long, env = "POD_NAMESPACE")]
+    pub(crate) namespace: Option<String>,
 }

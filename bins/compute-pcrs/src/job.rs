@@ -1,4 +1,4 @@
-//! As a Job: from an ApprovedImage to the measurements in its status.
+//! As a Job: from an image to a file with its measurements.
 
 use std::fs;
 use std::path::Path;
@@ -6,19 +6,11 @@ use std::sync::Arc;
 
 use anyhow::Context as _;
 use anyhow::bail;
-use kube::Api;
-use kube::Client;
-use kube::api::Patch;
-use kube::api::PatchParams;
-use serde_json::json;
 use tec_core::code::Code;
 use tec_core::image::ExpectedPcrs;
-use tec_core::port::Clock as _;
-use tec_k8s::api::ApprovedImage;
 use tec_registry::ImageReference;
 use tec_registry::Registry;
 use tec_registry::RegistryError;
-use tec_support::SystemClock;
 use tec_support::SystemEntropy;
 use tec_support::exit::CodedError;
 use tec_support::exit::OK;
@@ -27,7 +19,6 @@ use tec_tpm::compute::PlatformState;
 use tec_tpm::compute::SecureBoot;
 use tec_tpm::compute::input::BootSource;
 use tec_tpm::compute::input::OpenImage;
-use tokio::runtime::Runtime;
 
 use crate::cli::JobArgs;
 
@@ -35,13 +26,8 @@ use crate::cli::JobArgs;
 /// for Pod Failure").
 const LAST_WORDS: &str = "/dev/termination-log";
 
-pub(crate) fn run(args: &JobArgs) -> anyhow::Result<u8> {
-    // Fails only when a provider is installed already, which is as good.
-    let _ = rustls::crypto::ring::default_provider().install_default();
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build()?;
-    let done = publish(args, &runtime);
+/// Leaves the reason of a failure where the kubelet finds it.
+pub(crate) fn told(done: anyhow::Result<u8>) -> anyhow::Result<u8> {
     if let Err(error) = &done {
         let code = error
             .chain()
@@ -55,6 +41,28 @@ pub(crate) fn run(args: &JobArgs) -> anyhow::Result<u8> {
     done
 }
 
+/// Writes what follows from the image into the file.
+pub(crate) fn run(args: &JobArgs) -> anyhow::Result<u8> {
+    // Fails only when a provider is installed already, which is as good.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let expected = match &args.image_dir {
+        Some(directory) => {
+            let opened = BootSource::new().open(directory).map_err(|error| {
+                let what = format!("read the image in {}", directory.display());
+                CodedError::caused(error.code(), what, error)
+            })?;
+            predict(&opened, &args.image)?
+        }
+        None => of_registry(args)?,
+    };
+    if expected.pcrs.is_empty() {
+        bail!("nothing follows from {} alone", args.image);
+    }
+    let text = serde_json::to_vec(&expected)?;
+    fs::write(&args.to, text).with_context(|| format!("write {}", args.to.display()))?;
+    Ok(OK)
+}
+
 fn write_if_there(file: &Path, text: &str) -> std::io::Result<()> {
     if file.exists() {
         fs::write(file, text)?;
@@ -62,35 +70,12 @@ fn write_if_there(file: &Path, text: &str) -> std::io::Result<()> {
     Ok(())
 }
 
-fn publish(args: &JobArgs, runtime: &Runtime) -> anyhow::Result<u8> {
-    let client = runtime
-        .block_on(Client::try_default())
-        .context("find the API server")?;
-    let namespace = args.namespace.clone();
-    let namespace = namespace.unwrap_or_else(|| client.default_namespace().to_owned());
-    let images: Api<ApprovedImage> = Api::namespaced(client, &namespace);
-    let name = &args.approved_image;
-    let image = runtime
-        .block_on(images.get(name))
-        .with_context(|| format!("read the ApprovedImage {name}"))?;
-    let expected = match &args.image_dir {
-        Some(directory) => {
-            let opened = BootSource::new().open(directory).map_err(|error| {
-                let what = format!("read the image in {}", directory.display());
-                CodedError::caused(error.code(), what, error)
-            })?;
-            predict(&opened, &image.spec.image)?
-        }
-        None => of_registry(args, &image.spec.image, runtime)?,
-    };
-    if expected.pcrs.is_empty() {
-        bail!("nothing follows from {} alone", image.spec.image);
-    }
-    write(&images, name, &expected, runtime)
-}
-
 /// The values of the label, if the image has one; else what follows from its boot files.
-fn of_registry(args: &JobArgs, text: &str, runtime: &Runtime) -> anyhow::Result<ExpectedPcrs> {
+fn of_registry(args: &JobArgs) -> anyhow::Result<ExpectedPcrs> {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()?;
+    let text = &args.image;
     let reference: ImageReference = text
         .parse()
         .map_err(|error| CodedError::caused(Code::ImageReference, format!("read {text}"), error))?;
@@ -124,25 +109,4 @@ fn predict(image: &OpenImage, name: &str) -> anyhow::Result<ExpectedPcrs> {
         )
     })?;
     Ok(prediction.expected())
-}
-
-/// Writes the measurements; what others wrote into the status stays.
-fn write(
-    images: &Api<ApprovedImage>,
-    name: &str,
-    expected: &ExpectedPcrs,
-    runtime: &Runtime,
-) -> anyhow::Result<u8> {
-    let now = SystemClock.now().to_string();
-    let patch = json!({ "status": { "pcrs": expected.pcrs, "firstSeen": now } });
-    let (params, patch) = (PatchParams::default(), Patch::Merge(patch));
-    runtime
-        .block_on(images.patch_status(name, &params, &patch))
-        .with_context(|| format!("write the status of the ApprovedImage {name}"))?;
-    tracing::info!(
-        image = name,
-        registers = expected.pcrs.len(),
-        "measurements written"
-    );
-    Ok(OK)
 }

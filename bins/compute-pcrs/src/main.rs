@@ -1,13 +1,15 @@
 //! `compute-pcrs`: the PCR values that an image's boot will leave, from its files.
 //!
 //! Takes the command line of the program of the same name that images are labeled with today, and
-//! prints the same JSON on stdout. Exit code 0, or 1 with the reason on stderr. As a Job, it writes
-//! the values into the status of an ApprovedImage.
+//! prints the same JSON on stdout. Exit code 0, or 1 with the reason on stderr. As a Job it runs twice:
+//! what reads the image has no token of the cluster, and what writes the values into the status of an
+//! ApprovedImage reads nothing of the image.
 
 mod cli;
 mod compute;
 mod job;
 mod mok;
+mod publish;
 
 use std::io::Write as _;
 use std::process::ExitCode;
@@ -26,7 +28,8 @@ fn main() -> ExitCode {
 fn run(cli: &Cli) -> anyhow::Result<u8> {
     tec_support::log::start(cli.log_filter(), LogForm::Text)?;
     let printed = match &cli.command {
-        Command::Job(args) => return job::run(args),
+        Command::Job(args) => return job::told(job::run(args)),
+        Command::Publish(args) => return job::told(publish::run(args)),
         Command::Compute(register) => compute::run(register)?,
     };
     let mut stdout = std::io::stdout().lock();

@@ -123,7 +123,7 @@ async fn check_11_a_job_computes_what_no_label_says_and_its_failure_is_told() {
     );
     let pod = pod.spec.unwrap();
     let arguments = pod.containers[0].args.clone().unwrap();
-    assert_eq!(arguments, ["job", "--approved-image", "one"]);
+    assert_eq!(arguments[..3], ["publish", "--approved-image", "one"]);
     assert_eq!(pod.service_account_name.as_deref(), Some("compute-pcrs"));
     assert_eq!(pod.restart_policy.as_deref(), Some("Never"));
     let now = "2026-01-01T00:00:00Z";

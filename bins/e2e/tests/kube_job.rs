@@ -2,6 +2,7 @@
 //! rights that its package gives it.
 #![expect(clippy::unwrap_used, reason = "a test's own tools may fail the test")]
 
+use std::path::Path;
 use std::process::Output;
 
 use kube::Api;
@@ -73,21 +74,32 @@ impl World {
             .unwrap();
     }
 
+    /// Measures the image of an object, without any account; then writes the values with the account
+    /// of the Job.
     async fn job(&self, name: &str, flags: &[&str]) -> Output {
-        let kubeconfig = self
+        let image = self.images().get(name).await.unwrap().spec.image;
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("measurements");
+        let mut measure = tokio::process::Command::new(program("compute-pcrs").unwrap());
+        measure.args(["job", "--image", &image, "--to"]).arg(&file);
+        let measured = measure.args(flags).env_remove("KUBECONFIG").output();
+        let measured = measured.await.unwrap();
+        if !measured.status.success() {
+            return measured;
+        }
+        self.publish(name, &image, &file).await
+    }
+
+    async fn publish(&self, name: &str, image: &str, file: &Path) -> Output {
+        let account = self
             .plane
-            .component(Component::ComputePcrs, &self.namespace)
-            .await;
-        let mut command = tokio::process::Command::new(program("compute-pcrs").unwrap());
-        command.args([
-            "job",
-            "--approved-image",
-            name,
-            "--namespace",
-            &self.namespace,
-        ]);
-        command.args(flags).env("KUBECONFIG", kubeconfig.unwrap());
-        command.output().await.unwrap()
+            .component(Component::ComputePcrs, &self.namespace);
+        let account = account.await.unwrap();
+        let mut publish = tokio::process::Command::new(program("compute-pcrs").unwrap());
+        publish.args(["publish", "--approved-image", name, "--image", image]);
+        publish.args(["--namespace", &self.namespace, "--from"]);
+        publish.arg(file).env("KUBECONFIG", account);
+        publish.output().await.unwrap()
     }
 
     async fn status(&self, name: &str) -> Value {
@@ -223,4 +235,22 @@ async fn check_11_what_cannot_be_read_fails_the_job_with_a_code_and_writes_nothi
         assert!(text.contains(code), "{name}: {text}");
         assert_eq!(world.status(name).await, Value::Null);
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn measurements_of_one_image_are_not_written_into_the_object_of_another() {
+    let world = World::start().await;
+    let [measured, other] = ["ab", "cd"].map(|byte| format!("os@sha256:{}", byte.repeat(32)));
+    world.approve_reference("one", &other).await;
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let values = expected(&debian_chain("2.12"));
+    std::fs::write(file.path(), serde_json::to_vec(&values).unwrap()).unwrap();
+    let output = world.publish("one", &measured, file.path()).await;
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    assert!(text.contains("is another one by now"), "{text}");
+    assert_eq!(world.status("one").await, Value::Null);
+    let output = world.publish("one", &other, file.path()).await;
+    assert!(output.status.success());
+    assert!(pcr4(&world.status("one").await["pcrs"]).is_some());
 }

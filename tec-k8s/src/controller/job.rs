@@ -63,8 +63,10 @@ pub(super) async fn state(ctx: &Context, reference: &str) -> Result<Option<JobSt
 async fn waiting_pod(ctx: &Context, job: &str) -> Result<Option<String>, PortError> {
     let states = container_states(ctx, job, "Pending").await?;
     let waiting = states.into_iter().filter_map(|state| state.waiting);
+    // What the kubelet says of containers whose turn has not come.
+    let is_early = |reason| matches!(reason, Some("ContainerCreating" | "PodInitializing"));
     Ok(waiting
-        .filter(|waiting| waiting.reason.as_deref() != Some("ContainerCreating"))
+        .filter(|waiting| !is_early(waiting.reason.as_deref()))
         .map(|waiting| {
             let parts = [waiting.reason, waiting.message];
             parts.into_iter().flatten().collect::<Vec<_>>().join(": ")
@@ -92,7 +94,11 @@ async fn container_states(
     let pods = pods.map_err(|error| port_error(format!("list the pods of {job}"), error))?;
     let statuses = pods.items.into_iter().filter_map(|pod| pod.status);
     let in_phase = statuses.filter(|status| status.phase.as_deref() == Some(phase));
-    let containers = in_phase.flat_map(|status| status.container_statuses.unwrap_or_default());
+    let containers = in_phase.flat_map(|status| {
+        let first = status.init_container_statuses.unwrap_or_default();
+        let then = status.container_statuses.unwrap_or_default();
+        first.into_iter().chain(then)
+    });
     Ok(containers.filter_map(|container| container.state).collect())
 }
 

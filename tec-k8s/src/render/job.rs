@@ -35,8 +35,12 @@ const MAX_LABEL: usize = 63;
 /// Where the image lies in the pod (upstream-operator 1.4).
 const IMAGE_DIR: &str = "/image";
 const IMAGE_VOLUME: &str = "image";
-/// Where boot files of packed layers are kept meanwhile.
+/// Where boot files of packed layers are kept meanwhile, and then the measurements.
 const SCRATCH_DIR: &str = "/tmp";
+const MEASUREMENTS: &str = "/tmp/measurements.json";
+const TOKEN_VOLUME: &str = "api-token";
+/// Container that reads the image.
+const MEASURE: &str = "measure";
 const SCRATCH_VOLUME: &str = "scratch";
 const PULL_SECRET_DIR: &str = "/etc/pull-secret";
 const PULL_SECRET_VOLUME: &str = "pull-secret";
@@ -99,23 +103,40 @@ pub fn job(image: &ApprovedImage, deploy: &Deploy) -> Job {
     }
 }
 
+/// Two containers, one after the other: what reads the image has no token of the cluster, and what
+/// has one reads nothing of the image but its measurements.
 fn template(
     image: &ApprovedImage,
     deploy: &Deploy,
     labels: BTreeMap<String, String>,
 ) -> PodTemplateSpec {
+    let container = |name: &str, arguments, mounts| Container {
+        args: Some(arguments),
+        image: Some(deploy.images.of(RelatedImage::ComputePcrs).to_owned()),
+        name: name.to_owned(),
+        resources: Some(pod::resources("100m", "64Mi", "512Mi")),
+        security_context: Some(pod::container_security()),
+        volume_mounts: Some(mounts),
+        ..Container::default()
+    };
+    let to = vec![pod::writable_mount(SCRATCH_VOLUME, SCRATCH_DIR)];
+    let from = vec![
+        pod::mount(SCRATCH_VOLUME, SCRATCH_DIR),
+        pod::token_mount(TOKEN_VOLUME),
+    ];
+    let publish = Component::ComputePcrs.deployment();
     let mut spec = PodSpec {
-        containers: vec![Container {
-            args: Some(arguments(image, &deploy.image_access)),
-            image: Some(deploy.images.of(RelatedImage::ComputePcrs).to_owned()),
-            name: Component::ComputePcrs.deployment().to_owned(),
-            resources: Some(pod::resources("100m", "64Mi", "512Mi")),
-            security_context: Some(pod::container_security()),
-            volume_mounts: Some(vec![pod::writable_mount(SCRATCH_VOLUME, SCRATCH_DIR)]),
-            ..Container::default()
-        }],
+        init_containers: Some(vec![container(
+            MEASURE,
+            arguments(image, &deploy.image_access),
+            to,
+        )]),
+        containers: vec![container(publish, publication(image), from)],
         restart_policy: Some("Never".to_owned()),
-        volumes: Some(vec![pod::scratch_volume(SCRATCH_VOLUME)]),
+        volumes: Some(vec![
+            pod::scratch_volume(SCRATCH_VOLUME),
+            pod::token_volume(TOKEN_VOLUME),
+        ]),
         ..PodSpec::default()
     };
     let secret = image.spec.pull_secret.as_deref();
@@ -136,7 +157,8 @@ fn template(
             }
         }
     }
-    let template = pod::template(Component::ComputePcrs, deploy.user, ApiAccess::Pod, spec);
+    let access = ApiAccess::ByMount;
+    let template = pod::template(Component::ComputePcrs, deploy.user, access, spec);
     PodTemplateSpec {
         metadata: Some(ObjectMeta {
             labels: Some(labels),
@@ -146,12 +168,18 @@ fn template(
     }
 }
 
-/// What `compute-pcrs` is told.
+/// What `compute-pcrs` is told that writes the measurements into the object.
+fn publication(image: &ApprovedImage) -> Vec<String> {
+    let (name, reference) = (&image.name_any(), &image.spec.image);
+    let object = ["publish", "--approved-image", name, "--image", reference];
+    let words = object.into_iter().chain(["--from", MEASUREMENTS]);
+    words.map(str::to_owned).collect()
+}
+
+/// What `compute-pcrs` is told that reads the image.
 fn arguments(image: &ApprovedImage, access: &ImageAccess) -> Vec<String> {
-    let name = image.name_any();
-    let mut arguments = ["job", "--approved-image", &name]
-        .map(str::to_owned)
-        .to_vec();
+    let words = ["job", "--image", &image.spec.image, "--to", MEASUREMENTS];
+    let mut arguments = words.map(str::to_owned).to_vec();
     match access {
         ImageAccess::Volume => {
             arguments.extend(["--image-dir", IMAGE_DIR].map(str::to_owned));
@@ -178,9 +206,9 @@ fn image_volume(image: &ApprovedImage) -> Volume {
     }
 }
 
-/// Mounts a volume into all containers.
+/// Mounts a volume into the container that reads the image.
 fn mount(spec: &mut PodSpec, volume: Volume, path: &str) {
-    for container in &mut spec.containers {
+    for container in spec.init_containers.iter_mut().flatten() {
         let mounts = container.volume_mounts.get_or_insert_default();
         mounts.push(pod::mount(&volume.name, path));
     }
@@ -210,8 +238,16 @@ mod tests {
         job.spec.unwrap().template.spec.unwrap()
     }
 
+    fn reader(pod: &PodSpec) -> &Container {
+        &pod.init_containers.as_ref().unwrap()[0]
+    }
+
+    /// What the container that reads the image is told beyond its reference.
     fn arguments(pod: &PodSpec) -> String {
-        pod.containers[0].args.clone().unwrap().join(" ")
+        let words = reader(pod).args.as_ref().unwrap().join(" ");
+        let reference = image(None).spec.image;
+        let start = format!("job --image {reference} --to /tmp/measurements.json");
+        words.strip_prefix(&start).unwrap().to_owned()
     }
 
     fn names(pod: &PodSpec) -> Vec<&str> {
@@ -235,27 +271,41 @@ mod tests {
     fn an_image_is_read_from_its_registry_with_its_own_pull_secret() {
         let flags = ["--mirror", "a=b"].map(str::to_owned).to_vec();
         let pod = pod_of(ImageAccess::Registry(flags.clone()), None);
-        assert_eq!(arguments(&pod), "job --approved-image fedora --mirror a=b");
-        assert_eq!(names(&pod), ["scratch"]);
+        assert_eq!(arguments(&pod), " --mirror a=b");
+        assert_eq!(names(&pod), ["scratch", "api-token"]);
         let pod = pod_of(ImageAccess::Registry(flags), Some("registry-login"));
         let file = "/etc/pull-secret/.dockerconfigjson";
-        let expected = format!("job --approved-image fedora --pull-secret {file} --mirror a=b");
+        let expected = format!(" --pull-secret {file} --mirror a=b");
         assert_eq!(arguments(&pod), expected);
-        assert_eq!(names(&pod), ["scratch", "pull-secret"]);
+        assert_eq!(names(&pod), ["scratch", "api-token", "pull-secret"]);
         assert_eq!(pod.image_pull_secrets, None);
     }
 
     #[test]
     fn an_image_is_mounted_where_that_is_asked_for() {
         let pod = pod_of(ImageAccess::Volume, Some("registry-login"));
-        assert_eq!(
-            arguments(&pod),
-            "job --approved-image fedora --image-dir /image"
-        );
-        assert_eq!(names(&pod), ["scratch", "image"]);
-        let mounts = pod.containers[0].volume_mounts.clone().unwrap();
+        assert_eq!(arguments(&pod), " --image-dir /image");
+        assert_eq!(names(&pod), ["scratch", "api-token", "image"]);
+        let mounts = reader(&pod).volume_mounts.clone().unwrap();
         assert_eq!(mounts[1].mount_path, "/image");
         assert_eq!(pod.image_pull_secrets.unwrap()[0].name, "registry-login");
+    }
+
+    #[test]
+    fn what_reads_an_image_has_no_token_and_what_has_one_reads_no_image() {
+        for access in [ImageAccess::Volume, ImageAccess::default()] {
+            let pod = pod_of(access, Some("registry-login"));
+            assert_eq!(pod.automount_service_account_token, Some(false));
+            let mounted = |container: &Container| {
+                let mounts = container.volume_mounts.iter().flatten();
+                mounts.map(|mount| mount.name.clone()).collect::<Vec<_>>()
+            };
+            let read = mounted(reader(&pod));
+            assert!(!read.contains(&"api-token".to_owned()), "{read:?}");
+            assert_eq!(mounted(&pod.containers[0]), ["scratch", "api-token"]);
+            let told = pod.containers[0].args.as_ref().unwrap();
+            assert_eq!(told[..3], ["publish", "--approved-image", "fedora"]);
+        }
     }
 
     #[test]

@@ -155,24 +155,42 @@ impl World {
         self.jobs().await.remove(0)
     }
 
-    /// Runs the container of a Job, whose image lies at `mounted` where it has one.
+    /// Runs the containers of a Job, one after the other, as long as they end well. Its image lies at
+    /// `mounted` where it has one.
     pub(crate) async fn run(&self, job: &Job, mounted: Option<&OsStr>) -> Output {
-        let kubeconfig = self
+        let scratch = tempfile::tempdir().unwrap();
+        let file = scratch.path().join("measurements").into_os_string();
+        let account = self
             .bench
             .plane
             .component(Component::ComputePcrs, &self.bench.namespace);
-        let arguments = pod_of(job).containers[0].args.clone().unwrap();
-        let arguments = arguments.into_iter().map(|argument| match mounted {
-            Some(directory) if argument == "/image" => directory.to_owned(),
-            _ => OsString::from(argument),
-        });
-        let mut command = tokio::process::Command::new(program("compute-pcrs").unwrap());
-        command
-            .args(arguments)
-            .env("KUBECONFIG", kubeconfig.await.unwrap());
-        // In a pod, the namespace is that of the service account.
-        command.env("POD_NAMESPACE", &self.bench.namespace);
-        command.output().await.unwrap()
+        let account = account.await.unwrap();
+        let pod = pod_of(job);
+        let mut output = None;
+        let reader = pod.init_containers.into_iter().flatten();
+        for container in reader.chain(pod.containers) {
+            let arguments = container.args.into_iter().flatten();
+            let arguments = arguments.map(|argument| match mounted {
+                Some(directory) if argument == "/image" => directory.to_owned(),
+                _ if argument == "/tmp/measurements.json" => file.clone(),
+                _ => OsString::from(argument),
+            });
+            let mut command = tokio::process::Command::new(program("compute-pcrs").unwrap());
+            command.args(arguments).env_remove("KUBECONFIG");
+            let mounts = container.volume_mounts.iter().flatten();
+            if mounts.into_iter().any(|mount| mount.name == "api-token") {
+                command.env("KUBECONFIG", &account);
+            }
+            // In a pod, the namespace is that of the service account.
+            command.env("POD_NAMESPACE", &self.bench.namespace);
+            let done = command.output().await.unwrap();
+            let is_end = !done.status.success();
+            output = Some(done);
+            if is_end {
+                break;
+            }
+        }
+        output.unwrap()
     }
 
     /// Reports as the kubelet and the controller of Jobs do that a Job failed for good.
@@ -188,8 +206,8 @@ impl World {
         };
         pod.metadata.name = Some(format!("{}-1", job.name_any()));
         let pod = self.bench.create(&pod).await.unwrap();
-        let ended = json!({ "status": { "phase": "Failed", "containerStatuses": [{
-            "name": "compute-pcrs", "image": "any", "imageID": "", "ready": false,
+        let ended = json!({ "status": { "phase": "Failed", "initContainerStatuses": [{
+            "name": "measure", "image": "any", "imageID": "", "ready": false,
             "restartCount": 0,
             "state": { "terminated": { "exitCode": 1, "message": last_words } },
         }] } });

@@ -1,0 +1,95 @@
+//! As a Job: from a file with measurements to the status of an ApprovedImage.
+
+use std::fs::File;
+use std::io::Read as _;
+use std::path::Path;
+
+use anyhow::Context as _;
+use anyhow::ensure;
+use kube::Api;
+use kube::Client;
+use kube::api::Patch;
+use kube::api::PatchParams;
+use serde_json::json;
+use tec_core::image::ExpectedPcrs;
+use tec_core::port::Clock as _;
+use tec_k8s::api::ApprovedImage;
+use tec_support::SystemClock;
+use tec_support::exit::OK;
+
+use crate::cli::PublishArgs;
+
+/// Bytes of a file. What fits into an object is less (etcd, 1.5 MiB by default).
+const LONGEST: u64 = 1 << 20;
+
+pub(crate) fn run(args: &PublishArgs) -> anyhow::Result<u8> {
+    // Fails only when a provider is installed already, which is as good.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let expected = read(&args.from).with_context(|| format!("read {}", args.from.display()))?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    runtime.block_on(write(args, &expected))?;
+    Ok(OK)
+}
+
+/// Whoever wrote the file had read what strangers wrote.
+fn read(file: &Path) -> anyhow::Result<ExpectedPcrs> {
+    let mut text = Vec::new();
+    let mut file = File::open(file)?.take(LONGEST + 1);
+    let length = u64::try_from(file.read_to_end(&mut text)?)?;
+    ensure!(length <= LONGEST, "it is longer than {LONGEST} bytes");
+    let expected: ExpectedPcrs = serde_json::from_slice(&text)?;
+    ensure!(!expected.pcrs.is_empty(), "it has no measurements");
+    Ok(expected)
+}
+
+/// Writes the measurements; what others wrote into the status stays.
+async fn write(args: &PublishArgs, expected: &ExpectedPcrs) -> anyhow::Result<()> {
+    let client = Client::try_default().await.context("find the API server")?;
+    let namespace = args.namespace.clone();
+    let namespace = namespace.unwrap_or_else(|| client.default_namespace().to_owned());
+    let images: Api<ApprovedImage> = Api::namespaced(client, &namespace);
+    let name = &args.approved_image;
+    let image = images.get(name).await;
+    let image = image.with_context(|| format!("read the ApprovedImage {name}"))?;
+    ensure!(
+        image.spec.image == args.image,
+        "the ApprovedImage {name} is another one by now: {}",
+        image.spec.image
+    );
+    let now = SystemClock.now().to_string();
+    let patch = json!({
+        // One that was removed and made anew is another object.
+        "metadata": { "uid": image.metadata.uid },
+        "status": { "pcrs": expected.pcrs, "firstSeen": now },
+    });
+    images
+        .patch_status(name, &PatchParams::default(), &Patch::Merge(patch))
+        .await
+        .with_context(|| format!("write the status of the ApprovedImage {name}"))?;
+    let registers = expected.pcrs.len();
+    tracing::info!(image = name, registers, "measurements written");
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_is_read_within_limits_and_must_say_something() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("measurements");
+        let good = tec_core::testing::sample::image(1).expected;
+        std::fs::write(&file, serde_json::to_vec(&good).unwrap()).unwrap();
+        assert_eq!(read(&file).unwrap(), good);
+        std::fs::write(&file, "{\"pcrs\":[]}").unwrap();
+        let none = read(&file).unwrap_err().to_string();
+        assert_eq!(none, "it has no measurements");
+        let long = vec![b' '; usize::try_from(LONGEST).unwrap() + 1];
+        std::fs::write(&file, long).unwrap();
+        let long = read(&file).unwrap_err().to_string();
+        assert_eq!(long, "it is longer than 1048576 bytes");
+    }
+}
