@@ -64,9 +64,9 @@ async fn waiting_pod(ctx: &Context, job: &str) -> Result<Option<String>, PortErr
     let states = container_states(ctx, job, "Pending").await?;
     let waiting = states.into_iter().filter_map(|state| state.waiting);
     // What the kubelet says of containers whose turn has not come.
-    let is_early = |reason| matches!(reason, Some("ContainerCreating" | "PodInitializing"));
+    let early = ["ContainerCreating", "PodInitializing"].map(Some);
     Ok(waiting
-        .filter(|waiting| !is_early(waiting.reason.as_deref()))
+        .filter(|waiting| !early.contains(&waiting.reason.as_deref()))
         .map(|waiting| {
             let parts = [waiting.reason, waiting.message];
             parts.into_iter().flatten().collect::<Vec<_>>().join(": ")
