@@ -1,10 +1,6 @@
 //! From an image in a real registry to reference values at a Trustee: operator and Job are the
 //! programs, with the rights that their packages give them; the tests are the kubelet.
-#![expect(
-    clippy::unwrap_used,
-    clippy::indexing_slicing,
-    reason = "a test's own tools may fail the test"
-)]
+#![expect(clippy::unwrap_used, reason = "a test's own tools may fail the test")]
 
 mod world;
 
