@@ -53,7 +53,7 @@ pub(crate) fn check(stage: &Stage<'_>, worker: &Host, first: &Host) -> anyhow::R
             let why = worker.refusal(&kubectl, &call)?;
             // Anything else would be a call that did not reach the authorizer.
             let what = arguments.join(" ");
-            anyhow::ensure!(why.contains("(Forbidden)"), "{config}: {what}: {why}");
+            anyhow::ensure!(why.contains(" is forbidden: "), "{config}: {what}: {why}");
         }
         for (at, (name, group)) in NAMES.iter().enumerate() {
             let request = format!("intruder-{number}-{at}");
