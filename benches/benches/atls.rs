@@ -1,48 +1,29 @@
 //! Attested handshakes, both ends proving themselves, against mutual TLS with certificates of a CA.
 
 use std::sync::Arc;
-use std::time::Duration;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
-use rcgen::CertificateParams;
-use rcgen::CertifiedIssuer;
-use rcgen::KeyPair;
-use rustls::ClientConfig;
-use rustls::RootCertStore;
-use rustls::ServerConfig;
-use rustls::crypto::CryptoProvider;
-use rustls::crypto::ring;
-use rustls::pki_types::CertificateDer;
-use rustls::pki_types::PrivateKeyDer;
-use rustls::pki_types::ServerName;
+use rcgen::{CertificateParams, CertifiedIssuer, KeyPair};
+use rustls::crypto::{CryptoProvider, ring};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::server::WebPkiClientVerifier;
 use rustls::version::TLS13;
+use rustls::{ClientConfig, RootCertStore, ServerConfig};
 use tec_benches::Suite;
-use tec_core::testing::ManualClock;
-use tec_core::testing::SeededEntropy;
+use tec_core::testing::{ManualClock, SeededEntropy};
 use tec_core::time::Timestamp;
-use tec_tpm::atls::AnyAk;
-use tec_tpm::atls::DangerousDummyIssuer;
-use tec_tpm::atls::DangerousDummyValidator;
-use tec_tpm::atls::Endpoint;
-use tec_tpm::atls::IssueError;
-use tec_tpm::atls::Issuer;
-use tec_tpm::atls::LiveMeasurements;
-use tec_tpm::atls::Nonce;
-use tec_tpm::atls::ValidateError;
-use tec_tpm::atls::Validated;
-use tec_tpm::atls::Validator;
-use tec_tpm::atls::Variant;
-use tec_tpm::atls::VtpmIssuer;
-use tec_tpm::atls::VtpmValidator;
+use tec_tpm::atls::{
+    AnyAk, DangerousDummyIssuer, DangerousDummyValidator, Endpoint, IssueError, Issuer,
+    LiveMeasurements, Nonce, ValidateError, Validated, Validator, Variant, VtpmIssuer,
+    VtpmValidator,
+};
 use tec_tpm::quote::SignatureCheck;
 use tec_tpm::testing::SoftTpm;
 use tokio::io::duplex;
 use tokio::runtime::Runtime;
 use tokio::task::JoinSet;
-use tokio_rustls::TlsAcceptor;
-use tokio_rustls::TlsConnector;
+use tokio_rustls::{TlsAcceptor, TlsConnector};
 
 /// What both transports can hold: a flight and more.
 const BUFFER: usize = 64 * 1024;

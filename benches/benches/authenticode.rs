@@ -1,13 +1,10 @@
 //! Authenticode digest of a PE file against hashing the same bytes once.
 
-use sha2::Digest as _;
-use sha2::Sha256;
+use sha2::{Digest as _, Sha256};
 use tec_benches::Suite;
 use tec_core::digest::Sha256Digest;
-use tec_tpm::compute::PeFile;
-use tec_tpm::compute::SignatureError;
-use tec_tpm::compute::SignaturePresence;
 use tec_tpm::compute::testing::PeBuilder;
+use tec_tpm::compute::{PeFile, SignatureError, SignaturePresence};
 
 /// About the size of a kernel image.
 const SIZE: usize = 8 << 20;

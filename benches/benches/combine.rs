@@ -2,18 +2,12 @@
 
 use std::hint::black_box;
 
-use tec_benches::Axis;
-use tec_benches::Chart;
-use tec_benches::Figure;
-use tec_benches::Suite;
-use tec_benches::Unit;
 use tec_benches::synthetic::Fleet;
+use tec_benches::{Axis, Chart, Figure, Suite, Unit};
 use tec_core::digest::Sha256Digest;
 use tec_core::image::ExpectedPcrs;
-use tec_core::pcr::PcrIndex;
-use tec_core::pcr::PcrSet;
-use tec_tpm::combine::CombineError;
-use tec_tpm::combine::Combiner;
+use tec_core::pcr::{PcrIndex, PcrSet};
+use tec_tpm::combine::{CombineError, Combiner};
 
 /// Images that a large fleet has approved, and measurements of each.
 const IMAGES: usize = 80;

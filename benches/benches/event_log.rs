@@ -1,18 +1,10 @@
 //! Parsing and replaying an event log against hashing the same bytes once.
 
-use sha2::Digest as _;
-use sha2::Sha256;
-use tec_benches::Axis;
-use tec_benches::Chart;
-use tec_benches::Suite;
-use tec_benches::Unit;
-use tec_benches::debian;
-use tec_benches::synthetic;
+use sha2::{Digest as _, Sha256};
+use tec_benches::{Axis, Chart, Suite, Unit, debian, synthetic};
 use tec_core::digest::Sha256Digest;
-use tec_core::pcr::PcrIndex;
-use tec_core::pcr::PcrValues;
-use tec_tpm::event_log::EventLog;
-use tec_tpm::event_log::EventLogError;
+use tec_core::pcr::{PcrIndex, PcrValues};
+use tec_tpm::event_log::{EventLog, EventLogError};
 
 /// Size of the log of a PC with Secure Boot on that is up to date.
 const TYPICAL: usize = 48 << 10;

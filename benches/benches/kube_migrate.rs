@@ -3,46 +3,30 @@
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
-use std::sync::atomic::Ordering;
-use std::time::Duration;
-use std::time::Instant;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use async_trait::async_trait;
-use futures::StreamExt as _;
-use futures::TryStreamExt as _;
+use futures::{StreamExt as _, TryStreamExt as _};
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
 use kube::Api;
-use kube::api::ObjectMeta;
-use kube::api::Patch;
-use kube::api::PatchParams;
-use kube::api::PostParams;
+use kube::api::{ObjectMeta, Patch, PatchParams, PostParams};
 use serde_json::json;
-use tec_benches::Figure;
-use tec_benches::Suite;
-use tec_benches::Unit;
+use tec_benches::{Figure, Suite, Unit};
 use tec_core::ak::AkState;
 use tec_core::migrate;
-use tec_core::migrate::AdoptPage;
-use tec_core::migrate::CopyReport;
-use tec_core::migrate::MachineUnit;
-use tec_core::migrate::Observer;
-use tec_core::migrate::Quiet;
-use tec_core::migrate::Transition;
-use tec_core::migrate::TrustAnchor;
-use tec_core::migrate::TrustUnit;
+use tec_core::migrate::{
+    AdoptPage, CopyReport, MachineUnit, Observer, Quiet, Transition, TrustAnchor, TrustUnit,
+};
 use tec_core::port::Clock as _;
 use tec_core::testing::sample;
 use tec_e2e::kube::ControlPlane;
-use tec_k8s::api::AttestationKey;
-use tec_k8s::api::BoundKey;
-use tec_k8s::api::Machine;
+use tec_k8s::api::{AttestationKey, BoundKey, Machine};
 use tec_k8s::client::KubeRegistry;
 use tec_support::SystemClock;
-use tokio::sync::Mutex;
-use tokio::sync::Notify;
+use tokio::sync::{Mutex, Notify};
 
 /// Machines, unless TEC_BENCH_MACHINES says another number, such as 10000.
 const MACHINES: u64 = 1000;

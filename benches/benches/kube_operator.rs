@@ -3,34 +3,20 @@
 //! restart.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
-use std::sync::atomic::Ordering;
-use std::time::Duration;
-use std::time::Instant;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
-use futures::StreamExt as _;
-use futures::TryStreamExt as _;
+use futures::{StreamExt as _, TryStreamExt as _};
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
 use kube::Api;
-use kube::api::ObjectMeta;
-use kube::api::Patch;
-use kube::api::PatchParams;
-use kube::api::PostParams;
+use kube::api::{ObjectMeta, Patch, PatchParams, PostParams};
 use serde_json::json;
-use tec_benches::Figure;
-use tec_benches::Suite;
-use tec_benches::Unit;
-use tec_core::machine::Machine as Known;
-use tec_core::machine::RegisteredBy;
+use tec_benches::{Figure, Suite, Unit};
+use tec_core::machine::{Machine as Known, RegisteredBy};
 use tec_core::testing::sample;
-use tec_e2e::kube::Bench;
-use tec_e2e::kube::Broker;
-use tec_e2e::kube::Guarded;
-use tec_e2e::kube::Link;
-use tec_e2e::kube::cluster;
-use tec_e2e::kube::within;
+use tec_e2e::kube::{Bench, Broker, Guarded, Link, cluster, within};
 use tec_e2e::settings::own_program;
 use tec_k8s::api::Machine;
 

@@ -1,39 +1,23 @@
 //! Registrations over HTTP against the least that a registration can be: one `create` of the same
 //! object by one client with the same rights, at the same API server, in turns.
 
-use std::sync::Arc;
-use std::sync::Mutex;
-use std::sync::PoisonError;
-use std::sync::atomic::AtomicU64;
-use std::sync::atomic::Ordering;
-use std::time::Duration;
-use std::time::Instant;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
-use kube::Api;
-use kube::Client;
-use kube::Config;
-use kube::api::ListParams;
-use kube::api::ObjectMeta;
-use kube::api::PostParams;
-use kube::config::KubeConfigOptions;
-use kube::config::Kubeconfig;
+use kube::api::{ListParams, ObjectMeta, PostParams};
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Api, Client, Config};
 use serde::de::DeserializeOwned;
 use serde_json::json;
-use tec_benches::Figure;
-use tec_benches::Ratio;
-use tec_benches::Suite;
-use tec_benches::Unit;
+use tec_benches::{Figure, Ratio, Suite, Unit};
 use tec_core::ak::AkRecord;
 use tec_core::id::MachineId;
-use tec_core::machine::Machine;
-use tec_core::machine::RegisteredBy;
+use tec_core::machine::{Machine, RegisteredBy};
 use tec_core::port::EntropyRng;
-use tec_core::testing::SeededEntropy;
-use tec_core::testing::sample;
-use tec_e2e::kube::ControlPlane;
-use tec_e2e::kube::Server;
-use tec_e2e::kube::program;
+use tec_core::testing::{SeededEntropy, sample};
+use tec_e2e::kube::{ControlPlane, Server, program};
 use tec_k8s::api;
 use tec_k8s::api::TrustedExecutionCluster;
 use tec_k8s::render::Component;

@@ -3,12 +3,8 @@
 
 use std::time::Duration;
 
-use tec_benches::Figure;
-use tec_benches::Suite;
-use tec_benches::Unit;
-use tec_services_e2e::load::CALLERS;
-use tec_services_e2e::load::Durations;
-use tec_services_e2e::load::Load;
+use tec_benches::{Figure, Suite, Unit};
+use tec_services_e2e::load::{CALLERS, Durations, Load};
 
 const COMPONENT: &str = "kube_services/component";
 /// Calls where the suite asks for one: with fewer than a few for each caller, they would never call at the

@@ -1,22 +1,12 @@
 //! Allocations and the peak of the heap, counted by dhat. A suite of its own: counting makes
 //! everything slower.
 
-use dhat::HeapStats;
-use dhat::Profiler;
-use tec_benches::Axis;
-use tec_benches::Chart;
-use tec_benches::Figure;
-use tec_benches::Suite;
-use tec_benches::Unit;
-use tec_benches::debian;
-use tec_benches::synthetic;
-use tec_benches::synthetic::Fleet;
-use tec_benches::synthetic::Program;
+use dhat::{HeapStats, Profiler};
+use tec_benches::synthetic::{Fleet, Program};
+use tec_benches::{Axis, Chart, Figure, Suite, Unit, debian, synthetic};
 use tec_core::pcr::PcrIndex;
 use tec_tpm::combine::Combiner;
-use tec_tpm::compute::Banks;
-use tec_tpm::compute::BootPredictor;
-use tec_tpm::compute::PlatformState;
+use tec_tpm::compute::{Banks, BootPredictor, PlatformState};
 use tec_tpm::event_log::EventLog;
 use tec_tpm::evidence::TpmEvidence;
 use tec_tpm::testing::SoftTpm;

@@ -3,30 +3,17 @@
 
 use std::fs::File;
 use std::hint::black_box;
-use std::io;
 use std::io::Read;
 use std::path::PathBuf;
-use std::thread;
+use std::{io, thread};
 
 use anyhow::Context as _;
-use sha2::Digest as _;
-use sha2::Sha256;
-use tec_benches::Axis;
-use tec_benches::Chart;
-use tec_benches::Suite;
-use tec_benches::Unit;
-use tec_benches::debian;
+use sha2::{Digest as _, Sha256};
 use tec_benches::debian::Boot;
-use tec_benches::synthetic;
 use tec_benches::synthetic::Program;
+use tec_benches::{Axis, Chart, Suite, Unit, debian, synthetic};
 use tec_core::reference::BootImage as _;
-use tec_tpm::compute::Banks;
-use tec_tpm::compute::BootPredictor;
-use tec_tpm::compute::Guid;
-use tec_tpm::compute::MemoryImage;
-use tec_tpm::compute::PeFile;
-use tec_tpm::compute::PeRequest;
-use tec_tpm::compute::PlatformState;
+use tec_tpm::compute::{Banks, BootPredictor, Guid, MemoryImage, PeFile, PeRequest, PlatformState};
 
 /// Pieces in which the baseline reads: large against the cost of a call, small enough for the
 /// cache of one core.

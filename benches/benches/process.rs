@@ -1,32 +1,20 @@
 //! The whole program `compute-pcrs all` against programs that hash the same files; and the memory
 //! of a process that reads 2 GiB.
 
-use std::fs;
 use std::fs::File;
-use std::io;
 use std::io::Read as _;
-use std::path::Path;
-use std::path::PathBuf;
-use std::process::Command;
-use std::process::Stdio;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use std::time::Duration;
+use std::{fs, io};
 
 use anyhow::Context as _;
-use rustix::process::Pid;
-use rustix::process::WaitId;
-use rustix::process::WaitIdOptions;
-use rustix::process::waitid;
-use sha2::Digest as _;
-use sha2::Sha256;
-use tec_benches::Figure;
-use tec_benches::Suite;
-use tec_benches::Unit;
-use tec_benches::debian;
+use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
+use sha2::{Digest as _, Sha256};
 use tec_benches::debian::Boot;
 use tec_benches::synthetic::Program;
-use tec_tpm::compute::Banks;
-use tec_tpm::compute::BootPredictor;
-use tec_tpm::compute::PlatformState;
+use tec_benches::{Figure, Suite, Unit, debian};
+use tec_tpm::compute::{Banks, BootPredictor, PlatformState};
 
 /// What this program does instead when it is its own child.
 const HASH: &str = "hash-these-files";

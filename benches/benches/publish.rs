@@ -2,44 +2,30 @@
 //! loopback: requests and bytes, and the time against sending the list of all keys.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use anyhow::Context as _;
 use axum::body::Body;
-use axum::extract::Request;
-use axum::extract::State;
+use axum::extract::{Request, State};
 use axum::middleware::Next;
 use axum::response::Response;
-use tec_benches::Figure;
-use tec_benches::Suite;
-use tec_benches::Unit;
+use tec_benches::{Figure, Suite, Unit};
 use tec_core::ak::PublicKey;
-use tec_core::attest::PinnedPcrs;
-use tec_core::attest::Tee;
+use tec_core::attest::{PinnedPcrs, Tee};
 use tec_core::digest::Sha256Digest;
 use tec_core::endpoint::Endpoint;
 use tec_core::pcr::PcrIndex;
-use tec_core::port::EntropyRng;
-use tec_core::port::KeyBroker;
-use tec_core::testing::ManualClock;
-use tec_core::testing::SeededEntropy;
-use tec_core::testing::sample;
+use tec_core::port::{EntropyRng, KeyBroker};
+use tec_core::testing::{ManualClock, SeededEntropy, sample};
 use tec_tpm::verifier::TpmVerifier;
 use tec_trustee::client::Deadlines;
 use tec_trustee::config::Generation;
-use tec_trustee::kbs::AdminAuth;
-use tec_trustee::kbs::Kbs;
-use tec_trustee::kbs::KbsConfig;
-use tec_trustee::kbs::MemoryBackend;
+use tec_trustee::kbs::{AdminAuth, Kbs, KbsConfig, MemoryBackend};
 use tec_trustee::policy::PolicyIntent;
-use tec_trustee::publish::AdminApi;
-use tec_trustee::publish::AdminKey;
-use tec_trustee::publish::BrokerPublisher;
-use tec_trustee::publish::Desired;
-use tec_trustee::publish::Progress;
-use tec_trustee::publish::Publisher as _;
+use tec_trustee::publish::{
+    AdminApi, AdminKey, BrokerPublisher, Desired, Progress, Publisher as _,
+};
 use tec_trustee::token::TokenSigner;
 use tokio::runtime::Runtime;
 

@@ -1,9 +1,7 @@
 //! Verification of a quote against the bare verification of its signature.
 
 use std::pin::pin;
-use std::task::Context;
-use std::task::Poll;
-use std::task::Waker;
+use std::task::{Context, Poll, Waker};
 
 use anyhow::Context as _;
 use rsa::pkcs1v15;
@@ -12,13 +10,10 @@ use rsa::signature::Verifier as _;
 use serde_json::Value;
 use sha2::Sha256;
 use tec_benches::Suite;
-use tec_core::attest::Tee;
-use tec_core::attest::VerifiedEvidence;
-use tec_core::attest::VerifyError;
+use tec_core::attest::{Tee, VerifiedEvidence, VerifyError};
 use tec_core::digest::Sha256Digest;
 use tec_core::pcr::PcrIndex;
-use tec_core::port::EvidenceRequest;
-use tec_core::port::Verifier as _;
+use tec_core::port::{EvidenceRequest, Verifier as _};
 use tec_tpm::evidence::TpmEvidence;
 use tec_tpm::testing::SoftTpm;
 use tec_tpm::verifier::TpmVerifier;

@@ -3,27 +3,19 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
-use std::sync::atomic::Ordering;
-use std::time::Duration;
-use std::time::Instant;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use rusqlite::Connection;
 use tec_benches::Suite;
 use tec_core::endpoint::Endpoint;
-use tec_core::flow::RegisterPorts;
-use tec_core::flow::register;
+use tec_core::flow::{RegisterPorts, register};
 use tec_core::id::MachineId;
 use tec_core::ignition::ClevisPinGenerator;
-use tec_core::port::Entropy;
-use tec_core::port::EntropyRng;
-use tec_core::port::MachineRegistry as _;
-use tec_core::port::UnclaimedLimit;
+use tec_core::port::{Entropy, EntropyRng, MachineRegistry as _, UnclaimedLimit};
 use tec_core::store::Store;
-use tec_core::testing::ManualClock;
-use tec_core::testing::SeededEntropy;
-use tec_core::testing::sample;
+use tec_core::testing::{ManualClock, SeededEntropy, sample};
 use tokio::runtime::Runtime;
 use tokio::task::JoinSet;
 

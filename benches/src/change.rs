@@ -1,8 +1,6 @@
 //! How two reports differ.
 
-use crate::report::Figure;
-use crate::report::Ratio;
-use crate::report::Report;
+use crate::report::{Figure, Ratio, Report};
 
 /// How a ratio or figure differs from that of another report.
 #[derive(Clone, Debug, PartialEq)]

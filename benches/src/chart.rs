@@ -1,7 +1,6 @@
 //! Lines over a scale.
 
-use serde::Deserialize;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::unit::Unit;
 

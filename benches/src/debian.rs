@@ -1,24 +1,14 @@
 //! Real boots of Debian, where they are: with every file and variable that they started from.
 
-use std::fs;
-use std::io;
 use std::io::Read as _;
-use std::path::Path;
-use std::path::PathBuf;
-use std::sync::Mutex;
-use std::sync::PoisonError;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+use std::{fs, io};
 
-use anyhow::Context as _;
-use anyhow::Result;
-use tec_core::pcr::PcrIndex;
-use tec_core::pcr::PcrSet;
-use tec_core::reference::BootImage;
-use tec_core::reference::ImageFile;
-use tec_tpm::compute::BootPredictor;
-use tec_tpm::compute::DirectoryImage;
-use tec_tpm::compute::MemoryImage;
-use tec_tpm::compute::PlatformState;
-use tec_tpm::compute::Prediction;
+use anyhow::{Context as _, Result};
+use tec_core::pcr::{PcrIndex, PcrSet};
+use tec_core::reference::{BootImage, ImageFile};
+use tec_tpm::compute::{BootPredictor, DirectoryImage, MemoryImage, PlatformState, Prediction};
 
 /// Boots lie beside the repository, where they are available.
 const BOOTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../shared/fixtures/qemu");

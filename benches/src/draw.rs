@@ -2,10 +2,7 @@
 
 use std::fmt::Write as _;
 
-use crate::chart::Axis;
-use crate::chart::Chart;
-use crate::chart::Line;
-use crate::chart::Scale;
+use crate::chart::{Axis, Chart, Line, Scale};
 use crate::page::escape;
 use crate::unit::Unit;
 

@@ -31,14 +31,8 @@ pub mod synthetic;
 mod unit;
 
 pub use self::change::Change;
-pub use self::chart::Axis;
-pub use self::chart::Chart;
-pub use self::chart::Line;
-pub use self::chart::Scale;
+pub use self::chart::{Axis, Chart, Line, Scale};
 pub use self::page::render;
-pub use self::report::Figure;
-pub use self::report::REPORT;
-pub use self::report::Ratio;
-pub use self::report::Report;
+pub use self::report::{Figure, REPORT, Ratio, Report};
 pub use self::suite::Suite;
 pub use self::unit::Unit;

@@ -3,14 +3,11 @@
 
 use std::fs;
 use std::io::Write as _;
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use anyhow::Context as _;
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use clap::Parser;
-use tec_benches::Report;
-use tec_benches::render;
+use tec_benches::{Report, render};
 
 #[derive(Debug, Parser)]
 #[command(name = "tec-benches", about = "Shows a report of the benchmarks")]

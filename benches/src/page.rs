@@ -4,9 +4,7 @@ use std::fmt::Write as _;
 
 use crate::change::Change;
 use crate::draw;
-use crate::report::Figure;
-use crate::report::Ratio;
-use crate::report::Report;
+use crate::report::{Figure, Ratio, Report};
 use crate::unit::Unit;
 
 const STYLE: &str = "
@@ -161,8 +159,7 @@ fn class(reaches_goal: Option<bool>) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::chart::Axis;
-    use crate::chart::Chart;
+    use crate::chart::{Axis, Chart};
 
     fn report(ours: f64) -> Report {
         let mut report = Report::default();

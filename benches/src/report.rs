@@ -1,14 +1,11 @@
 //! What a run found, and the file that all suites of a run write into.
 
-use std::fmt;
-use std::fs;
 use std::io::ErrorKind;
 use std::path::Path;
+use std::{fmt, fs};
 
-use anyhow::Context as _;
-use anyhow::Result;
-use serde::Deserialize;
-use serde::Serialize;
+use anyhow::{Context as _, Result};
+use serde::{Deserialize, Serialize};
 
 use crate::chart::Chart;
 use crate::unit::Unit;

@@ -5,11 +5,9 @@
 //! waits for a network, so on an idle machine it is the time that passes.
 
 use std::hint::black_box;
-use std::time::Duration;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use rustix::time::ClockId;
-use rustix::time::clock_gettime;
+use rustix::time::{ClockId, clock_gettime};
 
 /// Pairs of rounds of one comparison; odd, so that the median is one of them.
 pub(crate) const ROUNDS: usize = 41;

@@ -3,22 +3,16 @@
 use std::ffi::OsString;
 use std::fmt;
 use std::io::Write as _;
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::Context as _;
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use criterion::Criterion;
 
 use crate::chart::Chart;
-use crate::report::Figure;
-use crate::report::REPORT;
-use crate::report::Ratio;
-use crate::report::Report;
+use crate::report::{Figure, REPORT, Ratio, Report};
 use crate::rounds;
-use crate::rounds::repeat;
-use crate::rounds::repeat_on_the_clock;
+use crate::rounds::{repeat, repeat_on_the_clock};
 
 /// Warm-up of one closure in criterion.
 const WARM_UP: Duration = Duration::from_millis(300);

@@ -1,7 +1,6 @@
 //! Units of what is measured, and how people read them.
 
-use serde::Deserialize;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// What a number counts. Numbers are kept in the base unit and shown in the handiest one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

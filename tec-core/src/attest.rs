@@ -7,29 +7,16 @@
 
 use std::fmt;
 
-use serde::Deserialize;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
-use crate::ak::AkRecord;
-use crate::ak::AkState;
-use crate::ak::ClockReading;
-use crate::ak::Fingerprint;
-use crate::ak::PublicKey;
-use crate::ak::TpmClock;
-use crate::boot::BootState;
-use crate::boot::BootStates;
+use crate::ak::{AkRecord, AkState, ClockReading, Fingerprint, PublicKey, TpmClock};
+use crate::boot::{BootState, BootStates};
 use crate::digest::Sha256Digest;
-use crate::explain::Gate;
-use crate::explain::Ladder;
-use crate::explain::explain_pcrs;
-use crate::id::AttemptId;
-use crate::id::MachineId;
+use crate::explain::{Gate, Ladder, explain_pcrs};
+use crate::id::{AttemptId, MachineId};
 use crate::image::ApprovedImage;
-use crate::machine::Machine;
-use crate::machine::MachineState;
-use crate::pcr::PcrIndex;
-use crate::pcr::PcrSet;
-use crate::pcr::PcrValues;
+use crate::machine::{Machine, MachineState};
+use crate::pcr::{PcrIndex, PcrSet, PcrValues};
 use crate::time::Timestamp;
 
 /// Sort of evidence, by its name on the wire.

@@ -3,14 +3,10 @@
 use std::fmt;
 use std::str::FromStr;
 
-use serde::Deserialize;
-use serde::Deserializer;
-use serde::Serialize;
-use serde::Serializer;
 use serde::de::Error as _;
-use sha2::Digest as _;
-use sha2::Sha256;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use sha2::block_api::compress256;
+use sha2::{Digest as _, Sha256};
 
 /// A SHA-256 digest (32 bytes, 64 lowercase hexadecimal digits).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]

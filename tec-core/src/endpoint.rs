@@ -1,12 +1,10 @@
 //! Addresses that nodes are told.
 
-use core::net::IpAddr;
-use core::net::Ipv6Addr;
+use core::net::{IpAddr, Ipv6Addr};
 use std::fmt;
 use std::str::FromStr;
 
-use serde::Deserialize;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// Base URL of a service: `http(s)://host[:port]`, no path, no credentials.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]

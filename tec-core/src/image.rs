@@ -1,7 +1,6 @@
 //! Approved images and the measurements that booting them makes.
 
-use serde::Deserialize;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::digest::Sha256Digest;
 use crate::id::ImageName;

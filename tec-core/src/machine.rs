@@ -1,7 +1,6 @@
 //! A machine as the registry knows it.
 
-use serde::Deserialize;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::ak::Fingerprint;
 use crate::id::MachineId;

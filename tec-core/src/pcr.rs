@@ -2,8 +2,7 @@
 
 use std::fmt;
 
-use serde::Deserialize;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::digest::Sha256Digest;
 

@@ -22,8 +22,7 @@ use std::fmt::Write as _;
 use rand_core::CryptoRng;
 use zeroize::Zeroizing;
 
-use crate::secret::SecretArray;
-use crate::secret::SecretBytes;
+use crate::secret::{SecretArray, SecretBytes};
 
 /// Groups of a key.
 const GROUPS: usize = 8;

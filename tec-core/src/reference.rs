@@ -1,8 +1,7 @@
 //! Reference values: from the files of an image to the PCR values that its boot leaves.
 
-use std::fmt;
-use std::io;
 use std::io::Read;
+use std::{fmt, io};
 
 use crate::image::ExpectedPcrs;
 

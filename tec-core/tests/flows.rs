@@ -10,67 +10,32 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use proptest::prelude::*;
-use tec_core::ak::AkCandidate;
-use tec_core::ak::AkReason;
-use tec_core::ak::AkRecord;
-use tec_core::ak::AkState;
-use tec_core::ak::ManualMatcher;
-use tec_core::ak::SourceNetwork;
-use tec_core::ak::TofuMatcher;
-use tec_core::ak::TpmClock;
-use tec_core::attest::Appraisal;
-use tec_core::attest::LogEvidence;
-use tec_core::attest::LoggedEvent;
-use tec_core::attest::PinnedPcrs;
-use tec_core::attest::Tee;
-use tec_core::attest::VerifiedEvidence;
-use tec_core::attest::VerifyError;
+use tec_core::ak::{
+    AkCandidate, AkReason, AkRecord, AkState, ManualMatcher, SourceNetwork, TofuMatcher, TpmClock,
+};
+use tec_core::attest::{
+    Appraisal, LogEvidence, LoggedEvent, PinnedPcrs, Tee, VerifiedEvidence, VerifyError,
+};
 use tec_core::boot::WholeImages;
 use tec_core::code::Code;
 use tec_core::digest::Sha256Digest;
 use tec_core::endpoint::Endpoint;
-use tec_core::explain::Gate;
-use tec_core::explain::StepState;
+use tec_core::explain::{Gate, StepState};
 use tec_core::flow;
-use tec_core::flow::AdmitPorts;
-use tec_core::flow::AkOutcome;
-use tec_core::flow::AkPorts;
-use tec_core::flow::AkSubmission;
-use tec_core::flow::ApproveError;
-use tec_core::flow::Boots;
-use tec_core::flow::ClaimLimits;
-use tec_core::flow::ProvisionPorts;
-use tec_core::flow::PublishError;
-use tec_core::flow::RegisterError;
-use tec_core::flow::RegisterPorts;
-use tec_core::flow::ReleaseError;
-use tec_core::flow::ReleasePorts;
-use tec_core::id::MachineId;
-use tec_core::id::ResourcePath;
+use tec_core::flow::{
+    AdmitPorts, AkOutcome, AkPorts, AkSubmission, ApproveError, Boots, ClaimLimits, ProvisionPorts,
+    PublishError, RegisterError, RegisterPorts, ReleaseError, ReleasePorts,
+};
+use tec_core::id::{MachineId, ResourcePath};
 use tec_core::ignition::ClevisPinGenerator;
-use tec_core::image::ApprovedImage;
-use tec_core::image::ExpectedPcr;
-use tec_core::image::ExpectedPcrs;
-use tec_core::image::ImageEvent;
+use tec_core::image::{ApprovedImage, ExpectedPcr, ExpectedPcrs, ImageEvent};
 use tec_core::luks::CompatLuksKey;
-use tec_core::pcr::PcrIndex;
-use tec_core::pcr::PcrValues;
-use tec_core::port::AkRegistry;
-use tec_core::port::AttemptLog;
-use tec_core::port::AuditAction;
-use tec_core::port::ClockLog;
-use tec_core::port::ImageRegistry;
-use tec_core::port::PortError;
-use tec_core::port::PortErrorKind;
-use tec_core::port::PutOutcome;
-use tec_core::port::SecretStore;
-use tec_core::port::UnclaimedLimit;
-use tec_core::testing::Fault;
-use tec_core::testing::Faulty;
-use tec_core::testing::ManualClock;
-use tec_core::testing::MemoryRegistry;
-use tec_core::testing::SeededEntropy;
-use tec_core::testing::sample;
+use tec_core::pcr::{PcrIndex, PcrValues};
+use tec_core::port::{
+    AkRegistry, AttemptLog, AuditAction, ClockLog, ImageRegistry, PortError, PortErrorKind,
+    PutOutcome, SecretStore, UnclaimedLimit,
+};
+use tec_core::testing::{Fault, Faulty, ManualClock, MemoryRegistry, SeededEntropy, sample};
 
 type Ports = Faulty<MemoryRegistry>;
 

@@ -7,51 +7,30 @@
 )]
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
-use http::Request;
-use http::StatusCode;
-use http_body_util::BodyExt as _;
-use http_body_util::Full;
-use serde_json::Value;
-use serde_json::json;
-use tec_core::ak::AkMatcher;
-use tec_core::ak::AkState;
-use tec_core::ak::Credential;
-use tec_core::ak::EkBoundMatcher;
-use tec_core::ak::EkOffer;
-use tec_core::ak::Fingerprint;
-use tec_core::ak::PublicKey;
-use tec_core::ak::TofuMatcher;
-use tec_core::ak::TpmObjectError;
-use tec_core::ak::TpmObjects;
+use http::{Request, StatusCode};
+use http_body_util::{BodyExt as _, Full};
+use serde_json::{Value, json};
+use tec_core::ak::{
+    AkMatcher, AkState, Credential, EkBoundMatcher, EkOffer, Fingerprint, PublicKey, TofuMatcher,
+    TpmObjectError, TpmObjects,
+};
 use tec_core::endpoint::Endpoint;
 use tec_core::flow::ClaimLimits;
-use tec_core::http::AkService;
-use tec_core::http::AkServiceConfig;
-use tec_core::http::MAX_BODY;
-use tec_core::http::RegisterService;
-use tec_core::http::RegisterServiceConfig;
+use tec_core::http::{
+    AkService, AkServiceConfig, MAX_BODY, RegisterService, RegisterServiceConfig,
+};
 use tec_core::id::ResourcePath;
 use tec_core::ignition::ClevisPinGenerator;
 use tec_core::luks::CompatLuksKey;
 use tec_core::machine::MachineState;
-use tec_core::port::AkRegistry;
-use tec_core::port::MachineRegistry;
-use tec_core::port::SecretStore;
-use tec_core::port::UnclaimedLimit;
-use tec_core::secret::SecretArray;
-use tec_core::secret::SecretBytes;
-use tec_core::testing::Fault;
-use tec_core::testing::Faulty;
-use tec_core::testing::ManualClock;
-use tec_core::testing::MemoryRegistry;
-use tec_core::testing::SeededEntropy;
-use tec_core::testing::sample;
+use tec_core::port::{AkRegistry, MachineRegistry, SecretStore, UnclaimedLimit};
+use tec_core::secret::{SecretArray, SecretBytes};
+use tec_core::testing::{Fault, Faulty, ManualClock, MemoryRegistry, SeededEntropy, sample};
 
 /// A TPM whose challenge is the secret itself and whose areas are the key's DER form.
 #[derive(Debug)]

@@ -9,38 +9,23 @@
 #![cfg(all(feature = "embedded", feature = "test-util"))]
 #![expect(clippy::unwrap_used, clippy::panic, reason = "all of this is a test")]
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
-use std::io::BufRead as _;
-use std::io::BufReader;
-use std::io::Write as _;
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::Path;
-use std::process::Child;
-use std::process::Command;
-use std::process::Stdio;
-use std::sync::Arc;
-use std::sync::mpsc;
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use rand_chacha::ChaCha20Rng;
-use rand_core::Rng as _;
-use rand_core::SeedableRng as _;
+use rand_core::{Rng as _, SeedableRng as _};
 use tec_core::ak::AkState;
-use tec_core::port::AkRegistry;
-use tec_core::port::AuditAction;
-use tec_core::port::AuditEvent;
-use tec_core::port::AuditSink;
-use tec_core::port::BindOutcome;
-use tec_core::port::Entropy;
-use tec_core::port::MachineRegistry;
-use tec_core::port::PutOutcome;
-use tec_core::port::SecretStore;
-use tec_core::port::UnclaimedLimit;
+use tec_core::port::{
+    AkRegistry, AuditAction, AuditEvent, AuditSink, BindOutcome, Entropy, MachineRegistry,
+    PutOutcome, SecretStore, UnclaimedLimit,
+};
 use tec_core::secret::SecretBytes;
-use tec_core::store::AuditVerdict;
-use tec_core::store::Store;
-use tec_core::testing::SeededEntropy;
-use tec_core::testing::sample;
+use tec_core::store::{AuditVerdict, Store};
+use tec_core::testing::{SeededEntropy, sample};
 
 /// Where the child finds its state directory.
 const DIR: &str = "TEC_KILL_TEST_DIR";

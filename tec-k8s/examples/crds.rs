@@ -3,8 +3,7 @@
 
 use std::path::PathBuf;
 
-use anyhow::Context as _;
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 
 fn main() -> Result<()> {
     let dir: PathBuf = std::env::args_os()

@@ -5,19 +5,14 @@
 #![expect(clippy::unwrap_used, reason = "a test's own tools may fail the test")]
 
 use std::process::Command;
-use std::sync::Arc;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tec_core::node::metadata::MetadataSource as _;
-use tec_core::port::PortErrorKind;
-use tec_core::port::chain;
-use tec_k8s::node::AzureCertificates;
-use tec_k8s::node::AzureMetadata;
-use tokio::io::AsyncReadExt as _;
-use tokio::io::AsyncWriteExt as _;
-use tokio::net::TcpListener;
-use tokio::net::TcpStream;
+use tec_core::port::{PortErrorKind, chain};
+use tec_k8s::node::{AzureCertificates, AzureMetadata};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
 use tokio::time::Instant;
 
 /// Says that this process is the one inside.

@@ -7,14 +7,9 @@
 use std::fmt;
 use std::str::FromStr;
 
-use tec_core::ak::KeyKind;
-use tec_core::ak::PublicKey;
+use tec_core::ak::{KeyKind, PublicKey};
 
-use crate::public::ObjectAttributes;
-use crate::public::ObjectName;
-use crate::public::PublicArea;
-use crate::public::PublicError;
-use crate::public::Scheme;
+use crate::public::{ObjectAttributes, ObjectName, PublicArea, PublicError, Scheme};
 
 /// What sort of attestation key to create.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -26,33 +26,22 @@ mod template;
 mod tests;
 mod transport;
 
-use std::sync::Mutex;
-use std::sync::MutexGuard;
-use std::sync::PoisonError;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use tec_core::ak::Credential;
-use tec_core::ak::EkOffer;
+use tec_core::ak::{Credential, EkOffer};
 use tec_core::digest::Sha256Digest;
-use tec_core::pcr::PcrIndex;
-use tec_core::pcr::PcrValues;
+use tec_core::pcr::{PcrIndex, PcrValues};
 use tec_core::secret::SecretBytes;
 
 pub use self::answer::AnswerError;
 use self::channel::Channel;
 pub use self::channel::CommandError;
 pub use self::code::ResponseCode;
-use crate::ak::AkAlgorithm;
-use crate::ak::AkHandle;
-use crate::ak::AkOrigin;
-use crate::ak::AttestationKey;
-use crate::ak::StoredAk;
-use crate::ek::EkAlgorithm;
-use crate::ek::without_padding;
+use crate::ak::{AkAlgorithm, AkHandle, AkOrigin, AttestationKey, StoredAk};
+use crate::ek::{EkAlgorithm, without_padding};
 use crate::evidence::TpmEvidence;
 use crate::public::PublicArea;
-use crate::tpm::AnyTpm;
-use crate::tpm::TpmError;
-use crate::tpm::values;
+use crate::tpm::{AnyTpm, TpmError, values};
 use crate::wire::only_sized;
 
 /// TPM2B_ID_OBJECT and TPM2B_ENCRYPTED_SECRET: an RSA-4096 ciphertext is the largest.

@@ -11,14 +11,10 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde::Deserialize;
-use tec_core::ak::ParsePublicKeyError;
-use tec_core::ak::PublicKey;
-use tec_core::digest::ParseDigestError;
-use tec_core::digest::Sha256Digest;
+use tec_core::ak::{ParsePublicKeyError, PublicKey};
+use tec_core::digest::{ParseDigestError, Sha256Digest};
 
-use crate::quote::MAX_MESSAGE;
-use crate::quote::MAX_SIGNATURE;
-use crate::quote::UntrustedQuote;
+use crate::quote::{MAX_MESSAGE, MAX_SIGNATURE, UntrustedQuote};
 
 /// Largest event log that is taken, in bytes: ten times what firmware writes today.
 pub const MAX_EVENT_LOG: usize = 512 * 1024;

@@ -8,17 +8,11 @@ use std::fmt;
 use picky_asn1::bit_string::BitString;
 use picky_asn1::wrapper::IntegerAsn1;
 use picky_asn1_x509::SubjectPublicKeyInfo;
-use sha2::Digest as _;
-use sha2::Sha256;
-use tec_core::ak::ParsePublicKeyError;
-use tec_core::ak::PublicKey;
+use sha2::{Digest as _, Sha256};
+use tec_core::ak::{ParsePublicKeyError, PublicKey};
 
-use crate::quote::ALG_ECDSA;
-use crate::quote::ALG_RSASSA;
-use crate::quote::ALG_SHA256;
-use crate::wire::WireError;
-use crate::wire::WireReader;
-use crate::wire::only_sized;
+use crate::quote::{ALG_ECDSA, ALG_RSASSA, ALG_SHA256};
+use crate::wire::{WireError, WireReader, only_sized};
 
 // TPM_ALG_ID values: TCG Algorithm Registry, "TPM_ALG_ID".
 pub(crate) const ALG_RSA: u16 = 0x0001;

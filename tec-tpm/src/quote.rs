@@ -37,21 +37,16 @@
 
 mod signature;
 
-pub use self::signature::PureRust;
-pub use self::signature::SignatureCheck;
+pub use self::signature::{PureRust, SignatureCheck};
 
-use sha2::Digest as _;
-use sha2::Sha256;
+use sha2::{Digest as _, Sha256};
 use subtle::ConstantTimeEq as _;
-use tec_core::ak::PublicKey;
-use tec_core::ak::TpmClock;
+use tec_core::ak::{PublicKey, TpmClock};
 use tec_core::digest::Sha256Digest;
-use tec_core::pcr::PCR_COUNT;
-use tec_core::pcr::PcrValues;
+use tec_core::pcr::{PCR_COUNT, PcrValues};
 
 use self::signature::Signature;
-use crate::wire::WireError;
-use crate::wire::WireReader;
+use crate::wire::{WireError, WireReader};
 
 /// TPM_ST_ATTEST_QUOTE (TPM 2.0 Library Part 2, "TPM_ST").
 pub(crate) const ST_ATTEST_QUOTE: u16 = 0x8018;

@@ -20,20 +20,15 @@ pub(crate) mod values;
 
 use std::fmt;
 
-use tec_core::ak::Credential;
-use tec_core::ak::EkOffer;
+use tec_core::ak::{Credential, EkOffer};
 use tec_core::digest::Sha256Digest;
-use tec_core::pcr::PcrIndex;
-use tec_core::pcr::PcrValues;
+use tec_core::pcr::{PcrIndex, PcrValues};
 use tec_core::secret::SecretBytes;
 
-pub use self::attester::EventLogSource;
-pub use self::attester::TpmAttester;
+pub use self::attester::{EventLogSource, TpmAttester};
 pub use self::error::TpmError;
 pub use self::marker::TpmMarker;
-use crate::ak::AkAlgorithm;
-use crate::ak::AkHandle;
-use crate::ak::StoredAk;
+use crate::ak::{AkAlgorithm, AkHandle, StoredAk};
 use crate::evidence::TpmEvidence;
 
 /// A TPM 2.0 with a SHA-256 bank.

@@ -8,76 +8,41 @@ mod event;
 
 use std::fmt;
 use std::str::FromStr as _;
-use std::sync::Mutex;
-use std::sync::MutexGuard;
-use std::sync::PoisonError;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use tec_core::ak::Credential;
-use tec_core::ak::EkOffer;
+use tec_core::ak::{Credential, EkOffer};
 use tec_core::digest::Sha256Digest;
-use tec_core::pcr::PCR_COUNT;
-use tec_core::pcr::PcrIndex;
-use tec_core::pcr::PcrValues;
+use tec_core::pcr::{PCR_COUNT, PcrIndex, PcrValues};
 use tec_core::secret::SecretBytes;
-use tss_esapi::Context;
-use tss_esapi::WrapperErrorKind;
-use tss_esapi::abstraction::AsymmetricAlgorithmSelection;
-use tss_esapi::abstraction::DefaultKey;
-use tss_esapi::abstraction::ak::create_ak_2;
-use tss_esapi::abstraction::ak::load_ak;
-use tss_esapi::abstraction::ek::create_ek_object_2;
-use tss_esapi::abstraction::ek::retrieve_ek_pubcert;
-use tss_esapi::constants::CapabilityType;
-use tss_esapi::constants::SessionType;
+use tss_esapi::abstraction::ak::{create_ak_2, load_ak};
+use tss_esapi::abstraction::ek::{create_ek_object_2, retrieve_ek_pubcert};
+use tss_esapi::abstraction::{AsymmetricAlgorithmSelection, DefaultKey};
 use tss_esapi::constants::response_code::Tss2ResponseCodeKind;
-use tss_esapi::handles::AuthHandle;
-use tss_esapi::handles::KeyHandle;
-use tss_esapi::handles::ObjectHandle;
-use tss_esapi::handles::PcrHandle;
-use tss_esapi::handles::PersistentTpmHandle;
-use tss_esapi::handles::SessionHandle;
-use tss_esapi::handles::TpmHandle;
-use tss_esapi::interface_types::algorithm::HashingAlgorithm;
-use tss_esapi::interface_types::algorithm::SignatureSchemeAlgorithm;
+use tss_esapi::constants::{CapabilityType, SessionType};
+use tss_esapi::handles::{
+    AuthHandle, KeyHandle, ObjectHandle, PcrHandle, PersistentTpmHandle, SessionHandle, TpmHandle,
+};
+use tss_esapi::interface_types::algorithm::{HashingAlgorithm, SignatureSchemeAlgorithm};
 use tss_esapi::interface_types::dynamic_handles::Persistent;
 use tss_esapi::interface_types::ecc::EccCurve;
 use tss_esapi::interface_types::key_bits::RsaKeyBits;
 use tss_esapi::interface_types::resource_handles::Provision;
-use tss_esapi::interface_types::session_handles::AuthSession;
-use tss_esapi::interface_types::session_handles::PolicySession;
-use tss_esapi::structures::CapabilityData;
-use tss_esapi::structures::Data;
-use tss_esapi::structures::Digest;
-use tss_esapi::structures::DigestValues;
-use tss_esapi::structures::EncryptedSecret;
-use tss_esapi::structures::IdObject;
-use tss_esapi::structures::Nonce;
-use tss_esapi::structures::PcrSelectSize;
-use tss_esapi::structures::PcrSelection;
-use tss_esapi::structures::PcrSelectionList;
-use tss_esapi::structures::PcrSlot;
-use tss_esapi::structures::SignatureScheme;
-use tss_esapi::structures::SymmetricDefinition;
+use tss_esapi::interface_types::session_handles::{AuthSession, PolicySession};
+use tss_esapi::structures::{
+    CapabilityData, Data, Digest, DigestValues, EncryptedSecret, IdObject, Nonce, PcrSelectSize,
+    PcrSelection, PcrSelectionList, PcrSlot, SignatureScheme, SymmetricDefinition,
+};
 use tss_esapi::tcti_ldr::TctiNameConf;
 use tss_esapi::traits::Marshall as _;
+use tss_esapi::{Context, WrapperErrorKind};
 
-use crate::ak::AkAlgorithm;
-use crate::ak::AkHandle;
-use crate::ak::AkOrigin;
-use crate::ak::AttestationKey;
-use crate::ak::StoredAk;
-use crate::ek::EkAlgorithm;
-use crate::ek::without_padding;
+use crate::ak::{AkAlgorithm, AkHandle, AkOrigin, AttestationKey, StoredAk};
+use crate::ek::{EkAlgorithm, without_padding};
 use crate::evidence::TpmEvidence;
 use crate::public::PublicArea;
-use crate::tpm::AnyTpm;
-pub use crate::tpm::EventLogSource;
-pub use crate::tpm::TpmAttester;
-pub use crate::tpm::TpmError;
-pub use crate::tpm::TpmMarker;
-use crate::tpm::values;
-use crate::wire::only_sized;
-use crate::wire::push_sized;
+use crate::tpm::{AnyTpm, values};
+pub use crate::tpm::{EventLogSource, TpmAttester, TpmError, TpmMarker};
+use crate::wire::{only_sized, push_sized};
 
 /// TPM2B_ID_OBJECT and TPM2B_ENCRYPTED_SECRET: an RSA-4096 ciphertext is the largest.
 const MAX_CREDENTIAL: usize = 512;

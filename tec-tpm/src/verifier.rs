@@ -4,32 +4,21 @@
 mod azure;
 mod by_tee;
 
-pub use self::azure::AzSnpEvidence;
-pub use self::azure::AzSnpEvidenceError;
-pub use self::azure::AzSnpEvidenceVersion;
-pub use self::azure::AzSnpVtpmVerifier;
+pub use self::azure::{AzSnpEvidence, AzSnpEvidenceError, AzSnpEvidenceVersion, AzSnpVtpmVerifier};
 pub use self::by_tee::ByTee;
 
 use async_trait::async_trait;
-use serde_json::Map;
-use serde_json::Value;
+use serde_json::{Map, Value};
 use subtle::ConstantTimeEq as _;
-use tec_core::ak::Fingerprint;
-use tec_core::ak::PublicKey;
-use tec_core::attest::LogEvidence;
-use tec_core::attest::Tee;
-use tec_core::attest::VerifiedEvidence;
-use tec_core::attest::VerifyError;
+use tec_core::ak::{Fingerprint, PublicKey};
+use tec_core::attest::{LogEvidence, Tee, VerifiedEvidence, VerifyError};
 use tec_core::digest::Sha256Digest;
-use tec_core::pcr::PcrIndex;
-use tec_core::pcr::PcrValues;
-use tec_core::port::EvidenceRequest;
-use tec_core::port::Verifier;
+use tec_core::pcr::{PcrIndex, PcrValues};
+use tec_core::port::{EvidenceRequest, Verifier};
 
 use crate::event_log;
 use crate::evidence::TpmEvidence;
-use crate::quote::QuoteError;
-use crate::quote::VerifiedQuote;
+use crate::quote::{QuoteError, VerifiedQuote};
 
 /// Length of a nonce in a quote; report data is cut to it, as attesters do.
 pub const NONCE: usize = 32;

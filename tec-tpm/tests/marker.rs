@@ -3,23 +3,16 @@
 #![expect(clippy::unwrap_used, reason = "a test's own tools may fail the test")]
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use async_trait::async_trait;
-use tec_core::node::derive::ClusterId;
-use tec_core::node::derive::MeasurementSalt;
-use tec_core::node::derive::MeasurementSecret;
-use tec_core::node::lock::BootstrapMarker;
-use tec_core::node::lock::LockOutcome;
-use tec_core::node::lock::MarkerState;
-use tec_core::node::lock::NodeLock;
+use tec_core::node::derive::{ClusterId, MeasurementSalt, MeasurementSecret};
+use tec_core::node::lock::{BootstrapMarker, LockOutcome, MarkerState, NodeLock};
 use tec_core::pcr::PcrIndex;
 use tec_core::port::PortError;
 use tec_tpm::testing::Swtpm;
 use tec_tpm::tpm::AnyTpm as _;
-use tec_tpm::tss::Tpm;
-use tec_tpm::tss::TpmMarker;
+use tec_tpm::tss::{Tpm, TpmMarker};
 use tokio::task::JoinSet;
 
 /// Counts the extensions.

@@ -13,12 +13,9 @@ use std::io::Write as _;
 use std::path::Path;
 
 use tec_core::pcr::PcrIndex;
-use tec_tpm::compute::BootPredictor;
-use tec_tpm::compute::PlatformState;
-use tec_tpm::compute::Register;
 use tec_tpm::compute::input::BootSource;
-use tec_tpm::compute::testing::PeBuilder;
-use tec_tpm::compute::testing::application;
+use tec_tpm::compute::testing::{PeBuilder, application};
+use tec_tpm::compute::{BootPredictor, PlatformState, Register};
 
 /// Size of the initial file system in the image.
 const SIZE: u32 = 2 << 30;

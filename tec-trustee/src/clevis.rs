@@ -28,20 +28,11 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use rand_core::CryptoRng;
-use serde::Deserialize;
-use serde::Serialize;
-use tec_core::ignition::HeaderConfig;
-use tec_core::ignition::ParsePinConfigError;
-use tec_core::secret::SecretArray;
-use tec_core::secret::SecretBytes;
+use serde::{Deserialize, Serialize};
+use tec_core::ignition::{HeaderConfig, ParsePinConfigError};
+use tec_core::secret::{SecretArray, SecretBytes};
 
-use crate::jwe::A256GCM;
-use crate::jwe::JweError;
-use crate::jwe::Sealed;
-use crate::jwe::decode;
-use crate::jwe::decode_array;
-use crate::jwe::gcm_open;
-use crate::jwe::gcm_seal;
+use crate::jwe::{A256GCM, JweError, Sealed, decode, decode_array, gcm_open, gcm_seal};
 
 /// Largest sealed text: a header with a few CA bundles, and a passphrase.
 const MAX_TEXT: usize = 1024 * 1024;

@@ -4,9 +4,7 @@
 use async_trait::async_trait;
 use serde_json::json;
 use tec_core::attest::Tee;
-use tec_core::port::AttestationEvidence;
-use tec_core::port::Attester;
-use tec_core::port::PortError;
+use tec_core::port::{AttestationEvidence, Attester, PortError};
 use tec_core::testing::sample;
 
 #[derive(Clone, Debug)]
@@ -115,14 +113,10 @@ mod loopback {
 mod verifier {
     use async_trait::async_trait;
     use serde_json::Value;
-    use tec_core::attest::Tee;
-    use tec_core::attest::VerifiedEvidence;
-    use tec_core::attest::VerifyError;
+    use tec_core::attest::{Tee, VerifiedEvidence, VerifyError};
     use tec_core::digest::Sha256Digest;
-    use tec_core::pcr::PCR_COUNT;
-    use tec_core::pcr::PcrValues;
-    use tec_core::port::EvidenceRequest;
-    use tec_core::port::Verifier;
+    use tec_core::pcr::{PCR_COUNT, PcrValues};
+    use tec_core::port::{EvidenceRequest, Verifier};
     use tec_core::testing::sample;
 
     #[derive(Debug)]

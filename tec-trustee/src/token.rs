@@ -20,22 +20,18 @@
 use std::fmt;
 
 use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
-use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use p256::ecdsa::SigningKey;
-use p256::ecdsa::VerifyingKey;
+use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 use p256::ecdsa::signature::Signer as _;
+use p256::ecdsa::{SigningKey, VerifyingKey};
 use p256::elliptic_curve::Generate as _;
 use p256::pkcs8::DecodePublicKey as _;
 use rand_core::CryptoRng;
-use serde_json::Map;
-use serde_json::Value;
+use serde_json::{Map, Value};
 use tec_core::id::AttemptId;
 use tec_core::secret::SecretBytes;
 use tec_core::time::Timestamp;
 
-use crate::jwt::Unverified;
-use crate::jwt::verify_es256;
+use crate::jwt::{Unverified, verify_es256};
 use crate::policy::Verdict;
 
 /// Largest token that is looked at; one with evidence has about 8 KiB.
@@ -278,8 +274,7 @@ impl<'a> EarClaims<'a> {
 
 #[cfg(test)]
 mod tests {
-    use p256::pkcs8::EncodePrivateKey as _;
-    use p256::pkcs8::EncodePublicKey as _;
+    use p256::pkcs8::{EncodePrivateKey as _, EncodePublicKey as _};
     use rand_chacha::ChaCha20Rng;
     use rand_core::SeedableRng as _;
     use serde_json::json;

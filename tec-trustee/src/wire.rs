@@ -5,13 +5,10 @@ use std::str::FromStr;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use serde::Deserialize;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tec_core::code::Code;
-use tec_core::id::AttemptId;
-use tec_core::id::ParseResourcePathError;
-use tec_core::id::ResourcePath;
+use tec_core::id::{AttemptId, ParseResourcePathError, ResourcePath};
 
 /// The one protocol version: servers accept exactly this, clients send exactly this.
 pub const PROTOCOL_VERSION: &str = "0.4.0";

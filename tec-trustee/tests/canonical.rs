@@ -1,12 +1,9 @@
 //! Canonical JSON as report data hashes it, against the examples of RFC 8785.
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
 
-use serde_json::Value;
-use serde_json::json;
-use sha2::Digest as _;
-use sha2::Sha384;
-use tec_trustee::report_data::HashAlgorithm;
-use tec_trustee::report_data::device;
+use serde_json::{Value, json};
+use sha2::{Digest as _, Sha384};
+use tec_trustee::report_data::{HashAlgorithm, device};
 
 fn canonical(value: &Value) -> String {
     serde_json_canonicalizer::to_string(value).unwrap()

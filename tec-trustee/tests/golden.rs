@@ -6,22 +6,16 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-use serde_json::Value;
-use serde_json::json;
-use tec_core::attest::PinnedPcrs;
-use tec_core::attest::Tee;
+use serde_json::{Value, json};
+use tec_core::attest::{PinnedPcrs, Tee};
 use tec_core::digest::Sha256Digest;
 use tec_core::pcr::PcrIndex;
 use tec_core::testing::sample;
 use tec_trustee::config::Generation;
-use tec_trustee::policy::ClaimValue;
-use tec_trustee::policy::PolicyIntent;
-use tec_trustee::policy::SNP_MEASUREMENT;
-use tec_trustee::policy::SnpRequirement;
-use tec_trustee::policy::SnpTcb;
-use tec_trustee::policy::ak_reference_name;
-use tec_trustee::policy::ak_reference_value;
-use tec_trustee::policy::pcr_reference_name;
+use tec_trustee::policy::{
+    ClaimValue, PolicyIntent, SNP_MEASUREMENT, SnpRequirement, SnpTcb, ak_reference_name,
+    ak_reference_value, pcr_reference_name,
+};
 
 const PINNED: [PcrIndex; 2] = [PcrIndex::BOOT_MANAGER, PcrIndex::MOK];
 

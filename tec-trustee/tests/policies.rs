@@ -12,15 +12,9 @@ mod policy_cases;
 
 use std::collections::BTreeMap;
 
-use tec_trustee::policy::AttestationPolicy;
-use tec_trustee::policy::Evaluation;
-use tec_trustee::policy::PolicyIntent;
-use tec_trustee::policy::ResourcePolicy;
-use tec_trustee::policy::Verdict;
+use tec_trustee::policy::{AttestationPolicy, Evaluation, PolicyIntent, ResourcePolicy, Verdict};
 
-use self::policy_cases::Case;
-use self::policy_cases::azure_too;
-use self::policy_cases::cases;
+use self::policy_cases::{Case, azure_too, cases};
 
 /// What the compiled policy says, and the interpreter no less.
 fn verdict(case: &Case) -> Verdict {

@@ -5,11 +5,8 @@
 mod plain;
 mod service;
 
-use std::sync::Arc;
-use std::sync::Mutex;
-use std::sync::PoisonError;
-use std::time::Duration;
-use std::time::Instant;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use async_trait::async_trait;
@@ -17,39 +14,24 @@ use bootstrapper::authority::Authority;
 use bootstrapper::identity::Identity;
 use bootstrapper::node::endpoint;
 use bootstrapper::transport;
-use tec_benches::Figure;
-use tec_benches::Suite;
-use tec_benches::Unit;
+use tec_benches::{Figure, Suite, Unit};
 use tec_core::node::derive::DiskId;
-use tec_core::node::drive::JoinPorts;
-use tec_core::node::drive::drive_join;
+use tec_core::node::drive::{JoinPorts, drive_join};
 use tec_core::node::join::JoinOutcome;
-use tec_core::node::lock::BootstrapMarker as _;
-use tec_core::node::lock::MarkerState;
-use tec_core::node::lock::NodeLock;
+use tec_core::node::lock::{BootstrapMarker as _, MarkerState, NodeLock};
 use tec_core::node::state::Role;
 use tec_core::node::ticket::NodeName;
-use tec_core::port::PortError;
-use tec_core::port::PortErrorKind;
+use tec_core::port::{PortError, PortErrorKind};
 use tec_core::testing::MemoryNode;
 use tec_k8s::node::KubeletIdentity as _;
-use tec_k8s::rpc::Dial;
-use tec_k8s::rpc::Reached;
-use tec_k8s::rpc::TicketClient;
-use tec_support::SystemClock;
-use tec_support::SystemEntropy;
-use tec_tpm::atls::AnyAk;
-use tec_tpm::atls::Endpoint;
-use tec_tpm::atls::LiveMeasurements;
-use tec_tpm::atls::Variant;
-use tec_tpm::atls::VtpmIssuer;
-use tec_tpm::atls::VtpmValidator;
+use tec_k8s::rpc::{Dial, Reached, TicketClient};
+use tec_support::{SystemClock, SystemEntropy};
+use tec_tpm::atls::{AnyAk, Endpoint, LiveMeasurements, Variant, VtpmIssuer, VtpmValidator};
 use tec_tpm::testing::SoftTpm;
 use tokio::runtime::Runtime;
 use tokio::task::JoinSet;
 
-use crate::plain::Plain;
-use crate::plain::PlainServer;
+use crate::plain::{Plain, PlainServer};
 use crate::service::Service;
 
 /// Nodes that join one cluster.

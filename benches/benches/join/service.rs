@@ -1,10 +1,7 @@
 //! A join service with members in memory.
 
-use std::path::Path;
-use std::path::PathBuf;
-use std::sync::Arc;
-use std::sync::Mutex;
-use std::sync::PoisonError;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
 use bootstrapper::authority::Authority;
@@ -12,34 +9,20 @@ use bootstrapper::transport;
 use bootstrapper::transport::Bounds;
 use tec_core::ak::PublicKey;
 use tec_core::digest::Sha256Digest;
-use tec_core::node::derive::ClusterId;
-use tec_core::node::derive::DataKeyId;
-use tec_core::node::derive::MeasurementSalt;
-use tec_core::node::derive::MeasurementSecret;
-use tec_core::node::grant::Claim;
-use tec_core::node::grant::ControlPlanes;
-use tec_core::node::port::DerivedKeys;
-use tec_core::node::port::KeyServices as _;
+use tec_core::node::derive::{ClusterId, DataKeyId, MeasurementSalt, MeasurementSecret};
+use tec_core::node::grant::{Claim, ControlPlanes};
+use tec_core::node::port::{DerivedKeys, KeyServices as _};
 use tec_core::node::state::Role;
-use tec_core::node::ticket::CaPin;
-use tec_core::node::ticket::Component;
-use tec_core::node::ticket::NodeName;
-use tec_core::node::ticket::PkiFile;
-use tec_core::node::uri::KmsUri;
-use tec_core::node::uri::StorageUri;
-use tec_core::port::CreateOutcome;
-use tec_core::port::PortError;
+use tec_core::node::ticket::{CaPin, Component, NodeName, PkiFile};
+use tec_core::node::uri::{KmsUri, StorageUri};
+use tec_core::port::{CreateOutcome, PortError};
 use tec_core::secret::SecretBytes;
-use tec_k8s::rpc::ClusterFacts;
-use tec_k8s::rpc::ControlPlaneTurns;
-use tec_k8s::rpc::Enrollments;
-use tec_k8s::rpc::JoinService;
-use tec_k8s::rpc::JoinServicePorts;
-use tec_k8s::rpc::NodeStanding;
-use tec_k8s::rpc::Settled;
 use tec_k8s::rpc::generated::join::api_server::ApiServer;
-use tec_support::SystemClock;
-use tec_support::SystemEntropy;
+use tec_k8s::rpc::{
+    ClusterFacts, ControlPlaneTurns, Enrollments, JoinService, JoinServicePorts, NodeStanding,
+    Settled,
+};
+use tec_support::{SystemClock, SystemEntropy};
 use tec_tpm::atls::Endpoint;
 use tokio::net::TcpListener;
 use tokio::sync::watch;

@@ -1,13 +1,10 @@
 //! A running `kbs-guard` with nothing behind it.
 
 use std::fs;
-use std::io::BufRead as _;
-use std::io::BufReader;
+use std::io::{BufRead as _, BufReader};
 use std::net::SocketAddr;
 use std::path::Path;
-use std::process::Child;
-use std::process::Command;
-use std::process::Stdio;
+use std::process::{Child, Command, Stdio};
 
 use anyhow::Context as _;
 use serde_json::Value;

@@ -6,27 +6,21 @@ mod crowd;
 mod guard;
 
 use std::fs;
-use std::net::IpAddr;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use anyhow::Context as _;
-use anyhow::ensure;
-use tec_benches::Figure;
-use tec_benches::Suite;
-use tec_benches::Unit;
+use anyhow::{Context as _, ensure};
+use tec_benches::{Figure, Suite, Unit};
 use tec_core::endpoint::Endpoint;
 use tec_core::id::ResourcePath;
 use tec_core::pcr::PcrIndex;
 use tec_e2e::anchor::Anchor;
 use tec_e2e::fleet::SoftNode;
-use tec_e2e::load;
 use tec_e2e::process::Transcript;
 use tec_e2e::settings::Settings;
-use tec_e2e::wire;
+use tec_e2e::{load, wire};
 
 use self::crowd::Crowd;
 use self::guard::Guard;

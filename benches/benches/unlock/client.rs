@@ -6,8 +6,7 @@ use std::fmt::Write as _;
 use std::io::Write as _;
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::process::Command;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 
 use anyhow::Context as _;
@@ -16,20 +15,15 @@ use rand_chacha::rand_core::SeedableRng as _;
 use serde_json::json;
 use tec_core::endpoint::Endpoint;
 use tec_core::id::ResourcePath;
-use tec_core::ignition::ClevisPinGenerator;
-use tec_core::ignition::PinGenerator as _;
+use tec_core::ignition::{ClevisPinGenerator, PinGenerator as _};
 use tec_e2e::settings::own_program;
-use tec_trustee::jwe::Curve;
-use tec_trustee::jwe::EcPrivateKey;
-use tec_trustee::report_data::HashAlgorithm;
-use tec_trustee::report_data::primary;
-use tokio::io::AsyncReadExt as _;
-use tokio::io::AsyncWriteExt as _;
+use tec_trustee::jwe::{Curve, EcPrivateKey};
+use tec_trustee::report_data::{HashAlgorithm, primary};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::sync::Mutex;
 
-use crate::server::Emulated;
-use crate::server::Machine;
+use crate::server::{Emulated, Machine};
 
 /// What the node seals.
 const PASSPHRASE: &[u8] = b"passphrase";

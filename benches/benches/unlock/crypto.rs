@@ -1,8 +1,7 @@
 //! What an unlock cannot do without: the quote's signature is verified, the token signed, and the
 //! resource encrypted for a key that is agreed on.
 
-use std::time::Duration;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use p256::ecdsa::SigningKey;

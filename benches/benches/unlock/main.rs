@@ -7,24 +7,18 @@ mod crypto;
 mod policy;
 mod server;
 
-use std::time::Duration;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use rustix::time::ClockId;
-use rustix::time::clock_gettime;
+use rustix::time::{ClockId, clock_gettime};
 use tec_benches::Suite;
 use tec_e2e::settings::own_program;
 use tokio::runtime::Runtime;
 use tokio::task::JoinSet;
 
-use self::client::Client;
-use self::client::Node;
+use self::client::{Client, Node};
 use self::crypto::Crypto;
 use self::policy::policies;
-use self::server::Emulated;
-use self::server::Machine;
-use self::server::Server;
-use self::server::Storage;
+use self::server::{Emulated, Machine, Server, Storage};
 
 /// Nodes that unlock at the same time.
 const NODES: u32 = 16;

@@ -3,20 +3,14 @@
 use std::collections::BTreeMap;
 
 use anyhow::Context as _;
-use serde_json::Value;
-use serde_json::json;
+use serde_json::{Value, json};
 use tec_benches::Suite;
-use tec_core::attest::PinnedPcrs;
-use tec_core::attest::Tee;
+use tec_core::attest::{PinnedPcrs, Tee};
 use tec_core::pcr::PcrIndex;
-use tec_trustee::policy::AttestationPolicy;
-use tec_trustee::policy::Evaluation;
-use tec_trustee::policy::PolicyError;
-use tec_trustee::policy::PolicyIntent;
-use tec_trustee::policy::ResourcePolicy;
-use tec_trustee::policy::ak_reference_name;
-use tec_trustee::policy::ak_reference_value;
-use tec_trustee::policy::pcr_reference_name;
+use tec_trustee::policy::{
+    AttestationPolicy, Evaluation, PolicyError, PolicyIntent, ResourcePolicy, ak_reference_name,
+    ak_reference_value, pcr_reference_name,
+};
 
 use crate::server::Machine;
 

@@ -2,70 +2,43 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
-use std::sync::atomic::Ordering;
-use std::time::Duration;
-use std::time::Instant;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 use axum_server::tls_rustls::RustlsConfig;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use rustls::ServerConfig;
 use rustls::pki_types::PrivateKeyDer;
-use tec_core::ak::AkCandidate;
-use tec_core::ak::ManualMatcher;
-use tec_core::ak::PublicKey;
-use tec_core::attest::PinnedPcrs;
-use tec_core::attest::Tee;
+use tec_core::ak::{AkCandidate, ManualMatcher, PublicKey};
+use tec_core::attest::{PinnedPcrs, Tee};
 use tec_core::digest::Sha256Digest;
 use tec_core::endpoint::Endpoint;
 use tec_core::flow;
-use tec_core::flow::AkPorts;
-use tec_core::flow::AkSubmission;
-use tec_core::flow::ClaimLimits;
-use tec_core::flow::ProvisionPorts;
+use tec_core::flow::{AkPorts, AkSubmission, ClaimLimits, ProvisionPorts};
 use tec_core::id::MachineId;
-use tec_core::image::ApprovedImage;
-use tec_core::image::ExpectedPcr;
-use tec_core::image::ExpectedPcrs;
-use tec_core::image::ImageEvent;
+use tec_core::image::{ApprovedImage, ExpectedPcr, ExpectedPcrs, ImageEvent};
 use tec_core::luks::CompatLuksKey;
 use tec_core::machine::RegisteredBy;
 use tec_core::pcr::PcrIndex;
-use tec_core::port::AkRegistry;
-use tec_core::port::AttemptLog;
-use tec_core::port::AuditSink;
-use tec_core::port::Clock;
-use tec_core::port::ClockLog;
-use tec_core::port::Entropy;
-use tec_core::port::EntropyRng;
-use tec_core::port::ImageRegistry;
-use tec_core::port::MachineRegistry;
-use tec_core::port::SecretStore;
-use tec_core::port::UnclaimedLimit;
+use tec_core::port::{
+    AkRegistry, AttemptLog, AuditSink, Clock, ClockLog, Entropy, EntropyRng, ImageRegistry,
+    MachineRegistry, SecretStore, UnclaimedLimit,
+};
 use tec_core::store::Store;
-use tec_core::testing::MemoryRegistry;
-use tec_core::testing::SeededEntropy;
+use tec_core::testing::{MemoryRegistry, SeededEntropy};
 use tec_core::time::Timestamp;
-use tec_tpm::ak::AkAlgorithm;
-use tec_tpm::ak::AkHandle;
-use tec_tpm::testing::SoftTpm;
-use tec_tpm::testing::Swtpm;
+use tec_tpm::ak::{AkAlgorithm, AkHandle};
+use tec_tpm::testing::{SoftTpm, Swtpm};
 use tec_tpm::tpm::AnyTpm as _;
 use tec_tpm::tss::Tpm;
 use tec_tpm::verifier::TpmVerifier;
-use tec_trustee::guard::Guard;
-use tec_trustee::guard::GuardConfig;
-use tec_trustee::guard::Registries;
-use tec_trustee::kbs::Kbs;
-use tec_trustee::kbs::KbsConfig;
-use tec_trustee::kbs::LiveBackend;
-use tec_trustee::kbs::LivePorts;
+use tec_trustee::guard::{Guard, GuardConfig, Registries};
+use tec_trustee::kbs::{Kbs, KbsConfig, LiveBackend, LivePorts};
 use tec_trustee::policy::PolicyIntent;
 use tec_trustee::token::TokenSigner;
 
-use crate::client::Client;
-use crate::client::Prepared;
+use crate::client::{Client, Prepared};
 
 /// Nonces that the server gives out, again and again, so that evidence can be made beforehand.
 const NONCES: usize = 256;

@@ -1,11 +1,8 @@
 //! What the images of a fleet measure.
 
 use tec_core::digest::Sha256Digest;
-use tec_core::image::ExpectedPcr;
-use tec_core::image::ExpectedPcrs;
-use tec_core::image::ImageEvent;
-use tec_core::pcr::PcrIndex;
-use tec_core::pcr::PcrSet;
+use tec_core::image::{ExpectedPcr, ExpectedPcrs, ImageEvent};
+use tec_core::pcr::{PcrIndex, PcrSet};
 use tec_tpm::compute::Guid;
 
 /// Levels of revocation that shim's makers published, so that which is newer is known.

@@ -3,12 +3,9 @@
 use tec_core::digest::Sha256Digest;
 use tec_core::pcr::PcrIndex;
 use tec_tpm::compute::Guid;
-use tec_tpm::event_log::Bank;
-use tec_tpm::event_log::EventKind;
-use tec_tpm::event_log::EventLogBuilder;
+use tec_tpm::event_log::{Bank, EventKind, EventLogBuilder};
 
-use super::Random;
-use super::bytes;
+use super::{Random, bytes};
 
 /// Banks of a log as today's firmware writes it.
 const BANKS: [Bank; 3] = [Bank::Sha1, Bank::Sha256, Bank::Sha384];

@@ -1,7 +1,6 @@
 //! Variables of a machine.
 
-use tec_tpm::compute::Guid;
-use tec_tpm::compute::PlatformState;
+use tec_tpm::compute::{Guid, PlatformState};
 
 use super::bytes;
 

@@ -9,11 +9,8 @@ mod program;
 
 pub use self::fleet::Fleet;
 pub use self::log::event_log;
-pub use self::machine::ATTRIBUTES;
-pub use self::machine::dbx;
-pub use self::machine::machine;
-pub use self::program::Program;
-pub use self::program::ProgramImage;
+pub use self::machine::{ATTRIBUTES, dbx, machine};
+pub use self::program::{Program, ProgramImage};
 
 /// Pseudo-random numbers (SplitMix64: Steele, Lea, Flood, "Fast Splittable Pseudorandom Number
 /// Generators", OOPSLA 2014). For shapes and filling only.

@@ -4,10 +4,8 @@ use std::io;
 use std::io::Read;
 use std::sync::Arc;
 
-use tec_core::reference::BootImage;
-use tec_core::reference::ImageFile;
-use tec_tpm::compute::testing::PeBuilder;
-use tec_tpm::compute::testing::application;
+use tec_core::reference::{BootImage, ImageFile};
+use tec_tpm::compute::testing::{PeBuilder, application};
 
 use super::bytes;
 
@@ -155,10 +153,7 @@ impl BootImage for ProgramImage {
 #[cfg(test)]
 mod tests {
     use tec_core::pcr::PcrIndex;
-    use tec_tpm::compute::BootPredictor;
-    use tec_tpm::compute::PeFile;
-    use tec_tpm::compute::PlatformState;
-    use tec_tpm::compute::Register;
+    use tec_tpm::compute::{BootPredictor, PeFile, PlatformState, Register};
 
     use super::*;
 

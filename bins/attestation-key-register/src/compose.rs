@@ -1,34 +1,18 @@
 //! From the cluster object to the service.
 
-use std::sync::Arc;
-use std::sync::PoisonError;
-use std::sync::RwLock;
+use std::sync::{Arc, PoisonError, RwLock};
 
 use axum::extract::Request;
-use axum::response::IntoResponse as _;
-use axum::response::Response;
+use axum::response::{IntoResponse as _, Response};
 use kube::Client;
-use tec_core::ak::AkMatcher;
-use tec_core::ak::EkBoundMatcher;
-use tec_core::ak::Fingerprint;
-use tec_core::ak::ManualMatcher;
-use tec_core::ak::TofuMatcher;
+use tec_core::ak::{AkMatcher, EkBoundMatcher, Fingerprint, ManualMatcher, TofuMatcher};
 use tec_core::code::Code;
 use tec_core::flow::ClaimLimits;
-use tec_core::http::AkService;
-use tec_core::http::AkServiceConfig;
-use tec_core::http::ReplyStyle;
-use tec_core::http::refusal;
-use tec_k8s::api::ApprovalPolicy;
-use tec_k8s::api::ApprovalSpec;
-use tec_k8s::api::TrustedExecutionCluster;
+use tec_core::http::{AkService, AkServiceConfig, ReplyStyle, refusal};
+use tec_k8s::api::{ApprovalPolicy, ApprovalSpec, TrustedExecutionCluster};
 use tec_k8s::client::KubeRegistry;
-use tec_k8s::server::Intake;
-use tec_k8s::server::Known;
-use tec_k8s::server::SubmitOnly;
-use tec_k8s::server::owner_of;
-use tec_support::SystemClock;
-use tec_support::SystemEntropy;
+use tec_k8s::server::{Intake, Known, SubmitOnly, owner_of};
+use tec_support::{SystemClock, SystemEntropy};
 use tec_tpm::ek::CredentialIssuer;
 use tokio::sync::watch;
 

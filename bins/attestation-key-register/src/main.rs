@@ -19,14 +19,12 @@ use axum::extract::Request;
 use clap::Parser as _;
 use kube::Client;
 use tec_core::http::ReplyStyle;
-use tec_k8s::server::ClusterView;
-use tec_k8s::server::Known;
+use tec_k8s::server::{ClusterView, Known};
 use tec_k8s::signal::Metric;
-use tec_support::exit;
-use tec_support::front;
 use tec_support::front::Front;
 use tec_support::metrics::RequestMetrics;
 use tec_support::serve::Shutdown;
+use tec_support::{exit, front};
 use tokio::task::JoinSet;
 
 use crate::cli::Args;

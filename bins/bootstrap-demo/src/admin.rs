@@ -1,16 +1,13 @@
 //! The admin: runs `tec` beside the hosts.
 
 use std::fs;
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::Context as _;
 use serde_json::Value;
 
-use crate::files::INIT_SECRET;
-use crate::files::KMS;
-use crate::files::VERSION;
+use crate::files::{INIT_SECRET, KMS, VERSION};
 use crate::host::Host;
 
 /// Seconds until a node must answer.

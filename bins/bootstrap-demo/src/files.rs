@@ -1,8 +1,7 @@
 //! Files that the programs of a host read.
 
 use std::fs;
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde_json::json;
 use tec_core::digest::Sha256Digest;

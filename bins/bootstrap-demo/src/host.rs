@@ -1,22 +1,14 @@
 //! A host: namespaces, a TPM, a disk, and processes.
 
-use std::fs;
 use std::fs::File;
-use std::path::Path;
-use std::path::PathBuf;
-use std::process::Child;
-use std::process::Command;
-use std::process::Stdio;
-use std::thread;
-use std::time::Duration;
-use std::time::Instant;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+use std::{fs, thread};
 
 use anyhow::Context as _;
 
-use crate::network::BRIDGE;
-use crate::network::GATEWAY;
-use crate::network::ip;
-use crate::network::run;
+use crate::network::{BRIDGE, GATEWAY, ip, run};
 
 /// Room for a header of LUKS2.
 const DISK: u64 = 17 * 1024 * 1024;

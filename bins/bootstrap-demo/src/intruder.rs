@@ -5,12 +5,10 @@ use std::path::Path;
 use anyhow::Context as _;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use serde_json::Value;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::host::Host;
-use crate::story::Stage;
-use crate::story::until;
+use crate::story::{Stage, until};
 
 /// Kubeconfigs on a worker.
 const CONFIGS: [&str; 2] = [

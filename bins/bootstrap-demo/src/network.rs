@@ -2,8 +2,7 @@
 
 use std::fs::File;
 use std::io::Write as _;
-use std::process::Command;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 
 use anyhow::Context as _;
 

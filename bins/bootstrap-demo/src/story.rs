@@ -2,26 +2,18 @@
 
 use std::fs;
 use std::io::Write as _;
-use std::path::Path;
-use std::path::PathBuf;
-use std::process::Command;
-use std::process::Stdio;
-use std::time::Duration;
-use std::time::Instant;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use serde_json::Value;
 
-use crate::Args;
 use crate::admin::Admin;
-use crate::files;
 use crate::files::NAMESPACE;
-use crate::host::Host;
-use crate::host::Process;
-use crate::host::pause;
-use crate::intruder;
-use crate::network::GATEWAY;
-use crate::network::Network;
+use crate::host::{Host, Process, pause};
+use crate::network::{GATEWAY, Network};
+use crate::{Args, files, intruder};
 
 const ADMIN: &str = "/etc/kubernetes/admin.conf";
 /// Namespace and account of the join service, as its manifest says.

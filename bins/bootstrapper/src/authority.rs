@@ -3,33 +3,21 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::net::IpAddr;
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use async_trait::async_trait;
 use p256::pkcs8::EncodePrivateKey as _;
-use rcgen::CertificateSigningRequestParams;
-use rcgen::DistinguishedName;
-use rcgen::DnType;
-use rcgen::DnValue;
-use rcgen::ExtendedKeyUsagePurpose;
-use rcgen::IsCa;
-use rcgen::Issuer;
-use rcgen::KeyPair;
-use rcgen::KeyUsagePurpose;
-use rcgen::SanType;
-use rcgen::SerialNumber;
+use rcgen::{
+    CertificateSigningRequestParams, DistinguishedName, DnType, DnValue, ExtendedKeyUsagePurpose,
+    IsCa, Issuer, KeyPair, KeyUsagePurpose, SanType, SerialNumber,
+};
 use rsa::pkcs1::DecodeRsaPrivateKey as _;
 use tec_core::node::ticket::NodeName;
-use tec_core::port::Clock;
-use tec_core::port::Entropy;
-use tec_core::port::PortError;
-use tec_core::port::PortErrorKind;
+use tec_core::port::{Clock, Entropy, PortError, PortErrorKind};
 use tec_core::secret::SecretBytes;
 use tec_k8s::rpc::KubeletSigner;
-use time::Duration;
-use time::OffsetDateTime;
+use time::{Duration, OffsetDateTime};
 
 /// What Kubernetes takes for nodes (Kubernetes, "Using Node Authorization").
 pub const ORGANIZATION: &str = "system:nodes";

@@ -2,15 +2,10 @@
 //! TPM, and the certificate of the processor's key.
 
 use std::error::Error;
-use std::sync::Arc;
-use std::sync::Mutex;
-use std::sync::PoisonError;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
-use tec_core::port::Clock as _;
-use tec_core::port::PortError;
-use tec_core::port::PortErrorKind;
-use tec_core::port::chain;
+use tec_core::port::{Clock as _, PortError, PortErrorKind, chain};
 use tec_core::time::Timestamp;
 use tec_k8s::node::AzureCertificates;
 use tec_support::SystemClock;

@@ -2,8 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::Parser;
-use clap::Subcommand;
+use clap::{Parser, Subcommand};
 use tec_support::program::LogArgs;
 
 /// Makes an instance a node of a cluster.

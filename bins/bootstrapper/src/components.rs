@@ -3,10 +3,8 @@
 use std::path::Path;
 
 use serde::Deserialize;
-use tec_core::node::ticket::Component;
-use tec_core::node::ticket::ComponentForm;
-use tec_core::port::PortError;
-use tec_core::port::PortErrorKind;
+use tec_core::node::ticket::{Component, ComponentForm};
+use tec_core::port::{PortError, PortErrorKind};
 
 /// `{"kubernetesVersion": "v1.34.3", "components": [{"url", "hash", "installPath", "extract"}]}`.
 #[derive(Deserialize)]

@@ -7,8 +7,7 @@ use async_trait::async_trait;
 use tec_core::node::metadata::MetadataSource;
 use tec_core::node::state::Role;
 use tec_core::port::PortError;
-use tec_k8s::rpc::Dial;
-use tec_k8s::rpc::Reached;
+use tec_k8s::rpc::{Dial, Reached};
 use tec_tpm::atls::Endpoint;
 
 use crate::transport;

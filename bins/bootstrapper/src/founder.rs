@@ -1,12 +1,10 @@
 //! What a control plane claims, on its own state disk: its join service admits it by that.
 
-use std::fs;
-use std::io;
 use std::path::Path;
+use std::{fs, io};
 
 use anyhow::Context as _;
-use serde::Deserialize;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use tec_core::ak::PublicKey;
 use tec_core::node::derive::DiskId;
 use tec_core::node::grant::Claim;

@@ -3,20 +3,13 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use tec_k8s::rpc::InitService;
-use tec_k8s::rpc::NodeLog;
-use tec_k8s::rpc::Progress;
-use tec_k8s::rpc::Watcher;
-use tec_k8s::rpc::generated::init::InitRequest;
-use tec_k8s::rpc::generated::init::InitResponse;
 use tec_k8s::rpc::generated::init::api_server::Api;
+use tec_k8s::rpc::generated::init::{InitRequest, InitResponse};
+use tec_k8s::rpc::{InitService, NodeLog, Progress, Watcher};
 use tec_support::log;
-use tokio::sync::Mutex;
-use tokio::sync::oneshot;
+use tokio::sync::{Mutex, oneshot};
 use tokio::task::JoinSet;
-use tonic::Request;
-use tonic::Response;
-use tonic::Status;
+use tonic::{Request, Response, Status};
 
 use crate::cleaner::Cleaner;
 

@@ -1,32 +1,20 @@
 //! The kubelet's key, and the request for its certificate.
 
-use std::fs;
-use std::io;
 use std::net::IpAddr;
 use std::path::Path;
+use std::{fs, io};
 
 use anyhow::Context as _;
-use rcgen::CertificateParams;
-use rcgen::DistinguishedName;
-use rcgen::DnType;
-use rcgen::KeyPair;
-use rcgen::PublicKeyData as _;
-use rcgen::SanType;
+use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair, PublicKeyData as _, SanType};
 use tec_core::digest::Sha256Digest;
-use tec_core::node::ticket::CaPin;
-use tec_core::node::ticket::NodeName;
-use tec_core::port::PortError;
-use tec_core::port::PortErrorKind;
+use tec_core::node::ticket::{CaPin, NodeName};
+use tec_core::port::{PortError, PortErrorKind};
 use tec_core::secret::SecretBytes;
-use tec_k8s::node::KubeletIdentity;
-use tec_k8s::node::KubeletKey;
+use tec_k8s::node::{KubeletIdentity, KubeletKey};
 use x509_cert::Certificate;
-use x509_cert::der::DecodePem as _;
-use x509_cert::der::Encode as _;
+use x509_cert::der::{DecodePem as _, Encode as _};
 
-use crate::authority::Authority;
-use crate::authority::ORGANIZATION;
-use crate::authority::PREFIX;
+use crate::authority::{Authority, ORGANIZATION, PREFIX};
 
 /// Made once for each node: a join that was cut off goes on with the key that its certificate is for.
 #[derive(Debug)]
@@ -134,10 +122,8 @@ mod tests {
     use std::fs;
     use std::sync::Arc;
 
-    use rcgen::BasicConstraints;
-    use rcgen::IsCa;
-    use tec_support::SystemClock;
-    use tec_support::SystemEntropy;
+    use rcgen::{BasicConstraints, IsCa};
+    use tec_support::{SystemClock, SystemEntropy};
 
     use super::*;
 

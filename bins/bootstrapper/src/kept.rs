@@ -8,23 +8,19 @@
 //!                        └───────── after a crash: read from here ◄──┘
 //! ```
 
-use std::fs;
-use std::io;
 use std::path::PathBuf;
+use std::{fs, io};
 
 use anyhow::Context as _;
 use async_trait::async_trait;
 use tec_core::node::lock::LockedNode;
-use tec_core::node::port::ClusterJoiner;
-use tec_core::node::port::TicketSource;
+use tec_core::node::port::{ClusterJoiner, TicketSource};
 use tec_core::node::state::Role;
 use tec_core::node::ticket::JoinTicket;
-use tec_core::port::PortError;
-use tec_core::port::PortErrorKind;
+use tec_core::port::{PortError, PortErrorKind};
 use tec_core::secret::SecretBytes;
 use tec_k8s::node::write_whole;
-use tec_k8s::rpc::ticket_from_bytes;
-use tec_k8s::rpc::ticket_to_bytes;
+use tec_k8s::rpc::{ticket_from_bytes, ticket_to_bytes};
 
 const FILE: &str = "ticket";
 const MODE: u32 = 0o600;

@@ -6,18 +6,13 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use tec_core::endpoint::Endpoint;
-use tec_core::node::port::KeyServices;
-use tec_core::node::port::ReleasedSecrets;
+use tec_core::node::port::{KeyServices, ReleasedSecrets};
 use tec_core::node::uri::TrusteeKey;
-use tec_core::port::Attester;
-use tec_core::port::PortError;
-use tec_core::port::PortErrorKind;
+use tec_core::port::{Attester, PortError, PortErrorKind};
 use tec_core::secret::SecretBytes;
 use tec_k8s::node::KeyBackends;
 use tec_support::SystemEntropy;
-use tec_trustee::client::Deadlines;
-use tec_trustee::client::RcarClient;
-use tec_trustee::client::RcarError;
+use tec_trustee::client::{Deadlines, RcarClient, RcarError};
 
 /// Every key service that this program was built with; `attester` proves its machine to Trustees.
 /// Keys are not kept on the disk of `own_disk`: where it is and is mounted.

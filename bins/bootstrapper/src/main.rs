@@ -3,16 +3,13 @@
 use std::io::Write as _;
 use std::process::ExitCode;
 
-use bootstrapper::cli::Args;
-use bootstrapper::cli::Command;
+use bootstrapper::cli::{Args, Command};
 use bootstrapper::node::Attestation;
-use bootstrapper::recover;
-use bootstrapper::run;
 use bootstrapper::settings::Settings;
+use bootstrapper::{recover, run};
 use clap::Parser as _;
-use tec_support::exit;
-use tec_support::program;
 use tec_support::program::Settings as _;
+use tec_support::{exit, program};
 
 fn main() -> ExitCode {
     let args = Args::parse();

@@ -1,22 +1,16 @@
 //! The state disk is mapped by systemd: it gets the key in a file, as it expects it.
 
 use std::ffi::OsString;
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use tec_core::node::port::MappedDisk;
 use tec_core::node::state::NodeState;
-use tec_core::port::PortError;
-use tec_core::port::PortErrorKind;
+use tec_core::port::{PortError, PortErrorKind};
 use tec_core::secret::SecretBytes;
-use tec_k8s::node::Call;
-use tec_k8s::node::LuksDisk;
-use tec_k8s::node::Programs;
-use tec_k8s::node::StateDirectory;
-use tec_k8s::node::write_whole;
+use tec_k8s::node::{Call, LuksDisk, Programs, StateDirectory, write_whole};
 
 use crate::settings::Disk;
 

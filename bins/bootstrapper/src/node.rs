@@ -1,62 +1,33 @@
 //! The parts of this node, put together by the settings.
 
 use std::fs::File;
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::Context as _;
 use rustls::crypto::CryptoProvider;
-use tec_core::ak::Fingerprint;
-use tec_core::ak::PublicKey;
+use tec_core::ak::{Fingerprint, PublicKey};
 use tec_core::node::journal::Phase;
-use tec_core::node::lock::BootstrapMarker;
-use tec_core::node::lock::MarkerState;
-use tec_core::node::lock::NodeLock;
+use tec_core::node::lock::{BootstrapMarker, MarkerState, NodeLock};
 use tec_core::node::metadata::MetadataSource;
-use tec_core::node::port::KeyServices;
-use tec_core::node::port::NodeStore as _;
-use tec_core::node::port::StateDisk as _;
-use tec_core::port::Attester;
-use tec_core::port::Clock;
-use tec_core::port::Entropy;
-use tec_core::port::PortError;
-use tec_core::port::PortErrorKind;
-use tec_k8s::node::AwsMetadata;
-use tec_k8s::node::AzureCertificates;
-use tec_k8s::node::AzureMetadata;
-use tec_k8s::node::FileMetadata;
-use tec_k8s::node::GcpMetadata;
-use tec_k8s::node::HostPrograms;
-use tec_k8s::node::KubeadmPaths;
-use tec_k8s::node::LuksDisk;
-use tec_k8s::node::Programs;
-use tec_k8s::node::QemuMetadata;
-use tec_k8s::node::StateDirectory;
-use tec_support::SystemClock;
-use tec_support::SystemEntropy;
-use tec_tpm::ak::AkAlgorithm;
-use tec_tpm::ak::AkHandle;
-use tec_tpm::atls::AzureInfo;
-use tec_tpm::atls::ChannelBinding;
-use tec_tpm::atls::Endpoint;
-use tec_tpm::atls::EndpointBuilder;
-use tec_tpm::atls::Issuer;
-use tec_tpm::atls::LiveMeasurements;
-use tec_tpm::atls::Measurements;
-use tec_tpm::atls::Variant;
-use tec_tpm::atls::VtpmIssuer;
-use tec_tpm::atls::VtpmValidator;
+use tec_core::node::port::{KeyServices, NodeStore as _, StateDisk as _};
+use tec_core::port::{Attester, Clock, Entropy, PortError, PortErrorKind};
+use tec_k8s::node::{
+    AwsMetadata, AzureCertificates, AzureMetadata, FileMetadata, GcpMetadata, HostPrograms,
+    KubeadmPaths, LuksDisk, Programs, QemuMetadata, StateDirectory,
+};
+use tec_support::{SystemClock, SystemEntropy};
+use tec_tpm::ak::{AkAlgorithm, AkHandle};
+use tec_tpm::atls::{
+    AzureInfo, ChannelBinding, Endpoint, EndpointBuilder, Issuer, LiveMeasurements, Measurements,
+    Variant, VtpmIssuer, VtpmValidator,
+};
 use tec_tpm::direct::Tpm;
-use tec_tpm::tpm::AnyTpm as _;
-use tec_tpm::tpm::TpmAttester;
-use tec_tpm::tpm::TpmMarker;
+use tec_tpm::tpm::{AnyTpm as _, TpmAttester, TpmMarker};
 
 use crate::azure::AzureSource;
 use crate::keys;
-use crate::settings::Metadata;
-use crate::settings::Settings;
-use crate::settings::TpmSettings;
+use crate::settings::{Metadata, Settings, TpmSettings};
 use crate::trust::Trust;
 
 /// An open TPM that proves what this machine is.

@@ -6,9 +6,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use tec_core::node::port::Pause;
-use tec_core::port::Entropy;
-use tec_core::port::PortError;
-use tec_core::port::chain;
+use tec_core::port::{Entropy, PortError, chain};
 
 /// Most doublings that count; the first wait becomes half a minute by then (contract, 1.5).
 const MAX_DOUBLINGS: u32 = 5;

@@ -4,8 +4,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use sha2::Digest as _;
-use sha2::Sha256;
+use sha2::{Digest as _, Sha256};
 use tec_core::digest::Sha256Digest;
 use tec_core::secret::SecretBytes;
 use tec_k8s::rpc::SecretCheck;

@@ -6,16 +6,9 @@ use std::sync::Arc;
 
 use serde::Deserialize;
 use tec_core::ak::Fingerprint;
-use tec_support::SystemClock;
-use tec_support::evidence;
-use tec_tpm::atls::AkTrust;
-use tec_tpm::atls::AnyAk;
-use tec_tpm::atls::AzureSnpAk;
-use tec_tpm::atls::ChannelBinding;
-use tec_tpm::atls::EveryTrust;
-use tec_tpm::atls::PinnedAks;
-use tec_tpm::snp::Policy;
-use tec_tpm::snp::Tcb;
+use tec_support::{SystemClock, evidence};
+use tec_tpm::atls::{AkTrust, AnyAk, AzureSnpAk, ChannelBinding, EveryTrust, PinnedAks};
+use tec_tpm::snp::{Policy, Tcb};
 
 /// What the other end has to prove. Without keys it is refused.
 #[derive(Debug, Default, Deserialize)]

@@ -2,10 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::ArgAction;
-use clap::Args;
-use clap::Parser;
-use clap::Subcommand;
+use clap::{ArgAction, Args, Parser, Subcommand};
 use tec_registry::RegistryArgs;
 use tec_support::image::ImageChoice;
 

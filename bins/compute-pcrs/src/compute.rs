@@ -1,33 +1,20 @@
 //! One function per register.
 
 use std::io;
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use tec_core::image::ExpectedPcr;
-use tec_core::image::ExpectedPcrs;
-use tec_core::pcr::PcrIndex;
-use tec_core::pcr::PcrSet;
-use tec_support::image::ImageChoice;
-use tec_support::image::predictor_of;
-use tec_tpm::compute::Component;
-use tec_tpm::compute::DirectoryImage;
-use tec_tpm::compute::PlatformError;
-use tec_tpm::compute::PlatformState;
-use tec_tpm::compute::PredictError;
-use tec_tpm::compute::Prediction;
-use tec_tpm::compute::Register;
-use tec_tpm::compute::SecureBoot;
-use tec_tpm::compute::Unpredictable;
-use tec_tpm::compute::input::InputError;
-use tec_tpm::compute::input::OpenImage;
+use tec_core::image::{ExpectedPcr, ExpectedPcrs};
+use tec_core::pcr::{PcrIndex, PcrSet};
+use tec_support::image::{ImageChoice, predictor_of};
+use tec_tpm::compute::input::{InputError, OpenImage};
+use tec_tpm::compute::{
+    Component, DirectoryImage, PlatformError, PlatformState, PredictError, Prediction, Register,
+    SecureBoot, Unpredictable,
+};
 use tec_tpm::output;
 use tec_tpm::output::OutputError;
 
-use crate::cli::Compute;
-use crate::cli::Image;
-use crate::cli::Kind;
-use crate::cli::MokVariables;
+use crate::cli::{Compute, Image, Kind, MokVariables};
 use crate::mok;
 use crate::mok::MokError;
 

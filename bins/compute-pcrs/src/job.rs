@@ -4,21 +4,15 @@ use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 
-use anyhow::Context as _;
-use anyhow::bail;
+use anyhow::{Context as _, bail};
 use tec_core::code::Code;
 use tec_core::image::ExpectedPcrs;
-use tec_registry::ImageReference;
-use tec_registry::Registry;
-use tec_registry::RegistryError;
+use tec_registry::{ImageReference, Registry, RegistryError};
 use tec_support::SystemEntropy;
-use tec_support::exit::CodedError;
-use tec_support::exit::OK;
+use tec_support::exit::{CodedError, OK};
 use tec_support::image::predictor_of;
-use tec_tpm::compute::PlatformState;
-use tec_tpm::compute::SecureBoot;
-use tec_tpm::compute::input::BootSource;
-use tec_tpm::compute::input::OpenImage;
+use tec_tpm::compute::input::{BootSource, OpenImage};
+use tec_tpm::compute::{PlatformState, SecureBoot};
 
 use crate::cli::JobArgs;
 

@@ -18,8 +18,7 @@ use clap::Parser as _;
 use tec_support::exit;
 use tec_support::log::LogForm;
 
-use crate::cli::Cli;
-use crate::cli::Command;
+use crate::cli::{Cli, Command};
 
 fn main() -> ExitCode {
     exit::finish(run(&Cli::parse()))

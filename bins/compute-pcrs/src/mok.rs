@@ -1,13 +1,10 @@
 //! PCR 14 from the lists that a running machine shows.
 
-use std::fs;
-use std::io;
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::{fs, io};
 
 use tec_core::digest::Sha256Digest;
-use tec_core::image::ExpectedPcr;
-use tec_core::image::ImageEvent;
+use tec_core::image::{ExpectedPcr, ImageEvent};
 use tec_core::pcr::PcrIndex;
 
 /// The lists in the order in which shim measures them (shim, `mok.c`, table of mirrored variables),

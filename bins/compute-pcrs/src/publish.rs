@@ -4,12 +4,9 @@ use std::fs::File;
 use std::io::Read as _;
 use std::path::Path;
 
-use anyhow::Context as _;
-use anyhow::ensure;
-use kube::Api;
-use kube::Client;
-use kube::api::Patch;
-use kube::api::PatchParams;
+use anyhow::{Context as _, ensure};
+use kube::api::{Patch, PatchParams};
+use kube::{Api, Client};
 use serde_json::json;
 use tec_core::image::ExpectedPcrs;
 use tec_core::port::Clock as _;

@@ -3,14 +3,11 @@
 
 use std::fs;
 use std::path::Path;
-use std::process::Command;
-use std::process::Output;
+use std::process::{Command, Output};
 
 use serde_json::Value;
 use tec_tpm::compute::MemoryImage;
-use tec_tpm::compute::testing::PeBuilder;
-use tec_tpm::compute::testing::application;
-use tec_tpm::compute::testing::debian_chain;
+use tec_tpm::compute::testing::{PeBuilder, application, debian_chain};
 use tempfile::TempDir;
 
 fn run(arguments: &[&str]) -> Output {

@@ -2,26 +2,18 @@
 
 use std::fs;
 use std::net::TcpStream;
-use std::path::Path;
-use std::path::PathBuf;
-use std::process::Child;
-use std::process::Command;
-use std::process::ExitStatus;
-use std::process::Stdio;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Arc;
-use std::time::Duration;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use anyhow::Context as _;
-use anyhow::bail;
+use anyhow::{Context as _, bail};
 use serde_json::Value;
-use tec_core::endpoint::BaseUrl;
-use tec_core::endpoint::Endpoint;
+use tec_core::endpoint::{BaseUrl, Endpoint};
 use tec_core::store::Store;
 use tec_support::SystemEntropy;
 
-use crate::process::Transcript;
-use crate::process::wait_for;
+use crate::process::{Transcript, wait_for};
 use crate::settings::Settings;
 
 /// A server must be ready by then.

@@ -6,18 +6,14 @@
 //! recorded boots.
 
 use std::fs::File;
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use tec_core::digest::Sha256Digest;
-use tec_core::image::ExpectedPcr;
-use tec_core::image::ExpectedPcrs;
-use tec_core::image::ImageEvent;
+use tec_core::image::{ExpectedPcr, ExpectedPcrs, ImageEvent};
 use tec_core::pcr::PcrIndex;
 use tec_tpm::compute::PeFile;
-use tec_tpm::event_log::EventKind;
-use tec_tpm::event_log::EventLogBuilder;
+use tec_tpm::event_log::{EventKind, EventLogBuilder};
 use tec_tpm::tpm::AnyTpm as _;
 use tec_tpm::tss::Tpm;
 

@@ -2,24 +2,16 @@
 
 use std::fmt::Write as _;
 use std::path::Path;
-use std::sync::Arc;
-use std::sync::Mutex;
-use std::sync::MutexGuard;
-use std::sync::PoisonError;
-use std::sync::atomic::AtomicBool;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use anyhow::Context as _;
-use anyhow::anyhow;
-use anyhow::ensure;
+use anyhow::{Context as _, anyhow, ensure};
 use futures::future::join_all;
 use tec_core::digest::Sha256Digest;
 use tec_core::endpoint::Endpoint;
-use tec_core::id::MachineId;
-use tec_core::id::ResourcePath;
+use tec_core::id::{MachineId, ResourcePath};
 use tec_core::pcr::PcrIndex;
 use tec_tpm::testing::SoftTpm;
 

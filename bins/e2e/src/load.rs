@@ -2,28 +2,20 @@
 //! their disk keys, and remember what was acknowledged.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
-use std::sync::Mutex;
-use std::sync::PoisonError;
-use std::sync::atomic::AtomicBool;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use anyhow::Context as _;
-use anyhow::ensure;
-use serde_json::Value;
-use serde_json::json;
+use anyhow::{Context as _, ensure};
+use serde_json::{Value, json};
 use tec_core::ak::AkState;
 use tec_core::digest::Sha256Digest;
 use tec_core::endpoint::Endpoint;
-use tec_core::id::MachineId;
-use tec_core::id::ResourcePath;
+use tec_core::id::{MachineId, ResourcePath};
 use tec_core::ignition::PinConfig;
 use tec_core::pcr::PcrIndex;
-use tec_core::port::AkRegistry as _;
-use tec_core::port::Entropy as _;
-use tec_core::port::SecretStore;
+use tec_core::port::{AkRegistry as _, Entropy as _, SecretStore};
 use tec_core::store::Store;
 use tec_support::SystemEntropy;
 use tec_tpm::testing::SoftTpm;

@@ -2,25 +2,19 @@
 
 use std::fs;
 use std::fs::File;
-use std::path::Path;
-use std::path::PathBuf;
-use std::process::Command;
-use std::process::Stdio;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use std::sync::Arc;
-use std::time::Duration;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use anyhow::Context as _;
-use anyhow::bail;
-use anyhow::ensure;
+use anyhow::{Context as _, bail, ensure};
 use serde_json::Value;
 use tec_core::id::MachineId;
 use tec_core::ignition::PinConfig;
 use tec_tpm::testing::Swtpm;
 use tec_tpm::tss::Tpm;
 
-use crate::firmware::BootChain;
-use crate::firmware::boot;
+use crate::firmware::{BootChain, boot};
 use crate::process::Transcript;
 use crate::settings::Settings;
 use crate::volume;

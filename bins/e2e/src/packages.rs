@@ -1,12 +1,10 @@
 //! The packages of the operator as tests see them: what Helm and Kustomize make of the committed
 //! files.
 
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::Context as _;
-use anyhow::ensure;
+use anyhow::{Context as _, ensure};
 use serde_json::Value;
 
 use crate::settings::cache;

@@ -5,19 +5,12 @@ use std::ffi::OsStr;
 use std::fs;
 use std::fs::File;
 use std::io::Write as _;
-use std::path::Path;
-use std::path::PathBuf;
-use std::process::Command;
-use std::process::Output;
-use std::process::Stdio;
-use std::sync::atomic::AtomicU32;
-use std::sync::atomic::Ordering;
-use std::time::Duration;
-use std::time::Instant;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
 
-use anyhow::Context as _;
-use anyhow::bail;
-use anyhow::ensure;
+use anyhow::{Context as _, bail, ensure};
 
 /// Keeps what programs print.
 #[derive(Debug)]

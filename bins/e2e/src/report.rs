@@ -8,9 +8,7 @@ use anyhow::Context as _;
 use serde_json::Value;
 
 use crate::anchor::Anchor;
-use crate::story::Outcome;
-use crate::story::Scene;
-use crate::story::Story;
+use crate::story::{Outcome, Scene, Story};
 
 const STYLE: &str = "
 :root { color-scheme: light dark; --ok: #2a7d4f; --no: #b3541e; --line: #8885; }

@@ -2,8 +2,7 @@
 
 use std::path::Path;
 
-use anyhow::Context as _;
-use anyhow::ensure;
+use anyhow::{Context as _, ensure};
 
 /// The words of each command of a section, without its prompt; lines that go on are one command.
 /// Words of `names` stand for others.

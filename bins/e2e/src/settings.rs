@@ -1,10 +1,8 @@
 //! Where the programs and files are that the scenes use.
 
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use anyhow::Context as _;
-use anyhow::ensure;
+use anyhow::{Context as _, ensure};
 use clap::Parser;
 
 /// Plays the main job end to end and writes a report.

@@ -1,9 +1,7 @@
 //! Telling what happens, as it happens, and keeping it for the report.
 
-use std::io::IsTerminal as _;
-use std::io::Write as _;
-use std::time::Duration;
-use std::time::Instant;
+use std::io::{IsTerminal as _, Write as _};
+use std::time::{Duration, Instant};
 
 /// How a step ended.
 #[derive(Clone, Debug, PartialEq, Eq)]

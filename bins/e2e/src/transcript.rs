@@ -13,8 +13,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 use std::process::Command;
 
-use anyhow::Context as _;
-use anyhow::ensure;
+use anyhow::{Context as _, ensure};
 
 /// What the shell prints between two commands; nothing else does.
 const MARK: &str = "--8<-- command ";

@@ -3,8 +3,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use anyhow::Context as _;
-use anyhow::ensure;
+use anyhow::{Context as _, ensure};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::Value;

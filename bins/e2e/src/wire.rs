@@ -3,11 +3,8 @@
 use std::time::Duration;
 
 use anyhow::Context as _;
-use reqwest::header::CONTENT_TYPE;
-use reqwest::header::COOKIE;
-use reqwest::header::SET_COOKIE;
-use serde_json::Value;
-use serde_json::json;
+use reqwest::header::{CONTENT_TYPE, COOKIE, SET_COOKIE};
+use serde_json::{Value, json};
 use tec_core::endpoint::Endpoint;
 use tec_core::port::Attester;
 use tec_trustee::report_data;

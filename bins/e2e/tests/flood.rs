@@ -8,8 +8,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::net::IpAddr;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
@@ -21,10 +20,9 @@ use tec_core::port::AkRegistry as _;
 use tec_core::testing::sample;
 use tec_e2e::anchor::Anchor;
 use tec_e2e::fleet::SoftNode;
-use tec_e2e::load;
 use tec_e2e::process::Transcript;
 use tec_e2e::settings::Settings;
-use tec_e2e::wire;
+use tec_e2e::{load, wire};
 use tokio::runtime::Runtime;
 use tokio::task::JoinSet;
 

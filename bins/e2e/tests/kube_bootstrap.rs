@@ -14,26 +14,15 @@ use std::process::Command;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Secret;
-use kube::Api;
-use kube::ResourceExt as _;
-use kube::api::ListParams;
-use kube::api::PostParams;
+use kube::api::{ListParams, PostParams};
+use kube::{Api, ResourceExt as _};
 use serde_json::Value;
-use tec_e2e::kube::Broker;
-use tec_e2e::kube::ControlPlane;
-use tec_e2e::kube::Guarded;
-use tec_e2e::kube::program;
-use tec_e2e::kube::start_operator_with;
-use tec_e2e::kube::within;
+use tec_e2e::kube::{Broker, ControlPlane, Guarded, program, start_operator_with, within};
 use tec_e2e::process::Transcript;
 use tec_e2e::runbook::commands;
-use tec_e2e::settings::Settings;
-use tec_e2e::settings::own_program;
-use tec_k8s::api::ApprovedImage;
-use tec_k8s::api::TrustedExecutionCluster;
-use tec_support::exit::FAILED;
-use tec_support::exit::NOT_READY;
-use tec_support::exit::OK;
+use tec_e2e::settings::{Settings, own_program};
+use tec_k8s::api::{ApprovedImage, TrustedExecutionCluster};
+use tec_support::exit::{FAILED, NOT_READY, OK};
 use tempfile::TempDir;
 
 /// What an operator has to do is done by then, on a machine that does other things, too.

@@ -2,32 +2,20 @@
 //! their state and fail at random: in the end each has exactly one key, published, and who was deleted is gone.
 #![expect(clippy::unwrap_used, reason = "a test's own tools may fail the test")]
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Secret;
-use kube::Api;
-use kube::ResourceExt as _;
-use kube::api::DeleteParams;
-use kube::api::ListParams;
+use kube::api::{DeleteParams, ListParams};
+use kube::{Api, ResourceExt as _};
 use tec_core::digest::Sha256Digest;
-use tec_core::machine::Machine as Known;
-use tec_core::machine::RegisteredBy;
-use tec_core::port::Clock as _;
-use tec_core::port::Entropy as _;
-use tec_core::testing::SeededEntropy;
-use tec_core::testing::sample;
-use tec_e2e::kube::Bench;
-use tec_e2e::kube::Broker;
-use tec_e2e::kube::Guarded;
-use tec_e2e::kube::cluster;
-use tec_e2e::kube::within;
-use tec_k8s::api::AttestationKey;
-use tec_k8s::api::Machine;
+use tec_core::machine::{Machine as Known, RegisteredBy};
+use tec_core::port::{Clock as _, Entropy as _};
+use tec_core::testing::{SeededEntropy, sample};
+use tec_e2e::kube::{Bench, Broker, Guarded, cluster, within};
+use tec_k8s::api::{AttestationKey, Machine};
 use tec_support::SystemClock;
-use tokio::time::Instant;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 /// How many machines there will have been.
 const MACHINES: u64 = 500;

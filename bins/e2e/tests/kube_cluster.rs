@@ -3,16 +3,11 @@
 
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::coordination::v1::Lease;
-use k8s_openapi::api::core::v1::ConfigMap;
-use k8s_openapi::api::core::v1::Secret;
-use k8s_openapi::api::core::v1::Service;
+use k8s_openapi::api::core::v1::{ConfigMap, Secret, Service};
 use kube::ResourceExt as _;
-use kube::api::DeleteParams;
-use kube::api::Patch;
-use kube::api::PatchParams;
+use kube::api::{DeleteParams, Patch, PatchParams};
 use serde_json::json;
-use tec_e2e::kube::Bench;
-use tec_e2e::kube::eventually;
+use tec_e2e::kube::{Bench, eventually};
 use tec_k8s::api::TrustedExecutionCluster;
 
 fn cluster(name: &str) -> TrustedExecutionCluster {

@@ -4,22 +4,14 @@
 use k8s_openapi::ByteString;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Secret;
-use kube::api::DeleteParams;
-use kube::api::Patch;
-use kube::api::PatchParams;
+use kube::api::{DeleteParams, Patch, PatchParams};
 use serde_json::json;
 use tec_core::id::MachineId;
-use tec_core::machine::Machine as Known;
-use tec_core::machine::RegisteredBy;
+use tec_core::machine::{Machine as Known, RegisteredBy};
 use tec_core::port::Clock as _;
 use tec_core::testing::sample;
-use tec_e2e::kube::Bench;
-use tec_e2e::kube::Link;
-use tec_e2e::kube::cluster;
-use tec_e2e::kube::eventually;
-use tec_k8s::api::ApprovedImage;
-use tec_k8s::api::ApprovedImageSpec;
-use tec_k8s::api::Machine;
+use tec_e2e::kube::{Bench, Link, cluster, eventually};
+use tec_k8s::api::{ApprovedImage, ApprovedImageSpec, Machine};
 use tec_support::SystemClock;
 
 fn id(number: u64) -> MachineId {

@@ -8,21 +8,14 @@
 )]
 
 use k8s_openapi::api::core::v1::Secret;
-use kube::Api;
-use kube::ResourceExt as _;
-use kube::api::DeleteParams;
-use kube::api::DynamicObject;
-use kube::api::PostParams;
-use kube::core::ApiResource;
-use kube::core::GroupVersionKind;
-use serde_json::Value;
-use serde_json::json;
-use tec_core::machine::Machine as Known;
-use tec_core::machine::RegisteredBy;
+use kube::api::{DeleteParams, DynamicObject, PostParams};
+use kube::core::{ApiResource, GroupVersionKind};
+use kube::{Api, ResourceExt as _};
+use serde_json::{Value, json};
+use tec_core::machine::{Machine as Known, RegisteredBy};
 use tec_core::port::Clock as _;
 use tec_core::testing::sample;
-use tec_e2e::kube::Bench;
-use tec_e2e::kube::eventually;
+use tec_e2e::kube::{Bench, eventually};
 use tec_k8s::api::Machine;
 use tec_support::SystemClock;
 

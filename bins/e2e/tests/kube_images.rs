@@ -3,21 +3,14 @@
 
 use k8s_openapi::api::batch::v1::Job;
 use kube::ResourceExt as _;
-use kube::api::DeleteParams;
-use kube::api::ListParams;
-use kube::api::Patch;
-use kube::api::PatchParams;
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
 use serde_json::json;
 use tec_core::digest::Sha256Digest;
-use tec_core::image::ExpectedPcr;
-use tec_core::image::ExpectedPcrs;
-use tec_core::image::ImageEvent;
+use tec_core::image::{ExpectedPcr, ExpectedPcrs, ImageEvent};
 use tec_core::pcr::PcrIndex;
 use tec_core::testing::sample;
-use tec_e2e::kube::Bench;
-use tec_e2e::kube::eventually;
-use tec_k8s::api::ApprovedImage;
-use tec_k8s::api::ApprovedImageSpec;
+use tec_e2e::kube::{Bench, eventually};
+use tec_k8s::api::{ApprovedImage, ApprovedImageSpec};
 
 fn reference(number: u64) -> String {
     format!("registry.example/os@sha256:{number:064x}")

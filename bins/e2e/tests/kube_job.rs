@@ -5,31 +5,18 @@
 use std::path::Path;
 use std::process::Output;
 
-use kube::Api;
-use kube::Client;
-use kube::api::Patch;
-use kube::api::PatchParams;
-use kube::api::PostParams;
-use serde_json::Value;
-use serde_json::json;
+use kube::api::{Patch, PatchParams, PostParams};
+use kube::{Api, Client};
+use serde_json::{Value, json};
 use tec_core::image::ExpectedPcrs;
 use tec_core::pcr::PcrIndex;
-use tec_core::reference::BootImage as _;
-use tec_core::reference::PcrComputer as _;
-use tec_e2e::kube::ControlPlane;
-use tec_e2e::kube::program;
+use tec_core::reference::{BootImage as _, PcrComputer as _};
+use tec_e2e::kube::{ControlPlane, program};
 use tec_k8s::api::ApprovedImage;
 use tec_k8s::render::Component;
-use tec_registry::testing::Access;
-use tec_registry::testing::Content;
-use tec_registry::testing::RealRegistry;
-use tec_registry::testing::gzip;
-use tec_registry::testing::noise;
-use tec_tpm::compute::ChainComputer;
-use tec_tpm::compute::MemoryImage;
-use tec_tpm::compute::SecureBoot;
-use tec_tpm::compute::testing::debian_chain;
-use tec_tpm::compute::testing::layer;
+use tec_registry::testing::{Access, Content, RealRegistry, gzip, noise};
+use tec_tpm::compute::testing::{debian_chain, layer};
+use tec_tpm::compute::{ChainComputer, MemoryImage, SecureBoot};
 use tec_tpm::output;
 
 struct World {

@@ -4,27 +4,18 @@
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
 use kube::ResourceExt as _;
-use kube::api::DeleteParams;
-use kube::api::ListParams;
-use kube::api::Patch;
-use kube::api::PatchParams;
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
 use serde_json::json;
-use tec_core::ak::Fingerprint;
-use tec_core::ak::SourceNetwork;
+use tec_core::ak::{Fingerprint, SourceNetwork};
 use tec_core::id::MachineId;
 use tec_core::luks::content_key;
-use tec_core::machine::Machine as Known;
-use tec_core::machine::RegisteredBy;
+use tec_core::machine::{Machine as Known, RegisteredBy};
 use tec_core::secret::SecretBytes;
 use tec_core::testing::sample;
-use tec_e2e::kube::Bench;
-use tec_e2e::kube::eventually;
-use tec_k8s::api::AttestationKey;
-use tec_k8s::api::ConditionKind;
-use tec_k8s::api::Machine;
-use tec_k8s::api::Reason;
-use tec_k8s::api::TrustedExecutionCluster;
-use tec_k8s::api::set_condition;
+use tec_e2e::kube::{Bench, eventually};
+use tec_k8s::api::{
+    AttestationKey, ConditionKind, Machine, Reason, TrustedExecutionCluster, set_condition,
+};
 use tec_support::SystemClock;
 
 fn machine(number: u64) -> Machine {

@@ -6,33 +6,22 @@
 )]
 
 use std::path::PathBuf;
-use std::process::Command;
-use std::process::Output;
+use std::process::{Command, Output};
 
 use k8s_openapi::api::core::v1::Secret;
-use kube::Api;
-use kube::Client;
-use kube::api::DynamicObject;
-use kube::api::Patch;
-use kube::api::PatchParams;
-use kube::api::PostParams;
+use kube::api::{DynamicObject, Patch, PatchParams, PostParams};
 use kube::core::GroupVersionKind;
 use kube::discovery::ApiResource;
-use serde_json::Value;
-use serde_json::json;
+use kube::{Api, Client};
+use serde_json::{Value, json};
 use tec_e2e::kube::ControlPlane;
-use tec_e2e::packages::helm;
-use tec_e2e::packages::kustomize;
+use tec_e2e::packages::{helm, kustomize};
 use tec_e2e::settings::own_program;
-use tec_k8s::api::AttestationKey;
-use tec_k8s::api::AttestationKeySpec;
-use tec_k8s::api::Machine;
-use tec_k8s::api::TrustedExecutionCluster;
-use tec_k8s::api::TrustedExecutionClusterSpec;
-use tec_k8s::render::DEFAULT_NAMESPACE;
-use tec_k8s::render::Deploy;
-use tec_k8s::render::TrusteeFiles;
-use tec_k8s::render::cluster;
+use tec_k8s::api::{
+    AttestationKey, AttestationKeySpec, Machine, TrustedExecutionCluster,
+    TrustedExecutionClusterSpec,
+};
+use tec_k8s::render::{DEFAULT_NAMESPACE, Deploy, TrusteeFiles, cluster};
 
 const MACHINE: &str = "7c9e6679-7425-40de-944b-e07fc1f90ae7";
 

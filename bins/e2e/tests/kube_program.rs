@@ -3,14 +3,11 @@
 use k8s_openapi::api::core::v1::Secret;
 use kube::ResourceExt as _;
 use serde_json::json;
-use tec_core::machine::Machine as Known;
-use tec_core::machine::RegisteredBy;
+use tec_core::machine::{Machine as Known, RegisteredBy};
 use tec_core::port::Clock as _;
 use tec_core::testing::sample;
-use tec_e2e::kube::Bench;
-use tec_e2e::kube::eventually;
-use tec_k8s::api::Machine;
-use tec_k8s::api::TrustedExecutionCluster;
+use tec_e2e::kube::{Bench, eventually};
+use tec_k8s::api::{Machine, TrustedExecutionCluster};
 use tec_support::SystemClock;
 
 #[tokio::test]

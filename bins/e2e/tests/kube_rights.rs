@@ -8,18 +8,14 @@
 
 use std::collections::BTreeSet;
 
-use k8s_openapi::api::authorization::v1::ResourceAttributes;
-use k8s_openapi::api::authorization::v1::ResourceRule;
-use k8s_openapi::api::authorization::v1::SelfSubjectAccessReview;
-use k8s_openapi::api::authorization::v1::SelfSubjectAccessReviewSpec;
-use k8s_openapi::api::authorization::v1::SelfSubjectRulesReview;
-use k8s_openapi::api::authorization::v1::SelfSubjectRulesReviewSpec;
-use kube::Api;
-use kube::Client;
+use k8s_openapi::api::authorization::v1::{
+    ResourceAttributes, ResourceRule, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec,
+    SelfSubjectRulesReview, SelfSubjectRulesReviewSpec,
+};
 use kube::api::PostParams;
+use kube::{Api, Client};
 use tec_e2e::kube::ControlPlane;
-use tec_e2e::packages::directory;
-use tec_e2e::packages::helm_at;
+use tec_e2e::packages::{directory, helm_at};
 use tec_k8s::render::Component;
 
 const NAMESPACE: &str = "tec-rights";

@@ -2,16 +2,10 @@
 #![expect(clippy::unwrap_used, reason = "a test's own tools may fail the test")]
 
 use kube::Api;
-use kube::api::Patch;
-use kube::api::PatchParams;
-use kube::api::PostParams;
-use serde_json::Value;
-use serde_json::json;
+use kube::api::{Patch, PatchParams, PostParams};
+use serde_json::{Value, json};
 use tec_e2e::kube::Bench;
-use tec_k8s::api::ApprovedImage;
-use tec_k8s::api::AttestationKey;
-use tec_k8s::api::Machine;
-use tec_k8s::api::TrustedExecutionCluster;
+use tec_k8s::api::{ApprovedImage, AttestationKey, Machine, TrustedExecutionCluster};
 
 const IMAGE: &str = "registry.example/os@sha256:\
     3d6772b4f84ed47595d72a2c4c5ffd15f5bb72c7507fe26f2aaee2c69d5633ba";

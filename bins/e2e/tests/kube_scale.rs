@@ -6,17 +6,11 @@ use std::time::Duration;
 
 use futures::StreamExt as _;
 use kube::ResourceExt as _;
-use tec_core::machine::Machine as Known;
-use tec_core::machine::RegisteredBy;
+use tec_core::machine::{Machine as Known, RegisteredBy};
 use tec_core::port::Clock as _;
 use tec_core::testing::sample;
-use tec_e2e::kube::Bench;
-use tec_e2e::kube::Link;
-use tec_e2e::kube::Traffic;
-use tec_e2e::kube::cluster;
-use tec_e2e::kube::within;
-use tec_k8s::api::AttestationKey;
-use tec_k8s::api::Machine;
+use tec_e2e::kube::{Bench, Link, Traffic, cluster, within};
+use tec_k8s::api::{AttestationKey, Machine};
 use tec_support::SystemClock;
 
 const SMALL: u64 = 100;

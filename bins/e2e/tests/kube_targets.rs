@@ -2,22 +2,13 @@
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
 
 use k8s_openapi::api::core::v1::Secret;
-use kube::api::Patch;
-use kube::api::PatchParams;
-use serde_json::Value;
-use serde_json::json;
-use tec_core::machine::Machine as Known;
-use tec_core::machine::RegisteredBy;
+use kube::api::{Patch, PatchParams};
+use serde_json::{Value, json};
+use tec_core::machine::{Machine as Known, RegisteredBy};
 use tec_core::port::Clock as _;
 use tec_core::testing::sample;
-use tec_e2e::kube::Bench;
-use tec_e2e::kube::Broker;
-use tec_e2e::kube::Guarded;
-use tec_e2e::kube::cluster;
-use tec_e2e::kube::eventually;
-use tec_e2e::kube::plain_cluster;
-use tec_k8s::api::Machine;
-use tec_k8s::api::TrustedExecutionCluster;
+use tec_e2e::kube::{Bench, Broker, Guarded, cluster, eventually, plain_cluster};
+use tec_k8s::api::{Machine, TrustedExecutionCluster};
 use tec_support::SystemClock;
 
 /// A cluster whose own Trustee is fed, with a machine, and a Trustee of somebody else.

@@ -5,25 +5,17 @@
     reason = "helpers of tests fail by panicking"
 )]
 
-use std::ffi::OsStr;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::net::SocketAddr;
 use std::path::Path;
 use std::process::Command;
 
 use k8s_openapi::api::apps::v1::Deployment;
-use k8s_openapi::api::core::v1::PodSpec;
-use k8s_openapi::api::core::v1::Secret;
+use k8s_openapi::api::core::v1::{PodSpec, Secret};
 use kube::ResourceExt as _;
-use kube::api::DeleteParams;
-use kube::api::ListParams;
-use kube::api::Patch;
-use kube::api::PatchParams;
-use serde_json::Value;
-use serde_json::json;
-use tec_e2e::kube::Bench;
-use tec_e2e::kube::Server;
-use tec_e2e::kube::eventually;
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
+use serde_json::{Value, json};
+use tec_e2e::kube::{Bench, Server, eventually};
 use tec_e2e::settings::own_program;
 use tec_k8s::api::TrustedExecutionCluster;
 use tec_k8s::render::Component;

@@ -2,21 +2,15 @@
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
 
 use std::convert::Infallible;
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
 use k8s_openapi::api::apps::v1::Deployment;
-use kube::Api;
-use kube::ResourceExt as _;
-use kube::api::ListParams;
-use kube::api::Patch;
-use kube::api::PatchParams;
+use kube::api::{ListParams, Patch, PatchParams};
+use kube::{Api, ResourceExt as _};
 use serde_json::json;
-use tec_e2e::kube::ControlPlane;
-use tec_e2e::kube::Guarded;
-use tec_e2e::kube::start_operator;
+use tec_e2e::kube::{ControlPlane, Guarded, start_operator};
 use tec_e2e::packages::tool;
 use tec_e2e::settings::own_program;
 use tec_e2e::transcript::execute;

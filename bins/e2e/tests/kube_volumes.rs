@@ -5,27 +5,17 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::apps::v1::Deployment;
-use k8s_openapi::api::core::v1::ConfigMap;
-use k8s_openapi::api::core::v1::PodTemplateSpec;
+use k8s_openapi::api::core::v1::{ConfigMap, PodTemplateSpec};
 use kube::ResourceExt as _;
-use kube::api::DeleteParams;
-use kube::api::ListParams;
-use kube::api::Patch;
-use kube::api::PatchParams;
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
 use serde_json::json;
-use tec_core::machine::Machine as Known;
-use tec_core::machine::RegisteredBy;
+use tec_core::machine::{Machine as Known, RegisteredBy};
 use tec_core::port::Clock as _;
 use tec_core::testing::sample;
-use tec_e2e::kube::Bench;
-use tec_e2e::kube::cluster;
-use tec_e2e::kube::eventually;
-use tec_k8s::api::ApprovedImage;
-use tec_k8s::api::ApprovedImageSpec;
-use tec_k8s::api::AttestationKey;
-use tec_k8s::api::Machine;
-use tec_k8s::api::PublishMode;
-use tec_k8s::api::PublishSpec;
+use tec_e2e::kube::{Bench, cluster, eventually};
+use tec_k8s::api::{
+    ApprovedImage, ApprovedImageSpec, AttestationKey, Machine, PublishMode, PublishSpec,
+};
 use tec_support::SystemClock;
 
 const DIGEST: &str = "trusted-execution-clusters.io/trustee-restart-digest";

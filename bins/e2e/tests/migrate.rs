@@ -7,30 +7,22 @@
 )]
 
 use std::fs;
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
-use std::sync::atomic::AtomicU32;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
-use serde_json::Value;
-use serde_json::json;
+use serde_json::{Value, json};
 use tec_core::id::ResourcePath;
 use tec_core::port::SecretStore as _;
 use tec_e2e::anchor::Anchor;
 use tec_e2e::firmware::BootChain;
-use tec_e2e::fleet::Fleet;
-use tec_e2e::fleet::SoftNode;
-use tec_e2e::load;
+use tec_e2e::fleet::{Fleet, SoftNode};
 use tec_e2e::machine::Machine;
-use tec_e2e::process::Transcript;
-use tec_e2e::process::wait_for;
+use tec_e2e::process::{Transcript, wait_for};
 use tec_e2e::runbook::commands;
-use tec_e2e::settings::Settings;
-use tec_e2e::settings::picture;
-use tec_e2e::wire;
+use tec_e2e::settings::{Settings, picture};
+use tec_e2e::{load, wire};
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 

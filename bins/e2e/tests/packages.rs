@@ -6,26 +6,16 @@ use std::fs;
 use std::path::Path;
 
 use k8s_openapi::api::apps::v1::Deployment;
-use k8s_openapi::api::core::v1::ConfigMap;
-use k8s_openapi::api::core::v1::Namespace;
-use k8s_openapi::api::core::v1::Service;
-use k8s_openapi::api::core::v1::ServiceAccount;
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Service, ServiceAccount};
 use k8s_openapi::api::networking::v1::NetworkPolicy;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
-use k8s_openapi::api::rbac::v1::ClusterRole;
-use k8s_openapi::api::rbac::v1::Role;
-use k8s_openapi::api::rbac::v1::RoleBinding;
+use k8s_openapi::api::rbac::v1::{ClusterRole, Role, RoleBinding};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
-use tec_e2e::packages::directory;
-use tec_e2e::packages::documents;
-use tec_e2e::packages::helm;
-use tec_e2e::packages::kustomize;
-use tec_e2e::packages::whole_numbers;
-use tec_k8s::render::Component;
-use tec_k8s::render::DEFAULT_NAMESPACE;
+use tec_e2e::packages::{directory, documents, helm, kustomize, whole_numbers};
+use tec_k8s::render::{Component, DEFAULT_NAMESPACE};
 
 /// Kinds of others, which no type of ours knows; their operators check them.
 const FOREIGN: [&str; 2] = ["PrometheusRule", "ServiceMonitor"];

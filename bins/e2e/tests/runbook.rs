@@ -6,21 +6,18 @@
 )]
 
 use std::fs;
-use std::net::TcpListener;
-use std::net::TcpStream;
+use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
 use base64::Engine as _;
-use serde_json::Value;
-use serde_json::json;
+use serde_json::{Value, json};
 use tec_core::ignition::PinConfig;
 use tec_e2e::fleet::SoftNode;
 use tec_e2e::kube::Guarded;
 use tec_e2e::load::boot_digests;
-use tec_e2e::process::Transcript;
-use tec_e2e::process::wait_for;
+use tec_e2e::process::{Transcript, wait_for};
 use tec_e2e::runbook::commands;
 use tec_e2e::settings::Settings;
 use tec_e2e::wire;

@@ -4,17 +4,14 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
-use std::process::Command;
-use std::process::Output;
+use std::process::{Command, Output};
 use std::sync::Arc;
 use std::time::Duration;
 
-use rcgen::CertificateParams;
-use rcgen::KeyPair;
+use rcgen::{CertificateParams, KeyPair};
 use serde_json::Value;
 use tec_e2e::anchor::Anchor;
-use tec_e2e::process::Transcript;
-use tec_e2e::process::wait_for;
+use tec_e2e::process::{Transcript, wait_for};
 use tec_e2e::settings::Settings;
 use tec_e2e::wire;
 use tempfile::TempDir;

@@ -8,11 +8,7 @@
 //! ```
 
 use bytes::Bytes;
-use http::HeaderName;
-use http::HeaderValue;
-use http::Method;
-use http::Request;
-use http::Uri;
+use http::{HeaderName, HeaderValue, Method, Request, Uri};
 
 /// Separates requests: the record separator of ASCII.
 const SEPARATOR: u8 = 0x1e;

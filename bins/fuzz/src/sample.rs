@@ -2,18 +2,14 @@
 
 use std::pin::pin;
 use std::sync::OnceLock;
-use std::task::Context;
-use std::task::Poll;
-use std::task::Waker;
+use std::task::{Context, Poll, Waker};
 
 use rand_chacha::ChaCha20Rng;
 use rand_core::SeedableRng as _;
 use tec_core::digest::Sha256Digest;
 use tec_core::pcr::PcrIndex;
 use tec_tpm::snp::Product;
-use tec_tpm::testing::SoftAzure;
-use tec_tpm::testing::SoftSnp;
-use tec_tpm::testing::SoftTpm;
+use tec_tpm::testing::{SoftAzure, SoftSnp, SoftTpm};
 
 /// The machine that owns [`p256_tpm`].
 pub(crate) const MACHINE: &str = "7c9e6679-7425-40de-944b-e07fc1f90ae7";

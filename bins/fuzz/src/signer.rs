@@ -4,19 +4,12 @@ use std::sync::OnceLock;
 
 use p256::ecdsa::SigningKey;
 use p256::ecdsa::signature::hazmat::PrehashSigner as _;
-use sha2::Digest as _;
-use sha2::Sha256;
-use tec_tpm::compute::PeFile;
-use tec_tpm::compute::testing;
-use tec_tpm::compute::testing::der;
-use tec_tpm::compute::testing::parsers;
+use sha2::{Digest as _, Sha256};
+use tec_tpm::compute::testing::{der, parsers};
+use tec_tpm::compute::{PeFile, testing};
 
-use crate::bytes::le32;
-use crate::bytes::u16_at;
-use crate::bytes::u32_at;
-use crate::ek_certificate::authority;
-use crate::ek_certificate::ca;
-use crate::ek_certificate::certify;
+use crate::bytes::{le32, u16_at, u32_at};
+use crate::ek_certificate::{authority, ca, certify};
 
 /// SPC_INDIRECT_DATA in DER (Authenticode PE, "SpcIndirectDataContent").
 pub(crate) const INDIRECT: &[u8] = b"\x06\x0a\x2b\x06\x01\x04\x01\x82\x37\x02\x01\x04";

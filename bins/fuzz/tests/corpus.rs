@@ -12,10 +12,9 @@ use std::path::PathBuf;
 
 use rand_chacha::ChaCha20Rng;
 use rand_core::SeedableRng as _;
-use tec_fuzz::TARGETS;
-use tec_fuzz::Target;
 use tec_fuzz::manifest::manifest;
 use tec_fuzz::mutate::mutate;
+use tec_fuzz::{TARGETS, Target};
 
 /// Most bytes of all seeds together: the repository carries them for ever.
 const MAX_CORPUS: usize = 500 << 10;

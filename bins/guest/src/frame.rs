@@ -1,8 +1,7 @@
 //! The line between guest and host: named pieces of bytes, each with its length in front.
 
 use std::io;
-use std::io::Read;
-use std::io::Write;
+use std::io::{Read, Write};
 
 /// The first bytes from the guest. Firmware may print on the same line before.
 pub const GREETING: &[u8] = b"\0TEC guest 1\n";

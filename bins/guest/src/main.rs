@@ -3,9 +3,7 @@
 use std::io::Write as _;
 use std::path::Path;
 
-use tec_guest::frame;
-use tec_guest::report;
-use tec_guest::system;
+use tec_guest::{frame, report, system};
 
 /// The second serial port; the first is the console.
 const LINE: &str = "/dev/ttyS1";

@@ -3,14 +3,12 @@
 use std::fmt::Write as _;
 use std::fs;
 use std::fs::File;
-use std::io::Read as _;
-use std::io::Write as _;
+use std::io::{Read as _, Write as _};
 use std::path::Path;
 
 use anyhow::Context as _;
 
-use crate::frame;
-use crate::tpm;
+use crate::{frame, tpm};
 
 const TPM: &str = "/dev/tpm0";
 /// The event log as firmware, shim and the kernel's EFI stub left it. A boot loader that enters

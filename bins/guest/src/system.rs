@@ -1,15 +1,12 @@
 //! What process 1 has to do: file systems, the serial line, and the power switch.
 
 use std::fs;
-use std::fs::File;
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
-use std::time::Duration;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use anyhow::Context as _;
-use anyhow::bail;
+use anyhow::{Context as _, bail};
 use rustix::fs::OFlags;
 use rustix::mount::MountFlags;
 use rustix::system::RebootCommand;

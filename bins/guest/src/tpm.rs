@@ -1,14 +1,11 @@
 //! The two commands that a quote takes, spoken to the kernel's TPM device directly: the system
 //! that runs here is this one program.
 
-use std::fs::File;
-use std::fs::OpenOptions;
-use std::io::Read as _;
-use std::io::Write as _;
+use std::fs::{File, OpenOptions};
+use std::io::{Read as _, Write as _};
 use std::path::Path;
 
-use anyhow::Context as _;
-use anyhow::bail;
+use anyhow::{Context as _, bail};
 
 /// TPM_ST_SESSIONS (TPM 2.0 Library Part 2, "TPM_ST").
 const ST_SESSIONS: u16 = 0x8002;

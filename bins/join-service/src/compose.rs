@@ -1,8 +1,7 @@
 //! The parts of the service, put together by the settings.
 
 use std::fs;
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,35 +9,20 @@ use anyhow::Context as _;
 use bootstrapper::authority::Authority;
 use bootstrapper::founder;
 use bootstrapper::founder::Founder;
-use bootstrapper::node::Attestation;
-use bootstrapper::node::endpoint;
-use bootstrapper::node::measurements;
+use bootstrapper::node::{Attestation, endpoint, measurements};
 use bootstrapper::pause::JitteredPause;
 use kube::Client;
 use tec_core::node::grant::ControlPlanes;
-use tec_core::node::port::DataKeys;
-use tec_core::node::port::Pause as _;
-use tec_core::node::uri::KmsUri;
-use tec_core::node::uri::StorageUri;
-use tec_core::node::uri::UriError;
-use tec_core::port::Clock;
-use tec_core::port::Entropy;
-use tec_core::port::PortErrorKind;
-use tec_core::port::chain;
+use tec_core::node::port::{DataKeys, Pause as _};
+use tec_core::node::uri::{KmsUri, StorageUri, UriError};
+use tec_core::port::{Clock, Entropy, PortErrorKind, chain};
 use tec_core::secret::SecretBytes;
 use tec_k8s::client::KubeRegistry;
-use tec_k8s::client::member::KubeEnrollments;
-use tec_k8s::client::member::KubeTurns;
+use tec_k8s::client::member::{KubeEnrollments, KubeTurns};
 use tec_k8s::node::StateDirectory;
-use tec_k8s::rpc::Enrollments;
-use tec_k8s::rpc::JoinService;
-use tec_k8s::rpc::JoinServicePorts;
-use tec_k8s::rpc::Settled;
-use tec_support::SystemClock;
-use tec_support::SystemEntropy;
-use tec_tpm::atls::Endpoint;
-use tec_tpm::atls::LiveMeasurements;
-use tec_tpm::atls::VtpmValidator;
+use tec_k8s::rpc::{Enrollments, JoinService, JoinServicePorts, Settled};
+use tec_support::{SystemClock, SystemEntropy};
+use tec_tpm::atls::{Endpoint, LiveMeasurements, VtpmValidator};
 
 use crate::facts;
 use crate::facts::Facts;
@@ -237,8 +221,7 @@ mod tests {
     use tec_core::node::derive::DataKeyId;
     use tec_core::node::grant::Claim;
     use tec_core::node::state::Role;
-    use tec_core::port::CreateOutcome;
-    use tec_core::port::PortError;
+    use tec_core::port::{CreateOutcome, PortError};
     use tec_core::testing::sample;
     use tokio::time::Instant;
 

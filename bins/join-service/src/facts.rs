@@ -1,32 +1,22 @@
 //! What members get: files of this control plane.
 
 use std::collections::BTreeSet;
-use std::fmt;
-use std::fs;
 use std::net::IpAddr;
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::{fmt, fs};
 
 use async_trait::async_trait;
 use bootstrapper::components;
 use k8s_openapi::api::core::v1::Node;
-use kube::Api;
-use kube::Client;
-use kube::ResourceExt as _;
+use kube::{Api, Client, ResourceExt as _};
 use tec_core::digest::Sha256Digest;
 use tec_core::node::state::Role;
-use tec_core::node::ticket::CaPin;
-use tec_core::node::ticket::Component;
-use tec_core::node::ticket::NodeName;
-use tec_core::node::ticket::PkiFile;
-use tec_core::port::PortError;
-use tec_core::port::PortErrorKind;
+use tec_core::node::ticket::{CaPin, Component, NodeName, PkiFile};
+use tec_core::port::{PortError, PortErrorKind};
 use tec_core::secret::SecretBytes;
-use tec_k8s::rpc::ClusterFacts;
-use tec_k8s::rpc::NodeStanding;
+use tec_k8s::rpc::{ClusterFacts, NodeStanding};
 use x509_cert::Certificate;
-use x509_cert::der::DecodePem as _;
-use x509_cert::der::Encode as _;
+use x509_cert::der::{DecodePem as _, Encode as _};
 use x509_cert::ext::pkix::SubjectAltName;
 use x509_cert::ext::pkix::name::GeneralName;
 

@@ -13,9 +13,8 @@ use join_service::compose::Followed;
 use join_service::settings::Settings;
 use kube::Client;
 use tec_k8s::rpc::generated::join::api_server::ApiServer;
-use tec_support::exit;
-use tec_support::program;
 use tec_support::program::Settings as _;
+use tec_support::{exit, program};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 

@@ -7,13 +7,10 @@ use std::net::IpAddr;
 use async_trait::async_trait;
 use bootstrapper::authority::Authority;
 use k8s_openapi::api::core::v1::Node;
-use kube::Api;
-use kube::Client;
-use kube::ResourceExt as _;
 use kube::api::ListParams;
+use kube::{Api, Client, ResourceExt as _};
 use tec_core::node::ticket::NodeName;
-use tec_core::port::PortError;
-use tec_core::port::PortErrorKind;
+use tec_core::port::{PortError, PortErrorKind};
 use tec_k8s::rpc::KubeletSigner;
 
 /// Signs as an [`Authority`] does. All nodes have certificates of the same CA: whoever had one for the

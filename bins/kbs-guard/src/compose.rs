@@ -7,33 +7,20 @@ use std::sync::Arc;
 
 use anyhow::Context as _;
 use axum::Router;
-use axum::extract::ConnectInfo;
-use axum::extract::Request;
-use axum::extract::State;
-use axum::middleware::Next;
-use axum::middleware::from_fn_with_state;
+use axum::extract::{ConnectInfo, Request, State};
+use axum::middleware::{Next, from_fn_with_state};
 use axum::response::Response;
 use axum::routing::get;
 use http::uri::Authority;
 use tec_core::http::ReplyStyle;
-use tec_core::port::AkRegistry;
-use tec_core::port::AttemptLog;
-use tec_core::port::Clock;
-use tec_core::port::ClockLog;
-use tec_core::port::Entropy;
-use tec_core::port::MachineRegistry;
+use tec_core::port::{AkRegistry, AttemptLog, Clock, ClockLog, Entropy, MachineRegistry};
 use tec_core::store::Store;
-use tec_k8s::client::AttemptEvents;
-use tec_k8s::client::KubeRegistry;
-use tec_support::SystemEntropy;
-use tec_support::limit::Limiter;
-use tec_support::limit::limit;
-use tec_support::listen;
+use tec_k8s::client::{AttemptEvents, KubeRegistry};
+use tec_support::limit::{Limiter, limit};
 use tec_support::listen::Counts;
+use tec_support::{SystemEntropy, listen};
 use tec_tpm::verifier::ByTee;
-use tec_trustee::guard::Guard;
-use tec_trustee::guard::GuardConfig;
-use tec_trustee::guard::Registries;
+use tec_trustee::guard::{Guard, GuardConfig, Registries};
 
 /// Opens the state directory.
 ///

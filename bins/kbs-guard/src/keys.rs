@@ -9,30 +9,17 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
-use std::time::Instant;
-use std::time::SystemTime;
+use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::Context as _;
-use tec_core::ak::AkCandidate;
-use tec_core::ak::AkState;
-use tec_core::ak::ManualMatcher;
-use tec_core::ak::PublicKey;
+use tec_core::ak::{AkCandidate, AkState, ManualMatcher, PublicKey};
 use tec_core::flow;
-use tec_core::flow::AkOutcome;
-use tec_core::flow::AkPorts;
-use tec_core::flow::AkSubmission;
-use tec_core::flow::ClaimLimits;
+use tec_core::flow::{AkOutcome, AkPorts, AkSubmission, ClaimLimits};
 use tec_core::id::MachineId;
-use tec_core::machine::Machine;
-use tec_core::machine::RegisteredBy;
-use tec_core::port::AkRegistry;
-use tec_core::port::Clock;
-use tec_core::port::MachineRegistry;
-use tec_core::port::UnclaimedLimit;
+use tec_core::machine::{Machine, RegisteredBy};
+use tec_core::port::{AkRegistry, Clock, MachineRegistry, UnclaimedLimit};
 use tec_core::store::Store;
 use tec_support::serve::Shutdown;
 

@@ -10,16 +10,10 @@ use kbs_guard::compose;
 use kbs_guard::compose::Known;
 use kbs_guard::keys::Keys;
 use tec_core::port::Clock;
-use tec_support::SystemClock;
-use tec_support::exit;
-use tec_support::listen::Counts;
-use tec_support::listen::Limits;
-use tec_support::listen::Server;
-use tec_support::serve::Shutdown;
-use tec_support::serve::Transport;
-use tec_support::serve::bind;
-use tec_support::tls;
+use tec_support::listen::{Counts, Limits, Server};
+use tec_support::serve::{Shutdown, Transport, bind};
 use tec_support::tls::LiveCertificate;
+use tec_support::{SystemClock, exit, tls};
 use tokio::task::JoinSet;
 
 fn main() -> ExitCode {

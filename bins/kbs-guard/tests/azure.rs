@@ -19,46 +19,27 @@ use kbs_guard::keys::Keys;
 use rand_chacha::ChaCha20Rng;
 use rand_chacha::rand_core::SeedableRng as _;
 use serde_json::Value;
-use tec_core::attest::Tee;
-use tec_core::attest::VerifiedEvidence;
-use tec_core::attest::VerifyError;
+use tec_core::attest::{Tee, VerifiedEvidence, VerifyError};
 use tec_core::code::Code;
 use tec_core::digest::Sha256Digest;
 use tec_core::id::ResourcePath;
-use tec_core::pcr::PCR_COUNT;
-use tec_core::pcr::PcrValues;
-use tec_core::port::AttestationEvidence;
-use tec_core::port::Attester;
-use tec_core::port::Clock;
-use tec_core::port::EvidenceRequest;
-use tec_core::port::KeyBroker as _;
-use tec_core::port::PolicySlot;
-use tec_core::port::PortError;
-use tec_core::port::Verifier;
+use tec_core::pcr::{PCR_COUNT, PcrValues};
+use tec_core::port::{
+    AttestationEvidence, Attester, Clock, EvidenceRequest, KeyBroker as _, PolicySlot, PortError,
+    Verifier,
+};
 use tec_core::secret::SecretBytes;
 use tec_core::store::Store;
 use tec_core::time::Timestamp;
-use tec_support::SystemClock;
-use tec_support::SystemEntropy;
+use tec_support::{SystemClock, SystemEntropy};
 use tec_tpm::snp::Policy;
-use tec_tpm::testing::AttestFields;
-use tec_tpm::testing::SoftAzure;
-use tec_tpm::testing::SoftSnp;
-use tec_tpm::verifier::AzSnpEvidence;
-use tec_tpm::verifier::AzSnpEvidenceVersion;
-use tec_tpm::verifier::AzSnpVtpmVerifier;
-use tec_tpm::verifier::ByTee;
+use tec_tpm::testing::{AttestFields, SoftAzure, SoftSnp};
+use tec_tpm::verifier::{AzSnpEvidence, AzSnpEvidenceVersion, AzSnpVtpmVerifier, ByTee};
 use tec_trustee::client::RcarError;
-use tec_trustee::kbs::Kbs;
-use tec_trustee::kbs::KbsConfig;
-use tec_trustee::kbs::MemoryBackend;
+use tec_trustee::kbs::{Kbs, KbsConfig, MemoryBackend};
 use tec_trustee::token::TokenSigner;
 
-use self::served::MACHINE;
-use self::served::OTHER;
-use self::served::fetch;
-use self::served::machine;
-use self::served::serve;
+use self::served::{MACHINE, OTHER, fetch, machine, serve};
 
 /// Bytes of a TPMT_SIGNATURE before the RSA signature: scheme, hash, size.
 const SIGNATURE_HEAD: usize = 6;

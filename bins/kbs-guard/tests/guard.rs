@@ -25,50 +25,29 @@ use rand_chacha::ChaCha20Rng;
 use rand_chacha::rand_core::SeedableRng as _;
 use serde_json::Value;
 use tec_core::ak::PublicKey;
-use tec_core::attest::PinnedPcrs;
-use tec_core::attest::Tee;
-use tec_core::attest::VerifiedEvidence;
-use tec_core::attest::VerifyError;
+use tec_core::attest::{PinnedPcrs, Tee, VerifiedEvidence, VerifyError};
 use tec_core::code::Code;
 use tec_core::digest::Sha256Digest;
-use tec_core::id::MachineId;
-use tec_core::id::ResourcePath;
-use tec_core::pcr::PCR_COUNT;
-use tec_core::pcr::PcrIndex;
-use tec_core::pcr::PcrValues;
-use tec_core::port::AttestationEvidence;
-use tec_core::port::Attester;
-use tec_core::port::Clock;
-use tec_core::port::EvidenceRequest;
-use tec_core::port::KeyBroker as _;
-use tec_core::port::PolicySlot;
-use tec_core::port::PortError;
-use tec_core::port::Verifier;
+use tec_core::id::{MachineId, ResourcePath};
+use tec_core::pcr::{PCR_COUNT, PcrIndex, PcrValues};
+use tec_core::port::{
+    AttestationEvidence, Attester, Clock, EvidenceRequest, KeyBroker as _, PolicySlot, PortError,
+    Verifier,
+};
 use tec_core::secret::SecretBytes;
-use tec_core::store::AuditVerdict;
-use tec_core::store::Store;
-use tec_support::SystemClock;
-use tec_support::SystemEntropy;
+use tec_core::store::{AuditVerdict, Store};
+use tec_support::{SystemClock, SystemEntropy};
 use tec_tpm::evidence::TpmEvidence;
-use tec_tpm::testing::SelectionFields;
-use tec_tpm::testing::SoftTpm;
-use tec_tpm::verifier::ByTee;
-use tec_tpm::verifier::TpmVerifier;
+use tec_tpm::testing::{SelectionFields, SoftTpm};
+use tec_tpm::verifier::{ByTee, TpmVerifier};
 use tec_trustee::guard::Guard;
-use tec_trustee::kbs::Kbs;
-use tec_trustee::kbs::KbsConfig;
-use tec_trustee::kbs::MemoryBackend;
-use tec_trustee::policy::PolicyIntent;
-use tec_trustee::policy::ak_reference_name;
-use tec_trustee::policy::ak_reference_value;
-use tec_trustee::policy::pcr_reference_name;
+use tec_trustee::kbs::{Kbs, KbsConfig, MemoryBackend};
+use tec_trustee::policy::{
+    PolicyIntent, ak_reference_name, ak_reference_value, pcr_reference_name,
+};
 use tec_trustee::token::TokenSigner;
 
-use self::served::MACHINE;
-use self::served::OTHER;
-use self::served::fetch;
-use self::served::machine;
-use self::served::serve;
+use self::served::{MACHINE, OTHER, fetch, machine, serve};
 
 const DISK_KEY: &[u8] = b"the key of the disk";
 const SHA256: u16 = 0x000b;
@@ -385,8 +364,7 @@ async fn a_key_counts_as_long_as_its_file_is_there() {
 
 /// The status of one request on a connection of its own.
 async fn status(server: SocketAddr, line: &str) -> u16 {
-    use tokio::io::AsyncReadExt as _;
-    use tokio::io::AsyncWriteExt as _;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     let mut stream = tokio::net::TcpStream::connect(server).await.unwrap();
     let request =
         format!("{line} HTTP/1.1\r\nhost: guard\r\nconnection: close\r\ncontent-length: 0\r\n\r\n");

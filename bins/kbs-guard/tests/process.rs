@@ -12,18 +12,12 @@ mod process {
 }
 
 use std::fs;
-use std::io::ErrorKind;
-use std::io::Read as _;
-use std::io::Write as _;
+use std::io::{ErrorKind, Read as _, Write as _};
 use std::time::Duration;
 
 use rcgen::CertifiedKey;
 
-use self::process::guard::Running;
-use self::process::guard::exchange;
-use self::process::guard::keys;
-use self::process::guard::refused;
-use self::process::guard::wait_for;
+use self::process::guard::{Running, exchange, keys, refused, wait_for};
 use self::process::upstream::Upstream;
 
 const AUTH: &str = r#"{"version":"0.4.0","tee":"tpm","extra-params":{}}"#;

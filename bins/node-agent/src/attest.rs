@@ -8,17 +8,12 @@ use clap::Args;
 use tec_core::endpoint::Endpoint;
 use tec_core::id::ResourcePath;
 use tec_core::ignition::NumRetries;
-use tec_core::port::Attester;
-use tec_core::port::Entropy;
-use tec_core::port::EntropyRng;
-use tec_trustee::client::Outcome;
-use tec_trustee::client::RcarError;
-use tec_trustee::client::RetryPolicy;
+use tec_core::port::{Attester, Entropy, EntropyRng};
+use tec_trustee::client::{Outcome, RcarError, RetryPolicy};
 use tec_trustee::wire::token_claims;
 
 use crate::failure::Failure;
-use crate::kbs::client;
-use crate::kbs::fetch_error;
+use crate::kbs::{client, fetch_error};
 use crate::settings::Flags;
 use crate::tpm::NodeTpm;
 

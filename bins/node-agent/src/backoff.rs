@@ -4,8 +4,7 @@
 use std::time::Duration;
 
 use tec_core::ignition::NumRetries;
-use tec_core::port::Entropy;
-use tec_core::port::EntropyRng;
+use tec_core::port::{Entropy, EntropyRng};
 use tec_trustee::client::RetryPolicy;
 
 /// Waits before tries at a server that did not answer: 1 s, then twice as long each time up to

@@ -1,14 +1,9 @@
 //! The command line, and the names under which Clevis calls the program.
 
-use std::ffi::OsStr;
-use std::ffi::OsString;
-use std::path::Path;
-use std::path::PathBuf;
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
 
-use clap::Args;
-use clap::Parser;
-use clap::Subcommand;
-use clap::ValueEnum;
+use clap::{Args, Parser, Subcommand, ValueEnum};
 use tec_core::id::MachineId;
 
 use crate::attest::AttestArgs;

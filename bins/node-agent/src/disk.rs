@@ -9,17 +9,13 @@ pub(crate) mod fake;
 mod recovery;
 mod token;
 
-use std::fmt;
-use std::io;
+use std::{fmt, io};
 
 use tec_core::secret::SecretBytes;
 use tec_trustee::clevis::ClevisError;
 
 pub use self::cryptsetup::Cryptsetup;
-pub use self::recovery::RecoveryState;
-pub use self::recovery::RecoveryToken;
-pub use self::recovery::RecoveryView;
-pub use self::recovery::SlotMark;
+pub use self::recovery::{RecoveryState, RecoveryToken, RecoveryView, SlotMark};
 pub use self::token::Token;
 
 /// A disk's header cannot be read or changed.

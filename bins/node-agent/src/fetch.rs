@@ -13,8 +13,7 @@ use async_trait::async_trait;
 use tec_core::code::Code;
 use tec_core::id::AttemptId;
 use tec_core::ignition::NumRetries;
-use tec_core::port::Entropy;
-use tec_core::port::PortErrorKind;
+use tec_core::port::{Entropy, PortErrorKind};
 use tec_core::secret::SecretBytes;
 use tec_trustee::client::RcarError;
 

@@ -9,17 +9,11 @@ use tec_core::code::Code;
 use tec_core::endpoint::Endpoint;
 use tec_core::id::ResourcePath;
 use tec_core::ignition::HeaderConfig;
-use tec_core::port::Attester;
-use tec_core::port::Entropy;
+use tec_core::port::{Attester, Entropy};
 use tec_core::secret::SecretBytes;
-use tec_trustee::client::Deadlines;
-use tec_trustee::client::RcarClient;
-use tec_trustee::client::RcarError;
-use tec_trustee::client::SetupError;
+use tec_trustee::client::{Deadlines, RcarClient, RcarError, SetupError};
 
-use crate::fetch::FetchError;
-use crate::fetch::KeyRound;
-use crate::fetch::Verdict;
+use crate::fetch::{FetchError, KeyRound, Verdict};
 
 /// Longest wait for a connection: an address where nothing answers must not use up the deadline of
 /// a whole call.
@@ -101,8 +95,7 @@ fn verdict(error: &RcarError) -> Verdict {
 
 #[cfg(test)]
 mod tests {
-    use tec_core::port::PortError;
-    use tec_core::port::PortErrorKind;
+    use tec_core::port::{PortError, PortErrorKind};
     use tec_trustee::client::CallError;
 
     use super::*;

@@ -11,9 +11,7 @@ use tec_tpm::ak::AkHandle;
 
 use crate::cli::Output;
 use crate::failure::Failure;
-use crate::register::HttpRegistrar;
-use crate::register::RegisterPorts;
-use crate::register::register as register_key;
+use crate::register::{HttpRegistrar, RegisterPorts, register as register_key};
 use crate::settings::Flags;
 use crate::tpm::NodeTpm;
 

@@ -1,10 +1,8 @@
 //! The links under which Clevis finds the pin.
 
-use std::fs;
-use std::io;
 use std::os::unix::fs::symlink;
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::{fs, io};
 
 use crate::cli::LINKS;
 use crate::failure::Failure;

@@ -4,31 +4,19 @@ use std::io::Write as _;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use node_agent::attest;
-use node_agent::cli;
-use node_agent::cli::AkCommand;
-use node_agent::cli::Cli;
-use node_agent::cli::Command;
-use node_agent::cli::Output;
+use node_agent::cli::{AkCommand, Cli, Command, Output};
 use node_agent::failure::Failure;
-use node_agent::key;
-use node_agent::links;
-use node_agent::next_boot;
-use node_agent::pin;
-use node_agent::rebind;
-use node_agent::recovery;
 use node_agent::recovery::RecoveryCommand;
 use node_agent::report::Report;
 use node_agent::settings::Flags;
-use node_agent::stream;
 use node_agent::tpm::NodeTpm;
+use node_agent::{attest, cli, key, links, next_boot, pin, rebind, recovery, stream};
 use tec_core::code::Code;
 use tec_core::id::ResourcePath;
 use tec_core::pcr::PcrIndex;
 use tec_core::port::Entropy;
-use tec_support::SystemEntropy;
-use tec_support::exit;
 use tec_support::log::LogForm;
+use tec_support::{SystemEntropy, exit};
 use tec_tpm::output::pcrread;
 
 fn main() -> ExitCode {

@@ -8,14 +8,10 @@ use clap::Args;
 use serde_json::json;
 use tec_core::code::Code;
 use tec_core::pcr::PcrIndex;
-use tec_support::exit;
 use tec_support::exit::CodedError;
-use tec_support::nextboot;
-use tec_support::nextboot::Judge;
-use tec_support::nextboot::NextbootArgs;
-use tec_support::nextboot::Running;
-use tec_tpm::output::NextBoot;
-use tec_tpm::output::Verdict;
+use tec_support::nextboot::{Judge, NextbootArgs, Running};
+use tec_support::{exit, nextboot};
+use tec_tpm::output::{NextBoot, Verdict};
 
 use crate::cli::Output;
 use crate::failure::Failure;

@@ -2,30 +2,19 @@
 
 use std::sync::Arc;
 
-use tec_core::id::MachineId;
-use tec_core::id::ResourcePath;
-use tec_core::ignition::AttestationKeyConfig;
-use tec_core::ignition::HeaderConfig;
-use tec_core::ignition::NumRetries;
-use tec_core::ignition::PinConfig;
+use tec_core::id::{MachineId, ResourcePath};
+use tec_core::ignition::{AttestationKeyConfig, HeaderConfig, NumRetries, PinConfig};
 use tec_core::luks::content_key;
-use tec_core::port::Entropy;
-use tec_core::port::EntropyRng;
-use tec_core::secret::SecretArray;
-use tec_core::secret::SecretBytes;
+use tec_core::port::{Entropy, EntropyRng};
+use tec_core::secret::{SecretArray, SecretBytes};
 use tec_trustee::clevis;
 use tec_trustee::clevis::SealedPassphrase;
 use tokio::time::Instant;
 
 use crate::failure::Failure;
-use crate::fetch::Stage;
-use crate::fetch::fetch_key;
+use crate::fetch::{Stage, fetch_key};
 use crate::kbs::KbsRound;
-use crate::register::AkIdentity;
-use crate::register::HttpRegistrar;
-use crate::register::RegisterError;
-use crate::register::RegisterPorts;
-use crate::register::register;
+use crate::register::{AkIdentity, HttpRegistrar, RegisterError, RegisterPorts, register};
 use crate::report::Report;
 use crate::settings::Flags;
 use crate::stopwatch::Stopwatch;

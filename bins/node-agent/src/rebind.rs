@@ -15,18 +15,13 @@ use clap::Args;
 use serde_json::json;
 use tec_core::endpoint::Endpoint;
 use tec_core::ignition::HeaderConfig;
-use tec_core::port::Entropy;
-use tec_core::port::EntropyRng;
-use tec_core::secret::SecretArray;
-use tec_core::secret::SecretBytes;
+use tec_core::port::{Entropy, EntropyRng};
+use tec_core::secret::{SecretArray, SecretBytes};
 use tec_trustee::clevis;
 use tec_trustee::clevis::SealedPassphrase;
 
 use crate::cli::Output;
-use crate::disk::Cryptsetup;
-use crate::disk::DiskError;
-use crate::disk::Header;
-use crate::disk::Token;
+use crate::disk::{Cryptsetup, DiskError, Header, Token};
 use crate::failure::Failure;
 use crate::fetch::Stage;
 use crate::pin::released_key;
@@ -199,9 +194,7 @@ mod tests {
     use tec_core::testing::SeededEntropy;
 
     use super::*;
-    use crate::disk::fake::FakeHeader;
-    use crate::disk::fake::KEY;
-    use crate::disk::fake::config_for;
+    use crate::disk::fake::{FakeHeader, KEY, config_for};
 
     const OLD: &str = "https://old:1";
     const NEW: &str = "https://new:1";

@@ -10,41 +10,28 @@
 //! Each arrow may be a power cut: a slot is there only after its key was escrowed, and what an
 //! unfinished try left goes at the next one.
 
-use std::fmt;
-use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::{fmt, fs};
 
 use async_trait::async_trait;
-use clap::Args;
-use clap::Subcommand;
+use clap::{Args, Subcommand};
 use serde_json::json;
 use tec_core::endpoint::Endpoint;
-use tec_core::port::Attester;
-use tec_core::port::Entropy;
-use tec_core::port::EntropyRng;
+use tec_core::port::{Attester, Entropy, EntropyRng};
 use tec_core::recovery::RecoveryKey;
 use tec_core::secret::SecretBytes;
 use tec_trustee::client::RcarClient;
 use tec_trustee::jwe;
-use tec_trustee::jwe::Jwe;
-use tec_trustee::jwe::TeePubKey;
+use tec_trustee::jwe::{Jwe, TeePubKey};
 
 use crate::cli::Output;
-use crate::disk::Cryptsetup;
-use crate::disk::DiskError;
-use crate::disk::Header;
-use crate::disk::RecoveryState;
-use crate::disk::RecoveryToken;
-use crate::disk::SlotMark;
+use crate::disk::{Cryptsetup, DiskError, Header, RecoveryState, RecoveryToken, SlotMark};
 use crate::failure::Failure;
 use crate::fetch::Stage;
-use crate::kbs::client;
-use crate::kbs::fetch_error;
+use crate::kbs::{client, fetch_error};
 use crate::pin::released_key;
-use crate::rebind::bound_token;
-use crate::rebind::parsed;
-use crate::rebind::proven_passphrase;
+use crate::rebind::{bound_token, parsed, proven_passphrase};
 use crate::settings::Flags;
 use crate::tpm::NodeTpm;
 

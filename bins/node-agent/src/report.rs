@@ -9,8 +9,7 @@
 use std::fmt;
 
 use tec_core::code::Code;
-use tec_core::id::AttemptId;
-use tec_core::id::MachineId;
+use tec_core::id::{AttemptId, MachineId};
 
 /// Longest cause that is printed; a console line is for people.
 const MAX_CAUSE: usize = 400;

@@ -1,18 +1,14 @@
 //! Settings: flags with environment mirrors, since Clevis calls the pin without flags.
 
-use std::fs::File;
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions};
 use std::io;
-use std::io::Read as _;
-use std::io::Write as _;
+use std::io::{Read as _, Write as _};
 use std::num::NonZeroU32;
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
-use clap::builder::OsStringValueParser;
-use clap::builder::TypedValueParser;
+use clap::builder::{OsStringValueParser, TypedValueParser};
 use tec_core::ignition::NumRetries;
 use tec_tpm::ak::AkHandle;
 use tec_tpm::evidence::MAX_EVENT_LOG;

@@ -1,15 +1,11 @@
 //! How long a node waits for its TPM, told apart from how long it waits for servers.
 
-use std::sync::Arc;
-use std::sync::Mutex;
-use std::sync::PoisonError;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use tec_core::attest::Tee;
-use tec_core::port::AttestationEvidence;
-use tec_core::port::Attester;
-use tec_core::port::PortError;
+use tec_core::port::{AttestationEvidence, Attester, PortError};
 use tokio::time::Instant;
 
 /// An attester whose time is taken.

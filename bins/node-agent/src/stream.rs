@@ -2,10 +2,7 @@
 
 use std::fs::File;
 use std::io;
-use std::io::IsTerminal as _;
-use std::io::Read;
-use std::io::StdinLock;
-use std::io::Write as _;
+use std::io::{IsTerminal as _, Read, StdinLock, Write as _};
 use std::os::fd::AsFd as _;
 
 use tec_core::secret::SecretBytes;

@@ -2,26 +2,17 @@
 
 use std::sync::Arc;
 
-use tec_core::ak::Credential;
-use tec_core::ak::PublicKey;
+use tec_core::ak::{Credential, PublicKey};
 use tec_core::code::Code;
 use tec_core::pcr::PcrValues;
 use tec_core::port::PortError;
 use tec_core::secret::SecretBytes;
-use tec_tpm::ak::AkAlgorithm;
-use tec_tpm::ak::AkHandle;
-use tec_tpm::ak::AkOrigin;
-use tec_tpm::ak::AttestationKey;
+use tec_tpm::ak::{AkAlgorithm, AkHandle, AkOrigin, AttestationKey};
 use tec_tpm::direct::Tpm;
-use tec_tpm::tpm::AnyTpm as _;
-use tec_tpm::tpm::EventLogSource;
-use tec_tpm::tpm::TpmAttester;
-use tec_tpm::tpm::TpmError;
+use tec_tpm::tpm::{AnyTpm as _, EventLogSource, TpmAttester, TpmError};
 
 use crate::failure::Failure;
-use crate::register::ActivateError;
-use crate::register::Activator;
-use crate::register::AkIdentity;
+use crate::register::{ActivateError, Activator, AkIdentity};
 use crate::settings::Flags;
 
 /// An open TPM, and the handle of the attestation key.

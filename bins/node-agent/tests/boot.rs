@@ -15,27 +15,16 @@ use std::process::Command;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use tec_core::ak::EkBoundMatcher;
-use tec_core::ak::TofuMatcher;
+use tec_core::ak::{EkBoundMatcher, TofuMatcher};
 use tec_core::code::Code;
 use tec_core::digest::Sha256Digest;
-use tec_core::explain::Gate;
-use tec_core::explain::StepState;
+use tec_core::explain::{Gate, StepState};
 use tec_core::pcr::PcrIndex;
-use tec_core::port::AkRegistry as _;
-use tec_core::port::AttemptLog;
+use tec_core::port::{AkRegistry as _, AttemptLog};
 use tec_tpm::event_log::EventLogBuilder;
 use tec_tpm::testing::Swtpm;
 
-use self::world::NOBODY;
-use self::world::Node;
-use self::world::PASSPHRASE;
-use self::world::Wire;
-use self::world::World;
-use self::world::boot;
-use self::world::good;
-use self::world::pipe;
-use self::world::refused;
+use self::world::{NOBODY, Node, PASSPHRASE, Wire, World, boot, good, pipe, refused};
 
 #[test]
 fn the_first_boot_seals_and_later_boots_of_the_same_image_open() {

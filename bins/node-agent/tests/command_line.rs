@@ -6,9 +6,7 @@
 
 use std::io::Write as _;
 use std::path::Path;
-use std::process::Command;
-use std::process::Output;
-use std::process::Stdio;
+use std::process::{Command, Output, Stdio};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_node-agent");
 const PLAINTEXT: &str = "canary-passphrase";

@@ -3,15 +3,11 @@
 use std::net::SocketAddr;
 
 use anyhow::Context as _;
-use clap::Parser;
-use clap::ValueEnum;
+use clap::{Parser, ValueEnum};
 use tec_core::attest::PinnedPcrs;
 use tec_core::endpoint::BaseUrl;
 use tec_core::pcr::PcrIndex;
-use tec_k8s::render::Deploy;
-use tec_k8s::render::ImageAccess;
-use tec_k8s::render::Images;
-use tec_k8s::render::PodUser;
+use tec_k8s::render::{Deploy, ImageAccess, Images, PodUser};
 use tec_registry::RegistryArgs;
 use tec_support::log::LogForm;
 use tec_trustee::config::Generation;

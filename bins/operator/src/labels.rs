@@ -5,15 +5,10 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use tec_core::code::Code;
 use tec_core::image::ExpectedPcrs;
-use tec_core::port::PortError;
-use tec_core::port::PortErrorKind;
+use tec_core::port::{PortError, PortErrorKind};
 use tec_core::secret::SecretBytes;
 use tec_k8s::controller::LabelReader;
-use tec_registry::Credentials;
-use tec_registry::ImageReference;
-use tec_registry::Registry;
-use tec_registry::RegistryArgs;
-use tec_registry::RegistryError;
+use tec_registry::{Credentials, ImageReference, Registry, RegistryArgs, RegistryError};
 use tec_support::SystemEntropy;
 
 /// Reads labels, with the pull secret of the image before those of the flags.

@@ -1,22 +1,15 @@
 //! What the cluster's own Trustee starts with.
 
 use rand_core::CryptoRng;
-use tec_core::port::PortError;
-use tec_core::port::PortErrorKind;
+use tec_core::port::{PortError, PortErrorKind};
 use tec_core::time::Timestamp;
-use tec_core::trustee::Patched;
-use tec_core::trustee::TrusteeConfigurator as _;
-use tec_core::trustee::TrusteeIntent;
-use tec_k8s::controller::AdminPair;
-use tec_k8s::controller::CertificatePair;
-use tec_k8s::controller::SignerFiles;
-use tec_k8s::controller::TrusteeMaker;
+use tec_core::trustee::{Patched, TrusteeConfigurator as _, TrusteeIntent};
+use tec_k8s::controller::{AdminPair, CertificatePair, SignerFiles, TrusteeMaker};
 use tec_support::tls;
 use tec_trustee::config::Generation;
 use tec_trustee::publish::AdminKey;
 use tec_trustee::signer;
-use tec_trustee::signer::SignerCa;
-use tec_trustee::signer::SignerError;
+use tec_trustee::signer::{SignerCa, SignerError};
 
 /// Files of a Trustee of one generation.
 #[derive(Clone, Copy, Debug)]

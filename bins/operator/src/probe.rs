@@ -5,8 +5,7 @@ use std::sync::Arc;
 use axum::Router;
 use axum::http::StatusCode;
 use axum::routing::get;
-use tec_k8s::controller::Health;
-use tec_k8s::controller::Metrics;
+use tec_k8s::controller::{Health, Metrics};
 
 /// `/livez`, `/readyz` and `/metrics`. Readiness does not depend on any Trustee.
 pub(crate) fn router(metrics: Arc<Metrics>, health: Health) -> Router {

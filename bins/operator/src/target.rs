@@ -5,40 +5,24 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
-use kube::Api;
-use kube::Client;
-use kube::Resource as _;
-use kube::ResourceExt as _;
+use kube::{Api, Client, Resource as _, ResourceExt as _};
 use rustls::crypto::CryptoProvider;
 use tec_core::code::Code;
-use tec_core::endpoint::BaseUrl;
-use tec_core::endpoint::Endpoint;
-use tec_core::port::Clock;
-use tec_core::port::Entropy;
-use tec_core::port::PortError;
-use tec_core::port::PortErrorKind;
+use tec_core::endpoint::{BaseUrl, Endpoint};
+use tec_core::port::{Clock, Entropy, PortError, PortErrorKind};
 use tec_core::secret::SecretBytes;
-use tec_k8s::api::PublishMode;
-use tec_k8s::api::PublishSpec;
-use tec_k8s::api::PublishTarget;
-use tec_k8s::api::TlsServer;
-use tec_k8s::api::Transport;
-use tec_k8s::api::TrustedExecutionCluster;
-use tec_k8s::client::is_object_name;
-use tec_k8s::client::port_error;
+use tec_k8s::api::{
+    PublishMode, PublishSpec, PublishTarget, TlsServer, Transport, TrustedExecutionCluster,
+};
+use tec_k8s::client::{is_object_name, port_error};
 use tec_k8s::controller::TrusteeMaker as _;
 use tec_k8s::render;
-use tec_k8s::render::ADMIN_AUDIENCE;
-use tec_k8s::render::KBS_SERVICE;
-use tec_k8s::render::TRUSTEE_AUTH;
+use tec_k8s::render::{ADMIN_AUDIENCE, KBS_SERVICE, TRUSTEE_AUTH};
 use tec_trustee::client::Deadlines;
 use tec_trustee::config::Generation;
-use tec_trustee::publish::AdminApi;
-use tec_trustee::publish::AdminKey;
-use tec_trustee::publish::BrokerPublisher;
-use tec_trustee::publish::Layout;
-use tec_trustee::publish::MountedPublisher;
-use tec_trustee::publish::Publisher;
+use tec_trustee::publish::{
+    AdminApi, AdminKey, BrokerPublisher, Layout, MountedPublisher, Publisher,
+};
 
 use crate::maker::Maker;
 use crate::volumes::Volumes;

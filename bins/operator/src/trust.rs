@@ -1,44 +1,27 @@
 //! The controllers' facts as the desired state of `tec_trustee::publish`.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::sync::Arc;
-use std::sync::Mutex;
-use std::sync::MutexGuard;
-use std::sync::PoisonError;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use kube::Client;
 use tec_core::ak::PublicKey;
-use tec_core::attest::PinnedPcrs;
-use tec_core::attest::Tee;
+use tec_core::attest::{PinnedPcrs, Tee};
 use tec_core::endpoint::BaseUrl;
-use tec_core::id::MachineId;
-use tec_core::id::ResourcePath;
+use tec_core::id::{MachineId, ResourcePath};
 use tec_core::image::ApprovedImage;
-use tec_core::port::Clock;
-use tec_core::port::Entropy;
-use tec_core::port::PortError;
-use tec_core::port::PortErrorKind;
+use tec_core::port::{Clock, Entropy, PortError, PortErrorKind};
 use tec_core::secret::SecretBytes;
-use tec_k8s::api::AttestationKey;
-use tec_k8s::api::PublishSpec;
-use tec_k8s::api::TargetStatus;
-use tec_k8s::api::TrustedExecutionCluster;
-use tec_k8s::controller::Published;
-use tec_k8s::controller::Round;
-use tec_k8s::controller::Trust;
+use tec_k8s::api::{AttestationKey, PublishSpec, TargetStatus, TrustedExecutionCluster};
+use tec_k8s::controller::{Published, Round, Trust};
 use tec_tpm::combine::Combiner;
 use tec_trustee::config::Generation;
 use tec_trustee::policy::PolicyIntent;
-use tec_trustee::publish::Desired;
-use tec_trustee::publish::Fanout;
-use tec_trustee::publish::Health;
+use tec_trustee::publish::{Desired, Fanout, Health};
 
-use crate::target::Reach;
-use crate::target::Target;
+use crate::target::{Reach, Target};
 
 /// Evidence that counts (upstream-operator 2.6).
 const TEES: [Tee; 2] = [Tee::Tpm, Tee::AzSnpVtpm];

@@ -2,39 +2,23 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::Mutex;
-use std::sync::MutexGuard;
-use std::sync::PoisonError;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
 use k8s_openapi::api::apps::v1::Deployment;
-use k8s_openapi::api::core::v1::ConfigMap;
-use k8s_openapi::api::core::v1::Secret;
+use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
-use kube::Api;
-use kube::Client;
-use kube::ResourceExt as _;
-use kube::api::DeleteParams;
-use kube::api::ListParams;
-use kube::api::ObjectMeta;
-use kube::api::Patch;
-use kube::api::PatchParams;
-use kube::api::PostParams;
-use serde_json::Value;
-use serde_json::json;
+use kube::api::{DeleteParams, ListParams, ObjectMeta, Patch, PatchParams, PostParams};
+use kube::{Api, Client, ResourceExt as _};
+use serde_json::{Value, json};
 use tec_core::digest::Sha256Digest;
-use tec_core::port::PortError;
-use tec_core::port::PortErrorKind;
+use tec_core::port::{PortError, PortErrorKind};
 use tec_core::secret::SecretBytes;
 use tec_k8s::client::port_error;
 use tec_k8s::render::TRUSTEE_DEPLOYMENT;
-use tec_trustee::publish::Change;
-use tec_trustee::publish::MountedTarget;
-use tec_trustee::publish::Object;
-use tec_trustee::publish::Observed;
-use tec_trustee::publish::Patch as Difference;
-use tec_trustee::publish::Pod;
-use tec_trustee::publish::RESTART_ANNOTATION;
+use tec_trustee::publish::{
+    Change, MountedTarget, Object, Observed, Patch as Difference, Pod, RESTART_ANNOTATION,
+};
 
 /// Owner of the pod's part that comes from here; the cluster controller owns the rest.
 const FIELD_MANAGER: &str = "trusted-cluster-operator-volumes";

@@ -2,8 +2,7 @@
 //! `.proto` files in a directory, and, for servers with reflection, a file with their descriptors. A
 //! program of its own, so that xtask stays light; called by `cargo xtask codegen`.
 
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use base64::Engine as _;

@@ -1,31 +1,23 @@
 //! From the cluster object to the service, or to the reason why there is none.
 
-use std::fs;
-use std::io;
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
+use std::{fs, io};
 
 use tec_core::code::Code;
-use tec_core::endpoint::Endpoint;
-use tec_core::endpoint::ParseBaseUrlError;
-use tec_core::http::RegisterService;
-use tec_core::http::RegisterServiceConfig;
+use tec_core::endpoint::{Endpoint, ParseBaseUrlError};
+use tec_core::http::{RegisterService, RegisterServiceConfig};
 use tec_core::ignition::ClevisPinGenerator;
 use tec_core::port::UnclaimedLimit;
 use tec_core::secret::SecretBytes;
-use tec_k8s::api::RegistrationMode;
-use tec_k8s::api::TlsServer;
-use tec_k8s::api::TrustedExecutionCluster;
+use tec_k8s::api::{RegistrationMode, TlsServer, TrustedExecutionCluster};
 use tec_k8s::client::KubeRegistry;
 use tec_k8s::server::owner_of;
-use tec_support::SystemClock;
-use tec_support::SystemEntropy;
+use tec_support::{SystemClock, SystemEntropy};
 use tokio::sync::watch;
 
-use crate::slot::Answering;
-use crate::slot::Slot;
+use crate::slot::{Answering, Slot};
 
 /// How often mounted files are looked at: the kubelet replaces them within a minute or so.
 const POLL: Duration = Duration::from_secs(2);

@@ -24,12 +24,10 @@ use tec_core::http::ReplyStyle;
 use tec_k8s::client::KubeRegistry;
 use tec_k8s::server::ClusterView;
 use tec_k8s::signal::Metric;
-use tec_support::SystemClock;
-use tec_support::exit;
-use tec_support::front;
 use tec_support::front::Front;
 use tec_support::metrics::RequestMetrics;
 use tec_support::serve::Shutdown;
+use tec_support::{SystemClock, exit, front};
 use tokio::task::JoinSet;
 
 use crate::cli::Args;

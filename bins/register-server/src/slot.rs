@@ -1,15 +1,11 @@
 //! The service as it is at the moment.
 
-use std::sync::PoisonError;
-use std::sync::RwLock;
+use std::sync::{PoisonError, RwLock};
 
 use axum::extract::Request;
-use axum::response::IntoResponse as _;
-use axum::response::Response;
+use axum::response::{IntoResponse as _, Response};
 use tec_core::code::Code;
-use tec_core::http::RegisterService;
-use tec_core::http::ReplyStyle;
-use tec_core::http::refusal;
+use tec_core::http::{RegisterService, ReplyStyle, refusal};
 
 /// What answers requests.
 #[derive(Clone, Debug)]

@@ -1,15 +1,13 @@
 //! Registries as they stand on a command line.
 
-use std::fs;
-use std::io;
 use std::path::PathBuf;
+use std::{fs, io};
 
 use clap::Args;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
 
-use crate::credentials::Credentials;
-use crate::credentials::CredentialsError;
+use crate::credentials::{Credentials, CredentialsError};
 use crate::document::Platform;
 use crate::mirror::Mirror;
 use crate::registry::RegistryOptions;

@@ -3,8 +3,7 @@
 use std::error::Error;
 
 use tec_core::code::Code;
-use tec_tpm::compute::input::BlobError;
-use tec_tpm::compute::input::InputError;
+use tec_tpm::compute::input::{BlobError, InputError};
 use tec_tpm::output::OutputError;
 
 use crate::parts;

@@ -4,10 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use tec_core::image::ExpectedPcrs;
-use tec_tpm::compute::input::BootSource;
-use tec_tpm::compute::input::Extent;
-use tec_tpm::compute::input::ImageParts;
-use tec_tpm::compute::input::OpenImage;
+use tec_tpm::compute::input::{BootSource, Extent, ImageParts, OpenImage};
 use tec_tpm::output::read_label;
 
 use crate::error::RegistryError;

@@ -3,9 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::reference::ImageReference;
-use crate::reference::is_host;
-use crate::reference::is_repository;
+use crate::reference::{ImageReference, is_host, is_repository};
 
 /// Images whose name begins with one prefix are looked for below another one first:
 /// `registry.example/team=mirror.local:5000/copies`.

@@ -6,17 +6,14 @@ use std::io::Read;
 use std::ops::Range;
 use std::sync::Arc;
 
-use bytes::Buf as _;
-use bytes::Bytes;
-use reqwest::Response;
-use reqwest::StatusCode;
+use bytes::{Buf as _, Bytes};
+use reqwest::{Response, StatusCode};
 use tec_tpm::compute::input::ImageParts;
 use tokio::runtime::Handle;
 
 use crate::reference::ImageReference;
 use crate::registry::Registry;
-use crate::transport::Ask;
-use crate::transport::unreachable;
+use crate::transport::{Ask, unreachable};
 
 /// Layers of one image.
 #[derive(Debug)]

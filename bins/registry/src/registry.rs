@@ -9,19 +9,12 @@ use tec_core::digest::Sha256Digest;
 use tec_core::port::Entropy;
 
 use crate::credentials::Credentials;
-use crate::document::Descriptor;
-use crate::document::Document;
-use crate::document::ImageConfig;
-use crate::document::Platform;
+use crate::document::{Descriptor, Document, ImageConfig, Platform};
 use crate::error::RegistryError;
 use crate::image::RemoteImage;
-use crate::mirror::Mirror;
-use crate::mirror::Place;
-use crate::mirror::places;
+use crate::mirror::{Mirror, Place, places};
 use crate::reference::ImageReference;
-use crate::transport::Ask;
-use crate::transport::Transport;
-use crate::transport::read;
+use crate::transport::{Ask, Transport, read};
 
 /// How registries are talked to.
 #[derive(Debug, Default)]

@@ -1,27 +1,17 @@
 //! Single calls: who asks, where redirects lead, and what answers mean.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
-use std::sync::Mutex;
-use std::sync::PoisonError;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use reqwest::Client;
-use reqwest::Response;
-use reqwest::StatusCode;
-use reqwest::header::ACCEPT;
-use reqwest::header::AUTHORIZATION;
-use reqwest::header::HeaderValue;
-use reqwest::header::RANGE;
-use reqwest::header::WWW_AUTHENTICATE;
-use reqwest::redirect;
+use reqwest::header::{ACCEPT, AUTHORIZATION, HeaderValue, RANGE, WWW_AUTHENTICATE};
+use reqwest::{Client, Response, StatusCode, redirect};
 use serde::Deserialize;
 use zeroize::Zeroizing;
 
 use crate::challenge::Challenge;
-use crate::credentials::Credentials;
-use crate::credentials::Login;
+use crate::credentials::{Credentials, Login};
 use crate::error::RegistryError;
 use crate::mirror::Place;
 use crate::registry::RegistryOptions;

@@ -4,19 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use async_nats::Auth;
-use async_nats::AuthError;
-use async_nats::Client;
-use async_nats::ConnectOptions;
+use async_nats::{Auth, AuthError, Client, ConnectOptions};
 use nkeys::KeyPair;
 use serde::Deserialize;
 use tec_core::port::Clock;
 use tec_core::service::nats::Revocations;
-use tec_k8s::service::Cluster;
-use tec_k8s::service::Keys;
-use tec_k8s::service::Minter;
-use tec_k8s::service::Standing;
-use tec_k8s::service::Vault;
+use tec_k8s::service::{Cluster, Keys, Minter, Standing, Vault};
 use tec_support::certificate::Certificate;
 use tokio::sync::Mutex;
 

@@ -4,32 +4,20 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use rustls::ClientConfig;
-use rustls::RootCertStore;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
+use rustls::{ClientConfig, RootCertStore};
 use tec_core::port::Clock;
-use tec_core::service::vault::Ordinal;
-use tec_core::service::vault::Peers;
-use tec_core::service::vault::Platform;
-use tec_core::service::vault::SealKind;
-use tec_k8s::service::ApiServer;
-use tec_k8s::service::Cluster;
-use tec_k8s::service::Http;
-use tec_k8s::service::Keys;
-use tec_k8s::service::SecretNames;
-use tec_k8s::service::Settings;
-use tec_k8s::service::Standing;
-use tec_k8s::service::Target;
-use tec_k8s::service::Vault;
-use tec_support::SystemClock;
-use tec_support::SystemEntropy;
+use tec_core::service::vault::{Ordinal, Peers, Platform, SealKind};
+use tec_k8s::service::{
+    ApiServer, Cluster, Http, Keys, SecretNames, Settings, Standing, Target, Vault,
+};
 use tec_support::certificate::Certificate;
+use tec_support::{SystemClock, SystemEntropy};
 use tokio::sync::Mutex;
 
 use crate::accounts::Accounts;
-use crate::cli::Seal;
-use crate::cli::Serve;
+use crate::cli::{Seal, Serve};
 use crate::controller::Controller;
 use crate::disk::Volume;
 use crate::health::Health;

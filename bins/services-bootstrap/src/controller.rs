@@ -7,34 +7,17 @@ use std::time::Duration;
 use anyhow::Context as _;
 use axum::Router;
 use tec_core::plan;
-use tec_core::port::Clock;
-use tec_core::port::Entropy;
-use tec_core::port::EntropyRng;
-use tec_core::port::chain;
+use tec_core::port::{Clock, Entropy, EntropyRng, chain};
 use tec_core::secret::SecretArray;
 use tec_core::service::Fatal;
-use tec_core::service::vault::BringUp;
-use tec_core::service::vault::Event;
-use tec_core::service::vault::Fresh;
-use tec_core::service::vault::Ordinal;
-use tec_core::service::vault::Outcome;
-use tec_core::service::vault::Platform;
-use tec_core::service::vault::RootPart;
-use tec_core::service::vault::Setup;
-use tec_core::service::vault::SetupEnd;
-use tec_core::service::vault::SetupEvent;
+use tec_core::service::vault::{
+    BringUp, Event, Fresh, Ordinal, Outcome, Platform, RootPart, Setup, SetupEnd, SetupEvent,
+};
 use tec_core::time::Timestamp;
 use tec_k8s::service;
-use tec_k8s::service::Bootstrap;
-use tec_k8s::service::BringUpShell;
-use tec_k8s::service::Cluster;
-use tec_k8s::service::Disk;
-use tec_k8s::service::Peers;
-use tec_k8s::service::Settings;
-use tec_k8s::service::SetupShell;
-use tec_k8s::service::Standing;
-use tec_k8s::service::Vault;
-use tec_k8s::service::Warning;
+use tec_k8s::service::{
+    Bootstrap, BringUpShell, Cluster, Disk, Peers, Settings, SetupShell, Standing, Vault, Warning,
+};
 use tec_support::certificate::Certificate;
 use tec_support::serve::Shutdown;
 
@@ -42,8 +25,7 @@ use crate::accounts::Accounts;
 use crate::authority;
 use crate::health::Health;
 use crate::passwords::Passwords;
-use crate::sealing::Instance;
-use crate::sealing::Sealing;
+use crate::sealing::{Instance, Sealing};
 
 /// Drift is looked for at least this often.
 const LOOK: Duration = Duration::from_mins(5);

@@ -1,9 +1,7 @@
 //! The volume that the vault and its controller share.
 
-use std::fs;
-use std::io;
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::{fs, io};
 
 use tec_k8s::service::Disk;
 use tec_support::files::write_private;

@@ -5,9 +5,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use tec_core::service::telemetry::Line;
-use tec_k8s::service::Export;
-use tec_k8s::service::Http;
-use tec_k8s::service::Target;
+use tec_k8s::service::{Export, Http, Target};
 use tokio::sync::mpsc::Receiver;
 
 use crate::controller::Controller;

@@ -11,8 +11,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use tec_k8s::service::Disk as _;
 use tec_support::serve::Shutdown;
-use tokio::process::Child;
-use tokio::process::Command;
+use tokio::process::{Child, Command};
 
 use crate::disk::Volume;
 

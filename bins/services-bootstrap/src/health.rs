@@ -3,8 +3,7 @@
 
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use axum::Router;
@@ -13,8 +12,7 @@ use axum::routing::get;
 use tec_k8s::service;
 use tonic_health::ServingStatus;
 use tonic_health::pb::health_server::HealthServer;
-use tonic_health::server::HealthReporter;
-use tonic_health::server::HealthService;
+use tonic_health::server::{HealthReporter, HealthService};
 
 /// A vault that is well is looked at within this time. While a round takes longer, calls would fail.
 const LONG: Duration = Duration::from_secs(30);

@@ -5,20 +5,13 @@ use std::sync::Arc;
 
 use anyhow::Context as _;
 use clap::Parser as _;
-use services_bootstrap::cli::Action;
-use services_bootstrap::cli::Args;
-use services_bootstrap::compose;
-use services_bootstrap::controller::Controller;
-use services_bootstrap::controller::RoundError;
+use services_bootstrap::cli::{Action, Args};
+use services_bootstrap::controller::{Controller, RoundError};
 use services_bootstrap::disk::Volume;
-use services_bootstrap::export;
-use services_bootstrap::guard;
-use tec_support::exit;
+use services_bootstrap::{compose, export, guard};
 use tec_support::exit::CodedError;
-use tec_support::program;
-use tec_support::serve;
-use tec_support::serve::Shutdown;
-use tec_support::serve::Transport;
+use tec_support::serve::{Shutdown, Transport};
+use tec_support::{exit, program, serve};
 use tokio::task::JoinSet;
 
 fn main() -> ExitCode {

@@ -5,24 +5,14 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use http::Method;
-use tec_core::port::Clock;
-use tec_core::port::Entropy;
-use tec_core::port::EntropyRng;
-use tec_core::secret::SecretArray;
-use tec_core::secret::SecretBytes;
+use tec_core::port::{Clock, Entropy, EntropyRng};
+use tec_core::secret::{SecretArray, SecretBytes};
 use tec_core::service::opensearch;
 use tec_core::service::tls::Material;
-use tec_core::service::vault::OPENSEARCH_USERS;
-use tec_core::service::vault::Request;
-use tec_core::service::vault::Response;
-use tec_core::service::vault::call;
 use tec_core::service::vault::call::Subject;
-use tec_core::service::vault::password;
 use tec_core::service::vault::password::Stored;
-use tec_k8s::service::Http;
-use tec_k8s::service::Standing;
-use tec_k8s::service::Target;
-use tec_k8s::service::Vault;
+use tec_core::service::vault::{OPENSEARCH_USERS, Request, Response, call, password};
+use tec_k8s::service::{Http, Standing, Target, Vault};
 use tec_support::certificate::Certificate;
 
 /// A node that is busy answers by then.

@@ -5,13 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use tec_k8s::service::Cluster;
-use tec_k8s::service::Peers;
 use tec_k8s::service::client::WrappedKeyRequest;
 use tec_k8s::service::client::bootstrap_client::BootstrapClient;
-use tonic::transport::Certificate;
-use tonic::transport::ClientTlsConfig;
-use tonic::transport::Endpoint;
+use tec_k8s::service::{Cluster, Peers};
+use tonic::transport::{Certificate, ClientTlsConfig, Endpoint};
 
 /// One that is there answers by then; its vault reviews our token meanwhile.
 const DEADLINE: Duration = Duration::from_secs(15);

@@ -2,8 +2,7 @@
 
 use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
-use std::sync::Mutex;
-use std::sync::PoisonError;
+use std::sync::{Mutex, PoisonError};
 
 use tec_core::service::vault::Sealed;
 

@@ -12,24 +12,16 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use anyhow::Context as _;
-use async_nats::AuthError;
-use async_nats::Client;
-use async_nats::ConnectOptions;
-use async_nats::Event;
-use async_nats::Message;
-use async_nats::Subscriber;
 use async_nats::connection::State;
+use async_nats::{AuthError, Client, ConnectOptions, Event, Message, Subscriber};
 use futures::StreamExt as _;
 use tec_core::service::pace;
 use tec_support::SystemEntropy;
-use tokio::sync::Mutex;
-use tokio::sync::RwLock;
-use tokio::sync::mpsc;
+use tokio::sync::{Mutex, RwLock, mpsc};
 use tokio::task::JoinSet;
 
 use crate::identity::Identity;

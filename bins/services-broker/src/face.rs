@@ -5,18 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use futures::Stream;
-use futures::StreamExt as _;
-use tec_k8s::service::broker::Message;
-use tec_k8s::service::broker::PublishRequest;
-use tec_k8s::service::broker::PublishResponse;
-use tec_k8s::service::broker::SubscribeRequest;
-use tec_k8s::service::broker::broker_server::Broker;
-use tec_k8s::service::broker::broker_server::BrokerServer;
-use tec_k8s::service::broker::broker_server::SERVICE_NAME;
-use tonic::Request;
-use tonic::Response;
-use tonic::Status;
+use futures::{Stream, StreamExt as _};
+use tec_k8s::service::broker::broker_server::{Broker, BrokerServer, SERVICE_NAME};
+use tec_k8s::service::broker::{Message, PublishRequest, PublishResponse, SubscribeRequest};
+use tonic::{Request, Response, Status};
 use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
 

@@ -5,8 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use async_nats::Auth;
-use async_nats::AuthError;
+use async_nats::{Auth, AuthError};
 use nkeys::KeyPair;
 use services_init::cli::Way;
 use services_init::connect;
@@ -16,8 +15,7 @@ use tec_core::service::tls::renew_after;
 use tec_core::time::Timestamp;
 use tec_k8s::service::client::ComponentBootstrapRequest;
 use tec_support::certificate::Certificate;
-use tokio::sync::Mutex;
-use tokio::sync::watch;
+use tokio::sync::{Mutex, watch};
 
 /// A server and its client wait five seconds for an answer.
 const ANSWER: Duration = Duration::from_secs(3);

@@ -8,10 +8,8 @@ use services_broker::cli::Args;
 use services_broker::run;
 use services_init::connect;
 use services_init::connect::Mounted;
-use tec_support::SystemClock;
-use tec_support::exit;
-use tec_support::program;
 use tec_support::serve::Shutdown;
+use tec_support::{SystemClock, exit, program};
 
 fn main() -> ExitCode {
     let args = Args::parse();

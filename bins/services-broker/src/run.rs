@@ -7,19 +7,15 @@ use std::time::Duration;
 use anyhow::Context as _;
 use services_init::output::Output;
 use tec_core::port::Clock;
-use tec_k8s::service::Export;
-use tec_k8s::service::Http;
-use tec_k8s::service::Target;
+use tec_k8s::service::{Export, Http, Target};
 use tec_support::serve;
-use tec_support::serve::Shutdown;
-use tec_support::serve::Transport;
+use tec_support::serve::{Shutdown, Transport};
 use tokio::sync::watch;
 
 use crate::bus::Bus;
 use crate::cli::Args;
 use crate::face;
-use crate::identity::Grant;
-use crate::identity::Identity;
+use crate::identity::{Grant, Identity};
 
 /// Name of the program, for collectors.
 const SERVICE: &str = "services-broker";

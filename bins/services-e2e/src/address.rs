@@ -1,11 +1,8 @@
 //! Addresses for servers.
 
-use std::net::Ipv4Addr;
-use std::net::SocketAddr;
-use std::net::TcpListener;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::process;
-use std::sync::atomic::AtomicU8;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU8, Ordering};
 
 /// How many addresses this process has given out.
 static GIVEN: AtomicU8 = AtomicU8::new(0);

@@ -3,18 +3,14 @@
 use std::ffi::OsString;
 use std::fs;
 use std::net::SocketAddr;
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Context as _;
-use tec_e2e::kube::Guarded;
-use tec_e2e::kube::eventually;
+use tec_e2e::kube::{Guarded, eventually};
 use tec_e2e::packages::tool;
 use tec_e2e::process::Transcript;
-use tec_k8s::service::Http;
-use tec_k8s::service::Target;
-use tec_k8s::service::Vault;
+use tec_k8s::service::{Http, Target, Vault};
 
 use crate::address::own_address;
 

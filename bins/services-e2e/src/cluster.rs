@@ -1,29 +1,16 @@
 //! The Kubernetes side: service accounts, their tokens, and the vault's way to have them reviewed.
 
-use std::sync::Arc;
-use std::sync::Weak;
+use std::sync::{Arc, Weak};
 
 use anyhow::Context as _;
-use k8s_openapi::api::authentication::v1::BoundObjectReference;
-use k8s_openapi::api::authentication::v1::TokenRequest;
-use k8s_openapi::api::authentication::v1::TokenRequestSpec;
-use k8s_openapi::api::core::v1::Pod;
-use k8s_openapi::api::core::v1::ServiceAccount;
-use k8s_openapi::api::rbac::v1::ClusterRoleBinding;
-use k8s_openapi::api::rbac::v1::PolicyRule;
-use k8s_openapi::api::rbac::v1::Role;
-use k8s_openapi::api::rbac::v1::RoleBinding;
+use k8s_openapi::api::authentication::v1::{BoundObjectReference, TokenRequest, TokenRequestSpec};
+use k8s_openapi::api::core::v1::{Pod, ServiceAccount};
+use k8s_openapi::api::rbac::v1::{ClusterRoleBinding, PolicyRule, Role, RoleBinding};
 use kube::Api;
-use kube::api::ObjectMeta;
-use kube::api::Patch;
-use kube::api::PatchParams;
-use kube::api::PostParams;
-use serde_json::Value;
-use serde_json::json;
+use kube::api::{ObjectMeta, Patch, PatchParams, PostParams};
+use serde_json::{Value, json};
 use tec_core::service::caller::Account;
-use tec_e2e::kube::ControlPlane;
-use tec_e2e::kube::Link;
-use tec_e2e::kube::rules;
+use tec_e2e::kube::{ControlPlane, Link, rules};
 use tokio::sync::Mutex;
 
 /// Whom the controller's callers name in their tokens.

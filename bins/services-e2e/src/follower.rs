@@ -7,8 +7,7 @@ use std::path::PathBuf;
 use services_bootstrap::controller::Controller;
 use tec_k8s::service::Vault;
 
-use crate::bao::Bao;
-use crate::bao::Seal;
+use crate::bao::{Bao, Seal};
 use crate::stage::Stage;
 
 /// A pod of the vault that is not the first.

@@ -1,9 +1,7 @@
 //! Calls of components, and bare logins at the vault beside them; the benchmarks measure both.
 
-use std::sync::Mutex;
-use std::sync::PoisonError;
-use std::time::Duration;
-use std::time::Instant;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use futures::future::try_join_all;

@@ -7,8 +7,7 @@ use std::process::Command;
 use anyhow::Context as _;
 use services_init::cli::Args;
 use services_init::run;
-use tec_e2e::kube::Guarded;
-use tec_e2e::kube::eventually;
+use tec_e2e::kube::{Guarded, eventually};
 use tec_e2e::packages::tool;
 
 use crate::address::free_address;

@@ -3,10 +3,8 @@
 use std::ffi::OsStr;
 use std::fs;
 use std::net::SocketAddr;
-use std::os::unix::fs::MetadataExt as _;
-use std::os::unix::fs::chown;
-use std::path::Path;
-use std::path::PathBuf;
+use std::os::unix::fs::{MetadataExt as _, chown};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,13 +16,11 @@ use tec_core::secret::SecretBytes;
 use tec_core::service::opensearch;
 use tec_e2e::kube::Guarded;
 use tec_e2e::packages::tool;
-use tec_k8s::service::Http;
-use tec_k8s::service::Target;
+use tec_k8s::service::{Http, Target};
 use tec_support::certificate::Certificate;
 use tokio::time::Instant;
 
-use crate::address::free_address;
-use crate::address::own_address;
+use crate::address::{free_address, own_address};
 use crate::stage::Stage;
 
 /// Who runs it if the test is root, whom OpenSearch refuses: nobody.

@@ -1,35 +1,25 @@
 //! A collector that only keeps what it is sent: OTLP over HTTP in JSON, with mutual TLS.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
-use std::sync::Mutex;
-use std::sync::PoisonError;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::Context as _;
-use axum::Json;
-use axum::Router;
 use axum::extract::State;
 use axum::routing::post;
-use rustls::ClientConfig;
-use rustls::RootCertStore;
-use rustls::ServerConfig;
-use rustls::pki_types::CertificateDer;
-use rustls::pki_types::PrivateKeyDer;
-use rustls::pki_types::ServerName;
+use axum::{Json, Router};
 use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::server::WebPkiClientVerifier;
-use serde_json::Value;
-use serde_json::json;
+use rustls::{ClientConfig, RootCertStore, ServerConfig};
+use serde_json::{Value, json};
 use tec_core::secret::SecretBytes;
 use tec_core::service::telemetry::LOGS;
-use tec_k8s::service::Http;
-use tec_k8s::service::Target;
 use tec_k8s::service::client::TlsMaterial;
+use tec_k8s::service::{Http, Target};
 use tec_support::certificate::Certificate;
 use tec_support::serve;
-use tec_support::serve::Shutdown;
-use tec_support::serve::Transport;
+use tec_support::serve::{Shutdown, Transport};
 use tokio::task::JoinSet;
 
 const DEADLINE: Duration = Duration::from_secs(10);

@@ -9,18 +9,15 @@ use clap::Parser as _;
 use k8s_openapi::api::core::v1::Secret;
 use kube::Api;
 use serde_json::Value;
-use services_bootstrap::cli::Action;
-use services_bootstrap::cli::Args;
+use services_bootstrap::cli::{Action, Args};
 use services_bootstrap::compose;
 use services_bootstrap::controller::Controller;
 use tec_core::service::caller::Account;
 use tec_e2e::process::Transcript;
 use tempfile::TempDir;
 
-use crate::bao::Bao;
-use crate::bao::Seal;
-use crate::cluster::AUDIENCE;
-use crate::cluster::Cluster;
+use crate::bao::{Bao, Seal};
+use crate::cluster::{AUDIENCE, Cluster};
 
 /// Everything of a vault's pod, and what outlives it.
 #[derive(Debug)]

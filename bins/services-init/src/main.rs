@@ -4,12 +4,9 @@ use std::process::ExitCode;
 
 use clap::Parser as _;
 use services_init::cli::Args;
-use services_init::connect;
 use services_init::connect::Mounted;
-use services_init::run;
-use tec_support::SystemClock;
-use tec_support::exit;
-use tec_support::program;
+use services_init::{connect, run};
+use tec_support::{SystemClock, exit, program};
 
 fn main() -> ExitCode {
     let args = Args::parse();

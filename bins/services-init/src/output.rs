@@ -1,21 +1,18 @@
 //! The volume that is shared with the service.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use sha2::Digest as _;
-use sha2::Sha256;
+use sha2::{Digest as _, Sha256};
 use tec_core::secret::SecretBytes;
 use tec_core::service::tls::renew_after;
 use tec_core::time::Timestamp;
 use tec_k8s::service::client::TlsMaterial;
-use tec_support::files::write_private;
-use tec_support::files::write_public;
+use tec_support::files::{write_private, write_public};
 
 /// Says that everything was written; holds the digest of it.
 const COMPLETE: &str = ".complete";

@@ -1,9 +1,7 @@
 //! A key of TLS that its owner makes and keeps: only a request for its certificate leaves the pod.
 
 use anyhow::Context as _;
-use rcgen::CertificateParams;
-use rcgen::DistinguishedName;
-use rcgen::KeyPair;
+use rcgen::{CertificateParams, DistinguishedName, KeyPair};
 use tec_core::secret::SecretBytes;
 use tec_k8s::service::client::TlsMaterial;
 

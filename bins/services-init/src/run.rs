@@ -4,31 +4,21 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use rustix::process::Pid;
-use rustix::process::Signal;
-use rustix::process::kill_process;
+use rustix::process::{Pid, Signal, kill_process};
 use tec_core::port::Clock;
 use tec_core::secret::SecretBytes;
-use tec_core::service::nats;
-use tec_core::service::opensearch;
-use tec_core::service::pace;
-use tec_core::service::telemetry;
-use tec_core::service::telemetry::Endpoint;
-use tec_core::service::telemetry::Listen;
-use tec_core::service::telemetry::TlsFiles;
-use tec_k8s::service::client::NatsBootstrapRequest;
-use tec_k8s::service::client::OpenSearchBootstrapRequest;
-use tec_k8s::service::client::TelemetryBootstrapRequest;
-use tec_k8s::service::client::TelemetryBootstrapResponse;
-use tec_k8s::service::client::TelemetryKind;
+use tec_core::service::telemetry::{Endpoint, Listen, TlsFiles};
+use tec_core::service::{nats, opensearch, pace, telemetry};
+use tec_k8s::service::client::{
+    NatsBootstrapRequest, OpenSearchBootstrapRequest, TelemetryBootstrapRequest,
+    TelemetryBootstrapResponse, TelemetryKind,
+};
 use tec_support::SystemEntropy;
 
-use crate::cli::Args;
-use crate::cli::Service;
-use crate::connect;
-use crate::output;
+use crate::cli::{Args, Service};
 use crate::output::Output;
 use crate::own_key::OwnKey;
+use crate::{connect, output};
 
 /// Renewals are never closer together.
 const SHORTEST: Duration = Duration::from_secs(1);

@@ -2,22 +2,15 @@
 //! connections come and go.
 
 use std::fmt;
-use std::sync::Arc;
-use std::sync::PoisonError;
-use std::sync::RwLock;
+use std::sync::{Arc, PoisonError, RwLock};
 
 use anyhow::Context as _;
-use rustls::ClientConfig;
-use rustls::RootCertStore;
-use rustls::ServerConfig;
-use rustls::SignatureScheme;
 use rustls::client::ResolvesClientCert;
-use rustls::pki_types::CertificateDer;
-use rustls::pki_types::PrivateKeyDer;
 use rustls::pki_types::pem::PemObject as _;
-use rustls::server::ClientHello;
-use rustls::server::ResolvesServerCert;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
+use rustls::{ClientConfig, RootCertStore, ServerConfig, SignatureScheme};
 use tec_core::secret::SecretBytes;
 
 /// What the other end is shown; until there is something, a server refuses connections, and a client

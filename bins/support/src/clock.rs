@@ -1,7 +1,6 @@
 //! The system's clock.
 
-use std::time::SystemTime;
-use std::time::UNIX_EPOCH;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use tec_core::port::Clock;
 use tec_core::time::Timestamp;

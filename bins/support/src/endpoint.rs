@@ -1,9 +1,7 @@
 //! Servers as they stand on a command line.
 
-use anyhow::Context as _;
-use anyhow::anyhow;
-use tec_core::endpoint::Endpoint;
-use tec_core::endpoint::ParseBaseUrlError;
+use anyhow::{Context as _, anyhow};
+use tec_core::endpoint::{Endpoint, ParseBaseUrlError};
 
 /// Reads `URL` or `URL=CA-FILE`, the file with the PEM of the CA that the server is trusted by.
 ///

@@ -2,16 +2,11 @@
 
 use std::sync::Arc;
 
-use clap::Args;
-use clap::ValueEnum;
+use clap::{Args, ValueEnum};
 use tec_core::attest::Tee;
-use tec_core::port::Clock;
-use tec_core::port::Verifier;
-use tec_tpm::snp::Policy;
-use tec_tpm::snp::Tcb;
-use tec_tpm::verifier::AzSnpVtpmVerifier;
-use tec_tpm::verifier::ByTee;
-use tec_tpm::verifier::TpmVerifier;
+use tec_core::port::{Clock, Verifier};
+use tec_tpm::snp::{Policy, Tcb};
+use tec_tpm::verifier::{AzSnpVtpmVerifier, ByTee, TpmVerifier};
 
 /// Sorts of evidence, and which guests of them. There is no flag for evidence without hardware.
 #[derive(Clone, Debug, Args)]

@@ -1,8 +1,7 @@
 //! Exit codes and the one way to print an error.
 
 use std::error::Error;
-use std::io::IsTerminal as _;
-use std::io::Write as _;
+use std::io::{IsTerminal as _, Write as _};
 use std::process::ExitCode;
 
 use tec_core::code::Code;

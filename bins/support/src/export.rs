@@ -5,16 +5,11 @@ use std::fmt;
 use std::sync::OnceLock;
 
 use tec_core::port::Clock as _;
-use tec_core::service::telemetry::Line;
-use tec_core::service::telemetry::Severity;
+use tec_core::service::telemetry::{Line, Severity};
 use tokio::sync::mpsc;
-use tokio::sync::mpsc::Receiver;
-use tokio::sync::mpsc::Sender;
-use tracing::Event;
-use tracing::Level;
-use tracing::Subscriber;
-use tracing::field::Field;
-use tracing::field::Visit;
+use tokio::sync::mpsc::{Receiver, Sender};
+use tracing::field::{Field, Visit};
+use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::Layer;
 use tracing_subscriber::layer::Context;
 

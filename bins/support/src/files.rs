@@ -1,14 +1,10 @@
 //! Files that must be whole or absent.
 
-use std::fs;
-use std::fs::File;
-use std::fs::OpenOptions;
-use std::fs::Permissions;
-use std::io;
+use std::fs::{File, OpenOptions, Permissions};
 use std::io::Write as _;
-use std::os::unix::fs::OpenOptionsExt as _;
-use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::Path;
+use std::{fs, io};
 
 /// Writes a file with mode 0600 so that a reader sees the old or the new content, also after a
 /// power cut: temporary file, fsync, rename, fsync of the directory.

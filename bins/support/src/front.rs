@@ -5,8 +5,7 @@
 //!   --metrics-addr   /metrics /livez /healthz /readyz, in plain HTTP
 //! ```
 
-use std::net::IpAddr;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -22,23 +21,14 @@ use tec_core::http::ReplyStyle;
 use tec_core::port::Clock;
 use tokio::task::JoinSet;
 
-use crate::SystemClock;
-use crate::exit::CodedError;
-use crate::exit::OK;
-use crate::limit::Limiter;
-use crate::limit::limit;
-use crate::listen;
-use crate::listen::Counts;
-use crate::listen::Limits;
-use crate::listen::Server;
+use crate::exit::{CodedError, OK};
+use crate::limit::{Limiter, limit};
+use crate::listen::{Counts, Limits, Server};
 use crate::log::LogForm;
-use crate::metrics::RequestMetrics;
-use crate::metrics::count;
-use crate::serve::Shutdown;
-use crate::serve::Transport;
-use crate::serve::bind;
-use crate::tls;
+use crate::metrics::{RequestMetrics, count};
+use crate::serve::{Shutdown, Transport, bind};
 use crate::tls::LiveCertificate;
+use crate::{SystemClock, listen, tls};
 
 /// Flags of such a server; those for TLS are the ones of the existing programs (upstream-operator
 /// 1.6).
@@ -201,8 +191,7 @@ fn transport(
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::AtomicBool;
-    use std::sync::atomic::Ordering;
+    use std::sync::atomic::{AtomicBool, Ordering};
 
     use axum::body::Body;
     use axum::http::Request;

@@ -4,9 +4,7 @@ use std::path::Path;
 
 use clap::Args;
 use tec_tpm::compute::BootPredictor;
-use tec_tpm::compute::input::BootSource;
-use tec_tpm::compute::input::InputError;
-use tec_tpm::compute::input::OpenImage;
+use tec_tpm::compute::input::{BootSource, InputError, OpenImage};
 
 /// Which one is meant, where an image holds several.
 #[derive(Clone, Debug, Default, Args)]

@@ -1,24 +1,17 @@
 //! Rate limits per address, for endpoints that strangers may call.
 
-use std::net::IpAddr;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
-use axum::extract::ConnectInfo;
-use axum::extract::Request;
-use axum::extract::State;
+use axum::extract::{ConnectInfo, Request, State};
 use axum::middleware::Next;
-use axum::response::IntoResponse as _;
-use axum::response::Response;
-use governor::DefaultKeyedRateLimiter;
-use governor::Quota;
-use governor::RateLimiter;
+use axum::response::{IntoResponse as _, Response};
+use governor::{DefaultKeyedRateLimiter, Quota, RateLimiter};
 use tec_core::ak::SourceNetwork;
 use tec_core::code::Code;
 use tec_core::endpoint::network_of;
-use tec_core::http::ReplyStyle;
-use tec_core::http::refusal;
+use tec_core::http::{ReplyStyle, refusal};
 
 /// Addresses that are kept before the idle ones are forgotten.
 const FORGET_ABOVE: usize = 10_000;

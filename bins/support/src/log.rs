@@ -3,16 +3,12 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::io::IsTerminal as _;
-use std::io::Write;
-use std::sync::Mutex;
-use std::sync::MutexGuard;
-use std::sync::PoisonError;
+use std::io::{IsTerminal as _, Write};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use tracing_subscriber::EnvFilter;
-use tracing_subscriber::Layer as _;
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
+use tracing_subscriber::{EnvFilter, Layer as _};
 
 /// Bytes of the last lines that are kept; some hundred lines.
 const KEPT: usize = 64 * 1024;

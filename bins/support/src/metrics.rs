@@ -2,14 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::sync::Arc;
-use std::sync::Mutex;
-use std::sync::MutexGuard;
-use std::sync::PoisonError;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use axum::extract::Request;
-use axum::extract::State;
+use axum::extract::{Request, State};
 use axum::middleware::Next;
 use axum::response::Response;
 use tec_core::code::Code;

@@ -2,8 +2,7 @@
 //! program, and for the node itself.
 
 use std::collections::BTreeMap;
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use clap::Args;
@@ -11,29 +10,16 @@ use tec_core::boot::LiveImages;
 use tec_core::digest::Sha256Digest;
 use tec_core::id::ImageName;
 use tec_core::image::ApprovedImage;
-use tec_core::pcr::PcrIndex;
-use tec_core::pcr::PcrSet;
-use tec_core::pcr::PcrValues;
-use tec_core::port::Clock as _;
-use tec_core::port::chain;
+use tec_core::pcr::{PcrIndex, PcrSet, PcrValues};
+use tec_core::port::{Clock as _, chain};
 use tec_tpm::combine::MixedStates;
-use tec_tpm::compute::Banks;
-use tec_tpm::compute::PredictError;
-use tec_tpm::compute::Prediction;
+use tec_tpm::compute::{Banks, PredictError, Prediction};
 use tec_tpm::event_log::EventLog;
 use tec_tpm::output as form;
-use tec_tpm::output::Accepted;
-use tec_tpm::output::CurrentBoot;
-use tec_tpm::output::NextBoot;
-use tec_tpm::output::PredictionReport;
-use tec_tpm::output::ReferenceValues;
+use tec_tpm::output::{Accepted, CurrentBoot, NextBoot, PredictionReport, ReferenceValues};
 
-use crate::SystemClock;
-use crate::boot;
-use crate::boot::ChainArgs;
-use crate::boot::MachineArgs;
-use crate::boot::parse_pcr;
-use crate::input;
+use crate::boot::{ChainArgs, MachineArgs, parse_pcr};
+use crate::{SystemClock, boot, input};
 
 /// Where Linux shows the variables of the machine.
 const EFIVARS: &str = "/sys/firmware/efi/efivars";

@@ -4,12 +4,10 @@ use std::path::Path;
 
 use anyhow::Context as _;
 use serde::de::DeserializeOwned;
-use tokio::signal::unix::SignalKind;
-use tokio::signal::unix::signal;
+use tokio::signal::unix::{SignalKind, signal};
 
-use crate::input;
-use crate::log;
 use crate::log::LogForm;
+use crate::{input, log};
 
 /// Largest file of settings.
 const MAX_SETTINGS: u64 = 1 << 20;

@@ -3,31 +3,20 @@
 //! The built-in CA lives in the state directory (`ca.pem`, `ca.key`). Its leaf is renewed when a
 //! third of its life is left. Files that somebody else renews are read again when they change.
 
-use std::fmt;
-use std::fs;
-use std::path::Path;
-use std::path::PathBuf;
-use std::sync::Arc;
-use std::sync::PoisonError;
-use std::sync::RwLock;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
+use std::{fmt, fs};
 
 use anyhow::Context as _;
-use rcgen::BasicConstraints;
-use rcgen::CertificateParams;
-use rcgen::DistinguishedName;
-use rcgen::DnType;
-use rcgen::ExtendedKeyUsagePurpose;
-use rcgen::IsCa;
-use rcgen::Issuer;
-use rcgen::KeyPair;
-use rcgen::KeyUsagePurpose;
+use rcgen::{
+    BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa,
+    Issuer, KeyPair, KeyUsagePurpose,
+};
 use rustls::ServerConfig;
-use rustls::pki_types::CertificateDer;
-use rustls::pki_types::PrivateKeyDer;
 use rustls::pki_types::pem::PemObject as _;
-use rustls::server::ClientHello;
-use rustls::server::ResolvesServerCert;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 use tec_core::code::Code;
 use tec_core::port::Clock;

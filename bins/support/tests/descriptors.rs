@@ -11,20 +11,11 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::routing::get;
-use rustix::process::Resource;
-use rustix::process::Rlimit;
-use rustix::process::getrlimit;
-use rustix::process::setrlimit;
-use tec_support::listen::Counts;
-use tec_support::listen::Reason;
-use tec_support::listen::Server;
-use tec_support::serve::Shutdown;
-use tec_support::serve::Transport;
-use tec_support::serve::bind;
-use tokio::io::AsyncReadExt as _;
-use tokio::io::AsyncWriteExt as _;
-use tokio::net::TcpSocket;
-use tokio::net::TcpStream;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use tec_support::listen::{Counts, Reason, Server};
+use tec_support::serve::{Shutdown, Transport, bind};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpSocket, TcpStream};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 

@@ -4,36 +4,25 @@ use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::path::PathBuf;
 
-use clap::Args;
-use clap::Parser;
-use clap::Subcommand;
-use clap::ValueEnum;
+use clap::{Args, Parser, Subcommand, ValueEnum};
 use tec_core::ak::Fingerprint;
 use tec_core::endpoint::BaseUrl;
-use tec_core::id::ImageName;
-use tec_core::id::MachineId;
+use tec_core::id::{ImageName, MachineId};
 use tec_core::pcr::PcrIndex;
 use tec_support::evidence::EvidenceArgs;
 use tec_support::log::LogForm;
 
 use crate::command::attest::AttestArgs;
-use crate::command::backup::BackupCommand;
-use crate::command::backup::RestoreArgs;
+use crate::command::backup::{BackupCommand, RestoreArgs};
 use crate::command::bootstrap::BootstrapCommand;
 use crate::command::eventlog::EventlogCommand;
-use crate::command::member::InitArgs;
-use crate::command::member::JoinArgs;
-use crate::command::member::RecoverArgs;
-use crate::command::member::VerifyArgs;
+use crate::command::member::{InitArgs, JoinArgs, RecoverArgs, VerifyArgs};
 use crate::command::migrate::MigrateCommand;
 use crate::command::node::NodeCommand;
-use crate::command::pcr::PcrCommand;
-use crate::command::pcr::ProofArgs;
+use crate::command::pcr::{PcrCommand, ProofArgs};
 use crate::command::trustee::TrusteeCommand;
 use crate::kube::cli::KubeArgs;
-use tec_support::boot::ChainArgs;
-use tec_support::boot::MachineArgs;
-use tec_support::boot::parse_pcr;
+use tec_support::boot::{ChainArgs, MachineArgs, parse_pcr};
 
 /// Keys only for nodes that prove what they booted.
 #[derive(Debug, Parser)]

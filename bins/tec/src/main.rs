@@ -11,11 +11,9 @@ mod state;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::CommandFactory as _;
-use clap::Parser as _;
+use clap::{CommandFactory as _, Parser as _};
 
-use crate::cli::Cli;
-use crate::cli::Command;
+use crate::cli::{Cli, Command};
 use crate::kube::cli::Plugin;
 use crate::output::Output;
 

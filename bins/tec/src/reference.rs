@@ -3,8 +3,7 @@
 
 use std::fmt::Write as _;
 
-use clap::Arg;
-use clap::Command;
+use clap::{Arg, Command};
 
 pub(crate) fn markdown(mut tec: Command) -> String {
     tec.build();

@@ -6,10 +6,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::Context as _;
-use serde::Deserialize;
-use serde::Serialize;
-use tec_core::endpoint::BaseUrl;
-use tec_core::endpoint::Endpoint;
+use serde::{Deserialize, Serialize};
+use tec_core::endpoint::{BaseUrl, Endpoint};
 use tec_core::ignition::ClevisPinGenerator;
 use tec_core::migrate::belonging::Demands;
 use tec_core::pcr::PcrIndex;

@@ -11,13 +11,9 @@ use std::process::Command;
 
 use serde_json::Value;
 use tec_core::digest::Sha256Digest;
-use tec_core::image::ExpectedPcr;
-use tec_core::image::ExpectedPcrs;
-use tec_core::image::ImageEvent;
+use tec_core::image::{ExpectedPcr, ExpectedPcrs, ImageEvent};
 use tec_core::pcr::PcrIndex;
-use tec_tpm::event_log::EventKind;
-use tec_tpm::event_log::EventLog;
-use tec_tpm::event_log::EventLogBuilder;
+use tec_tpm::event_log::{EventKind, EventLog, EventLogBuilder};
 use tec_tpm::output;
 
 const PCR4: PcrIndex = PcrIndex::BOOT_MANAGER;

@@ -2,18 +2,13 @@
 //! of its baseline in the same run, which other machines give, too.
 
 use std::fs;
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use anyhow::Context as _;
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 
-use crate::cargo::Metadata;
-use crate::cargo::cargo;
-use crate::process;
-use crate::term;
-use crate::tools;
+use crate::cargo::{Metadata, cargo};
 use crate::tools::OpenSearch;
+use crate::{process, term, tools};
 
 /// Written by the suites, below the target directory.
 const REPORT: &str = "bench/report.json";

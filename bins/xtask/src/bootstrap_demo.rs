@@ -4,12 +4,9 @@ use std::path::Path;
 
 use anyhow::Result;
 
-use crate::cargo::Metadata;
-use crate::cargo::cargo;
-use crate::process;
-use crate::term;
-use crate::tools;
+use crate::cargo::{Metadata, cargo};
 use crate::tools::Tools;
+use crate::{process, term, tools};
 
 /// The programs on the hosts, the one that plays them, and the admin's.
 pub(crate) const PROGRAMS: [&str; 4] = ["bootstrapper", "join-service", "bootstrap-demo", "tec"];

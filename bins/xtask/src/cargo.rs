@@ -1,12 +1,9 @@
 //! Cargo, called from a program that cargo itself started.
 
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::Context as _;
-use anyhow::Result;
-use anyhow::bail;
+use anyhow::{Context as _, Result, bail};
 use serde_json::Value;
 
 use crate::process;

@@ -4,15 +4,11 @@
 use std::path::Path;
 use std::process::Command;
 
-use anyhow::Context as _;
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 
-use crate::arch;
 use crate::cargo::cargo;
-use crate::codegen;
-use crate::process;
-use crate::term;
 use crate::tools::targets;
+use crate::{arch, codegen, process, term};
 
 /// Libraries whose smallest feature set must build by itself.
 const LIBRARIES: [&str; 4] = ["tec-core", "tec-tpm", "tec-trustee", "tec-k8s"];

@@ -2,15 +2,11 @@
 
 use std::path::Path;
 
-use anyhow::Context as _;
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 
-use crate::cargo::Metadata;
-use crate::cargo::cargo;
-use crate::process;
-use crate::term;
-use crate::tools;
+use crate::cargo::{Metadata, cargo};
 use crate::tools::Tools;
+use crate::{process, term, tools};
 
 /// Where the report goes, below the target directory.
 const REPORT: &str = "demo/report.html";

@@ -4,11 +4,8 @@ use std::path::Path;
 
 use anyhow::Result;
 
-use crate::cargo::Metadata;
-use crate::cargo::cargo;
-use crate::process;
-use crate::term;
-use crate::tools;
+use crate::cargo::{Metadata, cargo};
+use crate::{process, term, tools};
 
 /// What the names of these tests begin with; each is a file in bins/e2e/tests.
 const TESTS: &str = "kube_*";

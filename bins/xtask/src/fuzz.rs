@@ -6,21 +6,14 @@
 
 use std::fs;
 use std::num::NonZeroUsize;
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::Mutex;
-use std::sync::MutexGuard;
-use std::sync::PoisonError;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use anyhow::Context as _;
-use anyhow::Result;
-use anyhow::bail;
+use anyhow::{Context as _, Result, bail};
 
-use crate::cargo::Metadata;
-use crate::cargo::cargo;
-use crate::process;
-use crate::term;
+use crate::cargo::{Metadata, cargo};
+use crate::{process, term};
 
 const PACKAGE: &str = "tec-fuzz";
 /// Tells the program which target it is.

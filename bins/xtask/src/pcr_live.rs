@@ -2,19 +2,13 @@
 //! measure with the prediction; played by the binary `pcr-live` of tec-e2e.
 
 use std::collections::BTreeSet;
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use anyhow::Context as _;
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 
-use crate::cargo::Metadata;
-use crate::cargo::cargo;
-use crate::process;
-use crate::term;
-use crate::tools;
-use crate::tools::Renew;
-use crate::tools::Tools;
+use crate::cargo::{Metadata, cargo};
+use crate::tools::{Renew, Tools};
+use crate::{process, term, tools};
 
 /// What runs when nothing is chosen, and in `cargo xtask test`: the chains that matter, with the
 /// packages of Debian's stable release.

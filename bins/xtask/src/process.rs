@@ -1,17 +1,11 @@
 //! Child processes: no standard input, and an error that names the command.
 
 use std::ffi::OsStr;
-use std::io::BufRead as _;
-use std::io::BufReader;
-use std::path::Path;
-use std::path::PathBuf;
-use std::process::Command;
-use std::process::Output;
-use std::process::Stdio;
+use std::io::{BufRead as _, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
 
-use anyhow::Context as _;
-use anyhow::Result;
-use anyhow::bail;
+use anyhow::{Context as _, Result, bail};
 
 use crate::term;
 

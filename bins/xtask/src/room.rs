@@ -3,9 +3,7 @@
 
 use std::path::Path;
 
-use anyhow::Context as _;
-use anyhow::Result;
-use anyhow::bail;
+use anyhow::{Context as _, Result, bail};
 
 use crate::cargo::Metadata;
 

@@ -5,13 +5,9 @@ use std::path::Path;
 
 use anyhow::Result;
 
-use crate::cargo::Metadata;
-use crate::cargo::cargo;
-use crate::process;
-use crate::term;
-use crate::tools;
-use crate::tools::OpenSearch;
-use crate::tools::Tools;
+use crate::cargo::{Metadata, cargo};
+use crate::tools::{OpenSearch, Tools};
+use crate::{process, term, tools};
 
 /// The programs that it starts.
 const PROGRAMS: [&str; 4] = [

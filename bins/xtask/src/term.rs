@@ -1,8 +1,7 @@
 //! What people see: headings, notes, tables. Colour only where standard error is a terminal.
 
 use std::io;
-use std::io::IsTerminal as _;
-use std::io::Write as _;
+use std::io::{IsTerminal as _, Write as _};
 use std::time::Duration;
 
 const BOLD: &str = "1";

@@ -4,30 +4,15 @@
 use std::path::Path;
 use std::process::Command;
 use std::thread;
-use std::time::Duration;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use anyhow::Context as _;
-use anyhow::Result;
-use anyhow::bail;
+use anyhow::{Context as _, Result, bail};
 
-use crate::bootstrap_demo;
-use crate::cargo::Metadata;
-use crate::cargo::cargo;
-use crate::check;
-use crate::demo;
-use crate::e2e;
-use crate::fuzz;
-use crate::pcr_live;
-use crate::process;
-use crate::room;
-use crate::services;
-use crate::term;
-use crate::tools;
-use crate::tools::OpenSearch;
-use crate::tools::Renew;
-use crate::tools::Tools;
-use crate::vm;
+use crate::cargo::{Metadata, cargo};
+use crate::tools::{OpenSearch, Renew, Tools};
+use crate::{
+    bootstrap_demo, check, demo, e2e, fuzz, pcr_live, process, room, services, term, tools, vm,
+};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {

@@ -3,24 +3,15 @@
 
 use std::num::NonZero;
 use std::path::Path;
-use std::process::Command;
-use std::process::Output;
-use std::sync::Mutex;
-use std::sync::PoisonError;
+use std::process::{Command, Output};
+use std::sync::{Mutex, PoisonError};
 use std::thread;
 
-use anyhow::Result;
-use anyhow::anyhow;
-use anyhow::bail;
+use anyhow::{Result, anyhow, bail};
 
-use crate::cargo::Metadata;
-use crate::cargo::cargo;
-use crate::pcr_live;
-use crate::process;
-use crate::term;
-use crate::tools;
-use crate::tools::Tools;
-use crate::tools::targets;
+use crate::cargo::{Metadata, cargo};
+use crate::tools::{Tools, targets};
+use crate::{pcr_live, process, term, tools};
 
 /// Where everything is kept, below the target directory.
 const ARTEFACTS: &str = "vm";

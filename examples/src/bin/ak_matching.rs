@@ -6,18 +6,11 @@
 #![expect(clippy::print_stdout, reason = "an example tells what it does")]
 
 use anyhow::ensure;
-use tec_core::ak::AkCandidate;
-use tec_core::ak::AkDecision;
-use tec_core::ak::AkMatcher;
-use tec_core::ak::AkReason;
-use tec_core::ak::AkRecord;
-use tec_core::ak::AkState;
-use tec_core::ak::AllOf;
-use tec_core::ak::EkBoundMatcher;
-use tec_core::ak::ManualMatcher;
-use tec_core::ak::TofuMatcher;
-use tec_core::machine::Machine;
-use tec_core::machine::RegisteredBy;
+use tec_core::ak::{
+    AkCandidate, AkDecision, AkMatcher, AkReason, AkRecord, AkState, AllOf, EkBoundMatcher,
+    ManualMatcher, TofuMatcher,
+};
+use tec_core::machine::{Machine, RegisteredBy};
 use tec_core::time::Timestamp;
 use tec_tpm::testing::SoftTpm;
 

@@ -6,25 +6,16 @@
 //! Nothing secret is printed: secrets have no text form, only their length shows.
 #![expect(clippy::print_stdout, reason = "an example tells what it does")]
 
-use anyhow::Context as _;
-use anyhow::ensure;
+use anyhow::{Context as _, ensure};
 use rand_core::UnwrapErr;
-use tec_core::id::MachineId;
-use tec_core::id::ResourcePath;
+use tec_core::id::{MachineId, ResourcePath};
 use tec_core::ignition::PinConfig;
-use tec_core::luks::CompatLuksKey;
-use tec_core::luks::LuksKeyGenerator as _;
-use tec_core::luks::RandomLuksKey;
-use tec_core::luks::content_key;
-use tec_core::port::AuditAction;
-use tec_core::port::AuditEvent;
-use tec_core::port::PutOutcome;
-use tec_core::port::SecretStore;
+use tec_core::luks::{CompatLuksKey, LuksKeyGenerator as _, RandomLuksKey, content_key};
+use tec_core::port::{AuditAction, AuditEvent, PutOutcome, SecretStore};
 use tec_core::secret::SecretBytes;
 use tec_core::testing::MemoryRegistry;
 use tec_core::time::Timestamp;
-use tec_trustee::clevis::SealedPassphrase;
-use tec_trustee::clevis::seal;
+use tec_trustee::clevis::{SealedPassphrase, seal};
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> anyhow::Result<()> {

@@ -8,17 +8,13 @@
 
 use std::path::PathBuf;
 
-use anyhow::Context as _;
-use anyhow::bail;
+use anyhow::{Context as _, bail};
 use tec_core::image::ExpectedPcrs;
 use tec_core::pcr::PcrIndex;
 use tec_core::port::chain;
-use tec_core::reference::BootImage;
-use tec_core::reference::PcrComputer as _;
-use tec_tpm::compute::ChainComputer;
-use tec_tpm::compute::DirectoryImage;
-use tec_tpm::compute::SecureBoot;
+use tec_core::reference::{BootImage, PcrComputer as _};
 use tec_tpm::compute::testing::debian_chain;
+use tec_tpm::compute::{ChainComputer, DirectoryImage, SecureBoot};
 
 /// Where the image of [`debian_chain`] has its kernel.
 const KERNEL: &str = "boot/vmlinuz-6.12.0-amd64";

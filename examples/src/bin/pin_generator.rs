@@ -5,15 +5,12 @@
 //! ```
 #![expect(clippy::print_stdout, reason = "an example tells what it does")]
 
-use anyhow::Context as _;
-use anyhow::ensure;
+use anyhow::{Context as _, ensure};
 use tec_core::endpoint::Endpoint;
 use tec_core::id::MachineId;
-use tec_core::ignition::ClevisPinGenerator;
-use tec_core::ignition::MergeSource;
-use tec_core::ignition::PinConfig;
-use tec_core::ignition::PinGenerator as _;
-use tec_core::ignition::render_merge;
+use tec_core::ignition::{
+    ClevisPinGenerator, MergeSource, PinConfig, PinGenerator as _, render_merge,
+};
 
 /// The CA that nodes pin; a PEM bundle in earnest.
 const CA: &str = "-----BEGIN CERTIFICATE-----\n…\n-----END CERTIFICATE-----\n";

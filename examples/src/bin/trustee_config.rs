@@ -5,11 +5,8 @@
 //! ```
 #![expect(clippy::print_stdout, reason = "an example tells what it does")]
 
-use anyhow::bail;
-use anyhow::ensure;
-use tec_core::trustee::Patched;
-use tec_core::trustee::TrusteeConfigurator as _;
-use tec_core::trustee::TrusteeIntent;
+use anyhow::{bail, ensure};
+use tec_core::trustee::{Patched, TrusteeConfigurator as _, TrusteeIntent};
 use tec_trustee::config::Generation;
 
 const CURRENT: &str = r#"[http_server]

@@ -9,17 +9,12 @@
 
 use std::path::PathBuf;
 
-use anyhow::Context as _;
-use anyhow::anyhow;
-use anyhow::ensure;
+use anyhow::{Context as _, anyhow, ensure};
 use serde_json::Value;
-use tec_core::attest::Tee;
-use tec_core::attest::VerifiedEvidence;
-use tec_core::attest::VerifyError;
+use tec_core::attest::{Tee, VerifiedEvidence, VerifyError};
 use tec_core::digest::Sha256Digest;
 use tec_core::pcr::PcrIndex;
-use tec_core::port::EvidenceRequest;
-use tec_core::port::Verifier as _;
+use tec_core::port::{EvidenceRequest, Verifier as _};
 use tec_tpm::testing::SoftTpm;
 use tec_tpm::verifier::TpmVerifier;
 

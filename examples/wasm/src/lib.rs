@@ -8,19 +8,13 @@
 //! wasmtime target/wasm32-wasip1/debug/verify.wasm < request.json
 //! ```
 
-use serde::Deserialize;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use tec_core::ak::Fingerprint;
 use tec_core::image::ExpectedPcr;
-use tec_core::pcr::PcrIndex;
-use tec_core::pcr::PcrSet;
-use tec_core::pcr::PcrValues;
-use tec_tpm::event_log::EventLog;
-use tec_tpm::event_log::EventView;
-use tec_tpm::evidence::EvidenceError;
-use tec_tpm::evidence::TpmEvidence;
-use tec_tpm::output::OutputError;
-use tec_tpm::output::read_label;
+use tec_core::pcr::{PcrIndex, PcrSet, PcrValues};
+use tec_tpm::event_log::{EventLog, EventView};
+use tec_tpm::evidence::{EvidenceError, TpmEvidence};
+use tec_tpm::output::{OutputError, read_label};
 use tec_tpm::quote::QuoteError;
 
 /// What is to be verified.

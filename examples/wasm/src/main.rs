@@ -2,8 +2,7 @@
 //! it should; 1: it did not, or nothing can be said.
 
 use std::error::Error;
-use std::io::Read as _;
-use std::io::Write as _;
+use std::io::{Read as _, Write as _};
 use std::process::ExitCode;
 
 /// Largest request: an event log of its largest size in base64, and as much besides.

@@ -11,8 +11,7 @@
 //! A TPM that is one and the same only ever goes on. Where a quote does not, the state of an emulated
 //! TPM was copied and both copies run, or an older state was restored.
 
-use serde::Deserialize;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::attest::Tee;
 use crate::time::Timestamp;

@@ -2,13 +2,8 @@
 
 use std::fmt;
 
-use super::AkRecord;
-use super::AkState;
-use super::Fingerprint;
-use super::PublicKey;
-use super::SourceNetwork;
-use crate::machine::Machine;
-use crate::machine::MachineState;
+use super::{AkRecord, AkState, Fingerprint, PublicKey, SourceNetwork};
+use crate::machine::{Machine, MachineState};
 
 /// A key that asks to be bound.
 #[derive(Clone, Debug)]

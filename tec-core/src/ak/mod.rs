@@ -6,32 +6,18 @@ mod public;
 mod source;
 mod tpm;
 
-use serde::Deserialize;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
-pub use self::clock::ClockFault;
-pub use self::clock::ClockReading;
-pub use self::clock::TpmClock;
-pub use self::matcher::AkCandidate;
-pub use self::matcher::AkDecision;
-pub use self::matcher::AkMatcher;
-pub use self::matcher::AkReason;
-pub use self::matcher::AllOf;
-pub use self::matcher::ByAdmin;
-pub use self::matcher::EkBoundMatcher;
-pub use self::matcher::ManualMatcher;
-pub use self::matcher::TofuMatcher;
-pub use self::public::Fingerprint;
-pub use self::public::KeyKind;
-pub use self::public::ParseFingerprintError;
-pub use self::public::ParsePublicKeyError;
-pub use self::public::PublicKey;
-pub use self::source::ParseSourceNetworkError;
-pub use self::source::SourceNetwork;
-pub use self::tpm::Credential;
-pub use self::tpm::EkOffer;
-pub use self::tpm::TpmObjectError;
-pub use self::tpm::TpmObjects;
+pub use self::clock::{ClockFault, ClockReading, TpmClock};
+pub use self::matcher::{
+    AkCandidate, AkDecision, AkMatcher, AkReason, AllOf, ByAdmin, EkBoundMatcher, ManualMatcher,
+    TofuMatcher,
+};
+pub use self::public::{
+    Fingerprint, KeyKind, ParseFingerprintError, ParsePublicKeyError, PublicKey,
+};
+pub use self::source::{ParseSourceNetworkError, SourceNetwork};
+pub use self::tpm::{Credential, EkOffer, TpmObjectError, TpmObjects};
 
 use crate::id::MachineId;
 use crate::time::Timestamp;

@@ -5,13 +5,9 @@ use std::str::FromStr;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use picky_asn1_x509::PublicKey as SpkiKey;
-use picky_asn1_x509::SubjectPublicKeyInfo;
-use serde::Deserialize;
-use serde::Deserializer;
-use serde::Serialize;
-use serde::Serializer;
+use picky_asn1_x509::{PublicKey as SpkiKey, SubjectPublicKeyInfo};
 use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use sha2::Digest as _;
 
 /// Largest PEM text that is looked at: an RSA-4096 key takes 800 bytes.

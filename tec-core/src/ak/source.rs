@@ -1,15 +1,11 @@
 //! The network that a key came from.
 
-use core::net::IpAddr;
-use core::net::Ipv4Addr;
+use core::net::{IpAddr, Ipv4Addr};
 use std::fmt;
 use std::str::FromStr;
 
-use serde::Deserialize;
-use serde::Deserializer;
-use serde::Serialize;
-use serde::Serializer;
 use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::endpoint::network_of;
 

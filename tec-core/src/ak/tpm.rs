@@ -4,8 +4,7 @@ use std::fmt;
 
 use rand_core::CryptoRng;
 
-use super::Fingerprint;
-use super::PublicKey;
+use super::{Fingerprint, PublicKey};
 use crate::secret::SecretArray;
 
 /// The endorsement key that a node offers as witness.

@@ -21,19 +21,14 @@ mod whole;
 use std::fmt;
 
 pub use self::live::LiveImages;
-pub use self::state::BootPart;
-pub use self::state::BootState;
+pub use self::state::{BootPart, BootState};
 pub use self::whole::WholeImages;
-pub(crate) use self::whole::fits;
-pub(crate) use self::whole::nearest;
-pub(crate) use self::whole::of_image;
+pub(crate) use self::whole::{fits, nearest, of_image};
 
-use crate::attest::PinnedPcrs;
-use crate::attest::VerifiedEvidence;
+use crate::attest::{PinnedPcrs, VerifiedEvidence};
 use crate::digest::Sha256Digest;
 use crate::image::ExpectedPcr;
-use crate::pcr::PcrIndex;
-use crate::pcr::PcrValues;
+use crate::pcr::{PcrIndex, PcrValues};
 
 /// Says which state, made of live approved images, explains all pinned registers at once.
 ///

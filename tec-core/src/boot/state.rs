@@ -3,8 +3,7 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
-use serde::Deserialize;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::id::ImageName;
 use crate::pcr::PcrIndex;

@@ -2,18 +2,11 @@
 
 use std::cmp::Reverse;
 
-use super::BootState;
-use super::BootStates;
-use super::LiveImages;
-use super::NearState;
-use crate::attest::LoggedEvent;
-use crate::attest::PinnedPcrs;
-use crate::attest::VerifiedEvidence;
+use super::{BootState, BootStates, LiveImages, NearState};
+use crate::attest::{LoggedEvent, PinnedPcrs, VerifiedEvidence};
 use crate::digest::Sha256Digest;
-use crate::image::ApprovedImage;
-use crate::image::ImageEvent;
-use crate::pcr::PcrIndex;
-use crate::pcr::PcrValues;
+use crate::image::{ApprovedImage, ImageEvent};
+use crate::pcr::{PcrIndex, PcrValues};
 
 /// Only whole images are states: a machine that is between two images is refused.
 #[derive(Clone, Copy, Debug, Default)]

@@ -1,7 +1,6 @@
 //! The gates and their states.
 
-use serde::Deserialize;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::PcrMismatch;
 use crate::code::Code;

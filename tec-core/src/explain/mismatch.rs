@@ -1,7 +1,6 @@
 //! What a quoted register does not match, as it is kept and told.
 
-use serde::Deserialize;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::attest::LoggedEvent;
 use crate::boot::BootState;

@@ -7,14 +7,8 @@ mod ladder;
 mod mismatch;
 mod pcrs;
 
-pub use self::ladder::Gate;
-pub use self::ladder::Ladder;
-pub use self::ladder::Step;
-pub use self::ladder::StepState;
-pub use self::mismatch::ComponentMatch;
-pub use self::mismatch::EventFinding;
-pub use self::mismatch::ExpectedComponent;
-pub use self::mismatch::PcrMismatch;
-pub use self::mismatch::RegisterFindings;
-pub use self::mismatch::RegisterStates;
+pub use self::ladder::{Gate, Ladder, Step, StepState};
+pub use self::mismatch::{
+    ComponentMatch, EventFinding, ExpectedComponent, PcrMismatch, RegisterFindings, RegisterStates,
+};
 pub use self::pcrs::explain_pcrs;

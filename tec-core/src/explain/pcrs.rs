@@ -1,23 +1,11 @@
 //! Which component of which image a quoted register does not match.
 
-use super::ComponentMatch;
-use super::EventFinding;
-use super::ExpectedComponent;
-use super::PcrMismatch;
-use super::RegisterFindings;
-use super::RegisterStates;
-use crate::attest::LoggedEvent;
-use crate::attest::PinnedPcrs;
-use crate::attest::VerifiedEvidence;
-use crate::boot::BootState;
-use crate::boot::BootStates;
-use crate::boot::LiveImages;
-use crate::boot::NearState;
-use crate::boot::fits;
-use crate::boot::nearest;
-use crate::boot::of_image;
-use crate::image::ApprovedImage;
-use crate::image::ImageEvent;
+use super::{
+    ComponentMatch, EventFinding, ExpectedComponent, PcrMismatch, RegisterFindings, RegisterStates,
+};
+use crate::attest::{LoggedEvent, PinnedPcrs, VerifiedEvidence};
+use crate::boot::{BootState, BootStates, LiveImages, NearState, fits, nearest, of_image};
+use crate::image::{ApprovedImage, ImageEvent};
 use crate::pcr::PcrIndex;
 use crate::time::Timestamp;
 

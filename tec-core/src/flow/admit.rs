@@ -5,34 +5,19 @@
 //!                              ImageRegistry ──────────┴─► appraise ─► ClockLog ─► AttemptLog, AuditSink
 //! ```
 
-use crate::ak::AkRecord;
-use crate::ak::AkState;
-use crate::ak::Fingerprint;
-use crate::attest::Appraisal;
-use crate::attest::Attempt;
-use crate::attest::Known;
-use crate::attest::PinnedPcrs;
-use crate::attest::VerifiedEvidence;
-use crate::attest::VerifyError;
-use crate::attest::appraise;
-use crate::boot::BootStates;
-use crate::boot::WholeImages;
+use crate::ak::{AkRecord, AkState, Fingerprint};
+use crate::attest::{
+    Appraisal, Attempt, Known, PinnedPcrs, VerifiedEvidence, VerifyError, appraise,
+};
+use crate::boot::{BootStates, WholeImages};
 use crate::explain::Gate;
-use crate::id::AttemptId;
-use crate::id::MachineId;
+use crate::id::{AttemptId, MachineId};
 use crate::image::ApprovedImage;
-use crate::machine::Machine;
-use crate::machine::MachineState;
-use crate::port::AkRegistry;
-use crate::port::AttemptLog;
-use crate::port::AuditEvent;
-use crate::port::AuditSink;
-use crate::port::Clock;
-use crate::port::ClockLog;
-use crate::port::ClockOutcome;
-use crate::port::ImageRegistry;
-use crate::port::MachineRegistry;
-use crate::port::PortError;
+use crate::machine::{Machine, MachineState};
+use crate::port::{
+    AkRegistry, AttemptLog, AuditEvent, AuditSink, Clock, ClockLog, ClockOutcome, ImageRegistry,
+    MachineRegistry, PortError,
+};
 
 /// What an admission needs.
 #[derive(Clone, Copy, Debug)]

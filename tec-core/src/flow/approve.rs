@@ -1,23 +1,13 @@
 //! Approval: an attestation key is bound to its machine, once.
 
-use crate::ak::AkCandidate;
-use crate::ak::AkDecision;
-use crate::ak::AkMatcher;
-use crate::ak::AkReason;
-use crate::ak::AkRecord;
-use crate::ak::ApprovedAk;
-use crate::ak::Fingerprint;
-use crate::ak::SourceNetwork;
+use crate::ak::{
+    AkCandidate, AkDecision, AkMatcher, AkReason, AkRecord, ApprovedAk, Fingerprint, SourceNetwork,
+};
 use crate::id::MachineId;
-use crate::port::AkRegistry;
-use crate::port::AuditAction;
-use crate::port::AuditEvent;
-use crate::port::AuditSink;
-use crate::port::BindOutcome;
-use crate::port::Clock;
-use crate::port::CreateOutcome;
-use crate::port::MachineRegistry;
-use crate::port::PortError;
+use crate::port::{
+    AkRegistry, AuditAction, AuditEvent, AuditSink, BindOutcome, Clock, CreateOutcome,
+    MachineRegistry, PortError,
+};
 
 /// What approval needs.
 #[derive(Clone, Copy, Debug)]

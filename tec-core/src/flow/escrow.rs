@@ -2,19 +2,12 @@
 
 use crate::attest::Attested;
 use crate::code::Code;
-use crate::flow::ReleaseError;
-use crate::flow::taken_back;
-use crate::id::MachineId;
-use crate::id::ResourcePath;
-use crate::port::AkRegistry;
-use crate::port::AuditAction;
-use crate::port::AuditEvent;
-use crate::port::Clock;
-use crate::port::MachineRegistry;
-use crate::port::PortError;
-use crate::port::PortErrorKind;
-use crate::port::PutOutcome;
-use crate::port::SecretStore;
+use crate::flow::{ReleaseError, taken_back};
+use crate::id::{MachineId, ResourcePath};
+use crate::port::{
+    AkRegistry, AuditAction, AuditEvent, Clock, MachineRegistry, PortError, PortErrorKind,
+    PutOutcome, SecretStore,
+};
 use crate::secret::SecretBytes;
 
 /// Most keys that are kept for one machine. Each recovery boot makes a new one.
@@ -115,9 +108,7 @@ pub(super) async fn remove(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::ManualClock;
-    use crate::testing::MemoryRegistry;
-    use crate::testing::sample;
+    use crate::testing::{ManualClock, MemoryRegistry, sample};
 
     fn sealed(text: &str) -> SecretBytes {
         SecretBytes::new(text.as_bytes().to_vec())

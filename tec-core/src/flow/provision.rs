@@ -1,16 +1,10 @@
 //! Provisioning: a machine gets the key of its disk, exactly once.
 
-use crate::id::MachineId;
-use crate::id::ResourcePath;
+use crate::id::{MachineId, ResourcePath};
 use crate::luks::LuksKeyGenerator;
-use crate::port::AuditAction;
-use crate::port::AuditEvent;
-use crate::port::Clock;
-use crate::port::Entropy;
-use crate::port::EntropyRng;
-use crate::port::PortError;
-use crate::port::PutOutcome;
-use crate::port::SecretStore;
+use crate::port::{
+    AuditAction, AuditEvent, Clock, Entropy, EntropyRng, PortError, PutOutcome, SecretStore,
+};
 
 /// What provisioning needs.
 #[derive(Clone, Copy, Debug)]

@@ -3,12 +3,7 @@
 use crate::id::ImageName;
 use crate::image::ApprovedImage;
 use crate::pcr::PcrIndex;
-use crate::port::AuditAction;
-use crate::port::AuditEvent;
-use crate::port::AuditSink;
-use crate::port::Clock;
-use crate::port::ImageRegistry;
-use crate::port::PortError;
+use crate::port::{AuditAction, AuditEvent, AuditSink, Clock, ImageRegistry, PortError};
 
 /// An image cannot be approved.
 #[derive(Debug, thiserror::Error)]

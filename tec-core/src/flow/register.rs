@@ -1,22 +1,12 @@
 //! Registration: a machine gets an id and an Ignition config.
 
-use crate::id::MachineId;
-use crate::id::ResourcePath;
-use crate::ignition::PinGenerator;
-use crate::ignition::RenderError;
-use crate::machine::Machine;
-use crate::machine::RegisteredBy;
-use crate::port::AuditAction;
-use crate::port::AuditEvent;
-use crate::port::AuditSink;
-use crate::port::Clock;
-use crate::port::ClockLog;
-use crate::port::Entropy;
-use crate::port::EntropyRng;
-use crate::port::MachineRegistry;
-use crate::port::PortError;
-use crate::port::SecretStore;
-use crate::port::UnclaimedLimit;
+use crate::id::{MachineId, ResourcePath};
+use crate::ignition::{PinGenerator, RenderError};
+use crate::machine::{Machine, RegisteredBy};
+use crate::port::{
+    AuditAction, AuditEvent, AuditSink, Clock, ClockLog, Entropy, EntropyRng, MachineRegistry,
+    PortError, SecretStore, UnclaimedLimit,
+};
 
 /// What registration needs.
 #[derive(Clone, Copy, Debug)]

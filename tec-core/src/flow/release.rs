@@ -1,23 +1,15 @@
 //! Release: an attested machine gets the key of its own disk.
 
-use crate::attest::Attempt;
-use crate::attest::Attested;
-use crate::boot::BootState;
-use crate::boot::BootStates;
-use crate::boot::LiveImages;
+use crate::attest::{Attempt, Attested};
+use crate::boot::{BootState, BootStates, LiveImages};
 use crate::code::Code;
 use crate::explain::Gate;
 use crate::flow::taken_back;
 use crate::id::ResourcePath;
-use crate::port::AkRegistry;
-use crate::port::AuditAction;
-use crate::port::AuditEvent;
-use crate::port::AuditSink;
-use crate::port::Clock;
-use crate::port::ImageRegistry;
-use crate::port::MachineRegistry;
-use crate::port::PortError;
-use crate::port::SecretStore;
+use crate::port::{
+    AkRegistry, AuditAction, AuditEvent, AuditSink, Clock, ImageRegistry, MachineRegistry,
+    PortError, SecretStore,
+};
 use crate::secret::SecretBytes;
 
 /// What a release needs.

@@ -4,52 +4,28 @@ use std::convert::Infallible;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::Context;
-use std::task::Poll;
+use std::task::{Context, Poll};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use http::Method;
-use http::Request;
-use http::Response;
-use http::StatusCode;
+use http::{Method, Request, Response, StatusCode};
 use http_body::Body;
 use serde::Deserialize;
 
-use super::challenge::Challenges;
-use super::challenge::Waiting;
-use super::reply::ReplyBody;
-use super::reply::ReplyStyle;
-use super::reply::code_of;
-use super::reply::is_json;
-use super::reply::json;
-use super::reply::read_body;
-use super::reply::refusal;
-use crate::ak::AkCandidate;
-use crate::ak::AkMatcher;
-use crate::ak::AkReason;
-use crate::ak::EkOffer;
-use crate::ak::Fingerprint;
-use crate::ak::PublicKey;
-use crate::ak::SourceNetwork;
-use crate::ak::TpmObjects;
+use super::challenge::{Challenges, Waiting};
+use super::reply::{ReplyBody, ReplyStyle, code_of, is_json, json, read_body, refusal};
+use crate::ak::{
+    AkCandidate, AkMatcher, AkReason, EkOffer, Fingerprint, PublicKey, SourceNetwork, TpmObjects,
+};
 use crate::code::Code;
-use crate::flow::AkOutcome;
-use crate::flow::AkPorts;
-use crate::flow::AkSubmission;
-use crate::flow::ClaimLimits;
-use crate::flow::ProvisionPorts;
-use crate::flow::approve;
-use crate::flow::provision;
+use crate::flow::{
+    AkOutcome, AkPorts, AkSubmission, ClaimLimits, ProvisionPorts, approve, provision,
+};
 use crate::id::MachineId;
 use crate::luks::LuksKeyGenerator;
-use crate::port::AkRegistry;
-use crate::port::AuditSink;
-use crate::port::Clock;
-use crate::port::Entropy;
-use crate::port::EntropyRng;
-use crate::port::MachineRegistry;
-use crate::port::SecretStore;
+use crate::port::{
+    AkRegistry, AuditSink, Clock, Entropy, EntropyRng, MachineRegistry, SecretStore,
+};
 use crate::secret::SecretArray;
 
 /// What the service is made of.

@@ -2,11 +2,9 @@
 //! node one more try.
 
 use std::collections::BTreeMap;
-use std::sync::Mutex;
-use std::sync::PoisonError;
+use std::sync::{Mutex, PoisonError};
 
-use crate::ak::Fingerprint;
-use crate::ak::PublicKey;
+use crate::ak::{Fingerprint, PublicKey};
 use crate::id::MachineId;
 use crate::secret::SecretArray;
 use crate::time::Timestamp;

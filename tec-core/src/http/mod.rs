@@ -14,14 +14,9 @@ mod challenge;
 mod register;
 mod reply;
 
-pub use self::ak::AkService;
-pub use self::ak::AkServiceConfig;
-pub use self::ak::parse_ak_request;
-pub use self::register::RegisterService;
-pub use self::register::RegisterServiceConfig;
-pub use self::reply::ReplyBody;
-pub use self::reply::ReplyStyle;
-pub use self::reply::refusal;
+pub use self::ak::{AkService, AkServiceConfig, parse_ak_request};
+pub use self::register::{RegisterService, RegisterServiceConfig};
+pub use self::reply::{ReplyBody, ReplyStyle, refusal};
 
 /// Most bytes of a request's body.
 pub const MAX_BODY: usize = 64 * 1024;

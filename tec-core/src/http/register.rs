@@ -4,33 +4,17 @@ use std::convert::Infallible;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::AtomicI64;
-use std::sync::atomic::Ordering;
-use std::task::Context;
-use std::task::Poll;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::task::{Context, Poll};
 
-use http::HeaderMap;
-use http::Method;
-use http::Request;
-use http::Response;
-use http::StatusCode;
 use http::header::AUTHORIZATION;
+use http::{HeaderMap, Method, Request, Response, StatusCode};
 
-use super::reply::ReplyBody;
-use super::reply::ReplyStyle;
-use super::reply::code_of;
-use super::reply::json;
-use super::reply::refusal;
+use super::reply::{ReplyBody, ReplyStyle, code_of, json, refusal};
 use crate::code::Code;
-use crate::flow::RegisterError;
-use crate::flow::RegisterPorts;
-use crate::flow::register;
+use crate::flow::{RegisterError, RegisterPorts, register};
 use crate::ignition::PinGenerator;
-use crate::port::AuditSink;
-use crate::port::Clock;
-use crate::port::Entropy;
-use crate::port::MachineRegistry;
-use crate::port::UnclaimedLimit;
+use crate::port::{AuditSink, Clock, Entropy, MachineRegistry, UnclaimedLimit};
 use crate::secret::SecretBytes;
 
 /// The path and its aliases: what documents and clients of the existing operator use.

@@ -1,20 +1,14 @@
 //! Replies and bodies.
 
 use bytes::Bytes;
-use http::HeaderMap;
-use http::HeaderValue;
-use http::Response;
-use http::StatusCode;
 use http::header::CONTENT_TYPE;
+use http::{HeaderMap, HeaderValue, Response, StatusCode};
 use http_body::Body;
-use http_body_util::BodyExt as _;
-use http_body_util::Full;
-use http_body_util::Limited;
+use http_body_util::{BodyExt as _, Full, Limited};
 
 use super::MAX_BODY;
 use crate::code::Code;
-use crate::port::PortError;
-use crate::port::PortErrorKind;
+use crate::port::{PortError, PortErrorKind};
 
 /// Body of every reply.
 pub type ReplyBody = Full<Bytes>;

@@ -9,15 +9,8 @@
 mod pin;
 mod render;
 
-pub use self::pin::AkRegistration;
-pub use self::pin::AttestationKeyConfig;
-pub use self::pin::HeaderConfig;
-pub use self::pin::NumRetries;
-pub use self::pin::PIN_NAME;
-pub use self::pin::ParsePinConfigError;
-pub use self::pin::PinConfig;
-pub use self::render::ClevisPinGenerator;
-pub use self::render::MergeSource;
-pub use self::render::PinGenerator;
-pub use self::render::RenderError;
-pub use self::render::render_merge;
+pub use self::pin::{
+    AkRegistration, AttestationKeyConfig, HeaderConfig, NumRetries, PIN_NAME, ParsePinConfigError,
+    PinConfig,
+};
+pub use self::render::{ClevisPinGenerator, MergeSource, PinGenerator, RenderError, render_merge};

@@ -1,11 +1,9 @@
 //! Configuration of the Clevis pin `trustee`, byte-compatible with the existing pin.
 
-use serde::Deserialize;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::endpoint::Endpoint;
-use crate::id::MachineId;
-use crate::id::ResourcePath;
+use crate::id::{MachineId, ResourcePath};
 
 /// Name of the pin.
 pub const PIN_NAME: &str = "trustee";

@@ -4,27 +4,15 @@ use std::fmt;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use ignition_config::v3_6::Clevis;
-use ignition_config::v3_6::ClevisCustom;
-use ignition_config::v3_6::Config;
-use ignition_config::v3_6::Filesystem;
-use ignition_config::v3_6::HttpHeadersItem;
-use ignition_config::v3_6::Ignition;
-use ignition_config::v3_6::IgnitionConfig;
-use ignition_config::v3_6::Luks;
-use ignition_config::v3_6::Resource;
-use ignition_config::v3_6::Security;
-use ignition_config::v3_6::SecurityTls;
-use ignition_config::v3_6::Storage;
+use ignition_config::v3_6::{
+    Clevis, ClevisCustom, Config, Filesystem, HttpHeadersItem, Ignition, IgnitionConfig, Luks,
+    Resource, Security, SecurityTls, Storage,
+};
 
-use super::PIN_NAME;
-use super::PinConfig;
-use super::pin::AkRegistration;
-use super::pin::AttestationKeyConfig;
-use crate::endpoint::BaseUrl;
-use crate::endpoint::Endpoint;
-use crate::id::MachineId;
-use crate::id::ResourcePath;
+use super::pin::{AkRegistration, AttestationKeyConfig};
+use super::{PIN_NAME, PinConfig};
+use crate::endpoint::{BaseUrl, Endpoint};
+use crate::id::{MachineId, ResourcePath};
 
 /// Makes what a new machine is handed.
 ///

@@ -3,16 +3,10 @@
 mod change;
 mod refused;
 
-use serde::Deserialize;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 pub use self::refused::Refused;
-use super::AnchorId;
-use super::Deed;
-use super::Epoch;
-use super::Intake;
-use super::NoAuthority;
-use super::Role;
+use super::{AnchorId, Deed, Epoch, Intake, NoAuthority, Role};
 
 /// An anchor's record of authority.
 ///

@@ -7,12 +7,10 @@
 //! ```
 //! Pure: anchors read theirs, weigh, and write what is to be brought.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-use serde::Deserialize;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::pcr::PcrIndex;
 use crate::secret::SecretBytes;

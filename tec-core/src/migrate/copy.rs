@@ -3,15 +3,8 @@
 use async_trait::async_trait;
 use serde::Serialize;
 
-use super::AdoptPage;
-use super::Adopted;
-use super::Clash;
-use super::Intake;
-use super::TrustAnchor;
-use super::TrustUnit;
-use super::UnitName;
-use crate::port::Clock;
-use crate::port::PortError;
+use super::{AdoptPage, Adopted, Clash, Intake, TrustAnchor, TrustUnit, UnitName};
+use crate::port::{Clock, PortError};
 
 /// Units that are in memory at a time.
 const PAGE: usize = 256;

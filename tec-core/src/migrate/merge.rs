@@ -6,12 +6,9 @@ use std::fmt;
 use serde::Serialize;
 
 use super::MachineUnit;
-use crate::ak::AkRecord;
-use crate::ak::AkState;
+use crate::ak::{AkRecord, AkState};
 use crate::image::ApprovedImage;
-use crate::machine::LastBinding;
-use crate::machine::Machine;
-use crate::machine::MachineState;
+use crate::machine::{LastBinding, Machine, MachineState};
 use crate::secret::SecretBytes;
 
 /// Why a unit cannot be adopted.

@@ -13,18 +13,9 @@
 
 mod step;
 
-pub use self::step::Goal;
-pub use self::step::MigrateEffect;
-pub use self::step::MigrateEvent;
-pub use self::step::MigrateOutcome;
-pub use self::step::Side;
-use self::step::finish;
-use self::step::swap;
-use super::Authority;
-use super::Epoch;
-use super::Intake;
-use super::Refused;
-use super::Role;
+pub use self::step::{Goal, MigrateEffect, MigrateEvent, MigrateOutcome, Side};
+use self::step::{finish, swap};
+use super::{Authority, Epoch, Intake, Refused, Role};
 use crate::plan::Plan;
 
 /// The plan of one run.

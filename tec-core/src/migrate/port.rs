@@ -5,15 +5,8 @@ use std::fmt;
 
 use async_trait::async_trait;
 
-use super::Authority;
-use super::Clash;
-use super::Epoch;
-use super::Intake;
-use super::Transition;
-use super::TrustUnit;
-use super::UnitName;
-use crate::port::AuditEvent;
-use crate::port::PortError;
+use super::{Authority, Clash, Epoch, Intake, Transition, TrustUnit, UnitName};
+use crate::port::{AuditEvent, PortError};
 use crate::time::Timestamp;
 
 /// How a change of authority went.

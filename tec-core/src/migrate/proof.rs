@@ -2,23 +2,17 @@
 
 use std::collections::BTreeMap;
 
-use hkdf::hmac::Hmac;
-use hkdf::hmac::KeyInit as _;
-use hkdf::hmac::Mac as _;
 use hkdf::hmac::digest::InvalidLength;
+use hkdf::hmac::{Hmac, KeyInit as _, Mac as _};
 use serde::Serialize;
 use sha2::Sha256;
 
-use super::MachineUnit;
-use super::TrustAnchor;
-use super::TrustUnit;
-use super::UnitName;
+use super::{MachineUnit, TrustAnchor, TrustUnit, UnitName};
 use crate::ak::AkState;
 use crate::digest::Sha256Digest;
 use crate::image::ApprovedImage;
 use crate::machine::MachineState;
-use crate::port::PortError;
-use crate::port::PortErrorKind;
+use crate::port::{PortError, PortErrorKind};
 use crate::secret::SecretBytes;
 use crate::time::Timestamp;
 

@@ -2,14 +2,11 @@
 
 use std::fmt;
 
-use serde::Deserialize;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
-use super::AnchorId;
-use super::Epoch;
+use super::{AnchorId, Epoch};
 use crate::code::Code;
-use crate::port::PortError;
-use crate::port::PortErrorKind;
+use crate::port::{PortError, PortErrorKind};
 
 /// What an anchor is at the moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

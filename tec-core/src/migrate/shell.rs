@@ -2,29 +2,12 @@
 
 use async_trait::async_trait;
 
-use super::Conflict;
-use super::CopyReport;
-use super::Goal;
-use super::Intake;
-use super::MigrateEffect;
-use super::MigrateEvent;
-use super::MigrateOutcome;
-use super::MigratePlan;
-use super::Mismatch;
-use super::Observer;
-use super::Side;
-use super::SwapOutcome;
-use super::Transition;
-use super::TrustAnchor;
-use super::copy;
-use super::verify;
-use crate::plan::Shell;
-use crate::plan::run;
-use crate::port::AuditAction;
-use crate::port::AuditEvent;
-use crate::port::Clock;
-use crate::port::Entropy;
-use crate::port::PortError;
+use super::{
+    Conflict, CopyReport, Goal, Intake, MigrateEffect, MigrateEvent, MigrateOutcome, MigratePlan,
+    Mismatch, Observer, Side, SwapOutcome, Transition, TrustAnchor, copy, verify,
+};
+use crate::plan::{Shell, run};
+use crate::port::{AuditAction, AuditEvent, Clock, Entropy, PortError};
 
 /// What a run came to.
 #[derive(Debug)]

@@ -3,12 +3,10 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use serde::Deserialize;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::ak::AkRecord;
-use crate::id::ImageName;
-use crate::id::MachineId;
+use crate::id::{ImageName, MachineId};
 use crate::image::ApprovedImage;
 use crate::machine::Machine;
 use crate::secret::SecretBytes;

@@ -12,15 +12,13 @@ use std::str::FromStr;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use hkdf::Hkdf;
-use serde::Deserialize;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use sha2::Sha256;
 use uuid::Uuid;
 use zeroize::ZeroizeOnDrop;
 
 use crate::digest::Sha256Digest;
-use crate::secret::SecretArray;
-use crate::secret::SecretBytes;
+use crate::secret::{SecretArray, SecretBytes};
 
 /// What every id of a data key begins with; it separates these keys from all others.
 const PREFIX: &str = "key-";

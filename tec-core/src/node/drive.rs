@@ -6,26 +6,15 @@ mod init;
 mod join;
 mod recover;
 
-pub use self::init::InitPorts;
-pub use self::init::InitReport;
-pub use self::init::check_init;
-pub use self::init::drive_init;
-pub use self::join::JoinPorts;
-pub use self::join::drive_join;
-pub use self::recover::OfferedKeys;
-pub use self::recover::RecoverPorts;
-pub use self::recover::drive_recover;
+pub use self::init::{InitPorts, InitReport, check_init, drive_init};
+pub use self::join::{JoinPorts, drive_join};
+pub use self::recover::{OfferedKeys, RecoverPorts, drive_recover};
 
-use super::derive::DataKeyId;
-use super::derive::DiskId;
-use super::derive::MeasurementSecret;
+use super::derive::{DataKeyId, DiskId, MeasurementSecret};
 use super::journal::Intent;
 use super::lock::NodeLock;
-use super::port::DataKeys;
-use super::port::NodeStore;
-use super::port::StateDisk;
-use crate::port::PortError;
-use crate::port::PortErrorKind;
+use super::port::{DataKeys, NodeStore, StateDisk};
+use crate::port::{PortError, PortErrorKind};
 use crate::secret::SecretBytes;
 
 /// Length of a state disk's key and of the measurement secret.

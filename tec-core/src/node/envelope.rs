@@ -21,10 +21,7 @@ use zeroize::Zeroizing;
 use super::derive::DataKeyId;
 use super::port::DataKeys;
 use crate::digest::Sha256Digest;
-use crate::port::CreateOutcome;
-use crate::port::Entropy;
-use crate::port::PortError;
-use crate::port::PortErrorKind;
+use crate::port::{CreateOutcome, Entropy, PortError, PortErrorKind};
 use crate::secret::SecretBytes;
 
 /// Label of the binding to an id.

@@ -11,10 +11,8 @@
 
 use std::fmt;
 
-use super::derive::ClusterId;
-use super::derive::MeasurementSalt;
-use super::journal::Intent;
-use super::journal::Phase;
+use super::derive::{ClusterId, MeasurementSalt};
+use super::journal::{Intent, Phase};
 use super::lock::MarkerState;
 use super::ticket::Component;
 use crate::digest::Sha256Digest;

@@ -12,8 +12,7 @@
 use std::fmt;
 
 use super::derive::ClusterId;
-use super::journal::Intent;
-use super::journal::Phase;
+use super::journal::{Intent, Phase};
 use super::lock::MarkerState;
 use crate::digest::Sha256Digest;
 use crate::plan::Plan;

@@ -1,7 +1,6 @@
 //! What a node is about to do, on disk before the point of no return.
 
-use serde::Deserialize;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::derive::ClusterId;
 use crate::digest::Sha256Digest;
@@ -50,10 +49,8 @@ impl Intent {
 }
 
 mod hex_id {
-    use serde::Deserialize as _;
-    use serde::Deserializer;
-    use serde::Serializer;
     use serde::de::Error as _;
+    use serde::{Deserialize as _, Deserializer, Serializer};
 
     use super::ClusterId;
 

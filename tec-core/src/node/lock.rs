@@ -13,10 +13,7 @@
 //! until the machine boots again; see [`BootstrapMarker`].
 
 use std::fmt;
-use std::sync::Arc;
-use std::sync::Mutex;
-use std::sync::MutexGuard;
-use std::sync::PoisonError;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
 
@@ -247,8 +244,7 @@ impl Drop for Attempt<'_> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::AtomicUsize;
-    use std::sync::atomic::Ordering;
+    use std::sync::atomic::{AtomicUsize, Ordering};
 
     use super::*;
     use crate::port::PortErrorKind;

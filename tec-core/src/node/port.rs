@@ -8,19 +8,14 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use super::derive::DataKeyId;
-use super::derive::DiskId;
-use super::derive::MasterSecret;
+use super::derive::{DataKeyId, DiskId, MasterSecret};
 use super::init::InitRequest;
 use super::journal::Intent;
 use super::lock::LockedNode;
 use super::state::NodeState;
 use super::ticket::JoinTicket;
-use super::uri::KmsUri;
-use super::uri::StorageUri;
-use super::uri::TrusteeKey;
-use crate::port::PortError;
-use crate::port::PortErrorKind;
+use super::uri::{KmsUri, StorageUri, TrusteeKey};
+use crate::port::{PortError, PortErrorKind};
 use crate::secret::SecretBytes;
 
 /// Gives data keys: the same for the same id, always.

@@ -3,12 +3,9 @@
 use std::fmt;
 use std::str::FromStr;
 
-use super::derive::ClusterId;
-use super::derive::MeasurementSalt;
-use super::derive::MeasurementSecret;
+use super::derive::{ClusterId, MeasurementSalt, MeasurementSecret};
 use crate::digest::Sha256Digest;
-use crate::secret::SecretArray;
-use crate::secret::SecretBytes;
+use crate::secret::{SecretArray, SecretBytes};
 
 /// Text in a ticket or request that is not what it should be. No value is part of the message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]

@@ -15,19 +15,10 @@ mod trust;
 
 use std::fmt;
 
-pub use self::broker::KeyBroker;
 #[cfg(any(test, feature = "test-util"))]
 pub use self::broker::MockKeyBroker;
-pub use self::broker::PolicySlot;
-pub use self::error::PortError;
-pub use self::error::PortErrorKind;
-pub use self::error::chain;
-pub use self::registry::AkRegistry;
-pub use self::registry::BindOutcome;
-pub use self::registry::Claims;
-pub use self::registry::CreateOutcome;
-pub use self::registry::ImageRegistry;
-pub use self::registry::MachineRegistry;
+pub use self::broker::{KeyBroker, PolicySlot};
+pub use self::error::{PortError, PortErrorKind, chain};
 #[cfg(any(test, feature = "test-util"))]
 pub use self::registry::MockAkRegistry;
 #[cfg(any(test, feature = "test-util"))]
@@ -36,19 +27,14 @@ pub use self::registry::MockImageRegistry;
 pub use self::registry::MockMachineRegistry;
 #[cfg(any(test, feature = "test-util"))]
 pub use self::registry::MockSecretStore;
-pub use self::registry::PutOutcome;
-pub use self::registry::SecretStore;
-pub use self::registry::UnclaimedLimit;
-pub use self::trust::AttemptLog;
-pub use self::trust::AttestationEvidence;
-pub use self::trust::Attester;
-pub use self::trust::AuditAction;
-pub use self::trust::AuditEvent;
-pub use self::trust::AuditSink;
-pub use self::trust::ClockLog;
-pub use self::trust::ClockOutcome;
-pub use self::trust::EvidenceRequest;
-pub use self::trust::Verifier;
+pub use self::registry::{
+    AkRegistry, BindOutcome, Claims, CreateOutcome, ImageRegistry, MachineRegistry, PutOutcome,
+    SecretStore, UnclaimedLimit,
+};
+pub use self::trust::{
+    AttemptLog, AttestationEvidence, Attester, AuditAction, AuditEvent, AuditSink, ClockLog,
+    ClockOutcome, EvidenceRequest, Verifier,
+};
 
 use crate::time::Timestamp;
 

@@ -11,15 +11,9 @@ use async_trait::async_trait;
 #[cfg(any(test, feature = "test-util"))]
 use mockall::automock;
 
-use super::AuditEvent;
-use super::PortError;
-use crate::ak::AkRecord;
-use crate::ak::ApprovedAk;
-use crate::ak::Fingerprint;
-use crate::ak::SourceNetwork;
-use crate::id::ImageName;
-use crate::id::MachineId;
-use crate::id::ResourcePath;
+use super::{AuditEvent, PortError};
+use crate::ak::{AkRecord, ApprovedAk, Fingerprint, SourceNetwork};
+use crate::id::{ImageName, MachineId, ResourcePath};
 use crate::image::ApprovedImage;
 use crate::machine::Machine;
 use crate::secret::SecretBytes;

@@ -3,20 +3,13 @@
 use std::fmt;
 
 use async_trait::async_trait;
-use serde::Deserialize;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::PortError;
-use crate::ak::ClockFault;
-use crate::ak::ClockReading;
-use crate::ak::Fingerprint;
-use crate::attest::Attempt;
-use crate::attest::Tee;
-use crate::attest::VerifiedEvidence;
-use crate::attest::VerifyError;
+use crate::ak::{ClockFault, ClockReading, Fingerprint};
+use crate::attest::{Attempt, Tee, VerifiedEvidence, VerifyError};
 use crate::code::Code;
-use crate::id::AttemptId;
-use crate::id::MachineId;
+use crate::id::{AttemptId, MachineId};
 use crate::time::Timestamp;
 
 /// What an attester produces.

@@ -6,11 +6,9 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use serde::Deserialize;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
-use super::vault::Response;
-use super::vault::Verdict;
+use super::vault::{Response, Verdict};
 use crate::secret::SecretBytes;
 use crate::time::Timestamp;
 

@@ -4,8 +4,7 @@ use core::net::SocketAddr;
 use std::collections::BTreeMap;
 use std::fmt;
 
-use serde_json::Value;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::time::Timestamp;
 

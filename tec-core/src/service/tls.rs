@@ -4,8 +4,7 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
-use super::vault::AnswerError;
-use super::vault::Response;
+use super::vault::{AnswerError, Response};
 use crate::secret::SecretBytes;
 use crate::time::Timestamp;
 

@@ -1,16 +1,9 @@
 //! Owner and mode of the state directory and of the files in it.
 
-use std::fs;
-use std::fs::DirBuilder;
-use std::fs::File;
-use std::fs::Metadata;
-use std::fs::OpenOptions;
-use std::io;
-use std::os::unix::fs::DirBuilderExt as _;
-use std::os::unix::fs::MetadataExt as _;
-use std::os::unix::fs::OpenOptionsExt as _;
-use std::path::Path;
-use std::path::PathBuf;
+use std::fs::{DirBuilder, File, Metadata, OpenOptions};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+use std::{fs, io};
 
 use super::error::StoreError;
 use super::schema::PAGE;

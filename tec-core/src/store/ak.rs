@@ -1,33 +1,17 @@
 //! Attestation keys in the store.
 
 use async_trait::async_trait;
-use rusqlite::Connection;
-use rusqlite::OptionalExtension as _;
-use rusqlite::Params;
-use rusqlite::Row;
+use rusqlite::{Connection, OptionalExtension as _, Params, Row};
 
-use super::Store;
-use super::audit;
-use super::authority;
-use super::error::Failure;
-use super::error::StoreError;
-use super::machine;
-use crate::ak::AkRecord;
-use crate::ak::AkState;
-use crate::ak::ApprovedAk;
-use crate::ak::Fingerprint;
-use crate::ak::PublicKey;
-use crate::ak::SourceNetwork;
+use super::error::{Failure, StoreError};
+use super::{Store, audit, authority, machine};
+use crate::ak::{AkRecord, AkState, ApprovedAk, Fingerprint, PublicKey, SourceNetwork};
 use crate::id::MachineId;
 use crate::machine::MachineState;
 use crate::migrate::Deed;
-use crate::port::AkRegistry;
-use crate::port::AuditEvent;
-use crate::port::BindOutcome;
-use crate::port::Claims;
-use crate::port::CreateOutcome;
-use crate::port::PortError;
-use crate::port::PortErrorKind;
+use crate::port::{
+    AkRegistry, AuditEvent, BindOutcome, Claims, CreateOutcome, PortError, PortErrorKind,
+};
 use crate::time::Timestamp;
 
 /// Most keys that wait per machine; the contract of [`AkRegistry::submit`].

@@ -1,20 +1,15 @@
 //! The latest attempts to attest, as their JSON.
 
 use async_trait::async_trait;
-use rusqlite::Connection;
-use rusqlite::OptionalExtension as _;
-use rusqlite::Params;
+use rusqlite::{Connection, OptionalExtension as _, Params};
 
 use super::Store;
 use super::error::StoreError;
 use crate::attest::Attempt;
 use crate::boot::BootState;
-use crate::explain::Gate;
-use crate::explain::StepState;
-use crate::id::AttemptId;
-use crate::id::MachineId;
-use crate::port::AttemptLog;
-use crate::port::PortError;
+use crate::explain::{Gate, StepState};
+use crate::id::{AttemptId, MachineId};
+use crate::port::{AttemptLog, PortError};
 
 /// Attempts kept per machine; the contract of [`AttemptLog`] asks for 16.
 const PER_MACHINE: i64 = 32;

@@ -2,15 +2,12 @@
 
 use async_trait::async_trait;
 use rusqlite::Connection;
-use sha2::Digest as _;
-use sha2::Sha256;
+use sha2::{Digest as _, Sha256};
 
 use super::Store;
 use super::error::StoreError;
 use crate::digest::Sha256Digest;
-use crate::port::AuditEvent;
-use crate::port::AuditSink;
-use crate::port::PortError;
+use crate::port::{AuditEvent, AuditSink, PortError};
 
 /// Domain of the hash of a line: SHA-256(label ‖ hash of the line before ‖ event), where the event
 /// is canonical JSON (RFC 8785) and 32 zero bytes come before the first line.

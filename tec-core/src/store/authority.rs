@@ -2,13 +2,9 @@
 
 use rusqlite::Connection;
 
-use super::error::Failure;
-use super::error::StoreError;
-use crate::migrate::AnchorId;
-use crate::migrate::Authority;
-use crate::migrate::Deed;
-use crate::port::Entropy;
-use crate::port::EntropyRng;
+use super::error::{Failure, StoreError};
+use crate::migrate::{AnchorId, Authority, Deed};
+use crate::port::{Entropy, EntropyRng};
 
 /// Founds the anchor, if that did not happen yet.
 pub(super) fn found(db: &Connection, entropy: &dyn Entropy) -> Result<(), StoreError> {

@@ -1,22 +1,14 @@
 //! The last clock of each TPM, as its JSON.
 
 use async_trait::async_trait;
-use rusqlite::Connection;
-use rusqlite::OptionalExtension as _;
+use rusqlite::{Connection, OptionalExtension as _};
 
-use super::Store;
-use super::audit;
-use super::authority;
 use super::error::StoreError;
-use super::machine;
-use crate::ak::ClockReading;
-use crate::ak::Fingerprint;
+use super::{Store, audit, authority, machine};
+use crate::ak::{ClockReading, Fingerprint};
 use crate::id::MachineId;
 use crate::migrate::Deed;
-use crate::port::AuditEvent;
-use crate::port::ClockLog;
-use crate::port::ClockOutcome;
-use crate::port::PortError;
+use crate::port::{AuditEvent, ClockLog, ClockOutcome, PortError};
 
 #[async_trait]
 impl ClockLog for Store {

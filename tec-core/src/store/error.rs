@@ -2,17 +2,14 @@
 
 use std::error::Error;
 use std::io;
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rusqlite::ErrorCode;
 
 use crate::code::Code;
-use crate::migrate::NoAuthority;
-use crate::migrate::Refused;
-use crate::port::PortError;
-use crate::port::PortErrorKind;
+use crate::migrate::{NoAuthority, Refused};
+use crate::port::{PortError, PortErrorKind};
 
 type Cause = Box<dyn Error + Send + Sync>;
 

@@ -1,21 +1,14 @@
 //! Approved images in the store, as their JSON.
 
 use async_trait::async_trait;
-use rusqlite::Connection;
-use rusqlite::OptionalExtension as _;
+use rusqlite::{Connection, OptionalExtension as _};
 
-use super::Store;
-use super::audit;
-use super::authority;
-use super::error::Failure;
-use super::error::StoreError;
+use super::error::{Failure, StoreError};
+use super::{Store, audit, authority};
 use crate::id::ImageName;
 use crate::image::ApprovedImage;
 use crate::migrate::Deed;
-use crate::port::AuditEvent;
-use crate::port::ImageRegistry;
-use crate::port::PortError;
-use crate::port::PortErrorKind;
+use crate::port::{AuditEvent, ImageRegistry, PortError, PortErrorKind};
 
 #[async_trait]
 impl ImageRegistry for Store {

@@ -1,30 +1,17 @@
 //! Machines in the store.
 
 use async_trait::async_trait;
-use rusqlite::Connection;
-use rusqlite::OptionalExtension as _;
-use rusqlite::Row;
+use rusqlite::{Connection, OptionalExtension as _, Row};
 
-use super::Store;
-use super::attempt;
-use super::audit;
-use super::authority;
-use super::clock;
-use super::error::Failure;
-use super::error::StoreError;
+use super::error::{Failure, StoreError};
+use super::{Store, attempt, audit, authority, clock};
 use crate::ak::AkRecord;
 use crate::id::MachineId;
-use crate::machine::LastBinding;
-use crate::machine::Machine;
-use crate::machine::MachineState;
-use crate::machine::RegisteredBy;
+use crate::machine::{LastBinding, Machine, MachineState, RegisteredBy};
 use crate::migrate::Deed;
-use crate::port::AuditEvent;
-use crate::port::CreateOutcome;
-use crate::port::MachineRegistry;
-use crate::port::PortError;
-use crate::port::PortErrorKind;
-use crate::port::UnclaimedLimit;
+use crate::port::{
+    AuditEvent, CreateOutcome, MachineRegistry, PortError, PortErrorKind, UnclaimedLimit,
+};
 use crate::time::Timestamp;
 
 #[async_trait]

@@ -1,10 +1,7 @@
 //! A small pool of connections that only read.
 
 use std::path::Path;
-use std::sync::Mutex;
-use std::sync::MutexGuard;
-use std::sync::PoisonError;
-use std::sync::TryLockError;
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
 use rusqlite::Connection;
 

@@ -3,9 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use rusqlite::Connection;
-use rusqlite::OpenFlags;
-use rusqlite::TransactionBehavior;
+use rusqlite::{Connection, OpenFlags, TransactionBehavior};
 
 use super::error::StoreError;
 

@@ -1,33 +1,23 @@
 //! Secrets at rest: AES-256-GCM under a key that lies beside the database.
 
-use std::fs;
 use std::fs::OpenOptions;
-use std::io;
 use std::io::Write as _;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
-use std::sync::atomic::AtomicU64;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::{fs, io};
 
-use aes_gcm::Aes256Gcm;
-use aes_gcm::KeyInit as _;
-use aes_gcm::Nonce;
-use aes_gcm::aead::Aead as _;
-use aes_gcm::aead::Payload;
-use rusqlite::Connection;
-use rusqlite::OptionalExtension as _;
-use rusqlite::TransactionBehavior;
-use sha2::Digest as _;
-use sha2::Sha256;
+use aes_gcm::aead::{Aead as _, Payload};
+use aes_gcm::{Aes256Gcm, KeyInit as _, Nonce};
+use rusqlite::{Connection, OptionalExtension as _, TransactionBehavior};
+use sha2::{Digest as _, Sha256};
 use zeroize::Zeroizing;
 
 use super::access;
 use super::error::StoreError;
 use crate::id::ResourcePath;
-use crate::port::Entropy;
-use crate::port::EntropyRng;
-use crate::secret::SecretArray;
-use crate::secret::SecretBytes;
+use crate::port::{Entropy, EntropyRng};
+use crate::secret::{SecretArray, SecretBytes};
 
 /// Domain of the additional data of a sealed secret; the path follows.
 const SECRET_LABEL: &[u8] = b"tec store secret v1\0";

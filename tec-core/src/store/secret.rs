@@ -1,21 +1,13 @@
 //! Sealed disk keys in the store.
 
 use async_trait::async_trait;
-use rusqlite::Connection;
-use rusqlite::OptionalExtension as _;
+use rusqlite::{Connection, OptionalExtension as _};
 
-use super::Store;
-use super::audit;
-use super::authority;
-use super::error::Failure;
-use super::error::StoreError;
-use crate::id::MachineId;
-use crate::id::ResourcePath;
+use super::error::{Failure, StoreError};
+use super::{Store, audit, authority};
+use crate::id::{MachineId, ResourcePath};
 use crate::migrate::Deed;
-use crate::port::AuditEvent;
-use crate::port::PortError;
-use crate::port::PutOutcome;
-use crate::port::SecretStore;
+use crate::port::{AuditEvent, PortError, PutOutcome, SecretStore};
 use crate::secret::SecretBytes;
 
 #[async_trait]

@@ -10,26 +10,19 @@ mod seal;
 
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rusqlite::Connection;
 use tempfile::TempDir;
 
-use super::Store;
-use super::StoreError;
+use super::{Store, StoreError};
 use crate::ak::ApprovedAk;
-use crate::port::AkRegistry;
-use crate::port::AttemptLog;
-use crate::port::AuditSink;
-use crate::port::BindOutcome;
-use crate::port::ImageRegistry;
-use crate::port::MachineRegistry;
-use crate::port::SecretStore;
-use crate::port::UnclaimedLimit;
-use crate::testing::SeededEntropy;
-use crate::testing::sample;
+use crate::port::{
+    AkRegistry, AttemptLog, AuditSink, BindOutcome, ImageRegistry, MachineRegistry, SecretStore,
+    UnclaimedLimit,
+};
+use crate::testing::{SeededEntropy, sample};
 
 /// A state directory that goes away with the test.
 struct Place(TempDir);

@@ -7,25 +7,13 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use rusqlite::Connection;
 
-use super::Store;
-use super::audit;
-use super::authority;
-use super::error::Failure;
-use super::error::StoreError;
-use crate::migrate::AdoptPage;
-use crate::migrate::Adopted;
-use crate::migrate::Authority;
-use crate::migrate::Epoch;
-use crate::migrate::Intake;
-use crate::migrate::Role;
-use crate::migrate::SwapOutcome;
-use crate::migrate::Transition;
-use crate::migrate::TrustAnchor;
-use crate::migrate::TrustUnit;
-use crate::migrate::UnitName;
-use crate::port::AuditEvent;
-use crate::port::PortError;
-use crate::port::PortErrorKind;
+use super::error::{Failure, StoreError};
+use super::{Store, audit, authority};
+use crate::migrate::{
+    AdoptPage, Adopted, Authority, Epoch, Intake, Role, SwapOutcome, Transition, TrustAnchor,
+    TrustUnit, UnitName,
+};
+use crate::port::{AuditEvent, PortError, PortErrorKind};
 use crate::time::Timestamp;
 
 #[async_trait]

@@ -4,13 +4,10 @@ use std::fmt;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-use rusqlite::Connection;
-use rusqlite::TransactionBehavior;
-use tokio::sync::mpsc;
-use tokio::sync::oneshot;
+use rusqlite::{Connection, TransactionBehavior};
+use tokio::sync::{mpsc, oneshot};
 
-use super::error::Failure;
-use super::error::StoreError;
+use super::error::{Failure, StoreError};
 use crate::port::PortErrorKind;
 
 /// Writes that wait before callers have to wait for room.

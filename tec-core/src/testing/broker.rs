@@ -1,17 +1,12 @@
 //! A key broker that keeps what it is given.
 
-use std::collections::BTreeMap;
-use std::collections::HashMap;
-use std::sync::Mutex;
-use std::sync::MutexGuard;
-use std::sync::PoisonError;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
 
 use crate::id::ResourcePath;
-use crate::port::KeyBroker;
-use crate::port::PolicySlot;
-use crate::port::PortError;
+use crate::port::{KeyBroker, PolicySlot, PortError};
 use crate::secret::SecretBytes;
 
 #[derive(Debug, Default)]

@@ -1,7 +1,6 @@
 //! A clock that stands still until it is told otherwise.
 
-use std::sync::atomic::AtomicI64;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicI64, Ordering};
 
 use crate::port::Clock;
 use crate::time::Timestamp;

@@ -1,11 +1,9 @@
 //! Randomness that repeats.
 
-use std::sync::Mutex;
-use std::sync::PoisonError;
+use std::sync::{Mutex, PoisonError};
 
 use rand_chacha::ChaCha20Rng;
-use rand_core::Rng as _;
-use rand_core::SeedableRng as _;
+use rand_core::{Rng as _, SeedableRng as _};
 
 use crate::port::Entropy;
 

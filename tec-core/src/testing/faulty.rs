@@ -1,59 +1,28 @@
 //! Faults on purpose: calls that fail, and calls whose answer is lost.
 
 use std::fmt;
-use std::sync::Arc;
-use std::sync::Mutex;
-use std::sync::PoisonError;
-use std::sync::atomic::AtomicU64;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
 use rand_chacha::ChaCha20Rng;
-use rand_core::Rng as _;
-use rand_core::SeedableRng as _;
+use rand_core::{Rng as _, SeedableRng as _};
 
-use crate::ak::AkRecord;
-use crate::ak::ApprovedAk;
-use crate::ak::ClockReading;
-use crate::ak::Fingerprint;
-use crate::ak::SourceNetwork;
+use crate::ak::{AkRecord, ApprovedAk, ClockReading, Fingerprint, SourceNetwork};
 use crate::attest::Attempt;
-use crate::id::AttemptId;
-use crate::id::ImageName;
-use crate::id::MachineId;
-use crate::id::ResourcePath;
+use crate::id::{AttemptId, ImageName, MachineId, ResourcePath};
 use crate::image::ApprovedImage;
 use crate::machine::Machine;
-use crate::migrate::AdoptPage;
-use crate::migrate::Adopted;
-use crate::migrate::Authority;
-use crate::migrate::Epoch;
-use crate::migrate::SwapOutcome;
-use crate::migrate::Transition;
-use crate::migrate::TrustAnchor;
-use crate::migrate::TrustUnit;
-use crate::migrate::UnitName;
+use crate::migrate::{
+    AdoptPage, Adopted, Authority, Epoch, SwapOutcome, Transition, TrustAnchor, TrustUnit, UnitName,
+};
 use crate::node::derive::DataKeyId;
-use crate::node::envelope::KeyWrapper;
-use crate::node::envelope::WrappedKeys;
-use crate::port::AkRegistry;
-use crate::port::AttemptLog;
-use crate::port::AuditEvent;
-use crate::port::AuditSink;
-use crate::port::BindOutcome;
-use crate::port::Claims;
-use crate::port::ClockLog;
-use crate::port::ClockOutcome;
-use crate::port::CreateOutcome;
-use crate::port::ImageRegistry;
-use crate::port::KeyBroker;
-use crate::port::MachineRegistry;
-use crate::port::PolicySlot;
-use crate::port::PortError;
-use crate::port::PortErrorKind;
-use crate::port::PutOutcome;
-use crate::port::SecretStore;
-use crate::port::UnclaimedLimit;
+use crate::node::envelope::{KeyWrapper, WrappedKeys};
+use crate::port::{
+    AkRegistry, AttemptLog, AuditEvent, AuditSink, BindOutcome, Claims, ClockLog, ClockOutcome,
+    CreateOutcome, ImageRegistry, KeyBroker, MachineRegistry, PolicySlot, PortError, PortErrorKind,
+    PutOutcome, SecretStore, UnclaimedLimit,
+};
 use crate::secret::SecretBytes;
 use crate::time::Timestamp;
 

@@ -1,19 +1,14 @@
 //! A key service and its store, in memory.
 
 use std::collections::BTreeMap;
-use std::sync::Mutex;
-use std::sync::MutexGuard;
-use std::sync::PoisonError;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
 
 use crate::digest::Sha256Digest;
 use crate::node::derive::DataKeyId;
-use crate::node::envelope::KeyWrapper;
-use crate::node::envelope::WrappedKeys;
-use crate::port::CreateOutcome;
-use crate::port::PortError;
-use crate::port::PortErrorKind;
+use crate::node::envelope::{KeyWrapper, WrappedKeys};
+use crate::port::{CreateOutcome, PortError, PortErrorKind};
 use crate::secret::SecretBytes;
 
 /// Keeps what it wraps, and hands out its digest in its place.

@@ -2,52 +2,23 @@
 
 mod trust;
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
-use std::sync::Mutex;
-use std::sync::MutexGuard;
-use std::sync::PoisonError;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
 use uuid::Uuid;
 
-use crate::ak::AkRecord;
-use crate::ak::AkState;
-use crate::ak::ApprovedAk;
-use crate::ak::ClockReading;
-use crate::ak::Fingerprint;
-use crate::ak::SourceNetwork;
+use crate::ak::{AkRecord, AkState, ApprovedAk, ClockReading, Fingerprint, SourceNetwork};
 use crate::attest::Attempt;
-use crate::id::AttemptId;
-use crate::id::ImageName;
-use crate::id::MachineId;
-use crate::id::ResourcePath;
+use crate::id::{AttemptId, ImageName, MachineId, ResourcePath};
 use crate::image::ApprovedImage;
-use crate::machine::LastBinding;
-use crate::machine::Machine;
-use crate::machine::MachineState;
-use crate::machine::RegisteredBy;
-use crate::migrate::AnchorId;
-use crate::migrate::Authority;
-use crate::migrate::Deed;
-use crate::migrate::Epoch;
-use crate::migrate::UnitName;
-use crate::port::AkRegistry;
-use crate::port::AttemptLog;
-use crate::port::AuditEvent;
-use crate::port::AuditSink;
-use crate::port::BindOutcome;
-use crate::port::Claims;
-use crate::port::ClockLog;
-use crate::port::ClockOutcome;
-use crate::port::CreateOutcome;
-use crate::port::ImageRegistry;
-use crate::port::MachineRegistry;
-use crate::port::PortError;
-use crate::port::PortErrorKind;
-use crate::port::PutOutcome;
-use crate::port::SecretStore;
-use crate::port::UnclaimedLimit;
+use crate::machine::{LastBinding, Machine, MachineState, RegisteredBy};
+use crate::migrate::{AnchorId, Authority, Deed, Epoch, UnitName};
+use crate::port::{
+    AkRegistry, AttemptLog, AuditEvent, AuditSink, BindOutcome, Claims, ClockLog, ClockOutcome,
+    CreateOutcome, ImageRegistry, MachineRegistry, PortError, PortErrorKind, PutOutcome,
+    SecretStore, UnclaimedLimit,
+};
 use crate::secret::SecretBytes;
 use crate::time::Timestamp;
 

@@ -44,34 +44,16 @@ mod suite;
 pub use self::broker::MemoryBroker;
 pub use self::clock::ManualClock;
 pub use self::entropy::SeededEntropy;
-pub use self::faulty::Call;
-pub use self::faulty::Fault;
-pub use self::faulty::Faulty;
+pub use self::faulty::{Call, Fault, Faulty};
 pub use self::key_service::MemoryKeyService;
 pub use self::memory::MemoryRegistry;
-pub use self::node::MemoryNode;
-pub use self::node::NodeRecord;
-pub use self::plan::Mishap;
-pub use self::plan::PlanRow;
-pub use self::plan::PlanRun;
-pub use self::plan::World;
-pub use self::plan::crash_everywhere;
-pub use self::plan::run_plan;
-pub use self::plan::seeded_mishaps;
-pub use self::suite::ak_matcher;
-pub use self::suite::ak_registry;
-pub use self::suite::attempt_log;
-pub use self::suite::audit_sink;
-pub use self::suite::audited_changes;
-pub use self::suite::boot_states;
-pub use self::suite::clock_log;
-pub use self::suite::image_registry;
-pub use self::suite::key_broker;
-pub use self::suite::key_wrapper;
-pub use self::suite::machine_registry;
-pub use self::suite::secret_store;
-pub use self::suite::trust_anchor;
-pub use self::suite::wrapped_keys;
+pub use self::node::{MemoryNode, NodeRecord};
+pub use self::plan::{Mishap, PlanRow, PlanRun, World, crash_everywhere, run_plan, seeded_mishaps};
+pub use self::suite::{
+    ak_matcher, ak_registry, attempt_log, audit_sink, audited_changes, boot_states, clock_log,
+    image_registry, key_broker, key_wrapper, machine_registry, secret_store, trust_anchor,
+    wrapped_keys,
+};
 
 /// Runs a future that never has to wait, as those of the doubles.
 ///

@@ -1,31 +1,21 @@
 //! A node in memory: its register, its disk, its files, and a cluster that is only counted.
 
 use std::fmt;
-use std::sync::Mutex;
-use std::sync::MutexGuard;
-use std::sync::PoisonError;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
 
 use crate::digest::Sha256Digest;
-use crate::node::derive::ClusterId;
-use crate::node::derive::DiskId;
+use crate::node::derive::{ClusterId, DiskId};
 use crate::node::init::InitRequest;
 use crate::node::journal::Intent;
-use crate::node::lock::BootstrapMarker;
-use crate::node::lock::LockedNode;
-use crate::node::lock::MarkerState;
-use crate::node::port::ClusterInitializer;
-use crate::node::port::ClusterJoiner;
-use crate::node::port::KeyUris;
-use crate::node::port::MappedDisk;
-use crate::node::port::NodeStore;
-use crate::node::port::Pause;
-use crate::node::port::StateDisk;
+use crate::node::lock::{BootstrapMarker, LockedNode, MarkerState};
+use crate::node::port::{
+    ClusterInitializer, ClusterJoiner, KeyUris, MappedDisk, NodeStore, Pause, StateDisk,
+};
 use crate::node::state::NodeState;
 use crate::node::ticket::JoinTicket;
-use crate::port::PortError;
-use crate::port::PortErrorKind;
+use crate::port::{PortError, PortErrorKind};
 use crate::secret::SecretBytes;
 
 /// What a [`MemoryNode`] went through.

@@ -4,8 +4,7 @@ use std::collections::VecDeque;
 use std::fmt;
 
 use rand_chacha::ChaCha20Rng;
-use rand_core::Rng as _;
-use rand_core::SeedableRng as _;
+use rand_core::{Rng as _, SeedableRng as _};
 
 use crate::plan::Plan;
 

@@ -2,27 +2,16 @@
 
 use uuid::Uuid;
 
-use crate::ak::AkRecord;
-use crate::ak::ApprovedAk;
-use crate::ak::PublicKey;
+use crate::ak::{AkRecord, ApprovedAk, PublicKey};
 use crate::attest::Attempt;
 use crate::digest::Sha256Digest;
-use crate::explain::Gate;
-use crate::explain::Ladder;
-use crate::id::AttemptId;
-use crate::id::ImageName;
-use crate::id::MachineId;
-use crate::id::ResourcePath;
-use crate::image::ApprovedImage;
-use crate::image::ExpectedPcr;
-use crate::image::ExpectedPcrs;
-use crate::image::ImageEvent;
-use crate::machine::Machine;
-use crate::machine::RegisteredBy;
+use crate::explain::{Gate, Ladder};
+use crate::id::{AttemptId, ImageName, MachineId, ResourcePath};
+use crate::image::{ApprovedImage, ExpectedPcr, ExpectedPcrs, ImageEvent};
+use crate::machine::{Machine, RegisteredBy};
 use crate::node::derive::DataKeyId;
 use crate::pcr::PcrIndex;
-use crate::port::AuditAction;
-use crate::port::AuditEvent;
+use crate::port::{AuditAction, AuditEvent};
 use crate::secret::SecretBytes;
 use crate::time::Timestamp;
 

@@ -2,25 +2,13 @@
 
 use std::sync::Arc;
 
-use super::Fault;
-use super::Faulty;
-use super::ManualClock;
-use super::MemoryBroker;
-use super::MemoryKeyService;
-use super::MemoryRegistry;
-use super::SeededEntropy;
-use super::sample;
-use crate::ak::AllOf;
-use crate::ak::EkBoundMatcher;
-use crate::ak::ManualMatcher;
-use crate::ak::TofuMatcher;
+use super::{
+    Fault, Faulty, ManualClock, MemoryBroker, MemoryKeyService, MemoryRegistry, SeededEntropy,
+    sample,
+};
+use crate::ak::{AllOf, EkBoundMatcher, ManualMatcher, TofuMatcher};
 use crate::boot::WholeImages;
-use crate::port::AuditSink;
-use crate::port::Clock;
-use crate::port::Entropy;
-use crate::port::PortErrorKind;
-use crate::port::PutOutcome;
-use crate::port::SecretStore;
+use crate::port::{AuditSink, Clock, Entropy, PortErrorKind, PutOutcome, SecretStore};
 
 #[tokio::test]
 async fn memory_doubles_conform() {

@@ -1,10 +1,8 @@
 //! A Grafana dashboard with a panel for each metric, grouped by program.
 
 use anyhow::Result;
-use serde_json::Value;
-use serde_json::json;
-use tec_k8s::signal::Metric;
-use tec_k8s::signal::MetricKind;
+use serde_json::{Value, json};
+use tec_k8s::signal::{Metric, MetricKind};
 
 /// Columns of Grafana's grid, and a panel's share of them.
 const GRID: usize = 24;

@@ -3,24 +3,12 @@
 //! Templates are the rendered objects with marks in the places that values fill; a mark cannot be
 //! confused with what stands there otherwise, and none may be left over.
 
-use anyhow::Context as _;
-use anyhow::Result;
-use anyhow::ensure;
-use serde_json::Value;
-use serde_json::json;
+use anyhow::{Context as _, Result, ensure};
+use serde_json::{Value, json};
 use tec_k8s::api::crds;
-use tec_k8s::render::Installation;
-use tec_k8s::render::Object;
-use tec_k8s::render::PodUser;
-use tec_k8s::render::operator;
-use tec_k8s::render::user_roles;
+use tec_k8s::render::{Installation, Object, PodUser, operator, user_roles};
 
-use crate::Files;
-use crate::REPOSITORY;
-use crate::VERSION;
-use crate::dashboard;
-use crate::monitoring;
-use crate::yaml;
+use crate::{Files, REPOSITORY, VERSION, dashboard, monitoring, yaml};
 
 const CRDS: &str = "tec-crds";
 const OPERATOR: &str = "tec-operator";

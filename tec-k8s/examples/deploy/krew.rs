@@ -1,8 +1,7 @@
 //! The manifest of `kubectl tec` for krew. Digests are those of the release's archives, which
 //! krew-release-bot puts in place of the braces.
 
-use crate::Files;
-use crate::REPOSITORY;
+use crate::{Files, REPOSITORY};
 
 const ARCHITECTURES: [&str; 2] = ["amd64", "arm64"];
 

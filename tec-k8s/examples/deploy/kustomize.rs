@@ -1,21 +1,13 @@
 //! Kustomize: the definitions, the operator, and what may be laid over it.
 
-use anyhow::Context as _;
-use anyhow::Result;
-use serde_json::Value;
-use serde_json::json;
+use anyhow::{Context as _, Result};
+use serde_json::{Value, json};
 use tec_k8s::api::crds;
-use tec_k8s::render::Component;
-use tec_k8s::render::DEFAULT_NAMESPACE;
-use tec_k8s::render::Installation;
-use tec_k8s::render::Object;
-use tec_k8s::render::PodUser;
-use tec_k8s::render::namespace;
-use tec_k8s::render::operator;
-use tec_k8s::render::user_roles;
+use tec_k8s::render::{
+    Component, DEFAULT_NAMESPACE, Installation, Object, PodUser, namespace, operator, user_roles,
+};
 
-use crate::Files;
-use crate::yaml;
+use crate::{Files, yaml};
 
 pub(crate) fn files() -> Result<Files> {
     let mut files = Files::new();

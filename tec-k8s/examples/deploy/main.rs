@@ -20,11 +20,9 @@ mod pages;
 mod yaml;
 
 use std::collections::BTreeMap;
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use anyhow::Context as _;
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 
 /// Text by path below one directory.
 type Files = BTreeMap<String, String>;

@@ -1,15 +1,11 @@
 //! Objects of the Prometheus operator, and the dashboard for Grafana's sidecar.
 
 use anyhow::Result;
-use serde_json::Value;
-use serde_json::json;
+use serde_json::{Value, json};
 use tec_k8s::render::DEFAULT_NAMESPACE;
 use tec_k8s::signal::Alert;
 
-use crate::Files;
-use crate::REPOSITORY;
-use crate::dashboard;
-use crate::yaml;
+use crate::{Files, REPOSITORY, dashboard, yaml};
 
 const NAME: &str = "trusted-execution-clusters";
 

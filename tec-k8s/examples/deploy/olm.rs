@@ -3,26 +3,13 @@
 
 use std::collections::BTreeMap;
 
-use anyhow::Context as _;
-use anyhow::Result;
-use serde_json::Value;
-use serde_json::json;
-use tec_k8s::api::GROUP;
-use tec_k8s::api::VERSION as API_VERSION;
-use tec_k8s::api::crds;
-use tec_k8s::render::Component;
-use tec_k8s::render::Installation;
-use tec_k8s::render::Object;
-use tec_k8s::render::PodUser;
-use tec_k8s::render::operator;
-use tec_k8s::render::user_roles;
+use anyhow::{Context as _, Result};
+use serde_json::{Value, json};
+use tec_k8s::api::{GROUP, VERSION as API_VERSION, crds};
+use tec_k8s::render::{Component, Installation, Object, PodUser, operator, user_roles};
 
-use crate::Files;
-use crate::REPOSITORY;
-use crate::VERSION;
 use crate::helm::KUBERNETES;
-use crate::kustomize;
-use crate::yaml;
+use crate::{Files, REPOSITORY, VERSION, kustomize, yaml};
 
 const PACKAGE: &str = "trusted-cluster-operator";
 const CHANNEL: &str = "dev-preview";

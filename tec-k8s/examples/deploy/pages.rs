@@ -1,8 +1,6 @@
 //! Pages for people: what the programs tell of themselves, and what to do about it.
 
-use tec_k8s::signal::Alert;
-use tec_k8s::signal::Event;
-use tec_k8s::signal::Metric;
+use tec_k8s::signal::{Alert, Event, Metric};
 
 use crate::Files;
 

@@ -1,13 +1,8 @@
 //! The approval policy of a cluster, as the matcher that carries it out.
 
-use tec_core::ak::AkMatcher;
-use tec_core::ak::EkBoundMatcher;
-use tec_core::ak::Fingerprint;
-use tec_core::ak::ManualMatcher;
-use tec_core::ak::TofuMatcher;
+use tec_core::ak::{AkMatcher, EkBoundMatcher, Fingerprint, ManualMatcher, TofuMatcher};
 
-use super::ApprovalPolicy;
-use super::ApprovalSpec;
+use super::{ApprovalPolicy, ApprovalSpec};
 
 /// The policy of the cluster, or what is wrong with it.
 pub(crate) fn matcher(approval: Option<&ApprovalSpec>) -> Result<Box<dyn AkMatcher>, String> {

@@ -1,26 +1,15 @@
 //! `AttestationKey`: the public key with which one machine's TPM signs.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
-use kube::CustomResource;
-use kube::KubeSchema;
-use kube::ResourceExt as _;
-use serde::Deserialize;
-use serde::Serialize;
-use tec_core::ak::AkRecord;
-use tec_core::ak::AkState;
-use tec_core::ak::Fingerprint;
-use tec_core::ak::PublicKey;
+use kube::{CustomResource, KubeSchema, ResourceExt as _};
+use serde::{Deserialize, Serialize};
+use tec_core::ak::{AkRecord, AkState, Fingerprint, PublicKey};
 use tec_core::id::MachineId;
 
-use super::condition::ConditionKind;
-use super::condition::conditions_schema;
-use super::convert::ConvertError;
-use super::convert::stamp;
-use super::convert::stamped_at;
-use super::convert::time_schema;
+use super::condition::{ConditionKind, conditions_schema};
+use super::convert::{ConvertError, stamp, stamped_at, time_schema};
 use super::machine::Machine;
-use super::rule::immutable;
-use super::rule::stays_set;
+use super::rule::{immutable, stays_set};
 
 /// When it was submitted, where that is not when the object was made.
 const SUBMITTED_AT: &str = "trusted-execution-clusters.io/submitted-at";

@@ -1,25 +1,15 @@
 //! `TrustedExecutionCluster`: one per namespace, says where nodes reach the services.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
-use kube::CustomResource;
-use kube::KubeSchema;
-use schemars::Schema;
-use schemars::SchemaGenerator;
-use schemars::json_schema;
-use serde::Deserialize;
-use serde::Serialize;
+use kube::{CustomResource, KubeSchema};
+use schemars::{Schema, SchemaGenerator, json_schema};
+use serde::{Deserialize, Serialize};
 
 use super::condition::conditions_schema;
-use super::policy::ApprovalSpec;
-use super::policy::PublishSpec;
-use super::policy::REGISTRATION_TOKEN;
-use super::policy::RegistrationMode;
-use super::policy::RegistrationSpec;
-use super::policy::TargetStatus;
-use super::rule::immutable;
-use super::rule::only_to_false;
-use super::rule::set_at_creation;
-use super::rule::stays_set;
+use super::policy::{
+    ApprovalSpec, PublishSpec, REGISTRATION_TOKEN, RegistrationMode, RegistrationSpec, TargetStatus,
+};
+use super::rule::{immutable, only_to_false, set_at_creation, stays_set};
 
 /// Addresses, ports and certificates of the services that nodes talk to.
 ///

@@ -1,11 +1,8 @@
 //! Conditions: their types, reasons and schema, and how one is set.
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use k8s_openapi::jiff;
-use schemars::Schema;
-use schemars::SchemaGenerator;
-use schemars::json_schema;
+use schemars::{Schema, SchemaGenerator, json_schema};
 use tec_core::time::Timestamp;
 
 use super::convert::ConvertError;

@@ -1,17 +1,11 @@
 //! What can be wrong with an object before the domain takes it.
 
 use k8s_openapi::jiff;
-use kube::Resource;
-use kube::ResourceExt as _;
-use schemars::Schema;
-use schemars::SchemaGenerator;
-use schemars::json_schema;
-use tec_core::ak::ParseFingerprintError;
-use tec_core::ak::ParsePublicKeyError;
-use tec_core::id::ParseImageNameError;
-use tec_core::id::ParseMachineIdError;
-use tec_core::time::ParseTimestampError;
-use tec_core::time::Timestamp;
+use kube::{Resource, ResourceExt as _};
+use schemars::{Schema, SchemaGenerator, json_schema};
+use tec_core::ak::{ParseFingerprintError, ParsePublicKeyError};
+use tec_core::id::{ParseImageNameError, ParseMachineIdError};
+use tec_core::time::{ParseTimestampError, Timestamp};
 
 /// An object and the domain do not fit.
 #[derive(Debug, thiserror::Error)]

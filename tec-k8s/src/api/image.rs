@@ -1,28 +1,16 @@
 //! `ApprovedImage`: an image whose boots may obtain keys.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
-use kube::CustomResource;
-use kube::KubeSchema;
-use kube::ResourceExt as _;
-use schemars::Schema;
-use schemars::SchemaGenerator;
-use schemars::json_schema;
-use serde::Deserialize;
-use serde::Serialize;
+use kube::{CustomResource, KubeSchema, ResourceExt as _};
+use schemars::{Schema, SchemaGenerator, json_schema};
+use serde::{Deserialize, Serialize};
 use tec_core::digest::Sha256Digest;
 use tec_core::image;
-use tec_core::image::ExpectedPcr;
-use tec_core::image::ExpectedPcrs;
+use tec_core::image::{ExpectedPcr, ExpectedPcrs};
 
 use super::condition::conditions_schema;
-use super::convert::ConvertError;
-use super::convert::parsed_time;
-use super::convert::stamp;
-use super::convert::stamped_at;
-use super::convert::time_schema;
-use super::rule::by_digest;
-use super::rule::immutable;
-use super::rule::stays_set;
+use super::convert::{ConvertError, parsed_time, stamp, stamped_at, time_schema};
+use super::rule::{by_digest, immutable, stays_set};
 
 /// What stands between the name of an image and its digest.
 const DIGEST_MARK: &str = "@sha256:";

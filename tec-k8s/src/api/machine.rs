@@ -1,27 +1,17 @@
 //! `Machine`: one node, known by its id.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
-use kube::CustomResource;
-use kube::KubeSchema;
-use kube::ResourceExt as _;
-use serde::Deserialize;
-use serde::Serialize;
-use tec_core::ak::AkRecord;
-use tec_core::ak::Fingerprint;
+use kube::{CustomResource, KubeSchema, ResourceExt as _};
+use serde::{Deserialize, Serialize};
+use tec_core::ak::{AkRecord, Fingerprint};
 use tec_core::id::MachineId;
 use tec_core::machine;
-use tec_core::machine::LastBinding;
-use tec_core::machine::MachineState;
-use tec_core::machine::RegisteredBy;
+use tec_core::machine::{LastBinding, MachineState, RegisteredBy};
 use tec_core::time::Timestamp;
 
 use super::condition::conditions_schema;
-use super::convert::ConvertError;
-use super::convert::stamp;
-use super::convert::stamped_at;
-use super::convert::time_schema;
-use super::rule::immutable;
-use super::rule::stays_set;
+use super::convert::{ConvertError, stamp, stamped_at, time_schema};
+use super::rule::{immutable, stays_set};
 
 /// Says that an admin made the object; absent on what a first boot made.
 const REGISTERED_BY: &str = "trusted-execution-clusters.io/registered-by";

@@ -31,38 +31,20 @@ mod transport;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::CustomResourceExt as _;
 
-pub use self::attestation_key::AttestationKey;
-pub use self::attestation_key::AttestationKeySpec;
-pub use self::attestation_key::AttestationKeyStatus;
-pub use self::cluster::TrustedExecutionCluster;
-pub use self::cluster::TrustedExecutionClusterSpec;
-pub use self::cluster::TrustedExecutionClusterStatus;
-pub use self::condition::ConditionKind;
-pub use self::condition::Reason;
-pub use self::condition::set_condition;
+pub use self::attestation_key::{AttestationKey, AttestationKeySpec, AttestationKeyStatus};
+pub use self::cluster::{
+    TrustedExecutionCluster, TrustedExecutionClusterSpec, TrustedExecutionClusterStatus,
+};
+pub use self::condition::{ConditionKind, Reason, set_condition};
 pub use self::convert::ConvertError;
-pub use self::image::ApprovedImage;
-pub use self::image::ApprovedImageSpec;
-pub use self::image::ApprovedImageStatus;
-pub use self::machine::BoundKey;
-pub use self::machine::LastAttestation;
-pub use self::machine::Machine;
-pub use self::machine::MachineSpec;
-pub use self::machine::MachineStatus;
-pub use self::policy::ApprovalPolicy;
-pub use self::policy::ApprovalSpec;
-pub use self::policy::PublishMode;
-pub use self::policy::PublishSpec;
-pub use self::policy::PublishTarget;
-pub use self::policy::REGISTRATION_TOKEN;
-pub use self::policy::RegistrationMode;
-pub use self::policy::RegistrationSpec;
-pub use self::policy::TargetStatus;
-pub use self::tpm_clock::CLOCK_OF;
-pub use self::tpm_clock::TpmClock;
-pub use self::tpm_clock::TpmClockSpec;
-pub use self::transport::TlsServer;
-pub use self::transport::Transport;
+pub use self::image::{ApprovedImage, ApprovedImageSpec, ApprovedImageStatus};
+pub use self::machine::{BoundKey, LastAttestation, Machine, MachineSpec, MachineStatus};
+pub use self::policy::{
+    ApprovalPolicy, ApprovalSpec, PublishMode, PublishSpec, PublishTarget, REGISTRATION_TOKEN,
+    RegistrationMode, RegistrationSpec, TargetStatus,
+};
+pub use self::tpm_clock::{CLOCK_OF, TpmClock, TpmClockSpec};
+pub use self::transport::{TlsServer, Transport};
 
 /// API group of all kinds.
 pub const GROUP: &str = "trusted-execution-clusters.io";

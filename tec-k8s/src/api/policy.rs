@@ -2,12 +2,8 @@
 //! cluster object without it means what it means in existing clusters.
 
 use kube::KubeSchema;
-use schemars::JsonSchema;
-use schemars::Schema;
-use schemars::SchemaGenerator;
-use schemars::json_schema;
-use serde::Deserialize;
-use serde::Serialize;
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::{Deserialize, Serialize};
 
 /// A number of things. Kubernetes knows no unsigned formats.
 fn count_schema(_: &mut SchemaGenerator) -> Schema {

@@ -1,13 +1,9 @@
-use kube::core::cel::validate_cel;
-use kube::core::cel::validate_cel_update;
-use serde_json::Value;
-use serde_json::json;
-use tec_core::ak::AkRecord;
-use tec_core::ak::AkState;
+use kube::core::cel::{validate_cel, validate_cel_update};
+use serde_json::{Value, json};
+use tec_core::ak::{AkRecord, AkState};
 use tec_core::image::ExpectedPcrs;
 use tec_core::machine;
-use tec_core::machine::MachineState;
-use tec_core::machine::RegisteredBy;
+use tec_core::machine::{MachineState, RegisteredBy};
 use tec_core::time::Timestamp;
 
 use super::*;

@@ -1,11 +1,8 @@
 //! `TpmClock`: where the clock of the TPM stood that holds an attestation key.
 
-use kube::CustomResource;
-use kube::KubeSchema;
-use serde::Deserialize;
-use serde::Serialize;
-use tec_core::ak::ClockReading;
-use tec_core::ak::Fingerprint;
+use kube::{CustomResource, KubeSchema};
+use serde::{Deserialize, Serialize};
+use tec_core::ak::{ClockReading, Fingerprint};
 use tec_core::id::MachineId;
 
 use super::convert::ConvertError;

@@ -1,8 +1,7 @@
 //! How the servers of a cluster speak, and which Secret holds the certificate of each.
 
 use super::cluster::TrustedExecutionCluster;
-use super::condition::ConditionKind;
-use super::condition::Reason;
+use super::condition::{ConditionKind, Reason};
 
 /// A server that nodes reach.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,42 +1,21 @@
 //! Attestation keys as objects, and their binding as a fact of the machine.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use async_trait::async_trait;
-use kube::Resource as _;
-use kube::ResourceExt as _;
-use kube::api::DeleteParams;
-use kube::api::ListParams;
-use kube::api::Patch;
-use kube::api::PatchParams;
-use kube::api::PostParams;
-use kube::api::Preconditions;
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions};
+use kube::{Resource as _, ResourceExt as _};
 use serde_json::json;
-use tec_core::ak::AkRecord;
-use tec_core::ak::AkState;
-use tec_core::ak::ApprovedAk;
-use tec_core::ak::Fingerprint;
-use tec_core::ak::SourceNetwork;
+use tec_core::ak::{AkRecord, AkState, ApprovedAk, Fingerprint, SourceNetwork};
 use tec_core::id::MachineId;
 use tec_core::machine::MachineState;
 use tec_core::migrate::Deed;
-use tec_core::port::AkRegistry;
-use tec_core::port::AuditEvent;
-use tec_core::port::BindOutcome;
-use tec_core::port::Claims;
-use tec_core::port::CreateOutcome;
-use tec_core::port::PortError;
-use tec_core::port::PortErrorKind;
+use tec_core::port::{
+    AkRegistry, AuditEvent, BindOutcome, Claims, CreateOutcome, PortError, PortErrorKind,
+};
 
-use super::ATTEMPTS;
-use super::AUDIT;
-use super::KubeRegistry;
-use super::error::is_conflict;
-use super::error::is_not_found;
-use super::error::port_error;
-use super::is_terminating;
-use super::note;
+use super::error::{is_conflict, is_not_found, port_error};
+use super::{ATTEMPTS, AUDIT, KubeRegistry, is_terminating, note};
 use crate::api;
 use crate::api::BoundKey;
 

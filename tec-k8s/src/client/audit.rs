@@ -5,19 +5,12 @@ use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::api::events::v1::Event;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use k8s_openapi::jiff;
-use kube::Api;
-use kube::Resource as _;
-use kube::api::ObjectMeta;
-use kube::api::PostParams;
-use tec_core::port::AuditAction;
-use tec_core::port::AuditEvent;
-use tec_core::port::AuditSink;
-use tec_core::port::PortError;
-use tec_core::port::PortErrorKind;
+use kube::api::{ObjectMeta, PostParams};
+use kube::{Api, Resource as _};
+use tec_core::port::{AuditAction, AuditEvent, AuditSink, PortError, PortErrorKind};
 
-use super::KubeRegistry;
 use super::error::port_error;
-use super::note;
+use super::{KubeRegistry, note};
 use crate::api;
 use crate::api::FIELD_MANAGER;
 

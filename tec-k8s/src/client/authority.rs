@@ -17,33 +17,17 @@
 //! that comes before is in the list.
 
 use std::collections::BTreeMap;
-use std::sync::Mutex;
-use std::sync::MutexGuard;
-use std::sync::PoisonError;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use k8s_openapi::api::core::v1::ConfigMap;
-use kube::Api;
-use kube::Resource as _;
-use kube::ResourceExt as _;
-use kube::api::ObjectMeta;
-use kube::api::PostParams;
-use tec_core::migrate::Authority;
-use tec_core::migrate::Deed;
-use tec_core::migrate::SwapOutcome;
-use tec_core::migrate::Transition;
-use tec_core::port::AuditEvent;
-use tec_core::port::AuditSink as _;
-use tec_core::port::PortError;
-use tec_core::port::PortErrorKind;
-use tec_core::port::chain;
+use kube::api::{ObjectMeta, PostParams};
+use kube::{Api, Resource as _, ResourceExt as _};
+use tec_core::migrate::{Authority, Deed, SwapOutcome, Transition};
+use tec_core::port::{AuditEvent, AuditSink as _, PortError, PortErrorKind, chain};
 use tec_core::time::Timestamp;
 
-use super::ATTEMPTS;
-use super::AUDIT;
-use super::KubeRegistry;
-use super::error::is_conflict;
-use super::error::port_error;
-use super::note;
+use super::error::{is_conflict, port_error};
+use super::{ATTEMPTS, AUDIT, KubeRegistry, note};
 use crate::api::AUTHORITY;
 
 /// Entry with the record, JSON; absent as long as the anchor was never part of a migration.

@@ -1,30 +1,18 @@
 //! Clocks of TPMs as objects: one small one for each key, swapped as a whole.
 
 use async_trait::async_trait;
-use kube::Api;
-use kube::Resource as _;
-use kube::ResourceExt as _;
-use kube::api::DeleteParams;
-use kube::api::ListParams;
-use kube::api::PostParams;
-use tec_core::ak::ClockReading;
-use tec_core::ak::Fingerprint;
+use kube::api::{DeleteParams, ListParams, PostParams};
+use kube::{Api, Resource as _, ResourceExt as _};
+use tec_core::ak::{ClockReading, Fingerprint};
 use tec_core::id::MachineId;
 use tec_core::migrate::Deed;
-use tec_core::port::AuditEvent;
-use tec_core::port::AuditSink as _;
-use tec_core::port::ClockLog;
-use tec_core::port::ClockOutcome;
-use tec_core::port::PortError;
-use tec_core::port::PortErrorKind;
+use tec_core::port::{
+    AuditEvent, AuditSink as _, ClockLog, ClockOutcome, PortError, PortErrorKind,
+};
 
-use super::ATTEMPTS;
-use super::KubeRegistry;
-use super::error::is_conflict;
-use super::error::is_not_found;
-use super::error::port_error;
-use crate::api::CLOCK_OF;
-use crate::api::TpmClock;
+use super::error::{is_conflict, is_not_found, port_error};
+use super::{ATTEMPTS, KubeRegistry};
+use crate::api::{CLOCK_OF, TpmClock};
 
 #[async_trait]
 impl ClockLog for KubeRegistry {

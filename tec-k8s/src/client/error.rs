@@ -1,8 +1,7 @@
 //! Errors of the Kubernetes client as errors of ports.
 
 use kube::Error;
-use tec_core::port::PortError;
-use tec_core::port::PortErrorKind;
+use tec_core::port::{PortError, PortErrorKind};
 
 /// Most bytes of a message that are kept: a rule that fails quotes the whole object.
 const MAX_MESSAGE: usize = 1024;

@@ -1,30 +1,16 @@
 //! Approved images as objects; what booting them measures is in their status.
 
 use async_trait::async_trait;
-use kube::Resource as _;
-use kube::ResourceExt as _;
-use kube::api::DeleteParams;
-use kube::api::ListParams;
-use kube::api::Patch;
-use kube::api::PatchParams;
-use kube::api::PostParams;
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
+use kube::{Resource as _, ResourceExt as _};
 use serde_json::json;
 use tec_core::id::ImageName;
 use tec_core::image::ApprovedImage;
 use tec_core::migrate::Deed;
-use tec_core::port::AuditEvent;
-use tec_core::port::ImageRegistry;
-use tec_core::port::PortError;
-use tec_core::port::PortErrorKind;
+use tec_core::port::{AuditEvent, ImageRegistry, PortError, PortErrorKind};
 
-use super::ATTEMPTS;
-use super::AUDIT;
-use super::KubeRegistry;
-use super::error::is_conflict;
-use super::error::is_not_found;
-use super::error::port_error;
-use super::is_terminating;
-use super::note;
+use super::error::{is_conflict, is_not_found, port_error};
+use super::{ATTEMPTS, AUDIT, KubeRegistry, is_terminating, note};
 use crate::api;
 
 impl KubeRegistry {

@@ -3,35 +3,19 @@
 use std::collections::BTreeSet;
 
 use async_trait::async_trait;
-use kube::Resource as _;
-use kube::ResourceExt as _;
-use kube::api::DeleteParams;
-use kube::api::ListParams;
-use kube::api::Patch;
-use kube::api::PatchParams;
-use kube::api::PostParams;
-use kube::api::Preconditions;
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions};
+use kube::{Resource as _, ResourceExt as _};
 use serde_json::json;
 use tec_core::id::MachineId;
-use tec_core::machine::Machine;
-use tec_core::machine::MachineState;
-use tec_core::machine::RegisteredBy;
+use tec_core::machine::{Machine, MachineState, RegisteredBy};
 use tec_core::migrate::Deed;
-use tec_core::port::AuditEvent;
-use tec_core::port::CreateOutcome;
-use tec_core::port::MachineRegistry;
-use tec_core::port::PortError;
-use tec_core::port::PortErrorKind;
-use tec_core::port::UnclaimedLimit;
+use tec_core::port::{
+    AuditEvent, CreateOutcome, MachineRegistry, PortError, PortErrorKind, UnclaimedLimit,
+};
 use tec_core::time::Timestamp;
 
-use super::AUDIT;
-use super::KubeRegistry;
-use super::error::is_conflict;
-use super::error::is_not_found;
-use super::error::port_error;
-use super::is_terminating;
-use super::note;
+use super::error::{is_conflict, is_not_found, port_error};
+use super::{AUDIT, KubeRegistry, is_terminating, note};
 use crate::api;
 
 /// Objects in one answer of a list.

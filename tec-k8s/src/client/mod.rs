@@ -41,23 +41,15 @@ use std::fmt;
 use std::sync::Arc;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
-use kube::Api;
-use kube::Client;
-use kube::Resource;
 use kube::api::ObjectMeta;
+use kube::{Api, Client, Resource};
 use tec_core::ak::Fingerprint;
 use tec_core::id::ImageName;
-use tec_core::port::AuditEvent;
-use tec_core::port::Clock;
+use tec_core::port::{AuditEvent, Clock};
 
-pub use self::anchor::AUDIT_OF;
-pub use self::anchor::CA_SECRET;
-pub use self::anchor::ISSUED_FOR;
 use self::anchor::Passes;
-pub use self::anchor::RENEW_AT;
-pub use self::attempt::ATTEMPT;
-pub use self::attempt::ATTEMPT_REPORTER;
-pub use self::attempt::AttemptEvents;
+pub use self::anchor::{AUDIT_OF, CA_SECRET, ISSUED_FOR, RENEW_AT};
+pub use self::attempt::{ATTEMPT, ATTEMPT_REPORTER, AttemptEvents};
 use self::authority::Seen;
 pub use self::authority::record_of;
 pub use self::error::port_error;

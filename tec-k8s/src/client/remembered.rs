@@ -6,28 +6,16 @@
 //! object remembers counts, which never permits more than the last record did. A writer that is late
 //! takes nothing back: what is remembered is only ever replaced by what came after it.
 
-use kube::Api;
-use kube::Resource;
-use kube::ResourceExt as _;
-use kube::api::ListParams;
-use kube::api::PartialObjectMeta;
-use kube::api::Patch;
-use kube::api::PatchParams;
+use kube::api::{ListParams, PartialObjectMeta, Patch, PatchParams};
+use kube::{Api, Resource, ResourceExt as _};
 use serde_json::json;
-use tec_core::migrate::Authority;
-use tec_core::migrate::Role;
-use tec_core::port::PortError;
-use tec_core::port::PortErrorKind;
-use tec_core::port::chain;
+use tec_core::migrate::{Authority, Role};
+use tec_core::port::{PortError, PortErrorKind, chain};
 
-use super::ATTEMPTS;
-use super::KubeRegistry;
 use super::authority::record_of;
-use super::error::is_conflict;
-use super::error::is_not_found;
-use super::error::port_error;
-use crate::api::AUTHORITY;
-use crate::api::TrustedExecutionCluster;
+use super::error::{is_conflict, is_not_found, port_error};
+use super::{ATTEMPTS, KubeRegistry};
+use crate::api::{AUTHORITY, TrustedExecutionCluster};
 
 /// Annotation of the cluster object: the record of authority, JSON.
 const REMEMBERED: &str = "trusted-execution-clusters.io/trust-authority";

@@ -5,26 +5,15 @@ use std::collections::BTreeMap;
 use async_trait::async_trait;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
-use kube::Api;
-use kube::Resource as _;
-use kube::ResourceExt as _;
-use kube::api::DeleteParams;
-use kube::api::ObjectMeta;
-use kube::api::PostParams;
-use kube::api::Preconditions;
+use kube::api::{DeleteParams, ObjectMeta, PostParams, Preconditions};
+use kube::{Api, Resource as _, ResourceExt as _};
 use tec_core::id::ResourcePath;
 use tec_core::migrate::Deed;
-use tec_core::port::AuditEvent;
-use tec_core::port::PortError;
-use tec_core::port::PortErrorKind;
-use tec_core::port::PutOutcome;
-use tec_core::port::SecretStore;
+use tec_core::port::{AuditEvent, PortError, PortErrorKind, PutOutcome, SecretStore};
 use tec_core::secret::SecretBytes;
 
 use super::KubeRegistry;
-use super::error::is_conflict;
-use super::error::is_not_found;
-use super::error::port_error;
+use super::error::{is_conflict, is_not_found, port_error};
 
 /// The entry of the Secret that holds the key (upstream-operator 1.4).
 pub const SECRET_KEY: &str = "root";

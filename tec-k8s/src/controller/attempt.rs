@@ -8,14 +8,9 @@ use kube::runtime::watcher;
 use tec_core::code::Code;
 use tec_core::time::Timestamp;
 
-use super::context::Context;
-use super::context::Task;
-use crate::api::ConditionKind;
-use crate::api::LastAttestation;
-use crate::api::Machine;
-use crate::api::Reason;
-use crate::client::ATTEMPT;
-use crate::client::ATTEMPT_REPORTER;
+use super::context::{Context, Task};
+use crate::api::{ConditionKind, LastAttestation, Machine, Reason};
+use crate::client::{ATTEMPT, ATTEMPT_REPORTER};
 
 /// An attempt that the status does not tell of yet.
 #[derive(Debug)]

@@ -1,21 +1,14 @@
 //! Objects as the last watch told of them.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::pin::pin;
-use std::sync::Arc;
-use std::sync::Mutex;
-use std::sync::MutexGuard;
-use std::sync::PoisonError;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use futures::Stream;
-use futures::StreamExt as _;
-use kube::Resource;
-use kube::ResourceExt as _;
-use kube::runtime::WatchStreamExt as _;
-use kube::runtime::watcher;
+use futures::{Stream, StreamExt as _};
 use kube::runtime::watcher::Event;
+use kube::runtime::{WatchStreamExt as _, watcher};
+use kube::{Resource, ResourceExt as _};
 use tokio::sync::watch;
 
 /// What an object is found by beside its name; empty for none.

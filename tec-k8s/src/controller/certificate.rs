@@ -9,28 +9,17 @@
 //! module nor a certificate of the authority is somebody else's, and stays as it is.
 
 use k8s_openapi::api::core::v1::Secret;
-use kube::Api;
-use kube::ResourceExt as _;
 use kube::api::PostParams;
-use tec_core::port::PortError;
-use tec_core::port::PortErrorKind;
+use kube::{Api, ResourceExt as _};
+use tec_core::port::{PortError, PortErrorKind};
 use tec_core::secret::SecretBytes;
 
 use super::context::Context;
-use super::files::Entries;
-use super::files::create;
-use super::files::entries;
-use super::files::find;
-use super::files::text;
+use super::files::{Entries, create, entries, find, text};
 use super::trust::CertificatePair;
-use crate::api::TlsServer;
-use crate::api::TrustedExecutionCluster;
-use crate::client::CA_SECRET;
-use crate::client::ISSUED_FOR;
-use crate::client::RENEW_AT;
-use crate::client::port_error;
-use crate::render::Component;
-use crate::render::KBS_SERVICE;
+use crate::api::{TlsServer, TrustedExecutionCluster};
+use crate::client::{CA_SECRET, ISSUED_FOR, RENEW_AT, port_error};
+use crate::render::{Component, KBS_SERVICE};
 
 /// Entries of each Secret (Kubernetes, "TLS Secrets").
 const CHAIN: &str = "tls.crt";

@@ -3,39 +3,25 @@
 use std::time::Duration;
 
 use k8s_openapi::api::apps::v1::Deployment;
-use kube::Api;
-use kube::ResourceExt as _;
-use kube::api::DynamicObject;
-use kube::api::Patch;
-use kube::api::PatchParams;
-use kube::core::ApiResource;
-use kube::core::GroupVersionKind;
+use kube::api::{DynamicObject, Patch, PatchParams};
+use kube::core::{ApiResource, GroupVersionKind};
+use kube::{Api, ResourceExt as _};
 use serde_json::json;
 use tec_core::pcr::PcrIndex;
-use tec_core::port::PortError;
-use tec_core::port::PortErrorKind;
-use tec_core::port::chain;
+use tec_core::port::{PortError, PortErrorKind, chain};
 
-use super::certificate;
-use super::context::Context;
-use super::context::Task;
+use super::context::{Context, Task};
 use super::files::files;
 use super::queue::Next;
-use super::report::Said;
-use super::report::conditions;
-use super::token;
-use crate::api::ConditionKind;
-use crate::api::FIELD_MANAGER;
-use crate::api::Reason;
-use crate::api::TlsServer;
-use crate::api::Transport;
-use crate::api::TrustedExecutionCluster;
+use super::report::{Said, conditions};
+use super::{certificate, token};
+use crate::api::{
+    ConditionKind, FIELD_MANAGER, Reason, TlsServer, Transport, TrustedExecutionCluster,
+};
 use crate::client::port_error;
 use crate::render;
-use crate::render::Object;
-use crate::render::TRUSTEE_DEPLOYMENT;
-use crate::signal::Event;
-use crate::signal::Metric;
+use crate::render::{Object, TRUSTEE_DEPLOYMENT};
+use crate::signal::{Event, Metric};
 
 /// Name of the cluster's own Trustee in the status.
 pub(super) const OWN_TRUSTEE: &str = "trustee";

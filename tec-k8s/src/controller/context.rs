@@ -1,33 +1,19 @@
 //! What every controller shares.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
-use std::sync::Arc;
-use std::sync::Mutex;
-use std::sync::MutexGuard;
-use std::sync::PoisonError;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::batch::v1::Job;
-use k8s_openapi::api::core::v1::ConfigMap;
-use k8s_openapi::api::core::v1::Secret;
+use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use k8s_openapi::api::events::v1::Event;
-use kube::Api;
-use kube::Client;
-use kube::Resource;
-use kube::ResourceExt as _;
 use kube::api::PartialObjectMeta;
-use kube::runtime::events::EventType;
-use kube::runtime::events::Recorder;
-use kube::runtime::events::Reporter;
+use kube::runtime::events::{EventType, Recorder, Reporter};
+use kube::{Api, Client, Resource, ResourceExt as _};
 use tec_core::id::MachineId;
-use tec_core::migrate::Authority;
-use tec_core::migrate::Deed;
-use tec_core::migrate::Role;
-use tec_core::port::Clock;
-use tec_core::port::Entropy;
-use tec_core::port::PortError;
+use tec_core::migrate::{Authority, Deed, Role};
+use tec_core::port::{Clock, Entropy, PortError};
 use tec_core::time::Timestamp;
 use tokio::sync::Notify;
 
@@ -35,17 +21,11 @@ use super::cache::Cache;
 use super::metrics::Metrics;
 use super::queue::Queue;
 use super::run::Parts;
-use crate::api::AUTHORITY;
-use crate::api::ApprovedImage;
-use crate::api::AttestationKey;
-use crate::api::ConditionKind;
-use crate::api::FIELD_MANAGER;
-use crate::api::Machine;
-use crate::api::TargetStatus;
-use crate::api::TrustedExecutionCluster;
-use crate::client::KubeRegistry;
-use crate::client::record_of;
-use crate::client::remembered_of;
+use crate::api::{
+    AUTHORITY, ApprovedImage, AttestationKey, ConditionKind, FIELD_MANAGER, Machine, TargetStatus,
+    TrustedExecutionCluster,
+};
+use crate::client::{KubeRegistry, record_of, remembered_of};
 use crate::signal;
 
 /// An object to look at, by name.

@@ -5,23 +5,16 @@ use std::collections::BTreeMap;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
-use kube::Api;
-use kube::ResourceExt as _;
-use kube::api::ObjectMeta;
-use kube::api::PostParams;
-use tec_core::port::EntropyRng;
-use tec_core::port::PortError;
-use tec_core::port::PortErrorKind;
+use kube::api::{ObjectMeta, PostParams};
+use kube::{Api, ResourceExt as _};
+use tec_core::port::{EntropyRng, PortError, PortErrorKind};
 
 use super::context::Context;
 use super::report::owner_of;
-use crate::api::PublishMode;
-use crate::api::TrustedExecutionCluster;
+use crate::api::{PublishMode, TrustedExecutionCluster};
 use crate::client::port_error;
 use crate::render;
-use crate::render::TRUSTEE_AUTH;
-use crate::render::TRUSTEE_SIGNER;
-use crate::render::TrusteeFiles;
+use crate::render::{TRUSTEE_AUTH, TRUSTEE_SIGNER, TrusteeFiles};
 
 /// Entries of the Secrets that others are told of.
 const ADMIN_PUBLIC: &str = "public.pub";

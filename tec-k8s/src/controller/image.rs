@@ -8,8 +8,7 @@ use kube::ResourceExt as _;
 use serde_json::json;
 use tec_core::image::ExpectedPcrs;
 use tec_core::migrate::Deed;
-use tec_core::port::PortError;
-use tec_core::port::chain;
+use tec_core::port::{PortError, chain};
 use tec_core::secret::SecretBytes;
 use tec_core::time::Timestamp;
 
@@ -17,13 +16,9 @@ use super::context::Context;
 use super::job;
 use super::job::JobState;
 use super::queue::Next;
-use super::report::conditions;
-use super::report::owner_of;
-use crate::api::ApprovedImage;
-use crate::api::ConditionKind;
-use crate::api::Reason;
-use crate::client::is_object_name;
-use crate::client::port_error;
+use super::report::{conditions, owner_of};
+use crate::api::{ApprovedImage, ConditionKind, Reason};
+use crate::client::{is_object_name, port_error};
 use crate::render::DOCKER_CONFIG;
 use crate::signal::Event;
 

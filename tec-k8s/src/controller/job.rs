@@ -2,12 +2,9 @@
 //! it.
 
 use k8s_openapi::api::batch::v1::Job;
-use k8s_openapi::api::core::v1::ContainerState;
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{ContainerState, Pod};
 use kube::ResourceExt as _;
-use kube::api::DeleteParams;
-use kube::api::ListParams;
-use kube::api::PostParams;
+use kube::api::{DeleteParams, ListParams, PostParams};
 use tec_core::port::PortError;
 
 use super::context::Context;

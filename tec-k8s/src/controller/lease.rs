@@ -5,16 +5,12 @@
 
 use std::time::Duration;
 
-use k8s_openapi::api::coordination::v1::Lease;
-use k8s_openapi::api::coordination::v1::LeaseSpec;
+use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use k8s_openapi::jiff;
-use kube::Api;
-use kube::ResourceExt as _;
-use kube::api::ObjectMeta;
-use kube::api::PostParams;
-use tec_core::port::PortError;
-use tec_core::port::chain;
+use kube::api::{ObjectMeta, PostParams};
+use kube::{Api, ResourceExt as _};
+use tec_core::port::{PortError, chain};
 use tec_core::time::Timestamp;
 use tokio::time::Instant;
 

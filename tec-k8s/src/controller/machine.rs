@@ -4,29 +4,19 @@ use std::time::Duration;
 
 use kube::ResourceExt as _;
 use serde_json::json;
-use tec_core::ak::AkState;
-use tec_core::ak::PublicKey;
-use tec_core::flow::ProvisionPorts;
-use tec_core::flow::provision;
-use tec_core::id::MachineId;
-use tec_core::id::ResourcePath;
-use tec_core::luks::CompatLuksKey;
-use tec_core::luks::content_key;
+use tec_core::ak::{AkState, PublicKey};
+use tec_core::flow::{ProvisionPorts, provision};
+use tec_core::id::{MachineId, ResourcePath};
+use tec_core::luks::{CompatLuksKey, content_key};
 use tec_core::migrate::Deed;
-use tec_core::port::PortError;
-use tec_core::port::PutOutcome;
-use tec_core::port::SecretStore as _;
+use tec_core::port::{PortError, PutOutcome, SecretStore as _};
 
 use super::attempt;
 use super::context::Context;
 use super::queue::Next;
-use super::report::Said;
-use super::report::conditions;
-use super::report::owner_of;
+use super::report::{Said, conditions, owner_of};
 use super::trust::Published;
-use crate::api::ConditionKind;
-use crate::api::Machine;
-use crate::api::Reason;
+use crate::api::{ConditionKind, Machine, Reason};
 use crate::signal::Event;
 
 /// Lets the operator take the key away from Trustees before the object is gone (upstream-operator

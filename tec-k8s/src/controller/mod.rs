@@ -42,15 +42,7 @@ mod token;
 mod trust;
 
 pub use self::metrics::Metrics;
-pub use self::run::Health;
-pub use self::run::Operator;
-pub use self::run::OperatorError;
-pub use self::run::Parts;
-pub use self::trust::AdminPair;
-pub use self::trust::CertificatePair;
-pub use self::trust::LabelReader;
-pub use self::trust::Published;
-pub use self::trust::Round;
-pub use self::trust::SignerFiles;
-pub use self::trust::Trust;
-pub use self::trust::TrusteeMaker;
+pub use self::run::{Health, Operator, OperatorError, Parts};
+pub use self::trust::{
+    AdminPair, CertificatePair, LabelReader, Published, Round, SignerFiles, Trust, TrusteeMaker,
+};

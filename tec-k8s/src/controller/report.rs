@@ -3,22 +3,15 @@
 use std::fmt::Debug;
 
 use k8s_openapi::NamespaceResourceScope;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
-use kube::Resource;
-use kube::ResourceExt as _;
-use kube::api::Patch;
-use kube::api::PatchParams;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, OwnerReference};
+use kube::api::{Patch, PatchParams};
+use kube::{Resource, ResourceExt as _};
 use serde::de::DeserializeOwned;
-use serde_json::Value;
-use serde_json::json;
-use tec_core::port::PortError;
-use tec_core::port::PortErrorKind;
+use serde_json::{Value, json};
+use tec_core::port::{PortError, PortErrorKind};
 
 use super::context::Context;
-use crate::api::ConditionKind;
-use crate::api::Reason;
-use crate::api::set_condition;
+use crate::api::{ConditionKind, Reason, set_condition};
 use crate::client::port_error;
 
 /// What conditions shall say; what nobody here knows stays.

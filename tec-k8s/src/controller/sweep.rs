@@ -4,17 +4,14 @@
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Secret;
-use kube::Resource as _;
-use kube::ResourceExt as _;
+use kube::{Resource as _, ResourceExt as _};
 use serde_json::json;
 use tec_core::machine::MachineState;
 use tec_core::migrate::Deed;
-use tec_core::port::PortError;
-use tec_core::port::chain;
+use tec_core::port::{PortError, chain};
 
 use super::context::Context;
-use crate::api::ConditionKind;
-use crate::api::Reason;
+use crate::api::{ConditionKind, Reason};
 use crate::signal::Metric;
 
 /// How often it is looked.

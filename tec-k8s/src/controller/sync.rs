@@ -5,11 +5,9 @@ use std::time::Duration;
 use kube::ResourceExt as _;
 use tec_core::image::ApprovedImage;
 use tec_core::migrate::Deed;
-use tec_core::port::PortError;
-use tec_core::port::chain;
+use tec_core::port::{PortError, chain};
 
-use super::context::Context;
-use super::context::Task;
+use super::context::{Context, Task};
 use super::machine;
 use crate::api::TargetStatus;
 use crate::signal::Metric;

@@ -4,15 +4,13 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
-use kube::api::ObjectMeta;
-use kube::api::PostParams;
+use kube::api::{ObjectMeta, PostParams};
 use tec_core::digest::Sha256Digest;
 use tec_core::port::PortError;
 
 use super::context::Context;
 use super::report::owner_of;
-use crate::api::REGISTRATION_TOKEN;
-use crate::api::TrustedExecutionCluster;
+use crate::api::{REGISTRATION_TOKEN, TrustedExecutionCluster};
 use crate::client::port_error;
 
 /// Bytes of randomness in a token, which is written as their digest.

@@ -8,16 +8,13 @@ use rand_core::CryptoRng;
 use tec_core::ak::PublicKey;
 use tec_core::attest::PinnedPcrs;
 use tec_core::id::MachineId;
-use tec_core::image::ApprovedImage;
-use tec_core::image::ExpectedPcrs;
+use tec_core::image::{ApprovedImage, ExpectedPcrs};
 use tec_core::port::PortError;
 use tec_core::secret::SecretBytes;
 use tec_core::time::Timestamp;
 use tec_core::trustee::TrusteeIntent;
 
-use crate::api::PublishSpec;
-use crate::api::TargetStatus;
-use crate::api::TrustedExecutionCluster;
+use crate::api::{PublishSpec, TargetStatus, TrustedExecutionCluster};
 
 /// Where the facts about one machine have arrived.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -1,22 +1,17 @@
 //! Small files of the node: the journal, and its state.
 
-use std::fs;
-use std::fs::File;
-use std::fs::OpenOptions;
-use std::io;
-use std::io::Read as _;
-use std::io::Write as _;
+use std::fs::{File, OpenOptions};
+use std::io::{Read as _, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::{fs, io};
 
 use async_trait::async_trait;
 use tec_core::node::journal::Intent;
 use tec_core::node::lock::LockedNode;
 use tec_core::node::port::NodeStore;
 use tec_core::node::state::NodeState;
-use tec_core::port::PortError;
-use tec_core::port::PortErrorKind;
+use tec_core::port::{PortError, PortErrorKind};
 
 /// The journal's file.
 const JOURNAL: &str = "journal.json";

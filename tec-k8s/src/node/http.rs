@@ -4,13 +4,10 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
-use http::Method;
-use http::Uri;
 use http::header::HOST;
-use http_body_util::BodyExt as _;
-use http_body_util::Empty;
-use hyper::body::Bytes;
-use hyper::body::Incoming;
+use http::{Method, Uri};
+use http_body_util::{BodyExt as _, Empty};
+use hyper::body::{Bytes, Incoming};
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;

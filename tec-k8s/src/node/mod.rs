@@ -21,31 +21,16 @@ mod luks;
 mod metadata;
 mod program;
 
-pub use self::directory::StateDirectory;
-pub use self::directory::write_whole;
+pub use self::directory::{StateDirectory, write_whole};
 pub use self::http::HttpError;
-pub use self::keys::CallError;
-pub use self::keys::KeyBackends;
-pub use self::keys::KeyServiceError;
-pub use self::kubeadm::EtcdTls;
-pub use self::kubeadm::ExternalEtcd;
-pub use self::kubeadm::Kubeadm;
-pub use self::kubeadm::KubeadmPaths;
-pub use self::kubeadm::KubeadmSettings;
-pub use self::kubeadm::KubeletIdentity;
-pub use self::kubeadm::KubeletKey;
-pub use self::kubeadm::start_kubelet;
-pub use self::luks::HeaderError;
-pub use self::luks::Integrity;
-pub use self::luks::LuksDisk;
-pub use self::metadata::AwsMetadata;
-pub use self::metadata::AzureCertificates;
-pub use self::metadata::AzureMetadata;
-pub use self::metadata::FileMetadata;
-pub use self::metadata::GcpMetadata;
-pub use self::metadata::MetadataError;
-pub use self::metadata::QemuMetadata;
-pub use self::program::Call;
-pub use self::program::HostPrograms;
-pub use self::program::ProgramError;
-pub use self::program::Programs;
+pub use self::keys::{CallError, KeyBackends, KeyServiceError};
+pub use self::kubeadm::{
+    EtcdTls, ExternalEtcd, Kubeadm, KubeadmPaths, KubeadmSettings, KubeletIdentity, KubeletKey,
+    start_kubelet,
+};
+pub use self::luks::{HeaderError, Integrity, LuksDisk};
+pub use self::metadata::{
+    AwsMetadata, AzureCertificates, AzureMetadata, FileMetadata, GcpMetadata, MetadataError,
+    QemuMetadata,
+};
+pub use self::program::{Call, HostPrograms, ProgramError, Programs};

@@ -2,15 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::fmt;
-use std::io;
 use std::path::PathBuf;
 use std::process::Stdio;
 use std::time::Duration;
+use std::{fmt, io};
 
 use async_trait::async_trait;
-use tec_core::port::PortError;
-use tec_core::port::PortErrorKind;
+use tec_core::port::{PortError, PortErrorKind};
 use tec_core::secret::SecretBytes;
 use tokio::io::AsyncWriteExt as _;
 use tokio::process::Command;

@@ -3,28 +3,18 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use k8s_openapi::api::batch::v1::Job;
-use k8s_openapi::api::batch::v1::JobSpec;
-use k8s_openapi::api::core::v1::Container;
-use k8s_openapi::api::core::v1::ImageVolumeSource;
-use k8s_openapi::api::core::v1::LocalObjectReference;
-use k8s_openapi::api::core::v1::PodSpec;
-use k8s_openapi::api::core::v1::PodTemplateSpec;
-use k8s_openapi::api::core::v1::Volume;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
-use kube::Resource as _;
-use kube::ResourceExt as _;
+use k8s_openapi::api::batch::v1::{Job, JobSpec};
+use k8s_openapi::api::core::v1::{
+    Container, ImageVolumeSource, LocalObjectReference, PodSpec, PodTemplateSpec, Volume,
+};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
+use kube::{Resource as _, ResourceExt as _};
 use sha1::Digest as _;
 
-use super::Deploy;
-use super::ImageAccess;
-use super::RelatedImage;
 use super::meta::text_map;
 use super::name::Component;
-use super::pod;
-use super::pod::ApiAccess;
-use super::pod::Missing;
+use super::pod::{ApiAccess, Missing};
+use super::{Deploy, ImageAccess, RelatedImage, pod};
 use crate::api::ApprovedImage;
 
 /// Labels of the existing operator (upstream-operator 1.4).

@@ -2,13 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta, OwnerReference};
 use kube::Resource as _;
 
-use super::name::Component;
-use super::name::FIELD_MANAGER;
+use super::name::{Component, FIELD_MANAGER};
 use crate::api::TrustedExecutionCluster;
 
 /// A cluster object cannot be rendered.

@@ -35,38 +35,19 @@ use k8s_openapi::api::core::v1::SecretVolumeSource;
 
 use crate::api::TrustedExecutionCluster;
 
-pub use self::job::DOCKER_CONFIG;
-pub use self::job::job;
-pub use self::job::job_name;
+pub use self::job::{DOCKER_CONFIG, job, job_name};
 pub use self::meta::RenderError;
-pub use self::name::ADMIN_AUDIENCE;
-pub use self::name::Component;
-pub use self::name::DEFAULT_NAMESPACE;
-pub use self::name::FIELD_MANAGER;
-pub use self::name::IMAGE_PCRS;
-pub use self::name::KBS_SERVICE;
-pub use self::name::METRICS_PORT;
-pub use self::name::REFERENCE_VALUES;
-pub use self::name::RelatedImage;
-pub use self::name::TRUSTEE_AUTH;
-pub use self::name::TRUSTEE_DATA;
-pub use self::name::TRUSTEE_DEPLOYMENT;
-pub use self::name::TRUSTEE_SIGNER;
+pub use self::name::{
+    ADMIN_AUDIENCE, Component, DEFAULT_NAMESPACE, FIELD_MANAGER, IMAGE_PCRS, KBS_SERVICE,
+    METRICS_PORT, REFERENCE_VALUES, RelatedImage, TRUSTEE_AUTH, TRUSTEE_DATA, TRUSTEE_DEPLOYMENT,
+    TRUSTEE_SIGNER,
+};
 pub use self::object::Object;
-pub use self::operator::Installation;
-pub use self::operator::namespace;
-pub use self::operator::operator;
-pub use self::pins::Authorities;
-pub use self::pins::PinsError;
-pub use self::pins::pins;
+pub use self::operator::{Installation, namespace, operator};
+pub use self::pins::{Authorities, PinsError, pins};
 pub use self::rbac::user_roles;
-pub use self::server::attestation_key_register;
-pub use self::server::register_server;
-pub use self::trustee::GUARD_MEMORY_MIB;
-pub use self::trustee::TrusteeFiles;
-pub use self::trustee::intent;
-pub use self::trustee::mounted_intent;
-pub use self::trustee::trustee;
+pub use self::server::{attestation_key_register, register_server};
+pub use self::trustee::{GUARD_MEMORY_MIB, TrusteeFiles, intent, mounted_intent, trustee};
 
 /// Images of the programs, by digest or tag.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,23 +1,15 @@
 //! Who may talk to whom.
 
-use k8s_openapi::api::core::v1::Service;
-use k8s_openapi::api::core::v1::ServicePort;
-use k8s_openapi::api::core::v1::ServiceSpec;
-use k8s_openapi::api::networking::v1::NetworkPolicy;
-use k8s_openapi::api::networking::v1::NetworkPolicyEgressRule;
-use k8s_openapi::api::networking::v1::NetworkPolicyIngressRule;
-use k8s_openapi::api::networking::v1::NetworkPolicyPeer;
-use k8s_openapi::api::networking::v1::NetworkPolicyPort;
-use k8s_openapi::api::networking::v1::NetworkPolicySpec;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use k8s_openapi::api::core::v1::{Service, ServicePort, ServiceSpec};
+use k8s_openapi::api::networking::v1::{
+    NetworkPolicy, NetworkPolicyEgressRule, NetworkPolicyIngressRule, NetworkPolicyPeer,
+    NetworkPolicyPort, NetworkPolicySpec,
+};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
-use super::meta::label_selector;
-use super::meta::selector;
-use super::name::Component;
-use super::name::METRICS_PORT;
-use super::name::METRICS_PORT_NAME;
+use super::meta::{label_selector, selector};
+use super::name::{Component, METRICS_PORT, METRICS_PORT_NAME};
 
 /// DNS; clusters such as OpenShift serve it on 5353 behind the Service.
 const DNS_PORTS: [u16; 2] = [53, 5353];

@@ -1,30 +1,16 @@
 //! The operator itself: what an admin applies, as packages or by hand.
 
-use k8s_openapi::api::apps::v1::Deployment;
-use k8s_openapi::api::apps::v1::DeploymentSpec;
-use k8s_openapi::api::core::v1::Container;
-use k8s_openapi::api::core::v1::EnvVar;
-use k8s_openapi::api::core::v1::Namespace;
-use k8s_openapi::api::core::v1::PodSpec;
+use k8s_openapi::api::apps::v1::{Deployment, DeploymentSpec};
+use k8s_openapi::api::core::v1::{Container, EnvVar, Namespace, PodSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use tec_core::pcr::PcrIndex;
 
-use super::Deploy;
-use super::Object;
-use super::PodUser;
-use super::RelatedImage;
-use super::meta::label_selector;
-use super::meta::labels;
-use super::name::Component;
-use super::name::DEFAULT_NAMESPACE;
-use super::name::RELEASE;
-use super::name::image;
-use super::network;
+use super::meta::{label_selector, labels};
+use super::name::{Component, DEFAULT_NAMESPACE, RELEASE, image};
 use super::network::Reach;
-use super::pod;
 use super::pod::ApiAccess;
-use super::rbac;
 use super::server::disruption_budget;
+use super::{Deploy, Object, PodUser, RelatedImage, network, pod, rbac};
 
 /// One leads, one waits.
 const REPLICAS: i32 = 2;

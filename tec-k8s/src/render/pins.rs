@@ -1,12 +1,9 @@
 //! What nodes are told: addresses of the cluster object, with the CAs that vouch for them.
 
-use tec_core::endpoint::BaseUrl;
-use tec_core::endpoint::Endpoint;
-use tec_core::endpoint::ParseBaseUrlError;
+use tec_core::endpoint::{BaseUrl, Endpoint, ParseBaseUrlError};
 use tec_core::ignition::ClevisPinGenerator;
 
-use crate::api::TlsServer;
-use crate::api::TrustedExecutionCluster;
+use crate::api::{TlsServer, TrustedExecutionCluster};
 
 /// CA bundles, PEM: `ca.crt` of the Secrets that the cluster object names.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -2,45 +2,21 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::Capabilities;
-use k8s_openapi::api::core::v1::ConfigMapProjection;
-use k8s_openapi::api::core::v1::ConfigMapVolumeSource;
-use k8s_openapi::api::core::v1::ContainerPort;
-use k8s_openapi::api::core::v1::DownwardAPIProjection;
-use k8s_openapi::api::core::v1::DownwardAPIVolumeFile;
-use k8s_openapi::api::core::v1::EmptyDirVolumeSource;
-use k8s_openapi::api::core::v1::EnvVar;
-use k8s_openapi::api::core::v1::EnvVarSource;
-use k8s_openapi::api::core::v1::HTTPGetAction;
-use k8s_openapi::api::core::v1::KeyToPath;
-use k8s_openapi::api::core::v1::ObjectFieldSelector;
-use k8s_openapi::api::core::v1::PersistentVolumeClaimVolumeSource;
-use k8s_openapi::api::core::v1::PodSecurityContext;
-use k8s_openapi::api::core::v1::PodSpec;
-use k8s_openapi::api::core::v1::PodTemplateSpec;
-use k8s_openapi::api::core::v1::Probe;
-use k8s_openapi::api::core::v1::ProjectedVolumeSource;
-use k8s_openapi::api::core::v1::ResourceRequirements;
-use k8s_openapi::api::core::v1::SeccompProfile;
-use k8s_openapi::api::core::v1::SecretVolumeSource;
-use k8s_openapi::api::core::v1::SecurityContext;
-use k8s_openapi::api::core::v1::ServiceAccountTokenProjection;
-use k8s_openapi::api::core::v1::TopologySpreadConstraint;
-use k8s_openapi::api::core::v1::Volume;
-use k8s_openapi::api::core::v1::VolumeMount;
-use k8s_openapi::api::core::v1::VolumeProjection;
+use k8s_openapi::api::core::v1::{
+    Capabilities, ConfigMapProjection, ConfigMapVolumeSource, ContainerPort, DownwardAPIProjection,
+    DownwardAPIVolumeFile, EmptyDirVolumeSource, EnvVar, EnvVarSource, HTTPGetAction, KeyToPath,
+    ObjectFieldSelector, PersistentVolumeClaimVolumeSource, PodSecurityContext, PodSpec,
+    PodTemplateSpec, Probe, ProjectedVolumeSource, ResourceRequirements, SeccompProfile,
+    SecretVolumeSource, SecurityContext, ServiceAccountTokenProjection, TopologySpreadConstraint,
+    Volume, VolumeMount, VolumeProjection,
+};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
-use super::PodUser;
-use super::meta::label_selector;
-use super::meta::labels;
-use super::meta::text_map;
-use super::name::Component;
-use super::name::METRICS_PORT;
-use super::name::METRICS_PORT_NAME;
-use super::secret_source;
+use super::meta::{label_selector, labels, text_map};
+use super::name::{Component, METRICS_PORT, METRICS_PORT_NAME};
+use super::{PodUser, secret_source};
 
 /// User and group of the images; the convention of distroless images.
 const USER: i64 = 65532;

@@ -2,21 +2,14 @@
 //! uses.
 
 use k8s_openapi::api::core::v1::ServiceAccount;
-use k8s_openapi::api::rbac::v1::ClusterRole;
-use k8s_openapi::api::rbac::v1::PolicyRule;
-use k8s_openapi::api::rbac::v1::Role;
-use k8s_openapi::api::rbac::v1::RoleBinding;
-use k8s_openapi::api::rbac::v1::RoleRef;
-use k8s_openapi::api::rbac::v1::Subject;
+use k8s_openapi::api::rbac::v1::{ClusterRole, PolicyRule, Role, RoleBinding, RoleRef, Subject};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use super::Object;
-use super::meta::labels;
-use super::meta::text_map;
+use super::meta::{labels, text_map};
 use super::name::Component;
 use super::operator::Installation;
-use crate::api::AUTHORITY;
-use crate::api::GROUP;
+use crate::api::{AUTHORITY, GROUP};
 
 /// Lease of the leader; the only one that the operator may change.
 const LEASE: &str = "trusted-cluster-operator";

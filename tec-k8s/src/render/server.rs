@@ -1,34 +1,17 @@
 //! The two servers that nodes reach before they have a key: stateless, several replicas.
 
-use k8s_openapi::api::apps::v1::Deployment;
-use k8s_openapi::api::apps::v1::DeploymentSpec;
-use k8s_openapi::api::core::v1::Container;
-use k8s_openapi::api::core::v1::PodSpec;
-use k8s_openapi::api::core::v1::Volume;
-use k8s_openapi::api::core::v1::VolumeMount;
-use k8s_openapi::api::policy::v1::PodDisruptionBudget;
-use k8s_openapi::api::policy::v1::PodDisruptionBudgetSpec;
+use k8s_openapi::api::apps::v1::{Deployment, DeploymentSpec};
+use k8s_openapi::api::core::v1::{Container, PodSpec, Volume, VolumeMount};
+use k8s_openapi::api::policy::v1::{PodDisruptionBudget, PodDisruptionBudgetSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
-use super::Deploy;
-use super::Object;
-use super::RelatedImage;
-use super::RenderError;
-use super::meta::Owner;
-use super::meta::label_selector;
-use super::name::ATTESTATION_KEY_REGISTER_PORT;
-use super::name::Component;
-use super::name::REGISTER_SERVER_PORT;
-use super::network;
+use super::meta::{Owner, label_selector};
+use super::name::{ATTESTATION_KEY_REGISTER_PORT, Component, REGISTER_SERVER_PORT};
 use super::network::Reach;
-use super::pod;
-use super::pod::ApiAccess;
-use super::pod::Missing;
-use super::pod::TLS_DIR;
-use super::pod::TLS_VOLUME;
-use crate::api::TlsServer;
-use crate::api::TrustedExecutionCluster;
+use super::pod::{ApiAccess, Missing, TLS_DIR, TLS_VOLUME};
+use super::{Deploy, Object, RelatedImage, RenderError, network, pod};
+use crate::api::{TlsServer, TrustedExecutionCluster};
 
 /// Replicas of each server: one may go with its node.
 const REPLICAS: i32 = 2;

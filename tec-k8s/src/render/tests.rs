@@ -3,10 +3,7 @@ use k8s_openapi::api::core::v1::PodSpec;
 use k8s_openapi::api::rbac::v1::PolicyRule;
 
 use super::*;
-use crate::api::RegistrationMode;
-use crate::api::RegistrationSpec;
-use crate::api::TlsServer;
-use crate::api::TrustedExecutionClusterSpec;
+use crate::api::{RegistrationMode, RegistrationSpec, TlsServer, TrustedExecutionClusterSpec};
 
 fn stored(spec: TrustedExecutionClusterSpec) -> TrustedExecutionCluster {
     let mut cluster = TrustedExecutionCluster::new("trusted-execution-cluster", spec);

@@ -7,46 +7,23 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::apps::v1::Deployment;
-use k8s_openapi::api::apps::v1::DeploymentSpec;
-use k8s_openapi::api::apps::v1::DeploymentStrategy;
-use k8s_openapi::api::core::v1::ConfigMap;
-use k8s_openapi::api::core::v1::Container;
-use k8s_openapi::api::core::v1::PodSpec;
-use k8s_openapi::api::core::v1::PodTemplateSpec;
-use k8s_openapi::api::core::v1::Probe;
-use k8s_openapi::api::core::v1::TCPSocketAction;
-use k8s_openapi::api::core::v1::Volume;
+use k8s_openapi::api::apps::v1::{Deployment, DeploymentSpec, DeploymentStrategy};
+use k8s_openapi::api::core::v1::{
+    ConfigMap, Container, PodSpec, PodTemplateSpec, Probe, TCPSocketAction, Volume,
+};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use tec_core::digest::Sha256Digest;
 use tec_core::trustee::TrusteeIntent;
 
-use super::Deploy;
-use super::Object;
-use super::RelatedImage;
-use super::RenderError;
-use super::meta::Owner;
-use super::meta::label_selector;
-use super::meta::text_map;
-use super::name::ADMIN_AUDIENCE;
-use super::name::Component;
-use super::name::KBS_PORT;
-use super::name::KBS_SERVICE;
-use super::name::TRUSTEE_AUTH;
-use super::name::TRUSTEE_AUTH_PUBLIC;
-use super::name::TRUSTEE_CONFIG_KEY;
-use super::name::TRUSTEE_DATA;
-use super::name::TRUSTEE_DEPLOYMENT;
-use super::name::TRUSTEE_SIGNER;
-use super::network;
+use super::meta::{Owner, label_selector, text_map};
+use super::name::{
+    ADMIN_AUDIENCE, Component, KBS_PORT, KBS_SERVICE, TRUSTEE_AUTH, TRUSTEE_AUTH_PUBLIC,
+    TRUSTEE_CONFIG_KEY, TRUSTEE_DATA, TRUSTEE_DEPLOYMENT, TRUSTEE_SIGNER,
+};
 use super::network::Reach;
-use super::pod;
-use super::pod::ApiAccess;
-use super::pod::TLS_DIR;
-use super::pod::TLS_VOLUME;
-use crate::api::PublishMode;
-use crate::api::TlsServer;
-use crate::api::TrustedExecutionCluster;
+use super::pod::{ApiAccess, TLS_DIR, TLS_VOLUME};
+use super::{Deploy, Object, RelatedImage, RenderError, network, pod};
+use crate::api::{PublishMode, TlsServer, TrustedExecutionCluster};
 
 /// Where the key broker listens: reached from its own pod alone.
 const LOOPBACK: &str = "127.0.0.1:8081";

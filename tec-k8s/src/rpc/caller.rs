@@ -1,14 +1,9 @@
 //! Who calls, as the transport proved it.
 
-use tec_core::ak::Fingerprint;
-use tec_core::ak::PublicKey;
+use tec_core::ak::{Fingerprint, PublicKey};
 use tec_core::node::lock::MarkerState;
-use tec_core::port::PortError;
-use tec_core::port::PortErrorKind;
-use tec_core::port::chain;
-use tonic::Code;
-use tonic::Request;
-use tonic::Status;
+use tec_core::port::{PortError, PortErrorKind, chain};
+use tonic::{Code, Request, Status};
 
 use super::Reason;
 

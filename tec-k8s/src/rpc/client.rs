@@ -5,25 +5,20 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use futures::FutureExt as _;
-use futures::StreamExt as _;
 use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
-use tec_core::node::derive::ClusterId;
-use tec_core::node::derive::DiskId;
+use futures::{FutureExt as _, StreamExt as _};
+use tec_core::node::derive::{ClusterId, DiskId};
 use tec_core::node::lock::MarkerState;
 use tec_core::node::port::TicketSource;
 use tec_core::node::state::Role;
-use tec_core::node::ticket::JoinTicket;
-use tec_core::node::ticket::RejoinTicket;
-use tec_core::port::PortError;
-use tec_core::port::PortErrorKind;
+use tec_core::node::ticket::{JoinTicket, RejoinTicket};
+use tec_core::port::{PortError, PortErrorKind};
 use tonic::transport::Channel;
 
 use super::convert;
-use super::generated::join::IssueJoinTicketRequest;
-use super::generated::join::IssueRejoinTicketRequest;
 use super::generated::join::api_client::ApiClient;
+use super::generated::join::{IssueJoinTicketRequest, IssueRejoinTicketRequest};
 
 /// A call may take this long; a certificate and a token are made meanwhile.
 const CALL_LIMIT: Duration = Duration::from_secs(30);

@@ -2,30 +2,18 @@
 
 use prost::Message as _;
 use tec_core::digest::Sha256Digest;
-use tec_core::node::derive::DiskId;
-use tec_core::node::derive::MasterSecret;
-use tec_core::node::derive::MeasurementSalt;
-use tec_core::node::derive::MeasurementSecret;
-use tec_core::node::derive::ShortMasterSecretError;
-use tec_core::node::init::InitRequest;
-use tec_core::node::init::KubeProxy;
+use tec_core::node::derive::{
+    DiskId, MasterSecret, MeasurementSalt, MeasurementSecret, ShortMasterSecretError,
+};
+use tec_core::node::init::{InitRequest, KubeProxy};
 use tec_core::node::state::Role;
-use tec_core::node::ticket::Component;
-use tec_core::node::ticket::ComponentForm;
-use tec_core::node::ticket::JoinTicket;
-use tec_core::node::ticket::RejoinTicket;
-use tec_core::node::ticket::TicketError;
-use tec_core::node::uri::KmsUri;
-use tec_core::node::uri::StorageUri;
-use tec_core::node::uri::UriError;
-use tec_core::port::PortError;
-use tec_core::port::PortErrorKind;
-use tec_core::secret::SecretArray;
-use tec_core::secret::SecretBytes;
+use tec_core::node::ticket::{Component, ComponentForm, JoinTicket, RejoinTicket, TicketError};
+use tec_core::node::uri::{KmsUri, StorageUri, UriError};
+use tec_core::port::{PortError, PortErrorKind};
+use tec_core::secret::{SecretArray, SecretBytes};
 use zeroize::Zeroizing;
 
-use super::Reason;
-use super::generated as pb;
+use super::{Reason, generated as pb};
 
 /// A message that cannot be taken. No value is part of the text.
 #[derive(Debug, thiserror::Error)]

@@ -4,38 +4,24 @@ use std::fmt;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use tec_core::node::derive::ClusterId;
-use tec_core::node::derive::DataKeyId;
-use tec_core::node::derive::MeasurementSecret;
-use tec_core::node::drive::InitPorts;
-use tec_core::node::drive::InitReport;
-use tec_core::node::drive::check_init;
-use tec_core::node::drive::drive_init;
+use tec_core::node::derive::{ClusterId, DataKeyId, MeasurementSecret};
+use tec_core::node::drive::{InitPorts, InitReport, check_init, drive_init};
 use tec_core::node::init;
 use tec_core::node::init::InitOutcome;
-use tec_core::node::lock::LockedNode;
-use tec_core::node::lock::NodeLock;
-use tec_core::node::port::ClusterInitializer;
-use tec_core::node::port::DataKeys;
-use tec_core::node::port::KeyServices;
-use tec_core::node::port::KeyUris;
-use tec_core::node::port::NodeStore;
-use tec_core::node::port::Pause;
-use tec_core::node::port::StateDisk;
+use tec_core::node::lock::{LockedNode, NodeLock};
+use tec_core::node::port::{
+    ClusterInitializer, DataKeys, KeyServices, KeyUris, NodeStore, Pause, StateDisk,
+};
 use tec_core::node::uri::KmsUri;
 use tec_core::port::PortError;
 use tec_core::secret::SecretBytes;
-use tonic::Code;
-use tonic::Status;
+use tonic::{Code, Status};
 
-use super::Reason;
-use super::Watcher;
 use super::caller::refusal;
-use super::convert;
 use super::convert::OlderMasterSecret;
-use super::generated::init::InitRequest;
-use super::generated::init::InitResponse;
+use super::generated::init::{InitRequest, InitResponse};
 use super::watch::Told;
+use super::{Reason, Watcher, convert};
 
 /// Why URIs are written out.
 const KEEP: &str = "the cluster's join service opens its key service with it";

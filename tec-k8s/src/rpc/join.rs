@@ -5,44 +5,24 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use tec_core::ak::PublicKey;
-use tec_core::node::derive::DataKeyId;
-use tec_core::node::derive::DiskId;
-use tec_core::node::derive::MeasurementSalt;
-use tec_core::node::derive::MeasurementSecret;
-use tec_core::node::grant::Claim;
-use tec_core::node::grant::ControlPlanes;
-use tec_core::node::grant::GrantError;
-use tec_core::node::grant::Granted;
-use tec_core::node::grant::grant;
-use tec_core::node::grant::grant_rejoin;
+use tec_core::node::derive::{DataKeyId, DiskId, MeasurementSalt, MeasurementSecret};
+use tec_core::node::grant::{Claim, ControlPlanes, GrantError, Granted, grant, grant_rejoin};
 use tec_core::node::lock::MarkerState;
 use tec_core::node::port::DataKeys;
 use tec_core::node::state::Role;
-use tec_core::node::ticket::CaPin;
-use tec_core::node::ticket::Component;
-use tec_core::node::ticket::JoinTicket;
-use tec_core::node::ticket::NodeName;
-use tec_core::node::ticket::PkiFile;
-use tec_core::port::CreateOutcome;
-use tec_core::port::PortError;
-use tec_core::port::PortErrorKind;
-use tec_core::secret::SecretArray;
-use tec_core::secret::SecretBytes;
-use tonic::Code;
-use tonic::Request;
-use tonic::Response;
-use tonic::Status;
+use tec_core::node::ticket::{CaPin, Component, JoinTicket, NodeName, PkiFile};
+use tec_core::port::{CreateOutcome, PortError, PortErrorKind};
+use tec_core::secret::{SecretArray, SecretBytes};
+use tonic::{Code, Request, Response, Status};
 
-use super::Reason;
-use super::caller::Caller;
-use super::caller::refusal;
-use super::convert;
+use super::caller::{Caller, refusal};
 use super::convert::TicketRequest;
-use super::generated::join::IssueJoinTicketRequest;
-use super::generated::join::IssueJoinTicketResponse;
-use super::generated::join::IssueRejoinTicketRequest;
-use super::generated::join::IssueRejoinTicketResponse;
 use super::generated::join::api_server::Api;
+use super::generated::join::{
+    IssueJoinTicketRequest, IssueJoinTicketResponse, IssueRejoinTicketRequest,
+    IssueRejoinTicketResponse,
+};
+use super::{Reason, convert};
 
 /// How the key of a claim stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -23,38 +23,22 @@ mod watch;
 
 /// Messages and services.
 pub mod generated {
-    pub use crate::generated::init;
-    pub use crate::generated::join;
-    pub use crate::generated::recoverproto;
+    pub use crate::generated::{init, join, recoverproto};
 }
 
 pub use self::caller::Caller;
-pub use self::client::Dial;
-pub use self::client::Reached;
-pub use self::client::RejoinClient;
-pub use self::client::TicketClient;
-pub use self::convert::OlderMasterSecret;
-pub use self::convert::ticket_from_bytes;
-pub use self::convert::ticket_to_bytes;
-pub use self::init::AdmittedInit;
-pub use self::init::InitService;
-pub use self::init::InitServicePorts;
-pub use self::init::NodeLog;
-pub use self::init::SecretCheck;
-pub use self::init::derived_cluster;
-pub use self::join::ClusterFacts;
-pub use self::join::ControlPlaneTurns;
-pub use self::join::Enrollments;
-pub use self::join::JoinService;
-pub use self::join::JoinServicePorts;
-pub use self::join::KubeletSigner;
-pub use self::join::NodeStanding;
-pub use self::join::Settled;
+pub use self::client::{Dial, Reached, RejoinClient, TicketClient};
+pub use self::convert::{OlderMasterSecret, ticket_from_bytes, ticket_to_bytes};
+pub use self::init::{
+    AdmittedInit, InitService, InitServicePorts, NodeLog, SecretCheck, derived_cluster,
+};
+pub use self::join::{
+    ClusterFacts, ControlPlaneTurns, Enrollments, JoinService, JoinServicePorts, KubeletSigner,
+    NodeStanding, Settled,
+};
 pub use self::reason::Reason;
-pub use self::recover::RecoverService;
-pub use self::recover::RecoveredKeys;
-pub use self::watch::Progress;
-pub use self::watch::Watcher;
+pub use self::recover::{RecoverService, RecoveredKeys};
+pub use self::watch::{Progress, Watcher};
 
 #[cfg(test)]
 mod tests;

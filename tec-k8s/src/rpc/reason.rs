@@ -2,9 +2,8 @@
 
 use std::fmt;
 
-use tonic::Code;
-use tonic::Status;
 use tonic::metadata::MetadataValue;
+use tonic::{Code, Status};
 
 /// Where the word stands beside a status.
 const HEADER: &str = "tec-reason";

@@ -4,33 +4,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use tec_core::node::derive::DataKeyId;
-use tec_core::node::derive::DiskId;
-use tec_core::node::derive::MeasurementSecret;
-use tec_core::node::port::DataKeys;
-use tec_core::node::port::KeyServices;
-use tec_core::node::port::StateDisk;
-use tec_core::node::uri::KmsUri;
-use tec_core::node::uri::ListedPlaces;
-use tec_core::node::uri::StorageUri;
-use tec_core::port::PortError;
-use tec_core::port::PortErrorKind;
+use tec_core::node::derive::{DataKeyId, DiskId, MeasurementSecret};
+use tec_core::node::port::{DataKeys, KeyServices, StateDisk};
+use tec_core::node::uri::{KmsUri, ListedPlaces, StorageUri};
+use tec_core::port::{PortError, PortErrorKind};
 use tec_core::secret::SecretBytes;
-use tokio::sync::Semaphore;
-use tokio::sync::SemaphorePermit;
-use tokio::sync::mpsc;
-use tonic::Code;
-use tonic::Request;
-use tonic::Response;
-use tonic::Status;
+use tokio::sync::{Semaphore, SemaphorePermit, mpsc};
+use tonic::{Code, Request, Response, Status};
 use zeroize::Zeroizing;
 
-use super::Reason;
 use super::caller::refusal;
-use super::convert;
-use super::generated::recoverproto::RecoverMessage;
-use super::generated::recoverproto::RecoverResponse;
 use super::generated::recoverproto::api_server::Api;
+use super::generated::recoverproto::{RecoverMessage, RecoverResponse};
+use super::{Reason, convert};
 
 /// Keys that open the disk of this node; they were tried.
 #[derive(Debug)]

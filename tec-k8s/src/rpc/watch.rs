@@ -3,22 +3,18 @@
 use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::Context;
-use std::task::Poll;
+use std::task::{Context, Poll};
 
 use async_trait::async_trait;
 use tec_core::node::port::Pause;
-use tec_core::port::PortError;
-use tec_core::port::chain;
+use tec_core::port::{PortError, chain};
 use tokio::sync::mpsc;
 use tonic::Status;
 use tonic::codegen::tokio_stream::Stream;
 
 use super::Reason;
-use super::generated::init::InitFailure;
-use super::generated::init::InitProgress;
-use super::generated::init::InitResponse;
 use super::generated::init::init_progress::Item;
+use super::generated::init::{InitFailure, InitProgress, InitResponse};
 
 /// Items that wait for a slow caller; of more, steps are left out.
 const WAITING: usize = 64;

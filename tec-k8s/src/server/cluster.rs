@@ -4,11 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
-use kube::Api;
-use kube::Client;
-use kube::Resource as _;
-use kube::ResourceExt as _;
 use kube::runtime::watcher::Event;
+use kube::{Api, Client, Resource as _, ResourceExt as _};
 use tokio::sync::watch;
 
 use super::watch::follow;

@@ -3,30 +3,19 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use kube::Api;
-use kube::Client;
-use tec_core::ak::AkRecord;
-use tec_core::ak::ApprovedAk;
-use tec_core::ak::Fingerprint;
-use tec_core::ak::SourceNetwork;
+use kube::{Api, Client};
+use tec_core::ak::{AkRecord, ApprovedAk, Fingerprint, SourceNetwork};
 use tec_core::id::MachineId;
-use tec_core::machine::Machine;
-use tec_core::machine::MachineState;
-use tec_core::port::AkRegistry;
-use tec_core::port::AuditEvent;
-use tec_core::port::BindOutcome;
-use tec_core::port::Claims;
-use tec_core::port::CreateOutcome;
-use tec_core::port::MachineRegistry;
-use tec_core::port::PortError;
-use tec_core::port::PortErrorKind;
-use tec_core::port::UnclaimedLimit;
+use tec_core::machine::{Machine, MachineState};
+use tec_core::port::{
+    AkRegistry, AuditEvent, BindOutcome, Claims, CreateOutcome, MachineRegistry, PortError,
+    PortErrorKind, UnclaimedLimit,
+};
 use tec_core::time::Timestamp;
 
 use super::known::Known;
 use crate::api;
-use crate::client::KubeRegistry;
-use crate::client::port_error;
+use crate::client::{KubeRegistry, port_error};
 
 /// Most keys per machine, those that were bound or revoked too (contract of
 /// [`AkRegistry::submit`], where those do not count: a machine that went through so many needs an

@@ -1,14 +1,10 @@
 //! Machines and keys in few words.
 
 use std::collections::BTreeMap;
-use std::sync::Mutex;
-use std::sync::MutexGuard;
-use std::sync::PoisonError;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use kube::Api;
-use kube::Client;
-use kube::ResourceExt as _;
 use kube::runtime::watcher::Event;
+use kube::{Api, Client, ResourceExt as _};
 use tec_core::id::MachineId;
 use tec_core::machine::Machine;
 

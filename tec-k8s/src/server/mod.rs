@@ -15,8 +15,7 @@ mod known;
 mod submit;
 mod watch;
 
-pub use self::cluster::ClusterView;
-pub use self::cluster::owner_of;
+pub use self::cluster::{ClusterView, owner_of};
 pub use self::intake::Intake;
 pub use self::known::Known;
 pub use self::submit::SubmitOnly;

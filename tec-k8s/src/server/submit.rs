@@ -2,11 +2,7 @@
 
 use std::sync::Arc;
 
-use tec_core::ak::AkCandidate;
-use tec_core::ak::AkDecision;
-use tec_core::ak::AkMatcher;
-use tec_core::ak::AkReason;
-use tec_core::ak::AkRecord;
+use tec_core::ak::{AkCandidate, AkDecision, AkMatcher, AkReason, AkRecord};
 use tec_core::machine::Machine;
 
 /// Decides as another matcher does, but lets keys wait that it would bind: a server that strangers

@@ -3,11 +3,9 @@
 use std::fmt::Debug;
 
 use futures::StreamExt as _;
-use kube::Api;
-use kube::Resource;
-use kube::runtime::WatchStreamExt as _;
-use kube::runtime::watcher;
 use kube::runtime::watcher::Event;
+use kube::runtime::{WatchStreamExt as _, watcher};
+use kube::{Api, Resource};
 use serde::de::DeserializeOwned;
 
 /// Tells every event of a kind, for ever. Failures are tried again with growing pauses, by the

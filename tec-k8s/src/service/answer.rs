@@ -3,10 +3,8 @@
 use std::collections::BTreeMap;
 
 use tec_core::secret::SecretBytes;
-use tec_core::service::nats::Nonce;
-use tec_core::service::nats::PublicKey;
-use tec_core::service::tls::Material;
-use tec_core::service::tls::SigningRequest;
+use tec_core::service::nats::{Nonce, PublicKey};
+use tec_core::service::tls::{Material, SigningRequest};
 use tec_core::time::Timestamp;
 
 /// What a NATS server gets.

@@ -7,21 +7,14 @@ use std::path::PathBuf;
 use async_trait::async_trait;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use serde_json::Value;
-use serde_json::json;
-use tec_core::port::PortError;
-use tec_core::port::PortErrorKind;
-use tec_core::secret::SecretArray;
-use tec_core::secret::SecretBytes;
+use serde_json::{Value, json};
+use tec_core::port::{PortError, PortErrorKind};
+use tec_core::secret::{SecretArray, SecretBytes};
 use tec_core::service::nats::Revocations;
-use tec_core::service::vault::AesSecret;
-use tec_core::service::vault::Progress;
-use tec_core::service::vault::Published;
+use tec_core::service::vault::{AesSecret, Progress, Published};
 use tec_core::time::Timestamp;
 
-use super::Http;
-use super::Reply;
-use super::object;
+use super::{Http, Reply, object};
 
 /// What the bootstrap needs of a cluster.
 ///

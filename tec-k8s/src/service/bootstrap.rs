@@ -2,56 +2,24 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::sync::Arc;
-use std::sync::Mutex;
-use std::sync::MutexGuard;
-use std::sync::PoisonError;
-use std::time::Duration;
-use std::time::Instant;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
-use tec_core::port::Clock;
-use tec_core::port::Entropy;
-use tec_core::port::EntropyRng;
-use tec_core::port::chain;
-use tec_core::secret::SecretArray;
-use tec_core::secret::SecretBytes;
-use tec_core::service::Rates;
-use tec_core::service::caller;
-use tec_core::service::caller::Claims;
-use tec_core::service::caller::Pod;
-use tec_core::service::caller::REVIEW_TIMEOUT;
-use tec_core::service::caller::Refusal;
-use tec_core::service::caller::Reviewer;
-use tec_core::service::caller::Role;
-use tec_core::service::nats;
-use tec_core::service::nats::KeyKind;
-use tec_core::service::nats::Nonce;
-use tec_core::service::nats::PublicKey;
-use tec_core::service::opensearch;
-use tec_core::service::tls::Material;
-use tec_core::service::tls::SigningRequest;
-use tec_core::service::vault::OPENSEARCH_USERS;
-use tec_core::service::vault::call;
-use tec_core::service::vault::call::Login;
-use tec_core::service::vault::call::Subject;
-use tec_core::service::vault::password;
+use tec_core::port::{Clock, Entropy, EntropyRng, chain};
+use tec_core::secret::{SecretArray, SecretBytes};
+use tec_core::service::caller::{Claims, Pod, REVIEW_TIMEOUT, Refusal, Reviewer, Role};
+use tec_core::service::nats::{KeyKind, Nonce, PublicKey};
+use tec_core::service::tls::{Material, SigningRequest};
+use tec_core::service::vault::call::{Login, Subject};
 use tec_core::service::vault::password::Stored;
+use tec_core::service::vault::{OPENSEARCH_USERS, call, password};
+use tec_core::service::{Rates, caller, nats, opensearch};
 use tokio::sync::Semaphore;
 
-use super::Cluster;
-use super::Component;
-use super::ComponentCall;
-use super::Disk;
-use super::Keys;
-use super::Minter;
-use super::NatsServer;
-use super::OpenSearchNode;
-use super::Settings;
-use super::Standing;
-use super::Telemetry;
-use super::TelemetryKind;
-use super::Vault;
-use super::Visit;
+use super::{
+    Cluster, Component, ComponentCall, Disk, Keys, Minter, NatsServer, OpenSearchNode, Settings,
+    Standing, Telemetry, TelemetryKind, Vault, Visit,
+};
 
 /// A login takes no longer than this: with the look at the API server after it, a call is answered
 /// within the ten seconds that it has.

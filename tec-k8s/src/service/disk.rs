@@ -1,7 +1,6 @@
 //! The disk beside the vault.
 
-use std::fmt;
-use std::io;
+use std::{fmt, io};
 
 /// Where the wrapped key lies, and how the vault's storage is emptied.
 ///

@@ -10,16 +10,9 @@ use base64::engine::general_purpose::STANDARD;
 use tec_core::secret::SecretBytes;
 use tec_core::service::caller::Refusal;
 use tec_core::service::tls::Material;
-use tonic::Code;
-use tonic::Request;
-use tonic::Response;
-use tonic::Status;
+use tonic::{Code, Request, Response, Status};
 
-use super::Bootstrap;
-use super::ComponentCall;
-use super::TelemetryKind;
-use super::Visit;
-use super::details;
+use super::{Bootstrap, ComponentCall, TelemetryKind, Visit, details};
 use crate::generated::bootstrap as pb;
 use crate::generated::bootstrap::bootstrap_server::BootstrapServer;
 

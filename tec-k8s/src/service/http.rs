@@ -11,16 +11,11 @@ use std::time::Duration;
 use bytes::Bytes;
 use http_body_util::Full;
 use rustls::ClientConfig;
-use rustls::pki_types::InvalidDnsNameError;
-use rustls::pki_types::ServerName;
+use rustls::pki_types::{InvalidDnsNameError, ServerName};
 use tec_core::secret::SecretBytes;
-use tokio::net::TcpStream;
-use tokio::net::UnixStream;
+use tokio::net::{TcpStream, UnixStream};
 
-use super::keep_alive::Connection;
-use super::keep_alive::Failure;
-use super::keep_alive::Idle;
-use super::keep_alive::Request;
+use super::keep_alive::{Connection, Failure, Idle, Request};
 
 /// Where calls go.
 #[derive(Clone)]
@@ -219,8 +214,7 @@ impl Http {
 mod tests {
     use std::path::Path;
 
-    use tokio::io::AsyncReadExt as _;
-    use tokio::io::AsyncWriteExt as _;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     use tokio::net::UnixListener;
     use tokio::task::JoinSet;
 

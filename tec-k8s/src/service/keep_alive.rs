@@ -4,20 +4,15 @@
 //! notices that the other end closed it. So that is looked for before a request is sent.
 
 use std::fmt;
-use std::pin::Pin;
-use std::pin::pin;
-use std::sync::Mutex;
-use std::sync::PoisonError;
+use std::pin::{Pin, pin};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http_body_util::BodyExt as _;
-use http_body_util::Full;
-use http_body_util::Limited;
+use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
-use tokio::io::AsyncRead;
-use tokio::io::AsyncWrite;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::Instant;
 
 use super::Reply;

@@ -1,8 +1,7 @@
 //! Public halves of the keys that sign for NATS, remembered for a short time.
 
 use std::collections::BTreeMap;
-use std::sync::Mutex;
-use std::sync::PoisonError;
+use std::sync::{Mutex, PoisonError};
 
 use tec_core::service::vault::call::PublicHalf;
 use tec_core::time::Timestamp;

@@ -4,23 +4,14 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use tec_core::secret::SecretBytes;
-use tec_core::service::caller;
 use tec_core::service::caller::Refusal;
-use tec_core::service::nats;
-use tec_core::service::nats::KeyKind;
-use tec_core::service::nats::Nonce;
-use tec_core::service::nats::PublicKey;
-use tec_core::service::nats::Revocations;
-use tec_core::service::nats::Scope;
-use tec_core::service::nats::Unsigned;
-use tec_core::service::vault::Request;
-use tec_core::service::vault::Response;
-use tec_core::service::vault::call;
+use tec_core::service::nats::{KeyKind, Nonce, PublicKey, Revocations, Scope, Unsigned};
 use tec_core::service::vault::call::PublicHalf;
+use tec_core::service::vault::{Request, Response, call};
+use tec_core::service::{caller, nats};
 use tec_core::time::Timestamp;
 
-use super::Keys;
-use super::Vault;
+use super::{Keys, Vault};
 
 /// Mints with the controller's own token: a caller may have JWTs, never sign them.
 #[derive(Debug)]

@@ -31,36 +31,19 @@ mod standing;
 mod vault;
 mod visit;
 
-pub use self::answer::Component;
-pub use self::answer::ComponentCall;
-pub use self::answer::NatsServer;
-pub use self::answer::OpenSearchNode;
-pub use self::answer::Telemetry;
-pub use self::answer::TelemetryKind;
-pub use self::api_server::ApiServer;
-pub use self::api_server::Cluster;
-pub use self::api_server::PodObject;
-pub use self::api_server::SecretNames;
-pub use self::api_server::Warning;
+pub use self::answer::{
+    Component, ComponentCall, NatsServer, OpenSearchNode, Telemetry, TelemetryKind,
+};
+pub use self::api_server::{ApiServer, Cluster, PodObject, SecretNames, Warning};
 pub use self::bootstrap::Bootstrap;
 pub use self::disk::Disk;
 pub use self::export::Export;
-pub use self::grpc::NAME;
-pub use self::grpc::descriptors;
-pub use self::grpc::service;
-pub use self::http::Http;
-pub use self::http::HttpError;
-pub use self::http::Reply;
-pub use self::http::Target;
+pub use self::grpc::{NAME, descriptors, service};
+pub use self::http::{Http, HttpError, Reply, Target};
 pub use self::keys::Keys;
-pub use self::minter::KeptUser;
-pub use self::minter::Minted;
-pub use self::minter::Minter;
-pub use self::shell::BringUpShell;
-pub use self::shell::Peers;
-pub use self::shell::SetupShell;
-pub use self::standing::Settings;
-pub use self::standing::Standing;
+pub use self::minter::{KeptUser, Minted, Minter};
+pub use self::shell::{BringUpShell, Peers, SetupShell};
+pub use self::standing::{Settings, Standing};
 pub use self::vault::Vault;
 pub use self::visit::Visit;
 /// Messages and stub for clients of the controller.

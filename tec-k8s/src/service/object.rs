@@ -2,18 +2,13 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use serde_json::Map;
-use serde_json::Value;
-use serde_json::json;
+use serde_json::{Map, Value, json};
 use tec_core::secret::SecretArray;
 use tec_core::service::nats::Revocations;
-use tec_core::service::vault::AesSecret;
-use tec_core::service::vault::Progress;
-use tec_core::service::vault::Rotation;
+use tec_core::service::vault::{AesSecret, Progress, Rotation};
 use tec_core::time::Timestamp;
 
-use super::PodObject;
-use super::Warning;
+use super::{PodObject, Warning};
 
 /// A person annotates the Secret with this, to have the wrapping key replaced.
 const ROTATE: &str = "trusted-execution-clusters.io/rotate-wrapping-key";

@@ -7,25 +7,15 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use tec_core::plan::Shell;
-use tec_core::port::PortError;
-use tec_core::port::chain;
+use tec_core::port::{PortError, chain};
 use tec_core::secret::SecretBytes;
 use tec_core::service::Fatal;
-use tec_core::service::vault::BringUp;
-use tec_core::service::vault::Effect;
-use tec_core::service::vault::Event;
-use tec_core::service::vault::Outcome;
-use tec_core::service::vault::Refused;
-use tec_core::service::vault::Request;
-use tec_core::service::vault::Response;
-use tec_core::service::vault::Setup;
-use tec_core::service::vault::SetupEffect;
-use tec_core::service::vault::SetupEnd;
-use tec_core::service::vault::SetupEvent;
+use tec_core::service::vault::{
+    BringUp, Effect, Event, Outcome, Refused, Request, Response, Setup, SetupEffect, SetupEnd,
+    SetupEvent,
+};
 
-use super::Cluster;
-use super::Disk;
-use super::Vault;
+use super::{Cluster, Disk, Vault};
 
 /// How often a reset is looked at.
 const POLL: Duration = Duration::from_millis(200);

@@ -1,9 +1,7 @@
 //! What requests are served with: settings, and the controller's own token.
 
 use std::num::NonZeroU32;
-use std::sync::Arc;
-use std::sync::PoisonError;
-use std::sync::RwLock;
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use tec_core::secret::SecretBytes;

@@ -2,12 +2,9 @@
 
 use std::time::Instant;
 
-use tec_core::port::PortError;
-use tec_core::port::PortErrorKind;
+use tec_core::port::{PortError, PortErrorKind};
 use tec_core::secret::SecretBytes;
-use tec_core::service::vault::Method;
-use tec_core::service::vault::Request;
-use tec_core::service::vault::Response;
+use tec_core::service::vault::{Method, Request, Response};
 
 use super::Http;
 

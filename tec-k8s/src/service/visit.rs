@@ -1,17 +1,11 @@
 //! The line of a call in the audit: who called, for what, with what end, and how long it took.
 
-use std::sync::Mutex;
-use std::sync::MutexGuard;
-use std::sync::PoisonError;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use tec_core::service::caller::Account;
-use tec_core::service::caller::Claims;
-use tec_core::service::caller::Refusal;
-use tec_core::service::caller::Role;
+use tec_core::service::caller::{Account, Claims, Refusal, Role};
 use tec_core::service::nats::PublicKey;
-use tracing::field::debug;
-use tracing::field::display;
+use tracing::field::{debug, display};
 
 use super::object::is_pod_name;
 

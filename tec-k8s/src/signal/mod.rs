@@ -17,9 +17,6 @@ mod metric;
 #[cfg(test)]
 mod tests;
 
-pub use self::alert::Alert;
-pub use self::alert::Severity;
-pub use self::event::Event;
-pub use self::event::EventType;
-pub use self::metric::Metric;
-pub use self::metric::MetricKind;
+pub use self::alert::{Alert, Severity};
+pub use self::event::{Event, EventType};
+pub use self::metric::{Metric, MetricKind};

@@ -6,24 +6,14 @@ use rustls::ServerConfig;
 use rustls::crypto::CryptoProvider;
 use rustls::server::Acceptor;
 use rustls::sign::CertifiedKey;
-use tokio::io::AsyncRead;
-use tokio::io::AsyncWrite;
-use tokio_rustls::LazyConfigAcceptor;
-use tokio_rustls::StartHandshake;
-use tokio_rustls::TlsStream;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio_rustls::{LazyConfigAcceptor, StartHandshake, TlsStream};
 
-use super::AtlsError;
-use super::AtlsStream;
-use super::AttestedPeer;
-use super::ChannelBinding;
-use super::Endpoint;
-use super::Nonce;
-use super::bind;
-use super::config;
 use super::config::OneCertificate;
 use super::endpoint::Inner;
 use super::named::Wire;
 use super::verify::PeerVerifier;
+use super::{AtlsError, AtlsStream, AttestedPeer, ChannelBinding, Endpoint, Nonce, bind, config};
 
 impl Endpoint {
     /// Takes a connection: proves itself to the client with a document that is made on a thread

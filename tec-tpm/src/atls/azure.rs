@@ -12,22 +12,15 @@ use std::sync::Arc;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use serde::Deserialize;
-use serde::Serialize;
-use sha2::Digest as _;
-use sha2::Sha256;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
 use subtle::ConstantTimeEq as _;
 use tec_core::ak::PublicKey;
 use tec_core::port::Clock;
 
-use super::AkTrust;
-use super::InstanceInfo;
-use super::ValidateError;
-use crate::hcl::HclReport;
-use crate::hcl::RuntimeData;
-use crate::snp::Policy;
-use crate::snp::Roots;
-use crate::snp::UntrustedReport;
+use super::{AkTrust, InstanceInfo, ValidateError};
+use crate::hcl::{HclReport, RuntimeData};
+use crate::snp::{Policy, Roots, UntrustedReport};
 
 type Cause = Box<dyn Error + Send + Sync>;
 

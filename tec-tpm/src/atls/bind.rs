@@ -9,26 +9,16 @@
 use std::sync::Arc;
 
 use rustls::pki_types::CertificateDer;
-use rustls::server::ClientHello;
-use rustls::server::ParsedCertificate;
-use sha2::Digest as _;
-use sha2::Sha256;
+use rustls::server::{ClientHello, ParsedCertificate};
+use sha2::{Digest as _, Sha256};
 use tec_core::digest::Sha256Digest;
-use tokio::io::AsyncRead;
-use tokio::io::AsyncReadExt as _;
-use tokio::io::AsyncWrite;
-use tokio::io::AsyncWriteExt as _;
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio_rustls::TlsStream;
 
-use super::AtlsError;
-use super::AttestedPeer;
-use super::MAX_DOCUMENT;
-use super::Nonce;
-use super::Variant;
 use super::challenge::key_hash;
 use super::endpoint::Inner;
-use super::issue;
 use super::signatures::ByProvider;
+use super::{AtlsError, AttestedPeer, MAX_DOCUMENT, Nonce, Variant, issue};
 
 /// The protocol that begins with the exchange and goes on with HTTP/2.
 const BOUND: &[u8] = b"tec-atls-bind/1";

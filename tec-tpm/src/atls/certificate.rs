@@ -8,13 +8,10 @@ use tec_core::time::Timestamp;
 use x509_cert::der::Encode as _;
 use x509_cert::der::oid::ObjectIdentifier;
 
-use super::MAX_DOCUMENT;
-use super::Variant;
 use super::challenge::key_hash;
-use super::der;
 use super::signatures::ByProvider;
-use crate::ek::CertificateError;
-use crate::ek::Parsed;
+use super::{MAX_DOCUMENT, Variant, der};
+use crate::ek::{CertificateError, Parsed};
 
 /// ecdsa-with-SHA256 (RFC 5758, section 3.2).
 const ECDSA_SHA256: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.2.840.10045.4.3.2");

@@ -1,7 +1,6 @@
 //! What evidence binds: user data and the peer's nonce.
 
-use sha2::Digest as _;
-use sha2::Sha256;
+use sha2::{Digest as _, Sha256};
 use tec_core::digest::Sha256Digest;
 
 use super::Nonce;

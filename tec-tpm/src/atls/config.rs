@@ -2,16 +2,12 @@
 
 use std::sync::Arc;
 
-use rustls::ClientConfig;
-use rustls::ServerConfig;
-use rustls::SignatureScheme;
-use rustls::client::ResolvesClientCert;
-use rustls::client::Resumption;
+use rustls::client::{ResolvesClientCert, Resumption};
 use rustls::crypto::CryptoProvider;
-use rustls::server::ClientHello;
-use rustls::server::ResolvesServerCert;
+use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 use rustls::version::TLS13;
+use rustls::{ClientConfig, ServerConfig, SignatureScheme};
 
 use super::bind;
 use super::verify::PeerVerifier;

@@ -1,34 +1,22 @@
 //! The client's end of a handshake.
 
 use std::fmt;
-use std::sync::Arc;
-use std::sync::Mutex;
-use std::sync::PoisonError;
+use std::sync::{Arc, Mutex, PoisonError};
 
-use rustls::ClientConfig;
-use rustls::SignatureScheme;
 use rustls::client::ResolvesClientCert;
-use rustls::pki_types::DnsName;
-use rustls::pki_types::ServerName;
+use rustls::pki_types::{DnsName, ServerName};
 use rustls::sign::CertifiedKey;
-use tokio::io::AsyncRead;
-use tokio::io::AsyncWrite;
+use rustls::{ClientConfig, SignatureScheme};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::runtime::Handle;
-use tokio_rustls::TlsConnector;
-use tokio_rustls::TlsStream;
+use tokio_rustls::{TlsConnector, TlsStream};
 
-use super::AtlsError;
-use super::AtlsStream;
-use super::AttestedPeer;
-use super::ChannelBinding;
-use super::Endpoint;
-use super::Nonce;
-use super::bind;
-use super::config;
 use super::endpoint::Inner;
-use super::named;
 use super::named::Wire;
 use super::verify::PeerVerifier;
+use super::{
+    AtlsError, AtlsStream, AttestedPeer, ChannelBinding, Endpoint, Nonce, bind, config, named,
+};
 
 impl Endpoint {
     /// Connects over `io`, judges the server, then proves itself to it where there is an issuer.

@@ -12,8 +12,7 @@ use std::collections::BTreeMap;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use serde::Deserialize;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use tec_core::digest::Sha256Digest;
 use tec_core::pcr::PcrIndex;
 

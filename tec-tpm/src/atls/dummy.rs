@@ -2,16 +2,9 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use serde::Deserialize;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
-use super::IssueError;
-use super::Issuer;
-use super::Nonce;
-use super::ValidateError;
-use super::Validated;
-use super::Validator;
-use super::Variant;
+use super::{IssueError, Issuer, Nonce, ValidateError, Validated, Validator, Variant};
 use crate::quote::SignatureCheck;
 
 #[derive(Serialize, Deserialize)]

@@ -5,21 +5,14 @@ use std::time::Duration;
 
 use rustls::crypto::CryptoProvider;
 use rustls::sign::CertifiedKey;
-use tec_core::port::Clock;
-use tec_core::port::Entropy;
+use tec_core::port::{Clock, Entropy};
 use tokio::sync::Semaphore;
 
-use super::AtlsError;
-use super::ChannelBinding;
-use super::Issuer;
-use super::Nonce;
-use super::Validator;
-use super::Variant;
-use super::certificate;
 use super::config::BoundConfigs;
 use super::identity::LeafKey;
-use super::issue;
-use super::named;
+use super::{
+    AtlsError, ChannelBinding, Issuer, Nonce, Validator, Variant, certificate, issue, named,
+};
 
 /// A handshake may take this long, document included: discrete TPMs take seconds for a quote.
 const HANDSHAKE_LIMIT: Duration = Duration::from_secs(30);

@@ -5,9 +5,7 @@ use std::time::Duration;
 
 use rustls::AlertDescription;
 
-use super::IssueError;
-use super::PeerCertificateError;
-use super::ValidateError;
+use super::{IssueError, PeerCertificateError, ValidateError};
 
 /// A handshake failed.
 #[derive(Debug, thiserror::Error)]

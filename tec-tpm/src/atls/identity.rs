@@ -4,22 +4,16 @@ use std::fmt;
 use std::sync::Arc;
 
 use p256::elliptic_curve::Generate as _;
-use p256::pkcs8::EncodePrivateKey as _;
-use p256::pkcs8::EncodePublicKey as _;
+use p256::pkcs8::{EncodePrivateKey as _, EncodePublicKey as _};
 use rustls::crypto::CryptoProvider;
-use rustls::pki_types::CertificateDer;
-use rustls::pki_types::PrivateKeyDer;
-use rustls::pki_types::PrivatePkcs8KeyDer;
-use rustls::sign::CertifiedKey;
-use rustls::sign::SigningKey;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
+use rustls::sign::{CertifiedKey, SigningKey};
 use tec_core::digest::Sha256Digest;
-use tec_core::port::Entropy;
-use tec_core::port::EntropyRng;
+use tec_core::port::{Entropy, EntropyRng};
 use tec_core::time::Timestamp;
 
-use super::Variant;
-use super::certificate;
 use super::challenge::key_hash;
+use super::{Variant, certificate};
 
 /// A P-256 key that lives in memory only, for as long as its endpoint.
 pub(super) struct LeafKey {

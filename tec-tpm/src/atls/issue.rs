@@ -4,12 +4,8 @@ use std::error::Error;
 use std::fmt;
 use std::sync::Arc;
 
-use super::MAX_DOCUMENT;
-use super::Nonce;
-use super::Variant;
-use super::challenge::inner_nonce;
-use super::challenge::quote_nonce;
-use super::document;
+use super::challenge::{inner_nonce, quote_nonce};
+use super::{MAX_DOCUMENT, Nonce, Variant, document};
 use crate::evidence::TpmEvidence;
 
 type Cause = Box<dyn Error + Send + Sync>;

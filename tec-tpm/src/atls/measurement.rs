@@ -2,17 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::Arc;
-use std::sync::PoisonError;
-use std::sync::RwLock;
+use std::sync::{Arc, PoisonError, RwLock};
 
 use serde::Deserialize;
-use serde::de::Error as _;
-use serde::de::MapAccess;
-use serde::de::Visitor;
+use serde::de::{Error as _, MapAccess, Visitor};
 use tec_core::digest::Sha256Digest;
-use tec_core::pcr::PcrIndex;
-use tec_core::pcr::PcrValues;
+use tec_core::pcr::{PcrIndex, PcrValues};
 
 /// Whether another value refuses the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -89,43 +89,23 @@ mod validate;
 mod variant;
 mod verify;
 
-pub use self::azure::AzureInfo;
-pub use self::azure::AzureSnpAk;
-pub use self::azure::HclSource;
+pub use self::azure::{AzureInfo, AzureSnpAk, HclSource};
 pub use self::bind::ChannelBinding;
 pub use self::certificate::PeerCertificateError;
-pub use self::dummy::DangerousDummyIssuer;
-pub use self::dummy::DangerousDummyValidator;
-pub use self::endpoint::Endpoint;
-pub use self::endpoint::EndpointBuilder;
-pub use self::endpoint::EndpointError;
+pub use self::dummy::{DangerousDummyIssuer, DangerousDummyValidator};
+pub use self::endpoint::{Endpoint, EndpointBuilder, EndpointError};
 pub use self::error::AtlsError;
-pub use self::issue::InstanceInfo;
-pub use self::issue::IssueError;
-pub use self::issue::Issuer;
-pub use self::issue::Quoter;
-pub use self::issue::VtpmIssuer;
-pub use self::measurement::Expectation;
-pub use self::measurement::LiveMeasurements;
-pub use self::measurement::MeasurementError;
-pub use self::measurement::Measurements;
-pub use self::measurement::Mismatch;
-pub use self::measurement::Mismatches;
-pub use self::measurement::Severity;
+pub use self::issue::{InstanceInfo, IssueError, Issuer, Quoter, VtpmIssuer};
+pub use self::measurement::{
+    Expectation, LiveMeasurements, MeasurementError, Measurements, Mismatch, Mismatches, Severity,
+};
 pub use self::nonce::Nonce;
 pub use self::peer::AttestedPeer;
-pub use self::service::Acceptor;
-pub use self::service::ConnectError;
-pub use self::service::Connector;
+pub use self::service::{Acceptor, ConnectError, Connector};
 pub use self::stream::AtlsStream;
-pub use self::validate::AkTrust;
-pub use self::validate::AnyAk;
-pub use self::validate::EveryTrust;
-pub use self::validate::PinnedAks;
-pub use self::validate::ValidateError;
-pub use self::validate::Validated;
-pub use self::validate::Validator;
-pub use self::validate::VtpmValidator;
+pub use self::validate::{
+    AkTrust, AnyAk, EveryTrust, PinnedAks, ValidateError, Validated, Validator, VtpmValidator,
+};
 pub use self::variant::Variant;
 
 /// Largest attestation document in bytes. rustls takes no handshake message above 65535 bytes, and

@@ -4,9 +4,7 @@ use tec_core::ak::PublicKey;
 use tec_core::digest::Sha256Digest;
 use tec_core::pcr::PcrValues;
 
-use super::Mismatch;
-use super::Validated;
-use super::Variant;
+use super::{Mismatch, Validated, Variant};
 
 /// Proof that the peer's evidence was judged and found good. Only a handshake makes one.
 #[derive(Clone, Debug)]

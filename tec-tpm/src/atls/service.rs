@@ -2,16 +2,12 @@
 
 use std::error::Error;
 use std::pin::Pin;
-use std::task::Context;
-use std::task::Poll;
+use std::task::{Context, Poll};
 
-use tokio::io::AsyncRead;
-use tokio::io::AsyncWrite;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tower_service::Service;
 
-use super::AtlsError;
-use super::AtlsStream;
-use super::Endpoint;
+use super::{AtlsError, AtlsStream, Endpoint};
 
 type Connecting<T, E> = Pin<Box<dyn Future<Output = Result<T, E>> + Send>>;
 

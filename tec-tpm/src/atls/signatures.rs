@@ -7,8 +7,7 @@ use tec_core::ak::PublicKey;
 use x509_cert::der::Decode as _;
 use x509_cert::spki::SubjectPublicKeyInfoRef;
 
-use crate::quote::QuoteError;
-use crate::quote::SignatureCheck;
+use crate::quote::{QuoteError, SignatureCheck};
 
 #[derive(Debug)]
 pub(super) struct ByProvider<'a>(pub(super) &'a CryptoProvider);

@@ -1,26 +1,16 @@
-use std::sync::Arc;
-use std::sync::Mutex;
-use std::sync::PoisonError;
-use std::sync::atomic::AtomicU64;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use rustls::crypto::ring;
 use tec_core::digest::Sha256Digest;
 use tec_core::pcr::PcrIndex;
-use tec_core::testing::ManualClock;
-use tec_core::testing::SeededEntropy;
+use tec_core::testing::{ManualClock, SeededEntropy};
 use tec_core::time::Timestamp;
-use tokio::io::AsyncRead;
-use tokio::io::AsyncReadExt as _;
-use tokio::io::AsyncWrite;
-use tokio::io::AsyncWriteExt as _;
-use tokio::io::DuplexStream;
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, DuplexStream};
 
 use super::*;
-use crate::testing::SoftAzure;
-use crate::testing::SoftSnp;
-use crate::testing::SoftTpm;
+use crate::testing::{SoftAzure, SoftSnp, SoftTpm};
 
 type Stream = AtlsStream<DuplexStream>;
 

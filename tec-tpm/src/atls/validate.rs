@@ -5,20 +5,13 @@ use std::error::Error;
 use std::fmt;
 use std::sync::Arc;
 
-use tec_core::ak::Fingerprint;
-use tec_core::ak::PublicKey;
+use tec_core::ak::{Fingerprint, PublicKey};
 use tec_core::pcr::PcrValues;
 
-use super::LiveMeasurements;
-use super::Mismatch;
-use super::Mismatches;
-use super::Nonce;
-use super::Variant;
-use super::challenge::inner_nonce;
-use super::challenge::quote_nonce;
+use super::challenge::{inner_nonce, quote_nonce};
 use super::document::Document;
-use crate::quote::QuoteError;
-use crate::quote::SignatureCheck;
+use super::{LiveMeasurements, Mismatch, Mismatches, Nonce, Variant};
+use crate::quote::{QuoteError, SignatureCheck};
 
 /// A document was refused: the first check that failed.
 #[derive(Debug, thiserror::Error)]

@@ -1,36 +1,22 @@
 //! What rustls asks of us during a handshake: judging the peer's certificate.
 
 use std::fmt;
-use std::sync::Arc;
-use std::sync::Mutex;
-use std::sync::PoisonError;
-use std::sync::atomic::AtomicBool;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
-use rustls::CertificateError;
-use rustls::DigitallySignedStruct;
-use rustls::DistinguishedName;
-use rustls::PeerIncompatible;
-use rustls::SignatureScheme;
-use rustls::client::danger::HandshakeSignatureValid;
-use rustls::client::danger::ServerCertVerified;
-use rustls::client::danger::ServerCertVerifier;
-use rustls::crypto::CryptoProvider;
-use rustls::crypto::verify_tls13_signature;
-use rustls::pki_types::CertificateDer;
-use rustls::pki_types::ServerName;
-use rustls::pki_types::UnixTime;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::{CryptoProvider, verify_tls13_signature};
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::server::ParsedCertificate;
-use rustls::server::danger::ClientCertVerified;
-use rustls::server::danger::ClientCertVerifier;
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::{
+    CertificateError, DigitallySignedStruct, DistinguishedName, PeerIncompatible, SignatureScheme,
+};
 
-use super::AtlsError;
-use super::AttestedPeer;
-use super::Nonce;
-use super::certificate::PeerCertificate;
-use super::certificate::PeerCertificateError;
+use super::certificate::{PeerCertificate, PeerCertificateError};
 use super::endpoint::Inner;
 use super::signatures::ByProvider;
+use super::{AtlsError, AttestedPeer, Nonce};
 
 /// Takes certificates: any, whose key will prove itself over the connection, or those whose
 /// document is for the nonce of one handshake.

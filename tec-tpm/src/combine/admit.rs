@@ -2,15 +2,13 @@
 
 use tec_core::attest::PinnedPcrs;
 use tec_core::digest::Sha256Digest;
-use tec_core::pcr::PcrIndex;
-use tec_core::pcr::PcrValues;
+use tec_core::pcr::{PcrIndex, PcrValues};
 
-use super::Combined;
-use super::Provenance;
 use super::combined::Enumerated;
 use super::provenance::tidied;
 use super::source::Family;
 use super::walk::Choice;
+use super::{Combined, Provenance};
 
 /// Quoted values are those of no state.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

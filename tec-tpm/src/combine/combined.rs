@@ -1,19 +1,11 @@
 //! The result: values per register, with what makes them.
 
 use tec_core::digest::Sha256Digest;
-use tec_core::pcr::PcrIndex;
-use tec_core::pcr::PcrSet;
+use tec_core::pcr::{PcrIndex, PcrSet};
 
-use super::CombineError;
-use super::Combiner;
-use super::Provenance;
-use super::Reason;
-use super::provenance;
 use super::source::Family;
-use super::walk;
-use super::walk::Choice;
-use super::walk::Leaf;
-use super::walk::Outcome;
+use super::walk::{Choice, Leaf, Outcome};
+use super::{CombineError, Combiner, Provenance, Reason, provenance, walk};
 
 /// The states of a fleet that moves between images.
 #[derive(Debug)]

@@ -8,16 +8,8 @@ use tec_core::digest::Sha256Digest;
 use tec_core::image::ExpectedPcrs;
 use tec_core::pcr::PcrIndex;
 
-use super::CombineError;
-use super::Combined;
-use super::Combiner;
-use super::Grouping;
-use super::Loaders;
-use super::MokLists;
-use super::Provenance;
-use super::loose;
-use crate::event_log::Event;
-use crate::event_log::EventLog;
+use super::{CombineError, Combined, Combiner, Grouping, Loaders, MokLists, Provenance, loose};
+use crate::event_log::{Event, EventLog};
 
 /// An event as an image makes it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]

@@ -3,18 +3,12 @@
 use std::collections::BTreeMap;
 
 use tec_core::digest::Sha256Digest;
-use tec_core::pcr::PcrIndex;
-use tec_core::pcr::PcrSet;
+use tec_core::pcr::{PcrIndex, PcrSet};
 
-use super::CombineError;
-use super::Combined;
-use super::Provenance;
 use super::combined::Enumerated;
-use super::provenance::common;
-use super::provenance::tidied;
-use super::walk::Choice;
-use super::walk::Leaf;
-use super::walk::MAX_LEAVES;
+use super::provenance::{common, tidied};
+use super::walk::{Choice, Leaf, MAX_LEAVES};
+use super::{CombineError, Combined, Provenance};
 
 /// A state of several registers at once.
 #[derive(Clone, Debug, PartialEq, Eq)]

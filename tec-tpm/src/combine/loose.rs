@@ -1,8 +1,7 @@
 //! The last resort of identification: known components in known orders, each one left out,
 //! replaced by another image's, or repeated.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use tec_core::digest::Sha256Digest;
 use tec_core::image::ExpectedPcrs;

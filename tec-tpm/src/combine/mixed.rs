@@ -1,30 +1,17 @@
 //! The policy of core: which states of live images explain a boot.
 
-use std::sync::Arc;
-use std::sync::Mutex;
-use std::sync::PoisonError;
+use std::sync::{Arc, Mutex, PoisonError};
 
-use tec_core::attest::PinnedPcrs;
-use tec_core::attest::VerifiedEvidence;
-use tec_core::boot::BootPart;
-use tec_core::boot::BootState;
-use tec_core::boot::BootStates;
-use tec_core::boot::LiveImages;
-use tec_core::boot::NearState;
-use tec_core::boot::WholeImages;
+use tec_core::attest::{PinnedPcrs, VerifiedEvidence};
+use tec_core::boot::{BootPart, BootState, BootStates, LiveImages, NearState, WholeImages};
 use tec_core::digest::Sha256Digest;
 use tec_core::id::ImageName;
-use tec_core::image::ExpectedPcr;
-use tec_core::image::ExpectedPcrs;
-use tec_core::image::ImageEvent;
-use tec_core::pcr::PcrIndex;
-use tec_core::pcr::PcrValues;
+use tec_core::image::{ExpectedPcr, ExpectedPcrs, ImageEvent};
+use tec_core::pcr::{PcrIndex, PcrValues};
 
-use super::CombineError;
-use super::Combined;
-use super::Combiner;
 use super::source::Family;
 use super::walk::Choice;
+use super::{CombineError, Combined, Combiner};
 
 /// Admits machines that are between approved images: every state that a fleet passes through while
 /// it is updated part by part, and no other.

@@ -69,24 +69,13 @@ use tec_core::image::ExpectedPcrs;
 use tec_core::pcr::PcrIndex;
 
 pub use self::admit::Refusal;
-pub use self::combined::Combined;
-pub use self::combined::Undetermined;
-pub use self::group::Group;
-pub use self::group::Grouping;
-pub use self::group::Loaders;
-pub use self::group::MokLists;
-pub use self::identify::Catalog;
-pub use self::identify::Identification;
-pub use self::identify::IdentifiedEvent;
-pub use self::identify::KnownEvent;
-pub use self::identify::Liberty;
-pub use self::identify::Made;
+pub use self::combined::{Combined, Undetermined};
+pub use self::group::{Group, Grouping, Loaders, MokLists};
+pub use self::identify::{Catalog, Identification, IdentifiedEvent, KnownEvent, Liberty, Made};
 pub use self::joint::JointState;
 pub use self::mixed::MixedStates;
-pub use self::provenance::Origin;
-pub use self::provenance::Provenance;
-pub use self::sbat::SbatLevelError;
-pub use self::sbat::SbatLevels;
+pub use self::provenance::{Origin, Provenance};
+pub use self::sbat::{SbatLevelError, SbatLevels};
 
 /// Most images; alternatives are counted in 16 bits.
 const MAX_IMAGES: usize = 10_000;

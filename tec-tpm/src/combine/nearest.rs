@@ -2,17 +2,14 @@
 
 use std::collections::BTreeSet;
 
-use tec_core::attest::PinnedPcrs;
-use tec_core::attest::VerifiedEvidence;
+use tec_core::attest::{PinnedPcrs, VerifiedEvidence};
 use tec_core::digest::Sha256Digest;
 use tec_core::pcr::PcrIndex;
 
 use super::Combined;
 use super::combined::Enumerated;
 use super::source::Family;
-use super::walk::Choice;
-use super::walk::Fold;
-use super::walk::walk;
+use super::walk::{Choice, Fold, walk};
 
 /// Most pairs of states of two registers that are looked at; beyond, the nearest so far is told.
 const MAX_STEPS: u32 = 1 << 16;

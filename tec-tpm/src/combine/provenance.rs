@@ -4,10 +4,8 @@ use std::fmt;
 
 use serde::Serialize;
 
-use super::group::Group;
-use super::group::GroupSet;
-use super::source::Family;
-use super::source::Source;
+use super::group::{Group, GroupSet};
+use super::source::{Family, Source};
 use super::walk::Choice;
 
 /// Parts of a state that the same images have.

@@ -1,23 +1,14 @@
 //! A fleet in miniature: machines whose parts are replaced one by one in every order, with boots in
 //! between. What they measure must be what the combination lists, no more and no less.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
 use tec_core::attest::PinnedPcrs;
-use tec_core::boot::BootState;
-use tec_core::boot::BootStates as _;
-use tec_core::boot::LiveImages;
+use tec_core::boot::{BootState, BootStates as _, LiveImages};
 use tec_core::digest::Sha256Digest;
-use tec_core::image::ApprovedImage;
-use tec_core::image::ExpectedPcr;
-use tec_core::image::ExpectedPcrs;
-use tec_core::image::ImageEvent;
-use tec_core::pcr::PCR_COUNT;
-use tec_core::pcr::PcrIndex;
-use tec_core::pcr::PcrSet;
-use tec_core::pcr::PcrValues;
+use tec_core::image::{ApprovedImage, ExpectedPcr, ExpectedPcrs, ImageEvent};
+use tec_core::pcr::{PCR_COUNT, PcrIndex, PcrSet, PcrValues};
 use tec_core::time::Timestamp;
 
 use super::*;

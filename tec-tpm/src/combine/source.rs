@@ -3,18 +3,11 @@
 use std::collections::BTreeMap;
 
 use tec_core::digest::Sha256Digest;
-use tec_core::image::ExpectedPcr;
-use tec_core::image::ExpectedPcrs;
-use tec_core::pcr::PCR_COUNT;
-use tec_core::pcr::PcrIndex;
+use tec_core::image::{ExpectedPcr, ExpectedPcrs};
+use tec_core::pcr::{PCR_COUNT, PcrIndex};
 
 use super::CombineError;
-use super::group::GROUPS;
-use super::group::Group;
-use super::group::GroupSet;
-use super::group::Grouping;
-use super::group::only_uki;
-use super::group::within_uki;
+use super::group::{GROUPS, Group, GroupSet, Grouping, only_uki, within_uki};
 use super::sbat::SbatLevels;
 
 /// In place of an id, where an image says nothing about a register.

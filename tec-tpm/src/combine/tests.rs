@@ -1,17 +1,10 @@
 use tec_core::attest::PinnedPcrs;
 use tec_core::digest::Sha256Digest;
-use tec_core::image::ExpectedPcr;
-use tec_core::image::ExpectedPcrs;
-use tec_core::image::ImageEvent;
-use tec_core::pcr::PCR_COUNT;
-use tec_core::pcr::PcrIndex;
-use tec_core::pcr::PcrSet;
-use tec_core::pcr::PcrValues;
+use tec_core::image::{ExpectedPcr, ExpectedPcrs, ImageEvent};
+use tec_core::pcr::{PCR_COUNT, PcrIndex, PcrSet, PcrValues};
 
 use super::*;
-use crate::event_log::EventKind;
-use crate::event_log::EventLog;
-use crate::event_log::EventLogBuilder;
+use crate::event_log::{EventKind, EventLog, EventLogBuilder};
 
 const PCR4: PcrIndex = PcrIndex::BOOT_MANAGER;
 const PCR7: PcrIndex = PcrIndex::SECURE_BOOT;

@@ -4,18 +4,10 @@
 use tec_core::digest::Sha256Digest;
 use tec_core::pcr::PcrIndex;
 
-use super::CombineError;
-use super::Combiner;
-use super::Reason;
-use super::group::GROUPS;
-use super::group::Group;
-use super::group::GroupSet;
-use super::group::Grouping;
+use super::group::{GROUPS, Group, GroupSet, Grouping};
 use super::sbat::SbatLevels;
-use super::source::Class;
-use super::source::Family;
-use super::source::Part;
-use super::source::Source;
+use super::source::{Class, Family, Part, Source};
+use super::{CombineError, Combiner, Reason};
 
 /// Which alternative of each group a value needs; [`ANY`] where it does not matter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

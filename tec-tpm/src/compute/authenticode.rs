@@ -2,11 +2,8 @@
 //! one certificate? (Authenticode PE 1.0, "PKCS #7 SignedData Structure"; RFC 2315.)
 
 use super::der;
-use super::der::Der;
-use super::der::DerError;
-use super::x509::Certificate;
-use super::x509::Hash;
-use super::x509::UnsupportedSignature;
+use super::der::{Der, DerError};
+use super::x509::{Certificate, Hash, UnsupportedSignature};
 
 /// One embedded signature.
 #[derive(Clone, Debug)]

@@ -1,20 +1,16 @@
 //! Who allows an image to start: the entries of key databases that firmware and shim find, in the
 //! order in which they look.
 
-use super::authenticode::AuthenticodeError;
-use super::authenticode::Signature;
+use super::authenticode::{AuthenticodeError, Signature};
 use super::guid::Guid;
 use super::hash::BankDigests;
 use super::pe::PeFile;
 use super::platform::PlatformState;
-use super::sbat::SbatError;
-use super::sbat::SbatRevocation;
+use super::sbat::{SbatError, SbatRevocation};
 use super::siglist;
-use super::siglist::SignatureEntry;
-use super::siglist::SignatureListError;
+use super::siglist::{SignatureEntry, SignatureListError};
 use super::signature::SignatureError;
-use super::x509::Certificate;
-use super::x509::Hash;
+use super::x509::{Certificate, Hash};
 use crate::event_log::Bank;
 
 /// A measured entry: `EV_EFI_VARIABLE_AUTHORITY`.

@@ -2,12 +2,9 @@
 
 use tec_core::pcr::PcrIndex;
 
-use super::boot::Boot;
-use super::boot::Role;
-use super::boot::Started;
+use super::boot::{Boot, Role, Started};
 use super::kernel;
-use super::measurement::Component;
-use super::measurement::Measurement;
+use super::measurement::{Component, Measurement};
 use super::predict_error::PredictError;
 use super::stub::StubProfile;
 use super::unpredictable::Unpredictable;

@@ -3,13 +3,9 @@
 use tec_core::pcr::PcrIndex;
 
 use super::authority::Authority;
-use super::boot::Boot;
-use super::boot::Guard;
-use super::boot::Role;
-use super::boot::Started;
+use super::boot::{Boot, Guard, Role, Started};
 use super::guid::Guid;
-use super::measurement::Component;
-use super::measurement::Measurement;
+use super::measurement::{Component, Measurement};
 use super::platform::SecureBoot;
 use super::predict::Signatures;
 use super::predict_error::PredictError;

@@ -2,24 +2,17 @@
 
 use tec_core::pcr::PcrIndex;
 
-use super::boot::Boot;
-use super::boot::Role;
-use super::boot::Started;
-use super::find;
-use super::grub::GrubProfile;
-use super::grub::Terminator;
-use super::grub_script;
+use super::boot::{Boot, Role, Started};
+use super::grub::{GrubProfile, Terminator};
 use super::grub_script::Command;
-use super::hash::BankDigests;
-use super::hash::MultiHasher;
-use super::kernel;
-use super::measurement::Component;
-use super::measurement::Measurement;
+use super::hash::{BankDigests, MultiHasher};
+use super::measurement::{Component, Measurement};
 use super::pe::PeRequest;
 use super::platform::SecureBoot;
 use super::predict_error::PredictError;
 use super::sbat::Sbat;
 use super::unpredictable::Unpredictable;
+use super::{find, grub_script, kernel};
 use crate::event_log::EventKind;
 
 /// Where Debian's GRUB looks for its script.

@@ -1,9 +1,7 @@
 //! The boot through systemd-boot, where it has nothing to choose: one unified kernel image, and
 //! nothing on the partition or in variables that configures it.
 
-use super::boot::Boot;
-use super::boot::Role;
-use super::boot::Started;
+use super::boot::{Boot, Role, Started};
 use super::guid::Guid;
 use super::measurement::Component;
 use super::predict_error::PredictError;

@@ -4,19 +4,15 @@ use std::io::Read as _;
 
 use tec_core::pcr::PcrIndex;
 
-use super::boot::Boot;
-use super::boot::Started;
-use super::find;
+use super::boot::{Boot, Started};
 use super::layout::PeError;
-use super::load_options;
-use super::pe::PeFile;
-use super::pe::PeRequest;
+use super::pe::{PeFile, PeRequest};
 use super::platform::SecureBoot;
 use super::predict::Signatures;
 use super::predict_error::PredictError;
 use super::signature::SignaturePresence;
-use super::stub;
 use super::uki_table::SectionTable;
+use super::{find, load_options, stub};
 
 /// Largest script of GRUB that is read.
 const MAX_SCRIPT: u64 = 1 << 20;

@@ -3,17 +3,13 @@
 use tec_core::pcr::PcrIndex;
 
 use super::authority::Authority;
-use super::boot::Boot;
-use super::boot::Guard;
-use super::boot::Role;
-use super::boot::Started;
+use super::boot::{Boot, Guard, Role, Started};
 use super::find;
 use super::guid::Guid;
 use super::measurement::Component;
 use super::platform::SecureBoot;
 use super::predict_error::PredictError;
-use super::shim::Shim;
-use super::shim::ShimProfile;
+use super::shim::{Shim, ShimProfile};
 use super::unpredictable::Unpredictable;
 use crate::event_log::EventKind;
 

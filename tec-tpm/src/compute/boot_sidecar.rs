@@ -2,17 +2,12 @@
 
 use tec_core::pcr::PcrIndex;
 
-use super::boot::Boot;
-use super::boot::Started;
-use super::boot_addon::MAX_FILES;
-use super::boot_addon::base_name;
-use super::boot_addon::ends_with;
-use super::boot_addon::own_folder;
+use super::boot::{Boot, Started};
+use super::boot_addon::{MAX_FILES, base_name, ends_with, own_folder};
 use super::cpio;
 use super::cpio::Target;
 use super::hash::BankDigests;
-use super::measurement::Component;
-use super::measurement::Measurement;
+use super::measurement::{Component, Measurement};
 use super::predict_error::PredictError;
 use super::stub::StubProfile;
 use super::unpredictable::Unpredictable;

@@ -2,21 +2,17 @@
 
 use tec_core::pcr::PcrIndex;
 
-use super::boot::Boot;
-use super::boot::Started;
+use super::boot::{Boot, Started};
 use super::boot_addon::Addons;
 use super::hash::BankDigests;
-use super::initrd;
 use super::initrd::Piece;
-use super::kernel;
 use super::load_options::StubOptions;
-use super::measurement::Component;
-use super::measurement::Measurement;
+use super::measurement::{Component, Measurement};
 use super::platform::SecureBoot;
 use super::predict_error::PredictError;
-use super::stub::StubError;
-use super::stub::StubProfile;
+use super::stub::{StubError, StubProfile};
 use super::unpredictable::Unpredictable;
+use super::{initrd, kernel};
 use crate::event_log::EventKind;
 
 /// What the stub makes follow from image and machine, or not.

@@ -1,16 +1,12 @@
 //! PCR 4 of an image alone, where no machine is given.
 
 use tec_core::image::ExpectedPcrs;
-use tec_core::pcr::PcrIndex;
-use tec_core::pcr::PcrSet;
-use tec_core::reference::BootImage;
-use tec_core::reference::ComputeError;
-use tec_core::reference::PcrComputer;
+use tec_core::pcr::{PcrIndex, PcrSet};
+use tec_core::reference::{BootImage, ComputeError, PcrComputer};
 
 use super::grub::GrubProfile;
 use super::measurement::Measurement;
-use super::platform::PlatformState;
-use super::platform::SecureBoot;
+use super::platform::{PlatformState, SecureBoot};
 use super::predict::BootPredictor;
 use super::predict_error::PredictError;
 use super::prediction::Register;

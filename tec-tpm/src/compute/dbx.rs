@@ -8,8 +8,7 @@
 
 use super::guid::Guid;
 use super::siglist;
-use super::siglist::SignatureEntry;
-use super::siglist::SignatureListError;
+use super::siglist::{SignatureEntry, SignatureListError};
 
 /// `EFI_TIME`, before the certificate of an `EFI_VARIABLE_AUTHENTICATION_2` (UEFI 2.10, 8.2.2).
 const TIME: usize = 16;

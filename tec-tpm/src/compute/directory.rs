@@ -1,19 +1,15 @@
 //! An image that is mounted or unpacked in a directory. The only place here that opens files.
 
-use std::fs;
 use std::fs::File;
-use std::io;
 use std::io::Read;
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::{fs, io};
 
-use tec_core::reference::BootImage;
-use tec_core::reference::ImageFile;
+use tec_core::reference::{BootImage, ImageFile};
 
 #[cfg(feature = "images")]
 use super::input::Folders;
-use super::resolve::MAX_DEPTH;
-use super::resolve::resolve;
+use super::resolve::{MAX_DEPTH, resolve};
 
 /// An image that is mounted or unpacked in a directory.
 ///

@@ -6,8 +6,7 @@
 //! `boot/efi`, or in `efi`. Kernels: `usr/lib/modules/*/vmlinuz`, else `boot/vmlinuz-*`, else
 //! `vmlinuz*` at the root.
 
-use std::fmt;
-use std::io;
+use std::{fmt, io};
 
 use tec_core::reference::BootImage;
 

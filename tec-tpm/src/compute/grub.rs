@@ -1,8 +1,7 @@
 //! What GRUB's version means for PCR 4.
 
 use super::platform::SecureBoot;
-use super::sbat::Sbat;
-use super::sbat::SbatError;
+use super::sbat::{Sbat, SbatError};
 
 /// How a generation of GRUB has the kernel measured into PCR 4.
 ///

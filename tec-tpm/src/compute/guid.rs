@@ -3,8 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use serde::Serialize;
-use serde::Serializer;
+use serde::{Serialize, Serializer};
 
 /// A GUID in the byte order of UEFI 2.10, appendix A: the first three fields are little-endian.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -4,9 +4,7 @@
 use tec_core::reference::BootImage;
 
 use super::boot::Started;
-use super::hash::BankDigests;
-use super::hash::Banks;
-use super::hash::MultiHasher;
+use super::hash::{BankDigests, Banks, MultiHasher};
 use super::predict_error::PredictError;
 use super::uki_table;
 use super::uki_table::SectionTable;

@@ -3,14 +3,10 @@
 use std::fmt;
 
 use tec_core::digest::Sha256Digest;
-use tec_core::image::ExpectedPcr;
-use tec_core::image::ExpectedPcrs;
-use tec_core::image::ImageEvent;
-use tec_core::pcr::PcrIndex;
-use tec_core::pcr::PcrSet;
+use tec_core::image::{ExpectedPcr, ExpectedPcrs, ImageEvent};
+use tec_core::pcr::{PcrIndex, PcrSet};
 
-use super::hash::BankDigests;
-use super::hash::Banks;
+use super::hash::{BankDigests, Banks};
 use crate::event_log::EventKind;
 
 macro_rules! components {

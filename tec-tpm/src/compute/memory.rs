@@ -1,14 +1,11 @@
 //! An image whose files lie in memory.
 
 use std::collections::BTreeMap;
-use std::fmt;
-use std::io;
-use std::io::Cursor;
-use std::io::Read;
+use std::io::{Cursor, Read};
 use std::sync::Arc;
+use std::{fmt, io};
 
-use tec_core::reference::BootImage;
-use tec_core::reference::ImageFile;
+use tec_core::reference::{BootImage, ImageFile};
 
 /// An image whose files lie in memory: for tests, and for what was unpacked from a registry.
 #[derive(Clone, Default)]

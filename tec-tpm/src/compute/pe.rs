@@ -1,19 +1,14 @@
 //! What a PE file is asked for and what reading it once, front to back, yields.
 
-use std::io::ErrorKind;
-use std::io::Read;
+use std::io::{ErrorKind, Read};
 
 use tec_core::digest::Sha256Digest;
 
-use super::hash::BankDigests;
-use super::hash::Banks;
+use super::hash::{BankDigests, Banks};
 use super::layout::PeError;
 use super::signature;
-use super::signature::SignatureError;
-use super::signature::SignaturePresence;
-use super::signature::SignedDigest;
-use super::walk::Part;
-use super::walk::PeStream;
+use super::signature::{SignatureError, SignaturePresence, SignedDigest};
+use super::walk::{Part, PeStream};
 
 /// Size of the pieces that are read: large against the cost of a call, and small enough that the
 /// allocator hands the same warm memory out again.

@@ -6,11 +6,10 @@ use std::io::Read as _;
 
 use tec_core::reference::BootImage;
 
-use super::dbx;
 use super::dbx::DbxUpdateError;
 use super::guid::Guid;
-use super::varstore;
 use super::varstore::VariableStoreError;
+use super::{dbx, varstore};
 
 /// State of Secure Boot on the machines that boot the image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

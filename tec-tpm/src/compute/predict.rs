@@ -2,11 +2,8 @@
 //! from them.
 
 use tec_core::image::ExpectedPcrs;
-use tec_core::pcr::PcrIndex;
-use tec_core::pcr::PcrSet;
-use tec_core::reference::BootImage;
-use tec_core::reference::ComputeError;
-use tec_core::reference::PcrComputer;
+use tec_core::pcr::{PcrIndex, PcrSet};
+use tec_core::reference::{BootImage, ComputeError, PcrComputer};
 
 use super::boot::Boot;
 use super::grub::GrubProfile;

@@ -4,18 +4,13 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use tec_core::digest::Sha256Digest;
-use tec_core::image::ExpectedPcr;
-use tec_core::image::ExpectedPcrs;
-use tec_core::pcr::PcrIndex;
-use tec_core::pcr::PcrSet;
+use tec_core::image::{ExpectedPcr, ExpectedPcrs};
+use tec_core::pcr::{PcrIndex, PcrSet};
 
-use super::hash::BankDigests;
-use super::hash::Banks;
-use super::measurement::Component;
-use super::measurement::Measurement;
+use super::hash::{BankDigests, Banks};
+use super::measurement::{Component, Measurement};
 use super::unpredictable::Unpredictable;
-use crate::event_log::Event;
-use crate::event_log::VerifiedLog;
+use crate::event_log::{Event, VerifiedLog};
 
 /// What a boot measures, in order, and which registers cannot be told.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -2,17 +2,9 @@
 
 use super::guid::Guid;
 use super::pe::PeFile;
-use super::platform::PlatformState;
-use super::platform::SecureBoot;
-use super::sbat::Sbat;
-use super::sbat::SbatError;
-use super::sbat::SbatLevel;
-use super::sbat::SbatRevocation;
-use super::shim_variable::kept_or_mirrored;
-use super::shim_variable::or_placeholder;
-use super::shim_variable::sbat_level;
-use super::shim_variable::trusts_list;
-use super::shim_variable::user_list;
+use super::platform::{PlatformState, SecureBoot};
+use super::sbat::{Sbat, SbatError, SbatLevel, SbatRevocation};
+use super::shim_variable::{kept_or_mirrored, or_placeholder, sbat_level, trusts_list, user_list};
 use super::siglist;
 
 /// A generation of shim whose measurements are known.

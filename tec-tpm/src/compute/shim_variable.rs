@@ -1,8 +1,7 @@
 //! The variables that shim keeps: its switches, the user's lists, and the revocation level.
 
 use super::guid::Guid;
-use super::platform::PlatformState;
-use super::platform::SecureBoot;
+use super::platform::{PlatformState, SecureBoot};
 use super::shim::ShimError;
 use super::siglist;
 

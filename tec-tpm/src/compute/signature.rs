@@ -1,12 +1,8 @@
 //! What the signatures in a PE file sign. They are not verified here, only read.
 
 use tec_core::digest::Sha256Digest;
-use x509_cert::der::Decode as _;
-use x509_cert::der::SliceReader;
-use x509_cert::der::Tag;
-use x509_cert::der::TagNumber;
-use x509_cert::der::asn1::AnyRef;
-use x509_cert::der::asn1::ObjectIdentifier;
+use x509_cert::der::asn1::{AnyRef, ObjectIdentifier};
+use x509_cert::der::{Decode as _, SliceReader, Tag, TagNumber};
 
 /// Whether a file must be signed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

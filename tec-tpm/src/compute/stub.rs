@@ -1,13 +1,11 @@
 //! What systemd-stub measures: the sections of its unified kernel image, the add-ons beside it,
 //! and what it hands to the kernel.
 
-use super::cpio;
-use super::kernel;
-use super::load_options;
 use super::load_options::StubOptions;
 use super::measurement::Component;
 use super::pe::PeFile;
 use super::unpredictable::Unpredictable;
+use super::{cpio, kernel, load_options};
 
 /// A generation of systemd-stub whose measurements are known.
 ///

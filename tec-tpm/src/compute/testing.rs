@@ -4,8 +4,7 @@
 pub mod layer;
 pub mod parsers;
 
-use sha2::Digest as _;
-use sha2::Sha256;
+use sha2::{Digest as _, Sha256};
 
 use super::memory::MemoryImage;
 

@@ -1,20 +1,14 @@
-use std::fs;
-use std::io;
 use std::io::Read;
+use std::{fs, io};
 
 use proptest::prelude::*;
-use sha2::Digest as _;
-use sha2::Sha256;
+use sha2::{Digest as _, Sha256};
 use tec_core::digest::Sha256Digest;
 use tec_core::image::ExpectedPcr;
 use tec_core::pcr::PcrIndex;
-use tec_core::reference::BootImage;
-use tec_core::reference::PcrComputer;
+use tec_core::reference::{BootImage, PcrComputer};
 
-use super::testing::PeBuilder;
-use super::testing::application;
-use super::testing::debian_chain;
-use super::testing::shim;
+use super::testing::{PeBuilder, application, debian_chain, shim};
 use super::*;
 
 const SHIM: &str = "usr/lib/shim/shimx64.efi.signed";

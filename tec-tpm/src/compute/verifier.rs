@@ -1,12 +1,8 @@
 //! In which order firmware and shim look for who allows an image.
 
 use super::authenticode::Signature;
-use super::authority::Authority;
-use super::authority::AuthorityError;
-use super::authority::Database;
-use super::authority::Image;
-use super::boot::Role;
-use super::boot::Started;
+use super::authority::{Authority, AuthorityError, Database, Image};
+use super::boot::{Role, Started};
 use super::guid::Guid;
 use super::pe::PeFile;
 use super::platform::PlatformState;

@@ -3,14 +3,8 @@
 use std::sync::Arc;
 
 use super::hash::MultiHasher;
-use super::layout::Layout;
-use super::layout::MAX_FILE;
-use super::layout::MAX_HEADERS;
-use super::layout::PeError;
-use super::layout::Section;
-use super::layout::Unwritten;
-use super::pe::PeFile;
-use super::pe::PeRequest;
+use super::layout::{Layout, MAX_FILE, MAX_HEADERS, PeError, Section, Unwritten};
+use super::pe::{PeFile, PeRequest};
 
 /// Largest section that is kept in memory; the largest that counts, shim's revocation list, has
 /// some 10 KiB.

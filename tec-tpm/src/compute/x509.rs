@@ -5,14 +5,10 @@ use p256::ecdsa::signature::hazmat::PrehashVerifier as _;
 use rsa::pkcs1v15::Pkcs1v15Sign;
 use rsa::pkcs8::DecodePublicKey as _;
 use sha1::Sha1;
-use sha2::Digest as _;
-use sha2::Sha256;
-use sha2::Sha384;
-use sha2::Sha512;
+use sha2::{Digest as _, Sha256, Sha384, Sha512};
 
 use super::der;
-use super::der::Der;
-use super::der::DerError;
+use super::der::{Der, DerError};
 
 /// The parts of a certificate (RFC 5280, 4.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,10 +3,8 @@
 use zeroize::Zeroizing;
 
 use super::code::ResponseCode;
-use super::command::ST_NO_SESSIONS;
-use super::command::ST_SESSIONS;
-use crate::wire::WireError;
-use crate::wire::WireReader;
+use super::command::{ST_NO_SESSIONS, ST_SESSIONS};
+use crate::wire::{WireError, WireReader};
 
 /// Largest answer that is read; what TPMs announce as TPM_PT_MAX_RESPONSE_SIZE is 4096 at most.
 pub(super) const MAX_ANSWER: usize = 4096;

@@ -1,10 +1,7 @@
 //! What a TPM says about itself.
 
-use super::channel::Channel;
-use super::channel::CommandError;
-use super::channel::failed;
-use super::command::Code;
-use super::command::Command;
+use super::channel::{Channel, CommandError, failed};
+use super::command::{Code, Command};
 use crate::tpm::TpmError;
 
 /// TPM_CAP_HANDLES and TPM_CAP_TPM_PROPERTIES (TPM 2.0 Library Part 2, "TPM_CAP").

@@ -1,11 +1,9 @@
 //! One command after the other, and what can go wrong with one.
 
-use std::fmt;
-use std::io;
 use std::time::Duration;
+use std::{fmt, io};
 
-use super::answer::Answer;
-use super::answer::AnswerError;
+use super::answer::{Answer, AnswerError};
 use super::code::ResponseCode;
 use super::command::Command;
 use super::transport::Transport;

@@ -1,12 +1,8 @@
 //! Non-volatile storage, where certificates of endorsement keys and reports of paravisors lie.
 
-use super::capability::handle_exists;
-use super::capability::nv_buffer;
-use super::channel::Channel;
-use super::channel::CommandError;
-use super::channel::failed;
-use super::command::Code;
-use super::command::Command;
+use super::capability::{handle_exists, nv_buffer};
+use super::channel::{Channel, CommandError, failed};
+use super::command::{Code, Command};
 use super::template::RH_OWNER;
 use crate::tpm::TpmError;
 

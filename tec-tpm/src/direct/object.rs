@@ -3,17 +3,12 @@
 use tec_core::secret::SecretBytes;
 
 use super::capability::handle_exists;
-use super::channel::Channel;
-use super::channel::CommandError;
-use super::channel::failed;
-use super::command::Code;
-use super::command::Command;
+use super::channel::{Channel, CommandError, failed};
+use super::command::{Code, Command};
 use super::session::endorsed;
 use super::template;
-use super::template::RH_ENDORSEMENT;
-use super::template::RH_OWNER;
-use crate::ak::AkAlgorithm;
-use crate::ak::AkHandle;
+use super::template::{RH_ENDORSEMENT, RH_OWNER};
+use crate::ak::{AkAlgorithm, AkHandle};
 use crate::ek::EkAlgorithm;
 use crate::public::MAX_AREA;
 use crate::tpm::TpmError;

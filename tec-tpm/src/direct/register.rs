@@ -1,22 +1,14 @@
 //! Registers: read, extended, quoted.
 
 use tec_core::digest::Sha256Digest;
-use tec_core::pcr::PCR_COUNT;
-use tec_core::pcr::PcrIndex;
+use tec_core::pcr::{PCR_COUNT, PcrIndex};
 
-use super::channel::Channel;
-use super::channel::CommandError;
-use super::channel::failed;
-use super::command::Code;
-use super::command::Command;
+use super::channel::{Channel, CommandError, failed};
+use super::command::{Code, Command};
 use crate::public::ALG_NULL;
-use crate::quote::ALG_SHA256;
-use crate::quote::MAX_MESSAGE;
-use crate::quote::MAX_SIGNATURE;
-use crate::tpm::TpmError;
-use crate::tpm::values;
-use crate::wire::WireError;
-use crate::wire::WireReader;
+use crate::quote::{ALG_SHA256, MAX_MESSAGE, MAX_SIGNATURE};
+use crate::tpm::{TpmError, values};
+use crate::wire::{WireError, WireReader};
 
 /// Bytes of a selection over 24 registers (TPM 2.0 Library Part 2, "TPMS_PCR_SELECT").
 const SELECT: usize = 3;

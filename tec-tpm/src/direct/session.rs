@@ -1,12 +1,9 @@
 //! Policy sessions, which the endorsement key wants.
 
-use super::channel::Channel;
-use super::channel::CommandError;
-use super::command::Code;
-use super::command::Command;
+use super::channel::{Channel, CommandError};
+use super::command::{Code, Command};
 use super::object::flush_quietly;
-use super::template::RH_ENDORSEMENT;
-use super::template::RH_NULL;
+use super::template::{RH_ENDORSEMENT, RH_NULL};
 use crate::public::ALG_NULL;
 use crate::quote::ALG_SHA256;
 

@@ -1,20 +1,11 @@
 //! Public areas of the keys that are made.
 
-use crate::ak::AkAlgorithm;
-use crate::ak::REQUIRED;
-use crate::ek::EkAlgorithm;
-use crate::ek::POLICY_A;
-use crate::ek::TEMPLATE;
-use crate::public::ALG_AES;
-use crate::public::ALG_CFB;
-use crate::public::ALG_ECC;
-use crate::public::ALG_NULL;
-use crate::public::ALG_RSA;
-use crate::public::ECC_NIST_P256;
-use crate::public::ObjectAttributes;
-use crate::quote::ALG_ECDSA;
-use crate::quote::ALG_RSASSA;
-use crate::quote::ALG_SHA256;
+use crate::ak::{AkAlgorithm, REQUIRED};
+use crate::ek::{EkAlgorithm, POLICY_A, TEMPLATE};
+use crate::public::{
+    ALG_AES, ALG_CFB, ALG_ECC, ALG_NULL, ALG_RSA, ECC_NIST_P256, ObjectAttributes,
+};
+use crate::quote::{ALG_ECDSA, ALG_RSASSA, ALG_SHA256};
 use crate::wire::push_sized;
 
 /// TPM_RH_OWNER, _NULL and _ENDORSEMENT (TPM 2.0 Library Part 2, "TPM_RH").

@@ -4,8 +4,7 @@ use std::io;
 use proptest::prelude::*;
 use zeroize::Zeroizing;
 
-use super::command::Code;
-use super::command::Command;
+use super::command::{Code, Command};
 use super::template::RH_OWNER;
 use super::transport::Transport;
 use super::*;

@@ -1,19 +1,14 @@
 //! Ways to a TPM: bytes out, bytes in.
 
-use std::fmt;
-use std::fs::File;
-use std::fs::OpenOptions;
-use std::io;
-use std::io::Read as _;
-use std::io::Write as _;
+use std::fs::{File, OpenOptions};
+use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::time::Duration;
+use std::{fmt, io};
 
 use zeroize::Zeroizing;
 
-use super::answer::HEADER;
-use super::answer::MAX_ANSWER;
-use super::answer::announced;
+use super::answer::{HEADER, MAX_ANSWER, announced};
 use crate::tpm::TpmError;
 
 /// Forms of the configuration string, for people.

@@ -1,21 +1,13 @@
 //! Reading one X.509 certificate strictly enough for a trust decision.
 
-use tec_core::ak::KeyKind;
-use tec_core::ak::ParsePublicKeyError;
-use tec_core::ak::PublicKey;
+use tec_core::ak::{KeyKind, ParsePublicKeyError, PublicKey};
 use tec_core::time::Timestamp;
 use x509_cert::Certificate;
 use x509_cert::certificate::Version;
-use x509_cert::der::Decode as _;
-use x509_cert::der::Encode as _;
-use x509_cert::der::Reader as _;
-use x509_cert::der::SliceReader;
 use x509_cert::der::oid::ObjectIdentifier;
-use x509_cert::ext::pkix::BasicConstraints;
-use x509_cert::ext::pkix::ExtendedKeyUsage;
-use x509_cert::ext::pkix::KeyUsage;
-use x509_cert::ext::pkix::SubjectAltName;
+use x509_cert::der::{Decode as _, Encode as _, Reader as _, SliceReader};
 use x509_cert::ext::pkix::name::GeneralName;
+use x509_cert::ext::pkix::{BasicConstraints, ExtendedKeyUsage, KeyUsage, SubjectAltName};
 
 /// Largest certificate that is looked at; endorsement key certificates take 1 to 2 KiB.
 const MAX_CERTIFICATE: usize = 16 * 1024;

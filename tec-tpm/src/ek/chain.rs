@@ -8,9 +8,7 @@ use tec_core::time::Timestamp;
 use x509_cert::der::Encode as _;
 use x509_cert::der::oid::ObjectIdentifier;
 
-use super::certificate::CertificateError;
-use super::certificate::EkCertificate;
-use super::certificate::Parsed;
+use super::certificate::{CertificateError, EkCertificate, Parsed};
 
 // Signature algorithms (RFC 4055, section 5, and RFC 5758, section 3.2). SHA-1 is none of them.
 const SHA256_RSA: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.2.840.113549.1.1.11");

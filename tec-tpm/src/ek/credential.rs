@@ -3,17 +3,12 @@
 
 use aes::Aes128;
 use cfb_mode::cipher::KeyIvInit as _;
-use hmac::Hmac;
-use hmac::KeyInit as _;
-use hmac::Mac as _;
+use hmac::{Hmac, KeyInit as _, Mac as _};
 use p256::elliptic_curve::Generate as _;
 use p256::pkcs8::DecodePublicKey as _;
 use rand_core::CryptoRng;
-use sha2::Digest as _;
-use sha2::Sha256;
-use tec_core::ak::Credential;
-use tec_core::ak::KeyKind;
-use tec_core::ak::PublicKey;
+use sha2::{Digest as _, Sha256};
+use tec_core::ak::{Credential, KeyKind, PublicKey};
 use tec_core::secret::SecretArray;
 use zeroize::Zeroizing;
 

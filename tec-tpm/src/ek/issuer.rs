@@ -3,25 +3,15 @@
 use std::sync::Arc;
 
 use rand_core::CryptoRng;
-use tec_core::ak::Credential;
-use tec_core::ak::EkOffer;
-use tec_core::ak::Fingerprint;
-use tec_core::ak::PublicKey;
-use tec_core::ak::TpmObjectError;
-use tec_core::ak::TpmObjects;
-use tec_core::port::Clock;
-use tec_core::port::chain;
+use tec_core::ak::{Credential, EkOffer, Fingerprint, PublicKey, TpmObjectError, TpmObjects};
+use tec_core::port::{Clock, chain};
 use tec_core::secret::SecretArray;
 
-use super::CertificateError;
-use super::ChainError;
-use super::CredentialError;
-use super::EkCertificate;
-use super::TrustStore;
-use super::make_credential;
-use super::verify_ek_certificate;
-use crate::ak::AkError;
-use crate::ak::AttestationKey;
+use super::{
+    CertificateError, ChainError, CredentialError, EkCertificate, TrustStore, make_credential,
+    verify_ek_certificate,
+};
+use crate::ak::{AkError, AttestationKey};
 
 /// A challenge was not issued.
 #[derive(Debug, thiserror::Error)]

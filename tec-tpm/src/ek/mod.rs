@@ -13,32 +13,20 @@ mod chain;
 mod credential;
 mod issuer;
 
-pub use self::certificate::CertificateError;
-pub use self::certificate::EkCertificate;
 pub(crate) use self::certificate::Parsed;
 #[cfg(any(feature = "direct", feature = "tss"))]
 pub(crate) use self::certificate::without_padding;
-pub use self::chain::ChainError;
-pub use self::chain::TrustStore;
-pub use self::chain::VerifiedEk;
-pub use self::chain::verify_ek_certificate;
-pub use self::credential::CredentialError;
-pub use self::credential::make_credential;
-pub use self::issuer::CredentialIssuer;
-pub use self::issuer::IssuerError;
+pub use self::certificate::{CertificateError, EkCertificate};
+pub use self::chain::{ChainError, TrustStore, VerifiedEk, verify_ek_certificate};
+pub use self::credential::{CredentialError, make_credential};
+pub use self::issuer::{CredentialIssuer, IssuerError};
 
 #[cfg(any(test, feature = "test-util"))]
 pub(crate) use self::credential::open_with_p256;
 
-use tec_core::ak::KeyKind;
-use tec_core::ak::PublicKey;
+use tec_core::ak::{KeyKind, PublicKey};
 
-use crate::public::ObjectAttributes;
-use crate::public::ObjectName;
-use crate::public::PublicArea;
-use crate::public::PublicError;
-use crate::public::Scheme;
-use crate::public::Symmetric;
+use crate::public::{ObjectAttributes, ObjectName, PublicArea, PublicError, Scheme, Symmetric};
 
 /// PolicySecret(TPM_RH_ENDORSEMENT) with SHA-256: "Policy A" (TCG EK Credential Profile for TPM
 /// Family 2.0, "Default EK Templates").

@@ -1,13 +1,11 @@
 //! Templates, credentials, certificates.
 
 use std::fs;
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use rand_chacha::ChaCha20Rng;
 use rand_core::SeedableRng as _;
-use tec_core::ak::EkOffer;
-use tec_core::ak::TpmObjects as _;
+use tec_core::ak::{EkOffer, TpmObjects as _};
 use tec_core::secret::SecretArray;
 use tec_core::time::Timestamp;
 

@@ -3,10 +3,7 @@
 use std::fmt;
 
 use sha1::Sha1;
-use sha2::Digest as _;
-use sha2::Sha256;
-use sha2::Sha384;
-use sha2::Sha512;
+use sha2::{Digest as _, Sha256, Sha384, Sha512};
 
 /// A bank of PCRs, named by its hash algorithm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -3,19 +3,11 @@
 
 mod structures;
 
-use serde::Serialize;
-use serde::Serializer;
+use serde::{Serialize, Serializer};
 
-use self::structures::ascii;
-use self::structures::blob;
-use self::structures::description;
-use self::structures::image;
-use self::structures::partitions;
-use self::structures::signature;
-use self::structures::tables;
-use self::structures::tagged;
-use self::structures::text;
-use self::structures::variable;
+use self::structures::{
+    ascii, blob, description, image, partitions, signature, tables, tagged, text, variable,
+};
 use super::kind::EventKind;
 use crate::compute::Guid;
 

@@ -2,8 +2,7 @@
 //! quality, so nothing fails: what cannot be read has no detail.
 
 use super::content::Content;
-use super::text::decoded;
-use super::text::printable;
+use super::text::{decoded, printable};
 
 pub(super) fn describe(content: &Content<'_>) -> Option<String> {
     let text = match content {

@@ -1,8 +1,7 @@
 //! What two boots measured differently.
 
 use serde::Serialize;
-use tec_core::pcr::PcrIndex;
-use tec_core::pcr::PcrSet;
+use tec_core::pcr::{PcrIndex, PcrSet};
 
 use super::bank::Bank;
 use super::error::EventLogError;
@@ -213,8 +212,7 @@ impl Common {
 
 #[cfg(test)]
 mod tests {
-    use super::super::EventKind;
-    use super::super::EventLogBuilder;
+    use super::super::{EventKind, EventLogBuilder};
     use super::*;
 
     const PCR4: PcrIndex = PcrIndex::BOOT_MANAGER;

@@ -108,8 +108,7 @@ fn section_name(data: &[u8]) -> Option<Vec<u8>> {
 mod tests {
     use tec_core::pcr::PcrIndex;
 
-    use super::super::EventLog;
-    use super::super::EventLogBuilder;
+    use super::super::{EventLog, EventLogBuilder};
     use super::*;
 
     const PCR: PcrIndex = PcrIndex::BOOT_MANAGER;

@@ -66,25 +66,16 @@ mod view;
 
 pub use bank::Bank;
 pub use build::EventLogBuilder;
-pub use content::Content;
-pub use content::Partition;
-pub use diff::Change;
-pub use diff::LogDiff;
-pub use diff::RegisterDiff;
+pub use content::{Content, Partition};
+pub use diff::{Change, LogDiff, RegisterDiff};
 pub use error::EventLogError;
-pub use event::Digests;
-pub use event::Event;
+pub use event::{Digests, Event};
 pub use kind::EventKind;
 pub use measured::DataProof;
-pub use parse::EventLog;
-pub use parse::Format;
-pub use parse::Limits;
+pub use parse::{EventLog, Format, Limits};
 pub use replay::Replayed;
-pub use verify::VerifiedLog;
-pub use verify::VerifyLogError;
-pub use verify::evidence;
-pub use view::EventView;
-pub use view::LogView;
+pub use verify::{VerifiedLog, VerifyLogError, evidence};
+pub use view::{EventView, LogView};
 
 #[cfg(test)]
 mod tests;

@@ -6,8 +6,7 @@ use tec_core::pcr::PcrIndex;
 use super::bank::Bank;
 use super::cursor::Cursor;
 use super::error::EventLogError;
-use super::event::Digests;
-use super::event::Event;
+use super::event::{Digests, Event};
 use super::kind::EventKind;
 
 /// Upper bounds of what is read.

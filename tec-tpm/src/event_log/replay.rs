@@ -1,14 +1,9 @@
 //! The fold from events to register values.
 
 use sha1::Sha1;
-use sha2::Digest as _;
-use sha2::Sha384;
-use sha2::Sha512;
+use sha2::{Digest as _, Sha384, Sha512};
 use tec_core::digest::Sha256Digest;
-use tec_core::pcr::PCR_COUNT;
-use tec_core::pcr::PcrIndex;
-use tec_core::pcr::PcrSet;
-use tec_core::pcr::PcrValues;
+use tec_core::pcr::{PCR_COUNT, PcrIndex, PcrSet, PcrValues};
 
 use super::bank::Bank;
 use super::error::EventLogError;

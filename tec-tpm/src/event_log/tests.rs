@@ -1,8 +1,7 @@
 use proptest::prelude::*;
 use tec_core::attest::LogEvidence;
 use tec_core::digest::Sha256Digest;
-use tec_core::pcr::PcrIndex;
-use tec_core::pcr::PcrSet;
+use tec_core::pcr::{PcrIndex, PcrSet};
 
 use super::*;
 

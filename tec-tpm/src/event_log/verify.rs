@@ -4,9 +4,7 @@ use std::borrow::Cow;
 
 use tec_core::attest::LogEvidence;
 use tec_core::digest::Sha256Digest;
-use tec_core::pcr::PcrIndex;
-use tec_core::pcr::PcrSet;
-use tec_core::pcr::PcrValues;
+use tec_core::pcr::{PcrIndex, PcrSet, PcrValues};
 
 use super::bank::Bank;
 use super::error::EventLogError;

@@ -9,12 +9,10 @@ use tec_core::pcr::PcrIndex;
 
 use super::bank::Bank;
 use super::content::Content;
-use super::diff::Change;
-use super::diff::LogDiff;
+use super::diff::{Change, LogDiff};
 use super::event::Event;
 use super::measured::DataProof;
-use super::parse::EventLog;
-use super::parse::Format;
+use super::parse::{EventLog, Format};
 use super::replay::Replayed;
 
 /// An event in words.
@@ -191,8 +189,7 @@ impl LogDiff {
 
 #[cfg(test)]
 mod tests {
-    use super::super::EventKind;
-    use super::super::EventLogBuilder;
+    use super::super::{EventKind, EventLogBuilder};
     use super::*;
 
     fn log() -> Vec<u8> {

@@ -18,10 +18,7 @@ mod runtime;
 pub use self::error::HclError;
 pub use self::runtime::RuntimeData;
 
-use sha2::Digest as _;
-use sha2::Sha256;
-use sha2::Sha384;
-use sha2::Sha512;
+use sha2::{Digest as _, Sha256, Sha384, Sha512};
 use subtle::ConstantTimeEq as _;
 
 use crate::snp::REPORT_SIZE;

@@ -1,7 +1,6 @@
 //! Reports of a made-up paravisor, right and wrong.
 
-use serde_json::Value;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::*;
 use crate::testing::SoftAzure;

@@ -5,11 +5,8 @@ use std::fmt::Write as _;
 
 use serde::Serialize;
 use tec_core::digest::Sha256Digest;
-use tec_core::image::ExpectedPcr;
-use tec_core::image::ExpectedPcrs;
-use tec_core::image::ImageEvent;
-use tec_core::pcr::PcrIndex;
-use tec_core::pcr::PcrSet;
+use tec_core::image::{ExpectedPcr, ExpectedPcrs, ImageEvent};
+use tec_core::pcr::{PcrIndex, PcrSet};
 
 /// A component that differs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

@@ -4,12 +4,9 @@ use std::fmt::Write as _;
 
 use serde::Serialize;
 use tec_core::digest::Sha256Digest;
-use tec_core::pcr::PcrIndex;
-use tec_core::pcr::PcrSet;
+use tec_core::pcr::{PcrIndex, PcrSet};
 
-use crate::combine::CombineError;
-use crate::combine::Combined;
-use crate::combine::Provenance;
+use crate::combine::{CombineError, Combined, Provenance};
 
 /// Everything that a combination says.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

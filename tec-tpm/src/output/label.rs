@@ -1,17 +1,11 @@
 //! The label of images, which is also what `compute-pcrs` prints.
 
-use serde::Deserialize;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use tec_core::digest::Sha256Digest;
-use tec_core::image::ExpectedPcr;
-use tec_core::image::ExpectedPcrs;
-use tec_core::image::ImageEvent;
-use tec_core::pcr::PcrIndex;
-use tec_core::pcr::PcrSet;
+use tec_core::image::{ExpectedPcr, ExpectedPcrs, ImageEvent};
+use tec_core::pcr::{PcrIndex, PcrSet};
 
-use super::OutputError;
-use super::from_json;
-use super::to_json;
+use super::{OutputError, from_json, to_json};
 
 const FORM: &str = "the label org.coreos.pcrs";
 

@@ -46,41 +46,19 @@ mod trustee;
 
 use tec_core::pcr::PcrIndex;
 
-pub use self::bundle::BundleError;
-pub use self::bundle::BundleSigner;
-pub use self::bundle::ImageReference;
-pub use self::bundle::MAX_BUNDLE;
-pub use self::bundle::ParseImageReferenceError;
-pub use self::bundle::ReferenceBundle;
-pub use self::bundle::UntrustedBundle;
-pub use self::bundle::VerifiedBundle;
-pub use self::difference::ComponentDiff;
-pub use self::difference::ExpectedDiff;
-pub use self::difference::difference;
-pub use self::difference::difference_text;
-pub use self::fleet::FleetReport;
-pub use self::fleet::JointReport;
-pub use self::fleet::RegisterReport;
-pub use self::fleet::UndeterminedReport;
-pub use self::fleet::ValueReport;
-pub use self::label::label;
-pub use self::label::read_label;
-pub use self::label::register;
-pub use self::next_boot::Accepted;
-pub use self::next_boot::CurrentBoot;
-pub use self::next_boot::NextBoot;
-pub use self::next_boot::NextRegister;
-pub use self::next_boot::Verdict;
-pub use self::pcrlock::pcrlock;
-pub use self::pcrlock::pcrlock_of_log;
-pub use self::pcrlock::read_pcrlock;
-pub use self::pcrread::pcrread;
-pub use self::pcrread::read_pcrread;
-pub use self::prediction::PredictedEvent;
-pub use self::prediction::PredictedRegister;
-pub use self::prediction::PredictionReport;
-pub use self::prediction::UnpredictableRegisters;
-pub use self::prediction::unpredictable_text;
+pub use self::bundle::{
+    BundleError, BundleSigner, ImageReference, MAX_BUNDLE, ParseImageReferenceError,
+    ReferenceBundle, UntrustedBundle, VerifiedBundle,
+};
+pub use self::difference::{ComponentDiff, ExpectedDiff, difference, difference_text};
+pub use self::fleet::{FleetReport, JointReport, RegisterReport, UndeterminedReport, ValueReport};
+pub use self::label::{label, read_label, register};
+pub use self::next_boot::{Accepted, CurrentBoot, NextBoot, NextRegister, Verdict};
+pub use self::pcrlock::{pcrlock, pcrlock_of_log, read_pcrlock};
+pub use self::pcrread::{pcrread, read_pcrread};
+pub use self::prediction::{
+    PredictedEvent, PredictedRegister, PredictionReport, UnpredictableRegisters, unpredictable_text,
+};
 pub use self::trustee::ReferenceValues;
 
 /// Largest text that is read.

@@ -5,24 +5,13 @@ use std::fmt::Write as _;
 
 use serde::Serialize;
 use tec_core::attest::PinnedPcrs;
-use tec_core::boot::BootState;
-use tec_core::boot::BootStates;
-use tec_core::boot::LiveImages;
+use tec_core::boot::{BootState, BootStates, LiveImages};
 use tec_core::digest::Sha256Digest;
-use tec_core::pcr::PcrIndex;
-use tec_core::pcr::PcrSet;
-use tec_core::pcr::PcrValues;
+use tec_core::pcr::{PcrIndex, PcrSet, PcrValues};
 
-use super::PredictionReport;
-use super::ReferenceValues;
-use super::UnpredictableRegisters;
-use super::prediction::PredictedEvent;
-use super::prediction::PredictedRegister;
-use super::prediction::unpredictable_text;
-use crate::event_log::Event;
-use crate::event_log::EventLog;
-use crate::event_log::EventLogError;
-use crate::event_log::EventView;
+use super::prediction::{PredictedEvent, PredictedRegister, unpredictable_text};
+use super::{PredictionReport, ReferenceValues, UnpredictableRegisters};
+use crate::event_log::{Event, EventLog, EventLogError, EventView};
 
 /// What runs now, as far as it is known.
 #[derive(Clone, Copy, Debug, Default)]

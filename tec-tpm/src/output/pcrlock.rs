@@ -1,18 +1,12 @@
 //! Component files of `systemd-pcrlock` (systemd.pcrlock(5)): records of the TCG's CEL-JSON.
 
-use serde::Deserialize;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use tec_core::digest::Sha256Digest;
 use tec_core::image::ExpectedPcrs;
-use tec_core::pcr::PcrIndex;
-use tec_core::pcr::PcrSet;
+use tec_core::pcr::{PcrIndex, PcrSet};
 
-use super::OutputError;
-use super::from_json;
-use super::to_json;
-use crate::event_log::Bank;
-use crate::event_log::Event;
-use crate::event_log::EventLog;
+use super::{OutputError, from_json, to_json};
+use crate::event_log::{Bank, Event, EventLog};
 
 const FORM: &str = "a pcrlock file";
 

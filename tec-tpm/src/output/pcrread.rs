@@ -6,9 +6,7 @@ use std::fmt::Write as _;
 use tec_core::digest::Sha256Digest;
 use tec_core::pcr::PcrIndex;
 
-use super::OutputError;
-use super::check_size;
-use super::register_number;
+use super::{OutputError, check_size, register_number};
 use crate::event_log::Bank;
 
 const FORM: &str = "the text of tpm2_pcrread";

@@ -7,11 +7,7 @@ use serde::Serialize;
 use tec_core::digest::Sha256Digest;
 use tec_core::pcr::PcrIndex;
 
-use crate::compute::BankDigests;
-use crate::compute::Measurement;
-use crate::compute::Prediction;
-use crate::compute::Register;
-use crate::compute::Unpredictable;
+use crate::compute::{BankDigests, Measurement, Prediction, Register, Unpredictable};
 use crate::event_log::Bank;
 
 /// Everything that a prediction says. Its JSON is that of the label `org.coreos.pcrs`, with more
@@ -204,11 +200,8 @@ fn unpredictable(
 mod tests {
     use super::super::read_label;
     use super::*;
-    use crate::compute::Banks;
-    use crate::compute::BootPredictor;
-    use crate::compute::PlatformState;
-    use crate::compute::SecureBoot;
     use crate::compute::testing::debian_chain;
+    use crate::compute::{Banks, BootPredictor, PlatformState, SecureBoot};
 
     fn report(remedy: impl Fn(&Unpredictable) -> Option<&'static str>) -> PredictionReport {
         let machine = PlatformState::with_unknown_variables(SecureBoot::On);

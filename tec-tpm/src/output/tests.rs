@@ -2,22 +2,15 @@ use std::collections::BTreeMap;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use serde_json::Value;
-use serde_json::json;
+use serde_json::{Value, json};
 use tec_core::digest::Sha256Digest;
-use tec_core::image::ExpectedPcr;
-use tec_core::image::ExpectedPcrs;
-use tec_core::image::ImageEvent;
-use tec_core::pcr::PcrIndex;
-use tec_core::pcr::PcrSet;
+use tec_core::image::{ExpectedPcr, ExpectedPcrs, ImageEvent};
+use tec_core::pcr::{PcrIndex, PcrSet};
 use tec_core::time::Timestamp;
 
 use super::*;
 use crate::combine::Combiner;
-use crate::event_log::Bank;
-use crate::event_log::EventKind;
-use crate::event_log::EventLog;
-use crate::event_log::EventLogBuilder;
+use crate::event_log::{Bank, EventKind, EventLog, EventLogBuilder};
 
 const PCR4: PcrIndex = PcrIndex::BOOT_MANAGER;
 

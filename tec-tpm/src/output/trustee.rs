@@ -1,21 +1,16 @@
 //! Reference values as Trustee takes them.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use serde::Deserialize;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use tec_core::digest::Sha256Digest;
 use tec_core::image::ExpectedPcrs;
 use tec_core::pcr::PcrIndex;
 use tec_core::time::Timestamp;
 
-use super::OutputError;
-use super::from_json;
-use super::register_number;
-use super::to_json;
+use super::{OutputError, from_json, register_number, to_json};
 use crate::combine::Combined;
 
 const CONFIG_MAP: &str = "a list of reference values";

@@ -7,15 +7,10 @@ use rsa::pkcs1v15;
 use rsa::pkcs8::DecodePublicKey as _;
 use rsa::signature::Verifier as _;
 use sha2::Sha256;
-use tec_core::ak::KeyKind;
-use tec_core::ak::PublicKey;
+use tec_core::ak::{KeyKind, PublicKey};
 
-use super::ALG_ECDSA;
-use super::ALG_RSASSA;
-use super::ALG_SHA256;
-use super::QuoteError;
-use crate::wire::WireError;
-use crate::wire::WireReader;
+use super::{ALG_ECDSA, ALG_RSASSA, ALG_SHA256, QuoteError};
+use crate::wire::{WireError, WireReader};
 
 /// RSA-4096 signature.
 const MAX_RSA: usize = 512;

@@ -1,13 +1,10 @@
 //! Every mutation of a quote is refused with its own error.
 
 use std::fs;
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use super::*;
-use crate::testing::AttestFields;
-use crate::testing::SelectionFields;
-use crate::testing::SoftTpm;
+use crate::testing::{AttestFields, SelectionFields, SoftTpm};
 
 const NONCE: [u8; 32] = [7; 32];
 

@@ -3,13 +3,11 @@
 use p256::pkcs8::DecodePublicKey as _;
 use p384::ecdsa::VerifyingKey;
 use tec_core::port::chain;
-use x509_cert::der::Decode as _;
-use x509_cert::der::Encode as _;
 use x509_cert::der::asn1::Ia5StringRef;
 use x509_cert::der::oid::ObjectIdentifier;
+use x509_cert::der::{Decode as _, Encode as _};
 
-use super::Product;
-use super::Tcb;
+use super::{Product, Tcb};
 use crate::ek::Parsed;
 
 // Extensions (VCEK Certificate and KDS Interface Specification, "VCEK Certificate"; "VLEK

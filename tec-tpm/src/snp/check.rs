@@ -4,16 +4,10 @@ use p384::ecdsa::Signature;
 use p384::ecdsa::signature::hazmat::PrehashVerifier as _;
 use tec_core::time::Timestamp;
 
-use super::Finding;
-use super::KeyCertificate;
-use super::Policy;
-use super::Product;
-use super::Report;
-use super::Roots;
-use super::SigningKey;
-use super::TcbField;
-use super::TcbPart;
 use super::finding::shortened;
+use super::{
+    Finding, KeyCertificate, Policy, Product, Report, Roots, SigningKey, TcbField, TcbPart,
+};
 
 /// ECDSA on P-384 with SHA-384 (SEV-SNP Firmware ABI Specification, "Signature Algorithm").
 pub(crate) const ECDSA_P384_SHA384: u32 = 1;

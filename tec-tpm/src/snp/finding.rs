@@ -4,12 +4,7 @@ use std::fmt;
 
 use tec_core::time::Timestamp;
 
-use super::KeyCertificateError;
-use super::Product;
-use super::ReportError;
-use super::SigningKey;
-use super::TcbField;
-use super::TcbPart;
+use super::{KeyCertificateError, Product, ReportError, SigningKey, TcbField, TcbPart};
 
 /// Most characters of a name from a certificate that a finding repeats: names are anybody's choice,
 /// and findings are kept.

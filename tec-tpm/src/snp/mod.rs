@@ -42,27 +42,14 @@ mod report;
 mod roots;
 mod tcb;
 
-pub use self::bits::GuestPolicy;
-pub use self::bits::KeyInfo;
-pub use self::bits::PlatformInfo;
-pub use self::bits::SigningKey;
-pub use self::certificate::KeyCertificate;
-pub use self::certificate::KeyCertificateError;
-pub use self::finding::Finding;
-pub use self::finding::Refused;
+pub use self::bits::{GuestPolicy, KeyInfo, PlatformInfo, SigningKey};
+pub use self::certificate::{KeyCertificate, KeyCertificateError};
+pub use self::finding::{Finding, Refused};
 pub use self::policy::Policy;
 pub use self::product::Product;
-pub use self::report::FirmwareVersion;
-pub use self::report::Processor;
-pub use self::report::REPORT_SIZE;
-pub use self::report::Report;
-pub use self::report::ReportError;
-pub use self::roots::ProductCertificates;
-pub use self::roots::RootError;
-pub use self::roots::Roots;
-pub use self::tcb::Tcb;
-pub use self::tcb::TcbField;
-pub use self::tcb::TcbPart;
+pub use self::report::{FirmwareVersion, Processor, REPORT_SIZE, Report, ReportError};
+pub use self::roots::{ProductCertificates, RootError, Roots};
+pub use self::tcb::{Tcb, TcbField, TcbPart};
 
 #[cfg(any(test, feature = "test-util"))]
 pub(crate) use self::check::ECDSA_P384_SHA384;

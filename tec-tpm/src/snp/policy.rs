@@ -1,11 +1,8 @@
 //! What must hold of a report besides its being genuine.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use super::GuestPolicy;
-use super::Product;
-use super::Tcb;
+use super::{GuestPolicy, Product, Tcb};
 
 /// What an operator demands. Debugging and migration are never allowed, and the report must have
 /// been asked for at the highest privilege level.

@@ -2,15 +2,10 @@
 
 mod fields;
 
-use sha2::Digest as _;
-use sha2::Sha384;
+use sha2::{Digest as _, Sha384};
 
 use self::fields::Fields;
-use super::GuestPolicy;
-use super::KeyInfo;
-use super::PlatformInfo;
-use super::Product;
-use super::Tcb;
+use super::{GuestPolicy, KeyInfo, PlatformInfo, Product, Tcb};
 use crate::wire::WireError;
 
 /// Size of a report (SEV-SNP Firmware ABI Specification, "ATTESTATION_REPORT").

@@ -3,21 +3,17 @@
 use std::collections::BTreeMap;
 
 use p256::pkcs8::DecodePublicKey as _;
-use rsa::RsaPublicKey;
-use rsa::pss;
 use rsa::signature::Verifier as _;
 use rsa::traits::PublicKeyParts as _;
+use rsa::{RsaPublicKey, pss};
 use sha2::Sha384;
 use tec_core::time::Timestamp;
 use x509_cert::der::Encode as _;
 use x509_cert::der::oid::ObjectIdentifier;
 
-use super::Finding;
-use super::Product;
-use super::SigningKey;
 use super::finding::shortened;
-use crate::ek::CertificateError;
-use crate::ek::Parsed;
+use super::{Finding, Product, SigningKey};
+use crate::ek::{CertificateError, Parsed};
 
 /// RSASSA-PSS (RFC 4055, section 3.1).
 const RSASSA_PSS: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.2.840.113549.1.1.10");

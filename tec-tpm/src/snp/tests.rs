@@ -1,8 +1,7 @@
 //! A made-up AMD: what is sound passes, and each thing that is not has its own finding.
 
 use super::*;
-use crate::testing::CertificateFields;
-use crate::testing::SoftSnp;
+use crate::testing::{CertificateFields, SoftSnp};
 
 const REPORT_DATA: [u8; 64] = [0x5a; 64];
 
@@ -99,10 +98,7 @@ fn reports_of_other_sizes_are_refused() {
 
 #[test]
 fn every_changed_field_has_its_own_finding() {
-    use TcbField::Committed;
-    use TcbField::Current;
-    use TcbField::Launch;
-    use TcbField::Reported;
+    use TcbField::{Committed, Current, Launch, Reported};
     let order = |part, lower, lower_value, upper, upper_value| Finding::TcbOrder {
         part,
         lower,

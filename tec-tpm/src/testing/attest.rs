@@ -1,13 +1,9 @@
 //! TPMS_ATTEST made to measure, right or wrong.
 
-use sha2::Digest as _;
-use sha2::Sha256;
+use sha2::{Digest as _, Sha256};
 use tec_core::digest::Sha256Digest;
 
-use crate::quote::ALG_SHA256;
-use crate::quote::ALL_PCRS;
-use crate::quote::GENERATED;
-use crate::quote::ST_ATTEST_QUOTE;
+use crate::quote::{ALG_SHA256, ALL_PCRS, GENERATED, ST_ATTEST_QUOTE};
 use crate::wire::push_sized;
 
 /// One entry of a TPML_PCR_SELECTION.

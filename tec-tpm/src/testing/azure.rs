@@ -6,21 +6,15 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use rsa::RsaPublicKey;
 use rsa::pkcs8::DecodePublicKey as _;
 use rsa::traits::PublicKeyParts as _;
-use sha2::Digest as _;
-use sha2::Sha256;
+use sha2::{Digest as _, Sha256};
 use tec_core::ak::PublicKey;
 use tec_core::attest::Tee;
-use tec_core::port::AttestationEvidence;
-use tec_core::port::Attester;
-use tec_core::port::PortError;
+use tec_core::port::{AttestationEvidence, Attester, PortError};
 
-use super::SoftSnp;
-use super::SoftTpm;
+use super::{SoftSnp, SoftTpm};
 use crate::hcl;
-use crate::snp::Product;
-use crate::snp::REPORT_SIZE;
-use crate::verifier::AzSnpEvidence;
-use crate::verifier::AzSnpEvidenceVersion;
+use crate::snp::{Product, REPORT_SIZE};
+use crate::verifier::{AzSnpEvidence, AzSnpEvidenceVersion};
 
 /// Bytes of the NV index that has the paravisor's report.
 const NV_INDEX: usize = 2600;

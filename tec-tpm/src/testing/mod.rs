@@ -9,12 +9,8 @@ mod snp;
 mod soft;
 mod swtpm;
 
-pub use self::attest::AttestFields;
-pub use self::attest::SelectionFields;
+pub use self::attest::{AttestFields, SelectionFields};
 pub use self::azure::SoftAzure;
-pub use self::snp::CertificateFields;
-pub use self::snp::SoftSnp;
+pub use self::snp::{CertificateFields, SoftSnp};
 pub use self::soft::SoftTpm;
-pub use self::swtpm::EkCa;
-pub use self::swtpm::Swtpm;
-pub use self::swtpm::SwtpmError;
+pub use self::swtpm::{EkCa, Swtpm, SwtpmError};

@@ -4,33 +4,23 @@ mod certificates;
 
 use std::sync::OnceLock;
 
-use p384::ecdsa::Signature;
-use p384::ecdsa::SigningKey as P384Key;
 use p384::ecdsa::signature::hazmat::PrehashSigner as _;
+use p384::ecdsa::{Signature, SigningKey as P384Key};
 use p384::elliptic_curve::Generate as _;
 use p384::pkcs8::EncodePublicKey as _;
 use rand_chacha::ChaCha20Rng;
 use rand_core::SeedableRng as _;
-use sha2::Digest as _;
-use sha2::Sha384;
+use sha2::{Digest as _, Sha384};
 use tec_core::time::Timestamp;
 
-use self::certificates::distinguished_name;
-use self::certificates::extension;
-use self::certificates::integer;
-use self::certificates::intermediate_key;
-use self::certificates::made_up_roots;
-use self::certificates::sign_certificate;
+use self::certificates::{
+    distinguished_name, extension, integer, intermediate_key, made_up_roots, sign_certificate,
+};
 use crate::compute::testing::der;
-use crate::snp::ECDSA_P384_SHA384;
-use crate::snp::GuestPolicy;
-use crate::snp::Product;
-use crate::snp::REPORT_SIZE;
-use crate::snp::Roots;
-use crate::snp::SCALAR;
-use crate::snp::SIGNED_SIZE;
-use crate::snp::SigningKey;
-use crate::snp::Tcb;
+use crate::snp::{
+    ECDSA_P384_SHA384, GuestPolicy, Product, REPORT_SIZE, Roots, SCALAR, SIGNED_SIZE, SigningKey,
+    Tcb,
+};
 
 /// Fields of the certificate of a key; change one, and have it signed with [`SoftSnp::certify`].
 #[derive(Clone, Debug)]

@@ -1,9 +1,7 @@
 //! A TPM in software, as far as attestation needs one.
 
 use std::fmt;
-use std::sync::Mutex;
-use std::sync::MutexGuard;
-use std::sync::PoisonError;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
 use p256::ecdsa;
@@ -12,43 +10,26 @@ use rand_chacha::ChaCha20Rng;
 use rand_core::SeedableRng as _;
 use rsa::pkcs1v15;
 use rsa::pkcs8::EncodePublicKey as _;
-use rsa::signature::SignatureEncoding as _;
-use rsa::signature::Signer as _;
+use rsa::signature::{SignatureEncoding as _, Signer as _};
 use rsa::traits::PublicKeyParts as _;
 use sha2::Sha256;
-use tec_core::ak::Credential;
-use tec_core::ak::EkOffer;
-use tec_core::ak::PublicKey;
+use tec_core::ak::{Credential, EkOffer, PublicKey};
 use tec_core::attest::Tee;
 use tec_core::digest::Sha256Digest;
 use tec_core::node::derive::ClusterId;
-use tec_core::node::lock::BootstrapMarker;
-use tec_core::node::lock::MarkerState;
-use tec_core::pcr::PCR_COUNT;
-use tec_core::pcr::PcrIndex;
-use tec_core::pcr::PcrValues;
-use tec_core::port::AttestationEvidence;
-use tec_core::port::Attester;
-use tec_core::port::PortError;
+use tec_core::node::lock::{BootstrapMarker, MarkerState};
+use tec_core::pcr::{PCR_COUNT, PcrIndex, PcrValues};
+use tec_core::port::{AttestationEvidence, Attester, PortError};
 use tec_core::secret::SecretBytes;
 
 use super::AttestFields;
-use crate::ak;
-use crate::ek;
 use crate::evidence::TpmEvidence;
-use crate::public::ALG_AES;
-use crate::public::ALG_CFB;
-use crate::public::ALG_ECC;
-use crate::public::ALG_NULL;
-use crate::public::ALG_RSA;
-use crate::public::ECC_NIST_P256;
-use crate::public::ObjectAttributes;
-use crate::public::PublicArea;
-use crate::quote::ALG_ECDSA;
-use crate::quote::ALG_RSASSA;
-use crate::quote::ALG_SHA256;
-use crate::verifier;
+use crate::public::{
+    ALG_AES, ALG_CFB, ALG_ECC, ALG_NULL, ALG_RSA, ECC_NIST_P256, ObjectAttributes, PublicArea,
+};
+use crate::quote::{ALG_ECDSA, ALG_RSASSA, ALG_SHA256};
 use crate::wire::push_sized;
+use crate::{ak, ek, verifier};
 
 /// The registers of a PC Client TPM that begin with all bits set (TCG PC Client Platform TPM
 /// Profile, "PCR Initial and Reset Values"): those of a dynamic launch.

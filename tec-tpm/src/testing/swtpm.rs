@@ -1,17 +1,11 @@
 //! Runs real `swtpm` processes, one per test.
 
-use std::fs;
-use std::io;
-use std::io::Read as _;
-use std::io::Write as _;
-use std::net::TcpListener;
-use std::net::TcpStream;
-use std::path::Path;
-use std::path::PathBuf;
-use std::process::Child;
-use std::process::Command;
-use std::process::Stdio;
+use std::io::{Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
+use std::{fs, io};
 
 use tempfile::TempDir;
 

@@ -5,9 +5,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use tec_core::attest::Tee;
-use tec_core::port::AttestationEvidence;
-use tec_core::port::Attester;
-use tec_core::port::PortError;
+use tec_core::port::{AttestationEvidence, Attester, PortError};
 
 use super::AnyTpm;
 use crate::ak::AkHandle;

@@ -4,11 +4,9 @@ use std::error::Error;
 
 use tec_core::code::Code;
 use tec_core::pcr::PcrIndex;
-use tec_core::port::PortError;
-use tec_core::port::PortErrorKind;
+use tec_core::port::{PortError, PortErrorKind};
 
-use crate::ak::AkError;
-use crate::ak::AkHandle;
+use crate::ak::{AkError, AkHandle};
 use crate::public::PublicError;
 use crate::quote::QuoteError;
 use crate::wire::WireError;

@@ -4,8 +4,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use tec_core::node::derive::ClusterId;
-use tec_core::node::lock::BootstrapMarker;
-use tec_core::node::lock::MarkerState;
+use tec_core::node::lock::{BootstrapMarker, MarkerState};
 use tec_core::pcr::PcrIndex;
 use tec_core::port::PortError;
 

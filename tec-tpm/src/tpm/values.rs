@@ -2,8 +2,7 @@
 
 use tec_core::ak::PublicKey;
 use tec_core::digest::Sha256Digest;
-use tec_core::pcr::PCR_COUNT;
-use tec_core::pcr::PcrIndex;
+use tec_core::pcr::{PCR_COUNT, PcrIndex};
 
 use super::TpmError;
 use crate::evidence::TpmEvidence;

@@ -3,18 +3,10 @@
 use sha2::Digest as _;
 use tec_core::pcr::PcrIndex;
 
-use super::AuthSession;
-use super::CapabilityData;
-use super::CapabilityType;
-use super::Context;
-use super::Digest;
-use super::DigestValues;
-use super::HashingAlgorithm;
-use super::PcrHandle;
-use super::TpmError;
-use super::TssError;
-use super::WrapperErrorKind;
-use super::failed;
+use super::{
+    AuthSession, CapabilityData, CapabilityType, Context, Digest, DigestValues, HashingAlgorithm,
+    PcrHandle, TpmError, TssError, WrapperErrorKind, failed,
+};
 
 /// Extends a register of every bank by the bank's own digest of `data`.
 pub(super) fn pcr_event(

@@ -8,44 +8,25 @@
 
 mod evidence;
 
-pub use self::evidence::AzSnpEvidence;
-pub use self::evidence::AzSnpEvidenceError;
-pub use self::evidence::AzSnpEvidenceVersion;
+pub use self::evidence::{AzSnpEvidence, AzSnpEvidenceError, AzSnpEvidenceVersion};
 
 use std::sync::Arc;
 
 use async_trait::async_trait;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use serde_json::Map;
-use serde_json::Value;
+use serde_json::{Map, Value};
 use tec_core::ak::Fingerprint;
-use tec_core::attest::Tee;
-use tec_core::attest::VerifiedEvidence;
-use tec_core::attest::VerifyError;
+use tec_core::attest::{Tee, VerifiedEvidence, VerifyError};
 use tec_core::digest::Sha256Digest;
-use tec_core::port::Clock;
-use tec_core::port::EvidenceRequest;
-use tec_core::port::Verifier;
-use tec_core::port::chain;
+use tec_core::port::{Clock, EvidenceRequest, Verifier, chain};
 
-use super::check_init_data;
-use super::init_data_value;
-use super::refusal;
-use super::tpm_claims;
-use crate::hcl::HardwareKind;
-use crate::hcl::HclError;
-use crate::hcl::HclReport;
-use crate::hcl::RuntimeData;
-use crate::quote::UntrustedQuote;
-use crate::quote::VerifiedQuote;
-use crate::snp::GuestPolicy;
-use crate::snp::PlatformInfo;
-use crate::snp::Policy;
-use crate::snp::Report;
-use crate::snp::Roots;
-use crate::snp::UntrustedReport;
-use crate::snp::VerifiedReport;
+use super::{check_init_data, init_data_value, refusal, tpm_claims};
+use crate::hcl::{HardwareKind, HclError, HclReport, RuntimeData};
+use crate::quote::{UntrustedQuote, VerifiedQuote};
+use crate::snp::{
+    GuestPolicy, PlatformInfo, Policy, Report, Roots, UntrustedReport, VerifiedReport,
+};
 
 /// Verifies evidence of the sort `az-snp-vtpm`, in its versions 0, 1 and 2.
 ///

@@ -4,11 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use tec_core::attest::Tee;
-use tec_core::attest::VerifiedEvidence;
-use tec_core::attest::VerifyError;
-use tec_core::port::EvidenceRequest;
-use tec_core::port::Verifier;
+use tec_core::attest::{Tee, VerifiedEvidence, VerifyError};
+use tec_core::port::{EvidenceRequest, Verifier};
 
 /// Hands evidence to the verifier of its sort, and refuses sorts that have none.
 ///

@@ -4,10 +4,8 @@ use serde_json::json;
 use tec_core::port::Attester as _;
 
 use super::*;
-use crate::event_log::EventKind;
-use crate::event_log::EventLogBuilder;
-use crate::testing::AttestFields;
-use crate::testing::SoftTpm;
+use crate::event_log::{EventKind, EventLogBuilder};
+use crate::testing::{AttestFields, SoftTpm};
 
 const REPORT_DATA: [u8; 48] = [0xd5; 48];
 

@@ -1,29 +1,19 @@
 //! A peer of a hundred lines over Go's crypto/tls.
 
 use std::path::PathBuf;
-use std::process::Child;
-use std::process::Command;
-use std::process::Stdio;
-use std::sync::Arc;
-use std::sync::OnceLock;
-use std::sync::atomic::AtomicU64;
-use std::sync::atomic::Ordering;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use tec_core::digest::Sha256Digest;
 use tec_core::pcr::PcrIndex;
-use tec_tpm::atls::AtlsError;
-use tec_tpm::atls::ChannelBinding;
-use tec_tpm::atls::DangerousDummyIssuer;
-use tec_tpm::atls::DangerousDummyValidator;
-use tec_tpm::atls::Endpoint;
-use tec_tpm::atls::EndpointBuilder;
-use tec_tpm::atls::Variant;
-use tec_tpm::atls::VtpmIssuer;
+use tec_tpm::atls::{
+    AtlsError, ChannelBinding, DangerousDummyIssuer, DangerousDummyValidator, Endpoint,
+    EndpointBuilder, Variant, VtpmIssuer,
+};
 use tec_tpm::testing::SoftTpm;
-use tokio::io::AsyncReadExt as _;
-use tokio::io::AsyncWriteExt as _;
-use tokio::net::TcpListener;
-use tokio::net::TcpStream;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
 
 /// No two endpoints draw the same nonces.
 static SEED: AtomicU64 = AtomicU64::new(100);

@@ -16,8 +16,7 @@ use std::sync::Arc;
 use tec_core::port::Clock;
 use tec_core::testing::SeededEntropy;
 use tec_core::time::Timestamp;
-use tec_tpm::atls::Endpoint;
-use tec_tpm::atls::EndpointBuilder;
+use tec_tpm::atls::{Endpoint, EndpointBuilder};
 
 #[derive(Debug)]
 struct RealClock;

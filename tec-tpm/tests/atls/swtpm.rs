@@ -4,22 +4,14 @@ use std::sync::Arc;
 
 use tec_core::digest::Sha256Digest;
 use tec_core::pcr::PcrIndex;
-use tec_tpm::ak::AkAlgorithm;
-use tec_tpm::ak::AkHandle;
-use tec_tpm::atls::AnyAk;
-use tec_tpm::atls::AtlsError;
-use tec_tpm::atls::Expectation;
-use tec_tpm::atls::LiveMeasurements;
-use tec_tpm::atls::Measurements;
-use tec_tpm::atls::Severity;
-use tec_tpm::atls::ValidateError;
-use tec_tpm::atls::Variant;
-use tec_tpm::atls::VtpmIssuer;
-use tec_tpm::atls::VtpmValidator;
+use tec_tpm::ak::{AkAlgorithm, AkHandle};
+use tec_tpm::atls::{
+    AnyAk, AtlsError, Expectation, LiveMeasurements, Measurements, Severity, ValidateError,
+    Variant, VtpmIssuer, VtpmValidator,
+};
 use tec_tpm::testing::Swtpm;
 use tec_tpm::tpm::AnyTpm as _;
-use tec_tpm::tss::Tpm;
-use tec_tpm::tss::TpmAttester;
+use tec_tpm::tss::{Tpm, TpmAttester};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_that_joined_a_cluster_passes_only_where_that_cluster_is_expected() {

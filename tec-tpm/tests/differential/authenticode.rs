@@ -4,18 +4,12 @@ use std::fs;
 use std::fs::File;
 use std::path::Path;
 
-use rcgen::CertificateParams;
-use rcgen::KeyPair;
-use tec_tpm::compute::BankDigests;
-use tec_tpm::compute::Banks;
-use tec_tpm::compute::PeFile;
-use tec_tpm::compute::PeRequest;
-use tec_tpm::compute::SignaturePresence;
+use rcgen::{CertificateParams, KeyPair};
 use tec_tpm::compute::testing::PeBuilder;
+use tec_tpm::compute::{BankDigests, Banks, PeFile, PeRequest, SignaturePresence};
 use tec_tpm::event_log::Bank;
 
-use crate::input;
-use crate::tool;
+use crate::{input, tool};
 
 fn digests(file: &Path) -> BankDigests {
     let request = PeRequest::new(Banks::ALL);

@@ -5,14 +5,9 @@ use std::path::Path;
 
 use tec_core::digest::Sha256Digest;
 use tec_core::pcr::PcrIndex;
-use tec_tpm::event_log::Bank;
-use tec_tpm::event_log::Event;
-use tec_tpm::event_log::EventKind;
-use tec_tpm::event_log::EventLog;
-use tec_tpm::event_log::EventLogBuilder;
+use tec_tpm::event_log::{Bank, Event, EventKind, EventLog, EventLogBuilder};
 
-use crate::input;
-use crate::tool;
+use crate::{input, tool};
 
 /// What `tpm2_eventlog` prints of a log.
 #[derive(Debug, Default)]

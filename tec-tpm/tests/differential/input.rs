@@ -3,8 +3,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// PE files: Debian's boot files and those of recorded boots, each once.
 pub(crate) fn boot_files() -> Vec<PathBuf> {

@@ -2,8 +2,7 @@
 
 use std::ffi::OsStr;
 use std::io::ErrorKind;
-use std::process::Command;
-use std::process::Output;
+use std::process::{Command, Output};
 
 /// Runs a tool to its end.
 ///

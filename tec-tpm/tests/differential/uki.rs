@@ -4,17 +4,11 @@ use std::fs;
 use std::path::Path;
 
 use tec_core::pcr::PcrIndex;
-use tec_tpm::compute::Banks;
-use tec_tpm::compute::BootPredictor;
-use tec_tpm::compute::MemoryImage;
-use tec_tpm::compute::PlatformState;
-use tec_tpm::compute::Register;
-use tec_tpm::compute::testing::PeBuilder;
-use tec_tpm::compute::testing::application;
+use tec_tpm::compute::testing::{PeBuilder, application};
+use tec_tpm::compute::{Banks, BootPredictor, MemoryImage, PlatformState, Register};
 use tec_tpm::event_log::Bank;
 
-use crate::input;
-use crate::tool;
+use crate::{input, tool};
 
 /// Not in the PATH: it belongs to no user.
 const TOOL: &str = "/usr/lib/systemd/systemd-measure";

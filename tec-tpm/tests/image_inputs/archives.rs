@@ -6,18 +6,10 @@ use std::io::Read as _;
 use proptest::prelude::*;
 use tec_core::reference::BootImage;
 use tec_tpm::compute::MemoryImage;
-use tec_tpm::compute::input::BootSource;
-use tec_tpm::compute::input::InputError;
-use tec_tpm::compute::input::LayerError;
-use tec_tpm::compute::input::OpenImage;
-use tec_tpm::compute::input::TarError;
-use tec_tpm::compute::input::TreeError;
+use tec_tpm::compute::input::{BootSource, InputError, LayerError, OpenImage, TarError, TreeError};
 
 use crate::build;
-use crate::build::Item::File;
-use crate::build::Item::Folder;
-use crate::build::Item::HardLink;
-use crate::build::Item::Link;
+use crate::build::Item::{File, Folder, HardLink, Link};
 use crate::build::put;
 
 fn open(bytes: &[u8]) -> Result<OpenImage, InputError> {

@@ -5,15 +5,11 @@ use std::io::Write as _;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use tec_core::code::Code;
-use tec_tpm::compute::input::BootSource;
-use tec_tpm::compute::input::InputError;
-use tec_tpm::compute::input::OpenImage;
-use tec_tpm::compute::input::UnpackError;
+use tec_tpm::compute::input::{BootSource, InputError, OpenImage, UnpackError};
 
 use crate::build;
 use crate::build::Item::File;
-use crate::build::LAYER;
-use crate::build::Layout;
+use crate::build::{LAYER, Layout};
 use crate::layouts::cause;
 
 /// What may come out of the few bytes of a bomb before it is refused.

@@ -1,27 +1,18 @@
 //! Images, made of nothing.
 
 use std::fs;
-use std::io::Cursor;
-use std::io::Read as _;
-use std::io::Write as _;
+use std::io::{Cursor, Read as _, Write as _};
 use std::path::Path;
 
-use fatfs::FileSystem;
-use fatfs::FormatVolumeOptions;
-use fatfs::FsOptions;
-use flate2::Compression;
-use flate2::Crc;
+use fatfs::{FileSystem, FormatVolumeOptions, FsOptions};
 use flate2::write::GzEncoder;
-use ruzstd::encoding::CompressionLevel;
-use ruzstd::encoding::compress_to_vec;
+use flate2::{Compression, Crc};
+use ruzstd::encoding::{CompressionLevel, compress_to_vec};
 use sha2::Digest as _;
-use tar::EntryType;
-use tar::Header;
+use tar::{EntryType, Header};
 use tec_core::reference::BootImage;
 use tec_tpm::compute::MemoryImage;
-use tec_tpm::compute::testing::application;
-use tec_tpm::compute::testing::grub;
-use tec_tpm::compute::testing::shim;
+use tec_tpm::compute::testing::{application, grub, shim};
 
 /// An EFI system partition with shim, GRUB and kernel.
 pub(crate) fn esp() -> MemoryImage {

@@ -6,16 +6,10 @@ use std::io::Read as _;
 use proptest::prelude::*;
 use tec_core::reference::BootImage;
 use tec_tpm::compute::MemoryImage;
-use tec_tpm::compute::input::BootSource;
-use tec_tpm::compute::input::DiskError;
-use tec_tpm::compute::input::FatError;
-use tec_tpm::compute::input::InputError;
-use tec_tpm::compute::input::OpenImage;
+use tec_tpm::compute::input::{BootSource, DiskError, FatError, InputError, OpenImage};
 
 use crate::build;
-use crate::build::OTHER;
-use crate::build::SYSTEM;
-use crate::build::put;
+use crate::build::{OTHER, SYSTEM, put};
 
 fn open(bytes: &[u8]) -> Result<OpenImage, InputError> {
     BootSource::new().read(bytes)

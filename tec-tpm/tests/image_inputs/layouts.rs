@@ -5,22 +5,11 @@ use std::error::Error;
 use serde_json::json;
 use tec_core::reference::BootImage;
 use tec_tpm::compute::MemoryImage;
-use tec_tpm::compute::input::BlobError;
-use tec_tpm::compute::input::BootSource;
-use tec_tpm::compute::input::InputError;
-use tec_tpm::compute::input::OciError;
-use tec_tpm::compute::input::OpenImage;
-use tec_tpm::compute::input::SourceKind;
+use tec_tpm::compute::input::{BlobError, BootSource, InputError, OciError, OpenImage, SourceKind};
 
 use crate::build;
-use crate::build::INDEX;
-use crate::build::Item::File;
-use crate::build::Item::Folder;
-use crate::build::Item::HardLink;
-use crate::build::Item::Link;
-use crate::build::LAYER;
-use crate::build::Layout;
-use crate::build::MANIFEST;
+use crate::build::Item::{File, Folder, HardLink, Link};
+use crate::build::{INDEX, LAYER, Layout, MANIFEST};
 
 /// A directory is as good as an archive. The directory goes; the archive is in a temporary file.
 fn open_as(source: &BootSource, layout: &MemoryImage) -> Result<OpenImage, InputError> {

@@ -2,30 +2,22 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::io::Cursor;
-use std::io::Read;
+use std::io::{Cursor, Read};
 use std::ops::Range;
-use std::sync::Arc;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
-use serde_json::Value;
-use serde_json::json;
+use serde_json::{Value, json};
 use sha2::Digest as _;
 use tec_core::reference::BootImage as _;
 use tec_tpm::compute::find_boot_files;
-use tec_tpm::compute::input::BootSource;
-use tec_tpm::compute::input::Extent;
-use tec_tpm::compute::input::ImageParts;
-use tec_tpm::compute::input::InputError;
-use tec_tpm::compute::input::OciError;
-use tec_tpm::compute::input::OpenImage;
-use tec_tpm::compute::input::TableError;
+use tec_tpm::compute::input::{
+    BootSource, Extent, ImageParts, InputError, OciError, OpenImage, TableError,
+};
 use tec_tpm::compute::testing::layer;
 use tec_tpm::compute::testing::layer::TableLayer;
 
 use crate::build;
-use crate::build::Item::File;
-use crate::build::Item::HardLink;
+use crate::build::Item::{File, HardLink};
 use crate::build::LAYER;
 
 /// Parts in memory that remember what was read of them.

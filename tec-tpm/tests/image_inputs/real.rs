@@ -6,11 +6,8 @@ use std::fs;
 use std::path::PathBuf;
 
 use tec_core::reference::BootImage;
-use tec_tpm::compute::BootPredictor;
-use tec_tpm::compute::DirectoryImage;
-use tec_tpm::compute::MemoryImage;
-use tec_tpm::compute::PlatformState;
 use tec_tpm::compute::input::BootSource;
+use tec_tpm::compute::{BootPredictor, DirectoryImage, MemoryImage, PlatformState};
 
 use crate::build;
 

@@ -4,26 +4,15 @@ use std::fs;
 use std::io::Cursor;
 
 use tec_core::pcr::PcrIndex;
-use tec_core::reference::BootImage;
-use tec_core::reference::PcrComputer;
-use tec_tpm::compute::ChainComputer;
-use tec_tpm::compute::FindError;
-use tec_tpm::compute::MemoryImage;
-use tec_tpm::compute::PredictError;
-use tec_tpm::compute::SecureBoot;
-use tec_tpm::compute::SignatureError;
-use tec_tpm::compute::input::BootSource;
-use tec_tpm::compute::input::InputError;
-use tec_tpm::compute::input::SourceKind;
-use tec_tpm::compute::testing::PeBuilder;
-use tec_tpm::compute::testing::application;
-use tec_tpm::compute::testing::debian_chain;
-use tec_tpm::compute::testing::grub;
-use tec_tpm::compute::testing::shim;
+use tec_core::reference::{BootImage, PcrComputer};
+use tec_tpm::compute::input::{BootSource, InputError, SourceKind};
+use tec_tpm::compute::testing::{PeBuilder, application, debian_chain, grub, shim};
+use tec_tpm::compute::{
+    ChainComputer, FindError, MemoryImage, PredictError, SecureBoot, SignatureError,
+};
 
 use crate::build;
-use crate::build::LAYER;
-use crate::build::Layout;
+use crate::build::{LAYER, Layout};
 
 fn pcr4(image: &dyn BootImage) -> String {
     let computed = ChainComputer::new(SecureBoot::On).compute(image).unwrap();

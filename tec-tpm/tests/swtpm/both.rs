@@ -1,13 +1,10 @@
 //! What one way makes, the other finds.
 
-use tec_tpm::ak::AkAlgorithm;
-use tec_tpm::ak::AkHandle;
-use tec_tpm::ak::AkOrigin;
-use tec_tpm::direct;
+use tec_tpm::ak::{AkAlgorithm, AkHandle, AkOrigin};
 use tec_tpm::ek::EkAlgorithm;
 use tec_tpm::testing::Swtpm;
 use tec_tpm::tpm::AnyTpm;
-use tec_tpm::tss;
+use tec_tpm::{direct, tss};
 
 const AK: AkHandle = AkHandle::DEFAULT;
 

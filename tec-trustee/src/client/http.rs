@@ -3,32 +3,18 @@
 use std::error::Error;
 use std::sync::Arc;
 
-use reqwest::Client;
-use reqwest::Method;
-use reqwest::RequestBuilder;
-use reqwest::Response;
-use reqwest::StatusCode;
-use reqwest::header::CONTENT_TYPE;
-use reqwest::header::COOKIE;
-use reqwest::header::SET_COOKIE;
+use reqwest::header::{CONTENT_TYPE, COOKIE, SET_COOKIE};
+use reqwest::{Client, Method, RequestBuilder, Response, StatusCode};
 use rustls::CertificateError;
 use rustls::crypto::CryptoProvider;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tec_core::code::Code;
-use tec_core::endpoint::BaseUrl;
-use tec_core::endpoint::Endpoint;
+use tec_core::endpoint::{BaseUrl, Endpoint};
 use zeroize::Zeroizing;
 
-use super::CallError;
-use super::Deadlines;
-use super::RcarError;
-use super::SetupError;
-use super::Stage;
-use super::tls;
-use crate::wire::BASE_PATH;
-use crate::wire::ErrorBody;
-use crate::wire::SESSION_COOKIE;
+use super::{CallError, Deadlines, RcarError, SetupError, Stage, tls};
+use crate::wire::{BASE_PATH, ErrorBody, SESSION_COOKIE};
 
 /// Largest answer: a resource of 1 MiB in base64, with room.
 const MAX_ANSWER: usize = 2 * 1024 * 1024;

@@ -27,32 +27,19 @@ use rustls::crypto::CryptoProvider;
 use serde_json::Value;
 use tec_core::endpoint::Endpoint;
 use tec_core::id::ResourcePath;
-use tec_core::port::Attester;
-use tec_core::port::Entropy;
-use tec_core::port::EntropyRng;
+use tec_core::port::{Attester, Entropy, EntropyRng};
 use tec_core::secret::SecretBytes;
 
-pub use self::error::CallError;
-pub use self::error::RcarError;
-pub use self::error::SetupError;
-pub use self::error::Stage;
-use self::http::Call;
-use self::http::Server;
+pub use self::error::{CallError, RcarError, SetupError, Stage};
 pub use self::http::tls_code;
+use self::http::{Call, Server};
 pub use self::outcome::Outcome;
 pub use self::retry::RetryPolicy;
 pub use self::sample::SampleAttester;
-use crate::jwe::Curve;
-use crate::jwe::EcPrivateKey;
-use crate::jwe::Jwe;
+use crate::jwe::{Curve, EcPrivateKey, Jwe};
 use crate::report_data;
 use crate::report_data::HashAlgorithm;
-use crate::wire::AttestRequest;
-use crate::wire::AttestResponse;
-use crate::wire::AuthRequest;
-use crate::wire::Challenge;
-use crate::wire::Escrowed;
-use crate::wire::RuntimeData;
+use crate::wire::{AttestRequest, AttestResponse, AuthRequest, Challenge, Escrowed, RuntimeData};
 
 /// Deadlines of one HTTP call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

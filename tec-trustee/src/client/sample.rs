@@ -4,9 +4,7 @@ use async_trait::async_trait;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use tec_core::attest::Tee;
-use tec_core::port::AttestationEvidence;
-use tec_core::port::Attester;
-use tec_core::port::PortError;
+use tec_core::port::{AttestationEvidence, Attester, PortError};
 
 /// Makes the evidence that anybody can make: to try the protocol with a key broker, which should
 /// give it nothing.

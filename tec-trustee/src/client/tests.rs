@@ -5,17 +5,13 @@ use std::sync::Mutex;
 use axum::Router;
 use axum::body::Body;
 use axum::extract::State;
-use axum::http::Request;
-use axum::http::Response;
+use axum::http::{Request, Response};
 use tec_core::code::Code;
-use tec_core::testing::SeededEntropy;
-use tec_core::testing::sample;
+use tec_core::testing::{SeededEntropy, sample};
 use tokio::net::TcpListener;
 
 use super::*;
-use crate::testing::FakeAttester;
-use crate::testing::provider;
-use crate::testing::serve;
+use crate::testing::{FakeAttester, provider, serve};
 use crate::wire::ErrorKind;
 
 fn client(urls: &[String]) -> RcarClient {
@@ -290,21 +286,14 @@ fn clients_need_a_server_and_usable_bundles() {
 
 #[cfg(feature = "kbs")]
 mod with_kbs {
-    use tec_core::attest::PinnedPcrs;
-    use tec_core::attest::Tee;
-    use tec_core::port::KeyBroker as _;
-    use tec_core::port::PolicySlot;
+    use tec_core::attest::{PinnedPcrs, Tee};
+    use tec_core::port::{KeyBroker as _, PolicySlot};
     use tec_core::testing::ManualClock;
 
     use super::*;
-    use crate::kbs::Kbs;
-    use crate::kbs::KbsConfig;
-    use crate::kbs::MemoryBackend;
-    use crate::policy::PolicyIntent;
-    use crate::policy::ak_reference_name;
-    use crate::policy::ak_reference_value;
-    use crate::testing::FakeVerifier;
-    use crate::testing::serve_tls;
+    use crate::kbs::{Kbs, KbsConfig, MemoryBackend};
+    use crate::policy::{PolicyIntent, ak_reference_name, ak_reference_value};
+    use crate::testing::{FakeVerifier, serve_tls};
     use crate::token::TokenSigner;
 
     async fn kbs() -> Kbs {

@@ -3,11 +3,10 @@
 use std::error::Error;
 use std::sync::Arc;
 
-use rustls::ClientConfig;
-use rustls::RootCertStore;
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
+use rustls::{ClientConfig, RootCertStore};
 use rustls_platform_verifier::BuilderVerifierExt as _;
 use tec_core::endpoint::Endpoint;
 

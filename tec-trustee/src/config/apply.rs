@@ -1,16 +1,10 @@
 //! Writing settings into a text, touching nothing else.
 
 use tec_core::trustee::PatchError;
-use toml::Table;
-use toml::Value;
-use toml_edit::ArrayOfTables;
-use toml_edit::DocumentMut;
-use toml_edit::InlineTable;
-use toml_edit::Item;
-use toml_edit::TableLike;
+use toml::{Table, Value};
+use toml_edit::{ArrayOfTables, DocumentMut, InlineTable, Item, TableLike};
 
-use super::settings::Path;
-use super::settings::Settings;
+use super::settings::{Path, Settings};
 
 /// Brings `document`, of which `before` is the meaning, to what `settings` says.
 pub(super) fn apply(

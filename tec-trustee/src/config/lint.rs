@@ -4,11 +4,9 @@ use std::collections::BTreeSet;
 use std::fmt;
 
 use tec_core::trustee::PatchError;
-use toml::Table;
-use toml::Value;
+use toml::{Table, Value};
 
-use super::Generation;
-use super::parse;
+use super::{Generation, parse};
 
 /// Attestation keys that the mounted form loads unless told otherwise (contract 2.2).
 const DEFAULT_MAX_KEYS: i64 = 100;

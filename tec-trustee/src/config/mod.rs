@@ -32,20 +32,12 @@ mod tests;
 
 use std::fmt;
 
-use tec_core::trustee::PatchError;
-use tec_core::trustee::Patched;
-use tec_core::trustee::TrusteeConfigurator;
-use tec_core::trustee::TrusteeIntent;
+use tec_core::trustee::{PatchError, Patched, TrusteeConfigurator, TrusteeIntent};
 use toml::Table;
 use toml_edit::DocumentMut;
 
-pub use self::diff::Change;
-pub use self::diff::changes;
-pub use self::lint::Facts;
-pub use self::lint::Finding;
-pub use self::lint::Rule;
-pub use self::lint::Severity;
-pub use self::lint::lint;
+pub use self::diff::{Change, changes};
+pub use self::lint::{Facts, Finding, Rule, Severity, lint};
 use self::settings::Settings;
 
 /// Schema generation of a KBS configuration, and with it of what policies are told. It follows from the code of the KBS, not from the tag

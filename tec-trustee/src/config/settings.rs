@@ -1,8 +1,7 @@
 //! What a configuration of each generation must say (contract 4.1, 4.2).
 
 use tec_core::trustee::TrusteeIntent;
-use toml::Table;
-use toml::Value;
+use toml::{Table, Value};
 
 use super::Generation;
 

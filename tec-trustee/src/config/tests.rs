@@ -4,8 +4,7 @@ mod lossless;
 
 use proptest::prelude::*;
 
-use toml::Table;
-use toml::Value;
+use toml::{Table, Value};
 
 use super::*;
 

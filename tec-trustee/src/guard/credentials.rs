@@ -2,8 +2,7 @@
 //! read in two ways counts as nothing.
 
 use axum::http::HeaderMap;
-use axum::http::header::AUTHORIZATION;
-use axum::http::header::COOKIE;
+use axum::http::header::{AUTHORIZATION, COOKIE};
 
 use crate::kbs::bearer;
 use crate::kbs::session::SessionId;

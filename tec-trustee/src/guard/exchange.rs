@@ -3,48 +3,29 @@
 use std::sync::Arc;
 
 use axum::body::Body;
-use axum::http::HeaderMap;
-use axum::http::HeaderName;
-use axum::http::HeaderValue;
-use axum::http::Request;
-use axum::http::Response;
-use axum::http::StatusCode;
 use axum::http::header::SET_COOKIE;
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode};
 use serde::Deserialize as _;
 use serde_json::Value;
-use tec_core::attest::Tee;
-use tec_core::attest::VerifyError;
+use tec_core::attest::{Tee, VerifyError};
 use tec_core::code::Code;
 use tec_core::flow::ReleaseError;
-use tec_core::id::AttemptId;
-use tec_core::id::ResourcePath;
-use tec_core::port::EntropyRng;
-use tec_core::port::PortError;
+use tec_core::id::{AttemptId, ResourcePath};
+use tec_core::port::{EntropyRng, PortError};
 use tec_core::time::Timestamp;
 
-use super::BrokerAnswer;
-use super::Guard;
-use super::Passage;
-use super::credentials;
 use super::credentials::Named;
-use super::proxy::Whole;
-use super::proxy::unavailable;
-use crate::kbs::check;
-use crate::kbs::intake::MAX_AUTH;
-use crate::kbs::intake::announced;
-use crate::kbs::reply::Refusal;
-use crate::kbs::reply::Reply;
+use super::proxy::{Whole, unavailable};
+use super::{BrokerAnswer, Guard, Passage, credentials};
+use crate::kbs::intake::{MAX_AUTH, announced};
+use crate::kbs::reply::{Refusal, Reply};
 use crate::kbs::resource::parse_path;
 use crate::kbs::session::SessionId;
-use crate::kbs::strict;
 use crate::kbs::table::peer;
-use crate::wire::AttestRequest;
-use crate::wire::AttestResponse;
-use crate::wire::AuthRequest;
-use crate::wire::Challenge;
-use crate::wire::ErrorBody;
-use crate::wire::ErrorKind;
-use crate::wire::SESSION_COOKIE;
+use crate::kbs::{check, strict};
+use crate::wire::{
+    AttestRequest, AttestResponse, AuthRequest, Challenge, ErrorBody, ErrorKind, SESSION_COOKIE,
+};
 
 /// Largest answer to `POST attest`: a token that holds all claims; real ones have about 8 KiB.
 const MAX_TOKEN: usize = 4 * 1024 * 1024;

@@ -4,29 +4,17 @@ use std::fmt;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use tec_core::attest::Attempt;
-use tec_core::attest::PinnedPcrs;
-use tec_core::attest::VerifiedEvidence;
-use tec_core::attest::VerifyError;
+use tec_core::attest::{Attempt, PinnedPcrs, VerifiedEvidence, VerifyError};
 use tec_core::boot::BootStates;
 use tec_core::code::Code;
 use tec_core::explain::Gate;
 use tec_core::flow;
-use tec_core::flow::AdmitPorts;
-use tec_core::flow::Boots;
-use tec_core::flow::ReleaseError;
-use tec_core::id::AttemptId;
-use tec_core::id::ResourcePath;
-use tec_core::port::AkRegistry;
-use tec_core::port::AttemptLog;
-use tec_core::port::AuditAction;
-use tec_core::port::AuditEvent;
-use tec_core::port::AuditSink;
-use tec_core::port::Clock;
-use tec_core::port::ClockLog;
-use tec_core::port::ImageRegistry;
-use tec_core::port::MachineRegistry;
-use tec_core::port::PortError;
+use tec_core::flow::{AdmitPorts, Boots, ReleaseError};
+use tec_core::id::{AttemptId, ResourcePath};
+use tec_core::port::{
+    AkRegistry, AttemptLog, AuditAction, AuditEvent, AuditSink, Clock, ClockLog, ImageRegistry,
+    MachineRegistry, PortError,
+};
 
 /// What was found out about one piece of evidence.
 #[derive(Clone, Debug)]

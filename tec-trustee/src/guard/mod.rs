@@ -46,30 +46,20 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::Body;
 use axum::extract::State;
-use axum::http::Request;
-use axum::http::Response;
 use axum::http::uri::Authority;
+use axum::http::{Request, Response};
 use tec_core::attest::Tee;
-use tec_core::port::Clock;
-use tec_core::port::Entropy;
-use tec_core::port::Verifier;
+use tec_core::port::{Clock, Entropy, Verifier};
 
-pub use self::gate::ApprovedBoots;
-pub use self::gate::BrokerAnswer;
-pub use self::gate::Gatekeeper;
-pub use self::gate::Passage;
-pub use self::gate::Registries;
+pub use self::gate::{ApprovedBoots, BrokerAnswer, Gatekeeper, Passage, Registries};
 use self::proxy::Upstream;
 use self::route::Route;
 use self::session::Sessions;
-use crate::kbs::DEFAULT_MAX_PAYLOAD;
-use crate::kbs::DEFAULT_MAX_SESSIONS;
-use crate::kbs::DEFAULT_SESSION_SECONDS;
-use crate::kbs::DEFAULT_TOKEN_SECONDS;
-use crate::kbs::intake::BODY_TIMEOUT;
-use crate::kbs::intake::Intake;
-use crate::kbs::intake::WORK;
+use crate::kbs::intake::{BODY_TIMEOUT, Intake, WORK};
 use crate::kbs::metrics::Metrics;
+use crate::kbs::{
+    DEFAULT_MAX_PAYLOAD, DEFAULT_MAX_SESSIONS, DEFAULT_SESSION_SECONDS, DEFAULT_TOKEN_SECONDS,
+};
 
 /// Bytes of all bodies, in either direction, that a guard holds at a time.
 const HELD: usize = 32 * 1024 * 1024;

@@ -1,25 +1,15 @@
 //! Passing requests on, and answers back.
 
 use axum::body::Body;
-use axum::http::HeaderMap;
-use axum::http::HeaderName;
-use axum::http::Request;
-use axum::http::Response;
-use axum::http::Uri;
-use axum::http::Version;
-use axum::http::header;
-use axum::http::uri::Authority;
-use axum::http::uri::PathAndQuery;
-use axum::http::uri::Scheme;
+use axum::http::uri::{Authority, PathAndQuery, Scheme};
+use axum::http::{HeaderMap, HeaderName, Request, Response, Uri, Version, header};
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 use tec_core::port::chain;
-use tokio::time::Duration;
-use tokio::time::timeout;
+use tokio::time::{Duration, timeout};
 
-use crate::kbs::reply::Refusal;
-use crate::kbs::reply::Reply;
+use crate::kbs::reply::{Refusal, Reply};
 
 /// The Trustee must have begun to answer by then; clients wait for 60 s (contract 1.4).
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(50);

@@ -1,14 +1,12 @@
 //! Which request is which. What the Trustee might read in another way than the guard is refused.
 
 use axum::body::Body;
-use axum::http::Method;
-use axum::http::Request;
 use axum::http::header::CONTENT_ENCODING;
+use axum::http::{Method, Request};
 
 use super::proxy::connection_is_plain;
 use crate::kbs::reply::Refusal;
-use crate::wire::BASE_PATH;
-use crate::wire::ErrorKind;
+use crate::wire::{BASE_PATH, ErrorKind};
 
 /// A sort of request.
 #[derive(Debug, PartialEq, Eq)]

@@ -3,23 +3,15 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::net::IpAddr;
-use std::sync::Arc;
-use std::sync::Mutex;
-use std::sync::MutexGuard;
-use std::sync::PoisonError;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use sha2::Digest as _;
-use sha2::Sha256;
+use sha2::{Digest as _, Sha256};
 use tec_core::attest::Tee;
 use tec_core::time::Timestamp;
 
 use super::Passage;
-use crate::kbs::budget::Budget;
-use crate::kbs::budget::Charge;
-use crate::kbs::session::OPEN;
-use crate::kbs::session::SHARE;
-use crate::kbs::session::SessionId;
-use crate::kbs::session::record_bytes;
+use crate::kbs::budget::{Budget, Charge};
+use crate::kbs::session::{OPEN, SHARE, SessionId, record_bytes};
 use crate::kbs::table::Table;
 
 /// Evidence that one session may bring: the Trustee lets a client try again with its nonce.

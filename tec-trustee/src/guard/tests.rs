@@ -13,44 +13,25 @@ use std::net::SocketAddr;
 use std::sync::Mutex;
 
 use axum::body::to_bytes;
-use axum::http::HeaderMap;
-use axum::http::Method;
-use axum::http::StatusCode;
-use serde_json::Value;
-use serde_json::json;
+use axum::http::{HeaderMap, Method, StatusCode};
+use serde_json::{Value, json};
 use tec_core::attest::PinnedPcrs;
 use tec_core::boot::WholeImages;
 use tec_core::code::Code;
-use tec_core::explain::Gate;
-use tec_core::explain::StepState;
-use tec_core::port::AkRegistry;
-use tec_core::port::AttemptLog;
-use tec_core::port::Attester as _;
-use tec_core::port::AuditAction;
-use tec_core::port::ImageRegistry;
-use tec_core::port::MachineRegistry;
-use tec_core::port::UnclaimedLimit;
-use tec_core::testing::Call;
-use tec_core::testing::Fault;
-use tec_core::testing::Faulty;
-use tec_core::testing::ManualClock;
-use tec_core::testing::MemoryRegistry;
-use tec_core::testing::SeededEntropy;
-use tec_core::testing::sample;
-use tokio::sync::Notify;
-use tokio::sync::watch;
+use tec_core::explain::{Gate, StepState};
+use tec_core::port::{
+    AkRegistry, AttemptLog, Attester as _, AuditAction, ImageRegistry, MachineRegistry,
+    UnclaimedLimit,
+};
+use tec_core::testing::{Call, Fault, Faulty, ManualClock, MemoryRegistry, SeededEntropy, sample};
+use tokio::sync::{Notify, watch};
 
 use super::*;
-use crate::jwe::Curve;
-use crate::jwe::EcPrivateKey;
+use crate::jwe::{Curve, EcPrivateKey};
 use crate::report_data;
 use crate::report_data::HashAlgorithm;
-use crate::testing::FakeAttester;
-use crate::testing::FakeVerifier;
-use crate::testing::never;
-use crate::testing::stuck_after;
-use crate::wire::ErrorBody;
-use crate::wire::ErrorKind;
+use crate::testing::{FakeAttester, FakeVerifier, never, stuck_after};
+use crate::wire::{ErrorBody, ErrorKind};
 
 const KEY: &[u8] = b"{\"ciphertext\":\"the key\"}";
 

@@ -11,16 +11,11 @@ use serde::Deserialize;
 use tec_core::secret::SecretArray;
 use zeroize::Zeroizing;
 
-use super::A256GCM;
-use super::Curve;
-use super::ECDH_ES_A256KW;
-use super::EcKeyAlgorithm;
-use super::EcPublicJwk;
-use super::JweError;
-use super::TeePubKey;
-use super::WRAPPED_KEY;
-use super::decode;
 use super::kdf::concat_kdf;
+use super::{
+    A256GCM, Curve, ECDH_ES_A256KW, EcKeyAlgorithm, EcPublicJwk, JweError, TeePubKey, WRAPPED_KEY,
+    decode,
+};
 
 /// The private key of a session. Zeroized on drop.
 pub struct EcPrivateKey(Secret);

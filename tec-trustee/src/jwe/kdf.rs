@@ -1,7 +1,6 @@
 //! Concat KDF (NIST SP 800-56A, section 5.8.1) as RFC 7518, section 4.6.2 uses it.
 
-use sha2::Digest as _;
-use sha2::Sha256;
+use sha2::{Digest as _, Sha256};
 use zeroize::Zeroizing;
 
 /// Derives a key of `N` ≤ 32 bytes from the agreed secret `z` in one round of SHA-256.

@@ -1,16 +1,12 @@
 //! Public keys of a session (`tee-pubkey`), with exactly the members of contract 1.2.
 
 use rand_core::CryptoRng;
-use rsa::BoxedUint;
-use rsa::Oaep;
-use rsa::RsaPublicKey;
-use serde::Deserialize;
-use serde::Serialize;
+use rsa::{BoxedUint, Oaep, RsaPublicKey};
+use serde::{Deserialize, Serialize};
 use sha2::Sha256;
 use tec_core::secret::SecretArray;
 
-use super::JweError;
-use super::decode;
+use super::{JweError, decode};
 
 /// Largest modulus of a session key, in bytes: RSA-4096.
 const MAX_MODULUS: usize = 512;

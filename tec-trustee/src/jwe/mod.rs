@@ -26,26 +26,18 @@ mod key;
 #[cfg(test)]
 mod tests;
 
-use aes_gcm::Aes256Gcm;
-use aes_gcm::KeyInit as _;
 use aes_gcm::aead::AeadInOut as _;
+use aes_gcm::{Aes256Gcm, KeyInit as _};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use rand_core::CryptoRng;
-use serde::Deserialize;
-use serde::Serialize;
-use tec_core::secret::SecretArray;
-use tec_core::secret::SecretBytes;
+use serde::{Deserialize, Serialize};
+use tec_core::secret::{SecretArray, SecretBytes};
 use zeroize::Zeroizing;
 
 pub use self::ec::EcPrivateKey;
 pub use self::kdf::concat_kdf;
-pub use self::key::Curve;
-pub use self::key::EcKeyAlgorithm;
-pub use self::key::EcPublicJwk;
-pub use self::key::RsaKeyAlgorithm;
-pub use self::key::RsaPublicJwk;
-pub use self::key::TeePubKey;
+pub use self::key::{Curve, EcKeyAlgorithm, EcPublicJwk, RsaKeyAlgorithm, RsaPublicJwk, TeePubKey};
 
 /// Largest secret: far above any disk key, far below what would hurt.
 pub const MAX_SECRET: usize = 1024 * 1024;

@@ -3,32 +3,21 @@
 use std::fmt;
 
 use axum::body::Bytes;
-use axum::http::HeaderMap;
-use axum::http::Method;
+use axum::http::{HeaderMap, Method};
 use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
-use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 use ed25519_dalek::pkcs8::DecodePublicKey as _;
 use serde::Deserialize;
-use serde_json::Map;
-use serde_json::Value;
+use serde_json::{Map, Value};
 use subtle::ConstantTimeEq as _;
-use tec_core::port::KeyBroker;
-use tec_core::port::PolicySlot;
-use tec_core::port::PortError;
-use tec_core::port::PortErrorKind;
-use tec_core::port::chain;
+use tec_core::port::{KeyBroker, PolicySlot, PortError, PortErrorKind, chain};
 use tec_core::secret::SecretBytes;
 use tec_core::time::Timestamp;
 
-use super::Kbs;
-use super::bearer;
-use super::reply;
-use super::reply::Refusal;
-use super::reply::Reply;
+use super::reply::{Refusal, Reply};
 use super::resource::parse_path;
-use crate::jwt::Unverified;
-use crate::jwt::verify_es256;
+use super::{Kbs, bearer, reply};
+use crate::jwt::{Unverified, verify_es256};
 use crate::wire::ErrorKind;
 
 /// Largest admin token.

@@ -9,41 +9,23 @@ use axum::http::request::Parts;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::Value;
-use tec_core::attest::Tee;
-use tec_core::attest::VerifiedEvidence;
-use tec_core::attest::VerifyError;
+use tec_core::attest::{Tee, VerifiedEvidence, VerifyError};
 use tec_core::code::Code;
 use tec_core::id::AttemptId;
-use tec_core::port::EntropyRng;
-use tec_core::port::PortError;
+use tec_core::port::{EntropyRng, PortError};
 use tec_core::time::Timestamp;
 
-use super::Admission;
-use super::Kbs;
 use super::backend::code_of;
-use super::check;
-use super::intake::MAX_AUTH;
-use super::intake::announced;
-use super::reply;
-use super::reply::Refusal;
-use super::reply::Reply;
-use super::session::Begin;
-use super::session::Kept;
-use super::session::SessionId;
-use super::session_cookie;
-use super::strict;
+use super::intake::{MAX_AUTH, announced};
+use super::reply::{Refusal, Reply};
+use super::session::{Begin, Kept, SessionId};
 use super::table::peer;
-use crate::policy::AttestationPolicy;
-use crate::policy::Evaluation;
-use crate::policy::PolicyError;
-use crate::policy::Verdict;
+use super::{Admission, Kbs, check, reply, session_cookie, strict};
+use crate::policy::{AttestationPolicy, Evaluation, PolicyError, Verdict};
 use crate::token::EarClaims;
-use crate::wire::AttestRequest;
-use crate::wire::AttestResponse;
-use crate::wire::AuthRequest;
-use crate::wire::Challenge;
-use crate::wire::ErrorKind;
-use crate::wire::PROTOCOL_VERSION;
+use crate::wire::{
+    AttestRequest, AttestResponse, AuthRequest, Challenge, ErrorKind, PROTOCOL_VERSION,
+};
 
 /// Most rounds of an evaluation: names of reference values may follow from reference values.
 const MAX_ROUNDS: usize = 8;

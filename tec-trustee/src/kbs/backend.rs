@@ -6,16 +6,11 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use serde_json::Value;
-use tec_core::attest::Attempt;
-use tec_core::attest::Attested;
-use tec_core::attest::VerifiedEvidence;
-use tec_core::attest::VerifyError;
+use tec_core::attest::{Attempt, Attested, VerifiedEvidence, VerifyError};
 use tec_core::code::Code;
 use tec_core::flow::ReleaseError;
-use tec_core::id::AttemptId;
-use tec_core::id::ResourcePath;
-use tec_core::port::KeyBroker;
-use tec_core::port::PortError;
+use tec_core::id::{AttemptId, ResourcePath};
+use tec_core::port::{KeyBroker, PortError};
 use tec_core::secret::SecretBytes;
 
 /// What a backend says about evidence; the KBS keeps it with the session.

@@ -2,11 +2,8 @@
 
 use serde::Deserialize as _;
 use serde_json::Value;
-use tec_core::attest::Tee;
-use tec_core::attest::VerifiedEvidence;
-use tec_core::attest::VerifyError;
-use tec_core::port::EvidenceRequest;
-use tec_core::port::Verifier;
+use tec_core::attest::{Tee, VerifiedEvidence, VerifyError};
+use tec_core::port::{EvidenceRequest, Verifier};
 use tec_core::time::Timestamp;
 
 use super::init_data;

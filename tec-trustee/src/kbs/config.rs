@@ -5,16 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tec_core::attest::Tee;
-use tec_core::port::Clock;
-use tec_core::port::Entropy;
-use tec_core::port::Verifier;
+use tec_core::port::{Clock, Entropy, Verifier};
 
-use super::AdminAuth;
-use super::Backend;
 use super::intake::BODY_TIMEOUT;
 use super::sample::SampleVerifier;
-use crate::token::TokenSigner;
-use crate::token::TokenVerifier;
+use super::{AdminAuth, Backend};
+use crate::token::{TokenSigner, TokenVerifier};
 
 /// Lifetime of a session in seconds (contract 1.1).
 pub const DEFAULT_SESSION_SECONDS: u32 = 300;

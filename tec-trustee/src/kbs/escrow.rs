@@ -6,14 +6,11 @@ use axum::http::request::Parts;
 use tec_core::flow::MAX_ESCROW;
 use tec_core::secret::SecretBytes;
 
-use super::Kbs;
-use super::reply;
-use super::reply::Refusal;
-use super::reply::Reply;
+use super::reply::{Refusal, Reply};
 use super::resource::refusal;
+use super::{Kbs, reply};
 use crate::jwe::Jwe;
-use crate::wire::ErrorKind;
-use crate::wire::Escrowed;
+use crate::wire::{ErrorKind, Escrowed};
 
 impl Kbs {
     pub(super) async fn escrow(&self, parts: &Parts, body: Body) -> Reply {

@@ -1,8 +1,7 @@
 //! Init-data (contract 2.5): its digest, and its claims for policies.
 
 use serde::Deserialize;
-use serde_json::Map;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use crate::report_data::HashAlgorithm;
 use crate::wire::InitData;

@@ -7,17 +7,14 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use axum::body::Body;
-use axum::body::Bytes;
+use axum::body::{Body, Bytes};
 use axum::http::HeaderMap;
 use axum::http::header::CONTENT_LENGTH;
 use http_body_util::BodyExt as _;
-use tokio::sync::OwnedSemaphorePermit;
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
-use super::budget::Budget;
-use super::budget::Charge;
+use super::budget::{Budget, Charge};
 use super::reply::Refusal;
 use crate::wire::ErrorKind;
 

@@ -11,47 +11,24 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use serde_json::Value;
-use tec_core::ak::AkRecord;
-use tec_core::ak::AkState;
-use tec_core::attest::PinnedPcrs;
-use tec_core::attest::VerifiedEvidence;
-use tec_core::attest::VerifyError;
-use tec_core::boot::BootStates;
-use tec_core::boot::LiveImages;
-use tec_core::boot::WholeImages;
+use tec_core::ak::{AkRecord, AkState};
+use tec_core::attest::{PinnedPcrs, VerifiedEvidence, VerifyError};
+use tec_core::boot::{BootStates, LiveImages, WholeImages};
 use tec_core::code::Code;
 use tec_core::explain::Gate;
 use tec_core::flow;
-use tec_core::flow::AdmitPorts;
-use tec_core::flow::Boots;
-use tec_core::flow::ReleaseError;
-use tec_core::flow::ReleasePorts;
-use tec_core::id::AttemptId;
-use tec_core::id::ResourcePath;
-use tec_core::machine::Machine;
-use tec_core::machine::MachineState;
+use tec_core::flow::{AdmitPorts, Boots, ReleaseError, ReleasePorts};
+use tec_core::id::{AttemptId, ResourcePath};
+use tec_core::machine::{Machine, MachineState};
 use tec_core::pcr::PcrIndex;
-use tec_core::port::AkRegistry;
-use tec_core::port::AttemptLog;
-use tec_core::port::AuditEvent;
-use tec_core::port::AuditSink;
-use tec_core::port::Clock;
-use tec_core::port::ClockLog;
-use tec_core::port::ImageRegistry;
-use tec_core::port::KeyBroker;
-use tec_core::port::MachineRegistry;
-use tec_core::port::PortError;
-use tec_core::port::SecretStore;
-use tec_core::port::chain;
+use tec_core::port::{
+    AkRegistry, AttemptLog, AuditEvent, AuditSink, Clock, ClockLog, ImageRegistry, KeyBroker,
+    MachineRegistry, PortError, SecretStore, chain,
+};
 use tec_core::secret::SecretBytes;
 
-use super::Admission;
-use super::Backend;
-use super::PolicyDecision;
-use crate::policy::PolicyIntent;
-use crate::policy::ak_reference_name;
-use crate::policy::ak_reference_value;
-use crate::policy::pcr_reference_name;
+use super::{Admission, Backend, PolicyDecision};
+use crate::policy::{PolicyIntent, ak_reference_name, ak_reference_value, pcr_reference_name};
 
 /// The ports of a live backend.
 #[derive(Clone, Debug)]

@@ -2,32 +2,20 @@
 //! pushed to it.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
-use std::sync::Mutex;
-use std::sync::MutexGuard;
-use std::sync::PoisonError;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
 use serde_json::Value;
-use tec_core::attest::VerifiedEvidence;
-use tec_core::attest::VerifyError;
+use tec_core::attest::{VerifiedEvidence, VerifyError};
 use tec_core::code::Code;
 use tec_core::flow::ReleaseError;
-use tec_core::id::AttemptId;
-use tec_core::id::ResourcePath;
-use tec_core::port::KeyBroker;
-use tec_core::port::PolicySlot;
-use tec_core::port::PortError;
-use tec_core::port::PortErrorKind;
+use tec_core::id::{AttemptId, ResourcePath};
+use tec_core::port::{KeyBroker, PolicySlot, PortError, PortErrorKind};
 use tec_core::secret::SecretBytes;
 
-use super::Admission;
-use super::Backend;
-use super::PolicyDecision;
 use super::backend::code_of;
-use crate::policy::AttestationPolicy;
-use crate::policy::PolicyError;
-use crate::policy::ResourcePolicy;
+use super::{Admission, Backend, PolicyDecision};
+use crate::policy::{AttestationPolicy, PolicyError, ResourcePolicy};
 
 #[derive(Debug, Default)]
 struct State {

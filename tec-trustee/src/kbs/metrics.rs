@@ -2,8 +2,7 @@
 //! however many machines there are.
 
 use std::fmt::Write as _;
-use std::sync::atomic::AtomicU64;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use tec_core::code::Code;
 

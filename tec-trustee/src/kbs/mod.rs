@@ -57,52 +57,32 @@ pub(crate) mod table;
 mod tests;
 
 use std::fmt;
-use std::sync::Arc;
-use std::sync::Mutex;
-use std::sync::PoisonError;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use axum::Router;
 use axum::body::Body;
 use axum::extract::State;
-use axum::http::HeaderMap;
-use axum::http::Method;
-use axum::http::Request;
-use axum::http::Response;
-use axum::http::header::AUTHORIZATION;
-use axum::http::header::COOKIE;
+use axum::http::header::{AUTHORIZATION, COOKIE};
 use axum::http::request::Parts;
+use axum::http::{HeaderMap, Method, Request, Response};
 
-pub use self::admin::AdminAuth;
-pub use self::admin::AdminKeyError;
-pub use self::backend::Admission;
-pub use self::backend::Backend;
-pub use self::backend::PolicyDecision;
+pub use self::admin::{AdminAuth, AdminKeyError};
 #[cfg(feature = "guard")]
 pub(crate) use self::backend::code_of;
-pub use self::config::DEFAULT_MAX_PAYLOAD;
-pub use self::config::DEFAULT_MAX_SESSIONS;
-pub use self::config::DEFAULT_SESSION_SECONDS;
-pub use self::config::DEFAULT_TOKEN_SECONDS;
-pub use self::config::KbsConfig;
-use self::intake::HELD;
-use self::intake::Intake;
-use self::intake::Received;
-use self::intake::announced;
-pub use self::live::LiveBackend;
-pub use self::live::LivePorts;
+pub use self::backend::{Admission, Backend, PolicyDecision};
+pub use self::config::{
+    DEFAULT_MAX_PAYLOAD, DEFAULT_MAX_SESSIONS, DEFAULT_SESSION_SECONDS, DEFAULT_TOKEN_SECONDS,
+    KbsConfig,
+};
+use self::intake::{HELD, Intake, Received, announced};
+pub use self::live::{LiveBackend, LivePorts};
 pub use self::memory::MemoryBackend;
 use self::metrics::Metrics;
-use self::reply::Refusal;
-use self::reply::Reply;
-use self::session::SessionId;
-use self::session::Sessions;
+use self::reply::{Refusal, Reply};
+use self::session::{SessionId, Sessions};
 use self::table::peer;
-use crate::policy::AttestationPolicy;
-use crate::policy::PolicyError;
-use crate::policy::ResourcePolicy;
-use crate::wire::BASE_PATH;
-use crate::wire::ErrorKind;
-use crate::wire::SESSION_COOKIE;
+use crate::policy::{AttestationPolicy, PolicyError, ResourcePolicy};
+use crate::wire::{BASE_PATH, ErrorKind, SESSION_COOKIE};
 
 /// Bytes of all sessions, half of them for one client network: 65,536 that proved nothing take a
 /// quarter of it, the rest is for tokens and records of machines.

@@ -1,23 +1,17 @@
 //! Replies (contract 1.1, 1.4).
 
 use axum::body::Body;
-use axum::http::HeaderValue;
-use axum::http::Response;
-use axum::http::StatusCode;
-use axum::http::header::CONTENT_TYPE;
-use axum::http::header::SET_COOKIE;
+use axum::http::header::{CONTENT_TYPE, SET_COOKIE};
+use axum::http::{HeaderValue, Response, StatusCode};
 use serde::Serialize;
 use tec_core::code::Code;
 use tec_core::id::AttemptId;
-use tec_core::port::PortError;
-use tec_core::port::chain;
+use tec_core::port::{PortError, chain};
 use tec_core::time::Timestamp;
 use time::OffsetDateTime;
 
 use super::session::SessionId;
-use crate::wire::ErrorBody;
-use crate::wire::ErrorKind;
-use crate::wire::SESSION_COOKIE;
+use crate::wire::{ErrorBody, ErrorKind, SESSION_COOKIE};
 
 /// Why a request is refused, as the client is told.
 #[derive(Debug)]

@@ -6,25 +6,16 @@ use axum::http::HeaderMap;
 use serde_json::Value;
 use tec_core::code::Code;
 use tec_core::flow::ReleaseError;
-use tec_core::id::AttemptId;
-use tec_core::id::ResourcePath;
-use tec_core::port::EntropyRng;
-use tec_core::port::PortError;
+use tec_core::id::{AttemptId, ResourcePath};
+use tec_core::port::{EntropyRng, PortError};
 
-use super::Admission;
-use super::Kbs;
-use super::PolicyDecision;
-use super::bearer;
-use super::reply;
-use super::reply::Refusal;
-use super::reply::Reply;
+use super::reply::{Refusal, Reply};
 use super::session::Kept;
-use super::session_cookie;
+use super::{Admission, Kbs, PolicyDecision, bearer, reply, session_cookie};
 use crate::jwe;
 use crate::jwe::TeePubKey;
 use crate::jwt::Unverified;
-use crate::policy::PolicyError;
-use crate::policy::ResourcePolicy;
+use crate::policy::{PolicyError, ResourcePolicy};
 use crate::wire::ErrorKind;
 
 /// Where a token may hold the session key, in this order (contract 1.3).

@@ -8,14 +8,10 @@ use base64::engine::general_purpose::STANDARD;
 use serde_json::Value;
 use subtle::ConstantTimeEq as _;
 use tec_core::ak::PublicKey;
-use tec_core::attest::Tee;
-use tec_core::attest::VerifiedEvidence;
-use tec_core::attest::VerifyError;
+use tec_core::attest::{Tee, VerifiedEvidence, VerifyError};
 use tec_core::digest::Sha256Digest;
-use tec_core::pcr::PCR_COUNT;
-use tec_core::pcr::PcrValues;
-use tec_core::port::EvidenceRequest;
-use tec_core::port::Verifier;
+use tec_core::pcr::{PCR_COUNT, PcrValues};
+use tec_core::port::{EvidenceRequest, Verifier};
 
 /// Accepts sample evidence besides what the inner verifier accepts.
 #[derive(Debug)]

@@ -3,22 +3,16 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::net::IpAddr;
-use std::sync::Arc;
-use std::sync::Mutex;
-use std::sync::MutexGuard;
-use std::sync::PoisonError;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use sha2::Digest as _;
-use sha2::Sha256;
-use tec_core::attest::Attempt;
-use tec_core::attest::Tee;
+use sha2::{Digest as _, Sha256};
+use tec_core::attest::{Attempt, Tee};
 use tec_core::id::AttemptId;
 use tec_core::port::Entropy;
 use tec_core::time::Timestamp;
 
 use super::Admission;
-use super::budget::Budget;
-use super::budget::Charge;
+use super::budget::{Budget, Charge};
 use super::table::Table;
 
 /// Bytes of a session that proved nothing, with its places in the tables.
@@ -299,8 +293,7 @@ impl Known {
 #[cfg(test)]
 mod tests {
     use tec_core::code::Code;
-    use tec_core::testing::SeededEntropy;
-    use tec_core::testing::sample;
+    use tec_core::testing::{SeededEntropy, sample};
 
     use super::*;
 

@@ -8,12 +8,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 
 use serde::Deserializer;
-use serde::de::DeserializeOwned;
-use serde::de::DeserializeSeed;
-use serde::de::Error;
-use serde::de::MapAccess;
-use serde::de::SeqAccess;
-use serde::de::Visitor;
+use serde::de::{DeserializeOwned, DeserializeSeed, Error, MapAccess, SeqAccess, Visitor};
 
 use super::intake::MAX_VALUES;
 

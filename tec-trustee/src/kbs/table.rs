@@ -1,9 +1,7 @@
 //! A bounded table of what lives for a while, by session.
 
-use std::collections::HashMap;
-use std::collections::VecDeque;
-use std::net::IpAddr;
-use std::net::SocketAddr;
+use std::collections::{HashMap, VecDeque};
+use std::net::{IpAddr, SocketAddr};
 
 use axum::extract::ConnectInfo;
 use axum::http::Extensions;

@@ -11,47 +11,28 @@ mod races;
 
 use axum::body::to_bytes;
 use axum::http::StatusCode;
-use axum::http::header::CONTENT_TYPE;
-use axum::http::header::SET_COOKIE;
+use axum::http::header::{CONTENT_TYPE, SET_COOKIE};
 use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
-use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use serde_json::Value;
-use serde_json::json;
-use tec_core::attest::PinnedPcrs;
-use tec_core::attest::Tee;
+use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
+use serde_json::{Value, json};
+use tec_core::attest::{PinnedPcrs, Tee};
 use tec_core::code::Code;
-use tec_core::explain::Gate;
-use tec_core::explain::StepState;
-use tec_core::id::MachineId;
-use tec_core::id::ResourcePath;
+use tec_core::explain::{Gate, StepState};
+use tec_core::id::{MachineId, ResourcePath};
 use tec_core::machine::Machine;
-use tec_core::port::AkRegistry;
-use tec_core::port::AttemptLog;
-use tec_core::port::AuditAction;
-use tec_core::port::AuditSink;
-use tec_core::port::ImageRegistry;
-use tec_core::port::KeyBroker;
-use tec_core::port::MachineRegistry;
-use tec_core::port::PolicySlot;
-use tec_core::port::SecretStore;
-use tec_core::port::UnclaimedLimit;
-use tec_core::testing::ManualClock;
-use tec_core::testing::MemoryRegistry;
-use tec_core::testing::SeededEntropy;
-use tec_core::testing::sample;
+use tec_core::port::{
+    AkRegistry, AttemptLog, AuditAction, AuditSink, ImageRegistry, KeyBroker, MachineRegistry,
+    PolicySlot, SecretStore, UnclaimedLimit,
+};
+use tec_core::testing::{ManualClock, MemoryRegistry, SeededEntropy, sample};
 
 use super::*;
-use crate::jwe::Curve;
-use crate::jwe::EcPrivateKey;
-use crate::jwe::Jwe;
+use crate::jwe::{Curve, EcPrivateKey, Jwe};
 use crate::policy::PolicyIntent;
 use crate::report_data;
 use crate::report_data::HashAlgorithm;
-use crate::testing::FakeAttester;
-use crate::testing::FakeVerifier;
-use crate::token::TokenSigner;
-use crate::token::TokenVerifier;
+use crate::testing::{FakeAttester, FakeVerifier};
+use crate::token::{TokenSigner, TokenVerifier};
 use crate::wire::ErrorBody;
 
 fn rng(seed: u64) -> rand_chacha::ChaCha20Rng {
@@ -876,8 +857,7 @@ async fn init_data_reaches_verifier_policy_and_token() {
 
 #[tokio::test]
 async fn no_key_leaves_when_the_audit_log_is_away() {
-    use tec_core::testing::Fault;
-    use tec_core::testing::Faulty;
+    use tec_core::testing::{Fault, Faulty};
     let world = World::new().await;
     let broken: Arc<dyn AuditSink> = Arc::new(Faulty::crash_at(
         Arc::clone(&world.registry),

@@ -6,25 +6,15 @@
 
 use std::collections::BTreeMap;
 use std::iter::repeat_n;
-use std::sync::Arc;
-use std::sync::Mutex;
-use std::sync::MutexGuard;
-use std::sync::PoisonError;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use regorus::Engine;
-use regorus::Rc;
-use regorus::Value;
 use regorus::languages::rego::compiler::Compiler;
-use regorus::rvm::Program;
-use regorus::rvm::RegoVM;
+use regorus::rvm::{Program, RegoVM};
+use regorus::{Engine, Rc, Value};
 use serde_json::Value as Json;
 
 use super::PolicyIntent;
-use super::engine::PolicyError;
-use super::engine::TIMER;
-use super::engine::evaluation_failed;
-use super::engine::parse;
-use super::engine::to_rego;
+use super::engine::{PolicyError, TIMER, evaluation_failed, parse, to_rego};
 
 /// Rules that policies do not have: the function of Trustee (contract 3.1) as a question to the
 /// host, named after what is asked for so that the answers can be laid out beforehand; and both

@@ -5,13 +5,9 @@
 //! asynchronous and Rego is not, so an evaluation names the values that it wants and is run again
 //! with them: [`Evaluation::Wants`].
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU32;
-use std::sync::Arc;
-use std::sync::Mutex;
-use std::sync::MutexGuard;
-use std::sync::PoisonError;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use regorus::Engine;
@@ -20,9 +16,7 @@ use serde::Deserialize as _;
 use serde_json::Value;
 
 use super::compiled::Compiled;
-use super::verdict::TrustTier;
-use super::verdict::Verdict;
-use super::verdict::verdict_of;
+use super::verdict::{TrustTier, Verdict, verdict_of};
 
 /// Largest policy text.
 const MAX_POLICY: usize = 256 * 1024;

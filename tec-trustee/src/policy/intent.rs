@@ -1,10 +1,8 @@
 //! What policies shall enforce.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use tec_core::attest::PinnedPcrs;
-use tec_core::attest::Tee;
+use tec_core::attest::{PinnedPcrs, Tee};
 use tec_core::pcr::PcrIndex;
 
 use super::render::path_of;

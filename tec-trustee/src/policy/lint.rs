@@ -2,17 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use serde_json::Value;
-use serde_json::json;
+use serde_json::{Value, json};
 use tec_core::pcr::PCR_COUNT;
 
-use super::AttestationPolicy;
-use super::MACHINE_CLAIM;
-use super::PolicyError;
-use super::ResourcePolicy;
-use super::TrustTier;
-use crate::config::Finding;
-use crate::config::Rule;
+use super::{AttestationPolicy, MACHINE_CLAIM, PolicyError, ResourcePolicy, TrustTier};
+use crate::config::{Finding, Rule};
 
 const MACHINE: &str = "7c9e6679-7425-40de-944b-e07fc1f90ae7";
 const OTHER: &str = "16fd2706-8baf-433b-82eb-8c7fada847da";

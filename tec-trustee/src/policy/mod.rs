@@ -42,20 +42,14 @@ pub use self::engine::Evaluation;
 pub use self::engine::PolicyError;
 #[cfg(feature = "kbs")]
 pub use self::engine::ResourcePolicy;
-pub use self::intent::ClaimValue;
-pub use self::intent::MACHINE_CLAIM;
-pub use self::intent::PolicyIntent;
-pub use self::intent::PolicyIntentError;
-pub use self::intent::SnpRequirement;
-pub use self::intent::SnpTcb;
+pub use self::intent::{
+    ClaimValue, MACHINE_CLAIM, PolicyIntent, PolicyIntentError, SnpRequirement, SnpTcb,
+};
 #[cfg(feature = "kbs")]
 pub use self::lint::lint_attestation;
 #[cfg(feature = "kbs")]
 pub use self::lint::lint_resource;
-pub use self::name::SNP_MEASUREMENT;
-pub use self::name::ak_reference_name;
-pub use self::name::ak_reference_value;
-pub use self::name::pcr_reference_name;
+pub use self::name::{SNP_MEASUREMENT, ak_reference_name, ak_reference_value, pcr_reference_name};
 #[cfg(feature = "kbs")]
 pub use self::verdict::TrustTier;
 #[cfg(feature = "kbs")]

@@ -57,13 +57,9 @@ pub fn pcr_reference_name(pcr: PcrIndex) -> String {
 mod tests {
     use base64::Engine as _;
     use proptest::prelude::*;
-    use tec_core::attest::PinnedPcrs;
-    use tec_core::attest::Tee;
+    use tec_core::attest::{PinnedPcrs, Tee};
 
-    use super::super::AttestationPolicy;
-    use super::super::MACHINE_CLAIM;
-    use super::super::PolicyIntent;
-    use super::super::TrustTier;
+    use super::super::{AttestationPolicy, MACHINE_CLAIM, PolicyIntent, TrustTier};
     use super::*;
 
     /// DER of an RSA key with the given modulus bytes and exponent 65537.

@@ -1,19 +1,12 @@
 //! Which intent a text expresses.
 
-use tec_core::attest::PinnedPcrs;
-use tec_core::attest::Tee;
-use tec_core::pcr::PcrIndex;
-use tec_core::pcr::PcrSet;
+use tec_core::attest::{PinnedPcrs, Tee};
+use tec_core::pcr::{PcrIndex, PcrSet};
 
-use super::intent::Binding;
-use super::intent::ClaimValue;
-use super::intent::MACHINE_CLAIM;
-use super::intent::PolicyIntent;
-use super::intent::SnpTcb;
+use super::intent::{Binding, ClaimValue, MACHINE_CLAIM, PolicyIntent, SnpTcb};
 use super::name::SNP_MEASUREMENT;
 use super::pcr_reference_name;
-use super::render::UNBOUND_HEAD;
-use super::render::path_of;
+use super::render::{UNBOUND_HEAD, path_of};
 
 impl PolicyIntent {
     /// The intent whose attestation policy is this very text, `None` for every other text.

@@ -4,16 +4,10 @@ use std::fmt::Write as _;
 
 use tec_core::attest::Tee;
 
-use super::intent::Binding;
-use super::intent::ClaimValue;
-use super::intent::MACHINE_CLAIM;
-use super::intent::MACHINE_CLAIM_KEY;
-use super::intent::PolicyIntent;
-use super::intent::SnpRequirement;
-use super::name::PREFIX;
-use super::name::SKIP;
-use super::name::SNP_MEASUREMENT;
-use super::name::TAKE;
+use super::intent::{
+    Binding, ClaimValue, MACHINE_CLAIM, MACHINE_CLAIM_KEY, PolicyIntent, SnpRequirement,
+};
+use super::name::{PREFIX, SKIP, SNP_MEASUREMENT, TAKE};
 use super::pcr_reference_name;
 
 impl PolicyIntent {

@@ -1,8 +1,6 @@
-use serde_json::Value;
-use serde_json::json;
+use serde_json::{Value, json};
 use tec_core::ak::PublicKey;
-use tec_core::attest::PinnedPcrs;
-use tec_core::attest::Tee;
+use tec_core::attest::{PinnedPcrs, Tee};
 use tec_core::id::MachineId;
 use tec_core::pcr::PcrIndex;
 

@@ -2,8 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use serde_json::Map;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::engine::PolicyError;
 

@@ -6,24 +6,15 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use tec_core::port::Entropy;
-use tec_core::port::KeyBroker;
-use tec_core::port::PortError;
-use tec_core::port::PortErrorKind;
+use tec_core::port::{Entropy, KeyBroker, PortError, PortErrorKind};
 use tokio::sync::Mutex;
 
 use self::deliver::Stays;
-use super::Progress;
-use super::Publisher;
-use super::desired::Desired;
-use super::desired::State;
-use super::index;
-use super::index::Head;
-use super::index::MAX_CHUNK;
-use super::plan::Action;
-use super::plan::Step;
-use super::plan::plan;
+use super::desired::{Desired, State};
+use super::index::{Head, MAX_CHUNK};
+use super::plan::{Action, Step, plan};
 use super::record::Record;
+use super::{Progress, Publisher, index};
 
 /// Passes of one call: the first does the work; each loss of state in between costs one more. A
 /// target that loses more is not worth more of this call.

@@ -3,34 +3,21 @@
 mod state;
 
 use std::fmt;
-use std::sync::Arc;
-use std::sync::Mutex;
-use std::sync::MutexGuard;
-use std::sync::PoisonError;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde_json::Value;
 use tec_core::ak::PublicKey;
 use tec_core::digest::Sha256Digest;
-use tec_core::id::MachineId;
-use tec_core::id::ResourcePath;
+use tec_core::id::{MachineId, ResourcePath};
 use tec_core::image::ApprovedImage;
 use tec_core::pcr::PcrIndex;
 use tec_core::secret::SecretBytes;
 use tokio::sync::watch;
 
-pub(super) use self::state::Content;
-pub(super) use self::state::Entry;
-pub(super) use self::state::Position;
-pub(super) use self::state::State;
-pub(super) use self::state::canonical;
+pub(super) use self::state::{Content, Entry, Position, State, canonical};
 use super::index;
-use super::item::Item;
-use super::item::ParseItemError;
-use super::item::ReferenceName;
-use crate::policy::PolicyIntent;
-use crate::policy::ak_reference_name;
-use crate::policy::ak_reference_value;
-use crate::policy::pcr_reference_name;
+use super::item::{Item, ParseItemError, ReferenceName};
+use crate::policy::{PolicyIntent, ak_reference_name, ak_reference_value, pcr_reference_name};
 
 /// The list of all trusted keys that the upstream policy asks for.
 pub(super) const TRUSTED_AKS: &str = "trusted_aks";

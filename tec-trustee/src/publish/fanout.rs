@@ -4,25 +4,16 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::future::poll_fn;
 use std::pin::Pin;
-use std::sync::Arc;
-use std::sync::Mutex;
-use std::sync::MutexGuard;
-use std::sync::PoisonError;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
 use std::time::Duration;
 
 use tec_core::ignition::NumRetries;
-use tec_core::port::Clock;
-use tec_core::port::Entropy;
-use tec_core::port::EntropyRng;
-use tec_core::port::PortError;
-use tec_core::port::PortErrorKind;
-use tec_core::port::chain;
+use tec_core::port::{Clock, Entropy, EntropyRng, PortError, PortErrorKind, chain};
 use tec_core::time::Timestamp;
 
-use super::Progress;
-use super::Publisher;
 use super::desired::Desired;
+use super::{Progress, Publisher};
 use crate::client::RetryPolicy;
 
 /// Longest wait after the first failure, and at all.

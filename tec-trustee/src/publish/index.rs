@@ -21,20 +21,13 @@
 
 use std::collections::BTreeMap;
 
-use serde::Deserialize;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use tec_core::port::Entropy;
-use tec_core::port::KeyBroker;
-use tec_core::port::PortError;
-use tec_core::port::PortErrorKind;
+use tec_core::port::{Entropy, KeyBroker, PortError, PortErrorKind};
 
-use super::item::Item;
-use super::item::ParseItemError;
-use super::item::ReferenceName;
+use super::item::{Item, ParseItemError, ReferenceName};
 use super::plan::common_names;
-use super::record::Known;
-use super::record::Record;
+use super::record::{Known, Record};
 
 const HEAD: &str = "tec-index";
 const EPOCH: &str = "tec-index-epoch";

@@ -3,10 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
-use serde::Deserialize;
-use serde::Serialize;
-use sha2::Digest as _;
-use sha2::Sha256;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
 use tec_core::id::ResourcePath;
 
 /// Separates these fingerprints from all other uses of the hash.

@@ -73,39 +73,18 @@ use async_trait::async_trait;
 use tec_core::port::PortError;
 use tec_core::time::Timestamp;
 
-pub use self::admin::AdminApi;
-pub use self::admin::AdminError;
-pub use self::admin::AdminKey;
-pub use self::admin::AdminKeyFormatError;
-pub use self::admin::AdminSetupError;
-pub use self::admin::MAX_TOKEN_SECONDS;
+pub use self::admin::{
+    AdminApi, AdminError, AdminKey, AdminKeyFormatError, AdminSetupError, MAX_TOKEN_SECONDS,
+};
 pub use self::broker::BrokerPublisher;
-pub use self::desired::Desired;
-pub use self::desired::DesiredError;
-pub use self::fanout::Fanout;
-pub use self::fanout::Health;
-pub use self::fanout::TargetStatus;
-pub use self::item::ParseItemError;
-pub use self::item::ReferenceName;
-pub use self::mounted::Change;
-pub use self::mounted::Container;
-pub use self::mounted::Debounce;
-pub use self::mounted::Form;
-pub use self::mounted::Layout;
-pub use self::mounted::Mirrored;
-pub use self::mounted::Mount;
-pub use self::mounted::MountedPublisher;
-pub use self::mounted::MountedTarget;
-pub use self::mounted::Object;
-pub use self::mounted::Observed;
-pub use self::mounted::Patch;
-pub use self::mounted::Pod;
-pub use self::mounted::RESTART_ANNOTATION;
-pub use self::mounted::RenderError;
-pub use self::mounted::SecretMode;
-pub use self::mounted::Volume;
-pub use self::mounted::mirror;
-pub use self::mounted::render;
+pub use self::desired::{Desired, DesiredError};
+pub use self::fanout::{Fanout, Health, TargetStatus};
+pub use self::item::{ParseItemError, ReferenceName};
+pub use self::mounted::{
+    Change, Container, Debounce, Form, Layout, Mirrored, Mount, MountedPublisher, MountedTarget,
+    Object, Observed, Patch, Pod, RESTART_ANNOTATION, RenderError, SecretMode, Volume, mirror,
+    render,
+};
 
 /// How far a call of [`Publisher::publish`] came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

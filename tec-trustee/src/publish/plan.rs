@@ -4,8 +4,7 @@ use std::collections::BTreeSet;
 
 use tec_core::pcr::PcrIndex;
 
-use super::desired::State;
-use super::desired::TRUSTED_AKS;
+use super::desired::{State, TRUSTED_AKS};
 use super::item::Item;
 use super::record::Record;
 use crate::policy::pcr_reference_name;

@@ -1,13 +1,11 @@
 //! What is known of a target.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
 use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 
 use super::desired::Position;
-use super::item::Fingerprint;
-use super::item::Item;
+use super::item::{Fingerprint, Item};
 
 /// What a publisher knows of its target: names and fingerprints, never content.
 #[derive(Clone, Debug, Default)]

@@ -14,12 +14,9 @@ use std::time::Duration;
 use serde_json::json;
 use tec_core::endpoint::Endpoint;
 use tec_core::pcr::PcrIndex;
-use tec_core::port::Clock;
-use tec_core::port::EntropyRng;
+use tec_core::port::{Clock, EntropyRng};
 use tec_core::secret::SecretBytes;
-use tec_core::testing::ManualClock;
-use tec_core::testing::SeededEntropy;
-use tec_core::testing::sample;
+use tec_core::testing::{ManualClock, SeededEntropy, sample};
 
 use super::*;
 use crate::client::Deadlines;

@@ -2,34 +2,25 @@
 
 use std::time::Duration;
 
-use p256::ecdsa::DerSignature;
-use p256::ecdsa::SigningKey;
 use p256::ecdsa::signature::Verifier as _;
+use p256::ecdsa::{DerSignature, SigningKey};
 use p256::pkcs8::EncodePublicKey as _;
 use rand_core::CryptoRng;
 use tec_core::time::Timestamp;
 use x509_cert::Certificate;
-use x509_cert::builder::Builder as _;
-use x509_cert::builder::CertificateBuilder;
-use x509_cert::builder::Error;
-use x509_cert::builder::Result;
 use x509_cert::builder::profile::BuilderProfile;
+use x509_cert::builder::{Builder as _, CertificateBuilder, Error, Result};
 use x509_cert::certificate::TbsCertificate;
 use x509_cert::der::Encode as _;
 use x509_cert::der::asn1::GeneralizedTime;
-use x509_cert::ext::Extension;
-use x509_cert::ext::ToExtension as _;
-use x509_cert::ext::pkix::AuthorityKeyIdentifier;
-use x509_cert::ext::pkix::BasicConstraints;
-use x509_cert::ext::pkix::KeyUsage;
-use x509_cert::ext::pkix::KeyUsages;
-use x509_cert::ext::pkix::SubjectKeyIdentifier;
+use x509_cert::ext::pkix::{
+    AuthorityKeyIdentifier, BasicConstraints, KeyUsage, KeyUsages, SubjectKeyIdentifier,
+};
+use x509_cert::ext::{Extension, ToExtension as _};
 use x509_cert::name::Name;
 use x509_cert::serial_number::SerialNumber;
-use x509_cert::spki::SubjectPublicKeyInfo;
-use x509_cert::spki::SubjectPublicKeyInfoRef;
-use x509_cert::time::Time;
-use x509_cert::time::Validity;
+use x509_cert::spki::{SubjectPublicKeyInfo, SubjectPublicKeyInfoRef};
+use x509_cert::time::{Time, Validity};
 
 use super::SignerError;
 

@@ -2,19 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use serde_json::Map;
-use serde_json::Value;
-use serde_json::json;
+use serde_json::{Map, Value, json};
 use tec_core::ak::PublicKey;
-use tec_core::attest::PinnedPcrs;
-use tec_core::attest::Tee;
+use tec_core::attest::{PinnedPcrs, Tee};
 use tec_core::pcr::PcrIndex;
-use tec_trustee::policy::ClaimValue;
-use tec_trustee::policy::PolicyIntent;
-use tec_trustee::policy::SnpRequirement;
-use tec_trustee::policy::SnpTcb;
-use tec_trustee::policy::ak_reference_name;
-use tec_trustee::policy::ak_reference_value;
+use tec_trustee::policy::{
+    ClaimValue, PolicyIntent, SnpRequirement, SnpTcb, ak_reference_name, ak_reference_value,
+};
 
 const MACHINE: &str = "7c9e6679-7425-40de-944b-e07fc1f90ae7";
 const OTHER: &str = "16fd2706-8baf-433b-82eb-8c7fada847da";

@@ -1,14 +1,9 @@
 //! As much of HTTP/1.1 as a transcript needs, to the byte.
 
-use tokio::io::AsyncBufReadExt as _;
-use tokio::io::AsyncReadExt as _;
-use tokio::io::AsyncWriteExt as _;
-use tokio::io::BufStream;
+use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufStream};
 use tokio::net::TcpStream;
 
-use crate::template::Values;
-use crate::template::filled;
-use crate::template::matches;
+use crate::template::{Values, filled, matches};
 
 /// A message of a transcript, with placeholders, or of the wire, without.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -1,7 +1,5 @@
-use rcgen::BasicConstraints;
-use rcgen::CertificateParams;
-use tec_support::SystemClock;
-use tec_support::SystemEntropy;
+use rcgen::{BasicConstraints, CertificateParams};
+use tec_support::{SystemClock, SystemEntropy};
 
 use super::*;
 use crate::identity::Identity;

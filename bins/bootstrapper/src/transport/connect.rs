@@ -1,27 +1,18 @@
 //! The side that connects.
 
 use std::error::Error;
-use std::sync::Arc;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use hyper_util::rt::TokioIo;
-use tec_core::port::PortError;
-use tec_core::port::PortErrorKind;
+use tec_core::port::{PortError, PortErrorKind};
 use tec_k8s::rpc::Reached;
-use tec_tpm::atls::AtlsError;
-use tec_tpm::atls::AtlsStream;
-use tec_tpm::atls::ConnectError;
-use tec_tpm::atls::Connector;
-use tec_tpm::atls::Endpoint;
+use tec_tpm::atls::{AtlsError, AtlsStream, ConnectError, Connector, Endpoint};
 use tokio::net::TcpStream;
 use tonic::transport::Channel;
 use tower::ServiceExt as _;
 
-use super::Cause;
-use super::PING;
-use super::marker;
-use super::tell_warnings;
+use super::{Cause, PING, marker, tell_warnings};
 
 /// A connection, its handshake and two documents: quotes take seconds on discrete TPMs.
 const CONNECT_LIMIT: Duration = Duration::from_mins(1);

@@ -3,8 +3,7 @@
 use http_body_util::StreamBody;
 use hyper::body::Frame;
 use hyper::client::conn::http2 as client;
-use tokio::io::AsyncWriteExt as _;
-use tokio::io::duplex;
+use tokio::io::{AsyncWriteExt as _, duplex};
 use tokio::time::Instant;
 use tonic::Code;
 

@@ -1,31 +1,22 @@
 //! The commands of the admin, `tec init`, `join`, `recover` and `verify`, as processes beside ours.
 
 use std::fs;
-use std::path::Path;
-use std::path::PathBuf;
-use std::process::Command;
-use std::process::Stdio;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
-use std::sync::atomic::Ordering;
-use std::time::Duration;
-use std::time::Instant;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 use tec_core::digest::Sha256Digest;
 use tec_core::node::derive::ClusterId;
-use tokio::net::TcpListener;
-use tokio::net::TcpStream;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use crate::cluster::Cluster;
 use crate::init;
 use crate::keys::openbao::Bao;
-use crate::stage::CANARIES;
-use crate::stage::INIT_SECRET;
-use crate::stage::KMS;
-use crate::stage::Machine;
-use crate::stage::mode;
+use crate::stage::{CANARIES, INIT_SECRET, KMS, Machine, mode};
 
 /// What a command said, and how it ended.
 struct Said {

@@ -5,30 +5,19 @@ use std::fs;
 use std::process::Command;
 use std::sync::Arc;
 
-use bootstrapper::node::Attestation;
-use bootstrapper::node::endpoint;
+use bootstrapper::node::{Attestation, endpoint};
 use bootstrapper::settings::TpmSettings;
 use tec_core::testing::ManualClock;
-use tec_tpm::ak::AkAlgorithm;
-use tec_tpm::ak::AkHandle;
-use tec_tpm::atls::AtlsError;
-use tec_tpm::atls::AtlsStream;
-use tec_tpm::atls::AzureSnpAk;
-use tec_tpm::atls::LiveMeasurements;
-use tec_tpm::atls::ValidateError;
-use tec_tpm::atls::Variant;
-use tec_tpm::atls::VtpmValidator;
+use tec_tpm::ak::{AkAlgorithm, AkHandle};
+use tec_tpm::atls::{
+    AtlsError, AtlsStream, AzureSnpAk, LiveMeasurements, ValidateError, Variant, VtpmValidator,
+};
 use tec_tpm::direct::Tpm;
-use tec_tpm::snp::Policy;
-use tec_tpm::snp::Product;
-use tec_tpm::testing::SoftAzure;
-use tec_tpm::testing::SoftSnp;
-use tec_tpm::testing::Swtpm;
+use tec_tpm::snp::{Policy, Product};
+use tec_tpm::testing::{SoftAzure, SoftSnp, Swtpm};
 use tec_tpm::tpm::AnyTpm as _;
 use tempfile::TempDir;
-use tokio::io::AsyncReadExt as _;
-use tokio::io::AsyncWriteExt as _;
-use tokio::io::DuplexStream;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream};
 use tokio::net::TcpListener;
 
 /// Handle of Azure's attestation key, and index of the report (contract, sections 3 and 4.1).

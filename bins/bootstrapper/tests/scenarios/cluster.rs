@@ -3,10 +3,8 @@
 
 use std::fs;
 use std::path::PathBuf;
-use std::sync::Arc;
-use std::sync::Mutex;
-use std::sync::atomic::AtomicBool;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
 use bootstrapper::authority::Authority;
@@ -14,49 +12,31 @@ use bootstrapper::cleaner::Cleaner;
 use bootstrapper::node::endpoint;
 use bootstrapper::transport;
 use bootstrapper::transport::Bounds;
-use tec_core::ak::Fingerprint;
-use tec_core::ak::PublicKey;
+use tec_core::ak::{Fingerprint, PublicKey};
 use tec_core::digest::Sha256Digest;
-use tec_core::node::derive::DataKeyId;
-use tec_core::node::derive::MeasurementSalt;
-use tec_core::node::derive::MeasurementSecret;
-use tec_core::node::grant::Claim;
-use tec_core::node::grant::ControlPlanes;
+use tec_core::node::derive::{DataKeyId, MeasurementSalt, MeasurementSecret};
+use tec_core::node::grant::{Claim, ControlPlanes};
 use tec_core::node::lock::MarkerState;
-use tec_core::node::port::DerivedKeys;
-use tec_core::node::port::KeyServices as _;
+use tec_core::node::port::{DerivedKeys, KeyServices as _};
 use tec_core::node::state::Role;
-use tec_core::node::ticket::CaPin;
-use tec_core::node::ticket::Component;
-use tec_core::node::ticket::NodeName;
-use tec_core::node::ticket::PkiFile;
-use tec_core::node::uri::KmsUri;
-use tec_core::node::uri::StorageUri;
-use tec_core::port::CreateOutcome;
-use tec_core::port::PortError;
+use tec_core::node::ticket::{CaPin, Component, NodeName, PkiFile};
+use tec_core::node::uri::{KmsUri, StorageUri};
+use tec_core::port::{CreateOutcome, PortError};
 use tec_core::secret::SecretBytes;
 use tec_k8s::node::KubeadmPaths;
-use tec_k8s::rpc::ClusterFacts;
-use tec_k8s::rpc::ControlPlaneTurns;
-use tec_k8s::rpc::Enrollments;
-use tec_k8s::rpc::JoinService;
-use tec_k8s::rpc::JoinServicePorts;
-use tec_k8s::rpc::NodeStanding;
-use tec_k8s::rpc::Settled;
 use tec_k8s::rpc::generated::join::api_server::ApiServer;
-use tec_support::SystemClock;
-use tec_support::SystemEntropy;
-use tec_tpm::atls::LiveMeasurements;
-use tec_tpm::atls::PinnedAks;
-use tec_tpm::atls::VtpmValidator;
+use tec_k8s::rpc::{
+    ClusterFacts, ControlPlaneTurns, Enrollments, JoinService, JoinServicePorts, NodeStanding,
+    Settled,
+};
+use tec_support::{SystemClock, SystemEntropy};
+use tec_tpm::atls::{LiveMeasurements, PinnedAks, VtpmValidator};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 use x509_cert::Certificate;
-use x509_cert::der::DecodePem as _;
-use x509_cert::der::Encode as _;
+use x509_cert::der::{DecodePem as _, Encode as _};
 
-use crate::stage::KMS;
-use crate::stage::Machine;
+use crate::stage::{KMS, Machine};
 
 pub(crate) const SALT: [u8; 32] = [0x20; 32];
 

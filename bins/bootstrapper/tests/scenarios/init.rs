@@ -4,21 +4,15 @@ use std::fs;
 use std::time::Duration;
 
 use tec_core::digest::Sha256Digest;
-use tec_core::node::derive::ClusterId;
-use tec_core::node::derive::DataKeyId;
+use tec_core::node::derive::{ClusterId, DataKeyId};
 use tec_core::node::port::StateDisk as _;
 use tec_core::node::state::NodeState;
 use tec_core::node::uri::KmsUri;
-use tec_k8s::rpc::generated::init::InitRequest;
-use tec_k8s::rpc::generated::init::InitResponse;
 use tec_k8s::rpc::generated::init::api_client::ApiClient;
-use tonic::Code;
-use tonic::Status;
+use tec_k8s::rpc::generated::init::{InitRequest, InitResponse};
+use tonic::{Code, Status};
 
-use crate::stage::INIT_SECRET;
-use crate::stage::KMS;
-use crate::stage::Machine;
-use crate::stage::mode;
+use crate::stage::{INIT_SECRET, KMS, Machine, mode};
 
 pub(crate) fn request() -> InitRequest {
     InitRequest {

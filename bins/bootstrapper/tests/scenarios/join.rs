@@ -8,16 +8,12 @@ use tec_core::digest::Sha256Digest;
 use tec_core::node::derive::ClusterId;
 use tec_core::node::ticket::PkiFile;
 use tokio::io::AsyncReadExt as _;
-use tokio::net::TcpSocket;
-use tokio::net::TcpStream;
+use tokio::net::{TcpSocket, TcpStream};
 use tokio::task::JoinSet;
 
-use crate::cluster::Cluster;
-use crate::cluster::pki_file;
-use crate::cluster::ticket_file;
+use crate::cluster::{Cluster, pki_file, ticket_file};
 use crate::init;
-use crate::stage::Machine;
-use crate::stage::mode;
+use crate::stage::{Machine, mode};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn scenario_5_a_worker_gets_no_file_of_the_control_plane_and_a_control_plane_all() {

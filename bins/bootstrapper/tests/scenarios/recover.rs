@@ -3,21 +3,17 @@
 use std::fs;
 use std::time::Duration;
 
-use futures::StreamExt as _;
-use futures::stream;
+use futures::{StreamExt as _, stream};
 use http::uri::PathAndQuery;
 use tec_core::digest::Sha256Digest;
 use tec_k8s::rpc::generated::recoverproto::RecoverMessage;
 use tec_k8s::rpc::generated::recoverproto::api_client::ApiClient;
-use tonic::Code;
-use tonic::Request;
+use tonic::{Code, Request};
 use tonic_prost::ProstCodec;
 
 use crate::cluster::Cluster;
 use crate::init;
-use crate::stage::KMS;
-use crate::stage::Machine;
-use crate::stage::Program;
+use crate::stage::{KMS, Machine, Program};
 
 pub(crate) async fn ended(program: Program) -> String {
     let (status, log) = tokio::task::spawn_blocking(|| program.wait())

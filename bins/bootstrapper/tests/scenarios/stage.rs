@@ -1,22 +1,14 @@
 //! A machine: its TPM, its disk, its file system, and the programs that it finds.
 
-use std::fs;
-use std::io::BufRead as _;
-use std::io::BufReader;
+use std::io::{BufRead as _, BufReader};
 use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::Path;
-use std::path::PathBuf;
-use std::process::Child;
-use std::process::Command;
-use std::process::ExitStatus;
-use std::process::Stdio;
-use std::sync::Arc;
-use std::sync::Mutex;
-use std::thread;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex};
+use std::{fs, thread};
 
-use bootstrapper::node::Attestation;
-use bootstrapper::node::endpoint;
+use bootstrapper::node::{Attestation, endpoint};
 use bootstrapper::settings::TpmSettings;
 use bootstrapper::transport;
 use tec_core::ak::Fingerprint;
@@ -24,16 +16,11 @@ use tec_core::digest::Sha256Digest;
 use tec_core::node::port::StateDisk as _;
 use tec_core::pcr::PcrIndex;
 use tec_core::secret::SecretBytes;
-use tec_k8s::node::HostPrograms;
-use tec_k8s::node::LuksDisk;
-use tec_tpm::atls::Endpoint;
-use tec_tpm::atls::Expectation;
-use tec_tpm::atls::LiveMeasurements;
-use tec_tpm::atls::Measurements;
-use tec_tpm::atls::PinnedAks;
-use tec_tpm::atls::Severity;
-use tec_tpm::atls::Variant;
-use tec_tpm::atls::VtpmValidator;
+use tec_k8s::node::{HostPrograms, LuksDisk};
+use tec_tpm::atls::{
+    Endpoint, Expectation, LiveMeasurements, Measurements, PinnedAks, Severity, Variant,
+    VtpmValidator,
+};
 use tec_tpm::direct::Tpm;
 use tec_tpm::testing::Swtpm;
 use tec_tpm::tpm::AnyTpm as _;

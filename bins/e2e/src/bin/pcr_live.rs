@@ -5,9 +5,7 @@ use std::process::ExitCode;
 
 use clap::Parser as _;
 use tec_e2e::pcr_live;
-use tec_e2e::pcr_live::Case;
-use tec_e2e::pcr_live::CaseResult;
-use tec_e2e::pcr_live::Settings;
+use tec_e2e::pcr_live::{Case, CaseResult, Settings};
 use tec_support::exit;
 
 fn main() -> ExitCode {

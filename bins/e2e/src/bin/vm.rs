@@ -5,8 +5,7 @@ use std::process::ExitCode;
 use anyhow::Context as _;
 use clap::Parser as _;
 use tec_e2e::story::say;
-use tec_e2e::vm::Settings;
-use tec_e2e::vm::Stage;
+use tec_e2e::vm::{Settings, Stage};
 use tec_support::exit;
 
 fn main() -> ExitCode {

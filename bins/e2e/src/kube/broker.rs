@@ -1,41 +1,26 @@
 //! An embedded key broker with an admin API, which loses requests, answers and its state on demand.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
-use std::sync::Mutex;
-use std::sync::MutexGuard;
-use std::sync::PoisonError;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use axum::Router;
 use axum::body::Body;
-use axum::extract::Request;
-use axum::extract::State;
-use axum::response::IntoResponse as _;
-use axum::response::Response;
-use http::Method;
-use http::StatusCode;
+use axum::extract::{Request, State};
+use axum::response::{IntoResponse as _, Response};
+use http::{Method, StatusCode};
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
 use kube::api::ObjectMeta;
 use tec_core::digest::Sha256Digest;
-use tec_core::id::MachineId;
-use tec_core::id::ResourcePath;
-use tec_core::port::Entropy;
-use tec_core::port::EntropyRng;
-use tec_core::testing::SeededEntropy;
-use tec_core::testing::sample;
-use tec_k8s::render::ADMIN_AUDIENCE;
-use tec_k8s::render::TRUSTEE_AUTH;
-use tec_support::SystemClock;
-use tec_support::SystemEntropy;
+use tec_core::id::{MachineId, ResourcePath};
+use tec_core::port::{Entropy, EntropyRng};
+use tec_core::testing::{SeededEntropy, sample};
+use tec_k8s::render::{ADMIN_AUDIENCE, TRUSTEE_AUTH};
+use tec_support::{SystemClock, SystemEntropy};
 use tec_tpm::verifier::TpmVerifier;
-use tec_trustee::kbs::AdminAuth;
-use tec_trustee::kbs::Admission;
-use tec_trustee::kbs::Backend as _;
-use tec_trustee::kbs::Kbs;
-use tec_trustee::kbs::KbsConfig;
-use tec_trustee::kbs::MemoryBackend;
-use tec_trustee::kbs::PolicyDecision;
+use tec_trustee::kbs::{
+    AdminAuth, Admission, Backend as _, Kbs, KbsConfig, MemoryBackend, PolicyDecision,
+};
 use tec_trustee::publish::AdminKey;
 use tec_trustee::token::TokenSigner;
 use tokio::net::TcpListener;

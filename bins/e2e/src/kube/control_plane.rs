@@ -2,20 +2,14 @@
 
 use std::ffi::OsStr;
 use std::fs;
-use std::net::Ipv4Addr;
-use std::net::TcpListener;
-use std::path::Path;
-use std::path::PathBuf;
-use std::sync::atomic::AtomicU32;
-use std::sync::atomic::Ordering;
-use std::time::Duration;
-use std::time::Instant;
+use std::net::{Ipv4Addr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
 
-use anyhow::Context as _;
-use anyhow::bail;
-use kube::Client;
-use kube::Config;
+use anyhow::{Context as _, bail};
 use kube::config::AuthInfo;
+use kube::{Client, Config};
 use tec_core::port::Entropy as _;
 use tec_support::SystemEntropy;
 use tempfile::TempDir;

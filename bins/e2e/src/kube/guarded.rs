@@ -1,11 +1,8 @@
 //! A process that ends with the test that started it, however that test ends.
 
 use std::ffi::OsStr;
-use std::path::Path;
-use std::path::PathBuf;
-use std::process::Child;
-use std::process::Command;
-use std::process::Stdio;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
 
 use anyhow::Context as _;
 

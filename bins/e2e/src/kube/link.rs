@@ -5,28 +5,18 @@
 //! ```
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
-use std::sync::Mutex;
-use std::sync::MutexGuard;
-use std::sync::PoisonError;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use anyhow::Context as _;
 use axum::Router;
-use axum::body::Body;
-use axum::body::Bytes;
-use axum::extract::Request;
-use axum::extract::State;
-use axum::response::IntoResponse as _;
-use axum::response::Response;
-use futures::FutureExt as _;
-use futures::StreamExt as _;
+use axum::body::{Body, Bytes};
+use axum::extract::{Request, State};
+use axum::response::{IntoResponse as _, Response};
 use futures::future::BoxFuture;
+use futures::{FutureExt as _, StreamExt as _};
 use http::StatusCode;
-use http::header::ACCEPT;
-use http::header::AUTHORIZATION;
-use http::header::HOST;
-use kube::Client;
-use kube::Config;
+use http::header::{ACCEPT, AUTHORIZATION, HOST};
+use kube::{Client, Config};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinSet;

@@ -1,40 +1,23 @@
 //! A Trustee in memory, and what else the controllers are given in tests.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
-use std::sync::Arc;
-use std::sync::Mutex;
-use std::sync::MutexGuard;
-use std::sync::PoisonError;
-use std::sync::atomic::AtomicI64;
-use std::sync::atomic::Ordering;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
-use tec_core::ak::Fingerprint;
-use tec_core::ak::PublicKey;
+use tec_core::ak::{Fingerprint, PublicKey};
 use tec_core::attest::PinnedPcrs;
 use tec_core::id::MachineId;
-use tec_core::image::ApprovedImage;
-use tec_core::image::ExpectedPcrs;
-use tec_core::port::Clock;
-use tec_core::port::PortError;
-use tec_core::port::PortErrorKind;
+use tec_core::image::{ApprovedImage, ExpectedPcrs};
+use tec_core::port::{Clock, PortError, PortErrorKind};
 use tec_core::secret::SecretBytes;
 use tec_core::time::Timestamp;
 use tec_core::trustee::TrusteeIntent;
-use tec_k8s::api::PublishSpec;
-use tec_k8s::api::TargetStatus;
-use tec_k8s::api::TrustedExecutionCluster;
-use tec_k8s::controller::AdminPair;
-use tec_k8s::controller::CertificatePair;
-use tec_k8s::controller::LabelReader;
-use tec_k8s::controller::Published;
-use tec_k8s::controller::Round;
-use tec_k8s::controller::SignerFiles;
-use tec_k8s::controller::Trust;
-use tec_k8s::controller::TrusteeMaker;
-use tec_support::SystemClock;
-use tec_support::tls;
+use tec_k8s::api::{PublishSpec, TargetStatus, TrustedExecutionCluster};
+use tec_k8s::controller::{
+    AdminPair, CertificatePair, LabelReader, Published, Round, SignerFiles, Trust, TrusteeMaker,
+};
+use tec_support::{SystemClock, tls};
 
 /// The facts about one machine.
 type Facts = (Option<Fingerprint>, Option<Vec<u8>>);

@@ -1,36 +1,24 @@
 //! The controllers in this process, in a namespace of their own on a shared control plane.
 
 use std::path::PathBuf;
-use std::sync::Arc;
-use std::sync::Weak;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use anyhow::Context as _;
 use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::rbac::v1::PolicyRule;
-use kube::Api;
-use kube::Client;
-use kube::Resource;
-use tec_k8s::api::RegistrationMode;
-use tec_k8s::api::RegistrationSpec;
-use tec_k8s::api::TrustedExecutionCluster;
-use tec_k8s::api::TrustedExecutionClusterSpec;
-use tec_k8s::controller::Health;
-use tec_k8s::controller::Operator;
-use tec_k8s::controller::Parts;
-use tec_k8s::render::Component;
-use tec_k8s::render::Deploy;
-use tec_k8s::render::Installation;
+use kube::{Api, Client, Resource};
+use tec_k8s::api::{
+    RegistrationMode, RegistrationSpec, TrustedExecutionCluster, TrustedExecutionClusterSpec,
+};
+use tec_k8s::controller::{Health, Operator, Parts};
+use tec_k8s::render::{Component, Deploy, Installation};
 use tec_support::SystemEntropy;
-use tokio::sync::Mutex;
-use tokio::sync::oneshot;
+use tokio::sync::{Mutex, oneshot};
 use tokio::task::JoinSet;
 
 use super::control_plane::ControlPlane;
-use super::memory_trust::Labels;
-use super::memory_trust::MemoryTrust;
-use super::memory_trust::PaperTrustee;
-use super::memory_trust::ShiftedClock;
+use super::memory_trust::{Labels, MemoryTrust, PaperTrustee, ShiftedClock};
 
 /// What shall happen has to happen by then.
 const SOON: Duration = Duration::from_mins(1);

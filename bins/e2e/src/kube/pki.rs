@@ -1,18 +1,11 @@
 //! Throw-away certificates and keys.
 
 use std::fs;
-use std::net::IpAddr;
-use std::net::Ipv4Addr;
-use std::path::Path;
-use std::path::PathBuf;
+use std::net::{IpAddr, Ipv4Addr};
+use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
-use rcgen::BasicConstraints;
-use rcgen::CertificateParams;
-use rcgen::IsCa;
-use rcgen::Issuer;
-use rcgen::KeyPair;
-use rcgen::SanType;
+use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, SanType};
 
 /// The files that a control plane starts with.
 #[derive(Debug)]

@@ -1,16 +1,13 @@
 //! The servers that nodes reach, as processes with the rights of their service accounts.
 
 use std::ffi::OsStr;
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Context as _;
 use k8s_openapi::api::rbac::v1::PolicyRule;
 use serde_json::Value;
-use tec_k8s::render::Component;
-use tec_k8s::render::Installation;
-use tec_k8s::render::Object;
+use tec_k8s::render::{Component, Installation, Object};
 use tokio::time::Instant;
 
 use super::control_plane::ControlPlane;

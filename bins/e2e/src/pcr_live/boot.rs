@@ -1,20 +1,14 @@
 //! Sets a machine up, boots it, and keeps what it measured.
 
 use std::collections::BTreeMap;
-use std::fs;
-use std::io;
 use std::io::Write as _;
-use std::path::Path;
-use std::path::PathBuf;
-use std::time::Duration;
-use std::time::Instant;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+use std::{fs, io};
 
-use anyhow::Context as _;
-use anyhow::bail;
-use anyhow::ensure;
+use anyhow::{Context as _, bail, ensure};
 use tec_core::digest::Sha256Digest;
-use tec_core::pcr::PcrIndex;
-use tec_core::pcr::PcrValues;
+use tec_core::pcr::{PcrIndex, PcrValues};
 use tec_core::port::Entropy as _;
 use tec_guest::frame;
 use tec_support::SystemEntropy;
@@ -22,13 +16,9 @@ use tec_tpm::event_log::Bank;
 use tec_tpm::public::PublicArea;
 use tec_tpm::quote::UntrustedQuote;
 
-use super::Settings;
 use super::case::Case;
-use super::setup;
-use crate::qemu::Machine;
-use crate::qemu::Running;
-use crate::qemu::VirtualTpm;
-use crate::qemu::disk;
+use super::{Settings, setup};
+use crate::qemu::{Machine, Running, VirtualTpm, disk};
 
 /// From power-on to the guest's greeting: half a minute where nothing else runs, several where
 /// two boots and a compiler share two processors.

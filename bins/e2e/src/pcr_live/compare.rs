@@ -3,18 +3,11 @@
 use std::collections::BTreeMap;
 
 use anyhow::Context as _;
-use tec_core::pcr::PcrIndex;
-use tec_core::pcr::PcrSet;
-use tec_tpm::compute::Banks;
-use tec_tpm::compute::BootPredictor;
-use tec_tpm::compute::DirectoryImage;
-use tec_tpm::compute::Measurement;
-use tec_tpm::compute::PlatformState;
-use tec_tpm::compute::Prediction;
-use tec_tpm::compute::Register;
-use tec_tpm::event_log::Bank;
-use tec_tpm::event_log::Event;
-use tec_tpm::event_log::EventLog;
+use tec_core::pcr::{PcrIndex, PcrSet};
+use tec_tpm::compute::{
+    Banks, BootPredictor, DirectoryImage, Measurement, PlatformState, Prediction, Register,
+};
+use tec_tpm::event_log::{Bank, Event, EventLog};
 
 use super::boot::Recording;
 use crate::qemu::disk::GRUB_DEVICE;

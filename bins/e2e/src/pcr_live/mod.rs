@@ -20,22 +20,14 @@ mod setup;
 
 use std::collections::VecDeque;
 use std::path::PathBuf;
-use std::sync::Mutex;
-use std::sync::PoisonError;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use clap::Parser;
-use clap::ValueEnum;
+use clap::{Parser, ValueEnum};
 
-pub use self::boot::Recording;
-pub use self::boot::record;
-pub use self::case::Case;
-pub use self::case::Setup;
-pub use self::compare::Difference;
-pub use self::compare::RegisterResult;
-pub use self::compare::Values;
-pub use self::compare::Verdict;
-pub use self::compare::compare;
+pub use self::boot::{Recording, record};
+pub use self::case::{Case, Setup};
+pub use self::compare::{Difference, RegisterResult, Values, Verdict, compare};
 
 /// A machine keeps one processor busy; more at once would only make each wait longer.
 const AT_ONCE: usize = 2;

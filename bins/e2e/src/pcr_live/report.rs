@@ -2,15 +2,11 @@
 
 use std::fmt::Write as _;
 
-use serde_json::Value;
-use serde_json::json;
+use serde_json::{Value, json};
 use tec_tpm::event_log::Bank;
 
-use super::CaseResult;
-use super::Compared;
-use super::compare::Difference;
-use super::compare::RegisterResult;
-use super::compare::Verdict;
+use super::compare::{Difference, RegisterResult, Verdict};
+use super::{CaseResult, Compared};
 
 /// A row per case and register, a column per bank; below it what is to be said of each case.
 pub(super) fn table(results: &[CaseResult]) -> String {

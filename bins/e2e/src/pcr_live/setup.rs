@@ -1,21 +1,15 @@
 //! What a case boots: files of the EFI system partition, and variables.
 
 use std::fs;
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use tec_tpm::compute::Guid;
 
 use super::Settings;
-use super::case::Case;
-use super::case::Setup;
-use crate::qemu::Initramfs;
-use crate::qemu::SigningKey;
-use crate::qemu::Uki;
-use crate::qemu::VariableStore;
-use crate::qemu::variables::BOOT_ONLY;
-use crate::qemu::variables::SIGNED;
+use super::case::{Case, Setup};
+use crate::qemu::variables::{BOOT_ONLY, SIGNED};
+use crate::qemu::{Initramfs, SigningKey, Uki, VariableStore};
 
 /// The removable-media path (UEFI 2.10, 3.5.1.1), and what shim starts beside it.
 const FIRST: &str = "EFI/BOOT/BOOTX64.EFI";

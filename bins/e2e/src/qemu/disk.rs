@@ -1,18 +1,15 @@
 //! Disks: a directory becomes the EFI system partition of a disk image.
 
-use std::fs;
 use std::fs::File;
-use std::io;
-use std::io::Seek as _;
-use std::io::SeekFrom;
+use std::io::{Seek as _, SeekFrom};
 use std::path::Path;
 use std::process::Command;
+use std::{fs, io};
 
 use anyhow::Context as _;
 
-use super::gpt;
 use super::gpt::Partition;
-use super::must;
+use super::{gpt, must};
 
 /// How GRUB names the partition of a disk that [`write()`] made, when it is the first disk.
 pub const GRUB_DEVICE: &str = "hd0,gpt1";

@@ -2,9 +2,7 @@
 //! All identifiers are constants: the same content gives the same disk.
 
 use std::fs::File;
-use std::io::Seek as _;
-use std::io::SeekFrom;
-use std::io::Write as _;
+use std::io::{Seek as _, SeekFrom, Write as _};
 
 /// Bytes of a sector.
 const SECTOR: u64 = 512;

@@ -1,8 +1,7 @@
 //! Initial file systems: a cpio archive in the form that Linux unpacks (kernel documentation,
 //! driver-api/early-userspace/buffer-format). The same files give the same bytes.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::Context as _;
 

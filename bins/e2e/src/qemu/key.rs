@@ -1,8 +1,7 @@
 //! Keys of machine owners: what firmware and shim are told to allow, and what signs for it.
 
 use std::fs;
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::Context as _;

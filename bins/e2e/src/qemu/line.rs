@@ -1,11 +1,9 @@
 //! The second serial port of a machine: bytes both ways, with a deadline.
 
 use std::io;
-use std::io::Read;
-use std::io::Write;
+use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
-use std::time::Duration;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// The second serial port, until a point in time.
 #[derive(Debug)]

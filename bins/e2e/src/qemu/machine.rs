@@ -4,13 +4,9 @@ use std::fs;
 use std::fs::File;
 use std::io::Write as _;
 use std::os::unix::net::UnixStream;
-use std::path::Path;
-use std::path::PathBuf;
-use std::process::Child;
-use std::process::Command;
-use std::process::Stdio;
-use std::time::Duration;
-use std::time::Instant;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use tempfile::TempDir;

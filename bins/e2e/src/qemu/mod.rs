@@ -26,17 +26,14 @@ mod tpm;
 mod uki;
 pub mod variables;
 
-use std::process::Command;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 
-use anyhow::Context as _;
-use anyhow::ensure;
+use anyhow::{Context as _, ensure};
 
 pub use self::initramfs::Initramfs;
 pub use self::key::SigningKey;
 pub use self::line::Line;
-pub use self::machine::Machine;
-pub use self::machine::Running;
+pub use self::machine::{Machine, Running};
 pub use self::tpm::VirtualTpm;
 pub use self::uki::Uki;
 pub use self::variables::VariableStore;

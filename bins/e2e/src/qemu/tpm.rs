@@ -1,11 +1,8 @@
 //! The TPM of a virtual machine: swtpm on a socket of QEMU's, with a state that outlives boots.
 
 use std::fs;
-use std::path::Path;
-use std::path::PathBuf;
-use std::process::Child;
-use std::process::Command;
-use std::process::Stdio;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use anyhow::Context as _;

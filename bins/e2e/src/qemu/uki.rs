@@ -1,12 +1,8 @@
 //! Unified kernel images: systemd-stub with sections behind its own.
 
-use anyhow::Context as _;
-use anyhow::ensure;
+use anyhow::{Context as _, ensure};
 
-use super::field;
-use super::put;
-use super::u16_at;
-use super::u32_at;
+use super::{field, put, u16_at, u32_at};
 
 /// Where the offset of the PE header stands (PE format, "MS-DOS Stub").
 const PE_OFFSET: usize = 0x3c;

@@ -4,14 +4,10 @@
 //! volume, a store header of 28 bytes, then records aligned to 4 bytes: header of 60 bytes, name
 //! in UTF-16, data. Reading is `tec_tpm::compute::PlatformState`.
 
-use anyhow::Context as _;
-use anyhow::ensure;
+use anyhow::{Context as _, ensure};
 use tec_tpm::compute::Guid;
 
-use super::field;
-use super::put;
-use super::u16_at;
-use super::u32_at;
+use super::{field, put, u16_at, u32_at};
 
 /// Length of the volume's header (PI 1.8 volume 3, EFI_FIRMWARE_VOLUME_HEADER).
 const VOLUME_HEADER: usize = 48;

@@ -2,22 +2,18 @@
 
 use std::sync::Arc;
 
-use anyhow::Context as _;
-use anyhow::ensure;
+use anyhow::{Context as _, ensure};
 use serde_json::json;
 use tec_core::id::ResourcePath;
 use tec_tpm::ak::AkHandle;
 use tec_tpm::testing::SoftTpm;
-use tec_tpm::tss::Tpm;
-use tec_tpm::tss::TpmAttester;
+use tec_tpm::tss::{Tpm, TpmAttester};
 
 use super::Stage;
 use super::boot::released;
 use crate::machine::Machine;
 use crate::wire;
-use crate::wire::Reply;
-use crate::wire::Session;
-use crate::wire::some_pubkey;
+use crate::wire::{Reply, Session, some_pubkey};
 
 fn refusal(reply: &Reply) -> Result<(), (String, String)> {
     if reply.status < 300 {

@@ -1,7 +1,6 @@
 //! Approval, first boot, reboot.
 
-use anyhow::Context as _;
-use anyhow::ensure;
+use anyhow::{Context as _, ensure};
 
 use super::Stage;
 

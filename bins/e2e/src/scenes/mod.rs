@@ -7,15 +7,12 @@ mod moves;
 mod parts;
 mod update;
 
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use anyhow::Context as _;
-use anyhow::bail;
+use anyhow::{Context as _, bail};
 use serde_json::Value;
-use tec_core::id::MachineId;
-use tec_core::id::ResourcePath;
+use tec_core::id::{MachineId, ResourcePath};
 
 use crate::anchor::Anchor;
 use crate::firmware::BootChain;

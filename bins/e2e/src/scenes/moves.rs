@@ -6,8 +6,7 @@ use tec_core::endpoint::Endpoint;
 
 use super::Stage;
 use crate::anchor::Anchor;
-use crate::fleet::Fleet;
-use crate::fleet::SoftNode;
+use crate::fleet::{Fleet, SoftNode};
 use crate::load;
 
 /// Nodes with software instead of TPMs.

@@ -3,15 +3,11 @@
 use std::fs;
 use std::time::Duration;
 
-use anyhow::Context as _;
-use anyhow::ensure;
+use anyhow::{Context as _, ensure};
 
-use super::Node;
-use super::Stage;
 use super::boot::released;
-use crate::firmware::BootChain;
-use crate::firmware::GRUB;
-use crate::firmware::SHIM;
+use super::{Node, Stage};
+use crate::firmware::{BootChain, GRUB, SHIM};
 use crate::machine::Refusal;
 use crate::story::Story;
 

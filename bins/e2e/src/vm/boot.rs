@@ -1,16 +1,13 @@
 //! What a node told of one boot.
 
-use std::fs;
-use std::io;
 use std::io::Write as _;
 use std::path::Path;
 use std::time::Duration;
+use std::{fs, io};
 
-use anyhow::Context as _;
-use anyhow::bail;
+use anyhow::{Context as _, bail};
 use tec_guest::frame;
-use tec_guest::node::marks::Answer;
-use tec_guest::node::marks::Mark;
+use tec_guest::node::marks::{Answer, Mark};
 
 use crate::qemu::Running;
 

@@ -4,28 +4,17 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::Context as _;
-use kube::api::DeleteParams;
-use kube::api::Patch;
-use kube::api::PatchParams;
-use serde_json::Value;
-use serde_json::json;
+use kube::api::{DeleteParams, Patch, PatchParams};
+use serde_json::{Value, json};
 use tec_core::id::MachineId;
-use tec_k8s::api::ApprovedImage;
-use tec_k8s::api::ApprovedImageSpec;
-use tec_k8s::api::Machine;
-use tec_k8s::api::TrustedExecutionCluster;
-use tec_k8s::api::TrustedExecutionClusterSpec;
+use tec_k8s::api::{
+    ApprovedImage, ApprovedImageSpec, Machine, TrustedExecutionCluster, TrustedExecutionClusterSpec,
+};
 use tec_k8s::render::Component;
 use tokio::runtime::Runtime;
 
-use super::stage::HOST;
-use super::stage::REGISTERS;
-use crate::kube::Bench;
-use crate::kube::Broker;
-use crate::kube::Guarded;
-use crate::kube::Server;
-use crate::kube::eventually;
-use crate::kube::open;
+use super::stage::{HOST, REGISTERS};
+use crate::kube::{Bench, Broker, Guarded, Server, eventually, open};
 
 /// Where the register server has the config of new nodes (docs/reference/http.md).
 const CONFIG: &str = "ignition-clevis-pin-trustee";

@@ -1,8 +1,7 @@
 //! What a node boots: the files of its EFI system partition.
 
 use std::fs;
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 

@@ -8,8 +8,7 @@ use anyhow::Context as _;
 
 use super::programs;
 use super::settings::Settings;
-use crate::qemu::Initramfs;
-use crate::qemu::must;
+use crate::qemu::{Initramfs, must};
 
 /// Programs of the host: what systemd, udev, Ignition and Clevis call, and nothing more.
 const PROGRAMS: [&str; 32] = [

@@ -27,13 +27,9 @@ mod stage;
 mod table;
 mod times;
 
-pub use self::boot::Boot;
-pub use self::boot::Ended;
-pub use self::boot::Step;
-pub use self::image::Image;
-pub use self::image::Parts;
+pub use self::boot::{Boot, Ended, Step};
+pub use self::image::{Image, Parts};
 pub use self::initial::InitialSystem;
 pub use self::node::Node;
-pub use self::settings::Scene;
-pub use self::settings::Settings;
+pub use self::settings::{Scene, Settings};
 pub use self::stage::Stage;

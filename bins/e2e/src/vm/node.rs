@@ -1,25 +1,17 @@
 //! A node: a disk, variables, a TPM, and what is done to them between boots.
 
-use std::fs;
 use std::fs::File;
-use std::io;
-use std::io::Read as _;
-use std::io::Seek as _;
-use std::io::SeekFrom;
-use std::path::Path;
-use std::path::PathBuf;
+use std::io::{Read as _, Seek as _, SeekFrom};
+use std::path::{Path, PathBuf};
+use std::{fs, io};
 
 use anyhow::Context as _;
 
 use super::boot;
-use super::boot::Boot;
-use super::boot::Hands;
+use super::boot::{Boot, Hands};
 use super::image::Image;
 use super::settings::Settings;
-use crate::qemu::Machine;
-use crate::qemu::Running;
-use crate::qemu::VirtualTpm;
-use crate::qemu::disk;
+use crate::qemu::{Machine, Running, VirtualTpm, disk};
 
 /// Firmware with Microsoft's keys, as machines are sold.
 const VARIABLES: &str = "OVMF_VARS.ms.fd";

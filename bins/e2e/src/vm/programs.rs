@@ -1,12 +1,10 @@
 //! Programs of this host with the libraries that they need, for an initial file system.
 
 use std::fs;
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::Context as _;
-use anyhow::ensure;
+use anyhow::{Context as _, ensure};
 
 use crate::qemu::Initramfs;
 

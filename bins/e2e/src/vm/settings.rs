@@ -2,8 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::Parser;
-use clap::ValueEnum;
+use clap::{Parser, ValueEnum};
 
 /// Plays the life of nodes in virtual machines with real firmware.
 #[derive(Clone, Debug, Parser)]

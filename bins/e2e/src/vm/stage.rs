@@ -1,8 +1,7 @@
 //! Everything on stage: the server, the images, the nodes.
 
 use std::fs;
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::Context as _;
@@ -10,14 +9,11 @@ use serde_json::Value;
 use tec_core::id::MachineId;
 
 use super::boot::Boot;
-use super::image::Image;
-use super::image::Parts;
+use super::image::{Image, Parts};
 use super::initial::InitialSystem;
-use super::node;
 use super::node::Node;
-use super::settings::Scene;
-use super::settings::Settings;
-use super::times;
+use super::settings::{Scene, Settings};
+use super::{node, times};
 use crate::anchor::Anchor;
 use crate::process::Transcript;
 use crate::qemu::disk::GRUB_DEVICE;

@@ -2,20 +2,14 @@
 
 use std::sync::Arc;
 
-use rcgen::CertificateParams;
-use rcgen::KeyPair;
-use tec_core::migrate::Goal;
-use tec_core::migrate::MigrateOutcome;
-use tec_core::migrate::Quiet;
-use tec_core::migrate::Role;
-use tec_core::migrate::migrate;
+use rcgen::{CertificateParams, KeyPair};
+use tec_core::migrate::{Goal, MigrateOutcome, Quiet, Role, migrate};
 use tec_core::port::Clock as _;
 use tec_core::testing::ManualClock;
 use tec_e2e::anchor::Anchor;
 use tec_e2e::process::Transcript;
 use tec_e2e::settings::Settings;
-use tec_support::SystemClock;
-use tec_support::SystemEntropy;
+use tec_support::{SystemClock, SystemEntropy};
 
 use crate::pair::Pair;
 

@@ -1,8 +1,7 @@
 //! The network between the clusters is cut at every request of every verb.
 
 use tec_core::migrate::Role;
-use tec_e2e::kube::Last;
-use tec_e2e::kube::Link;
+use tec_e2e::kube::{Last, Link};
 
 use crate::pair::Pair;
 

@@ -1,22 +1,17 @@
 //! The wrong cluster, a target with objects of others, and a record that somebody removes.
 
 use k8s_openapi::api::core::v1::ConfigMap;
-use kube::api::DeleteParams;
-use kube::api::Patch;
-use kube::api::PatchParams;
+use kube::api::{DeleteParams, Patch, PatchParams};
 use serde_json::json;
 use tec_core::code::Code;
 use tec_core::migrate::Role;
-use tec_core::port::AkRegistry as _;
-use tec_core::port::ImageRegistry as _;
-use tec_core::port::MachineRegistry as _;
-use tec_core::port::SecretStore as _;
-use tec_core::port::UnclaimedLimit;
+use tec_core::port::{
+    AkRegistry as _, ImageRegistry as _, MachineRegistry as _, SecretStore as _, UnclaimedLimit,
+};
 use tec_core::testing::sample;
 use tec_k8s::api::AUTHORITY;
 
-use crate::pair::Pair;
-use crate::pair::Place;
+use crate::pair::{Pair, Place};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_wrong_cluster_gets_nothing() {

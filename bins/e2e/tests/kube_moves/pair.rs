@@ -7,21 +7,13 @@ use std::sync::Arc;
 
 use serde_json::Value;
 use tec_core::id::MachineId;
-use tec_core::migrate::Authority;
-use tec_core::migrate::Role;
-use tec_core::migrate::TrustAnchor as _;
-use tec_core::migrate::TrustUnit;
-use tec_core::port::AkRegistry as _;
-use tec_core::port::Clock;
-use tec_core::port::ImageRegistry as _;
-use tec_core::port::MachineRegistry as _;
-use tec_core::port::PortError;
-use tec_core::port::SecretStore as _;
-use tec_core::port::UnclaimedLimit;
+use tec_core::migrate::{Authority, Role, TrustAnchor as _, TrustUnit};
+use tec_core::port::{
+    AkRegistry as _, Clock, ImageRegistry as _, MachineRegistry as _, PortError, SecretStore as _,
+    UnclaimedLimit,
+};
 use tec_core::testing::sample;
-use tec_e2e::kube::Bench;
-use tec_e2e::kube::Link;
-use tec_e2e::kube::cluster;
+use tec_e2e::kube::{Bench, Link, cluster};
 use tec_e2e::process::Transcript;
 use tec_e2e::settings::own_program;
 use tec_k8s::client::KubeRegistry;

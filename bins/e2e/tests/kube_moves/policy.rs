@@ -1,22 +1,15 @@
 //! What an anchor keeps beside its units comes along: demands, CA, certificates, audit log.
 
-use k8s_openapi::api::core::v1::ConfigMap;
-use k8s_openapi::api::core::v1::Secret;
-use kube::Resource as _;
-use kube::ResourceExt as _;
-use kube::api::DeleteParams;
-use kube::api::ListParams;
-use serde_json::Value;
-use serde_json::json;
+use k8s_openapi::api::core::v1::{ConfigMap, Secret};
+use kube::api::{DeleteParams, ListParams};
+use kube::{Resource as _, ResourceExt as _};
+use serde_json::{Value, json};
 use tec_core::digest::Sha256Digest;
 use tec_core::migrate::Role;
 use tec_k8s::api::TrustedExecutionCluster;
-use tec_k8s::client::AUDIT_OF;
-use tec_k8s::client::CA_SECRET;
-use tec_k8s::client::RENEW_AT;
+use tec_k8s::client::{AUDIT_OF, CA_SECRET, RENEW_AT};
 
-use crate::pair::Pair;
-use crate::pair::Place;
+use crate::pair::{Pair, Place};
 
 /// The same namespace with another cluster object.
 async fn demand(place: &Place, spec: Value) {

@@ -6,24 +6,16 @@ mod world;
 
 use std::process::Output;
 
-use serde_json::Value;
-use serde_json::json;
+use serde_json::{Value, json};
 use tec_core::image::ExpectedPcrs;
-use tec_core::reference::BootImage as _;
-use tec_core::reference::PcrComputer as _;
+use tec_core::reference::{BootImage as _, PcrComputer as _};
 use tec_e2e::kube::eventually;
-use tec_registry::testing::Access;
-use tec_registry::testing::Content;
-use tec_registry::testing::RealRegistry;
-use tec_registry::testing::gzip;
-use tec_tpm::compute::ChainComputer;
-use tec_tpm::compute::MemoryImage;
-use tec_tpm::compute::SecureBoot;
+use tec_registry::testing::{Access, Content, RealRegistry, gzip};
 use tec_tpm::compute::testing::debian_chain;
+use tec_tpm::compute::{ChainComputer, MemoryImage, SecureBoot};
 use tec_tpm::output;
 
-use self::world::World;
-use self::world::pod_of;
+use self::world::{World, pod_of};
 
 const REPOSITORY: &str = "team/os";
 

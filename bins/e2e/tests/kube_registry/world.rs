@@ -1,43 +1,27 @@
 //! The operator beside a Trustee that it feeds, and a kubelet that runs Jobs.
 
-use std::ffi::OsStr;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::process::Output;
 use std::sync::Arc;
 
 use k8s_openapi::api::batch::v1::Job;
-use k8s_openapi::api::core::v1::Pod;
-use k8s_openapi::api::core::v1::PodSpec;
-use k8s_openapi::api::core::v1::Secret;
+use k8s_openapi::api::core::v1::{Pod, PodSpec, Secret};
 use kube::ResourceExt as _;
-use kube::api::ListParams;
-use kube::api::Patch;
-use kube::api::PatchParams;
+use kube::api::{ListParams, Patch, PatchParams};
 use serde_json::json;
 use tec_core::endpoint::Endpoint;
 use tec_core::image::ExpectedPcrs;
 use tec_core::pcr::PcrIndex;
-use tec_core::port::EntropyRng;
-use tec_core::port::KeyBroker as _;
-use tec_e2e::kube::Bench;
-use tec_e2e::kube::Guarded;
-use tec_e2e::kube::eventually;
-use tec_e2e::kube::program;
-use tec_k8s::api::ApprovedImage;
-use tec_k8s::api::ApprovedImageSpec;
-use tec_k8s::api::TrustedExecutionCluster;
+use tec_core::port::{EntropyRng, KeyBroker as _};
+use tec_e2e::kube::{Bench, Guarded, eventually, program};
+use tec_k8s::api::{ApprovedImage, ApprovedImageSpec, TrustedExecutionCluster};
 use tec_k8s::render::Component;
-use tec_support::SystemClock;
-use tec_support::SystemEntropy;
+use tec_support::{SystemClock, SystemEntropy};
 use tec_tpm::verifier::TpmVerifier;
 use tec_trustee::client::Deadlines;
 use tec_trustee::config::Generation;
-use tec_trustee::kbs::AdminAuth;
-use tec_trustee::kbs::Kbs;
-use tec_trustee::kbs::KbsConfig;
-use tec_trustee::kbs::MemoryBackend;
-use tec_trustee::publish::AdminApi;
-use tec_trustee::publish::AdminKey;
+use tec_trustee::kbs::{AdminAuth, Kbs, KbsConfig, MemoryBackend};
+use tec_trustee::publish::{AdminApi, AdminKey};
 use tec_trustee::token::TokenSigner;
 
 /// A key broker on the loopback, which a target in the cluster object names.

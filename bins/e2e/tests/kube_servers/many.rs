@@ -6,11 +6,7 @@ use tec_core::testing::sample;
 use tec_e2e::kube::Server;
 use tec_k8s::render::Component;
 
-use crate::world::CONFIG;
-use crate::world::World;
-use crate::world::assert_has_line;
-use crate::world::id_of;
-use crate::world::pin;
+use crate::world::{CONFIG, World, assert_has_line, id_of, pin};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn any_replica_serves_any_node_at_once() {

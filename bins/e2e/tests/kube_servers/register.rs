@@ -5,20 +5,14 @@ use std::ffi::OsStr;
 use std::fs;
 use std::time::Duration;
 
-use kube::Api;
-use kube::ResourceExt as _;
+use kube::{Api, ResourceExt as _};
 use reqwest::StatusCode;
-use serde_json::Value;
-use serde_json::json;
+use serde_json::{Value, json};
 use tec_k8s::api::TrustedExecutionCluster;
 use tec_k8s::render::Component;
 use tokio::time::Instant;
 
-use crate::world::CONFIG;
-use crate::world::SOON;
-use crate::world::World;
-use crate::world::id_of;
-use crate::world::pin;
+use crate::world::{CONFIG, SOON, World, id_of, pin};
 
 /// Without members that are null, which mean the same as none.
 fn without_nulls(value: Value) -> Value {

@@ -2,8 +2,7 @@
 
 use std::fs;
 use std::os::unix::fs::symlink;
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use reqwest::StatusCode;
@@ -11,9 +10,7 @@ use serde_json::json;
 use tec_k8s::render::Component;
 use tokio::time::Instant;
 
-use crate::world::CONFIG;
-use crate::world::SOON;
-use crate::world::World;
+use crate::world::{CONFIG, SOON, World};
 
 /// A certificate as cert-manager stores it and the kubelet mounts it: the entries are links into
 /// `..data`, which is itself a link and is replaced as a whole.

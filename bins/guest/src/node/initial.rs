@@ -6,14 +6,11 @@ use std::io::Write as _;
 use std::path::Path;
 use std::process::Command;
 
-use anyhow::Context as _;
-use anyhow::ensure;
+use anyhow::{Context as _, ensure};
 use rustix::mount::MountFlags;
 
 use super::content;
-use super::marks::Answer;
-use super::marks::Mark;
-use super::marks::Marks;
+use super::marks::{Answer, Mark, Marks};
 
 /// The disk that Ignition encrypts, and what it is called when it is open: both as the config of
 /// the server says.

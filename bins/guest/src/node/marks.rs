@@ -1,16 +1,13 @@
 //! Telling the host what happens, and when.
 
-use std::fmt;
-use std::fs;
 use std::fs::File;
-use std::io::Read as _;
-use std::io::Write as _;
+use std::io::{Read as _, Write as _};
 use std::path::Path;
+use std::{fmt, fs};
 
 use anyhow::Context as _;
 
-use crate::frame;
-use crate::system;
+use crate::{frame, system};
 
 /// The second serial port; the first is the console.
 const LINE: &str = "/dev/ttyS1";

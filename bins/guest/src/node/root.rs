@@ -3,17 +3,13 @@
 use std::fs;
 use std::io::Write as _;
 use std::path::Path;
-use std::process::Command;
-use std::process::Stdio;
-use std::time::Duration;
-use std::time::Instant;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
-use anyhow::Context as _;
-use anyhow::bail;
+use anyhow::{Context as _, bail};
 
 use super::content;
-use super::marks::Mark;
-use super::marks::Marks;
+use super::marks::{Mark, Marks};
 
 /// How often this root has run.
 const COUNTER: &str = "/var/boots";

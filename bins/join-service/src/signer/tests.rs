@@ -6,16 +6,11 @@ use std::path::Path;
 use std::sync::Arc;
 
 use bootstrapper::identity::Identity;
-use http::Request;
-use http::Response;
+use http::{Request, Response};
 use kube::client::Body;
-use rcgen::BasicConstraints;
-use rcgen::CertificateParams;
-use rcgen::IsCa;
-use rcgen::KeyPair;
+use rcgen::{BasicConstraints, CertificateParams, IsCa, KeyPair};
 use tec_k8s::node::KubeletIdentity as _;
-use tec_support::SystemClock;
-use tec_support::SystemEntropy;
+use tec_support::{SystemClock, SystemEntropy};
 
 use super::*;
 

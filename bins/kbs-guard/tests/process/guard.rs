@@ -1,26 +1,14 @@
 //! A running guard.
 
 use std::fs;
-use std::io::BufRead as _;
-use std::io::BufReader;
-use std::io::Read as _;
-use std::io::Write as _;
-use std::net::SocketAddr;
-use std::net::TcpStream;
-use std::process::Child;
-use std::process::Command;
-use std::process::ExitStatus;
-use std::process::Stdio;
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Arc;
-use std::time::Duration;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use rustls::client::danger::HandshakeSignatureValid;
-use rustls::client::danger::ServerCertVerified;
-use rustls::client::danger::ServerCertVerifier;
-use rustls::pki_types::CertificateDer;
-use rustls::pki_types::ServerName;
-use rustls::pki_types::UnixTime;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use serde_json::Value;
 
 /// Everything here takes some seconds at most; a busy host may take longer.

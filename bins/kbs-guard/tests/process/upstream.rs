@@ -1,13 +1,10 @@
 //! A key broker that notes what it is asked.
 
-use std::sync::Arc;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 use axum::Router;
-use axum::body::Body;
-use axum::body::to_bytes;
-use axum::extract::Request;
-use axum::extract::State;
+use axum::body::{Body, to_bytes};
+use axum::extract::{Request, State};
 use axum::response::Response;
 use tokio::runtime::Runtime;
 

@@ -5,14 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tec_core::endpoint::Endpoint;
-use tec_core::id::MachineId;
-use tec_core::id::ResourcePath;
+use tec_core::id::{MachineId, ResourcePath};
 use tec_core::port::Attester;
 use tec_core::secret::SecretBytes;
 use tec_support::SystemEntropy;
-use tec_trustee::client::Deadlines;
-use tec_trustee::client::RcarClient;
-use tec_trustee::client::RcarError;
+use tec_trustee::client::{Deadlines, RcarClient, RcarError};
 
 pub(crate) const MACHINE: &str = "7c9e6679-7425-40de-944b-e07fc1f90ae7";
 pub(crate) const OTHER: &str = "0b5e1f4a-9d7b-4c38-8a51-5f0f9f6a7c11";

@@ -2,20 +2,12 @@
 
 use std::io::Write as _;
 use std::path::PathBuf;
-use std::process::Command;
-use std::process::Output;
-use std::process::Stdio;
+use std::process::{Command, Output, Stdio};
 
 use tec_core::secret::SecretBytes;
 use zeroize::Zeroizing;
 
-use super::DiskError;
-use super::Header;
-use super::RecoveryState;
-use super::RecoveryToken;
-use super::RecoveryView;
-use super::SlotMark;
-use super::Token;
+use super::{DiskError, Header, RecoveryState, RecoveryToken, RecoveryView, SlotMark, Token};
 
 /// Exit status for a passphrase that opens nothing (cryptsetup(8), "RETURN CODES").
 const NO_PERMISSION: i32 = 2;

@@ -1,23 +1,15 @@
 //! A header in memory that dies when it is told to.
 
 use std::collections::BTreeMap;
-use std::sync::Mutex;
-use std::sync::MutexGuard;
+use std::sync::{Mutex, MutexGuard};
 
 use tec_core::ignition::PinConfig;
 use tec_core::port::EntropyRng;
-use tec_core::secret::SecretArray;
-use tec_core::secret::SecretBytes;
+use tec_core::secret::{SecretArray, SecretBytes};
 use tec_core::testing::SeededEntropy;
 use tec_trustee::clevis;
 
-use super::DiskError;
-use super::Header;
-use super::RecoveryState;
-use super::RecoveryToken;
-use super::RecoveryView;
-use super::SlotMark;
-use super::Token;
+use super::{DiskError, Header, RecoveryState, RecoveryToken, RecoveryView, SlotMark, Token};
 
 pub(crate) const KEY: [u8; 32] = [7; 32];
 pub(crate) const PASSPHRASE: &[u8] = b"correct horse";

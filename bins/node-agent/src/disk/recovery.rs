@@ -6,10 +6,8 @@
 
 use std::collections::BTreeMap;
 
-use serde::Deserialize;
-use serde::Serialize;
-use serde_json::Value;
-use serde_json::json;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 use tec_core::port::Entropy;
 
 use super::DiskError;

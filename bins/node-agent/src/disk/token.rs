@@ -3,8 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
-use serde_json::Value;
-use serde_json::json;
+use serde_json::{Value, json};
 use tec_trustee::clevis::SealedPassphrase;
 
 use super::DiskError;

@@ -1,12 +1,10 @@
 use std::sync::Mutex;
 
 use tec_core::testing::SeededEntropy;
-use tec_trustee::jwe::Curve;
-use tec_trustee::jwe::EcPrivateKey;
+use tec_trustee::jwe::{Curve, EcPrivateKey};
 
 use super::*;
-use crate::disk::fake::FakeHeader;
-use crate::disk::fake::PASSPHRASE;
+use crate::disk::fake::{FakeHeader, PASSPHRASE};
 
 const SERVER: &str = "https://a:1";
 

@@ -3,18 +3,13 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
-use reqwest::Certificate;
-use reqwest::Client;
-use reqwest::Url;
 use reqwest::header::CONTENT_TYPE;
+use reqwest::{Certificate, Client, Url};
 use serde_json::Value;
 use tec_core::code::Code;
 use tec_trustee::client::tls_code;
 
-use super::RegisterError;
-use super::Registrar;
-use super::Reply;
-use super::Target;
+use super::{RegisterError, Registrar, Reply, Target};
 
 /// Most bytes of a reply that are read: a challenge for a 4096-bit key takes 2 KiB.
 const MAX_REPLY: usize = 64 * 1024;

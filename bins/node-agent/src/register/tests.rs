@@ -1,7 +1,6 @@
 use std::sync::Mutex;
 
-use tec_core::testing::SeededEntropy;
-use tec_core::testing::sample;
+use tec_core::testing::{SeededEntropy, sample};
 
 use super::*;
 

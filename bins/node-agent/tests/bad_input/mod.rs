@@ -4,19 +4,12 @@
 use std::fs::OpenOptions;
 use std::net::TcpListener;
 use std::path::Path;
-use std::process::Command;
-use std::process::Output;
-use std::process::Stdio;
+use std::process::{Command, Output, Stdio};
 
 use tec_core::code::Code;
 use tec_tpm::testing::Swtpm;
 
-use crate::world::Node;
-use crate::world::PASSPHRASE;
-use crate::world::Wire;
-use crate::world::good;
-use crate::world::pipe;
-use crate::world::refused;
+use crate::world::{Node, PASSPHRASE, Wire, good, pipe, refused};
 
 /// It fails with this code in three lines; the second one says this.
 #[track_caller]

@@ -1,7 +1,6 @@
 //! `rebind` with the real Clevis, the real `cryptsetup` and a file for a disk.
 use std::fs::File;
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use base64::Engine as _;
@@ -12,18 +11,9 @@ use tec_core::id::MachineId;
 use tec_core::port::EntropyRng;
 use tec_support::SystemEntropy;
 use tec_tpm::testing::Swtpm;
-use tec_trustee::jwe::Curve;
-use tec_trustee::jwe::EcPrivateKey;
-use tec_trustee::jwe::Jwe;
+use tec_trustee::jwe::{Curve, EcPrivateKey, Jwe};
 
-use crate::world::NOBODY;
-use crate::world::Node;
-use crate::world::Wire;
-use crate::world::World;
-use crate::world::boot;
-use crate::world::good;
-use crate::world::pipe;
-use crate::world::refused;
+use crate::world::{NOBODY, Node, Wire, World, boot, good, pipe, refused};
 
 /// A header of 16 MiB, and a little more.
 const SIZE: u64 = 20 * 1024 * 1024;

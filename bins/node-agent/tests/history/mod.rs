@@ -6,12 +6,7 @@ use tec_core::flow;
 use tec_support::SystemClock;
 use tec_tpm::testing::Swtpm;
 
-use crate::world::Node;
-use crate::world::PASSPHRASE;
-use crate::world::Wire;
-use crate::world::boot;
-use crate::world::good;
-use crate::world::refused;
+use crate::world::{Node, PASSPHRASE, Wire, boot, good, refused};
 
 /// A node that was rebooted once since somebody copied the state of its TPM.
 fn copied() -> (Node, Swtpm, Vec<u8>) {

@@ -7,20 +7,15 @@ use std::process::Output;
 use serde_json::Value;
 use tec_core::pcr::PcrIndex;
 use tec_core::reference::BootImage as _;
-use tec_tpm::compute::BootPredictor;
-use tec_tpm::compute::MemoryImage;
-use tec_tpm::compute::PlatformState;
-use tec_tpm::compute::testing::application;
-use tec_tpm::compute::testing::debian_chain;
+use tec_tpm::compute::testing::{application, debian_chain};
+use tec_tpm::compute::{BootPredictor, MemoryImage, PlatformState};
 use tec_tpm::direct::Tpm;
 use tec_tpm::output::PredictionReport;
 use tec_tpm::testing::Swtpm;
 use tec_tpm::tpm::AnyTpm as _;
 use tempfile::TempDir;
 
-use crate::world::Node;
-use crate::world::Wire;
-use crate::world::refused;
+use crate::world::{Node, Wire, refused};
 
 const KERNEL: &str = "boot/vmlinuz-6.12.0-amd64";
 

@@ -1,5 +1,4 @@
-use serde_json::Value;
-use serde_json::json;
+use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use super::*;

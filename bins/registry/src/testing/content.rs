@@ -6,8 +6,7 @@ use std::io::Write as _;
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
-use serde_json::Value;
-use serde_json::json;
+use serde_json::{Value, json};
 use tec_core::digest::Sha256Digest;
 use tec_tpm::compute::testing::layer::TableLayer;
 

@@ -3,11 +3,5 @@
 mod content;
 mod server;
 
-pub use self::content::Content;
-pub use self::content::INDEX;
-pub use self::content::MANIFEST;
-pub use self::content::gzip;
-pub use self::content::noise;
-pub use self::server::Access;
-pub use self::server::RealRegistry;
-pub use self::server::USER;
+pub use self::content::{Content, INDEX, MANIFEST, gzip, noise};
+pub use self::server::{Access, RealRegistry, USER};

@@ -3,17 +3,12 @@
 use std::fs;
 use std::net::TcpListener;
 use std::path::PathBuf;
-use std::process::Child;
-use std::process::Command;
-use std::process::Stdio;
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use anyhow::Context as _;
-use anyhow::ensure;
-use reqwest::Client;
-use reqwest::RequestBuilder;
-use reqwest::header::CONTENT_TYPE;
-use reqwest::header::LOCATION;
+use anyhow::{Context as _, ensure};
+use reqwest::header::{CONTENT_TYPE, LOCATION};
+use reqwest::{Client, RequestBuilder};
 use tempfile::TempDir;
 use tokio::net::TcpStream;
 

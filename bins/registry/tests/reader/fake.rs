@@ -1,13 +1,11 @@
 //! A registry that misbehaves on demand.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 use axum::Router;
 use axum::body::Body;
-use axum::extract::Request;
-use axum::extract::State;
+use axum::extract::{Request, State};
 use axum::response::Response;
 use tec_registry::testing::Content;
 

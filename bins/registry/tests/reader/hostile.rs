@@ -2,23 +2,13 @@
 
 use serde_json::json;
 use tec_core::code::Code;
-use tec_registry::Credentials;
-use tec_registry::RegistryOptions;
-use tec_registry::testing::Content;
-use tec_registry::testing::INDEX;
-use tec_registry::testing::MANIFEST;
-use tec_registry::testing::gzip;
-use tec_registry::testing::noise;
+use tec_registry::testing::{Content, INDEX, MANIFEST, gzip, noise};
+use tec_registry::{Credentials, RegistryOptions};
 use tec_tpm::compute::testing::layer;
 
-use crate::boot::boot_files;
-use crate::boot::borrowed;
-use crate::fake::Behaviour;
-use crate::fake::Fake;
-use crate::fake::altered;
-use crate::real::local_pcr4;
-use crate::real::pcr4;
-use crate::real::reader;
+use crate::boot::{boot_files, borrowed};
+use crate::fake::{Behaviour, Fake, altered};
+use crate::real::{local_pcr4, pcr4, reader};
 
 /// An image with an ordinary layer below its boot files, and its digest.
 fn image() -> (Content, String) {

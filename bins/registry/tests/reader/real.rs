@@ -7,25 +7,13 @@ use tec_core::code::Code;
 use tec_core::pcr::PcrIndex;
 use tec_core::reference::PcrComputer as _;
 use tec_core::testing::SeededEntropy;
-use tec_registry::Credentials;
-use tec_registry::Registry;
-use tec_registry::RegistryError;
-use tec_registry::RegistryOptions;
-use tec_registry::testing::Access;
-use tec_registry::testing::Content;
-use tec_registry::testing::INDEX;
-use tec_registry::testing::RealRegistry;
-use tec_registry::testing::USER;
-use tec_registry::testing::gzip;
-use tec_registry::testing::noise;
-use tec_tpm::compute::ChainComputer;
-use tec_tpm::compute::SecureBoot;
-use tec_tpm::compute::testing::debian_chain;
-use tec_tpm::compute::testing::layer;
+use tec_registry::testing::{Access, Content, INDEX, RealRegistry, USER, gzip, noise};
+use tec_registry::{Credentials, Registry, RegistryError, RegistryOptions};
+use tec_tpm::compute::testing::{debian_chain, layer};
+use tec_tpm::compute::{ChainComputer, SecureBoot};
 use tec_tpm::output;
 
-use crate::boot::boot_files;
-use crate::boot::borrowed;
+use crate::boot::{boot_files, borrowed};
 
 /// Files with their paths.
 type Files<'a> = &'a [(&'a str, &'a [u8])];

@@ -4,25 +4,17 @@ mod telemetry;
 
 use std::io::Write;
 use std::net::SocketAddr;
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use tec_core::service::caller::Account;
-use tec_e2e::kube::Guarded;
-use tec_e2e::kube::eventually;
-use tec_e2e::kube::program;
+use tec_e2e::kube::{Guarded, eventually, program};
 use tec_e2e::packages::tool;
-use tec_k8s::service::broker::PublishRequest;
-use tec_k8s::service::broker::SubscribeRequest;
 use tec_k8s::service::broker::broker_client::BrokerClient;
-use tonic::transport::Certificate;
-use tonic::transport::Channel;
-use tonic::transport::ClientTlsConfig;
-use tonic::transport::Endpoint;
+use tec_k8s::service::broker::{PublishRequest, SubscribeRequest};
+use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint};
 
 use crate::address::free_address;
 use crate::bao::Seal;

@@ -13,11 +13,8 @@ use tec_e2e::kube::eventually;
 use tec_k8s::service::Http;
 use tec_k8s::service::client::TlsMaterial;
 
-use super::Story;
-use super::init;
-use crate::opensearch::OpenSearch;
-use crate::opensearch::Place;
-use crate::opensearch::ask;
+use super::{Story, init};
+use crate::opensearch::{OpenSearch, Place, ask};
 use crate::sink::Sink;
 use crate::stage::Stage;
 

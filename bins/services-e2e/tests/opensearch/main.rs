@@ -10,24 +10,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::Method;
-use serde_json::Value;
-use serde_json::json;
+use serde_json::{Value, json};
 use services_init::run;
-use tec_core::secret::SecretArray;
-use tec_core::secret::SecretBytes;
+use tec_core::secret::{SecretArray, SecretBytes};
 use tec_core::service::opensearch;
 use tec_e2e::kube::eventually;
 use tec_k8s::service::Http;
 use tec_k8s::service::client::OpenSearchBootstrapRequest;
-use tec_services_e2e::opensearch::Answer;
-use tec_services_e2e::opensearch::OpenSearch;
-use tec_services_e2e::opensearch::Place;
-use tec_services_e2e::opensearch::ask;
+use tec_services_e2e::opensearch::{Answer, OpenSearch, Place, ask};
 use tec_services_e2e::platform::Platform;
 use tec_services_e2e::stage::Stage;
 use tec_support::certificate::Certificate;
-use tokio::sync::Mutex;
-use tokio::sync::MutexGuard;
+use tokio::sync::{Mutex, MutexGuard};
 
 /// One node at a time: each takes most of a gigabyte, and half a minute of both cores to start.
 static TURN: Mutex<()> = Mutex::const_new(());

@@ -2,19 +2,12 @@
 
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::Api;
-use kube::api::DeleteParams;
-use kube::api::Patch;
-use kube::api::PatchParams;
-use kube::api::PostParams;
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use serde_json::json;
 use tec_core::service::Fatal;
 use tec_services_e2e::stage::Stage;
 
-use crate::vault::assert_nowhere_in_plain;
-use crate::vault::fatal;
-use crate::vault::root_tokens;
-use crate::vault::seal_status;
-use crate::vault::stored_key;
+use crate::vault::{assert_nowhere_in_plain, fatal, root_tokens, seal_status, stored_key};
 
 /// The authorities as everybody finds them.
 async fn public_authorities(stage: &Stage) -> String {

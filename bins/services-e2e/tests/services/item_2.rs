@@ -1,11 +1,9 @@
 //! The controller is killed at each step; the next one comes to the same end.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
-use futures::StreamExt as _;
-use futures::stream;
+use futures::{StreamExt as _, stream};
 use services_bootstrap::controller::Controller;
 use services_bootstrap::disk::Volume;
 use services_bootstrap::guard;
@@ -13,28 +11,17 @@ use tec_core::plan;
 use tec_core::plan::Shell;
 use tec_core::port::EntropyRng;
 use tec_core::secret::SecretArray;
-use tec_core::service::vault::BringUp;
-use tec_core::service::vault::Effect;
-use tec_core::service::vault::Event;
-use tec_core::service::vault::Fresh;
-use tec_core::service::vault::Method;
-use tec_core::service::vault::Outcome;
-use tec_core::service::vault::RootPart;
-use tec_core::service::vault::Setup;
-use tec_core::service::vault::SetupEffect;
-use tec_core::service::vault::SetupEvent;
-use tec_k8s::service::BringUpShell;
-use tec_k8s::service::SetupShell;
+use tec_core::service::vault::{
+    BringUp, Effect, Event, Fresh, Method, Outcome, RootPart, Setup, SetupEffect, SetupEvent,
+};
+use tec_k8s::service::{BringUpShell, SetupShell};
 use tec_services_e2e::bao::Seal;
 use tec_services_e2e::cluster::Cluster;
 use tec_services_e2e::stage::Stage;
 use tec_support::serve::Shutdown;
 use tokio::task::JoinSet;
 
-use crate::vault::assert_nowhere_in_plain;
-use crate::vault::root_tokens;
-use crate::vault::seal_status;
-use crate::vault::stored_key;
+use crate::vault::{assert_nowhere_in_plain, root_tokens, seal_status, stored_key};
 
 /// Vaults at the same time; each mostly waits to lead.
 const AT_ONCE: usize = 8;

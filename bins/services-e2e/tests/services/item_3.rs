@@ -1,25 +1,21 @@
 //! Each refused login has its own gRPC code, and an outage is no bad credential.
 
 use std::sync::Arc;
-use std::time::Duration;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use kube::Api;
 use kube::api::DeleteParams;
-use serde_json::Value;
-use serde_json::json;
+use serde_json::{Value, json};
 use services_broker::identity::Identity;
 use tec_core::port::Clock;
 use tec_core::service::caller::Account;
 use tec_core::service::vault::Request;
 use tec_core::time::Timestamp;
 use tec_e2e::kube::Freeze;
-use tec_k8s::service::client::NatsBootstrapRequest;
-use tec_k8s::service::client::TelemetryBootstrapRequest;
-use tec_k8s::service::client::TelemetryKind;
 use tec_k8s::service::client::bootstrap_client::BootstrapClient;
+use tec_k8s::service::client::{NatsBootstrapRequest, TelemetryBootstrapRequest, TelemetryKind};
 use tec_services_e2e::cluster::Cluster;
 use tec_services_e2e::platform::Platform;
 use tec_services_e2e::stage::Stage;
@@ -27,8 +23,7 @@ use tec_support::SystemClock;
 use tonic::Code;
 use tonic::transport::Channel;
 
-use crate::vault::make_root;
-use crate::vault::stored_key;
+use crate::vault::{make_root, stored_key};
 
 async fn ask(client: &mut BootstrapClient<Channel>, token: &str) -> (Code, String) {
     let request = NatsBootstrapRequest {

@@ -1,20 +1,12 @@
 //! NATS with what its initializer wrote, and components that connect to it.
 
-use std::net::Ipv4Addr;
-use std::net::SocketAddr;
-use std::sync::Arc;
-use std::sync::Mutex;
-use std::sync::atomic::AtomicI64;
-use std::sync::atomic::Ordering;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use async_nats::Auth;
-use async_nats::AuthError;
-use async_nats::Client;
-use async_nats::ConnectError;
-use async_nats::ConnectErrorKind;
-use async_nats::ConnectOptions;
 use async_nats::connection::State;
+use async_nats::{Auth, AuthError, Client, ConnectError, ConnectErrorKind, ConnectOptions};
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::Api;
 use kube::api::PostParams;
@@ -25,9 +17,9 @@ use tec_core::port::Clock;
 use tec_core::secret::SecretBytes;
 use tec_core::time::Timestamp;
 use tec_e2e::kube::eventually;
-use tec_k8s::service::client::ComponentBootstrapRequest;
-use tec_k8s::service::client::ComponentBootstrapResponse;
-use tec_k8s::service::client::SignNonceRequest;
+use tec_k8s::service::client::{
+    ComponentBootstrapRequest, ComponentBootstrapResponse, SignNonceRequest,
+};
 use tec_services_e2e::nats::Nats;
 use tec_services_e2e::platform::Platform;
 use tec_services_e2e::rotation;
@@ -35,8 +27,7 @@ use tec_services_e2e::rotation::Load;
 use tec_support::SystemClock;
 use tec_support::certificate::Certificate;
 use tokio::io::copy_bidirectional;
-use tokio::net::TcpListener;
-use tokio::net::TcpStream;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tonic::Code;

@@ -6,8 +6,7 @@ use tec_core::service::Fatal;
 use tec_core::service::vault::Ordinal;
 use tec_services_e2e::stage::Stage;
 
-use crate::vault::fatal;
-use crate::vault::seal_status;
+use crate::vault::{fatal, seal_status};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn item_6_a_second_pod_with_empty_storage_initializes_nothing() {

@@ -7,17 +7,14 @@ use serde_json::Value;
 use services_bootstrap::controller::Controller;
 use tec_core::secret::SecretBytes;
 use tec_core::service::caller::Role;
-use tec_core::service::vault::Request;
-use tec_core::service::vault::call;
+use tec_core::service::vault::{Request, call};
 use tec_e2e::kube::eventually;
 use tec_k8s::service::Vault;
 use tec_services_e2e::follower::Follower;
 use tec_services_e2e::platform::Platform;
 use tec_services_e2e::stage::Stage;
 
-use crate::vault::assert_nowhere_in_plain;
-use crate::vault::stored_key;
-use crate::vault::voters;
+use crate::vault::{assert_nowhere_in_plain, stored_key, voters};
 
 async fn health(vault: &Vault) -> u16 {
     let request = Request::get("sys/health");

@@ -13,10 +13,7 @@ use tec_services_e2e::cluster::Cluster;
 use tec_services_e2e::stage::Stage;
 use tec_support::SystemEntropy;
 
-use crate::vault::assert_nowhere_in_plain;
-use crate::vault::fatal;
-use crate::vault::seal_status;
-use crate::vault::stored_key;
+use crate::vault::{assert_nowhere_in_plain, fatal, seal_status, stored_key};
 
 fn key(stage: &Stage, name: &str) -> (String, PathBuf) {
     let path = stage.path(name);

@@ -5,18 +5,16 @@ use std::sync::Arc;
 
 use services_bootstrap::export;
 use tec_core::service::caller::Account;
-use tec_core::service::telemetry::Line;
-use tec_core::service::telemetry::Severity;
+use tec_core::service::telemetry::{Line, Severity};
 use tec_core::time::Timestamp;
 use tec_k8s::service::Export;
-use tec_k8s::service::client::TelemetryBootstrapRequest;
-use tec_k8s::service::client::TelemetryBootstrapResponse;
-use tec_k8s::service::client::TelemetryKind;
+use tec_k8s::service::client::{
+    TelemetryBootstrapRequest, TelemetryBootstrapResponse, TelemetryKind,
+};
 use tec_services_e2e::platform::Platform;
 use tec_services_e2e::sink::Sink;
 use tokio::sync::mpsc;
-use tonic::Code;
-use tonic::Status;
+use tonic::{Code, Status};
 
 async fn ask(
     platform: &Platform,

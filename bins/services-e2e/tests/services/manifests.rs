@@ -1,9 +1,7 @@
 //! The chart, as an API server takes it.
 
-use std::ffi::OsStr;
-use std::ffi::OsString;
-use std::path::Path;
-use std::path::PathBuf;
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use clap::Parser as _;
@@ -11,20 +9,13 @@ use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::ConfigMap;
 use k8s_openapi::api::rbac::v1::Role;
 use kube::Api;
-use rcgen::CertificateParams;
-use rcgen::KeyPair;
-use services_bootstrap::cli::Action;
-use services_bootstrap::cli::Args;
-use services_bootstrap::cli::Serve;
-use services_bootstrap::cli::Unseal;
-use tec_e2e::kube::Guarded;
-use tec_e2e::kube::eventually;
+use rcgen::{CertificateParams, KeyPair};
+use services_bootstrap::cli::{Action, Args, Serve, Unseal};
+use tec_e2e::kube::{Guarded, eventually};
 use tec_e2e::packages::tool;
 use tec_e2e::process::Transcript;
 use tec_services_e2e::address::own_address;
-use tec_services_e2e::cluster::Cluster;
-use tec_services_e2e::cluster::callers_rules;
-use tec_services_e2e::cluster::controller_rules;
+use tec_services_e2e::cluster::{Cluster, callers_rules, controller_rules};
 use tokio::net::UnixStream;
 
 fn chart() -> PathBuf {

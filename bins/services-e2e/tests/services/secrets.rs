@@ -1,20 +1,16 @@
 //! Secrets are nowhere but where they belong: in no log of any program, of the controller and the clients
 //! at its most talkative, and in no other file.
 
-use std::fs;
-use std::io;
 use std::path::Path;
-use std::sync::Arc;
-use std::sync::Mutex;
-use std::sync::PoisonError;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::{fs, io};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use services_init::run;
 use tec_core::secret::SecretBytes;
-use tec_core::service::vault::OPENSEARCH_USERS;
-use tec_core::service::vault::password;
 use tec_core::service::vault::password::Stored;
+use tec_core::service::vault::{OPENSEARCH_USERS, password};
 use tec_services_e2e::nats::Nats;
 use tec_services_e2e::platform::Platform;
 use tec_services_e2e::stage::Stage;
@@ -22,8 +18,7 @@ use tracing::Dispatch;
 use tracing::subscriber::NoSubscriber;
 use tracing_subscriber::fmt::MakeWriter;
 
-use crate::vault::make_root;
-use crate::vault::stored_key;
+use crate::vault::{make_root, stored_key};
 
 /// Something secret, and the names of the files where it belongs.
 pub(crate) struct Needle {

@@ -9,10 +9,7 @@ use tec_core::service::Fatal;
 use tec_services_e2e::stage::Stage;
 use tec_support::serve::Shutdown;
 
-use crate::vault::fatal;
-use crate::vault::seal;
-use crate::vault::seal_status;
-use crate::vault::stored_key;
+use crate::vault::{fatal, seal, seal_status, stored_key};
 
 async fn is_sealed(stage: &Stage) -> bool {
     seal_status(stage).await["sealed"] == true

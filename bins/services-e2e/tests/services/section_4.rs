@@ -4,21 +4,17 @@
 use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
 use kube::api::DeleteParams;
-use rcgen::CertificateParams;
-use rcgen::KeyPair;
-use rcgen::PKCS_ED25519;
+use rcgen::{CertificateParams, KeyPair, PKCS_ED25519};
 use rustls::client::verify_server_name;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::server::ParsedCertificate;
 use services_init::own_key::OwnKey;
 use tec_core::secret::SecretBytes;
-use tec_k8s::service::client::ComponentBootstrapRequest;
-use tec_k8s::service::client::TlsMaterial;
+use tec_k8s::service::client::{ComponentBootstrapRequest, TlsMaterial};
 use tec_services_e2e::platform::Platform;
 use tec_support::certificate::Certificate;
-use tonic::Code;
-use tonic::Status;
+use tonic::{Code, Status};
 
 async fn ask(
     platform: &Platform,

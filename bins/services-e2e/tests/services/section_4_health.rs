@@ -1,14 +1,10 @@
 //! What a controller tells of itself: whether callers may come, and which calls it has.
 
-use futures::StreamExt as _;
-use futures::stream;
+use futures::{StreamExt as _, stream};
 use tec_k8s::service;
 use tec_services_e2e::platform::Platform;
 use tec_services_e2e::stage::Stage;
-use tonic::transport::Certificate;
-use tonic::transport::Channel;
-use tonic::transport::ClientTlsConfig;
-use tonic::transport::Endpoint;
+use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint};
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_client::HealthClient;
@@ -17,8 +13,7 @@ use tonic_reflection::pb::v1::server_reflection_client::ServerReflectionClient;
 use tonic_reflection::pb::v1::server_reflection_request::MessageRequest;
 use tonic_reflection::pb::v1::server_reflection_response::MessageResponse;
 
-use crate::vault::seal;
-use crate::vault::stored_key;
+use crate::vault::{seal, stored_key};
 
 async fn channel(platform: &Platform) -> Channel {
     let authorities = platform.stage.authorities().await.unwrap();

@@ -1,14 +1,10 @@
 //! Rotation of what no caller holds: the key that wraps the vault's key.
 
-use kube::api::Patch;
-use kube::api::PatchParams;
-use serde_json::Value;
-use serde_json::json;
+use kube::api::{Patch, PatchParams};
+use serde_json::{Value, json};
 use tec_services_e2e::stage::Stage;
 
-use crate::vault::assert_nowhere_in_plain;
-use crate::vault::seal_status;
-use crate::vault::stored_key;
+use crate::vault::{assert_nowhere_in_plain, seal_status, stored_key};
 
 async fn wrapping_key(stage: &Stage) -> Value {
     stage.secret("vault-aes").await.unwrap()["data"].clone()

@@ -1,22 +1,15 @@
 //! A look into the vault, as only who has both halves of its key can take it.
 
 use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
-use base64::engine::general_purpose::STANDARD_NO_PAD;
-use serde_json::Value;
-use serde_json::json;
-use services_bootstrap::controller::Controller;
-use services_bootstrap::controller::RoundError;
-use tec_core::secret::SecretArray;
-use tec_core::secret::SecretBytes;
+use base64::engine::general_purpose::{STANDARD, STANDARD_NO_PAD};
+use serde_json::{Value, json};
+use services_bootstrap::controller::{Controller, RoundError};
+use tec_core::secret::{SecretArray, SecretBytes};
 use tec_core::service::Fatal;
-use tec_core::service::vault::Binding;
-use tec_core::service::vault::Request;
-use tec_core::service::vault::WrappedKey;
+use tec_core::service::vault::{Binding, Request, WrappedKey};
 use tec_services_e2e::stage::Stage;
 
-use crate::secrets::Needle;
-use crate::secrets::astray;
+use crate::secrets::{Needle, astray};
 
 pub(crate) fn fatal(error: &RoundError) -> Option<Fatal> {
     match error {

@@ -2,13 +2,9 @@
 
 use std::path::PathBuf;
 
-use clap::Args;
-use clap::ValueEnum;
+use clap::{Args, ValueEnum};
 use tec_core::pcr::PcrIndex;
-use tec_tpm::compute::GrubProfile;
-use tec_tpm::compute::SecureBoot;
-use tec_tpm::compute::ShimProfile;
-use tec_tpm::compute::StubProfile;
+use tec_tpm::compute::{GrubProfile, SecureBoot, ShimProfile, StubProfile};
 
 use crate::image::ImageChoice;
 

@@ -8,22 +8,14 @@ use std::path::Path;
 
 use anyhow::Context as _;
 use tec_core::code::Code;
-use tec_tpm::compute::Banks;
-use tec_tpm::compute::BootPredictor;
-use tec_tpm::compute::DirectoryImage;
-use tec_tpm::compute::Guid;
-use tec_tpm::compute::PlatformState;
-use tec_tpm::compute::Prediction;
-use tec_tpm::compute::SecureBoot;
-use tec_tpm::compute::Unpredictable;
+use tec_tpm::compute::{
+    Banks, BootPredictor, DirectoryImage, Guid, PlatformState, Prediction, SecureBoot,
+    Unpredictable,
+};
 
-pub use self::args::ChainArgs;
-pub use self::args::GrubName;
-pub use self::args::MachineArgs;
-pub use self::args::SecureBootState;
-pub use self::args::ShimName;
-pub use self::args::StubName;
-pub use self::args::parse_pcr;
+pub use self::args::{
+    ChainArgs, GrubName, MachineArgs, SecureBootState, ShimName, StubName, parse_pcr,
+};
 use self::progress::Shown;
 use crate::exit::CodedError;
 use crate::image::predictor_of;

@@ -1,11 +1,9 @@
 //! Which file is read, for people who wait: on a terminal only.
 
 use std::io;
-use std::io::IsTerminal as _;
-use std::io::Write as _;
+use std::io::{IsTerminal as _, Write as _};
 
-use tec_core::reference::BootImage;
-use tec_core::reference::ImageFile;
+use tec_core::reference::{BootImage, ImageFile};
 
 /// Back to the start of the line, and clear it (ECMA-48, CR and EL).
 const CLEAR: &str = "\r\u{1b}[2K";

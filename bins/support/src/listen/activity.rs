@@ -1,9 +1,6 @@
 //! What a connection is doing, and until when it may.
 
-use std::sync::Arc;
-use std::sync::Mutex;
-use std::sync::MutexGuard;
-use std::sync::PoisonError;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 
 use tokio::time::Instant;

@@ -3,19 +3,13 @@
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::Context;
-use std::task::Poll;
-use std::task::ready;
+use std::task::{Context, Poll, ready};
 
-use http_body::Body;
-use http_body::Frame;
-use http_body::SizeHint;
+use http_body::{Body, Frame, SizeHint};
 use tokio::time::Instant;
 
-use super::activity::Activity;
-use super::activity::Running;
-use super::counts::Counts;
-use super::counts::Reason;
+use super::activity::{Activity, Running};
+use super::counts::{Counts, Reason};
 use super::limits::Limits;
 use super::watched::Timer;
 

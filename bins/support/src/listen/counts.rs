@@ -2,8 +2,7 @@
 
 use std::fmt::Write as _;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Why a connection was turned away or closed by us.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -26,18 +26,13 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::net::TcpListener;
-use tokio::net::TcpStream;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 
-pub use self::activity::Activity;
-pub use self::activity::Running;
-pub use self::counts::Counts;
-pub use self::counts::Reason;
-pub use self::counts::render;
+pub use self::activity::{Activity, Running};
+pub use self::counts::{Counts, Reason, render};
 pub use self::limits::Limits;
-pub use self::places::Place;
-pub use self::places::Places;
+pub use self::places::{Place, Places};
 #[cfg(feature = "server")]
 pub use self::router::Server;
 

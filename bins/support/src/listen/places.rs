@@ -5,21 +5,15 @@
 //! has fewer, so that no number of connections from a few addresses locks out the rest.
 
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
-use std::sync::Arc;
-use std::sync::Mutex;
-use std::sync::MutexGuard;
-use std::sync::PoisonError;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tec_core::endpoint::network_of;
 use tokio::sync::Notify;
 
-use super::activity::Activity;
-use super::activity::Worth;
-use super::counts::Counts;
-use super::counts::Reason;
+use super::activity::{Activity, Worth};
+use super::counts::{Counts, Reason};
 
 #[derive(Debug)]
 struct Held {

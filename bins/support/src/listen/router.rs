@@ -5,22 +5,14 @@ use std::sync::Arc;
 
 use anyhow::Context as _;
 use axum::Router;
-use tokio::net::TcpListener;
-use tokio::net::TcpStream;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
-use super::Counts;
-use super::Limits;
-use super::Place;
-use super::Places;
-use super::Reason;
-use super::accept;
-use super::http::Conversation;
-use super::http::Protocol;
-use crate::serve::Shutdown;
-use crate::serve::Transport;
+use super::http::{Conversation, Protocol};
+use super::{Counts, Limits, Place, Places, Reason, accept};
+use crate::serve::{Shutdown, Transport};
 
 /// HTTP/2 in ALPN (RFC 9113, section 3.2).
 const H2: &[u8] = b"h2";

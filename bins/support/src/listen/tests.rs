@@ -1,39 +1,27 @@
 //! Over real sockets, with short deadlines.
 
-use std::net::IpAddr;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use axum::Router;
 use axum::body::Bytes;
 use axum::extract::ConnectInfo;
 use axum::http::StatusCode;
-use axum::response::IntoResponse as _;
-use axum::response::Response;
-use axum::routing::get;
-use axum::routing::post;
-use rustls::ClientConfig;
-use rustls::RootCertStore;
-use rustls::ServerConfig;
+use axum::response::{IntoResponse as _, Response};
+use axum::routing::{get, post};
 use rustls::pki_types::PrivateKeyDer;
-use tokio::io::AsyncRead;
-use tokio::io::AsyncReadExt as _;
-use tokio::io::AsyncWrite;
-use tokio::io::AsyncWriteExt as _;
+use rustls::{ClientConfig, RootCertStore, ServerConfig};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::TcpSocket;
-use tokio::sync::Notify;
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
 use super::*;
-use crate::serve::Shutdown;
-use crate::serve::Transport;
-use crate::serve::bind;
+use crate::serve::{Shutdown, Transport, bind};
 
 /// What a deadline is in these tests.
 const SHORT: Duration = Duration::from_millis(100);

@@ -3,20 +3,13 @@
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::Context;
-use std::task::Poll;
-use std::task::ready;
+use std::task::{Context, Poll, ready};
 
-use tokio::io::AsyncRead;
-use tokio::io::AsyncWrite;
-use tokio::io::ReadBuf;
-use tokio::time::Instant;
-use tokio::time::Sleep;
-use tokio::time::sleep_until;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::{Instant, Sleep, sleep_until};
 
 use super::activity::Activity;
-use super::counts::Counts;
-use super::counts::Reason;
+use super::counts::{Counts, Reason};
 use super::limits::Limits;
 
 /// One timer, made when it is needed.

@@ -2,30 +2,19 @@
 
 use std::path::Path;
 
-use tec_core::ak::AkCandidate;
-use tec_core::ak::AkRecord;
-use tec_core::ak::Fingerprint;
-use tec_core::ak::ManualMatcher;
+use tec_core::ak::{AkCandidate, AkRecord, Fingerprint, ManualMatcher};
 use tec_core::code::Code;
 use tec_core::flow;
-use tec_core::flow::AkOutcome;
-use tec_core::flow::AkPorts;
-use tec_core::flow::AkSubmission;
-use tec_core::flow::ClaimLimits;
-use tec_core::flow::ProvisionPorts;
+use tec_core::flow::{AkOutcome, AkPorts, AkSubmission, ClaimLimits, ProvisionPorts};
 use tec_core::luks::CompatLuksKey;
 use tec_core::port::AkRegistry;
 use tec_core::store::Store;
-use tec_support::SystemClock;
-use tec_support::SystemEntropy;
-use tec_support::exit::CodedError;
-use tec_support::exit::OK;
+use tec_support::exit::{CodedError, OK};
+use tec_support::{SystemClock, SystemEntropy};
 
-use super::coded;
-use super::word;
+use super::{coded, word};
 use crate::cli::AkCommand;
-use crate::output::Output;
-use crate::output::table;
+use crate::output::{Output, table};
 use crate::state::open_existing;
 
 pub(crate) async fn ak(state_dir: &Path, command: AkCommand, output: Output) -> anyhow::Result<u8> {

@@ -6,31 +6,20 @@
 
 use std::num::NonZeroU32;
 use std::path::PathBuf;
-use std::process::Command;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use clap::Args;
-use clap::ValueEnum;
+use clap::{Args, ValueEnum};
 use tec_core::endpoint::Endpoint;
 use tec_core::id::ResourcePath;
 use tec_core::ignition::NumRetries;
-use tec_core::port::Attester;
-use tec_core::port::EntropyRng;
-use tec_support::SystemEntropy;
-use tec_support::endpoint;
-use tec_support::exit::CodedError;
-use tec_support::exit::FAILED;
-use tec_support::exit::OK;
+use tec_core::port::{Attester, EntropyRng};
+use tec_support::exit::{CodedError, FAILED, OK};
 use tec_support::files::write_private;
-use tec_trustee::client::Deadlines;
-use tec_trustee::client::Outcome;
-use tec_trustee::client::RcarClient;
-use tec_trustee::client::RcarError;
-use tec_trustee::client::RetryPolicy;
-use tec_trustee::client::SampleAttester;
+use tec_support::{SystemEntropy, endpoint};
+use tec_trustee::client::{Deadlines, Outcome, RcarClient, RcarError, RetryPolicy, SampleAttester};
 use tec_trustee::wire::token_claims;
 
 use crate::output::Output;

@@ -3,17 +3,12 @@
 use std::path::Path;
 
 use tec_core::code::Code;
-use tec_core::store::AuditEntry;
-use tec_core::store::AuditVerdict;
-use tec_core::store::Store;
-use tec_support::exit::CodedError;
-use tec_support::exit::FAILED;
-use tec_support::exit::OK;
+use tec_core::store::{AuditEntry, AuditVerdict, Store};
+use tec_support::exit::{CodedError, FAILED, OK};
 
 use super::word;
 use crate::cli::AuditCommand;
-use crate::output::Output;
-use crate::output::table;
+use crate::output::{Output, table};
 use crate::state::open_existing;
 
 pub(crate) async fn audit(

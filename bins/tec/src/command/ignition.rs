@@ -4,9 +4,7 @@ use std::path::Path;
 
 use anyhow::Context as _;
 use tec_core::endpoint::Endpoint;
-use tec_core::ignition::MergeSource;
-use tec_core::ignition::PinGenerator as _;
-use tec_core::ignition::render_merge;
+use tec_core::ignition::{MergeSource, PinGenerator as _, render_merge};
 use tec_support::exit::OK;
 
 use crate::cli::IgnitionCommand;

@@ -5,13 +5,9 @@ use std::path::Path;
 use anyhow::Context as _;
 use tec_core::code::Code;
 use tec_core::image::ExpectedPcrs;
-use tec_core::port::Clock as _;
-use tec_core::port::ImageRegistry;
+use tec_core::port::{Clock as _, ImageRegistry};
 use tec_support::SystemClock;
-pub(super) use tec_support::input::log_bytes;
-pub(super) use tec_support::input::named_file;
-pub(super) use tec_support::input::read;
-pub(super) use tec_support::input::text;
+pub(super) use tec_support::input::{log_bytes, named_file, read, text};
 use tec_tpm::output;
 
 use super::coded;

@@ -10,30 +10,19 @@ use tec_core::code::Code;
 use tec_core::flow;
 use tec_core::flow::RegisterPorts;
 use tec_core::id::MachineId;
-use tec_core::machine::Machine;
-use tec_core::machine::MachineState;
-use tec_core::machine::RegisteredBy;
-use tec_core::port::AkRegistry;
-use tec_core::port::AttemptLog;
-use tec_core::port::Clock as _;
-use tec_core::port::MachineRegistry;
-use tec_core::port::PortError;
-use tec_core::port::PortErrorKind;
+use tec_core::machine::{Machine, MachineState, RegisteredBy};
+use tec_core::port::{
+    AkRegistry, AttemptLog, Clock as _, MachineRegistry, PortError, PortErrorKind,
+};
 use tec_core::store::Store;
-use tec_support::SystemClock;
-use tec_support::SystemEntropy;
-use tec_support::exit::CodedError;
-use tec_support::exit::OK;
+use tec_support::exit::{CodedError, OK};
+use tec_support::{SystemClock, SystemEntropy};
 
-use super::coded;
 use super::explain::one_line;
-use super::recovery;
-use super::word;
+use super::{coded, recovery, word};
 use crate::cli::MachineCommand;
-use crate::output::Output;
-use crate::output::table;
-use crate::state::Endpoints;
-use crate::state::open_existing;
+use crate::output::{Output, table};
+use crate::state::{Endpoints, open_existing};
 
 /// Machines are read in pages of this size.
 const PAGE: usize = 1000;

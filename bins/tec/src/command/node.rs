@@ -1,22 +1,16 @@
 //! `tec node`: what the next boot of this machine will measure.
 
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use clap::Args;
-use clap::Subcommand;
+use clap::{Args, Subcommand};
 use tec_core::code::Code;
 use tec_core::port::ImageRegistry;
-use tec_support::exit::NOT_READY;
-use tec_support::exit::OK;
+use tec_support::exit::{NOT_READY, OK};
 use tec_support::nextboot;
-use tec_support::nextboot::Judge;
-use tec_support::nextboot::NextbootArgs;
-use tec_support::nextboot::Running;
+use tec_support::nextboot::{Judge, NextbootArgs, Running};
 use tec_tpm::output::NextBoot;
 
-use super::coded;
-use super::input;
+use super::{coded, input};
 use crate::output::Output;
 use crate::state::open_existing;
 

@@ -11,8 +11,7 @@ use tec_core::recovery::RecoveryKey;
 use tec_core::secret::SecretBytes;
 use tec_core::store::Store;
 use tec_support::exit::CodedError;
-use tec_trustee::jwe::EcPrivateKey;
-use tec_trustee::jwe::Jwe;
+use tec_trustee::jwe::{EcPrivateKey, Jwe};
 
 use super::coded;
 use crate::output::Output;

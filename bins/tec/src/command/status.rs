@@ -7,20 +7,15 @@ use tec_core::ak::AkState;
 use tec_core::attest::Attempt;
 use tec_core::code::Code;
 use tec_core::machine::MachineState;
-use tec_core::port::AkRegistry;
-use tec_core::port::AttemptLog;
-use tec_core::port::Clock as _;
-use tec_core::port::ImageRegistry;
+use tec_core::port::{AkRegistry, AttemptLog, Clock as _, ImageRegistry};
 use tec_support::SystemClock;
-use tec_support::exit::NOT_READY;
-use tec_support::exit::OK;
+use tec_support::exit::{NOT_READY, OK};
 
 use super::coded;
 use super::explain::one_line;
 use super::machine::all;
 use crate::output::Output;
-use crate::state::Endpoints;
-use crate::state::open_existing;
+use crate::state::{Endpoints, open_existing};
 
 /// How many refusals are shown.
 const REFUSALS: usize = 5;

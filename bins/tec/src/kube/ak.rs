@@ -4,20 +4,15 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::ResourceExt as _;
 use serde_json::json;
 use tec_core::port::Clock as _;
-use tec_k8s::api::AttestationKey;
-use tec_k8s::api::ConditionKind;
-use tec_k8s::api::Reason;
-use tec_k8s::api::set_condition;
+use tec_k8s::api::{AttestationKey, ConditionKind, Reason, set_condition};
 use tec_support::SystemClock;
 use tec_support::exit::OK;
 
 use super::access::Cluster;
-use super::cell;
-use super::cells;
 use super::cli::KubeAkCommand;
+use super::{cell, cells};
 use crate::cli::DryRun;
-use crate::output::Output;
-use crate::output::table;
+use crate::output::{Output, table};
 
 pub(super) async fn ak(
     cluster: &Cluster,

@@ -8,11 +8,9 @@ use k8s_openapi::api::apps::v1::Deployment;
 use serde::Serialize;
 use tec_k8s::api::ConditionKind;
 use tec_k8s::render::Component;
-use tec_support::exit::FAILED;
-use tec_support::exit::OK;
+use tec_support::exit::{FAILED, OK};
 
-use self::facts::Facts;
-use self::facts::Seen;
+use self::facts::{Facts, Seen};
 use super::access::Cluster;
 use super::condition;
 use super::status::is_live;

@@ -2,15 +2,11 @@
 
 use std::path::PathBuf;
 
-use clap::Args;
-use clap::Parser;
-use clap::Subcommand;
+use clap::{Args, Parser, Subcommand};
 use tec_core::endpoint::BaseUrl;
-use tec_core::id::ImageName;
-use tec_core::id::MachineId;
+use tec_core::id::{ImageName, MachineId};
 
-use crate::cli::DryRun;
-use crate::cli::Printing;
+use crate::cli::{DryRun, Printing};
 
 /// See and steer Trusted Execution Clusters on Kubernetes.
 #[derive(Debug, Parser)]

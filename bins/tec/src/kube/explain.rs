@@ -3,8 +3,7 @@
 use serde::Serialize;
 use tec_core::code::Code;
 use tec_core::id::MachineId;
-use tec_k8s::api::LastAttestation;
-use tec_k8s::api::Machine;
+use tec_k8s::api::{LastAttestation, Machine};
 use tec_support::exit::OK;
 
 use super::access::Cluster;

@@ -12,43 +12,31 @@ mod certificate;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::Context as _;
-use anyhow::ensure;
+use anyhow::{Context as _, ensure};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use kube::Api;
-use kube::ResourceExt as _;
-use kube::api::DynamicObject;
-use kube::api::PostParams;
-use kube::core::ApiResource;
-use kube::core::GroupVersionKind;
+use kube::api::{DynamicObject, PostParams};
+use kube::core::{ApiResource, GroupVersionKind};
+use kube::{Api, ResourceExt as _};
 use serde::Serialize;
-use serde_json::Value;
-use serde_json::json;
+use serde_json::{Value, json};
 use tec_core::digest::Sha256Digest;
-use tec_core::endpoint::BaseUrl;
-use tec_core::endpoint::Endpoint;
+use tec_core::endpoint::{BaseUrl, Endpoint};
 use tec_core::id::ImageName;
-use tec_core::ignition::MergeSource;
-use tec_core::ignition::render_merge;
-use tec_core::migrate::AnchorId;
-use tec_core::migrate::TrustAnchor as _;
+use tec_core::ignition::{MergeSource, render_merge};
+use tec_core::migrate::{AnchorId, TrustAnchor as _};
 use tec_core::port::Entropy as _;
-use tec_k8s::api::ApprovedImage;
-use tec_k8s::api::ApprovedImageSpec;
-use tec_k8s::api::TrustedExecutionCluster;
-use tec_k8s::api::TrustedExecutionClusterSpec;
-use tec_k8s::api::crds;
+use tec_k8s::api::{
+    ApprovedImage, ApprovedImageSpec, TrustedExecutionCluster, TrustedExecutionClusterSpec, crds,
+};
 use tec_k8s::render;
 use tec_k8s::render::Installation;
 use tec_support::SystemEntropy;
 use tec_support::exit::OK;
 
-use super::access::Cluster;
-use super::access::coded;
+use super::access::{Cluster, coded};
 use super::cli::Access;
 use super::ignition::registration_token;
-use crate::cli::Approval;
-use crate::cli::ServeArgs;
+use crate::cli::{Approval, ServeArgs};
 use crate::command::approve_plain;
 use crate::output::Output;
 

@@ -5,21 +5,15 @@ use serde_json::json;
 use tec_core::code::Code;
 use tec_core::id::ImageName;
 use tec_core::port::Clock as _;
-use tec_k8s::api::ApprovedImage;
-use tec_k8s::api::ApprovedImageSpec;
-use tec_k8s::api::ConditionKind;
-use tec_k8s::api::Machine;
+use tec_k8s::api::{ApprovedImage, ApprovedImageSpec, ConditionKind, Machine};
 use tec_support::SystemClock;
-use tec_support::exit::CodedError;
-use tec_support::exit::OK;
+use tec_support::exit::{CodedError, OK};
 
 use super::access::Cluster;
-use super::cell;
-use super::cells;
 use super::cli::KubeImageCommand;
+use super::{cell, cells};
 use crate::cli::DryRun;
-use crate::output::Output;
-use crate::output::table;
+use crate::output::{Output, table};
 
 /// Seconds of an hour.
 const HOUR: i64 = 3600;

@@ -6,23 +6,16 @@ use tec_core::code::Code;
 use tec_core::id::MachineId;
 use tec_core::machine;
 use tec_core::machine::RegisteredBy;
-use tec_core::port::Clock as _;
-use tec_core::port::EntropyRng;
-use tec_k8s::api::ConditionKind;
-use tec_k8s::api::Machine;
-use tec_support::SystemClock;
-use tec_support::SystemEntropy;
-use tec_support::exit::CodedError;
-use tec_support::exit::OK;
+use tec_core::port::{Clock as _, EntropyRng};
+use tec_k8s::api::{ConditionKind, Machine};
+use tec_support::exit::{CodedError, OK};
+use tec_support::{SystemClock, SystemEntropy};
 
 use super::access::Cluster;
-use super::cell;
-use super::cells;
 use super::cli::KubeMachineCommand;
-use super::ignition;
+use super::{cell, cells, ignition};
 use crate::cli::DryRun;
-use crate::output::Output;
-use crate::output::table;
+use crate::output::{Output, table};
 
 pub(super) async fn machine(
     cluster: &Cluster,

@@ -27,10 +27,7 @@ use tec_support::SystemClock;
 use tec_support::exit::OK;
 
 use self::access::Cluster;
-use self::cli::Access;
-use self::cli::KubeArgs;
-use self::cli::KubeCommand;
-use self::cli::Plugin;
+use self::cli::{Access, KubeArgs, KubeCommand, Plugin};
 use crate::output::Output;
 
 /// Field manager of what people change with this program.

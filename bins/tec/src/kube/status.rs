@@ -4,14 +4,10 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::ResourceExt as _;
 use serde::Serialize;
 use tec_core::machine::MachineState;
-use tec_k8s::api::ApprovedImage;
-use tec_k8s::api::AttestationKey;
-use tec_k8s::api::ConditionKind;
-use tec_k8s::api::Machine;
-use tec_k8s::api::TargetStatus;
-use tec_k8s::api::TrustedExecutionCluster;
-use tec_support::exit::NOT_READY;
-use tec_support::exit::OK;
+use tec_k8s::api::{
+    ApprovedImage, AttestationKey, ConditionKind, Machine, TargetStatus, TrustedExecutionCluster,
+};
+use tec_support::exit::{NOT_READY, OK};
 
 use super::access::Cluster;
 use super::condition;
@@ -203,8 +199,7 @@ fn render(status: &Status) -> String {
 
 #[cfg(test)]
 mod tests {
-    use tec_k8s::api::MachineSpec;
-    use tec_k8s::api::TrustedExecutionClusterSpec;
+    use tec_k8s::api::{MachineSpec, TrustedExecutionClusterSpec};
 
     use super::*;
 

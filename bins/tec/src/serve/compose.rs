@@ -8,43 +8,27 @@ use axum::Router;
 use axum::http::header::CONTENT_TYPE;
 use axum::middleware::from_fn_with_state;
 use axum::routing::get;
-use tec_core::ak::AkMatcher;
-use tec_core::ak::EkBoundMatcher;
-use tec_core::ak::ManualMatcher;
-use tec_core::ak::TofuMatcher;
-use tec_core::ak::TpmObjects;
-use tec_core::attest::PinnedPcrs;
-use tec_core::attest::Tee;
+use tec_core::ak::{AkMatcher, EkBoundMatcher, ManualMatcher, TofuMatcher, TpmObjects};
+use tec_core::attest::{PinnedPcrs, Tee};
 use tec_core::flow::ClaimLimits;
-use tec_core::http::AkService;
-use tec_core::http::AkServiceConfig;
-use tec_core::http::RegisterService;
-use tec_core::http::RegisterServiceConfig;
-use tec_core::http::ReplyStyle;
+use tec_core::http::{
+    AkService, AkServiceConfig, RegisterService, RegisterServiceConfig, ReplyStyle,
+};
 use tec_core::luks::CompatLuksKey;
-use tec_core::port::Clock;
-use tec_core::port::UnclaimedLimit;
+use tec_core::port::{Clock, UnclaimedLimit};
 use tec_core::secret::SecretBytes;
 use tec_core::store::Store;
-use tec_support::SystemEntropy;
-use tec_support::limit::Limiter;
-use tec_support::limit::limit;
-use tec_support::listen;
+use tec_support::limit::{Limiter, limit};
 use tec_support::listen::Counts;
+use tec_support::{SystemEntropy, listen};
 use tec_tpm::combine::MixedStates;
-use tec_tpm::ek::CredentialIssuer;
-use tec_tpm::ek::TrustStore;
-use tec_trustee::kbs::Kbs;
-use tec_trustee::kbs::KbsConfig;
-use tec_trustee::kbs::LiveBackend;
-use tec_trustee::kbs::LivePorts;
+use tec_tpm::ek::{CredentialIssuer, TrustStore};
+use tec_trustee::kbs::{Kbs, KbsConfig, LiveBackend, LivePorts};
 use tec_trustee::policy::PolicyIntent;
 use tec_trustee::token::TokenSigner;
 
-use super::reserve::Reserve;
-use super::reserve::keep_reserve;
-use crate::cli::Approval;
-use crate::cli::ServeArgs;
+use super::reserve::{Reserve, keep_reserve};
+use crate::cli::{Approval, ServeArgs};
 use crate::state::Endpoints;
 
 /// Longest registration token.

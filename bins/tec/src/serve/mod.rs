@@ -12,31 +12,19 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use tec_core::digest::Sha256Digest;
-use tec_core::endpoint::BaseUrl;
-use tec_core::endpoint::Endpoint;
-use tec_core::migrate::belonging::Binding;
-use tec_core::migrate::belonging::Demands;
-use tec_core::migrate::belonging::Entry;
-use tec_core::port::Clock;
-use tec_core::port::MachineRegistry as _;
+use tec_core::endpoint::{BaseUrl, Endpoint};
+use tec_core::migrate::belonging::{Binding, Demands, Entry};
+use tec_core::port::{Clock, MachineRegistry as _};
 use tec_core::store::Store;
-use tec_support::SystemClock;
-use tec_support::endpoint;
 use tec_support::exit::OK;
-use tec_support::listen::Counts;
-use tec_support::listen::Server;
-use tec_support::serve::Shutdown;
-use tec_support::serve::Transport;
-use tec_support::serve::bind;
-use tec_support::tls;
+use tec_support::listen::{Counts, Server};
+use tec_support::serve::{Shutdown, Transport, bind};
 use tec_support::tls::LiveCertificate;
+use tec_support::{SystemClock, endpoint, tls};
 use tokio::task::JoinSet;
 
-use crate::cli::Approval;
-use crate::cli::ServeArgs;
-use crate::state::Endpoints;
-use crate::state::Said;
-use crate::state::open;
+use crate::cli::{Approval, ServeArgs};
+use crate::state::{Endpoints, Said, open};
 
 /// How often machines that nobody claimed are removed.
 const EXPIRE_EVERY: Duration = Duration::from_mins(5);

@@ -2,20 +2,15 @@
 //! that strangers could fill would lock every node out.
 
 use std::io;
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use axum::extract::Request;
-use axum::extract::State;
+use axum::extract::{Request, State};
 use axum::middleware::Next;
-use axum::response::IntoResponse as _;
-use axum::response::Response;
+use axum::response::{IntoResponse as _, Response};
 use tec_core::code::Code;
-use tec_core::http::ReplyStyle;
-use tec_core::http::refusal;
+use tec_core::http::{ReplyStyle, refusal};
 
 const MIB: u64 = 1 << 20;
 

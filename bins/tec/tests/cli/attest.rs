@@ -5,28 +5,18 @@ use std::path::Path;
 use std::sync::Arc;
 
 use serde_json::json;
-use tec_core::attest::PinnedPcrs;
-use tec_core::attest::Tee;
-use tec_core::port::EntropyRng;
-use tec_core::port::KeyBroker as _;
-use tec_core::port::PolicySlot;
+use tec_core::attest::{PinnedPcrs, Tee};
+use tec_core::port::{EntropyRng, KeyBroker as _, PolicySlot};
 use tec_core::testing::sample;
-use tec_support::SystemClock;
-use tec_support::SystemEntropy;
+use tec_support::{SystemClock, SystemEntropy};
 use tec_tpm::verifier::TpmVerifier;
-use tec_trustee::kbs::Kbs;
-use tec_trustee::kbs::KbsConfig;
-use tec_trustee::kbs::MemoryBackend;
+use tec_trustee::kbs::{Kbs, KbsConfig, MemoryBackend};
 use tec_trustee::policy::PolicyIntent;
 use tec_trustee::token::TokenSigner;
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
-use crate::world::json;
-use crate::world::refused;
-use crate::world::str;
-use crate::world::text;
-use crate::world::write;
+use crate::world::{json, refused, str, text, write};
 
 /// A broker on loopback, for as long as it is kept.
 struct Broker {
@@ -189,8 +179,7 @@ fn evidence_of_the_tpm_is_left_to_the_node_agent() {
 #[cfg(feature = "soft")]
 #[test]
 fn a_tpm_in_software_gets_the_key_that_its_own_key_is_registered_for() {
-    use tec_trustee::policy::ak_reference_name;
-    use tec_trustee::policy::ak_reference_value;
+    use tec_trustee::policy::{ak_reference_name, ak_reference_value};
 
     let broker = Broker::start();
     let attest = [

@@ -6,14 +6,7 @@ use std::path::PathBuf;
 use tec_tpm::compute::testing::debian_chain;
 use tempfile::TempDir;
 
-use crate::world::json;
-use crate::world::refused;
-use crate::world::registers;
-use crate::world::str;
-use crate::world::tec;
-use crate::world::text;
-use crate::world::unpacked;
-use crate::world::write;
+use crate::world::{json, refused, registers, str, tec, text, unpacked, write};
 
 /// openssl genpkey -algorithm EC -pkeyopt ec_paramgen_curve:P-256
 const KEY: &str = "-----BEGIN PRIVATE KEY-----

@@ -2,12 +2,7 @@
 
 use tec_tpm::compute::testing::debian_chain;
 
-use crate::world::json;
-use crate::world::said;
-use crate::world::str;
-use crate::world::tec;
-use crate::world::text;
-use crate::world::unpacked;
+use crate::world::{json, said, str, tec, text, unpacked};
 
 #[test]
 fn completions_know_the_commands_and_their_flags() {

@@ -4,16 +4,9 @@ use std::fs;
 
 use serde_json::Value;
 use tec_core::pcr::PcrIndex;
-use tec_tpm::event_log::Bank;
-use tec_tpm::event_log::EventKind;
-use tec_tpm::event_log::EventLogBuilder;
+use tec_tpm::event_log::{Bank, EventKind, EventLogBuilder};
 
-use crate::world::json;
-use crate::world::recorded;
-use crate::world::refused;
-use crate::world::str;
-use crate::world::text;
-use crate::world::write;
+use crate::world::{json, recorded, refused, str, text, write};
 
 fn log(kernel: &str) -> Vec<u8> {
     let mut log = EventLogBuilder::with_banks(&[Bank::Sha1, Bank::Sha256]);

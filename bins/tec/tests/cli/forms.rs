@@ -2,35 +2,20 @@
 
 use std::fs;
 use std::fs::File;
-use std::io::Cursor;
-use std::io::Write as _;
-use std::path::Path;
-use std::path::PathBuf;
+use std::io::{Cursor, Write as _};
+use std::path::{Path, PathBuf};
 
-use fatfs::FileSystem;
-use fatfs::FormatVolumeOptions;
-use fatfs::FsOptions;
+use fatfs::{FileSystem, FormatVolumeOptions, FsOptions};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use serde_json::json;
 use tec_core::digest::Sha256Digest;
 use tec_core::reference::BootImage as _;
 use tec_tpm::compute::MemoryImage;
-use tec_tpm::compute::testing::PeBuilder;
-use tec_tpm::compute::testing::application;
-use tec_tpm::compute::testing::grub;
-use tec_tpm::compute::testing::shim;
+use tec_tpm::compute::testing::{PeBuilder, application, grub, shim};
 use tempfile::TempDir;
 
-use crate::world::events;
-use crate::world::json;
-use crate::world::refused;
-use crate::world::registers;
-use crate::world::str;
-use crate::world::tec_reading;
-use crate::world::text;
-use crate::world::unpacked;
-use crate::world::write;
+use crate::world::{events, json, refused, registers, str, tec_reading, text, unpacked, write};
 
 /// An EFI system partition with the kernel in it.
 fn partition() -> MemoryImage {

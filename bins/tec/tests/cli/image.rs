@@ -4,13 +4,7 @@ use std::path::PathBuf;
 
 use tec_tpm::compute::testing::debian_chain;
 
-use crate::world::events;
-use crate::world::json;
-use crate::world::refused;
-use crate::world::registers;
-use crate::world::str;
-use crate::world::text;
-use crate::world::unpacked;
+use crate::world::{events, json, refused, registers, str, text, unpacked};
 
 #[test]
 fn what_can_be_told_is_approved_and_what_is_left_is_said() {

@@ -1,17 +1,13 @@
 //! `tec machine readmit` as a process.
 
-use tec_core::ak::ClockReading;
-use tec_core::ak::TpmClock;
-use tec_core::port::ClockLog as _;
-use tec_core::port::ClockOutcome;
+use tec_core::ak::{ClockReading, TpmClock};
+use tec_core::port::{ClockLog as _, ClockOutcome};
 use tec_core::store::Store;
 use tec_core::testing::sample;
 use tec_support::SystemEntropy;
 use tempfile::TempDir;
 
-use crate::world::json;
-use crate::world::refused;
-use crate::world::str;
+use crate::world::{json, refused, str};
 
 #[test]
 fn a_tpm_is_readmitted_once_for_each_time_that_it_attested() {

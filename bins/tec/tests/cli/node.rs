@@ -2,33 +2,20 @@
 
 use std::fmt::Write as _;
 use std::fs;
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 use tec_core::image::ApprovedImage;
-use tec_core::port::Clock as _;
-use tec_core::port::ImageRegistry;
+use tec_core::port::{Clock as _, ImageRegistry};
 use tec_core::store::Store;
-use tec_support::SystemClock;
-use tec_support::SystemEntropy;
-use tec_tpm::compute::testing::application;
-use tec_tpm::compute::testing::debian_chain;
+use tec_support::{SystemClock, SystemEntropy};
+use tec_tpm::compute::testing::{application, debian_chain};
 use tempfile::TempDir;
 
-use crate::world::KERNEL;
-use crate::world::SHIM;
-use crate::world::allowed;
-use crate::world::digest_list;
-use crate::world::efivars;
-use crate::world::json;
-use crate::world::recorded;
-use crate::world::refused;
-use crate::world::said;
-use crate::world::str;
-use crate::world::tec;
-use crate::world::text;
-use crate::world::write;
+use crate::world::{
+    KERNEL, SHIM, allowed, digest_list, efivars, json, recorded, refused, said, str, tec, text,
+    write,
+};
 
 /// An image, and the variables of a machine that allows it.
 struct Staged {

@@ -4,24 +4,12 @@ use std::fs;
 
 use serde_json::Value;
 use tec_tpm::compute::MemoryImage;
-use tec_tpm::compute::testing::PeBuilder;
-use tec_tpm::compute::testing::application;
-use tec_tpm::compute::testing::debian_chain;
+use tec_tpm::compute::testing::{PeBuilder, application, debian_chain};
 
-use crate::world::GRUB;
-use crate::world::KERNEL;
-use crate::world::allowed;
-use crate::world::efivars;
-use crate::world::events;
-use crate::world::json;
-use crate::world::recorded;
-use crate::world::refused;
-use crate::world::registers;
-use crate::world::str;
-use crate::world::tec;
-use crate::world::text;
-use crate::world::unpacked;
-use crate::world::write;
+use crate::world::{
+    GRUB, KERNEL, allowed, efivars, events, json, recorded, refused, registers, str, tec, text,
+    unpacked, write,
+};
 
 #[test]
 fn without_variables_the_rest_is_told_with_its_reason_and_the_flag_that_adds_it() {

@@ -1,18 +1,12 @@
 //! `tec machine recovery-key` as a process, with keys of `jose`, which comes with Clevis.
 
 use std::io::Write as _;
-use std::path::Path;
-use std::path::PathBuf;
-use std::process::Command;
-use std::process::Stdio;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
 use serde_json::Value;
-use tec_core::id::MachineId;
-use tec_core::id::ResourcePath;
-use tec_core::port::AuditAction;
-use tec_core::port::AuditEvent;
-use tec_core::port::EntropyRng;
-use tec_core::port::SecretStore as _;
+use tec_core::id::{MachineId, ResourcePath};
+use tec_core::port::{AuditAction, AuditEvent, EntropyRng, SecretStore as _};
 use tec_core::recovery::RecoveryKey;
 use tec_core::secret::SecretBytes;
 use tec_core::store::Store;
@@ -22,11 +16,7 @@ use tec_trustee::jwe;
 use tec_trustee::jwe::TeePubKey;
 use tempfile::TempDir;
 
-use crate::world::json;
-use crate::world::refused;
-use crate::world::str;
-use crate::world::text;
-use crate::world::write;
+use crate::world::{json, refused, str, text, write};
 
 /// What a program prints.
 fn run(command: &mut Command, input: &[u8]) -> Vec<u8> {

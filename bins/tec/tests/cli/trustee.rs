@@ -3,21 +3,13 @@
 use std::path::Path;
 use std::process::Command;
 
-use serde_json::Value;
-use serde_json::json;
+use serde_json::{Value, json};
 use tec_core::ak::PublicKey;
 use tec_core::testing::sample;
-use tec_trustee::policy::ak_reference_name;
-use tec_trustee::policy::ak_reference_value;
+use tec_trustee::policy::{ak_reference_name, ak_reference_value};
 use tempfile::TempDir;
 
-use crate::world::json;
-use crate::world::refused;
-use crate::world::said;
-use crate::world::str;
-use crate::world::tec;
-use crate::world::text;
-use crate::world::write;
+use crate::world::{json, refused, said, str, tec, text, write};
 
 const PATCH: [&str; 13] = [
     "trustee",

@@ -1,17 +1,13 @@
 //! The program as a process, and the files that it is given.
 
 use std::fs;
-use std::path::Path;
-use std::path::PathBuf;
-use std::process::Command;
-use std::process::Output;
-use std::process::Stdio;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
 use tec_core::reference::BootImage;
-use tec_tpm::compute::MemoryImage;
-use tec_tpm::compute::PeFile;
 use tec_tpm::compute::testing::unsigned;
+use tec_tpm::compute::{MemoryImage, PeFile};
 use tempfile::TempDir;
 
 /// Where [`debian_chain`](tec_tpm::compute::testing::debian_chain) has its files.

@@ -6,13 +6,9 @@ use std::path::Path;
 use anyhow::Result;
 use serde_json::Value;
 
-use super::CORE;
-use super::Violation;
-use super::is_library;
-use crate::cargo;
-use crate::cargo::Metadata;
-use crate::cargo::Package;
-use crate::process;
+use super::{CORE, Violation, is_library};
+use crate::cargo::{Metadata, Package};
+use crate::{cargo, process};
 
 /// Libraries whose default features need no operating system: the pure domain, and verification.
 const PURE: [(&str, &str, &str); 2] = [

@@ -3,12 +3,9 @@
 use std::fs;
 use std::path::Path;
 
-use anyhow::Context as _;
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 
-use super::ADAPTERS;
-use super::CORE;
-use super::Violation;
+use super::{ADAPTERS, CORE, Violation};
 
 const FOLDERS: [&str; 8] = [
     "bins",

@@ -3,15 +3,10 @@
 use std::fs;
 use std::path::Path;
 
-use anyhow::Context as _;
-use anyhow::Result;
-use toml::Table;
-use toml::Value;
+use anyhow::{Context as _, Result};
+use toml::{Table, Value};
 
-use super::ADAPTERS;
-use super::CORE;
-use super::Violation;
-use super::is_library;
+use super::{ADAPTERS, CORE, Violation, is_library};
 
 /// The only place that third-party code comes from.
 const REGISTRY: &str = "registry+https://github.com/rust-lang/crates.io-index";

@@ -15,11 +15,9 @@ mod threat;
 mod tests;
 
 use std::fmt;
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use anyhow::Result;
-use anyhow::bail;
+use anyhow::{Result, bail};
 
 use crate::term;
 

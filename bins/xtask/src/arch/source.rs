@@ -4,8 +4,7 @@
 use std::fs;
 use std::path::Path;
 
-use anyhow::Context as _;
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 
 /// One Rust file.
 pub(super) struct Source {

@@ -13,18 +13,13 @@ mod errors;
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::Context as _;
-use anyhow::Result;
-use anyhow::bail;
+use anyhow::{Context as _, Result, bail};
 
-use crate::cargo::Metadata;
-use crate::cargo::cargo;
-use crate::process;
-use crate::term;
+use crate::cargo::{Metadata, cargo};
+use crate::{process, term};
 
 const ERRORS: &str = "docs/errors";
 const COMMANDS: &str = "docs/reference/commands";

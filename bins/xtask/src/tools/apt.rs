@@ -2,12 +2,10 @@
 
 use std::process::Command;
 
-use anyhow::Result;
-use anyhow::bail;
+use anyhow::{Result, bail};
 
 use super::maven;
-use crate::process;
-use crate::term;
+use crate::{process, term};
 
 /// How to see that a package is there. Programs and libraries are looked for rather than packages,
 /// so that other distributions work too once somebody installed the same things there.

@@ -2,18 +2,14 @@
 //! apart without being installed.
 
 use std::fs;
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::Context as _;
-use anyhow::Result;
-use anyhow::bail;
+use anyhow::{Context as _, Result, bail};
 
 use super::apt::Apt;
 use super::remove_dir;
-use crate::process;
-use crate::term;
+use crate::{process, term};
 
 /// The keys of Debian's releases (package debian-archive-keyring).
 const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";

@@ -7,26 +7,13 @@
 //! ```
 
 use std::fs;
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use anyhow::Context as _;
-use anyhow::Result;
-use anyhow::bail;
+use anyhow::{Context as _, Result, bail};
 
-use super::Renew;
-use super::Tools;
 use super::apt::Apt;
-use super::archive::Archive;
-use super::archive::entries;
-use super::archive::file_name;
-use super::archive::move_into;
-use super::archive::unpack;
-use super::archive::write;
-use super::is_stamped;
-use super::remove_dir;
-use super::scratch;
-use super::stamp;
+use super::archive::{Archive, entries, file_name, move_into, unpack, write};
+use super::{Renew, Tools, is_stamped, remove_dir, scratch, stamp};
 
 /// The suites that can be had.
 pub(super) const SUITES: [&str; 3] = ["bookworm", "trixie", "sid"];

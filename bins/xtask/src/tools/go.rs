@@ -2,16 +2,10 @@
 
 use std::fs;
 
-use anyhow::Context as _;
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 
-use super::Tools;
-use super::is_stamped;
-use super::remove_dir;
-use super::scratch;
-use super::stamp;
-use crate::process;
-use crate::term;
+use super::{Tools, is_stamped, remove_dir, scratch, stamp};
+use crate::{process, term};
 
 /// A program of a Go module.
 struct Program {

@@ -3,23 +3,11 @@
 use std::fs;
 use std::path::Path;
 
-use anyhow::Context as _;
-use anyhow::Result;
-use anyhow::bail;
+use anyhow::{Context as _, Result, bail};
 
-use super::Tools;
 use super::apt::Apt;
-use super::archive::Archive;
-use super::archive::entries;
-use super::archive::file_name;
-use super::archive::move_into;
-use super::archive::rename;
-use super::archive::unpack;
-use super::archive::write;
-use super::is_stamped;
-use super::remove_dir;
-use super::scratch;
-use super::stamp;
+use super::archive::{Archive, entries, file_name, move_into, rename, unpack, write};
+use super::{Tools, is_stamped, remove_dir, scratch, stamp};
 
 const NAME: &str = "images";
 /// Raised when the layout of the trees changes, so that old ones are made anew.

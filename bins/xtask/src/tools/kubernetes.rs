@@ -4,16 +4,10 @@
 use std::fmt::Write as _;
 use std::fs;
 
-use anyhow::Context as _;
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 
-use super::Tools;
-use super::is_stamped;
-use super::remove_dir;
-use super::scratch;
-use super::stamp;
-use crate::process;
-use crate::term;
+use super::{Tools, is_stamped, remove_dir, scratch, stamp};
+use crate::{process, term};
 
 const NAME: &str = "kubernetes";
 /// Minor and patch version; the main module has major version 1, its parts have 0.

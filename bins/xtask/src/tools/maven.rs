@@ -2,24 +2,13 @@
 //! digests, and put together by OpenSearch's own installer.
 
 use std::fs;
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use anyhow::Context as _;
-use anyhow::Result;
-use anyhow::bail;
-use sha2::Digest as _;
-use sha2::Sha256;
+use anyhow::{Context as _, Result, bail};
+use sha2::{Digest as _, Sha256};
 
-use super::Tools;
-use super::archive;
-use super::is_stamped;
-use super::make_executable;
-use super::remove_dir;
-use super::scratch;
-use super::stamp;
-use crate::process;
-use crate::term;
+use super::{Tools, archive, is_stamped, make_executable, remove_dir, scratch, stamp};
+use crate::{process, term};
 
 /// Where it lies, below the cache.
 pub(super) const PLACE: &str = "opensearch";

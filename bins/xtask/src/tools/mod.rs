@@ -37,18 +37,13 @@ pub(crate) mod targets;
 use std::collections::BTreeSet;
 use std::fs;
 use std::fs::File;
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::Context as _;
-use anyhow::Result;
-use anyhow::bail;
+use anyhow::{Context as _, Result, bail};
 
 use crate::cargo::workspace_root;
-use crate::pcr_live;
-use crate::process;
-use crate::term;
+use crate::{pcr_live, process, term};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {

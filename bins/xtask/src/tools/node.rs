@@ -6,24 +6,13 @@
 //! ```
 
 use std::fs;
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use anyhow::Context as _;
-use anyhow::Result;
-use anyhow::bail;
+use anyhow::{Context as _, Result, bail};
 
-use super::Tools;
 use super::apt::Apt;
-use super::archive::Archive;
-use super::archive::entries;
-use super::archive::file_name;
-use super::archive::move_into;
-use super::archive::unpack;
-use super::is_stamped;
-use super::remove_dir;
-use super::scratch;
-use super::stamp;
+use super::archive::{Archive, entries, file_name, move_into, unpack};
+use super::{Tools, is_stamped, remove_dir, scratch, stamp};
 use crate::process;
 
 /// Whose firmware and kernels nodes have.

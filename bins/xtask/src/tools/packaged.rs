@@ -3,15 +3,9 @@
 
 use anyhow::Result;
 
-use super::Tools;
 use super::apt::Apt;
-use super::archive::Archive;
-use super::archive::rename;
-use super::archive::unpack;
-use super::is_stamped;
-use super::remove_dir;
-use super::scratch;
-use super::stamp;
+use super::archive::{Archive, rename, unpack};
+use super::{Tools, is_stamped, remove_dir, scratch, stamp};
 
 /// A server in a package.
 pub(super) struct Packaged {

@@ -2,20 +2,12 @@
 //! manager of their own.
 
 use std::fs;
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use anyhow::Context as _;
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 
-use super::Tools;
-use super::is_stamped;
-use super::make_executable;
-use super::remove_dir;
-use super::scratch;
-use super::stamp;
-use crate::process;
-use crate::term;
+use super::{Tools, is_stamped, make_executable, remove_dir, scratch, stamp};
+use crate::{process, term};
 
 /// A program in a wheel.
 pub(super) struct Wheel {

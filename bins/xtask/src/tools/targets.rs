@@ -2,12 +2,9 @@
 
 use std::path::Path;
 
-use anyhow::Context as _;
-use anyhow::Result;
-use anyhow::bail;
+use anyhow::{Context as _, Result, bail};
 
-use crate::process;
-use crate::term;
+use crate::{process, term};
 
 /// What `tec-tpm` and its example must build for. Neither has an operating system below it; the
 /// second one has standard input and output.

@@ -1,13 +1,7 @@
 //! The few functions of WASI that a program without files needs (WASI preview 1,
 //! `wasi_snapshot_preview1`). Whatever else a program imports is an error that names it.
 
-use wasmi::Caller;
-use wasmi::Engine;
-use wasmi::Error;
-use wasmi::Linker;
-use wasmi::Memory;
-use wasmi::Module;
-use wasmi::Store;
+use wasmi::{Caller, Engine, Error, Linker, Memory, Module, Store};
 
 use crate::Ended;
 

@@ -11,20 +11,14 @@ mod host;
 
 use std::io::Write as _;
 use std::path::Path;
-use std::process::Command;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::sync::LazyLock;
 
-use serde_json::Value;
-use serde_json::json;
+use serde_json::{Value, json};
 use tec_core::digest::Sha256Digest;
-use tec_core::image::ExpectedPcr;
-use tec_core::image::ExpectedPcrs;
-use tec_core::image::ImageEvent;
+use tec_core::image::{ExpectedPcr, ExpectedPcrs, ImageEvent};
 use tec_core::pcr::PcrIndex;
-use tec_tpm::event_log::EventKind;
-use tec_tpm::event_log::EventLog;
-use tec_tpm::event_log::EventLogBuilder;
+use tec_tpm::event_log::{EventKind, EventLog, EventLogBuilder};
 use tec_tpm::output::label;
 use tec_tpm::testing::SoftTpm;
 

@@ -1,12 +1,9 @@
 use super::*;
-use crate::attest::LogEvidence;
-use crate::attest::Tee;
+use crate::attest::{LogEvidence, Tee};
 use crate::boot::WholeImages;
 use crate::digest::Sha256Digest;
-use crate::image::ExpectedPcr;
-use crate::image::ExpectedPcrs;
-use crate::pcr::PCR_COUNT;
-use crate::pcr::PcrValues;
+use crate::image::{ExpectedPcr, ExpectedPcrs};
+use crate::pcr::{PCR_COUNT, PcrValues};
 use crate::testing::sample;
 
 const PCR4: PcrIndex = PcrIndex::BOOT_MANAGER;

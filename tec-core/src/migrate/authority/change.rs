@@ -1,12 +1,7 @@
 //! The only ways in which a record of authority changes.
 
-use super::Authority;
-use super::Grant;
-use super::Refused;
-use super::Transition;
-use crate::migrate::Epoch;
-use crate::migrate::Intake;
-use crate::migrate::Role;
+use super::{Authority, Grant, Refused, Transition};
+use crate::migrate::{Epoch, Intake, Role};
 
 impl Authority {
     fn become_(&self, change: impl FnOnce(&mut Self)) -> Transition {

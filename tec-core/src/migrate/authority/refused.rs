@@ -1,11 +1,8 @@
 //! Why a change of authority does not go.
 
 use crate::code::Code;
-use crate::migrate::AnchorId;
-use crate::migrate::Epoch;
-use crate::migrate::Role;
-use crate::port::PortError;
-use crate::port::PortErrorKind;
+use crate::migrate::{AnchorId, Epoch, Role};
+use crate::port::{PortError, PortErrorKind};
 
 /// A change of authority that does not go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

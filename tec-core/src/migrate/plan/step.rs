@@ -1,9 +1,6 @@
 //! What a plan is told, what it wants done, and how it ends.
 
-use crate::migrate::Authority;
-use crate::migrate::Intake;
-use crate::migrate::Refused;
-use crate::migrate::Transition;
+use crate::migrate::{Authority, Intake, Refused, Transition};
 
 /// What an admin wants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

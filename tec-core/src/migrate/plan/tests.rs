@@ -5,13 +5,8 @@ mod world;
 
 use proptest::prelude::*;
 
-use self::world::Mishap;
-use self::world::Step;
-use self::world::World;
-use crate::migrate::Goal;
-use crate::migrate::MigrateOutcome;
-use crate::migrate::Role;
-use crate::migrate::Side;
+use self::world::{Mishap, Step, World};
+use crate::migrate::{Goal, MigrateOutcome, Role, Side};
 
 fn goal() -> impl Strategy<Value = Goal> {
     prop_oneof![

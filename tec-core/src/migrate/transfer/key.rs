@@ -3,19 +3,13 @@
 use std::fmt;
 use std::str::FromStr;
 
-use ed25519_dalek::Signer as _;
-use ed25519_dalek::SigningKey;
-use ed25519_dalek::VerifyingKey;
-use hpke::Deserializable as _;
-use hpke::Kem as _;
-use hpke::Serializable as _;
-use serde::Deserialize;
-use serde::Serialize;
+use ed25519_dalek::{Signer as _, SigningKey, VerifyingKey};
+use hpke::{Deserializable as _, Kem as _, Serializable as _};
+use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
 
 use crate::port::Entropy;
-use crate::secret::SecretArray;
-use crate::secret::SecretBytes;
+use crate::secret::{SecretArray, SecretBytes};
 
 pub(super) type Kem = hpke::kem::X25519HkdfSha256;
 pub(super) type Kdf = hpke::kdf::HkdfSha256;

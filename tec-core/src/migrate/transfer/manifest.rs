@@ -1,12 +1,8 @@
 //! The first line of a transfer.
 
-use serde::Deserialize;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
-use super::Recipient;
-use super::SignerKey;
-use super::TransferError;
-use super::VERSION;
+use super::{Recipient, SignerKey, TransferError, VERSION};
 use crate::digest::Sha256Digest;
 use crate::migrate::Authority;
 use crate::time::Timestamp;

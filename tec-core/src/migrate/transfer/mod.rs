@@ -26,14 +26,9 @@ mod read;
 mod write;
 
 pub use self::error::TransferError;
-pub use self::key::Identity;
-pub use self::key::ParseKeyError;
-pub use self::key::Recipient;
-pub use self::key::Signer;
-pub use self::key::SignerKey;
+pub use self::key::{Identity, ParseKeyError, Recipient, Signer, SignerKey};
 pub use self::manifest::Manifest;
-pub use self::part::Document;
-pub use self::part::Part;
+pub use self::part::{Document, Part};
 pub use self::read::TransferReader;
 pub use self::write::TransferWriter;
 

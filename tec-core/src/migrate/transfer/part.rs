@@ -6,16 +6,14 @@
 
 use std::collections::BTreeMap;
 
-use serde::Deserialize;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
 
 use super::TransferError;
 use crate::ak::AkRecord;
 use crate::image::ApprovedImage;
 use crate::machine::Machine;
-use crate::migrate::MachineUnit;
-use crate::migrate::TrustUnit;
+use crate::migrate::{MachineUnit, TrustUnit};
 use crate::secret::SecretBytes;
 
 /// A file of the source that is no unit, such as the key of its CA.

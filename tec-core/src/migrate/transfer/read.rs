@@ -3,22 +3,13 @@
 use std::fmt;
 use std::io::Read;
 
-use hpke::Deserializable as _;
-use hpke::OpModeR;
 use hpke::aead::AeadCtxR;
+use hpke::{Deserializable as _, OpModeR};
 use zeroize::Zeroizing;
 
-use super::Identity;
-use super::Manifest;
-use super::Part;
-use super::SignerKey;
-use super::TransferError;
-use super::key::Aead;
-use super::key::Kdf;
-use super::key::Kem;
-use super::manifest::INFO;
-use super::manifest::additional_data;
-use super::part;
+use super::key::{Aead, Kdf, Kem};
+use super::manifest::{INFO, additional_data};
+use super::{Identity, Manifest, Part, SignerKey, TransferError, part};
 
 /// Longest line of a manifest; ours have some 700 bytes.
 const MAX_LINE: usize = 16 << 10;

@@ -1,13 +1,8 @@
 use super::*;
 use crate::code::Code;
-use crate::migrate::AnchorId;
-use crate::migrate::Authority;
-use crate::migrate::MachineUnit;
-use crate::migrate::TrustUnit;
-use crate::migrate::prove;
+use crate::migrate::{AnchorId, Authority, MachineUnit, TrustUnit, prove};
 use crate::secret::SecretBytes;
-use crate::testing::SeededEntropy;
-use crate::testing::sample;
+use crate::testing::{SeededEntropy, sample};
 
 fn identity() -> Identity {
     Identity::generate(&SeededEntropy::new(1))
@@ -146,10 +141,10 @@ fn parts(file: &[u8]) -> Vec<&[u8]> {
 
 /// Each transfer that must be refused, and how.
 fn refused() -> Vec<(&'static str, Vec<u8>, Code)> {
-    use Code::TransferAltered as Altered;
-    use Code::TransferForeign as Foreign;
-    use Code::TransferMalformed as Malformed;
-    use Code::TransferTruncated as Truncated;
+    use Code::{
+        TransferAltered as Altered, TransferForeign as Foreign, TransferMalformed as Malformed,
+        TransferTruncated as Truncated,
+    };
     let good = made();
     let head = &good[..parts_at(&good)];
     let parts = parts(&good);

@@ -3,25 +3,14 @@
 use std::fmt;
 use std::io::Write;
 
-use hpke::OpModeS;
-use hpke::Serializable as _;
 use hpke::aead::AeadCtxS;
+use hpke::{OpModeS, Serializable as _};
 
-use super::Document;
-use super::Manifest;
-use super::Recipient;
-use super::Signer;
-use super::TransferError;
-use super::key::Aead;
-use super::key::Kdf;
-use super::key::Kem;
-use super::manifest::INFO;
-use super::manifest::additional_data;
-use super::part;
-use crate::migrate::Authority;
-use crate::migrate::TrustUnit;
-use crate::port::Entropy;
-use crate::port::EntropyRng;
+use super::key::{Aead, Kdf, Kem};
+use super::manifest::{INFO, additional_data};
+use super::{Document, Manifest, Recipient, Signer, TransferError, part};
+use crate::migrate::{Authority, TrustUnit};
+use crate::port::{Entropy, EntropyRng};
 use crate::time::Timestamp;
 
 /// Writes a transfer.

@@ -3,11 +3,8 @@
 
 use std::fmt;
 use std::fmt::Write as _;
-use std::sync::Arc;
-use std::sync::Mutex;
-use std::task::Context;
-use std::task::Poll;
-use std::task::Waker;
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Waker};
 
 use async_trait::async_trait;
 use proptest::prelude::*;
@@ -16,32 +13,18 @@ use rand_core::SeedableRng as _;
 
 use super::*;
 use crate::digest::Sha256Digest;
-use crate::node::derive::ClusterId;
-use crate::node::derive::MasterSecret;
-use crate::node::derive::MeasurementSalt;
-use crate::node::init::InitOutcome;
-use crate::node::init::InitRequest;
-use crate::node::init::KubeProxy;
+use crate::node::derive::{ClusterId, MasterSecret, MeasurementSalt};
+use crate::node::init::{InitOutcome, InitRequest, KubeProxy};
 use crate::node::join::JoinOutcome;
 use crate::node::journal::Phase;
-use crate::node::lock::BootstrapMarker;
-use crate::node::lock::LockedNode;
-use crate::node::lock::MarkerState;
-use crate::node::port::ClusterInitializer;
-use crate::node::port::ClusterJoiner;
-use crate::node::port::KeyUris;
-use crate::node::port::Pause;
-use crate::node::port::TicketSource;
-use crate::node::recover::KeySource;
-use crate::node::recover::RecoverOutcome;
-use crate::node::state::NodeState;
-use crate::node::state::Role;
-use crate::node::ticket::CaPin;
-use crate::node::ticket::JoinTicket;
+use crate::node::lock::{BootstrapMarker, LockedNode, MarkerState};
+use crate::node::port::{ClusterInitializer, ClusterJoiner, KeyUris, Pause, TicketSource};
+use crate::node::recover::{KeySource, RecoverOutcome};
+use crate::node::state::{NodeState, Role};
+use crate::node::ticket::{CaPin, JoinTicket};
 use crate::node::uri::KmsUri;
 use crate::secret::SecretArray;
-use crate::testing::MemoryNode;
-use crate::testing::block_on;
+use crate::testing::{MemoryNode, block_on};
 
 /// Longest run of a test: more calls mean that it does not converge.
 const LIMIT: usize = 2000;

@@ -2,32 +2,13 @@
 
 use async_trait::async_trait;
 
-use super::check_disk;
-use super::disk_key;
-use super::is_final;
-use super::measurement_secret;
-use super::unlocked;
-use super::write_intent;
+use super::{check_disk, disk_key, is_final, measurement_secret, unlocked, write_intent};
 use crate::node::derive::ClusterId;
-use crate::node::init::InitEffect;
-use crate::node::init::InitEvent;
-use crate::node::init::InitOutcome;
-use crate::node::init::InitPlan;
-use crate::node::init::InitRequest;
-use crate::node::init::InitStep;
-use crate::node::journal::Intent;
-use crate::node::journal::Phase;
-use crate::node::lock::LockError;
-use crate::node::lock::LockOutcome;
-use crate::node::lock::LockedNode;
-use crate::node::lock::NodeLock;
-use crate::node::port::ClusterInitializer;
-use crate::node::port::DataKeys;
-use crate::node::port::NodeStore;
-use crate::node::port::Pause;
-use crate::node::port::StateDisk;
-use crate::node::state::NodeState;
-use crate::node::state::Role;
+use crate::node::init::{InitEffect, InitEvent, InitOutcome, InitPlan, InitRequest, InitStep};
+use crate::node::journal::{Intent, Phase};
+use crate::node::lock::{LockError, LockOutcome, LockedNode, NodeLock};
+use crate::node::port::{ClusterInitializer, DataKeys, NodeStore, Pause, StateDisk};
+use crate::node::state::{NodeState, Role};
 use crate::plan;
 use crate::plan::Shell;
 use crate::port::PortError;

@@ -2,35 +2,18 @@
 
 use async_trait::async_trait;
 
-use super::check_disk;
-use super::unlocked;
-use super::write_intent;
+use super::{check_disk, unlocked, write_intent};
 use crate::digest::Sha256Digest;
 use crate::node::derive::ClusterId;
-use crate::node::join::JoinEffect;
-use crate::node::join::JoinEvent;
-use crate::node::join::JoinOutcome;
-use crate::node::join::JoinPlan;
-use crate::node::join::JoinStep;
-use crate::node::journal::Intent;
-use crate::node::journal::Phase;
-use crate::node::lock::LockError;
-use crate::node::lock::LockOutcome;
-use crate::node::lock::LockedNode;
-use crate::node::lock::NodeLock;
-use crate::node::port::ClusterJoiner;
-use crate::node::port::NodeStore;
-use crate::node::port::Pause;
-use crate::node::port::StateDisk;
-use crate::node::port::TicketSource;
-use crate::node::state::NodeState;
-use crate::node::state::Role;
-use crate::node::ticket::JoinTicket;
-use crate::node::ticket::NodeName;
+use crate::node::join::{JoinEffect, JoinEvent, JoinOutcome, JoinPlan, JoinStep};
+use crate::node::journal::{Intent, Phase};
+use crate::node::lock::{LockError, LockOutcome, LockedNode, NodeLock};
+use crate::node::port::{ClusterJoiner, NodeStore, Pause, StateDisk, TicketSource};
+use crate::node::state::{NodeState, Role};
+use crate::node::ticket::{JoinTicket, NodeName};
 use crate::plan;
 use crate::plan::Shell;
-use crate::port::PortError;
-use crate::port::PortErrorKind;
+use crate::port::{PortError, PortErrorKind};
 use crate::secret::SecretBytes;
 
 /// What join acts on.

@@ -2,21 +2,12 @@
 
 use async_trait::async_trait;
 
-use crate::node::derive::ClusterId;
-use crate::node::derive::MeasurementSecret;
-use crate::node::lock::LockError;
-use crate::node::lock::LockOutcome;
-use crate::node::lock::NodeLock;
-use crate::node::port::MappedDisk;
-use crate::node::port::NodeStore;
-use crate::node::port::Pause;
-use crate::node::port::StateDisk;
-use crate::node::recover::KeySource;
-use crate::node::recover::RecoverEffect;
-use crate::node::recover::RecoverEvent;
-use crate::node::recover::RecoverOutcome;
-use crate::node::recover::RecoverPlan;
-use crate::node::recover::RecoverStep;
+use crate::node::derive::{ClusterId, MeasurementSecret};
+use crate::node::lock::{LockError, LockOutcome, NodeLock};
+use crate::node::port::{MappedDisk, NodeStore, Pause, StateDisk};
+use crate::node::recover::{
+    KeySource, RecoverEffect, RecoverEvent, RecoverOutcome, RecoverPlan, RecoverStep,
+};
 use crate::plan;
 use crate::plan::Shell;
 use crate::port::PortError;

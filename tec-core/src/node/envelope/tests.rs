@@ -3,10 +3,7 @@ use std::sync::Arc;
 use proptest::prelude::*;
 
 use super::*;
-use crate::testing::Faulty;
-use crate::testing::MemoryKeyService;
-use crate::testing::SeededEntropy;
-use crate::testing::block_on;
+use crate::testing::{Faulty, MemoryKeyService, SeededEntropy, block_on};
 
 fn disk(number: u8) -> DataKeyId {
     let id = format!("00000000-0000-0000-0000-0000000000{number:02x}");

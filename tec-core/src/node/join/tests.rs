@@ -1,11 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::testing::Mishap;
-use crate::testing::World;
-use crate::testing::crash_everywhere;
-use crate::testing::run_plan;
-use crate::testing::seeded_mishaps;
+use crate::testing::{Mishap, World, crash_everywhere, run_plan, seeded_mishaps};
 
 const LIMIT: usize = 600;
 

@@ -1,7 +1,6 @@
 use super::*;
 use crate::digest::Sha256Digest;
-use crate::testing::World;
-use crate::testing::crash_everywhere;
+use crate::testing::{World, crash_everywhere};
 
 /// A node whose disk opens with what the join service knows, not with what an operator offers
 /// first.

@@ -6,9 +6,7 @@ use zeroize::Zeroizing;
 
 use super::UriError;
 use super::older::PlatformKey;
-use super::query::Extent;
-use super::query::Parsed;
-use super::query::Writer;
+use super::query::{Extent, Parsed, Writer};
 use crate::digest::Sha256Digest;
 use crate::endpoint::BaseUrl;
 use crate::id::ResourcePath;

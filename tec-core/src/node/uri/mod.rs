@@ -9,23 +9,10 @@ mod place;
 mod query;
 mod storage;
 
-pub use self::kms::AwsKey;
-pub use self::kms::AzureKey;
-pub use self::kms::GcpKey;
-pub use self::kms::KmsUri;
-pub use self::kms::OpenBaoKey;
-pub use self::kms::TrusteeKey;
-pub use self::older::AzureConnection;
-pub use self::older::PlatformBucket;
-pub use self::older::PlatformKey;
-pub use self::place::ListedPlaces;
-pub use self::place::ServicePlace;
-pub use self::place::UnlistedPlace;
-pub use self::storage::AzureBlobs;
-pub use self::storage::FileStore;
-pub use self::storage::GcpBucket;
-pub use self::storage::S3Bucket;
-pub use self::storage::StorageUri;
+pub use self::kms::{AwsKey, AzureKey, GcpKey, KmsUri, OpenBaoKey, TrusteeKey};
+pub use self::older::{AzureConnection, PlatformBucket, PlatformKey};
+pub use self::place::{ListedPlaces, ServicePlace, UnlistedPlace};
+pub use self::storage::{AzureBlobs, FileStore, GcpBucket, S3Bucket, StorageUri};
 
 /// A URI was refused. No value is ever part of the message.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

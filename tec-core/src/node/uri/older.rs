@@ -4,13 +4,10 @@
 use core::str::FromStr;
 
 use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
-use base64::engine::general_purpose::URL_SAFE;
+use base64::engine::general_purpose::{STANDARD, URL_SAFE};
 
 use super::UriError;
-use super::query::Extent;
-use super::query::Parsed;
-use super::query::Writer;
+use super::query::{Extent, Parsed, Writer};
 use crate::secret::SecretBytes;
 
 /// A key of a cloud, used with what the machine's own identity may do.

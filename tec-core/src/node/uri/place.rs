@@ -1,16 +1,11 @@
 //! Where a key service or a store is, without credentials: what an allow-list of them holds.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::str::FromStr;
 
-use super::KmsUri;
-use super::StorageUri;
-use super::UriError;
-use super::query::Extent;
-use super::query::Parsed;
-use super::query::Writer;
+use super::query::{Extent, Parsed, Writer};
+use super::{KmsUri, StorageUri, UriError};
 use crate::secret::SecretBytes;
 
 const KMS: &str = "kms";

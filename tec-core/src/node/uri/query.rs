@@ -1,7 +1,6 @@
 //! The query of a URI: names and values, decoded once.
 
-use core::net::IpAddr;
-use core::net::SocketAddr;
+use core::net::{IpAddr, SocketAddr};
 use std::collections::BTreeMap;
 
 use zeroize::Zeroizing;

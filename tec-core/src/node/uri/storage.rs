@@ -1,11 +1,8 @@
 //! Where wrapped data keys are stored.
 
 use super::UriError;
-use super::older::AzureConnection;
-use super::older::PlatformBucket;
-use super::query::Extent;
-use super::query::Parsed;
-use super::query::Writer;
+use super::older::{AzureConnection, PlatformBucket};
+use super::query::{Extent, Parsed, Writer};
 use crate::digest::Sha256Digest;
 use crate::endpoint::BaseUrl;
 use crate::secret::SecretBytes;

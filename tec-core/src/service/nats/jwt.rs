@@ -4,14 +4,10 @@ use std::collections::BTreeMap;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use serde_json::Value;
-use serde_json::json;
-use sha2::Digest as _;
-use sha2::Sha256;
+use serde_json::{Value, json};
+use sha2::{Digest as _, Sha256};
 
-use super::KeyKind;
-use super::PublicKey;
-use super::nkey;
+use super::{KeyKind, PublicKey, nkey};
 use crate::service::caller;
 use crate::time::Timestamp;
 

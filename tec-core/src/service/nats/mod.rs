@@ -14,21 +14,9 @@ mod config;
 mod jwt;
 mod nkey;
 
-pub use self::config::ConfigError;
-pub use self::config::Resolver;
-pub use self::config::ServerConfig;
-pub use self::jwt::Account;
-pub use self::jwt::Operator;
-pub use self::jwt::Revocations;
-pub use self::jwt::Scope;
-pub use self::jwt::Unsigned;
-pub use self::jwt::User;
-pub use self::jwt::user_name;
-pub use self::nkey::KeyKind;
-pub use self::nkey::Nonce;
-pub use self::nkey::NonceError;
-pub use self::nkey::PublicKey;
-pub use self::nkey::PublicKeyError;
+pub use self::config::{ConfigError, Resolver, ServerConfig};
+pub use self::jwt::{Account, Operator, Revocations, Scope, Unsigned, User, user_name};
+pub use self::nkey::{KeyKind, Nonce, NonceError, PublicKey, PublicKeyError};
 
 #[cfg(test)]
 mod tests;

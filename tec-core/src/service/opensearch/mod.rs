@@ -15,11 +15,9 @@ use std::collections::BTreeMap;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use serde_json::Value;
-use serde_json::json;
+use serde_json::{Value, json};
 
-use crate::secret::SecretArray;
-use crate::secret::SecretBytes;
+use crate::secret::{SecretArray, SecretBytes};
 
 /// Cost of bcrypt: what OpenSearch's own tools use.
 pub const BCRYPT_COST: u32 = 12;

@@ -1,10 +1,8 @@
 //! What the security plugin reads: users, roles, and who has which.
 
-use serde_json::Value;
-use serde_json::json;
+use serde_json::{Value, json};
 
-use super::Hashes;
-use super::pretty;
+use super::{Hashes, pretty};
 
 /// Version of the configuration's schema, in each file.
 const SCHEMA: u32 = 2;

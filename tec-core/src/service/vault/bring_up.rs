@@ -4,35 +4,15 @@ use std::time::Duration;
 
 use serde::Deserialize;
 use serde_json::json;
-use sha2::Digest as _;
-use sha2::Sha256;
+use sha2::{Digest as _, Sha256};
 
-use super::AesSecret;
-use super::Binding;
-use super::Effect;
-use super::Event;
-use super::Fresh;
-use super::Ordinal;
-use super::Outcome;
-use super::Peers;
-use super::Platform;
-use super::Progress;
-use super::Request;
-use super::Response;
-use super::RootPart;
-use super::Rotation;
-use super::SealKind;
-use super::Sealed;
-use super::Verdict;
-use super::WrapError;
-use super::WrappedKey;
-use super::desired;
-use super::http;
-use super::root::RootWork;
-use super::root::Step;
+use super::root::{RootWork, Step};
+use super::{
+    AesSecret, Binding, Effect, Event, Fresh, Ordinal, Outcome, Peers, Platform, Progress, Request,
+    Response, RootPart, Rotation, SealKind, Sealed, Verdict, WrapError, WrappedKey, desired, http,
+};
 use crate::plan::Plan;
-use crate::secret::SecretArray;
-use crate::secret::SecretBytes;
+use crate::secret::{SecretArray, SecretBytes};
 use crate::service::Fatal;
 
 /// First wait after a failure; it doubles up to [`LONGEST_WAIT`].

@@ -6,17 +6,11 @@ use std::collections::BTreeMap;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde::Deserialize;
-use serde_json::Value;
-use serde_json::json;
+use serde_json::{Value, json};
 
-use super::AnswerError;
-use super::MOUNTS;
-use super::Request;
-use super::Response;
-use super::http;
+use super::{AnswerError, MOUNTS, Request, Response, http};
 use crate::secret::SecretBytes;
-use crate::service::caller::Account;
-use crate::service::caller::Role;
+use crate::service::caller::{Account, Role};
 use crate::service::tls::SigningRequest;
 
 /// A login that the vault accepted. Only what stands here is proven about the caller.

@@ -2,12 +2,8 @@
 
 use std::collections::VecDeque;
 
-use super::Request;
-use super::Response;
-use super::Verdict;
-use super::object::Look;
-use super::object::Making;
-use super::object::Object;
+use super::object::{Look, Making, Object};
+use super::{Request, Response, Verdict};
 
 /// What is done about a difference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

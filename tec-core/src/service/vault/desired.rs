@@ -1,20 +1,11 @@
 //! The desired state of the vault: what the root token writes once, and what the controller keeps.
 
-use serde_json::Value;
-use serde_json::json;
-use sha2::Digest as _;
-use sha2::Sha256;
+use serde_json::{Value, json};
+use sha2::{Digest as _, Sha256};
 
-use super::MOUNTS;
-use super::Platform;
-use super::object::INTERMEDIATE_ISSUER;
-use super::object::Make;
-use super::object::Object;
-use super::object::ROOT_ISSUER;
-use super::object::ROOT_LIFE;
-use super::policy;
-use crate::service::caller::Account;
-use crate::service::caller::Role;
+use super::object::{INTERMEDIATE_ISSUER, Make, Object, ROOT_ISSUER, ROOT_LIFE};
+use super::{MOUNTS, Platform, policy};
+use crate::service::caller::{Account, Role};
 
 /// Longest lease of the engines: ten years in seconds, since the root authority lives that long.
 const MAX_LEASE: u64 = 10 * 365 * 24 * 3600;

@@ -2,9 +2,7 @@
 
 use std::time::Duration;
 
-use super::Progress;
-use super::Request;
-use super::Response;
+use super::{Progress, Request, Response};
 use crate::secret::SecretArray;
 use crate::service::Fatal;
 

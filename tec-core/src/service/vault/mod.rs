@@ -36,37 +36,14 @@ mod setup;
 mod wrap;
 
 pub use self::bring_up::BringUp;
-pub use self::desired::NATS_KEYS;
-pub use self::desired::OPENSEARCH_USERS;
-pub use self::effect::AesSecret;
-pub use self::effect::Effect;
-pub use self::effect::Event;
-pub use self::effect::Fresh;
-pub use self::effect::Outcome;
-pub use self::effect::Rotation;
-pub use self::effect::Sealed;
-pub use self::http::AnswerError;
-pub use self::http::Method;
-pub use self::http::Request;
-pub use self::http::Response;
-pub use self::http::Verdict;
+pub use self::desired::{NATS_KEYS, OPENSEARCH_USERS};
+pub use self::effect::{AesSecret, Effect, Event, Fresh, Outcome, Rotation, Sealed};
 pub(crate) use self::http::secret;
-pub use self::platform::Ordinal;
-pub use self::platform::Peers;
-pub use self::platform::Platform;
-pub use self::platform::RootPart;
-pub use self::platform::SealKind;
-pub use self::progress::Progress;
-pub use self::progress::ProgressError;
-pub use self::setup::Published;
-pub use self::setup::Refused;
-pub use self::setup::Setup;
-pub use self::setup::SetupEffect;
-pub use self::setup::SetupEnd;
-pub use self::setup::SetupEvent;
-pub use self::wrap::Binding;
-pub use self::wrap::WrapError;
-pub use self::wrap::WrappedKey;
+pub use self::http::{AnswerError, Method, Request, Response, Verdict};
+pub use self::platform::{Ordinal, Peers, Platform, RootPart, SealKind};
+pub use self::progress::{Progress, ProgressError};
+pub use self::setup::{Published, Refused, Setup, SetupEffect, SetupEnd, SetupEvent};
+pub use self::wrap::{Binding, WrapError, WrappedKey};
 
 /// Where the engines are mounted. None lies below another, which the vault would refuse.
 pub(crate) struct Mounts {

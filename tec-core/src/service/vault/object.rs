@@ -1,13 +1,8 @@
 //! One thing that shall stand in the vault: how to see it, and how to make it.
 
-use serde_json::Value;
-use serde_json::json;
+use serde_json::{Value, json};
 
-use super::MOUNTS;
-use super::Request;
-use super::Response;
-use super::Verdict;
-use super::password;
+use super::{MOUNTS, Request, Response, Verdict, password};
 
 /// An object of the desired state.
 #[derive(Clone, Debug, PartialEq)]

@@ -5,11 +5,7 @@ use std::time::Duration;
 use serde::Deserialize;
 use serde_json::json;
 
-use super::AnswerError;
-use super::MOUNTS;
-use super::Request;
-use super::Response;
-use super::http;
+use super::{AnswerError, MOUNTS, Request, Response, http};
 use crate::secret::SecretBytes;
 use crate::time::Timestamp;
 

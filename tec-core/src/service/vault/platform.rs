@@ -2,8 +2,7 @@
 
 use std::time::Duration;
 
-use crate::service::caller::Account;
-use crate::service::caller::Role;
+use crate::service::caller::{Account, Role};
 
 /// The pod's place in its StatefulSet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

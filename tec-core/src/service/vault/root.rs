@@ -2,24 +2,13 @@
 
 use std::collections::VecDeque;
 
-use base64::Engine as _;
-use base64::alphabet;
-use base64::engine::DecodePaddingMode;
-use base64::engine::GeneralPurpose;
-use base64::engine::GeneralPurposeConfig;
+use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
+use base64::{Engine as _, alphabet};
 use serde::Deserialize;
-use serde_json::Value;
-use serde_json::json;
+use serde_json::{Value, json};
 
-use super::Platform;
-use super::Request;
-use super::Response;
-use super::Verdict;
-use super::converge::Converge;
-use super::converge::Mode;
-use super::converge::Turn;
-use super::desired;
-use super::http;
+use super::converge::{Converge, Mode, Turn};
+use super::{Platform, Request, Response, Verdict, desired, http};
 use crate::secret::SecretBytes;
 
 /// With or without padding: the vault leaves it out.

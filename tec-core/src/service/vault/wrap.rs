@@ -5,17 +5,13 @@
 
 use std::fmt;
 
-use aes_gcm::Aes256Gcm;
-use aes_gcm::KeyInit as _;
-use aes_gcm::aead::Aead as _;
-use aes_gcm::aead::Payload;
+use aes_gcm::aead::{Aead as _, Payload};
+use aes_gcm::{Aes256Gcm, KeyInit as _};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use serde::Deserialize;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
-use crate::secret::SecretArray;
-use crate::secret::SecretBytes;
+use crate::secret::{SecretArray, SecretBytes};
 
 /// Name of the format; part of what is authenticated.
 const FORMAT: &str = "tec-vault-key-v1";

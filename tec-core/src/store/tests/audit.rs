@@ -1,8 +1,7 @@
 use super::Place;
 use crate::digest::Sha256Digest;
 use crate::port::AuditSink;
-use crate::store::AuditVerdict;
-use crate::store::Store;
+use crate::store::{AuditVerdict, Store};
 use crate::testing::sample;
 
 /// Number of lines of a log that is intact.

@@ -1,13 +1,11 @@
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::Place;
 use crate::port::AuditEvent;
 use crate::store::Store;
 use crate::testing;
-use crate::testing::Faulty;
-use crate::testing::SeededEntropy;
+use crate::testing::{Faulty, SeededEntropy};
 
 /// Stores in directories of their own below one place.
 struct Stores {

@@ -1,18 +1,11 @@
 use std::fs;
 use std::fs::Permissions;
-use std::os::unix::fs::PermissionsExt as _;
-use std::os::unix::fs::chown;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{PermissionsExt as _, chown, symlink};
 
-use super::Place;
-use super::fill;
+use super::{Place, fill};
 use crate::code::Code;
 use crate::machine::LastBinding;
-use crate::port::AkRegistry;
-use crate::port::ClockLog;
-use crate::port::MachineRegistry;
-use crate::port::PortErrorKind;
-use crate::port::UnclaimedLimit;
+use crate::port::{AkRegistry, ClockLog, MachineRegistry, PortErrorKind, UnclaimedLimit};
 use crate::store::StoreError;
 use crate::testing::sample;
 

@@ -1,20 +1,11 @@
 use std::time::Duration;
 
-use super::Place;
-use super::assert_filled;
-use super::audit;
-use super::fill;
+use super::{Place, assert_filled, audit, fill};
 use crate::code::Code;
-use crate::port::AkRegistry;
-use crate::port::AuditAction;
-use crate::port::AuditEvent;
-use crate::port::AuditSink;
-use crate::port::ImageRegistry;
-use crate::port::MachineRegistry;
-use crate::port::PortErrorKind;
-use crate::port::PutOutcome;
-use crate::port::SecretStore;
-use crate::port::UnclaimedLimit;
+use crate::port::{
+    AkRegistry, AuditAction, AuditEvent, AuditSink, ImageRegistry, MachineRegistry, PortErrorKind,
+    PutOutcome, SecretStore, UnclaimedLimit,
+};
 use crate::secret::SecretBytes;
 use crate::store::Store;
 use crate::testing::sample;

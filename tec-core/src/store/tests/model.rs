@@ -3,19 +3,12 @@
 use proptest::prelude::*;
 
 use super::Place;
-use crate::machine::Machine;
-use crate::machine::RegisteredBy;
-use crate::port::AkRegistry;
-use crate::port::AttemptLog;
-use crate::port::AuditSink;
-use crate::port::ImageRegistry;
-use crate::port::MachineRegistry;
-use crate::port::PortError;
-use crate::port::PortErrorKind;
-use crate::port::SecretStore;
-use crate::port::UnclaimedLimit;
-use crate::testing::MemoryRegistry;
-use crate::testing::sample;
+use crate::machine::{Machine, RegisteredBy};
+use crate::port::{
+    AkRegistry, AttemptLog, AuditSink, ImageRegistry, MachineRegistry, PortError, PortErrorKind,
+    SecretStore, UnclaimedLimit,
+};
+use crate::testing::{MemoryRegistry, sample};
 
 /// One call, over few names so that they meet.
 #[derive(Clone, Debug)]

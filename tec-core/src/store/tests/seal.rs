@@ -2,11 +2,9 @@ use std::fs;
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt as _;
 
-use super::Place;
-use super::fill;
+use super::{Place, fill};
 use crate::code::Code;
-use crate::port::PortErrorKind;
-use crate::port::SecretStore;
+use crate::port::{PortErrorKind, SecretStore};
 use crate::secret::SecretBytes;
 use crate::store::StoreError;
 use crate::testing::sample;

@@ -2,34 +2,19 @@
 
 use std::collections::BTreeMap;
 
-use rusqlite::Connection;
-use rusqlite::OptionalExtension as _;
+use rusqlite::{Connection, OptionalExtension as _};
 
-use super::super::ak;
-use super::super::audit;
-use super::super::authority;
-use super::super::error::Failure;
-use super::super::error::StoreError;
-use super::super::image;
-use super::super::machine;
+use super::super::error::{Failure, StoreError};
 use super::super::seal::Seal;
-use super::super::secret;
+use super::super::{ak, audit, authority, image, machine, secret};
 use crate::ak::AkState;
-use crate::id::MachineId;
-use crate::id::ResourcePath;
+use crate::id::{MachineId, ResourcePath};
 use crate::machine::Machine;
-use crate::migrate::AdoptPage;
-use crate::migrate::Adopted;
-use crate::migrate::Epoch;
-use crate::migrate::MachineUnit;
-use crate::migrate::Merged;
-use crate::migrate::Role;
-use crate::migrate::TrustUnit;
-use crate::migrate::UnitName;
-use crate::migrate::merge_image;
-use crate::migrate::merge_machine;
-use crate::port::AuditAction;
-use crate::port::AuditEvent;
+use crate::migrate::{
+    AdoptPage, Adopted, Epoch, MachineUnit, Merged, Role, TrustUnit, UnitName, merge_image,
+    merge_machine,
+};
+use crate::port::{AuditAction, AuditEvent};
 use crate::secret::SecretBytes;
 use crate::time::Timestamp;
 

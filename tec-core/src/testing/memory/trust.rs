@@ -4,29 +4,14 @@ use std::collections::BTreeMap;
 
 use async_trait::async_trait;
 
-use super::MemoryRegistry;
-use super::State;
+use super::{MemoryRegistry, State};
 use crate::ak::AkRecord;
-use crate::id::MachineId;
-use crate::id::ResourcePath;
-use crate::migrate::AdoptPage;
-use crate::migrate::Adopted;
-use crate::migrate::Authority;
-use crate::migrate::Epoch;
-use crate::migrate::MachineUnit;
-use crate::migrate::Merged;
-use crate::migrate::Role;
-use crate::migrate::SwapOutcome;
-use crate::migrate::Transition;
-use crate::migrate::TrustAnchor;
-use crate::migrate::TrustUnit;
-use crate::migrate::UnitName;
-use crate::migrate::merge_image;
-use crate::migrate::merge_machine;
-use crate::port::AuditAction;
-use crate::port::AuditEvent;
-use crate::port::PortError;
-use crate::port::PortErrorKind;
+use crate::id::{MachineId, ResourcePath};
+use crate::migrate::{
+    AdoptPage, Adopted, Authority, Epoch, MachineUnit, Merged, Role, SwapOutcome, Transition,
+    TrustAnchor, TrustUnit, UnitName, merge_image, merge_machine,
+};
+use crate::port::{AuditAction, AuditEvent, PortError, PortErrorKind};
 use crate::secret::SecretBytes;
 
 impl State {

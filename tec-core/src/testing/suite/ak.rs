@@ -1,19 +1,9 @@
-use super::at_once;
-use super::kind;
-use super::ok;
-use crate::ak::AkRecord;
-use crate::ak::AkState;
-use crate::ak::ApprovedAk;
-use crate::ak::Fingerprint;
-use crate::ak::SourceNetwork;
-use crate::machine::LastBinding;
-use crate::machine::MachineState;
-use crate::port::AkRegistry;
-use crate::port::BindOutcome;
-use crate::port::CreateOutcome;
-use crate::port::MachineRegistry;
-use crate::port::PortErrorKind;
-use crate::port::UnclaimedLimit;
+use super::{at_once, kind, ok};
+use crate::ak::{AkRecord, AkState, ApprovedAk, Fingerprint, SourceNetwork};
+use crate::machine::{LastBinding, MachineState};
+use crate::port::{
+    AkRegistry, BindOutcome, CreateOutcome, MachineRegistry, PortErrorKind, UnclaimedLimit,
+};
 use crate::testing::sample;
 
 /// Most keys that wait per machine, see [`AkRegistry::submit`].

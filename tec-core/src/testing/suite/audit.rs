@@ -1,8 +1,5 @@
-use super::at_once;
-use super::ok;
-use crate::port::AuditAction;
-use crate::port::AuditEvent;
-use crate::port::AuditSink;
+use super::{at_once, ok};
+use crate::port::{AuditAction, AuditEvent, AuditSink};
 use crate::testing::sample;
 
 /// Checks the contract of [`AuditSink`]; `make` gives an empty log, `read` what is in it, in order.

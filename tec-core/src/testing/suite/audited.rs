@@ -1,11 +1,7 @@
-use super::kind;
-use super::ok;
-use crate::port::AkRegistry;
-use crate::port::AuditEvent;
-use crate::port::ImageRegistry;
-use crate::port::MachineRegistry;
-use crate::port::SecretStore;
-use crate::port::UnclaimedLimit;
+use super::{kind, ok};
+use crate::port::{
+    AkRegistry, AuditEvent, ImageRegistry, MachineRegistry, SecretStore, UnclaimedLimit,
+};
 use crate::testing::sample;
 
 /// Checks that changes which take an audit line along write it, and calls that change nothing write

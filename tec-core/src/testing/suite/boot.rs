@@ -1,17 +1,8 @@
-use crate::attest::PinnedPcrs;
-use crate::attest::Tee;
-use crate::attest::VerifiedEvidence;
-use crate::boot::BootState;
-use crate::boot::BootStates;
-use crate::boot::LiveImages;
+use crate::attest::{PinnedPcrs, Tee, VerifiedEvidence};
+use crate::boot::{BootState, BootStates, LiveImages};
 use crate::digest::Sha256Digest;
-use crate::image::ApprovedImage;
-use crate::image::ExpectedPcr;
-use crate::image::ExpectedPcrs;
-use crate::image::ImageEvent;
-use crate::pcr::PCR_COUNT;
-use crate::pcr::PcrIndex;
-use crate::pcr::PcrValues;
+use crate::image::{ApprovedImage, ExpectedPcr, ExpectedPcrs, ImageEvent};
+use crate::pcr::{PCR_COUNT, PcrIndex, PcrValues};
 use crate::testing::sample;
 
 const PCR4: PcrIndex = PcrIndex::BOOT_MANAGER;

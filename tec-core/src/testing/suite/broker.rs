@@ -1,9 +1,7 @@
-use serde_json::Value;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::ok;
-use crate::port::KeyBroker;
-use crate::port::PolicySlot;
+use crate::port::{KeyBroker, PolicySlot};
 use crate::testing::sample;
 
 /// A policy that every broker compiles, and that allows nothing.

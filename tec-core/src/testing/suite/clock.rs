@@ -1,14 +1,7 @@
-use super::at_once;
-use super::kind;
-use super::ok;
-use crate::ak::ClockFault;
-use crate::ak::ClockReading;
-use crate::ak::Fingerprint;
-use crate::ak::TpmClock;
+use super::{at_once, kind, ok};
+use crate::ak::{ClockFault, ClockReading, Fingerprint, TpmClock};
 use crate::attest::Tee;
-use crate::port::ClockLog;
-use crate::port::ClockOutcome;
-use crate::port::PortErrorKind;
+use crate::port::{ClockLog, ClockOutcome, PortErrorKind};
 use crate::testing::sample;
 
 /// Checks the contract of [`ClockLog`]; `make` gives an empty log.

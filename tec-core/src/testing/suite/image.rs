@@ -1,7 +1,5 @@
-use super::kind;
-use super::ok;
-use crate::port::ImageRegistry;
-use crate::port::PortErrorKind;
+use super::{kind, ok};
+use crate::port::{ImageRegistry, PortErrorKind};
 use crate::testing::sample;
 
 /// Checks the contract of [`ImageRegistry`]; `make` gives an empty registry.

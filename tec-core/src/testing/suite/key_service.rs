@@ -1,11 +1,7 @@
-use super::at_once;
-use super::kind;
-use super::ok;
+use super::{at_once, kind, ok};
 use crate::node::derive::DataKeyId;
-use crate::node::envelope::KeyWrapper;
-use crate::node::envelope::WrappedKeys;
-use crate::port::CreateOutcome;
-use crate::port::PortErrorKind;
+use crate::node::envelope::{KeyWrapper, WrappedKeys};
+use crate::port::{CreateOutcome, PortErrorKind};
 use crate::secret::SecretBytes;
 use crate::testing::sample;
 

@@ -1,13 +1,6 @@
-use super::at_once;
-use super::kind;
-use super::ok;
-use crate::machine::Machine;
-use crate::machine::MachineState;
-use crate::machine::RegisteredBy;
-use crate::port::CreateOutcome;
-use crate::port::MachineRegistry;
-use crate::port::PortErrorKind;
-use crate::port::UnclaimedLimit;
+use super::{at_once, kind, ok};
+use crate::machine::{Machine, MachineState, RegisteredBy};
+use crate::port::{CreateOutcome, MachineRegistry, PortErrorKind, UnclaimedLimit};
 use crate::testing::sample;
 
 /// Checks the contract of [`MachineRegistry`]; `make` gives an empty registry.

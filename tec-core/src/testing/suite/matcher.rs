@@ -1,12 +1,5 @@
-use crate::ak::AkCandidate;
-use crate::ak::AkDecision;
-use crate::ak::AkMatcher;
-use crate::ak::AkRecord;
-use crate::ak::AkState;
-use crate::ak::ByAdmin;
-use crate::machine::LastBinding;
-use crate::machine::Machine;
-use crate::machine::MachineState;
+use crate::ak::{AkCandidate, AkDecision, AkMatcher, AkRecord, AkState, ByAdmin};
+use crate::machine::{LastBinding, Machine, MachineState};
 use crate::testing::sample;
 
 /// Checks the security contract of an [`AkMatcher`] over every combination of what it may be told:

@@ -26,15 +26,13 @@ pub use self::boot::boot_states;
 pub use self::broker::key_broker;
 pub use self::clock::clock_log;
 pub use self::image::image_registry;
-pub use self::key_service::key_wrapper;
-pub use self::key_service::wrapped_keys;
+pub use self::key_service::{key_wrapper, wrapped_keys};
 pub use self::machine::machine_registry;
 pub use self::matcher::ak_matcher;
 pub use self::secret::secret_store;
 pub use self::trust::trust_anchor;
 
-use crate::port::PortError;
-use crate::port::PortErrorKind;
+use crate::port::{PortError, PortErrorKind};
 
 /// What a port call gives back, boxed by `async_trait`.
 type PortFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, PortError>> + Send + 'a>>;

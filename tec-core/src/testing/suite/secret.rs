@@ -1,7 +1,5 @@
-use super::at_once;
-use super::ok;
-use crate::port::PutOutcome;
-use crate::port::SecretStore;
+use super::{at_once, ok};
+use crate::port::{PutOutcome, SecretStore};
 use crate::secret::SecretBytes;
 use crate::testing::sample;
 

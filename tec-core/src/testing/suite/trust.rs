@@ -1,28 +1,16 @@
-use super::kind;
-use super::ok;
+use super::{kind, ok};
 use crate::ak::ApprovedAk;
 use crate::code::Code;
 use crate::id::ResourcePath;
-use crate::machine::LastBinding;
-use crate::machine::MachineState;
-use crate::migrate::AdoptPage;
-use crate::migrate::Adopted;
-use crate::migrate::Authority;
-use crate::migrate::Clash;
-use crate::migrate::Epoch;
-use crate::migrate::Role;
-use crate::migrate::SwapOutcome;
-use crate::migrate::Transition;
-use crate::migrate::TrustAnchor;
-use crate::migrate::TrustUnit;
-use crate::migrate::UnitName;
-use crate::port::AkRegistry;
-use crate::port::ImageRegistry;
-use crate::port::MachineRegistry;
-use crate::port::PortError;
-use crate::port::PortErrorKind;
-use crate::port::SecretStore;
-use crate::port::UnclaimedLimit;
+use crate::machine::{LastBinding, MachineState};
+use crate::migrate::{
+    AdoptPage, Adopted, Authority, Clash, Epoch, Role, SwapOutcome, Transition, TrustAnchor,
+    TrustUnit, UnitName,
+};
+use crate::port::{
+    AkRegistry, ImageRegistry, MachineRegistry, PortError, PortErrorKind, SecretStore,
+    UnclaimedLimit,
+};
 use crate::testing::sample;
 
 /// Checks the contract of [`TrustAnchor`], and that the other ports obey the record of authority;

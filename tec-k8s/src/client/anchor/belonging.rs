@@ -12,38 +12,21 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
-use kube::Api;
-use kube::ResourceExt as _;
-use kube::api::ListParams;
-use kube::api::ObjectMeta;
-use kube::api::Patch;
-use kube::api::PatchParams;
-use kube::api::PostParams;
+use kube::api::{ListParams, ObjectMeta, Patch, PatchParams, PostParams};
+use kube::{Api, ResourceExt as _};
 use serde_json::json;
 use tec_core::code::Code;
 use tec_core::migrate::Role;
-use tec_core::migrate::belonging::Article;
-use tec_core::migrate::belonging::Belongings;
-use tec_core::migrate::belonging::Certificate;
-use tec_core::migrate::belonging::Place;
-use tec_core::migrate::belonging::Service;
-use tec_core::port::PortError;
-use tec_core::port::PortErrorKind;
+use tec_core::migrate::belonging::{Article, Belongings, Certificate, Place, Service};
+use tec_core::port::{PortError, PortErrorKind};
 use tec_core::secret::SecretBytes;
 
-use super::demand::ADOPTED_DEMANDS;
-use super::demand::TOKEN_SECRET;
-use super::demand::adopted;
-use super::demand::demands_of;
-use super::demand::pcrs_of;
-use super::demand::secret_name;
-use super::demand::spec_of;
-use super::demand::token_secret;
-use crate::api::Machine;
-use crate::api::TrustedExecutionCluster;
+use super::demand::{
+    ADOPTED_DEMANDS, TOKEN_SECRET, adopted, demands_of, pcrs_of, secret_name, spec_of, token_secret,
+};
+use crate::api::{Machine, TrustedExecutionCluster};
 use crate::client::KubeRegistry;
-use crate::client::error::is_conflict;
-use crate::client::error::port_error;
+use crate::client::error::{is_conflict, port_error};
 
 /// Secret with the CA of a trust anchor: `tls.crt`, `tls.key` and `ca.crt`.
 pub const CA_SECRET: &str = "trust-anchor-ca";

@@ -3,18 +3,11 @@
 use std::collections::BTreeSet;
 
 use kube::ResourceExt as _;
-use serde_json::Value;
-use serde_json::json;
-use tec_core::migrate::belonging::Binding;
-use tec_core::migrate::belonging::Demands;
-use tec_core::migrate::belonging::Entry;
-use tec_core::migrate::belonging::Service;
+use serde_json::{Value, json};
+use tec_core::migrate::belonging::{Binding, Demands, Entry, Service};
 use tec_core::pcr::PcrIndex;
 
-use crate::api::ApprovalPolicy;
-use crate::api::RegistrationMode;
-use crate::api::TlsServer;
-use crate::api::TrustedExecutionCluster;
+use crate::api::{ApprovalPolicy, RegistrationMode, TlsServer, TrustedExecutionCluster};
 
 /// Secret for the registration token, where the cluster object names none.
 pub(super) const TOKEN_SECRET: &str = "trust-registration-token";

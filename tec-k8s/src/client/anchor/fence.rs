@@ -1,7 +1,6 @@
 //! Looks at the record of authority that many writers share.
 
-use std::sync::atomic::AtomicU64;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use tec_core::migrate::Authority;
 use tec_core::port::PortError;

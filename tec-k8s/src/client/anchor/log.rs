@@ -6,27 +6,20 @@
 //! ```
 //! What is kept goes with nothing: no object owns it.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use k8s_openapi::api::core::v1::ConfigMap;
-use k8s_openapi::api::core::v1::Secret;
+use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use k8s_openapi::api::events::v1::Event;
-use kube::Resource;
-use kube::ResourceExt as _;
-use kube::api::ObjectMeta;
-use kube::api::PostParams;
+use kube::api::{ObjectMeta, PostParams};
+use kube::{Resource, ResourceExt as _};
 use tec_core::digest::Sha256Digest;
 use tec_core::migrate::AnchorId;
-use tec_core::port::AuditEvent;
-use tec_core::port::PortError;
+use tec_core::port::{AuditEvent, PortError};
 
 use super::snapshot::each;
 use crate::api;
-use crate::client::AUDIT;
-use crate::client::KubeRegistry;
-use crate::client::error::is_conflict;
-use crate::client::error::port_error;
+use crate::client::error::{is_conflict, port_error};
+use crate::client::{AUDIT, KubeRegistry};
 
 /// Label of everything that is kept of an anchor; its value is the anchor.
 pub const AUDIT_OF: &str = "trusted-execution-clusters.io/audit-of";

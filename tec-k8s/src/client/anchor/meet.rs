@@ -2,17 +2,12 @@
 
 use tec_core::ak::AkRecord;
 use tec_core::image::ApprovedImage;
-use tec_core::migrate::Adopted;
-use tec_core::migrate::Clash;
-use tec_core::migrate::MachineUnit;
-use tec_core::migrate::Merged;
-use tec_core::migrate::TrustUnit;
-use tec_core::migrate::merge_image;
-use tec_core::migrate::merge_machine;
+use tec_core::migrate::{
+    Adopted, Clash, MachineUnit, Merged, TrustUnit, merge_image, merge_machine,
+};
 use tec_core::secret::SecretBytes;
 
-use super::snapshot::Origin;
-use super::snapshot::Snapshot;
+use super::snapshot::{Origin, Snapshot};
 
 /// What comes of a unit here.
 #[derive(Debug)]

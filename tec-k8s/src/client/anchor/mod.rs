@@ -21,41 +21,23 @@ mod write;
 use std::collections::BTreeSet;
 
 use async_trait::async_trait;
-use futures::FutureExt as _;
-use futures::StreamExt as _;
-use futures::TryFutureExt as _;
-use futures::TryStreamExt as _;
+use futures::{FutureExt as _, StreamExt as _, TryFutureExt as _, TryStreamExt as _};
 use tec_core::code::Code;
 use tec_core::id::ResourcePath;
 use tec_core::machine::MachineState;
-use tec_core::migrate::AdoptPage;
-use tec_core::migrate::Adopted;
-use tec_core::migrate::Authority;
-use tec_core::migrate::Epoch;
-use tec_core::migrate::Merged;
-use tec_core::migrate::Role;
-use tec_core::migrate::SwapOutcome;
-use tec_core::migrate::Transition;
-use tec_core::migrate::TrustAnchor;
-use tec_core::migrate::TrustUnit;
-use tec_core::migrate::UnitName;
-use tec_core::port::AuditAction;
-use tec_core::port::AuditEvent;
-use tec_core::port::PortError;
-use tec_core::port::PortErrorKind;
+use tec_core::migrate::{
+    AdoptPage, Adopted, Authority, Epoch, Merged, Role, SwapOutcome, Transition, TrustAnchor,
+    TrustUnit, UnitName,
+};
+use tec_core::port::{AuditAction, AuditEvent, PortError, PortErrorKind};
 
-pub use self::belonging::CA_SECRET;
-pub use self::belonging::ISSUED_FOR;
-pub use self::belonging::RENEW_AT;
+pub use self::belonging::{CA_SECRET, ISSUED_FOR, RENEW_AT};
 pub use self::log::AUDIT_OF;
 pub(super) use self::pass::Passes;
-use self::pass::Progress;
-use self::pass::pause;
-use self::pass::resume;
+use self::pass::{Progress, pause, resume};
 use self::snapshot::Snapshot;
 use super::KubeRegistry;
-use crate::api::ConditionKind;
-use crate::api::Machine;
+use crate::api::{ConditionKind, Machine};
 
 /// The epoch at which an object was adopted; absent on what was made here.
 const ADOPTED: &str = "trusted-execution-clusters.io/adopted-at-epoch";

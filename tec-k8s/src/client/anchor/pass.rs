@@ -1,13 +1,9 @@
 //! Passes that go on page by page, on what was listed when they began.
 
-use std::sync::Mutex;
-use std::sync::PoisonError;
+use std::sync::{Mutex, PoisonError};
 
-use serde::Deserialize;
-use serde::Serialize;
-use tec_core::migrate::Authority;
-use tec_core::migrate::Epoch;
-use tec_core::migrate::UnitName;
+use serde::{Deserialize, Serialize};
+use tec_core::migrate::{Authority, Epoch, UnitName};
 
 use super::fence::Fence;
 use super::snapshot::Snapshot;

@@ -3,26 +3,19 @@
 
 use std::fmt::Debug;
 
-use futures::StreamExt as _;
-use futures::TryStreamExt as _;
+use futures::{StreamExt as _, TryStreamExt as _};
 use k8s_openapi::NamespaceResourceScope;
-use kube::Resource;
-use kube::ResourceExt as _;
-use kube::api::ListParams;
-use kube::api::Patch;
-use kube::api::PatchParams;
+use kube::api::{ListParams, Patch, PatchParams};
+use kube::{Resource, ResourceExt as _};
 use serde::de::DeserializeOwned;
 use serde_json::json;
-use tec_core::migrate::Authority;
-use tec_core::migrate::Role;
+use tec_core::migrate::{Authority, Role};
 use tec_core::port::PortError;
 
-use super::AT_ONCE;
-use super::SEALED;
+use super::{AT_ONCE, SEALED};
 use crate::api;
 use crate::client::KubeRegistry;
-use crate::client::error::is_not_found;
-use crate::client::error::port_error;
+use crate::client::error::{is_not_found, port_error};
 
 /// Objects in one answer of a list.
 const PAGE: u32 = 500;

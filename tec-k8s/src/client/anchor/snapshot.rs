@@ -6,32 +6,22 @@ use std::ops::Bound;
 
 use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::core::v1::Secret;
-use kube::Resource;
-use kube::ResourceExt as _;
 use kube::api::ListParams;
+use kube::{Resource, ResourceExt as _};
 use serde::de::DeserializeOwned;
-use tec_core::ak::AkRecord;
-use tec_core::ak::AkState;
-use tec_core::ak::Fingerprint;
-use tec_core::id::ImageName;
-use tec_core::id::MachineId;
-use tec_core::id::ResourcePath;
+use tec_core::ak::{AkRecord, AkState, Fingerprint};
+use tec_core::id::{ImageName, MachineId, ResourcePath};
 use tec_core::image::ApprovedImage;
-use tec_core::machine::Machine;
-use tec_core::machine::MachineState;
-use tec_core::migrate::MachineUnit;
-use tec_core::migrate::TrustUnit;
-use tec_core::migrate::UnitName;
+use tec_core::machine::{Machine, MachineState};
+use tec_core::migrate::{MachineUnit, TrustUnit, UnitName};
 use tec_core::port::PortError;
 use tec_core::secret::SecretBytes;
 
 use super::ADOPTED;
 use crate::api;
-use crate::client::KubeRegistry;
-use crate::client::SECRET_KEY;
 use crate::client::error::port_error;
-use crate::client::is_terminating;
 use crate::client::secret::path_of;
+use crate::client::{KubeRegistry, SECRET_KEY, is_terminating};
 
 /// Objects in one answer of a list.
 const PAGE: u32 = 500;

@@ -1,40 +1,23 @@
 //! Units of another anchor, written as objects of this cluster.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
-use kube::Resource as _;
-use kube::ResourceExt as _;
-use kube::api::DeleteParams;
-use kube::api::Patch;
-use kube::api::PatchParams;
-use kube::api::PostParams;
-use serde_json::Value;
-use serde_json::json;
-use tec_core::ak::AkRecord;
-use tec_core::ak::AkState;
-use tec_core::id::ImageName;
-use tec_core::id::ResourcePath;
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
+use kube::{Resource as _, ResourceExt as _};
+use serde_json::{Value, json};
+use tec_core::ak::{AkRecord, AkState};
+use tec_core::id::{ImageName, ResourcePath};
 use tec_core::image::ApprovedImage;
 use tec_core::machine::MachineState;
-use tec_core::migrate::AdoptPage;
-use tec_core::migrate::MachineUnit;
-use tec_core::migrate::Merged;
-use tec_core::migrate::TrustUnit;
-use tec_core::port::AuditAction;
-use tec_core::port::AuditEvent;
-use tec_core::port::PortError;
-use tec_core::port::PortErrorKind;
+use tec_core::migrate::{AdoptPage, MachineUnit, Merged, TrustUnit};
+use tec_core::port::{AuditAction, AuditEvent, PortError, PortErrorKind};
 
 use super::ADOPTED;
 use super::meet::Met;
-use super::snapshot::HereMachine;
-use super::snapshot::Snapshot;
+use super::snapshot::{HereMachine, Snapshot};
 use crate::api;
 use crate::api::BoundKey;
-use crate::client::ATTEMPTS;
-use crate::client::KubeRegistry;
-use crate::client::error::is_conflict;
-use crate::client::error::is_not_found;
-use crate::client::error::port_error;
+use crate::client::error::{is_conflict, is_not_found, port_error};
+use crate::client::{ATTEMPTS, KubeRegistry};
 
 impl KubeRegistry {
     /// Writes what came of a unit, if anything is to be written.

@@ -16,10 +16,7 @@
 
 mod tally;
 
-use std::sync::Arc;
-use std::sync::Mutex;
-use std::sync::MutexGuard;
-use std::sync::PoisonError;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -27,35 +24,21 @@ use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::api::events::v1::Event;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use k8s_openapi::jiff;
-use kube::Api;
-use kube::Resource as _;
-use kube::ResourceExt as _;
-use kube::api::ObjectMeta;
-use kube::api::Patch;
-use kube::api::PatchParams;
-use kube::api::PostParams;
+use kube::api::{ObjectMeta, Patch, PatchParams, PostParams};
+use kube::{Api, Resource as _, ResourceExt as _};
 use serde_json::json;
 use tec_core::attest::Attempt;
 use tec_core::code::Code;
-use tec_core::id::AttemptId;
-use tec_core::id::MachineId;
-use tec_core::port::AttemptLog;
-use tec_core::port::PortError;
-use tec_core::port::PortErrorKind;
-use tec_core::port::chain;
+use tec_core::id::{AttemptId, MachineId};
+use tec_core::port::{AttemptLog, PortError, PortErrorKind, chain};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use self::tally::Due;
-use self::tally::Line;
-use self::tally::News;
-use self::tally::Tally;
+use self::tally::{Due, Line, News, Tally};
 use super::KubeRegistry;
-use super::error::is_not_found;
-use super::error::port_error;
-use crate::api;
+use super::error::{is_not_found, port_error};
 use crate::api::LastAttestation;
-use crate::signal;
+use crate::{api, signal};
 
 /// Who reports attempts; the operator looks for Events of this reporter.
 pub const ATTEMPT_REPORTER: &str = "kbs-guard";

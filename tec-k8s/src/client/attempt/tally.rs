@@ -2,15 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use tec_core::id::AttemptId;
-use tec_core::id::MachineId;
+use tec_core::id::{AttemptId, MachineId};
 use tec_core::time::Timestamp;
 use tokio::time::Instant;
 
-use super::MOST_LINES;
-use super::MOST_OF_NOBODY;
-use super::Outcome;
-use super::QUIET;
+use super::{MOST_LINES, MOST_OF_NOBODY, Outcome, QUIET};
 
 /// One outcome of a machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

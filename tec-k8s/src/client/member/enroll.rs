@@ -5,40 +5,23 @@ use std::collections::BTreeMap;
 use async_trait::async_trait;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::Api;
-use kube::api::ListParams;
-use kube::api::ObjectMeta;
-use kube::api::PostParams;
-use serde::Deserialize;
-use serde::Serialize;
-use tec_core::ak::AkCandidate;
-use tec_core::ak::AkMatcher;
-use tec_core::ak::AkReason;
-use tec_core::ak::PublicKey;
-use tec_core::flow::AkOutcome;
-use tec_core::flow::AkPorts;
-use tec_core::flow::AkSubmission;
-use tec_core::flow::ClaimLimits;
-use tec_core::flow::approve;
+use kube::api::{ListParams, ObjectMeta, PostParams};
+use serde::{Deserialize, Serialize};
+use tec_core::ak::{AkCandidate, AkMatcher, AkReason, PublicKey};
+use tec_core::flow::{AkOutcome, AkPorts, AkSubmission, ClaimLimits, approve};
 use tec_core::id::MachineId;
-use tec_core::machine::Machine;
-use tec_core::machine::RegisteredBy;
+use tec_core::machine::{Machine, RegisteredBy};
 use tec_core::node::derive::DiskId;
 use tec_core::node::grant::Claim;
 use tec_core::node::state::Role;
-use tec_core::port::AkRegistry;
-use tec_core::port::CreateOutcome;
-use tec_core::port::MachineRegistry as _;
-use tec_core::port::PortError;
-use tec_core::port::PortErrorKind;
-use tec_core::port::UnclaimedLimit;
+use tec_core::port::{
+    AkRegistry, CreateOutcome, MachineRegistry as _, PortError, PortErrorKind, UnclaimedLimit,
+};
 
 use super::super::KubeRegistry;
-use super::super::error::is_conflict;
-use super::super::error::port_error;
-use crate::api::TrustedExecutionCluster;
-use crate::api::approval;
-use crate::rpc::Enrollments;
-use crate::rpc::Settled;
+use super::super::error::{is_conflict, port_error};
+use crate::api::{TrustedExecutionCluster, approval};
+use crate::rpc::{Enrollments, Settled};
 
 /// The object. 1 MiB of it (etcd's limit for a request) is room for about five thousand members.
 const NAME: &str = "tec-members";

@@ -2,30 +2,21 @@
 //! its majority.
 
 use std::fmt;
-use std::sync::Arc;
-use std::sync::Mutex;
-use std::sync::PoisonError;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use k8s_openapi::api::coordination::v1::Lease;
-use k8s_openapi::api::coordination::v1::LeaseSpec;
+use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use k8s_openapi::jiff;
-use kube::Api;
-use kube::Client;
-use kube::ResourceExt as _;
-use kube::api::ObjectMeta;
-use kube::api::PostParams;
+use kube::api::{ObjectMeta, PostParams};
+use kube::{Api, Client, ResourceExt as _};
 use tec_core::node::ticket::NodeName;
-use tec_core::port::Clock;
-use tec_core::port::PortError;
-use tec_core::port::PortErrorKind;
+use tec_core::port::{Clock, PortError, PortErrorKind};
 use tokio::time::Instant;
 
-use super::super::error::is_conflict;
-use super::super::error::port_error;
+use super::super::error::{is_conflict, port_error};
 use crate::rpc::ControlPlaneTurns;
 
 const NAMESPACE: &str = "kube-system";

@@ -3,24 +3,18 @@
 use async_trait::async_trait;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use object_store::aws::AwsAuthorizer;
-use object_store::aws::AwsCredential;
+use object_store::aws::{AwsAuthorizer, AwsCredential};
 use object_store::client::HttpRequest;
 use serde::Deserialize;
 use serde_json::json;
 use tec_core::node::derive::DataKeyId;
 use tec_core::node::envelope::KeyWrapper;
 use tec_core::node::uri::AwsKey;
-use tec_core::port::PortError;
-use tec_core::port::PortErrorKind;
+use tec_core::port::{PortError, PortErrorKind};
 use tec_core::secret::SecretBytes;
-use zeroize::ZeroizeOnDrop;
-use zeroize::Zeroizing;
+use zeroize::{ZeroizeOnDrop, Zeroizing};
 
-use super::http::CallError;
-use super::http::client;
-use super::http::exchange;
-use super::http::parsed;
+use super::http::{CallError, client, exchange, parsed};
 
 /// Service that requests are signed for.
 const SERVICE: &str = "kms";

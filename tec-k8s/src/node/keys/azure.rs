@@ -13,12 +13,9 @@ use tec_core::node::envelope::KeyWrapper;
 use tec_core::node::uri::AzureKey;
 use tec_core::port::PortError;
 use tec_core::secret::SecretBytes;
-use zeroize::ZeroizeOnDrop;
-use zeroize::Zeroizing;
+use zeroize::{ZeroizeOnDrop, Zeroizing};
 
-use super::http::CallError;
-use super::http::ask;
-use super::http::client;
+use super::http::{CallError, ask, client};
 
 /// Where tokens are issued.
 const LOGIN: &str = "https://login.microsoftonline.com";

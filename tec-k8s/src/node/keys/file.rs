@@ -1,23 +1,17 @@
 //! Wrapped keys as files of a directory.
 
-use std::fs;
 use std::fs::File;
-use std::io;
-use std::os::unix::fs::DirBuilderExt as _;
-use std::os::unix::fs::MetadataExt as _;
-use std::path::Path;
-use std::path::PathBuf;
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
+use std::path::{Path, PathBuf};
+use std::{fs, io};
 
 use async_trait::async_trait;
 use tec_core::node::derive::DataKeyId;
 use tec_core::node::envelope::WrappedKeys;
-use tec_core::port::CreateOutcome;
-use tec_core::port::PortError;
-use tec_core::port::PortErrorKind;
+use tec_core::port::{CreateOutcome, PortError, PortErrorKind};
 use tempfile::Builder;
 
-use crate::node::directory::blocking;
-use crate::node::directory::read_bounded;
+use crate::node::directory::{blocking, read_bounded};
 
 /// For root alone: what is wrapped is no secret, but whoever replaces it stops a node.
 const DIRECTORY: u32 = 0o700;

@@ -12,15 +12,11 @@ use serde_json::json;
 use tec_core::node::derive::DataKeyId;
 use tec_core::node::envelope::KeyWrapper;
 use tec_core::node::uri::GcpKey;
-use tec_core::port::PortError;
-use tec_core::port::PortErrorKind;
+use tec_core::port::{PortError, PortErrorKind};
 use tec_core::secret::SecretBytes;
-use zeroize::ZeroizeOnDrop;
-use zeroize::Zeroizing;
+use zeroize::{ZeroizeOnDrop, Zeroizing};
 
-use super::http::CallError;
-use super::http::ask;
-use super::http::client;
+use super::http::{CallError, ask, client};
 use super::object;
 
 /// Where it is.

@@ -2,15 +2,11 @@
 
 use std::time::Duration;
 
-use reqwest::Certificate;
-use reqwest::Client;
-use reqwest::RequestBuilder;
-use reqwest::StatusCode;
 use reqwest::redirect::Policy;
+use reqwest::{Certificate, Client, RequestBuilder, StatusCode};
 use serde::de::DeserializeOwned;
 use tec_core::endpoint::BaseUrl;
-use tec_core::port::PortError;
-use tec_core::port::PortErrorKind;
+use tec_core::port::{PortError, PortErrorKind};
 use zeroize::Zeroizing;
 
 /// A connection with its TLS handshake.

@@ -22,26 +22,17 @@ mod http;
 mod object;
 mod openbao;
 
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use async_trait::async_trait;
 use tec_core::node::derive::MasterSecret;
-use tec_core::node::envelope::EnvelopeKeys;
-use tec_core::node::envelope::KeyWrapper;
-use tec_core::node::envelope::WrappedKeys;
-use tec_core::node::port::DataKeys;
-use tec_core::node::port::KeyServices;
-use tec_core::node::port::ReleasedSecrets;
-use tec_core::node::uri::KmsUri;
-use tec_core::node::uri::StorageUri;
-use tec_core::port::Entropy;
-use tec_core::port::PortError;
-use tec_core::port::PortErrorKind;
+use tec_core::node::envelope::{EnvelopeKeys, KeyWrapper, WrappedKeys};
+use tec_core::node::port::{DataKeys, KeyServices, ReleasedSecrets};
+use tec_core::node::uri::{KmsUri, StorageUri};
+use tec_core::port::{Entropy, PortError, PortErrorKind};
 
-use self::file::FileKeys;
-use self::file::is_on;
+use self::file::{FileKeys, is_on};
 pub use self::http::CallError;
 use self::openbao::OpenBaoTransit;
 

@@ -1,39 +1,26 @@
 //! Wrapped keys as objects of a bucket: S3 and servers that speak it, Azure Blob Storage, Google
 //! Cloud Storage.
 
-use std::fmt;
-use std::fs;
-use std::io;
 use std::sync::Arc;
 use std::time::Duration;
+use std::{fmt, fs, io};
 
 use async_trait::async_trait;
-use object_store::BackoffConfig;
-use object_store::ClientOptions;
-use object_store::Error;
-use object_store::ObjectStore;
-use object_store::ObjectStoreExt as _;
-use object_store::PutMode;
-use object_store::RetryConfig;
 use object_store::aws::AmazonS3Builder;
 use object_store::azure::MicrosoftAzureBuilder;
 use object_store::gcp::GoogleCloudStorageBuilder;
 use object_store::path::Path;
+use object_store::{
+    BackoffConfig, ClientOptions, Error, ObjectStore, ObjectStoreExt as _, PutMode, RetryConfig,
+};
 use tec_core::node::derive::DataKeyId;
 use tec_core::node::envelope::WrappedKeys;
-use tec_core::node::uri::AzureBlobs;
-use tec_core::node::uri::AzureConnection;
-use tec_core::node::uri::GcpBucket;
-use tec_core::node::uri::S3Bucket;
-use tec_core::node::uri::StorageUri;
-use tec_core::port::CreateOutcome;
-use tec_core::port::PortError;
-use tec_core::port::PortErrorKind;
+use tec_core::node::uri::{AzureBlobs, AzureConnection, GcpBucket, S3Bucket, StorageUri};
+use tec_core::port::{CreateOutcome, PortError, PortErrorKind};
 use tec_core::secret::SecretBytes;
 
-use super::KeyServiceError;
 use super::aws::ensure_signable;
-use super::refused;
+use super::{KeyServiceError, refused};
 
 /// A connection with its TLS handshake.
 const CONNECT_LIMIT: Duration = Duration::from_secs(10);

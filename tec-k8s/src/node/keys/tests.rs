@@ -153,14 +153,10 @@ async fn a_cloud_is_not_asked_with_the_identity_of_the_machine() {
 #[cfg(feature = "cloud")]
 mod cloud {
     use base64::Engine as _;
-    use base64::engine::general_purpose::STANDARD;
-    use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-    use serde_json::Value;
-    use serde_json::json;
-    use tokio::io::AsyncReadExt as _;
-    use tokio::io::AsyncWriteExt as _;
-    use tokio::net::TcpListener;
-    use tokio::net::TcpStream;
+    use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
+    use serde_json::{Value, json};
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::{TcpListener, TcpStream};
 
     use super::*;
 

@@ -1,25 +1,18 @@
 //! Components: downloaded, checked by hash, and only then opened.
 
-use std::fs;
 use std::fs::File;
-use std::io;
-use std::io::Read as _;
-use std::io::Write as _;
+use std::io::{Read as _, Write as _};
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::Component as Part;
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Component as Part, Path, PathBuf};
 use std::time::Duration;
+use std::{fs, io};
 
 use flate2::read::GzDecoder;
 use reqwest::StatusCode;
-use sha2::Digest as _;
-use sha2::Sha256;
+use sha2::{Digest as _, Sha256};
 use tec_core::digest::Sha256Digest;
-use tec_core::node::ticket::Component;
-use tec_core::node::ticket::ComponentForm;
-use tec_core::port::PortError;
-use tec_core::port::PortErrorKind;
+use tec_core::node::ticket::{Component, ComponentForm};
+use tec_core::port::{PortError, PortErrorKind};
 
 use super::KubeadmPaths;
 
@@ -240,8 +233,7 @@ fn unpack(archive: &Path, to: Option<&Path>) -> Result<(), ComponentError> {
 mod tests {
     use flate2::Compression;
     use flate2::write::GzEncoder;
-    use tar::EntryType;
-    use tar::Header;
+    use tar::{EntryType, Header};
 
     use super::*;
 

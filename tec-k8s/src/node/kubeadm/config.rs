@@ -8,8 +8,7 @@ use std::path::Path;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use serde_json::Value;
-use serde_json::json;
+use serde_json::{Value, json};
 use tec_core::node::init::KubeProxy;
 use tec_core::node::metadata::Instance;
 use tec_core::node::state::Role;
@@ -17,8 +16,7 @@ use tec_core::node::ticket::JoinTicket;
 use tec_core::secret::SecretBytes;
 use zeroize::Zeroizing;
 
-use super::KubeadmPaths;
-use super::KubeadmSettings;
+use super::{KubeadmPaths, KubeadmSettings};
 
 /// Version of kubeadm's own kinds (kubeadm Configuration v1beta4).
 const KUBEADM: &str = "kubeadm.k8s.io/v1beta4";
@@ -276,8 +274,7 @@ pub(super) fn join(
 #[cfg(test)]
 mod tests {
     use tec_core::digest::Sha256Digest;
-    use tec_core::node::derive::MeasurementSalt;
-    use tec_core::node::derive::MeasurementSecret;
+    use tec_core::node::derive::{MeasurementSalt, MeasurementSecret};
     use tec_core::node::ticket::CaPin;
     use tec_core::secret::SecretArray;
 

@@ -17,32 +17,21 @@ use async_trait::async_trait;
 use tec_core::node::init::InitRequest;
 use tec_core::node::lock::LockedNode;
 use tec_core::node::metadata::Instance;
-use tec_core::node::port::ClusterInitializer;
-use tec_core::node::port::ClusterJoiner;
-use tec_core::node::port::KeyUris;
+use tec_core::node::port::{ClusterInitializer, ClusterJoiner, KeyUris};
 use tec_core::node::state::Role;
-use tec_core::node::ticket::Component;
-use tec_core::node::ticket::ComponentForm;
-use tec_core::node::ticket::JoinTicket;
-use tec_core::node::ticket::PkiFile;
-use tec_core::port::PortError;
-use tec_core::port::PortErrorKind;
+use tec_core::node::ticket::{Component, ComponentForm, JoinTicket, PkiFile};
+use tec_core::port::{PortError, PortErrorKind};
 use tec_core::secret::SecretBytes;
 use tempfile::NamedTempFile;
 
-use super::directory::remove_if_there;
-use super::directory::write_whole;
-use super::program::Call;
-use super::program::Programs;
+use super::directory::{remove_if_there, write_whole};
+use super::program::{Call, Programs};
 
 use self::config::Attempt;
 
-pub use self::identity::KubeletIdentity;
-pub use self::identity::KubeletKey;
+pub use self::identity::{KubeletIdentity, KubeletKey};
 pub use self::paths::KubeadmPaths;
-pub use self::settings::EtcdTls;
-pub use self::settings::ExternalEtcd;
-pub use self::settings::KubeadmSettings;
+pub use self::settings::{EtcdTls, ExternalEtcd, KubeadmSettings};
 
 const KUBEADM: &str = "kubeadm";
 const SYSTEMCTL: &str = "systemctl";

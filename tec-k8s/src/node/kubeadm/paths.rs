@@ -1,7 +1,6 @@
 //! Where things lie on a node (contract, appendix B).
 
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use tec_core::node::ticket::PkiFile;
 

@@ -167,8 +167,7 @@ fn check_segment(segment: &Segment, integrity: Integrity) -> Result<(), HeaderEr
 
 #[cfg(test)]
 mod tests {
-    use serde_json::Value;
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::*;
 

@@ -3,30 +3,23 @@
 mod header;
 
 use std::ffi::OsString;
-use std::fs;
-use std::io;
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
+use std::{fs, io};
 
 use async_trait::async_trait;
 use tec_core::node::derive::DiskId;
 use tec_core::node::lock::LockedNode;
 use tec_core::node::port::StateDisk;
-use tec_core::port::PortError;
-use tec_core::port::PortErrorKind;
+use tec_core::port::{PortError, PortErrorKind};
 use tec_core::secret::SecretBytes;
 use tempfile::TempDir;
 
-pub use self::header::HeaderError;
-pub use self::header::Integrity;
 use self::header::check;
-use super::directory::blocking;
-use super::directory::write_whole;
-use super::program::Call;
-use super::program::ProgramError;
-use super::program::Programs;
+pub use self::header::{HeaderError, Integrity};
+use super::directory::{blocking, write_whole};
+use super::program::{Call, ProgramError, Programs};
 
 const CRYPTSETUP: &str = "cryptsetup";
 /// Exit status for a passphrase that opens nothing (cryptsetup(8), "RETURN CODES").

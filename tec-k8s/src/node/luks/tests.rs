@@ -4,8 +4,7 @@ use std::fs;
 use std::process::Command;
 
 use tec_core::node::derive::ClusterId;
-use tec_core::node::lock::LockOutcome;
-use tec_core::node::lock::NodeLock;
+use tec_core::node::lock::{LockOutcome, NodeLock};
 use tec_core::testing::MemoryNode;
 
 use super::super::program::HostPrograms;

@@ -2,16 +2,11 @@
 
 use async_trait::async_trait;
 use serde::Deserialize;
-use tec_core::node::metadata::Instance;
-use tec_core::node::metadata::MetadataSource;
+use tec_core::node::metadata::{Instance, MetadataSource};
 use tec_core::port::PortError;
 
-use super::MetadataError;
-use super::Record;
-use super::parsed;
-use super::tag;
-use crate::node::http::Ask;
-use crate::node::http::HttpError;
+use super::{MetadataError, Record, parsed, tag};
+use crate::node::http::{Ask, HttpError};
 
 /// Where it is, the same on every instance (Amazon EC2, "Use the Instance Metadata Service").
 const DEFAULT: &str = "http://169.254.169.254";

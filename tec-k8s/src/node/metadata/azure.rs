@@ -2,14 +2,10 @@
 
 use async_trait::async_trait;
 use serde::Deserialize;
-use tec_core::node::metadata::Instance;
-use tec_core::node::metadata::MetadataSource;
+use tec_core::node::metadata::{Instance, MetadataSource};
 use tec_core::port::PortError;
 
-use super::MetadataError;
-use super::Record;
-use super::parsed;
-use super::tag;
+use super::{MetadataError, Record, parsed, tag};
 use crate::node::http::Ask;
 
 /// Where it is, the same on every instance (Azure Instance Metadata Service, "Access").

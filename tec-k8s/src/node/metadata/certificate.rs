@@ -4,13 +4,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::Deserialize;
-use tec_core::port::PortError;
-use tec_core::port::PortErrorKind;
+use tec_core::port::{PortError, PortErrorKind};
 
-use super::MetadataError;
-use super::azure::DEFAULT;
-use super::azure::HEADER;
-use super::parsed;
+use super::azure::{DEFAULT, HEADER};
+use super::{MetadataError, parsed};
 use crate::node::http::Ask;
 
 /// Where they are (Azure, "Trusted Hardware Identity Management").

@@ -4,13 +4,10 @@ use std::path::PathBuf;
 
 use async_trait::async_trait;
 use serde::Deserialize;
-use tec_core::node::metadata::Instance;
-use tec_core::node::metadata::MetadataSource;
+use tec_core::node::metadata::{Instance, MetadataSource};
 use tec_core::port::PortError;
 
-use super::MetadataError;
-use super::Record;
-use super::parsed;
+use super::{MetadataError, Record, parsed};
 
 /// A JSON file with the members `self`, `peers`, `endpoint` and `initSecretHash`; it is read at
 /// each call.

@@ -4,14 +4,10 @@ use std::collections::BTreeMap;
 
 use async_trait::async_trait;
 use serde::Deserialize;
-use tec_core::node::metadata::Instance;
-use tec_core::node::metadata::MetadataSource;
+use tec_core::node::metadata::{Instance, MetadataSource};
 use tec_core::port::PortError;
 
-use super::MetadataError;
-use super::Record;
-use super::parsed;
-use super::tag;
+use super::{MetadataError, Record, parsed, tag};
 use crate::node::http::Ask;
 
 /// Where it is, the same on every instance (Compute Engine, "About VM metadata").

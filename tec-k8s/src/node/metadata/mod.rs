@@ -14,8 +14,7 @@ use serde::Deserialize;
 use tec_core::node::metadata::Instance;
 use tec_core::node::state::Role;
 use tec_core::node::ticket::NodeName;
-use tec_core::port::PortError;
-use tec_core::port::PortErrorKind;
+use tec_core::port::{PortError, PortErrorKind};
 
 pub use self::aws::AwsMetadata;
 pub use self::azure::AzureMetadata;

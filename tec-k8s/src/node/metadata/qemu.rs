@@ -1,13 +1,10 @@
 //! The metadata service beside virtual machines of QEMU.
 
 use async_trait::async_trait;
-use tec_core::node::metadata::Instance;
-use tec_core::node::metadata::MetadataSource;
+use tec_core::node::metadata::{Instance, MetadataSource};
 use tec_core::port::PortError;
 
-use super::MetadataError;
-use super::Record;
-use super::parsed;
+use super::{MetadataError, Record, parsed};
 use crate::node::http::Ask;
 
 /// Where it is (contract, 1.12).

@@ -2,8 +2,7 @@
 
 use tec_core::node::metadata::MetadataSource;
 use tec_core::port::PortErrorKind;
-use tokio::io::AsyncReadExt as _;
-use tokio::io::AsyncWriteExt as _;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
 
 use super::*;

@@ -1,17 +1,10 @@
 //! Hashes of a transcript that has base64 where rustls has a host name.
 
-use std::sync::Arc;
-use std::sync::Mutex;
-use std::sync::PoisonError;
+use std::sync::{Arc, Mutex, PoisonError};
 
-use rustls::SupportedCipherSuite;
-use rustls::Tls13CipherSuite;
-use rustls::crypto::CipherSuiteCommon;
-use rustls::crypto::CryptoProvider;
-use rustls::crypto::hash::Context;
-use rustls::crypto::hash::Hash;
-use rustls::crypto::hash::HashAlgorithm;
-use rustls::crypto::hash::Output;
+use rustls::crypto::hash::{Context, Hash, HashAlgorithm, Output};
+use rustls::crypto::{CipherSuiteCommon, CryptoProvider};
+use rustls::{SupportedCipherSuite, Tls13CipherSuite};
 
 use super::hello;
 

@@ -3,14 +3,9 @@
 use std::io;
 use std::io::IoSlice;
 use std::pin::Pin;
-use std::task::Context;
-use std::task::Poll;
-use std::task::ready;
+use std::task::{Context, Poll, ready};
 
-use tokio::io::AsyncRead;
-use tokio::io::AsyncReadExt as _;
-use tokio::io::AsyncWrite;
-use tokio::io::ReadBuf;
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, ReadBuf};
 
 use super::super::Nonce;
 use super::hello;

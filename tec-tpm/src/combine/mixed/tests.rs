@@ -1,17 +1,12 @@
-use tec_core::attest::LogEvidence;
-use tec_core::attest::LoggedEvent;
-use tec_core::attest::Tee;
-use tec_core::explain::PcrMismatch;
-use tec_core::explain::explain_pcrs;
+use tec_core::attest::{LogEvidence, LoggedEvent, Tee};
+use tec_core::explain::{PcrMismatch, explain_pcrs};
 use tec_core::image::ApprovedImage;
 use tec_core::pcr::PCR_COUNT;
 use tec_core::testing;
 use tec_core::testing::sample;
 
 use super::*;
-use crate::combine::Grouping;
-use crate::combine::Loaders;
-use crate::combine::MokLists;
+use crate::combine::{Grouping, Loaders, MokLists};
 
 const PCR4: PcrIndex = PcrIndex::BOOT_MANAGER;
 const PCR14: PcrIndex = PcrIndex::MOK;

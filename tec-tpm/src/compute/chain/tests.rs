@@ -3,17 +3,13 @@ use std::error::Error as _;
 use tec_core::digest::Sha256Digest;
 use tec_core::image::ExpectedPcr;
 
-use super::super::find::BootComponent;
-use super::super::find::FindError;
+use super::super::find::{BootComponent, FindError};
 use super::super::grub::GrubError;
 use super::super::measurement::Component;
 use super::super::pe::PeFile;
 use super::super::sbat::SbatError;
 use super::super::signature::SignatureError;
-use super::super::testing::PeBuilder;
-use super::super::testing::application;
-use super::super::testing::debian_chain;
-use super::super::testing::grub;
+use super::super::testing::{PeBuilder, application, debian_chain, grub};
 use super::*;
 
 const SHIM: &str = "usr/lib/shim/shimx64.efi.signed";

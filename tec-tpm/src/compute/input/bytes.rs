@@ -1,16 +1,10 @@
 //! Bytes that can be read at any place.
 
-use std::fmt;
 use std::fs::File;
-use std::io;
-use std::io::Read;
-use std::io::Seek as _;
-use std::io::SeekFrom;
+use std::io::{Read, Seek as _, SeekFrom};
 use std::ops::Range;
-use std::sync::Arc;
-use std::sync::Mutex;
-use std::sync::MutexGuard;
-use std::sync::PoisonError;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::{fmt, io};
 
 use tec_core::reference::ImageFile;
 

@@ -8,10 +8,8 @@ use super::allowance::Allowance;
 use super::bytes::Bytes;
 use super::disk;
 use super::fat::is_fat;
-use super::tar::BLOCK;
-use super::tar::is_header;
-use super::unpack::Packing;
-use super::unpack::unpack;
+use super::tar::{BLOCK, is_header};
+use super::unpack::{Packing, unpack};
 
 /// What a file is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

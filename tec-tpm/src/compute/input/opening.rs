@@ -7,29 +7,19 @@ use std::sync::Arc;
 
 use tec_core::reference::BootImage;
 
-use super::allowance::Allowance;
-use super::allowance::Meter;
+use super::allowance::{Allowance, Meter};
 use super::bytes::Bytes;
-use super::disk;
 use super::error::InputError;
 use super::fat::FatImage;
 use super::format::Format;
-use super::layers::Layer;
-use super::layers::LayeredImage;
-use super::layers::Source;
-use super::layers::Whiteouts;
-use super::oci;
-use super::oci::Extent;
-use super::oci::ImageParts;
-use super::ostree;
+use super::layers::{Layer, LayeredImage, Source, Whiteouts};
+use super::oci::{Extent, ImageParts};
 use super::ostree::Folders;
 use super::program::ProgramImage;
-use super::source::BootSource;
-use super::source::OpenImage;
-use super::source::SourceKind;
+use super::source::{BootSource, OpenImage, SourceKind};
 use super::tar::EndMark;
-use super::unpack::Stream;
-use super::unpack::unpack;
+use super::unpack::{Stream, unpack};
+use super::{disk, oci, ostree};
 use crate::compute::DirectoryImage;
 
 /// An image on its way to be opened.

@@ -3,8 +3,7 @@
 use std::io;
 use std::sync::Arc;
 
-use tec_core::reference::BootImage;
-use tec_core::reference::ImageFile;
+use tec_core::reference::{BootImage, ImageFile};
 
 use super::bytes::Bytes;
 

@@ -6,13 +6,11 @@ use std::io::Read;
 use std::path::Path;
 use std::sync::Arc;
 
-use tec_core::reference::BootImage;
-use tec_core::reference::ImageFile;
+use tec_core::reference::{BootImage, ImageFile};
 
 use super::bytes::Bytes;
 use super::error::InputError;
-use super::oci::Extent;
-use super::oci::ImageParts;
+use super::oci::{Extent, ImageParts};
 use super::opening::Opening;
 use super::program::PROGRAM;
 

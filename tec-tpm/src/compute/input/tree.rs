@@ -4,9 +4,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::ops::Bound;
 
-use crate::compute::resolve::MAX_DEPTH;
-use crate::compute::resolve::MAX_PATH;
-use crate::compute::resolve::resolve;
+use crate::compute::resolve::{MAX_DEPTH, MAX_PATH, resolve};
 
 /// Most files and links; a large operating system has some 300 000.
 const MAX_ENTRIES: usize = 1_000_000;

@@ -1,12 +1,9 @@
 //! Unpacks gzip and zstd streams, within the allowance of their image.
 
 use std::io;
-use std::io::BufReader;
-use std::io::Cursor;
-use std::io::Read;
+use std::io::{BufReader, Cursor, Read};
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use flate2::bufread::MultiGzDecoder;
 

@@ -1,11 +1,9 @@
 //! The frames of a zstd stream, one after the other (RFC 8878, section 3).
 
 use std::io;
-use std::io::Cursor;
-use std::io::Read;
+use std::io::{Cursor, Read};
 
-use ruzstd::decoding::FrameDecoder;
-use ruzstd::decoding::StreamingDecoder;
+use ruzstd::decoding::{FrameDecoder, StreamingDecoder};
 
 use super::bytes::le32;
 

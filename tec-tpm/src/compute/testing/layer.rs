@@ -6,10 +6,8 @@ use std::io::Write as _;
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
-use ruzstd::encoding::CompressionLevel;
-use ruzstd::encoding::compress_to_vec;
-use serde_json::Value;
-use serde_json::json;
+use ruzstd::encoding::{CompressionLevel, compress_to_vec};
+use serde_json::{Value, json};
 use tec_core::digest::Sha256Digest;
 
 /// A layer, and what the manifest says beside.

@@ -1,22 +1,15 @@
 //! The readers that no public function takes alone, for fuzzing and for hostile files.
 
-use super::super::authenticode::AuthenticodeError;
-use super::super::authenticode::Signature;
+use super::super::authenticode::{AuthenticodeError, Signature};
 use super::super::der::DerError;
-use super::super::grub_script;
 use super::super::guid::Guid;
-use super::super::platform::PlatformState;
-use super::super::platform::SecureBoot;
-use super::super::shim::ShimError;
-use super::super::shim::VendorKeys;
-use super::super::shim_variable;
-use super::super::siglist;
+use super::super::platform::{PlatformState, SecureBoot};
+use super::super::shim::{ShimError, VendorKeys};
 use super::super::siglist::SignatureListError;
-use super::super::signature;
-use super::super::signature::SignatureContentError;
-use super::super::signature::SignedDigest;
+use super::super::signature::{SignatureContentError, SignedDigest};
 use super::super::unpredictable::Unpredictable;
 use super::super::x509::Certificate;
+use super::super::{grub_script, shim_variable, siglist, signature};
 
 /// An entry of a signature list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,15 +1,9 @@
 //! Chains of every shape, made for the purpose.
 
-use rcgen::BasicConstraints;
-use rcgen::CertificateParams;
-use rcgen::CustomExtension;
-use rcgen::DnType;
-use rcgen::ExtendedKeyUsagePurpose;
-use rcgen::IsCa;
-use rcgen::Issuer;
-use rcgen::KeyPair;
-use rcgen::KeyUsagePurpose;
-use rcgen::SignatureAlgorithm;
+use rcgen::{
+    BasicConstraints, CertificateParams, CustomExtension, DnType, ExtendedKeyUsagePurpose, IsCa,
+    Issuer, KeyPair, KeyUsagePurpose, SignatureAlgorithm,
+};
 
 use super::*;
 

@@ -1,8 +1,7 @@
 use serde_json::json;
 
 use super::*;
-use crate::event_log::EventLog;
-use crate::event_log::EventLogBuilder;
+use crate::event_log::{EventLog, EventLogBuilder};
 
 const DISK: [u8; 16] = [0x11; 16];
 

@@ -3,11 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
-use serde::Deserialize;
-use serde::Deserializer;
-use serde::Serialize;
-use serde::Serializer;
 use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use tec_core::digest::Sha256Digest;
 
 /// Longest reference; registries allow names of 255 characters (OCI distribution, "Pulling

@@ -38,22 +38,17 @@ mod error;
 mod image;
 mod signature;
 
-use serde::Deserialize;
-use serde::Serialize;
-use tec_core::ak::Fingerprint;
-use tec_core::ak::PublicKey;
+use serde::{Deserialize, Serialize};
+use tec_core::ak::{Fingerprint, PublicKey};
 use tec_core::image::ExpectedPcrs;
 use tec_core::time::Timestamp;
 
 use self::signature::DetachedSignature;
-use super::OutputError;
-use super::label::RegisterIn;
-use super::label::folded;
-use super::to_json;
+use super::label::{RegisterIn, folded};
+use super::{OutputError, to_json};
 
 pub use self::error::BundleError;
-pub use self::image::ImageReference;
-pub use self::image::ParseImageReferenceError;
+pub use self::image::{ImageReference, ParseImageReferenceError};
 pub use self::signature::BundleSigner;
 
 const FORM: &str = "a bundle of reference values";

@@ -4,22 +4,13 @@ use std::fmt;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use p256::ecdsa::Signature;
-use p256::ecdsa::SigningKey;
-use p256::ecdsa::VerifyingKey;
-use p256::ecdsa::signature::Signer as _;
-use p256::ecdsa::signature::Verifier as _;
-use p256::pkcs8::DecodePrivateKey as _;
-use p256::pkcs8::DecodePublicKey as _;
-use p256::pkcs8::EncodePublicKey as _;
-use serde::Deserialize;
-use serde::Serialize;
-use tec_core::ak::Fingerprint;
-use tec_core::ak::KeyKind;
-use tec_core::ak::PublicKey;
+use p256::ecdsa::signature::{Signer as _, Verifier as _};
+use p256::ecdsa::{Signature, SigningKey, VerifyingKey};
+use p256::pkcs8::{DecodePrivateKey as _, DecodePublicKey as _, EncodePublicKey as _};
+use serde::{Deserialize, Serialize};
+use tec_core::ak::{Fingerprint, KeyKind, PublicKey};
 
-use super::super::OutputError;
-use super::super::to_json;
+use super::super::{OutputError, to_json};
 use super::BundleError;
 
 const FORM: &str = "the signature of a bundle";

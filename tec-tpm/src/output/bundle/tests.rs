@@ -1,8 +1,7 @@
 use serde_json::Value;
 use tec_core::code::Code;
 use tec_core::digest::Sha256Digest;
-use tec_core::image::ExpectedPcr;
-use tec_core::image::ImageEvent;
+use tec_core::image::{ExpectedPcr, ImageEvent};
 use tec_core::pcr::PcrIndex;
 
 use super::*;

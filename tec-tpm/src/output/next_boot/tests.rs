@@ -1,16 +1,10 @@
-use tec_core::image::ApprovedImage;
-use tec_core::image::ExpectedPcrs;
+use tec_core::image::{ApprovedImage, ExpectedPcrs};
 use tec_core::time::Timestamp;
 
 use super::*;
 use crate::combine::MixedStates;
-use crate::compute::BootPredictor;
-use crate::compute::MemoryImage;
-use crate::compute::PlatformState;
-use crate::compute::Prediction;
-use crate::compute::SecureBoot;
-use crate::compute::testing::application;
-use crate::compute::testing::debian_chain;
+use crate::compute::testing::{application, debian_chain};
+use crate::compute::{BootPredictor, MemoryImage, PlatformState, Prediction, SecureBoot};
 use crate::event_log::EventLogBuilder;
 
 const PCR4: PcrIndex = PcrIndex::BOOT_MANAGER;

@@ -1,18 +1,8 @@
 //! Reading a report, field by field.
 
-use super::FirmwareVersion;
-use super::Processor;
-use super::REPORT_SIZE;
-use super::Report;
-use super::SIGNED_SIZE;
-use super::Signature;
-use crate::snp::GuestPolicy;
-use crate::snp::KeyInfo;
-use crate::snp::PlatformInfo;
-use crate::snp::Product;
-use crate::snp::Tcb;
-use crate::wire::WireError;
-use crate::wire::WireReader;
+use super::{FirmwareVersion, Processor, REPORT_SIZE, Report, SIGNED_SIZE, Signature};
+use crate::snp::{GuestPolicy, KeyInfo, PlatformInfo, Product, Tcb};
+use crate::wire::{WireError, WireReader};
 
 /// From this version on a report says which processor made it.
 const WITH_PROCESSOR: u32 = 3;

@@ -4,20 +4,14 @@ use std::sync::OnceLock;
 
 use rand_chacha::ChaCha20Rng;
 use rand_core::SeedableRng as _;
-use rsa::RsaPrivateKey;
-use rsa::pkcs8::DecodePrivateKey as _;
-use rsa::pkcs8::EncodePublicKey as _;
-use rsa::pss;
-use rsa::signature::RandomizedSigner as _;
-use rsa::signature::SignatureEncoding as _;
+use rsa::pkcs8::{DecodePrivateKey as _, EncodePublicKey as _};
+use rsa::signature::{RandomizedSigner as _, SignatureEncoding as _};
+use rsa::{RsaPrivateKey, pss};
 use sha2::Sha384;
 use x509_cert::der::oid::ObjectIdentifier;
 
 use crate::compute::testing::der;
-use crate::snp::Product;
-use crate::snp::ProductCertificates;
-use crate::snp::Roots;
-use crate::snp::SALT;
+use crate::snp::{Product, ProductCertificates, Roots, SALT};
 
 /// RSASSA-PSS with SHA-384 and 48 bytes of salt (RFC 4055, section 3.1), as AMD writes it: the
 /// trailer field, which is the default, too.

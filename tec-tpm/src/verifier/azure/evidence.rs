@@ -17,9 +17,7 @@ use serde_json::Value;
 use tec_core::digest::Sha256Digest;
 
 use crate::hcl::MAX_HCL_REPORT;
-use crate::quote::ALG_RSASSA;
-use crate::quote::ALG_SHA256;
-use crate::quote::MAX_MESSAGE;
+use crate::quote::{ALG_RSASSA, ALG_SHA256, MAX_MESSAGE};
 use crate::wire::push_sized;
 
 /// Largest RSA signature; the key has at most 4096 bits.

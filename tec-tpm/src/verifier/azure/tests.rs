@@ -9,11 +9,8 @@ use tec_core::port::Attester as _;
 use tec_core::testing::ManualClock;
 
 use super::*;
-use crate::testing::AttestFields;
-use crate::testing::SoftAzure;
-use crate::testing::SoftSnp;
-use crate::verifier::ByTee;
-use crate::verifier::TpmVerifier;
+use crate::testing::{AttestFields, SoftAzure, SoftSnp};
+use crate::verifier::{ByTee, TpmVerifier};
 
 const REPORT_DATA: [u8; 48] = [0xd5; 48];
 const VERSIONS: [AzSnpEvidenceVersion; 3] = [

@@ -152,8 +152,7 @@ async fn a_resource_streams_and_is_noted_before_its_first_byte() {
 /// Unlocks from many tasks while one machine is revoked: what was asked after it is refused.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_key_is_released_to_a_request_that_came_after_the_revocation() {
-    use std::sync::atomic::AtomicBool;
-    use std::sync::atomic::Ordering;
+    use std::sync::atomic::{AtomicBool, Ordering};
     let world = Arc::new(World::new().await);
     let revoked = Arc::new(AtomicBool::new(false));
     let mut tasks = tokio::task::JoinSet::new();

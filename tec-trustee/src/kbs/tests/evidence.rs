@@ -1,10 +1,8 @@
 //! Evidence of other sorts than the TPM's, by a verifier that the program brings.
 
 use async_trait::async_trait;
-use tec_core::attest::VerifiedEvidence;
-use tec_core::attest::VerifyError;
-use tec_core::port::EvidenceRequest;
-use tec_core::port::Verifier;
+use tec_core::attest::{VerifiedEvidence, VerifyError};
+use tec_core::port::{EvidenceRequest, Verifier};
 
 use super::*;
 

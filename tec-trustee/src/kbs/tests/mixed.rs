@@ -1,15 +1,9 @@
 //! States between two images, by a policy that knows exactly one.
 
 use tec_core::attest::VerifiedEvidence;
-use tec_core::boot::BootPart;
-use tec_core::boot::BootState;
-use tec_core::boot::BootStates;
-use tec_core::boot::LiveImages;
-use tec_core::boot::NearState;
-use tec_core::boot::WholeImages;
+use tec_core::boot::{BootPart, BootState, BootStates, LiveImages, NearState, WholeImages};
 use tec_core::digest::Sha256Digest;
-use tec_core::pcr::PcrIndex;
-use tec_core::pcr::PcrValues;
+use tec_core::pcr::{PcrIndex, PcrValues};
 
 use super::*;
 

@@ -1,10 +1,8 @@
 //! What happens at the same time, and who a request is of that says two things.
 
 use async_trait::async_trait;
-use tec_core::attest::VerifiedEvidence;
-use tec_core::attest::VerifyError;
-use tec_core::port::EvidenceRequest;
-use tec_core::port::Verifier;
+use tec_core::attest::{VerifiedEvidence, VerifyError};
+use tec_core::port::{EvidenceRequest, Verifier};
 use tokio::sync::Notify;
 
 use super::*;

@@ -3,11 +3,9 @@
 use std::fmt;
 
 use tec_core::endpoint::BaseUrl;
-use tec_core::port::PortError;
-use tec_core::port::PortErrorKind;
+use tec_core::port::{PortError, PortErrorKind};
 
-use crate::client::CallError;
-use crate::client::SetupError;
+use crate::client::{CallError, SetupError};
 use crate::wire::ErrorKind;
 
 /// The admin API cannot be used at all.

@@ -3,9 +3,8 @@
 use std::fmt;
 use std::sync::Arc;
 
-use reqwest::Method;
-use reqwest::StatusCode;
 use reqwest::header::CONTENT_TYPE;
+use reqwest::{Method, StatusCode};
 use rustls::crypto::CryptoProvider;
 use serde::de::IgnoredAny;
 use serde_json::Value;
@@ -15,12 +14,8 @@ use zeroize::Zeroizing;
 
 use super::error::AdminError;
 use super::token::AdminKey;
-use crate::client::CallError;
-use crate::client::Deadlines;
-use crate::client::SetupError;
-use crate::client::http::Answer;
-use crate::client::http::Server;
-use crate::client::http::readable;
+use crate::client::http::{Answer, Server, readable};
+use crate::client::{CallError, Deadlines, SetupError};
 
 /// Largest answer: a reference value, with room.
 const MAX_ANSWER: usize = 1024 * 1024;

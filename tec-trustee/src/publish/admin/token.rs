@@ -4,18 +4,13 @@ use std::fmt;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use ed25519_dalek::Signer as _;
-use ed25519_dalek::SigningKey;
-use ed25519_dalek::pkcs8::DecodePrivateKey as _;
-use ed25519_dalek::pkcs8::EncodePrivateKey as _;
-use ed25519_dalek::pkcs8::EncodePublicKey as _;
 use ed25519_dalek::pkcs8::spki::der::pem::LineEnding;
+use ed25519_dalek::pkcs8::{DecodePrivateKey as _, EncodePrivateKey as _, EncodePublicKey as _};
+use ed25519_dalek::{Signer as _, SigningKey};
 use rand_core::CryptoRng;
-use serde_json::Map;
-use serde_json::Value;
+use serde_json::{Map, Value};
 use tec_core::port::Clock;
-use tec_core::secret::SecretArray;
-use tec_core::secret::SecretBytes;
+use tec_core::secret::{SecretArray, SecretBytes};
 
 /// Lifetime of a token in seconds; the KBS forgives another 60 (contract 5.2).
 pub const MAX_TOKEN_SECONDS: i64 = 300;

@@ -1,15 +1,10 @@
 //! One step, taken at a key broker.
 
 use serde_json::Value;
-use tec_core::port::KeyBroker;
-use tec_core::port::PolicySlot;
-use tec_core::port::PortError;
-use tec_core::port::PortErrorKind;
+use tec_core::port::{KeyBroker, PolicySlot, PortError, PortErrorKind};
 
-use super::super::desired::Content;
-use super::super::desired::Entry;
-use super::super::item::Item;
-use super::super::item::ReferenceName;
+use super::super::desired::{Content, Entry};
+use super::super::item::{Item, ReferenceName};
 use super::super::plan::common_names;
 use super::super::record::Known;
 

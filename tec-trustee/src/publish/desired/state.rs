@@ -1,7 +1,6 @@
 //! The content of a desired state, and the journal of its changes.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use serde_json::Value;
@@ -9,8 +8,7 @@ use tec_core::ak::PublicKey;
 use tec_core::image::ApprovedImage;
 use tec_core::secret::SecretBytes;
 
-use super::super::item::Fingerprint;
-use super::super::item::Item;
+use super::super::item::{Fingerprint, Item};
 
 /// Removed items that the journal may hold beyond as many as there are items.
 const JOURNAL_SLACK: usize = 1024;

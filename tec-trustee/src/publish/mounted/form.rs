@@ -2,24 +2,15 @@
 
 mod secrets;
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use serde_json::Map;
-use serde_json::Value;
-use serde_json::json;
+use serde_json::{Map, Value, json};
 use tec_core::id::ResourcePath;
 use tec_core::secret::SecretBytes;
 
-use super::super::desired::Content;
-use super::super::desired::Desired;
-use super::super::desired::State;
-use super::super::desired::canonical;
+use super::super::desired::{Content, Desired, State, canonical};
 use super::super::item::Item;
-use super::layout::Layout;
-use super::layout::SHARDS;
-use super::layout::shard;
-use super::layout::shard_name;
+use super::layout::{Layout, SHARDS, shard, shard_name};
 use super::pod::Pod;
 use super::reference;
 use crate::config::Generation;

@@ -1,10 +1,8 @@
 //! What the sidecar of the aggregated mode does.
 
 use std::collections::BTreeSet;
-use std::fs;
-use std::io;
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::{fs, io};
 
 use tec_core::id::MachineId;
 use zeroize::Zeroizing;

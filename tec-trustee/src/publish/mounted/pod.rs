@@ -1,7 +1,6 @@
 //! The part of the pod template that is ours: volumes, where they are mounted, one annotation.
 
-use serde_json::Value;
-use serde_json::json;
+use serde_json::{Value, json};
 use tec_core::digest::Sha256Digest;
 
 use super::super::desired::canonical;

@@ -4,19 +4,15 @@ use std::fmt;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use tec_core::port::Clock;
-use tec_core::port::PortError;
-use tec_core::port::PortErrorKind;
+use tec_core::port::{Clock, PortError, PortErrorKind};
 use tokio::sync::Mutex;
 
-use super::super::Progress;
-use super::super::Publisher;
 use super::super::desired::Desired;
+use super::super::{Progress, Publisher};
 use super::debounce::Debounce;
 use super::form::render_state;
 use super::layout::Layout;
-use super::patch::Observed;
-use super::patch::Patch;
+use super::patch::{Observed, Patch};
 
 /// A cluster in which the mounted form lives.
 ///

@@ -1,12 +1,9 @@
 //! Reference values as files (contract 3.2, 3.3).
 
-use serde_json::Value;
-use serde_json::json;
+use serde_json::{Value, json};
 use tec_core::time::Timestamp;
 
-use super::super::desired::Content;
-use super::super::desired::State;
-use super::super::desired::canonical;
+use super::super::desired::{Content, State, canonical};
 use super::super::item::Item;
 use super::super::plan::common_names;
 

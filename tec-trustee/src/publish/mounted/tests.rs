@@ -3,30 +3,20 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::fs;
-use std::sync::Arc;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
 use serde_json::json;
 use tec_core::digest::Sha256Digest;
 use tec_core::pcr::PcrIndex;
-use tec_core::port::Clock as _;
-use tec_core::port::PortError;
-use tec_core::port::PortErrorKind;
+use tec_core::port::{Clock as _, PortError, PortErrorKind};
 use tec_core::secret::SecretBytes;
-use tec_core::testing::ManualClock;
-use tec_core::testing::sample;
-use tec_core::trustee::Patched;
-use tec_core::trustee::TrusteeConfigurator as _;
-use tec_core::trustee::TrusteeIntent;
+use tec_core::testing::{ManualClock, sample};
+use tec_core::trustee::{Patched, TrusteeConfigurator as _, TrusteeIntent};
 
-use super::super::Desired;
-use super::super::Progress;
-use super::super::Publisher;
+use super::super::{Desired, Progress, Publisher};
 use super::*;
-use crate::config::Facts;
-use crate::config::Generation;
-use crate::config::lint;
+use crate::config::{Facts, Generation, lint};
 
 /// A configuration of the mounted form: its admin API is closed.
 fn layout(generation: Generation) -> Layout {

@@ -7,22 +7,13 @@ use axum::http::StatusCode;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::Value;
-use tec_core::port::Entropy;
-use tec_core::port::KeyBroker;
-use tec_core::port::PolicySlot;
-use tec_core::port::PortErrorKind;
+use tec_core::port::{Entropy, KeyBroker, PolicySlot, PortErrorKind};
 use tec_core::testing::key_broker;
 
-use super::fake::Fake;
-use super::fake::Fault;
+use super::fake::{Fake, Fault};
 use super::*;
-use crate::kbs::AdminAuth;
-use crate::kbs::Kbs;
-use crate::kbs::KbsConfig;
-use crate::kbs::MemoryBackend;
-use crate::testing::FakeVerifier;
-use crate::testing::serve;
-use crate::testing::serve_tls;
+use crate::kbs::{AdminAuth, Kbs, KbsConfig, MemoryBackend};
+use crate::testing::{FakeVerifier, serve, serve_tls};
 use crate::token::TokenSigner;
 
 /// The embedded KBS on loopback, empty, open to the admin.

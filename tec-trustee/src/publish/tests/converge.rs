@@ -1,13 +1,10 @@
 //! Faults, restarts, losses: in the end every target holds what is desired, and nothing else.
 
 use proptest::prelude::*;
-use tec_core::port::KeyBroker;
-use tec_core::port::PortErrorKind;
+use tec_core::port::{KeyBroker, PortErrorKind};
 
 use super::super::record::Record;
-use super::fake::Fake;
-use super::fake::Fault;
-use super::fake::Store;
+use super::fake::{Fake, Fault, Store};
 use super::*;
 
 /// Rounds until all is well; each may fail.

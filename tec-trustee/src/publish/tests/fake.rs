@@ -1,45 +1,29 @@
 //! A KBS of any generation that keeps what it is sent, and fails as it is told.
 
-use std::collections::BTreeMap;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::pin::Pin;
-use std::sync::Arc;
-use std::sync::Mutex;
-use std::sync::MutexGuard;
-use std::task::Context;
-use std::task::Poll;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::task::{Context, Poll};
 
 use async_trait::async_trait;
 use axum::Router;
-use axum::body::Body;
-use axum::body::Bytes;
+use axum::body::{Body, Bytes};
 use axum::extract::State;
-use axum::http::HeaderMap;
-use axum::http::Method;
-use axum::http::Request;
-use axum::http::Response;
+use axum::http::{HeaderMap, Method, Request, Response};
 use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
-use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use serde_json::Map;
-use serde_json::Value;
-use serde_json::json;
+use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
+use serde_json::{Map, Value, json};
 use tec_core::id::ResourcePath;
-use tec_core::port::KeyBroker;
-use tec_core::port::PolicySlot;
-use tec_core::port::PortError;
-use tec_core::port::PortErrorKind;
+use tec_core::port::{KeyBroker, PolicySlot, PortError, PortErrorKind};
 use tec_core::testing::ManualClock;
 
-use super::super::desired::Content;
-use super::super::desired::Desired;
+use super::super::desired::{Content, Desired};
 use super::super::item::Item;
 use super::*;
 use crate::config::Generation;
 use crate::kbs::AdminAuth;
 use crate::testing::serve;
-use crate::wire::ErrorBody;
-use crate::wire::ErrorKind;
+use crate::wire::{ErrorBody, ErrorKind};
 
 /// What happens to one request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,10 +1,8 @@
 //! Several targets.
 
 use async_trait::async_trait;
-use tec_core::port::PortError;
-use tec_core::port::PortErrorKind;
-use tec_core::testing::Faulty;
-use tec_core::testing::MemoryBroker;
+use tec_core::port::{PortError, PortErrorKind};
+use tec_core::testing::{Faulty, MemoryBroker};
 
 use super::*;
 

@@ -6,10 +6,8 @@ use proptest::prelude::*;
 
 use super::super::desired::State;
 use super::super::item::Item;
-use super::super::plan::Action;
-use super::super::plan::Step;
-use super::super::record::Known;
-use super::super::record::Record;
+use super::super::plan::{Action, Step};
+use super::super::record::{Known, Record};
 use super::*;
 
 fn plan(desired: &Desired, record: &Record) -> Vec<Step> {

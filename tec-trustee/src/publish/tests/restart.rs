@@ -1,10 +1,7 @@
 //! What a publisher leaves in its target for the next one; changes while a round is under way.
 
-use super::converge::publisher;
-use super::converge::settle;
-use super::fake::Fake;
-use super::fake::Fault;
-use super::fake::Store;
+use super::converge::{publisher, settle};
+use super::fake::{Fake, Fault, Store};
 use super::*;
 
 /// Whether a request changes something.

@@ -1,24 +1,18 @@
 //! In place of a kubelet.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::fs::File;
-use std::io::Read as _;
-use std::io::Write as _;
+use std::io::{Read as _, Write as _};
 use std::net::TcpListener;
-use std::path::Path;
-use std::path::PathBuf;
-use std::process::Child;
-use std::process::Command;
-use std::process::Stdio;
-use std::thread;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
+use std::{fs, thread};
 
 use anyhow::Context as _;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use serde_json::Value;
-use serde_json::json;
+use serde_json::{Value, json};
 
 const KUBERNETES: &str = "/etc/kubernetes";
 const PKI: &str = "/var/lib/kubelet/pki";

@@ -5,14 +5,11 @@
 mod kubelet;
 
 use std::os::unix::process::CommandExt as _;
-use std::path::Path;
-use std::path::PathBuf;
-use std::process::Command;
-use std::process::ExitCode;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
 
 use anyhow::Context as _;
-use clap::Parser;
-use clap::Subcommand;
+use clap::{Parser, Subcommand};
 use tec_support::exit;
 
 /// Is there when the kubelet is wanted.

@@ -4,18 +4,12 @@
 use std::process::Command;
 
 use reqwest::Method;
-use serde_json::Value;
-use serde_json::json;
-use tec_core::port::PortErrorKind;
-use tec_core::port::chain;
+use serde_json::{Value, json};
+use tec_core::port::{PortErrorKind, chain};
 use tempfile::TempDir;
 
-use super::disk;
-use super::escaped;
-use super::open;
-use super::server::Server;
-use super::server::tool;
-use super::text;
+use super::server::{Server, tool};
+use super::{disk, escaped, open, text};
 
 const REGION: &str = "eu-central-1";
 /// Actions of the set-up, which nobody has to sign.

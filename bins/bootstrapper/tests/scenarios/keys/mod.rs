@@ -11,10 +11,8 @@ mod aws;
 use std::sync::Arc;
 
 use tec_core::node::derive::DataKeyId;
-use tec_core::node::port::DataKeys;
-use tec_core::node::port::KeyServices;
-use tec_core::node::uri::KmsUri;
-use tec_core::node::uri::StorageUri;
+use tec_core::node::port::{DataKeys, KeyServices};
+use tec_core::node::uri::{KmsUri, StorageUri};
 use tec_core::port::PortError;
 use tec_k8s::node::KeyBackends;
 use tec_support::SystemEntropy;

@@ -5,8 +5,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::process::Command;
 use std::time::Duration;
 
-use serde_json::Value;
-use serde_json::json;
+use serde_json::{Value, json};
 use tec_core::digest::Sha256Digest;
 use tec_core::node::derive::DataKeyId;
 use tec_core::node::port::StateDisk as _;
@@ -16,11 +15,8 @@ use tec_k8s::rpc::generated::recoverproto::api_client::ApiClient;
 use tempfile::TempDir;
 use tonic::Code;
 
-use super::disk;
-use super::open;
-use super::server::Server;
-use super::server::tool;
-use super::text;
+use super::server::{Server, tool};
+use super::{disk, open, text};
 use crate::init;
 use crate::recover::ended;
 use crate::stage::Machine;

@@ -2,10 +2,8 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-use tec_tpm::compute::testing::PeBuilder;
-use tec_tpm::compute::testing::application;
-use tec_tpm::event_log::EventKind;
-use tec_tpm::event_log::EventLogBuilder;
+use tec_tpm::compute::testing::{PeBuilder, application};
+use tec_tpm::event_log::{EventKind, EventLogBuilder};
 
 use super::*;
 use crate::qemu::variables::empty_store;

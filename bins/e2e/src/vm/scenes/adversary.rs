@@ -1,19 +1,15 @@
 //! What an adversary may boot, and who is refused for what.
 
 use std::fs;
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use anyhow::Context as _;
-use anyhow::bail;
-use anyhow::ensure;
+use anyhow::{Context as _, bail, ensure};
 use tec_core::id::MachineId;
 use tec_tpm::ak::AkHandle;
 use tec_tpm::compute::Guid;
 use tec_tpm::testing::Swtpm;
-use tec_tpm::tss::Tpm;
-use tec_tpm::tss::TpmAttester;
+use tec_tpm::tss::{Tpm, TpmAttester};
 
 use crate::qemu::VariableStore;
 use crate::qemu::variables::BOOT_ONLY;
@@ -22,8 +18,7 @@ use crate::vm::image::Image;
 use crate::vm::node::Node;
 use crate::vm::stage::Stage;
 use crate::vm::table;
-use crate::wire::Session;
-use crate::wire::some_pubkey;
+use crate::wire::{Session, some_pubkey};
 
 /// A boot that was refused, as the table shows it.
 type Row = [String; 3];

@@ -1,17 +1,15 @@
 //! The power fails during the first boot.
 
-use std::time::Duration;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::ensure;
 use tec_core::port::Entropy as _;
 use tec_core::testing::SeededEntropy;
 use tec_guest::node::marks::Mark;
 
-use crate::vm::boot;
 use crate::vm::image::Image;
 use crate::vm::stage::Stage;
-use crate::vm::table;
+use crate::vm::{boot, table};
 
 /// Boots that a machine may take until its root runs: one would do, and no hand is needed for
 /// further ones.

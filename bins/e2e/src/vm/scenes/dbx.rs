@@ -1,23 +1,17 @@
 //! Updates of dbx, foretold before the reboot that they would make the last one.
 
 use std::fs;
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use anyhow::Context as _;
-use anyhow::ensure;
-use tec_tpm::compute::Guid;
-use tec_tpm::compute::PeFile;
-use tec_tpm::compute::PlatformState;
+use anyhow::{Context as _, ensure};
+use tec_tpm::compute::{Guid, PeFile, PlatformState};
 
 use crate::qemu::VariableStore;
-use crate::qemu::key::SHA256;
-use crate::qemu::key::signature_list;
+use crate::qemu::key::{SHA256, signature_list};
 use crate::qemu::variables::SIGNED;
 use crate::story::Story;
 use crate::vm::boot::Ended;
-use crate::vm::image::Image;
-use crate::vm::image::SHIM;
+use crate::vm::image::{Image, SHIM};
 use crate::vm::node::Node;
 use crate::vm::stage::Stage;
 

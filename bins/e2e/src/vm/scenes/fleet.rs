@@ -1,7 +1,6 @@
 //! Several machines at once.
 
-use anyhow::Context as _;
-use anyhow::ensure;
+use anyhow::{Context as _, ensure};
 
 use crate::vm::boot::Boot;
 use crate::vm::node::Node;

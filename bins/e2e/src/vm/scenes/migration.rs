@@ -3,8 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use anyhow::Context as _;
-use anyhow::ensure;
+use anyhow::{Context as _, ensure};
 
 use crate::anchor::Anchor;
 use crate::story::Story;

@@ -2,9 +2,7 @@
 
 use std::fs;
 
-use anyhow::Context as _;
-use anyhow::bail;
-use anyhow::ensure;
+use anyhow::{Context as _, bail, ensure};
 
 use crate::vm::boot::Ended;
 use crate::vm::cluster::Cluster;

@@ -1,24 +1,19 @@
 //! No server is left, and a disk is opened with what an admin types.
 
 use std::fs;
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::Context as _;
-use anyhow::ensure;
-use serde_json::Value;
-use serde_json::json;
+use anyhow::{Context as _, ensure};
+use serde_json::{Value, json};
 use tec_core::id::MachineId;
-use tec_guest::node::marks::Answer;
-use tec_guest::node::marks::Mark;
+use tec_guest::node::marks::{Answer, Mark};
 
 use crate::anchor::Anchor;
 use crate::process::Transcript;
 use crate::qemu::Running;
 use crate::vm::boot;
-use crate::vm::boot::Boot;
-use crate::vm::boot::TYPING_LIMIT;
+use crate::vm::boot::{Boot, TYPING_LIMIT};
 use crate::vm::node::Node;
 use crate::vm::stage::Stage;
 use crate::volume;

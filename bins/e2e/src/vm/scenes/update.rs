@@ -6,8 +6,7 @@ use crate::qemu::disk::GRUB_DEVICE;
 use crate::vm::boot::Ended;
 use crate::vm::image::Image;
 use crate::vm::node::Node;
-use crate::vm::stage::REGISTERS;
-use crate::vm::stage::Stage;
+use crate::vm::stage::{REGISTERS, Stage};
 
 /// Where the boot loader before the update is of.
 const OLD_LOADER: &str = "bookworm";

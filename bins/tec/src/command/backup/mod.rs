@@ -3,42 +3,27 @@
 mod restore;
 
 use std::fs;
-use std::fs::File;
-use std::fs::OpenOptions;
-use std::io::BufWriter;
-use std::io::ErrorKind;
-use std::io::Write as _;
+use std::fs::{File, OpenOptions};
+use std::io::{BufWriter, ErrorKind, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use clap::Subcommand;
 use serde_json::json;
 use tec_core::code::Code;
-use tec_core::migrate::Authority;
-use tec_core::migrate::SwapOutcome;
-use tec_core::migrate::Transition;
-use tec_core::migrate::TrustAnchor as _;
-use tec_core::migrate::transfer::Document;
-use tec_core::migrate::transfer::Identity;
-use tec_core::migrate::transfer::Recipient;
-use tec_core::migrate::transfer::Signer;
-use tec_core::migrate::transfer::TransferError;
-use tec_core::migrate::transfer::TransferWriter;
-use tec_core::port::AuditAction;
-use tec_core::port::AuditEvent;
-use tec_core::port::Clock as _;
+use tec_core::migrate::transfer::{
+    Document, Identity, Recipient, Signer, TransferError, TransferWriter,
+};
+use tec_core::migrate::{Authority, SwapOutcome, Transition, TrustAnchor as _};
+use tec_core::port::{AuditAction, AuditEvent, Clock as _};
 use tec_core::secret::SecretBytes;
 use tec_core::store::Store;
-use tec_support::SystemClock;
-use tec_support::SystemEntropy;
-use tec_support::exit::CodedError;
-use tec_support::exit::OK;
+use tec_support::exit::{CodedError, OK};
 use tec_support::files::write_private;
+use tec_support::{SystemClock, SystemEntropy};
 
-pub(crate) use self::restore::RestoreArgs;
-pub(crate) use self::restore::restore;
+pub(crate) use self::restore::{RestoreArgs, restore};
 use super::coded;
 use crate::output::Output;
 use crate::state::open_existing;

@@ -3,37 +3,25 @@
 use std::fs;
 use std::fs::File;
 use std::io::BufReader;
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use clap::Args;
 use serde_json::json;
 use tec_core::code::Code;
-use tec_core::migrate::AdoptPage;
-use tec_core::migrate::Adopted;
-use tec_core::migrate::Authority;
-use tec_core::migrate::Grant;
-use tec_core::migrate::Intake;
-use tec_core::migrate::SwapOutcome;
-use tec_core::migrate::TrustAnchor as _;
-use tec_core::migrate::TrustUnit;
-use tec_core::migrate::transfer::Document;
-use tec_core::migrate::transfer::Identity;
-use tec_core::migrate::transfer::SignerKey;
-use tec_core::migrate::transfer::TransferReader;
+use tec_core::migrate::transfer::{Document, Identity, SignerKey, TransferReader};
+use tec_core::migrate::{
+    AdoptPage, Adopted, Authority, Grant, Intake, SwapOutcome, TrustAnchor as _, TrustUnit,
+};
 use tec_core::port::Clock as _;
 use tec_core::secret::SecretBytes;
 use tec_core::store::Store;
 use tec_support::SystemClock;
-use tec_support::exit::CodedError;
-use tec_support::exit::OK;
+use tec_support::exit::{CodedError, OK};
 use tec_support::files::write_private;
 
 use super::super::coded;
-use super::DOCUMENTS;
-use super::swap;
-use super::transfer;
+use super::{DOCUMENTS, swap, transfer};
 use crate::output::Output;
 use crate::state::open;
 

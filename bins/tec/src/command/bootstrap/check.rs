@@ -6,29 +6,18 @@ use anyhow::Context as _;
 use serde::Serialize;
 use serde_json::Value;
 use tec_core::endpoint::Endpoint;
-use tec_core::ignition::MergeSource;
-use tec_core::ignition::render_merge;
-use tec_core::machine::Machine;
-use tec_core::machine::MachineState;
-use tec_core::machine::RegisteredBy;
-use tec_core::port::Clock as _;
-use tec_core::port::ImageRegistry;
-use tec_core::port::MachineRegistry;
+use tec_core::ignition::{MergeSource, render_merge};
+use tec_core::machine::{Machine, MachineState, RegisteredBy};
+use tec_core::port::{Clock as _, ImageRegistry, MachineRegistry};
 use tec_core::time::Timestamp;
 use tec_support::SystemClock;
-use tec_support::exit::FAILED;
-use tec_support::exit::NOT_READY;
-use tec_support::exit::OK;
+use tec_support::exit::{FAILED, NOT_READY, OK};
 
-use super::CheckArgs;
-use super::walk;
 use super::walk::Seen;
+use super::{CheckArgs, walk};
 use crate::kube;
-use crate::output::Check;
-use crate::output::Output;
-use crate::output::table;
-use crate::state::Endpoints;
-use crate::state::open_existing;
+use crate::output::{Check, Output, table};
+use crate::state::{Endpoints, open_existing};
 
 #[derive(Debug, Serialize)]
 struct Report {

@@ -1,24 +1,20 @@
 //! `tec bootstrap init`.
 
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::ensure;
 use serde::Serialize;
 use serde_json::Value;
 use tec_core::id::ImageName;
-use tec_core::ignition::MergeSource;
-use tec_core::ignition::render_merge;
-use tec_core::migrate::AnchorId;
-use tec_core::migrate::TrustAnchor as _;
+use tec_core::ignition::{MergeSource, render_merge};
+use tec_core::migrate::{AnchorId, TrustAnchor as _};
 use tec_support::exit::OK;
 
 use super::super::approve_plain;
 use crate::cli::ServeArgs;
 use crate::output::Output;
 use crate::serve;
-use crate::state::Endpoints;
-use crate::state::open;
+use crate::state::{Endpoints, open};
 
 /// What was set up.
 #[derive(Debug, Serialize)]

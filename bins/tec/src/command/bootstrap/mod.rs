@@ -9,11 +9,9 @@ mod check;
 mod init;
 mod walk;
 
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use clap::Args;
-use clap::Subcommand;
+use clap::{Args, Subcommand};
 use tec_core::id::ImageName;
 
 use self::check::check;

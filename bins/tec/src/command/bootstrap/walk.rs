@@ -2,18 +2,14 @@
 
 use std::time::Duration;
 
-use anyhow::Context as _;
-use anyhow::bail;
+use anyhow::{Context as _, bail};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use reqwest::header::AUTHORIZATION;
-use reqwest::header::CONTENT_TYPE;
-use serde_json::Value;
-use serde_json::json;
+use reqwest::header::{AUTHORIZATION, CONTENT_TYPE};
+use serde_json::{Value, json};
 use tec_core::endpoint::Endpoint;
 use tec_core::id::MachineId;
-use tec_core::ignition::AkRegistration;
-use tec_core::ignition::PinConfig;
+use tec_core::ignition::{AkRegistration, PinConfig};
 
 use crate::output::Check;
 
@@ -179,8 +175,7 @@ async fn open_session(server: &Endpoint) -> anyhow::Result<String> {
 
 #[cfg(test)]
 mod tests {
-    use tec_core::ignition::MergeSource;
-    use tec_core::ignition::render_merge;
+    use tec_core::ignition::{MergeSource, render_merge};
 
     use super::*;
 

@@ -2,8 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::Subcommand;
-use clap::ValueEnum;
+use clap::{Subcommand, ValueEnum};
 use tec_core::pcr::PcrIndex;
 use tec_tpm::event_log::Bank;
 

@@ -10,13 +10,9 @@ use std::path::Path;
 use anyhow::Context as _;
 use tec_core::pcr::PcrIndex;
 use tec_support::exit::OK;
-use tec_tpm::event_log::Bank;
-use tec_tpm::event_log::EventLog;
-use tec_tpm::event_log::LogDiff;
-use tec_tpm::event_log::LogView;
+use tec_tpm::event_log::{Bank, EventLog, LogDiff, LogView};
 
-pub(crate) use self::args::BankName;
-pub(crate) use self::args::EventlogCommand;
+pub(crate) use self::args::{BankName, EventlogCommand};
 use super::input::log_bytes;
 use crate::output::Output;
 

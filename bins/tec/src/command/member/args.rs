@@ -1,8 +1,7 @@
 //! What a node has to prove, as flags, and where it is.
 
 use std::collections::BTreeSet;
-use std::net::IpAddr;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -14,21 +13,11 @@ use tec_core::digest::Sha256Digest;
 use tec_core::node::derive::ClusterId;
 use tec_core::pcr::PcrIndex;
 use tec_support::SystemClock;
-use tec_support::evidence::guests;
-use tec_support::evidence::parse_sha384;
-use tec_support::evidence::parse_tcb;
-use tec_tpm::atls::AkTrust;
-use tec_tpm::atls::AnyAk;
-use tec_tpm::atls::AzureSnpAk;
-use tec_tpm::atls::Endpoint;
-use tec_tpm::atls::EveryTrust;
-use tec_tpm::atls::Expectation;
-use tec_tpm::atls::LiveMeasurements;
-use tec_tpm::atls::Measurements;
-use tec_tpm::atls::PinnedAks;
-use tec_tpm::atls::Severity;
-use tec_tpm::atls::Variant;
-use tec_tpm::atls::VtpmValidator;
+use tec_support::evidence::{guests, parse_sha384, parse_tcb};
+use tec_tpm::atls::{
+    AkTrust, AnyAk, AzureSnpAk, Endpoint, EveryTrust, Expectation, LiveMeasurements, Measurements,
+    PinnedAks, Severity, Variant, VtpmValidator,
+};
 use tec_tpm::snp::Tcb;
 
 /// What a node has to prove.

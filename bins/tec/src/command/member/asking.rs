@@ -14,25 +14,18 @@ use std::time::Duration;
 use tec_core::code::Code;
 use tec_core::node::derive::ClusterId;
 use tec_core::node::lock::MarkerState;
-use tec_k8s::rpc::Reached;
-use tec_k8s::rpc::Reason;
-use tec_k8s::rpc::derived_cluster;
-use tec_k8s::rpc::generated::init::InitProgress;
-use tec_k8s::rpc::generated::init::InitResponse;
 use tec_k8s::rpc::generated::init::api_client::ApiClient;
 use tec_k8s::rpc::generated::init::init_progress::Item;
+use tec_k8s::rpc::generated::init::{InitProgress, InitResponse};
+use tec_k8s::rpc::{Reached, Reason, derived_cluster};
 use tec_support::exit::CodedError;
 use tec_tpm::atls::Endpoint;
 use tokio::time::Instant;
-use tonic::Status;
-use tonic::Streaming;
 use tonic::transport::Channel;
+use tonic::{Status, Streaming};
 
-use super::init::Extent;
-use super::init::Request;
-use super::reach::is_broken;
-use super::reach::reach;
-use super::reach::refused;
+use super::init::{Extent, Request};
+use super::reach::{is_broken, reach, refused};
 
 /// Before the same request is sent again.
 const PAUSE: Duration = Duration::from_secs(5);

@@ -1,29 +1,21 @@
 //! `tec init`: makes the first node of a cluster.
 
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::Args;
 use serde::Serialize;
 use tec_core::node::derive::ClusterId;
-use tec_core::node::ticket::Component;
-use tec_core::node::ticket::ComponentForm;
+use tec_core::node::ticket::{Component, ComponentForm};
 use tec_core::secret::SecretBytes;
-use tec_k8s::rpc::generated::init::InitRequest;
-use tec_k8s::rpc::generated::init::KubernetesComponent;
+use tec_k8s::rpc::generated::init::{InitRequest, KubernetesComponent};
 use tec_support::exit::OK;
 use tec_support::files::write_private;
 
-use super::args::TrustArgs;
-use super::args::address;
-use super::args::cluster_id;
+use super::args::{TrustArgs, address, cluster_id};
 use super::asking::Asking;
-use super::keys::KeyArgs;
-use super::keys::Uris;
-use super::keys::make_master_secret;
-use super::keys::secret_line;
+use super::keys::{KeyArgs, Uris, make_master_secret, secret_line};
 use crate::cli::DryRun;
 use crate::output::Output;
 

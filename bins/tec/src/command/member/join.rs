@@ -4,25 +4,18 @@ use std::path::PathBuf;
 
 use bootstrapper::run::run_join;
 use bootstrapper::settings::Settings;
-use bootstrapper::survey::JoinServiceSeen;
-use bootstrapper::survey::Survey;
-use bootstrapper::survey::survey;
+use bootstrapper::survey::{JoinServiceSeen, Survey, survey};
 use clap::Args;
 use serde::Serialize;
 use tec_core::ak::Fingerprint;
 use tec_core::node::lock::MarkerState;
-use tec_core::port::PortError;
-use tec_core::port::chain;
-use tec_support::exit::FAILED;
-use tec_support::exit::NOT_READY;
-use tec_support::exit::OK;
+use tec_core::port::{PortError, chain};
+use tec_support::exit::{FAILED, NOT_READY, OK};
 use tec_support::program;
 use tec_support::program::Settings as _;
 
 use crate::cli::DryRun;
-use crate::output::Check;
-use crate::output::Output;
-use crate::output::table;
+use crate::output::{Check, Output, table};
 
 #[derive(Debug, Args)]
 pub(crate) struct JoinArgs {

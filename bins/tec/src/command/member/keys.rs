@@ -1,8 +1,7 @@
 //! Where the keys of a cluster are, as flags.
 
 use std::io;
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use base64::Engine as _;
@@ -10,13 +9,11 @@ use base64::engine::general_purpose::STANDARD;
 use clap::Args;
 use serde::Serialize;
 use tec_core::node::derive::MasterSecret;
-use tec_core::node::uri::KmsUri;
-use tec_core::node::uri::StorageUri;
+use tec_core::node::uri::{KmsUri, StorageUri};
 use tec_core::port::Entropy as _;
 use tec_core::secret::SecretBytes;
-use tec_support::SystemEntropy;
 use tec_support::files::create_private;
-use tec_support::input;
+use tec_support::{SystemEntropy, input};
 
 /// Largest file with a secret or a URI.
 const MAX_SECRET: u64 = 64 * 1024;

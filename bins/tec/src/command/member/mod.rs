@@ -16,11 +16,7 @@ mod reach;
 mod recover;
 mod verify;
 
-pub(crate) use self::init::InitArgs;
-pub(crate) use self::init::init;
-pub(crate) use self::join::JoinArgs;
-pub(crate) use self::join::join;
-pub(crate) use self::recover::RecoverArgs;
-pub(crate) use self::recover::recover;
-pub(crate) use self::verify::VerifyArgs;
-pub(crate) use self::verify::verify;
+pub(crate) use self::init::{InitArgs, init};
+pub(crate) use self::join::{JoinArgs, join};
+pub(crate) use self::recover::{RecoverArgs, recover};
+pub(crate) use self::verify::{VerifyArgs, verify};

@@ -4,11 +4,8 @@ use std::time::Duration;
 
 use bootstrapper::transport;
 use tec_core::code::Code;
-use tec_core::port::PortError;
-use tec_core::port::PortErrorKind;
-use tec_core::port::chain;
-use tec_k8s::rpc::Reached;
-use tec_k8s::rpc::Reason;
+use tec_core::port::{PortError, PortErrorKind, chain};
+use tec_k8s::rpc::{Reached, Reason};
 use tec_support::exit::CodedError;
 use tec_tpm::atls::Endpoint;
 use tokio::time::Instant;

@@ -8,21 +8,14 @@ use tec_core::code::Code;
 use tec_core::digest::Sha256Digest;
 use tec_k8s::rpc::generated::recoverproto::RecoverMessage;
 use tec_k8s::rpc::generated::recoverproto::api_client::ApiClient;
-use tec_support::exit::CodedError;
-use tec_support::exit::FAILED;
-use tec_support::exit::NOT_READY;
-use tec_support::exit::OK;
+use tec_support::exit::{CodedError, FAILED, NOT_READY, OK};
 use tec_tpm::atls::Endpoint;
 use tokio::time::Instant;
 
-use super::args::TrustArgs;
-use super::args::address;
-use super::keys::KeyArgs;
-use super::keys::Uris;
-use super::reach::reach;
-use super::reach::refused;
-use crate::output::Output;
-use crate::output::table;
+use super::args::{TrustArgs, address};
+use super::keys::{KeyArgs, Uris};
+use super::reach::{reach, refused};
+use crate::output::{Output, table};
 
 /// Port of Recover (contract, appendix B).
 const PORT: u16 = 9999;

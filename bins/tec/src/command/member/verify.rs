@@ -9,21 +9,12 @@ use tec_core::ak::Fingerprint;
 use tec_core::digest::Sha256Digest;
 use tec_core::pcr::PcrValues;
 use tec_core::port::chain;
-use tec_support::exit::FAILED;
-use tec_support::exit::NOT_READY;
-use tec_support::exit::OK;
-use tec_tpm::atls::AtlsError;
-use tec_tpm::atls::AttestedPeer;
-use tec_tpm::atls::Measurements;
-use tec_tpm::atls::Severity;
+use tec_support::exit::{FAILED, NOT_READY, OK};
+use tec_tpm::atls::{AtlsError, AttestedPeer, Measurements, Severity};
 use tokio::net::TcpStream;
 
-use super::args::TrustArgs;
-use super::args::address;
-use super::args::cluster_id;
-use crate::output::Check;
-use crate::output::Output;
-use crate::output::table;
+use super::args::{TrustArgs, address, cluster_id};
+use crate::output::{Check, Output, table};
 
 /// Port of Init (contract, appendix B).
 const PORT: u16 = 9000;

@@ -1,7 +1,6 @@
 //! Anchors as people name them: a state directory, or a namespace of a cluster.
 
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use clap::Args;

@@ -9,19 +9,14 @@ use anyhow::Context as _;
 use clap::ValueEnum;
 use serde::Serialize;
 use tec_core::code::Code;
-use tec_core::migrate::belonging::Article;
-use tec_core::migrate::belonging::Belongings;
-use tec_core::migrate::belonging::Certificate;
-use tec_core::migrate::belonging::Verdict;
-use tec_core::migrate::belonging::weigh;
+use tec_core::migrate::belonging::{Article, Belongings, Certificate, Verdict, weigh};
 use tec_core::secret::SecretBytes;
 use tec_support::exit::CodedError;
 use tec_support::files::write_private;
 
 use super::super::coded;
 use super::anchor::Anchor;
-use crate::state::Endpoints;
-use crate::state::Said;
+use crate::state::{Endpoints, Said};
 
 /// Files of a state directory with its CA; as backups have them.
 const CA: [&str; 2] = ["ca.key", "ca.pem"];

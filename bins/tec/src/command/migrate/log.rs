@@ -2,25 +2,18 @@
 
 use std::fmt::Write as _;
 use std::fs;
-use std::fs::File;
-use std::fs::OpenOptions;
-use std::io::BufWriter;
-use std::io::Write as _;
+use std::fs::{File, OpenOptions};
+use std::io::{BufWriter, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use serde::Serialize;
-use sha2::Digest as _;
-use sha2::Sha256;
+use sha2::{Digest as _, Sha256};
 use tec_core::code::Code;
 use tec_core::digest::Sha256Digest;
 use tec_core::migrate::AnchorId;
-use tec_core::port::AuditAction;
-use tec_core::port::AuditEvent;
-use tec_core::port::AuditSink;
-use tec_core::port::Clock as _;
+use tec_core::port::{AuditAction, AuditEvent, AuditSink, Clock as _};
 use tec_k8s::client::KubeRegistry;
 use tec_support::SystemClock;
 use tec_support::exit::CodedError;

@@ -3,18 +3,12 @@
 use std::time::Duration;
 
 use tec_core::code::Code;
-use tec_core::migrate::Goal;
-use tec_core::migrate::Role;
-use tec_core::port::PortError;
-use tec_core::port::PortErrorKind;
-use tec_support::exit::CodedError;
-use tec_support::exit::OK;
+use tec_core::migrate::{Goal, Role};
+use tec_core::port::{PortError, PortErrorKind};
+use tec_support::exit::{CodedError, OK};
 use tec_support::program;
 
-use super::Ended;
-use super::Pair;
-use super::carry_out;
-use super::status;
+use super::{Ended, Pair, carry_out, status};
 use crate::output::Output;
 
 /// Copies until the authority moves, something stands in the way, or a signal comes. What changed

@@ -4,16 +4,11 @@ use std::fmt::Write as _;
 
 use serde::Serialize;
 use tec_core::code::Code;
-use tec_core::migrate::Authority;
-use tec_core::migrate::CopyReport;
-use tec_core::migrate::MigrateOutcome;
-use tec_core::migrate::Mismatch;
+use tec_core::migrate::{Authority, CopyReport, MigrateOutcome, Mismatch};
 use tec_core::port::PortError;
-use tec_support::exit::CodedError;
-use tec_support::exit::OK;
+use tec_support::exit::{CodedError, OK};
 
-use super::super::coded;
-use super::super::word;
+use super::super::{coded, word};
 use super::belonging::Weighed;
 use super::log::Log;
 

@@ -2,18 +2,14 @@
 
 use std::path::PathBuf;
 
-use clap::Args;
-use clap::Subcommand;
-use clap::ValueEnum;
+use clap::{Args, Subcommand, ValueEnum};
 use tec_core::digest::Sha256Digest;
 use tec_core::pcr::PcrIndex;
 use tec_core::time::Timestamp;
 
 use super::bundle::BundleCommand;
 use crate::command::eventlog::BankName;
-use tec_support::boot::ChainArgs;
-use tec_support::boot::MachineArgs;
-use tec_support::boot::parse_pcr;
+use tec_support::boot::{ChainArgs, MachineArgs, parse_pcr};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum PcrCommand {

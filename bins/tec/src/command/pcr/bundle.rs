@@ -1,15 +1,12 @@
 //! `tec pcr bundle`: sign the reference values of an image, and verify who signed them.
 
 use std::fs;
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
-use clap::Args;
-use clap::Subcommand;
+use clap::{Args, Subcommand};
 use serde::Serialize;
-use tec_core::ak::Fingerprint;
-use tec_core::ak::PublicKey;
+use tec_core::ak::{Fingerprint, PublicKey};
 use tec_core::code::Code;
 use tec_core::image::ExpectedPcrs;
 use tec_core::port::Clock as _;
@@ -17,13 +14,10 @@ use tec_core::secret::SecretBytes;
 use tec_core::time::Timestamp;
 use tec_support::SystemClock;
 use tec_support::exit::CodedError;
-use tec_tpm::output::BundleError;
-use tec_tpm::output::BundleSigner;
-use tec_tpm::output::ImageReference;
-use tec_tpm::output::MAX_BUNDLE;
-use tec_tpm::output::ReferenceBundle;
-use tec_tpm::output::UntrustedBundle;
-use tec_tpm::output::VerifiedBundle;
+use tec_tpm::output::{
+    BundleError, BundleSigner, ImageReference, MAX_BUNDLE, ReferenceBundle, UntrustedBundle,
+    VerifiedBundle,
+};
 
 use super::end;
 use crate::command::input;

@@ -4,45 +4,29 @@ mod args;
 pub(super) mod bundle;
 
 use std::fmt::Write as _;
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
-use tec_core::pcr::PcrIndex;
-use tec_core::pcr::PcrSet;
+use tec_core::pcr::{PcrIndex, PcrSet};
 use tec_core::port::Clock as _;
 use tec_core::time::Timestamp;
 use tec_support::SystemClock;
 use tec_support::exit::OK;
-use tec_tpm::combine::Catalog;
-use tec_tpm::combine::Combined;
-use tec_tpm::combine::Combiner;
-use tec_tpm::combine::Grouping;
-use tec_tpm::combine::Identification;
-use tec_tpm::combine::IdentifiedEvent;
-use tec_tpm::combine::KnownEvent;
-use tec_tpm::combine::Loaders;
-use tec_tpm::combine::Made;
-use tec_tpm::combine::MokLists;
-use tec_tpm::combine::SbatLevels;
-use tec_tpm::compute::Banks;
-use tec_tpm::compute::Prediction;
-use tec_tpm::event_log::Bank;
-use tec_tpm::event_log::EventLog;
+use tec_tpm::combine::{
+    Catalog, Combined, Combiner, Grouping, Identification, IdentifiedEvent, KnownEvent, Loaders,
+    Made, MokLists, SbatLevels,
+};
+use tec_tpm::compute::{Banks, Prediction};
+use tec_tpm::event_log::{Bank, EventLog};
 use tec_tpm::output as form;
-use tec_tpm::output::FleetReport;
-use tec_tpm::output::PredictionReport;
-use tec_tpm::output::ReferenceValues;
+use tec_tpm::output::{FleetReport, PredictionReport, ReferenceValues};
 
-use self::args::Form;
-use self::args::FormArgs;
-pub(crate) use self::args::Images;
-pub(crate) use self::args::PcrCommand;
+use self::args::{Form, FormArgs};
+pub(crate) use self::args::{Images, PcrCommand};
 pub(crate) use self::bundle::ProofArgs;
 use super::input;
 use super::input::log_bytes;
-use crate::output::Output;
-use crate::output::raw;
+use crate::output::{Output, raw};
 use tec_support::boot;
 
 /// Seconds of a year of 365 days, as the existing operator counts.

@@ -2,9 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::Args;
-use clap::Subcommand;
-use clap::ValueEnum;
+use clap::{Args, Subcommand, ValueEnum};
 use tec_core::attest::Tee;
 use tec_core::id::ResourcePath;
 use tec_core::pcr::PcrIndex;

@@ -3,13 +3,9 @@
 use tec_core::attest::PinnedPcrs;
 use tec_core::pcr::PcrIndex;
 use tec_support::exit::OK;
-use tec_trustee::policy::ClaimValue;
-use tec_trustee::policy::PolicyIntent;
-use tec_trustee::policy::SnpRequirement;
+use tec_trustee::policy::{ClaimValue, PolicyIntent, SnpRequirement};
 
-use super::args::ClaimArg;
-use super::args::IntentArgs;
-use super::args::PolicyName;
+use super::args::{ClaimArg, IntentArgs, PolicyName};
 use crate::output;
 
 pub(super) fn print(which: PolicyName, args: &IntentArgs) -> anyhow::Result<u8> {

@@ -1,21 +1,16 @@
 //! Key and certificates of the token signer, as files.
 
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use anyhow::Context as _;
-use anyhow::bail;
+use anyhow::{Context as _, bail};
 use serde::Serialize;
-use tec_core::port::Clock as _;
-use tec_core::port::EntropyRng;
+use tec_core::port::{Clock as _, EntropyRng};
 use tec_core::secret::SecretBytes;
 use tec_core::time::Timestamp;
-use tec_support::SystemClock;
-use tec_support::SystemEntropy;
 use tec_support::exit::OK;
 use tec_support::files::write_private;
-use tec_trustee::signer::IssuedSigner;
-use tec_trustee::signer::SignerCa;
+use tec_support::{SystemClock, SystemEntropy};
+use tec_trustee::signer::{IssuedSigner, SignerCa};
 
 use super::config::read;
 use crate::cli::DryRun;

@@ -6,23 +6,16 @@ use std::path::Path;
 
 use anyhow::Context as _;
 use serde::Serialize;
-use serde_json::Map;
-use serde_json::Value;
-use serde_json::json;
-use tec_support::exit::FAILED;
-use tec_support::exit::OK;
-use tec_trustee::policy::AttestationPolicy;
-use tec_trustee::policy::MACHINE_CLAIM;
-use tec_trustee::policy::ResourcePolicy;
+use serde_json::{Map, Value, json};
+use tec_support::exit::{FAILED, OK};
+use tec_trustee::policy::{AttestationPolicy, MACHINE_CLAIM, ResourcePolicy};
 use tec_trustee::wire::token_claims;
 
-use super::args::Expected;
-use super::args::TestArgs;
+use super::args::{Expected, TestArgs};
 use super::config::read;
 use super::policy::intent;
 use crate::command::input;
-use crate::output::Output;
-use crate::output::table;
+use crate::output::{Output, table};
 
 /// Largest file of claims or reference values: ten thousand keys have about 5 MiB.
 const MAX_JSON: u64 = 64 << 20;

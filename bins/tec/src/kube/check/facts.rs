@@ -1,28 +1,20 @@
 //! What the checks look at, gathered once.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use kube::Api;
-use kube::ResourceExt;
+use kube::{Api, ResourceExt};
 use tec_core::code::Code;
-use tec_k8s::api::ApprovedImage;
-use tec_k8s::api::ConditionKind;
-use tec_k8s::api::Machine;
-use tec_k8s::api::TlsServer;
-use tec_k8s::api::TrustedExecutionCluster;
-use tec_k8s::api::crds;
-use tec_k8s::render::Component;
-use tec_k8s::render::TRUSTEE_AUTH;
-use tec_k8s::render::TRUSTEE_SIGNER;
+use tec_k8s::api::{
+    ApprovedImage, ConditionKind, Machine, TlsServer, TrustedExecutionCluster, crds,
+};
+use tec_k8s::render::{Component, TRUSTEE_AUTH, TRUSTEE_SIGNER};
 use tec_support::exit::CodedError;
 
-use super::super::access::Cluster;
-use super::super::access::coded;
+use super::super::access::{Cluster, coded};
 use super::super::condition;
 
 /// Programs that run all the time.

@@ -1,7 +1,5 @@
-use k8s_openapi::api::apps::v1::DeploymentSpec;
-use k8s_openapi::api::apps::v1::DeploymentStatus;
-use tec_k8s::api::TrustedExecutionCluster;
-use tec_k8s::api::TrustedExecutionClusterSpec;
+use k8s_openapi::api::apps::v1::{DeploymentSpec, DeploymentStatus};
+use tec_k8s::api::{TrustedExecutionCluster, TrustedExecutionClusterSpec};
 
 use super::*;
 

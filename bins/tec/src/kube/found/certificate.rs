@@ -7,14 +7,11 @@ use serde_json::json;
 use tec_core::port::Clock as _;
 use tec_core::secret::SecretBytes;
 use tec_core::time::Timestamp;
-use tec_k8s::client::CA_SECRET;
-use tec_k8s::client::RENEW_AT;
-use tec_support::SystemClock;
-use tec_support::tls;
+use tec_k8s::client::{CA_SECRET, RENEW_AT};
 use tec_support::tls::Pair;
+use tec_support::{SystemClock, tls};
 
-use super::Founding;
-use super::SERVERS;
+use super::{Founding, SERVERS};
 use crate::cli::DryRun;
 
 /// The layout of certificates (Kubernetes, "TLS Secrets").

@@ -1,43 +1,21 @@
 //! The world of the plan: everything that survives a crash, and what is on its way.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::ak::AkState;
 use crate::digest::Sha256Digest;
-use crate::id::MachineId;
-use crate::id::ResourcePath;
+use crate::id::{MachineId, ResourcePath};
 use crate::machine::MachineState;
-use crate::migrate::AdoptPage;
-use crate::migrate::Adopted;
-use crate::migrate::Authority;
-use crate::migrate::Deed;
-use crate::migrate::Epoch;
-use crate::migrate::Goal;
-use crate::migrate::Intake;
-use crate::migrate::MigrateEffect;
-use crate::migrate::MigrateEvent;
-use crate::migrate::MigrateOutcome;
-use crate::migrate::MigratePlan;
-use crate::migrate::Role;
-use crate::migrate::Side;
-use crate::migrate::SwapOutcome;
-use crate::migrate::Transition;
-use crate::migrate::TrustAnchor;
-use crate::migrate::TrustUnit;
-use crate::migrate::UnitName;
-use crate::migrate::verify;
+use crate::migrate::{
+    AdoptPage, Adopted, Authority, Deed, Epoch, Goal, Intake, MigrateEffect, MigrateEvent,
+    MigrateOutcome, MigratePlan, Role, Side, SwapOutcome, Transition, TrustAnchor, TrustUnit,
+    UnitName, verify,
+};
 use crate::plan::Plan as _;
-use crate::port::AkRegistry;
-use crate::port::ImageRegistry;
-use crate::port::MachineRegistry;
-use crate::port::SecretStore;
-use crate::port::UnclaimedLimit;
+use crate::port::{AkRegistry, ImageRegistry, MachineRegistry, SecretStore, UnclaimedLimit};
 use crate::secret::SecretBytes;
-use crate::testing::MemoryRegistry;
-use crate::testing::block_on;
-use crate::testing::sample;
+use crate::testing::{MemoryRegistry, block_on, sample};
 
 /// Units of a page, few so that passes have several.
 const PAGE: usize = 2;

@@ -1,11 +1,9 @@
 //! Scenario 3 of the contract (8.5): an Init and a ticket at the same time, a thousand times.
 
-use std::sync::atomic::AtomicU64;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::*;
-use crate::node::lock::BootstrapMarker;
-use crate::node::lock::MarkerState;
+use crate::node::lock::{BootstrapMarker, MarkerState};
 use crate::port::PortError;
 
 /// Makes whoever asks wait some turns, others each time.

@@ -1,14 +1,10 @@
 //! A vault in memory: as much of the API as the plans use, with its quirks.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use serde_json::Value;
-use serde_json::json;
+use serde_json::{Value, json};
 
-use super::super::Method;
-use super::super::Request;
-use super::super::Response;
+use super::super::{Method, Request, Response};
 
 /// Length of a token in the fake, and of the one-time pad that hides it.
 const TOKEN_LEN: usize = 20;

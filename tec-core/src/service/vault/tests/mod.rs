@@ -5,33 +5,16 @@ use proptest::prelude::any;
 use proptest::proptest;
 use serde_json::json;
 
-use self::world::Controller;
-use self::world::Pod;
-use self::world::platform;
-use super::Ordinal;
-use super::Outcome;
-use super::Peers;
-use super::Platform;
-use super::Progress;
-use super::Refused;
-use super::Response;
-use super::RootPart;
-use super::SealKind;
-use super::Sealed;
-use super::Setup;
-use super::SetupEffect;
-use super::SetupEnd;
-use super::SetupEvent;
-use super::desired;
+use self::world::{Controller, Pod, platform};
+use super::{
+    Ordinal, Outcome, Peers, Platform, Progress, Refused, Response, RootPart, SealKind, Sealed,
+    Setup, SetupEffect, SetupEnd, SetupEvent, desired,
+};
 use crate::plan::Plan as _;
 use crate::secret::SecretBytes;
 use crate::service::Fatal;
-use crate::service::caller::Account;
-use crate::service::caller::Role;
-use crate::testing::Mishap;
-use crate::testing::crash_everywhere;
-use crate::testing::run_plan;
-use crate::testing::seeded_mishaps;
+use crate::service::caller::{Account, Role};
+use crate::testing::{Mishap, crash_everywhere, run_plan, seeded_mishaps};
 
 /// Far more effects than any run needs.
 const LIMIT: usize = 5_000;

@@ -1,26 +1,11 @@
 //! Everything that survives the controller: vault, Secret, disk.
 
-use super::super::AesSecret;
-use super::super::BringUp;
-use super::super::Effect;
-use super::super::Event;
-use super::super::Fresh;
-use super::super::Ordinal;
-use super::super::Outcome;
-use super::super::Peers;
-use super::super::Platform;
-use super::super::Progress;
-use super::super::RootPart;
-use super::super::Rotation;
-use super::super::SealKind;
-use super::super::Sealed;
-use super::super::Setup;
-use super::super::SetupEffect;
-use super::super::SetupEnd;
-use super::super::SetupEvent;
+use super::super::{
+    AesSecret, BringUp, Effect, Event, Fresh, Ordinal, Outcome, Peers, Platform, Progress,
+    RootPart, Rotation, SealKind, Sealed, Setup, SetupEffect, SetupEnd, SetupEvent,
+};
 use super::fake::FakeVault;
-use crate::secret::SecretArray;
-use crate::secret::SecretBytes;
+use crate::secret::{SecretArray, SecretBytes};
 use crate::service::Fatal;
 use crate::testing::World;
 

@@ -2,14 +2,10 @@
 
 use std::convert::Infallible;
 
-use http::Method;
-use http::Request;
-use http::Response;
-use http::StatusCode;
+use http::{Method, Request, Response, StatusCode};
 use http_body_util::BodyExt as _;
 use kube::client::Body;
-use serde_json::Value;
-use serde_json::json;
+use serde_json::{Value, json};
 use tec_core::testing::ManualClock;
 use tec_core::time::Timestamp;
 

@@ -4,16 +4,9 @@ use std::io;
 
 use flate2::Crc;
 
-use super::DiskError;
-use super::Partition;
-use super::Use;
-use super::checked;
-use super::fill;
-use super::read;
+use super::{DiskError, Partition, Use, checked, fill, read};
 use crate::compute::Guid;
-use crate::compute::input::bytes::Bytes;
-use crate::compute::input::bytes::le32;
-use crate::compute::input::bytes::le64;
+use crate::compute::input::bytes::{Bytes, le32, le64};
 
 /// Type of an EFI system partition in a GPT (UEFI 2.10, 5.3.3).
 const SYSTEM_GUID: Guid = Guid::of(0xc12a_7328_f81f_11d2_ba4b_00a0_c93e_c93b);

@@ -1,12 +1,7 @@
 //! The partition table of a master boot record (UEFI 2.10, 5.2).
 
-use super::DiskError;
-use super::Partition;
-use super::Use;
-use super::checked;
-use super::read;
-use crate::compute::input::bytes::Bytes;
-use crate::compute::input::bytes::le32;
+use super::{DiskError, Partition, Use, checked, read};
+use crate::compute::input::bytes::{Bytes, le32};
 
 /// Where the four partition records of an MBR begin, 16 bytes each (UEFI 2.10, 5.2.1).
 const MBR_RECORDS: u64 = 446;

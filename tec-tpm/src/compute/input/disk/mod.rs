@@ -6,9 +6,8 @@
 mod gpt;
 mod mbr;
 
-use std::fmt;
-use std::io;
 use std::ops::Range;
+use std::{fmt, io};
 
 use crate::compute::input::bytes::Bytes;
 

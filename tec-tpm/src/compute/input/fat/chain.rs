@@ -4,10 +4,8 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::error::FatError;
-use super::volume::Volume;
-use super::volume::Width;
-use crate::compute::input::bytes::le16;
-use crate::compute::input::bytes::le32;
+use super::volume::{Volume, Width};
+use crate::compute::input::bytes::{le16, le32};
 
 /// Follows the clusters of a file through the allocation table, which is read a page at a time.
 #[derive(Debug)]

@@ -4,10 +4,8 @@ use std::sync::Arc;
 
 use super::chain::Chain;
 use super::error::FatError;
-use super::volume::Root;
-use super::volume::Volume;
-use crate::compute::input::bytes::le16;
-use crate::compute::input::bytes::le32;
+use super::volume::{Root, Volume};
+use crate::compute::input::bytes::{le16, le32};
 
 /// The records of a folder, 32 bytes each, and where they lie in the image.
 #[derive(Debug)]

@@ -12,27 +12,21 @@ mod error;
 mod file;
 mod volume;
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 
-use tec_core::reference::BootImage;
-use tec_core::reference::ImageFile;
+use tec_core::reference::{BootImage, ImageFile};
 
 use self::chain::Chain;
-use self::entry::Entries;
-use self::entry::Entry;
-use self::entry::Kind;
-use self::entry::Records;
+use self::entry::{Entries, Entry, Kind, Records};
 pub use self::error::FatError;
 use self::file::FatFile;
 use self::volume::Volume;
 pub(super) use self::volume::is_fat;
 use crate::compute::input::bytes::Bytes;
-use crate::compute::input::tree::Node;
-use crate::compute::input::tree::Tree;
+use crate::compute::input::tree::{Node, Tree};
 
 /// The files of a FAT file system.
 #[derive(Debug)]

@@ -5,9 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::error::FatError;
-use crate::compute::input::bytes::Bytes;
-use crate::compute::input::bytes::le16;
-use crate::compute::input::bytes::le32;
+use crate::compute::input::bytes::{Bytes, le16, le32};
 
 /// Where things lie. Offsets count bytes from the start of the image.
 #[derive(Debug)]

@@ -4,14 +4,10 @@ use std::collections::BTreeMap;
 use std::io;
 use std::io::Read;
 use std::ops::Range;
-use std::sync::Arc;
-use std::sync::Mutex;
-use std::sync::MutexGuard;
-use std::sync::PoisonError;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::error::LayerError;
-use crate::compute::input::bytes::Bytes;
-use crate::compute::input::bytes::Window;
+use crate::compute::input::bytes::{Bytes, Window};
 use crate::compute::input::tar::Item;
 
 /// Copies of files in a temporary file, which is made when it is needed.

@@ -1,18 +1,13 @@
 //! A tar stream as a layer.
 
-use std::fmt;
-use std::io;
 use std::io::Read;
 use std::sync::Arc;
+use std::{fmt, io};
 
 use super::error::LayerError;
-use crate::compute::input::bytes::Bytes;
-use crate::compute::input::bytes::Window;
+use crate::compute::input::bytes::{Bytes, Window};
 use crate::compute::input::table::Table;
-use crate::compute::input::tar::Archive;
-use crate::compute::input::tar::EndMark;
-use crate::compute::input::tar::Item;
-use crate::compute::input::tar::ItemKind;
+use crate::compute::input::tar::{Archive, EndMark, Item, ItemKind};
 use crate::compute::input::unpack::Stream;
 
 /// Where a tar stream comes from.

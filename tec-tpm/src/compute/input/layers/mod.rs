@@ -6,19 +6,14 @@ mod layer;
 mod put;
 
 use std::collections::BTreeSet;
-use std::fmt;
-use std::io;
+use std::{fmt, io};
 
-use tec_core::reference::BootImage;
-use tec_core::reference::ImageFile;
+use tec_core::reference::{BootImage, ImageFile};
 
 pub use self::error::LayerError;
 use self::kept::Kept;
-pub(super) use self::layer::Layer;
-pub(super) use self::layer::Source;
-use self::put::is_boot_file;
-use self::put::names_boot_file;
-use self::put::put;
+pub(super) use self::layer::{Layer, Source};
+use self::put::{is_boot_file, names_boot_file, put};
 use super::bytes::Window;
 use super::ostree::Folders;
 use super::tar::Item;

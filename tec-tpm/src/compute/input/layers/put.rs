@@ -1,13 +1,9 @@
 //! What an entry of a tar stream does to the tree of files, and which files are boot files.
 
-use super::Stored;
-use super::Whiteouts;
 use super::error::LayerError;
-use crate::compute::input::tar::Item;
-use crate::compute::input::tar::ItemKind;
-use crate::compute::input::tree::Node;
-use crate::compute::input::tree::Tree;
-use crate::compute::input::tree::TreeError;
+use super::{Stored, Whiteouts};
+use crate::compute::input::tar::{Item, ItemKind};
+use crate::compute::input::tree::{Node, Tree, TreeError};
 
 /// Prefix of whiteouts, and the name of the one that hides all of a folder.
 const WHITEOUT: &str = ".wh.";

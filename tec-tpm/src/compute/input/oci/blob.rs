@@ -1,23 +1,18 @@
 //! The parts of an OCI image, which are named by their digests.
 
-use std::fmt;
-use std::io;
 use std::io::Read;
 use std::ops::Range;
 use std::str::FromStr;
 use std::sync::Arc;
+use std::{fmt, io};
 
-use sha2::Digest as _;
-use sha2::Sha256;
-use sha2::Sha512;
+use sha2::{Digest as _, Sha256, Sha512};
 use tec_core::reference::BootImage;
 
 use super::parts::ImageParts;
-use crate::compute::input::allowance::Allowance;
-use crate::compute::input::allowance::Meter;
+use crate::compute::input::allowance::{Allowance, Meter};
 use crate::compute::input::layers::Source;
-use crate::compute::input::unpack::Stream;
-use crate::compute::input::unpack::unpack;
+use crate::compute::input::unpack::{Stream, unpack};
 
 /// A part of an image.
 #[derive(Clone, Debug)]

@@ -6,8 +6,7 @@ use std::sync::Arc;
 
 use serde::Deserialize;
 
-use super::blob::Blob;
-use super::blob::BlobDigest;
+use super::blob::{Blob, BlobDigest};
 use super::error::OciError;
 use super::parts::ImageParts;
 use crate::compute::input::allowance::Allowance;

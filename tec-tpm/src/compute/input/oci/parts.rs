@@ -1,9 +1,8 @@
 //! The parts of an image that are kept elsewhere.
 
-use std::fmt;
-use std::io;
 use std::io::Read;
 use std::ops::Range;
+use std::{fmt, io};
 
 /// The parts of an OCI image by digest, wherever they are kept.
 ///

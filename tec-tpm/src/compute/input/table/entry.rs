@@ -7,10 +7,7 @@ use serde::Deserialize;
 
 use super::error::TableError;
 use crate::compute::input::oci::BlobDigest;
-use crate::compute::input::tar::Item;
-use crate::compute::input::tar::ItemKind;
-use crate::compute::input::tar::plain;
-use crate::compute::input::tar::text;
+use crate::compute::input::tar::{Item, ItemKind, plain, text};
 
 /// A file, folder or link.
 #[derive(Debug)]

@@ -15,8 +15,7 @@ mod place;
 use std::io;
 use std::io::Read;
 
-use self::entry::Entry;
-use self::entry::entries;
+use self::entry::{Entry, entries};
 pub use self::error::TableError;
 pub(super) use self::place::Place;
 use super::oci::Blob;

@@ -5,10 +5,8 @@ use std::io::Read;
 use std::ops::Range;
 
 use super::error::TableError;
-use crate::compute::input::oci::Blob;
-use crate::compute::input::oci::BlobDigest;
-use crate::compute::input::tar::Archive;
-use crate::compute::input::tar::EndMark;
+use crate::compute::input::oci::{Blob, BlobDigest};
+use crate::compute::input::tar::{Archive, EndMark};
 use crate::compute::input::unpack::Stream;
 
 /// Where the table of a layer lies, as its annotations say.

@@ -11,12 +11,9 @@ use std::io;
 use std::io::Read;
 
 pub use self::error::TarError;
-use self::header::Header;
-use self::header::Pax;
-use self::header::decimal;
 pub(super) use self::header::is_header;
-pub(super) use self::path::plain;
-pub(super) use self::path::text;
+use self::header::{Header, Pax, decimal};
+pub(super) use self::path::{plain, text};
 
 /// Reads the entries of a tar stream in order.
 #[derive(Debug)]

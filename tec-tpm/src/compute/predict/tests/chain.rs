@@ -1,11 +1,9 @@
 use tec_core::pcr::PcrSet;
 use tec_core::reference::PcrComputer as _;
 
-use super::super::super::grub::GrubError;
-use super::super::super::grub::GrubProfile;
+use super::super::super::grub::{GrubError, GrubProfile};
 use super::super::super::prediction::Register;
-use super::super::super::shim::ShimError;
-use super::super::super::shim::ShimProfile;
+use super::super::super::shim::{ShimError, ShimProfile};
 use super::super::super::unpredictable::Unpredictable;
 use super::*;
 
@@ -131,9 +129,7 @@ fn a_predictor_bound_to_a_machine_computes_images() {
 
 #[test]
 fn registers_of_the_firmware_are_taken_from_a_verified_log() {
-    use crate::event_log::EventKind;
-    use crate::event_log::EventLog;
-    use crate::event_log::EventLogBuilder;
+    use crate::event_log::{EventKind, EventLog, EventLogBuilder};
     let pcr = |index| PcrIndex::new(index).unwrap();
     let bytes = EventLogBuilder::new()
         .measure(pcr(0), EventKind::POST_CODE, b"firmware")

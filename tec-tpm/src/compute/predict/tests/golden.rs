@@ -2,9 +2,7 @@
 //! with nothing of what is tested.
 
 use sha1::Sha1;
-use sha2::Digest;
-use sha2::Sha384;
-use sha2::Sha512;
+use sha2::{Digest, Sha384, Sha512};
 
 use super::super::super::hash::Banks;
 use super::super::super::prediction::Register;

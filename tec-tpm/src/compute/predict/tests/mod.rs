@@ -5,8 +5,7 @@ use std::sync::OnceLock;
 
 use p256::ecdsa::signature::hazmat::PrehashSigner as _;
 use p256::pkcs8::DecodePrivateKey as _;
-use sha2::Digest as _;
-use sha2::Sha256;
+use sha2::{Digest as _, Sha256};
 use tec_core::digest::Sha256Digest;
 use tec_core::pcr::PcrIndex;
 
@@ -14,15 +13,12 @@ use super::super::authority::AuthorityError;
 use super::super::guid::Guid;
 use super::super::measurement::Component;
 use super::super::memory::MemoryImage;
-use super::super::platform::PlatformState;
-use super::super::platform::SecureBoot;
+use super::super::platform::{PlatformState, SecureBoot};
 use super::super::predict_error::PredictError;
 use super::super::prediction::Prediction;
-use super::super::siglist;
-use super::super::testing;
-use super::super::testing::PeBuilder;
-use super::super::testing::der;
+use super::super::testing::{PeBuilder, der};
 use super::super::x509::Certificate;
+use super::super::{siglist, testing};
 use super::BootPredictor;
 
 mod chain;

@@ -1,6 +1,5 @@
 use super::super::super::prediction::Register;
-use super::super::super::shim::Shim;
-use super::super::super::shim::ShimError;
+use super::super::super::shim::{Shim, ShimError};
 use super::*;
 
 #[test]

@@ -1,21 +1,12 @@
 //! Disk keys and trusted attestation keys, in Secrets.
 
-use serde_json::Value;
-use serde_json::json;
+use serde_json::{Value, json};
 use tec_core::secret::SecretBytes;
 
-use super::super::super::desired::Content;
-use super::super::super::desired::State;
+use super::super::super::desired::{Content, State};
 use super::super::super::item::Item;
-use super::super::layout::Layout;
-use super::super::layout::SHARDS;
-use super::super::layout::SecretMode;
-use super::super::layout::resource_file;
-use super::super::layout::shard;
-use super::super::layout::shard_name;
-use super::Form;
-use super::RenderError;
-use super::shards;
+use super::super::layout::{Layout, SHARDS, SecretMode, resource_file, shard, shard_name};
+use super::{Form, RenderError, shards};
 use crate::config::Generation;
 
 /// Where the sidecar finds the disk keys.
