@@ -10,9 +10,10 @@
 //! ```
 //!
 //! *What it is not*: a library of policies; those are in [`tec_core::node`], and what acts on the
-//! host in [`tec_k8s::node`]. What it shares with the join service is here: [`transport`] and
+//! host in [`tec_k8s::node`]. The join service is [`admission`]; both share [`transport`] and
 //! [`authority`].
 
+pub mod admission;
 pub mod authority;
 pub mod azure;
 pub mod cleaner;

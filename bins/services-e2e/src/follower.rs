@@ -4,8 +4,8 @@ use std::fs;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use services_bootstrap::controller::Controller;
 use tec_k8s::service::Vault;
+use tec_services::bootstrap::controller::Controller;
 
 use crate::bao::{Bao, Seal};
 use crate::stage::Stage;

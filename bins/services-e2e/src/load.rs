@@ -6,13 +6,13 @@ use std::time::{Duration, Instant};
 use anyhow::Context as _;
 use futures::future::try_join_all;
 use nkeys::KeyPair;
-use services_init::own_key::OwnKey;
 use tec_core::secret::SecretBytes;
 use tec_core::service::caller::Role;
 use tec_core::service::vault::call;
 use tec_k8s::service::Vault;
 use tec_k8s::service::client::ComponentBootstrapRequest;
 use tec_k8s::service::client::bootstrap_client::BootstrapClient;
+use tec_services::init::own_key::OwnKey;
 use tonic::transport::Channel;
 
 use crate::platform::Platform;

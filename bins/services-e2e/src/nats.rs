@@ -5,10 +5,10 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use anyhow::Context as _;
-use services_init::cli::Args;
-use services_init::run;
 use tec_e2e::kube::{Guarded, eventually};
 use tec_e2e::packages::tool;
+use tec_services::init::cli::Args;
+use tec_services::init::run;
 
 use crate::address::free_address;
 use crate::platform::Platform;

@@ -4,13 +4,13 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use clap::Parser as _;
-use services_bootstrap::controller::{Controller, Round};
-use services_broker::bus::Bus;
-use services_broker::identity::Identity;
-use services_init::cli::Args as InitArgs;
-use services_init::connect;
 use tec_core::service::caller::Account;
 use tec_k8s::service::client::bootstrap_client::BootstrapClient;
+use tec_services::bootstrap::controller::{Controller, Round};
+use tec_services::broker::bus::Bus;
+use tec_services::broker::identity::Identity;
+use tec_services::init::cli::Args as InitArgs;
+use tec_services::init::connect;
 use tec_support::serve::{Shutdown, Transport};
 use tec_support::{SystemClock, serve};
 use tokio::task::JoinSet;

@@ -9,11 +9,11 @@ use clap::Parser as _;
 use k8s_openapi::api::core::v1::Secret;
 use kube::Api;
 use serde_json::Value;
-use services_bootstrap::cli::{Action, Args};
-use services_bootstrap::compose;
-use services_bootstrap::controller::Controller;
 use tec_core::service::caller::Account;
 use tec_e2e::process::Transcript;
+use tec_services::bootstrap::cli::{Action, Args};
+use tec_services::bootstrap::compose;
+use tec_services::bootstrap::controller::Controller;
 use tempfile::TempDir;
 
 use crate::bao::{Bao, Seal};

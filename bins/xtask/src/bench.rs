@@ -98,7 +98,7 @@ impl Bench<'_> {
         }
         let mut bench = cargo(tree);
         if self.wants(KUBERNETES) {
-            self.build(tree, &["register-server", "attestation-key-register"])?;
+            self.build(tree, &["registration"])?;
         }
         if self.wants(OPERATOR) {
             self.build(tree, &["operator"])?;

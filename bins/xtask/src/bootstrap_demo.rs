@@ -9,7 +9,7 @@ use crate::tools::Tools;
 use crate::{process, term, tools};
 
 /// The programs on the hosts, the one that plays them, and the admin's.
-pub(crate) const PROGRAMS: [&str; 4] = ["bootstrapper", "join-service", "bootstrap-demo", "tec"];
+pub(crate) const PROGRAMS: [&str; 3] = ["bootstrapper", "bootstrap-demo", "tec"];
 
 /// Tools, build, play.
 pub(crate) fn run(root: &Path) -> Result<()> {
@@ -34,7 +34,7 @@ pub(crate) fn play(root: &Path, tools: &Tools) -> Result<()> {
         .arg("--crds")
         .arg(root.join("tec-k8s/crds"))
         .arg("--manifest")
-        .arg(root.join("bins/join-service/deploy/join-service.yaml"));
+        .arg(root.join("bins/bootstrapper/deploy/join-service.yaml"));
     tools.environment(&mut demo)?;
     process::run(&mut demo)
 }

@@ -10,12 +10,11 @@ use crate::{process, term, tools};
 /// What the names of these tests begin with; each is a file in bins/e2e/tests.
 const TESTS: &str = "kube_*";
 /// The programs that they run.
-const PROGRAMS: [&str; 6] = [
-    "attestation-key-register",
+const PROGRAMS: [&str; 5] = [
     "compute-pcrs",
     "kbs-guard",
     "operator",
-    "register-server",
+    "registration",
     "tec",
 ];
 

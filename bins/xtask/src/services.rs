@@ -10,12 +10,7 @@ use crate::tools::{OpenSearch, Tools};
 use crate::{process, term, tools};
 
 /// The programs that it starts.
-const PROGRAMS: [&str; 4] = [
-    "services-bootstrap",
-    "services-broker",
-    "services-init",
-    "tec-services-e2e",
-];
+const PROGRAMS: [&str; 2] = ["tec-services", "tec-services-e2e"];
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {

@@ -34,7 +34,7 @@ const SCENES: [&str; 8] = [
 ];
 /// The scenes that need the programs of Kubernetes, and ours for it.
 const WITH_OPERATOR: [&str; 2] = ["migration", "operator"];
-const OF_OPERATOR: [&str; 3] = ["operator", "register-server", "attestation-key-register"];
+const OF_OPERATOR: [&str; 2] = ["operator", "registration"];
 /// What CI plays.
 const SHORT: &str = "short";
 

@@ -6,7 +6,17 @@ use crate::Files;
 
 /// As whom most programs run.
 const NOBODY: &str = "65532:65532";
-/// Program, which is its package, too, its image, and as whom it runs.
+/// What the programs are built from.
+const PACKAGES: [&str; 7] = [
+    "operator",
+    "registration",
+    "compute-pcrs",
+    "kbs-guard",
+    "tec",
+    "bootstrapper",
+    "tec-services",
+];
+/// Program, its image, and as whom it runs.
 const PROGRAMS: [(&str, &str, &str); 7] = [
     ("operator", "trusted-cluster-operator", NOBODY),
     (
@@ -42,12 +52,7 @@ pub(crate) fn files() -> Files {
 
 fn containerfile() -> String {
     let mut text = HEAD.to_owned();
-    let packages: Vec<String> = PROGRAMS
-        .iter()
-        .map(|(program, ..)| program)
-        .chain(&SERVICES)
-        .map(|program| format!("--package {program}"))
-        .collect();
+    let packages = PACKAGES.map(|package| format!("--package {package}"));
     text.push_str(&BUILD.replace("@PACKAGES@", &packages.join(" ")));
     for (program, image, user) in PROGRAMS {
         text.push_str(

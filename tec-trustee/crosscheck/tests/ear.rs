@@ -4,21 +4,13 @@ use std::collections::BTreeMap;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use ear::Algorithm;
-use ear::Ear;
-use ear::Profile;
-use ear::RawValueKind;
-use ear::TrustTier;
-use ear::register_profile;
+use ear::{Algorithm, Ear, Profile, RawValueKind, TrustTier, register_profile};
 use rand_chacha::ChaCha20Rng;
 use rand_core::SeedableRng as _;
-use serde_json::Value;
-use serde_json::json;
+use serde_json::{Value, json};
 use tec_core::time::Timestamp;
-use tec_trustee::policy::AttestationPolicy;
-use tec_trustee::policy::Verdict;
-use tec_trustee::token::EarClaims;
-use tec_trustee::token::TokenSigner;
+use tec_trustee::policy::{AttestationPolicy, Verdict};
+use tec_trustee::token::{EarClaims, TokenSigner};
 
 /// 2100-01-01T00:00:00Z.
 const ISSUED: i64 = 4_102_444_800;
@@ -53,7 +45,9 @@ fn read(verdict: &Verdict) -> Ear {
     let claims = EarClaims::new(id, at, 300, verdict, &evidence).to_value();
     let signer = TokenSigner::random(&mut ChaCha20Rng::seed_from_u64(1));
     let token = signer.sign(&claims).unwrap();
-    let header = URL_SAFE_NO_PAD.decode(token.split('.').next().unwrap()).unwrap();
+    let header = URL_SAFE_NO_PAD
+        .decode(token.split('.').next().unwrap())
+        .unwrap();
     let header: Value = serde_json::from_slice(&header).unwrap();
     let key = header["jwk"].to_string();
     Ear::from_jwt_jwk(&token, Algorithm::ES256, key.as_bytes()).unwrap()

@@ -5,29 +5,20 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use josekit::jwe;
-use josekit::jwe::JweHeader;
-use josekit::jwe::JweHeaderSet;
+use josekit::jwe::{JweHeader, JweHeaderSet};
 use josekit::jwk::Jwk;
-use josekit::jwk::alg::ec::EcCurve;
-use josekit::jwk::alg::ec::EcKeyPair;
+use josekit::jwk::alg::ec::{EcCurve, EcKeyPair};
 use josekit::jwk::alg::rsa::RsaKeyPair;
 use josekit::jws::ES256;
-use josekit::jwt;
+use josekit::{jwe, jwt};
 use rand_chacha::ChaCha20Rng;
 use rand_core::SeedableRng as _;
-use serde_json::Value;
-use serde_json::json;
+use serde_json::{Value, json};
 use tec_core::ignition::PinConfig;
-use tec_core::secret::SecretArray;
-use tec_core::secret::SecretBytes;
+use tec_core::secret::{SecretArray, SecretBytes};
 use tec_trustee::clevis;
 use tec_trustee::clevis::SealedPassphrase;
-use tec_trustee::jwe::Curve;
-use tec_trustee::jwe::EcPrivateKey;
-use tec_trustee::jwe::Jwe;
-use tec_trustee::jwe::TeePubKey;
-use tec_trustee::jwe::encrypt;
+use tec_trustee::jwe::{Curve, EcPrivateKey, Jwe, TeePubKey, encrypt};
 use tec_trustee::token::TokenSigner;
 
 const SECRET: &[u8] = br#"{"key_type":"oct","key":"01234567890123456789012345678901"}"#;
@@ -84,8 +75,7 @@ fn what_josekit_encrypts_opens_whatever_else_its_header_says() {
         header.set_content_encryption("A256GCM", true);
         header.set_key_id("anything", true);
         header.set_agreement_partyuinfo("alice", true);
-        let theirs =
-            jwe::serialize_flattened_json(SECRET, Some(&header), None, None, &encrypter);
+        let theirs = jwe::serialize_flattened_json(SECRET, Some(&header), None, None, &encrypter);
         let theirs: Jwe = serde_json::from_str(&theirs.unwrap()).unwrap();
         assert_eq!(own.decrypt(&theirs).unwrap().expose("compare"), SECRET);
     }
@@ -127,14 +117,20 @@ fn a_passphrase_that_is_sealed_as_the_existing_pin_does_opens() {
 #[test]
 fn josekit_verifies_a_token_with_the_key_of_its_header() {
     let signer = TokenSigner::random(&mut rng());
-    let token = signer.sign(&json!({"exp": 4_000_000_000_i64, "iss": "x"})).unwrap();
-    let header = URL_SAFE_NO_PAD.decode(token.split('.').next().unwrap()).unwrap();
+    let token = signer
+        .sign(&json!({"exp": 4_000_000_000_i64, "iss": "x"}))
+        .unwrap();
+    let header = URL_SAFE_NO_PAD
+        .decode(token.split('.').next().unwrap())
+        .unwrap();
     let header: Value = serde_json::from_slice(&header).unwrap();
     let jwk = Jwk::from_map(header["jwk"].as_object().unwrap().clone()).unwrap();
     let verifier = ES256.verifier_from_jwk(&jwk).unwrap();
     let (claims, _) = jwt::decode_with_verifier(&token, &verifier).unwrap();
     assert_eq!(claims.issuer(), Some("x"));
     let stranger = EcKeyPair::generate(EcCurve::P256).unwrap();
-    let verifier = ES256.verifier_from_jwk(&stranger.to_jwk_public_key()).unwrap();
+    let verifier = ES256
+        .verifier_from_jwk(&stranger.to_jwk_public_key())
+        .unwrap();
     assert!(jwt::decode_with_verifier(&token, &verifier).is_err());
 }

@@ -5,12 +5,10 @@ mod policy_cases;
 
 use std::collections::BTreeMap;
 
-use serde_json::Map;
-use serde_json::Value;
+use serde_json::{Map, Value};
 use tec_trustee::policy::TrustTier;
 
-use self::policy_cases::Case;
-use self::policy_cases::cases;
+use self::policy_cases::{Case, cases};
 
 /// What an attestation policy gives: trust claims and extensions.
 type Appraisal = (Value, Value);
@@ -19,14 +17,15 @@ type Appraisal = (Value, Value);
 macro_rules! engine {
     ($module:ident, $name:ident) => {
         mod $module {
-            use ::$name::Engine;
-            use ::$name::Value as Rego;
+            use ::$name::{Engine, Value as Rego};
 
             use super::*;
 
             fn engine(policy: &str, input: &Value) -> Engine {
                 let mut engine = Engine::new();
-                let package = engine.add_policy("policy.rego".into(), policy.into()).unwrap();
+                let package = engine
+                    .add_policy("policy.rego".into(), policy.into())
+                    .unwrap();
                 assert_eq!(package, "data.policy");
                 engine.set_input(Rego::from_json_str(&input.to_string()).unwrap());
                 engine
@@ -84,7 +83,10 @@ fn extensions(list: &Value) -> Map<String, Value> {
     let entries = list.as_array().into_iter().flatten();
     let entry = |entry: &Value| {
         assert!(entry["key"].is_i64(), "{entry}");
-        (entry["name"].as_str().unwrap().to_owned(), entry["value"].clone())
+        (
+            entry["name"].as_str().unwrap().to_owned(),
+            entry["value"].clone(),
+        )
     };
     entries.map(entry).collect()
 }
@@ -94,7 +96,12 @@ fn run(
     allows: impl Fn(&str, &Value, &Value) -> bool,
 ) {
     for case in cases() {
-        let Case { intent, evidence, references, .. } = &case;
+        let Case {
+            intent,
+            evidence,
+            references,
+            ..
+        } = &case;
         let (claims, list) = attest(&intent.render_attestation(), evidence, references);
         let token = case.token(status(&claims), extensions(&list));
         let allowed = allows(&intent.render_resource(), &token, &case.request());

@@ -11,12 +11,12 @@ use std::time::Duration;
 
 use http::Method;
 use serde_json::{Value, json};
-use services_init::run;
 use tec_core::secret::{SecretArray, SecretBytes};
 use tec_core::service::opensearch;
 use tec_e2e::kube::eventually;
 use tec_k8s::service::Http;
 use tec_k8s::service::client::OpenSearchBootstrapRequest;
+use tec_services::init::run;
 use tec_services_e2e::opensearch::{Answer, OpenSearch, Place, ask};
 use tec_services_e2e::platform::Platform;
 use tec_services_e2e::stage::Stage;

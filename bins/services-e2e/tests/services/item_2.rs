@@ -4,9 +4,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
 use futures::{StreamExt as _, stream};
-use services_bootstrap::controller::Controller;
-use services_bootstrap::disk::Volume;
-use services_bootstrap::guard;
 use tec_core::plan;
 use tec_core::plan::Shell;
 use tec_core::port::EntropyRng;
@@ -15,6 +12,9 @@ use tec_core::service::vault::{
     BringUp, Effect, Event, Fresh, Method, Outcome, RootPart, Setup, SetupEffect, SetupEvent,
 };
 use tec_k8s::service::{BringUpShell, SetupShell};
+use tec_services::bootstrap::controller::Controller;
+use tec_services::bootstrap::disk::Volume;
+use tec_services::bootstrap::guard;
 use tec_services_e2e::bao::Seal;
 use tec_services_e2e::cluster::Cluster;
 use tec_services_e2e::stage::Stage;

@@ -11,8 +11,6 @@ use k8s_openapi::api::core::v1::ConfigMap;
 use kube::Api;
 use kube::api::PostParams;
 use nkeys::KeyPair;
-use services_broker::bus::Bus;
-use services_broker::identity::Identity;
 use tec_core::port::Clock;
 use tec_core::secret::SecretBytes;
 use tec_core::time::Timestamp;
@@ -20,6 +18,8 @@ use tec_e2e::kube::eventually;
 use tec_k8s::service::client::{
     ComponentBootstrapRequest, ComponentBootstrapResponse, SignNonceRequest,
 };
+use tec_services::broker::bus::Bus;
+use tec_services::broker::identity::Identity;
 use tec_services_e2e::nats::Nats;
 use tec_services_e2e::platform::Platform;
 use tec_services_e2e::rotation;
@@ -275,7 +275,7 @@ async fn item_4_the_server_shows_a_renewed_certificate_without_a_restart() {
     let certificate = nats.init.out.join("tls.crt");
     let before = std::fs::read(&certificate).unwrap();
     let reload = nats.init.out.join("nats.pid");
-    let keep = services_init::run::keep(&nats.init, Some(&reload), &SystemClock);
+    let keep = tec_services::init::run::keep(&nats.init, Some(&reload), &SystemClock);
     let renewed = eventually("the server read its certificate again", async || {
         Ok(nats.log()?.contains("Reloaded: tls"))
     });

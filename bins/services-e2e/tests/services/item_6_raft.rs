@@ -4,12 +4,12 @@
 use std::net::SocketAddr;
 
 use serde_json::Value;
-use services_bootstrap::controller::Controller;
 use tec_core::secret::SecretBytes;
 use tec_core::service::caller::Role;
 use tec_core::service::vault::{Request, call};
 use tec_e2e::kube::eventually;
 use tec_k8s::service::Vault;
+use tec_services::bootstrap::controller::Controller;
 use tec_services_e2e::follower::Follower;
 use tec_services_e2e::platform::Platform;
 use tec_services_e2e::stage::Stage;

@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use services_bootstrap::export;
 use tec_core::service::caller::Account;
 use tec_core::service::telemetry::{Line, Severity};
 use tec_core::time::Timestamp;
@@ -11,6 +10,7 @@ use tec_k8s::service::Export;
 use tec_k8s::service::client::{
     TelemetryBootstrapRequest, TelemetryBootstrapResponse, TelemetryKind,
 };
+use tec_services::bootstrap::export;
 use tec_services_e2e::platform::Platform;
 use tec_services_e2e::sink::Sink;
 use tokio::sync::mpsc;

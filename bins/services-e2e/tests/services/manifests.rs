@@ -10,16 +10,16 @@ use k8s_openapi::api::core::v1::ConfigMap;
 use k8s_openapi::api::rbac::v1::Role;
 use kube::Api;
 use rcgen::{CertificateParams, KeyPair};
-use services_bootstrap::cli::{Action, Args, Serve, Unseal};
 use tec_e2e::kube::{Guarded, eventually};
 use tec_e2e::packages::tool;
 use tec_e2e::process::Transcript;
+use tec_services::bootstrap::cli::{Action, Args, Serve, Unseal};
 use tec_services_e2e::address::own_address;
 use tec_services_e2e::cluster::{Cluster, callers_rules, controller_rules};
 use tokio::net::UnixStream;
 
 fn chart() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../services-bootstrap/deploy/helm/tec-services")
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../services/deploy/helm/tec-services")
 }
 
 #[tokio::test(flavor = "multi_thread")]

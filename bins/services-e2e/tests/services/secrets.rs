@@ -7,10 +7,10 @@ use std::{fs, io};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use services_init::run;
 use tec_core::secret::SecretBytes;
 use tec_core::service::vault::password::Stored;
 use tec_core::service::vault::{OPENSEARCH_USERS, password};
+use tec_services::init::run;
 use tec_services_e2e::nats::Nats;
 use tec_services_e2e::platform::Platform;
 use tec_services_e2e::stage::Stage;

@@ -4,8 +4,8 @@
 use k8s_openapi::api::core::v1::Event;
 use kube::Api;
 use kube::api::ListParams;
-use services_bootstrap::controller::RoundError;
 use tec_core::service::Fatal;
+use tec_services::bootstrap::controller::RoundError;
 use tec_services_e2e::stage::Stage;
 use tec_support::serve::Shutdown;
 

@@ -3,10 +3,10 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, STANDARD_NO_PAD};
 use serde_json::{Value, json};
-use services_bootstrap::controller::{Controller, RoundError};
 use tec_core::secret::{SecretArray, SecretBytes};
 use tec_core::service::Fatal;
 use tec_core::service::vault::{Binding, Request, WrappedKey};
+use tec_services::bootstrap::controller::{Controller, RoundError};
 use tec_services_e2e::stage::Stage;
 
 use crate::secrets::{Needle, astray};

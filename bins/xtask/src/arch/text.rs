@@ -12,14 +12,14 @@ const TSS: &str = "tec-tpm/src/tss";
 /// Where a Kubernetes client may be held.
 const KUBE: [&str; 14] = [
     "benches/benches/kube_registration",
-    "bins/attestation-key-register/src",
+    "bins/bootstrapper/src/admission",
+    "bins/bootstrapper/src/bin/join-service.rs",
     "bins/compute-pcrs/src",
     "bins/e2e/src/kube",
     "bins/e2e/tests",
-    "bins/join-service/src",
     "bins/kbs-guard/src/compose",
     "bins/operator/src",
-    "bins/register-server/src",
+    "bins/registration/src",
     "bins/tec/src/kube",
     "tec-k8s/src/client",
     "tec-k8s/src/controller",

@@ -188,7 +188,8 @@ fn example(root: &Path, name: &str, features: &[&str]) -> Result<Files> {
 /// Lets the program for that write the Rust of the `.proto` files.
 fn messages(root: &Path) -> Result<Files> {
     written_by(root, "generated", |cargo, dir| {
-        cargo.args(["--package", "tec-protogen", "--"]);
+        cargo.args(["--package", "xtask", "--features", "protogen"]);
+        cargo.args(["--bin", "tec-protogen", "--"]);
         cargo.arg(root.join(PROTOS)).arg(dir);
         cargo.arg(dir.join(DESCRIPTORS));
     })

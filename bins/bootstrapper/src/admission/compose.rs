@@ -1,0 +1,335 @@
+//! The parts of the service, put together by the settings.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::authority::Authority;
+use crate::founder;
+use crate::founder::Founder;
+use crate::node::{Attestation, endpoint, measurements};
+use crate::pause::JitteredPause;
+use anyhow::Context as _;
+use kube::Client;
+use tec_core::node::grant::ControlPlanes;
+use tec_core::node::port::{DataKeys, Pause as _};
+use tec_core::node::uri::{KmsUri, StorageUri, UriError};
+use tec_core::port::{Clock, Entropy, PortErrorKind, chain};
+use tec_core::secret::SecretBytes;
+use tec_k8s::client::KubeRegistry;
+use tec_k8s::client::member::{KubeEnrollments, KubeTurns};
+use tec_k8s::node::StateDirectory;
+use tec_k8s::rpc::{Enrollments, JoinService, JoinServicePorts, Settled};
+use tec_support::{SystemClock, SystemEntropy};
+use tec_tpm::atls::{Endpoint, LiveMeasurements, VtpmValidator};
+
+use crate::admission::facts;
+use crate::admission::facts::Facts;
+use crate::admission::settings::Settings;
+use crate::admission::signer::Signer;
+
+/// Before a key service that was away is asked again, the first time.
+const FIRST_WAIT: Duration = Duration::from_secs(1);
+/// How often the file of measurements is looked at.
+const POLL: Duration = Duration::from_secs(5);
+
+/// The service over an API server, and its keys, which [`keep`] keeps. The control plane that it runs on is enrolled by what it wrote
+/// down when it was bootstrapped.
+///
+/// # Errors
+/// A file cannot be read, or the API server not be asked.
+pub async fn service(
+    settings: &Settings,
+    client: Client,
+    attestation: &Attestation,
+) -> anyhow::Result<(JoinService, Arc<dyn DataKeys>)> {
+    let clock: Arc<dyn Clock> = Arc::new(SystemClock);
+    let entropy: Arc<dyn Entropy> = Arc::new(SystemEntropy);
+    let namespace = &settings.namespace;
+    let registry = KubeRegistry::new(client.clone(), namespace, Arc::clone(&clock));
+    let enrollments: Arc<dyn Enrollments> = Arc::new(KubeEnrollments::new(registry));
+    if let Some(founder) = founder::read(&settings.state_directory)? {
+        enroll(&*enrollments, &founder).await?;
+    }
+    let state = StateDirectory::new(&settings.state_directory).read_state()?;
+    let state = state.context("this node has no state: it is not a member of a cluster")?;
+    let control_planes = if settings.dangerous_any_control_plane {
+        tracing::warn!("any node that attests may have the keys of the cluster's CA");
+        ControlPlanes::DangerousAny
+    } else {
+        ControlPlanes::Listed(settings.control_planes.clone())
+    };
+    let reserved = facts::api_server_addresses(&settings.pki)?;
+    let authority = Authority::new(&settings.pki, Arc::clone(&clock), Arc::clone(&entropy));
+    let keys = keys(settings, attestation).await?;
+    let service = JoinService::new(JoinServicePorts {
+        keys: Arc::clone(&keys),
+        salt: state.measurement_salt,
+        enrollments,
+        control_planes,
+        turns: Arc::new(KubeTurns::new(client.clone(), Arc::clone(&clock))),
+        signer: Arc::new(Signer::new(authority.reserving(reserved), client.clone())),
+        facts: Arc::new(Facts::new(client, settings)),
+    });
+    Ok((service, keys))
+}
+
+/// Makes the node that this service runs on a member like all others, which asked for a ticket.
+async fn enroll(
+    enrollments: &dyn Enrollments,
+    Founder { claim, key }: &Founder,
+) -> anyhow::Result<()> {
+    // `Existed` is fine when it is this claim: of an earlier start, or of a join.
+    enrollments.add(claim).await?;
+    anyhow::ensure!(
+        enrollments.list().await?.contains(claim),
+        "the claim of this node could not be recorded, or another node has its name or disk"
+    );
+    let settled = enrollments.settle(claim, key).await;
+    let settled = settled.context("register the machine of this node")?;
+    if settled != Settled::Bound {
+        tracing::warn!(?settled, machine.id = %claim.machine_id(), "the key of this node is not approved");
+    }
+    Ok(())
+}
+
+/// How often is looked whether a refused key service was given anew.
+const GIVEN: Duration = Duration::from_mins(5);
+
+/// Keeps the key service open for as long as it lets us; never ends.
+pub async fn keep(keys: &dyn DataKeys) {
+    let pause = JitteredPause::new(FIRST_WAIT, Arc::new(SystemEntropy));
+    let mut failures = 0;
+    loop {
+        match keys.renew().await {
+            Ok(Some(wait)) => {
+                failures = 0;
+                tokio::time::sleep(wait).await;
+            }
+            Ok(None) => break,
+            Err(error)
+                if matches!(error.kind(), PortErrorKind::Denied | PortErrorKind::Invalid) =>
+            {
+                let error = chain(&error);
+                tracing::error!(
+                    error,
+                    "the key service has to be given to this service anew"
+                );
+                tokio::time::sleep(GIVEN).await;
+            }
+            Err(error) => {
+                tracing::warn!(error = chain(&error), "the key service is asked again");
+                pause.pause(failures).await;
+                failures = failures.saturating_add(1);
+            }
+        }
+    }
+    std::future::pending::<()>().await;
+}
+
+async fn keys(settings: &Settings, attestation: &Attestation) -> anyhow::Result<Arc<dyn DataKeys>> {
+    let kms = uri(&settings.kms_uri, KmsUri::parse)?;
+    let storage = match &settings.storage_uri {
+        Some(path) => uri(path, StorageUri::parse)?,
+        None => StorageUri::NoStore,
+    };
+    let services = crate::keys::services(Arc::clone(&attestation.attester), Vec::new());
+    Ok(services.open(kms, storage).await?.into())
+}
+
+/// The URI in a file.
+fn uri<T>(path: &Path, parse: impl Fn(&str) -> Result<T, UriError>) -> anyhow::Result<T> {
+    let what = || format!("read {}", path.display());
+    let text = fs::read(path).map(SecretBytes::new).with_context(what)?;
+    let text = std::str::from_utf8(text.expose("parse it").trim_ascii()).with_context(what)?;
+    parse(text).with_context(what)
+}
+
+/// The end that nodes judge, and that judges them by `live`.
+///
+/// # Errors
+/// The provider of cryptography gives no key.
+pub fn server(
+    settings: &Settings,
+    attestation: Attestation,
+    live: Arc<LiveMeasurements>,
+) -> anyhow::Result<Endpoint> {
+    tracing::info!(ak.fingerprint = %attestation.ak, "this service proves itself with this key");
+    let trust = settings.nodes.keys();
+    let validator = VtpmValidator::new(attestation.variant, trust, live);
+    Ok(endpoint()
+        .with_issuer(attestation.issuer)
+        .with_validator(Arc::new(validator))
+        .with_channel_binding(settings.nodes.binding())
+        .build()?)
+}
+
+/// Measurements that follow their file.
+#[derive(Debug)]
+pub struct Followed {
+    path: Option<PathBuf>,
+    live: Arc<LiveMeasurements>,
+}
+
+impl Followed {
+    /// Those of the file, if there is one.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub fn open(path: Option<&Path>) -> anyhow::Result<Self> {
+        let first = path.map(measurements).transpose()?.unwrap_or_default();
+        Ok(Self {
+            path: path.map(Path::to_owned),
+            live: Arc::new(LiveMeasurements::new(first)),
+        })
+    }
+
+    /// Those that count now.
+    pub fn live(&self) -> Arc<LiveMeasurements> {
+        Arc::clone(&self.live)
+    }
+
+    /// Takes what the file says whenever it changes; a file that cannot be taken changes nothing.
+    pub async fn follow(&self) {
+        let Some(path) = &self.path else {
+            return std::future::pending().await;
+        };
+        loop {
+            tokio::time::sleep(POLL).await;
+            match measurements(path) {
+                Ok(new) if new != *self.live.current() => {
+                    tracing::info!("the measurements have changed");
+                    self.live.replace(new);
+                }
+                Ok(_) => {}
+                Err(error) => tracing::warn!(
+                    error = format!("{error:#}"),
+                    "the measurements stay as they were"
+                ),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use async_trait::async_trait;
+    use tec_core::ak::PublicKey;
+    use tec_core::node::derive::DataKeyId;
+    use tec_core::node::grant::Claim;
+    use tec_core::node::state::Role;
+    use tec_core::port::{CreateOutcome, PortError};
+    use tec_core::testing::sample;
+    use tokio::time::Instant;
+
+    use super::*;
+
+    #[derive(Debug, Default)]
+    struct Members {
+        claims: Mutex<Vec<Claim>>,
+        machines: Mutex<Vec<PublicKey>>,
+    }
+
+    #[async_trait]
+    impl Enrollments for Members {
+        async fn list(&self) -> Result<Vec<Claim>, PortError> {
+            Ok(self.claims.lock().unwrap().clone())
+        }
+
+        async fn add(&self, claim: &Claim) -> Result<CreateOutcome, PortError> {
+            let mut claims = self.claims.lock().unwrap();
+            if claims.iter().any(|one| one.name == claim.name) {
+                return Ok(CreateOutcome::Existed);
+            }
+            claims.push(claim.clone());
+            Ok(CreateOutcome::Created)
+        }
+
+        async fn settle(&self, _claim: &Claim, key: &PublicKey) -> Result<Settled, PortError> {
+            self.machines.lock().unwrap().push(key.clone());
+            Ok(Settled::Bound)
+        }
+    }
+
+    #[tokio::test]
+    async fn the_founding_node_becomes_a_machine_with_its_key_at_every_start() {
+        let members = Members::default();
+        let of = |number| Founder {
+            claim: Claim {
+                ak: sample::public_key(number).fingerprint(),
+                name: "plane-0".parse().unwrap(),
+                role: Role::ControlPlane,
+                disk: "00000000-0000-0000-0000-0000000000aa".parse().unwrap(),
+            },
+            key: sample::public_key(number),
+        };
+        for _ in 0..2 {
+            enroll(&members, &of(1)).await.unwrap();
+        }
+        assert!(enroll(&members, &of(2)).await.is_err());
+        let machines = members.machines.into_inner().unwrap();
+        assert_eq!(machines, [sample::public_key(1), sample::public_key(1)]);
+    }
+
+    /// Answers in this order, and notes when it was asked.
+    #[derive(Debug)]
+    struct Lease {
+        answers: Mutex<Vec<Result<Option<Duration>, PortErrorKind>>>,
+        asked: Mutex<Vec<Instant>>,
+    }
+
+    #[async_trait]
+    impl DataKeys for Lease {
+        async fn data_key(&self, _: &DataKeyId, _: usize) -> Result<SecretBytes, PortError> {
+            unreachable!("nobody asks for a key")
+        }
+
+        async fn existing_data_key(
+            &self,
+            _: &DataKeyId,
+            _: usize,
+        ) -> Result<SecretBytes, PortError> {
+            unreachable!("nobody asks for a key")
+        }
+
+        async fn renew(&self) -> Result<Option<Duration>, PortError> {
+            self.asked.lock().unwrap().push(Instant::now());
+            let answer = self.answers.lock().unwrap().remove(0);
+            answer.map_err(|kind| PortError::new(kind, "renew"))
+        }
+    }
+
+    /// The waits before each time that it is asked.
+    async fn waits(answers: Vec<Result<Option<Duration>, PortErrorKind>>) -> Vec<Duration> {
+        let (mut before, count) = (Instant::now(), answers.len());
+        let lease = Lease {
+            answers: Mutex::new(answers),
+            asked: Mutex::default(),
+        };
+        let _ = tokio::time::timeout(Duration::from_hours(24), keep(&lease)).await;
+        let asked = lease.asked.into_inner().unwrap();
+        assert_eq!(asked.len(), count);
+        let wait = |at: Instant| at.duration_since(std::mem::replace(&mut before, at));
+        asked.into_iter().map(wait).collect()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_lease_is_renewed_in_time_and_a_service_that_was_away_is_asked_again() {
+        let (hour, away) = (Duration::from_hours(1), Err(PortErrorKind::Unavailable));
+        let waits = waits(vec![Ok(Some(hour)), away, away, Ok(Some(hour)), Ok(None)]).await;
+        assert_eq!((waits[0], waits[1]), (Duration::ZERO, hour));
+        assert!(waits[2] + waits[3] < Duration::from_secs(10));
+        assert_eq!(waits[4], hour);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_lease_that_is_refused_is_asked_for_rarely() {
+        for kind in [PortErrorKind::Denied, PortErrorKind::Invalid] {
+            let waits = waits(vec![Err(kind), Err(kind), Ok(None)]).await;
+            assert_eq!(waits, [Duration::ZERO, GIVEN, GIVEN]);
+        }
+    }
+}

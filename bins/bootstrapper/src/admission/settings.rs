@@ -1,0 +1,96 @@
+//! The settings of the program: a TOML file.
+
+use std::collections::BTreeSet;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+
+use crate::settings::TpmSettings;
+use crate::trust::Trust;
+use serde::Deserialize;
+use tec_core::ak::Fingerprint;
+use tec_support::program;
+
+/// Port inside the pod (contract, 1.9).
+const PORT: u16 = 9090;
+
+/// All settings.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[expect(clippy::exhaustive_structs, reason = "a file of settings, read whole")]
+pub struct Settings {
+    /// Where tickets are served.
+    #[serde(default = "listen")]
+    pub listen: SocketAddr,
+    /// `host:port` under which members reach the API server.
+    pub api_server: String,
+    /// Namespace of members and machines.
+    pub namespace: String,
+    /// Certificates and keys of the cluster, as kubeadm lays them out.
+    #[serde(default = "pki")]
+    pub pki: PathBuf,
+    /// State of this node, whose salt is the cluster's.
+    #[serde(default = "state_directory")]
+    pub state_directory: PathBuf,
+    /// File with the URI of the key service, mode 0600; Init and join leave it on the state disk of
+    /// control planes.
+    #[serde(default = "kms_uri")]
+    pub kms_uri: PathBuf,
+    /// File with the URI of where wrapped keys are kept, mode 0600; without one, nowhere.
+    pub storage_uri: Option<PathBuf>,
+    /// File with the version of Kubernetes and the components of members, JSON.
+    pub components: PathBuf,
+    /// The TPM, with which this service proves itself.
+    #[serde(default)]
+    pub tpm: TpmSettings,
+    /// What nodes have to prove.
+    #[serde(default)]
+    pub nodes: Trust,
+    /// Attestation keys that may be control planes.
+    #[serde(default)]
+    pub control_planes: BTreeSet<Fingerprint>,
+    /// Any node may be a control plane: each then can have the keys of the cluster's CA.
+    #[serde(default)]
+    pub dangerous_any_control_plane: bool,
+}
+
+fn listen() -> SocketAddr {
+    SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), PORT)
+}
+
+fn pki() -> PathBuf {
+    "/etc/kubernetes/pki".into()
+}
+
+fn kms_uri() -> PathBuf {
+    "/run/state/tec/kms-uri".into()
+}
+
+fn state_directory() -> PathBuf {
+    "/run/state/constellation".into()
+}
+
+impl program::Settings for Settings {
+    fn check(&self) -> anyhow::Result<()> {
+        self.nodes.check()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tec_support::program::Settings as _;
+
+    use super::*;
+
+    #[test]
+    fn without_a_word_no_node_is_trusted_and_none_may_be_a_control_plane() {
+        let text = "api_server = '10.0.0.1:6443'\nnamespace = 'tec'\n\
+                    components = '/c'";
+        let settings = Settings::parse(text).unwrap();
+        assert_eq!(settings.listen.port(), 9090);
+        assert_eq!(settings.kms_uri, kms_uri());
+        assert!(settings.control_planes.is_empty() && !settings.dangerous_any_control_plane);
+        let trust = &settings.nodes;
+        assert!(trust.attestation_keys.is_empty() && !trust.dangerous_any_attestation_key);
+        assert!(Settings::parse(&format!("{text}\nunknown = 1")).is_err());
+    }
+}

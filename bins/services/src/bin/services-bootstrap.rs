@@ -1,0 +1,85 @@
+//! `services-bootstrap`: parses the command line, composes, serves.
+
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::Context as _;
+use clap::Parser as _;
+use tec_services::bootstrap::cli::{Action, Args};
+use tec_services::bootstrap::controller::{Controller, RoundError};
+use tec_services::bootstrap::disk::Volume;
+use tec_services::bootstrap::{compose, export, guard};
+use tec_support::exit::CodedError;
+use tec_support::serve::{Shutdown, Transport};
+use tec_support::{exit, program, serve};
+use tokio::task::JoinSet;
+
+fn main() -> ExitCode {
+    let Args { log, command } = Args::parse();
+    exit::finish(program::run(&log, run(command)))
+}
+
+async fn run(action: Action) -> anyhow::Result<u8> {
+    let (shutdown, signals) = Shutdown::on_signals()?;
+    let mut tasks: JoinSet<anyhow::Result<u8>> = JoinSet::new();
+    tasks.spawn(async {
+        signals.await;
+        Ok(exit::OK)
+    });
+    match action {
+        Action::RunVault {
+            volume,
+            storage,
+            command,
+        } => {
+            let volume = Volume::new(volume);
+            tasks.spawn(async move {
+                guard::run(&command, &storage, &volume, shutdown).await?;
+                Ok(exit::OK)
+            });
+        }
+        Action::Serve(args) => {
+            let controller = Arc::new(compose::controller(&args)?);
+            if let Some(collector) = args.otlp.clone()
+                && let Some(lines) = tec_support::export::lines()
+            {
+                let controller = Arc::clone(&controller);
+                tasks.spawn(async move {
+                    export::run(&controller, &collector, lines).await;
+                    std::future::pending().await
+                });
+            }
+            let listener = serve::bind(args.listen)?;
+            let transport = Transport::Tls(controller.certificate.server_config());
+            let router = controller.router().await?;
+            let server = serve::serve(listener, transport, router, shutdown.clone());
+            if let Some(address) = args.health_listen {
+                let listener = serve::bind(address)?;
+                let probes = controller.health.probes();
+                let plain = Transport::DangerousPlain;
+                let server = serve::serve(listener, plain, probes, shutdown.clone());
+                tasks.spawn(async move { server.await.map(|()| exit::OK) });
+            }
+            tasks.spawn(async move { server.await.map(|()| exit::OK) });
+            tasks.spawn(async move { keep(&controller, shutdown).await });
+        }
+    }
+    // Whatever ends first, end or defect, ends the program.
+    match tasks.join_next().await {
+        Some(ended) => ended.context("a part of the program died")?,
+        None => Ok(exit::OK),
+    }
+}
+
+/// Rounds; a state that needs a person ends the program with that state's own exit code.
+async fn keep(controller: &Controller, shutdown: Shutdown) -> anyhow::Result<u8> {
+    match controller.keep(shutdown).await {
+        Ok(()) => Ok(exit::OK),
+        Err(RoundError::Fatal(fatal, detail)) => {
+            let error = anyhow::Error::from(CodedError::caused(fatal.code(), detail, fatal));
+            tracing::error!(code = %fatal.code(), error = %format!("{error:#}"), "a person has to look");
+            Ok(fatal.exit_code())
+        }
+        Err(error) => Err(error.into()),
+    }
+}

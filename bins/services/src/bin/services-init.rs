@@ -1,0 +1,26 @@
+//! `services-init`: parses the command line, asks, writes, ends.
+
+use std::process::ExitCode;
+
+use clap::Parser as _;
+use tec_services::init::cli::Args;
+use tec_services::init::connect::Mounted;
+use tec_services::init::{connect, run};
+use tec_support::{SystemClock, exit, program};
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    exit::finish(program::run(&args.log, run(&args)))
+}
+
+async fn run(args: &Args) -> anyhow::Result<u8> {
+    if let Err(code) = connect::look(&args.way, Mounted::Secret) {
+        return Ok(code);
+    }
+    if args.keep {
+        run::keep(args, args.reload.as_deref(), &SystemClock).await?;
+    } else {
+        run::run(args).await?;
+    }
+    Ok(exit::OK)
+}

@@ -1,0 +1,154 @@
+//! From flags to a controller.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::{ClientConfig, RootCertStore};
+use tec_core::port::Clock;
+use tec_core::service::vault::{Ordinal, Peers, Platform, SealKind};
+use tec_k8s::service::{
+    ApiServer, Cluster, Http, Keys, SecretNames, Settings, Standing, Target, Vault,
+};
+use tec_support::certificate::Certificate;
+use tec_support::{SystemClock, SystemEntropy};
+use tokio::sync::Mutex;
+
+use crate::bootstrap::accounts::Accounts;
+use crate::bootstrap::cli::{Seal, Serve};
+use crate::bootstrap::controller::Controller;
+use crate::bootstrap::disk::Volume;
+use crate::bootstrap::health::Health;
+use crate::bootstrap::passwords::Passwords;
+use crate::bootstrap::peers::Others;
+use crate::bootstrap::sealing::Sealing;
+
+/// Longer than the ten seconds that the vault gives the API server, and short enough for an answer to a
+/// caller that waits fifteen.
+const VAULT_DEADLINE: Duration = Duration::from_secs(12);
+const KUBERNETES_DEADLINE: Duration = Duration::from_secs(10);
+
+/// The controller that these flags describe.
+///
+/// # Errors
+/// The pod is none of a StatefulSet, or the API server's authority cannot be read.
+pub fn controller(args: &Serve) -> anyhow::Result<Controller> {
+    let ordinal = Ordinal::of_pod(&args.pod)
+        .with_context(|| format!("{:?} is no pod of a StatefulSet", args.pod))?;
+    let vault = Http::new(Target::Unix(args.vault_socket.clone()), VAULT_DEADLINE);
+    let names = SecretNames {
+        namespace: args.namespace.clone(),
+        key: args.key_secret.clone(),
+        tls: args.tls_secret.clone(),
+        authorities: args.ca_config_map.clone(),
+        revocations: args.nats_revocations.clone(),
+    };
+    let kubernetes = Http::new(target(args)?, KUBERNETES_DEADLINE);
+    let vault = Vault::new(vault);
+    let token = args.kubernetes_token.clone();
+    let cluster: Arc<dyn Cluster> = Arc::new(ApiServer::new(kubernetes, token, names));
+    let clock: Arc<dyn Clock> = Arc::new(SystemClock);
+    let certificate = Arc::new(Certificate::default());
+    let standing = Arc::new(Standing::default());
+    let platform = platform(args)?;
+    Ok(Controller {
+        pod: args.pod.clone(),
+        pod_uid: args.pod_uid.clone(),
+        ordinal,
+        sealing: Sealing::new(args.unseal, args.vault_socket.clone()),
+        accounts: Accounts {
+            vault: vault.clone(),
+            cluster: Arc::clone(&cluster),
+            standing: Arc::clone(&standing),
+            keys: Keys::default(),
+            clock: Arc::clone(&clock),
+            certificate: Arc::clone(&certificate),
+            url: args.nats_url.clone(),
+            pushed: Mutex::default(),
+        },
+        passwords: Passwords {
+            vault: vault.clone(),
+            standing: Arc::clone(&standing),
+            clock: Arc::clone(&clock),
+            entropy: Arc::new(SystemEntropy),
+            opensearch: args.opensearch_address.clone(),
+            life: Duration::from_secs(args.password_seconds.into()),
+        },
+        peers: Arc::new(Others {
+            addresses: others(args),
+            name: args.controller.host(),
+            token: args.token.clone(),
+            cluster: Arc::clone(&cluster),
+        }),
+        vault,
+        cluster,
+        disk: Arc::new(Volume::new(args.volume.clone())),
+        token: args.token.clone(),
+        settings: Settings {
+            platform: platform.clone(),
+            user_life: Duration::from_secs(args.user_seconds.into()),
+            concurrency: args.concurrency,
+            calls_per_minute: args.calls_per_minute,
+        },
+        health: Health::default(),
+        platform,
+        clock,
+        entropy: Arc::new(SystemEntropy),
+        certificate,
+        standing,
+    })
+}
+
+/// The list may be the same for every pod: who asks itself learns nothing.
+fn others(args: &Serve) -> Vec<String> {
+    let own = |peer: &&String| peer.split(['.', ':']).next() == Some(args.pod.as_str());
+    let peers = args.peers.iter();
+    peers.filter(|peer| !own(peer)).cloned().collect()
+}
+
+fn platform(args: &Serve) -> anyhow::Result<Platform> {
+    let host = args.vault_kubernetes.clone();
+    let authority = args.vault_kubernetes_ca.as_deref().map(|file| {
+        std::fs::read_to_string(file).with_context(|| format!("read {}", file.display()))
+    });
+    Ok(Platform {
+        namespace: args.namespace.clone(),
+        stateful_set: args.stateful_set.clone(),
+        audience: args.audience.clone(),
+        kubernetes_host: host.unwrap_or_else(|| format!("https://{}", args.kubernetes)),
+        kubernetes_ca: authority.transpose()?,
+        controller: args.controller.clone(),
+        nats: args.nats.clone(),
+        opensearch: args.opensearch.clone(),
+        collectors: args.collectors.clone(),
+        tracers: args.tracers.clone(),
+        viewers: args.viewers.clone(),
+        component_namespaces: args.component_namespaces.clone(),
+        certificate_life: Duration::from_secs(args.certificate_seconds.into()),
+        seal: match args.seal {
+            Seal::Shamir => SealKind::Shamir,
+            Seal::Static => SealKind::Static,
+        },
+        peers: match args.peers.as_slice() {
+            [] => Peers::Alone,
+            _ => Peers::Raft,
+        },
+    })
+}
+
+fn target(args: &Serve) -> anyhow::Result<Target> {
+    let file = &args.kubernetes_ca;
+    let mut roots = RootCertStore::empty();
+    for authority in
+        CertificateDer::pem_file_iter(file).with_context(|| format!("read {}", file.display()))?
+    {
+        roots.add(authority.with_context(|| format!("read {}", file.display()))?)?;
+    }
+    let config = ClientConfig::builder()
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    Target::tls(&args.kubernetes, Arc::new(config))
+        .with_context(|| format!("{:?} is no address of an API server", args.kubernetes))
+}

@@ -1,0 +1,369 @@
+//! The controller's loop.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use axum::Router;
+use tec_core::plan;
+use tec_core::port::{Clock, Entropy, EntropyRng, chain};
+use tec_core::secret::SecretArray;
+use tec_core::service::Fatal;
+use tec_core::service::vault::{
+    BringUp, Event, Fresh, Ordinal, Outcome, Platform, RootPart, Setup, SetupEnd, SetupEvent,
+};
+use tec_core::time::Timestamp;
+use tec_k8s::service;
+use tec_k8s::service::{
+    Bootstrap, BringUpShell, Cluster, Disk, Peers, Settings, SetupShell, Standing, Vault, Warning,
+};
+use tec_support::certificate::Certificate;
+use tec_support::serve::Shutdown;
+
+use crate::bootstrap::accounts::Accounts;
+use crate::bootstrap::authority;
+use crate::bootstrap::health::Health;
+use crate::bootstrap::passwords::Passwords;
+use crate::bootstrap::sealing::{Instance, Sealing};
+
+/// Drift is looked for at least this often.
+const LOOK: Duration = Duration::from_mins(5);
+/// Those who are shut out are looked for this often.
+const REVOCATIONS: Duration = Duration::from_secs(2);
+/// So often is looked whether somebody else did what only they may do: the first pod wrote what only
+/// root may write, or a person opened the vault that a person sealed.
+const MENDED: Duration = Duration::from_secs(5);
+/// So often is told that an authority ends soon.
+const NOTICES: i64 = 24 * 60 * 60;
+/// Word for programs in what tells so.
+const AUTHORITY_ENDS: &str = "AuthorityEndsSoon";
+/// Renewals are never closer together.
+const SHORTEST: Duration = Duration::from_secs(1);
+
+/// Everything that the controller works with.
+#[derive(Debug)]
+#[expect(clippy::exhaustive_structs, reason = "composed by main and by tests")]
+pub struct Controller {
+    /// What shall be.
+    pub platform: Platform,
+    /// Name of this pod.
+    pub pod: String,
+    /// Its identity, if it is known.
+    pub pod_uid: Option<String>,
+    /// Whether the vault is opened if it is sealed.
+    pub sealing: Sealing,
+    /// This pod's place.
+    pub ordinal: Ordinal,
+    /// The vault beside it.
+    pub vault: Vault,
+    /// The API server.
+    pub cluster: Arc<dyn Cluster>,
+    /// The shared volume.
+    pub disk: Arc<dyn Disk>,
+    /// Controllers of the vault's other pods.
+    pub peers: Arc<dyn Peers>,
+    /// The controller's own token, for its own audience.
+    pub token: PathBuf,
+    /// What can be set about callers.
+    pub settings: Settings,
+    /// Tells the time.
+    pub clock: Arc<dyn Clock>,
+    /// Randomness.
+    pub entropy: Arc<dyn Entropy>,
+    /// What the gRPC server shows.
+    pub certificate: Arc<Certificate>,
+    /// The token that requests are served with.
+    pub standing: Arc<Standing>,
+    /// Accounts of a running NATS.
+    pub accounts: Accounts,
+    /// Passwords of a running OpenSearch.
+    pub passwords: Passwords,
+    /// Whether callers may be sent here.
+    pub health: Health,
+}
+
+/// What a round leaves.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Round {
+    /// After how long the next one is due.
+    pub next: Duration,
+    /// The authorities, in PEM.
+    pub authorities: String,
+}
+
+/// Why a round ended without a certificate.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RoundError {
+    /// A person has to look.
+    #[error("{0}: {1}")]
+    Fatal(Fatal, String),
+    /// The vault was sealed on purpose; nothing can be done until somebody opens it.
+    #[error("the vault was sealed on purpose")]
+    Sealed,
+    /// The certificate of the vault cannot be used.
+    #[error("use the certificate of the vault")]
+    Certificate(#[source] Box<dyn std::error::Error + Send + Sync>),
+    /// A plan ended without saying how.
+    #[error("a plan ended without an outcome")]
+    NoOutcome,
+}
+
+impl Controller {
+    /// The routes of the gRPC server: bootstrap, health, reflection.
+    ///
+    /// # Errors
+    /// The descriptors are damaged.
+    pub async fn router(&self) -> anyhow::Result<Router> {
+        let bootstrap = Bootstrap::new(
+            self.vault.clone(),
+            Arc::clone(&self.cluster),
+            Arc::clone(&self.disk),
+            Arc::clone(&self.standing),
+            Arc::clone(&self.clock),
+            Arc::clone(&self.entropy),
+            self.settings.clone(),
+        );
+        let health = self.health.service().await;
+        let reflection = tonic_reflection::server::Builder::configure()
+            .register_encoded_file_descriptor_set(&service::descriptors())
+            .with_service_name(service::NAME)
+            .build_v1()
+            .context("build the reflection service")?;
+        let mut routes = tonic::service::Routes::new(service::service(Arc::new(bootstrap)));
+        routes = routes.add_service(health).add_service(reflection);
+        Ok(routes.into_axum_router())
+    }
+
+    /// Brings the vault up, and sets it up, once.
+    ///
+    /// # Errors
+    /// [`RoundError`].
+    ///
+    /// # Cancel safety
+    /// May be dropped at any await; the next round continues.
+    pub async fn round(&self) -> Result<Round, RoundError> {
+        let mut root_part = RootPart::IfChanged;
+        let mut mended = 0;
+        loop {
+            self.bring_up(root_part).await?;
+            root_part = RootPart::IfChanged;
+            match self.set_up().await? {
+                SetupEnd::Ready {
+                    token,
+                    token_life,
+                    tls,
+                } => {
+                    self.certificate
+                        .replace(tls.chain.as_bytes(), &tls.key)
+                        .map_err(|error| RoundError::Certificate(error.into()))?;
+                    self.standing.replace(token);
+                    let next = tls.renew_after(self.clock.now()).min(token_life * 2 / 3);
+                    return Ok(Round {
+                        next: next.clamp(SHORTEST, LOOK),
+                        authorities: tls.authorities,
+                    });
+                }
+                SetupEnd::Sealed => {
+                    tracing::warn!("the vault was sealed or started meanwhile");
+                    tokio::time::sleep(SHORTEST).await;
+                }
+                SetupEnd::RootDrift(object) if self.ordinal == Ordinal::Follower => {
+                    tracing::warn!(
+                        object,
+                        "drift that the first pod has to mend: waiting for it"
+                    );
+                    tokio::time::sleep(MENDED).await;
+                }
+                SetupEnd::RootDrift(object) => {
+                    tracing::warn!(
+                        object,
+                        "drift of what only root may write: it is written again"
+                    );
+                    tokio::time::sleep(before_mending(mended)).await;
+                    mended += 1;
+                    root_part = RootPart::Always;
+                }
+                SetupEnd::Fatal(fatal, object) => return Err(RoundError::Fatal(fatal, object)),
+                _ => return Err(RoundError::NoOutcome),
+            }
+        }
+    }
+
+    /// Once more where the vault made its socket only meanwhile: else nobody knew which process of it was
+    /// opened.
+    async fn bring_up(&self, root_part: RootPart) -> Result<(), RoundError> {
+        let instance = self.sealing.instance();
+        self.bring_up_instance(root_part, instance).await?;
+        match (instance, self.sealing.instance()) {
+            (None, Some(started)) => self.bring_up_instance(root_part, Some(started)).await,
+            _ => Ok(()),
+        }
+    }
+
+    async fn bring_up_instance(
+        &self,
+        root_part: RootPart,
+        instance: Option<Instance>,
+    ) -> Result<(), RoundError> {
+        let mut rng = EntropyRng::new(&*self.entropy);
+        let fresh = Fresh {
+            key: SecretArray::random(&mut rng),
+            seed: SecretArray::random(&mut rng),
+        };
+        let mut plan = BringUp::new(self.platform.clone(), self.ordinal, root_part, fresh)
+            .with_sealed(self.sealing.of(instance));
+        let cluster = Arc::clone(&self.cluster);
+        let disk = Arc::clone(&self.disk);
+        let peers = Arc::clone(&self.peers);
+        let mut shell = BringUpShell::new(self.vault.clone(), cluster, disk, peers);
+        plan::run(&mut plan, Event::Start, &mut shell).await;
+        match shell.end() {
+            Some(Ok(Outcome::Up)) => {
+                self.sealing.opened(instance);
+                Ok(())
+            }
+            Some(Ok(Outcome::WithoutKey(fatal))) => {
+                self.sealing.opened(instance);
+                tracing::warn!(code = %fatal.code(), "the vault serves, but its key is lost");
+                self.warn(fatal, "the vault opened by itself and serves on")
+                    .await;
+                Ok(())
+            }
+            Some(Ok(Outcome::LeftSealed)) => Err(RoundError::Sealed),
+            Some(Err(fatal)) => Err(RoundError::Fatal(fatal, fatal.code().to_string())),
+            None => Err(RoundError::NoOutcome),
+        }
+    }
+
+    async fn set_up(&self) -> Result<SetupEnd, RoundError> {
+        let mut plan = Setup::new(self.platform.clone());
+        let cluster = Arc::clone(&self.cluster);
+        let mut shell = SetupShell::new(self.vault.clone(), cluster, self.token.clone());
+        plan::run(&mut plan, SetupEvent::Start, &mut shell).await;
+        shell.into_end().ok_or(RoundError::NoOutcome)
+    }
+
+    /// Rounds until shutdown.
+    ///
+    /// # Errors
+    /// [`RoundError`].
+    pub async fn keep(&self, mut shutdown: Shutdown) -> Result<(), RoundError> {
+        let mut told = None;
+        loop {
+            tokio::select! {
+                () = shutdown.triggered() => return Ok(()),
+                done = self.once(&mut told) => done?,
+            }
+        }
+    }
+
+    /// A round, and the time until the next one.
+    async fn once(&self, told: &mut Option<Timestamp>) -> Result<(), RoundError> {
+        match self.health.during(self.round()).await {
+            Ok(round) => {
+                let next_seconds = round.next.as_secs();
+                tracing::info!(next_seconds, "the vault is as it shall be");
+                self.tell_of_authorities(&round, told).await;
+                self.rest(&round).await;
+                Ok(())
+            }
+            Err(RoundError::Sealed) => {
+                tracing::warn!(
+                    "the vault was sealed on purpose: it is left so until it is restarted"
+                );
+                tokio::time::sleep(MENDED).await;
+                Ok(())
+            }
+            Err(RoundError::Fatal(fatal, detail)) => {
+                self.warn(fatal, &detail).await;
+                Err(RoundError::Fatal(fatal, detail))
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Tells of an authority that ends soon, once in a day; `told` is when that was last done.
+    async fn tell_of_authorities(&self, round: &Round, told: &mut Option<Timestamp>) {
+        let now = self.clock.now();
+        let age = |told: Timestamp| now.unix_seconds().saturating_sub(told.unix_seconds());
+        let is_due = told.is_none_or(|told| age(told) >= NOTICES);
+        let notice = authority::notice(&round.authorities, now);
+        if let Some(message) = notice.filter(|_| is_due) {
+            tracing::warn!(notice = message, "an authority has to be renewed");
+            self.event(AUTHORITY_ENDS.to_owned(), message).await;
+            *told = Some(now);
+        }
+    }
+
+    /// Tells whoever looks at the pod; that the program ends is more important than that this works.
+    async fn warn(&self, fatal: Fatal, detail: &str) {
+        self.event(fatal.code().to_string(), format!("{fatal}: {detail}"))
+            .await;
+    }
+
+    async fn event(&self, reason: String, message: String) {
+        let warning = Warning {
+            pod: self.pod.clone(),
+            pod_uid: self.pod_uid.clone(),
+            reason,
+            message,
+            at: self.clock.now(),
+        };
+        if let Err(error) = self.cluster.warn(&warning).await {
+            tracing::warn!(error = %chain(&error), "no event was written");
+        }
+    }
+
+    /// Waits for the next round; meanwhile NATS is told who is shut out, and OpenSearch new passwords.
+    /// Neither waits for the other, nor the next round for any of them.
+    async fn rest(&self, round: &Round) {
+        let told = Box::pin(async {
+            tokio::join!(self.tell_nats(round), self.tell_opensearch(round));
+        });
+        // Both may be dropped at any await.
+        let _ = tokio::time::timeout(round.next, told).await;
+    }
+
+    async fn tell_opensearch(&self, round: &Round) {
+        while let Err(error) = self.passwords.ensure(&round.authorities).await {
+            let error = format!("{error:#}");
+            tracing::warn!(error, "OpenSearch may not know all passwords yet");
+            tokio::time::sleep(REVOCATIONS).await;
+        }
+    }
+
+    async fn tell_nats(&self, round: &Round) {
+        loop {
+            if let Err(error) = self.accounts.ensure(&round.authorities).await {
+                let error = format!("{error:#}");
+                tracing::warn!(error, "NATS does not know yet who is shut out");
+            }
+            tokio::time::sleep(REVOCATIONS).await;
+        }
+    }
+}
+
+/// How long is waited before drift is mended that was mended so often in this round: each time makes a
+/// root token.
+fn before_mending(times: u32) -> Duration {
+    match times.checked_sub(1) {
+        None => Duration::ZERO,
+        Some(doublings) => MENDED.saturating_mul(1 << doublings.min(6)).min(LOOK),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn drift_is_mended_at_once_and_then_ever_more_rarely() {
+        assert_eq!(before_mending(0), Duration::ZERO);
+        assert_eq!(before_mending(1), MENDED);
+        assert_eq!(before_mending(2), MENDED * 2);
+        assert_eq!(before_mending(u32::MAX), LOOK);
+    }
+}

@@ -1,0 +1,146 @@
+//! Runs the vault as a child, and empties its storage when the controller asks for it.
+//!
+//! The vault's container runs this program around the vault, since nobody else can stop it. A reset
+//! is asked for only while the vault holds nothing; see [`tec_core::service::vault`]. A request that lies
+//! beside a wrapped key is a stale one: it is removed, and not obeyed.
+
+use std::ffi::OsString;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use tec_k8s::service::Disk as _;
+use tec_support::serve::Shutdown;
+use tokio::process::{Child, Command};
+
+use crate::bootstrap::disk::Volume;
+
+/// How often a request is looked for.
+const POLL: Duration = Duration::from_millis(200);
+
+/// Runs `command` until it ends or shutdown, and serves resets.
+///
+/// # Errors
+/// The vault cannot be started, ended by itself, or its storage cannot be emptied.
+pub async fn run(
+    command: &[OsString],
+    storage: &Path,
+    volume: &Volume,
+    mut shutdown: Shutdown,
+) -> anyhow::Result<()> {
+    loop {
+        let mut child = start(command)?;
+        tokio::select! {
+            () = shutdown.triggered() => return stop(&mut child).await,
+            ended = child.wait() => {
+                let status = ended.context("wait for the vault")?;
+                anyhow::bail!("the vault ended by itself: {status}");
+            }
+            due = requested(volume) => due?,
+        }
+        stop(&mut child).await?;
+        // Only now does nobody write any more; it may have been taken back meanwhile.
+        if is_due(volume)? {
+            tracing::warn!(storage = %storage.display(), "the vault's empty storage is reset");
+            empty(storage).with_context(|| format!("empty {}", storage.display()))?;
+            volume.withdraw_reset().context("remove the request")?;
+        }
+    }
+}
+
+fn start(command: &[OsString]) -> anyhow::Result<Child> {
+    let (program, args) = command.split_first().context("name the vault's program")?;
+    Command::new(program)
+        .args(args)
+        .kill_on_drop(true)
+        .spawn()
+        .with_context(|| format!("start {}", program.display()))
+}
+
+async fn requested(volume: &Volume) -> anyhow::Result<()> {
+    while !is_due(volume)? {
+        tokio::time::sleep(POLL).await;
+    }
+    Ok(())
+}
+
+/// Whether somebody asked for a reset of a vault that holds nothing.
+fn is_due(volume: &Volume) -> anyhow::Result<bool> {
+    if !volume.is_reset_pending().context("look for a request")? {
+        return Ok(false);
+    }
+    let is_due = volume.may_be_reset().context("look for the wrapped key")?;
+    if !is_due {
+        tracing::error!("a request to empty a vault whose key is stored is not obeyed");
+        volume.withdraw_reset().context("remove the request")?;
+    }
+    Ok(is_due)
+}
+
+async fn stop(child: &mut Child) -> anyhow::Result<()> {
+    // A vault survives SIGKILL at any time: its storage is a log.
+    child.kill().await.context("stop the vault")
+}
+
+/// Removes what is in the directory, and keeps the directory, which may be a mount.
+fn empty(directory: &Path) -> std::io::Result<()> {
+    for entry in std::fs::read_dir(directory)? {
+        let entry = entry?;
+        if entry.file_type()?.is_dir() {
+            std::fs::remove_dir_all(entry.path())?;
+        } else {
+            std::fs::remove_file(entry.path())?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use tec_support::serve::Shutdown;
+
+    use super::*;
+
+    /// A vault with something in its storage, and a volume with a request to empty it.
+    fn prepared() -> (tempfile::TempDir, Volume) {
+        let dir = tempfile::tempdir().unwrap();
+        for name in ["storage", "volume"] {
+            std::fs::create_dir(dir.path().join(name)).unwrap();
+        }
+        std::fs::write(dir.path().join("storage/data"), b"x").unwrap();
+        let volume = Volume::new(dir.path().join("volume"));
+        volume.request_reset().unwrap();
+        (dir, volume)
+    }
+
+    /// Until nobody asks for a reset any more.
+    async fn served(dir: &Path, volume: &Volume) {
+        let command = ["sleep", "600"].map(OsString::from);
+        let storage = dir.join("storage");
+        let (shutdown, _signals) = Shutdown::on_signals().unwrap();
+        let done = async {
+            while volume.is_reset_pending().unwrap() {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        tokio::select! {
+            ended = run(&command, &storage, volume, shutdown) => ended.unwrap(),
+            () = done => {}
+        }
+    }
+
+    #[tokio::test]
+    async fn a_vault_that_holds_nothing_is_emptied_when_that_is_asked_for() {
+        let (dir, volume) = prepared();
+        served(dir.path(), &volume).await;
+        assert!(!dir.path().join("storage/data").exists());
+    }
+
+    #[tokio::test]
+    async fn a_stale_request_beside_a_wrapped_key_is_removed_and_empties_nothing() {
+        let (dir, volume) = prepared();
+        volume.write(b"key").unwrap();
+        served(dir.path(), &volume).await;
+        assert!(dir.path().join("storage/data").exists());
+    }
+}

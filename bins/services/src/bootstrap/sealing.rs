@@ -1,0 +1,90 @@
+//! Whether a sealed vault is opened: who seals one on purpose is not to be fought.
+
+use std::os::unix::fs::MetadataExt as _;
+use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
+
+use tec_core::service::vault::Sealed;
+
+use crate::bootstrap::cli::Unseal;
+
+/// Remembers which process of the vault was opened.
+#[derive(Debug)]
+pub struct Sealing {
+    when: Unseal,
+    socket: PathBuf,
+    opened: Mutex<Option<Instance>>,
+}
+
+/// A process of the vault: each makes its own socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Instance {
+    device: u64,
+    inode: u64,
+    changed: (i64, i64),
+}
+
+impl Sealing {
+    /// For the vault behind this socket.
+    pub fn new(when: Unseal, socket: PathBuf) -> Self {
+        Self {
+            when,
+            socket,
+            opened: Mutex::default(),
+        }
+    }
+
+    /// The process of the moment, if there is one.
+    pub fn instance(&self) -> Option<Instance> {
+        let found = std::fs::metadata(&self.socket).ok()?;
+        Some(Instance {
+            device: found.dev(),
+            inode: found.ino(),
+            changed: (found.ctime(), found.ctime_nsec()),
+        })
+    }
+
+    /// What is done if it is sealed: opened, unless it was open before.
+    pub fn of(&self, instance: Option<Instance>) -> Sealed {
+        let opened = *self.opened.lock().unwrap_or_else(PoisonError::into_inner);
+        match self.when {
+            Unseal::Start if opened.is_some() && opened == instance => Sealed::Leave,
+            Unseal::Start | Unseal::Always => Sealed::Open,
+        }
+    }
+
+    /// It is open. `instance` was looked at before it was opened: a process that started since is another.
+    pub fn opened(&self, instance: Option<Instance>) {
+        *self.opened.lock().unwrap_or_else(PoisonError::into_inner) = instance;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixListener;
+
+    use super::*;
+
+    #[test]
+    fn a_vault_is_opened_once_for_each_of_its_starts_or_always() {
+        let dir = tempfile::tempdir().unwrap();
+        let socket = dir.path().join("s");
+        let sealing = |when| Sealing::new(when, socket.clone());
+        let (start, always) = (sealing(Unseal::Start), sealing(Unseal::Always));
+        assert_eq!(start.of(start.instance()), Sealed::Open);
+        start.opened(None);
+        assert_eq!(start.of(start.instance()), Sealed::Open, "it does not run");
+
+        let first = UnixListener::bind(&socket).unwrap();
+        let instance = start.instance();
+        start.opened(instance);
+        always.opened(instance);
+        assert_eq!(start.of(start.instance()), Sealed::Leave);
+        assert_eq!(always.of(always.instance()), Sealed::Open);
+
+        std::fs::remove_file(&socket).unwrap();
+        let _second = UnixListener::bind(&socket).unwrap();
+        assert_eq!(start.of(start.instance()), Sealed::Open);
+        drop(first);
+    }
+}

@@ -1,0 +1,259 @@
+//! NATS, as one connection that never ends, made of many that do.
+//!
+//! A server closes a connection at once when its JWT ends, and what was on its way is lost. So a new
+//! connection is made before that:
+//!
+//! ```text
+//!   old ──── publish ─────────────┬─ drain ─┐ closed
+//!   new       connect, subscribe ─┴─ publish ──────────
+//! ```
+//! Both have each subscription in one queue group of its own, so a message that comes while both are
+//! there is delivered by one of them.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use anyhow::Context as _;
+use async_nats::connection::State;
+use async_nats::{AuthError, Client, ConnectOptions, Event, Message, Subscriber};
+use futures::StreamExt as _;
+use tec_core::service::pace;
+use tec_support::SystemEntropy;
+use tokio::sync::{Mutex, RwLock, mpsc};
+use tokio::task::JoinSet;
+
+use crate::broker::identity::Identity;
+
+/// Messages of a subscription that wait for their reader.
+const WAITING: usize = 1024;
+/// Renewals are never closer together.
+const SHORTEST: Duration = Duration::from_secs(1);
+/// A server must have heard of a subscription by then.
+const HEARD: Duration = Duration::from_secs(10);
+
+/// The connection.
+#[derive(Debug)]
+pub struct Bus {
+    identity: Arc<Identity>,
+    servers: String,
+    client: RwLock<Arc<Client>>,
+    standing: Mutex<Standing>,
+    refused: Arc<AtomicU64>,
+    renewals: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct Standing {
+    next: u64,
+    subscriptions: BTreeMap<u64, Subscription>,
+    /// Carry messages from a connection to whoever reads them; each ends with its connection.
+    carriers: JoinSet<()>,
+}
+
+#[derive(Clone, Debug)]
+struct Subscription {
+    subject: String,
+    group: String,
+    to: mpsc::Sender<Message>,
+}
+
+impl Bus {
+    /// Connects.
+    ///
+    /// # Errors
+    /// The controller gives no identity, or NATS does not take it.
+    pub async fn connect(identity: Arc<Identity>, servers: String) -> anyhow::Result<Self> {
+        let refused = Arc::default();
+        let client = open(&identity, &servers, &refused).await?;
+        Ok(Self {
+            identity,
+            servers,
+            client: RwLock::new(Arc::new(client)),
+            standing: Mutex::default(),
+            refused,
+            renewals: AtomicU64::new(0),
+        })
+    }
+
+    /// Hands a message over. Messages of one caller keep their order, but for those before and after
+    /// a new connection.
+    ///
+    /// # Errors
+    /// The subject is none, or the message is too large. A subject that the component may not publish
+    /// to is refused by the server later, see [`refused`](Self::refused).
+    pub async fn publish(&self, subject: &str, payload: Vec<u8>) -> anyhow::Result<()> {
+        // Held until the message is handed over, so that nothing comes after the drain.
+        let client = self.client.read().await;
+        let published = client.publish(subject.to_owned(), payload.into()).await;
+        published.with_context(|| format!("publish to {subject:?}"))
+    }
+
+    /// Messages of a subject, until the receiver is dropped. Who reads too slowly holds up nobody: the
+    /// server tells of a slow consumer, and messages are lost.
+    ///
+    /// # Errors
+    /// The subject is none.
+    pub async fn subscribe(&self, subject: &str) -> anyhow::Result<mpsc::Receiver<Message>> {
+        let (to, from) = mpsc::channel(WAITING);
+        let mut standing = self.standing.lock().await;
+        let number = standing.next;
+        let subscription = Subscription {
+            subject: subject.to_owned(),
+            group: format!("{}.{number}", self.identity.user()),
+            to,
+        };
+        let client = Arc::clone(&*self.client.read().await);
+        standing.carry(&client, &subscription).await?;
+        self.settle(&client).await?;
+        standing.next += 1;
+        standing.subscriptions.insert(number, subscription);
+        Ok(from)
+    }
+
+    /// Goes over to a new connection with a new JWT.
+    ///
+    /// # Errors
+    /// There is no new identity, or no new connection; the old one stays.
+    ///
+    /// # Cancel safety
+    /// When dropped, the old connection stays.
+    pub async fn renew(&self) -> anyhow::Result<()> {
+        let new = open(&self.identity, &self.servers, &self.refused).await?;
+        let mut standing = self.standing.lock().await;
+        standing.forget_closed();
+        let subscriptions: Vec<_> = standing.subscriptions.values().cloned().collect();
+        for subscription in &subscriptions {
+            standing.carry(&new, subscription).await?;
+        }
+        self.settle(&new).await?;
+        let old = std::mem::replace(&mut *self.client.write().await, Arc::new(new));
+        self.renewals.fetch_add(1, Ordering::Relaxed);
+        // What it was given is sent, what came for it is carried, and then it is closed.
+        old.drain().await.context("leave the old connection")
+    }
+
+    /// Renews in time, for as long as it is polled. What does not work out is tried again: until the
+    /// old JWT ends there is time, and after it the client connects again by itself.
+    pub async fn keep(&self, clock: &dyn tec_core::port::Clock) {
+        let mut renewed = anyhow::Ok(());
+        loop {
+            let wait = match (&renewed, self.identity.grant().await) {
+                (Ok(()), Ok(grant)) => {
+                    pace::renewal(grant.renew_after(clock.now()), &SystemEntropy).max(SHORTEST)
+                }
+                // There may be a new grant already, but the connection still lives by the old one.
+                _ => SHORTEST,
+            };
+            tokio::time::sleep(wait).await;
+            renewed = self.renew().await;
+            if let Err(error) = &renewed {
+                let error = format!("{error:#}");
+                tracing::warn!(error, "the connection to NATS is not renewed");
+            }
+        }
+    }
+
+    /// Waits until the server has heard everything that was said before: it answers in order.
+    async fn settle(&self, client: &Client) -> anyhow::Result<()> {
+        let name = self.identity.grant().await?.name;
+        let inbox = format!("_INBOX.{name}.settle.{}", self.identity.user());
+        let mut echo = client.subscribe(inbox.clone()).await?;
+        client.publish(inbox, Vec::new().into()).await?;
+        tokio::time::timeout(HEARD, echo.next())
+            .await
+            .context("NATS does not answer")?
+            .context("the connection to NATS broke")?;
+        Ok(())
+    }
+
+    /// Whether NATS is connected now.
+    pub async fn is_connected(&self) -> bool {
+        self.client.read().await.connection_state() == State::Connected
+    }
+
+    /// How often a new connection took the place of an old one.
+    pub fn renewals(&self) -> u64 {
+        self.renewals.load(Ordering::Relaxed)
+    }
+
+    /// What the server refused so far, as it told afterwards.
+    pub fn refused(&self) -> u64 {
+        self.refused.load(Ordering::Relaxed)
+    }
+}
+
+impl Standing {
+    /// Carries what comes for the subscription over this connection.
+    async fn carry(&mut self, client: &Client, subscription: &Subscription) -> anyhow::Result<()> {
+        let Subscription { subject, group, to } = subscription.clone();
+        let from = client
+            .queue_subscribe(subject.clone(), group)
+            .await
+            .with_context(|| format!("subscribe to {subject:?}"))?;
+        self.carriers.spawn(carry(from, to));
+        Ok(())
+    }
+
+    /// Drops subscriptions that nobody reads, and carriers of connections that ended.
+    fn forget_closed(&mut self) {
+        self.subscriptions.retain(|_, one| !one.to.is_closed());
+        while self.carriers.try_join_next().is_some() {}
+    }
+}
+
+async fn carry(mut from: Subscriber, to: mpsc::Sender<Message>) {
+    loop {
+        let message = tokio::select! {
+            message = from.next() => message,
+            // Nobody reads any more; the server is told when the subscriber is dropped.
+            () = to.closed() => return,
+        };
+        let Some(message) = message else { return };
+        if to.send(message).await.is_err() {
+            return;
+        }
+    }
+}
+
+/// A connection with the identity of the moment.
+async fn open(
+    identity: &Arc<Identity>,
+    servers: &str,
+    refused: &Arc<AtomicU64>,
+) -> anyhow::Result<Client> {
+    let grant = identity.renewed().await?;
+    let tls = identity
+        .certificate()
+        .client_config(grant.authorities.as_bytes())?;
+    let asked = Arc::clone(identity);
+    let refused = Arc::clone(refused);
+    let options = ConnectOptions::with_auth_callback(move |nonce| {
+        let identity = Arc::clone(&asked);
+        async move {
+            // A task of its own, since the client wants a future that may be shared between threads.
+            let mut asked = JoinSet::new();
+            asked.spawn(async move { identity.answer(&nonce).await });
+            match asked.join_next().await {
+                Some(Ok(answer)) => answer,
+                _ => Err(AuthError::new("the answer was not worked out")),
+            }
+        }
+    });
+    options
+        .event_callback(move |event| {
+            if let Event::ServerError(error) = &event {
+                refused.fetch_add(1, Ordering::Relaxed);
+                tracing::warn!(%error, "NATS refused");
+            }
+            async {}
+        })
+        .custom_inbox_prefix(format!("_INBOX.{}", grant.name))
+        .name(grant.name)
+        .tls_client_config(tls)
+        .require_tls(true)
+        .connect(servers)
+        .await
+        .with_context(|| format!("connect to {servers}"))
+}

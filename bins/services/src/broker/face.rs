@@ -1,0 +1,86 @@
+//! The gRPC server for the runtime in the same pod.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use futures::{Stream, StreamExt as _};
+use tec_k8s::service::broker::broker_server::{Broker, BrokerServer, SERVICE_NAME};
+use tec_k8s::service::broker::{Message, PublishRequest, PublishResponse, SubscribeRequest};
+use tonic::{Request, Response, Status};
+use tonic_health::ServingStatus;
+use tonic_health::server::HealthReporter;
+
+use crate::broker::bus::Bus;
+
+/// How often the connection is looked at.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// Serves over the bus.
+#[derive(Clone, Debug)]
+struct Face(Arc<Bus>);
+
+/// The routes, broker and health; and who tells of the latter.
+pub fn router(bus: Arc<Bus>) -> (HealthReporter, Router) {
+    let (reporter, health) = tonic_health::server::health_reporter();
+    let routes = tonic::service::Routes::new(BrokerServer::new(Face(bus)))
+        .add_service(health)
+        .into_axum_router();
+    (reporter, routes)
+}
+
+/// Tells whether messages can be handed over, of the whole server and of its one service, for as long as
+/// it is polled.
+pub async fn tell(bus: &Bus, health: &HealthReporter) {
+    loop {
+        let status = if bus.is_connected().await {
+            ServingStatus::Serving
+        } else {
+            ServingStatus::NotServing
+        };
+        for service in ["", SERVICE_NAME] {
+            health.set_service_status(service, status).await;
+        }
+        tokio::time::sleep(LOOK).await;
+    }
+}
+
+fn refused(error: &anyhow::Error) -> Status {
+    Status::invalid_argument(format!("{error:#}"))
+}
+
+#[tonic::async_trait]
+impl Broker for Face {
+    async fn publish(
+        &self,
+        request: Request<PublishRequest>,
+    ) -> Result<Response<PublishResponse>, Status> {
+        let PublishRequest { subject, payload } = request.into_inner();
+        let published = self.0.publish(&subject, payload).await;
+        published.map_err(|error| refused(&error))?;
+        Ok(Response::new(PublishResponse {}))
+    }
+
+    type SubscribeStream = Pin<Box<dyn Stream<Item = Result<Message, Status>> + Send>>;
+
+    async fn subscribe(
+        &self,
+        request: Request<SubscribeRequest>,
+    ) -> Result<Response<Self::SubscribeStream>, Status> {
+        let subject = request.into_inner().subject;
+        let from = self.0.subscribe(&subject).await;
+        let from = from.map_err(|error| refused(&error))?;
+        let messages = futures::stream::unfold(from, |mut from| async move {
+            let message = from.recv().await?;
+            Some((message, from))
+        });
+        let messages = messages.map(|message| {
+            Ok(Message {
+                subject: message.subject.to_string(),
+                payload: message.payload.to_vec(),
+            })
+        });
+        Ok(Response::new(messages.boxed()))
+    }
+}

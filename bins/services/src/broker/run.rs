@@ -1,0 +1,137 @@
+//! From flags to a broker that runs.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::init::output::Output;
+use anyhow::Context as _;
+use tec_core::port::Clock;
+use tec_k8s::service::{Export, Http, Target};
+use tec_support::serve;
+use tec_support::serve::{Shutdown, Transport};
+use tokio::sync::watch;
+
+use crate::broker::bus::Bus;
+use crate::broker::cli::Args;
+use crate::broker::face;
+use crate::broker::identity::{Grant, Identity};
+
+/// Name of the program, for collectors.
+const SERVICE: &str = "services-broker";
+/// A volume that takes nothing may take it then.
+const AGAIN: Duration = Duration::from_secs(5);
+/// A collector takes lines by then.
+const DEADLINE: Duration = Duration::from_secs(10);
+
+/// Connects, leaves what the runtime needs on the shared volume, serves until shutdown.
+///
+/// # Errors
+/// The controller refused for good, NATS does not take us, or the volume or the port cannot be used.
+pub async fn run(args: &Args, clock: Arc<dyn Clock>, shutdown: Shutdown) -> anyhow::Result<()> {
+    let identity = Arc::new(Identity::new(args.way.clone(), Arc::clone(&clock)));
+    let grants = identity.grants();
+    let grant = identity.grant().await?;
+    let exported = export(args.otlp.as_deref(), &identity, &grant)?;
+    let bus = Arc::new(Bus::connect(Arc::clone(&identity), args.nats.clone()).await?);
+    shared(&grant).write(&args.out)?;
+    let listener = serve::bind(args.listen)?;
+    tracing::info!(name = %grant.name, listen = %args.listen, "connected to NATS");
+    let transport = Transport::Tls(identity.certificate().server_config());
+    let (health, router) = face::router(Arc::clone(&bus));
+    let server = serve::serve(listener, transport, router, shutdown);
+    tokio::select! {
+        served = server => served,
+        () = bus.keep(&*clock) => Ok(()),
+        () = exported => Ok(()),
+        () = share(&args.out, grants) => Ok(()),
+        () = face::tell(&bus, &health) => Ok(()),
+    }
+}
+
+/// Sends the log to the collector, with the certificate of the moment; without one, never ends. Lines
+/// count from this call on.
+fn export(
+    collector: Option<&str>,
+    identity: &Identity,
+    grant: &Grant,
+) -> anyhow::Result<impl Future<Output = ()>> {
+    let mut sending = None;
+    if let Some(address) = collector
+        && let Some(lines) = tec_support::export::lines()
+    {
+        let config = identity
+            .certificate()
+            .client_config(grant.authorities.as_bytes())?;
+        let target = Target::tls(address, Arc::new(config));
+        let target = target.with_context(|| format!("{address:?} is no collector"))?;
+        sending = Some((Export::new(Http::new(target, DEADLINE), SERVICE), lines));
+    }
+    Ok(async move {
+        match sending {
+            Some((export, lines)) => export.run(lines).await,
+            None => std::future::pending().await,
+        }
+    })
+}
+
+/// What the runtime trusts; the key stays here.
+fn shared(grant: &Grant) -> Output {
+    let mut output = Output::default();
+    output.certificate("", grant.chain.clone(), grant.authorities.clone());
+    output
+}
+
+/// Writes what each new grant brings, for as long as it is polled.
+pub async fn share(out: &Path, mut grants: watch::Receiver<Option<Grant>>) {
+    // Its sender lives as long as the identity.
+    while grants.changed().await.is_ok() {
+        let grant = grants.borrow_and_update().clone();
+        if let Some(grant) = grant
+            && let Err(error) = shared(&grant).renew(out)
+        {
+            let error = format!("{error:#}");
+            tracing::warn!(error, "the runtime has no new certificate");
+            grants.mark_changed();
+            tokio::time::sleep(AGAIN).await;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn the_runtime_finds_the_certificate_of_each_grant_and_may_read_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let out = dir.path().join("shared");
+        let first = Grant::sample("first");
+        let (told, grants) = watch::channel(None);
+        let sharing = share(&out, grants);
+        let telling = async {
+            told.send_replace(Some(first));
+            // Nothing can be written yet: it is tried again.
+            tokio::time::sleep(AGAIN * 2).await;
+            fs::create_dir(&out).unwrap();
+            tokio::time::sleep(AGAIN * 2).await;
+            let read = || fs::read_to_string(out.join("ca.crt")).unwrap();
+            assert_eq!(read(), "first");
+            told.send_replace(Some(Grant::sample("second")));
+            tokio::time::sleep(AGAIN).await;
+            assert_eq!(read(), "second");
+        };
+        tokio::select! {
+            () = sharing => panic!("it ended"),
+            () = telling => {}
+        }
+        for name in ["ca.crt", "tls.crt"] {
+            let found = fs::metadata(out.join(name)).unwrap();
+            assert_eq!(found.permissions().mode() & 0o777, 0o644, "{name}");
+        }
+        assert!(!out.join("tls.key").exists());
+    }
+}

@@ -1,0 +1,260 @@
+//! What each service needs.
+
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use rustix::process::{Pid, Signal, kill_process};
+use tec_core::port::Clock;
+use tec_core::secret::SecretBytes;
+use tec_core::service::telemetry::{Endpoint, Listen, TlsFiles};
+use tec_core::service::{nats, opensearch, pace, telemetry};
+use tec_k8s::service::client::{
+    NatsBootstrapRequest, OpenSearchBootstrapRequest, TelemetryBootstrapRequest,
+    TelemetryBootstrapResponse, TelemetryKind,
+};
+use tec_support::SystemEntropy;
+
+use crate::init::cli::{Args, Service};
+use crate::init::output::Output;
+use crate::init::own_key::OwnKey;
+use crate::init::{connect, output};
+
+/// Renewals are never closer together.
+const SHORTEST: Duration = Duration::from_secs(1);
+
+/// Asks, and writes.
+///
+/// # Errors
+/// The controller refused for good, or a file cannot be written.
+pub async fn run(args: &Args) -> anyhow::Result<()> {
+    ask(args).await?.write(&args.out)
+}
+
+/// Renews certificate and password for ever, beside the service: at two thirds of the certificate's
+/// life, and a password every five minutes. The service is sent
+/// SIGHUP by the id in the file `reload`; one that reads its certificate again by itself needs none.
+///
+/// # Errors
+/// The controller refused for good, a file cannot be written, or the service cannot be told.
+pub async fn keep(args: &Args, reload: Option<&Path>, clock: &dyn Clock) -> anyhow::Result<()> {
+    loop {
+        let output = ask(args).await?;
+        output.renew(&args.out)?;
+        if let Some(file) = reload {
+            hang_up(file)?;
+        }
+        let next = pace::renewal(output.next(clock.now()), &SystemEntropy).max(SHORTEST);
+        tracing::info!(next_seconds = next.as_secs(), "renewed");
+        tokio::time::sleep(next).await;
+    }
+}
+
+fn hang_up(file: &Path) -> anyhow::Result<()> {
+    let text = std::fs::read_to_string(file).with_context(|| format!("read {}", file.display()))?;
+    let pid = text.trim().parse().ok().and_then(Pid::from_raw);
+    let pid = pid.with_context(|| format!("{} has no process id", file.display()))?;
+    kill_process(pid, Signal::HUP).with_context(|| format!("tell process {text}"))
+}
+
+async fn ask(args: &Args) -> anyhow::Result<Output> {
+    Ok(match &args.service {
+        Service::Nats { .. } => nats(args).await?,
+        Service::Opensearch { .. } => opensearch(args).await?,
+        Service::Collector {
+            listen,
+            listen_http,
+            opensearch: url,
+        } => {
+            let own = OwnKey::generate()?;
+            let answer = telemetry(args, TelemetryKind::Collector, Some(&own)).await?;
+            let mut output = Output::default();
+            output.tls("", own.complete(answer.tls)?);
+            let password = SecretBytes::new(answer.opensearch_password.clone());
+            output.login(&opensearch::credentials("telemetry", &password));
+            output.password(answer.opensearch_password);
+            let login = path(args, output::LOGIN);
+            let listen = Listen {
+                grpc: *listen,
+                http: *listen_http,
+            };
+            let text = telemetry::collector(&listen, &tls_files(args), url, &login);
+            output.file("collector.yaml", text);
+            output
+        }
+        Service::Sender {
+            host,
+            port,
+            grpc_port,
+        } => {
+            let own = OwnKey::generate()?;
+            let answer = telemetry(args, TelemetryKind::Sender, Some(&own)).await?;
+            let mut output = Output::default();
+            output.tls("", own.complete(answer.tls)?);
+            let text = telemetry::fluent_bit(host, *port, &tls_files(args))?;
+            output.file("fluent-bit-output.conf", text);
+            let endpoint = Endpoint {
+                host: host.clone(),
+                port: *grpc_port,
+            };
+            let variables = telemetry::tracer(&endpoint, &tls_files(args));
+            let lines = variables
+                .iter()
+                .map(|(name, value)| format!("{name}={value}\n"));
+            output.file("tracer.env", lines.collect::<String>());
+            output
+        }
+        Service::Viewer => {
+            let answer = telemetry(args, TelemetryKind::Viewer, None).await?;
+            let mut output = Output::default();
+            output.password(answer.opensearch_password);
+            let mounted = &args.way.ca;
+            let authorities =
+                std::fs::read(mounted).with_context(|| format!("read {}", mounted.display()))?;
+            output.public("ca.crt", authorities);
+            output
+        }
+    })
+}
+
+fn path(args: &Args, name: &str) -> String {
+    args.out.join(name).display().to_string()
+}
+
+fn tls_files(args: &Args) -> TlsFiles {
+    TlsFiles {
+        cert: path(args, "tls.crt"),
+        key: path(args, "tls.key"),
+        ca: path(args, "ca.crt"),
+    }
+}
+
+/// So that a try can be found in the controller's audit.
+fn request_id(args: &Args) -> String {
+    let service = match args.service {
+        Service::Nats { .. } => "nats",
+        Service::Opensearch { .. } => "opensearch",
+        Service::Collector { .. } => "collector",
+        Service::Sender { .. } => "sender",
+        Service::Viewer => "viewer",
+    };
+    format!("init-{service}-{}", std::process::id())
+}
+
+async fn nats(args: &Args) -> anyhow::Result<Output> {
+    let Service::Nats {
+        listen,
+        monitor,
+        accounts: dir,
+    } = &args.service
+    else {
+        anyhow::bail!("this is for NATS");
+    };
+    let own = OwnKey::generate()?;
+    let answer = connect::persist(&args.way, |mut client, token| {
+        let request = NatsBootstrapRequest {
+            service_account_token: token,
+            request_id: request_id(args),
+            certificate_request: own.request(),
+        };
+        async move { client.bootstrap_nats(request).await }
+    });
+    let answer = answer.await?.into_inner();
+    let accounts = answer
+        .accounts
+        .iter()
+        .map(|(key, jwt)| Ok((key.parse()?, jwt.clone())));
+    let tls = tls_files(args);
+    let config = nats::ServerConfig {
+        listen: *listen,
+        monitor: *monitor,
+        operator: answer.operator_jwt.clone(),
+        system_account: answer
+            .system_account
+            .parse()
+            .context("the system account")?,
+        accounts: accounts
+            .collect::<Result<_, nats::PublicKeyError>>()
+            .context("the key of an account")?,
+        resolver: match dir.clone() {
+            Some(dir) => nats::Resolver::Full { dir },
+            None => nats::Resolver::Memory,
+        },
+        pid_file: path(args, "nats.pid"),
+        cert_file: tls.cert,
+        key_file: tls.key,
+        ca_file: tls.ca,
+    };
+    let mut output = Output::default();
+    output.file("nats.conf", config.render().context("render nats.conf")?);
+    output.tls("", own.complete(answer.tls)?);
+    Ok(output)
+}
+
+async fn opensearch(args: &Args) -> anyhow::Result<Output> {
+    let Service::Opensearch {
+        cluster,
+        listen,
+        transport,
+        heap,
+        data,
+        logs,
+        node_name,
+    } = &args.service
+    else {
+        anyhow::bail!("this is for OpenSearch");
+    };
+    let answer = connect::persist(&args.way, |mut client, token| {
+        let request = OpenSearchBootstrapRequest {
+            service_account_token: token,
+            request_id: request_id(args),
+        };
+        async move { client.bootstrap_open_search(request).await }
+    });
+    let mut answer = answer.await?.into_inner();
+    let mut hash = |user: &str| {
+        let hash = answer.password_hashes.remove(user);
+        hash.with_context(|| format!("the controller sent no hash of {user}"))
+    };
+    let hashes = opensearch::Hashes {
+        admin: hash("admin")?,
+        telemetry: hash("telemetry")?,
+        viewer: hash("viewer")?,
+    };
+    let node = opensearch::Node {
+        cluster: cluster.clone(),
+        data: data.clone(),
+        logs: logs.clone(),
+        listen: *listen,
+        transport: *transport,
+        heap: *heap,
+        nodes_dn: vec![format!("CN={node_name}")],
+    };
+    let mut output = Output::default();
+    for (path, text) in opensearch::files(&node, &hashes) {
+        output.file(path, text);
+    }
+    // The certificate that may do everything stays out of the node's volume.
+    let tls = answer
+        .node_tls
+        .context("the controller sent no certificate")?;
+    output.tls("certs/", tls);
+    Ok(output)
+}
+
+async fn telemetry(
+    args: &Args,
+    kind: TelemetryKind,
+    own: Option<&OwnKey>,
+) -> anyhow::Result<TelemetryBootstrapResponse> {
+    let answer = connect::persist(&args.way, |mut client, token| {
+        let request = TelemetryBootstrapRequest {
+            service_account_token: token,
+            request_id: request_id(args),
+            kind: kind.into(),
+            certificate_request: own.map_or_else(String::new, OwnKey::request),
+        };
+        async move { client.bootstrap_telemetry(request).await }
+    });
+    Ok(answer.await?.into_inner())
+}

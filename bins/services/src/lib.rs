@@ -1,0 +1,11 @@
+//! Services bootstrap, from nothing but the token of a service account: the programs
+//! `services-bootstrap`, `services-init` and `services-broker`, as libraries.
+//!
+//! ```text
+//!   bootstrap: controller beside a vault  ◄──gRPC──  init: files for NATS, OpenSearch, telemetry
+//!                                         ◄──gRPC──  broker: sidecar of a component
+//! ```
+
+pub mod bootstrap;
+pub mod broker;
+pub mod init;
