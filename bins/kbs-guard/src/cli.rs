@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use clap::Parser;
 use http::uri::Authority;
 use tec_support::evidence::EvidenceArgs;
-use tec_support::log::LogForm;
+use tec_support::program::LogArgs;
 
 /// A strict check in front of a Trustee that runs unmodified: only evidence of registered keys,
 /// over all registers, once, reaches it.
@@ -64,10 +64,7 @@ pub struct Args {
     /// Which evidence is taken.
     #[command(flatten)]
     pub evidence: EvidenceArgs,
-    /// Which log lines go to stderr.
-    #[arg(long, env = "TEC_LOG", default_value = "info")]
-    pub log: String,
-    /// Form of the log lines.
-    #[arg(long, env = "TEC_LOG_FORM", value_enum, default_value_t = LogForm::Text)]
-    pub log_form: LogForm,
+    /// What is logged, and how.
+    #[command(flatten)]
+    pub log: LogArgs,
 }

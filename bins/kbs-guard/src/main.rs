@@ -13,22 +13,13 @@ use tec_core::port::Clock;
 use tec_support::listen::{Counts, Limits, Server};
 use tec_support::serve::{Shutdown, Transport, bind};
 use tec_support::tls::LiveCertificate;
-use tec_support::{SystemClock, exit, tls};
+use tec_support::{SystemClock, exit, program, tls};
 use tokio::task::JoinSet;
 
 fn main() -> ExitCode {
     let args = Args::parse();
-    exit::finish(start(args))
-}
-
-fn start(args: Args) -> anyhow::Result<u8> {
-    tec_support::log::start(&args.log, args.log_form)?;
-    // Fails only when a provider is installed already, which is as good.
-    let _ = rustls::crypto::ring::default_provider().install_default();
-    tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build()?
-        .block_on(run(args))
+    let log = args.log.clone();
+    exit::finish(program::run(&log, run(args)))
 }
 
 async fn run(args: Args) -> anyhow::Result<u8> {

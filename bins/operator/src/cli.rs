@@ -9,7 +9,7 @@ use tec_core::endpoint::BaseUrl;
 use tec_core::pcr::PcrIndex;
 use tec_k8s::render::{Deploy, ImageAccess, Images, PodUser};
 use tec_registry::RegistryArgs;
-use tec_support::log::LogForm;
+use tec_support::program::LogArgs;
 use tec_trustee::config::Generation;
 
 /// Looks after the trusted execution cluster of one namespace.
@@ -60,13 +60,8 @@ pub(crate) struct Args {
     #[command(flatten)]
     pub(crate) registry: RegistryArgs,
 
-    /// What is logged, as a filter such as info or tec_k8s=debug
-    #[arg(long, env = "TEC_LOG", default_value = "info")]
-    pub(crate) log: String,
-
-    /// Form of log lines
-    #[arg(long, env = "TEC_LOG_FORM", value_enum, default_value = "text")]
-    pub(crate) log_form: LogForm,
+    #[command(flatten)]
+    pub(crate) log: LogArgs,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]

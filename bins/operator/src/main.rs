@@ -18,7 +18,7 @@ use tec_core::port::{Clock, Entropy};
 use tec_k8s::controller::{Operator, Parts};
 use tec_support::listen::{Limits, Server};
 use tec_support::serve::{Shutdown, Transport, bind};
-use tec_support::{SystemClock, SystemEntropy, exit};
+use tec_support::{SystemClock, SystemEntropy, exit, program};
 use tokio::task::JoinSet;
 
 use self::cli::Args;
@@ -28,17 +28,7 @@ use self::trust::FedTrust;
 
 fn main() -> ExitCode {
     let args = Args::parse();
-    exit::finish(start(&args))
-}
-
-fn start(args: &Args) -> anyhow::Result<u8> {
-    tec_support::log::start(&args.log, args.log_form)?;
-    // Fails only when a provider is installed already, which is as good.
-    let _ = rustls::crypto::ring::default_provider().install_default();
-    tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build()?
-        .block_on(run(args))
+    exit::finish(program::run(&args.log, run(&args)))
 }
 
 async fn run(args: &Args) -> anyhow::Result<u8> {

@@ -24,8 +24,8 @@ use tokio::task::JoinSet;
 use crate::exit::{CodedError, OK};
 use crate::limit::{Limiter, limit};
 use crate::listen::{Counts, Limits, Server};
-use crate::log::LogForm;
 use crate::metrics::{RequestMetrics, count};
+use crate::program::LogArgs;
 use crate::serve::{Shutdown, Transport, bind};
 use crate::tls::LiveCertificate;
 use crate::{SystemClock, listen, tls};
@@ -60,12 +60,9 @@ pub struct FrontArgs {
     /// Namespace of the objects; the pod's own where it is not given.
     #[arg(long, env = "POD_NAMESPACE")]
     pub namespace: Option<String>,
-    /// Which log lines go to stderr.
-    #[arg(long, env = "TEC_LOG", default_value = "info")]
-    pub log: String,
-    /// Form of the log lines.
-    #[arg(long, env = "TEC_LOG_FORM", value_enum, default_value_t = LogForm::Text)]
-    pub log_form: LogForm,
+    /// What is logged, and how.
+    #[command(flatten)]
+    pub log: LogArgs,
 }
 
 /// What is served.

@@ -27,7 +27,7 @@ use tec_k8s::signal::Metric;
 use tec_support::front::Front;
 use tec_support::metrics::RequestMetrics;
 use tec_support::serve::Shutdown;
-use tec_support::{SystemClock, exit, front};
+use tec_support::{SystemClock, exit, front, program};
 use tokio::task::JoinSet;
 
 use crate::cli::Args;
@@ -35,17 +35,8 @@ use crate::compose::Composer;
 use crate::slot::Slot;
 
 fn main() -> ExitCode {
-    exit::finish(start(&Args::parse()))
-}
-
-fn start(args: &Args) -> anyhow::Result<u8> {
-    tec_support::log::start(&args.front.log, args.front.log_form)?;
-    // Fails only when a provider is installed already, which is as good.
-    let _ = rustls::crypto::ring::default_provider().install_default();
-    tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build()?
-        .block_on(run(args))
+    let args = Args::parse();
+    exit::finish(program::run(&args.front.log, run(&args)))
 }
 
 async fn run(args: &Args) -> anyhow::Result<u8> {
