@@ -13,7 +13,7 @@ const TSS: &str = "tec-tpm/src/tss";
 const KUBE: [&str; 14] = [
     "benches/benches/kube_registration",
     "bins/bootstrapper/src/admission",
-    "bins/bootstrapper/src/bin/join-service.rs",
+    "bins/bootstrapper/src/bin/join-service",
     "bins/compute-pcrs/src",
     "bins/e2e/src/kube",
     "bins/e2e/tests",
