@@ -25,7 +25,9 @@ pub mod boot;
 pub mod code;
 pub mod digest;
 pub mod endpoint;
+mod evidence;
 pub mod explain;
+mod fingerprint;
 pub mod flow;
 #[cfg(feature = "http")]
 pub mod http;
@@ -46,6 +48,7 @@ pub mod secret;
 pub mod service;
 #[cfg(feature = "embedded")]
 pub mod store;
+mod tee;
 #[cfg(any(test, feature = "test-util"))]
 pub mod testing;
 pub mod time;

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::ak::Fingerprint;
+use crate::fingerprint::Fingerprint;
 use crate::id::MachineId;
 use crate::time::Timestamp;
 

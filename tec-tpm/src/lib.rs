@@ -61,6 +61,7 @@ pub mod direct;
 pub mod ek;
 pub mod event_log;
 pub mod evidence;
+mod guid;
 pub mod hcl;
 pub mod output;
 pub mod public;

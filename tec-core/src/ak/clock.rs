@@ -13,7 +13,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::attest::Tee;
+use crate::tee::Tee;
 use crate::time::Timestamp;
 
 /// State of a TPM's clock (TPM 2.0 Library Part 2, "TPMS_CLOCK_INFO").

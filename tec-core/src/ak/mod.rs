@@ -13,11 +13,10 @@ pub use self::matcher::{
     AkCandidate, AkDecision, AkMatcher, AkReason, AllOf, ByAdmin, EkBoundMatcher, ManualMatcher,
     TofuMatcher,
 };
-pub use self::public::{
-    Fingerprint, KeyKind, ParseFingerprintError, ParsePublicKeyError, PublicKey,
-};
+pub use self::public::{KeyKind, ParsePublicKeyError, PublicKey};
 pub use self::source::{ParseSourceNetworkError, SourceNetwork};
 pub use self::tpm::{Credential, EkOffer, TpmObjectError, TpmObjects};
+pub use crate::fingerprint::{Fingerprint, ParseFingerprintError};
 
 use crate::id::MachineId;
 use crate::time::Timestamp;

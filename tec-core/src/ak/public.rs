@@ -1,14 +1,14 @@
 //! Public keys as SubjectPublicKeyInfo, bounded and canonical.
 
 use std::fmt;
-use std::str::FromStr;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use picky_asn1_x509::{PublicKey as SpkiKey, SubjectPublicKeyInfo};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
-use sha2::Digest as _;
+
+use crate::fingerprint::Fingerprint;
 
 /// Largest PEM text that is looked at: an RSA-4096 key takes 800 bytes.
 const MAX_PEM: usize = 4096;
@@ -148,7 +148,7 @@ impl PublicKey {
 
     /// SHA-256 of the DER form.
     pub fn fingerprint(&self) -> Fingerprint {
-        Fingerprint(sha2::Sha256::digest(&self.der).into())
+        Fingerprint::of(&self.der)
     }
 }
 
@@ -242,59 +242,6 @@ impl Serialize for PublicKey {
 impl<'de> Deserialize<'de> for PublicKey {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         Self::from_base64(&String::deserialize(deserializer)?).map_err(D::Error::custom)
-    }
-}
-
-/// SHA-256 of a public key's DER form, 64 lowercase hexadecimal digits.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Fingerprint([u8; 32]);
-
-/// The text is not a fingerprint.
-#[derive(Debug, thiserror::Error)]
-#[error("a fingerprint has 64 hexadecimal digits")]
-#[non_exhaustive]
-pub struct ParseFingerprintError;
-
-impl Fingerprint {
-    /// The 32 bytes.
-    pub fn as_bytes(&self) -> &[u8; 32] {
-        &self.0
-    }
-}
-
-impl FromStr for Fingerprint {
-    type Err = ParseFingerprintError;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let mut bytes = [0; 32];
-        hex::decode_to_slice(text, &mut bytes).map_err(|_| ParseFingerprintError)?;
-        Ok(Self(bytes))
-    }
-}
-
-impl fmt::Display for Fingerprint {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&hex::encode(self.0))
-    }
-}
-
-impl fmt::Debug for Fingerprint {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Fingerprint({self})")
-    }
-}
-
-impl Serialize for Fingerprint {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
-    }
-}
-
-impl<'de> Deserialize<'de> for Fingerprint {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        String::deserialize(deserializer)?
-            .parse()
-            .map_err(D::Error::custom)
     }
 }
 

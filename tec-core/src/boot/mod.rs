@@ -25,8 +25,8 @@ pub use self::state::{BootPart, BootState};
 pub use self::whole::WholeImages;
 pub(crate) use self::whole::{fits, nearest, of_image};
 
-use crate::attest::{PinnedPcrs, VerifiedEvidence};
 use crate::digest::Sha256Digest;
+use crate::evidence::{PinnedPcrs, VerifiedEvidence};
 use crate::image::ExpectedPcr;
 use crate::pcr::{PcrIndex, PcrValues};
 

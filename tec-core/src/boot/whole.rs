@@ -3,8 +3,8 @@
 use std::cmp::Reverse;
 
 use super::{BootState, BootStates, LiveImages, NearState};
-use crate::attest::{LoggedEvent, PinnedPcrs, VerifiedEvidence};
 use crate::digest::Sha256Digest;
+use crate::evidence::{LoggedEvent, PinnedPcrs, VerifiedEvidence};
 use crate::image::{ApprovedImage, ImageEvent};
 use crate::pcr::{PcrIndex, PcrValues};
 

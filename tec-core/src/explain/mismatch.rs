@@ -2,9 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::attest::LoggedEvent;
 use crate::boot::BootState;
 use crate::digest::Sha256Digest;
+use crate::evidence::LoggedEvent;
 use crate::id::ImageName;
 use crate::pcr::PcrIndex;
 

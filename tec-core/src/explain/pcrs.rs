@@ -3,8 +3,8 @@
 use super::{
     ComponentMatch, EventFinding, ExpectedComponent, PcrMismatch, RegisterFindings, RegisterStates,
 };
-use crate::attest::{LoggedEvent, PinnedPcrs, VerifiedEvidence};
 use crate::boot::{BootState, BootStates, LiveImages, NearState, fits, nearest, of_image};
+use crate::evidence::{LoggedEvent, PinnedPcrs, VerifiedEvidence};
 use crate::image::{ApprovedImage, ImageEvent};
 use crate::pcr::PcrIndex;
 use crate::time::Timestamp;

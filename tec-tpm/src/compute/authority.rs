@@ -2,7 +2,6 @@
 //! order in which they look.
 
 use super::authenticode::{AuthenticodeError, Signature};
-use super::guid::Guid;
 use super::hash::BankDigests;
 use super::pe::PeFile;
 use super::platform::PlatformState;
@@ -12,6 +11,7 @@ use super::siglist::{SignatureEntry, SignatureListError};
 use super::signature::SignatureError;
 use super::x509::{Certificate, Hash};
 use crate::event_log::Bank;
+use crate::guid::Guid;
 
 /// A measured entry: `EV_EFI_VARIABLE_AUTHORITY`.
 #[derive(Clone, Debug, PartialEq, Eq)]

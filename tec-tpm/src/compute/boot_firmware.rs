@@ -4,7 +4,6 @@ use tec_core::pcr::PcrIndex;
 
 use super::authority::Authority;
 use super::boot::{Boot, Guard, Role, Started};
-use super::guid::Guid;
 use super::measurement::{Component, Measurement};
 use super::platform::SecureBoot;
 use super::predict::Signatures;
@@ -12,6 +11,7 @@ use super::predict_error::PredictError;
 use super::signature::SignaturePresence;
 use super::verifier;
 use crate::event_log::EventKind;
+use crate::guid::Guid;
 
 impl Boot<'_> {
     /// EDK II, `MeasureAllSecureVariables`: five variables, empty where they are not set; then

@@ -2,9 +2,9 @@
 //! nothing on the partition or in variables that configures it.
 
 use super::boot::{Boot, Role, Started};
-use super::guid::Guid;
 use super::measurement::Component;
 use super::predict_error::PredictError;
+use crate::guid::Guid;
 
 /// Versions that have been observed to start such an image without options.
 const OBSERVED: [&str; 2] = ["257", "262"];

@@ -5,13 +5,13 @@ use tec_core::pcr::PcrIndex;
 use super::authority::Authority;
 use super::boot::{Boot, Guard, Role, Started};
 use super::find;
-use super::guid::Guid;
 use super::measurement::Component;
 use super::platform::SecureBoot;
 use super::predict_error::PredictError;
 use super::shim::{Shim, ShimProfile};
 use super::unpredictable::Unpredictable;
 use crate::event_log::EventKind;
+use crate::guid::Guid;
 
 impl Boot<'_> {
     /// What shim measures before it starts anything (shim, mok.c, `import_mok_state`): its lists in

@@ -6,9 +6,9 @@
 //! ```
 //! Whether the firmware takes the update is not looked at: its signature is not verified.
 
-use super::guid::Guid;
 use super::siglist;
 use super::siglist::{SignatureEntry, SignatureListError};
+use crate::guid::Guid;
 
 /// `EFI_TIME`, before the certificate of an `EFI_VARIABLE_AUTHENTICATION_2` (UEFI 2.10, 8.2.2).
 const TIME: usize = 16;

@@ -1,7 +1,7 @@
 //! What a boot entry hands to the program that it starts (UEFI 2.10, 3.1.3: `EFI_LOAD_OPTION`).
 
-use super::guid::Guid;
 use super::platform::PlatformState;
+use crate::guid::Guid;
 
 /// `LOAD_OPTION_ACTIVE`.
 const ACTIVE: u32 = 1;

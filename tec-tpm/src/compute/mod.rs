@@ -86,7 +86,7 @@ mod directory;
 mod find;
 mod grub;
 mod grub_script;
-mod guid;
+
 mod hash;
 mod initrd;
 #[cfg(feature = "images")]
@@ -117,6 +117,7 @@ mod verifier;
 mod walk;
 mod x509;
 
+pub use crate::guid::{Guid, ParseGuidError};
 pub use authenticode::AuthenticodeError;
 pub use authority::AuthorityError;
 pub use chain::ChainComputer;
@@ -125,7 +126,6 @@ pub use der::DerError;
 pub use directory::DirectoryImage;
 pub use find::{BootComponent, BootFiles, FindError, find_boot_files};
 pub use grub::{GrubError, GrubProfile};
-pub use guid::{Guid, ParseGuidError};
 pub use hash::{BankDigests, Banks};
 pub use layout::PeError;
 pub use measurement::{Component, Measurement};

@@ -7,9 +7,9 @@ use std::io::Read as _;
 use tec_core::reference::BootImage;
 
 use super::dbx::DbxUpdateError;
-use super::guid::Guid;
 use super::varstore::VariableStoreError;
 use super::{dbx, varstore};
+use crate::guid::Guid;
 
 /// State of Secure Boot on the machines that boot the image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

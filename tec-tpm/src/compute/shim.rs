@@ -1,11 +1,11 @@
 //! What shim makes of its own sections and of the variables that it keeps.
 
-use super::guid::Guid;
 use super::pe::PeFile;
 use super::platform::{PlatformState, SecureBoot};
 use super::sbat::{Sbat, SbatError, SbatLevel, SbatRevocation};
 use super::shim_variable::{kept_or_mirrored, or_placeholder, sbat_level, trusts_list, user_list};
 use super::siglist;
+use crate::guid::Guid;
 
 /// A generation of shim whose measurements are known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

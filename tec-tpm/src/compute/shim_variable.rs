@@ -1,9 +1,9 @@
 //! The variables that shim keeps: its switches, the user's lists, and the revocation level.
 
-use super::guid::Guid;
 use super::platform::{PlatformState, SecureBoot};
 use super::shim::ShimError;
 use super::siglist;
+use crate::guid::Guid;
 
 /// Attributes (UEFI 2.10, 8.2.1).
 const NON_VOLATILE: u32 = 1;

@@ -1,6 +1,6 @@
 //! Signature lists: what `db`, `dbx` and shim's lists are made of (UEFI 2.10, 32.4.1).
 
-use super::guid::Guid;
+use crate::guid::Guid;
 
 /// `EFI_CERT_X509_GUID`.
 pub(super) const X509: Guid = Guid::of(0xa5c0_59a1_94e4_4aa7_87b5_ab15_5c2b_f072);

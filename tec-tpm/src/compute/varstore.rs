@@ -4,7 +4,7 @@
 //! volume, then a store header of 28 bytes, then records aligned to 4 bytes: header of 60 bytes,
 //! name in UTF-16, data.
 
-use super::guid::Guid;
+use crate::guid::Guid;
 
 /// `EFI_AUTHENTICATED_VARIABLE_GUID`.
 const AUTHENTICATED: Guid = Guid::of(0xaaf3_2c78_947b_439a_a180_2e14_4ec3_7792);

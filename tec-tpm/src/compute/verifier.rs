@@ -3,13 +3,13 @@
 use super::authenticode::Signature;
 use super::authority::{Authority, AuthorityError, Database, Image};
 use super::boot::{Role, Started};
-use super::guid::Guid;
 use super::pe::PeFile;
 use super::platform::PlatformState;
 use super::sbat::Sbat;
 use super::shim::Shim;
 use super::siglist::SignatureEntry;
 use super::x509::Certificate;
+use crate::guid::Guid;
 
 /// What firmware finds (EDK II, `DxeImageVerificationHandler`): for one signature after another,
 /// revocations first, then certificates, then digests of `db`; the first find counts. A signature

@@ -9,7 +9,7 @@ use self::structures::{
     ascii, blob, description, image, partitions, signature, tables, tagged, text, variable,
 };
 use super::kind::EventKind;
-use crate::compute::Guid;
+use crate::guid::Guid;
 
 /// What event data says, by the structure that the event's type prescribes.
 ///

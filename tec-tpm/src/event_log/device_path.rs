@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::text::utf16;
-use crate::compute::Guid;
+use crate::guid::Guid;
 
 /// Device path nodes that are looked at; real paths have fewer than ten.
 const MAX_NODES: usize = 64;

@@ -2,7 +2,6 @@
 
 use super::super::authenticode::{AuthenticodeError, Signature};
 use super::super::der::DerError;
-use super::super::guid::Guid;
 use super::super::platform::{PlatformState, SecureBoot};
 use super::super::shim::{ShimError, VendorKeys};
 use super::super::siglist::SignatureListError;
@@ -10,6 +9,7 @@ use super::super::signature::{SignatureContentError, SignedDigest};
 use super::super::unpredictable::Unpredictable;
 use super::super::x509::Certificate;
 use super::super::{grub_script, shim_variable, siglist, signature};
+use crate::guid::Guid;
 
 /// An entry of a signature list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,9 +1,9 @@
 //! Readers of the structures.
 
 use super::{Content, Partition};
-use crate::compute::Guid;
 use crate::event_log::device_path::file_of;
 use crate::event_log::text::{decoded, printable, utf16};
+use crate::guid::Guid;
 
 /// Partitions and tables that are read of one event; real ones have some ten.
 const MAX_ENTRIES: u64 = 1024;

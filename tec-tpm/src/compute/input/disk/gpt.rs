@@ -5,8 +5,8 @@ use std::io;
 use flate2::Crc;
 
 use super::{DiskError, Partition, Use, checked, fill, read};
-use crate::compute::Guid;
 use crate::compute::input::bytes::{Bytes, le32, le64};
+use crate::guid::Guid;
 
 /// Type of an EFI system partition in a GPT (UEFI 2.10, 5.3.3).
 const SYSTEM_GUID: Guid = Guid::of(0xc12a_7328_f81f_11d2_ba4b_00a0_c93e_c93b);

@@ -10,7 +10,6 @@ use tec_core::digest::Sha256Digest;
 use tec_core::pcr::PcrIndex;
 
 use super::super::authority::AuthorityError;
-use super::super::guid::Guid;
 use super::super::measurement::Component;
 use super::super::memory::MemoryImage;
 use super::super::platform::{PlatformState, SecureBoot};
@@ -20,6 +19,7 @@ use super::super::testing::{PeBuilder, der};
 use super::super::x509::Certificate;
 use super::super::{siglist, testing};
 use super::BootPredictor;
+use crate::guid::Guid;
 
 mod chain;
 mod golden;

@@ -36,7 +36,7 @@ impl Guid {
     }
 
     /// A GUID from the number that its digits make when written as text.
-    pub(super) const fn of(digits: u128) -> Self {
+    pub(crate) const fn of(digits: u128) -> Self {
         let [a0, a1, a2, a3, b0, b1, c0, c1, rest @ ..] = digits.to_be_bytes();
         let [d0, d1, e0, e1, e2, e3, e4, e5] = rest;
         Self([

@@ -1,0 +1,215 @@
+//! What a verifier found in evidence, and the registers that count.
+
+use serde::{Deserialize, Serialize};
+
+use crate::ak::{ClockReading, PublicKey, TpmClock};
+use crate::digest::Sha256Digest;
+use crate::fingerprint::Fingerprint;
+use crate::pcr::{PcrIndex, PcrSet, PcrValues};
+use crate::tee::Tee;
+use crate::time::Timestamp;
+
+/// One event of a boot's log. Digest and register are proven once the log replays; `detail` is what
+/// the log says about it, and proves nothing.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct LoggedEvent {
+    /// Number of the event in the log, from 0.
+    pub number: u32,
+    /// Register.
+    pub pcr: PcrIndex,
+    /// SHA-256 that the register was extended by.
+    pub digest: Sha256Digest,
+    /// Name of the event type, `EV_…`.
+    pub kind: String,
+    /// For people only: a path or text from the event data.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub detail: Option<String>,
+}
+
+impl LoggedEvent {
+    /// An event.
+    pub fn new(
+        number: u32,
+        pcr: PcrIndex,
+        digest: Sha256Digest,
+        kind: impl Into<String>,
+        detail: Option<String>,
+    ) -> Self {
+        Self {
+            number,
+            pcr,
+            digest,
+            kind: kind.into(),
+            detail,
+        }
+    }
+}
+
+/// The event log that came with evidence.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum LogEvidence {
+    /// None came; the PCR values alone decide, as always.
+    Absent,
+    /// It parses. The registers in `replayed` fold to the quoted values.
+    Parsed {
+        /// The events in order.
+        events: Vec<LoggedEvent>,
+        /// Registers whose events fold to the quoted value.
+        replayed: PcrSet,
+    },
+    /// It does not parse.
+    Broken {
+        /// Why, with offset.
+        reason: String,
+    },
+}
+
+/// Evidence whose signature, nonce, selection and digest are verified. Made by a
+/// [`Verifier`](crate::port::Verifier).
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct VerifiedEvidence {
+    /// Sort of evidence.
+    pub tee: Tee,
+    /// Key that signed; whether it is anybody's is not said.
+    pub ak: PublicKey,
+    /// Quoted values of the SHA-256 bank.
+    pub pcrs: PcrValues,
+    /// Clock of the TPM, where one signed.
+    pub clock: Option<TpmClock>,
+    /// When its challenge went out, where the server that took the evidence says so.
+    pub asked_at: Option<Timestamp>,
+    /// Event log.
+    pub log: LogEvidence,
+    /// Claims for policies: the object that stands under the name of the TEE.
+    pub claims: serde_json::Map<String, serde_json::Value>,
+    /// `report_data` claim: hexadecimal of the nonce that was bound.
+    pub report_data: String,
+    /// `init_data` claim.
+    pub init_data: String,
+}
+
+impl VerifiedEvidence {
+    /// Assembles what was verified.
+    pub fn new(tee: Tee, ak: PublicKey, pcrs: PcrValues) -> Self {
+        Self {
+            tee,
+            ak,
+            pcrs,
+            clock: None,
+            asked_at: None,
+            log: LogEvidence::Absent,
+            claims: serde_json::Map::new(),
+            report_data: String::new(),
+            init_data: String::new(),
+        }
+    }
+
+    /// The clock of the TPM, for evidence that came at `at`.
+    pub(crate) fn clock_reading(&self, at: Timestamp) -> Option<ClockReading> {
+        let asked_at = self.asked_at.unwrap_or(at);
+        Some(ClockReading::new(self.clock?, asked_at, at).with_tee(self.tee))
+    }
+
+    /// The logged events of a register, if they fold to its quoted value.
+    pub fn logged(&self, pcr: PcrIndex) -> Option<Vec<&LoggedEvent>> {
+        match &self.log {
+            LogEvidence::Parsed { events, replayed } if replayed.contains(pcr) => {
+                Some(events.iter().filter(|event| event.pcr == pcr).collect())
+            }
+            _ => None,
+        }
+    }
+}
+
+/// Evidence was refused by a verifier.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum VerifyError {
+    /// It is not what its type prescribes.
+    #[error("the evidence is malformed at {at}")]
+    Malformed {
+        /// Member or offset.
+        at: String,
+    },
+    /// Signature, type, magic or nonce do not fit.
+    #[error("the quote is not valid: {reason}")]
+    Quote {
+        /// What does not fit.
+        reason: &'static str,
+        /// The key that the evidence names; not proven.
+        claimed_ak: Option<Fingerprint>,
+    },
+    /// The hardware under the TPM does not vouch for it.
+    #[error("the hardware report is not accepted: {findings}")]
+    Hardware {
+        /// All that was found.
+        findings: String,
+        /// The key that the evidence names; not proven.
+        claimed_ak: Fingerprint,
+    },
+    /// The quote covers other registers than the pinned ones, or other values than were sent.
+    #[error("the PCR selection is not as pinned: {reason}")]
+    Selection {
+        /// What differs.
+        reason: &'static str,
+        /// The key that signed.
+        ak: Fingerprint,
+    },
+    /// This verifier does not take evidence of this sort.
+    #[error("evidence of the sort {tee} is not accepted")]
+    Unsupported {
+        /// What was offered.
+        tee: Tee,
+    },
+}
+
+impl VerifyError {
+    /// The key that the evidence names, proven or not.
+    pub fn ak(&self) -> Option<Fingerprint> {
+        match self {
+            Self::Quote { claimed_ak, .. } => *claimed_ak,
+            Self::Hardware { claimed_ak, .. } => Some(*claimed_ak),
+            Self::Selection { ak, .. } => Some(*ak),
+            Self::Malformed { .. } | Self::Unsupported { .. } => None,
+        }
+    }
+}
+
+/// The registers that must be those of approved images; never empty.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PinnedPcrs(PcrSet);
+
+/// No register was pinned, so every boot would match.
+#[derive(Debug, thiserror::Error)]
+#[error("at least one PCR must be pinned")]
+#[non_exhaustive]
+pub struct NoPinnedPcrError;
+
+impl PinnedPcrs {
+    /// Checks that the set is not empty.
+    pub fn new(set: PcrSet) -> Result<Self, NoPinnedPcrError> {
+        if set.is_empty() {
+            Err(NoPinnedPcrError)
+        } else {
+            Ok(Self(set))
+        }
+    }
+
+    /// PCR 4 alone: the boot loader and kernel images.
+    pub fn boot_manager() -> Self {
+        Self::only(PcrIndex::BOOT_MANAGER)
+    }
+
+    /// One register.
+    pub fn only(pcr: PcrIndex) -> Self {
+        Self(PcrSet::default().with(pcr))
+    }
+
+    /// The registers in order.
+    pub fn iter(self) -> impl Iterator<Item = PcrIndex> {
+        self.0.iter()
+    }
+}
