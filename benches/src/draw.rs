@@ -3,7 +3,6 @@
 use std::fmt::Write as _;
 
 use crate::chart::{Axis, Chart, Line, Scale};
-use crate::page::escape;
 use crate::unit::Unit;
 
 /// Size of the drawing, and of the plot within it, in pixels.
@@ -184,6 +183,13 @@ fn dots(chart: &Chart, line: &Line, x: &Ruler<'_>, y: &Ruler<'_>, color: usize) 
         );
     }
     svg
+}
+
+pub(crate) fn escape(text: &str) -> String {
+    text.replace('&', "&amp;")
+        .replace('<', "&lt;")
+        .replace('>', "&gt;")
+        .replace('"', "&quot;")
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use crate::change::Change;
 use crate::draw;
+use crate::draw::escape;
 use crate::report::{Figure, Ratio, Report};
 use crate::unit::Unit;
 
@@ -51,13 +52,6 @@ pub fn render(report: &Report, before: Option<&Report>) -> String {
         html += &draw::draw(chart, earlier);
     }
     html + "</html>\n"
-}
-
-pub(crate) fn escape(text: &str) -> String {
-    text.replace('&', "&amp;")
-        .replace('<', "&lt;")
-        .replace('>', "&gt;")
-        .replace('"', "&quot;")
 }
 
 fn changes(report: &Report, before: &Report) -> String {

@@ -8,7 +8,7 @@ use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 
 use crate::host::Host;
-use crate::story::{Stage, until};
+use crate::stage::{Stage, until};
 
 /// Kubeconfigs on a worker.
 const CONFIGS: [&str; 2] = [

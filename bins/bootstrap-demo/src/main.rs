@@ -15,6 +15,7 @@ mod files;
 mod host;
 mod intruder;
 mod network;
+mod stage;
 mod story;
 
 use std::path::PathBuf;

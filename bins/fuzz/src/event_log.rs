@@ -25,7 +25,11 @@ use tec_tpm::event_log::Limits;
 use tec_tpm::event_log::LogView;
 use tec_tpm::event_log::VerifyLogError;
 
-pub(crate) use self::seeds::seeds;
+use crate::Seed;
+
+pub(crate) fn seeds() -> Vec<Seed> {
+    [seeds::seeds(), hostile::seeds()].concat()
+}
 
 /// Most characters of an event's detail, see its documentation.
 const MAX_DETAIL: usize = 128;

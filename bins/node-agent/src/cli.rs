@@ -3,11 +3,12 @@
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, Parser, Subcommand};
 use tec_core::id::MachineId;
 
 use crate::attest::AttestArgs;
 use crate::next_boot::NextBootArgs;
+pub use crate::output::Output;
 use crate::rebind::RebindArgs;
 use crate::recovery::RecoveryCommand;
 use crate::settings::Flags;
@@ -118,16 +119,6 @@ pub enum AkCommand {
         #[arg(long)]
         ca: Option<PathBuf>,
     },
-}
-
-/// Form of the output.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-#[non_exhaustive]
-pub enum Output {
-    /// For people.
-    Text,
-    /// One JSON object.
-    Json,
 }
 
 /// Parses a command line; called by one of the [`LINKS`] names, it is that command's.

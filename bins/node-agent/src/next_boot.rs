@@ -13,8 +13,8 @@ use tec_support::nextboot::{Judge, NextbootArgs, Running};
 use tec_support::{exit, nextboot};
 use tec_tpm::output::{NextBoot, Verdict};
 
-use crate::cli::Output;
 use crate::failure::Failure;
+use crate::output::Output;
 use crate::settings::Flags;
 use crate::tpm::NodeTpm;
 

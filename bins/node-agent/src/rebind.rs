@@ -20,10 +20,10 @@ use tec_core::secret::{SecretArray, SecretBytes};
 use tec_trustee::clevis;
 use tec_trustee::clevis::SealedPassphrase;
 
-use crate::cli::Output;
 use crate::disk::{Cryptsetup, DiskError, Header, Token};
 use crate::failure::Failure;
 use crate::fetch::Stage;
+use crate::output::Output;
 use crate::pin::released_key;
 use crate::settings::Flags;
 use crate::tpm::NodeTpm;

@@ -25,11 +25,11 @@ use tec_trustee::client::RcarClient;
 use tec_trustee::jwe;
 use tec_trustee::jwe::{Jwe, TeePubKey};
 
-use crate::cli::Output;
 use crate::disk::{Cryptsetup, DiskError, Header, RecoveryState, RecoveryToken, SlotMark};
 use crate::failure::Failure;
 use crate::fetch::Stage;
 use crate::kbs::{client, fetch_error};
+use crate::output::Output;
 use crate::pin::released_key;
 use crate::rebind::{bound_token, parsed, proven_passphrase};
 use crate::settings::Flags;

@@ -1,12 +1,11 @@
 //! Why an image cannot be read.
 
 use std::error::Error;
+use std::io;
 
 use tec_core::code::Code;
 use tec_tpm::compute::input::{BlobError, InputError};
 use tec_tpm::output::OutputError;
-
-use crate::parts;
 
 /// An image of a registry cannot be read.
 #[derive(Debug, thiserror::Error)]
@@ -140,11 +139,29 @@ impl RegistryError {
 
 /// A layer may be unreadable in itself, altered, or not be there.
 fn code_of_layers(error: &InputError) -> Code {
-    if let Some(error) = parts::cause::<RegistryError>(error) {
+    if let Some(error) = cause::<RegistryError>(error) {
         return error.code();
     }
-    match parts::cause::<BlobError>(error) {
+    match cause::<BlobError>(error) {
         Some(_) => Code::ImageAltered,
         None => error.code(),
     }
+}
+
+/// The cause of this type; errors of reading hide theirs.
+fn cause<'e, T: Error + 'static>(error: &'e (dyn Error + 'static)) -> Option<&'e T> {
+    let mut next = Some(error);
+    while let Some(error) = next {
+        if let Some(found) = error.downcast_ref() {
+            return Some(found);
+        }
+        let hidden = error
+            .downcast_ref::<io::Error>()
+            .and_then(io::Error::get_ref);
+        next = match hidden {
+            Some(hidden) => Some(hidden),
+            None => error.source(),
+        };
+    }
+    None
 }

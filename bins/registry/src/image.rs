@@ -7,10 +7,12 @@ use tec_core::image::ExpectedPcrs;
 use tec_tpm::compute::input::{BootSource, Extent, ImageParts, OpenImage};
 use tec_tpm::output::read_label;
 
+use crate::document::ImageConfig;
 use crate::error::RegistryError;
 use crate::parts::RemoteParts;
 use crate::reference::ImageReference;
-use crate::registry::Registry;
+use crate::registry::{MAX_CONFIG, MAX_IMAGE, Registry, malformed, parsed};
+use crate::transport::Ask;
 
 /// The label with PCR values.
 pub const LABEL: &str = "org.coreos.pcrs";
@@ -23,6 +25,36 @@ pub struct RemoteImage {
     reference: ImageReference,
     manifest: Vec<u8>,
     labels: BTreeMap<String, String>,
+}
+
+impl Registry {
+    /// Finds an image: reads its manifest, through an index if there is one, and its
+    /// configuration.
+    ///
+    /// # Errors
+    /// [`RegistryError`], whose code tells what to do.
+    pub async fn find(&self, reference: &ImageReference) -> Result<RemoteImage, RegistryError> {
+        let (manifest, config, layers) = self.manifest(reference).await?;
+        let total = layers
+            .iter()
+            .fold(0, |sum: u64, layer| sum.saturating_add(layer.size));
+        if total > MAX_IMAGE {
+            return Err(RegistryError::TooLarge {
+                what: reference.to_string(),
+                limit: MAX_IMAGE,
+            });
+        }
+        let ask = Ask::Blob(config.digest.clone(), 0..config.size.min(MAX_CONFIG + 1));
+        let digest = parsed("the digest of the configuration", &config.digest)?;
+        let text = self.document(reference, &ask, digest, MAX_CONFIG).await?;
+        let parsed: ImageConfig = serde_json::from_slice(&text)
+            .map_err(|error| malformed("the configuration", &config.digest, error.to_string()))?;
+        Ok(RemoteImage::new(
+            reference.clone(),
+            manifest,
+            parsed.labels(),
+        ))
+    }
 }
 
 impl RemoteImage {

@@ -139,21 +139,3 @@ impl Read for Reader {
         Ok(count)
     }
 }
-
-/// The cause of this type; errors of reading hide theirs.
-pub(crate) fn cause<'e, T: Error + 'static>(error: &'e (dyn Error + 'static)) -> Option<&'e T> {
-    let mut next = Some(error);
-    while let Some(error) = next {
-        if let Some(found) = error.downcast_ref() {
-            return Some(found);
-        }
-        let hidden = error
-            .downcast_ref::<io::Error>()
-            .and_then(io::Error::get_ref);
-        next = match hidden {
-            Some(hidden) => Some(hidden),
-            None => error.source(),
-        };
-    }
-    None
-}

@@ -11,29 +11,10 @@ use tec_core::port::Entropy;
 use crate::credentials::Credentials;
 use crate::document::{Descriptor, Document, ImageConfig, Platform};
 use crate::error::RegistryError;
-use crate::image::RemoteImage;
 use crate::mirror::{Mirror, Place, places};
+use crate::options::RegistryOptions;
 use crate::reference::ImageReference;
 use crate::transport::{Ask, Transport, read};
-
-/// How registries are talked to.
-#[derive(Debug, Default)]
-#[expect(
-    clippy::exhaustive_structs,
-    reason = "built field by field by programs"
-)]
-pub struct RegistryOptions {
-    /// Pull secrets.
-    pub credentials: Credentials,
-    /// Other places of images, which are asked first.
-    pub mirrors: Vec<Mirror>,
-    /// CAs beside those of the platform, DER.
-    pub roots: Vec<Vec<u8>>,
-    /// Hosts, with their ports, that are talked to without TLS.
-    pub dangerous_plain_http: BTreeSet<String>,
-    /// Which image of an index is taken.
-    pub platform: Platform,
-}
 
 /// Registries and their mirrors.
 #[derive(Debug)]
@@ -48,9 +29,9 @@ pub struct Registry {
 /// Manifests").
 const MAX_MANIFEST: u64 = 4 << 20;
 /// Largest configuration; histories and labels have some KiB.
-const MAX_CONFIG: u64 = 8 << 20;
+pub(crate) const MAX_CONFIG: u64 = 8 << 20;
 /// Largest image, packed; those of operating systems have some GiB.
-const MAX_IMAGE: u64 = 64 << 30;
+pub(crate) const MAX_IMAGE: u64 = 64 << 30;
 /// Rounds over all places, and the longest wait after the first one.
 const ROUNDS: u32 = 4;
 const BASE_WAIT: Duration = Duration::from_millis(500);
@@ -72,36 +53,8 @@ impl Registry {
         })
     }
 
-    /// Finds an image: reads its manifest, through an index if there is one, and its
-    /// configuration.
-    ///
-    /// # Errors
-    /// [`RegistryError`], whose code tells what to do.
-    pub async fn find(&self, reference: &ImageReference) -> Result<RemoteImage, RegistryError> {
-        let (manifest, config, layers) = self.manifest(reference).await?;
-        let total = layers
-            .iter()
-            .fold(0, |sum: u64, layer| sum.saturating_add(layer.size));
-        if total > MAX_IMAGE {
-            return Err(RegistryError::TooLarge {
-                what: reference.to_string(),
-                limit: MAX_IMAGE,
-            });
-        }
-        let ask = Ask::Blob(config.digest.clone(), 0..config.size.min(MAX_CONFIG + 1));
-        let digest = parsed("the digest of the configuration", &config.digest)?;
-        let text = self.document(reference, &ask, digest, MAX_CONFIG).await?;
-        let parsed: ImageConfig = serde_json::from_slice(&text)
-            .map_err(|error| malformed("the configuration", &config.digest, error.to_string()))?;
-        Ok(RemoteImage::new(
-            reference.clone(),
-            manifest,
-            parsed.labels(),
-        ))
-    }
-
     /// The manifest for the platform.
-    async fn manifest(
+    pub(crate) async fn manifest(
         &self,
         reference: &ImageReference,
     ) -> Result<(Vec<u8>, Descriptor, Vec<Descriptor>), RegistryError> {
@@ -155,7 +108,7 @@ impl Registry {
 
     /// A small document with this digest. One that is altered at one place may be whole at
     /// another.
-    async fn document(
+    pub(crate) async fn document(
         &self,
         reference: &ImageReference,
         ask: &Ask,
@@ -265,7 +218,7 @@ impl Attempts<'_> {
     }
 }
 
-fn malformed(what: &'static str, digest: &str, detail: String) -> RegistryError {
+pub(crate) fn malformed(what: &'static str, digest: &str, detail: String) -> RegistryError {
     RegistryError::Document {
         what,
         digest: digest.chars().take(256).collect(),
@@ -274,7 +227,7 @@ fn malformed(what: &'static str, digest: &str, detail: String) -> RegistryError 
 }
 
 /// Documents are named by SHA-256, whatever layers are.
-fn parsed(what: &'static str, digest: &str) -> Result<Sha256Digest, RegistryError> {
+pub(crate) fn parsed(what: &'static str, digest: &str) -> Result<Sha256Digest, RegistryError> {
     let hex = digest
         .strip_prefix("sha256:")
         .and_then(|hex| hex.parse().ok());

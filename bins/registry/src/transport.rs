@@ -14,7 +14,7 @@ use crate::challenge::Challenge;
 use crate::credentials::{Credentials, Login};
 use crate::error::RegistryError;
 use crate::mirror::Place;
-use crate::registry::RegistryOptions;
+use crate::options::RegistryOptions;
 use crate::tls;
 
 /// A registry must take a connection by then.

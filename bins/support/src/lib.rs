@@ -32,6 +32,8 @@ pub mod nextboot;
 pub mod program;
 #[cfg(feature = "server")]
 pub mod serve;
+#[cfg(feature = "server")]
+mod shutdown;
 pub mod table;
 #[cfg(feature = "server")]
 pub mod tls;

@@ -1,5 +1,6 @@
 //! `tec`: keys only for nodes that prove what they booted.
 
+mod args;
 mod cli;
 mod command;
 mod kube;

@@ -4,7 +4,7 @@ use std::io::Write as _;
 
 use serde::Serialize;
 
-use crate::cli::OutputForm;
+use crate::args::OutputForm;
 
 /// Prints results.
 #[derive(Clone, Copy, Debug)]

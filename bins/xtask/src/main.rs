@@ -77,7 +77,7 @@ fn main() -> ExitCode {
 fn run(verb: Verb) -> Result<()> {
     let root = cargo::workspace_root()?;
     match verb {
-        Verb::Tools(args) => tools::run(&args),
+        Verb::Tools(args) => tools::run(&args, &pcr_live::default_suites()),
         Verb::Check => check::run(&root),
         Verb::Test(args) => test::run(&root, &args),
         Verb::Demo(args) => demo::run(&root, &args),

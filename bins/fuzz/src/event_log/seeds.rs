@@ -38,7 +38,7 @@ pub(crate) fn seeds() -> Vec<Seed> {
         b"Calling EFI Application",
     );
     let padded = |byte| [small.build(), vec![byte; 40]].concat();
-    let mut seeds = vec![
+    vec![
         Seed::new("boot", boot.build()),
         Seed::new("small", small.build()),
         Seed::new("padded_with_zeros", padded(0)),
@@ -52,9 +52,7 @@ pub(crate) fn seeds() -> Vec<Seed> {
         Seed::new("unknown_algorithm", unknown_algorithm()),
         Seed::new("sha1_form", sha1_form()),
         Seed::new("structures", structures()),
-    ];
-    seeds.extend(super::hostile::seeds());
-    seeds
+    ]
 }
 
 /// One event in the older form.

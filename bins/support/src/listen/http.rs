@@ -21,7 +21,7 @@ use super::counts::Counts;
 use super::limits;
 use super::limits::Limits;
 use super::watched::Watched;
-use crate::serve::Shutdown;
+use crate::shutdown::Shutdown;
 
 /// What a connection speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -34,7 +34,7 @@ pub use self::counts::{Counts, Reason, render};
 pub use self::limits::Limits;
 pub use self::places::{Place, Places};
 #[cfg(feature = "server")]
-pub use self::router::Server;
+pub use self::router::{Server, Transport};
 
 /// Requests in flight may end until then.
 const GRACE: Duration = Duration::from_secs(10);

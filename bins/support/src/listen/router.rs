@@ -12,7 +12,17 @@ use tokio_rustls::server::TlsStream;
 
 use super::http::{Conversation, Protocol};
 use super::{Counts, Limits, Place, Places, Reason, accept};
-use crate::serve::{Shutdown, Transport};
+use crate::shutdown::Shutdown;
+
+/// How a listener speaks.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum Transport {
+    /// TLS.
+    Tls(Arc<rustls::ServerConfig>),
+    /// Plain HTTP, for tests and behind a proxy that terminates TLS.
+    DangerousPlain,
+}
 
 /// HTTP/2 in ALPN (RFC 9113, section 3.2).
 const H2: &[u8] = b"h2";

@@ -1,5 +1,7 @@
 //! `tec ak`.
 
+use crate::args::DryRun;
+use clap::Subcommand;
 use std::path::Path;
 
 use tec_core::ak::{AkCandidate, AkRecord, Fingerprint, ManualMatcher};
@@ -13,9 +15,32 @@ use tec_support::exit::{CodedError, OK};
 use tec_support::{SystemClock, SystemEntropy};
 
 use super::{coded, word};
-use crate::cli::AkCommand;
 use crate::output::{Output, table};
 use crate::state::open_existing;
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum AkCommand {
+    /// List them.
+    List {
+        /// Only those of this machine.
+        #[arg(long)]
+        machine: Option<MachineId>,
+    },
+    /// Bind a key that waits to its machine.
+    Approve {
+        /// Which.
+        key: Fingerprint,
+        #[command(flatten)]
+        dry_run: DryRun,
+    },
+    /// Take a key back; the machine may then register another one.
+    Revoke {
+        /// Which.
+        key: Fingerprint,
+        #[command(flatten)]
+        dry_run: DryRun,
+    },
+}
 
 pub(crate) async fn ak(state_dir: &Path, command: AkCommand, output: Output) -> anyhow::Result<u8> {
     let store = open_existing(state_dir)?;

@@ -1,5 +1,6 @@
 //! `tec audit`.
 
+use clap::Subcommand;
 use std::path::Path;
 
 use tec_core::code::Code;
@@ -7,9 +8,23 @@ use tec_core::store::{AuditEntry, AuditVerdict, Store};
 use tec_support::exit::{CodedError, FAILED, OK};
 
 use super::word;
-use crate::cli::AuditCommand;
 use crate::output::{Output, table};
 use crate::state::open_existing;
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum AuditCommand {
+    /// List events, oldest first.
+    List {
+        /// Only events after this number.
+        #[arg(long, default_value_t = 0)]
+        after: u64,
+        /// At most this many.
+        #[arg(long, default_value_t = 1000)]
+        limit: usize,
+    },
+    /// Check that no event was changed, removed or put in between.
+    Verify,
+}
 
 pub(crate) async fn audit(
     state_dir: &Path,

@@ -1,5 +1,6 @@
 //! `tec explain`: the ladder of gates of one attempt.
 
+use clap::Args;
 use std::fmt::Write as _;
 use std::path::Path;
 
@@ -14,9 +15,14 @@ use tec_core::store::Store;
 use tec_support::exit::{CodedError, OK};
 
 use super::coded;
-use crate::cli::ExplainArgs;
 use crate::output::Output;
 use crate::state::open_existing;
+
+#[derive(Debug, Args)]
+pub(crate) struct ExplainArgs {
+    /// Machine id or attempt id; without it, the last attempt of all.
+    pub(crate) subject: Option<String>,
+}
 
 pub(crate) async fn explain(
     state_dir: &Path,

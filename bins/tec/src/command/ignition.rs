@@ -1,15 +1,37 @@
 //! `tec ignition`.
 
-use std::path::Path;
-
 use anyhow::Context as _;
+use clap::Subcommand;
+use std::path::{Path, PathBuf};
+use tec_core::endpoint::BaseUrl;
 use tec_core::endpoint::Endpoint;
+use tec_core::id::MachineId;
 use tec_core::ignition::{MergeSource, PinGenerator as _, render_merge};
 use tec_support::exit::OK;
 
-use crate::cli::IgnitionCommand;
 use crate::output::Output;
 use crate::state::Endpoints;
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum IgnitionCommand {
+    /// The merge directive for the installer's config.
+    Merge {
+        /// Registration server, if not the one that runs on this state directory.
+        #[arg(long, requires = "ca")]
+        url: Option<BaseUrl>,
+        /// CA bundle of that server.
+        #[arg(long, requires = "url")]
+        ca: Option<PathBuf>,
+        /// File with the registration token.
+        #[arg(long)]
+        token_file: Option<PathBuf>,
+    },
+    /// The config of a machine, as the registration server would hand it out.
+    Machine {
+        /// Which.
+        id: MachineId,
+    },
+}
 
 pub(crate) async fn ignition(
     state_dir: &Path,

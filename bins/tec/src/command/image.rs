@@ -1,8 +1,10 @@
 //! `tec image`.
 
+use crate::args::DryRun;
+use clap::{Args, Subcommand};
 use std::ffi::OsStr;
 use std::fmt::Write as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use serde::Serialize;
@@ -22,11 +24,73 @@ use tec_tpm::output::{PredictionReport, UnpredictableRegisters, unpredictable_te
 use super::machine::all;
 use super::pcr::{ProofArgs, bundle};
 use super::{coded, input};
-use crate::cli::{ImageCommand, Origin};
 use crate::output::{Output, table};
 use crate::state::{open, open_existing};
 use tec_support::boot;
 use tec_support::boot::{ChainArgs, MachineArgs};
+
+#[derive(Debug, Args)]
+#[group(id = "origin", required = true, multiple = false)]
+pub(crate) struct Origin {
+    /// The image: directory, raw disk, FAT file system, tar stream, OCI layout or unified kernel
+    /// image; - for the standard input.
+    #[arg(group = "origin")]
+    pub(crate) image: Option<PathBuf>,
+    /// File with computed values, as in the label `org.coreos.pcrs`.
+    #[arg(
+        long,
+        value_name = "FILE",
+        group = "origin",
+        conflicts_with_all = ["ChainArgs", "ImageChoice", "MachineArgs"]
+    )]
+    pub(crate) pcrs: Option<PathBuf>,
+    /// Signed bundle of values, as `tec pcr bundle sign` writes it.
+    #[arg(
+        long,
+        value_name = "FILE",
+        group = "origin",
+        requires_all = ["signature", "keys"],
+        conflicts_with_all = ["ChainArgs", "ImageChoice", "MachineArgs"]
+    )]
+    pub(crate) bundle: Option<PathBuf>,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum ImageCommand {
+    /// Approve an image: compute what its boot measures, and let such boots have keys.
+    Approve {
+        /// Name of the approval.
+        name: ImageName,
+        #[command(flatten)]
+        origin: Origin,
+        #[command(flatten)]
+        proof: ProofArgs,
+        /// Let the approval end after this many hours.
+        #[arg(long, value_name = "HOURS")]
+        for_hours: Option<u32>,
+        #[command(flatten)]
+        dry_run: DryRun,
+        // Last, since their headings go on below them.
+        #[command(flatten)]
+        chain: Box<ChainArgs>,
+        #[command(flatten)]
+        machine: Box<MachineArgs>,
+    },
+    /// List them.
+    List,
+    /// Show one with all measurements.
+    Show {
+        /// Which.
+        name: ImageName,
+    },
+    /// Take an approval back; with --dry-run, list the machines that last booted it.
+    Revoke {
+        /// Which.
+        name: ImageName,
+        #[command(flatten)]
+        dry_run: DryRun,
+    },
+}
 
 /// Largest file of computed values that is read.
 const MAX_PCRS_FILE: u64 = 4 << 20;

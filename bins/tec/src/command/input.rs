@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use anyhow::Context as _;
+use clap::Args;
 use tec_core::code::Code;
 use tec_core::image::ExpectedPcrs;
 use tec_core::port::{Clock as _, ImageRegistry};
@@ -11,8 +12,19 @@ pub(super) use tec_support::input::{log_bytes, named_file, read, text};
 use tec_tpm::output;
 
 use super::coded;
-use super::pcr::Images;
 use crate::state::open_existing;
+
+/// The images that are asked about.
+#[derive(Debug, Args)]
+#[group(id = "images", required = true, multiple = true)]
+pub(crate) struct Images {
+    /// File with computed values, as in the label `org.coreos.pcrs`, with or without a name.
+    #[arg(long = "image", value_name = "[NAME=]FILE", group = "images")]
+    pub(crate) files: Vec<String>,
+    /// The approved images of the store.
+    #[arg(long, group = "images")]
+    pub(crate) approved: bool,
+}
 
 /// Computed values of an image.
 pub(super) fn label(path: &Path) -> anyhow::Result<ExpectedPcrs> {

@@ -1,7 +1,9 @@
 //! `tec machine`.
 
+use crate::args::DryRun;
+use clap::Subcommand;
 use std::fmt::Write as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use tec_core::ak::AkRecord;
@@ -20,9 +22,62 @@ use tec_support::{SystemClock, SystemEntropy};
 
 use super::explain::one_line;
 use super::{coded, recovery, word};
-use crate::cli::MachineCommand;
 use crate::output::{Output, table};
 use crate::state::{Endpoints, open_existing};
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum MachineCommand {
+    /// List them.
+    List,
+    /// Show one, with its keys and last attempts.
+    Show {
+        /// Which.
+        id: MachineId,
+    },
+    /// Register one by hand, and print its Ignition config.
+    Add {
+        /// Its id; a random one if not given.
+        #[arg(long)]
+        id: Option<MachineId>,
+    },
+    /// Let it attest no more; its disk key stays.
+    Revoke {
+        /// Which.
+        id: MachineId,
+        #[command(flatten)]
+        dry_run: DryRun,
+    },
+    /// Remove it with its keys. Its disk can then be opened by nobody but a recovery key.
+    Remove {
+        /// Which.
+        id: MachineId,
+        #[command(flatten)]
+        dry_run: DryRun,
+    },
+    /// Take its TPM's next quote as the first: after its TPM was set back on purpose, as by restoring a
+    /// snapshot of a virtual machine. Whoever has another copy of that state may be the first, too.
+    Readmit {
+        /// Which.
+        id: MachineId,
+    },
+    /// The recovery keys that it left, the latest first: sealed, or opened with the admin's key.
+    RecoveryKey {
+        /// Which.
+        id: MachineId,
+        /// The admin's private key, a JWK as `jose jwk gen -i '{"alg":"ECDH-ES+A256KW"}'` makes it;
+        /// without it the sealed keys are printed, for `jose jwe dec -i- -k <file>`.
+        #[arg(long, value_name = "FILE")]
+        identity: Option<PathBuf>,
+    },
+    /// Remove those that registered long ago and never got an attestation key.
+    Prune {
+        /// How long ago, in seconds.
+        #[arg(long, default_value_t = 3600)]
+        older_than: i64,
+        #[command(flatten)]
+        dry_run: DryRun,
+    },
+}
 
 /// Machines are read in pages of this size.
 const PAGE: usize = 1000;

@@ -1,16 +1,16 @@
 //! The commands that look at the store, and change it.
 
-mod ak;
+pub(crate) mod ak;
 pub(crate) mod attest;
-mod audit;
+pub(crate) mod audit;
 pub(crate) mod backup;
 pub(crate) mod bootstrap;
 pub(crate) mod eventlog;
-mod explain;
-mod ignition;
-mod image;
+pub(crate) mod explain;
+pub(crate) mod ignition;
+pub(crate) mod image;
 mod input;
-mod machine;
+pub(crate) mod machine;
 pub(crate) mod member;
 pub(crate) mod migrate;
 pub(crate) mod node;

@@ -16,13 +16,13 @@ use tec_support::exit::CodedError;
 
 use super::FIELD_MANAGER;
 use super::cli::Access;
-use crate::cli::DryRun;
+use crate::args::DryRun;
 
 /// How many objects one answer has; kubectl asks for as many.
 const PAGE: u32 = 500;
 
 /// An object of a namespace.
-pub(super) trait Object:
+pub(crate) trait Object:
     Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + DeserializeOwned + Debug
 {
 }
@@ -37,14 +37,14 @@ impl<K> Object for K where
 
 /// A client that looks at one namespace.
 #[derive(Clone)]
-pub(super) struct Cluster {
-    pub(super) client: Client,
-    pub(super) namespace: String,
+pub(crate) struct Cluster {
+    pub(crate) client: Client,
+    pub(crate) namespace: String,
 }
 
 impl Cluster {
     /// Reads the kubeconfig, or, within a pod, the service account.
-    pub(super) async fn connect(access: &Access) -> anyhow::Result<Self> {
+    pub(crate) async fn connect(access: &Access) -> anyhow::Result<Self> {
         // Fails only when a provider is installed already, which is as good.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let config = config(access).await?;
@@ -56,17 +56,17 @@ impl Cluster {
     }
 
     /// Objects of one kind.
-    pub(super) fn api<K: Object>(&self) -> Api<K> {
+    pub(crate) fn api<K: Object>(&self) -> Api<K> {
         Api::namespaced(self.client.clone(), &self.namespace)
     }
 
     /// All objects of a kind, page by page.
-    pub(super) async fn list<K: Object>(&self) -> Result<Vec<K>, CodedError> {
+    pub(crate) async fn list<K: Object>(&self) -> Result<Vec<K>, CodedError> {
         self.select(ListParams::default()).await
     }
 
     /// The objects of a kind whose fields are so.
-    pub(super) async fn list_where<K: Object>(&self, fields: &str) -> Result<Vec<K>, CodedError> {
+    pub(crate) async fn list_where<K: Object>(&self, fields: &str) -> Result<Vec<K>, CodedError> {
         self.select(ListParams::default().fields(fields)).await
     }
 
@@ -86,13 +86,13 @@ impl Cluster {
     }
 
     /// One object, if it is there.
-    pub(super) async fn find<K: Object>(&self, name: &str) -> Result<Option<K>, CodedError> {
+    pub(crate) async fn find<K: Object>(&self, name: &str) -> Result<Option<K>, CodedError> {
         let what = format!("look up {} {name} in {}", K::kind(&()), self.namespace);
         self.api::<K>().get_opt(name).await.map_err(coded(what))
     }
 
     /// One object.
-    pub(super) async fn get<K: Object>(&self, name: &str) -> Result<K, CodedError> {
+    pub(crate) async fn get<K: Object>(&self, name: &str) -> Result<K, CodedError> {
         let missing = || {
             let what = format!("there is no {} {name} in {}", K::kind(&()), self.namespace);
             CodedError::new(Code::ClusterMissing, what)
@@ -101,7 +101,7 @@ impl Cluster {
     }
 
     /// The one cluster object of the namespace.
-    pub(super) async fn cluster_object(&self) -> Result<TrustedExecutionCluster, CodedError> {
+    pub(crate) async fn cluster_object(&self) -> Result<TrustedExecutionCluster, CodedError> {
         let mut found = self.list::<TrustedExecutionCluster>().await?;
         match (found.pop(), found.is_empty()) {
             (Some(object), true) => Ok(object),
@@ -117,7 +117,7 @@ impl Cluster {
     }
 
     /// Creates an object.
-    pub(super) async fn create<K>(&self, object: &K, dry_run: DryRun) -> Result<K, CodedError>
+    pub(crate) async fn create<K>(&self, object: &K, dry_run: DryRun) -> Result<K, CodedError>
     where
         K: Object + Serialize,
     {
@@ -131,7 +131,7 @@ impl Cluster {
     }
 
     /// Changes fields of an object that is there.
-    pub(super) async fn merge<K: Object>(
+    pub(crate) async fn merge<K: Object>(
         &self,
         name: &str,
         change: &Value,
@@ -148,7 +148,7 @@ impl Cluster {
     }
 
     /// Applies fields of an object's status, and leaves those of others.
-    pub(super) async fn apply_status<K: Object>(
+    pub(crate) async fn apply_status<K: Object>(
         &self,
         name: &str,
         status: &Value,
@@ -172,7 +172,7 @@ impl Cluster {
     }
 
     /// Deletes an object.
-    pub(super) async fn delete<K: Object>(
+    pub(crate) async fn delete<K: Object>(
         &self,
         name: &str,
         dry_run: DryRun,
@@ -209,7 +209,7 @@ async fn config(access: &Access) -> anyhow::Result<Config> {
 }
 
 /// Gives an error of the API server its code.
-pub(super) fn coded(context: String) -> impl FnOnce(kube::Error) -> CodedError {
+pub(crate) fn coded(context: String) -> impl FnOnce(kube::Error) -> CodedError {
     move |error| {
         let code = match &error {
             kube::Error::Api(status) => match status.code {

@@ -11,7 +11,7 @@ use tec_support::exit::OK;
 use super::access::Cluster;
 use super::cli::KubeAkCommand;
 use super::{cell, cells};
-use crate::cli::DryRun;
+use crate::args::DryRun;
 use crate::output::{Output, table};
 
 pub(super) async fn ak(

@@ -25,7 +25,7 @@ use tec_support::exit::OK;
 
 use super::access::{Cluster, Object};
 use super::redact::redact;
-use crate::cli::DryRun;
+use crate::args::DryRun;
 use crate::output::Output;
 
 /// Most lines of one container's log.

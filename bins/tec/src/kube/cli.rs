@@ -6,7 +6,7 @@ use clap::{Args, Parser, Subcommand};
 use tec_core::endpoint::BaseUrl;
 use tec_core::id::{ImageName, MachineId};
 
-use crate::cli::{DryRun, Printing};
+use crate::args::{DryRun, Printing};
 
 /// See and steer Trusted Execution Clusters on Kubernetes.
 #[derive(Debug, Parser)]

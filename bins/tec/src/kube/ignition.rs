@@ -77,7 +77,7 @@ async fn merge(
 }
 
 /// The token that nodes have to show, where they have to.
-pub(super) async fn registration_token(
+pub(crate) async fn registration_token(
     cluster: &Cluster,
     object: &TrustedExecutionCluster,
 ) -> anyhow::Result<Option<String>> {

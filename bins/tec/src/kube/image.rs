@@ -12,7 +12,7 @@ use tec_support::exit::{CodedError, OK};
 use super::access::Cluster;
 use super::cli::KubeImageCommand;
 use super::{cell, cells};
-use crate::cli::DryRun;
+use crate::args::DryRun;
 use crate::output::{Output, table};
 
 /// Seconds of an hour.

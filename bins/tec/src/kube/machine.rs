@@ -14,7 +14,7 @@ use tec_support::{SystemClock, SystemEntropy};
 use super::access::Cluster;
 use super::cli::KubeMachineCommand;
 use super::{cell, cells, ignition};
-use crate::cli::DryRun;
+use crate::args::DryRun;
 use crate::output::{Output, table};
 
 pub(super) async fn machine(

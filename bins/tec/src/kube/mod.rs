@@ -4,14 +4,13 @@
 //! Cluster: one namespace of an API server ─► objects ─► pure reports ─► Output
 //! ```
 
-mod access;
+pub(crate) mod access;
 mod ak;
 mod bundle;
 mod check;
 pub(crate) mod cli;
 mod explain;
-pub(crate) mod found;
-mod ignition;
+pub(crate) mod ignition;
 mod image;
 mod machine;
 mod redact;
@@ -61,7 +60,7 @@ pub(crate) async fn registry(access: &Access) -> anyhow::Result<KubeRegistry> {
     Ok(of(&Cluster::connect(access).await?))
 }
 
-fn of(cluster: &Cluster) -> KubeRegistry {
+pub(crate) fn of(cluster: &Cluster) -> KubeRegistry {
     let clock = Arc::new(SystemClock);
     KubeRegistry::new(cluster.client.clone(), &cluster.namespace, clock)
 }

@@ -28,7 +28,7 @@ use tec_trustee::policy::PolicyIntent;
 use tec_trustee::token::TokenSigner;
 
 use super::reserve::{Reserve, keep_reserve};
-use crate::cli::{Approval, ServeArgs};
+use crate::serve::args::{Approval, ServeArgs};
 use crate::state::Endpoints;
 
 /// Longest registration token.

@@ -1,6 +1,7 @@
 //! `tec serve`: registration, attestation-key registration and key broker in one process on the
 //! embedded store.
 
+pub(crate) mod args;
 mod compose;
 mod reserve;
 mod signer;
@@ -23,7 +24,7 @@ use tec_support::tls::LiveCertificate;
 use tec_support::{SystemClock, endpoint, tls};
 use tokio::task::JoinSet;
 
-use crate::cli::{Approval, ServeArgs};
+use self::args::{Approval, ServeArgs};
 use crate::state::{Endpoints, Said, open};
 
 /// How often machines that nobody claimed are removed.

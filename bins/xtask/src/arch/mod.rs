@@ -3,6 +3,7 @@
 //! Each rule has a name, and each violation says where it is and what to do. What only a test or a
 //! lint can see is named beside its invariant in the document.
 
+mod circles;
 mod graph;
 mod layout;
 mod lines;
@@ -105,6 +106,7 @@ fn violations(root: &Path) -> Result<Vec<Violation>> {
     let mut found = layout::check(root)?;
     found.extend(manifest::check(&manifests));
     found.extend(text::check(&sources));
+    found.extend(circles::check(&sources));
     found.extend(threat::check(root, &sources)?);
     match graph::check(root) {
         Ok(more) => found.extend(more),

@@ -4,7 +4,6 @@ use std::process::Command;
 
 use anyhow::{Result, bail};
 
-use super::maven;
 use crate::{process, term};
 
 /// How to see that a package is there. Programs and libraries are looked for rather than packages,
@@ -91,7 +90,7 @@ pub(super) const KUBERNETES: [Requirement; 3] = [
 
 /// What OpenSearch needs beside it.
 pub(super) const OPENSEARCH: [Requirement; 2] = [
-    program("openjdk-17-jre-headless", maven::JAVA),
+    program("openjdk-17-jre-headless", super::JAVA),
     program("maven", "mvn"), // fetches the archives
 ];
 

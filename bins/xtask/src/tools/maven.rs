@@ -7,15 +7,13 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result, bail};
 use sha2::{Digest as _, Sha256};
 
-use super::{Tools, archive, is_stamped, make_executable, remove_dir, scratch, stamp};
+use super::{JAVA, Tools, archive, is_stamped, make_executable, remove_dir, scratch, stamp};
 use crate::{process, term};
 
 /// Where it lies, below the cache.
 pub(super) const PLACE: &str = "opensearch";
 /// Fetches archives. Other releases than the one that is named here take other parameters.
 const COPY: &str = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy";
-/// What OpenSearch 2.19 runs on; it does not start on a Java without a security manager (24 and later).
-pub(super) const JAVA: &str = "/usr/lib/jvm/java-17-openjdk-amd64/bin/java";
 
 /// An archive.
 struct Archive {

@@ -43,8 +43,10 @@ use std::process::Command;
 use anyhow::{Context as _, Result, bail};
 
 use crate::cargo::workspace_root;
-use crate::{pcr_live, process, term};
+use crate::{process, term};
 
+/// What OpenSearch 2.19 runs on; it does not start on a Java without a security manager (24 and later).
+const JAVA: &str = "/usr/lib/jvm/java-17-openjdk-amd64/bin/java";
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Only list where the tools are, without setting anything up
@@ -230,10 +232,10 @@ fn ensure_opensearch(tools: &Tools) -> Result<()> {
 }
 
 /// `cargo xtask tools`.
-pub(crate) fn run(args: &Args) -> Result<()> {
+pub(crate) fn run(args: &Args, suites: &BTreeSet<&str>) -> Result<()> {
     let tools = if args.print { locate()? } else { ensure()? };
     if !args.print {
-        ensure_machines(&tools, &pcr_live::default_suites(), Renew::IfMissing)?;
+        ensure_machines(&tools, suites, Renew::IfMissing)?;
         ensure_nodes(&tools)?;
         ensure_kubernetes(&tools)?;
         ensure_services(&tools, args.opensearch.into())?;

@@ -11,9 +11,9 @@ use tec_core::migrate::{AnchorId, TrustAnchor as _};
 use tec_support::exit::OK;
 
 use super::super::approve_plain;
-use crate::cli::ServeArgs;
 use crate::output::Output;
 use crate::serve;
+use crate::serve::args::ServeArgs;
 use crate::state::{Endpoints, open};
 
 /// What was set up.

@@ -6,6 +6,7 @@
 //! ```
 
 mod check;
+mod found;
 mod init;
 mod walk;
 
@@ -16,10 +17,10 @@ use tec_core::id::ImageName;
 
 use self::check::check;
 use self::init::init;
-use crate::cli::ServeArgs;
 use crate::kube;
 use crate::kube::cli::Access;
 use crate::output::Output;
+use crate::serve::args::ServeArgs;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum BootstrapCommand {
@@ -88,7 +89,7 @@ pub(crate) async fn bootstrap(
             images,
             place,
         } => match place.access() {
-            Some(access) => kube::found::found(&access, &serve, &images, output).await,
+            Some(access) => found::found(&access, &serve, &images, output).await,
             None => init(state_dir, &serve, &images, output).await,
         },
         BootstrapCommand::Check(args) => check(state_dir, &args, output).await,

@@ -24,8 +24,8 @@ use tokio::time::Instant;
 use tonic::transport::Channel;
 use tonic::{Status, Streaming};
 
-use super::init::{Extent, Request};
 use super::reach::{is_broken, reach, refused};
+use super::request::{Extent, Request};
 
 /// Before the same request is sent again.
 const PAUSE: Duration = Duration::from_secs(5);

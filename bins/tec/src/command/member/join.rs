@@ -14,7 +14,7 @@ use tec_support::exit::{FAILED, NOT_READY, OK};
 use tec_support::program;
 use tec_support::program::Settings as _;
 
-use crate::cli::DryRun;
+use crate::args::DryRun;
 use crate::output::{Check, Output, table};
 
 #[derive(Debug, Args)]

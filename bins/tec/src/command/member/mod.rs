@@ -14,6 +14,7 @@ mod join;
 mod keys;
 mod reach;
 mod recover;
+mod request;
 mod verify;
 
 pub(crate) use self::init::{InitArgs, init};

@@ -22,7 +22,7 @@ use self::anchor::{Anchor, FromArgs, ToArgs};
 use self::belonging::{Luggage, Stay};
 use self::report::{Done, Planned, Records, ended, outcome_word};
 use super::coded;
-use crate::cli::DryRun;
+use crate::args::DryRun;
 use crate::output::Output;
 
 /// Units that are copied in a second, unless told otherwise.

@@ -78,18 +78,6 @@ pub(crate) enum PcrCommand {
     },
 }
 
-/// The images that are asked about.
-#[derive(Debug, Args)]
-#[group(id = "images", required = true, multiple = true)]
-pub(crate) struct Images {
-    /// File with computed values, as in the label `org.coreos.pcrs`, with or without a name.
-    #[arg(long = "image", value_name = "[NAME=]FILE", group = "images")]
-    pub(crate) files: Vec<String>,
-    /// The approved images of the store.
-    #[arg(long, group = "images")]
-    pub(crate) approved: bool,
-}
-
 /// In which form values are printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Form {

@@ -10,7 +10,7 @@ use tec_support::evidence::parse_tcb;
 use tec_trustee::config::Generation;
 use tec_trustee::policy::SnpTcb;
 
-use crate::cli::DryRun;
+use crate::args::DryRun;
 use tec_support::boot::parse_pcr;
 
 #[derive(Debug, Subcommand)]

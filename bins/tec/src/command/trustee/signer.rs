@@ -13,7 +13,7 @@ use tec_support::{SystemClock, SystemEntropy};
 use tec_trustee::signer::{IssuedSigner, SignerCa};
 
 use super::config::read;
-use crate::cli::DryRun;
+use crate::args::DryRun;
 use crate::command::input;
 use crate::output::Output;
 

@@ -12,7 +12,7 @@ use tec_support::tls::Pair;
 use tec_support::{SystemClock, tls};
 
 use super::{Founding, SERVERS};
-use crate::cli::DryRun;
+use crate::args::DryRun;
 
 /// The layout of certificates (Kubernetes, "TLS Secrets").
 const TLS: &str = "kubernetes.io/tls";

@@ -33,12 +33,12 @@ use tec_k8s::render::Installation;
 use tec_support::SystemEntropy;
 use tec_support::exit::OK;
 
-use super::access::{Cluster, coded};
-use super::cli::Access;
-use super::ignition::registration_token;
-use crate::cli::{Approval, ServeArgs};
-use crate::command::approve_plain;
+use crate::command::image::approve_plain;
+use crate::kube::access::{Cluster, coded};
+use crate::kube::cli::Access;
+use crate::kube::ignition::registration_token;
 use crate::output::Output;
+use crate::serve::args::{Approval, ServeArgs};
 
 /// The cluster object, where none is there.
 const CLUSTER: &str = "cluster";
@@ -95,7 +95,7 @@ pub(crate) async fn found(
     let mut source = MergeSource::new(Endpoint::new(url(args, port)?, ca));
     source.token = token;
     let Founding { cluster, made, .. } = founding;
-    let registry = super::registry(access).await?;
+    let registry = crate::kube::registry(access).await?;
     let record = registry.authority().await;
     let founded = Founded {
         anchor: record.context("read the record of authority")?.anchor(),
@@ -271,7 +271,7 @@ impl Founding<'_> {
 
     /// A reference with a digest is measured by the operator; anything else lies on this host.
     async fn images(&mut self, images: &[(ImageName, PathBuf)]) -> anyhow::Result<Vec<ImageName>> {
-        let registry = super::of(&self.cluster);
+        let registry = crate::kube::of(&self.cluster);
         let ports = (&registry as _, &registry as _);
         for (name, path) in images {
             let reference = path.to_string_lossy();

@@ -1,0 +1,127 @@
+//! The flags of `tec serve`.
+
+use std::net::SocketAddr;
+use std::num::NonZeroU32;
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+use tec_core::ak::Fingerprint;
+use tec_core::pcr::PcrIndex;
+use tec_support::boot::parse_pcr;
+use tec_support::evidence::EvidenceArgs;
+
+/// Default of `--unclaimed-seconds`.
+const UNCLAIMED_SECONDS: u32 = 3600;
+/// Default of `--unclaimed-seconds` with manual approval.
+const UNCLAIMED_MANUAL_SECONDS: u32 = 7 * 24 * 3600;
+
+#[derive(Debug, Args)]
+pub(crate) struct ServeArgs {
+    /// Address of the registration server.
+    #[arg(long, env = "TEC_REGISTER_ADDR", default_value = "0.0.0.0:8000")]
+    pub(crate) register_addr: SocketAddr,
+    /// Address of the attestation-key registration server.
+    #[arg(long, env = "TEC_AK_ADDR", default_value = "0.0.0.0:8001")]
+    pub(crate) ak_addr: SocketAddr,
+    /// Address of the key broker.
+    #[arg(long, env = "TEC_KBS_ADDR", default_value = "0.0.0.0:8080")]
+    pub(crate) kbs_addr: SocketAddr,
+    /// Name or address under which nodes reach this host; also goes into the certificate.
+    #[arg(long, env = "TEC_PUBLIC_HOST", default_value = "localhost")]
+    pub(crate) public_host: String,
+    /// Further KBS servers that nodes try after this one, `URL` or `URL=CA-FILE`.
+    #[arg(long, value_name = "URL[=CA-FILE]")]
+    pub(crate) also_kbs: Vec<String>,
+    /// Block device of the root volume on nodes.
+    #[arg(
+        long,
+        env = "TEC_ROOT_DEVICE",
+        default_value = "/dev/disk/by-partlabel/root"
+    )]
+    pub(crate) root_device: String,
+    /// Certificate chain; without it a CA is made on first start.
+    #[arg(long, env = "TEC_TLS_CERT", requires_all = ["tls_key", "tls_ca"])]
+    pub(crate) tls_cert: Option<PathBuf>,
+    /// Private key of the certificate.
+    #[arg(long, env = "TEC_TLS_KEY", requires = "tls_cert")]
+    pub(crate) tls_key: Option<PathBuf>,
+    /// CA bundle that nodes shall pin.
+    #[arg(long, env = "TEC_TLS_CA", requires = "tls_cert")]
+    pub(crate) tls_ca: Option<PathBuf>,
+    /// Serve plain HTTP. Everybody on the path can read the Ignition configs and drop requests.
+    #[arg(long, conflicts_with = "tls_cert")]
+    pub(crate) dangerous_plain_http: bool,
+    /// When an attestation key is approved.
+    #[arg(long, env = "TEC_AK_APPROVAL", value_enum, default_value_t = Approval::Tofu)]
+    pub(crate) ak_approval: Approval,
+    /// Endorsement keys that may vouch (fingerprints); with `--ak-approval ek`.
+    #[arg(long, value_name = "FINGERPRINT")]
+    pub(crate) allow_ek: Vec<Fingerprint>,
+    /// CA certificates, PEM, that endorsement key certificates must chain to; with
+    /// `--ak-approval ek`. Without it any endorsement key counts, and only names the TPM.
+    #[arg(long, env = "TEC_EK_ROOTS")]
+    pub(crate) ek_roots: Option<PathBuf>,
+    /// File with the token that nodes must show to register.
+    #[arg(long, env = "TEC_REGISTRATION_TOKEN_FILE")]
+    pub(crate) registration_token_file: Option<PathBuf>,
+    /// Registrations per second in all; one address gets a tenth, with bursts.
+    #[arg(long, env = "TEC_REGISTER_RATE", default_value = "50")]
+    pub(crate) register_rate: NonZeroU32,
+    /// Requests to the key broker per second in all; an unlock takes three. One address gets a
+    /// tenth, with bursts.
+    #[arg(long, env = "TEC_KBS_RATE", default_value = "600")]
+    pub(crate) kbs_rate: NonZeroU32,
+    /// Most machines that may wait without an attestation key.
+    #[arg(long, env = "TEC_MAX_UNCLAIMED", default_value_t = 10_000)]
+    pub(crate) max_unclaimed: u64,
+    /// Most machines that trust on first use may let in; further keys wait for an admin.
+    #[arg(long, env = "TEC_MAX_CLAIMED", default_value_t = 10_000)]
+    pub(crate) max_claimed: u64,
+    /// Most of them from one network: one IPv4 address, or 64 bits of an IPv6 address.
+    #[arg(long, env = "TEC_MAX_CLAIMED_PER_SOURCE", default_value_t = 1_000)]
+    pub(crate) max_claimed_per_source: u64,
+    /// Free space at the state directory, in MiB, below which registration is paused; what is left is
+    /// for the audit lines of known nodes. 0 turns it off.
+    #[arg(long, env = "TEC_RESERVE_MIB", default_value_t = 64)]
+    pub(crate) reserve_mib: u64,
+    /// Seconds after which a machine without an attestation key may be removed.
+    /// An hour by default, a week where an admin approves keys.
+    #[arg(long, env = "TEC_UNCLAIMED_SECONDS")]
+    pub(crate) unclaimed_seconds: Option<u32>,
+    /// Registers that must be those of approved images, together; separated by commas.
+    #[arg(
+        long,
+        alias = "pin-pcr",
+        env = "TEC_PCRS",
+        value_name = "LIST",
+        value_delimiter = ',',
+        value_parser = parse_pcr,
+        default_value = "4"
+    )]
+    pub(crate) pcrs: Vec<PcrIndex>,
+    #[command(flatten)]
+    pub(crate) evidence: EvidenceArgs,
+}
+
+impl ServeArgs {
+    /// How long a machine may wait for its key to be bound.
+    pub(crate) fn unclaimed_seconds(&self) -> i64 {
+        let default = match self.ak_approval {
+            Approval::Tofu | Approval::Ek => UNCLAIMED_SECONDS,
+            // Admins have weekends.
+            Approval::Manual => UNCLAIMED_MANUAL_SECONDS,
+        };
+        self.unclaimed_seconds.unwrap_or(default).into()
+    }
+}
+
+/// When an attestation key is approved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Approval {
+    /// The first key of a machine.
+    Tofu,
+    /// The first key of a machine, proven by the TPM's endorsement key.
+    Ek,
+    /// Only by an admin, with `tec ak approve`.
+    Manual,
+}
