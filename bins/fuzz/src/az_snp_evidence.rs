@@ -1,22 +1,17 @@
 //! Evidence of Azure virtual machines in its JSON forms, through the verifier.
 
-use std::sync::Arc;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use serde_json::Value;
-use tec_core::attest::VerifiedEvidence;
-use tec_core::attest::VerifyError;
+use tec_core::attest::{VerifiedEvidence, VerifyError};
 use tec_core::testing::ManualClock;
 use tec_tpm::hcl::HclReport;
 use tec_tpm::snp::Policy;
 use tec_tpm::testing::SoftSnp;
-use tec_tpm::verifier::AzSnpEvidence;
-use tec_tpm::verifier::AzSnpEvidenceVersion;
-use tec_tpm::verifier::AzSnpVtpmVerifier;
+use tec_tpm::verifier::{AzSnpEvidence, AzSnpEvidenceVersion, AzSnpVtpmVerifier};
 
 use crate::Seed;
-use crate::sample::azure;
-use crate::sample::snp_chip;
+use crate::sample::{azure, snp_chip};
 
 const REPORT_DATA: [u8; 48] = [0x5a; 48];
 /// Bytes of a TPMT_SIGNATURE before the RSA signature.

@@ -1,17 +1,12 @@
 //! Sealed passphrases of the Clevis pin.
 
 use serde_json::Value;
-use tec_core::ignition::HeaderConfig;
-use tec_core::ignition::PIN_NAME;
-use tec_core::ignition::PinConfig;
-use tec_core::secret::SecretArray;
-use tec_core::secret::SecretBytes;
-use tec_trustee::clevis::SealedPassphrase;
-use tec_trustee::clevis::seal;
+use tec_core::ignition::{HeaderConfig, PIN_NAME, PinConfig};
+use tec_core::secret::{SecretArray, SecretBytes};
+use tec_trustee::clevis::{SealedPassphrase, seal};
 
 use crate::Seed;
-use crate::sample::MACHINE;
-use crate::sample::rng;
+use crate::sample::{MACHINE, rng};
 
 const KEY: [u8; 32] = [7; 32];
 /// Most servers that a pin may name.

@@ -7,16 +7,10 @@ use std::collections::BTreeSet;
 use tec_core::attest::PinnedPcrs;
 use tec_core::digest::Sha256Digest;
 use tec_core::image::ExpectedPcrs;
-use tec_core::pcr::PCR_COUNT;
-use tec_core::pcr::PcrIndex;
-use tec_core::pcr::PcrSet;
-use tec_core::pcr::PcrValues;
-use tec_tpm::combine::Catalog;
-use tec_tpm::combine::Combined;
-use tec_tpm::combine::Liberty;
+use tec_core::pcr::{PCR_COUNT, PcrIndex, PcrSet, PcrValues};
+use tec_tpm::combine::{Catalog, Combined, Liberty};
 
-use self::fleet::Fleet;
-use self::fleet::Image;
+use self::fleet::{Fleet, Image};
 use crate::Seed;
 
 const REGISTERS: [PcrIndex; 3] = [PcrIndex::BOOT_MANAGER, PcrIndex::SECURE_BOOT, PcrIndex::MOK];

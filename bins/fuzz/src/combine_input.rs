@@ -3,20 +3,13 @@
 use std::collections::BTreeMap;
 
 use tec_core::digest::Sha256Digest;
-use tec_core::image::ExpectedPcr;
-use tec_core::image::ExpectedPcrs;
-use tec_core::pcr::PcrIndex;
-use tec_core::pcr::PcrSet;
-use tec_tpm::combine::CombineError;
-use tec_tpm::combine::Combined;
-use tec_tpm::combine::Combiner;
-use tec_tpm::output::FleetReport;
-use tec_tpm::output::ReferenceValues;
+use tec_core::image::{ExpectedPcr, ExpectedPcrs};
+use tec_core::pcr::{PcrIndex, PcrSet};
+use tec_tpm::combine::{CombineError, Combined, Combiner};
+use tec_tpm::output::{FleetReport, ReferenceValues};
 
-use crate::Seed;
-use crate::label::image;
-use crate::label::text;
-use crate::outcome;
+use crate::label::{image, text};
+use crate::{Seed, outcome};
 
 /// Images by name.
 type Images = BTreeMap<String, ExpectedPcrs>;

@@ -1,15 +1,9 @@
 //! Files of efivarfs, and what they say about Secure Boot.
 
-use tec_tpm::compute::Guid;
-use tec_tpm::compute::MemoryImage;
-use tec_tpm::compute::PlatformError;
-use tec_tpm::compute::PlatformState;
-use tec_tpm::compute::SecureBoot;
+use tec_tpm::compute::{Guid, MemoryImage, PlatformError, PlatformState, SecureBoot};
 
-use crate::Seed;
-use crate::bytes::le16;
-use crate::bytes::u16_at;
-use crate::outcome;
+use crate::bytes::{le16, u16_at};
+use crate::{Seed, outcome};
 
 /// `-` and the text of a GUID.
 const GUID_SUFFIX: usize = 37;

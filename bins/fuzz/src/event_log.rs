@@ -4,26 +4,15 @@ mod hostile;
 mod seeds;
 
 use sha1::Sha1;
-use sha2::Digest as _;
-use sha2::Sha256;
-use sha2::Sha384;
-use sha2::Sha512;
+use sha2::{Digest as _, Sha256, Sha384, Sha512};
 use tec_core::attest::LogEvidence;
 use tec_core::digest::Sha256Digest;
-use tec_core::pcr::PcrIndex;
-use tec_core::pcr::PcrSet;
-use tec_core::pcr::PcrValues;
+use tec_core::pcr::{PcrIndex, PcrSet, PcrValues};
 use tec_tpm::event_log;
-use tec_tpm::event_log::Bank;
-use tec_tpm::event_log::DataProof;
-use tec_tpm::event_log::Event;
-use tec_tpm::event_log::EventKind;
-use tec_tpm::event_log::EventLog;
-use tec_tpm::event_log::EventLogError;
-use tec_tpm::event_log::Format;
-use tec_tpm::event_log::Limits;
-use tec_tpm::event_log::LogView;
-use tec_tpm::event_log::VerifyLogError;
+use tec_tpm::event_log::{
+    Bank, DataProof, Event, EventKind, EventLog, EventLogError, Format, Limits, LogView,
+    VerifyLogError,
+};
 
 use crate::Seed;
 

@@ -1,19 +1,11 @@
 //! Logs in the older form, built event by event: read back, compared, shown.
 
-use sha1::Digest as _;
-use sha1::Sha1;
+use sha1::{Digest as _, Sha1};
 use tec_core::pcr::PcrIndex;
-use tec_tpm::event_log::Bank;
-use tec_tpm::event_log::Event;
-use tec_tpm::event_log::EventKind;
-use tec_tpm::event_log::EventLog;
-use tec_tpm::event_log::EventLogError;
-use tec_tpm::event_log::Format;
-use tec_tpm::event_log::LogView;
+use tec_tpm::event_log::{Bank, Event, EventKind, EventLog, EventLogError, Format, LogView};
 
 use crate::Seed;
-use crate::bytes::le32;
-use crate::bytes::u16_at;
+use crate::bytes::{le32, u16_at};
 
 /// Kinds that an input chooses from.
 const KINDS: [EventKind; 8] = [

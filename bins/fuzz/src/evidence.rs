@@ -1,24 +1,17 @@
 //! TPM evidence in its JSON form, through the verifier.
 
 use serde_json::Value;
-use tec_core::attest::LogEvidence;
-use tec_core::attest::Tee;
-use tec_core::attest::VerifiedEvidence;
-use tec_core::attest::VerifyError;
+use tec_core::attest::{LogEvidence, Tee, VerifiedEvidence, VerifyError};
 use tec_core::digest::Sha256Digest;
 use tec_core::pcr::PcrIndex;
-use tec_core::port::EvidenceRequest;
-use tec_core::port::Verifier as _;
+use tec_core::port::{EvidenceRequest, Verifier as _};
 use tec_tpm::event_log;
 use tec_tpm::event_log::EventLogBuilder;
-use tec_tpm::evidence::MAX_EVENT_LOG;
-use tec_tpm::evidence::TpmEvidence;
+use tec_tpm::evidence::{MAX_EVENT_LOG, TpmEvidence};
 use tec_tpm::verifier::TpmVerifier;
 
 use crate::Seed;
-use crate::sample::p256_tpm;
-use crate::sample::ready;
-use crate::sample::rsa_tpm;
+use crate::sample::{p256_tpm, ready, rsa_tpm};
 
 const REPORT_DATA: [u8; 48] = [0x5a; 48];
 /// What of the report data fits into a quote.

@@ -3,8 +3,7 @@
 use tec_tpm::compute::Unpredictable;
 use tec_tpm::compute::testing::parsers;
 
-use crate::Seed;
-use crate::outcome;
+use crate::{Seed, outcome};
 
 const FILE: &str = "grub.cfg";
 /// Most commands, see the reader.

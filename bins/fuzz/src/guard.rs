@@ -3,57 +3,29 @@
 
 mod lax;
 
-use std::sync::Arc;
-use std::sync::Mutex;
-use std::sync::OnceLock;
-use std::sync::PoisonError;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use axum::body::Body;
-use axum::body::to_bytes;
+use axum::body::{Body, to_bytes};
 use bytes::Bytes;
-use http::Method;
-use http::Request;
-use http::StatusCode;
-use serde_json::Value;
-use serde_json::json;
+use http::{Method, Request, StatusCode};
+use serde_json::{Value, json};
 use tec_core::attest::Tee;
-use tec_core::id::MachineId;
-use tec_core::id::ResourcePath;
-use tec_core::port::Attester as _;
-use tec_core::port::AuditAction;
-use tec_core::port::EvidenceRequest;
-use tec_core::port::Verifier as _;
-use tec_core::testing::ManualClock;
-use tec_core::testing::MemoryRegistry;
-use tec_core::testing::SeededEntropy;
+use tec_core::id::{MachineId, ResourcePath};
+use tec_core::port::{Attester as _, AuditAction, EvidenceRequest, Verifier as _};
+use tec_core::testing::{ManualClock, MemoryRegistry, SeededEntropy};
 use tec_core::time::Timestamp;
 use tec_tpm::testing::SoftTpm;
 use tec_tpm::verifier::TpmVerifier;
-use tec_trustee::guard::Guard;
-use tec_trustee::guard::GuardConfig;
-use tec_trustee::guard::Registries;
-use tec_trustee::report_data::HashAlgorithm;
-use tec_trustee::report_data::primary;
-use tec_trustee::wire::AttestRequest;
-use tec_trustee::wire::AuthRequest;
-use tec_trustee::wire::ErrorBody;
+use tec_trustee::guard::{Guard, GuardConfig, Registries};
+use tec_trustee::report_data::{HashAlgorithm, primary};
+use tec_trustee::wire::{AttestRequest, AuthRequest, ErrorBody};
 use tokio::runtime::Runtime;
 
-use self::lax::KEY;
-use self::lax::Lax;
-use self::lax::Reading;
-use self::lax::nonce;
-use self::lax::token;
+use self::lax::{KEY, Lax, Reading, nonce, token};
 use crate::Seed;
-use crate::kbs::register;
-use crate::kbs::session_key;
-use crate::request::Written;
-use crate::request::requests;
-use crate::sample::MACHINE;
-use crate::sample::OTHER_MACHINE;
-use crate::sample::p256_tpm;
-use crate::sample::ready;
-use crate::sample::rsa_tpm;
+use crate::kbs::{register, session_key};
+use crate::request::{Written, requests};
+use crate::sample::{MACHINE, OTHER_MACHINE, p256_tpm, ready, rsa_tpm};
 
 /// Largest body of evidence, so that the limit can be met.
 const MAX_PAYLOAD: usize = 8192;

@@ -6,23 +6,14 @@ use rsa::RsaPublicKey;
 use rsa::pkcs8::DecodePublicKey as _;
 use rsa::traits::PublicKeyParts as _;
 use serde_json::Value;
-use sha2::Digest as _;
-use sha2::Sha256;
-use sha2::Sha384;
-use sha2::Sha512;
-use tec_tpm::hcl::HashType;
-use tec_tpm::hcl::HclReport;
+use sha2::{Digest as _, Sha256, Sha384, Sha512};
+use tec_tpm::hcl::{HashType, HclReport};
 use tec_tpm::snp::REPORT_SIZE;
 use tec_tpm::testing::SoftAzure;
 
-use crate::Seed;
-use crate::bytes::cut;
-use crate::bytes::le32;
-use crate::bytes::put;
-use crate::bytes::u32_at;
-use crate::outcome;
-use crate::sample::azure;
-use crate::sample::snp_chip;
+use crate::bytes::{cut, le32, put, u32_at};
+use crate::sample::{azure, snp_chip};
+use crate::{Seed, outcome};
 
 /// Where the hardware report begins, and where the JSON does.
 const HARDWARE: usize = 0x20;

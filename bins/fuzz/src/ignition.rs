@@ -2,17 +2,13 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use ignition_config::Config;
-use ignition_config::v3_6;
+use ignition_config::{Config, v3_6};
 use tec_core::endpoint::Endpoint;
 use tec_core::id::MachineId;
-use tec_core::ignition::ClevisPinGenerator;
-use tec_core::ignition::HeaderConfig;
-use tec_core::ignition::MergeSource;
-use tec_core::ignition::PIN_NAME;
-use tec_core::ignition::PinConfig;
-use tec_core::ignition::PinGenerator as _;
-use tec_core::ignition::render_merge;
+use tec_core::ignition::{
+    ClevisPinGenerator, HeaderConfig, MergeSource, PIN_NAME, PinConfig, PinGenerator as _,
+    render_merge,
+};
 
 use crate::Seed;
 use crate::sample::MACHINE;

@@ -8,8 +8,7 @@ use std::io;
 use std::io::Read;
 
 use tec_core::reference::BootImage;
-use tec_tpm::compute::input::BootSource;
-use tec_tpm::compute::input::OpenImage;
+use tec_tpm::compute::input::{BootSource, OpenImage};
 
 pub(crate) use self::seeds::seeds;
 use crate::outcome;

@@ -8,17 +8,10 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::Value;
 use tec_core::secret::SecretBytes;
-use tec_trustee::jwe::Curve;
-use tec_trustee::jwe::EcPrivateKey;
-use tec_trustee::jwe::Jwe;
-use tec_trustee::jwe::MAX_SECRET;
-use tec_trustee::jwe::RsaPublicJwk;
-use tec_trustee::jwe::TeePubKey;
-use tec_trustee::jwe::encrypt;
+use tec_trustee::jwe::{Curve, EcPrivateKey, Jwe, MAX_SECRET, RsaPublicJwk, TeePubKey, encrypt};
 
 use crate::Seed;
-use crate::sample::rng;
-use crate::sample::rsa_tpm;
+use crate::sample::{rng, rsa_tpm};
 
 const SECRET: &[u8] = b"a disk key of 32 bytes, or so ..";
 

@@ -1,80 +1,43 @@
 //! The key broker service over its router, request after request.
 
-use std::sync::Arc;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use axum::Router;
-use axum::body::Body;
-use axum::body::to_bytes;
+use axum::body::{Body, to_bytes};
 use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
-use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 use bytes::Bytes;
-use http::HeaderValue;
-use http::Method;
-use http::Request;
-use http::StatusCode;
-use http::header::AUTHORIZATION;
-use http::header::SET_COOKIE;
-use serde_json::Value;
-use serde_json::json;
-use tec_core::ak::AkRecord;
-use tec_core::ak::ApprovedAk;
+use http::header::{AUTHORIZATION, SET_COOKIE};
+use http::{HeaderValue, Method, Request, StatusCode};
+use serde_json::{Value, json};
+use tec_core::ak::{AkRecord, ApprovedAk};
 use tec_core::attest::Tee;
 use tec_core::digest::Sha256Digest;
-use tec_core::id::MachineId;
-use tec_core::id::ResourcePath;
-use tec_core::image::ApprovedImage;
-use tec_core::image::ExpectedPcr;
-use tec_core::image::ExpectedPcrs;
-use tec_core::image::ImageEvent;
-use tec_core::machine::Machine;
-use tec_core::machine::RegisteredBy;
+use tec_core::id::{MachineId, ResourcePath};
+use tec_core::image::{ApprovedImage, ExpectedPcr, ExpectedPcrs, ImageEvent};
+use tec_core::machine::{Machine, RegisteredBy};
 use tec_core::pcr::PcrIndex;
-use tec_core::port::AkRegistry;
-use tec_core::port::Attester as _;
-use tec_core::port::AuditAction;
-use tec_core::port::ImageRegistry;
-use tec_core::port::MachineRegistry;
-use tec_core::port::SecretStore;
-use tec_core::port::UnclaimedLimit;
+use tec_core::port::{
+    AkRegistry, Attester as _, AuditAction, ImageRegistry, MachineRegistry, SecretStore,
+    UnclaimedLimit,
+};
 use tec_core::secret::SecretBytes;
-use tec_core::testing::ManualClock;
-use tec_core::testing::MemoryRegistry;
-use tec_core::testing::SeededEntropy;
-use tec_core::testing::sample::line;
-use tec_core::testing::sample::time;
+use tec_core::testing::sample::{line, time};
+use tec_core::testing::{ManualClock, MemoryRegistry, SeededEntropy};
 use tec_core::time::Timestamp;
 use tec_tpm::testing::SoftTpm;
 use tec_tpm::verifier::TpmVerifier;
-use tec_trustee::jwe::Curve;
-use tec_trustee::jwe::EcPrivateKey;
-use tec_trustee::jwe::Jwe;
-use tec_trustee::kbs::Kbs;
-use tec_trustee::kbs::KbsConfig;
-use tec_trustee::kbs::LiveBackend;
-use tec_trustee::kbs::LivePorts;
-use tec_trustee::kbs::MemoryBackend;
-use tec_trustee::report_data::HashAlgorithm;
-use tec_trustee::report_data::primary;
+use tec_trustee::jwe::{Curve, EcPrivateKey, Jwe};
+use tec_trustee::kbs::{Kbs, KbsConfig, LiveBackend, LivePorts, MemoryBackend};
+use tec_trustee::report_data::{HashAlgorithm, primary};
 use tec_trustee::token::TokenSigner;
-use tec_trustee::wire::AuthRequest;
-use tec_trustee::wire::ERROR_NAMESPACE;
-use tec_trustee::wire::ErrorBody;
-use tec_trustee::wire::ErrorKind;
+use tec_trustee::wire::{AuthRequest, ERROR_NAMESPACE, ErrorBody, ErrorKind};
 
 use crate::Seed;
 use crate::policy_text::intent;
-use crate::request::Written;
-use crate::request::requests;
-use crate::sample::MACHINE;
-use crate::sample::OTHER_MACHINE;
-use crate::sample::p256_tpm;
-use crate::sample::ready;
-use crate::sample::rng;
-use crate::sample::rsa_tpm;
-use crate::token::admin_token;
-use crate::token::admins;
+use crate::request::{Written, requests};
+use crate::sample::{MACHINE, OTHER_MACHINE, p256_tpm, ready, rng, rsa_tpm};
+use crate::token::{admin_token, admins};
 
 /// The disk keys of both machines; they must never be seen.
 const SECRETS: [&[u8]; 2] = [

@@ -1,11 +1,8 @@
 //! The patcher of KBS configurations.
 
-use tec_core::trustee::Patched;
-use tec_core::trustee::TrusteeConfigurator as _;
-use tec_core::trustee::TrusteeIntent;
+use tec_core::trustee::{Patched, TrusteeConfigurator as _, TrusteeIntent};
 use tec_trustee::config::Generation;
-use toml::Table;
-use toml::Value;
+use toml::{Table, Value};
 
 use crate::Seed;
 

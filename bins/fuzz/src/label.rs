@@ -1,14 +1,11 @@
 //! Labels of images: read, written and read again.
 
 use tec_core::digest::Sha256Digest;
-use tec_core::image::ExpectedPcr;
-use tec_core::image::ExpectedPcrs;
-use tec_core::image::ImageEvent;
+use tec_core::image::{ExpectedPcr, ExpectedPcrs, ImageEvent};
 use tec_core::pcr::PcrIndex;
 use tec_tpm::output;
 
-use crate::Seed;
-use crate::outcome;
+use crate::{Seed, outcome};
 
 /// What a label says folds to its values, and is said again by the label that is written of it, as
 /// a whole and register by register.

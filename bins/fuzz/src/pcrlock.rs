@@ -1,21 +1,13 @@
 //! Components of `systemd-pcrlock`.
 
 use tec_core::digest::Sha256Digest;
-use tec_core::image::ExpectedPcr;
-use tec_core::image::ExpectedPcrs;
-use tec_core::image::ImageEvent;
-use tec_core::pcr::PcrIndex;
-use tec_core::pcr::PcrSet;
-use tec_tpm::event_log::Bank;
-use tec_tpm::event_log::EventKind;
-use tec_tpm::event_log::EventLog;
-use tec_tpm::event_log::EventLogBuilder;
+use tec_core::image::{ExpectedPcr, ExpectedPcrs, ImageEvent};
+use tec_core::pcr::{PcrIndex, PcrSet};
+use tec_tpm::event_log::{Bank, EventKind, EventLog, EventLogBuilder};
 use tec_tpm::output;
 
-use crate::Seed;
-use crate::label::image;
-use crate::label::text;
-use crate::outcome;
+use crate::label::{image, text};
+use crate::{Seed, outcome};
 
 /// Written again register by register, a component says the same of each.
 pub(crate) fn pcrlock(data: &[u8]) {

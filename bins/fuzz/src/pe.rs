@@ -5,25 +5,16 @@ mod hostile;
 use std::io;
 use std::io::Read;
 
-use sha2::Digest as _;
-use sha2::Sha256;
+use sha2::{Digest as _, Sha256};
 use tec_core::digest::Sha256Digest;
 use tec_core::pcr::PcrIndex;
 use tec_core::reference::PcrComputer as _;
-use tec_tpm::compute::ChainComputer;
-use tec_tpm::compute::PeFile;
-use tec_tpm::compute::Sbat;
-use tec_tpm::compute::SecureBoot;
-use tec_tpm::compute::SignatureError;
-use tec_tpm::compute::SignaturePresence;
-use tec_tpm::compute::SignedDigest;
-use tec_tpm::compute::testing::PeBuilder;
-use tec_tpm::compute::testing::application;
-use tec_tpm::compute::testing::debian_chain;
-use tec_tpm::compute::testing::grub;
+use tec_tpm::compute::testing::{PeBuilder, application, debian_chain, grub};
+use tec_tpm::compute::{
+    ChainComputer, PeFile, Sbat, SecureBoot, SignatureError, SignaturePresence, SignedDigest,
+};
 
-use crate::Seed;
-use crate::bytes;
+use crate::{Seed, bytes};
 
 const KEEP: [&str; 2] = [".sbat", ".text"];
 /// Largest section that is kept in memory, as documented.

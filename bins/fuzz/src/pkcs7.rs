@@ -1,19 +1,12 @@
 //! Embedded signatures: two readers agree, and nobody vouches for what nobody signed.
 
 use tec_core::digest::Sha256Digest;
-use tec_tpm::compute::SignedDigest;
-use tec_tpm::compute::testing;
-use tec_tpm::compute::testing::der;
-use tec_tpm::compute::testing::parsers;
+use tec_tpm::compute::testing::{der, parsers};
+use tec_tpm::compute::{SignedDigest, testing};
 
-use crate::Seed;
-use crate::bytes::cut;
-use crate::bytes::put;
-use crate::outcome;
-use crate::signer::INDIRECT;
-use crate::signer::content_info;
-use crate::signer::firmware;
-use crate::signer::vendor;
+use crate::bytes::{cut, put};
+use crate::signer::{INDIRECT, content_info, firmware, vendor};
+use crate::{Seed, outcome};
 
 /// The digest of the image that is asked about.
 const IMAGE: [u8; 32] = [0x1a; 32];

@@ -3,24 +3,16 @@
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
 
-use serde_json::Value;
-use serde_json::json;
+use serde_json::{Value, json};
 use tec_core::id::MachineId;
-use tec_trustee::policy::AttestationPolicy;
-use tec_trustee::policy::Evaluation;
-use tec_trustee::policy::MACHINE_CLAIM;
-use tec_trustee::policy::ResourcePolicy;
-use tec_trustee::policy::TrustTier;
-use tec_trustee::policy::Verdict;
-use tec_trustee::policy::ak_reference_name;
-use tec_trustee::policy::ak_reference_value;
+use tec_trustee::policy::{
+    AttestationPolicy, Evaluation, MACHINE_CLAIM, ResourcePolicy, TrustTier, Verdict,
+    ak_reference_name, ak_reference_value,
+};
 
 use crate::Seed;
 use crate::policy_text::intent;
-use crate::sample::MACHINE;
-use crate::sample::OTHER_MACHINE;
-use crate::sample::p256_tpm;
-use crate::sample::rsa_tpm;
+use crate::sample::{MACHINE, OTHER_MACHINE, p256_tpm, rsa_tpm};
 
 /// Rounds of an evaluation that asks for reference values.
 const ROUNDS: usize = 8;

@@ -1,12 +1,9 @@
 //! Texts of policies.
 
 use serde_json::json;
-use tec_core::attest::PinnedPcrs;
-use tec_core::attest::Tee;
+use tec_core::attest::{PinnedPcrs, Tee};
 use tec_core::pcr::PcrIndex;
-use tec_trustee::policy::AttestationPolicy;
-use tec_trustee::policy::PolicyIntent;
-use tec_trustee::policy::ResourcePolicy;
+use tec_trustee::policy::{AttestationPolicy, PolicyIntent, ResourcePolicy};
 
 use crate::Seed;
 

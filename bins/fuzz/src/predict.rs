@@ -9,25 +9,15 @@ use std::io;
 use std::io::Read;
 
 use tec_core::digest::Sha256Digest;
-use tec_core::pcr::PcrIndex;
-use tec_core::pcr::PcrSet;
-use tec_core::reference::BootImage;
-use tec_core::reference::ImageFile;
-use tec_tpm::compute::AuthorityError;
-use tec_tpm::compute::Banks;
-use tec_tpm::compute::BootPredictor;
-use tec_tpm::compute::Component;
-use tec_tpm::compute::MemoryImage;
-use tec_tpm::compute::PeFile;
-use tec_tpm::compute::PlatformState;
-use tec_tpm::compute::PredictError;
-use tec_tpm::compute::Prediction;
-use tec_tpm::compute::Register;
-use tec_tpm::compute::SecureBoot;
+use tec_core::pcr::{PcrIndex, PcrSet};
+use tec_core::reference::{BootImage, ImageFile};
+use tec_tpm::compute::{
+    AuthorityError, Banks, BootPredictor, Component, MemoryImage, PeFile, PlatformState,
+    PredictError, Prediction, Register, SecureBoot,
+};
 use tec_tpm::event_log::Bank;
 
-use crate::Seed;
-use crate::outcome;
+use crate::{Seed, outcome};
 
 use self::boot::Boot;
 use self::edit::edits;

@@ -1,16 +1,11 @@
 //! Public keys: one key, one form.
 
-use rsa::pkcs8::DecodePublicKey as _;
-use rsa::pkcs8::EncodePublicKey as _;
-use sha2::Digest as _;
-use sha2::Sha256;
-use tec_core::ak::Fingerprint;
-use tec_core::ak::KeyKind;
-use tec_core::ak::PublicKey;
+use rsa::pkcs8::{DecodePublicKey as _, EncodePublicKey as _};
+use sha2::{Digest as _, Sha256};
+use tec_core::ak::{Fingerprint, KeyKind, PublicKey};
 
 use crate::Seed;
-use crate::sample::p256_tpm;
-use crate::sample::rsa_tpm;
+use crate::sample::{p256_tpm, rsa_tpm};
 
 /// Largest DER form that is taken.
 const MAX_DER: usize = 1024;

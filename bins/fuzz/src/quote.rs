@@ -2,19 +2,14 @@
 
 use std::sync::OnceLock;
 
-use sha2::Digest as _;
-use sha2::Sha256;
+use sha2::{Digest as _, Sha256};
 use tec_core::ak::PublicKey;
 use tec_core::digest::Sha256Digest;
-use tec_tpm::quote::QuoteError;
-use tec_tpm::quote::UntrustedQuote;
-use tec_tpm::quote::VerifiedQuote;
-use tec_tpm::testing::AttestFields;
-use tec_tpm::testing::SoftTpm;
+use tec_tpm::quote::{QuoteError, UntrustedQuote, VerifiedQuote};
+use tec_tpm::testing::{AttestFields, SoftTpm};
 
 use crate::Seed;
-use crate::sample::p256_tpm;
-use crate::sample::rsa_tpm;
+use crate::sample::{p256_tpm, rsa_tpm};
 
 const NONCE: [u8; 32] = [0x5a; 32];
 /// What the first byte of an input says: the rest is a message, which is then signed …

@@ -4,30 +4,20 @@
 mod hostile;
 
 use bytes::Bytes;
-use http::Request;
-use http::StatusCode;
 use http::header::COOKIE;
+use http::{Request, StatusCode};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde_json::Value;
-use serde_json::json;
+use serde_json::{Value, json};
 use tec_tpm::testing::SoftTpm;
-use tec_trustee::wire::AttestRequest;
-use tec_trustee::wire::AttestResponse;
-use tec_trustee::wire::AuthRequest;
-use tec_trustee::wire::Challenge;
-use tec_trustee::wire::ErrorBody;
-use tec_trustee::wire::ErrorKind;
-use tec_trustee::wire::PROTOCOL_VERSION;
-use tec_trustee::wire::token_claims;
+use tec_trustee::wire::{
+    AttestRequest, AttestResponse, AuthRequest, Challenge, ErrorBody, ErrorKind, PROTOCOL_VERSION,
+    token_claims,
+};
 
 use crate::Seed;
-use crate::kbs::Reply;
-use crate::kbs::World;
-use crate::kbs::attestation;
-use crate::sample::MACHINE;
-use crate::sample::p256_tpm;
-use crate::sample::rsa_tpm;
+use crate::kbs::{Reply, World, attestation};
+use crate::sample::{MACHINE, p256_tpm, rsa_tpm};
 
 /// Longest name of an error sort that is not known.
 const MAX_NAME: usize = 64;
@@ -114,7 +104,11 @@ fn check_attest(body: &[u8]) {
     if again.status == StatusCode::OK {
         assert_eq!(again.body, reply.body, "a session has one token");
     } else {
-        assert_ne!(resource.status, StatusCode::OK, "only what opens nothing is forgotten");
+        assert_ne!(
+            resource.status,
+            StatusCode::OK,
+            "only what opens nothing is forgotten"
+        );
     }
     let request = rewritten::<AttestRequest>(body).expect("a request that was taken");
     assert_eq!(request.runtime_data.nonce, nonce);

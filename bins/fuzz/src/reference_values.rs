@@ -4,17 +4,13 @@ use std::collections::BTreeMap;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use serde_json::Value;
-use serde_json::json;
+use serde_json::{Value, json};
 use tec_core::pcr::PcrIndex;
 use tec_core::time::Timestamp;
-use tec_tpm::output::OutputError;
-use tec_tpm::output::ReferenceValues;
+use tec_tpm::output::{OutputError, ReferenceValues};
 
-use crate::Seed;
-use crate::label::image;
-use crate::label::text;
-use crate::outcome;
+use crate::label::{image, text};
+use crate::{Seed, outcome};
 
 /// Whichever form the values were read from, both forms say them again; and they are read from the
 /// names that policies ask for, and from no other.

@@ -5,59 +5,34 @@ use std::sync::Arc;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
-use http::HeaderMap;
-use http::HeaderValue;
-use http::Request;
-use http::Response;
-use http::StatusCode;
-use http::header::AUTHORIZATION;
-use http::header::CONTENT_TYPE;
-use http_body_util::BodyExt as _;
-use http_body_util::Full;
+use http::header::{AUTHORIZATION, CONTENT_TYPE};
+use http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
+use http_body_util::{BodyExt as _, Full};
 use ignition_config::Config;
-use serde_json::Value;
-use serde_json::json;
-use tec_core::ak::AkMatcher;
-use tec_core::ak::AkRecord;
-use tec_core::ak::AkState;
-use tec_core::ak::Credential;
-use tec_core::ak::EkBoundMatcher;
-use tec_core::ak::ManualMatcher;
-use tec_core::ak::TofuMatcher;
+use serde_json::{Value, json};
+use tec_core::ak::{
+    AkMatcher, AkRecord, AkState, Credential, EkBoundMatcher, ManualMatcher, TofuMatcher,
+};
 use tec_core::code::Code;
 use tec_core::endpoint::Endpoint;
 use tec_core::flow::ClaimLimits;
-use tec_core::http::AkService;
-use tec_core::http::AkServiceConfig;
-use tec_core::http::MAX_BODY;
-use tec_core::http::RegisterService;
-use tec_core::http::RegisterServiceConfig;
-use tec_core::http::ReplyBody;
+use tec_core::http::{
+    AkService, AkServiceConfig, MAX_BODY, RegisterService, RegisterServiceConfig, ReplyBody,
+};
 use tec_core::id::ResourcePath;
 use tec_core::ignition::ClevisPinGenerator;
 use tec_core::luks::CompatLuksKey;
-use tec_core::machine::Machine;
-use tec_core::machine::MachineState;
-use tec_core::machine::RegisteredBy;
-use tec_core::port::AkRegistry;
-use tec_core::port::MachineRegistry;
-use tec_core::port::UnclaimedLimit;
+use tec_core::machine::{Machine, MachineState, RegisteredBy};
+use tec_core::port::{AkRegistry, MachineRegistry, UnclaimedLimit};
 use tec_core::secret::SecretBytes;
-use tec_core::testing::ManualClock;
-use tec_core::testing::MemoryRegistry;
-use tec_core::testing::SeededEntropy;
 use tec_core::testing::sample::time;
+use tec_core::testing::{ManualClock, MemoryRegistry, SeededEntropy};
 use tec_tpm::ek::CredentialIssuer;
 use tec_tpm::testing::SoftTpm;
 
 use crate::Seed;
-use crate::request::Written;
-use crate::request::requests;
-use crate::sample::MACHINE;
-use crate::sample::OTHER_MACHINE;
-use crate::sample::p256_tpm;
-use crate::sample::ready;
-use crate::sample::rsa_tpm;
+use crate::request::{Written, requests};
+use crate::sample::{MACHINE, OTHER_MACHINE, p256_tpm, ready, rsa_tpm};
 
 const TOKEN: &str = "registration-token";
 /// Machines that may wait: the two that are there, and one more.

@@ -1,12 +1,8 @@
 //! The section `.sbat`, and what it says about GRUB.
 
-use tec_tpm::compute::GrubError;
-use tec_tpm::compute::GrubProfile;
-use tec_tpm::compute::Sbat;
-use tec_tpm::compute::SbatEntry;
+use tec_tpm::compute::{GrubError, GrubProfile, Sbat, SbatEntry};
 
-use crate::Seed;
-use crate::outcome;
+use crate::{Seed, outcome};
 
 /// Most lines, as the error says.
 const MAX_LINES: usize = 256;

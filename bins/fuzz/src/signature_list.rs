@@ -3,12 +3,8 @@
 use tec_tpm::compute::Guid;
 use tec_tpm::compute::testing::parsers;
 
-use crate::Seed;
-use crate::bytes::cut;
-use crate::bytes::le32;
-use crate::bytes::put;
-use crate::bytes::u32_at;
-use crate::outcome;
+use crate::bytes::{cut, le32, put, u32_at};
+use crate::{Seed, outcome};
 
 /// Type, then three sizes (UEFI 2.10, 32.4.1).
 const HEADER: usize = 28;

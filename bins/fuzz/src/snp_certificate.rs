@@ -2,21 +2,14 @@
 
 use std::sync::OnceLock;
 
-use tec_tpm::snp::Finding;
-use tec_tpm::snp::KeyCertificate;
-use tec_tpm::snp::Policy;
-use tec_tpm::snp::Product;
-use tec_tpm::snp::UntrustedReport;
-use tec_tpm::testing::CertificateFields;
-use tec_tpm::testing::SoftSnp;
+use tec_tpm::snp::{Finding, KeyCertificate, Policy, Product, UntrustedReport};
+use tec_tpm::testing::{CertificateFields, SoftSnp};
 use x509_cert::Certificate;
-use x509_cert::der::Decode as _;
-use x509_cert::der::Encode as _;
+use x509_cert::der::{Decode as _, Encode as _};
 
-use crate::Seed;
 use crate::bytes::cut;
-use crate::outcome;
 use crate::sample::snp_chip;
+use crate::{Seed, outcome};
 
 /// DER has one form, so a certificate that parses is whole; and a chain to the root exists only for
 /// what its CAs signed, to the byte.

@@ -1,21 +1,14 @@
 //! Reports of SNP: whatever a chip signs, only a sound one passes.
 
-use tec_tpm::snp::Finding;
-use tec_tpm::snp::GuestPolicy;
-use tec_tpm::snp::Policy;
-use tec_tpm::snp::Product;
-use tec_tpm::snp::REPORT_SIZE;
-use tec_tpm::snp::Report;
-use tec_tpm::snp::ReportError;
-use tec_tpm::snp::UntrustedReport;
-use tec_tpm::snp::VerifiedReport;
+use tec_tpm::snp::{
+    Finding, GuestPolicy, Policy, Product, REPORT_SIZE, Report, ReportError, UntrustedReport,
+    VerifiedReport,
+};
 use tec_tpm::testing::SoftSnp;
 
-use crate::Seed;
-use crate::bytes::cut;
-use crate::bytes::put;
-use crate::outcome;
+use crate::bytes::{cut, put};
 use crate::sample::snp_chip;
+use crate::{Seed, outcome};
 
 /// Bytes of a report that are signed.
 const SIGNED: usize = 0x2a0;

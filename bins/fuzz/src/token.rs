@@ -4,16 +4,12 @@ use std::sync::OnceLock;
 
 use p256::SecretKey;
 use p256::elliptic_curve::Generate as _;
-use p256::pkcs8::EncodePrivateKey as _;
-use p256::pkcs8::EncodePublicKey as _;
-use p256::pkcs8::LineEnding;
-use serde_json::Value;
-use serde_json::json;
+use p256::pkcs8::{EncodePrivateKey as _, EncodePublicKey as _, LineEnding};
+use serde_json::{Value, json};
 use tec_core::secret::SecretBytes;
 use tec_core::time::Timestamp;
 use tec_trustee::kbs::AdminAuth;
-use tec_trustee::token::TokenSigner;
-use tec_trustee::token::TokenVerifier;
+use tec_trustee::token::{TokenSigner, TokenVerifier};
 
 use crate::Seed;
 use crate::sample::rng;

@@ -1,22 +1,14 @@
 //! Public areas: names, keys, and what they may be used for.
 
-use tec_core::ak::EkOffer;
-use tec_core::ak::KeyKind;
-use tec_core::ak::PublicKey;
-use tec_core::ak::TpmObjects as _;
+use tec_core::ak::{EkOffer, KeyKind, PublicKey, TpmObjects as _};
 use tec_core::digest::Sha256Digest;
 use tec_core::secret::SecretArray;
 use tec_tpm::ak::AttestationKey;
-use tec_tpm::ek::CredentialIssuer;
-use tec_tpm::ek::EndorsementKey;
-use tec_tpm::public::ObjectAttributes;
-use tec_tpm::public::PublicArea;
-use tec_tpm::public::Scheme;
+use tec_tpm::ek::{CredentialIssuer, EndorsementKey};
+use tec_tpm::public::{ObjectAttributes, PublicArea, Scheme};
 
 use crate::Seed;
-use crate::sample::p256_tpm;
-use crate::sample::rng;
-use crate::sample::rsa_tpm;
+use crate::sample::{p256_tpm, rng, rsa_tpm};
 
 /// TPM_ALG_SHA256 (TCG Algorithm Registry, "TPM_ALG_ID").
 const ALG_SHA256: [u8; 2] = [0x00, 0x0b];

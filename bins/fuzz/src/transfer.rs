@@ -2,23 +2,14 @@
 
 use std::sync::OnceLock;
 
-use tec_core::migrate::AnchorId;
-use tec_core::migrate::Authority;
-use tec_core::migrate::MachineUnit;
-use tec_core::migrate::TrustUnit;
-use tec_core::migrate::transfer::Document;
-use tec_core::migrate::transfer::Identity;
-use tec_core::migrate::transfer::Recipient;
-use tec_core::migrate::transfer::Signer;
-use tec_core::migrate::transfer::TransferError;
-use tec_core::migrate::transfer::TransferReader;
-use tec_core::migrate::transfer::TransferWriter;
+use tec_core::migrate::transfer::{
+    Document, Identity, Recipient, Signer, TransferError, TransferReader, TransferWriter,
+};
+use tec_core::migrate::{AnchorId, Authority, MachineUnit, TrustUnit};
 use tec_core::secret::SecretBytes;
-use tec_core::testing::SeededEntropy;
-use tec_core::testing::sample;
+use tec_core::testing::{SeededEntropy, sample};
 
-use crate::Seed;
-use crate::outcome;
+use crate::{Seed, outcome};
 
 /// Only what the source wrote is read: whatever opens as a whole holds the units and documents of a
 /// file that was made, and says so in its manifest. Nothing else opens, and a file is read by nobody

@@ -4,23 +4,15 @@ use std::io;
 use std::io::Read;
 
 use tec_core::pcr::PcrIndex;
-use tec_tpm::compute::BankDigests;
-use tec_tpm::compute::Banks;
-use tec_tpm::compute::BootPredictor;
-use tec_tpm::compute::MemoryImage;
-use tec_tpm::compute::PeFile;
-use tec_tpm::compute::PeRequest;
-use tec_tpm::compute::PlatformState;
-use tec_tpm::compute::PredictError;
-use tec_tpm::compute::Prediction;
-use tec_tpm::compute::Register;
-use tec_tpm::compute::testing::PeBuilder;
-use tec_tpm::compute::testing::application;
+use tec_tpm::compute::testing::{PeBuilder, application};
+use tec_tpm::compute::{
+    BankDigests, Banks, BootPredictor, MemoryImage, PeFile, PeRequest, PlatformState, PredictError,
+    Prediction, Register,
+};
 use tec_tpm::event_log::Bank;
 
-use crate::Seed;
 use crate::bytes::put;
-use crate::outcome;
+use crate::{Seed, outcome};
 
 /// Two banks that processors compute quickly.
 const BANKS: Banks = Banks::SHA256.with(Bank::Sha1);

@@ -1,15 +1,9 @@
 //! Variable stores of EDK II, against a reader without bounds of its own.
 
-use tec_tpm::compute::Guid;
-use tec_tpm::compute::PlatformState;
+use tec_tpm::compute::{Guid, PlatformState};
 
-use crate::Seed;
-use crate::bytes::cut;
-use crate::bytes::le32;
-use crate::bytes::put;
-use crate::bytes::u16_at;
-use crate::bytes::u32_at;
-use crate::outcome;
+use crate::bytes::{cut, le32, put, u16_at, u32_at};
+use crate::{Seed, outcome};
 
 /// Where the parts of an image lie (EDK II, `Guid/VariableFormat.h`): the signature of the volume,
 /// the length of its header, and sizes of the headers after it.

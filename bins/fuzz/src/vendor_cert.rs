@@ -1,15 +1,10 @@
 //! What shim brings along: its keys, and its revocation levels.
 
-use tec_tpm::compute::Guid;
-use tec_tpm::compute::PlatformState;
-use tec_tpm::compute::SecureBoot;
 use tec_tpm::compute::testing::parsers;
+use tec_tpm::compute::{Guid, PlatformState, SecureBoot};
 
-use crate::Seed;
-use crate::bytes::cut;
-use crate::bytes::put;
-use crate::bytes::u32_at;
-use crate::outcome;
+use crate::bytes::{cut, put, u32_at};
+use crate::{Seed, outcome};
 
 /// The level that Secure Boot off resets to (shim, `SbatLevel_Variable.txt`).
 const ORIGINAL: &[u8] = b"sbat,1,2021030218\n";

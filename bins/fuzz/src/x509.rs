@@ -2,21 +2,15 @@
 
 use std::sync::OnceLock;
 
-use tec_tpm::compute::testing::der;
-use tec_tpm::compute::testing::parsers;
 use tec_tpm::compute::testing::parsers::CertificateParts;
+use tec_tpm::compute::testing::{der, parsers};
 use x509_cert::Certificate;
-use x509_cert::der::Decode as _;
-use x509_cert::der::Encode as _;
+use x509_cert::der::{Decode as _, Encode as _};
 
-use crate::Seed;
-use crate::bytes::cut;
-use crate::bytes::put;
-use crate::ek_certificate::authority;
-use crate::ek_certificate::ca;
-use crate::ek_certificate::certify;
-use crate::outcome;
+use crate::bytes::{cut, put};
+use crate::ek_certificate::{authority, ca, certify};
 use crate::sample::rsa_tpm;
+use crate::{Seed, outcome};
 
 /// Whatever a strict reader takes is read in the same parts; what follows a certificate is left out;
 /// and a CA signed exactly what it signed.

@@ -3,20 +3,12 @@
 use std::collections::BTreeSet;
 
 use tec_core::digest::Sha256Digest;
-use tec_core::image::ExpectedPcr;
-use tec_core::image::ExpectedPcrs;
-use tec_core::image::ImageEvent;
+use tec_core::image::{ExpectedPcr, ExpectedPcrs, ImageEvent};
 use tec_core::pcr::PcrIndex;
-use tec_tpm::combine::Combiner;
-use tec_tpm::combine::Grouping;
-use tec_tpm::combine::Loaders;
-use tec_tpm::combine::MokLists;
-use tec_tpm::combine::SbatLevels;
-use tec_tpm::compute::Guid;
-use tec_tpm::compute::SecureBoot;
+use tec_tpm::combine::{Combiner, Grouping, Loaders, MokLists, SbatLevels};
+use tec_tpm::compute::{Guid, SecureBoot};
 
-use super::NAMES;
-use super::REGISTERS;
+use super::{NAMES, REGISTERS};
 
 /// Revocation levels, from the oldest on.
 const LEVELS: [&str; 4] = [

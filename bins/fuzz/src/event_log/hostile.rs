@@ -1,16 +1,11 @@
 //! Logs whose lengths and counts lie.
 
 use tec_core::pcr::PcrIndex;
-use tec_tpm::event_log::Bank;
-use tec_tpm::event_log::EventKind;
-use tec_tpm::event_log::EventLog;
-use tec_tpm::event_log::EventLogBuilder;
+use tec_tpm::event_log::{Bank, EventKind, EventLog, EventLogBuilder};
 
 use super::seeds::sha1_event;
-use crate::Seed;
-use crate::bytes::cut;
-use crate::bytes::put;
-use crate::outcome;
+use crate::bytes::{cut, put};
+use crate::{Seed, outcome};
 
 fn read(data: &[u8]) -> Result<(), String> {
     outcome(EventLog::parse(data))

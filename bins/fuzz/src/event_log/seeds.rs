@@ -1,12 +1,9 @@
 //! Logs that are read.
 
-use sha1::Digest as _;
-use sha1::Sha1;
+use sha1::{Digest as _, Sha1};
 use tec_core::digest::Sha256Digest;
 use tec_core::pcr::PcrIndex;
-use tec_tpm::event_log::Bank;
-use tec_tpm::event_log::EventKind;
-use tec_tpm::event_log::EventLogBuilder;
+use tec_tpm::event_log::{Bank, EventKind, EventLogBuilder};
 
 use crate::Seed;
 

@@ -2,23 +2,15 @@
 //! empty and dot segments dropped, names in any case, every one of repeated headers.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
-use std::sync::Mutex;
-use std::sync::MutexGuard;
-use std::sync::PoisonError;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use axum::Router;
-use axum::body::Body;
-use axum::body::to_bytes;
+use axum::body::{Body, to_bytes};
 use axum::extract::State;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use http::HeaderMap;
-use http::Request;
-use http::Response;
-use http::header::AUTHORIZATION;
-use http::header::COOKIE;
-use http::header::SET_COOKIE;
+use http::header::{AUTHORIZATION, COOKIE, SET_COOKIE};
+use http::{HeaderMap, Request, Response};
 use serde_json::json;
 
 /// What it gives out.

@@ -4,19 +4,14 @@ use std::io::Write as _;
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
-use ruzstd::encoding::CompressionLevel;
-use ruzstd::encoding::compress_to_vec;
+use ruzstd::encoding::{CompressionLevel, compress_to_vec};
 use serde_json::json;
 use tec_core::digest::Sha256Digest;
 
 use super::read;
-use super::repair::sign_gpt;
-use super::repair::sign_tar;
+use super::repair::{sign_gpt, sign_tar};
 use crate::Seed;
-use crate::bytes::cut;
-use crate::bytes::le16;
-use crate::bytes::le32;
-use crate::bytes::put;
+use crate::bytes::{cut, le16, le32, put};
 
 const SECTOR: usize = 512;
 /// Sectors of [`fat`]: boot sector, table, root folder, and four clusters of one sector each.

@@ -2,18 +2,13 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use serde_json::Value;
-use serde_json::json;
+use serde_json::{Value, json};
 use tec_core::secret::SecretBytes;
-use tec_trustee::jwe::Jwe;
-use tec_trustee::jwe::encrypt;
+use tec_trustee::jwe::{Jwe, encrypt};
 
-use super::SECRET;
-use super::json as seed;
-use super::keys;
-use crate::Seed;
-use crate::outcome;
+use super::{SECRET, json as seed, keys};
 use crate::sample::rng;
+use crate::{Seed, outcome};
 
 fn open(data: &[u8]) -> Result<(), String> {
     let jwe = serde_json::from_slice::<Jwe>(data).map_err(|error| format!("{error:?}"))?;

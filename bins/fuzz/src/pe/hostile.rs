@@ -2,16 +2,12 @@
 
 mod certificates;
 
-use tec_tpm::compute::PeFile;
-use tec_tpm::compute::SignaturePresence;
 use tec_tpm::compute::testing::PeBuilder;
+use tec_tpm::compute::{PeFile, SignaturePresence};
 
 use super::KEEP;
-use crate::Seed;
-use crate::bytes::cut;
-use crate::bytes::le32;
-use crate::bytes::put;
-use crate::outcome;
+use crate::bytes::{cut, le32, put};
+use crate::{Seed, outcome};
 
 /// Where the builder puts things: fields of the MS-DOS header, of the COFF header, of the optional
 /// header, and the section table of 40 bytes per section.

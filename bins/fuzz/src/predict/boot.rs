@@ -4,21 +4,13 @@ use std::collections::BTreeSet;
 use std::sync::OnceLock;
 
 use tec_core::digest::Sha256Digest;
-use tec_tpm::compute::Guid;
-use tec_tpm::compute::MemoryImage;
-use tec_tpm::compute::PeFile;
-use tec_tpm::compute::PlatformState;
-use tec_tpm::compute::SecureBoot;
 use tec_tpm::compute::testing::PeBuilder;
+use tec_tpm::compute::{Guid, MemoryImage, PeFile, PlatformState, SecureBoot};
 
-use super::edit::Change;
-use super::edit::Edit;
+use super::edit::{Change, Edit};
 use crate::bytes::le16;
-use crate::signature_list;
-use crate::signer::firmware;
-use crate::signer::vendor;
-use crate::uki;
-use crate::vendor_cert;
+use crate::signer::{firmware, vendor};
+use crate::{signature_list, uki, vendor_cert};
 
 /// Who signs a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,8 +83,7 @@ impl Boot {
     }
 
     fn make(choice: u8) -> Self {
-        use SecureBoot::Off;
-        use SecureBoot::On;
+        use SecureBoot::{Off, On};
         match choice {
             0 => Self::new(On, listed(grub("2.06"))),
             1 => Self::new(On, grub("2.12")),

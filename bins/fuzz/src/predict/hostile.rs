@@ -1,9 +1,8 @@
 //! Boots with changes, most of which must not start.
 
 use super::edit::written;
-use crate::Seed;
-use crate::signature_list;
 use crate::signer::firmware;
+use crate::{Seed, signature_list};
 
 /// Boots with changes. With GRUB, files are 0 to 4 and variables begin at 5.
 pub(super) fn seeds(read: fn(&[u8]) -> Result<(), String>) -> Vec<Seed> {

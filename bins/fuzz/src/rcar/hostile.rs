@@ -1,22 +1,14 @@
 //! Bodies that a broker refuses, with what it says to them.
 
-use serde_json::Value;
-use serde_json::json;
+use serde_json::{Value, json};
 use tec_tpm::testing::AttestFields;
-use tec_trustee::report_data::HashAlgorithm;
-use tec_trustee::report_data::primary;
+use tec_trustee::report_data::{HashAlgorithm, primary};
 use tec_trustee::wire::ErrorBody;
 
-use super::broker;
-use super::good;
-use super::parts;
-use super::post;
-use super::seed;
-use super::session;
+use super::{broker, good, parts, post, seed, session};
 use crate::Seed;
 use crate::kbs::session_key;
-use crate::sample::p256_tpm;
-use crate::sample::rsa_tpm;
+use crate::sample::{p256_tpm, rsa_tpm};
 
 /// Status and detail of what a broker answers.
 fn answer(data: &[u8]) -> Result<(), String> {

@@ -3,8 +3,7 @@
 use anyhow::Context as _;
 use clap::Subcommand;
 use std::path::{Path, PathBuf};
-use tec_core::endpoint::BaseUrl;
-use tec_core::endpoint::Endpoint;
+use tec_core::endpoint::{BaseUrl, Endpoint};
 use tec_core::id::MachineId;
 use tec_core::ignition::{MergeSource, PinGenerator as _, render_merge};
 use tec_support::exit::OK;

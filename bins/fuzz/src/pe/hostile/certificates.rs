@@ -1,17 +1,12 @@
 //! Games with the certificate table.
 
 use tec_tpm::compute::testing;
-use tec_tpm::compute::testing::PeBuilder;
-use tec_tpm::compute::testing::der;
+use tec_tpm::compute::testing::{PeBuilder, der};
 
-use super::CERTIFICATES;
-use super::LENGTH;
-use super::lying;
-use super::with;
+use super::{CERTIFICATES, LENGTH, lying, with};
 use crate::Seed;
 use crate::bytes::le32;
-use crate::signer::INDIRECT;
-use crate::signer::content_info;
+use crate::signer::{INDIRECT, content_info};
 
 /// Directory entries of certificate tables that lie.
 pub(super) fn entries() -> Vec<Seed> {
