@@ -154,7 +154,7 @@ impl ApprovedImage {
 mod tests {
     use super::*;
 
-    /// The chain of spec/upstream-operator 2.5: the digests are those of a real Fedora boot.
+    /// A chain whose digests are those of a real Fedora boot.
     #[test]
     fn folding_the_events_gives_the_register() {
         let digests = [

@@ -1,4 +1,4 @@
-//! The sealed passphrase of the Clevis pin `trustee`: a compact JWE (contract 6, RFC 7516).
+//! The sealed passphrase of the Clevis pin `trustee`: a compact JWE (clevis-pin-trustee; RFC 7516).
 //!
 //! ```text
 //! base64url({"alg":"dir","clevis":{…},"enc":"A256GCM"}) . (empty) . iv . ciphertext . tag

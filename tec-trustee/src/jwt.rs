@@ -6,7 +6,7 @@ use serde::Deserialize;
 use serde_json::Value;
 use tec_core::time::Timestamp;
 
-/// Clock difference that is forgiven (contract 1.5, 5.2).
+/// Clock difference that is forgiven (EAR, draft-ietf-rats-ear; Trustee, KBS admin API).
 const LEEWAY_SECONDS: i64 = 60;
 
 #[derive(Debug, Deserialize)]

@@ -17,23 +17,8 @@
 //!     └────────GET resource/a/b/c► Kbs        resource policy, Backend::release → JWE
 //! ```
 //!
-//! # The contract
-//! The KBS attestation protocol 0.4.0 as Trustee v0.14 to v0.21 and its clients speak it. Numbers
-//! in these docs, such as "contract 1.3", mean:
-//!
-//! | | |
-//! |---|---|
-//! | 1.1, 1.2 | `POST auth` and `POST attest`: bodies, cookie, session key, report data |
-//! | 1.3 | `GET resource`: path, authorization, JWE |
-//! | 1.4 | errors: JSON, types, statuses, what clients do about them |
-//! | 1.5 | attestation token (EAR) |
-//! | 2 | evidence: TPM, Azure vTPM, sample, init-data |
-//! | 3 | appraisal, reference values, storage back ends, resource policy |
-//! | 4 | KBS configuration by schema generation |
-//! | 5 | admin API and admin tokens |
-//! | 6 | the Clevis pin, and what the existing attester sends |
-//! | 7 | operations, and the machine-to-key binding (7a) |
-//! | 10 | how a client classifies errors |
+//! The protocol is the KBS attestation protocol 0.4.0, as Trustee v0.14 to v0.21 and its clients
+//! speak it.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 pub mod clevis;

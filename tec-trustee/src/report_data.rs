@@ -1,4 +1,4 @@
-//! What evidence binds: a digest over nonce and session key (contract 1.2).
+//! What evidence binds: a digest over nonce and session key (KBS attestation protocol 0.4.0).
 //!
 //! Canonical JSON (RFC 8785), then SHA-384. The nonce goes in as its base64 text, not decoded. The
 //! session key goes in as the JSON value that travels in `tee-pubkey`.

@@ -1,4 +1,4 @@
-//! The attestation token: an EAR as a JWT signed with ES256 (contract 1.5).
+//! The attestation token: an EAR as a JWT signed with ES256 (EAR, draft-ietf-rats-ear).
 //!
 //! # Security
 //! A verifier accepts the keys that it was given. The key in a token's own header is never used.
@@ -38,11 +38,11 @@ use crate::policy::Verdict;
 const MAX_TOKEN: usize = 512 * 1024;
 /// Largest PEM file of a signer.
 const MAX_PEM: usize = 16 * 1024;
-/// Profile of the token (contract 1.5).
+/// Profile of the token (EAR, draft-ietf-rats-ear).
 const PROFILE: &str = "tag:github.com,2024:confidential-containers/Trustee";
-/// Issuer that clients of Trustee v0.21 and later see (contract 1.5).
+/// Issuer that clients of Trustee v0.21 and later see (EAR, draft-ietf-rats-ear).
 const ISSUER: &str = "CoCo-Attestation-Service";
-/// Name of the one appraisal policy (contract 3.1).
+/// Name of the one appraisal policy (Trustee, attestation service).
 const POLICY_ID: &str = "default";
 
 /// A token cannot be made or is not accepted.

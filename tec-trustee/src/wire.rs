@@ -1,4 +1,4 @@
-//! The JSON of the KBS protocol 0.4.0 (contract 1).
+//! The JSON of the KBS attestation protocol 0.4.0.
 
 use std::fmt;
 use std::str::FromStr;
@@ -173,7 +173,7 @@ pub fn token_claims(token: &str) -> Option<Value> {
 }
 
 /// A resource as people write it: `kbs:///a/b/c`, `/a/b/c` or `a/b/c`. In requests there is one
-/// slash between all segments, since a KBS does not collapse them (contract 6).
+/// slash between all segments, since a KBS does not collapse them (clevis-pin-trustee).
 ///
 /// # Errors
 /// Anything else.
@@ -226,7 +226,7 @@ impl ErrorBody {
 
 macro_rules! error_kinds {
     ($($(#[doc = $doc:literal])+ $name:ident $(| $old:literal)?;)*) => {
-        /// What sort of error, by the suffix of its type (contract 1.4).
+        /// What sort of error, by the suffix of its type (KBS attestation protocol 0.4.0).
         #[derive(Clone, Debug, PartialEq, Eq)]
         #[non_exhaustive]
         pub enum ErrorKind {
@@ -291,7 +291,8 @@ error_kinds! {
 }
 
 impl ErrorKind {
-    /// HTTP status that goes with it (contract 1.4): 404 for two, 401 for all else.
+    /// HTTP status that goes with it (KBS attestation protocol 0.4.0): 404 for two, 401 for all
+    /// else.
     pub fn http_status(&self) -> u16 {
         match self {
             Self::PluginNotFound | Self::InvalidRequestPath => 404,

@@ -30,7 +30,7 @@ use tokio::task::JoinSet;
 
 use crate::plain::PlainServer;
 
-/// Master key 40..5f, salt 60..7f (contract, appendix A).
+/// Master key 40..5f, salt 60..7f (Constellation).
 const KMS: &str = "kms://cluster-kms?key=QEFCQ0RFRkdISUpLTE1OT1BRUlNUVVZXWFlaW1xdXl8=\
                    &salt=YGFiY2RlZmdoaWprbG1ub3BxcnN0dXZ3eHl6e3x9fn8=";
 const SALT: MeasurementSalt = MeasurementSalt::new([0x20; 32]);

@@ -9,7 +9,7 @@ use tec_core::digest::Sha256Digest;
 use crate::host::Host;
 use crate::network::GATEWAY;
 
-/// Key of 32 bytes 40..5f, salt 60..7f (contract, appendix A).
+/// Key of 32 bytes 40..5f, salt 60..7f (Constellation).
 pub(crate) const KMS: &str = "kms://cluster-kms?key=QEFCQ0RFRkdISUpLTE1OT1BRUlNUVVZXWFlaW1xdXl8=\
                               &salt=YGFiY2RlZmdoaWprbG1ub3BxcnN0dXZ3eHl6e3x9fn8=";
 /// The key, as the URI has it.

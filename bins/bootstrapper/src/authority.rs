@@ -23,7 +23,7 @@ use time::{Duration, OffsetDateTime};
 pub const ORGANIZATION: &str = "system:nodes";
 /// What a node's name follows.
 pub const PREFIX: &str = "system:node:";
-/// Validity of a kubelet's certificate (contract, 1.8); the kubelet renews its client certificate
+/// Validity of a kubelet's certificate (Constellation); the kubelet renews its client certificate
 /// itself.
 const BACKDATED: Duration = Duration::hours(2);
 const VALID: Duration = Duration::days(365);
@@ -90,8 +90,8 @@ impl Authority {
         self
     }
 
-    /// The node that a request is for. A certificate for the address of an API server, or of another
-    /// node, would be one for that one, since the same CA signs all of them.
+    /// The node that a request is for. A certificate for the address of an API server, or of
+    /// another node, would be one for that one, since the same CA signs all of them.
     fn admitted(
         &self,
         request: &[u8],
@@ -185,8 +185,8 @@ fn ca_key(pem: &SecretBytes) -> Result<KeyPair, AuthorityError> {
 }
 
 /// The node that a request is for. It is signed by its own key, has one organization, one name, and
-/// no name of a server but one address: nodes choose their names, and one that is called as a service
-/// of the cluster would be certified to be that, since the same CA signs both.
+/// no name of a server but one address: nodes choose their names, and one that is called as a
+/// service of the cluster would be certified to be that, since the same CA signs both.
 ///
 /// # Errors
 /// [`AuthorityError`].

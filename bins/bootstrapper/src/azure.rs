@@ -12,7 +12,7 @@ use tec_support::SystemClock;
 use tec_tpm::atls::HclSource;
 use tec_tpm::direct::Tpm;
 
-/// Where the paravisor keeps its report (contract, 4.1).
+/// Where the paravisor keeps its report (Azure, guest attestation for confidential VMs).
 const REPORT_INDEX: u32 = 0x0140_0001;
 /// A certificate changes with the processor's firmware, which takes a new boot. It is asked for
 /// again all the same, since the first answer may have been that of another host.

@@ -14,7 +14,7 @@ use tec_k8s::node::{Call, LuksDisk, Programs, StateDirectory, write_whole};
 
 use crate::settings::Disk;
 
-/// For root alone, and not to be changed (contract, 1.11).
+/// For root alone, and not to be changed (Constellation).
 const KEY_MODE: u32 = 0o400;
 /// Argon2id, and a check of the file system.
 const LIMIT: Duration = Duration::from_mins(5);

@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use tec_core::node::port::Pause;
 use tec_core::port::{Entropy, PortError, chain};
 
-/// Most doublings that count; the first wait becomes half a minute by then (contract, 1.5).
+/// Most doublings that count; the first wait becomes half a minute by then (Constellation).
 const MAX_DOUBLINGS: u32 = 5;
 
 /// Between half of the wait and all of it, so that nodes that boot together do not ask together.

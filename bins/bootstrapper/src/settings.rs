@@ -11,7 +11,7 @@ use tec_support::program;
 
 use crate::trust::Trust;
 
-/// Port of Init (contract, appendix B).
+/// Port of Init (Constellation).
 const INIT_PORT: u16 = 9000;
 /// Port of Recover.
 const RECOVERY_PORT: u16 = 9999;
@@ -51,8 +51,8 @@ pub struct Settings {
     pub join_services: Trust,
     /// What clusters are like.
     pub kubernetes: Kubernetes,
-    /// Serve clients of Init, too, that send the master secret in the place that it had before there
-    /// were URIs.
+    /// Serve clients of Init, too, that send the master secret in the place that it had before
+    /// there were URIs.
     pub accept_older_master_secret: bool,
     /// Programs by other commands than their names.
     pub programs: BTreeMap<String, Vec<PathBuf>>,
@@ -123,7 +123,8 @@ impl Default for Metadata {
 pub struct TpmSettings {
     /// How it is reached.
     pub tcti: String,
-    /// Handle of the attestation key, hexadecimal; 0x81000003 with `azure-sev-snp`, else 0x81010002.
+    /// Handle of the attestation key, hexadecimal; 0x81000003 with `azure-sev-snp`, else
+    /// 0x81010002.
     pub ak_handle: Option<String>,
     /// Sort of the evidence.
     pub variant: String,

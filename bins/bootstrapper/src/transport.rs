@@ -30,7 +30,7 @@ use tower::{Service, ServiceExt as _};
 
 pub use self::connect::{dial, reach};
 
-/// A client that waits for an init shall know that the node lives (contract, 1.3).
+/// A client that waits for an init shall know that the node lives (Constellation).
 const PING: Duration = Duration::from_secs(15);
 /// Connections at once.
 const MAX_CONNECTIONS: usize = 64;
@@ -40,8 +40,8 @@ const MAX_OF_A_NETWORK: usize = 32;
 const MAX_HEAD: u32 = 16 << 10;
 /// Calls that a client took back and that are still kept.
 const MAX_RESETS: usize = 32;
-/// After this time a connection takes no more calls, and ends with its last one, so that nobody keeps one
-/// for nothing.
+/// After this time a connection takes no more calls, and ends with its last one, so that nobody
+/// keeps one for nothing.
 const IDLE_LIMIT: Duration = Duration::from_mins(1);
 /// A call that runs then is cut off all the same: its caller may have stopped to read.
 const LAST_LIMIT: Duration = Duration::from_hours(1);
@@ -58,8 +58,8 @@ pub struct Bounds {
     pub message: usize,
     /// Calls at once on a connection.
     pub calls: u32,
-    /// A message that was begun must be whole by then. Clients of the older implementation's Recover,
-    /// which was a stream, wait for an answer in between, and get one that says so.
+    /// A message that was begun must be whole by then. Clients of the older implementation's
+    /// Recover, which was a stream, wait for an answer in between, and get one that says so.
     pub time: Duration,
 }
 

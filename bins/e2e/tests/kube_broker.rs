@@ -1,4 +1,4 @@
-//! Check 17 of the contract (upstream-operator 5.6): an operator as a process, a live key broker that
+//! Check 17 of the contract: an operator as a process, a live key broker that
 //! it feeds through the admin API, and nodes with software TPMs that unlock there.
 #![expect(clippy::unwrap_used, reason = "a test's own tools may fail the test")]
 

@@ -1,4 +1,5 @@
-//! Checks 12 to 16 of the contract (upstream-operator 5.6): the cluster object and its children.
+//! Checks 12 to 16 of what is compared with the existing operator: the cluster object and its
+//! children.
 #![expect(clippy::unwrap_used, reason = "a test's own tools may fail the test")]
 
 use k8s_openapi::api::apps::v1::Deployment;

@@ -1,4 +1,5 @@
-//! Check 11 of the contract (upstream-operator 5.6), the operator's side: what an image measures.
+//! Check 11 of what is compared with the existing operator, the operator's side: what an image
+//! measures.
 #![expect(clippy::unwrap_used, reason = "a test's own tools may fail the test")]
 
 use k8s_openapi::api::batch::v1::Job;

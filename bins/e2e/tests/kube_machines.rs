@@ -1,4 +1,5 @@
-//! Checks 7 to 10 and 12 of the contract (upstream-operator 5.6): machines and attestation keys.
+//! Checks 7 to 10 and 12 of what is compared with the existing operator: machines and attestation
+//! keys.
 #![expect(clippy::unwrap_used, reason = "a test's own tools may fail the test")]
 
 use k8s_openapi::ByteString;

@@ -1,4 +1,5 @@
-//! Checks 1 and 2 of the contract (upstream-operator 5.6): what the API server itself refuses.
+//! Checks 1 and 2 of what is compared with the existing operator: what the API server itself
+//! refuses.
 #![expect(clippy::unwrap_used, reason = "a test's own tools may fail the test")]
 
 use kube::Api;

@@ -1,5 +1,5 @@
-//! Check 18 of the contract (upstream-operator 5.6): what an event costs does not grow with the number
-//! of machines.
+//! Check 18 of what is compared with the existing operator: what an event costs does not grow with
+//! the number of machines.
 #![expect(clippy::unwrap_used, reason = "a test's own tools may fail the test")]
 
 use std::time::Duration;

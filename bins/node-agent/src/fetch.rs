@@ -19,7 +19,7 @@ use tec_trustee::client::RcarError;
 
 use crate::backoff::Backoff;
 
-/// Rounds where the configuration names none (contract of the existing pin).
+/// Rounds where the configuration names none (clevis-pin-trustee).
 const DEFAULT_ROUNDS: u32 = 10;
 /// Further rounds after a refusal: one for a quote that raced with a measurement, one to spare.
 const ROUNDS_AFTER_REFUSAL: u32 = 2;

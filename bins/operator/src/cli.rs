@@ -36,13 +36,13 @@ pub(crate) struct Args {
     #[arg(long, default_value = "v0.21", value_parser = generation)]
     pub(crate) generation: Generation,
 
-    /// Where the cluster's own Trustee is reached in place of its Service, for an operator that runs
-    /// outside of the cluster
+    /// Where the cluster's own Trustee is reached in place of its Service, for an operator that
+    /// runs outside of the cluster
     #[arg(long, env = "TEC_TRUSTEE_URL")]
     pub(crate) trustee_url: Option<BaseUrl>,
 
-    /// Registers that must be those of approved images, separated by commas. Where images are unified
-    /// kernel images, 4,11,14 covers command line and initial file system, too
+    /// Registers that must be those of approved images, separated by commas. Where images are
+    /// unified kernel images, 4,11,14 covers command line and initial file system, too
     #[arg(
         long,
         env = "TEC_PCRS",
@@ -89,7 +89,7 @@ fn pcr(text: &str) -> Result<PcrIndex, String> {
 
 impl Args {
     /// The registers that are pinned; without the flag those of existing clusters: boot loader and
-    /// kernel, and the keys that shim accepts (upstream-operator 2.5).
+    /// kernel, and the keys that shim accepts (trusted-cluster-operator).
     ///
     /// # Errors
     /// None is.

@@ -29,9 +29,9 @@ use crate::volumes::Volumes;
 
 /// Name of the cluster's own Trustee.
 const OWN: &str = "trustee";
-/// Port of its Service where the cluster object names none (upstream-operator 1.2).
+/// Port of its Service where the cluster object names none (trusted-cluster-operator).
 const PORT: i32 = 8080;
-/// Entries of Secrets (upstream-operator 1.2, 1.4).
+/// Entries of Secrets (trusted-cluster-operator).
 const PRIVATE_KEY: &str = "private.key";
 const CA: &str = "ca.crt";
 /// Entry of a target's Secrets: the one address that they are for.
@@ -175,7 +175,7 @@ impl Reach {
             PortError::new(PortErrorKind::Invalid, "publish through volumes")
                 .because(why.to_owned())
         };
-        // Its configuration would lie elsewhere than the pod reads it (contract 4.2).
+        // Its configuration would lie elsewhere than the pod reads it (Trustee, KBS configuration).
         if self.generation == Generation::Mounted {
             return Err(invalid(
                 "the pod is that of the generations unified and v0.21",

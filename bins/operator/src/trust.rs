@@ -23,7 +23,7 @@ use tec_trustee::publish::{Desired, Fanout, Health};
 
 use crate::target::{Reach, Target};
 
-/// Evidence that counts (upstream-operator 2.6).
+/// Evidence that counts (trusted-cluster-operator).
 const TEES: [Tee; 2] = [Tee::Tpm, Tee::AzSnpVtpm];
 #[derive(Debug, Default)]
 struct State {

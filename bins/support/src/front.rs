@@ -30,8 +30,8 @@ use crate::serve::{Shutdown, Transport, bind};
 use crate::tls::LiveCertificate;
 use crate::{SystemClock, listen, tls};
 
-/// Flags of such a server; those for TLS are the ones of the existing programs (upstream-operator
-/// 1.6).
+/// Flags of such a server; those for TLS are the ones of the existing programs
+/// (trusted-cluster-operator).
 #[derive(Clone, Debug, Args)]
 #[expect(
     clippy::exhaustive_structs,

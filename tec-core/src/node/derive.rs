@@ -129,7 +129,7 @@ impl fmt::Display for DataKeyId {
     }
 }
 
-/// Least length of a master secret's key in a file (contract, section 5).
+/// Least length of a master secret's key in a file (Constellation).
 const LEAST_KEY: usize = 16;
 /// Least length of its salt.
 const LEAST_SALT: usize = 32;
@@ -179,7 +179,7 @@ impl MasterSecret {
     }
 
     /// Takes the file of a master secret: JSON with the members `key` and `salt`, both base64
-    /// (contract, section 5).
+    /// (Constellation).
     ///
     /// # Errors
     /// [`ParseMasterSecretError`], for short ones too. Nothing of the file is part of it.

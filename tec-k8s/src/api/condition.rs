@@ -7,7 +7,7 @@ use tec_core::time::Timestamp;
 
 use super::convert::ConvertError;
 
-/// Types of conditions (upstream-operator 1.3).
+/// Types of conditions (trusted-cluster-operator).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ConditionKind {
@@ -51,7 +51,7 @@ impl ConditionKind {
     }
 }
 
-/// Reasons of conditions (upstream-operator 1.3). Each goes with one type and one status.
+/// Reasons of conditions (trusted-cluster-operator). Each goes with one type and one status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Reason {

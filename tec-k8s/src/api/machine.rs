@@ -80,9 +80,9 @@ pub struct BoundKey {
     #[schemars(schema_with = "time_schema")]
     pub since: Option<String>,
 
-    /// SHA-256 fingerprint, in hexadecimal, of the endorsement key that was proven for it. Also when
-    /// the key is revoked or its object deleted, a further key with the same endorsement key needs no
-    /// admin.
+    /// SHA-256 fingerprint, in hexadecimal, of the endorsement key that was proven for it. Also
+    /// when the key is revoked or its object deleted, a further key with the same endorsement key
+    /// needs no admin.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String")]
     pub endorsement_key: Option<String>,
@@ -170,9 +170,9 @@ pub struct MachineStatus {
     #[schemars(with = "i64")]
     pub observed_generation: Option<i64>,
 
-    /// The attestation key that it is bound to. The API server lets only one writer set it. It stays
-    /// when the key is revoked or deleted: a machine that ever had a key takes no other one by first
-    /// use.
+    /// The attestation key that it is bound to. The API server lets only one writer set it. It
+    /// stays when the key is revoked or deleted: a machine that ever had a key takes no other one
+    /// by first use.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "BoundKey")]
     pub attestation_key: Option<BoundKey>,
@@ -199,7 +199,7 @@ pub struct MachineStatus {
 }
 
 impl Machine {
-    /// The object for a registered machine, named `machine-<id>` (upstream-operator 1.4).
+    /// The object for a registered machine, named `machine-<id>` (trusted-cluster-operator).
     pub fn from_core(machine: &machine::Machine) -> Self {
         let mut spec = MachineSpec {
             id: machine.id.to_string(),

@@ -52,7 +52,7 @@ pub const GROUP: &str = "trusted-execution-clusters.io";
 /// Version of all kinds.
 pub const VERSION: &str = "v1alpha1";
 
-/// Field manager of everything that this project writes (upstream-operator 1.4).
+/// Field manager of everything that this project writes (trusted-cluster-operator).
 pub const FIELD_MANAGER: &str = "trusted-cluster-operator";
 
 /// Name of the ConfigMap with the record of authority of its namespace; see

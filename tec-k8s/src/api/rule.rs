@@ -1,4 +1,5 @@
-//! Validation rules in CEL, with the messages that existing clusters give (upstream-operator 1.2).
+//! Validation rules in CEL, with the messages that existing clusters give
+//! (trusted-cluster-operator).
 
 use kube::core::Rule;
 

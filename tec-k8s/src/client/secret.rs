@@ -15,7 +15,7 @@ use tec_core::secret::SecretBytes;
 use super::KubeRegistry;
 use super::error::{is_conflict, is_not_found, port_error};
 
-/// The entry of the Secret that holds the key (upstream-operator 1.4).
+/// The entry of the Secret that holds the key (trusted-cluster-operator).
 pub const SECRET_KEY: &str = "root";
 /// The Secret of a recovery key is named `recovery-<machine>-<number>`.
 const RECOVERY: &str = "recovery-";
@@ -111,8 +111,8 @@ impl SecretStore for KubeRegistry {
         self.permit(Deed::Admit, operation).await?;
         let made = self.create_secret(path, secret, line).await?;
         if let Err(late) = self.permit(Deed::Admit, operation).await {
-            // Only where the record says no. One that cannot be read says nothing, and others may have been
-            // told meanwhile that there is a key.
+            // Only where the record says no. One that cannot be read says nothing, and others may
+            // have been told meanwhile that there is a key.
             if let Some(made) = made.filter(|_| late.code().is_some()) {
                 self.delete_secret(path, made.uid()).await?;
             }

@@ -23,7 +23,7 @@ use crate::render::DOCKER_CONFIG;
 use crate::signal::Event;
 
 /// Finalizer of the existing operator, which would block the deletion of its objects for good
-/// (upstream-operator 1.4).
+/// (trusted-cluster-operator).
 const FOREIGN_FINALIZER: &str = "finalizer.approved-image.trusted-execution-clusters.io";
 /// How often a Job that runs is looked at: whether its pod starts is said by the pod alone.
 const JOB_POLL: Duration = Duration::from_secs(10);

@@ -21,7 +21,7 @@ use crate::api::{ApprovalSpec, AttestationKey, ConditionKind, Machine, Reason, a
 use crate::client::{AUDIT, port_error};
 use crate::signal::Event;
 
-/// Entry of the key's Secret (upstream-operator 1.4).
+/// Entry of the key's Secret (trusted-cluster-operator).
 const PUBLIC_KEY: &str = "public_key";
 /// Most keys that wait for one machine; the contract of `AkRegistry::submit`.
 const MAX_WAITING: usize = 4;
@@ -185,16 +185,16 @@ fn why(reason: AkReason) -> String {
     }
 }
 
-/// Whether the machine's disk key was made by an operator before this one, which noted no binding: its
-/// disk may be sealed, so that its next key is no first use.
+/// Whether the machine's disk key was made by an operator before this one, which noted no binding:
+/// its disk may be sealed, so that its next key is no first use.
 fn has_older_disk_key(ctx: &Context, machine: &Machine) -> bool {
     let secret = ctx.caches.secrets.get(&machine.spec.id);
     machine.bound_key().is_none()
         && secret.is_some_and(|secret| !secret.annotations().contains_key(AUDIT))
 }
 
-/// Whether first use may let in one more. Bindings that the watch does not show yet are not counted, so
-/// that a limit may be exceeded by what is bound within some moments.
+/// Whether first use may let in one more. Bindings that the watch does not show yet are not
+/// counted, so that a limit may be exceeded by what is bound within some moments.
 fn has_room(ctx: &Context, approval: Option<&ApprovalSpec>, candidate: &AkCandidate) -> bool {
     let machines = ctx.caches.machines.all();
     let claimed = machines.iter().filter_map(|machine| {

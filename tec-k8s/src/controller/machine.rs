@@ -19,8 +19,8 @@ use super::trust::Published;
 use crate::api::{ConditionKind, Machine, Reason};
 use crate::signal::Event;
 
-/// Lets the operator take the key away from Trustees before the object is gone (upstream-operator
-/// 1.4).
+/// Lets the operator take the key away from Trustees before the object is gone
+/// (trusted-cluster-operator).
 const FINALIZER: &str = "finalizer.machine.trusted-execution-clusters.io";
 /// So long a machine that is being removed waits for Trustees that cannot be reached. They lose its
 /// key when they can.
@@ -133,8 +133,8 @@ async fn make_key(ctx: &Context, machine: &Machine, id: &MachineId) -> Result<()
     Ok(())
 }
 
-/// The Secret is gone. What Trustees hold stays; no other key is made, since the disk knows only the
-/// old one.
+/// The Secret is gone. What Trustees hold stays; no other key is made, since the disk knows only
+/// the old one.
 async fn lost(ctx: &Context, machine: &Machine, id: &MachineId) -> Result<Next, PortError> {
     keep(ctx, machine, id)?;
     let message = format!(
@@ -230,8 +230,8 @@ fn canonical_id(machine: &Machine) -> Result<MachineId, String> {
     }
 }
 
-/// Another object with the same id that counts instead: the one that is named after the id, else the
-/// oldest.
+/// Another object with the same id that counts instead: the one that is named after the id, else
+/// the oldest.
 fn older(ctx: &Context, machine: &Machine) -> Option<String> {
     let canonical = format!("machine-{}", machine.spec.id);
     let rank = |machine: &Machine| {

@@ -18,7 +18,7 @@ use crate::signal::Metric;
 const EVERY: Duration = Duration::from_secs(30);
 /// Seconds after which a machine without a key goes, unless the cluster object says another number.
 const UNCLAIMED_TTL: u32 = 24 * 60 * 60;
-/// Finalizer that the existing operator has on the Secrets of keys (upstream-operator 1.4).
+/// Finalizer that the existing operator has on the Secrets of keys (trusted-cluster-operator).
 const FOREIGN_FINALIZER: &str = "trusted-execution-clusters.io/attestationkey-secret-finalizer";
 
 /// Runs until it is dropped.

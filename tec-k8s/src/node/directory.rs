@@ -15,7 +15,7 @@ use tec_core::port::{PortError, PortErrorKind};
 
 /// The journal's file.
 const JOURNAL: &str = "journal.json";
-/// The state's file (contract, 1.8).
+/// The state's file (Constellation).
 const STATE: &str = "node_state.json";
 /// Neither file has more than some hundred bytes.
 const MAX_FILE: u64 = 16 * 1024;

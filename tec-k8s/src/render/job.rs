@@ -17,12 +17,12 @@ use super::pod::{ApiAccess, Missing};
 use super::{Deploy, ImageAccess, RelatedImage, pod};
 use crate::api::ApprovedImage;
 
-/// Labels of the existing operator (upstream-operator 1.4).
+/// Labels of the existing operator (trusted-cluster-operator).
 const KIND_LABEL: (&str, &str) = ("kind", "compute-pcrs");
 const IMAGE_LABEL: &str = "approved-image";
 /// Longest value of a label, and longest name of a Job whose pods are labelled with it (RFC 1123).
 const MAX_LABEL: usize = 63;
-/// Where the image lies in the pod (upstream-operator 1.4).
+/// Where the image lies in the pod (trusted-cluster-operator).
 const IMAGE_DIR: &str = "/image";
 const IMAGE_VOLUME: &str = "image";
 /// Where boot files of packed layers are kept meanwhile, and then the measurements.
@@ -43,7 +43,7 @@ const RETRIES: i32 = 2;
 const LONGEST_SECONDS: i64 = 3600;
 
 /// `compute-pcrs-<sha1[:10] of the reference>-<the reference, sanitised>`, cut to 63 characters
-/// (upstream-operator 1.4).
+/// (trusted-cluster-operator).
 pub fn job_name(reference: &str) -> String {
     let digest = sha1::Sha1::digest(reference.as_bytes());
     let mut whole = "compute-pcrs-".to_owned();
@@ -64,7 +64,8 @@ pub fn job_name(reference: &str) -> String {
     cut.trim_end_matches('-').to_owned()
 }
 
-/// The Job of an image. Its name follows from the reference alone, so objects of one image share it.
+/// The Job of an image. Its name follows from the reference alone, so objects of one image share
+/// it.
 pub fn job(image: &ApprovedImage, deploy: &Deploy) -> Job {
     // The name of an object may be longer than a label.
     let label: String = image.name_any().chars().take(MAX_LABEL).collect();

@@ -90,7 +90,7 @@ impl Owner {
     }
 }
 
-/// Deletion in the foreground waits for it (upstream-operator 1.4).
+/// Deletion in the foreground waits for it (trusted-cluster-operator).
 fn blocking(reference: OwnerReference) -> OwnerReference {
     OwnerReference {
         block_owner_deletion: Some(true),

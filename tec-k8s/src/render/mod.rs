@@ -7,9 +7,9 @@
 //! Installation ───────────── operator() ─► Objects: what an admin applies beforehand
 //!                                           `cargo xtask codegen` packages them
 //! ```
-//! *What it is*: pure functions; the same input gives the same bytes. Names, labels, ports and paths
-//! are those of existing clusters (upstream-operator 1.4). *What it is not*: a client; nothing here
-//! reads the cluster or writes to it, and no secret passes through.
+//! *What it is*: pure functions; the same input gives the same bytes. Names, labels, ports and
+//! paths are those of existing clusters (trusted-cluster-operator). *What it is not*: a client;
+//! nothing here reads the cluster or writes to it, and no secret passes through.
 //!
 //! # Security
 //! Each program has a service account of its own, with a Role in its namespace, and runs without
@@ -124,8 +124,8 @@ pub enum PodUser {
 pub enum ImageAccess {
     /// It reads what it needs of it from its registry; with these flags of `compute-pcrs`.
     Registry(Vec<String>),
-    /// The kubelet pulls and mounts all of it, as existing clusters have it (upstream-operator 1.4).
-    /// The nodes must have image volumes.
+    /// The kubelet pulls and mounts all of it, as existing clusters have it
+    /// (trusted-cluster-operator). The nodes must have image volumes.
     Volume,
 }
 

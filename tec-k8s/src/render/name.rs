@@ -1,4 +1,4 @@
-//! Names, labels and ports (upstream-operator 1.4). Running clusters hold them: none may change.
+//! Names, labels and ports (trusted-cluster-operator). Running clusters hold them: none may change.
 
 pub use crate::api::FIELD_MANAGER;
 
@@ -9,8 +9,8 @@ pub const DEFAULT_NAMESPACE: &str = "trusted-execution-clusters";
 pub const TRUSTEE_DATA: &str = "trustee-data";
 /// Its key.
 pub(super) const TRUSTEE_CONFIG_KEY: &str = "kbs-config.toml";
-/// Secret with the key pair of the admin API, `private.key` and `public.pub`, for the operator alone;
-/// and ConfigMap with the public half, for the pod.
+/// Secret with the key pair of the admin API, `private.key` and `public.pub`, for the operator
+/// alone; and ConfigMap with the public half, for the pod.
 pub const TRUSTEE_AUTH: &str = "trustee-auth";
 /// The one key that the pod sees.
 pub(super) const TRUSTEE_AUTH_PUBLIC: &str = "public.pub";
@@ -34,7 +34,7 @@ pub const METRICS_PORT: u16 = 9090;
 pub(super) const METRICS_PORT_NAME: &str = "metrics";
 
 /// Port of the container, and of the Service unless the cluster object names one
-/// (upstream-operator 1.2).
+/// (trusted-cluster-operator).
 pub(super) const KBS_PORT: u16 = 8080;
 /// The same of the registration server.
 pub(super) const REGISTER_SERVER_PORT: u16 = 8000;
@@ -121,7 +121,7 @@ impl RelatedImage {
         Self::ComputePcrs,
     ];
 
-    /// The variable (upstream-operator 1.6).
+    /// The variable (trusted-cluster-operator).
     pub const fn variable(self) -> &'static str {
         match self {
             Self::Trustee => "RELATED_IMAGE_TRUSTEE",
@@ -143,7 +143,7 @@ impl RelatedImage {
         }
     }
 
-    /// What runs where the variable is not set (upstream-operator 1.6).
+    /// What runs where the variable is not set (trusted-cluster-operator).
     pub fn default_image(self) -> String {
         match self {
             // Its configuration is that of the generation v0.21, whatever the tag says.

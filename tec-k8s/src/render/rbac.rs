@@ -74,9 +74,9 @@ fn role_name(component: Component) -> String {
 pub(super) fn rules(component: Component) -> Vec<PolicyRule> {
     match component {
         Component::Operator => operator_rules(),
-        // The guard looks up the machine of a key, for each attempt, keeps the clock of its TPM, and
-        // tells what came of it. It may not write a machine's status, where the key stands that the
-        // machine is bound to, nor a key's, where approvals stand.
+        // The guard looks up the machine of a key, for each attempt, keeps the clock of its TPM,
+        // and tells what came of it. It may not write a machine's status, where the key stands
+        // that the machine is bound to, nor a key's, where approvals stand.
         Component::Trustee => vec![
             rule(GROUP, &[MACHINES, KEYS], &READ),
             rule(GROUP, &[CLOCKS], &["create", "get", "update"]),
@@ -158,7 +158,8 @@ fn named(rule: PolicyRule, name: &str) -> PolicyRule {
 }
 
 /// ClusterRoles for people, bound by nobody: for each kind one that may change and one that may
-/// read, with the names of existing clusters (upstream-operator 1.7), and counted among the roles
+/// read, with the names of existing clusters (trusted-cluster-operator), and counted among the
+/// roles
 /// `admin` and `view` that Kubernetes has.
 pub fn user_roles() -> Vec<Object> {
     let kinds = [

@@ -16,8 +16,8 @@ use crate::api::{TlsServer, TrustedExecutionCluster};
 /// Replicas of each server: one may go with its node.
 const REPLICAS: i32 = 2;
 
-/// An entry of a Secret as a file. The kubelet reads the Secret, so that the server needs no right to
-/// read any; keys of disks lie beside them.
+/// An entry of a Secret as a file. The kubelet reads the Secret, so that the server needs no right
+/// to read any; keys of disks lie beside them.
 #[derive(Clone, Copy)]
 struct Mounted {
     volume: &'static str,
@@ -197,7 +197,7 @@ fn container(deploy: &Deploy, server: &Server<'_>) -> Container {
     }
 }
 
-/// The flags of the existing programs (upstream-operator 1.6), and where metrics are.
+/// The flags of the existing programs (trusted-cluster-operator), and where metrics are.
 fn arguments(server: &Server<'_>) -> Vec<String> {
     let mut arguments = vec![format!("--port={}", server.port), pod::metrics_argument()];
     if server.tls.is_some() {

@@ -27,7 +27,7 @@ use crate::api::{PublishMode, TlsServer, TrustedExecutionCluster};
 
 /// Where the key broker listens: reached from its own pod alone.
 const LOOPBACK: &str = "127.0.0.1:8081";
-/// Name of the public port, in pod and Service (upstream-operator 1.4).
+/// Name of the public port, in pod and Service (trusted-cluster-operator).
 const PORT_NAME: &str = "kbs-port";
 const GUARD: &str = "kbs-guard";
 
@@ -71,7 +71,8 @@ impl TrusteeFiles {
         }
     }
 
-    /// Over all of them, each as a digest of its own, so that nothing can move from one to the next.
+    /// Over all of them, each as a digest of its own, so that nothing can move from one to the
+    /// next.
     fn digest(&self) -> Sha256Digest {
         let texts = [
             &self.config,
@@ -108,10 +109,10 @@ pub fn mounted_intent() -> TrusteeIntent {
 /// Most memory of the guard's container, in MiB: what its limits let clients take, and its own.
 pub const GUARD_MEMORY_MIB: usize = 256;
 
-/// Configuration, public key of the admin, Service, Deployment and network policy of the key broker. The Secrets
-/// [`TRUSTEE_AUTH`] and [`TRUSTEE_SIGNER`] are the controller's to make, since they need randomness.
-/// Where its files are mounted, whoever publishes them makes the configuration, too, and adds the
-/// volumes to the pod.
+/// Configuration, public key of the admin, Service, Deployment and network policy of the key
+/// broker. The Secrets [`TRUSTEE_AUTH`] and [`TRUSTEE_SIGNER`] are the controller's to make, since
+/// they need randomness. Where its files are mounted, whoever publishes them makes the
+/// configuration, too, and adds the volumes to the pod.
 ///
 /// # Errors
 /// The cluster object lacks what the API server gives every stored object.

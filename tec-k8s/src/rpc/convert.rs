@@ -213,7 +213,7 @@ pub(super) fn ticket_message(ticket: &JoinTicket) -> pb::join::IssueJoinTicketRe
         measurement_secret: ticket.measurement_secret.expose(WHY).to_vec(),
         kubelet_cert: ticket.kubelet_certificate.clone().into_bytes(),
         api_server_endpoint: ticket.api_server.clone(),
-        // A node proves itself by its certificate; nobody gets a token (contract, 1.9).
+        // A node proves itself by its certificate; nobody gets a token (Constellation).
         token: String::new(),
         discovery_token_ca_cert_hash: ticket.ca_pin.to_string(),
         control_plane_files: files

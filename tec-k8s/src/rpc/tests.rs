@@ -27,7 +27,7 @@ use super::generated::recoverproto::RecoverMessage;
 use super::generated::recoverproto::api_server::Api as _;
 use super::*;
 
-/// Master key 40..5f, salt 60..7f (contract, appendix A).
+/// Master key 40..5f, salt 60..7f (Constellation).
 const KMS: &str = "kms://cluster-kms?key=QEFCQ0RFRkdISUpLTE1OT1BRUlNUVVZXWFlaW1xdXl8=\
                    &salt=YGFiY2RlZmdoaWprbG1ub3BxcnN0dXZ3eHl6e3x9fn8=";
 const DISK: &str = "00000000-0000-0000-0000-0000000000AA";
@@ -155,7 +155,7 @@ async fn scenario_4_bad_requests_leave_the_node_untouched_and_the_service_up() {
 #[tokio::test]
 async fn the_master_secret_of_the_oldest_clients_gives_the_same_cluster_where_that_is_allowed() {
     let parts = || ((0x40..0x60).collect(), (0x60..0x80).collect());
-    // What such clients know of URIs (contract, section 5, G1).
+    // What such clients know of URIs (Constellation).
     for (kms, storage) in [("", ""), ("kms://cluster-kms?salt=", "storage://no-store")] {
         let node = node();
         let mut request = init_request();

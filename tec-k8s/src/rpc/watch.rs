@@ -18,7 +18,7 @@ use super::generated::init::{InitFailure, InitProgress, InitResponse};
 
 /// Items that wait for a slow caller; of more, steps are left out.
 const WAITING: usize = 64;
-/// Largest piece of a log (contract, 1.2).
+/// Largest piece of a log (Constellation).
 const PIECE: usize = 1024;
 
 /// Tells a caller how its init goes on, or nobody.

@@ -15,7 +15,7 @@ use tec_trustee::token::{EarClaims, TokenSigner};
 /// 2100-01-01T00:00:00Z.
 const ISSUED: i64 = 4_102_444_800;
 
-/// The profile that Trustee registers (contract 1.5), with the claim of our policies.
+/// The profile that Trustee registers (EAR, draft-ietf-rats-ear), with the claim of our policies.
 fn profile() {
     let mut profile = Profile::new("tag:github.com,2024:confidential-containers/Trustee");
     profile

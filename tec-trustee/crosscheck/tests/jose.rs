@@ -31,7 +31,7 @@ fn secret() -> SecretBytes {
     SecretBytes::new(SECRET.to_vec())
 }
 
-/// The `tee-pubkey` of a key of josekit (contract 1.2).
+/// The `tee-pubkey` of a key of josekit (KBS attestation protocol 0.4.0).
 fn tee_pubkey(key: &Jwk, alg: &str) -> TeePubKey {
     let mut jwk: Value = serde_json::to_value(key).unwrap();
     let members = jwk.as_object_mut().unwrap();
@@ -98,7 +98,8 @@ fn josekit_opens_a_sealed_passphrase_and_reads_its_header() {
     assert_eq!(clevis["servers"][0]["url"], "https://kbs:8080");
 }
 
-/// The existing pin sets `alg` to ECDH-ES, and josekit overwrites it with `dir` (contract 6).
+/// The existing pin sets `alg` to ECDH-ES, and josekit overwrites it with `dir`
+/// (clevis-pin-trustee).
 #[test]
 fn a_passphrase_that_is_sealed_as_the_existing_pin_does_opens() {
     let mut header = JweHeader::new();

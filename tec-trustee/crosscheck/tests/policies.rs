@@ -72,7 +72,7 @@ engine!(v0_19, regorus_0_5);
 engine!(v0_20, regorus_0_10);
 engine!(v0_21, regorus_0_11);
 
-/// `ear.status`: the worst tier of all claims (contract 3.1).
+/// `ear.status`: the worst tier of all claims (Trustee, attestation service).
 fn status(claims: &Value) -> &'static str {
     let claims = claims.as_object().unwrap().values();
     let tiers = claims.map(|value| TrustTier::of(value.as_i64().unwrap().try_into().unwrap()));

@@ -189,7 +189,7 @@ impl RcarError {
         }
     }
 
-    /// A refusal of the resource that a new session may overcome (contract 10).
+    /// A refusal of the resource that a new session may overcome (guest-components, KBS client).
     pub(super) fn is_stale_session(&self) -> bool {
         matches!(
             self,

@@ -98,7 +98,7 @@ impl Server {
 
     /// A request for a place below the base path.
     pub(crate) fn request(&self, method: Method, place: &str) -> RequestBuilder {
-        // One slash between all segments: a KBS does not collapse them (contract 6).
+        // One slash between all segments: a KBS does not collapse them (clevis-pin-trustee).
         let url = format!("{}{BASE_PATH}/{place}", self.url);
         self.client.request(method, url)
     }
@@ -230,8 +230,8 @@ pub(crate) fn readable(detail: &str) -> String {
     printable.take(MAX_DETAIL).collect()
 }
 
-/// The code of the TLS error that is among the causes, also inside of I/O errors: a certificate that
-/// is not valid *now* is told apart, since the clock of this side may be at fault.
+/// The code of the TLS error that is among the causes, also inside of I/O errors: a certificate
+/// that is not valid *now* is told apart, since the clock of this side may be at fault.
 pub fn tls_code(error: &(dyn Error + 'static)) -> Option<Code> {
     let mut next = Some(error);
     while let Some(cause) = next {

@@ -1,4 +1,4 @@
-//! The client's side of the attestation handshake (contract 1.1 to 1.4).
+//! The client's side of the attestation handshake (KBS attestation protocol 0.4.0).
 //!
 //! ```text
 //! for each server: POST auth ─► Attester ─► POST attest ─► GET resource ─► open the JWE
@@ -7,8 +7,9 @@
 //! [`RcarClient::token`] stops after `attest`, to see what a server found.
 //!
 //! A [`RcarClient`] makes one round over its servers; [`RetryPolicy::rounds`] makes several, and
-//! needs the timers of tokio for the waits in between. It picks no TLS provider and keeps its session cookie itself, whatever expiry
-//! the server writes into it: the clock of a node in its initrd may be wrong.
+//! needs the timers of tokio for the waits in between. It picks no TLS provider and keeps its
+//! session cookie itself, whatever expiry the server writes into it: the clock of a node in its
+//! initrd may be wrong.
 
 mod error;
 pub(crate) mod http;
@@ -47,7 +48,8 @@ use crate::wire::{AttestRequest, AttestResponse, AuthRequest, Challenge, Escrowe
 pub struct Deadlines {
     /// For the connection with its TLS handshake.
     pub connect: Duration,
-    /// For the whole call; the existing client waits this long, too (contract 1.4).
+    /// For the whole call; the existing client waits this long, too (KBS attestation protocol
+    /// 0.4.0).
     pub call: Duration,
 }
 

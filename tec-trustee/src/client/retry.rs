@@ -37,7 +37,7 @@ pub struct RetryPolicy {
     pub deadline: Option<Duration>,
 }
 
-/// Rounds of the existing pin when the configuration says nothing (contract 6).
+/// Rounds of the existing pin when the configuration says nothing (clevis-pin-trustee).
 const DEFAULT_ROUNDS: NonZeroU32 = NonZeroU32::MIN.saturating_add(9);
 
 impl Default for RetryPolicy {

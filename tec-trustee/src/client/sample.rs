@@ -1,4 +1,4 @@
-//! Evidence without hardware (contract 2.4).
+//! Evidence without hardware (Trustee, verifiers).
 
 use async_trait::async_trait;
 use base64::Engine as _;

@@ -8,7 +8,7 @@ use toml::{Table, Value};
 
 use super::{Generation, parse};
 
-/// Attestation keys that the mounted form loads unless told otherwise (contract 2.2).
+/// Attestation keys that the mounted form loads unless told otherwise (Trustee, verifiers).
 const DEFAULT_MAX_KEYS: i64 = 100;
 
 /// How bad it is.

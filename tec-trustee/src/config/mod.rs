@@ -1,14 +1,15 @@
-//! Configuration of a KBS: patched, compared, and checked (contract 4).
+//! Configuration of a KBS: patched, compared, and checked (Trustee, KBS configuration).
 //!
 //! ```text
 //! text ─ Generation::patch(intent) ─► text that says what is intended, and nothing insecure
 //! text ─ lint(generation, facts) ───► findings, each with what to do
 //! text, text ─ changes ─────────────► a diff for people
 //! ```
-//! A patch touches what it has to: keys that are not known stay, and so do comments and layout. Only
-//! `[admin]` is written as a whole, since the KBS rejects what it does not know there. Settings that
-//! switch checks off are removed, with the comment above them. `insecure_http` is set only when the intent names no TLS files,
-//! since the KBS does not start otherwise.
+//! A patch touches what it has to: keys that are not known stay, and so do comments and layout.
+//! Only
+//! `[admin]` is written as a whole, since the KBS rejects what it does not know there. Settings
+//! that switch checks off are removed, with the comment above them. `insecure_http` is set only
+//! when the intent names no TLS files, since the KBS does not start otherwise.
 //!
 //! ```
 //! use tec_core::trustee::{Patched, TrusteeConfigurator, TrusteeIntent};
@@ -40,8 +41,8 @@ pub use self::diff::{Change, changes};
 pub use self::lint::{Facts, Finding, Rule, Severity, lint};
 use self::settings::Settings;
 
-/// Schema generation of a KBS configuration, and with it of what policies are told. It follows from the code of the KBS, not from the tag
-/// of its image.
+/// Schema generation of a KBS configuration, and with it of what policies are told. It follows
+/// from the code of the KBS, not from the tag of its image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Generation {
@@ -67,7 +68,8 @@ impl Generation {
     }
 
     /// Default policies that the attestation service writes at start when they are missing, and so
-    /// must be there when their directory is read-only (contract 3.1, 4.2).
+    /// must be there when their directory is read-only (Trustee, attestation service; Trustee, KBS
+    /// configuration).
     pub fn default_policies(self) -> &'static [&'static str] {
         match self {
             Self::Mounted => &["default_cpu", "default_gpu"],

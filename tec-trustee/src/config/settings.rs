@@ -1,4 +1,4 @@
-//! What a configuration of each generation must say (contract 4.1, 4.2).
+//! What a configuration of each generation must say (Trustee, KBS configuration).
 
 use tec_core::trustee::TrusteeIntent;
 use toml::{Table, Value};
@@ -10,7 +10,7 @@ pub(super) type Path = &'static [&'static str];
 
 /// Storage back ends that several pods share; they stay as they are.
 const SHARED_STORAGE: [&str; 2] = ["Postgres", "Redis"];
-/// Requests that the admin role may make: all of the API (contract 4.1).
+/// Requests that the admin role may make: all of the API (Trustee, KBS configuration).
 const ADMIN_ENDPOINTS: &str = "^/kbs/.+$";
 /// The one admin role.
 const ADMIN: &str = "admin";

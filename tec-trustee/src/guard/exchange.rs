@@ -203,8 +203,8 @@ impl Guard {
         Ok(answer)
     }
 
-    /// The attested session, by its cookie or by its token (contract 1.3). A request that brings
-    /// both must mean one session by them, whichever of them the Trustee uses.
+    /// The attested session, by its cookie or by its token (KBS attestation protocol 0.4.0). A
+    /// request that brings both must mean one session by them, whichever of them the Trustee uses.
     fn identify(&self, headers: &HeaderMap) -> Option<Arc<Passage>> {
         let sessions = &self.0.sessions;
         let id = match (credentials::session(headers), credentials::token(headers)) {

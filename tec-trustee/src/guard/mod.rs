@@ -8,7 +8,7 @@
 //!
 //! Why: a verifier that takes register values by their position in a list, without looking at the
 //! selection that was quoted, can be told any value for any register, and no policy over the
-//! claims can tell (contract 2.2, 7a).
+//! claims can tell (Trustee, verifiers; seen with Trustee v0.21).
 //!
 //! ```text
 //! POST auth ────────► Trustee      the nonce is remembered with the session

@@ -11,7 +11,7 @@ use tokio::time::{Duration, timeout};
 
 use crate::kbs::reply::{Refusal, Reply};
 
-/// The Trustee must have begun to answer by then; clients wait for 60 s (contract 1.4).
+/// The Trustee must have begun to answer by then; clients wait for 60 s.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(50);
 
 /// Headers that belong to one connection (RFC 9110, section 7.6.1; the last two are older use).

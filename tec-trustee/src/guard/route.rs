@@ -72,7 +72,8 @@ fn is_plain(verb: &str) -> bool {
             .all(|c| c.is_ascii_alphanumeric() || matches!(c, b'-' | b'_'))
 }
 
-/// Clients of v0.21 send `resource//a/b/c` (contract 6), so one empty segment in front is fine.
+/// Clients of v0.21 send `resource//a/b/c` (clevis-pin-trustee), so one empty segment in front is
+/// fine.
 fn is_unambiguous(tail: &str) -> bool {
     let legal = |c: u8| c.is_ascii_alphanumeric() || matches!(c, b'-' | b'_' | b'.');
     let tail = tail.strip_prefix('/').unwrap_or(tail);

@@ -1,4 +1,4 @@
-//! Public keys of a session (`tee-pubkey`), with exactly the members of contract 1.2.
+//! Public keys of a session (`tee-pubkey`), with exactly the members that the KBS protocol has.
 
 use rand_core::CryptoRng;
 use rsa::{BoxedUint, Oaep, RsaPublicKey};

@@ -1,4 +1,5 @@
-//! The encrypted response of a KBS: flattened JSON JWE (contract 1.3, RFC 7516, RFC 7518).
+//! The encrypted response of a KBS: flattened JSON JWE (KBS attestation protocol 0.4.0; RFC 7516;
+//! RFC 7518).
 //!
 //! ```text
 //! tee-pubkey ─ agree / OAEP ─► key encryption ─► content key ─ A256GCM ─► ciphertext
@@ -108,7 +109,7 @@ pub enum JweError {
     Encrypt,
 }
 
-/// Encrypts `secret` for `key` (contract 1.3).
+/// Encrypts `secret` for `key` (KBS attestation protocol 0.4.0).
 ///
 /// # Errors
 /// A key that is no key of its type, and a secret above [`MAX_SECRET`].

@@ -1,4 +1,4 @@
-//! The admin API (contract 5).
+//! The admin API of Trustee's KBS.
 
 use std::fmt;
 
@@ -24,11 +24,11 @@ use crate::wire::ErrorKind;
 const MAX_TOKEN: usize = 16 * 1024;
 /// Largest PEM text of an admin key.
 const MAX_PEM: usize = 4096;
-/// Largest name of a reference value (contract 3.3: file names).
+/// Largest name of a reference value (Trustee, key-value storage: file names).
 const MAX_NAME: usize = 200;
-/// The role that may do everything (contract 5.4).
+/// The role that may do everything (Trustee, KBS admin API).
 const ADMIN_ROLE: &str = "admin";
-/// The one attestation policy: evidence here is of the class `cpu` (contract 3.1).
+/// The one attestation policy: evidence here is of the class `cpu` (Trustee, attestation service).
 const ATTESTATION_POLICY: &str = "default_cpu";
 
 /// Who may use the admin API: bearers of a token with the claim `role` = `admin`, signed by one key
@@ -138,7 +138,7 @@ struct PolicyBody {
     policy: String,
 }
 
-/// Message of the reference value service (contract 3.2).
+/// Message of the reference value service (Trustee, RVPS).
 #[derive(Deserialize)]
 struct ReferenceMessage {
     #[serde(default)]
@@ -204,7 +204,7 @@ impl Kbs {
         {
             return Err(bad_policy("the only attestation policy is default_cpu"));
         }
-        // URL-safe and without padding, strictly (contract 5.1).
+        // URL-safe and without padding, strictly (Trustee, KBS admin API).
         let text = URL_SAFE_NO_PAD
             .decode(&body.policy)
             .ok()

@@ -1,4 +1,5 @@
-//! The handshake: `auth` and `attest` (contract 1.1, 1.2, 3.1).
+//! The handshake: `auth` and `attest` (KBS attestation protocol 0.4.0; Trustee, attestation
+//! service).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -219,7 +220,7 @@ impl Kbs {
     }
 }
 
-/// The object that policies and tokens hold (contract 1.5).
+/// The object that policies and tokens hold (EAR, draft-ietf-rats-ear).
 fn annotate(
     verified: &VerifiedEvidence,
     request: &AttestRequest,

@@ -12,13 +12,13 @@ use super::sample::SampleVerifier;
 use super::{AdminAuth, Backend};
 use crate::token::{TokenSigner, TokenVerifier};
 
-/// Lifetime of a session in seconds (contract 1.1).
+/// Lifetime of a session in seconds (KBS attestation protocol 0.4.0).
 pub const DEFAULT_SESSION_SECONDS: u32 = 300;
-/// Lifetime of an attestation token in seconds (contract 1.5).
+/// Lifetime of an attestation token in seconds (EAR, draft-ietf-rats-ear).
 pub const DEFAULT_TOKEN_SECONDS: u32 = 300;
 /// Most sessions at a time; an unfinished one takes about 300 bytes.
 pub const DEFAULT_MAX_SESSIONS: usize = 65_536;
-/// Largest request body in bytes (contract 4.1, `payload_request_size`).
+/// Largest request body in bytes (Trustee, KBS configuration, `payload_request_size`).
 pub const DEFAULT_MAX_PAYLOAD: usize = 2 * 1024 * 1024;
 
 /// Configuration of a [`Kbs`](super::Kbs).

@@ -1,4 +1,4 @@
-//! Init-data (contract 2.5): its digest, and its claims for policies.
+//! Init-data (Trustee, verifiers): its digest, and its claims for policies.
 
 use serde::Deserialize;
 use serde_json::{Map, Value};

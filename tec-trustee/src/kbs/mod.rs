@@ -1,5 +1,5 @@
 //! A small embeddable KBS with its own attestation service, wire-compatible with Trustee
-//! (contract 1).
+//! (KBS attestation protocol 0.4.0).
 //!
 //! *What it is*: the endpoints of the attestation handshake, resources, and the admin API, over a
 //! [`Backend`]. *What it is not*: it opens no socket and terminates no TLS; the router is served by

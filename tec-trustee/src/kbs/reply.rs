@@ -1,4 +1,4 @@
-//! Replies (contract 1.1, 1.4).
+//! Replies (KBS attestation protocol 0.4.0).
 
 use axum::body::Body;
 use axum::http::header::{CONTENT_TYPE, SET_COOKIE};
@@ -121,7 +121,7 @@ pub(super) fn json(value: &impl Serialize) -> Reply {
 }
 
 /// Adds the session cookie. `Max-Age` wins over `Expires` in cookie jars, so that a client whose
-/// clock is wrong keeps its session (contract 7).
+/// clock is wrong keeps its session (seen with Trustee v0.21).
 pub(super) fn with_session(
     mut response: Response<Body>,
     id: SessionId,

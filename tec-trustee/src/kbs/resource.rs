@@ -1,4 +1,4 @@
-//! `GET resource` (contract 1.3, 3.4).
+//! `GET resource` (KBS attestation protocol 0.4.0; Trustee, resource policy).
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ use crate::jwt::Unverified;
 use crate::policy::{PolicyError, ResourcePolicy};
 use crate::wire::ErrorKind;
 
-/// Where a token may hold the session key, in this order (contract 1.3).
+/// Where a token may hold the session key, in this order (KBS attestation protocol 0.4.0).
 const KEY_POINTERS: [&str; 5] = [
     "/tdx/attester_runtime_data/tee-pubkey",
     "/tdx/attester_user_data/tee-pubkey",
@@ -146,7 +146,7 @@ impl Kbs {
 }
 
 /// Three segments. One empty segment in front is dropped: clients of v0.21 send
-/// `resource//a/b/c` (contract 6).
+/// `resource//a/b/c` (clevis-pin-trustee).
 pub(crate) fn parse_path(tail: &str) -> Result<ResourcePath, Refusal> {
     tail.strip_prefix('/').unwrap_or(tail).parse().map_err(|_| {
         Refusal::new(

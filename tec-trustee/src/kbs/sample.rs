@@ -1,4 +1,4 @@
-//! Evidence without hardware (contract 2.4), for tests of the protocol.
+//! Evidence without hardware (Trustee, verifiers), for tests of the protocol.
 
 use std::sync::Arc;
 

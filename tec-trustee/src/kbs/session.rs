@@ -25,7 +25,8 @@ pub(crate) fn record_bytes(record: &Attempt) -> usize {
     serde_json::to_vec(record).map_or(usize::MAX, |json| json.len().saturating_mul(2))
 }
 
-/// Id of a session: 32 lowercase hexadecimal digits, the simple form of a UUID (contract 1.1).
+/// Id of a session: 32 lowercase hexadecimal digits, the simple form of a UUID (KBS attestation
+/// protocol 0.4.0).
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct SessionId([u8; 16]);
 

@@ -1,8 +1,8 @@
 //! Policies of our own as programs of the engine's register machine, which runs them in a fraction
 //! of the time of its interpreter.
 //!
-//! Only texts that [`PolicyIntent`] renders are compiled: tests and fuzzing compare what both say of
-//! them. A stranger's policy is left to the interpreter, which is what Trustee runs.
+//! Only texts that [`PolicyIntent`] renders are compiled: tests and fuzzing compare what both say
+//! of them. A stranger's policy is left to the interpreter, which is what Trustee runs.
 
 use std::collections::BTreeMap;
 use std::iter::repeat_n;
@@ -16,7 +16,7 @@ use serde_json::Value as Json;
 use super::PolicyIntent;
 use super::engine::{PolicyError, TIMER, evaluation_failed, parse, to_rego};
 
-/// Rules that policies do not have: the function of Trustee (contract 3.1) as a question to the
+/// Rules that policies do not have: the function of Trustee as a question to the
 /// host, named after what is asked for so that the answers can be laid out beforehand; and both
 /// results in one, which is undefined when one of them is.
 const HOST: &str = "
@@ -128,7 +128,7 @@ impl Compiled {
     }
 }
 
-/// `pcr00` to `pcr23` (contract 2.2).
+/// `pcr00` to `pcr23` (Trustee, verifiers).
 fn is_register(name: &str) -> bool {
     let index = name.strip_prefix("pcr");
     index.is_some_and(|index| index.len() == 2 && index.bytes().all(|byte| byte.is_ascii_digit()))

@@ -1,4 +1,4 @@
-//! Evaluation with the semantics of Trustee's attestation service (contract 3.1, 3.4).
+//! Evaluation with the semantics of Trustee's attestation service and its resource policy.
 //!
 //! Policies are parsed and analyzed once; an evaluation runs on a clone of the engine, which serves
 //! again after it. Those that we rendered are compiled, too. The look-up of reference values is
@@ -26,7 +26,7 @@ pub(super) const TIMER: ExecutionTimerConfig = ExecutionTimerConfig {
     limit: Duration::from_secs(2),
     check_interval: NonZeroU32::MIN.saturating_add(255),
 };
-/// Name of the function that policies call (contract 3.1).
+/// Name of the function that policies call (Trustee, attestation service).
 const QUERY: &str = "query_reference_value";
 /// Most reference values that one evaluation may ask for.
 const MAX_WANTED: usize = 256;

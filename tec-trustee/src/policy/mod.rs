@@ -1,13 +1,15 @@
-//! Policies that let a machine have its own key and no other (contract 3, 7a).
+//! Policies that let a machine have its own key and no other (Trustee, attestation service; seen
+//! with Trustee v0.21).
 //!
 //! ```text
 //! evidence ─ attestation policy ─► trust claims, extension tec.machine ─► token
-//!   name of the AK (derived in Rego) ─ query_reference_value ─► {"ak", "machine"}, compared in full
-//! token ─ resource policy ─► allow, if tec.machine == resource-path[1] and ear.status is affirming
+//!   name of the AK (derived in Rego) ─ query_reference_value ─► {"ak", "machine"}, compared in
+//! full token ─ resource policy ─► allow, if tec.machine == resource-path[1] and ear.status is
+//! affirming
 //! ```
 //! The texts run on an unmodified Trustee (v0.20 and later) and on the embedded KBS alike. They use
-//! no `crypto.*` builtins, which Trustee does not have. Trustee v0.16 to v0.19 tells policies nothing
-//! about the key, so there is no binding there: [`PolicyIntent::check_for`] refuses it.
+//! no `crypto.*` builtins, which Trustee does not have. Trustee v0.16 to v0.19 tells policies
+//! nothing about the key, so there is no binding there: [`PolicyIntent::check_for`] refuses it.
 //!
 //! ```
 //! use tec_core::attest::{PinnedPcrs, Tee};

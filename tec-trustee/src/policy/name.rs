@@ -23,13 +23,13 @@ pub const SNP_MEASUREMENT: &str = "snp_measurement";
 /// bytes of X and all of Y.
 ///
 /// A digest would make the better name, but the policy must derive it, too, and the Rego engine of
-/// Trustee is built without the `crypto` functions (contract 3.1).
+/// Trustee is built without the `crypto` functions (Trustee, attestation service).
 ///
 /// # Security
 /// The name alone proves nothing: an RSA key whose modulus begins like that of another key is made
-/// in seconds. The value under the name holds the whole key, and the policy compares it; two keys of
-/// one name cannot both be stored, and the one that is not stored is denied. Who stores such values
-/// must not overwrite the value of another key, as `publish::Desired` refuses to.
+/// in seconds. The value under the name holds the whole key, and the policy compares it; two keys
+/// of one name cannot both be stored, and the one that is not stored is denied. Who stores such
+/// values must not overwrite the value of another key, as `publish::Desired` refuses to.
 pub fn ak_reference_name(ak: &PublicKey) -> String {
     let mut name = String::from(PREFIX);
     for c in ak.to_base64().chars().skip(SKIP).take(TAKE) {

@@ -101,7 +101,7 @@ impl PolicyIntent {
     }
 }
 
-/// Guard, and path of the object with `pcrNN` and `ak_public` (contract 2.2, 2.3).
+/// Guard, and path of the object with `pcrNN` and `ak_public` (Trustee, verifiers).
 pub(super) fn path_of(tee: Tee) -> Option<(&'static str, &'static str)> {
     match tee {
         Tee::Tpm => Some(("input.tpm", "input.tpm")),
@@ -110,7 +110,7 @@ pub(super) fn path_of(tee: Tee) -> Option<(&'static str, &'static str)> {
     }
 }
 
-/// Conditions on the report; all its claims are text (contract 2.3).
+/// Conditions on the report; all its claims are text (Trustee, verifiers).
 fn snp(text: &mut String, report: &str, demanded: SnpRequirement) {
     let _ = writeln!(text, "\t{report}.policy_debug_allowed == \"false\"");
     if demanded.is_measured {

@@ -33,7 +33,7 @@ pub enum TrustTier {
 }
 
 impl TrustTier {
-    /// Tier of a claim's value (contract 3.1).
+    /// Tier of a claim's value (Trustee, attestation service).
     pub fn of(value: i8) -> Self {
         match value {
             -1..=1 => Self::None,
@@ -90,7 +90,7 @@ pub(super) fn verdict_of(
     let mut verdict = Verdict::default();
     match claims {
         None => {
-            // Contract 3.1: an undefined rule says nothing about anything.
+            // As in Trustee, an undefined rule says nothing about anything.
             for claim in CLAIMS {
                 verdict.claims.insert(claim.to_owned(), 0);
             }

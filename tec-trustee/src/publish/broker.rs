@@ -133,9 +133,9 @@ impl BrokerPublisher {
         Ok(Found::Foreign(Some(head)))
     }
 
-    /// Begins a new epoch, with an index of all doubts. A head that is not there and one that cannot
-    /// be read look the same (contract 5.1), so that the service reads at all is seen before an
-    /// index is overwritten.
+    /// Begins a new epoch, with an index of all doubts. A head that is not there and one that
+    /// cannot be read look the same (Trustee, KBS admin API), so that the service reads at all is
+    /// seen before an index is overwritten.
     async fn begin(&self, record: &mut Record, old: Option<&Head>) -> Result<Head, PortError> {
         tracing::info!("everything is published to this target");
         let epoch = index::random(&*self.entropy);
@@ -150,9 +150,9 @@ impl BrokerPublisher {
         Ok(Head::anew(old, record))
     }
 
-    /// Does the steps, batch by batch: a break between two costs none of what was done. One that can
-    /// never succeed does not keep the others from being done, but nothing is set while a policy is
-    /// refused.
+    /// Does the steps, batch by batch: a break between two costs none of what was done. One that
+    /// can never succeed does not keep the others from being done, but nothing is set while a
+    /// policy is refused.
     async fn deliver(
         &self,
         desired: &Desired,

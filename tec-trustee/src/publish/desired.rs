@@ -27,8 +27,8 @@ pub(super) const TRUSTED_AKS: &str = "trusted_aks";
 ///
 /// Share it: all methods take `&self`, a change takes effect at once, costs O(log n) of the number
 /// of items, and waits for no target. Setting what is set already changes nothing. Every change
-/// has a number, the [`revision`](Self::revision), and the latest change of each item is kept by it,
-/// so that a publisher looks only at what changed since it was last done.
+/// has a number, the [`revision`](Self::revision), and the latest change of each item is kept by
+/// it, so that a publisher looks only at what changed since it was last done.
 ///
 /// # State everything first
 /// What is not desired is withdrawn from every target. After a restart, state what all registries
@@ -217,8 +217,9 @@ impl Desired {
         self.change(|state| state.set(Item::Secret(path), Content::Secret(secret)));
     }
 
-    /// Leaves what targets hold under a path as it is: nothing is sent, and nothing taken away. For a
-    /// secret that was lost here, and that only targets still have. One that is set stays set.
+    /// Leaves what targets hold under a path as it is: nothing is sent, and nothing taken away.
+    /// For a secret that was lost here, and that only targets still have. One that is set stays
+    /// set.
     pub fn keep_secret(&self, path: ResourcePath) {
         self.change(|state| state.keep(Item::Secret(path)));
     }
@@ -229,7 +230,7 @@ impl Desired {
     }
 
     /// Trusts a key under the name of its object: the directory of keys of v0.16 to v0.19
-    /// (contract 2.2). Only the mounted form has one.
+    /// (Trustee, verifiers). Only the mounted form has one.
     ///
     /// # Errors
     /// The name is none of an object.

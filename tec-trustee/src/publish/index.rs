@@ -1,8 +1,8 @@
 //! Notes that a publisher keeps in its target, so that a later one knows what is there.
 //!
 //! A Trustee lists neither its reference values nor, in most versions, its secrets, and gives no
-//! secret back (contract 5.1). So the names and fingerprints of what was published are stored beside
-//! it, as reference values of reserved names:
+//! secret back (Trustee, KBS admin API). So the names and fingerprints of what was published are
+//! stored beside it, as reference values of reserved names:
 //!
 //! ```text
 //! tec-index-epoch   random; written when everything is begun anew, and then never: it is gone
@@ -10,13 +10,13 @@
 //! tec-index         head: the epoch, a stamp, side and number of chunks, the latest notes
 //! tec-index-a-<n>   chunks of notes; the other side, b, while the index is written anew
 //! ```
-//! It is a log: a later note of an item counts more than an earlier one. Before items are sent, they
-//! are noted as doubtful, and when they are there, with their fingerprint; each time the head gets a
-//! new stamp, so a record that misses one is known to be old. A few notes rewrite the head only,
-//! which is small, and the log is written anew when most of it no longer counts.
+//! It is a log: a later note of an item counts more than an earlier one. Before items are sent,
+//! they are noted as doubtful, and when they are there, with their fingerprint; each time the head
+//! gets a new stamp, so a record that misses one is known to be old. A few notes rewrite the head
+//! only, which is small, and the log is written anew when most of it no longer counts.
 //!
-//! One loss leaves no trace: a Trustee that loses its state within a batch, and a publisher that ends
-//! before it notices. What it sent of that batch after the loss is found again only if it is
+//! One loss leaves no trace: a Trustee that loses its state within a batch, and a publisher that
+//! ends before it notices. What it sent of that batch after the loss is found again only if it is
 //! desired still, or when the Trustee loses its state once more.
 
 use std::collections::BTreeMap;
@@ -206,8 +206,8 @@ impl Head {
             || chunks > live.saturating_mul(2) / MAX_CHUNK + SLACK_CHUNKS
     }
 
-    /// Notes that these items may hold anything soon. Reads back: an item that is not in the index is
-    /// not found again.
+    /// Notes that these items may hold anything soon. Reads back: an item that is not in the index
+    /// is not found again.
     pub(super) async fn announce<'a>(
         &mut self,
         broker: &dyn KeyBroker,

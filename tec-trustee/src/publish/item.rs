@@ -11,12 +11,12 @@ use tec_core::id::ResourcePath;
 const FINGERPRINT_LABEL: &[u8] = b"tec publish fingerprint v1\0";
 
 /// Name of a reference value: 1 to 200 characters of `A-Z a-z 0-9 . _ -`, not beginning with a dot,
-/// so that every storage back end takes it (contract 3.3).
+/// so that every storage back end takes it (Trustee, key-value storage).
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ReferenceName(String);
 
 impl ReferenceName {
-    /// Longest name (contract 3.3: file names).
+    /// Longest name (Trustee, key-value storage: file names).
     pub const MAX: usize = 200;
 
     /// The name as text.

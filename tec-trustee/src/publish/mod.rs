@@ -1,4 +1,5 @@
-//! Publishing: one desired state, brought to any number of Trustees and kept there (contract 4, 5).
+//! Publishing: one desired state, brought to any number of Trustees and kept there (Trustee, KBS
+//! configuration; Trustee, KBS admin API).
 //!
 //! ```text
 //!            Desired ── plan(desired, record) ─► steps, only of what changed
@@ -7,10 +8,10 @@
 //!   (N targets) └─► MountedPublisher ─► MountedTarget: ConfigMaps, Secrets, one patch of the pod
 //! ```
 //! *What it is*: level-triggered. A publisher compares what is desired with what it knows to be
-//! there, and does the difference: policies first, then what is withdrawn, then what is new. What it
-//! sent and had no answer to is in doubt, and is sent again. A target that lost its state gets all of
-//! it; a publisher that was restarted reads what is there and sends what differs. What nobody wants
-//! any more is found and taken away.
+//! there, and does the difference: policies first, then what is withdrawn, then what is new. What
+//! it sent and had no answer to is in doubt, and is sent again. A target that lost its state gets
+//! all of it; a publisher that was restarted reads what is there and sends what differs. What
+//! nobody wants any more is found and taken away.
 //!
 //! *What it is not*: it decides nothing about machines, waits for nothing, and holds no Kubernetes
 //! client. When to call again is said by [`Fanout`] and [`Desired::changed`]; the program calls.
@@ -26,8 +27,8 @@
 //! | the pod of a Trustee is ready | [`Fanout::publish_to`]: whether it kept its state is seen | |
 //! | now and then | [`BrokerPublisher::refresh`] with a part of all items | that part |
 //!
-//! The mounted form is rendered as a whole for each round, which is why changes are gathered; what is
-//! written is what differs.
+//! The mounted form is rendered as a whole for each round, which is why changes are gathered; what
+//! is written is what differs.
 //!
 //! # One publisher for each Trustee
 //! Rounds of two publishers that overlap at one Trustee lose notes of each other. Elect a leader.
@@ -42,9 +43,9 @@
 //! desired.put_secret(sample::secret_path(1), sample::secret(1));
 //!
 //! let trustee = Arc::new(MemoryBroker::new());
-//! let publisher = BrokerPublisher::new(Arc::clone(&trustee) as _, Arc::new(SeededEntropy::new(1)));
-//! assert!(matches!(publisher.publish(&desired).await?, Progress::Converged { .. }));
-//! assert!(trustee.resource(&sample::secret_path(1)).is_some());
+//! let publisher = BrokerPublisher::new(Arc::clone(&trustee) as _,
+//! Arc::new(SeededEntropy::new(1))); assert!(matches!(publisher.publish(&desired).await?,
+//! Progress::Converged { .. })); assert!(trustee.resource(&sample::secret_path(1)).is_some());
 //!
 //! desired.remove_secret(&sample::secret_path(1));
 //! publisher.publish(&desired).await?;

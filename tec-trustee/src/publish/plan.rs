@@ -28,13 +28,13 @@ pub(super) enum Action {
 /// The steps from what is known of a target to what is desired: policies, then what is withdrawn,
 /// then reference values, then secrets. Nothing, when both agree.
 ///
-/// Pure. It looks at what changed since the target was last as desired, and at what is in doubt, and
-/// only where that is not known at everything. Names that policies ask for whoever wrote them
+/// Pure. It looks at what changed since the target was last as desired, and at what is in doubt,
+/// and only where that is not known at everything. Names that policies ask for whoever wrote them
 /// (`tpm_pcr0` to `tpm_pcr23`, `trusted_aks`) are emptied on every target that may still have them.
 ///
 /// # Security
 /// No secret before the policies: those that a Trustee starts with release keys to anybody's TPM
-/// (contract 3.4).
+/// (Trustee, resource policy).
 pub(super) fn plan(desired: &State, record: &Record) -> Vec<Step> {
     let mut steps: Vec<Step> = match desired.changes_since(record.position()) {
         Some(changes) => {

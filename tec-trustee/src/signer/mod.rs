@@ -1,5 +1,5 @@
 //! The key that signs attestation tokens, and certificates that a KBS is told to trust
-//! (contract 1.5, 4.1).
+//! (EAR, draft-ietf-rats-ear; Trustee, KBS configuration).
 //!
 //! ```text
 //! SignerCa ─ issue ─► IssuedSigner: signer.key, signer.crt ─► attestation_token_broker.signer
@@ -269,7 +269,8 @@ impl IssuedSigner {
     }
 }
 
-/// Whether the certificate of a signer has less than 30 days to live, so that another signer is due.
+/// Whether the certificate of a signer has less than 30 days to live, so that another signer is
+/// due.
 ///
 /// # Errors
 /// `Certificate`, when it does not parse.

@@ -114,7 +114,7 @@ fn registers() -> Value {
     registers.into()
 }
 
-/// What an attestation service adds to each sort of evidence (contract 1.5).
+/// What an attestation service adds to each sort of evidence (EAR, draft-ietf-rats-ear).
 fn annotated(tee: &str, claims: impl Into<Value>) -> Value {
     let claims = claims.into();
     json!({
@@ -130,7 +130,7 @@ fn tpm() -> Value {
     annotated("tpm", claims)
 }
 
-/// The claims of a report are all text (contract 2.3).
+/// The claims of a report are all text (Trustee, verifiers).
 fn azure() -> Value {
     let mut registers = registers();
     registers["ak_public"] = ak(1).to_base64().into();

@@ -58,8 +58,8 @@ fn exchanges(transcript: &str) -> Vec<(Message, Message)> {
     messages
 }
 
-/// Report data by hand: canonical JSON has no white space, and its members are sorted (contract
-/// 1.2). Sample evidence carries all 48 bytes (contract 2.4).
+/// Report data by hand: canonical JSON has no white space, and its members are sorted (KBS
+/// attestation protocol 0.4.0). Sample evidence carries all 48 bytes (Trustee, verifiers).
 fn report_data(nonce: &str, x: &str, y: &str) -> String {
     let canonical = format!(
         r#"{{"additional-evidence":"","nonce":"{nonce}","tee-pubkey":{{"alg":"ECDH-ES+A256KW","crv":"P-256","kty":"EC","x":"{x}","y":"{y}"}}}}"#
@@ -243,7 +243,7 @@ async fn our_client_takes_a_denial_as_final() {
 async fn our_broker_answers_as_the_transcript_does_and_its_resource_opens() {
     let (key, values) = play_broker(RELEASED).await;
     let header = URL_SAFE_NO_PAD.decode(&values["protected"]).unwrap();
-    // The order survives readers that rewrite the header (contract 1.3).
+    // The order survives readers that rewrite the header (KBS attestation protocol 0.4.0).
     let form = r#"{"alg":"ECDH-ES+A256KW","enc":"A256GCM","epk":{"crv":"P-256","kty":"EC","x":"{{epk_x}}","y":"{{epk_y}}"}}"#;
     let mut found = Values::new();
     matches(form, std::str::from_utf8(&header).unwrap(), &mut found).unwrap();

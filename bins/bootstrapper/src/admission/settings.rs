@@ -10,7 +10,7 @@ use serde::Deserialize;
 use tec_core::ak::Fingerprint;
 use tec_support::program;
 
-/// Port inside the pod (contract, 1.9).
+/// Port inside the pod (Constellation).
 const PORT: u16 = 9090;
 
 /// All settings.

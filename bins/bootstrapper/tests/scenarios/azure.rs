@@ -20,7 +20,7 @@ use tempfile::TempDir;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream};
 use tokio::net::TcpListener;
 
-/// Handle of Azure's attestation key, and index of the report (contract, sections 3 and 4.1).
+/// Handle of Azure's attestation key, and index of the report (Azure, guest attestation for confidential VMs).
 const AK: &str = "0x81000003";
 const INDEX: &str = "0x01400001";
 

@@ -122,7 +122,7 @@ async fn an_operator_recovers_a_node_that_cannot_even_ask_join_services() {
     ended(program).await;
 }
 
-/// What older clients sent first (contract, 1.11).
+/// What older clients sent first (Constellation).
 #[derive(Clone, PartialEq, prost::Message)]
 struct OlderMessage {
     #[prost(bytes = "vec", tag = "2")]

@@ -29,7 +29,7 @@ use tonic::transport::Channel;
 
 /// Room for a header of LUKS2.
 const DISK: u64 = 17 * 1024 * 1024;
-/// Master key 40..5f, salt 60..7f (contract, appendix A).
+/// Master key 40..5f, salt 60..7f (Constellation).
 pub(crate) const KMS: &str = "kms://cluster-kms?key=QEFCQ0RFRkdISUpLTE1OT1BRUlNUVVZXWFlaW1xdXl8=\
                               &salt=YGFiY2RlZmdoaWprbG1ub3BxcnN0dXZ3eHl6e3x9fn8=";
 /// What is searched for everywhere: key and salt of the URI, as bytes and as text.

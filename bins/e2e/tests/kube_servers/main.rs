@@ -1,5 +1,5 @@
 //! The servers that nodes reach, on a real API server, with the rights that their packages give
-//! them. Names begin with the number of the check (upstream-operator 5.6).
+//! them. Names begin with the number of the check (trusted-cluster-operator).
 #![expect(
     clippy::unwrap_used,
     clippy::indexing_slicing,

@@ -28,7 +28,7 @@ use crate::testing::{MemoryNode, block_on};
 
 /// Longest run of a test: more calls mean that it does not converge.
 const LIMIT: usize = 2000;
-/// Master key 40..5f, salt 60..7f (contract, appendix A).
+/// Master key 40..5f, salt 60..7f (Constellation).
 const KMS: &str = "kms://cluster-kms?key=QEFCQ0RFRkdISUpLTE1OT1BRUlNUVVZXWFlaW1xdXl8=\
                    &salt=YGFiY2RlZmdoaWprbG1ub3BxcnN0dXZ3eHl6e3x9fn8=";
 

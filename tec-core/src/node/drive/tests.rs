@@ -19,7 +19,7 @@ use crate::node::uri::{KmsUri, StorageUri};
 use crate::secret::SecretArray;
 use crate::testing::MemoryNode;
 
-/// Master key 40..5f, salt 60..7f (contract, appendix A).
+/// Master key 40..5f, salt 60..7f (Constellation).
 const KMS: &str = "kms://cluster-kms?key=QEFCQ0RFRkdISUpLTE1OT1BRUlNUVVZXWFlaW1xdXl8=\
                    &salt=YGFiY2RlZmdoaWprbG1ub3BxcnN0dXZ3eHl6e3x9fn8=";
 

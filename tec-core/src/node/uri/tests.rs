@@ -3,7 +3,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::node::derive::DataKeyId;
 
-/// Master key 40..5f, salt 60..7f (contract, appendix A).
+/// Master key 40..5f, salt 60..7f (Constellation).
 const CLUSTER: &str = "kms://cluster-kms?key=QEFCQ0RFRkdISUpLTE1OT1BRUlNUVVZXWFlaW1xdXl8=\
                        &salt=YGFiY2RlZmdoaWprbG1ub3BxcnN0dXZ3eHl6e3x9fn8=";
 
@@ -153,7 +153,7 @@ fn every_type_survives_being_written() {
     }
 }
 
-/// Forms of document 004 (contract, section 5, G2), as its command line writes them: `Zm9v` is `foo`.
+/// Forms of document 004 (Constellation), as its command line writes them: `Zm9v` is `foo`.
 const OLDER_KMS: [&str; 4] = [
     "kms://aws?keyPolicy=%7B%22a%22%3A%22b+c%22%7D&kekID=Zm9v",
     "kms://azure-kms?name=vault&type=vault.azure.net&kekID=Zm9v",

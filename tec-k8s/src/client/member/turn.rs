@@ -21,10 +21,10 @@ use crate::rpc::ControlPlaneTurns;
 
 const NAMESPACE: &str = "kube-system";
 const NAME: &str = "tec-control-plane-join";
-/// A node that has not joined by then gives up its turn (contract, 1.9).
+/// A node that has not joined by then gives up its turn (Constellation).
 const VALID: Duration = Duration::from_mins(10);
 /// So far into its turn a node is told to go on: the join that it begins then may take five minutes
-/// (contract, 1.5), and must have ended before another node gets the turn.
+/// (Constellation), and must have ended before another node gets the turn.
 const BEGINS: Duration = Duration::from_mins(4);
 /// What kubeadm puts on a control plane in its last step.
 const MARK: &str = "node-role.kubernetes.io/control-plane";
@@ -84,8 +84,8 @@ impl KubeTurns {
     }
 
     /// Whether the holder has time left for a join. Another instance may have seen the turn begin
-    /// earlier, so what the lease says of its begin counts, too: a clock that is wrong can only make
-    /// the holder wait.
+    /// earlier, so what the lease says of its begin counts, too: a clock that is wrong can only
+    /// make the holder wait.
     fn may_begin(&self, lease: &Lease) -> bool {
         let begin = lease
             .spec
@@ -131,8 +131,8 @@ impl ControlPlaneTurns for KubeTurns {
         let spec = self.spec(node)?;
         let params = PostParams::default();
         let taken = match self.leases.get_opt(NAME).await.map_err(failed)? {
-            // Not renewed: a node that asks again and again, and never joins, would keep it. One that
-            // is late waits until it has run out, and takes a new one.
+            // Not renewed: a node that asks again and again, and never joins, would keep it. One
+            // that is late waits until it has run out, and takes a new one.
             Some(lease) if is_holder(&lease, node) && self.may_begin(&lease) => return Ok(()),
             Some(lease) if is_holder(&lease, node) && self.seen_for(&lease) < VALID => {
                 return Err(waits());

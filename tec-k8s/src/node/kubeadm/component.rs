@@ -23,9 +23,9 @@ const MAX_ENTRIES: usize = 4096;
 /// Attempts at one download, with waits that double.
 const ATTEMPTS: u32 = 5;
 const FIRST_WAIT: Duration = Duration::from_secs(1);
-/// Mode of what is installed (contract, 1.4).
+/// Mode of what is installed (Constellation).
 const EXECUTABLE: u32 = 0o544;
-/// Answers after which another attempt may succeed (contract, 1.4).
+/// Answers after which another attempt may succeed (Constellation).
 const RETRIED: [StatusCode; 6] = [
     StatusCode::REQUEST_TIMEOUT,
     StatusCode::TOO_EARLY,

@@ -1,8 +1,8 @@
 //! What kubeadm reads: documents of `kubeadm.k8s.io/v1beta4`. JSON, which is YAML.
 //!
-//! Of the values of older peers (contract, 1.4) the taints of `registerWithTaints` are left out. The
-//! kubelet sets that of a cloud by itself where there is one, and without a provider nobody would take
-//! it away; that of a network plug-in is for whoever deploys it.
+//! Of the values of older peers (Constellation) the taints of `registerWithTaints` are left out.
+//! The kubelet sets that of a cloud by itself where there is one, and without a provider nobody
+//! would take it away; that of a network plug-in is for whoever deploys it.
 
 use std::path::Path;
 

@@ -39,10 +39,10 @@ const SYSTEMCTL: &str = "systemctl";
 const INIT_LIMIT: Duration = Duration::from_mins(15);
 /// A preflight pulls the images of a control plane.
 const PREFLIGHT_LIMIT: Duration = Duration::from_mins(15);
-/// Join (contract, 1.5 and appendix B). A control plane has a turn of a lease, which must not run out
+/// Join (Constellation). A control plane has a turn of a lease, which must not run out
 /// while it changes etcd.
 const JOIN_LIMIT: Duration = Duration::from_mins(5);
-/// Start of the kubelet (contract, appendix B).
+/// Start of the kubelet (Constellation).
 const KUBELET_LIMIT: Duration = Duration::from_mins(10);
 /// An answer of the server that components come from.
 const DOWNLOAD_IDLE_LIMIT: Duration = Duration::from_secs(30);

@@ -1,4 +1,4 @@
-//! Where things lie on a node (contract, appendix B).
+//! Where things lie on a node (Constellation).
 
 use std::path::{Path, PathBuf};
 

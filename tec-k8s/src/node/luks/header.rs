@@ -5,13 +5,13 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
-/// The one cipher of segments and key slots (contract, 7.14).
+/// The one cipher of segments and key slots (Constellation).
 const CIPHER: &str = "aes-xts-plain64";
 /// Key derivation of slots.
 const KDF: &str = "argon2id";
 /// Derivation and hash of the volume key's digest.
 const DIGEST: (&str, &str) = ("pbkdf2", "sha256");
-/// Size of a sector (contract, section 7, 14).
+/// Size of a sector (Constellation).
 const SECTOR: u32 = 4096;
 /// Integrity of the state disk, with its own key.
 const INTEGRITY: &str = "hmac(sha256)";

@@ -49,7 +49,7 @@ impl MetadataError {
     }
 }
 
-/// An instance, as QEMU's metadata service and the file write it (contract, 1.12).
+/// An instance, as QEMU's metadata service and the file write it (Constellation).
 #[derive(Clone, Debug, Deserialize)]
 struct Record {
     #[serde(rename = "Name")]

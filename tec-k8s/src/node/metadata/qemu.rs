@@ -7,7 +7,7 @@ use tec_core::port::PortError;
 use super::{MetadataError, Record, parsed};
 use crate::node::http::Ask;
 
-/// Where it is (contract, 1.12).
+/// Where it is (Constellation).
 const DEFAULT: &str = "http://10.42.0.1:8080";
 
 /// Asks `/self`, `/peers`, `/endpoint` and `/initsecrethash`.

@@ -1,7 +1,8 @@
-//! The admin API of a Trustee that runs elsewhere (contract 5).
+//! The admin API of a Trustee that runs elsewhere.
 //!
 //! Every write states the whole value. Writes into one namespace follow one another, since the
-//! JSON-file storage has no lock that holds and loses all but one of concurrent ones (contract 7).
+//! JSON-file storage has no lock that holds and loses all but one of concurrent ones (seen with
+//! Trustee v0.21).
 
 mod error;
 mod http;
@@ -99,8 +100,8 @@ impl AdminApi {
     }
 
     /// Deletes a resource, or overwrites it where that is refused: before v0.20 there is no DELETE,
-    /// and later ones refuse what is not there in the same words as a storage that fails (contract
-    /// 5.1). So the secret is gone in each case.
+    /// and later ones refuse what is not there in the same words as a storage that fails (Trustee,
+    /// KBS admin API). So the secret is gone in each case.
     async fn delete(&self, place: &str) -> Result<(), AdminError> {
         if self.generation == Generation::Mounted {
             return self.write(Call::post_bytes(place, TOMBSTONE)).await;
@@ -148,7 +149,7 @@ impl KeyBroker for AdminApi {
             (&self.resource_policies, "resource-policy")
         };
         let _turn = turn.lock().await;
-        // URL-safe and without padding, which is refused (contract 5.1).
+        // URL-safe and without padding, which is refused (Trustee, KBS admin API).
         let policy = URL_SAFE_NO_PAD.encode(rego);
         let body = if attestation {
             json!({"type": "rego", "policy_id": "default_cpu", "policy": policy})
@@ -163,7 +164,7 @@ impl KeyBroker for AdminApi {
     async fn set_reference_value(&self, name: &str, value: &Value) -> Result<(), PortError> {
         let _turn = self.references.lock().await;
         let payload = Value::Object(Map::from_iter([(name.to_owned(), value.clone())]));
-        // Standard base64, with padding (contract 3.2).
+        // Standard base64, with padding (Trustee, RVPS).
         let payload = STANDARD.encode(payload.to_string());
         let body = json!({"version": "0.1.0", "type": "sample", "payload": payload});
         self.write(Call::post("reference-value", &body))

@@ -12,15 +12,16 @@ use serde_json::{Map, Value};
 use tec_core::port::Clock;
 use tec_core::secret::{SecretArray, SecretBytes};
 
-/// Lifetime of a token in seconds; the KBS forgives another 60 (contract 5.2).
+/// Lifetime of a token in seconds; the KBS forgives another 60 (Trustee, KBS admin API).
 pub const MAX_TOKEN_SECONDS: i64 = 300;
-/// The role that may do everything (contract 5.4).
+/// The role that may do everything (Trustee, KBS admin API).
 const ROLE: &str = "admin";
 
-/// The key of an admin: Ed25519, since that is what every version verifies (contract 5.2).
+/// The key of an admin: Ed25519, since that is what every version verifies (Trustee, KBS admin
+/// API).
 ///
-/// Tokens carry `role`, `iat` and `exp`. They carry `iss` and `aud` only where those are configured:
-/// v0.18 to v0.20 refuse a token with an audience.
+/// Tokens carry `role`, `iat` and `exp`. They carry `iss` and `aud` only where those are
+/// configured: v0.18 to v0.20 refuse a token with an audience.
 pub struct AdminKey {
     key: SigningKey,
     issuer: Option<String>,

@@ -15,7 +15,7 @@ use super::pod::Pod;
 use super::reference;
 use crate::config::Generation;
 
-/// Most that an object may hold, names and values together (contract 4.2: 1 MiB).
+/// Most that an object may hold, names and values together (Trustee, KBS configuration: 1 MiB).
 const MAX_OBJECT: usize = 1024 * 1024;
 
 /// ConfigMaps, Secrets, and the pod's part of them.
@@ -54,7 +54,7 @@ pub enum RenderError {
         /// How large it may be.
         max: usize,
     },
-    /// The KBS leaves out the keys beyond its limit without a word (contract 2.2).
+    /// The KBS leaves out the keys beyond its limit without a word (Trustee, verifiers).
     #[error("{count} attestation keys are trusted, the configuration loads {max}")]
     TooManyKeys {
         /// How many.
@@ -118,7 +118,7 @@ impl Form {
     }
 
     /// `attestation-policy`: the one that counts, and empty ones where the service would otherwise
-    /// try to write its own into a read-only directory, and not start (contract 4.2).
+    /// try to write its own into a read-only directory, and not start (Trustee, KBS configuration).
     fn policies(&mut self, desired: &State, layout: &Layout) {
         for id in layout.generation.default_policies() {
             let text = match *id {

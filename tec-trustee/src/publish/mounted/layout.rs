@@ -6,8 +6,8 @@ use tec_core::time::Timestamp;
 use crate::config::Generation;
 
 /// Objects over which secrets, keys or reference values are spread where they need no pod of their
-/// own: their number is fixed, so that the pod does not change. With 1 MiB each (contract 4.2), they
-/// hold some 100,000 disk keys.
+/// own: their number is fixed, so that the pod does not change. With 1 MiB each (Trustee, KBS
+/// configuration), they hold some 100,000 disk keys.
 pub(super) const SHARDS: u8 = 16;
 
 /// How secrets and trusted keys get into the pod.
@@ -17,8 +17,8 @@ pub(super) const SHARDS: u8 = 16;
     reason = "callers choose between all of them"
 )]
 pub enum SecretMode {
-    /// The documented form: one Secret and one volume for each machine and each key. Another machine
-    /// means another pod.
+    /// The documented form: one Secret and one volume for each machine and each key. Another
+    /// machine means another pod.
     PerMachine,
     /// A fixed number of Secrets, all mounted from the beginning. Another machine needs no other
     /// pod; but disk keys lie in one flat directory, from which a sidecar that calls
@@ -42,19 +42,19 @@ pub struct Layout {
     pub ak_dir: String,
     /// Most attestation keys that the KBS loads, as in the configuration.
     pub max_aks: u32,
-    /// What reference values name as their end. Nothing reads it (contract 3.2), but it must be
+    /// What reference values name as their end. Nothing reads it (Trustee, RVPS), but it must be
     /// there; an argument, so that the same input gives the same bytes.
     pub expiration: Timestamp,
 }
 
 impl Layout {
-    /// The places of the documents: `/opt/trustee` and below it, or `/opt/trustee/storage` from v0.19
-    /// on; a Secret for each machine; an end in the year 9999; the keys of
+    /// The places of the documents: `/opt/trustee` and below it, or `/opt/trustee/storage` from
+    /// v0.19 on; a Secret for each machine; an end in the year 9999; the keys of
     /// [`TrusteeIntent`](tec_core::trustee::TrusteeIntent).
     pub fn new(generation: Generation, config: impl Into<String>) -> Self {
         let (storage_dir, max_aks) = match generation {
             Generation::Mounted => ("/opt/trustee", 10_000),
-            // v0.19 has the directory, too, and its default limit (contract 2.2).
+            // v0.19 has the directory, too, and its default limit (Trustee, verifiers).
             Generation::Unified | Generation::V0_21 => ("/opt/trustee/storage", 100),
         };
         Self {
@@ -88,7 +88,7 @@ impl Layout {
     }
 
     /// Directories of the attestation policies. v0.19 and v0.20 name their namespaces with another
-    /// sign each (contract 3.3), so both are there.
+    /// sign each (Trustee, key-value storage), so both are there.
     pub(super) fn policy_dirs(&self) -> Vec<String> {
         self.namespaces("policies/opa", "attestation_service_policy")
     }
@@ -123,8 +123,9 @@ impl Layout {
     }
 }
 
-/// File of a machine's disk key below [`Layout::resource_dir`]: a path of its own until v0.18, later
-/// one flat name in which `\x2F`, four characters, stands for each slash (contract 3.3).
+/// File of a machine's disk key below [`Layout::resource_dir`]: a path of its own until v0.18,
+/// later one flat name in which `\x2F`, four characters, stands for each slash (Trustee, key-value
+/// storage).
 pub(super) fn resource_file(generation: Generation, machine: &str) -> String {
     match generation {
         Generation::Mounted => format!("{machine}/root"),

@@ -1,5 +1,5 @@
 //! The mounted form: a Trustee whose files come from ConfigMaps and Secrets, and whose admin API is
-//! closed (contract 4.2).
+//! closed (Trustee, KBS configuration).
 //!
 //! ```text
 //! Desired ─ render ─► Form: ConfigMaps, Secrets, volumes of the pod

@@ -1,4 +1,4 @@
-//! Reference values as files (contract 3.2, 3.3).
+//! Reference values as files (Trustee, RVPS; Trustee, key-value storage).
 
 use serde_json::{Value, json};
 use tec_core::time::Timestamp;
@@ -7,7 +7,7 @@ use super::super::desired::{Content, State, canonical};
 use super::super::item::Item;
 use super::super::plan::common_names;
 
-/// Version of the record; the only one (contract 3.2).
+/// Version of the record; the only one (Trustee, RVPS).
 const VERSION: &str = "0.1.0";
 
 /// All reference values by name, those that policies ask for at least as an empty list: no file
@@ -33,7 +33,7 @@ pub(super) fn records(desired: &State, expiration: Timestamp) -> Vec<(String, Va
 }
 
 /// One record. `expiration` has the form `YYYY-MM-DDTHH:MM:SSZ`, without fraction, which the reader
-/// demands (contract 3.2).
+/// demands (Trustee, RVPS).
 fn record(name: &str, value: &Value, expiration: Timestamp) -> Value {
     let expiration = expiration.to_string();
     json!({"version": VERSION, "name": name, "expiration": expiration, "value": value})

@@ -37,7 +37,7 @@ pub(super) enum Fault {
     NothingDone,
     /// It happens, and the connection breaks off.
     LostAck,
-    /// It is acknowledged, and lost: somebody else wrote the same file (contract 7).
+    /// It is acknowledged, and lost: somebody else wrote the same file (seen with Trustee v0.21).
     LostUpdate,
     /// The KBS restarts without its state, and answers then.
     RestartBefore,

@@ -23,7 +23,7 @@ use tokio::net::TcpListener;
 
 const PATH: &str = "default/cluster/master";
 
-/// Master secret 40..5f, salt 60..7f (contract, appendix A).
+/// Master secret 40..5f, salt 60..7f (Constellation).
 fn master() -> String {
     let part = |first: u8| STANDARD.encode((first..first + 32).collect::<Vec<u8>>());
     format!(r#"{{"key":"{}","salt":"{}"}}"#, part(0x40), part(0x60))

@@ -29,7 +29,7 @@ use super::request::{Extent, Request};
 
 /// Before the same request is sent again.
 const PAUSE: Duration = Duration::from_secs(5);
-/// Until a node must have become a cluster, whatever happened in between (contract, 1.2).
+/// Until a node must have become a cluster, whatever happened in between (Constellation).
 const LIMIT: Duration = Duration::from_hours(1);
 
 /// A node that is asked for one cluster.
@@ -84,8 +84,8 @@ impl<'d> Asking<'d> {
         self.ask(Extent::Whole).await
     }
 
-    /// Where keys come from elsewhere, only the node can say what the request makes of it. It has to
-    /// before it is locked, since afterwards it can be known by nothing else.
+    /// Where keys come from elsewhere, only the node can say what the request makes of it. It has
+    /// to before it is locked, since afterwards it can be known by nothing else.
     async fn learn_cluster(&mut self) -> Result<(), CodedError> {
         let checked = self.ask(Extent::Check).await?;
         // Older nodes know no check: they are asked while they are in no cluster.

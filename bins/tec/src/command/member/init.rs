@@ -19,7 +19,7 @@ use super::keys::{KeyArgs, Uris, make_master_secret, secret_line};
 use crate::args::DryRun;
 use crate::output::Output;
 
-/// Port of Init (contract, appendix B).
+/// Port of Init (Constellation).
 const PORT: u16 = 9000;
 
 #[derive(Debug, Args)]
@@ -50,8 +50,8 @@ pub(crate) struct InitArgs {
     /// with it may be in it. Not needed with a master secret, which tells it.
     #[arg(long, value_name = "ID", value_parser = cluster_id)]
     cluster: Option<ClusterId>,
-    /// Seconds until the node must have answered, from the start and from each connection that broke;
-    /// it may take longer to become a cluster.
+    /// Seconds until the node must have answered, from the start and from each connection that
+    /// broke; it may take longer to become a cluster.
     #[arg(long, default_value_t = 300, value_parser = clap::value_parser!(u64).range(0..=86_400))]
     wait: u64,
     #[command(flatten)]
@@ -99,8 +99,8 @@ pub(crate) async fn init(args: InitArgs, output: Output) -> anyhow::Result<u8> {
     Ok(OK)
 }
 
-/// A node gives the kubeconfig once, and ends its bootstrapper: a place for it that cannot be written
-/// must be found before.
+/// A node gives the kubeconfig once, and ends its bootstrapper: a place for it that cannot be
+/// written must be found before.
 fn ensure_writable(path: &Path) -> anyhow::Result<()> {
     let shown = path.display();
     anyhow::ensure!(!path.is_dir(), "{shown} is a directory");

@@ -17,7 +17,7 @@ use super::keys::{KeyArgs, Uris};
 use super::reach::{reach, refused};
 use crate::output::{Output, table};
 
-/// Port of Recover (contract, appendix B).
+/// Port of Recover (Constellation).
 const PORT: u16 = 9999;
 
 /// A node that proved itself may take this long: a minute for the key service, then Argon2id, once
@@ -36,7 +36,8 @@ pub(crate) struct RecoverArgs {
     /// Only try the keys on each disk.
     #[arg(long)]
     check: bool,
-    /// Seconds until each node must have proved itself; it may then take two minutes to try the keys.
+    /// Seconds until each node must have proved itself; it may then take two minutes to try the
+    /// keys.
     #[arg(long, default_value_t = 15, value_parser = clap::value_parser!(u64).range(0..=86_400))]
     wait: u64,
 }

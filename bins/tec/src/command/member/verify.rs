@@ -16,7 +16,7 @@ use tokio::net::TcpStream;
 use super::args::{TrustArgs, address, cluster_id};
 use crate::output::{Check, Output, table};
 
-/// Port of Init (contract, appendix B).
+/// Port of Init (Constellation).
 const PORT: u16 = 9000;
 /// A connection, without the handshake over it, which has its own limit.
 const CONNECT: Duration = Duration::from_secs(10);

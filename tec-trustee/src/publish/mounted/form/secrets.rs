@@ -102,7 +102,8 @@ impl Form {
             .mount_in_mirror("resource-keys", MIRROR_SOURCE, false);
     }
 
-    /// The directory of trusted keys, which must be there even when it is empty (contract 2.2).
+    /// The directory of trusted keys, which must be there even when it is empty (Trustee,
+    /// verifiers).
     pub(super) fn keys(&mut self, desired: &State, layout: &Layout) -> Result<(), RenderError> {
         let count = desired.trusted().len();
         if u32::try_from(count).map_or(true, |count| count > layout.max_aks) {
