@@ -11,7 +11,7 @@ use crate::{Args, files};
 const ADMIN: &str = "/etc/kubernetes/admin.conf";
 const LIMIT: Duration = Duration::from_mins(4);
 /// Exit status for a disk that has to be recovered first.
-pub(crate) const NOT_READY: i32 = 3;
+const NOT_READY: i32 = 3;
 
 pub(crate) struct Stage<'a> {
     pub(crate) args: &'a Args,

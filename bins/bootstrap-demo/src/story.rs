@@ -1,19 +1,18 @@
 //! What happens, in order.
 
 use std::fs;
-use std::io::Write as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::Context as _;
 use serde_json::Value;
 
 use crate::admin::Admin;
 use crate::files::NAMESPACE;
-use crate::host::{Host, Process, pause};
+use crate::host::Host;
 use crate::network::{GATEWAY, Network};
-use crate::stage::{NOT_READY, Stage, ended, until};
+use crate::stage::{Stage, ended, until};
 use crate::{Args, files, intruder};
 
 /// Namespace and account of the join service, as its manifest says.

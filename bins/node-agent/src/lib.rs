@@ -22,6 +22,7 @@ pub mod kbs;
 pub mod key;
 pub mod links;
 pub mod next_boot;
+mod output;
 pub mod pin;
 pub mod rebind;
 pub mod recovery;

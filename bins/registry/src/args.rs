@@ -10,7 +10,7 @@ use rustls::pki_types::pem::PemObject as _;
 use crate::credentials::{Credentials, CredentialsError};
 use crate::document::Platform;
 use crate::mirror::Mirror;
-use crate::registry::RegistryOptions;
+use crate::options::RegistryOptions;
 
 /// Where images are, and whom to trust.
 #[derive(Clone, Debug, Default, Args)]

@@ -1,6 +1,5 @@
 //! Layers as they come in.
 
-use std::error::Error;
 use std::io;
 use std::io::Read;
 use std::ops::Range;

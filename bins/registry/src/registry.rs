@@ -1,6 +1,5 @@
 //! Finding images: all places of an image, as often as it is worth.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,8 +7,7 @@ use reqwest::Response;
 use tec_core::digest::Sha256Digest;
 use tec_core::port::Entropy;
 
-use crate::credentials::Credentials;
-use crate::document::{Descriptor, Document, ImageConfig, Platform};
+use crate::document::{Descriptor, Document, Platform};
 use crate::error::RegistryError;
 use crate::mirror::{Mirror, Place, places};
 use crate::options::RegistryOptions;

@@ -1,13 +1,13 @@
 //! `tec ak`.
 
-use crate::args::DryRun;
-use clap::Subcommand;
 use std::path::Path;
 
+use clap::Subcommand;
 use tec_core::ak::{AkCandidate, AkRecord, Fingerprint, ManualMatcher};
 use tec_core::code::Code;
 use tec_core::flow;
 use tec_core::flow::{AkOutcome, AkPorts, AkSubmission, ClaimLimits, ProvisionPorts};
+use tec_core::id::MachineId;
 use tec_core::luks::CompatLuksKey;
 use tec_core::port::AkRegistry;
 use tec_core::store::Store;
@@ -15,6 +15,7 @@ use tec_support::exit::{CodedError, OK};
 use tec_support::{SystemClock, SystemEntropy};
 
 use super::{coded, word};
+use crate::args::DryRun;
 use crate::output::{Output, table};
 use crate::state::open_existing;
 

@@ -1,8 +1,8 @@
 //! `tec audit`.
 
-use clap::Subcommand;
 use std::path::Path;
 
+use clap::Subcommand;
 use tec_core::code::Code;
 use tec_core::store::{AuditEntry, AuditVerdict, Store};
 use tec_support::exit::{CodedError, FAILED, OK};

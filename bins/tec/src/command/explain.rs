@@ -1,9 +1,9 @@
 //! `tec explain`: the ladder of gates of one attempt.
 
-use clap::Args;
 use std::fmt::Write as _;
 use std::path::Path;
 
+use clap::Args;
 use tec_core::attest::Attempt;
 use tec_core::boot::BootState;
 use tec_core::code::Code;

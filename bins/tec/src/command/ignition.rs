@@ -1,8 +1,9 @@
 //! `tec ignition`.
 
+use std::path::{Path, PathBuf};
+
 use anyhow::Context as _;
 use clap::Subcommand;
-use std::path::{Path, PathBuf};
 use tec_core::endpoint::{BaseUrl, Endpoint};
 use tec_core::id::MachineId;
 use tec_core::ignition::{MergeSource, PinGenerator as _, render_merge};

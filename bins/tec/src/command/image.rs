@@ -1,12 +1,11 @@
 //! `tec image`.
 
-use crate::args::DryRun;
-use clap::{Args, Subcommand};
 use std::ffi::OsStr;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
+use clap::{Args, Subcommand};
 use serde::Serialize;
 use tec_core::boot::BootState;
 use tec_core::code::Code;
@@ -17,6 +16,8 @@ use tec_core::port::{AttemptLog, AuditSink, Clock as _, ImageRegistry};
 use tec_core::store::Store;
 use tec_core::time::Timestamp;
 use tec_support::SystemClock;
+use tec_support::boot;
+use tec_support::boot::{ChainArgs, MachineArgs};
 use tec_support::exit::{CodedError, OK};
 use tec_tpm::compute::Banks;
 use tec_tpm::output::{PredictionReport, UnpredictableRegisters, unpredictable_text};
@@ -24,10 +25,9 @@ use tec_tpm::output::{PredictionReport, UnpredictableRegisters, unpredictable_te
 use super::machine::all;
 use super::pcr::{ProofArgs, bundle};
 use super::{coded, input};
+use crate::args::DryRun;
 use crate::output::{Output, table};
 use crate::state::{open, open_existing};
-use tec_support::boot;
-use tec_support::boot::{ChainArgs, MachineArgs};
 
 #[derive(Debug, Args)]
 #[group(id = "origin", required = true, multiple = false)]

@@ -1,10 +1,9 @@
 //! `tec machine`.
 
-use crate::args::DryRun;
-use clap::Subcommand;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
+use clap::Subcommand;
 use serde::Serialize;
 use tec_core::ak::AkRecord;
 use tec_core::attest::Attempt;
@@ -22,6 +21,7 @@ use tec_support::{SystemClock, SystemEntropy};
 
 use super::explain::one_line;
 use super::{coded, recovery, word};
+use crate::args::DryRun;
 use crate::output::{Output, table};
 use crate::state::{Endpoints, open_existing};
 

@@ -17,7 +17,6 @@ use tec_core::id::ImageName;
 
 use self::check::check;
 use self::init::init;
-use crate::kube;
 use crate::kube::cli::Access;
 use crate::output::Output;
 use crate::serve::args::ServeArgs;

@@ -7,15 +7,14 @@ use anyhow::Context as _;
 use clap::Args;
 use serde::Serialize;
 use tec_core::node::derive::ClusterId;
-use tec_core::node::ticket::{Component, ComponentForm};
 use tec_core::secret::SecretBytes;
-use tec_k8s::rpc::generated::init::{InitRequest, KubernetesComponent};
 use tec_support::exit::OK;
 use tec_support::files::write_private;
 
 use super::args::{TrustArgs, address, cluster_id};
 use super::asking::Asking;
-use super::keys::{KeyArgs, Uris, make_master_secret, secret_line};
+use super::keys::{KeyArgs, make_master_secret, secret_line};
+use super::request::Request;
 use crate::args::DryRun;
 use crate::output::Output;
 
@@ -69,7 +68,7 @@ struct Made {
 }
 
 pub(crate) async fn init(args: InitArgs, output: Output) -> anyhow::Result<u8> {
-    let request = Request::read(&args)?;
+    let request = read(&args)?;
     if !args.dry_run.dry_run {
         ensure_writable(&args.kubeconfig)?;
     }
@@ -109,4 +108,25 @@ fn ensure_writable(path: &Path) -> anyhow::Result<()> {
     let probe = Path::new(&probe);
     write_private(probe, &[]).with_context(|| format!("write {shown}"))?;
     std::fs::remove_file(probe).with_context(|| format!("write {shown}"))
+}
+
+/// Everything that can be wrong at this desk is found before the node is asked.
+fn read(args: &InitArgs) -> anyhow::Result<Request> {
+    let (kubernetes_version, components) = match &args.components {
+        Some(path) => bootstrapper::components::read(path)?,
+        None => (args.kubernetes_version.clone().unwrap_or_default(), vec![]),
+    };
+    if let Some(path) = &args.keys.master_secret
+        && !args.dry_run.dry_run
+        && make_master_secret(path)?
+    {
+        tracing::info!(file = %path.display(), "made a master secret: keep it safe");
+    }
+    Ok(Request {
+        uris: args.keys.read()?,
+        init_secret: secret_line(&args.init_secret_file)?,
+        kubernetes_version,
+        components,
+        keep_proxy: args.keep_proxy,
+    })
 }

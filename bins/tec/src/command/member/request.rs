@@ -1,12 +1,18 @@
 //! What `tec init` asks a node for.
 
+use tec_core::node::ticket::{Component, ComponentForm};
+use tec_core::secret::SecretBytes;
+use tec_k8s::rpc::generated::init::{InitRequest, KubernetesComponent};
+
+use super::keys::Uris;
+
 /// What is asked for, as often as it takes.
 pub(super) struct Request {
-    uris: Uris,
-    init_secret: SecretBytes,
-    kubernetes_version: String,
-    components: Vec<Component>,
-    keep_proxy: bool,
+    pub(super) uris: Uris,
+    pub(super) init_secret: SecretBytes,
+    pub(super) kubernetes_version: String,
+    pub(super) components: Vec<Component>,
+    pub(super) keep_proxy: bool,
 }
 
 /// How far a node goes.
@@ -19,27 +25,6 @@ pub(super) enum Extent {
 }
 
 impl Request {
-    /// Everything that can be wrong at this desk is found before the node is asked.
-    pub(super) fn read(args: &InitArgs) -> anyhow::Result<Self> {
-        let (kubernetes_version, components) = match &args.components {
-            Some(path) => bootstrapper::components::read(path)?,
-            None => (args.kubernetes_version.clone().unwrap_or_default(), vec![]),
-        };
-        if let Some(path) = &args.keys.master_secret
-            && !args.dry_run.dry_run
-            && make_master_secret(path)?
-        {
-            tracing::info!(file = %path.display(), "made a master secret: keep it safe");
-        }
-        Ok(Self {
-            uris: args.keys.read()?,
-            init_secret: secret_line(&args.init_secret_file)?,
-            kubernetes_version,
-            components,
-            keep_proxy: args.keep_proxy,
-        })
-    }
-
     pub(super) fn message(&self, extent: Extent) -> InitRequest {
         let component = |one: &Component| KubernetesComponent {
             url: one.url.clone(),

@@ -9,6 +9,7 @@ use tec_core::time::Timestamp;
 
 use super::bundle::BundleCommand;
 use crate::command::eventlog::BankName;
+use crate::command::input::Images;
 use tec_support::boot::{ChainArgs, MachineArgs, parse_pcr};
 
 #[derive(Debug, Subcommand)]

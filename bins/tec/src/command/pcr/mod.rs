@@ -21,8 +21,8 @@ use tec_tpm::event_log::{Bank, EventLog};
 use tec_tpm::output as form;
 use tec_tpm::output::{FleetReport, PredictionReport, ReferenceValues};
 
+pub(crate) use self::args::PcrCommand;
 use self::args::{Form, FormArgs};
-pub(crate) use self::args::{Images, PcrCommand};
 pub(crate) use self::bundle::ProofArgs;
 use super::input;
 use super::input::log_bytes;
