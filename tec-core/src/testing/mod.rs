@@ -70,4 +70,6 @@ pub(crate) fn block_on<T>(future: impl Future<Output = T>) -> T {
 }
 
 #[cfg(test)]
+mod defective;
+#[cfg(test)]
 mod tests;

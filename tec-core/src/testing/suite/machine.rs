@@ -1,4 +1,5 @@
 use super::{at_once, kind, ok};
+use crate::id::MachineId;
 use crate::machine::{Machine, MachineState, RegisteredBy};
 use crate::port::{CreateOutcome, MachineRegistry, PortErrorKind, UnclaimedLimit};
 use crate::testing::sample;
@@ -88,14 +89,19 @@ async fn list_pages_in_order(registry: &dyn MachineRegistry) {
     }
     let mut expected: Vec<_> = ids.into_iter().map(sample::machine_id).collect();
     expected.sort_unstable();
-    let mut seen = Vec::new();
+    let mut seen: Vec<MachineId> = Vec::new();
     loop {
-        let page = ok(registry.list(seen.last().copied(), 4).await);
+        let after = seen.last().copied();
+        let page = ok(registry.list(after, 4).await);
         assert!(page.len() <= 4, "a page is bounded");
-        if page.is_empty() {
-            break;
-        }
-        seen.extend(page.into_iter().map(|machine| machine.id));
+        let ids: Vec<_> = page.into_iter().map(|machine| machine.id).collect();
+        let Some(first) = ids.first() else { break };
+        // A list that begins anew would never end.
+        assert!(
+            after.is_none_or(|after| *first > after),
+            "a page begins behind `after`"
+        );
+        seen.extend(ids);
     }
     assert_eq!(seen, expected);
     assert!(ok(registry.list(None, 0).await).is_empty());

@@ -122,11 +122,14 @@ where
     let (mut paged, mut after) = (Vec::new(), None);
     loop {
         let page = names(&ok(anchor.export(after.as_ref(), 2).await));
+        let Some(first) = page.first() else { break };
+        // An export that begins anew would never end.
+        assert!(
+            after.is_none_or(|after| *first > after),
+            "a page begins behind `after`"
+        );
         after = page.last().cloned();
         paged.extend(page);
-        if after.is_none() {
-            break;
-        }
     }
     assert_eq!(paged, whole);
 }
