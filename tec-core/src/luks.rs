@@ -15,6 +15,22 @@ use crate::secret::{SecretArray, SecretBytes};
 /// *Contract*: deterministic in the rng; each call draws anew. Whether a key may be generated at
 /// all is decided elsewhere: [`SecretStore::put_new`](crate::port::SecretStore::put_new) never
 /// overwrites. *Implemented by* [`RandomLuksKey`] and [`CompatLuksKey`].
+///
+/// ```
+/// use rand_core::CryptoRng;
+/// use tec_core::luks::{LuksKeyGenerator, LuksResource};
+/// use tec_core::secret::SecretArray;
+///
+/// /// Draws keys elsewhere.
+/// #[derive(Debug)]
+/// struct OwnKeys;
+///
+/// impl LuksKeyGenerator for OwnKeys {
+///     fn generate(&self, rng: &mut dyn CryptoRng) -> LuksResource {
+///         LuksResource::of_key(&SecretArray::random(rng))
+///     }
+/// }
+/// ```
 pub trait LuksKeyGenerator: fmt::Debug + Send + Sync {
     /// Draws a key and returns the resource that a KBS serves.
     fn generate(&self, rng: &mut dyn CryptoRng) -> LuksResource;
@@ -38,6 +54,21 @@ struct Wire<'a> {
 }
 
 impl LuksResource {
+    /// The resource of a key of 256 bits, which it holds as 43 characters of base64url (RFC 4648,
+    /// section 5).
+    pub fn of_key(key: &SecretArray<32>) -> Self {
+        let text = Zeroizing::new(URL_SAFE_NO_PAD.encode(key.expose("write the resource")));
+        Self::from_key_text(&text)
+    }
+
+    /// A resource that is there already.
+    ///
+    /// # Errors
+    /// It is none that [`content_key`] reads.
+    pub fn from_bytes(resource: SecretBytes) -> Result<Self, ParseLuksResourceError> {
+        content_key(&resource).map(|_| Self(resource))
+    }
+
     fn from_key_text(key: &str) -> Self {
         // Both forms are plain ASCII without characters that JSON escapes.
         let json = format!(r#"{{"key_type":"oct","key":"{key}"}}"#);
@@ -84,9 +115,7 @@ pub struct RandomLuksKey;
 
 impl LuksKeyGenerator for RandomLuksKey {
     fn generate(&self, rng: &mut dyn CryptoRng) -> LuksResource {
-        let key = SecretArray::<32>::random(rng);
-        let text = Zeroizing::new(URL_SAFE_NO_PAD.encode(key.expose("write the resource")));
-        LuksResource::from_key_text(&text)
+        LuksResource::of_key(&SecretArray::random(rng))
     }
 }
 
@@ -130,6 +159,17 @@ mod tests {
         let json: serde_json::Value = serde_json::from_slice(resource.expose("test")).unwrap();
         assert_eq!(json["key_type"], "oct");
         assert_eq!(json["key"].as_str().unwrap().len(), 32);
+    }
+
+    #[test]
+    fn a_generator_of_others_makes_its_resource_of_a_key_or_of_checked_bytes() {
+        let key = SecretArray::new([7; 32]);
+        let made = LuksResource::of_key(&key).into_bytes();
+        assert!(content_key(&made).unwrap().ct_eq(&key));
+        let again = LuksResource::from_bytes(made).unwrap().into_bytes();
+        assert!(content_key(&again).unwrap().ct_eq(&key));
+        let no_key = SecretBytes::new(br#"{"key_type":"oct","key":"short"}"#.to_vec());
+        LuksResource::from_bytes(no_key).unwrap_err();
     }
 
     #[test]

@@ -9,6 +9,7 @@ use tec_core::endpoint::BaseUrl;
 use tec_core::pcr::PcrIndex;
 use tec_k8s::render::{Deploy, ImageAccess, Images, PodUser};
 use tec_registry::RegistryArgs;
+use tec_support::diskkey::DiskKeys;
 use tec_support::program::LogArgs;
 use tec_trustee::config::Generation;
 
@@ -56,6 +57,10 @@ pub(crate) struct Args {
     /// How a Job that measures an image sees it
     #[arg(long, value_enum, default_value_t = Access::Registry)]
     image_access: Access,
+
+    /// Form of the disk keys of new machines; keys that exist stay as they are
+    #[arg(long, env = "TEC_DISK_KEYS", value_enum, default_value_t)]
+    pub(crate) disk_keys: DiskKeys,
 
     #[command(flatten)]
     pub(crate) registry: RegistryArgs,

@@ -83,6 +83,7 @@ fn parts(args: &Args, client: Client) -> anyhow::Result<Parts> {
         trust: Arc::new(trust),
         labels: Arc::new(RegistryLabels(args.registry.clone())),
         maker: Arc::new(Maker::new(args.generation)),
+        keys: args.disk_keys.generator(),
         clock,
         entropy,
     })

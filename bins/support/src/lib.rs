@@ -6,6 +6,7 @@ pub mod boot;
 #[cfg(feature = "server")]
 pub mod certificate;
 pub mod clock;
+pub mod diskkey;
 pub mod endpoint;
 pub mod entropy;
 #[cfg(feature = "evidence")]

@@ -127,8 +127,13 @@ pub trait MachineRegistry: fmt::Debug + Send + Sync {
 #[cfg_attr(any(test, feature = "test-util"), automock)]
 #[async_trait]
 pub trait AkRegistry: fmt::Debug + Send + Sync {
-    /// Keeps a key that waits for approval, unless the key is known. At most four keys wait per
-    /// machine (kind `Denied` beyond), so that a stranger cannot fill the store.
+    /// Keeps a key that waits for approval, unless the key is known, whichever machine it is known
+    /// for. At most four keys wait per machine (kind `Denied` beyond), so that a stranger cannot
+    /// fill the store. Fails with `NotFound` for a machine that is not known or was revoked.
+    ///
+    /// # Security
+    /// What is kept is [`Pending`](crate::ak::AkState::Pending), whatever the record says: only
+    /// [`bind`](Self::bind) lets a key in.
     async fn submit(
         &self,
         record: &AkRecord,
@@ -136,7 +141,9 @@ pub trait AkRegistry: fmt::Debug + Send + Sync {
     ) -> Result<CreateOutcome, PortError>;
 
     /// Binds an approved key to the machine of its record, with the source of that record, and notes
-    /// it as the machine's last binding.
+    /// it as the machine's last binding. A key that waited keeps the time of its first submission,
+    /// and the endorsement key that was proven then, where the record has none; one that never
+    /// waited is kept as it is. A key that is not bound by this call is not kept.
     async fn bind(&self, ak: &ApprovedAk, line: &AuditEvent) -> Result<BindOutcome, PortError>;
 
     /// Looks a key up by fingerprint.

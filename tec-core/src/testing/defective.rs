@@ -201,7 +201,7 @@ impl AkRegistry for Defective {
         match (self.defect, outcome) {
             (Some(Defect::BindReplaces), BindOutcome::MachineTaken) => {
                 let before = self.inner.bound_to(&ak.record().machine).await?;
-                for record in before {
+                if let Some(record) = before {
                     AkRegistry::revoke(&self.inner, &record.fingerprint(), line).await?;
                 }
                 self.inner.bind(ak, line).await
@@ -364,7 +364,7 @@ fn passes(defect: Option<Defect>, suite: Suite) -> bool {
             Images => super::image_registry(make).await,
             Secrets => super::secret_store(make).await,
             Audited => {
-                super::audited_changes(make, async |log: &Defective| log.inner.events()).await
+                super::audited_changes(make, async |log: &Defective| log.inner.events()).await;
             }
             Anchor => super::trust_anchor(make).await,
         }

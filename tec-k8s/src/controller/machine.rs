@@ -7,7 +7,7 @@ use serde_json::json;
 use tec_core::ak::{AkState, PublicKey};
 use tec_core::flow::{ProvisionPorts, provision};
 use tec_core::id::{MachineId, ResourcePath};
-use tec_core::luks::{CompatLuksKey, content_key};
+use tec_core::luks::content_key;
 use tec_core::migrate::Deed;
 use tec_core::port::{PortError, PutOutcome, SecretStore as _};
 
@@ -119,7 +119,7 @@ async fn make_key(ctx: &Context, machine: &Machine, id: &MachineId) -> Result<()
     };
     let ports = ProvisionPorts {
         secrets: &registry,
-        generator: &CompatLuksKey,
+        generator: &*ctx.parts.keys,
         clock: ctx.clock(),
         entropy: ctx.entropy(),
     };

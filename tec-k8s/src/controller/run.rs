@@ -13,6 +13,7 @@ use k8s_openapi::api::networking::v1::NetworkPolicy;
 use kube::api::PartialObjectMeta;
 use kube::runtime::watcher;
 use kube::{Client, ResourceExt as _};
+use tec_core::luks::LuksKeyGenerator;
 use tec_core::port::{Clock, Entropy, PortError, PortErrorKind, chain};
 use tokio::time::Instant;
 
@@ -48,6 +49,8 @@ pub struct Parts {
     pub labels: Arc<dyn LabelReader>,
     /// Files of the cluster's own Trustee.
     pub maker: Arc<dyn TrusteeMaker>,
+    /// Makes the disk keys of new machines.
+    pub keys: Arc<dyn LuksKeyGenerator>,
     /// Time.
     pub clock: Arc<dyn Clock>,
     /// Randomness.

@@ -8,6 +8,7 @@ use anyhow::Context as _;
 use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::rbac::v1::PolicyRule;
 use kube::{Api, Client, Resource};
+use tec_core::luks::CompatLuksKey;
 use tec_k8s::api::{
     RegistrationMode, RegistrationSpec, TrustedExecutionCluster, TrustedExecutionClusterSpec,
 };
@@ -141,6 +142,7 @@ impl Bench {
             labels: Arc::clone(&self.labels) as _,
             maker: Arc::new(PaperTrustee),
             clock: Arc::new(self.clock.clone()),
+            keys: Arc::new(CompatLuksKey),
             entropy: Arc::new(SystemEntropy),
         });
         let health = operator.health();

@@ -8,9 +8,9 @@ use tec_core::code::Code;
 use tec_core::flow;
 use tec_core::flow::{AkOutcome, AkPorts, AkSubmission, ClaimLimits, ProvisionPorts};
 use tec_core::id::MachineId;
-use tec_core::luks::CompatLuksKey;
 use tec_core::port::AkRegistry;
 use tec_core::store::Store;
+use tec_support::diskkey::DiskKeys;
 use tec_support::exit::{CodedError, OK};
 use tec_support::{SystemClock, SystemEntropy};
 
@@ -31,6 +31,9 @@ pub(crate) enum AkCommand {
     Approve {
         /// Which.
         key: Fingerprint,
+        /// Form of the machine's disk key, where it has none yet.
+        #[arg(long, env = "TEC_DISK_KEYS", value_enum, default_value_t)]
+        disk_keys: DiskKeys,
         #[command(flatten)]
         dry_run: DryRun,
     },
@@ -52,10 +55,14 @@ pub(crate) async fn ak(state_dir: &Path, command: AkCommand, output: Output) -> 
                 .map_err(coded(Code::StoreUnavailable, "list the attestation keys"))?;
             output.print(&keys, |keys| key_table(keys))?;
         }
-        AkCommand::Approve { key, dry_run } => {
+        AkCommand::Approve {
+            key,
+            disk_keys,
+            dry_run,
+        } => {
             let record = find(&store, key).await?;
             if !dry_run.dry_run {
-                approve(&store, record).await?;
+                approve(&store, record, disk_keys).await?;
             }
             say(output, "approved", dry_run.dry_run, key)?;
         }
@@ -96,7 +103,7 @@ async fn find(store: &Store, key: Fingerprint) -> anyhow::Result<AkRecord> {
         .ok_or_else(|| CodedError::new(Code::AkNotBound, format!("there is no key {key}")).into())
 }
 
-async fn approve(store: &Store, record: AkRecord) -> anyhow::Result<()> {
+async fn approve(store: &Store, record: AkRecord, disk_keys: DiskKeys) -> anyhow::Result<()> {
     let key = record.fingerprint();
     let machine = record.machine;
     let ports = AkPorts {
@@ -117,9 +124,10 @@ async fn approve(store: &Store, record: AkRecord) -> anyhow::Result<()> {
             return Err(CodedError::new(Code::RegisterMachineTaken, context).into());
         }
     }
+    let generator = disk_keys.generator();
     let ports = ProvisionPorts {
         secrets: store,
-        generator: &CompatLuksKey,
+        generator: &*generator,
         clock: &SystemClock,
         entropy: &SystemEntropy,
     };

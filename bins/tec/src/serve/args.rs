@@ -8,6 +8,7 @@ use clap::{Args, ValueEnum};
 use tec_core::ak::Fingerprint;
 use tec_core::pcr::PcrIndex;
 use tec_support::boot::parse_pcr;
+use tec_support::diskkey::DiskKeys;
 use tec_support::evidence::EvidenceArgs;
 
 /// Default of `--unclaimed-seconds`.
@@ -99,6 +100,9 @@ pub(crate) struct ServeArgs {
         default_value = "4"
     )]
     pub(crate) pcrs: Vec<PcrIndex>,
+    /// Form of the disk keys of new machines; keys that exist stay as they are.
+    #[arg(long, env = "TEC_DISK_KEYS", value_enum, default_value_t)]
+    pub(crate) disk_keys: DiskKeys,
     #[command(flatten)]
     pub(crate) evidence: EvidenceArgs,
 }

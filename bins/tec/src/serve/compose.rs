@@ -14,7 +14,6 @@ use tec_core::flow::ClaimLimits;
 use tec_core::http::{
     AkService, AkServiceConfig, RegisterService, RegisterServiceConfig, ReplyStyle,
 };
-use tec_core::luks::CompatLuksKey;
 use tec_core::port::{Clock, UnclaimedLimit};
 use tec_core::secret::SecretBytes;
 use tec_core::store::Store;
@@ -71,7 +70,7 @@ pub(super) fn routers(
         clock: clock.clone(),
         entropy: Arc::new(SystemEntropy),
         tpm: tpm_objects(args, clock)?,
-        provision: Some((store.clone(), Arc::new(CompatLuksKey))),
+        provision: Some((store.clone(), args.disk_keys.generator())),
         claims: ClaimLimits {
             total: args.max_claimed,
             per_source: args.max_claimed_per_source,

@@ -1,7 +1,10 @@
-//! `tec machine readmit` as a process.
+//! `tec machine` and `tec ak` as processes.
 
 use tec_core::ak::{ClockReading, TpmClock};
-use tec_core::port::{ClockLog as _, ClockOutcome};
+use tec_core::id::ResourcePath;
+use tec_core::port::{
+    AkRegistry as _, ClockLog as _, ClockOutcome, MachineRegistry as _, SecretStore, UnclaimedLimit,
+};
 use tec_core::store::Store;
 use tec_core::testing::sample;
 use tec_support::SystemEntropy;
@@ -39,4 +42,41 @@ fn a_tpm_is_readmitted_once_for_each_time_that_it_attested() {
     assert_eq!(lines.len(), 1, "{audit}");
     assert!(lines[0].to_string().contains("tpm-readmitted"), "{audit}");
     assert_eq!(attest(8), ClockOutcome::Follows);
+}
+
+#[test]
+fn the_admin_says_which_form_the_disk_key_of_a_machine_has() {
+    let dir = TempDir::new().unwrap();
+    let directory = dir.path().join("state");
+    let open = || Store::open(&directory, &SystemEntropy).unwrap();
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let state = str(&directory);
+    // 24 bytes in 32 characters of base64, and 32 bytes in 43.
+    for (number, form, characters) in [(1, "compatible", 32), (2, "random256", 43)] {
+        let (machine, key) = (sample::machine(number), sample::ak(number, number));
+        let store = open();
+        let created = store.create(&machine, UnclaimedLimit::Unlimited);
+        runtime.block_on(created).unwrap();
+        let line = sample::line();
+        let submitted = store.submit(&key, &line);
+        runtime.block_on(submitted).unwrap();
+        drop(store);
+        let key = key.fingerprint().to_string();
+        json(&[
+            "--state-dir",
+            state,
+            "ak",
+            "approve",
+            &key,
+            "--disk-keys",
+            form,
+        ]);
+        let store = open();
+        let path = ResourcePath::luks_root(&machine.id);
+        let found = runtime.block_on(SecretStore::find(&store, &path));
+        let resource = found.unwrap().unwrap();
+        let resource: serde_json::Value =
+            serde_json::from_slice(resource.expose("count its characters")).unwrap();
+        assert_eq!(resource["key"].as_str().unwrap().len(), characters);
+    }
 }

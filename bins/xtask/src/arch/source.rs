@@ -28,12 +28,13 @@ impl Source {
         before.split(|byte| *byte == b'\n').count()
     }
 
-    /// Number of lines before the test module, or of the file.
+    /// Number of lines before the test module, or of the file. A module of tests in a file of its own
+    /// is declared anywhere.
     pub(super) fn lines_before_tests(&self) -> usize {
         let lines: Vec<&str> = self.code.lines().collect();
         let is_tests = |pair: &[&str]| {
             matches!(pair, [cfg, item]
-                if cfg.trim() == "#[cfg(test)]" && item.trim_start().starts_with("mod "))
+                if cfg.trim() == "#[cfg(test)]" && item.starts_with("mod ") && item.ends_with('{'))
         };
         lines.windows(2).position(is_tests).unwrap_or(lines.len())
     }
@@ -237,9 +238,11 @@ mod tests {
             source("a\nb\n#[cfg(test)]\nmod tests {\n}\n").lines_before_tests(),
             2
         );
-        assert_eq!(
-            source("a\n#[cfg(test)]\nfn b() {}\n").lines_before_tests(),
-            3
-        );
+        for whole in [
+            "a\n#[cfg(test)]\nfn b() {}\n",
+            "a\n#[cfg(test)]\nmod tests;\n",
+        ] {
+            assert_eq!(source(whole).lines_before_tests(), 3);
+        }
     }
 }
