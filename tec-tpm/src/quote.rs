@@ -9,6 +9,10 @@
 //! Not one field of the message is read before its signature is verified, and no field can be read
 //! by others before all five steps passed: [`VerifiedQuote`] has no other constructor.
 //!
+//! A key is released for quotes over all 24 registers only. [`UntrustedQuote::verify_selection`] takes
+//! those of other agents, over any registers of the SHA-256 bank, and says which ones it proves; what
+//! it gives cannot be appraised.
+//!
 //! What is *not* checked here: whose key it is, and whether the values are those of an approved
 //! image.
 //!
@@ -43,7 +47,7 @@ use sha2::{Digest as _, Sha256};
 use subtle::ConstantTimeEq as _;
 use tec_core::ak::{PublicKey, TpmClock};
 use tec_core::digest::Sha256Digest;
-use tec_core::pcr::{PCR_COUNT, PcrValues};
+use tec_core::pcr::{PCR_COUNT, PcrIndex, PcrSet, PcrValues};
 
 use self::signature::Signature;
 use crate::wire::{WireError, WireReader};
@@ -144,11 +148,11 @@ pub enum QuoteError {
         /// TPM_ALG_ID of the bank.
         found: u16,
     },
-    /// Other registers than 0 to 23 were selected.
+    /// Other registers than 0 to 23 were selected, or, where any may be, none or one above 23.
     #[error("the selection is not exactly the PCRs 0 to 23")]
     Bitmap,
-    /// Not 24 values came with the quote.
-    #[error("{found} PCR values, exactly 24 must be there")]
+    /// Not one value for each selected register came with the quote.
+    #[error("{found} PCR values, one for each selected register must be there")]
     ValueCount {
         /// How many.
         found: usize,
@@ -171,6 +175,48 @@ impl VerifiedQuote {
     /// The quoted values.
     pub fn pcrs(&self) -> &PcrValues {
         &self.pcrs
+    }
+
+    /// Clock and counters at the time of the quote.
+    pub fn clock(&self) -> TpmClock {
+        self.clock
+    }
+
+    /// Vendor-specific version of the TPM's firmware.
+    pub fn firmware_version(&self) -> u64 {
+        self.firmware_version
+    }
+
+    /// Qualified name of the key that signed (Part 1, "Qualified Name").
+    pub fn qualified_signer(&self) -> &[u8] {
+        &self.qualified_signer
+    }
+}
+
+/// Proof that a key signed this quote for this nonce over the values of some registers of the SHA-256
+/// bank, as other agents make quotes, for example `tpm2_quote -l sha256:0-15`.
+///
+/// # Security
+/// It proves nothing about the registers that it does not have, so no key is released for it: it is no
+/// [`VerifiedQuote`], and cannot be made into one.
+#[derive(Clone, Debug)]
+pub struct PartialQuote {
+    values: Vec<(PcrIndex, Sha256Digest)>,
+    clock: TpmClock,
+    firmware_version: u64,
+    qualified_signer: Vec<u8>,
+}
+
+impl PartialQuote {
+    /// The registers that it proves; never empty.
+    pub fn proven(&self) -> PcrSet {
+        self.values.iter().map(|(pcr, _)| *pcr).collect()
+    }
+
+    /// The value of a register; `None` for one that it does not prove.
+    pub fn value(&self, pcr: PcrIndex) -> Option<&Sha256Digest> {
+        let mut values = self.values.iter();
+        values.find(|(one, _)| *one == pcr).map(|(_, value)| value)
     }
 
     /// Clock and counters at the time of the quote.
@@ -223,14 +269,54 @@ impl<'a> UntrustedQuote<'a> {
         key: &PublicKey,
         nonce: &[u8],
     ) -> Result<VerifiedQuote, QuoteError> {
+        self.signed_by(signatures, key)?.check(nonce, self.values)
+    }
+
+    /// Verifies a quote over any registers of the SHA-256 bank, 0 to 23; the values are theirs, in the
+    /// order of the registers.
+    ///
+    /// ```
+    /// # #[cfg(feature = "test-util")] {
+    /// use tec_core::pcr::PcrIndex;
+    /// use tec_tpm::quote::UntrustedQuote;
+    /// use tec_tpm::testing::SoftTpm;
+    ///
+    /// let tpm = SoftTpm::p256(7);
+    /// let sent = tpm.quote_of([PcrIndex::BOOT_MANAGER], b"nonce");
+    /// let quote = UntrustedQuote::new(&sent.message, &sent.signature, &sent.values);
+    /// let some = quote.verify_selection(&sent.ak, b"nonce")?;
+    /// assert!(some.value(PcrIndex::BOOT_MANAGER).is_some());
+    /// assert!(some.value(PcrIndex::MOK).is_none()); // nothing is known of it
+    /// assert!(quote.verify(&sent.ak, b"nonce").is_err()); // no key for that
+    /// # }
+    /// # Ok::<(), tec_tpm::quote::QuoteError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The first check that failed.
+    ///
+    /// # Security
+    /// As for [`Self::verify`].
+    pub fn verify_selection(
+        self,
+        key: &PublicKey,
+        nonce: &[u8],
+    ) -> Result<PartialQuote, QuoteError> {
+        self.signed_by(&PureRust, key)?.prove(nonce, self.values)
+    }
+
+    /// What a TPM said, once its signature is verified.
+    fn signed_by(
+        self,
+        signatures: &dyn SignatureCheck,
+        key: &PublicKey,
+    ) -> Result<Attest<'a>, QuoteError> {
         for (part, limit) in [(self.message, MAX_MESSAGE), (self.signature, MAX_SIGNATURE)] {
             if part.len() > limit {
                 return Err(QuoteError::TooLarge { length: part.len() });
             }
         }
-        let attest =
-            SignedMessage::verify(self.message, self.signature, key, signatures)?.parse()?;
-        attest.check(nonce, self.values)
+        SignedMessage::verify(self.message, self.signature, key, signatures)?.parse()
     }
 }
 
@@ -305,25 +391,16 @@ impl<'a> Attest<'a> {
         })
     }
 
+    /// A quote over all registers.
     fn check(self, nonce: &[u8], values: &[Sha256Digest]) -> Result<VerifiedQuote, QuoteError> {
-        // Slices of unequal length compare as unequal.
-        if !bool::from(self.extra_data.ct_eq(nonce)) {
-            return Err(QuoteError::Nonce);
+        self.check_nonce(nonce)?;
+        if self.bitmap()? != ALL_PCRS {
+            return Err(QuoteError::Bitmap);
         }
-        self.check_selection()?;
-        let pcrs =
-            <[Sha256Digest; PCR_COUNT]>::try_from(values).map_err(|_| QuoteError::ValueCount {
-                found: values.len(),
-            })?;
-        let digest = pcrs
-            .iter()
-            .fold(Sha256::new(), |hash, value| {
-                hash.chain_update(value.as_bytes())
-            })
-            .finalize();
-        if !bool::from(digest.as_slice().ct_eq(self.pcr_digest)) {
-            return Err(QuoteError::Digest);
-        }
+        let found = values.len();
+        let pcrs = <[Sha256Digest; PCR_COUNT]>::try_from(values)
+            .map_err(|_| QuoteError::ValueCount { found })?;
+        self.check_digest(values)?;
         Ok(VerifiedQuote {
             pcrs: PcrValues::new(pcrs),
             clock: self.clock,
@@ -332,7 +409,45 @@ impl<'a> Attest<'a> {
         })
     }
 
-    fn check_selection(&self) -> Result<(), QuoteError> {
+    /// A quote over some registers.
+    fn prove(self, nonce: &[u8], values: &[Sha256Digest]) -> Result<PartialQuote, QuoteError> {
+        self.check_nonce(nonce)?;
+        let selected = selected(self.bitmap()?)?;
+        let found = values.len();
+        if selected.len() != found {
+            return Err(QuoteError::ValueCount { found });
+        }
+        self.check_digest(values)?;
+        Ok(PartialQuote {
+            values: selected.into_iter().zip(values.iter().copied()).collect(),
+            clock: self.clock,
+            firmware_version: self.firmware_version,
+            qualified_signer: self.qualified_signer.to_vec(),
+        })
+    }
+
+    fn check_nonce(&self, nonce: &[u8]) -> Result<(), QuoteError> {
+        // Slices of unequal length compare as unequal.
+        if bool::from(self.extra_data.ct_eq(nonce)) {
+            Ok(())
+        } else {
+            Err(QuoteError::Nonce)
+        }
+    }
+
+    fn check_digest(&self, values: &[Sha256Digest]) -> Result<(), QuoteError> {
+        let hash = values.iter().fold(Sha256::new(), |hash, value| {
+            hash.chain_update(value.as_bytes())
+        });
+        if bool::from(hash.finalize().as_slice().ct_eq(self.pcr_digest)) {
+            Ok(())
+        } else {
+            Err(QuoteError::Digest)
+        }
+    }
+
+    /// The registers of the one selection, of the SHA-256 bank, as a bitmap.
+    fn bitmap(&self) -> Result<&'a [u8], QuoteError> {
         let (1, Some(selection)) = (self.selection_count, &self.first) else {
             return Err(QuoteError::SelectionCount {
                 found: self.selection_count,
@@ -343,12 +458,24 @@ impl<'a> Attest<'a> {
                 found: selection.bank,
             });
         }
-        if selection.bitmap == ALL_PCRS {
-            Ok(())
-        } else {
-            Err(QuoteError::Bitmap)
+        Ok(selection.bitmap)
+    }
+}
+
+/// Registers of a bitmap in their order: at least one, and none above 23.
+fn selected(bitmap: &[u8]) -> Result<Vec<PcrIndex>, QuoteError> {
+    let mut all = Vec::new();
+    for (byte, bits) in (0_u8..).zip(bitmap) {
+        for bit in (0..8).filter(|bit| bits & (1 << bit) != 0) {
+            let pcr = byte.checked_mul(8).map(|first| first | bit);
+            let pcr = pcr.and_then(|pcr| PcrIndex::new(pcr).ok());
+            all.push(pcr.ok_or(QuoteError::Bitmap)?);
         }
     }
+    if all.is_empty() {
+        return Err(QuoteError::Bitmap);
+    }
+    Ok(all)
 }
 
 /// Number of entries and the first of them (Part 2, "TPML_PCR_SELECTION").

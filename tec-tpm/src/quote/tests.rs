@@ -356,3 +356,84 @@ fn quotes_of_real_boots_verify_up_to_their_selection_of_16_registers() {
         }
     }
 }
+
+/// Registers, bitmap and values as the closure changes them; what is proven then.
+fn partly(
+    change: impl Fn(&mut AttestFields, &mut Vec<Sha256Digest>),
+) -> Result<PartialQuote, QuoteError> {
+    let tpm = SoftTpm::p256(1);
+    tpm.extend(PcrIndex::BOOT_MANAGER, &Sha256Digest::of("shim"));
+    let sent = tpm.quote_of([4, 14].map(|pcr| PcrIndex::new(pcr).unwrap()), &NONCE);
+    let mut fields = tpm.attest_fields(&NONCE);
+    fields.selections = vec![selection(ALG_SHA256, &[0x10, 0x40, 0])];
+    fields.pcr_digest = AttestFields::digest(&sent.values);
+    let mut values = sent.values;
+    change(&mut fields, &mut values);
+    let message = fields.marshal();
+    let signature = tpm.sign(&message);
+    let quote = UntrustedQuote::new(&message, &signature, &values);
+    assert!(
+        quote.verify(&tpm.public_key(), &NONCE).is_err(),
+        "no key for some registers"
+    );
+    quote.verify_selection(&tpm.public_key(), &NONCE)
+}
+
+#[test]
+fn a_quote_over_some_registers_proves_those_and_no_others() {
+    let some = partly(|_, _| ()).unwrap();
+    let tpm = SoftTpm::p256(1);
+    tpm.extend(PcrIndex::BOOT_MANAGER, &Sha256Digest::of("shim"));
+    let proven: Vec<u8> = some.proven().iter().map(u8::from).collect();
+    assert_eq!(proven, [4, 14]);
+    for pcr in PcrIndex::all() {
+        let value = tpm.pcrs().value(pcr).to_owned();
+        let expected = some.proven().contains(pcr).then_some(&value);
+        assert_eq!(some.value(pcr), expected, "{pcr}");
+    }
+    // Two bytes are enough for these.
+    partly(|fields, _| fields.selections[0].bitmap = vec![0x10, 0x40]).unwrap();
+}
+
+#[test]
+fn what_some_registers_do_not_prove_is_refused() {
+    type Change = fn(&mut AttestFields, &mut Vec<Sha256Digest>);
+    let cases: [(Change, QuoteError); 9] = [
+        (
+            |fields, _| fields.extra_data = vec![8; 32],
+            QuoteError::Nonce,
+        ),
+        (
+            |fields, _| fields.selections[0].bank = 4,
+            QuoteError::Bank { found: 4 },
+        ),
+        (
+            |fields, _| fields.selections[0].bitmap = vec![0; 3],
+            QuoteError::Bitmap,
+        ),
+        (
+            |fields, _| fields.selections[0].bitmap = Vec::new(),
+            QuoteError::Bitmap,
+        ),
+        (
+            |fields, _| fields.selections[0].bitmap = vec![0, 0, 0, 1],
+            QuoteError::Bitmap,
+        ),
+        (
+            |fields, _| fields.selections[0].bitmap = vec![0xff; 40],
+            QuoteError::Bitmap,
+        ),
+        (
+            |fields, _| fields.selections.push(fields.selections[0].clone()),
+            QuoteError::SelectionCount { found: 2 },
+        ),
+        (
+            |_, values| values.truncate(1),
+            QuoteError::ValueCount { found: 1 },
+        ),
+        (|_, values| values.swap(0, 1), QuoteError::Digest),
+    ];
+    for (change, wanted) in cases {
+        assert_eq!(partly(change).unwrap_err(), wanted);
+    }
+}

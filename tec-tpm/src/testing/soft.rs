@@ -18,11 +18,11 @@ use tec_core::attest::Tee;
 use tec_core::digest::Sha256Digest;
 use tec_core::node::derive::ClusterId;
 use tec_core::node::lock::{BootstrapMarker, MarkerState};
-use tec_core::pcr::{PCR_COUNT, PcrIndex, PcrValues};
+use tec_core::pcr::{PCR_COUNT, PcrIndex, PcrSet, PcrValues};
 use tec_core::port::{AttestationEvidence, Attester, PortError};
 use tec_core::secret::SecretBytes;
 
-use super::AttestFields;
+use super::{AttestFields, SelectionFields};
 use crate::evidence::TpmEvidence;
 use crate::public::{
     ALG_AES, ALG_CFB, ALG_ECC, ALG_NULL, ALG_RSA, ECC_NIST_P256, ObjectAttributes, PublicArea,
@@ -237,6 +237,32 @@ impl SoftTpm {
         let signature = self.sign(&message);
         let values = self.state().values.to_vec();
         TpmEvidence::new(message, signature, values, self.public_key())
+    }
+
+    /// A quote over some registers, with their values, as other agents make them.
+    pub fn quote_of(&self, some: impl IntoIterator<Item = PcrIndex>, nonce: &[u8]) -> TpmEvidence {
+        let some: PcrSet = some.into_iter().collect();
+        let pcrs = self.pcrs();
+        let values: Vec<Sha256Digest> = some.iter().map(|pcr| *pcrs.value(pcr)).collect();
+        let mut bitmap = vec![0; 3];
+        for pcr in some.iter().map(PcrIndex::as_usize) {
+            if let Some(byte) = bitmap.get_mut(pcr / 8) {
+                *byte |= 1 << (pcr % 8);
+            }
+        }
+        let mut fields = self.attest_fields(nonce);
+        fields.selections = vec![SelectionFields {
+            bank: ALG_SHA256,
+            bitmap,
+        }];
+        fields.pcr_digest = AttestFields::digest(&values);
+        let message = fields.marshal();
+        TpmEvidence::new(
+            message.clone(),
+            self.sign(&message),
+            values,
+            self.public_key(),
+        )
     }
 
     /// A quote over all registers.
