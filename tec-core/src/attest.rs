@@ -45,6 +45,16 @@ impl<'a> Known<'a> {
             images,
         }
     }
+
+    /// Without what a store found that was not asked for: the record of another key, or another
+    /// machine than that of the record.
+    fn of(mut self, key: Option<&Fingerprint>) -> Self {
+        let asked = |record: &&AkRecord| key.is_none_or(|key| record.fingerprint() == *key);
+        self.ak = self.ak.filter(asked);
+        let id = self.ak.map(|record| record.machine);
+        self.machine = self.machine.filter(|machine| id == Some(machine.id));
+        self
+    }
 }
 
 /// Proof that a machine attested: its own key signed fresh evidence of an approved boot.
@@ -144,14 +154,16 @@ pub fn appraise(
     pinned: PinnedPcrs,
     states: &dyn BootStates,
 ) -> Appraisal {
+    let key = match evidence {
+        Ok(verified) => Some(verified.ak.fingerprint()),
+        Err(error) => error.ak(),
+    };
+    let known = known.of(key.as_ref());
     let mut attempt = Attempt {
         id,
         at,
         machine: known.ak.map(|record| record.machine),
-        ak: match evidence {
-            Ok(verified) => Some(verified.ak.fingerprint()),
-            Err(error) => error.ak(),
-        },
+        ak: key,
         booted: None,
         unsigned: evidence.is_err(),
         ladder: Ladder::new(),

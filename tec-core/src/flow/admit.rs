@@ -222,12 +222,15 @@ pub async fn taken_back(
     ak: &Fingerprint,
 ) -> Result<Option<(Gate, String)>, PortError> {
     let found = machines.find(&machine).await?;
-    if found.is_none_or(|found| found.state != MachineState::Active) {
+    if found.is_none_or(|found| found.state != MachineState::Active || found.id != machine) {
         let why = format!("machine {machine} was taken back");
         return Ok(Some((Gate::MachineKnown, why)));
     }
     let found = aks.find(ak).await?;
-    if found.is_none_or(|found| found.state != AkState::Bound || found.machine != machine) {
+    let holds = |found: AkRecord| {
+        found.state == AkState::Bound && found.machine == machine && found.fingerprint() == *ak
+    };
+    if !found.is_some_and(holds) {
         return Ok(Some((Gate::AkBound, format!("key {ak} was taken back"))));
     }
     Ok(None)
