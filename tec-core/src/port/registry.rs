@@ -87,13 +87,18 @@ impl Claims {
 
 /// The machines.
 ///
-/// *Contract*: writes are durable when the call returns. `list` is in order of the id.
+/// *Contract*: writes are durable when the call returns. `list` is in order of the id. `create` never
+/// changes a machine that is known: neither its origin nor its revocation.
 /// *Conformance suite*: [`testing::machine_registry`](crate::testing::machine_registry).
 #[cfg_attr(any(test, feature = "test-util"), automock)]
 #[async_trait]
 pub trait MachineRegistry: fmt::Debug + Send + Sync {
-    /// Adds a machine unless its id is known. Fails with kind `Denied` when the limit on unclaimed
-    /// machines is reached; the check and the insert are one step.
+    /// Adds a machine unless its id is known. A known machine gives `Existed`, also when the limit is
+    /// reached.
+    ///
+    /// # Errors
+    /// `Denied` when as many machines as the limit are unclaimed; revoked ones do not count. Check and
+    /// insert are one step.
     async fn create(
         &self,
         machine: &Machine,
@@ -103,18 +108,22 @@ pub trait MachineRegistry: fmt::Debug + Send + Sync {
     /// Looks a machine up.
     async fn find(&self, id: &MachineId) -> Result<Option<Machine>, PortError>;
 
-    /// At most `limit` machines with ids greater than `after`.
+    /// At most `limit` machines with ids greater than `after`, which need not exist. A limit of zero
+    /// gives none.
     async fn list(&self, after: Option<MachineId>, limit: usize)
     -> Result<Vec<Machine>, PortError>;
 
-    /// Marks a machine as revoked. Fails with `NotFound` when there is none.
+    /// Marks a machine as revoked; one that is revoked stays so.
+    ///
+    /// # Errors
+    /// `NotFound` when there is none.
     async fn revoke(&self, id: &MachineId, line: &AuditEvent) -> Result<(), PortError>;
 
     /// Removes the machine and its attestation keys; a machine that is gone is fine.
     async fn remove(&self, id: &MachineId) -> Result<(), PortError>;
 
-    /// Removes machines that registered themselves before `before` and are still unclaimed.
-    /// Returns how many.
+    /// Removes machines that registered themselves before `before` and are still unclaimed. Machines
+    /// that an admin added, that have a key, or that are revoked stay. Returns how many are removed.
     async fn expire_unclaimed(&self, before: Timestamp) -> Result<u64, PortError>;
 }
 
@@ -127,13 +136,13 @@ pub trait MachineRegistry: fmt::Debug + Send + Sync {
 #[cfg_attr(any(test, feature = "test-util"), automock)]
 #[async_trait]
 pub trait AkRegistry: fmt::Debug + Send + Sync {
-    /// Keeps a key that waits for approval, unless the key is known, whichever machine it is known
-    /// for. At most four keys wait per machine (kind `Denied` beyond), so that a stranger cannot
-    /// fill the store. Fails with `NotFound` for a machine that is not known or was revoked.
+    /// Keeps a key that waits for approval, unless the key is known: then its record stays as it is,
+    /// whichever machine it belongs to. The state of the kept record is `Pending`, whatever that of
+    /// `record` is: submitting never binds.
     ///
-    /// # Security
-    /// What is kept is [`Pending`](crate::ak::AkState::Pending), whatever the record says: only
-    /// [`bind`](Self::bind) lets a key in.
+    /// # Errors
+    /// `NotFound` when the machine is unknown or revoked. `Denied` when four keys of the machine wait,
+    /// so that a stranger cannot fill the store; revoked keys do not wait. Check and insert are one step.
     async fn submit(
         &self,
         record: &AkRecord,
@@ -141,9 +150,9 @@ pub trait AkRegistry: fmt::Debug + Send + Sync {
     ) -> Result<CreateOutcome, PortError>;
 
     /// Binds an approved key to the machine of its record, with the source of that record, and notes
-    /// it as the machine's last binding. A key that waited keeps the time of its first submission,
-    /// and the endorsement key that was proven then, where the record has none; one that never
-    /// waited is kept as it is. A key that is not bound by this call is not kept.
+    /// it as the machine's last binding. A key that waits keeps its `submitted_at`, and its `ek` if
+    /// the approved record has none; it need not have been submitted. An outcome other than `Bound`
+    /// changes nothing.
     async fn bind(&self, ak: &ApprovedAk, line: &AuditEvent) -> Result<BindOutcome, PortError>;
 
     /// Looks a key up by fingerprint.
@@ -155,10 +164,15 @@ pub trait AkRegistry: fmt::Debug + Send + Sync {
     /// All keys submitted for a machine, or all there are.
     async fn list(&self, machine: Option<MachineId>) -> Result<Vec<AkRecord>, PortError>;
 
-    /// How many keys are bound that have a source.
+    /// How many keys are bound that have a source, in all and from this one. Waiting and revoked keys
+    /// do not count.
     async fn claims(&self, source: &SourceNetwork) -> Result<Claims, PortError>;
 
-    /// Revokes a key; its machine may then bind another one. Fails with `NotFound` when unknown.
+    /// Revokes a key; its machine may then bind another one. The record stays, so that the key itself
+    /// is never bound again while its machine exists.
+    ///
+    /// # Errors
+    /// `NotFound` when the key is unknown.
     async fn revoke(&self, key: &Fingerprint, line: &AuditEvent) -> Result<(), PortError>;
 }
 
