@@ -215,7 +215,7 @@ struct OneKey;
 
 impl LuksKeyGenerator for OneKey {
     fn generate(&self, _: &mut dyn CryptoRng) -> LuksResource {
-        LuksResource::from_key(&SecretArray::new([7; 32]))
+        LuksResource::of_key(&SecretArray::new([7; 32]))
     }
 }
 
