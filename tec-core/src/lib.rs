@@ -48,6 +48,8 @@ pub mod secret;
 pub mod service;
 #[cfg(feature = "embedded")]
 pub mod store;
+#[cfg(feature = "system")]
+pub mod system;
 mod tee;
 #[cfg(any(test, feature = "test-util"))]
 pub mod testing;

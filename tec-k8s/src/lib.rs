@@ -18,6 +18,14 @@
 //! ```
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+/// The types of the Kubernetes API that the public interface here has. The program that links this
+/// chooses the version of the API by a feature of this crate, for example `v1_33`.
+#[cfg(feature = "api")]
+pub use k8s_openapi;
+/// The client that the public interface here has.
+#[cfg(feature = "api")]
+pub use kube;
+
 #[cfg(feature = "api")]
 pub mod api;
 #[cfg(feature = "client")]

@@ -5,10 +5,8 @@
 pub mod boot;
 #[cfg(feature = "server")]
 pub mod certificate;
-pub mod clock;
 pub mod diskkey;
 pub mod endpoint;
-pub mod entropy;
 #[cfg(feature = "evidence")]
 pub mod evidence;
 pub mod exit;
@@ -39,5 +37,4 @@ pub mod table;
 #[cfg(feature = "server")]
 pub mod tls;
 
-pub use self::clock::SystemClock;
-pub use self::entropy::SystemEntropy;
+pub use tec_core::system::{SystemClock, SystemEntropy};

@@ -1,9 +1,9 @@
-//! The system's clock.
+//! The clock and the random numbers of the host, as ports (feature `system`).
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use tec_core::port::Clock;
-use tec_core::time::Timestamp;
+use crate::port::{Clock, Entropy};
+use crate::time::Timestamp;
 
 /// The real-time clock of the host.
 #[derive(Clone, Copy, Debug, Default)]
@@ -22,5 +22,21 @@ impl Clock for SystemClock {
             Err(before) => -i64::try_from(before.duration().as_secs()).unwrap_or(i64::MAX),
         };
         Timestamp::from_unix_seconds(seconds)
+    }
+}
+
+/// The random numbers of the kernel.
+#[derive(Clone, Copy, Debug, Default)]
+#[expect(clippy::exhaustive_structs, reason = "there is nothing to configure")]
+pub struct SystemEntropy;
+
+impl Entropy for SystemEntropy {
+    fn fill(&self, bytes: &mut [u8]) {
+        // Without randomness no key may be made, and nothing that goes on would be safe.
+        #[expect(
+            clippy::expect_used,
+            reason = "getrandom fails only on kernels without it"
+        )]
+        getrandom::fill(bytes).expect("the kernel gives random numbers");
     }
 }
