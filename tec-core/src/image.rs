@@ -1,5 +1,7 @@
 //! Approved images and the measurements that booting them makes.
 
+use std::collections::BTreeSet;
+
 use serde::{Deserialize, Serialize};
 
 use crate::digest::Sha256Digest;
@@ -97,6 +99,13 @@ impl ExpectedPcrs {
     pub fn new(mut pcrs: Vec<ExpectedPcr>) -> Self {
         pcrs.sort_by_key(|p| p.id);
         Self { pcrs }
+    }
+
+    /// Whether each register is there once, and its events fold to its value. Measurements that are not
+    /// sound count for nothing: no boot leaves them behind.
+    pub fn is_sound(&self) -> bool {
+        let ids: BTreeSet<PcrIndex> = self.pcrs.iter().map(|pcr| pcr.id).collect();
+        ids.len() == self.pcrs.len() && self.pcrs.iter().all(ExpectedPcr::is_consistent)
     }
 
     /// What the image makes of one register, if it says anything about it.

@@ -38,6 +38,10 @@ fn read(file: &Path) -> anyhow::Result<ExpectedPcrs> {
     ensure!(length <= LONGEST, "it is longer than {LONGEST} bytes");
     let expected: ExpectedPcrs = serde_json::from_slice(&text)?;
     ensure!(!expected.pcrs.is_empty(), "it has no measurements");
+    ensure!(
+        expected.is_sound(),
+        "its measurements do not fold to its values"
+    );
     Ok(expected)
 }
 
@@ -84,6 +88,11 @@ mod tests {
         std::fs::write(&file, "{\"pcrs\":[]}").unwrap();
         let none = read(&file).unwrap_err().to_string();
         assert_eq!(none, "it has no measurements");
+        let mut other = serde_json::to_value(&good).unwrap();
+        other["pcrs"][0]["value"] = "00".repeat(32).into();
+        std::fs::write(&file, other.to_string()).unwrap();
+        let unsound = read(&file).unwrap_err().to_string();
+        assert_eq!(unsound, "its measurements do not fold to its values");
         let long = vec![b' '; usize::try_from(LONGEST).unwrap() + 1];
         std::fs::write(&file, long).unwrap();
         let long = read(&file).unwrap_err().to_string();

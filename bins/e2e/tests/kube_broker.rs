@@ -220,6 +220,38 @@ async fn check_17_a_revoked_key_another_boot_and_a_withdrawn_image_are_refused()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn measurements_that_no_boot_leaves_behind_stop_nobody_and_are_told_of() {
+    let bench = Bench::new().await.unwrap();
+    let broker = Broker::start(1).await.unwrap();
+    bench.create(&broker.admin_secret()).await.unwrap();
+    bench.create(&cluster("cluster")).await.unwrap();
+    let mut spec = ApprovedImageSpec::default();
+    spec.image = format!("registry.example/other@sha256:{:064x}", 2);
+    let unsound = ApprovedImage::new("unsound", spec);
+    bench.create(&unsound).await.unwrap();
+    let images = bench.objects::<ApprovedImage>().unwrap();
+    let pcrs = json!([{"id": 4, "value": "00".repeat(32), "events": [
+        {"name": "EV_IPL", "pcr": 4, "hash": "11".repeat(32), "id": "Pcr4"},
+    ]}]);
+    let params = PatchParams::default();
+    let patch = Patch::Merge(json!({"status": {"pcrs": pcrs}}));
+    let patched = images.patch_status("unsound", &params, &patch);
+    patched.await.unwrap();
+    let operator = bench.start_program("one", &["--trustee-url", broker.url()]);
+    let _operator = operator.unwrap();
+    approve(&bench, "image").await;
+    let node = Node::register(&bench, 1).await;
+    node.unlocks(&broker).await;
+    eventually("it is told of", async || {
+        let status = images.get("unsound").await?.status.unwrap_or_default();
+        let mut conditions = status.conditions.iter();
+        Ok(conditions.any(|condition| condition.reason == "Malformed"))
+    })
+    .await
+    .unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_broker_that_lost_everything_or_fails_is_filled_again_with_the_same_keys() {
     let (bench, broker, mut operator) = world().await;
     let node = Node::register(&bench, 1).await;

@@ -201,6 +201,54 @@ async fn check_07_a_strangers_key_waits_when_the_object_of_the_bound_key_is_dele
 }
 
 #[tokio::test]
+async fn a_second_object_of_a_bound_machine_gets_nothing_for_a_strangers_key() {
+    let mut bench = Bench::at_work().await.unwrap();
+    let mut own = machine(1);
+    // An admin chose the name. That of the other one is what the registration server gives.
+    own.metadata.name = Some("rack-7".to_owned());
+    bench.create(&own).await.unwrap();
+    let bound = bench.create(&key(1, 1)).await.unwrap().name_any();
+    has_verdict(&bench, &bound, "True MachineCreated").await;
+    is_published(&bench, 1).await;
+    bench.create(&machine(1)).await.unwrap();
+    let stranger = bench.create(&key(2, 1)).await.unwrap().name_any();
+    eventually("the stranger's key is judged", async || {
+        Ok(verdict(&bench, &stranger).await.is_some())
+    })
+    .await
+    .unwrap();
+    // Whatever comes next is judged after both.
+    bench.create(&machine(2)).await.unwrap();
+    let next = bench.create(&key(3, 2)).await.unwrap().name_any();
+    has_verdict(&bench, &next, "True MachineCreated").await;
+    let said = verdict(&bench, &stranger).await.unwrap();
+    assert!(said.starts_with("False"), "{said}");
+    assert_eq!(bench.trust.ak(&id(1)), Some(fingerprint(1)));
+    has_verdict(&bench, &bound, "True MachineCreated").await;
+    bench.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_key_that_an_admin_approved_needs_no_endorsement_key_of_the_list() {
+    let mut bench = Bench::at_work().await.unwrap();
+    let clusters = bench.objects::<TrustedExecutionCluster>().unwrap();
+    let policy = json!({"spec": {"approval": {
+        "policy": "EndorsementKey", "allowedEndorsementKeys": [fingerprint(77).to_string()],
+    }}});
+    let params = PatchParams::default();
+    let patched = clusters
+        .patch("cluster", &params, &Patch::Merge(policy))
+        .await;
+    patched.unwrap();
+    bench.create(&machine(1)).await.unwrap();
+    let name = bench.create(&key(1, 1)).await.unwrap().name_any();
+    has_verdict(&bench, &name, "False Waiting").await;
+    approve(&bench, &name).await;
+    has_verdict(&bench, &name, "True MachineCreated").await;
+    bench.stop().await.unwrap();
+}
+
+#[tokio::test]
 async fn check_07_a_machine_whose_disk_key_an_older_operator_made_is_no_first_use() {
     let mut bench = Bench::at_work().await.unwrap();
     let disk_key = Secret {

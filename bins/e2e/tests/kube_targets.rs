@@ -125,3 +125,17 @@ async fn a_target_over_plain_http_is_refused_where_the_cluster_speaks_tls() {
     world.name_target("named").await;
     world.refuses("https").await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_target_that_is_refused_keeps_nothing_from_the_own_trustee() {
+    // It is there before the operator starts, as after an upgrade or a restart.
+    let target = json!({
+        "name": "old", "url": "https://old.example", "adminKeySecret": "nowhere",
+    });
+    let mut cluster = plain_cluster("cluster");
+    let publish = json!({"targets": [target]});
+    cluster.spec.publish = Some(serde_json::from_value(publish).unwrap());
+    let world = World::new(&cluster).await;
+    world.machine(2).await;
+    world.refuses("nowhere").await;
+}

@@ -89,13 +89,14 @@ pub(crate) struct Reach {
 }
 
 impl Reach {
-    /// The targets that the cluster object asks for.
+    /// The targets that the cluster object asks for, and why one of them is refused.
     pub(crate) async fn targets(
         &self,
         cluster: &TrustedExecutionCluster,
         publish: &PublishSpec,
-    ) -> Result<Targets, PortError> {
+    ) -> Result<(Targets, Option<PortError>), PortError> {
         let mut targets = BTreeMap::new();
+        let mut refusal = None;
         let own = if publish.mode == PublishMode::Volumes {
             (self.volumes(cluster)?, None)
         } else {
@@ -109,18 +110,37 @@ impl Reach {
         targets.insert(OWN.to_owned(), own);
         let may_be_plain = cluster.transport() == Transport::DangerousPlain;
         for target in &publish.targets {
-            let mut api = self.vouched(target).await?;
-            if !target.url.starts_with("https://") {
-                if !may_be_plain {
-                    let why =
-                        "its URL is not https, and the cluster object lacks dangerousPlainHttp";
-                    return Err(refused(target, why.to_owned()));
+            match self.further(target, may_be_plain).await {
+                Ok(api) => {
+                    targets.insert(target.name.clone(), api);
                 }
-                api.0.allow_plain();
+                // The cluster's own Trustee and the other targets are fed all the same.
+                Err(error) => {
+                    refusal.get_or_insert(error);
+                }
             }
-            targets.insert(target.name.clone(), api);
         }
-        Ok(targets)
+        Ok((targets, refusal))
+    }
+
+    async fn further(
+        &self,
+        target: &PublishTarget,
+        may_be_plain: bool,
+    ) -> Result<(Target, Option<SecretBytes>), PortError> {
+        if target.name == OWN {
+            let why = "the cluster's own Trustee has this name";
+            return Err(refused(target, why.to_owned()));
+        }
+        let mut api = self.vouched(target).await?;
+        if !target.url.starts_with("https://") {
+            if !may_be_plain {
+                let why = "its URL is not https, and the cluster object lacks dangerousPlainHttp";
+                return Err(refused(target, why.to_owned()));
+            }
+            api.0.allow_plain();
+        }
+        Ok(api)
     }
 
     /// A target that every Secret vouches for which the cluster object names with it. Who may edit

@@ -12,7 +12,7 @@ use tec_core::attest::{PinnedPcrs, Tee};
 use tec_core::endpoint::BaseUrl;
 use tec_core::id::{MachineId, ResourcePath};
 use tec_core::image::ApprovedImage;
-use tec_core::port::{Clock, Entropy, PortError, PortErrorKind};
+use tec_core::port::{Clock, Entropy, PortError, PortErrorKind, chain};
 use tec_core::secret::SecretBytes;
 use tec_k8s::api::{AttestationKey, PublishSpec, TargetStatus, TrustedExecutionCluster};
 use tec_k8s::controller::{Published, Round, Trust};
@@ -105,17 +105,32 @@ impl FedTrust {
     }
 
     /// States the values that each pinned register may have, also of boots between two images.
+    /// An image that cannot be combined with those before it is left out, in the order of approval:
+    /// it must not keep what became of the others from Trustees.
     fn set_values(&self, images: &[ApprovedImage]) -> Result<(), PortError> {
         let invalid = |error: Box<dyn std::error::Error + Send + Sync>| {
             PortError::new(PortErrorKind::Invalid, "combine the approved images").because(error)
         };
-        let named: Vec<_> = images
+        let mut named: Vec<_> = images
             .iter()
             .map(|image| (image.name.as_str(), &image.expected))
             .collect();
-        let combined = Combiner::new()
-            .combine(&named)
-            .map_err(|error| invalid(Box::new(error)))?;
+        let mut combined = Combiner::new().combine(&named);
+        if combined.is_err() {
+            let mut sorted: Vec<_> = images.iter().collect();
+            sorted.sort_by_key(|image| (image.approved_at, image.name.clone()));
+            named.clear();
+            for image in sorted {
+                named.push((image.name.as_str(), &image.expected));
+                if let Err(error) = Combiner::new().combine(&named) {
+                    let (image, error) = (image.name.as_str(), chain(&error));
+                    tracing::error!(image, error, "it is left out: its boots get no key");
+                    named.pop();
+                }
+            }
+            combined = Combiner::new().combine(&named);
+        }
+        let combined = combined.map_err(|error| invalid(Box::new(error)))?;
         for pcr in self.pinned.iter() {
             let set = self.desired.set_pcr(pcr, combined.values(pcr));
             set.map_err(|error| invalid(Box::new(error)))?;
@@ -136,13 +151,14 @@ impl Trust for FedTrust {
         cluster: &TrustedExecutionCluster,
         publish: &PublishSpec,
     ) -> Result<(), PortError> {
-        let targets = self.reach.targets(cluster, publish).await?;
+        let (targets, refusal) = self.reach.targets(cluster, publish).await?;
+        let told = refusal.map_or(Ok(()), Err);
         let plain = targets
             .iter()
             .map(|(name, (target, _))| (name.clone(), target.clone()));
         let plain: BTreeMap<_, _> = plain.collect();
         if self.state().targets == plain {
-            return Ok(());
+            return told;
         }
         let (clock, entropy) = (
             Arc::clone(&self.reach.clock),
@@ -154,7 +170,7 @@ impl Trust for FedTrust {
         }
         *self.fanout.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(fanout);
         self.state().targets = plain;
-        Ok(())
+        told
     }
 
     fn pinned(&self) -> PinnedPcrs {

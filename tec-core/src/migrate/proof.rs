@@ -122,7 +122,11 @@ fn image_parts(image: &ApprovedImage) -> Result<Parts, serde_json::Error> {
 fn machine_parts(unit: &MachineUnit) -> Parts {
     let id = unit.machine.id.to_string().into_bytes();
     let mut parts = vec![b"machine".to_vec(), id];
-    let mut states = vec![i64::from(unit.machine.state == MachineState::Revoked)];
+    let mut states = vec![
+        i64::from(unit.machine.state == MachineState::Revoked),
+        // One that was never bound takes the next key by first use.
+        i64::from(unit.machine.was_bound()),
+    ];
     for key in &unit.keys {
         parts.push(key.fingerprint().to_string().into_bytes());
         states.push(match key.state {

@@ -225,6 +225,19 @@ impl Machine {
         object
     }
 
+    /// Which of several objects of one id counts, least first: one that a key was bound to, then the one
+    /// that is named after the id, then the oldest.
+    ///
+    /// # Security
+    /// Who may make objects, as the registration server may, must not come before a machine whose disk
+    /// key exists.
+    pub fn precedence(&self) -> impl Ord + use<> {
+        let name = self.name_any();
+        let is_canonical = name.strip_prefix("machine-") == Some(self.spec.id.as_str());
+        let made = self.creation_timestamp();
+        (self.bound_key().is_none(), !is_canonical, made, name)
+    }
+
     /// The name of the object that the registration server makes for a machine.
     pub fn name_of(id: &MachineId) -> String {
         format!("machine-{id}")

@@ -57,11 +57,15 @@ pub(super) async fn reconcile(ctx: &Context, name: &str) -> Result<Next, PortErr
         say(ctx, &image, reason, &message).await?;
         return Ok(Next::Wait);
     }
-    if !image
-        .status
-        .as_ref()
-        .is_none_or(|status| status.pcrs.is_empty())
-    {
+    let measured = image.status.as_ref().map(|status| status.pcrs.clone());
+    let measured = ExpectedPcrs::new(measured.unwrap_or_default());
+    if !measured.is_sound() {
+        let message = "the measurements in its status do not fold to their values and count for \
+                       nothing: delete the object, and approve the image again";
+        say(ctx, &image, Reason::Malformed, message).await?;
+        return Ok(Next::Wait);
+    }
+    if !measured.pcrs.is_empty() {
         job::remove(ctx, &image.spec.image).await?;
         say(ctx, &image, Reason::ImageCommitted, &lacking(ctx, &image)).await?;
         return Ok(until_expiry(&image, ctx.now()));

@@ -4,12 +4,16 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::api::{DeleteParams, ObjectMeta, PostParams, Preconditions};
 use kube::{Resource as _, ResourceExt as _};
 use serde_json::json;
-use tec_core::ak::{AkCandidate, AkDecision, AkReason, AkRecord, AkState, SourceNetwork};
+use tec_core::ak::{
+    AkCandidate, AkDecision, AkReason, AkRecord, AkState, ManualMatcher, SourceNetwork,
+};
 use tec_core::code::Code;
 use tec_core::flow::{AkOutcome, AkPorts, AkSubmission, ClaimLimits, approve};
+use tec_core::id::MachineId;
 use tec_core::machine::MachineState;
 use tec_core::migrate::Deed;
 use tec_core::port::{Claims, PortError, PortErrorKind, chain};
@@ -89,7 +93,7 @@ async fn judge(ctx: &Context, key: &AttestationKey) -> Result<Verdict, PortError
             ));
         }
     };
-    let machine = ctx.registry.machine_object(&id).await?;
+    let machine = counting(ctx, &id).await?;
     let record = match key.to_core(machine.as_ref()) {
         Ok(record) => record,
         Err(error) => {
@@ -119,6 +123,24 @@ async fn judge(ctx: &Context, key: &AttestationKey) -> Result<Verdict, PortError
     decide(ctx, key, &machine, record).await
 }
 
+/// The object of the machine. One that a key was bound to counts, whatever its name: who may only
+/// make objects gets no disk key that is there already.
+async fn counting(ctx: &Context, id: &MachineId) -> Result<Option<Machine>, PortError> {
+    let same = ctx.caches.machines.indexed(&id.to_string());
+    let live = same
+        .iter()
+        .filter(|object| object.metadata.deletion_timestamp.is_none());
+    match live.min_by_key(|object| object.precedence()) {
+        Some(object) if object.bound_key().is_some() => {
+            let name = object.name_any();
+            let found = ctx.objects::<Machine>().get_opt(&name).await;
+            let found = found.map_err(|error| port_error(format!("look up {name}"), error))?;
+            Ok(found.filter(|object| object.metadata.deletion_timestamp.is_none()))
+        }
+        _ => ctx.registry.machine_object(id).await,
+    }
+}
+
 /// Asks the matcher, and has the registry bind what it approves.
 async fn decide(
     ctx: &Context,
@@ -130,6 +152,8 @@ async fn decide(
         return discard_or_wait(ctx, key, "there is no cluster object").await;
     };
     let matcher = match approval::matcher(cluster.spec.approval.as_ref()) {
+        // What an admin decided is not for the policy to decide again.
+        _ if key.is_approved_by_admin() => Box::new(ManualMatcher),
         Ok(matcher) => matcher,
         Err(message) => return Ok(Verdict::waiting(message)),
     };
@@ -185,12 +209,18 @@ fn why(reason: AkReason) -> String {
     }
 }
 
-/// Whether the machine's disk key was made by an operator before this one, which noted no binding:
-/// its disk may be sealed, so that its next key is no first use.
+/// Whether the machine's disk key was made by an operator before this one, which noted no binding, or
+/// for another object of this id: its disk may be sealed, so that its next key is no first use.
 fn has_older_disk_key(ctx: &Context, machine: &Machine) -> bool {
+    let uid = machine.metadata.uid.as_deref();
+    let is_of_it = |owners: &[OwnerReference]| {
+        owners.is_empty() || owners.iter().any(|owner| Some(owner.uid.as_str()) == uid)
+    };
     let secret = ctx.caches.secrets.get(&machine.spec.id);
     machine.bound_key().is_none()
-        && secret.is_some_and(|secret| !secret.annotations().contains_key(AUDIT))
+        && secret.is_some_and(|secret| {
+            !secret.annotations().contains_key(AUDIT) || !is_of_it(secret.owner_references())
+        })
 }
 
 /// Whether first use may let in one more. Bindings that the watch does not show yet are not

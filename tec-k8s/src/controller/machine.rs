@@ -230,20 +230,14 @@ fn canonical_id(machine: &Machine) -> Result<MachineId, String> {
     }
 }
 
-/// Another object with the same id that counts instead: the one that is named after the id, else
-/// the oldest.
+/// Another object with the same id that counts instead.
 fn older(ctx: &Context, machine: &Machine) -> Option<String> {
-    let canonical = format!("machine-{}", machine.spec.id);
-    let rank = |machine: &Machine| {
-        let name = machine.name_any();
-        (name != canonical, machine.creation_timestamp(), name)
-    };
-    let mine = rank(machine);
+    let mine = machine.precedence();
     let same = ctx.caches.machines.indexed(&machine.spec.id);
     let live = same
         .iter()
         .filter(|other| other.metadata.deletion_timestamp.is_none());
-    live.filter(|other| rank(other) < mine)
+    live.filter(|other| other.precedence() < mine)
         .map(|other| other.name_any())
         .next()
 }

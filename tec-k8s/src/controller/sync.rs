@@ -71,7 +71,8 @@ fn keep_unseen(ctx: &Context) {
 }
 
 async fn round(ctx: &Context) -> Result<Option<Duration>, PortError> {
-    ctx.parts.trust.set_images(live_images(ctx))?;
+    // Revocations of keys and machines go out, whatever is wrong with images.
+    let stated = ctx.parts.trust.set_images(live_images(ctx));
     let waiting = std::mem::take(&mut ctx.memory().unpublished);
     let round = ctx.parts.trust.round().await;
     for target in &round.targets {
@@ -99,7 +100,7 @@ async fn round(ctx: &Context) -> Result<Option<Duration>, PortError> {
     if is_news && let Some(cluster) = ctx.cluster() {
         ctx.queue.wake(Task::Cluster(cluster.name_any()));
     }
-    Ok(round.again)
+    stated.map(|_| round.again)
 }
 
 fn name_of(target: &TargetStatus) -> &str {
@@ -121,6 +122,8 @@ fn live_images(ctx: &Context) -> Vec<ApprovedImage> {
         .filter(|image| image.digest().is_ok())
         .filter_map(|image| image.to_core().ok());
     known
-        .filter(|image| !image.expected.pcrs.is_empty() && image.is_live(now))
+        // Those that are not sound are told of at their objects, and cost the others nothing.
+        .filter(|image| !image.expected.pcrs.is_empty() && image.expected.is_sound())
+        .filter(|image| image.is_live(now))
         .collect()
 }

@@ -17,9 +17,8 @@ use super::known::Known;
 use crate::api;
 use crate::client::{KubeRegistry, port_error};
 
-/// Most keys per machine, those that were bound or revoked too (contract of
-/// [`AkRegistry::submit`], where those do not count: a machine that went through so many needs an
-/// admin). Requests that come in at the same moment may exceed it by their number.
+/// Most keys per machine that were not revoked, the bound one too ([`AkRegistry::submit`]). Requests that
+/// come in at the same moment may exceed it by their number.
 const MAX_KEYS: usize = 4;
 
 /// Machines and keys of a namespace for a server that may look, and submit keys: what is known is

@@ -133,8 +133,8 @@ impl Known {
     /// Follows the attestation keys of a namespace, for ever.
     pub async fn follow_keys(&self, client: Client, namespace: &str) {
         follow(Api::namespaced(client, namespace), |event| {
-            let machine = |key: &api::AttestationKey| Some(key.machine_id().ok());
-            self.state().keys.take(event, machine);
+            let row = |key: &api::AttestationKey| Some(counted(key));
+            self.state().keys.take(event, row);
         })
         .await;
     }
@@ -156,7 +156,7 @@ impl Known {
         self.state().keys.rows.contains_key(name)
     }
 
-    /// How many keys were submitted for a machine, whatever became of them.
+    /// How many keys of a machine were not revoked.
     pub(super) fn keys_of(&self, machine: &MachineId) -> usize {
         self.state().keys.of(machine).len()
     }
@@ -169,6 +169,12 @@ impl Known {
     fn state(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// The machine that a key counts for; one that was revoked waits for none.
+fn counted(key: &api::AttestationKey) -> Option<MachineId> {
+    let machine = key.machine_id().ok();
+    machine.filter(|_| key.spec.revoked_at.is_none())
 }
 
 #[cfg(test)]
@@ -203,5 +209,20 @@ mod tests {
         assert_eq!(table.of(&machine), ["b"]);
         table.take(Event::Delete(key("b")), row);
         assert_eq!((table.of(&machine).len(), table.names.len()), (0, 0));
+    }
+
+    #[test]
+    fn keys_that_were_revoked_make_room_for_others() {
+        let machine = ID.parse().unwrap();
+        let mut table = Table::default();
+        let row = |key: &api::AttestationKey| Some(counted(key));
+        for name in ["a", "b"] {
+            table.take(Event::Apply(key(name)), row);
+        }
+        let mut revoked = key("a");
+        revoked.spec.revoked_at = Some("2026-01-01T00:00:00Z".to_owned());
+        table.take(Event::Apply(revoked), row);
+        assert_eq!(table.of(&machine), ["b"]);
+        assert!(table.rows.contains_key("a"), "it is known all the same");
     }
 }

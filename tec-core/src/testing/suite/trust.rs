@@ -26,6 +26,7 @@ where
     a_swap_is_made_once(&make().await, &make().await).await;
     export_is_in_order_and_in_pages(&make().await).await;
     what_is_adopted_is_what_was_exported(&make().await, &make().await).await;
+    a_machine_whose_key_is_gone_is_not_free_again(&make().await, &make().await).await;
     pages_of_an_earlier_pass_are_refused(&make().await, &make().await).await;
     what_contradicts_is_left_as_it_is(&make().await, &make().await).await;
     what_is_gone_at_the_other_goes_here(&make().await, &make().await).await;
@@ -132,6 +133,28 @@ where
         paged.extend(page);
     }
     assert_eq!(paged, whole);
+}
+
+async fn a_machine_whose_key_is_gone_is_not_free_again<A>(source: &A, target: &A)
+where
+    A: TrustAnchor + MachineRegistry + AkRegistry + ImageRegistry + SecretStore,
+{
+    fill(source, 1..=1).await;
+    let key = sample::public_key(1).fingerprint();
+    ok(AkRegistry::revoke(source, &key, &sample::line()).await);
+    let (_, pass) = pair(source, target).await;
+    let mut units = all(source).await;
+    // Where keys are objects, somebody may have removed it.
+    for unit in &mut units {
+        if let TrustUnit::Machine(unit) = unit {
+            unit.keys.clear();
+        }
+    }
+    ok(adopt(target, &pass, &units).await);
+    let free = ok(MachineRegistry::find(target, &sample::machine_id(1)).await);
+    let binding = free.and_then(|machine| machine.binding);
+    let last = binding.map(|last| last.ak);
+    assert_eq!(last, Some(key), "the next key is no first use");
 }
 
 async fn what_is_adopted_is_what_was_exported<A>(source: &A, target: &A)

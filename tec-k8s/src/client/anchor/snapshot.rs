@@ -249,20 +249,14 @@ impl Snapshot {
     }
 }
 
-/// Of several objects of one id counts the one that is named after it, else the oldest; as for
-/// [`KubeRegistry::machine_object`].
+/// Of several objects of one id counts one, see [`api::Machine::precedence`].
 fn keep_machine(objects: &mut BTreeMap<MachineId, api::Machine>, mut object: api::Machine) {
     let Ok(id) = object.machine_id() else { return };
     // Who wrote which field is most of an object, and nobody here asks.
     object.metadata.managed_fields = None;
-    let canonical = api::Machine::name_of(&id);
-    let rank = |object: &api::Machine| {
-        let name = object.name_any();
-        (name != canonical, object.creation_timestamp(), name)
-    };
     if objects
         .get(&id)
-        .is_none_or(|known| rank(&object) < rank(known))
+        .is_none_or(|known| object.precedence() < known.precedence())
     {
         objects.insert(id, object);
     }

@@ -4,7 +4,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::{Resource as _, ResourceExt as _};
 use serde_json::{Value, json};
-use tec_core::ak::{AkRecord, AkState};
+use tec_core::ak::{AkRecord, AkState, Fingerprint, SourceNetwork};
 use tec_core::id::{ImageName, ResourcePath};
 use tec_core::image::ApprovedImage;
 use tec_core::machine::MachineState;
@@ -233,10 +233,12 @@ fn status(
 ) -> Option<Value> {
     let mut status = serde_json::Map::new();
     if let Some(key) = binding(unit) {
-        let print = key.fingerprint();
+        let print = key.ak;
         let named = snapshot.key(&print).map(|here| here.name.clone());
         let name = named.unwrap_or_else(|| api::AttestationKey::name_of(&print));
-        let bound = BoundKey::new(name, print, page.at).of(&key);
+        let mut bound = BoundKey::new(name, print, page.at);
+        bound.endorsement_key = key.ek.map(|ek| ek.to_string());
+        bound.claimed_from = key.source.map(|source| source.to_string());
         let is_said = |said: &BoundKey| {
             said.name == bound.name && said.endorsement_key == bound.endorsement_key
         };
@@ -254,22 +256,35 @@ fn status(
     (!status.is_empty()).then_some(Value::Object(status))
 }
 
+/// A key as the status names it.
+struct Binding {
+    ak: Fingerprint,
+    ek: Option<Fingerprint>,
+    source: Option<SourceNetwork>,
+}
+
 /// The key that the status names: the bound one; of a machine that had one, the one that it had last,
-/// since the machine is not unclaimed again. An older anchor does not say which: then any that was
-/// revoked, whose endorsement key counts for nothing.
-fn binding(unit: &MachineUnit) -> Option<AkRecord> {
+/// also when its object is gone, since the machine is not unclaimed again. An older anchor does not say
+/// which: then any that was revoked, whose endorsement key counts for nothing.
+fn binding(unit: &MachineUnit) -> Option<Binding> {
     let of = |state| unit.keys.iter().find(move |key| key.state == state);
     if let Some(bound) = of(AkState::Bound) {
-        return Some(bound.clone());
+        return Some(Binding {
+            ak: bound.fingerprint(),
+            ek: bound.ek,
+            source: bound.source,
+        });
     }
-    let last = unit.machine.binding;
-    let is_last = |key: &&AkRecord| last.is_some_and(|last| last.ak == key.fingerprint());
-    let known = unit.keys.iter().find(is_last);
-    let any = || of(AkState::Revoked).filter(|_| unit.machine.was_bound());
-    let mut record = known.or_else(any)?.clone();
-    record.ek = last.filter(|_| known.is_some()).and_then(|last| last.ek);
-    record.source = None;
-    Some(record)
+    let (ak, ek) = match unit.machine.binding {
+        Some(last) => (last.ak, last.ek),
+        None if unit.machine.was_bound() => (of(AkState::Revoked)?.fingerprint(), None),
+        None => return None,
+    };
+    Some(Binding {
+        ak,
+        ek,
+        source: None,
+    })
 }
 
 fn mark(object: &mut impl kube::Resource, page: &AdoptPage<'_>) {
