@@ -147,6 +147,7 @@ targets! {
     reference_values, 3000;
     registration, 800;
     sbat, 3000;
+    service_uri, 3000;
     signature_list, 3000;
     snp_certificate, 600;
     snp_report, 600;

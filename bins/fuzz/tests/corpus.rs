@@ -107,6 +107,7 @@ tests! {
     reference_values: reference_values_keep_their_properties;
     registration: registrations_keep_their_properties;
     sbat: sbat_sections_keep_their_properties;
+    service_uri: uris_of_key_services_keep_their_properties;
     signature_list: signature_lists_keep_their_properties;
     snp_certificate: certificates_of_chips_keep_their_properties;
     snp_report: reports_of_snp_keep_their_properties;
