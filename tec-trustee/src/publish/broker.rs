@@ -162,22 +162,35 @@ impl BrokerPublisher {
         changes: &mut usize,
     ) -> Result<(), PortError> {
         let mut refusals = Refusals::default();
+        if steps.is_empty() && !record.unconfirmed().is_empty() {
+            self.confirm(record, head).await?;
+        }
         for batch in steps.chunks(MAX_CHUNK) {
             let items = batch.iter().map(|step| &step.item);
             if head.is_bloated(record.len(), batch.len()) {
                 *head = Head::anew(Some(head), record);
             }
             let stamp = self.next_stamp(record);
-            head.announce(&*self.broker, items.clone(), &stamp).await?;
+            record.announced(items.clone());
+            head.announce(&*self.broker, items, &stamp).await?;
             record.stamps = BTreeSet::from([stamp]);
             for step in batch {
                 *changes += usize::from(self.take(desired, record, step, &mut refusals).await?);
             }
-            let stamp = self.next_stamp(record);
-            head.confirm(&*self.broker, items, record, &stamp).await?;
-            record.stamps = BTreeSet::from([stamp]);
+            self.confirm(record, head).await?;
         }
         refusals.first.map_or(Ok(()), Err)
+    }
+
+    /// Writes into the index what is known of all that was announced, also by batches that broke off:
+    /// the next publisher would send it once more.
+    async fn confirm(&self, record: &mut Record, head: &mut Head) -> Result<(), PortError> {
+        let stamp = self.next_stamp(record);
+        let items = record.unconfirmed();
+        head.confirm(&*self.broker, items, record, &stamp).await?;
+        record.stamps = BTreeSet::from([stamp]);
+        record.confirmed();
+        Ok(())
     }
 
     /// A stamp that the head may carry from now on, whether or not writing it is answered.

@@ -17,6 +17,8 @@ pub(super) struct Record {
     pub(super) stamps: BTreeSet<String>,
     /// Whether the target's own notes count for nothing.
     pub(super) is_distrustful: bool,
+    /// Items that the target's notes hold in doubt, because a batch was announced and not confirmed.
+    announced: BTreeSet<Item>,
     known: BTreeMap<Item, Known>,
     /// Items among them that may hold something else; a subset of the keys.
     doubts: BTreeSet<Item>,
@@ -79,6 +81,21 @@ impl Record {
         self.position = Some(position);
     }
 
+    /// The target's notes hold these in doubt from now on.
+    pub(super) fn announced<'a>(&mut self, items: impl Iterator<Item = &'a Item>) {
+        self.announced.extend(items.cloned());
+    }
+
+    /// What the target's notes hold in doubt.
+    pub(super) fn unconfirmed(&self) -> &BTreeSet<Item> {
+        &self.announced
+    }
+
+    /// The target's notes say of all of them what is known.
+    pub(super) fn confirmed(&mut self) {
+        self.announced.clear();
+    }
+
     /// The item may hold anything.
     pub(super) fn doubt(&mut self, item: &Item) {
         if let Entry::Vacant(vacant) = self.known.entry(item.clone()) {
@@ -102,6 +119,7 @@ impl Record {
         self.doubts = self.known.keys().cloned().collect();
         self.epoch = None;
         self.stamps.clear();
+        self.announced.clear();
         self.is_distrustful = true;
         self.position = None;
     }

@@ -49,6 +49,28 @@ async fn what_was_done_before_a_break_is_not_done_again() {
 }
 
 #[tokio::test]
+async fn what_a_broken_round_did_is_not_done_again_after_a_restart() {
+    for fault in [Fault::NothingDone, Fault::LostAck] {
+        for at in 0..24 {
+            let fake = Fake::new(Generation::V0_21, true);
+            let wanted = desired([1]);
+            let first = publisher(&fake).await;
+            settle(&first, &wanted).await;
+            // A round over several items breaks, and the next one mends it.
+            (2..=4).for_each(|number| register(&wanted, number));
+            fake.plan((0..at).map(|_| Fault::None).chain([fault]));
+            let _ = first.publish(&wanted).await;
+            fake.plan([]);
+            settle(&first, &wanted).await;
+            fake.taken();
+            let again = desired(1..=4);
+            let progress = publisher(&fake).await.publish(&again).await.unwrap();
+            assert_eq!(progress, converged(0, &again), "{fault:?} at {at}");
+        }
+    }
+}
+
+#[tokio::test]
 async fn notes_that_are_damaged_or_of_another_state_are_not_believed() {
     let name = |store: &Store, start: &str| {
         let mut names = store.references.keys();
