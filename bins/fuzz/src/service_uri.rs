@@ -57,6 +57,8 @@ pub(crate) fn seeds() -> Vec<Seed> {
         Seed::new("no_store", "storage://no-store"),
         Seed::new("bucket", "storage://aws?bucket=b&region=eu-central-1&accessKeyID=a&accessKey=c"),
         Seed::new("place_of_a_bucket", "storage://s3?bucket=b&region=eu-central-1"),
+        Seed::new("place_with_a_name_that_is_none", "kms://trustee?u%26l=x")
+            .refused(place, "Malformed { scheme: \"kms\" }"),
         Seed::new("place_with_a_token", "kms://openbao?url=https%3A%2F%2Fbao&token=t").refused(
             place,
             "Encoding { parameter: \"token\", form: \"left out: a place has no credentials\" }",

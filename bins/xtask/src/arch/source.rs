@@ -34,7 +34,7 @@ impl Source {
         let lines: Vec<&str> = self.code.lines().collect();
         let is_tests = |pair: &[&str]| {
             matches!(pair, [cfg, item]
-                if cfg.trim() == "#[cfg(test)]" && item.starts_with("mod ") && item.ends_with('{'))
+                if cfg.trim() == "#[cfg(test)]" && item.starts_with("mod ") && !item.ends_with(';'))
         };
         lines.windows(2).position(is_tests).unwrap_or(lines.len())
     }

@@ -40,10 +40,16 @@ impl ServicePlace {
             (STORAGE, "s3") => "aws",
             (_, kind) => kind,
         };
+        let kind = kind.to_owned();
+        let parameters = parsed.into_pairs(scheme)?;
+        // A name is written as it is.
+        if !parameters.keys().chain([&kind]).all(|name| is_name(name)) {
+            return Err(UriError::Malformed { scheme });
+        }
         Ok(Self {
             scheme,
-            kind: kind.to_owned(),
-            parameters: parsed.into_pairs(scheme)?,
+            kind,
+            parameters,
         })
     }
 
@@ -55,6 +61,11 @@ impl ServicePlace {
         place.parameters.extend(ca);
         Some(place)
     }
+}
+
+fn is_name(text: &str) -> bool {
+    let is_of_it = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
+    !text.is_empty() && text.bytes().all(is_of_it)
 }
 
 impl FromStr for ServicePlace {
