@@ -37,6 +37,7 @@ pub mod image;
 pub mod luks;
 pub mod machine;
 pub mod migrate;
+#[cfg(any(test, feature = "node"))]
 pub mod node;
 pub mod pcr;
 pub mod plan;

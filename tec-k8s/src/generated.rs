@@ -2,9 +2,8 @@
 //! since they carry secrets.
 
 macro_rules! generated {
-    ($($feature:literal: $name:ident = $file:literal $(, $more:path)?;)*) => {
+    ($($name:ident = $file:literal $(, $more:path)?;)*) => {
         $(
-            #[cfg(feature = $feature)]
             #[expect(
                 missing_docs,
                 missing_debug_implementations,
@@ -21,9 +20,6 @@ macro_rules! generated {
 }
 
 generated! {
-    "rpc": init = "init.rs", clippy::exhaustive_enums;
-    "rpc": join = "join.rs";
-    "rpc": recoverproto = "recoverproto.rs";
-    "service": bootstrap = "tec.bootstrap.v1.rs", clippy::exhaustive_enums;
-    "service": broker = "tec.broker.v1.rs";
+    bootstrap = "tec.bootstrap.v1.rs", clippy::exhaustive_enums;
+    broker = "tec.broker.v1.rs";
 }

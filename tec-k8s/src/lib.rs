@@ -3,11 +3,11 @@
 //! *What it is*: the custom resources of the group `trusted-execution-clusters.io`, with the names,
 //! fields and rules that existing clusters use, and what they mean in terms of
 //! [`tec_core`]; with the feature `client` the ports of tec-core over an API server; with the feature
-//! `server` what servers know of the cluster; with the feature `controller` what an operator does; with
-//! the feature `rpc` bootstrap of nodes over gRPC, and with `node` what it acts on; with the feature
-//! `service` bootstrap of a platform's services.
+//! `server` what servers know of the cluster; with the feature `controller` what an operator does;
+//! with the feature `service` bootstrap of a platform's services.
 //!
-//! *What it is not*: it knows no Trustee; the program brings the two together. It picks neither a
+//! *What it is not*: it knows no Trustee; `tec-operator` brings the two together. Bootstrap of nodes
+//! is `tec-node`. It picks neither a
 //! version of the Kubernetes API nor a provider for TLS: the binary that links it does.
 //!
 //! ```text
@@ -32,14 +32,10 @@ pub mod api;
 pub mod client;
 #[cfg(feature = "controller")]
 pub mod controller;
-#[cfg(any(feature = "rpc", feature = "service"))]
+#[cfg(feature = "service")]
 mod generated;
-#[cfg(feature = "node")]
-pub mod node;
 #[cfg(feature = "render")]
 pub mod render;
-#[cfg(feature = "rpc")]
-pub mod rpc;
 #[cfg(feature = "server")]
 pub mod server;
 #[cfg(feature = "service")]

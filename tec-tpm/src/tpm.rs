@@ -1,7 +1,7 @@
 //! A TPM as a node uses it, however it is reached.
 //!
 //! *What it is*: the trait [`AnyTpm`], and what is made of it: [`TpmAttester`], the attester port,
-//! and [`TpmMarker`], PCR 15 as the mark of a cluster.
+//! and `TpmMarker` (feature `node`), PCR 15 as the mark of a cluster.
 //!
 //! *What it is not*: a TPM stack. It knows what a node does at boot, and nothing else.
 //!
@@ -12,6 +12,7 @@
 
 mod attester;
 mod error;
+#[cfg(feature = "node")]
 mod marker;
 #[cfg(feature = "atls")]
 mod quoter;
@@ -27,6 +28,7 @@ use tec_core::secret::SecretBytes;
 
 pub use self::attester::{EventLogSource, TpmAttester};
 pub use self::error::TpmError;
+#[cfg(feature = "node")]
 pub use self::marker::TpmMarker;
 use crate::ak::{AkAlgorithm, AkHandle, StoredAk};
 use crate::evidence::TpmEvidence;

@@ -4,9 +4,6 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
-use bootstrapper::authority::Authority;
-use bootstrapper::transport;
-use bootstrapper::transport::Bounds;
 use tec_core::ak::PublicKey;
 use tec_core::digest::Sha256Digest;
 use tec_core::node::derive::{ClusterId, DataKeyId, MeasurementSalt, MeasurementSecret};
@@ -17,8 +14,11 @@ use tec_core::node::ticket::{CaPin, Component, NodeName, PkiFile};
 use tec_core::node::uri::{KmsUri, StorageUri};
 use tec_core::port::{CreateOutcome, PortError};
 use tec_core::secret::SecretBytes;
-use tec_k8s::rpc::generated::join::api_server::ApiServer;
-use tec_k8s::rpc::{
+use tec_node::instance::authority::Authority;
+use tec_node::instance::transport;
+use tec_node::instance::transport::Bounds;
+use tec_node::rpc::generated::join::api_server::ApiServer;
+use tec_node::rpc::{
     ClusterFacts, ControlPlaneTurns, Enrollments, JoinService, JoinServicePorts, NodeStanding,
     Settled,
 };

@@ -8,27 +8,25 @@ use tec_support::program::LogArgs;
 /// Makes an instance a node of a cluster.
 #[derive(Debug, Parser)]
 #[command(name = "bootstrapper", version, arg_required_else_help = true)]
-#[expect(clippy::exhaustive_structs, reason = "parsed, never built")]
-pub struct Args {
+pub(crate) struct Args {
     /// File of settings, TOML.
     #[arg(
         long,
         env = "TEC_BOOTSTRAPPER_CONFIG",
         default_value = "/etc/tec/bootstrapper.toml"
     )]
-    pub config: PathBuf,
+    pub(crate) config: PathBuf,
     /// The log.
     #[command(flatten)]
-    pub log: LogArgs,
+    pub(crate) log: LogArgs,
     /// What to do.
     #[command(subcommand)]
-    pub command: Command,
+    pub(crate) command: Command,
 }
 
 /// What to do.
 #[derive(Clone, Copy, Debug, Subcommand)]
-#[expect(clippy::exhaustive_enums, reason = "parsed, never built")]
-pub enum Command {
+pub(crate) enum Command {
     /// Serve Init and try to join until the node is a member; then start the kubelet and end.
     /// Exit status 3: the state disk has to be recovered first.
     Run,

@@ -1,15 +1,18 @@
 //! `bootstrapper`: parses the command line, and runs.
 
+mod cli;
+
 use std::io::Write as _;
 use std::process::ExitCode;
 
-use bootstrapper::cli::{Args, Command};
-use bootstrapper::node::Attestation;
-use bootstrapper::settings::Settings;
-use bootstrapper::{recover, run};
 use clap::Parser as _;
+use tec_node::instance::node::Attestation;
+use tec_node::instance::settings::Settings;
+use tec_node::instance::{recover, run};
 use tec_support::program::Settings as _;
 use tec_support::{exit, program};
+
+use self::cli::{Args, Command};
 
 fn main() -> ExitCode {
     let args = Args::parse();

@@ -1,12 +1,7 @@
 //! `operator`: parses the command line, composes, runs the controllers.
 
 mod cli;
-mod labels;
-mod maker;
 mod probe;
-mod target;
-mod trust;
-mod volumes;
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -16,15 +11,13 @@ use clap::Parser as _;
 use kube::Client;
 use tec_core::port::{Clock, Entropy};
 use tec_k8s::controller::{Operator, Parts};
+use tec_operator::{FedTrust, Maker, RegistryLabels};
 use tec_support::listen::{Limits, Server};
 use tec_support::serve::{Shutdown, Transport, bind};
 use tec_support::{SystemClock, SystemEntropy, exit, program};
 use tokio::task::JoinSet;
 
 use self::cli::Args;
-use self::labels::RegistryLabels;
-use self::maker::Maker;
-use self::trust::FedTrust;
 
 fn main() -> ExitCode {
     let args = Args::parse();
@@ -81,7 +74,7 @@ fn parts(args: &Args, client: Client) -> anyhow::Result<Parts> {
         identity: args.identity.clone(),
         deploy: args.deploy()?,
         trust: Arc::new(trust),
-        labels: Arc::new(RegistryLabels(args.registry.clone())),
+        labels: Arc::new(RegistryLabels::new(args.registry.clone())),
         maker: Arc::new(Maker::new(args.generation)),
         keys: args.disk_keys.generator(),
         clock,

@@ -1,5 +1,5 @@
-//! Makes an instance a node of a cluster: by init, when somebody asks for it, or by join, when a
-//! cluster is there. Whichever comes first wins, once.
+//! Bootstrap of nodes: an instance becomes a node of a cluster, by init when an admin asks for it or
+//! by join when a cluster is there. Whichever comes first wins, once.
 //!
 //! ```text
 //!   recover: marker unset, disk not new ─► Recover on :9999 ─┬─► disk mapped, marker set again
@@ -9,29 +9,28 @@
 //!                            join client ────┴─ NodeLock ─► kubeadm, kubelet ─► exit 0
 //! ```
 //!
-//! *What it is not*: a library of policies; those are in [`tec_core::node`], and what acts on the
-//! host in [`tec_k8s::node`]. The join service is [`admission`]; both share [`transport`] and
-//! [`authority`].
+//! | feature | modules | for |
+//! |---|---|---|
+//! | `rpc` | [`rpc`] | the services Init, Join and Recover, and their clients |
+//! | `host` | [`host`] | the state disk, files, kubeadm, key services, metadata |
+//! | `cloud` | in [`host`] | key services and buckets of clouds |
+//! | `member` | [`member`] | what the join service keeps in the cluster |
+//! | `instance` | [`instance`], [`admission`] | the parts put together, as the programs run them |
+//!
+//! *What it is not*: policies. What may happen, and in which order, is decided by
+//! [`tec_core::node`]; attested TLS is `tec_tpm::atls`. The parts of the program
+//! `bootstrapper` are in [`instance`], those of `join-service` in [`admission`].
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
+#[cfg(feature = "instance")]
 pub mod admission;
-pub mod authority;
-pub mod azure;
-pub mod cleaner;
-pub mod cli;
-pub mod components;
-pub mod discover;
-pub mod founder;
-pub mod gate;
-pub mod identity;
-pub mod kept;
-pub mod keys;
-pub mod mapping;
-pub mod node;
-pub mod pause;
-pub mod recover;
-pub mod run;
-pub mod secret;
-pub mod settings;
-pub mod survey;
-pub mod transport;
-pub mod trust;
+#[cfg(feature = "rpc")]
+mod generated;
+#[cfg(feature = "host")]
+pub mod host;
+#[cfg(feature = "instance")]
+pub mod instance;
+#[cfg(feature = "member")]
+pub mod member;
+#[cfg(feature = "rpc")]
+pub mod rpc;

@@ -1,7 +1,7 @@
 //! The metadata service of Azure where it is on every instance, 169.254.169.254, in a network
 //! namespace of this test: answers, and every sort of no answer. `unshare` and `ip` must be there,
 //! with the right to make namespaces.
-#![cfg(feature = "node")]
+#![cfg(feature = "host")]
 #![expect(clippy::unwrap_used, reason = "a test's own tools may fail the test")]
 
 use std::process::Command;
@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use tec_core::node::metadata::MetadataSource as _;
 use tec_core::port::{PortErrorKind, chain};
-use tec_k8s::node::{AzureCertificates, AzureMetadata};
+use tec_node::host::{AzureCertificates, AzureMetadata};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::Instant;
@@ -18,7 +18,7 @@ use tokio::time::Instant;
 /// Says that this process is the one inside.
 const INSIDE: &str = "METADATA_NAMESPACE";
 const ADDRESS: &str = "169.254.169.254";
-/// More than the client waits (`tec_k8s::node`), and much less than for ever.
+/// More than the client waits (`tec_node::host`), and much less than for ever.
 const LIMIT: Duration = Duration::from_secs(15);
 
 const INSTANCE: &str = r#"{"compute": {"resourceId": "/subscriptions/s/vm", "osProfile":

@@ -7,13 +7,20 @@ use tec_core::code::Code;
 use tec_core::image::ExpectedPcrs;
 use tec_core::port::{PortError, PortErrorKind};
 use tec_core::secret::SecretBytes;
+use tec_core::system::SystemEntropy;
 use tec_k8s::controller::LabelReader;
 use tec_registry::{Credentials, ImageReference, Registry, RegistryArgs, RegistryError};
-use tec_support::SystemEntropy;
 
 /// Reads labels, with the pull secret of the image before those of the flags.
 #[derive(Clone, Debug)]
-pub(crate) struct RegistryLabels(pub(crate) RegistryArgs);
+pub struct RegistryLabels(RegistryArgs);
+
+impl RegistryLabels {
+    /// Reads from the registries that the flags describe.
+    pub fn new(registries: RegistryArgs) -> Self {
+        Self(registries)
+    }
+}
 
 #[async_trait]
 impl LabelReader for RegistryLabels {

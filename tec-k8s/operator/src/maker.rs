@@ -13,12 +13,13 @@ use tec_trustee::signer::{SignerCa, SignerError};
 
 /// Files of a Trustee of one generation.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Maker {
+pub struct Maker {
     generation: Generation,
 }
 
 impl Maker {
-    pub(crate) fn new(generation: Generation) -> Self {
+    /// Files as this generation reads them.
+    pub fn new(generation: Generation) -> Self {
         Self { generation }
     }
 }

@@ -18,7 +18,7 @@ use tec_k8s::api::{AttestationKey, PublishSpec, TargetStatus, TrustedExecutionCl
 use tec_k8s::controller::{Published, Round, Trust};
 use tec_tpm::combine::Combiner;
 use tec_trustee::config::Generation;
-use tec_trustee::policy::PolicyIntent;
+use tec_trustee::policy::{PolicyIntent, PolicyIntentError};
 use tec_trustee::publish::{Desired, Fanout, Health};
 
 use crate::target::{Reach, Target};
@@ -38,7 +38,7 @@ struct State {
 }
 
 /// Trustees, each fed as the cluster object says.
-pub(crate) struct FedTrust {
+pub struct FedTrust {
     reach: Reach,
     pinned: PinnedPcrs,
     desired: Desired,
@@ -56,15 +56,19 @@ impl fmt::Debug for FedTrust {
 }
 
 impl FedTrust {
-    /// No targets yet; they come with the cluster object.
-    pub(crate) fn new(
+    /// No targets yet; they come with the cluster object. `pinned` are the registers that must be
+    /// those of approved images.
+    ///
+    /// # Errors
+    /// No policy can pin these registers.
+    pub fn new(
         client: Client,
         namespace: &str,
         generation: Generation,
         pinned: PinnedPcrs,
         clock: Arc<dyn Clock>,
         entropy: Arc<dyn Entropy>,
-    ) -> anyhow::Result<Self> {
+    ) -> Result<Self, PolicyIntentError> {
         let intent = PolicyIntent::new(pinned, TEES)?;
         let fanout = Fanout::new(Arc::clone(&clock), Arc::clone(&entropy));
         Ok(Self {
@@ -86,7 +90,7 @@ impl FedTrust {
 
     /// Reaches the cluster's own Trustee there, not at its Service.
     #[must_use]
-    pub(crate) fn with_own_url(mut self, url: Option<BaseUrl>) -> Self {
+    pub fn with_own_url(mut self, url: Option<BaseUrl>) -> Self {
         self.reach.own_url = url;
         self
     }

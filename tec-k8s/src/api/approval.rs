@@ -4,8 +4,22 @@ use tec_core::ak::{AkMatcher, EkBoundMatcher, Fingerprint, ManualMatcher, TofuMa
 
 use super::{ApprovalPolicy, ApprovalSpec};
 
-/// The policy of the cluster, or what is wrong with it.
-pub(crate) fn matcher(approval: Option<&ApprovalSpec>) -> Result<Box<dyn AkMatcher>, String> {
+/// A policy of approval that cannot be carried out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ApprovalError {
+    /// An entry of `allowedEndorsementKeys` is no fingerprint of a key.
+    #[error("the cluster's list of endorsement keys is malformed")]
+    EndorsementKeys,
+}
+
+/// The matcher that carries out the policy of a cluster: of `spec.approval`, first use without one.
+///
+/// # Errors
+/// The list of endorsement keys is malformed.
+pub fn approval_matcher(
+    approval: Option<&ApprovalSpec>,
+) -> Result<Box<dyn AkMatcher>, ApprovalError> {
     let Some(approval) = approval else {
         return Ok(Box::new(TofuMatcher));
     };
@@ -21,7 +35,7 @@ pub(crate) fn matcher(approval: Option<&ApprovalSpec>) -> Result<Box<dyn AkMatch
                 .iter()
                 .map(|text| text.parse())
                 .collect();
-            let keys = keys.map_err(|_| "the cluster's list of endorsement keys is malformed")?;
+            let keys = keys.map_err(|_| ApprovalError::EndorsementKeys)?;
             Ok(Box::new(EkBoundMatcher::allow_list(keys)))
         }
     }

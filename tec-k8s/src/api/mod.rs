@@ -13,8 +13,7 @@
     reason = "the derive of the schema works on a copy of each type within a block of its own"
 )]
 
-#[cfg(feature = "client")]
-pub(crate) mod approval;
+mod approval;
 mod attestation_key;
 mod cluster;
 mod condition;
@@ -31,6 +30,7 @@ mod transport;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::CustomResourceExt as _;
 
+pub use self::approval::{ApprovalError, approval_matcher};
 pub use self::attestation_key::{AttestationKey, AttestationKeySpec, AttestationKeyStatus};
 pub use self::cluster::{
     TrustedExecutionCluster, TrustedExecutionClusterSpec, TrustedExecutionClusterStatus,

@@ -44,7 +44,7 @@ fn kind(error: &Error) -> PortErrorKind {
 }
 
 /// Whether the object is there already, or was changed by somebody else.
-pub(super) fn is_conflict(error: &Error) -> bool {
+pub fn is_conflict(error: &Error) -> bool {
     kind(error) == PortErrorKind::Conflict
 }
 

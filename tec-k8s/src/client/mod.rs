@@ -31,8 +31,6 @@ mod clock;
 mod error;
 mod image;
 mod machine;
-#[cfg(feature = "rpc")]
-pub mod member;
 mod remembered;
 mod room;
 mod secret;
@@ -52,7 +50,7 @@ pub use self::anchor::{AUDIT_OF, CA_SECRET, ISSUED_FOR, RENEW_AT};
 pub use self::attempt::{ATTEMPT, ATTEMPT_REPORTER, AttemptEvents};
 use self::authority::Seen;
 pub use self::authority::record_of;
-pub use self::error::port_error;
+pub use self::error::{is_conflict, port_error};
 pub use self::remembered::remembered_of;
 use self::room::Rooms;
 pub use self::secret::SECRET_KEY;
@@ -127,7 +125,13 @@ impl KubeRegistry {
         }
     }
 
-    fn objects<K>(&self) -> Api<K>
+    /// The clock of this registry.
+    pub fn clock(&self) -> &Arc<dyn Clock> {
+        &self.clock
+    }
+
+    /// Objects of one kind in the namespace of this registry.
+    pub fn objects<K>(&self) -> Api<K>
     where
         K: Resource<Scope = k8s_openapi::NamespaceResourceScope>,
         K::DynamicType: Default,

@@ -21,7 +21,7 @@ use tec_core::port::{Claims, PortError, PortErrorKind, chain};
 use super::context::Context;
 use super::queue::Next;
 use super::report::{conditions, owner_of};
-use crate::api::{ApprovalSpec, AttestationKey, ConditionKind, Machine, Reason, approval};
+use crate::api::{ApprovalSpec, AttestationKey, ConditionKind, Machine, Reason, approval_matcher};
 use crate::client::{AUDIT, port_error};
 use crate::signal::Event;
 
@@ -151,11 +151,11 @@ async fn decide(
     let Some(cluster) = ctx.cluster() else {
         return discard_or_wait(ctx, key, "there is no cluster object").await;
     };
-    let matcher = match approval::matcher(cluster.spec.approval.as_ref()) {
+    let matcher = match approval_matcher(cluster.spec.approval.as_ref()) {
         // What an admin decided is not for the policy to decide again.
         _ if key.is_approved_by_admin() => Box::new(ManualMatcher),
         Ok(matcher) => matcher,
-        Err(message) => return Ok(Verdict::waiting(message)),
+        Err(error) => return Ok(Verdict::waiting(error.to_string())),
     };
     let candidate = candidate(key, machine, &record);
     let bound = bound_record(ctx, machine).await?;

@@ -1,22 +1,38 @@
 //! `join-service`: parses the command line, composes, serves.
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Context as _;
-use bootstrapper::admission::cli::Args;
-use bootstrapper::admission::compose;
-use bootstrapper::admission::compose::Followed;
-use bootstrapper::admission::settings::Settings;
-use bootstrapper::node::Attestation;
-use bootstrapper::transport;
-use bootstrapper::transport::Bounds;
-use clap::Parser as _;
+use clap::Parser;
 use kube::Client;
-use tec_k8s::rpc::generated::join::api_server::ApiServer;
-use tec_support::program::Settings as _;
+use tec_node::admission::compose;
+use tec_node::admission::compose::Followed;
+use tec_node::admission::settings::Settings;
+use tec_node::instance::node::Attestation;
+use tec_node::instance::transport;
+use tec_node::instance::transport::Bounds;
+use tec_node::rpc::generated::join::api_server::ApiServer;
+use tec_support::program::{LogArgs, Settings as _};
 use tec_support::{exit, program};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
+
+/// Admits attested nodes to a cluster.
+#[derive(Debug, Parser)]
+#[command(name = "join-service", version)]
+struct Args {
+    /// File of settings, TOML.
+    #[arg(
+        long,
+        env = "TEC_JOIN_SERVICE_CONFIG",
+        default_value = "/etc/tec/join-service.toml"
+    )]
+    config: PathBuf,
+    /// The log.
+    #[command(flatten)]
+    log: LogArgs,
+}
 
 fn main() -> ExitCode {
     let args = Args::parse();

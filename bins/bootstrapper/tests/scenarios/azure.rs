@@ -5,9 +5,9 @@ use std::fs;
 use std::process::Command;
 use std::sync::Arc;
 
-use bootstrapper::node::{Attestation, endpoint};
-use bootstrapper::settings::TpmSettings;
 use tec_core::testing::ManualClock;
+use tec_node::instance::node::{Attestation, endpoint};
+use tec_node::instance::settings::TpmSettings;
 use tec_tpm::ak::{AkAlgorithm, AkHandle};
 use tec_tpm::atls::{
     AtlsError, AtlsStream, AzureSnpAk, LiveMeasurements, ValidateError, Variant, VtpmValidator,

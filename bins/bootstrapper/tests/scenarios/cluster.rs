@@ -7,11 +7,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
-use bootstrapper::authority::Authority;
-use bootstrapper::cleaner::Cleaner;
-use bootstrapper::node::endpoint;
-use bootstrapper::transport;
-use bootstrapper::transport::Bounds;
 use tec_core::ak::{Fingerprint, PublicKey};
 use tec_core::digest::Sha256Digest;
 use tec_core::node::derive::{DataKeyId, MeasurementSalt, MeasurementSecret};
@@ -23,9 +18,14 @@ use tec_core::node::ticket::{CaPin, Component, NodeName, PkiFile};
 use tec_core::node::uri::{KmsUri, StorageUri};
 use tec_core::port::{CreateOutcome, PortError};
 use tec_core::secret::SecretBytes;
-use tec_k8s::node::KubeadmPaths;
-use tec_k8s::rpc::generated::join::api_server::ApiServer;
-use tec_k8s::rpc::{
+use tec_node::host::KubeadmPaths;
+use tec_node::instance::authority::Authority;
+use tec_node::instance::cleaner::Cleaner;
+use tec_node::instance::node::endpoint;
+use tec_node::instance::transport;
+use tec_node::instance::transport::Bounds;
+use tec_node::rpc::generated::join::api_server::ApiServer;
+use tec_node::rpc::{
     ClusterFacts, ControlPlaneTurns, Enrollments, JoinService, JoinServicePorts, NodeStanding,
     Settled,
 };

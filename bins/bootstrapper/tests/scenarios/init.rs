@@ -8,8 +8,8 @@ use tec_core::node::derive::{ClusterId, DataKeyId};
 use tec_core::node::port::StateDisk as _;
 use tec_core::node::state::NodeState;
 use tec_core::node::uri::KmsUri;
-use tec_k8s::rpc::generated::init::api_client::ApiClient;
-use tec_k8s::rpc::generated::init::{InitRequest, InitResponse};
+use tec_node::rpc::generated::init::api_client::ApiClient;
+use tec_node::rpc::generated::init::{InitRequest, InitResponse};
 use tonic::{Code, Status};
 
 use crate::stage::{INIT_SECRET, KMS, Machine, mode};

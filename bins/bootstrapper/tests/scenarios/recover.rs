@@ -6,8 +6,8 @@ use std::time::Duration;
 use futures::{StreamExt as _, stream};
 use http::uri::PathAndQuery;
 use tec_core::digest::Sha256Digest;
-use tec_k8s::rpc::generated::recoverproto::RecoverMessage;
-use tec_k8s::rpc::generated::recoverproto::api_client::ApiClient;
+use tec_node::rpc::generated::recoverproto::RecoverMessage;
+use tec_node::rpc::generated::recoverproto::api_client::ApiClient;
 use tonic::{Code, Request};
 use tonic_prost::ProstCodec;
 

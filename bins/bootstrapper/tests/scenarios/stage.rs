@@ -8,15 +8,15 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex};
 use std::{fs, thread};
 
-use bootstrapper::node::{Attestation, endpoint};
-use bootstrapper::settings::TpmSettings;
-use bootstrapper::transport;
 use tec_core::ak::Fingerprint;
 use tec_core::digest::Sha256Digest;
 use tec_core::node::port::StateDisk as _;
 use tec_core::pcr::PcrIndex;
 use tec_core::secret::SecretBytes;
-use tec_k8s::node::{HostPrograms, LuksDisk};
+use tec_node::host::{HostPrograms, LuksDisk};
+use tec_node::instance::node::{Attestation, endpoint};
+use tec_node::instance::settings::TpmSettings;
+use tec_node::instance::transport;
 use tec_tpm::atls::{
     Endpoint, Expectation, LiveMeasurements, Measurements, PinnedAks, Severity, Variant,
     VtpmValidator,

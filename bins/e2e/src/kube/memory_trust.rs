@@ -12,12 +12,9 @@ use tec_core::image::{ApprovedImage, ExpectedPcrs};
 use tec_core::port::{Clock, PortError, PortErrorKind};
 use tec_core::secret::SecretBytes;
 use tec_core::time::Timestamp;
-use tec_core::trustee::TrusteeIntent;
 use tec_k8s::api::{PublishSpec, TargetStatus, TrustedExecutionCluster};
-use tec_k8s::controller::{
-    AdminPair, CertificatePair, LabelReader, Published, Round, SignerFiles, Trust, TrusteeMaker,
-};
-use tec_support::{SystemClock, tls};
+use tec_k8s::controller::{LabelReader, Published, Round, Trust};
+use tec_support::SystemClock;
 
 /// The facts about one machine.
 type Facts = (Option<Fingerprint>, Option<Vec<u8>>);
@@ -231,71 +228,6 @@ impl LabelReader for Labels {
             )
         })
     }
-}
-
-/// Files of a Trustee that nobody starts.
-#[derive(Debug, Default)]
-#[non_exhaustive]
-pub struct PaperTrustee;
-
-impl TrusteeMaker for PaperTrustee {
-    fn config(&self, intent: &TrusteeIntent) -> Result<String, PortError> {
-        Ok(format!("# {}\n", intent.socket))
-    }
-
-    fn admin_pair(&self, _: &mut dyn rand_core::CryptoRng) -> Result<AdminPair, PortError> {
-        Ok(AdminPair {
-            private: SecretBytes::new(b"private".to_vec()),
-            public: "public".to_owned(),
-        })
-    }
-
-    fn signer(
-        &self,
-        _: &mut dyn rand_core::CryptoRng,
-        now: Timestamp,
-    ) -> Result<SignerFiles, PortError> {
-        Ok(SignerFiles {
-            key: SecretBytes::new(b"key".to_vec()),
-            certificate: now.unix_seconds().to_string(),
-            authority: "authority".to_owned(),
-        })
-    }
-
-    fn authority(&self, now: Timestamp) -> Result<CertificatePair, PortError> {
-        tls::new_ca(now).map(pair).map_err(unmade)
-    }
-
-    fn certificate(
-        &self,
-        authority: &CertificatePair,
-        names: &[String],
-        now: Timestamp,
-    ) -> Result<(CertificatePair, Timestamp), PortError> {
-        let authority = tls::Pair {
-            chain: authority.chain.clone(),
-            key: authority.key.duplicate("a certificate is signed with it"),
-        };
-        let (leaf, renew_at) = tls::issue(&authority, names, now).map_err(unmade)?;
-        Ok((pair(leaf), renew_at))
-    }
-
-    /// After two months; the certificate is the time at which it was made.
-    fn is_signer_due(&self, certificate: &str, now: Timestamp) -> bool {
-        let made: i64 = certificate.parse().unwrap_or_default();
-        now.unix_seconds() - made > 60 * 86_400
-    }
-}
-
-fn pair(made: tls::Pair) -> CertificatePair {
-    CertificatePair {
-        chain: made.chain,
-        key: made.key,
-    }
-}
-
-fn unmade(error: anyhow::Error) -> PortError {
-    PortError::new(PortErrorKind::Internal, "make a certificate").because(error)
 }
 
 /// The system's clock, set forward as tests want it.

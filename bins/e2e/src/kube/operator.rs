@@ -14,12 +14,14 @@ use tec_k8s::api::{
 };
 use tec_k8s::controller::{Health, Operator, Parts};
 use tec_k8s::render::{Component, Deploy, Installation};
+use tec_operator::Maker;
 use tec_support::SystemEntropy;
+use tec_trustee::config::Generation;
 use tokio::sync::{Mutex, oneshot};
 use tokio::task::JoinSet;
 
 use super::control_plane::ControlPlane;
-use super::memory_trust::{Labels, MemoryTrust, PaperTrustee, ShiftedClock};
+use super::memory_trust::{Labels, MemoryTrust, ShiftedClock};
 
 /// What shall happen has to happen by then.
 const SOON: Duration = Duration::from_mins(1);
@@ -140,7 +142,7 @@ impl Bench {
             deploy: Deploy::default(),
             trust: Arc::clone(&self.trust) as _,
             labels: Arc::clone(&self.labels) as _,
-            maker: Arc::new(PaperTrustee),
+            maker: Arc::new(Maker::new(Generation::V0_21)),
             clock: Arc::new(self.clock.clone()),
             keys: Arc::new(CompatLuksKey),
             entropy: Arc::new(SystemEntropy),

@@ -11,7 +11,13 @@ use crate::term;
 
 const KINDS: [&str; 5] = ["production", "test", "e2e", "fuzz", "generated"];
 /// Packages that exist for tests, benchmarks and documentation.
-const E2E: [&str; 4] = ["bins/e2e", "bins/services-e2e", "benches", "examples"];
+const E2E: [&str; 5] = [
+    "benches",
+    "bins/e2e",
+    "bins/services-e2e",
+    "examples",
+    "examples/wasm",
+];
 const FUZZ: &str = "bins/fuzz";
 
 /// Lines by kind, in the order of [`KINDS`].
@@ -71,11 +77,11 @@ fn by_package(sources: &[Source]) -> BTreeMap<String, Lines> {
     packages
 }
 
-/// The folder of a package: `tec-core`, or `bins/tec`.
+/// The folder of a package: `tec-core`, `tec-k8s/node` or `bins/tec`.
 fn package(file: &str) -> &str {
-    let depth = if file.starts_with("bins/") { 2 } else { 1 };
-    let end = file.match_indices('/').nth(depth - 1);
-    end.and_then(|(end, _)| file.get(..end)).unwrap_or(file)
+    let ends = ["/src/", "/tests/", "/examples/", "/benches/"];
+    let end = ends.iter().filter_map(|end| file.find(end)).min();
+    end.and_then(|end| file.get(..end)).unwrap_or(file)
 }
 
 #[cfg(test)]

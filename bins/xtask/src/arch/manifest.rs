@@ -1,5 +1,6 @@
 //! Rules over the text of the manifests and the lock file.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
@@ -26,6 +27,11 @@ impl Manifest {
             .and_then(|package| package.get("name"))
             .and_then(Value::as_str)
             .unwrap_or_default()
+    }
+
+    /// Where the package is; `None` for the root.
+    fn folder(&self) -> Option<&str> {
+        self.file.strip_suffix("/Cargo.toml")
     }
 
     /// The line that begins with `key`, or the first one of the file.
@@ -99,11 +105,18 @@ fn read(root: &Path, file: &str) -> Result<Manifest> {
     })
 }
 
+/// Folders of our packages by name.
+type Paths<'a> = BTreeMap<&'a str, &'a str>;
+
 pub(super) fn check(manifests: &Manifests) -> Vec<Violation> {
     let mut found = Vec::new();
+    let paths = manifests.members.iter();
+    let paths = paths.filter_map(|member| Some((member.package(), member.folder()?)));
+    let paths = paths.collect::<Paths<'_>>();
     for manifest in &manifests.members {
         inherits_from_workspace(manifest, &mut found);
         adapters_are_apart(manifest, &mut found);
+        programs_are_apart(manifest, &paths, &mut found);
         xtask_is_light(manifest, &mut found);
         no_build_script(manifest, &mut found);
         no_choice_in_features(manifest, &mut found);
@@ -153,6 +166,36 @@ fn adapters_are_apart(manifest: &Manifest, found: &mut Vec<Violation>) {
                 format!("{package} depends on the adapter {name}"),
                 "meet through a port or a type of tec-core, or in a binary; tests that need both \
                  belong to bins/e2e",
+            ));
+        }
+    }
+}
+
+/// Programs that play others, for tests and measurements.
+const PLAYERS: [&str; 4] = ["bins/e2e", "bins/services-e2e", "bins/xtask", "benches"];
+/// What all programs share.
+const SHARED: &str = "bins/support";
+
+/// Programs only compose: what two of them want is a library.
+fn programs_are_apart(manifest: &Manifest, paths: &Paths<'_>, found: &mut Vec<Violation>) {
+    let package = manifest.package();
+    let Some(folder) = manifest.folder() else {
+        return;
+    };
+    if PLAYERS.contains(&folder) {
+        return;
+    }
+    for (name, _) in manifest.dependencies() {
+        let is_program = |path: &&str| path.starts_with("bins/") && *path != SHARED;
+        if let Some(path) = paths.get(name).copied().filter(is_program)
+            && name != package
+        {
+            found.push(Violation::new(
+                "programs-apart",
+                &manifest.file,
+                manifest.line_of(name),
+                format!("{package} depends on {name} in {path}"),
+                "move what both want into a library: the four, or one nested in them",
             ));
         }
     }

@@ -122,6 +122,14 @@ fn adapters_that_depend_on_one_another_are_seen() {
 }
 
 #[test]
+fn a_program_that_depends_on_another_is_seen() {
+    let depend = "\n[dependencies.tec-services]\nworkspace = true";
+    assert_broken("programs-apart", "bins/tec/Cargo.toml", |root| {
+        append(root, "bins/tec/Cargo.toml", depend);
+    });
+}
+
+#[test]
 fn a_second_file_that_names_tss_esapi_is_seen() {
     assert_broken("tss-in-one-file", "tec-tpm/src/zzz.rs", |root| {
         write(root, "tec-tpm/src/zzz.rs", "use tss_esapi::Context;");

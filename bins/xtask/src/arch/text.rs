@@ -10,9 +10,8 @@ const MAX_MAIN_LINES: usize = 150;
 /// The one module that may name types of tss_esapi.
 const TSS: &str = "tec-tpm/src/tss";
 /// Where a Kubernetes client may be held.
-const KUBE: [&str; 14] = [
+const KUBE: [&str; 16] = [
     "benches/benches/kube_registration",
-    "bins/bootstrapper/src/admission",
     "bins/bootstrapper/src/bin/join-service",
     "bins/compute-pcrs/src",
     "bins/e2e/src/kube",
@@ -21,6 +20,9 @@ const KUBE: [&str; 14] = [
     "bins/operator/src",
     "bins/registration/src",
     "bins/tec/src/kube",
+    "tec-k8s/node/src/admission",
+    "tec-k8s/node/src/member",
+    "tec-k8s/operator/src",
     "tec-k8s/src/client",
     "tec-k8s/src/controller",
     "tec-k8s/src/migrate",

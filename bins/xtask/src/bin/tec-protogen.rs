@@ -1,4 +1,4 @@
-//! `tec-protogen <proto dir> <out dir> <descriptors>`: writes one Rust file per package of the
+//! `tec-protogen <proto dir> <out dir> [<descriptors>]`: writes one Rust file per package of the
 //! `.proto` files in a directory, and, for servers with reflection, a file with their descriptors. A
 //! program of its own, so that xtask stays light; called by `cargo xtask codegen`.
 
@@ -11,19 +11,21 @@ use prost::Message as _;
 
 fn main() -> anyhow::Result<()> {
     let mut arguments = std::env::args_os().skip(1).map(PathBuf::from);
-    let (Some(protos), Some(out), Some(descriptors), None) = (
+    let (Some(protos), Some(out), descriptors, None) = (
         arguments.next(),
         arguments.next(),
         arguments.next(),
         arguments.next(),
     ) else {
-        anyhow::bail!("usage: tec-protogen <proto dir> <out dir> <descriptors>");
+        anyhow::bail!("usage: tec-protogen <proto dir> <out dir> [<descriptors>]");
     };
     let files = protox::compile(sources(&protos)?, [&protos])
         .with_context(|| format!("cannot compile the files in {}", protos.display()))?;
-    // A FileDescriptorSet as text, as every generated file is.
-    std::fs::write(&descriptors, BASE64.encode(files.encode_to_vec()) + "\n")
-        .with_context(|| format!("cannot write {}", descriptors.display()))?;
+    if let Some(descriptors) = descriptors {
+        // A FileDescriptorSet as text, as every generated file is.
+        std::fs::write(&descriptors, BASE64.encode(files.encode_to_vec()) + "\n")
+            .with_context(|| format!("cannot write {}", descriptors.display()))?;
+    }
     tonic_prost_build::configure()
         .build_transport(false)
         // Messages carry secrets: nothing can print one by accident.

@@ -2,7 +2,8 @@
 //!
 //! * `docs/errors/`: one page per error code, from the table in tec-core;
 //! * `docs/reference/commands/`: all commands and flags, as `tec reference` prints them;
-//! * `tec-k8s/src/generated/`: messages and services, from `tec-k8s/proto`, by `tec-protogen`;
+//! * `tec-k8s/src/generated/`, `tec-k8s/node/src/generated/`: messages and services, from the
+//!   `proto/` beside them, by `tec-protogen`;
 //! * `tec-k8s/crds/`: the custom resources, from the types in tec-k8s;
 //! * `bins/operator/deploy/`: the packages of the operator, from the objects that tec-k8s renders;
 //! * `docs/runbooks/`, `docs/reference/kubernetes/`: alerts, metrics and Events, from its tables.
@@ -24,10 +25,16 @@ use crate::{process, term};
 const ERRORS: &str = "docs/errors";
 const COMMANDS: &str = "docs/reference/commands";
 const CRDS: &str = "tec-k8s/crds";
-const PROTOS: &str = "tec-k8s/proto";
-const MESSAGES: &str = "tec-k8s/src/generated";
-/// Beside the messages, for servers with reflection.
-const DESCRIPTORS: &str = "descriptors";
+/// Where `.proto` files are, where their Rust is, and the name of the file with their descriptors
+/// for servers with reflection.
+const MESSAGES: [(&str, &str, Option<&str>); 2] = [
+    (
+        "tec-k8s/proto",
+        "tec-k8s/src/generated",
+        Some("descriptors"),
+    ),
+    ("tec-k8s/node/proto", "tec-k8s/node/src/generated", None),
+];
 /// What the example `deploy` writes: its name for a directory, and where that belongs.
 const DEPLOY: [(&str, &str); 8] = [
     ("helm", "bins/operator/deploy/helm"),
@@ -155,8 +162,10 @@ fn generate(root: &Path) -> Result<Generated> {
         (ERRORS, errors::pages()),
         (COMMANDS, commands(root)?),
         (CRDS, example(root, "crds", &[])?),
-        (MESSAGES, messages(root)?),
     ]);
+    for (protos, dir, descriptors) in MESSAGES {
+        generated.insert(dir, messages(root, protos, descriptors)?);
+    }
     let deploy = example(root, "deploy", &["--features", "render"])?;
     for (name, dir) in DEPLOY {
         let prefix = format!("{name}/");
@@ -186,12 +195,12 @@ fn example(root: &Path, name: &str, features: &[&str]) -> Result<Files> {
 }
 
 /// Lets the program for that write the Rust of the `.proto` files.
-fn messages(root: &Path) -> Result<Files> {
+fn messages(root: &Path, protos: &str, descriptors: Option<&str>) -> Result<Files> {
     written_by(root, "generated", |cargo, dir| {
         cargo.args(["--package", "xtask", "--features", "protogen"]);
         cargo.args(["--bin", "tec-protogen", "--"]);
-        cargo.arg(root.join(PROTOS)).arg(dir);
-        cargo.arg(dir.join(DESCRIPTORS));
+        cargo.arg(root.join(protos)).arg(dir);
+        cargo.args(descriptors.map(|name| dir.join(name)));
     })
 }
 

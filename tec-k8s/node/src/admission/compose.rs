@@ -5,11 +5,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::authority::Authority;
-use crate::founder;
-use crate::founder::Founder;
-use crate::node::{Attestation, endpoint, measurements};
-use crate::pause::JitteredPause;
+use crate::host::StateDirectory;
+use crate::instance::authority::Authority;
+use crate::instance::founder;
+use crate::instance::founder::Founder;
+use crate::instance::node::{Attestation, endpoint, measurements};
+use crate::instance::pause::JitteredPause;
+use crate::member::{KubeEnrollments, KubeTurns};
+use crate::rpc::{Enrollments, JoinService, JoinServicePorts, Settled};
 use anyhow::Context as _;
 use kube::Client;
 use tec_core::node::grant::ControlPlanes;
@@ -17,11 +20,8 @@ use tec_core::node::port::{DataKeys, Pause as _};
 use tec_core::node::uri::{KmsUri, StorageUri, UriError};
 use tec_core::port::{Clock, Entropy, PortErrorKind, chain};
 use tec_core::secret::SecretBytes;
+use tec_core::system::{SystemClock, SystemEntropy};
 use tec_k8s::client::KubeRegistry;
-use tec_k8s::client::member::{KubeEnrollments, KubeTurns};
-use tec_k8s::node::StateDirectory;
-use tec_k8s::rpc::{Enrollments, JoinService, JoinServicePorts, Settled};
-use tec_support::{SystemClock, SystemEntropy};
 use tec_tpm::atls::{Endpoint, LiveMeasurements, VtpmValidator};
 
 use crate::admission::facts;
@@ -134,7 +134,7 @@ async fn keys(settings: &Settings, attestation: &Attestation) -> anyhow::Result<
         Some(path) => uri(path, StorageUri::parse)?,
         None => StorageUri::NoStore,
     };
-    let services = crate::keys::services(Arc::clone(&attestation.attester), Vec::new());
+    let services = crate::instance::keys::services(Arc::clone(&attestation.attester), Vec::new());
     Ok(services.open(kms, storage).await?.into())
 }
 

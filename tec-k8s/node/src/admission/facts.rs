@@ -5,7 +5,8 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::{fmt, fs};
 
-use crate::components;
+use crate::instance::components;
+use crate::rpc::{ClusterFacts, NodeStanding};
 use async_trait::async_trait;
 use k8s_openapi::api::core::v1::Node;
 use kube::{Api, Client, ResourceExt as _};
@@ -14,7 +15,6 @@ use tec_core::node::state::Role;
 use tec_core::node::ticket::{CaPin, Component, NodeName, PkiFile};
 use tec_core::port::{PortError, PortErrorKind};
 use tec_core::secret::SecretBytes;
-use tec_k8s::rpc::{ClusterFacts, NodeStanding};
 use x509_cert::Certificate;
 use x509_cert::der::{DecodePem as _, Encode as _};
 use x509_cert::ext::pkix::SubjectAltName;

@@ -9,7 +9,6 @@
 //! ```
 //! It runs on control planes and keeps nothing by itself, so that any number may run.
 
-pub mod cli;
 pub mod compose;
 pub mod facts;
 pub mod settings;

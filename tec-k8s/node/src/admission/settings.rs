@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
-use crate::settings::TpmSettings;
-use crate::trust::Trust;
+use crate::instance::settings::TpmSettings;
+use crate::instance::trust::Trust;
 use serde::Deserialize;
 use tec_core::ak::Fingerprint;
 use tec_support::program;

@@ -4,14 +4,14 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::net::IpAddr;
 
-use crate::authority::Authority;
+use crate::instance::authority::Authority;
+use crate::rpc::KubeletSigner;
 use async_trait::async_trait;
 use k8s_openapi::api::core::v1::Node;
 use kube::api::ListParams;
 use kube::{Api, Client, ResourceExt as _};
 use tec_core::node::ticket::NodeName;
 use tec_core::port::{PortError, PortErrorKind};
-use tec_k8s::rpc::KubeletSigner;
 
 /// Signs as an [`Authority`] does. All nodes have certificates of the same CA: whoever had one for the
 /// address of another node could be its kubelet, or, on a control plane, its API server.

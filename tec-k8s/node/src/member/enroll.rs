@@ -18,10 +18,9 @@ use tec_core::port::{
     AkRegistry, CreateOutcome, MachineRegistry as _, PortError, PortErrorKind, UnclaimedLimit,
 };
 
-use super::super::KubeRegistry;
-use super::super::error::{is_conflict, port_error};
-use crate::api::{TrustedExecutionCluster, approval};
 use crate::rpc::{Enrollments, Settled};
+use tec_k8s::api::{TrustedExecutionCluster, approval_matcher};
+use tec_k8s::client::{KubeRegistry, is_conflict, port_error};
 
 /// The object. 1 MiB of it (etcd's limit for a request) is room for about five thousand members.
 const NAME: &str = "tec-members";
@@ -86,8 +85,8 @@ impl KubeEnrollments {
         let clusters = clusters.map_err(|error| port_error(operation, error))?;
         let refused = |kind, why: String| PortError::new(kind, format!("{operation}: {why}"));
         match clusters.items.as_slice() {
-            [cluster] => approval::matcher(cluster.spec.approval.as_ref())
-                .map_err(|why| refused(PortErrorKind::Invalid, why)),
+            [cluster] => approval_matcher(cluster.spec.approval.as_ref())
+                .map_err(|why| refused(PortErrorKind::Invalid, why.to_string())),
             [] => Err(refused(PortErrorKind::NotFound, "there is none".to_owned())),
             _ => Err(refused(
                 PortErrorKind::Conflict,
@@ -176,7 +175,7 @@ impl Enrollments for KubeEnrollments {
     async fn settle(&self, claim: &Claim, key: &PublicKey) -> Result<Settled, PortError> {
         let matcher = self.matcher().await?;
         let id = self.machine_id(claim).await?;
-        let now = self.0.clock.now();
+        let now = self.0.clock().now();
         let machine = Machine::unclaimed(id, RegisteredBy::JoinService, now);
         // The node proved its key; there is no number of such machines to keep low.
         self.0.create(&machine, UnclaimedLimit::Unlimited).await?;
@@ -186,7 +185,7 @@ impl Enrollments for KubeEnrollments {
             aks: &self.0,
             matcher: &*matcher,
             audit: &self.0,
-            clock: &*self.0.clock,
+            clock: &**self.0.clock(),
             claims: ClaimLimits::NONE,
         };
         let operation = format!("bind the key of node {} to machine {id}", claim.name);

@@ -16,8 +16,8 @@ use tec_core::node::ticket::NodeName;
 use tec_core::port::{Clock, PortError, PortErrorKind};
 use tokio::time::Instant;
 
-use super::super::error::{is_conflict, port_error};
 use crate::rpc::ControlPlaneTurns;
+use tec_k8s::client::{is_conflict, port_error};
 
 const NAMESPACE: &str = "kube-system";
 const NAME: &str = "tec-control-plane-join";

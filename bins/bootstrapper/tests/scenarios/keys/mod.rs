@@ -14,7 +14,7 @@ use tec_core::node::derive::DataKeyId;
 use tec_core::node::port::{DataKeys, KeyServices};
 use tec_core::node::uri::{KmsUri, StorageUri};
 use tec_core::port::PortError;
-use tec_k8s::node::KeyBackends;
+use tec_node::host::KeyBackends;
 use tec_support::SystemEntropy;
 
 fn backends() -> KeyBackends {

@@ -10,8 +10,8 @@ use tec_core::digest::Sha256Digest;
 use tec_core::node::derive::DataKeyId;
 use tec_core::node::port::StateDisk as _;
 use tec_core::port::PortErrorKind;
-use tec_k8s::rpc::generated::recoverproto::RecoverMessage;
-use tec_k8s::rpc::generated::recoverproto::api_client::ApiClient;
+use tec_node::rpc::generated::recoverproto::RecoverMessage;
+use tec_node::rpc::generated::recoverproto::api_client::ApiClient;
 use tempfile::TempDir;
 use tonic::Code;
 

@@ -5,15 +5,15 @@ use std::sync::Arc;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use bootstrapper::keys;
-use bootstrapper::node::Attestation;
-use bootstrapper::settings::TpmSettings;
 use tec_core::digest::Sha256Digest;
 use tec_core::node::derive::{ClusterId, DataKeyId};
 use tec_core::node::port::DataKeys;
 use tec_core::node::uri::{KmsUri, StorageUri};
 use tec_core::port::{EntropyRng, KeyBroker as _, PolicySlot, PortError, PortErrorKind};
 use tec_core::secret::SecretBytes;
+use tec_node::instance::keys;
+use tec_node::instance::node::Attestation;
+use tec_node::instance::settings::TpmSettings;
 use tec_support::{SystemClock, SystemEntropy};
 use tec_tpm::testing::Swtpm;
 use tec_tpm::verifier::TpmVerifier;

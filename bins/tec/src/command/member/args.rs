@@ -6,12 +6,12 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::Context as _;
-use bootstrapper::node;
 use clap::Args;
 use tec_core::ak::Fingerprint;
 use tec_core::digest::Sha256Digest;
 use tec_core::node::derive::ClusterId;
 use tec_core::pcr::PcrIndex;
+use tec_node::instance::node;
 use tec_support::SystemClock;
 use tec_support::evidence::{guests, parse_sha384, parse_tcb};
 use tec_tpm::atls::{

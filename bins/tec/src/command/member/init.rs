@@ -113,7 +113,7 @@ fn ensure_writable(path: &Path) -> anyhow::Result<()> {
 /// Everything that can be wrong at this desk is found before the node is asked.
 fn read(args: &InitArgs) -> anyhow::Result<Request> {
     let (kubernetes_version, components) = match &args.components {
-        Some(path) => bootstrapper::components::read(path)?,
+        Some(path) => tec_node::instance::components::read(path)?,
         None => (args.kubernetes_version.clone().unwrap_or_default(), vec![]),
     };
     if let Some(path) = &args.keys.master_secret

@@ -2,14 +2,14 @@
 
 use std::path::PathBuf;
 
-use bootstrapper::run::run_join;
-use bootstrapper::settings::Settings;
-use bootstrapper::survey::{JoinServiceSeen, Survey, survey};
 use clap::Args;
 use serde::Serialize;
 use tec_core::ak::Fingerprint;
 use tec_core::node::lock::MarkerState;
 use tec_core::port::{PortError, chain};
+use tec_node::instance::run::run_join;
+use tec_node::instance::settings::Settings;
+use tec_node::instance::survey::{JoinServiceSeen, Survey, survey};
 use tec_support::exit::{FAILED, NOT_READY, OK};
 use tec_support::program;
 use tec_support::program::Settings as _;

@@ -2,7 +2,7 @@
 
 use tec_core::node::ticket::{Component, ComponentForm};
 use tec_core::secret::SecretBytes;
-use tec_k8s::rpc::generated::init::{InitRequest, KubernetesComponent};
+use tec_node::rpc::generated::init::{InitRequest, KubernetesComponent};
 
 use super::keys::Uris;
 

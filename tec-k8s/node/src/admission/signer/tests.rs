@@ -5,12 +5,12 @@ use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::identity::Identity;
+use crate::host::KubeletIdentity as _;
+use crate::instance::identity::Identity;
 use http::{Request, Response};
 use kube::client::Body;
 use rcgen::{BasicConstraints, CertificateParams, IsCa, KeyPair};
-use tec_k8s::node::KubeletIdentity as _;
-use tec_support::{SystemClock, SystemEntropy};
+use tec_core::system::{SystemClock, SystemEntropy};
 
 use super::*;
 

@@ -11,7 +11,7 @@ use tec_core::node::envelope::WrappedKeys;
 use tec_core::port::{CreateOutcome, PortError, PortErrorKind};
 use tempfile::Builder;
 
-use crate::node::directory::{blocking, read_bounded};
+use crate::host::directory::{blocking, read_bounded};
 
 /// For root alone: what is wrapped is no secret, but whoever replaces it stops a node.
 const DIRECTORY: u32 = 0o700;

@@ -6,7 +6,7 @@ use tec_core::node::metadata::{Instance, MetadataSource};
 use tec_core::port::PortError;
 
 use super::{MetadataError, Record, parsed, tag};
-use crate::node::http::{Ask, HttpError};
+use crate::host::http::{Ask, HttpError};
 
 /// Where it is, the same on every instance (Amazon EC2, "Use the Instance Metadata Service").
 const DEFAULT: &str = "http://169.254.169.254";

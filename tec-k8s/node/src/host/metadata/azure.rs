@@ -6,7 +6,7 @@ use tec_core::node::metadata::{Instance, MetadataSource};
 use tec_core::port::PortError;
 
 use super::{MetadataError, Record, parsed, tag};
-use crate::node::http::Ask;
+use crate::host::http::Ask;
 
 /// Where it is, the same on every instance (Azure Instance Metadata Service, "Access").
 pub(super) const DEFAULT: &str = "http://169.254.169.254";

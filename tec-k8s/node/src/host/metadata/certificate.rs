@@ -8,7 +8,7 @@ use tec_core::port::{PortError, PortErrorKind};
 
 use super::azure::{DEFAULT, HEADER};
 use super::{MetadataError, parsed};
-use crate::node::http::Ask;
+use crate::host::http::Ask;
 
 /// Where they are (Azure, "Trusted Hardware Identity Management").
 const PATH: &str = "/metadata/THIM/amd/certification";

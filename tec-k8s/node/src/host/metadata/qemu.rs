@@ -5,7 +5,7 @@ use tec_core::node::metadata::{Instance, MetadataSource};
 use tec_core::port::PortError;
 
 use super::{MetadataError, Record, parsed};
-use crate::node::http::Ask;
+use crate::host::http::Ask;
 
 /// Where it is (Constellation).
 const DEFAULT: &str = "http://10.42.0.1:8080";

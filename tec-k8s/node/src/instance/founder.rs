@@ -3,13 +3,13 @@
 use std::path::Path;
 use std::{fs, io};
 
+use crate::host::write_whole;
 use anyhow::Context as _;
 use serde::{Deserialize, Serialize};
 use tec_core::ak::PublicKey;
 use tec_core::node::derive::DiskId;
 use tec_core::node::grant::Claim;
 use tec_core::node::state::Role;
-use tec_k8s::node::write_whole;
 
 const FILE: &str = "claim.json";
 const MODE: u32 = 0o600;

@@ -1,8 +1,8 @@
 use rcgen::{BasicConstraints, CertificateParams};
-use tec_support::{SystemClock, SystemEntropy};
+use tec_core::system::{SystemClock, SystemEntropy};
 
 use super::*;
-use crate::identity::Identity;
+use crate::instance::identity::Identity;
 
 fn ca(directory: &Path, key: &str) {
     let mut params = CertificateParams::default();
@@ -28,7 +28,7 @@ fn keys_in_every_form_of_kubeadm_sign() {
         let name = "node-1".parse().unwrap();
         let identity = Identity::generate(&name, [10, 0, 0, 1].into(), authority("".as_ref()));
         let request = &identity.unwrap();
-        let request = &tec_k8s::node::KubeletIdentity::key(request).request;
+        let request = &crate::host::KubeletIdentity::key(request).request;
         let signed = authority(dir.path()).certify(request).unwrap();
         assert!(signed.starts_with("-----BEGIN CERTIFICATE-----"));
         assert_eq!(node_request(request).unwrap().0, name);
@@ -82,7 +82,7 @@ fn no_node_gets_a_certificate_for_an_address_of_an_api_server() {
         let name = "node-1".parse().unwrap();
         let own = authority("".as_ref());
         let identity = Identity::generate(&name, address.parse().unwrap(), own).unwrap();
-        let request = &tec_k8s::node::KubeletIdentity::key(&identity).request;
+        let request = &crate::host::KubeletIdentity::key(&identity).request;
         assert_eq!(strict.name(request).is_ok(), is_signed);
         assert_eq!(strict.certify(request).is_ok(), is_signed);
     }

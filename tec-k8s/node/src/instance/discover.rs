@@ -3,14 +3,14 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use crate::rpc::{Dial, Reached};
 use async_trait::async_trait;
 use tec_core::node::metadata::MetadataSource;
 use tec_core::node::state::Role;
 use tec_core::port::PortError;
-use tec_k8s::rpc::{Dial, Reached};
 use tec_tpm::atls::Endpoint;
 
-use crate::transport;
+use crate::instance::transport;
 
 /// Join services on the control planes that metadata list.
 #[derive(Clone, Debug)]

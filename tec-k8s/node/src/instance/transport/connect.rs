@@ -4,9 +4,9 @@ use std::error::Error;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use crate::rpc::Reached;
 use hyper_util::rt::TokioIo;
 use tec_core::port::{PortError, PortErrorKind};
-use tec_k8s::rpc::Reached;
 use tec_tpm::atls::{AtlsError, AtlsStream, ConnectError, Connector, Endpoint};
 use tokio::net::TcpStream;
 use tonic::transport::Channel;

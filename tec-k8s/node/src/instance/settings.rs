@@ -9,7 +9,7 @@ use serde::Deserialize;
 use tec_core::node::uri::ListedPlaces;
 use tec_support::program;
 
-use crate::trust::Trust;
+use crate::instance::trust::Trust;
 
 /// Port of Init (Constellation).
 const INIT_PORT: u16 = 9000;

@@ -2,16 +2,16 @@
 
 use std::sync::Arc;
 
+use crate::rpc::generated::init::api_server::Api;
+use crate::rpc::generated::init::{InitRequest, InitResponse};
+use crate::rpc::{InitService, NodeLog, Progress, Watcher};
 use async_trait::async_trait;
-use tec_k8s::rpc::generated::init::api_server::Api;
-use tec_k8s::rpc::generated::init::{InitRequest, InitResponse};
-use tec_k8s::rpc::{InitService, NodeLog, Progress, Watcher};
 use tec_support::log;
 use tokio::sync::{Mutex, oneshot};
 use tokio::task::JoinSet;
 use tonic::{Request, Response, Status};
 
-use crate::cleaner::Cleaner;
+use crate::instance::cleaner::Cleaner;
 
 /// What this program logged.
 #[derive(Clone, Copy, Debug)]

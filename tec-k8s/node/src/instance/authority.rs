@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use crate::rpc::KubeletSigner;
 use async_trait::async_trait;
 use p256::pkcs8::EncodePrivateKey as _;
 use rcgen::{
@@ -16,7 +17,6 @@ use rsa::pkcs1::DecodeRsaPrivateKey as _;
 use tec_core::node::ticket::NodeName;
 use tec_core::port::{Clock, Entropy, PortError, PortErrorKind};
 use tec_core::secret::SecretBytes;
-use tec_k8s::rpc::KubeletSigner;
 use time::{Duration, OffsetDateTime};
 
 /// What Kubernetes takes for nodes (Kubernetes, "Using Node Authorization").

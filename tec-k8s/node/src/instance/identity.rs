@@ -4,17 +4,17 @@ use std::net::IpAddr;
 use std::path::Path;
 use std::{fs, io};
 
+use crate::host::{KubeletIdentity, KubeletKey};
 use anyhow::Context as _;
 use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair, PublicKeyData as _, SanType};
 use tec_core::digest::Sha256Digest;
 use tec_core::node::ticket::{CaPin, NodeName};
 use tec_core::port::{PortError, PortErrorKind};
 use tec_core::secret::SecretBytes;
-use tec_k8s::node::{KubeletIdentity, KubeletKey};
 use x509_cert::Certificate;
 use x509_cert::der::{DecodePem as _, Encode as _};
 
-use crate::authority::{Authority, ORGANIZATION, PREFIX};
+use crate::instance::authority::{Authority, ORGANIZATION, PREFIX};
 
 /// Made once for each node: a join that was cut off goes on with the key that its certificate is for.
 #[derive(Debug)]
@@ -123,7 +123,7 @@ mod tests {
     use std::sync::Arc;
 
     use rcgen::{BasicConstraints, IsCa};
-    use tec_support::{SystemClock, SystemEntropy};
+    use tec_core::system::{SystemClock, SystemEntropy};
 
     use super::*;
 

@@ -3,6 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::host::{Kubeadm, KubeadmSettings, KubeletIdentity, start_kubelet};
+use crate::rpc::generated::init::api_server::ApiServer;
+use crate::rpc::{InitService, InitServicePorts, OlderMasterSecret, TicketClient};
 use anyhow::Context as _;
 use tec_core::node::drive::{JoinPorts, drive_join};
 use tec_core::node::grant::Claim;
@@ -11,25 +14,23 @@ use tec_core::node::metadata::Instance;
 use tec_core::node::port::{Pause, StateDisk as _};
 use tec_core::node::state::Role;
 use tec_core::port::{PortError, chain};
-use tec_k8s::node::{Kubeadm, KubeadmSettings, KubeletIdentity, start_kubelet};
-use tec_k8s::rpc::generated::init::api_server::ApiServer;
-use tec_k8s::rpc::{InitService, InitServicePorts, OlderMasterSecret, TicketClient};
-use tec_support::{SystemClock, SystemEntropy, exit};
+use tec_core::system::{SystemClock, SystemEntropy};
+use tec_support::exit;
 use tokio::net::TcpListener;
 
-use crate::authority::Authority;
-use crate::cleaner::Cleaner;
-use crate::discover::Discovery;
-use crate::founder::Founder;
-use crate::gate::InitGate;
-use crate::identity::Identity;
-use crate::kept::{KeptTickets, TicketFile};
-use crate::node::{Node, Standing};
-use crate::pause::JitteredPause;
-use crate::secret::InitSecretHash;
-use crate::settings::{Kubernetes, Settings};
-use crate::transport;
-use crate::transport::Bounds;
+use crate::instance::authority::Authority;
+use crate::instance::cleaner::Cleaner;
+use crate::instance::discover::Discovery;
+use crate::instance::founder::Founder;
+use crate::instance::gate::InitGate;
+use crate::instance::identity::Identity;
+use crate::instance::kept::{KeptTickets, TicketFile};
+use crate::instance::node::{Node, Standing};
+use crate::instance::pause::JitteredPause;
+use crate::instance::secret::InitSecretHash;
+use crate::instance::settings::{Kubernetes, Settings};
+use crate::instance::transport;
+use crate::instance::transport::Bounds;
 
 /// First wait between attempts of any sort.
 const FIRST_WAIT: Duration = Duration::from_secs(1);
@@ -257,7 +258,7 @@ fn kubeadm_settings(api_server: String, from: &Kubernetes) -> KubeadmSettings {
         .ignored_preflight_errors
         .clone_from(&from.ignored_preflight_errors);
     if !from.external_etcd.is_empty() {
-        settings.external_etcd = Some(tec_k8s::node::ExternalEtcd {
+        settings.external_etcd = Some(crate::host::ExternalEtcd {
             endpoints: from.external_etcd.clone(),
             tls: None,
         });
@@ -282,5 +283,5 @@ async fn note_founder(settings: &Settings, node: &Node, this: &Instance) -> anyh
         claim,
         key: node.attestation.key.clone(),
     };
-    crate::founder::write(&settings.state_directory, &founder)
+    crate::instance::founder::write(&settings.state_directory, &founder)
 }

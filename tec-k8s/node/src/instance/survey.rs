@@ -2,17 +2,17 @@
 
 use std::sync::Arc;
 
+use crate::rpc::Dial as _;
 use tec_core::ak::Fingerprint;
 use tec_core::node::derive::DiskId;
 use tec_core::node::lock::MarkerState;
 use tec_core::node::metadata::Instance;
 use tec_core::node::port::StateDisk as _;
 use tec_core::port::PortError;
-use tec_k8s::rpc::Dial as _;
 
-use crate::discover::Discovery;
-use crate::node::Node;
-use crate::settings::Settings;
+use crate::instance::discover::Discovery;
+use crate::instance::node::Node;
+use crate::instance::settings::Settings;
 
 /// What a node that wants to join has, and finds.
 #[derive(Debug)]

@@ -4,26 +4,27 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::rpc::generated::recoverproto::api_server::ApiServer;
+use crate::rpc::{RecoverService, RejoinClient};
 use anyhow::Context as _;
 use tec_core::node::drive::{OfferedKeys, RecoverPorts, drive_recover};
 use tec_core::node::port::{Pause as _, StateDisk as _};
 use tec_core::node::recover::{KeySource, RecoverOutcome};
 use tec_core::port::chain;
 use tec_core::secret::SecretBytes;
-use tec_k8s::rpc::generated::recoverproto::api_server::ApiServer;
-use tec_k8s::rpc::{RecoverService, RejoinClient};
-use tec_support::{SystemEntropy, exit};
+use tec_core::system::SystemEntropy;
+use tec_support::exit;
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 
-use crate::cleaner::Cleaner;
-use crate::discover::Discovery;
-use crate::mapping::SystemdMapping;
-use crate::node::{Node, Standing};
-use crate::pause::JitteredPause;
-use crate::settings::Settings;
-use crate::transport;
-use crate::transport::Bounds;
+use crate::instance::cleaner::Cleaner;
+use crate::instance::discover::Discovery;
+use crate::instance::mapping::SystemdMapping;
+use crate::instance::node::{Node, Standing};
+use crate::instance::pause::JitteredPause;
+use crate::instance::settings::Settings;
+use crate::instance::transport;
+use crate::instance::transport::Bounds;
 
 const FIRST_WAIT: Duration = Duration::from_secs(1);
 
@@ -114,7 +115,7 @@ async fn recover(settings: &Settings, node: &Node) -> anyhow::Result<u8> {
     }
 }
 
-fn operator_offer(keys: tec_k8s::rpc::RecoveredKeys) -> Offer {
+fn operator_offer(keys: crate::rpc::RecoveredKeys) -> Offer {
     let offered = OfferedKeys {
         state_disk_key: keys.state_disk_key,
         measurement_secret: keys.measurement_secret,

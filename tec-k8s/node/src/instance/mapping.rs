@@ -5,14 +5,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::host::{Call, LuksDisk, Programs, StateDirectory, write_whole};
 use async_trait::async_trait;
 use tec_core::node::port::MappedDisk;
 use tec_core::node::state::NodeState;
 use tec_core::port::{PortError, PortErrorKind};
 use tec_core::secret::SecretBytes;
-use tec_k8s::node::{Call, LuksDisk, Programs, StateDirectory, write_whole};
 
-use crate::settings::Disk;
+use crate::instance::settings::Disk;
 
 /// For root alone, and not to be changed (Constellation).
 const KEY_MODE: u32 = 0o400;

@@ -4,14 +4,14 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use crate::host::KeyBackends;
 use async_trait::async_trait;
 use tec_core::endpoint::Endpoint;
 use tec_core::node::port::{KeyServices, ReleasedSecrets};
 use tec_core::node::uri::TrusteeKey;
 use tec_core::port::{Attester, PortError, PortErrorKind};
 use tec_core::secret::SecretBytes;
-use tec_k8s::node::KeyBackends;
-use tec_support::SystemEntropy;
+use tec_core::system::SystemEntropy;
 use tec_trustee::client::{Deadlines, RcarClient, RcarError};
 
 /// Every key service that this program was built with; `attester` proves its machine to Trustees.

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use crate::rpc::Caller;
 use http::{Request, Response};
 use http_body_util::{BodyExt as _, Full, LengthLimitError, Limited};
 use hyper::body::{Bytes, Incoming};
@@ -17,7 +18,6 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tec_core::node::lock::MarkerState;
 use tec_core::pcr::PcrIndex;
 use tec_core::port::chain;
-use tec_k8s::rpc::Caller;
 use tec_support::listen::{Activity, Counts, Places, accept};
 use tec_tpm::atls::{AtlsStream, AttestedPeer, Endpoint};
 use tokio::io::{AsyncRead, AsyncWrite};

@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use serde::Deserialize;
 use tec_core::ak::Fingerprint;
-use tec_support::{SystemClock, evidence};
+use tec_core::system::SystemClock;
+use tec_support::evidence;
 use tec_tpm::atls::{AkTrust, AnyAk, AzureSnpAk, ChannelBinding, EveryTrust, PinnedAks};
 use tec_tpm::snp::{Policy, Tcb};
 

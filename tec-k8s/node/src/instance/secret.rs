@@ -3,11 +3,11 @@
 use std::str::FromStr;
 use std::sync::Arc;
 
+use crate::rpc::SecretCheck;
 use async_trait::async_trait;
 use sha2::{Digest as _, Sha256};
 use tec_core::digest::Sha256Digest;
 use tec_core::secret::SecretBytes;
-use tec_k8s::rpc::SecretCheck;
 use tokio::sync::Semaphore;
 
 /// What bcrypt hashes begin with; the letter tells versions that agree on these secrets.

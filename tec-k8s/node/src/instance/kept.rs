@@ -11,6 +11,8 @@
 use std::path::PathBuf;
 use std::{fs, io};
 
+use crate::host::write_whole;
+use crate::rpc::{ticket_from_bytes, ticket_to_bytes};
 use anyhow::Context as _;
 use async_trait::async_trait;
 use tec_core::node::lock::LockedNode;
@@ -19,8 +21,6 @@ use tec_core::node::state::Role;
 use tec_core::node::ticket::JoinTicket;
 use tec_core::port::{PortError, PortErrorKind};
 use tec_core::secret::SecretBytes;
-use tec_k8s::node::write_whole;
-use tec_k8s::rpc::{ticket_from_bytes, ticket_to_bytes};
 
 const FILE: &str = "ticket";
 const MODE: u32 = 0o600;

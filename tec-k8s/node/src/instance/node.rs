@@ -4,6 +4,10 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use crate::host::{
+    AwsMetadata, AzureCertificates, AzureMetadata, FileMetadata, GcpMetadata, HostPrograms,
+    KubeadmPaths, LuksDisk, Programs, QemuMetadata, StateDirectory,
+};
 use anyhow::Context as _;
 use rustls::crypto::CryptoProvider;
 use tec_core::ak::{Fingerprint, PublicKey};
@@ -12,11 +16,7 @@ use tec_core::node::lock::{BootstrapMarker, MarkerState, NodeLock};
 use tec_core::node::metadata::MetadataSource;
 use tec_core::node::port::{KeyServices, NodeStore as _, StateDisk as _};
 use tec_core::port::{Attester, Clock, Entropy, PortError, PortErrorKind};
-use tec_k8s::node::{
-    AwsMetadata, AzureCertificates, AzureMetadata, FileMetadata, GcpMetadata, HostPrograms,
-    KubeadmPaths, LuksDisk, Programs, QemuMetadata, StateDirectory,
-};
-use tec_support::{SystemClock, SystemEntropy};
+use tec_core::system::{SystemClock, SystemEntropy};
 use tec_tpm::ak::{AkAlgorithm, AkHandle};
 use tec_tpm::atls::{
     AzureInfo, ChannelBinding, Endpoint, EndpointBuilder, Issuer, LiveMeasurements, Measurements,
@@ -25,10 +25,10 @@ use tec_tpm::atls::{
 use tec_tpm::direct::Tpm;
 use tec_tpm::tpm::{AnyTpm as _, TpmAttester, TpmMarker};
 
-use crate::azure::AzureSource;
-use crate::keys;
-use crate::settings::{Metadata, Settings, TpmSettings};
-use crate::trust::Trust;
+use crate::instance::azure::AzureSource;
+use crate::instance::keys;
+use crate::instance::settings::{Metadata, Settings, TpmSettings};
+use crate::instance::trust::Trust;
 
 /// An open TPM that proves what this machine is.
 #[derive(Clone, Debug)]

@@ -5,10 +5,10 @@ use std::error::Error;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
+use crate::host::AzureCertificates;
 use tec_core::port::{Clock as _, PortError, PortErrorKind, chain};
+use tec_core::system::SystemClock;
 use tec_core::time::Timestamp;
-use tec_k8s::node::AzureCertificates;
-use tec_support::SystemClock;
 use tec_tpm::atls::HclSource;
 use tec_tpm::direct::Tpm;
 

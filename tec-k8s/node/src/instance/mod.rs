@@ -1,0 +1,22 @@
+//! An instance that becomes a node: the parts of `bootstrapper`, put together by its settings.
+
+pub mod authority;
+pub mod azure;
+pub mod cleaner;
+pub mod components;
+pub mod discover;
+pub mod founder;
+pub mod gate;
+pub mod identity;
+pub mod kept;
+pub mod keys;
+pub mod mapping;
+pub mod node;
+pub mod pause;
+pub mod recover;
+pub mod run;
+pub mod secret;
+pub mod settings;
+pub mod survey;
+pub mod transport;
+pub mod trust;

@@ -1,0 +1,26 @@
+//! What an operator is made of, beside the controllers of [`tec_k8s::controller`].
+//!
+//! ```text
+//!   tec_k8s::controller::Operator ◄─ Parts
+//!       trust:  FedTrust ──────── desired state ─► Trustees: admin API, or files in their pods
+//!       labels: RegistryLabels ── values that a label of an image has
+//!       maker:  Maker ─────────── what the cluster's own Trustee starts with
+//! ```
+//!
+//! *What it is*: tec-k8s, tec-trustee and tec-tpm put together. An operator of your own takes these
+//! parts, or implements [`Trust`](tec_k8s::controller::Trust),
+//! [`LabelReader`](tec_k8s::controller::LabelReader) and
+//! [`TrusteeMaker`](tec_k8s::controller::TrusteeMaker) itself, one by one.
+//!
+//! *What it is not*: a program; `bins/operator` is one.
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
+mod labels;
+mod maker;
+mod target;
+mod trust;
+mod volumes;
+
+pub use self::labels::RegistryLabels;
+pub use self::maker::Maker;
+pub use self::trust::FedTrust;
