@@ -4,27 +4,30 @@ use std::path::Path;
 
 use anyhow::Result;
 
-use crate::cargo::{Metadata, cargo};
 use crate::tools::Tools;
-use crate::{process, term, tools};
+use crate::{process, programs, term, tools};
 
 /// The programs on the hosts, the one that plays them, and the admin's.
-pub(crate) const PROGRAMS: [&str; 3] = ["bootstrapper", "bootstrap-demo", "tec"];
+const PROGRAMS: [&str; 5] = [
+    "bootstrap-demo",
+    "bootstrapper",
+    "host-stub",
+    "join-service",
+    "tec",
+];
 
 /// Tools, build, play.
 pub(crate) fn run(root: &Path) -> Result<()> {
     let tools = tools::ensure()?;
     tools::ensure_kubernetes(&tools)?;
-    term::step("build the programs");
-    let packages = PROGRAMS.iter().flat_map(|package| ["--package", package]);
-    process::run(cargo(root).args(["build", "--bins"]).args(packages))?;
+    programs::build(root, &PROGRAMS)?;
     play(root, &tools)
 }
 
 /// Plays it with what was built; namespaces take root.
 pub(crate) fn play(root: &Path, tools: &Tools) -> Result<()> {
     term::step("bootstrap demo");
-    let bin_dir = Metadata::workspace(root)?.target_dir()?.join("debug");
+    let bin_dir = programs::directory(root)?;
     let mut demo = process::command(bin_dir.join("bootstrap-demo"));
     demo.current_dir(root)
         .arg("--bin-dir")

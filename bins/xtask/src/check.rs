@@ -8,10 +8,11 @@ use anyhow::{Context as _, Result};
 
 use crate::cargo::cargo;
 use crate::tools::targets;
-use crate::{arch, codegen, process, term};
+use crate::{arch, codegen, process, programs, term};
 
-/// Libraries whose smallest feature set must build by itself.
-const LIBRARIES: [&str; 4] = ["tec-core", "tec-tpm", "tec-trustee", "tec-k8s"];
+/// Libraries whose smallest feature set must build by itself. That of tec-core and tec-tpm does for
+/// [WebAssembly](webassembly).
+const SMALLEST: [&str; 2] = ["tec-trustee", "tec-k8s"];
 
 /// Runs all checks and stops at the first that fails.
 pub(crate) fn run(root: &Path) -> Result<()> {
@@ -20,31 +21,24 @@ pub(crate) fn run(root: &Path) -> Result<()> {
     arch::print_lines(root)?;
     arch::run(root)?;
     term::step("check: lints, all features");
-    clippy(root, &["--workspace", "--all-targets", "--all-features"])?;
+    clippy(root, &[&programs::ALL[..], &["--all-targets"]].concat())?;
     // Tests that only run by their name are none of all targets.
     clippy(
         root,
-        &["--package", "tec-services-e2e", "--test", "opensearch"],
+        &[&programs::ALL[..], &["--test", "opensearch"]].concat(),
     )?;
-    term::step("check: lints, default features");
-    clippy(root, &["--workspace", "--all-targets"])?;
-    for library in LIBRARIES {
+    term::step("check: lints, what ships");
+    clippy(root, &[])?;
+    for library in SMALLEST {
         term::step(&format!("check: lints, {library} without features"));
         clippy(root, &["--package", library, "--no-default-features"])?;
     }
     webassembly(root)?;
     term::step("check: documentation");
-    process::run(
-        cargo(root)
-            .args([
-                "doc",
-                "--quiet",
-                "--workspace",
-                "--no-deps",
-                "--all-features",
-            ])
-            .env("RUSTDOCFLAGS", "--deny warnings"),
-    )?;
+    let mut doc = cargo(root);
+    doc.args(["doc", "--quiet", "--no-deps"])
+        .args(programs::ALL);
+    process::run(doc.env("RUSTDOCFLAGS", "--deny warnings"))?;
     codegen::check(root)?;
     deny(root)
 }

@@ -4,14 +4,14 @@ use std::path::Path;
 
 use anyhow::{Context as _, Result};
 
-use crate::cargo::{Metadata, cargo};
+use crate::cargo::Metadata;
 use crate::tools::Tools;
-use crate::{process, term, tools};
+use crate::{process, programs, term, tools};
 
 /// Where the report goes, below the target directory.
 const REPORT: &str = "demo/report.html";
 /// The programs that the scenes use.
-const PROGRAMS: [&str; 3] = ["tec-e2e", "tec", "node-agent"];
+const PROGRAMS: [&str; 3] = ["demo", "tec", "node-agent"];
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -23,19 +23,11 @@ pub(crate) struct Args {
 /// Tools, build, scenes.
 pub(crate) fn run(root: &Path, args: &Args) -> Result<()> {
     let tools = tools::ensure()?;
-    build(root)?;
+    programs::build(root, &PROGRAMS)?;
     play(root, &tools, &args.more)
 }
 
-/// Builds the programs of the demo. The development profile is used: its dependencies are
-/// optimized, it builds in a fraction of the release profile's time, and `test` shares it.
-pub(crate) fn build(root: &Path) -> Result<()> {
-    term::step("build the programs");
-    let packages = PROGRAMS.iter().flat_map(|package| ["--package", package]);
-    process::run(cargo(root).args(["build", "--bins"]).args(packages))
-}
-
-/// Plays the scenes with what [`build`] made.
+/// Plays the scenes with programs that were built.
 pub(crate) fn play(root: &Path, tools: &Tools, more: &[String]) -> Result<()> {
     term::step("demo");
     let target = Metadata::workspace(root)?.target_dir()?;

@@ -4,17 +4,18 @@ use std::path::Path;
 
 use anyhow::Result;
 
-use crate::cargo::{Metadata, cargo};
-use crate::{process, term, tools};
+use crate::cargo::cargo;
+use crate::{process, programs, term, tools};
 
 /// What the names of these tests begin with; each is a file in bins/e2e/tests.
 const TESTS: &str = "kube_*";
 /// The programs that they run.
-const PROGRAMS: [&str; 5] = [
+const PROGRAMS: [&str; 6] = [
+    "attestation-key-register",
     "compute-pcrs",
     "kbs-guard",
     "operator",
-    "registration",
+    "register-server",
     "tec",
 ];
 
@@ -29,20 +30,11 @@ pub(crate) struct Args {
 pub(crate) fn run(root: &Path, args: &Args) -> Result<()> {
     let tools = tools::ensure()?;
     tools::ensure_kubernetes(&tools)?;
-    build(root, &[])?;
+    let bin_dir = programs::build(root, &PROGRAMS)?;
     term::step("tests on a Kubernetes API server");
     let mut test = cargo(root);
-    test.args(["test", "--package", "tec-e2e", "--test", TESTS, "--"])
-        .args(&args.more);
+    test.arg("test").args(programs::ALL);
+    test.args(["--test", TESTS, "--"]).args(&args.more);
     tools.environment(&mut test)?;
-    let target = Metadata::workspace(root)?.target_dir()?;
-    process::run(test.env("TEC_BIN_DIR", target.join("debug")))
-}
-
-/// Builds the programs, and others in one go: libraries are built once for all of them.
-pub(crate) fn build(root: &Path, others: &[&str]) -> Result<()> {
-    term::step("build the programs of Kubernetes");
-    let packages = PROGRAMS.iter().chain(others);
-    let packages = packages.flat_map(|package| ["--package", package]);
-    process::run(cargo(root).args(["build", "--bins"]).args(packages))
+    process::run(test.env("TEC_BIN_DIR", bin_dir))
 }

@@ -14,6 +14,7 @@ mod e2e;
 mod fuzz;
 mod pcr_live;
 mod process;
+mod programs;
 mod room;
 mod services;
 mod term;

@@ -8,7 +8,7 @@ use anyhow::{Context as _, Result};
 
 use crate::cargo::{Metadata, cargo};
 use crate::tools::{Renew, Tools};
-use crate::{process, term, tools};
+use crate::{process, programs, term, tools};
 
 /// What runs when nothing is chosen, and in `cargo xtask test`: the chains that matter, with the
 /// packages of Debian's stable release.
@@ -96,9 +96,7 @@ impl Programs {
 }
 
 fn build(root: &Path) -> Result<Programs> {
-    term::step("build the programs");
-    let host = ["build", "--package", "tec-e2e", "--bin", "pcr-live"];
-    process::run(cargo(root).args(host))?;
+    programs::build(root, &["pcr-live"])?;
     build_guest(root, "tec-guest")?;
     let target = Metadata::workspace(root)?.target_dir()?;
     Ok(Programs { target })

@@ -5,12 +5,16 @@ use std::path::Path;
 
 use anyhow::Result;
 
-use crate::cargo::{Metadata, cargo};
 use crate::tools::{OpenSearch, Tools};
-use crate::{process, term, tools};
+use crate::{process, programs, term, tools};
 
 /// The programs that it starts.
-const PROGRAMS: [&str; 2] = ["tec-services", "tec-services-e2e"];
+const PROGRAMS: [&str; 4] = [
+    "services-bootstrap",
+    "services-broker",
+    "services-demo",
+    "services-init",
+];
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -39,11 +43,8 @@ pub(crate) fn check(root: &Path, tools: &Tools) -> Result<()> {
 }
 
 fn play(root: &Path, tools: &Tools, more: &[String]) -> Result<()> {
-    term::step("build the programs of the services bootstrap");
-    let packages = PROGRAMS.iter().flat_map(|package| ["--package", package]);
-    process::run(cargo(root).args(["build", "--bins"]).args(packages))?;
+    let bin_dir = programs::build(root, &PROGRAMS)?;
     term::step("bootstrap of services");
-    let bin_dir = Metadata::workspace(root)?.target_dir()?.join("debug");
     let mut demo = process::command(bin_dir.join("services-demo"));
     demo.args(more);
     tools.environment(&mut demo)?;

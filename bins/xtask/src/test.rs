@@ -6,12 +6,12 @@ use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Result, bail};
 
 use crate::cargo::{Metadata, cargo};
 use crate::tools::{OpenSearch, Renew, Tools};
 use crate::{
-    bootstrap_demo, check, demo, e2e, fuzz, pcr_live, process, room, services, term, tools, vm,
+    bootstrap_demo, check, demo, fuzz, pcr_live, process, programs, room, services, term, tools, vm,
 };
 
 #[derive(Debug, clap::Args)]
@@ -82,10 +82,7 @@ pub(crate) fn run(root: &Path, args: &Args) -> Result<()> {
     let one = |result: Result<()>| result.map(|()| Count::ONE);
     let mut take = |name, work: &dyn Fn() -> Result<Count>| steps.push(timed(name, work));
     take("check", &|| one(check::run(root)));
-    take("build", &|| one(demo::build(root)));
-    take("build operator", &|| {
-        one(e2e::build(root, &bootstrap_demo::PROGRAMS))
-    });
+    take("build", &|| one(programs::build_all(root).map(drop)));
     take("tests", &|| cargo_test(root, &tools));
     if opensearch.is_wanted() {
         take("opensearch", &|| opensearch_test(root, &tools));
@@ -130,11 +127,13 @@ fn timed(name: &'static str, work: &dyn Fn() -> Result<Count>) -> Step {
 
 fn cargo_test(root: &Path, tools: &Tools) -> Result<Count> {
     term::step("tests, with documentation tests");
-    let bin_dir = Metadata::workspace(root)?.target_dir()?.join("debug");
     let mut command = cargo(root);
-    command.args(["test", "--workspace", "--all-features", "--no-fail-fast"]);
+    command
+        .arg("test")
+        .args(programs::ALL)
+        .arg("--no-fail-fast");
     tools.environment(&mut command)?;
-    command.env("TEC_BIN_DIR", bin_dir);
+    command.env("TEC_BIN_DIR", programs::directory(root)?);
     counted(&mut command)
 }
 
@@ -142,7 +141,7 @@ fn cargo_test(root: &Path, tools: &Tools) -> Result<Count> {
 fn opensearch_test(root: &Path, tools: &Tools) -> Result<Count> {
     term::step("tests on OpenSearch");
     let mut command = cargo(root);
-    command.args(["test", "--package", "tec-services-e2e"]);
+    command.arg("test").args(programs::ALL);
     command.args(["--test", "opensearch", "--no-fail-fast"]);
     tools.environment(&mut command)?;
     counted(&mut command)
@@ -200,9 +199,7 @@ fn examples(root: &Path, tools: &Tools) -> Result<Count> {
     if names.is_empty() {
         bail!("the package tec-examples has no binaries");
     }
-    process::run(cargo(root).args(["build", "--bins", "--package", "tec-examples"]))
-        .context("the examples do not build")?;
-    let bin_dir = metadata.target_dir()?.join("debug");
+    let bin_dir = programs::directory(root)?;
     let mut count = Count::default();
     for name in &names {
         let mut example = process::command(bin_dir.join(name));

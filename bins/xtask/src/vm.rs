@@ -11,12 +11,12 @@ use anyhow::{Result, anyhow, bail};
 
 use crate::cargo::{Metadata, cargo};
 use crate::tools::{Tools, targets};
-use crate::{pcr_live, process, term, tools};
+use crate::{pcr_live, process, programs, term, tools};
 
 /// Where everything is kept, below the target directory.
 const ARTEFACTS: &str = "vm";
 /// The programs on the host, and those in the machines.
-const PROGRAMS: [&str; 2] = ["tec-e2e", "tec"];
+const PROGRAMS: [&str; 2] = ["tec", "vm"];
 const GUEST: &str = "tec-node";
 const AGENT: &str = "node-agent";
 /// Profile of what goes into an initramfs.
@@ -34,7 +34,7 @@ const SCENES: [&str; 8] = [
 ];
 /// The scenes that need the programs of Kubernetes, and ours for it.
 const WITH_OPERATOR: [&str; 2] = ["migration", "operator"];
-const OF_OPERATOR: [&str; 2] = ["operator", "registration"];
+const OF_OPERATOR: [&str; 3] = ["attestation-key-register", "operator", "register-server"];
 /// What CI plays.
 const SHORT: &str = "short";
 
@@ -66,7 +66,7 @@ pub(crate) fn run(root: &Path, args: &Args) -> Result<()> {
         .any(|scene| WITH_OPERATOR.contains(&scene.as_str()))
     {
         tools::ensure_kubernetes(&tools)?;
-        process::run(&mut build_of(root, &OF_OPERATOR))?;
+        programs::build(root, &OF_OPERATOR)?;
     }
     play(root, &tools, &scenes, args.cuts)
 }
@@ -144,18 +144,11 @@ fn command(target: &Path, tools: &Tools, scene: &str, cuts: u32) -> Result<Comma
 }
 
 fn build(root: &Path) -> Result<()> {
+    programs::build(root, &PROGRAMS)?;
     term::step("build the programs of virtual nodes");
-    process::run(&mut build_of(root, &PROGRAMS))?;
     pcr_live::build_guest(root, GUEST)?;
     let agent = ["build", "--package", AGENT, "--profile", AGENT_PROFILE];
     process::run(cargo(root).args(agent).args(["--target", targets::NODE]))
-}
-
-fn build_of(root: &Path, packages: &[&str]) -> Command {
-    let mut build = cargo(root);
-    build.args(["build", "--bins"]);
-    build.args(packages.iter().flat_map(|package| ["--package", package]));
-    build
 }
 
 #[cfg(test)]

@@ -19,8 +19,8 @@ use std::process::Command;
 
 use anyhow::{Context as _, Result, bail};
 
-use crate::cargo::{Metadata, cargo};
-use crate::{process, term};
+use crate::cargo::Metadata;
+use crate::{process, programs, term};
 
 const ERRORS: &str = "docs/errors";
 const COMMANDS: &str = "docs/reference/commands";
@@ -161,12 +161,12 @@ fn generate(root: &Path) -> Result<Generated> {
     let mut generated = Generated::from([
         (ERRORS, errors::pages()),
         (COMMANDS, commands(root)?),
-        (CRDS, example(root, "crds", &[])?),
+        (CRDS, example(root, "crds")?),
     ]);
     for (protos, dir, descriptors) in MESSAGES {
         generated.insert(dir, messages(root, protos, descriptors)?);
     }
-    let deploy = example(root, "deploy", &["--features", "render"])?;
+    let deploy = example(root, "deploy")?;
     for (name, dir) in DEPLOY {
         let prefix = format!("{name}/");
         let files = deploy.iter().filter_map(|(path, text)| {
@@ -180,27 +180,25 @@ fn generate(root: &Path) -> Result<Generated> {
 
 /// Asks the program itself.
 fn commands(root: &Path) -> Result<Files> {
-    let mut tec = cargo(root);
-    tec.args(["run", "--quiet", "--package", "tec", "--", "reference"]);
-    let page = process::capture(&mut tec)?;
+    let tec = programs::build(root, &["tec"])?.join("tec");
+    let page = process::capture(process::command(tec).arg("reference"))?;
     Ok(BTreeMap::from([("tec.md".to_owned(), page)]))
 }
 
 /// Lets an example of tec-k8s write its files.
-fn example(root: &Path, name: &str, features: &[&str]) -> Result<Files> {
-    written_by(root, name, |cargo, dir| {
-        cargo.args(["--package", "tec-k8s"]).args(features);
-        cargo.args(["--example", name, "--"]).arg(dir);
+fn example(root: &Path, name: &str) -> Result<Files> {
+    let program = programs::examples(root, &[name])?.join(name);
+    written_by(root, name, &program, |command, dir| {
+        command.arg(dir);
     })
 }
 
 /// Lets the program for that write the Rust of the `.proto` files.
 fn messages(root: &Path, protos: &str, descriptors: Option<&str>) -> Result<Files> {
-    written_by(root, "generated", |cargo, dir| {
-        cargo.args(["--package", "xtask", "--features", "protogen"]);
-        cargo.args(["--bin", "tec-protogen", "--"]);
-        cargo.arg(root.join(protos)).arg(dir);
-        cargo.args(descriptors.map(|name| dir.join(name)));
+    let program = programs::build(root, &["tec-protogen"])?.join("tec-protogen");
+    written_by(root, "generated", &program, |command, dir| {
+        command.arg(root.join(protos)).arg(dir);
+        command.args(descriptors.map(|name| dir.join(name)));
     })
 }
 
@@ -208,6 +206,7 @@ fn messages(root: &Path, protos: &str, descriptors: Option<&str>) -> Result<File
 fn written_by(
     root: &Path,
     name: &str,
+    program: &Path,
     arguments: impl FnOnce(&mut Command, &Path),
 ) -> Result<Files> {
     let dir = Metadata::workspace(root)?
@@ -218,10 +217,10 @@ fn written_by(
         fs::remove_dir_all(&dir).with_context(|| format!("cannot remove {}", dir.display()))?;
     }
     fs::create_dir_all(&dir).with_context(|| format!("cannot create {}", dir.display()))?;
-    let mut program = cargo(root);
-    program.args(["run", "--quiet"]);
-    arguments(&mut program, &dir);
-    process::run(&mut program)?;
+    let mut command = process::command(program);
+    command.current_dir(root);
+    arguments(&mut command, &dir);
+    process::run(&mut command)?;
     let mut files = Files::new();
     for name in names(&dir)? {
         let text = read(&dir.join(&name))?.unwrap_or_default();
