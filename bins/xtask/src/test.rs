@@ -9,9 +9,11 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, bail};
 
 use crate::cargo::{Metadata, cargo};
+use crate::suites::Count;
 use crate::tools::{OpenSearch, Renew, Tools};
 use crate::{
-    bootstrap_demo, check, demo, fuzz, pcr_live, process, programs, room, services, term, tools, vm,
+    bootstrap_demo, check, demo, fuzz, pcr_live, process, programs, room, services, suites, term,
+    tools, vm,
 };
 
 #[derive(Debug, clap::Args)]
@@ -24,25 +26,6 @@ pub(crate) struct Args {
     opensearch: bool,
 }
 
-/// Checks that ended well, and checks that did not.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Count {
-    passed: u64,
-    failed: u64,
-}
-
-impl Count {
-    const ONE: Self = Self {
-        passed: 1,
-        failed: 0,
-    };
-
-    fn add(&mut self, other: Self) {
-        self.passed = self.passed.saturating_add(other.passed);
-        self.failed = self.failed.saturating_add(other.failed);
-    }
-}
-
 struct Step {
     name: &'static str,
     took: Duration,
@@ -52,14 +35,10 @@ struct Step {
 impl Step {
     /// One whose thread panicked.
     fn died(name: &'static str) -> Self {
-        let count = Count {
-            passed: 0,
-            failed: 1,
-        };
         Self {
             name,
             took: Duration::ZERO,
-            count,
+            count: Count::FAILED,
         }
     }
 }
@@ -77,13 +56,13 @@ pub(crate) fn run(root: &Path, args: &Args) -> Result<()> {
     let mut steps = vec![Step {
         name: "tools",
         took: begin.elapsed(),
-        count: Count::ONE,
+        count: Count::PASSED,
     }];
-    let one = |result: Result<()>| result.map(|()| Count::ONE);
+    let one = |result: Result<()>| result.map(|()| Count::PASSED);
     let mut take = |name, work: &dyn Fn() -> Result<Count>| steps.push(timed(name, work));
     take("check", &|| one(check::run(root)));
     take("build", &|| one(programs::build_all(root).map(drop)));
-    take("tests", &|| cargo_test(root, &tools));
+    take("tests", &|| tests(root, &tools));
     if opensearch.is_wanted() {
         take("opensearch", &|| opensearch_test(root, &tools));
     }
@@ -93,7 +72,7 @@ pub(crate) fn run(root: &Path, args: &Args) -> Result<()> {
     // It waits more than it works, and the next two steps do, too.
     let bootstrap = thread::scope(|scope| {
         let playing = scope.spawn(|| {
-            let play = || bootstrap_demo::play(root, &tools).map(|()| Count::ONE);
+            let play = || bootstrap_demo::play(root, &tools).map(|()| Count::PASSED);
             timed("bootstrap demo", &play)
         });
         take("services demo", &|| one(services::check(root, &tools)));
@@ -113,10 +92,7 @@ fn timed(name: &'static str, work: &dyn Fn() -> Result<Count>) -> Step {
     let begin = Instant::now();
     let count = work().unwrap_or_else(|error| {
         term::failure(&format!("{name}: {error:#}"));
-        Count {
-            passed: 0,
-            failed: 1,
-        }
+        Count::FAILED
     });
     Step {
         name,
@@ -125,16 +101,21 @@ fn timed(name: &'static str, work: &dyn Fn() -> Result<Count>) -> Step {
     }
 }
 
-fn cargo_test(root: &Path, tools: &Tools) -> Result<Count> {
-    term::step("tests, with documentation tests");
-    let mut command = cargo(root);
-    command
-        .arg("test")
-        .args(programs::ALL)
-        .arg("--no-fail-fast");
-    tools.environment(&mut command)?;
-    command.env("TEC_BIN_DIR", programs::directory(root)?);
-    counted(&mut command)
+fn tests(root: &Path, tools: &Tools) -> Result<Count> {
+    term::step("tests");
+    let bin_dir = programs::directory(root)?;
+    let prepare = |command: &mut Command| {
+        command.env("TEC_BIN_DIR", &bin_dir);
+        tools.environment(command)
+    };
+    let mut count = suites::run_all(root, &prepare)?;
+    term::step("tests in documentation");
+    let mut documented = cargo(root);
+    documented.arg("test").args(programs::ALL);
+    documented.args(["--doc", "--no-fail-fast"]);
+    prepare(&mut documented)?;
+    count.add(suites::counted(&mut documented)?);
+    Ok(count)
 }
 
 /// Tests that only run when they are asked for; what is missing then fails them.
@@ -144,7 +125,7 @@ fn opensearch_test(root: &Path, tools: &Tools) -> Result<Count> {
     command.arg("test").args(programs::ALL);
     command.args(["--test", "opensearch", "--no-fail-fast"]);
     tools.environment(&mut command)?;
-    counted(&mut command)
+    suites::counted(&mut command)
 }
 
 /// Other implementations beside ours, in a package that is no member of the workspace.
@@ -155,40 +136,7 @@ fn crosscheck(root: &Path) -> Result<Count> {
     // Not `--locked`: the dependencies of tec-trustee change without its lock file.
     command.args(["test", "--no-fail-fast"]);
     command.env("CARGO_TARGET_DIR", target_dir);
-    counted(&mut command)
-}
-
-/// Runs tests and counts them.
-fn counted(command: &mut Command) -> Result<Count> {
-    let mut count = Count::default();
-    let ended_well = process::watch(command, |line| {
-        if let Some(more) = test_result(line) {
-            count.add(more);
-        }
-    })?;
-    if count.passed == 0 && count.failed == 0 {
-        bail!("cargo test ran no test");
-    }
-    // It failed without a failed test: something did not compile, or a test program crashed.
-    if !ended_well && count.failed == 0 {
-        count.failed = 1;
-    }
-    Ok(count)
-}
-
-/// Reads libtest's `test result: ok. 12 passed; 0 failed; 1 ignored; …`.
-fn test_result(line: &str) -> Option<Count> {
-    let (_, numbers) = line.strip_prefix("test result: ")?.split_once(". ")?;
-    let number = |what: &str| {
-        numbers
-            .split("; ")
-            .find_map(|part| part.strip_suffix(what))
-            .and_then(|number| number.trim().parse().ok())
-    };
-    Some(Count {
-        passed: number(" passed")?,
-        failed: number(" failed")?,
-    })
+    suites::counted(&mut command)
 }
 
 /// Runs every example; each must exit 0.
@@ -264,18 +212,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn results_of_libtest_are_counted() {
-        let line =
-            "test result: FAILED. 12 passed; 3 failed; 1 ignored; 0 measured; 2 filtered out";
-        let count = test_result(line).unwrap();
-        assert_eq!((count.passed, count.failed), (12, 3));
-        assert_eq!(test_result("test a::b ... ok"), None);
-    }
-
-    #[test]
     fn a_step_that_could_not_run_counts_as_failed() {
         let steps = [
-            timed("good", &|| Ok(Count::ONE)),
+            timed("good", &|| Ok(Count::PASSED)),
             timed("bad", &|| bail!("no such tool")),
         ];
         let total = total(&steps);

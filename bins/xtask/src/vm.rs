@@ -1,17 +1,14 @@
 //! `cargo xtask vm`: nodes in virtual machines with real firmware, from their first boot on; played
 //! by the binary `vm` of tec-e2e.
 
-use std::num::NonZero;
 use std::path::Path;
 use std::process::{Command, Output};
-use std::sync::{Mutex, PoisonError};
-use std::thread;
 
-use anyhow::{Result, anyhow, bail};
+use anyhow::{Result, bail};
 
 use crate::cargo::{Metadata, cargo};
 use crate::tools::{Tools, targets};
-use crate::{pcr_live, process, programs, term, tools};
+use crate::{lanes, pcr_live, process, programs, term, tools};
 
 /// Where everything is kept, below the target directory.
 const ARTEFACTS: &str = "vm";
@@ -92,41 +89,23 @@ fn play(root: &Path, tools: &Tools, scenes: &[String], cuts: u32) -> Result<()> 
     Ok(())
 }
 
-/// Plays all scenes, shows each when it has ended, and returns those that failed. A machine keeps
+/// Plays all scenes, shows each when it is over, and returns those that failed. A machine keeps
 /// one processor busy.
 fn at_once(
     scenes: &[String],
     play: &(dyn Fn(&str) -> Result<Output> + Sync),
 ) -> Result<Vec<String>> {
-    let waiting = Mutex::new(scenes.iter());
-    let next = || {
-        let mut waiting = waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        waiting.next()
-    };
-    let lane = || -> Result<Vec<String>> {
-        let mut failed = Vec::new();
-        while let Some(scene) = next() {
-            let output = play(scene)?;
-            term::out(&String::from_utf8_lossy(&output.stdout));
-            if !output.status.success() {
-                term::failure(&String::from_utf8_lossy(&output.stderr));
-                failed.push(scene.clone());
-            }
+    let one = |scene: &String| -> Result<Option<String>> {
+        let output = play(scene)?;
+        term::out(&String::from_utf8_lossy(&output.stdout));
+        if output.status.success() {
+            return Ok(None);
         }
-        Ok(failed)
+        term::failure(&String::from_utf8_lossy(&output.stderr));
+        Ok(Some(scene.clone()))
     };
-    let lanes = thread::available_parallelism().map_or(1, NonZero::get);
-    thread::scope(|scope| {
-        let running: Vec<_> = (0..lanes).map(|_| scope.spawn(lane)).collect();
-        let mut failed = Vec::new();
-        for one in running {
-            let ended = one
-                .join()
-                .map_err(|_| anyhow!("a scene's thread panicked"))?;
-            failed.extend(ended?);
-        }
-        Ok(failed)
-    })
+    let ended: Result<Vec<_>> = lanes::at_once(scenes, &one)?.into_iter().collect();
+    Ok(ended?.into_iter().flatten().collect())
 }
 
 fn command(target: &Path, tools: &Tools, scene: &str, cuts: u32) -> Result<Command> {
@@ -155,6 +134,7 @@ fn build(root: &Path) -> Result<()> {
 mod tests {
     use std::os::unix::process::ExitStatusExt as _;
     use std::process::ExitStatus;
+    use std::sync::Mutex;
 
     use super::*;
 

@@ -1,0 +1,181 @@
+//! The test programs of the workspace, several at a time: most of them wait more than they work.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use anyhow::{Result, bail};
+use serde_json::Value;
+
+use crate::cargo::cargo;
+use crate::{lanes, process, programs, term};
+
+/// Those that take longest begin first.
+const LONGEST: [&str; 3] = ["kube", "scenarios", "services"];
+
+/// Checks that passed, and checks that failed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Count {
+    pub(crate) passed: u64,
+    pub(crate) failed: u64,
+}
+
+impl Count {
+    pub(crate) const PASSED: Self = Self {
+        passed: 1,
+        failed: 0,
+    };
+    pub(crate) const FAILED: Self = Self {
+        passed: 0,
+        failed: 1,
+    };
+
+    pub(crate) fn add(&mut self, other: Self) {
+        self.passed = self.passed.saturating_add(other.passed);
+        self.failed = self.failed.saturating_add(other.failed);
+    }
+
+    /// What a test program printed, and whether it exited with 0.
+    fn of(output: &str, exited_well: bool) -> Self {
+        let mut count = Self::default();
+        for more in output.lines().filter_map(test_result) {
+            count.add(more);
+        }
+        // It failed without a failed test: it crashed, or something did not compile.
+        if !exited_well && count.failed == 0 {
+            count.failed = 1;
+        }
+        count
+    }
+}
+
+/// A program with tests.
+#[derive(Debug, PartialEq, Eq)]
+struct Suite {
+    name: String,
+    program: PathBuf,
+    /// Where its package is: tests find their files from there.
+    dir: PathBuf,
+}
+
+/// Runs all tests of the workspace but those in documentation; `prepare` adds the environment.
+pub(crate) fn run_all(
+    root: &Path,
+    prepare: &(dyn Fn(&mut Command) -> Result<()> + Sync),
+) -> Result<Count> {
+    let mut suites = build(root)?;
+    let rank = |suite: &Suite| LONGEST.iter().position(|name| *name == suite.name);
+    suites.sort_by_key(|suite| rank(suite).unwrap_or(LONGEST.len()));
+    let run = |suite: &Suite| {
+        let mut command = process::command(&suite.program);
+        command.current_dir(&suite.dir);
+        prepare(&mut command)?;
+        let begin = Instant::now();
+        let output = process::output(command.env("CARGO_MANIFEST_DIR", &suite.dir))?;
+        let text = String::from_utf8_lossy(&output.stdout);
+        let count = Count::of(&text, output.status.success());
+        let took = term::duration(begin.elapsed());
+        let lines = format!("{} ({took})\n{}", suite.name, text.trim_start());
+        term::out(&lines);
+        if count.failed > 0 {
+            term::failure(&String::from_utf8_lossy(&output.stderr));
+        }
+        anyhow::Ok(count)
+    };
+    let mut all = Count::default();
+    for count in lanes::at_once(&suites, &run)? {
+        all.add(count?);
+    }
+    Ok(all)
+}
+
+/// Runs one command of `cargo test` and counts.
+pub(crate) fn counted(command: &mut Command) -> Result<Count> {
+    let mut output = String::new();
+    let exited_well = process::watch(command, |line| {
+        output.push_str(line);
+        output.push('\n');
+    })?;
+    let count = Count::of(&output, exited_well);
+    if count == Count::default() {
+        bail!("cargo test ran no test");
+    }
+    Ok(count)
+}
+
+fn build(root: &Path) -> Result<Vec<Suite>> {
+    let mut command = cargo(root);
+    command.arg("test").args(programs::ALL);
+    command.args(["--no-run", "--message-format=json-render-diagnostics"]);
+    let output = process::output(command.stderr(Stdio::inherit()))?;
+    if !output.status.success() {
+        bail!("the tests do not build");
+    }
+    let messages = String::from_utf8_lossy(&output.stdout);
+    let suites: Vec<Suite> = messages.lines().filter_map(suite).collect();
+    if suites.is_empty() {
+        bail!("there are no tests");
+    }
+    Ok(suites)
+}
+
+/// The test program that a message of cargo is about (The Cargo Book, "External tools").
+fn suite(message: &str) -> Option<Suite> {
+    let message: Value = serde_json::from_str(message).ok()?;
+    if message.pointer("/profile/test")?.as_bool() != Some(true) {
+        return None;
+    }
+    let manifest = Path::new(message.get("manifest_path")?.as_str()?);
+    Some(Suite {
+        name: message.pointer("/target/name")?.as_str()?.to_owned(),
+        program: message.get("executable")?.as_str()?.into(),
+        dir: manifest.parent()?.to_owned(),
+    })
+}
+
+/// Reads libtest's `test result: ok. 12 passed; 0 failed; 1 ignored; …`.
+fn test_result(line: &str) -> Option<Count> {
+    let (_, numbers) = line.strip_prefix("test result: ")?.split_once(". ")?;
+    let number = |what: &str| {
+        numbers
+            .split("; ")
+            .find_map(|part| part.strip_suffix(what))
+            .and_then(|number| number.trim().parse().ok())
+    };
+    Some(Count {
+        passed: number(" passed")?,
+        failed: number(" failed")?,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn results_of_libtest_are_counted() {
+        let line =
+            "test result: FAILED. 12 passed; 3 failed; 1 ignored; 0 measured; 2 filtered out";
+        let count = Count {
+            passed: 12,
+            failed: 3,
+        };
+        assert_eq!(Count::of(&format!("{line}\n"), false), count);
+        assert_eq!(test_result("test a::b ... ok"), None);
+        assert_eq!(Count::of("no result\n", false), Count::FAILED);
+    }
+
+    #[test]
+    fn programs_with_tests_are_found_in_what_cargo_says() {
+        let message = |executable: &str, test: bool| {
+            format!(
+                r#"{{"reason":"compiler-artifact","manifest_path":"/w/a/Cargo.toml",
+                "target":{{"name":"a"}},"profile":{{"test":{test}}},"executable":{executable}}}"#
+            )
+        };
+        let found = suite(&message("\"/t/a-1\"", true)).unwrap();
+        assert_eq!((found.name.as_str(), found.dir), ("a", "/w/a".into()));
+        assert_eq!(suite(&message("\"/t/a\"", false)), None, "a program");
+        assert_eq!(suite(&message("null", true)), None);
+    }
+}
