@@ -8,7 +8,6 @@
 
 use std::ffi::OsStr;
 use std::fs;
-use std::net::TcpListener;
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
@@ -23,6 +22,7 @@ use tec_e2e::runbook::commands;
 use tec_e2e::settings::{Settings, own_program};
 use tec_k8s::api::{ApprovedImage, TrustedExecutionCluster};
 use tec_support::exit::{FAILED, NOT_READY, OK};
+use tec_support::testing::free_port;
 use tempfile::TempDir;
 
 /// What an operator has to do is done by then, on a machine that does other things, too.
@@ -43,12 +43,6 @@ struct Place<'a> {
     ports: [u16; 3],
 }
 
-/// Three ports that nobody listens on at the moment.
-fn free_ports() -> [u16; 3] {
-    let listeners = [0; 3].map(|_| TcpListener::bind("127.0.0.1:0").unwrap());
-    listeners.map(|listener| listener.local_addr().unwrap().port())
-}
-
 impl World {
     async fn start() -> Self {
         let directory = tempfile::tempdir().unwrap();
@@ -65,7 +59,7 @@ impl World {
         Place {
             world: self,
             namespace,
-            ports: free_ports(),
+            ports: [0; 3].map(|_| free_port().unwrap()),
         }
     }
 }

@@ -12,7 +12,7 @@ use tec_e2e::packages::tool;
 use tec_e2e::process::Transcript;
 use tec_k8s::service::{Http, Target, Vault};
 
-use crate::address::own_address;
+use tec_support::testing::free_address;
 
 /// Longer than the ten seconds that a vault gives the API server.
 const DEADLINE: Duration = Duration::from_secs(15);
@@ -82,8 +82,8 @@ impl Bao {
         let bao = Self {
             dir,
             node: name.to_owned(),
-            api: own_address()?,
-            cluster: own_address()?,
+            api: free_address()?,
+            cluster: free_address()?,
             joins: others.iter().map(|other| other.api).collect(),
             process: None,
         };

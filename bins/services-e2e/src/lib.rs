@@ -15,7 +15,6 @@
     reason = "only JSON values are indexed, and a member that is missing is null"
 )]
 
-pub mod address;
 pub mod bao;
 pub mod cluster;
 pub mod demo;

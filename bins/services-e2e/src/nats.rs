@@ -10,8 +10,8 @@ use tec_e2e::packages::tool;
 use tec_services::init::cli::Args;
 use tec_services::init::run;
 
-use crate::address::free_address;
 use crate::platform::Platform;
+use tec_support::testing::free_address;
 
 /// A running server. Ends with the value, or with the process.
 #[derive(Debug)]

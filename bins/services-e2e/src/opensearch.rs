@@ -20,8 +20,8 @@ use tec_k8s::service::{Http, Target};
 use tec_support::certificate::Certificate;
 use tokio::time::Instant;
 
-use crate::address::{free_address, own_address};
 use crate::stage::Stage;
+use tec_support::testing::free_address;
 
 /// Who runs it if the test is root, whom OpenSearch refuses: nobody.
 const NOBODY: u32 = 65_534;
@@ -73,7 +73,7 @@ impl Place {
         Ok(Self {
             listen,
             address: format!("localhost:{}", listen.port()),
-            transport: own_address()?,
+            transport: free_address()?,
             conf: stage.shared(&account),
             dir: stage.path("opensearch"),
         })

@@ -34,6 +34,8 @@ pub mod serve;
 #[cfg(feature = "server")]
 mod shutdown;
 pub mod table;
+#[cfg(any(test, feature = "test-util"))]
+pub mod testing;
 #[cfg(feature = "server")]
 pub mod tls;
 

@@ -1,7 +1,6 @@
 //! A machine: its TPM, its disk, its file system, and the programs that it finds.
 
 use std::io::{BufRead as _, BufReader};
-use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -17,6 +16,7 @@ use tec_node::host::{HostPrograms, LuksDisk};
 use tec_node::instance::node::{Attestation, endpoint};
 use tec_node::instance::settings::TpmSettings;
 use tec_node::instance::transport;
+use tec_support::testing::free_port;
 use tec_tpm::atls::{
     Endpoint, Expectation, LiveMeasurements, Measurements, PinnedAks, Severity, Variant,
     VtpmValidator,
@@ -91,7 +91,7 @@ impl Machine {
     /// A machine that was never started.
     pub(crate) fn new(name: &str, role: &str) -> Self {
         let directory = tempfile::tempdir().unwrap();
-        let ports = [free_port(), free_port()];
+        let ports = [free_port().unwrap(), free_port().unwrap()];
         let swtpm = Swtpm::start().unwrap();
         let machine = Self {
             ak: attestation(&swtpm).ak,
@@ -422,12 +422,6 @@ impl Drop for Program {
 }
 
 /// A port that nobody has now.
-fn free_port() -> u16 {
-    let any = SocketAddr::from(([127, 0, 0, 1], 0));
-    let listener = std::net::TcpListener::bind(any).unwrap();
-    listener.local_addr().unwrap().port()
-}
-
 /// Mode of a file.
 pub(crate) fn mode(path: &Path) -> u32 {
     fs::metadata(path).unwrap().permissions().mode() & 0o777

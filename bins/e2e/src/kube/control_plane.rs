@@ -2,7 +2,6 @@
 
 use std::ffi::OsStr;
 use std::fs;
-use std::net::{Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -12,6 +11,7 @@ use kube::config::AuthInfo;
 use kube::{Client, Config};
 use tec_core::port::Entropy as _;
 use tec_support::SystemEntropy;
+use tec_support::testing::free_port;
 use tempfile::TempDir;
 
 use super::guarded::Guarded;
@@ -321,12 +321,6 @@ fn flag(name: &str, path: impl AsRef<OsStr>) -> std::ffi::OsString {
     let mut flag = std::ffi::OsString::from(name);
     flag.push(path.as_ref());
     flag
-}
-
-/// A port that nobody listens on at the moment.
-fn free_port() -> anyhow::Result<u16> {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
-    Ok(listener.local_addr()?.port())
 }
 
 /// The DER form of the one block of a PEM text.

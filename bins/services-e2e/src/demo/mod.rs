@@ -16,7 +16,6 @@ use tec_k8s::service::broker::broker_client::BrokerClient;
 use tec_k8s::service::broker::{PublishRequest, SubscribeRequest};
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint};
 
-use crate::address::free_address;
 use crate::bao::Seal;
 use crate::cluster::Cluster;
 use crate::nats::Nats;
@@ -25,6 +24,7 @@ use crate::platform::Platform;
 use crate::rotation;
 use crate::rotation::Load;
 use crate::stage::Stage;
+use tec_support::testing::free_address;
 
 /// It takes no longer, with OpenSearch or without.
 const LIMITS: (Duration, Duration) = (Duration::from_mins(5), Duration::from_mins(1));

@@ -194,7 +194,7 @@ async fn item_4_a_jwt_of_three_seconds_ends_and_the_callback_brings_another() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn item_4_who_is_revoked_is_cut_off_and_stays_out_and_others_stay_in() {
-    let listen = tec_services_e2e::address::free_address().unwrap();
+    let listen = tec_support::testing::free_address().unwrap();
     let url = format!("tls://localhost:{}", listen.port());
     let mut platform = Platform::new(&["--nats-url", &url]).await.unwrap();
     let nats = Nats::start_at(&platform, "nats-server", listen)
@@ -310,7 +310,7 @@ async fn second_breaks(to: SocketAddr) -> (SocketAddr, JoinSet<()>) {
 #[tokio::test(flavor = "multi_thread")]
 async fn item_4_a_renewal_that_breaks_is_tried_again_before_the_old_jwt_ends() {
     let platform = Platform::new(&["--user-seconds", "9"]).await.unwrap();
-    let listen = tec_services_e2e::address::free_address().unwrap();
+    let listen = tec_support::testing::free_address().unwrap();
     let nats = Nats::start_at(&platform, "nats-server", listen);
     let _nats = nats.await.unwrap();
     let (address, _tasks) = second_breaks(listen).await;

@@ -14,8 +14,8 @@ use tec_e2e::kube::{Guarded, eventually};
 use tec_e2e::packages::tool;
 use tec_e2e::process::Transcript;
 use tec_services::bootstrap::cli::{Action, Args, Serve, Unseal};
-use tec_services_e2e::address::own_address;
 use tec_services_e2e::cluster::{Cluster, callers_rules, controller_rules};
+use tec_support::testing::free_address;
 use tokio::net::UnixStream;
 
 fn chart() -> PathBuf {
@@ -108,7 +108,7 @@ async fn is_taken(config: &str, scheme: &str) {
     std::fs::write(at("tls.crt"), &own).unwrap();
     std::fs::write(at("ca.crt"), &own).unwrap();
     std::fs::write(at("tls.key"), key.serialize_pem()).unwrap();
-    let own = |_| own_address().unwrap().to_string();
+    let own = |_| free_address().unwrap().to_string();
     let [api, cluster] = [0, 1].map(own);
     let config = config
         .replace("/vault/data", &at("data"))

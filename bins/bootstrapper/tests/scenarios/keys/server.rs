@@ -1,10 +1,12 @@
 //! Programs that serve, for the length of a test.
 
 use std::fs::File;
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
+
+use tec_support::testing::free_address;
 
 /// Python takes its time on a busy machine.
 const START_LIMIT: Duration = Duration::from_mins(1);
@@ -18,7 +20,7 @@ pub(crate) struct Server {
 impl Server {
     /// Starts what `command` makes for an address, and waits until it listens.
     pub(crate) fn start(log: &Path, command: impl FnOnce(SocketAddr) -> Command) -> Self {
-        let address = free_address();
+        let address = free_address().unwrap();
         let mut command = command(address);
         let log_file = File::create(log).unwrap();
         command
@@ -59,9 +61,4 @@ pub(crate) fn tool(name: &str) -> PathBuf {
         "{shown} is missing; run `cargo xtask tools`"
     );
     path
-}
-
-fn free_address() -> SocketAddr {
-    let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
-    listener.local_addr().unwrap()
 }

@@ -1,0 +1,63 @@
+//! For tests (feature `test-util`): ports of servers that are other programs.
+
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::process;
+use std::sync::atomic::{AtomicU16, Ordering};
+
+/// Ports that the kernel gives to nobody by itself: its own choice begins at 32768
+/// (Linux, ip-sysctl.rst, `ip_local_port_range`).
+const FIRST: u16 = 12_000;
+const PORTS: u16 = 20_000;
+/// Ports of one process, before those of the next begin.
+const EACH: u32 = 97;
+
+/// How many ports this process has tried.
+static TRIED: AtomicU16 = AtomicU16::new(0);
+
+/// A port of 127.0.0.1 for a server that another program opens later. Nobody listens on it now, and
+/// no connection gets it as its own, as happens to a port that the kernel chose.
+///
+/// # Errors
+/// All are taken.
+pub fn free_port() -> io::Result<u16> {
+    let first = process::id().wrapping_mul(EACH) % u32::from(PORTS);
+    for _ in 0..PORTS {
+        let next = u32::from(TRIED.fetch_add(1, Ordering::Relaxed));
+        let port = FIRST + u16::try_from((first + next) % u32::from(PORTS)).unwrap_or_default();
+        if TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok() {
+            return Ok(port);
+        }
+    }
+    Err(io::ErrorKind::AddrInUse.into())
+}
+
+/// An address with a [`free_port`].
+///
+/// # Errors
+/// All are taken.
+pub fn free_address() -> io::Result<SocketAddr> {
+    Ok((Ipv4Addr::LOCALHOST, free_port()?).into())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn no_port_is_given_twice_nor_one_of_the_kernels_own_choice() {
+        let ports: BTreeSet<u16> = (0..100).map(|_| free_port().unwrap()).collect();
+        assert_eq!(ports.len(), 100);
+        assert!(ports.iter().all(|port| *port < 32_768));
+    }
+
+    #[test]
+    fn a_port_that_somebody_listens_on_is_passed_over() {
+        let next = free_port().unwrap() + 1;
+        let taken = TcpListener::bind((Ipv4Addr::LOCALHOST, next));
+        let given = free_port().unwrap();
+        assert!(taken.is_err() || given != next, "{given}");
+    }
+}
