@@ -60,7 +60,7 @@ pub(crate) struct AttestArgs {
     node_agent: PathBuf,
     /// Number that the keys of `--attester soft` are made of.
     #[cfg(feature = "soft")]
-    #[arg(long, default_value_t = 1)]
+    #[arg(long, default_value_t = 1, hide = true)]
     seed: u64,
 }
 
@@ -78,6 +78,7 @@ enum AttesterName {
     Sample,
     /// A TPM in software, whose keys anybody can make.
     #[cfg(feature = "soft")]
+    #[value(hide = true)]
     Soft,
 }
 
