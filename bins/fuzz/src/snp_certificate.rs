@@ -99,9 +99,9 @@ pub(crate) fn seeds() -> Vec<Seed> {
         Seed::new("turin", turin),
         Seed::new("other_chip", other_chip),
         Seed::new("of_a_stranger", of_a_stranger),
-        Seed::new("microcode_of_256", large).refused(read, "Extension { extension: \"ucodeSPL\" }"),
-        Seed::new("no_snp_version", missing).refused(read, "Extension { extension: \"snpSPL\" }"),
-        Seed::new("extensions_twice", twice).refused(read, "Extension { extension: \"blSPL\" }"),
-        Seed::new("cut_off", cut(vcek, half)).refused(read, "Certificate { reason: …"),
+        Seed::new("microcode_of_256", large).refused(read),
+        Seed::new("no_snp_version", missing).refused(read),
+        Seed::new("extensions_twice", twice).refused(read),
+        Seed::new("cut_off", cut(vcek, half)).refused(read),
     ]
 }
