@@ -60,6 +60,7 @@ mod sbat;
 mod service_uri;
 mod signature_list;
 mod signer;
+mod slow;
 mod snp_certificate;
 mod snp_report;
 mod token;

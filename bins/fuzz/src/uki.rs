@@ -1,8 +1,5 @@
 //! Unified kernel images: their sections, the kernel within, and what booting them measures.
 
-use std::io;
-use std::io::Read;
-
 use tec_core::pcr::PcrIndex;
 use tec_tpm::compute::testing::{PeBuilder, application};
 use tec_tpm::compute::{
@@ -12,6 +9,7 @@ use tec_tpm::compute::{
 use tec_tpm::event_log::Bank;
 
 use crate::bytes::put;
+use crate::slow::Slow;
 use crate::{Seed, outcome};
 
 /// Two banks that processors compute quickly.
@@ -32,7 +30,7 @@ pub(crate) fn uki(data: &[u8]) {
         .hash(SECTIONS)
         .nested(".linux")
         .whole();
-    let slowly = PeFile::read_as(Slowly(data), &request);
+    let slowly = PeFile::read_as(Slow::new(data, 509), &request);
     match PeFile::read_as(data, &request) {
         Ok(file) => check_file(data, &file, &slowly.expect("the same file, read in pieces")),
         Err(error) => {
@@ -41,20 +39,6 @@ pub(crate) fn uki(data: &[u8]) {
         }
     }
     check_boot(data);
-}
-
-/// A reader that gives little at a time.
-struct Slowly<'a>(&'a [u8]);
-
-impl Read for Slowly<'_> {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let size = (self.0.len() * 7 % 509 + 1)
-            .min(buffer.len())
-            .min(self.0.len());
-        let (mut now, rest) = self.0.split_at(size);
-        self.0 = rest;
-        now.read(buffer)
-    }
 }
 
 fn check_file(data: &[u8], file: &PeFile, slowly: &PeFile) {
