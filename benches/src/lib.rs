@@ -21,6 +21,8 @@
 
 mod change;
 pub mod debian;
+pub mod load;
+pub mod mutual;
 mod report;
 mod rounds;
 mod suite;

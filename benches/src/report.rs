@@ -126,6 +126,12 @@ impl Ratio {
         1e9 / self.baseline_ns
     }
 
+    /// Both of them, ours first.
+    pub fn per_second(&self) -> String {
+        let (ours, baseline) = (self.ours_per_second(), self.baseline_per_second());
+        format!("{ours:.0} against {baseline:.0} per second")
+    }
+
     /// Whether it is at most what is wanted; nothing where nothing is.
     pub fn reaches_goal(&self) -> Option<bool> {
         self.goal.map(|goal| self.ratio <= goal)
