@@ -124,7 +124,7 @@ const SWITCH: &str = "SecureBootEnable-f0a30bc7-af08-4556-99c4-001009c93a44";
 
 pub(crate) fn seeds() -> Vec<Seed> {
     let key: (&str, &[u8]) = (PK, b"\x27\0\0\0key");
-    let mut seeds = vec![
+    let seeds = vec![
         Seed::new("on", folder(&[key, (STATE, b"\x06\0\0\0\x01")])),
         Seed::new("off", folder(&[(STATE, b"\x06\0\0\0\0")])),
         Seed::new("keys_only", folder(&[key])),
@@ -138,8 +138,7 @@ pub(crate) fn seeds() -> Vec<Seed> {
             folder(&[key, (&PK.to_uppercase(), b"\0\0\0\0x"), key]),
         ),
     ];
-    seeds.extend(hostile());
-    seeds
+    [seeds, hostile()].concat()
 }
 
 fn hostile() -> Vec<Seed> {

@@ -59,13 +59,12 @@ const DEBIAN: &str =
     "set timeout=0\nlinux /vmlinuz root=/dev/vda1 quiet\ninitrd /initrd.img\nboot\n";
 
 pub(crate) fn seeds() -> Vec<Seed> {
-    let mut seeds = vec![
+    let seeds = vec![
         Seed::new("plain", DEBIAN),
         Seed::new("dos_lines", DEBIAN.replace('\n', "\r\n")),
         Seed::new("blanks", "\n# comment\n \techo  a\tb \nboot\nexit"),
     ];
-    seeds.extend(hostile());
-    seeds
+    [seeds, hostile()].concat()
 }
 
 fn hostile() -> Vec<Seed> {

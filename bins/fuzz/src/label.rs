@@ -74,7 +74,7 @@ pub(crate) fn seeds() -> Vec<Seed> {
         .map(output::register)
         .expect("two registers");
     let written = output::label(&image).expect("a label is written");
-    let mut seeds = vec![
+    let seeds = vec![
         Seed::new("label", written.clone()),
         Seed::new("register", register.expect("a register is written")),
         Seed::new(
@@ -90,8 +90,7 @@ pub(crate) fn seeds() -> Vec<Seed> {
             ),
         ),
     ];
-    seeds.extend(hostile(&written));
-    seeds
+    [seeds, hostile(&written)].concat()
 }
 
 fn hostile(good: &str) -> Vec<Seed> {

@@ -48,13 +48,12 @@ pub(crate) fn seeds() -> Vec<Seed> {
     let log = log.build();
     let parsed = EventLog::parse(&log).expect("a log that was just built");
     let of_log = output::pcrlock_of_log(&parsed, PcrIndex::all().collect());
-    let mut seeds = vec![
+    let seeds = vec![
         Seed::new("of_an_image", written.clone()),
         Seed::new("of_a_log", of_log.expect("a component is written")),
         Seed::new("empty", "{\"records\":[]}"),
     ];
-    seeds.extend(hostile(&written));
-    seeds
+    [seeds, hostile(&written)].concat()
 }
 
 fn hostile(good: &str) -> Vec<Seed> {

@@ -31,7 +31,7 @@ pub(crate) fn seeds() -> Vec<Seed> {
         .map(|pcr| (pcr, Sha256Digest::of([u8::from(pcr)])))
         .collect();
     let written = output::pcrread(&values);
-    let mut seeds = vec![
+    let seeds = vec![
         Seed::new("all", written.clone()),
         Seed::new("two_banks", format!("sha1:\n  0 : 0x00\n{written}")),
         Seed::new(
@@ -44,8 +44,7 @@ pub(crate) fn seeds() -> Vec<Seed> {
                 .join("\r\n"),
         ),
     ];
-    seeds.extend(hostile(&written));
-    seeds
+    [seeds, hostile(&written)].concat()
 }
 
 fn hostile(good: &str) -> Vec<Seed> {

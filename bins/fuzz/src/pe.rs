@@ -178,7 +178,7 @@ fn check_chain(data: &[u8], file: &PeFile) {
 
 pub(crate) fn seeds() -> Vec<Seed> {
     let text = PeBuilder::new().section(".text", "code");
-    let mut seeds = vec![
+    let seeds = vec![
         Seed::new("grub", grub("2.12")),
         Seed::new("application", application("Linux")),
         Seed::new("unsigned", text.build()),
@@ -190,8 +190,7 @@ pub(crate) fn seeds() -> Vec<Seed> {
         Seed::new("signed_for_another", text.signed_for([7; 32]).build()),
         Seed::new("gap", with_gap()),
     ];
-    seeds.extend(hostile::seeds());
-    seeds
+    [seeds, hostile::seeds()].concat()
 }
 
 /// Moves the second section 512 bytes further, so that there is a gap before it.

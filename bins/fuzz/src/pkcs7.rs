@@ -54,13 +54,12 @@ fn read(data: &[u8]) -> Result<(), String> {
 }
 
 pub(crate) fn seeds() -> Vec<Seed> {
-    let mut seeds = vec![
+    let seeds = vec![
         Seed::new("firmware", firmware().sign(&IMAGE)),
         Seed::new("vendor", vendor().sign(&IMAGE)),
         Seed::new("padded", [firmware().sign(&IMAGE), vec![0; 5]].concat()),
     ];
-    seeds.extend(hostile());
-    seeds
+    [seeds, hostile()].concat()
 }
 
 /// id-data in DER (RFC 2315, 14).

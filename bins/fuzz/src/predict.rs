@@ -183,7 +183,7 @@ fn read(data: &[u8]) -> Result<(), String> {
 }
 
 pub(crate) fn seeds() -> Vec<Seed> {
-    let mut seeds: Vec<Seed> = (0..Boot::CHOICES)
+    let seeds: Vec<Seed> = (0..Boot::CHOICES)
         .map(|choice| {
             Seed::new(
                 Boot::NAMES
@@ -194,6 +194,5 @@ pub(crate) fn seeds() -> Vec<Seed> {
             )
         })
         .collect();
-    seeds.extend(hostile::seeds(read));
-    seeds
+    [seeds, hostile::seeds(read)].concat()
 }

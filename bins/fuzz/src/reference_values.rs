@@ -76,14 +76,12 @@ pub(crate) fn seeds() -> Vec<Seed> {
         ])
     })();
     let [list, message] = written.expect("values are written");
-    let mut seeds = vec![
+    let seeds = vec![
         Seed::new("list", list.clone()),
         Seed::new("message", message.clone()),
         Seed::new("empty_list", "[]"),
     ];
-    seeds.extend(hostile_lists(&list));
-    seeds.extend(hostile_messages(&message));
-    seeds
+    [seeds, hostile_lists(&list), hostile_messages(&message)].concat()
 }
 
 fn hostile_lists(good: &str) -> Vec<Seed> {

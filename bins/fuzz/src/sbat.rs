@@ -70,7 +70,7 @@ const DEBIAN: &str = "grub.debian,5,Debian,grub2,2.12-9,https://example.org/debi
 
 pub(crate) fn seeds() -> Vec<Seed> {
     let old = GRUB.replace("2.12", "2.06");
-    let mut seeds = vec![
+    let seeds = vec![
         Seed::new("debian", [SBAT, GRUB, DEBIAN].concat()),
         Seed::new("debian_2_06", [SBAT, &old, DEBIAN].concat()),
         Seed::new(
@@ -87,8 +87,7 @@ pub(crate) fn seeds() -> Vec<Seed> {
         ),
         Seed::new("padded", [SBAT, GRUB, DEBIAN, "\0\0\0garbage"].concat()),
     ];
-    seeds.extend(hostile());
-    seeds
+    [seeds, hostile()].concat()
 }
 
 fn hostile() -> Vec<Seed> {

@@ -97,7 +97,7 @@ pub(crate) fn seeds() -> Vec<Seed> {
     let digest = one(SHA256, &[0x11; 32]);
     let sha256: Guid = SHA256.parse().expect("a GUID");
     let three = [&[0x31; 48][..], &[0x32; 48], &[0x33; 48]];
-    let mut seeds = vec![
+    let seeds = vec![
         Seed::new("nothing", Vec::new()),
         Seed::new("digest", digest.clone()),
         Seed::new("three_digests", list(sha256, 0, &three)),
@@ -105,8 +105,7 @@ pub(crate) fn seeds() -> Vec<Seed> {
         Seed::new("no_entries", list(sha256, 0, &[])),
         Seed::new("two_lists", [one(X509, b"certificate"), digest].concat()),
     ];
-    seeds.extend(hostile());
-    seeds
+    [seeds, hostile()].concat()
 }
 
 /// One list of 76 bytes, with one entry of 48 bytes, whose sizes lie.

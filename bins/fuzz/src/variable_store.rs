@@ -133,7 +133,7 @@ pub(crate) fn seeds() -> Vec<Seed> {
         (IN_TRANSITION, "KEK", b"last"),
         (ADDED, "SecureBoot", &[1]),
     ]);
-    let mut seeds = vec![
+    let seeds = vec![
         Seed::new("empty", store(&[])),
         Seed::new("at_an_odd_offset", at_an_odd_offset()),
         Seed::new("updated", updated),
@@ -142,8 +142,7 @@ pub(crate) fn seeds() -> Vec<Seed> {
             store(&[(ADDED, "", &[]), (ADDED, "a", &[])]),
         ),
     ];
-    seeds.extend(hostile());
-    seeds
+    [seeds, hostile()].concat()
 }
 
 fn hostile() -> Vec<Seed> {

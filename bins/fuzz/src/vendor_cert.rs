@@ -80,13 +80,12 @@ pub(crate) const LEVELS: &[u8] =
     b"\0\0\0\0\x08\0\0\0\x1c\0\0\0sbat,1,2024000000\nx\0sbat,1,2026000000\n\0";
 
 pub(crate) fn seeds() -> Vec<Seed> {
-    let mut seeds = vec![
+    let seeds = vec![
         Seed::new("certificate", keys(b"\x30\x03abc", b"revoked")),
         Seed::new("no_keys", keys(b"", b"")),
         Seed::new("levels", LEVELS),
     ];
-    seeds.extend(hostile());
-    seeds
+    [seeds, hostile()].concat()
 }
 
 fn hostile() -> Vec<Seed> {

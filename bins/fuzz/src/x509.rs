@@ -110,14 +110,13 @@ fn key(algorithm: &[u8], bits: &[u8]) -> Vec<u8> {
 
 pub(crate) fn seeds() -> Vec<Seed> {
     let rsa = rsa_tpm().public_key();
-    let mut seeds = vec![
+    let seeds = vec![
         Seed::new("root", root()),
         Seed::new("leaf", leaf()),
         Seed::new("followed", [leaf(), b"\0\0\0"].concat()),
         Seed::new("rsa", unsigned(SHA256_RSA, rsa.as_der(), MODULES)),
     ];
-    seeds.extend(hostile());
-    seeds
+    [seeds, hostile()].concat()
 }
 
 fn hostile() -> Vec<Seed> {

@@ -155,7 +155,7 @@ fn layers() -> Vec<u8> {
 }
 
 pub(crate) fn seeds() -> Vec<Seed> {
-    let mut seeds = vec![
+    let seeds = vec![
         Seed::new("tar", system()),
         Seed::new("tar_gzip", gzip(&system())),
         Seed::new("tar_zstd", zstd(&system())),
@@ -165,9 +165,7 @@ pub(crate) fn seeds() -> Vec<Seed> {
         Seed::new("oci", layers()),
         Seed::new("program", b"MZ program"),
     ];
-    seeds.extend(hostile_archives());
-    seeds.extend(hostile_disks());
-    seeds
+    [seeds, hostile_archives(), hostile_disks()].concat()
 }
 
 fn lying(name: &str, content: Vec<u8>) -> Seed {

@@ -51,16 +51,19 @@ fn lying(name: &'static str, content: Vec<u8>) -> Seed {
 }
 
 pub(super) fn seeds() -> Vec<Seed> {
-    let mut seeds = vec![
+    let seeds = vec![
         Seed::new("checksum_of_ones", with(CHECKSUM, &[0xff; 4])),
         Seed::new("name_without_a_string", put(good(), TEXT, b"/9999999")),
     ];
-    seeds.extend(headers());
-    seeds.extend(sections());
-    seeds.extend(kept_sections());
-    seeds.extend(certificates::entries());
-    seeds.extend(certificates::signatures());
-    seeds
+    [
+        seeds,
+        headers(),
+        sections(),
+        kept_sections(),
+        certificates::entries(),
+        certificates::signatures(),
+    ]
+    .concat()
 }
 
 fn headers() -> Vec<Seed> {
