@@ -4,13 +4,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
-use rcgen::{CertificateParams, CertifiedIssuer, KeyPair};
-use rustls::crypto::{CryptoProvider, ring};
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
-use rustls::server::WebPkiClientVerifier;
-use rustls::version::TLS13;
-use rustls::{ClientConfig, RootCertStore, ServerConfig};
-use tec_benches::Suite;
+use rustls::pki_types::ServerName;
+use tec_benches::{Suite, mutual};
 use tec_core::testing::{ManualClock, SeededEntropy};
 use tec_core::time::Timestamp;
 use tec_tpm::atls::{
@@ -75,11 +70,8 @@ fn main() -> anyhow::Result<()> {
         suite.compare_timed(
             name,
             |ratio| {
-                format!(
-                    "attested handshakes, {what} / mutual TLS; {:.0} against {:.0} per second",
-                    ratio.ours_per_second(),
-                    ratio.baseline_per_second()
-                )
+                let rates = ratio.per_second();
+                format!("attested handshakes, {what} / mutual TLS; {rates}")
             },
             |times| ours.handshakes(&runtime, times).unwrap_or(Duration::MAX),
             |times| plain.handshakes(&runtime, times).unwrap_or_default(),
@@ -137,15 +129,11 @@ impl Attested {
     }
 }
 
-fn provider() -> Arc<CryptoProvider> {
-    Arc::new(ring::default_provider())
-}
-
 fn builder(seed: u64) -> tec_tpm::atls::EndpointBuilder {
     // 2026-01-01T00:00:00Z
     let clock = ManualClock::new(Timestamp::from_unix_seconds(1_767_225_600));
     let entropy = SeededEntropy::new(seed);
-    Endpoint::builder(provider(), Arc::new(clock), Arc::new(entropy))
+    Endpoint::builder(mutual::provider(), Arc::new(clock), Arc::new(entropy))
 }
 
 /// What all quotes that were made before are for.
@@ -216,35 +204,10 @@ struct Plain {
 
 impl Plain {
     fn new() -> anyhow::Result<Self> {
-        let mut params = CertificateParams::new(Vec::new())?;
-        params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
-        let ca = CertifiedIssuer::self_signed(params, KeyPair::generate()?)?;
-        let mut roots = RootCertStore::empty();
-        roots.add(ca.der().clone())?;
-        let roots = Arc::new(roots);
-        let leaf = || -> anyhow::Result<(CertificateDer<'static>, PrivateKeyDer<'static>)> {
-            let key = KeyPair::generate()?;
-            let params = CertificateParams::new(vec!["localhost".to_owned()])?;
-            let certificate = params.signed_by(&key, &ca)?;
-            let key = PrivateKeyDer::try_from(key.serialize_der()).map_err(anyhow::Error::msg)?;
-            Ok((certificate.der().clone(), key))
-        };
-        let (certificate, key) = leaf()?;
-        let verifier =
-            WebPkiClientVerifier::builder_with_provider(Arc::clone(&roots), provider()).build()?;
-        let mut server = ServerConfig::builder_with_provider(provider())
-            .with_protocol_versions(&[&TLS13])?
-            .with_client_cert_verifier(verifier)
-            .with_single_cert(vec![certificate], key)?;
-        server.send_tls13_tickets = 0;
-        let (certificate, key) = leaf()?;
-        let mut client = ClientConfig::builder_with_provider(provider())
-            .with_protocol_versions(&[&TLS13])?
-            .with_root_certificates(roots)
-            .with_client_auth_cert(vec![certificate], key)?;
-        client.resumption = rustls::client::Resumption::disabled();
+        let ca = mutual::authority()?;
+        let (client, _) = mutual::client(&ca)?;
         Ok(Self {
-            acceptor: Arc::new(server).into(),
+            acceptor: Arc::new(mutual::server(&ca)?).into(),
             connector: Arc::new(client).into(),
         })
     }

@@ -3,7 +3,7 @@
 use std::hint::black_box;
 
 use tec_benches::synthetic::Fleet;
-use tec_benches::{Axis, Chart, Figure, Suite, Unit};
+use tec_benches::{Figure, Suite, Unit};
 use tec_core::digest::Sha256Digest;
 use tec_core::image::ExpectedPcrs;
 use tec_core::pcr::{PcrIndex, PcrSet};
@@ -61,26 +61,23 @@ fn sizes(suite: &Suite) -> anyhow::Result<()> {
     if !suite.wants(name) {
         return Ok(());
     }
-    let mut chart = Chart::new(
-        name,
-        "Combining a fleet, with joint tuples",
-        Axis::logarithmic("images", Unit::Count),
-        Axis::logarithmic("time", Unit::Nanoseconds),
-    );
-    for (what, images_per_loader) in [
-        ("a boot loader for every fourth image", IMAGES_PER_LOADER),
-        ("a boot loader for every image", 1),
-        ("one boot loader", usize::MAX),
+    for (what, images_per_loader, note) in [
+        (
+            "some_loaders",
+            IMAGES_PER_LOADER,
+            "a boot loader for every fourth image",
+        ),
+        ("all_loaders", 1, "a boot loader for every image"),
+        ("one_loader", usize::MAX, "one boot loader"),
     ] {
-        let mut points = Vec::new();
         for size in SIZES {
             let fleet = Fleet::new(1, usize::try_from(size)?, EVENTS, images_per_loader);
             let images = fleet.images();
             joint(&images)?;
             let time = suite.time(|| black_box(joint(&images)).is_ok());
-            points.push((f64::from(size), time));
+            let name = format!("{name}/{what}/{size}");
+            suite.figure(Figure::new(&name, time, Unit::Nanoseconds, note))?;
         }
-        chart.push(what, points);
     }
-    suite.chart(chart)
+    Ok(())
 }

@@ -14,7 +14,8 @@ use k8s_openapi::api::core::v1::Secret;
 use kube::Api;
 use kube::api::{ObjectMeta, Patch, PatchParams, PostParams};
 use serde_json::json;
-use tec_benches::{Figure, Suite, Unit};
+use tec_benches::load::float;
+use tec_benches::{Figure, Suite, Unit, load};
 use tec_core::ak::AkState;
 use tec_core::migrate;
 use tec_core::migrate::{
@@ -38,10 +39,7 @@ const OBJECTS: f64 = 3.0;
 fn main() -> anyhow::Result<()> {
     let suite = Suite::new(env!("CARGO_TARGET_TMPDIR"));
     if suite.wants("kube_migrate/") {
-        let runtime = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(2)
-            .enable_all()
-            .build()?;
+        let runtime = load::runtime()?;
         runtime.block_on(measure(&suite))?;
     }
     suite.finish();
@@ -49,8 +47,7 @@ fn main() -> anyhow::Result<()> {
 }
 
 async fn measure(suite: &Suite) -> anyhow::Result<()> {
-    let many = std::env::var_os("TEC_BENCH_MACHINES").and_then(|text| text.into_string().ok());
-    let many = many.map_or(Ok(MACHINES), |text| text.parse())?;
+    let many = load::number("TEC_BENCH_MACHINES", MACHINES)?;
     let plane = ControlPlane::start().await?;
     plane.install_resources().await?;
     let anchor = async |word: &str| -> anyhow::Result<KubeRegistry> {
@@ -64,7 +61,7 @@ async fn measure(suite: &Suite) -> anyhow::Result<()> {
     let source = anchor("source").await?;
     fill(&source, many).await?;
 
-    let before = peak_memory()?;
+    let before = load::peak_memory("self")?;
     let target = anchor("target").await?;
     let in_turn = InTurn {
         namespace: plane.namespace("bare").await?,
@@ -81,8 +78,8 @@ async fn measure(suite: &Suite) -> anyhow::Result<()> {
     );
     let ours = both.saturating_sub(bare.took).as_secs_f64();
     let baseline = bare.took.as_secs_f64();
-    let memory = peak_memory()?.saturating_sub(before);
-    let objects = number(many) * OBJECTS;
+    let memory = load::peak_memory("self")? - before;
+    let objects = float(many) * OBJECTS;
     let note = format!("{many} machines from namespace to namespace");
     let figure = |name: &str, value: f64, unit: Unit, what: &str| {
         let note = format!("{what}; {note}");
@@ -113,7 +110,7 @@ async fn measure(suite: &Suite) -> anyhow::Result<()> {
     )?;
     figure(
         "memory",
-        number(memory),
+        memory,
         Unit::Bytes,
         "by how much the peak of memory grew",
     )?;
@@ -121,7 +118,7 @@ async fn measure(suite: &Suite) -> anyhow::Result<()> {
     let what = "share of the units that a broken pass had and the next did not touch";
     figure(
         "resumed",
-        1.0 - number(resumed) / number(many),
+        1.0 - float(resumed) / float(many),
         Unit::Count,
         what,
     )
@@ -280,19 +277,4 @@ impl Observer for InTurn<'_> {
             Err(error) => *done = Err(error),
         }
     }
-}
-
-/// The most memory that this process had, in bytes.
-fn peak_memory() -> anyhow::Result<u64> {
-    let status = std::fs::read_to_string("/proc/self/status")?;
-    // Linux, proc_pid_status(5).
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
-    let size = line.context("the system tells no peak")?;
-    let kib: u64 = size.trim().trim_end_matches(" kB").parse()?;
-    Ok(kib * 1024)
-}
-
-/// Counts here are far below 2^32.
-fn number(count: u64) -> f64 {
-    f64::from(u32::try_from(count).unwrap_or(u32::MAX))
 }

@@ -6,14 +6,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use anyhow::Context as _;
 use futures::{StreamExt as _, TryStreamExt as _};
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
 use kube::Api;
 use kube::api::{ObjectMeta, Patch, PatchParams, PostParams};
 use serde_json::json;
-use tec_benches::{Figure, Suite, Unit};
+use tec_benches::load::float;
+use tec_benches::{Figure, Suite, Unit, load};
 use tec_core::machine::{Machine as Known, RegisteredBy};
 use tec_core::testing::sample;
 use tec_e2e::kube::{Bench, Broker, Guarded, Link, cluster, within};
@@ -34,10 +34,7 @@ fn main() -> anyhow::Result<()> {
     let suite = Suite::new(env!("CARGO_TARGET_TMPDIR"));
     // Without the programs there is nothing to measure; `cargo xtask bench` builds them.
     if suite.wants("kube_operator/") && own_program("operator").is_ok() {
-        let runtime = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(2)
-            .enable_all()
-            .build()?;
+        let runtime = load::runtime()?;
         let world = runtime.block_on(World::new())?;
         runtime.block_on(world.fleet(&suite))?;
         let ours = || runtime.block_on(world.publish(BATCH));
@@ -101,8 +98,7 @@ impl World {
 
     /// Figures at few and at many machines, and of a restart.
     async fn fleet(&self, suite: &Suite) -> anyhow::Result<()> {
-        let many = std::env::var_os("TEC_BENCH_MACHINES").and_then(|text| text.into_string().ok());
-        let many = many.map_or(Ok(MANY), |text| text.parse())?.max(2 * FEW);
+        let many = load::number("TEC_BENCH_MACHINES", MANY)?.max(2 * FEW);
         for (name, count) in [("few", FEW), ("many", many - FEW)] {
             let before = self.broker.paths().await.len();
             self.link.take_traffic();
@@ -111,19 +107,19 @@ impl World {
             let took = begin.elapsed();
             self.settled().await?;
             let traffic = self.link.take_traffic();
-            let machines = number(count);
+            let machines = float(count);
             let note = format!("for each of {count} machines where there were {before}");
             let figure = |what: &str, value: f64, unit| {
                 let name = format!("kube_operator/{what}/{name}");
                 suite.figure(Figure::new(&name, value, unit, &note))
             };
-            figure("requests", number(traffic.total()) / machines, Unit::Count)?;
-            figure("bytes", number(traffic.bytes) / machines, Unit::Bytes)?;
+            figure("requests", float(traffic.total()) / machines, Unit::Count)?;
+            figure("bytes", float(traffic.bytes) / machines, Unit::Bytes)?;
             let nanoseconds = took.as_secs_f64() * 1e9;
             figure("time", nanoseconds / machines, Unit::Nanoseconds)?;
         }
         let note = format!("most memory of the operator's process with {many} machines");
-        let memory = number(self.peak_memory()? * 1024);
+        let memory = self.peak_memory()?;
         suite.figure(Figure::new(
             "kube_operator/memory",
             memory,
@@ -150,14 +146,14 @@ impl World {
         let took = begin.elapsed().as_secs_f64() * 1e9;
         let (sent, traffic) = (self.broker.take_sent(), self.link.take_traffic());
         let note = format!("a restart of the operator with {many} machines, and one more machine");
-        let keys = number(sent.keys.len() as u64);
-        let written = number(traffic.writes("secrets"));
+        let keys = float(sent.keys.len() as u64);
+        let written = float(traffic.writes("secrets"));
         for (what, value, unit) in [
             ("time", took, Unit::Nanoseconds),
             ("keys_sent", keys, Unit::Count),
             ("secrets_written", written, Unit::Count),
-            ("requests", number(traffic.total()), Unit::Count),
-            ("requests_to_broker", number(sent.requests), Unit::Count),
+            ("requests", float(traffic.total()), Unit::Count),
+            ("requests_to_broker", float(sent.requests), Unit::Count),
         ] {
             let name = format!("kube_operator/restart/{what}");
             suite.figure(Figure::new(&name, value, unit, &note))?;
@@ -224,16 +220,12 @@ impl World {
     }
 
     /// In KiB.
-    fn peak_memory(&self) -> anyhow::Result<u64> {
+    fn peak_memory(&self) -> anyhow::Result<f64> {
         let operator = self
             .operator
             .lock()
             .map_err(|_| anyhow::anyhow!("poisoned"))?;
-        let status = std::fs::read_to_string(format!("/proc/{}/status", operator.pid()?))?;
-        // Linux, proc_pid_status(5): the most memory that it had.
-        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
-        let size = line.context("the system tells no peak")?;
-        Ok(size.trim().trim_end_matches(" kB").parse()?)
+        load::peak_memory(operator.pid()?)
     }
 }
 
@@ -253,9 +245,4 @@ async fn create(machines: &Api<Machine>, numbers: std::ops::Range<u64>) -> anyho
             Ok(())
         })
         .await
-}
-
-/// Counts here are far below 2^32.
-fn number(count: u64) -> f64 {
-    f64::from(u32::try_from(count).unwrap_or(u32::MAX))
 }

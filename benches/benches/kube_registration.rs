@@ -2,7 +2,6 @@
 //! object by one client with the same rights, at the same API server, in turns.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
@@ -11,7 +10,8 @@ use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Api, Client, Config};
 use serde::de::DeserializeOwned;
 use serde_json::json;
-use tec_benches::{Figure, Ratio, Suite, Unit};
+use tec_benches::load::Tally;
+use tec_benches::{Figure, Ratio, Suite, Unit, load};
 use tec_core::ak::AkRecord;
 use tec_core::id::MachineId;
 use tec_core::machine::{Machine, RegisteredBy};
@@ -52,10 +52,7 @@ fn main() -> anyhow::Result<()> {
         return Ok(());
     }
     program("register-server")?;
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .enable_all()
-        .build()?;
+    let runtime = load::runtime()?;
     let world = runtime.block_on(World::start())?;
     machines(&suite, &runtime, &world)?;
     keys(&suite, &runtime, &world)?;
@@ -163,40 +160,6 @@ impl World {
     }
 }
 
-/// How long single operations took, and how many failed.
-#[derive(Clone, Default)]
-struct Tally(Arc<(Mutex<Vec<Duration>>, AtomicU64)>);
-
-impl Tally {
-    async fn time(self, work: impl Future<Output = anyhow::Result<()>>) {
-        let begin = Instant::now();
-        let result = work.await;
-        let (took, failed) = &*self.0;
-        match result {
-            Ok(()) => took
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .push(begin.elapsed()),
-            Err(_) => {
-                failed.fetch_add(1, Ordering::Relaxed);
-            }
-        }
-    }
-
-    /// Nanoseconds in which 99 of 100 operations were done. What failed was not measured, so the
-    /// number would be of something else.
-    fn p99(&self) -> anyhow::Result<f64> {
-        let (took, failed) = &*self.0;
-        let failed = failed.load(Ordering::Relaxed);
-        anyhow::ensure!(failed == 0, "{failed} operations failed");
-        let mut took = took.lock().unwrap_or_else(PoisonError::into_inner);
-        took.sort_unstable();
-        let index = took.len().saturating_sub(1) * 99 / 100;
-        let slow = took.get(index).context("nothing was measured")?;
-        Ok(slow.as_secs_f64() * 1e9)
-    }
-}
-
 /// Does `times` operations, some at once; the time is scaled to `times`.
 fn storm<F>(runtime: &Runtime, times: u64, operation: impl Fn() -> F) -> Duration
 where
@@ -214,8 +177,7 @@ where
         }
         tasks.join_all().await;
     });
-    let nanos = begin.elapsed().as_nanos() * u128::from(times) / u128::from(done);
-    Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
+    load::scaled(begin.elapsed(), times, done)
 }
 
 async fn answered(answer: reqwest::Response, status: u16) -> anyhow::Result<()> {
@@ -325,7 +287,7 @@ impl Keys {
 }
 
 fn keys(suite: &Suite, runtime: &Runtime, world: &World) -> anyhow::Result<()> {
-    let many = many()?;
+    let many = load::number(MANY_VARIABLE, MANY)?;
     let keys = Keys::prepare(runtime, world, many + SPENT)?;
     let (ours, bare) = (Tally::default(), Tally::default());
     let submit = || {
@@ -375,16 +337,6 @@ fn keys(suite: &Suite, runtime: &Runtime, world: &World) -> anyhow::Result<()> {
         Unit::Count,
         &note,
     ))
-}
-
-/// How many keys there shall be in the end.
-fn many() -> anyhow::Result<u64> {
-    let Some(text) = std::env::var_os(MANY_VARIABLE) else {
-        return Ok(MANY);
-    };
-    let text = text.to_string_lossy();
-    text.parse()
-        .with_context(|| format!("{MANY_VARIABLE} is no number: {text}"))
 }
 
 /// Ours as a multiple of the baseline, in alternating rounds.

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use tec_benches::{Figure, Suite, Unit};
+use tec_benches::{Figure, Suite, Unit, load};
 use tec_services_e2e::load::{CALLERS, Durations, Load};
 
 const COMPONENT: &str = "kube_services/component";
@@ -16,10 +16,7 @@ fn main() -> anyhow::Result<()> {
     if !suite.wants(COMPONENT) {
         return Ok(());
     }
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .enable_all()
-        .build()?;
+    let runtime = load::runtime()?;
     let load = runtime.block_on(Load::start())?;
     let (calls, logins) = (Durations::default(), Durations::default());
     let of = |times: u64| times * u64::from(EACH);
@@ -28,13 +25,7 @@ fn main() -> anyhow::Result<()> {
     let what = "BootstrapComponent / login at the vault";
     suite.ratio_timed(
         COMPONENT,
-        |ratio| {
-            format!(
-                "{what}, {CALLERS} callers; {:.0}/s and {:.0}/s",
-                ratio.ours_per_second(),
-                ratio.baseline_per_second()
-            )
-        },
+        |ratio| format!("{what}, {CALLERS} callers; {}", ratio.per_second()),
         calls_of,
         logins_of,
     )?;

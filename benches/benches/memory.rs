@@ -3,7 +3,7 @@
 
 use dhat::{HeapStats, Profiler};
 use tec_benches::synthetic::{Fleet, Program};
-use tec_benches::{Axis, Chart, Figure, Suite, Unit, debian, synthetic};
+use tec_benches::{Figure, Suite, Unit, debian, synthetic};
 use tec_core::pcr::PcrIndex;
 use tec_tpm::combine::Combiner;
 use tec_tpm::compute::{Banks, BootPredictor, PlatformState};
@@ -66,31 +66,23 @@ fn allocations<T>(
 
 /// The heap that unified kernel images of any size take.
 fn peaks(suite: &Suite) -> anyhow::Result<()> {
-    let name = "pcr/peak_memory/uki-2gib";
-    if !suite.wants(name) {
-        return Ok(());
-    }
     let machine = PlatformState::new();
     let predictor = BootPredictor::new().with_banks(Banks::ALL);
-    let mut points = Vec::new();
     for power in SIZES {
+        let size = Unit::Bytes.label(f64::from(power).exp2());
+        let name = format!("pcr/peak_memory/uki-{size}");
+        if !suite.wants(&name) {
+            continue;
+        }
         let image = Program::uki(1, 1 << power).image();
         let (prediction, stats) = counted(|| Ok(predictor.predict(&image, &machine)?))?;
         let pcr11 = prediction.predicted().contains(PcrIndex::KERNEL_BOOT);
         anyhow::ensure!(pcr11, "PCR 11 is predicted");
-        points.push((f64::from(power).exp2(), float(stats.max_bytes)));
+        let note = "heap for all registers of a unified kernel image in four banks";
+        let peak = float(stats.max_bytes);
+        suite.figure(Figure::new(&name, peak, Unit::Bytes, note))?;
     }
-    let largest = points.last().map_or(f64::NAN, |(_, peak)| *peak);
-    let note = "heap for all registers of a unified kernel image of 2 GiB in four banks";
-    suite.figure(Figure::new(name, largest, Unit::Bytes, note))?;
-    let mut chart = Chart::new(
-        "pcr/peak_memory",
-        "Heap at most for a unified kernel image",
-        Axis::logarithmic("size of the image", Unit::Bytes),
-        Axis::linear("heap", Unit::Bytes),
-    );
-    chart.push("heap", points);
-    suite.chart(chart)
+    Ok(())
 }
 
 fn prediction(suite: &Suite) -> anyhow::Result<()> {

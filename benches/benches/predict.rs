@@ -11,7 +11,7 @@ use anyhow::Context as _;
 use sha2::{Digest as _, Sha256};
 use tec_benches::debian::Boot;
 use tec_benches::synthetic::Program;
-use tec_benches::{Axis, Chart, Suite, Unit, debian, synthetic};
+use tec_benches::{Figure, Suite, Unit, debian, synthetic};
 use tec_core::reference::BootImage as _;
 use tec_tpm::compute::{Banks, BootPredictor, Guid, MemoryImage, PeFile, PeRequest, PlatformState};
 
@@ -101,38 +101,40 @@ fn sizes(suite: &Suite) -> anyhow::Result<()> {
     if !suite.wants(name) {
         return Ok(());
     }
-    let [mut hashed, mut digest, mut banks, mut predicted] = [const { Vec::new() }; 4];
     let mut buffer = vec![0; PIECE];
     let machine = PlatformState::new();
     for power in SIZES {
         let size = 1_u64 << power;
         let (program, uki) = (Program::new(1, size), Program::uki(1, size));
-        let speed = |size: u64, nanoseconds: f64| {
+        let report = |what, bytes: u64, nanoseconds: f64, note| {
             #[expect(clippy::cast_precision_loss, reason = "below 2^52")]
-            let size = size as f64;
-            (size, size * 1e9 / nanoseconds)
+            let (size, bytes) = (size as f64, bytes as f64);
+            let name = format!("{name}/{what}/{}", Unit::Bytes.label(size));
+            let speed = bytes * 1e9 / nanoseconds;
+            suite.figure(Figure::new(&name, speed, Unit::BytesPerSecond, note))
         };
         let read = |banks| PeFile::read_as(program.reader(), &PeRequest::new(banks)).is_ok();
         let time = suite.time(|| hash_reader(program.reader(), &mut buffer).is_ok());
-        hashed.push(speed(size, time));
-        digest.push(speed(size, suite.time(|| read(Banks::SHA256))));
-        banks.push(speed(size, suite.time(|| read(Banks::ALL))));
-        let (size, image) = (uki.size(), uki.image());
+        report("hash", size, time, "SHA-256 of the bytes")?;
+        report(
+            "digest",
+            size,
+            suite.time(|| read(Banks::SHA256)),
+            "Authenticode digest",
+        )?;
+        report(
+            "banks",
+            size,
+            suite.time(|| read(Banks::ALL)),
+            "the same in four banks",
+        )?;
+        let (uki, image) = (uki.size(), uki.image());
         BootPredictor::new().predict(&image, &machine)?;
         let time = suite.time(|| BootPredictor::new().predict(&image, &machine).is_ok());
-        predicted.push(speed(size, time));
+        let note = "all registers of a unified kernel image";
+        report("uki", uki, time, note)?;
     }
-    let mut chart = Chart::new(
-        name,
-        "Programs of any size, streamed",
-        Axis::logarithmic("size", Unit::Bytes),
-        Axis::logarithmic("speed", Unit::BytesPerSecond),
-    );
-    chart.push("SHA-256 of the bytes", hashed);
-    chart.push("Authenticode digest", digest);
-    chart.push("the same in four banks", banks);
-    chart.push("all registers of a unified kernel image", predicted);
-    suite.chart(chart)
+    Ok(())
 }
 
 /// Images per second over the number of threads.
@@ -148,7 +150,6 @@ fn cores(suite: &Suite, boot: Option<Boot>) -> anyhow::Result<()> {
     let predictor = BootPredictor::new();
     predictor.predict(&image, &machine)?;
     let cores = thread::available_parallelism()?.get();
-    let mut points = Vec::new();
     for threads in 1..=u32::try_from(cores)? {
         let all = || {
             thread::scope(|scope| {
@@ -157,17 +158,12 @@ fn cores(suite: &Suite, boot: Option<Boot>) -> anyhow::Result<()> {
                 }
             });
         };
-        let count = f64::from(threads);
-        points.push((count, count * 1e9 / suite.time_on_the_clock(all)));
+        let speed = f64::from(threads) * 1e9 / suite.time_on_the_clock(all);
+        let note = "images per second, all registers in parallel";
+        let name = format!("{name}/{threads}");
+        suite.figure(Figure::new(&name, speed, Unit::PerSecond, note))?;
     }
-    let mut chart = Chart::new(
-        name,
-        "Predictions of all registers in parallel",
-        Axis::linear("threads", Unit::Count),
-        Axis::linear("images per second", Unit::PerSecond),
-    );
-    chart.push("images", points);
-    suite.chart(chart)
+    Ok(())
 }
 
 /// A made image of the size of a real one.
@@ -188,7 +184,6 @@ fn revoked(suite: &Suite, boot: &Boot) -> anyhow::Result<()> {
         return Ok(());
     }
     let image = boot.in_memory()?;
-    let mut points = Vec::new();
     for count in REVOKED {
         let list = synthetic::dbx(1, usize::try_from(count)?);
         let mut boot = boot.clone();
@@ -196,17 +191,14 @@ fn revoked(suite: &Suite, boot: &Boot) -> anyhow::Result<()> {
             boot.machine
                 .with_variable("dbx", Guid::SECURITY_DATABASE, synthetic::ATTRIBUTES, list);
         boot.predict(&image)?;
-        points.push((
-            f64::from(count),
-            suite.time(|| boot.predict(&image).is_ok()),
-        ));
+        let time = suite.time(|| boot.predict(&image).is_ok());
+        let note = "PCRs 4, 7 and 14 of one image with so many revoked digests";
+        suite.figure(Figure::new(
+            &format!("{name}/{count}"),
+            time,
+            Unit::Nanoseconds,
+            note,
+        ))?;
     }
-    let mut chart = Chart::new(
-        name,
-        "PCRs 4, 7 and 14 of one image with a long list of revoked digests",
-        Axis::logarithmic("revoked digests", Unit::Count),
-        Axis::linear("time", Unit::Nanoseconds),
-    );
-    chart.push("prediction from memory", points);
-    suite.chart(chart)
+    Ok(())
 }

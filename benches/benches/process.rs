@@ -13,7 +13,7 @@ use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
 use sha2::{Digest as _, Sha256};
 use tec_benches::debian::Boot;
 use tec_benches::synthetic::Program;
-use tec_benches::{Figure, Suite, Unit, debian};
+use tec_benches::{Figure, Suite, Unit, debian, load};
 use tec_tpm::compute::{Banks, BootPredictor, PlatformState};
 
 /// What this program does instead when it is its own child.
@@ -123,21 +123,17 @@ fn memory(suite: &Suite) -> anyhow::Result<()> {
         .arg(PREDICT)
         .output()?;
     let text = String::from_utf8_lossy(&output.stdout);
-    let kibibytes: f64 = text.trim().parse().context("the child tells no size")?;
+    let bytes: f64 = text.trim().parse().context("the child tells no size")?;
     let note = "all memory of a process that predicts a unified kernel image of 2 GiB";
-    suite.figure(Figure::new(name, kibibytes * 1024.0, Unit::Bytes, note))
+    suite.figure(Figure::new(name, bytes, Unit::Bytes, note))
 }
 
-/// Prints the most memory that this process had, in KiB (Linux, proc_pid_status(5): `VmHWM`).
+/// Prints the most memory that this process had, in bytes.
 fn predict() -> anyhow::Result<()> {
     let image = Program::uki(1, 1 << 31).image();
     let predictor = BootPredictor::new().with_banks(Banks::ALL);
     predictor.predict(&image, &PlatformState::new())?;
-    let status = fs::read_to_string("/proc/self/status")?;
-    let mut lines = status.lines();
-    let line = lines.find_map(|line| line.strip_prefix("VmHWM:"));
-    let size = line.context("the system tells no peak")?;
-    let size = size.trim().trim_end_matches(" kB");
+    let size = load::peak_memory("self")?.to_string();
     io::Write::write_all(&mut io::stdout(), size.as_bytes())?;
     Ok(())
 }

@@ -10,7 +10,7 @@ use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::middleware::Next;
 use axum::response::Response;
-use tec_benches::{Figure, Suite, Unit};
+use tec_benches::{Figure, Suite, Unit, load};
 use tec_core::ak::PublicKey;
 use tec_core::attest::{PinnedPcrs, Tee};
 use tec_core::digest::Sha256Digest;
@@ -37,10 +37,7 @@ const MAX_PAYLOAD: usize = 64 * 1024 * 1024;
 fn main() -> anyhow::Result<()> {
     let suite = Suite::new(env!("CARGO_TARGET_TMPDIR"));
     if suite.wants("publish/") {
-        let runtime = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(2)
-            .enable_all()
-            .build()?;
+        let runtime = load::runtime()?;
         measure(&suite, &runtime)?;
     }
     suite.finish();

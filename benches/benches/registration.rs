@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use rusqlite::Connection;
-use tec_benches::Suite;
+use tec_benches::{Suite, load};
 use tec_core::endpoint::Endpoint;
 use tec_core::flow::{RegisterPorts, register};
 use tec_core::id::MachineId;
@@ -41,12 +41,8 @@ fn main() -> anyhow::Result<()> {
         suite.compare_timed(
             name,
             |ratio| {
-                format!(
-                    "flow::register, {callers} in flight / one synced insert per call; \
-                     {:.0} against {:.0} per second",
-                    ratio.ours_per_second(),
-                    ratio.baseline_per_second()
-                )
+                let rates = ratio.per_second();
+                format!("flow::register, {callers} in flight / one synced insert per call; {rates}")
             },
             |times| service.storm(&runtime, callers, times),
             |times| baseline.insert(times),
@@ -113,8 +109,7 @@ impl Service {
             }
             tasks.join_all().await;
         });
-        let nanos = begin.elapsed().as_nanos() * u128::from(times) / u128::from(each * callers);
-        Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
+        load::scaled(begin.elapsed(), times, each * callers)
     }
 
     /// Whether exactly what was acknowledged is there.

@@ -4,15 +4,15 @@
 //! or find, and the report that they write. Each suite compares one piece of ours with the least
 //! that could be done instead, such as hashing the same bytes once.
 //!
-//! *What it is not*: a gate. Nothing fails because it was slow; the page says which goal is missed.
+//! *What it is not*: a gate. Nothing fails because it was slow; the table says which goal is missed.
 //!
 //! ```text
 //! synthetic: seeded programs, logs, variables and fleets of any size ─┐
 //! debian: real boots, where they are ─────────────────────────────────┤
 //!                                                                     ▼
 //! Suite ─┬─ compare, ratio: rounds ours, baseline, ours, … ─► medians of pairs ─┐
-//!        ├─ compare: criterion over the same closures ─► distributions          │
-//!        ├─ time, chart: one closure over a scale ──────────────────────────────┼─► Report ─► page
+//!        ├─ compare: criterion over the same closures ─► its own pages          │
+//!        ├─ time: one closure ─► figure ────────────────────────────────────────┼─► Report ─► table
 //!        └─ figure: one number, such as memory ─────────────────────────────────┘
 //! ```
 //! Absolute times differ between machines, and between two minutes on one machine; the ratio of
@@ -20,10 +20,9 @@
 //! quotient of two means.
 
 mod change;
-mod chart;
 pub mod debian;
-mod draw;
-mod page;
+pub mod load;
+pub mod mutual;
 mod report;
 mod rounds;
 mod suite;
@@ -31,8 +30,6 @@ pub mod synthetic;
 mod unit;
 
 pub use self::change::Change;
-pub use self::chart::{Axis, Chart, Line, Scale};
-pub use self::page::render;
 pub use self::report::{Figure, REPORT, Ratio, Report};
 pub use self::suite::Suite;
 pub use self::unit::Unit;

@@ -1,5 +1,5 @@
-//! Shows a report: its ratios and figures on standard output, all of it as a page, on demand with
-//! what changed since an earlier one. `cargo xtask bench` calls this.
+//! Shows a report on standard output: its ratios and figures, or what changed since an earlier one.
+//! `cargo xtask bench` calls this.
 
 use std::fs;
 use std::io::Write as _;
@@ -7,16 +7,13 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 use clap::Parser;
-use tec_benches::{Report, render};
+use tec_benches::Report;
 
 #[derive(Debug, Parser)]
 #[command(name = "tec-benches", about = "Shows a report of the benchmarks")]
 struct Args {
     /// The report
     report: PathBuf,
-    /// Write the page here
-    #[arg(long)]
-    page: PathBuf,
     /// Compare with this earlier report
     #[arg(long)]
     since: Option<PathBuf>,
@@ -34,8 +31,6 @@ fn main() -> Result<()> {
         report.write(&args.report)?;
     }
     let before = args.since.as_deref().map(read).transpose()?;
-    let page = render(&report, before.as_ref());
-    fs::write(&args.page, page).with_context(|| format!("cannot write {}", args.page.display()))?;
     let text = match &before {
         Some(before) => changes(&report, before),
         None => findings(&report),
@@ -87,4 +82,25 @@ fn machine() -> String {
     });
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     format!("{} with {cores} cores", model.unwrap_or("a processor"))
+}
+
+#[cfg(test)]
+mod tests {
+    use tec_benches::Ratio;
+
+    use super::*;
+
+    fn report(ours: f64) -> Report {
+        let mut report = Report::default();
+        report.put_ratio(Ratio::of_rounds("pcr/predict/x", &[(ours, 1.0)]));
+        report
+    }
+
+    #[test]
+    fn a_missed_goal_and_a_change_for_the_worse_stand_out() {
+        assert!(findings(&report(1.0)).starts_with("reached pcr/predict/x: 1.000 "));
+        assert!(findings(&report(20.0)).starts_with("MISSED  pcr/predict/x: 20.000 "));
+        let text = changes(&report(20.0), &report(1.0));
+        assert_eq!(text, "* +1900.0 %  pcr/predict/x: 20.000, was 1.000\n");
+    }
 }

@@ -7,7 +7,6 @@ use std::{fmt, fs};
 use anyhow::{Context as _, Result};
 use serde::{Deserialize, Serialize};
 
-use crate::chart::Chart;
 use crate::unit::Unit;
 
 /// File of the report, below the target directory.
@@ -26,8 +25,6 @@ pub struct Report {
     pub ratios: Vec<Ratio>,
     /// Single numbers.
     pub figures: Vec<Figure>,
-    /// Numbers over a scale.
-    pub charts: Vec<Chart>,
 }
 
 /// What a comparison with a baseline found.
@@ -71,7 +68,7 @@ pub struct Figure {
 }
 
 /// What is wanted at most, by the name of a ratio or figure or what it begins with up to a slash;
-/// times in nanoseconds, sizes in bytes. Nothing fails that misses its goal; the page says so.
+/// times in nanoseconds, sizes in bytes. Nothing fails that misses its goal; the table says so.
 const GOALS: [(&str, f64); 17] = [
     // 0.7 of the handshakes of mutual TLS.
     ("atls", 1.429),
@@ -127,6 +124,12 @@ impl Ratio {
     /// Operations of the baseline per second.
     pub fn baseline_per_second(&self) -> f64 {
         1e9 / self.baseline_ns
+    }
+
+    /// Both of them, ours first.
+    pub fn per_second(&self) -> String {
+        let (ours, baseline) = (self.ours_per_second(), self.baseline_per_second());
+        format!("{ours:.0} against {baseline:.0} per second")
     }
 
     /// Whether it is at most what is wanted; nothing where nothing is.
@@ -202,12 +205,6 @@ impl Report {
     pub fn put_figure(&mut self, figure: Figure) {
         self.figures.retain(|other| other.name != figure.name);
         self.figures.push(figure);
-    }
-
-    /// Adds a chart, in the place of an earlier one of the same name.
-    pub fn put_chart(&mut self, chart: Chart) {
-        self.charts.retain(|other| other.name != chart.name);
-        self.charts.push(chart);
     }
 }
 

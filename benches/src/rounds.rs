@@ -14,10 +14,10 @@ pub(crate) const ROUNDS: usize = 41;
 /// What one round shall take: long against the clock's resolution, short against what else goes
 /// on in the machine.
 const ROUND: Duration = Duration::from_millis(10);
-/// Most rounds of one point of a chart.
-const POINT_ROUNDS: usize = 7;
-/// What all rounds of one point of a chart may take; one is done in any case.
-const POINT: Duration = Duration::from_millis(1500);
+/// Most rounds of one figure.
+const FIGURE_ROUNDS: usize = 7;
+/// What all rounds of one figure may take; one is done in any case.
+const FIGURE: Duration = Duration::from_millis(1500);
 
 pub(crate) fn repeat<T>(times: u64, work: &mut impl FnMut() -> T) -> Duration {
     let begin = processor_time();
@@ -65,14 +65,14 @@ pub(crate) fn pairs(
     pairs
 }
 
-/// Nanoseconds of one operation in the fastest of a few rounds: for points of a chart, which have
-/// no neighbor to be compared with.
+/// Nanoseconds of one operation in the fastest of a few rounds: for figures, which have no neighbor
+/// to be compared with.
 pub(crate) fn fastest(work: &mut impl FnMut(u64) -> Duration) -> f64 {
     let begin = Instant::now();
     let times = calibrate(work);
     let mut fastest = f64::INFINITY;
-    for round in 0..POINT_ROUNDS {
-        if round > 0 && begin.elapsed() > POINT {
+    for round in 0..FIGURE_ROUNDS {
+        if round > 0 && begin.elapsed() > FIGURE {
             break;
         }
         fastest = fastest.min(per_operation(work, times));

@@ -9,7 +9,6 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 use criterion::Criterion;
 
-use crate::chart::Chart;
 use crate::report::{Figure, REPORT, Ratio, Report};
 use crate::rounds;
 use crate::rounds::{repeat, repeat_on_the_clock};
@@ -173,8 +172,7 @@ impl Suite {
         Report::update(&self.file(), |report| report.put_ratio(ratio))
     }
 
-    /// Nanoseconds of one operation, undisturbed: for figures and points of charts, which have no
-    /// baseline.
+    /// Nanoseconds of one operation, undisturbed: for figures, which have no baseline.
     pub fn time<T>(&self, mut work: impl FnMut() -> T) -> f64 {
         rounds::fastest(&mut |times| repeat(times, &mut work))
     }
@@ -191,15 +189,6 @@ impl Suite {
     pub fn figure(&self, figure: Figure) -> Result<()> {
         say(&figure)?;
         Report::update(&self.file(), |report| report.put_figure(figure))
-    }
-
-    /// Reports a chart.
-    ///
-    /// # Errors
-    /// When the report cannot be written.
-    pub fn chart(&self, chart: Chart) -> Result<()> {
-        say(&format_args!("{}: a chart of {}", chart.name, chart.title))?;
-        Report::update(&self.file(), |report| report.put_chart(chart))
     }
 
     /// Where build results lie.

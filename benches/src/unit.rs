@@ -43,6 +43,11 @@ impl Unit {
         let space = if name.is_empty() { "" } else { " " };
         format!("{number}{space}{name}{end}")
     }
+
+    /// The number as a part of a figure's name, such as `64kib`.
+    pub fn label(self, value: f64) -> String {
+        self.show(value).replace(' ', "").to_lowercase()
+    }
 }
 
 /// Three digits that count, no zeros after the point.
@@ -78,5 +83,6 @@ mod tests {
         ] {
             assert_eq!(unit.show(value), text);
         }
+        assert_eq!(Unit::Bytes.label(65_536.0), "64kib");
     }
 }

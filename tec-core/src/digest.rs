@@ -3,10 +3,10 @@
 use std::fmt;
 use std::str::FromStr;
 
-use serde::de::Error as _;
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use sha2::block_api::compress256;
 use sha2::{Digest as _, Sha256};
+
+use crate::text::text_form;
 
 /// A SHA-256 digest (32 bytes, 64 lowercase hexadecimal digits).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
@@ -103,19 +103,7 @@ impl FromStr for Sha256Digest {
     }
 }
 
-impl Serialize for Sha256Digest {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
-    }
-}
-
-impl<'de> Deserialize<'de> for Sha256Digest {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        String::deserialize(deserializer)?
-            .parse()
-            .map_err(D::Error::custom)
-    }
-}
+text_form!(Sha256Digest);
 
 #[cfg(test)]
 mod tests {

@@ -6,9 +6,10 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
+use crate::text::text_form;
+
 /// Base URL of a service: `http(s)://host[:port]`, no path, no credentials.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BaseUrl(String);
 
 /// The text is not a base URL.
@@ -74,19 +75,7 @@ impl FromStr for BaseUrl {
     }
 }
 
-impl TryFrom<String> for BaseUrl {
-    type Error = ParseBaseUrlError;
-
-    fn try_from(text: String) -> Result<Self, Self::Error> {
-        text.parse()
-    }
-}
-
-impl From<BaseUrl> for String {
-    fn from(url: BaseUrl) -> Self {
-        url.0
-    }
-}
+text_form!(BaseUrl, ParseBaseUrlError);
 
 impl fmt::Display for BaseUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

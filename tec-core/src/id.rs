@@ -6,9 +6,10 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
+use crate::text::text_form;
+
 /// Identity of a machine: a UUID, in its hyphenated lowercase form.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MachineId(Uuid);
 
 /// The text is not a hyphenated UUID.
@@ -53,19 +54,7 @@ impl FromStr for MachineId {
     }
 }
 
-impl TryFrom<String> for MachineId {
-    type Error = ParseMachineIdError;
-
-    fn try_from(text: String) -> Result<Self, Self::Error> {
-        text.parse()
-    }
-}
-
-impl From<MachineId> for String {
-    fn from(id: MachineId) -> Self {
-        id.to_string()
-    }
-}
+text_form!(MachineId, ParseMachineIdError);
 
 impl From<Uuid> for MachineId {
     fn from(uuid: Uuid) -> Self {
@@ -119,8 +108,7 @@ impl fmt::Display for AttemptId {
 
 /// Name of an approved image: a Kubernetes object name (RFC 1123 subdomain, at most 253
 /// characters), so that it survives the move to a cluster.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ImageName(String);
 
 /// The text is not a name for an image.
@@ -150,19 +138,7 @@ impl FromStr for ImageName {
     }
 }
 
-impl TryFrom<String> for ImageName {
-    type Error = ParseImageNameError;
-
-    fn try_from(text: String) -> Result<Self, Self::Error> {
-        text.parse()
-    }
-}
-
-impl From<ImageName> for String {
-    fn from(name: ImageName) -> Self {
-        name.0
-    }
-}
+text_form!(ImageName, ParseImageNameError);
 
 impl ImageName {
     /// The name as text.
@@ -184,8 +160,7 @@ impl fmt::Debug for ImageName {
 }
 
 /// Path of a KBS resource: `<repository>/<type>/<tag>`.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ResourcePath {
     text: String,
 }
@@ -263,19 +238,7 @@ impl FromStr for ResourcePath {
     }
 }
 
-impl TryFrom<String> for ResourcePath {
-    type Error = ParseResourcePathError;
-
-    fn try_from(text: String) -> Result<Self, Self::Error> {
-        text.parse()
-    }
-}
-
-impl From<ResourcePath> for String {
-    fn from(path: ResourcePath) -> Self {
-        path.text
-    }
-}
+text_form!(ResourcePath, ParseResourcePathError);
 
 impl fmt::Display for ResourcePath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -54,5 +54,6 @@ pub mod system;
 mod tee;
 #[cfg(any(test, feature = "test-util"))]
 pub mod testing;
+mod text;
 pub mod time;
 pub mod trustee;

@@ -5,12 +5,14 @@
 mod plain;
 mod service;
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use async_trait::async_trait;
-use tec_benches::{Figure, Suite, Unit};
+use tec_benches::load::Tally;
+use tec_benches::mutual::Ca;
+use tec_benches::{Figure, Suite, Unit, load};
 use tec_core::node::derive::DiskId;
 use tec_core::node::drive::{JoinPorts, drive_join};
 use tec_core::node::join::JoinOutcome;
@@ -43,10 +45,7 @@ const NAME: &str = "join/hundred";
 fn main() -> anyhow::Result<()> {
     let mut suite = Suite::new(env!("CARGO_TARGET_TMPDIR"));
     if suite.wants(NAME) {
-        let runtime = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(2)
-            .enable_all()
-            .build()?;
+        let runtime = load::runtime()?;
         measure(&mut suite, &runtime)?;
     }
     suite.finish();
@@ -85,8 +84,8 @@ fn measure(suite: &mut Suite, runtime: &Runtime) -> anyhow::Result<()> {
     let (ours, plain) = (ours.p99()?, plain.p99()?);
     let note = format!(
         "99 of 100 joins within {:.0} ms, and within {:.0} ms over mutual TLS",
-        ours * 1e3,
-        plain * 1e3
+        ours / 1e6,
+        plain / 1e6
     );
     suite.figure(Figure::new(
         "join/hundred_p99",
@@ -111,37 +110,7 @@ fn scaled(times: u64, fleet: impl Fn() -> anyhow::Result<()>) -> Duration {
             return Duration::MAX;
         }
     }
-    let nanos = begin.elapsed().as_nanos() * u128::from(times) / u128::from(fleets * all);
-    Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
-}
-
-/// How long each join took.
-#[derive(Clone, Debug, Default)]
-struct Tally(Arc<Mutex<Vec<Duration>>>);
-
-impl Tally {
-    fn add(&self, took: Duration) {
-        self.0
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .push(took);
-    }
-
-    fn clear(&self) {
-        self.0
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clear();
-    }
-
-    /// Seconds in which 99 of 100 were done.
-    fn p99(&self) -> anyhow::Result<f64> {
-        let mut took = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        took.sort_unstable();
-        let index = took.len().saturating_sub(1) * 99 / 100;
-        let slow = took.get(index).context("nothing was measured")?;
-        Ok(slow.as_secs_f64())
-    }
+    load::scaled(begin.elapsed(), times, fleets * all)
 }
 
 /// A node that has not joined yet; what it is made of is the same in each round.
@@ -155,7 +124,7 @@ struct Node {
 }
 
 impl Node {
-    fn new(number: usize, ca: &plain::Ca) -> anyhow::Result<Self> {
+    fn new(number: usize, ca: &Ca) -> anyhow::Result<Self> {
         let name: NodeName = format!("node-{number}").parse()?;
         let tpm = Arc::new(SoftTpm::p256(number as u64 + 1));
         let (clock, entropy) = (Arc::new(SystemClock), Arc::new(SystemEntropy));
@@ -284,7 +253,7 @@ async fn attested_fleet(
 async fn plain_fleet(
     fleet: &Arc<[Node]>,
     service: &Service,
-    ca: &plain::Ca,
+    ca: &Ca,
     tally: &Tally,
 ) -> anyhow::Result<()> {
     // A certificate says which node calls, where evidence does otherwise.

@@ -10,12 +10,10 @@ use http::Request;
 use hyper::body::Incoming;
 use hyper::server::conn::http2;
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use rcgen::{CertificateParams, CertifiedIssuer, KeyPair};
-use rustls::crypto::{CryptoProvider, ring};
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
-use rustls::server::WebPkiClientVerifier;
-use rustls::version::TLS13;
-use rustls::{ClientConfig, RootCertStore, ServerConfig};
+use rustls::ClientConfig;
+use rustls::pki_types::{CertificateDer, ServerName};
+use tec_benches::mutual;
+use tec_benches::mutual::Ca;
 use tec_core::ak::PublicKey;
 use tec_core::node::lock::MarkerState;
 use tec_core::port::{PortError, PortErrorKind};
@@ -28,36 +26,12 @@ use tokio_rustls::{TlsAcceptor, TlsConnector};
 use tonic::transport::Channel;
 use tower::ServiceExt as _;
 
-/// Signs both ends of the baseline, and the kubelets of all.
-pub(crate) type Ca = CertifiedIssuer<'static, KeyPair>;
-
-fn provider() -> Arc<CryptoProvider> {
-    Arc::new(ring::default_provider())
-}
-
-/// A CA, with its files as the join service reads them.
+/// A CA that signs both ends and the kubelets of all, with its files as the join service reads them.
 pub(crate) fn authority(directory: &Path) -> anyhow::Result<Ca> {
-    let mut params = CertificateParams::new(Vec::new())?;
-    params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
-    let key = KeyPair::generate()?;
-    fs::write(directory.join("ca.key"), key.serialize_pem())?;
-    let ca = CertifiedIssuer::self_signed(params, key)?;
+    let ca = mutual::authority()?;
+    fs::write(directory.join("ca.key"), ca.key().serialize_pem())?;
     fs::write(directory.join("ca.crt"), ca.pem())?;
     Ok(ca)
-}
-
-fn roots(ca: &Ca) -> anyhow::Result<Arc<RootCertStore>> {
-    let mut roots = RootCertStore::empty();
-    roots.add(ca.der().clone())?;
-    Ok(Arc::new(roots))
-}
-
-fn leaf(ca: &Ca) -> anyhow::Result<(CertificateDer<'static>, PrivateKeyDer<'static>)> {
-    let key = KeyPair::generate()?;
-    let params = CertificateParams::new(vec!["localhost".to_owned()])?;
-    let certificate = params.signed_by(&key, ca)?;
-    let key = PrivateKeyDer::try_from(key.serialize_der()).map_err(anyhow::Error::msg)?;
-    Ok((certificate.der().clone(), key))
 }
 
 /// A client with a certificate of its own.
@@ -69,12 +43,7 @@ pub(crate) struct Plain {
 
 impl Plain {
     pub(crate) fn new(ca: &Ca) -> anyhow::Result<Self> {
-        let (certificate, key) = leaf(ca)?;
-        let mut config = ClientConfig::builder_with_provider(provider())
-            .with_protocol_versions(&[&TLS13])?
-            .with_root_certificates(roots(ca)?)
-            .with_client_auth_cert(vec![certificate.clone()], key)?;
-        config.resumption = rustls::client::Resumption::disabled();
+        let (mut config, certificate) = mutual::client(ca)?;
         config.alpn_protocols = vec![b"h2".to_vec()];
         Ok(Self {
             certificate,
@@ -114,13 +83,7 @@ pub(crate) struct PlainServer {
 
 impl PlainServer {
     pub(crate) fn new(ca: &Ca, callers: HashMap<Vec<u8>, PublicKey>) -> anyhow::Result<Self> {
-        let verifier = WebPkiClientVerifier::builder_with_provider(roots(ca)?, provider());
-        let (certificate, key) = leaf(ca)?;
-        let mut config = ServerConfig::builder_with_provider(provider())
-            .with_protocol_versions(&[&TLS13])?
-            .with_client_cert_verifier(verifier.build()?)
-            .with_single_cert(vec![certificate], key)?;
-        config.send_tls13_tickets = 0;
+        let mut config = mutual::server(ca)?;
         config.alpn_protocols = vec![b"h2".to_vec()];
         Ok(Self {
             acceptor: Arc::new(config).into(),

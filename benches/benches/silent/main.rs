@@ -5,14 +5,13 @@
 mod crowd;
 mod guard;
 
-use std::fs;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
-use tec_benches::{Figure, Suite, Unit};
+use tec_benches::{Figure, Suite, Unit, load};
 use tec_core::endpoint::Endpoint;
 use tec_core::id::ResourcePath;
 use tec_core::pcr::PcrIndex;
@@ -20,7 +19,7 @@ use tec_e2e::anchor::Anchor;
 use tec_e2e::fleet::SoftNode;
 use tec_e2e::process::Transcript;
 use tec_e2e::settings::Settings;
-use tec_e2e::{load, wire};
+use tec_e2e::{load as fleet, wire};
 
 use self::crowd::Crowd;
 use self::guard::Guard;
@@ -62,8 +61,8 @@ async fn run(suite: &Suite, programs: PathBuf) -> anyhow::Result<()> {
     let image = settings.image("current");
     let image = image.to_str().context("the path of the image")?;
     let approved = anchor.tec(&["image", "approve", "debian", image])?;
-    let node = load::register(&anchor, 1).await?;
-    for digest in load::boot_digests(&approved)? {
+    let node = fleet::register(&anchor, 1).await?;
+    for digest in fleet::boot_digests(&approved)? {
         node.tpm.extend(PcrIndex::BOOT_MANAGER, &digest);
     }
     let kbs = anchor.kbs()?;
@@ -101,7 +100,7 @@ async fn run(suite: &Suite, programs: PathBuf) -> anyhow::Result<()> {
     for (name, pid) in [("tec", anchor.pid()), ("kbs-guard", guard.pid())] {
         figure(
             name,
-            peak(pid)?,
+            load::peak_memory(pid)?,
             Unit::Bytes,
             "peak of all memory of the process",
         )?;
@@ -135,13 +134,4 @@ fn address(kbs: &Endpoint) -> anyhow::Result<SocketAddr> {
 fn median(mut times: Vec<f64>) -> anyhow::Result<f64> {
     times.sort_by(f64::total_cmp);
     times.get(times.len() / 2).copied().context("no unlock")
-}
-
-/// The most memory that a process had (Linux, proc_pid_status(5): `VmHWM`).
-fn peak(pid: u32) -> anyhow::Result<f64> {
-    let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
-    let kibibytes = line.and_then(|line| line.split_whitespace().next());
-    let kibibytes: f64 = kibibytes.context("no VmHWM line")?.parse()?;
-    Ok(kibibytes * 1024.0)
 }

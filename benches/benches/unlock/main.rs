@@ -10,7 +10,7 @@ mod server;
 use std::time::{Duration, Instant};
 
 use rustix::time::{ClockId, clock_gettime};
-use tec_benches::Suite;
+use tec_benches::{Suite, load};
 use tec_e2e::settings::own_program;
 use tokio::runtime::Runtime;
 use tokio::task::JoinSet;
@@ -28,10 +28,7 @@ const UNLOCK: &str = "guard/unlock";
 fn main() -> anyhow::Result<()> {
     // Fails only when a provider is installed already, which is as good.
     let _ = rustls::crypto::ring::default_provider().install_default();
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .enable_all()
-        .build()?;
+    let runtime = load::runtime()?;
     let mut suite = Suite::new(env!("CARGO_TARGET_TMPDIR"));
     policies(&mut suite)?;
     for (name, storage) in [
@@ -132,10 +129,9 @@ fn guarded(suite: &mut Suite, runtime: &Runtime) -> anyhow::Result<()> {
         "guard/unlocks",
         |ratio| {
             format!(
-                "the servers' part with {NODES} nodes at once, both on the same two cores; {:.0} \
-                 against {:.0} unlocks per second",
-                ratio.ours_per_second(),
-                ratio.baseline_per_second()
+                "the servers' part with {NODES} nodes at once, both on the same two cores; unlocks: \
+                 {}",
+                ratio.per_second()
             )
         },
         |times| storm(runtime, &through, times),

@@ -71,7 +71,7 @@ fn check(certificate: &EkCertificate, der: Option<&[u8]>) {
 }
 
 /// The part that the signature is over.
-fn signed(der: &[u8]) -> Vec<u8> {
+pub(crate) fn signed(der: &[u8]) -> Vec<u8> {
     let certificate = Certificate::from_der(der).expect("an accepted certificate");
     let signed = certificate.tbs_certificate().to_der();
     signed.expect("what was decoded can be encoded")

@@ -5,13 +5,13 @@ mod lax;
 
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use axum::body::{Body, to_bytes};
+use axum::body::to_bytes;
 use bytes::Bytes;
 use http::{Method, Request, StatusCode};
-use serde_json::{Value, json};
+use serde_json::json;
 use tec_core::attest::Tee;
 use tec_core::id::{MachineId, ResourcePath};
-use tec_core::port::{Attester as _, AuditAction, EvidenceRequest, Verifier as _};
+use tec_core::port::{EvidenceRequest, Verifier as _};
 use tec_core::testing::{ManualClock, MemoryRegistry, SeededEntropy};
 use tec_core::time::Timestamp;
 use tec_tpm::testing::SoftTpm;
@@ -23,7 +23,7 @@ use tokio::runtime::Runtime;
 
 use self::lax::{KEY, Lax, Reading, nonce, token};
 use crate::Seed;
-use crate::kbs::{register, session_key};
+use crate::kbs::{answered, attestation, register, released};
 use crate::request::{Written, requests};
 use crate::sample::{MACHINE, OTHER_MACHINE, p256_tpm, ready, rsa_tpm};
 
@@ -101,25 +101,12 @@ impl World {
         }
     }
 
-    fn released(&self) -> usize {
-        let events = self.registry.events();
-        let released = events.iter();
-        released
-            .filter(|event| event.action == AuditAction::KeyReleased)
-            .count()
-    }
-
     fn send(&mut self, request: Request<Bytes>) -> (StatusCode, Bytes) {
-        let before = self.released();
+        let before = released(&self.registry);
         let is_head = request.method() == Method::HEAD;
         let (runtime, lax) = runtime();
         let (status, body) = runtime.block_on(async {
-            let router = self.guard.router();
-            let served = tower::ServiceExt::oneshot(router, request.map(Body::from));
-            let response = match served.await {
-                Ok(response) => response,
-                Err(never) => match never {},
-            };
+            let response = answered(self.guard.router(), request).await;
             let status = response.status();
             let body = to_bytes(response.into_body(), usize::MAX).await;
             (status, body.expect("the body is whole"))
@@ -128,7 +115,7 @@ impl World {
             self.check(&reading);
         }
         if body.as_ref() == KEY {
-            assert!(self.released() > before, "a release is noted");
+            assert!(released(&self.registry) > before, "a release is noted");
         }
         match status.as_u16() {
             200 => {}
@@ -217,15 +204,7 @@ fn cookie(session: u8) -> String {
 }
 
 fn attest(tpm: &SoftTpm, session: u8) -> String {
-    let key = serde_json::to_value(session_key().public()).expect("an object");
-    let nonce = nonce(session);
-    let report_data = primary(&nonce, &key, "", HashAlgorithm::Sha384).expect("a digest");
-    let evidence: Value = ready(tpm.attest(&report_data)).expect("software").evidence;
-    let body = json!({
-        "init-data": null,
-        "runtime-data": {"nonce": nonce, "tee-pubkey": key},
-        "tee-evidence": {"primary_evidence": evidence, "additional_evidence": ""},
-    });
+    let body = attestation(tpm, &nonce(session));
     format!("POST /kbs/v0/attest\n{}\n\n{body}", cookie(session))
 }
 

@@ -97,25 +97,19 @@ pub(crate) fn seeds() -> Vec<Seed> {
         Seed::new("sound", sound.clone()),
         Seed::new("sha384", with(0x4cc, 2)),
         Seed::new("tdx", with(0x4c8, 4)),
-        Seed::new("no_magic", with(0, 0)).refused(read, "Magic"),
-        Seed::new("version_3", with(4, 3)).refused(read, "Version { found: 3 }"),
-        Seed::new("type_3", with(0x4c8, 3)).refused(read, "ReportType { found: 3 }"),
-        Seed::new("hash_4", with(0x4cc, 4)).refused(read, "HashType { found: 4 }"),
-        Seed::new("json_of_four_gigabytes", with(0x4d0, 0xffff_ffff)).refused(
-            read,
-            "Wire(Truncated { offset: 1236, wanted: 4294967295, left: …",
-        ),
-        Seed::new("json_of_one_byte", with(0x4d0, 1)).refused(read, "Sizes { total: …"),
-        Seed::new("cut_off", cut(sound.clone(), 100)).refused(
-            read,
-            "Wire(Truncated { offset: 32, wanted: 1184, left: 68 })",
-        ),
-        Seed::new("no_key", of(r#"{"keys":[]}"#)).refused(read_json, "KeyCount { found: 0 }"),
+        Seed::new("no_magic", with(0, 0)).refused(read),
+        Seed::new("version_3", with(4, 3)).refused(read),
+        Seed::new("type_3", with(0x4c8, 3)).refused(read),
+        Seed::new("hash_4", with(0x4cc, 4)).refused(read),
+        Seed::new("json_of_four_gigabytes", with(0x4d0, 0xffff_ffff)).refused(read),
+        Seed::new("json_of_one_byte", with(0x4d0, 1)).refused(read),
+        Seed::new("cut_off", cut(sound.clone(), 100)).refused(read),
+        Seed::new("no_key", of(r#"{"keys":[]}"#)).refused(read_json),
         Seed::new(
             "key_without_modulus",
             of(r#"{"keys":[{"kid":"HCLAkPub","kty":"RSA"}]}"#),
         )
-        .refused(read_json, "KeyMember { member: \"n\" }"),
-        Seed::new("brackets", of(&"[".repeat(300))).refused(read_json, "Json(Error(…"),
+        .refused(read_json),
+        Seed::new("brackets", of(&"[".repeat(300))).refused(read_json),
     ]
 }

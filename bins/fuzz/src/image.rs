@@ -12,6 +12,7 @@ use tec_tpm::compute::input::{BootSource, OpenImage};
 
 pub(crate) use self::seeds::seeds;
 use crate::outcome;
+use crate::slow::Slow;
 
 /// Files of an image that are read.
 const FILES: usize = 32;
@@ -32,7 +33,7 @@ pub(crate) fn image(data: &[u8]) {
 }
 
 fn check(data: &[u8]) {
-    let slowly = Slow { data, reads: 0 };
+    let slowly = Slow::new(data, 8111);
     match (BootSource::new().read(data), BootSource::new().read(slowly)) {
         (Ok(image), Ok(same)) => {
             assert_eq!(image.kind(), same.kind());
@@ -81,23 +82,6 @@ fn content(image: &OpenImage, path: &str) -> io::Result<Vec<u8>> {
         "{count} bytes of {size:?}"
     );
     Ok(content)
-}
-
-/// A stream that comes in small pieces, with interruptions.
-struct Slow<'d> {
-    data: &'d [u8],
-    reads: usize,
-}
-
-impl Read for Slow<'_> {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        self.reads += 1;
-        if self.reads.is_multiple_of(7) {
-            return Err(io::ErrorKind::Interrupted.into());
-        }
-        let size = (self.reads * 977 % 8111 + 1).min(buffer.len());
-        self.data.read(buffer.get_mut(..size).unwrap_or_default())
-    }
 }
 
 fn read(data: &[u8]) -> Result<(), String> {

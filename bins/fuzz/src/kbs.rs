@@ -8,7 +8,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 use bytes::Bytes;
 use http::header::{AUTHORIZATION, SET_COOKIE};
-use http::{HeaderValue, Method, Request, StatusCode};
+use http::{HeaderValue, Method, Request, Response, StatusCode};
 use serde_json::{Value, json};
 use tec_core::ak::{AkRecord, ApprovedAk};
 use tec_core::attest::Tee;
@@ -137,14 +137,6 @@ impl World {
         }
     }
 
-    fn released(&self) -> usize {
-        let events = self.registry.events();
-        let released = events
-            .iter()
-            .filter(|e| e.action == AuditAction::KeyReleased);
-        released.count()
-    }
-
     pub(crate) fn send(&self, mut request: Request<Bytes>) -> Reply {
         if request
             .headers()
@@ -157,7 +149,7 @@ impl World {
         }
         let method = request.method().clone();
         let path = request.uri().path().to_owned();
-        let before = self.released();
+        let before = released(&self.registry);
         let reply = self.answer(request);
         reply.check();
         let resource = path.strip_prefix("/kbs/v0/resource/");
@@ -165,17 +157,13 @@ impl World {
             Some(tail) if method == Method::GET && reply.status == StatusCode::OK => {
                 self.check_release(tail.strip_prefix('/').unwrap_or(tail), &reply);
             }
-            _ => assert_eq!(self.released(), before),
+            _ => assert_eq!(released(&self.registry), before),
         }
         reply
     }
 
     fn answer(&self, request: Request<Bytes>) -> Reply {
-        let served = tower::ServiceExt::oneshot(self.router.clone(), request.map(Body::from));
-        let response = match ready(served) {
-            Ok(response) => response,
-            Err(never) => match never {},
-        };
+        let response = ready(answered(self.router.clone(), request));
         let (parts, body) = response.into_parts();
         let cookie = parts
             .headers
@@ -196,7 +184,7 @@ impl World {
         }
         let own = ResourcePath::luks_root(&machines()[0]);
         assert_eq!(path, own.as_str(), "a machine has the key of its own disk");
-        assert!(self.released() > 0, "releases are noted");
+        assert!(released(&self.registry) > 0, "releases are noted");
         let opened = session_key()
             .decrypt(&jwe)
             .expect("for the key in the evidence");
@@ -222,6 +210,23 @@ impl Reply {
 
     pub(crate) fn json(&self) -> Value {
         serde_json::from_slice(&self.body).expect("JSON")
+    }
+}
+
+/// How often a key was released.
+pub(crate) fn released(registry: &MemoryRegistry) -> usize {
+    let events = registry.events();
+    let released = events
+        .iter()
+        .filter(|event| event.action == AuditAction::KeyReleased);
+    released.count()
+}
+
+/// What a router answers.
+pub(crate) async fn answered(router: Router, request: Request<Bytes>) -> Response<Body> {
+    match tower::ServiceExt::oneshot(router, request.map(Body::from)).await {
+        Ok(response) => response,
+        Err(never) => match never {},
     }
 }
 

@@ -74,7 +74,7 @@ pub(crate) fn seeds() -> Vec<Seed> {
         .map(output::register)
         .expect("two registers");
     let written = output::label(&image).expect("a label is written");
-    let mut seeds = vec![
+    let seeds = vec![
         Seed::new("label", written.clone()),
         Seed::new("register", register.expect("a register is written")),
         Seed::new(
@@ -90,13 +90,11 @@ pub(crate) fn seeds() -> Vec<Seed> {
             ),
         ),
     ];
-    seeds.extend(hostile(&written));
-    seeds
+    [seeds, hostile(&written)].concat()
 }
 
 fn hostile(good: &str) -> Vec<Seed> {
-    const NO_LABEL: &str = "Json { form: \"the label org.coreos.pcrs\", source: Error(…";
-    let lying = |name, text: String, error| Seed::new(name, text).refused(read, error);
+    let lying = |name, text: String| Seed::new(name, text).refused(read);
     let replaced = |from: &str, to: &str| good.replacen(from, to, 1);
     let value = image("shim", "kernel")
         .pcrs
@@ -104,48 +102,31 @@ fn hostile(good: &str) -> Vec<Seed> {
         .map(|pcr| pcr.value.to_string());
     let value = value.expect("two registers");
     vec![
-        lying("nothing", String::new(), NO_LABEL),
-        lying(
-            "cut_off",
-            good.get(..100).unwrap_or_default().to_owned(),
-            NO_LABEL,
-        ),
-        lying("brackets", "[".repeat(2000), NO_LABEL),
+        lying("nothing", String::new()),
+        lying("cut_off", good.get(..100).unwrap_or_default().to_owned()),
+        lying("brackets", "[".repeat(2000)),
         lying(
             "brackets_within_a_label",
             format!("{{\"pcrs\":{}", "[".repeat(2000)),
-            NO_LABEL,
         ),
-        lying("register_24", replaced("\"id\": 4", "\"id\": 24"), NO_LABEL),
-        lying(
-            "negative_register",
-            replaced("\"id\": 4", "\"id\": -4"),
-            NO_LABEL,
-        ),
+        lying("register_24", replaced("\"id\": 4", "\"id\": 24")),
+        lying("negative_register", replaced("\"id\": 4", "\"id\": -4")),
         lying(
             "value_of_63_digits",
             replaced(&value, value.get(1..).unwrap_or("")),
-            NO_LABEL,
         ),
-        lying(
-            "pcrs_twice",
-            "{\"pcrs\":[],\"pcrs\":[]}".to_owned(),
-            NO_LABEL,
-        ),
+        lying("pcrs_twice", "{\"pcrs\":[],\"pcrs\":[]}".to_owned()),
         lying(
             "register_twice",
             replaced("\"id\": 14", "\"id\": 4").replace("\"pcr\": 14", "\"pcr\": 4"),
-            "Repeated { pcr: PcrIndex(4) }",
         ),
         lying(
             "value_of_other_events",
             replaced(&value, &Sha256Digest::ZERO.to_string()),
-            "Inconsistent { pcr: PcrIndex(4) }",
         ),
         lying(
             "event_of_another_register",
             replaced("\"pcr\": 14", "\"pcr\": 13"),
-            "Inconsistent { pcr: PcrIndex(14) }",
         ),
     ]
 }

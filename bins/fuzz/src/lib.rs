@@ -12,7 +12,7 @@
 //! examples/seed.rs ───► corpus/<target>/*         every seed is made by the builders of the crates
 //!                  └──► corpus/README.md          the hostile seeds, each with its typed error
 //! ```
-//! Hostile seeds are files that a parser must refuse, and in which way ([`Refusal`]).
+//! Hostile seeds are files that a parser must refuse, each with the error that the list says.
 //!
 //! A target panics when its property does not hold; that is how libFuzzer is told.
 #![expect(
@@ -21,12 +21,55 @@
     reason = "a property that does not hold must stop the fuzzer"
 )]
 
+mod az_snp_evidence;
 mod bytes;
+mod clevis;
+mod combine;
+mod combine_input;
+mod efivars;
+mod ek_certificate;
+mod event_log;
+mod event_log_sha1;
+mod evidence;
+mod grub_script;
+mod guard;
+mod hcl_report;
+mod ignition;
+mod image;
+mod jwe;
+mod kbs;
+mod kbs_config;
+mod label;
 pub mod manifest;
 pub mod mutate;
+mod pcrlock;
+mod pcrread;
+mod pe;
+mod pkcs7;
+mod policy_evidence;
+mod policy_text;
+mod predict;
+mod public_key;
+mod quote;
+mod rcar;
+mod reference_values;
+mod registration;
 mod request;
 mod sample;
+mod sbat;
+mod service_uri;
+mod signature_list;
 mod signer;
+mod slow;
+mod snp_certificate;
+mod snp_report;
+mod token;
+mod tpm2b_public;
+mod transfer;
+mod uki;
+mod variable_store;
+mod vendor_cert;
+mod x509;
 
 /// One target.
 #[derive(Clone, Copy, Debug)]
@@ -42,6 +85,9 @@ pub struct Target {
     pub mutations: usize,
 }
 
+/// A parser.
+pub type Read = fn(&[u8]) -> Result<(), String>;
+
 /// One seed.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
@@ -50,28 +96,9 @@ pub struct Seed {
     pub name: String,
     /// What the target is given.
     pub content: Vec<u8>,
-    /// For a hostile seed, how it is refused.
-    pub refusal: Option<Refusal>,
-}
-
-/// How a hostile seed is refused.
-#[derive(Clone, Copy, Debug)]
-#[non_exhaustive]
-pub struct Refusal {
-    /// The parser; it gives the `Debug` form of its error, which names variant, offset and culprit.
-    pub read: fn(&[u8]) -> Result<(), String>,
-    /// The error. What another crate says as its cause is cut off at an ellipsis.
-    pub error: &'static str,
-}
-
-impl Refusal {
-    /// Whether `given` is the error.
-    pub fn is(&self, given: &str) -> bool {
-        match self.error.strip_suffix('…') {
-            Some(beginning) => given.starts_with(beginning),
-            None => given == self.error,
-        }
-    }
+    /// For a hostile seed, the parser that refuses it; it gives the `Debug` form of its error, which
+    /// names variant, offset and culprit. `corpus/README.md` has the error, see [`manifest`].
+    pub refused_by: Option<Read>,
 }
 
 impl Seed {
@@ -80,22 +107,18 @@ impl Seed {
         Self {
             name: name.into(),
             content: content.into(),
-            refusal: None,
+            refused_by: None,
         }
     }
 
-    /// Says that the parser refuses it with this error.
-    pub(crate) fn refused(
-        mut self,
-        read: fn(&[u8]) -> Result<(), String>,
-        error: &'static str,
-    ) -> Self {
-        self.refusal = Some(Refusal { read, error });
+    /// Marks it as hostile.
+    pub(crate) fn refused(mut self, read: Read) -> Self {
+        self.refused_by = Some(read);
         self
     }
 }
 
-/// What a parser says, as [`Refusal::read`] gives it.
+/// What a parser says, as [`Seed::refused_by`] gives it.
 pub(crate) fn outcome<T, E: std::fmt::Debug>(result: Result<T, E>) -> Result<(), String> {
     result.map(drop).map_err(|error| format!("{error:?}"))
 }
@@ -103,19 +126,17 @@ pub(crate) fn outcome<T, E: std::fmt::Debug>(result: Result<T, E>) -> Result<(),
 /// Each target is a module of its name, with a function of its name.
 macro_rules! targets {
     ($($name:ident, $mutations:literal;)*) => {
-        $(mod $name;)*
-
-        /// All targets, in the order of their names.
-        pub const TARGETS: &[Target] = &[$(Target {
+        &[$(Target {
             name: stringify!($name),
             run: $name::$name,
             seeds: $name::seeds,
             mutations: $mutations,
-        }),*];
+        }),*]
     };
 }
 
-targets! {
+/// All targets, in the order of their names, and how many mutations of each are tried.
+pub const TARGETS: &[Target] = targets! {
     az_snp_evidence, 200;
     clevis, 3000;
     combine, 300;
@@ -158,4 +179,4 @@ targets! {
     variable_store, 3000;
     vendor_cert, 3000;
     x509, 1500;
-}
+};

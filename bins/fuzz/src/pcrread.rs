@@ -31,7 +31,7 @@ pub(crate) fn seeds() -> Vec<Seed> {
         .map(|pcr| (pcr, Sha256Digest::of([u8::from(pcr)])))
         .collect();
     let written = output::pcrread(&values);
-    let mut seeds = vec![
+    let seeds = vec![
         Seed::new("all", written.clone()),
         Seed::new("two_banks", format!("sha1:\n  0 : 0x00\n{written}")),
         Seed::new(
@@ -44,33 +44,19 @@ pub(crate) fn seeds() -> Vec<Seed> {
                 .join("\r\n"),
         ),
     ];
-    seeds.extend(hostile(&written));
-    seeds
+    [seeds, hostile(&written)].concat()
 }
 
 fn hostile(good: &str) -> Vec<Seed> {
-    const SECOND: &str = "Member { member: \"line 2\", form: \"the text of tpm2_pcrread\" }";
-    let lying = |name, text: String, error| Seed::new(name, text).refused(read, error);
+    let lying = |name, text: String| Seed::new(name, text).refused(read);
     let replaced = |from: &str, to: &str| good.replacen(from, to, 1);
     vec![
-        lying("no_colon", replaced("0 :", "0 "), SECOND),
-        lying("register_24", replaced("0 :", "24:"), SECOND),
-        lying("register_with_a_sign", replaced("0 :", "+0:"), SECOND),
-        lying(
-            "register_with_a_zero_before",
-            replaced("0 :", "00:"),
-            SECOND,
-        ),
-        lying("value_of_62_digits", replaced("0x6E", "0x"), SECOND),
-        lying(
-            "no_bank",
-            replaced("  sha256:\n", ""),
-            "Member { member: \"line 1\", form: \"the text of tpm2_pcrread\" }",
-        ),
-        lying(
-            "register_twice",
-            replaced("1 :", "0 :"),
-            "Repeated { pcr: PcrIndex(0) }",
-        ),
+        lying("no_colon", replaced("0 :", "0 ")),
+        lying("register_24", replaced("0 :", "24:")),
+        lying("register_with_a_sign", replaced("0 :", "+0:")),
+        lying("register_with_a_zero_before", replaced("0 :", "00:")),
+        lying("value_of_62_digits", replaced("0x6E", "0x")),
+        lying("no_bank", replaced("  sha256:\n", "")),
+        lying("register_twice", replaced("1 :", "0 :")),
     ]
 }

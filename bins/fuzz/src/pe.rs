@@ -2,9 +2,6 @@
 
 mod hostile;
 
-use std::io;
-use std::io::Read;
-
 use sha2::{Digest as _, Sha256};
 use tec_core::digest::Sha256Digest;
 use tec_core::pcr::PcrIndex;
@@ -14,6 +11,7 @@ use tec_tpm::compute::{
     ChainComputer, PeFile, Sbat, SecureBoot, SignatureError, SignaturePresence, SignedDigest,
 };
 
+use crate::slow::Slow;
 use crate::{Seed, bytes};
 
 const KEEP: [&str; 2] = [".sbat", ".text"];
@@ -26,7 +24,7 @@ const MAX_SIGNATURES: usize = 16;
 /// neither checksum nor signatures change it.
 pub(crate) fn pe(data: &[u8]) {
     let read = PeFile::read(data, &KEEP);
-    let slowly = PeFile::read(Slowly { data, reads: 0 }, &KEEP);
+    let slowly = PeFile::read(Slow::new(data, 251), &KEEP);
     let Ok(file) = read else {
         let (one, other) = (read.err(), slowly.err());
         assert_eq!(one.map(|e| e.to_string()), other.map(|e| e.to_string()));
@@ -45,25 +43,6 @@ pub(crate) fn pe(data: &[u8]) {
     check_sections(data, &file);
     check_signatures(&file);
     check_chain(data, &file);
-}
-
-/// A reader that gives little at a time and is interrupted now and then.
-struct Slowly<'a> {
-    data: &'a [u8],
-    reads: usize,
-}
-
-impl Read for Slowly<'_> {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        self.reads += 1;
-        if self.reads.is_multiple_of(5) {
-            return Err(io::ErrorKind::Interrupted.into());
-        }
-        let size = (self.reads * 37 % 251 + 1).min(buffer.len());
-        let mut now = self.data.get(..size).unwrap_or(self.data);
-        self.data = self.data.get(size..).unwrap_or_default();
-        now.read(buffer)
-    }
 }
 
 /// Offsets that the procedure needs. The file was accepted, so all of them lie in it.
@@ -199,7 +178,7 @@ fn check_chain(data: &[u8], file: &PeFile) {
 
 pub(crate) fn seeds() -> Vec<Seed> {
     let text = PeBuilder::new().section(".text", "code");
-    let mut seeds = vec![
+    let seeds = vec![
         Seed::new("grub", grub("2.12")),
         Seed::new("application", application("Linux")),
         Seed::new("unsigned", text.build()),
@@ -211,8 +190,7 @@ pub(crate) fn seeds() -> Vec<Seed> {
         Seed::new("signed_for_another", text.signed_for([7; 32]).build()),
         Seed::new("gap", with_gap()),
     ];
-    seeds.extend(hostile::seeds());
-    seeds
+    [seeds, hostile::seeds()].concat()
 }
 
 /// Moves the second section 512 bytes further, so that there is a gap before it.

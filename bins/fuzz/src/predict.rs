@@ -6,7 +6,6 @@ mod hostile;
 
 use std::collections::BTreeSet;
 use std::io;
-use std::io::Read;
 
 use tec_core::digest::Sha256Digest;
 use tec_core::pcr::{PcrIndex, PcrSet};
@@ -17,10 +16,10 @@ use tec_tpm::compute::{
 };
 use tec_tpm::event_log::Bank;
 
-use crate::{Seed, outcome};
-
 use self::boot::Boot;
 use self::edit::edits;
+use crate::slow::Slow;
+use crate::{Seed, outcome};
 
 /// However the files come, the prediction is the same, in two banks as in one; asking for fewer
 /// registers changes none of them; what is said to be started is a file with that digest; an error
@@ -66,40 +65,23 @@ fn changed(data: &[u8]) -> Option<Boot> {
     Some(boot)
 }
 
-/// An image whose files come in small pieces, with interruptions.
+/// An image whose files come in small pieces.
 #[derive(Debug)]
-struct Slow<'i>(&'i MemoryImage);
+struct SlowImage<'i>(&'i MemoryImage);
 
-impl BootImage for Slow<'_> {
+impl BootImage for SlowImage<'_> {
     fn files(&self, prefix: &str) -> io::Result<Vec<String>> {
         self.0.files(prefix)
     }
 
     fn open(&self, path: &str) -> io::Result<Box<dyn ImageFile>> {
-        let file = self.0.open(path)?;
-        Ok(Box::new(SlowFile { file, reads: 0 }))
+        Ok(Box::new(Slow::new(self.0.open(path)?, 811)))
     }
 }
 
-struct SlowFile {
-    file: Box<dyn ImageFile>,
-    reads: usize,
-}
-
-impl Read for SlowFile {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        self.reads += 1;
-        if self.reads.is_multiple_of(7) {
-            return Err(io::ErrorKind::Interrupted.into());
-        }
-        let size = (self.reads * 97 % 811 + 1).min(buffer.len());
-        self.file.read(buffer.get_mut(..size).unwrap_or_default())
-    }
-}
-
-impl ImageFile for SlowFile {
+impl ImageFile for Slow<Box<dyn ImageFile>> {
     fn size(&self) -> Option<u64> {
-        self.file.size()
+        self.inner().size()
     }
 }
 
@@ -109,7 +91,7 @@ fn check_slowly(
     machine: &PlatformState,
 ) {
     match (
-        BootPredictor::new().predict(&Slow(image), machine),
+        BootPredictor::new().predict(&SlowImage(image), machine),
         predicted,
     ) {
         (Ok(one), Ok(two)) => {
@@ -201,7 +183,7 @@ fn read(data: &[u8]) -> Result<(), String> {
 }
 
 pub(crate) fn seeds() -> Vec<Seed> {
-    let mut seeds: Vec<Seed> = (0..Boot::CHOICES)
+    let seeds: Vec<Seed> = (0..Boot::CHOICES)
         .map(|choice| {
             Seed::new(
                 Boot::NAMES
@@ -212,6 +194,5 @@ pub(crate) fn seeds() -> Vec<Seed> {
             )
         })
         .collect();
-    seeds.extend(hostile::seeds(read));
-    seeds
+    [seeds, hostile::seeds(read)].concat()
 }

@@ -175,7 +175,7 @@ pub(crate) fn seeds() -> Vec<Seed> {
         let body = attestation(tpm, &nonce).to_string();
         seed(name, "attest", body)
     };
-    let mut seeds = vec![
+    let seeds = vec![
         seed("auth", "auth", auth),
         attest("attest_own", p256_tpm()),
         attest("attest_other", rsa_tpm()),
@@ -197,8 +197,7 @@ pub(crate) fn seeds() -> Vec<Seed> {
         seed("error_unknown", "error", r#"{"type":"x/Ney!w"}"#),
         seed("error_known_but_for_a_sign", "error", ERROR_WITH_A_SIGN),
     ];
-    seeds.extend(hostile::seeds());
-    seeds
+    [seeds, hostile::seeds()].concat()
 }
 
 const AUTH: &[u8] = br#"{"version":"0.4.0","tee":"tpm","extra-params":""}"#;

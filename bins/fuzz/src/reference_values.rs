@@ -76,84 +76,49 @@ pub(crate) fn seeds() -> Vec<Seed> {
         ])
     })();
     let [list, message] = written.expect("values are written");
-    let mut seeds = vec![
+    let seeds = vec![
         Seed::new("list", list.clone()),
         Seed::new("message", message.clone()),
         Seed::new("empty_list", "[]"),
     ];
-    seeds.extend(hostile_lists(&list));
-    seeds.extend(hostile_messages(&message));
-    seeds
+    [seeds, hostile_lists(&list), hostile_messages(&message)].concat()
 }
 
 fn hostile_lists(good: &str) -> Vec<Seed> {
-    const NO_LIST: &str = "Json { form: \"a list of reference values\", source: Error(…";
-    let lying = |name, text: String, error| Seed::new(name, text).refused(read_list, error);
+    let lying = |name, text: String| Seed::new(name, text).refused(read_list);
     let named = |name: &str| good.replacen("tpm_pcr4", name, 1);
     vec![
-        lying("list_of_nothing", String::new(), NO_LIST),
-        lying("list_of_brackets", "[".repeat(2000), NO_LIST),
-        lying(
-            "list_with_register_24",
-            named("tpm_pcr24"),
-            "Member { member: \"tpm_pcr24\", form: \"a list of reference values\" }",
-        ),
-        lying(
-            "list_with_a_zero_before",
-            named("tpm_pcr04"),
-            "Member { member: \"tpm_pcr04\", form: \"a list of reference values\" }",
-        ),
-        lying(
-            "list_with_a_sign",
-            named("tpm_pcr+4"),
-            "Member { member: \"tpm_pcr+4\", form: \"a list of reference values\" }",
-        ),
-        lying(
-            "list_with_a_register_twice",
-            named("tpm_pcr14"),
-            "Repeated { pcr: PcrIndex(14) }",
-        ),
+        lying("list_of_nothing", String::new()),
+        lying("list_of_brackets", "[".repeat(2000)),
+        lying("list_with_register_24", named("tpm_pcr24")),
+        lying("list_with_a_zero_before", named("tpm_pcr04")),
+        lying("list_with_a_sign", named("tpm_pcr+4")),
+        lying("list_with_a_register_twice", named("tpm_pcr14")),
     ]
 }
 
 fn hostile_messages(good: &str) -> Vec<Seed> {
-    let lying = |name, text: String, error| Seed::new(name, text).refused(read_message, error);
+    let lying = |name, text: String| Seed::new(name, text).refused(read_message);
     let with = |payload: &[u8]| {
         json!({"version": "0.1.0", "type": "sample", "payload": STANDARD.encode(payload)})
             .to_string()
     };
-    let member = "Member { member: \"payload\", form: \"a message of reference values\" }";
     vec![
-        lying(
-            "message_of_another_version",
-            good.replace("0.1.0", "0.2.0"),
-            "Member { member: \"version\", form: \"a message of reference values\" }",
-        ),
-        lying(
-            "message_of_another_type",
-            good.replace("sample", "swid"),
-            "Member { member: \"type\", form: \"a message of reference values\" }",
-        ),
+        lying("message_of_another_version", good.replace("0.1.0", "0.2.0")),
+        lying("message_of_another_type", good.replace("sample", "swid")),
         lying(
             "message_without_base64",
             good.replace("\"payload\": \"", "\"payload\": \"-"),
-            member,
         ),
-        lying("message_of_no_text", with(&[0xff]), member),
-        lying(
-            "message_of_no_object",
-            with(b"[]"),
-            "Json { form: \"a message of reference values\", source: Error(…",
-        ),
+        lying("message_of_no_text", with(&[0xff])),
+        lying("message_of_no_object", with(b"[]")),
         lying(
             "message_of_a_value_that_is_no_list",
             with(b"{\"tpm_pcr4\":\"00\"}"),
-            "Member { member: \"tpm_pcr4\", form: \"a message of reference values\" }",
         ),
         lying(
             "message_of_a_short_digest",
             with(b"{\"tpm_pcr4\":[\"00\"]}"),
-            "Member { member: \"tpm_pcr4\", form: \"a message of reference values\" }",
         ),
     ]
 }

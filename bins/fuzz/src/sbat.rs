@@ -70,7 +70,7 @@ const DEBIAN: &str = "grub.debian,5,Debian,grub2,2.12-9,https://example.org/debi
 
 pub(crate) fn seeds() -> Vec<Seed> {
     let old = GRUB.replace("2.12", "2.06");
-    let mut seeds = vec![
+    let seeds = vec![
         Seed::new("debian", [SBAT, GRUB, DEBIAN].concat()),
         Seed::new("debian_2_06", [SBAT, &old, DEBIAN].concat()),
         Seed::new(
@@ -87,60 +87,32 @@ pub(crate) fn seeds() -> Vec<Seed> {
         ),
         Seed::new("padded", [SBAT, GRUB, DEBIAN, "\0\0\0garbage"].concat()),
     ];
-    seeds.extend(hostile());
-    seeds
+    [seeds, hostile()].concat()
 }
 
 fn hostile() -> Vec<Seed> {
-    let lying = |name, content: Vec<u8>, error| Seed::new(name, content).refused(read, error);
-    let text = |name, lines: &[&str], error| lying(name, lines.concat().into_bytes(), error);
+    let lying = |name, content: Vec<u8>| Seed::new(name, content).refused(read);
+    let text = |name, lines: &[&str]| lying(name, lines.concat().into_bytes());
     let entry = |generation: &str| format!("grub,{generation},F,grub,2.12,u\n");
-    let no_entry = "Sbat(Line { line: 2 })";
     let old = GRUB.replace("2.12", "2.06");
     vec![
-        lying(
-            "no_text",
-            b"sbat,\xff".to_vec(),
-            "Sbat(Encoding { offset: 5 })",
-        ),
-        text("too_few_fields", &[SBAT, "grub,5,F,grub,2.12\n"], no_entry),
-        text("no_generation", &[SBAT, &entry("")], no_entry),
-        text("negative_generation", &[SBAT, &entry("-1")], no_entry),
-        text(
-            "generation_of_33_bits",
-            &[SBAT, &entry("4294967296")],
-            no_entry,
-        ),
-        text(
-            "too_many_lines",
-            &["\n".repeat(257).as_str()],
-            "Sbat(TooManyLines { limit: 256 })",
-        ),
-        text("nothing", &["\0"], "NotGrub"),
-        text(
-            "no_grub",
-            &[SBAT, "systemd-stub,1,S,systemd,262,u\n"],
-            "NotGrub",
-        ),
-        text(
-            "two_versions",
-            &[SBAT, GRUB, &old],
-            "Contradiction { first: \"2.12\", second: \"2.06\" }",
-        ),
+        lying("no_text", b"sbat,\xff".to_vec()),
+        text("too_few_fields", &[SBAT, "grub,5,F,grub,2.12\n"]),
+        text("no_generation", &[SBAT, &entry("")]),
+        text("negative_generation", &[SBAT, &entry("-1")]),
+        text("generation_of_33_bits", &[SBAT, &entry("4294967296")]),
+        text("too_many_lines", &["\n".repeat(257).as_str()]),
+        text("nothing", &["\0"]),
+        text("no_grub", &[SBAT, "systemd-stub,1,S,systemd,262,u\n"]),
+        text("two_versions", &[SBAT, GRUB, &old]),
         text(
             "unknown_version",
             &[SBAT, &GRUB.replace("2.12", "2.12~rc1"), DEBIAN],
-            "UnknownVersion { version: \"2.12~rc1\", vendor: \"debian\" }",
         ),
-        text(
-            "build_of_nobody",
-            &[SBAT, GRUB],
-            "UnknownVersion { version: \"2.12\", vendor: \"no vendor\" }",
-        ),
+        text("build_of_nobody", &[SBAT, GRUB]),
         text(
             "build_of_another_vendor",
             &[SBAT, &old, "grub.other,1,O,grub2,2.06,u\n"],
-            "UnknownVersion { version: \"2.06\", vendor: \"other\" }",
         ),
     ]
 }

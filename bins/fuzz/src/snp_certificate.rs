@@ -4,10 +4,9 @@ use std::sync::OnceLock;
 
 use tec_tpm::snp::{Finding, KeyCertificate, Policy, Product, UntrustedReport};
 use tec_tpm::testing::{CertificateFields, SoftSnp};
-use x509_cert::Certificate;
-use x509_cert::der::{Decode as _, Encode as _};
 
 use crate::bytes::cut;
+use crate::ek_certificate::signed;
 use crate::sample::snp_chip;
 use crate::{Seed, outcome};
 
@@ -43,13 +42,6 @@ pub(crate) fn snp_certificate(data: &[u8]) {
     if verified.is_ok() {
         assert_eq!(signed(data), signed(&snp_chip().certificate()));
     }
-}
-
-/// The part that the signature is over.
-fn signed(der: &[u8]) -> Vec<u8> {
-    let certificate = Certificate::from_der(der).expect("an accepted certificate");
-    let signed = certificate.tbs_certificate().to_der();
-    signed.expect("what was decoded can be encoded")
 }
 
 /// A certificate of the chip's key with other fields.
@@ -99,9 +91,9 @@ pub(crate) fn seeds() -> Vec<Seed> {
         Seed::new("turin", turin),
         Seed::new("other_chip", other_chip),
         Seed::new("of_a_stranger", of_a_stranger),
-        Seed::new("microcode_of_256", large).refused(read, "Extension { extension: \"ucodeSPL\" }"),
-        Seed::new("no_snp_version", missing).refused(read, "Extension { extension: \"snpSPL\" }"),
-        Seed::new("extensions_twice", twice).refused(read, "Extension { extension: \"blSPL\" }"),
-        Seed::new("cut_off", cut(vcek, half)).refused(read, "Certificate { reason: …"),
+        Seed::new("microcode_of_256", large).refused(read),
+        Seed::new("no_snp_version", missing).refused(read),
+        Seed::new("extensions_twice", twice).refused(read),
+        Seed::new("cut_off", cut(vcek, half)).refused(read),
     ]
 }

@@ -101,8 +101,7 @@ fn refused(data: &[u8]) -> Result<(), String> {
 }
 
 pub(crate) fn seeds() -> Vec<Seed> {
-    let hostile =
-        |name: &str, content: Vec<u8>, error| Seed::new(name, content).refused(refused, error);
+    let hostile = |name: &str, content: Vec<u8>| Seed::new(name, content).refused(refused);
     // Small, since there are many of it.
     let file = made(3, 1, ends().identity.recipient());
     let line = file
@@ -135,62 +134,21 @@ pub(crate) fn seeds() -> Vec<Seed> {
     vec![
         Seed::new("full", full()),
         Seed::new("empty", empty()),
-        hostile(
-            "nothing",
-            Vec::new(),
-            "Truncated { within: \"the manifest\" }",
-        ),
-        hostile(
-            "other_json",
-            b"{\"kind\":\"age\",\"version\":1}\n".to_vec(),
-            "Malformed { what: \"the manifest is of another kind\" }",
-        ),
-        hostile(
-            "newer",
-            with("\"version\":1", "\"version\":2"),
-            "Newer { found: 2, known: 1 }",
-        ),
-        hostile(
-            "cut_in_manifest",
-            cut(line / 2),
-            "Truncated { within: \"the manifest\" }",
-        ),
-        hostile(
-            "cut_in_part",
-            cut(parts + 40),
-            "Truncated { within: \"part 0\" }",
-        ),
-        hostile(
-            "cut_before_end",
-            cut(parts + first),
-            "Truncated { within: \"part 1\" }",
-        ),
+        hostile("nothing", Vec::new()),
+        hostile("other_json", b"{\"kind\":\"age\",\"version\":1}\n".to_vec()),
+        hostile("newer", with("\"version\":1", "\"version\":2")),
+        hostile("cut_in_manifest", cut(line / 2)),
+        hostile("cut_in_part", cut(parts + 40)),
+        hostile("cut_before_end", cut(parts + first)),
         hostile(
             "role_altered",
             with("\"role\":\"active\"", "\"role\":\"standby\""),
-            "Altered { part: \"the manifest\" }",
         ),
-        hostile(
-            "part_altered",
-            changed(parts + 9),
-            "Altered { part: \"part 0\" }",
-        ),
-        hostile("parts_swapped", swapped, "Altered { part: \"part 0\" }"),
-        hostile(
-            "more_behind",
-            [file.as_slice(), b"\n"].concat(),
-            "Altered { part: \"the end\" }",
-        ),
-        hostile(
-            "of_a_stranger",
-            foreign,
-            "Foreign { what: \"signed by another anchor than the one that was named\" }",
-        ),
-        hostile(
-            "for_another",
-            made(1, 1, other),
-            "Foreign { what: \"sealed for another identity\" }",
-        ),
+        hostile("part_altered", changed(parts + 9)),
+        hostile("parts_swapped", swapped),
+        hostile("more_behind", [file.as_slice(), b"\n"].concat()),
+        hostile("of_a_stranger", foreign),
+        hostile("for_another", made(1, 1, other)),
     ]
 }
 

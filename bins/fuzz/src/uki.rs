@@ -1,8 +1,5 @@
 //! Unified kernel images: their sections, the kernel within, and what booting them measures.
 
-use std::io;
-use std::io::Read;
-
 use tec_core::pcr::PcrIndex;
 use tec_tpm::compute::testing::{PeBuilder, application};
 use tec_tpm::compute::{
@@ -12,6 +9,7 @@ use tec_tpm::compute::{
 use tec_tpm::event_log::Bank;
 
 use crate::bytes::put;
+use crate::slow::Slow;
 use crate::{Seed, outcome};
 
 /// Two banks that processors compute quickly.
@@ -32,7 +30,7 @@ pub(crate) fn uki(data: &[u8]) {
         .hash(SECTIONS)
         .nested(".linux")
         .whole();
-    let slowly = PeFile::read_as(Slowly(data), &request);
+    let slowly = PeFile::read_as(Slow::new(data, 509), &request);
     match PeFile::read_as(data, &request) {
         Ok(file) => check_file(data, &file, &slowly.expect("the same file, read in pieces")),
         Err(error) => {
@@ -41,20 +39,6 @@ pub(crate) fn uki(data: &[u8]) {
         }
     }
     check_boot(data);
-}
-
-/// A reader that gives little at a time.
-struct Slowly<'a>(&'a [u8]);
-
-impl Read for Slowly<'_> {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let size = (self.0.len() * 7 % 509 + 1)
-            .min(buffer.len())
-            .min(self.0.len());
-        let (mut now, rest) = self.0.split_at(size);
-        self.0 = rest;
-        now.read(buffer)
-    }
 }
 
 fn check_file(data: &[u8], file: &PeFile, slowly: &PeFile) {
@@ -163,56 +147,33 @@ pub(crate) fn seeds() -> Vec<Seed> {
 }
 
 fn hostile() -> Vec<Seed> {
-    let stub = |name, magic: &str, error| {
+    let stub = |name, magic: &str| {
         let file = PeBuilder::new()
             .section(".sdmagic", magic)
             .section(".linux", "x");
-        Seed::new(name, file.build()).refused(read, error)
+        Seed::new(name, file.build()).refused(read)
     };
-    let lying = |name, file: Vec<u8>, error| Seed::new(name, file).refused(read, error);
+    let lying = |name, file: Vec<u8>| Seed::new(name, file).refused(read);
     // Headers of sections begin at 0x188, 40 bytes each; the sixth is that of `.initrd`.
     let initrd = 0x188 + 5 * 40;
     let good = || image("257.3").build();
     vec![
-        stub(
-            "no_stub",
-            "#### LoaderInfo: other 1 ####",
-            "Stub { file: \"EFI/BOOT/BOOTX64.EFI\", source: NoMagic }",
-        ),
-        stub(
-            "unknown_stub",
-            "#### LoaderInfo: systemd-stub 9999 ####",
-            "Stub { file: \"EFI/BOOT/BOOTX64.EFI\", source: UnknownVersion { version: \"9999\" } }",
-        ),
+        stub("no_stub", "#### LoaderInfo: other 1 ####"),
+        stub("unknown_stub", "#### LoaderInfo: systemd-stub 9999 ####"),
         stub(
             "kernel_that_is_none",
             "#### LoaderInfo: systemd-stub 257 ####",
-            "UnknownLoader { file: \"EFI/BOOT/BOOTX64.EFI\", what: \"a unified kernel image whose section .linux is no EFI program\" }",
         ),
-        lying(
-            "stub_named_in_the_string_table",
-            renamed(),
-            "Stub { file: \"EFI/BOOT/BOOTX64.EFI\", source: NoMagic }",
-        ),
-        lying(
-            "no_loader",
-            application("x"),
-            "UnknownLoader { file: \"EFI/BOOT/BOOTX64.EFI\", what: \"neither shim nor a unified kernel image\" }",
-        ),
+        lying("stub_named_in_the_string_table", renamed()),
+        lying("no_loader", application("x")),
         lying(
             "initrd_that_grows_in_memory",
             put(good(), initrd + 8, &[0xff; 4]),
-            "Pe { file: \"EFI/BOOT/BOOTX64.EFI\", source: SectionTooLarge { section: \".initrd\", offset: 4096, size: 4294966783, limit: 1048576 } }",
         ),
-        lying(
-            "initrd_of_nothing",
-            put(good(), initrd + 16, &[0; 8]),
-            "Pe { file: \"EFI/BOOT/BOOTX64.EFI\", source: SectionWithoutContent { section: \".initrd\", offset: 592 } }",
-        ),
+        lying("initrd_of_nothing", put(good(), initrd + 16, &[0; 8])),
         lying(
             "signed_for_another",
             image("257.3").signed_for([7; 32]).build(),
-            "Signature { file: \"EFI/BOOT/BOOTX64.EFI\", source: Mismatch {…",
         ),
     ]
 }

@@ -110,28 +110,19 @@ fn key(algorithm: &[u8], bits: &[u8]) -> Vec<u8> {
 
 pub(crate) fn seeds() -> Vec<Seed> {
     let rsa = rsa_tpm().public_key();
-    let mut seeds = vec![
+    let seeds = vec![
         Seed::new("root", root()),
         Seed::new("leaf", leaf()),
         Seed::new("followed", [leaf(), b"\0\0\0"].concat()),
         Seed::new("rsa", unsigned(SHA256_RSA, rsa.as_der(), MODULES)),
     ];
-    seeds.extend(hostile());
-    seeds
+    [seeds, hostile()].concat()
 }
 
 fn hostile() -> Vec<Seed> {
-    let refused = |name, content: Vec<u8>, error| Seed::new(name, content).refused(read, error);
-    let lying = |name, content| {
-        refused(
-            name,
-            content,
-            "Der(DerError { structure: \"certificate\" })",
-        )
-    };
+    let lying = |name, content: Vec<u8>| Seed::new(name, content).refused(read);
     let good = || leaf().to_vec();
-    let with_key =
-        |name, algorithm, key: &[u8], error| refused(name, unsigned(algorithm, key, &[]), error);
+    let with_key = |name, algorithm, key: &[u8]| lying(name, unsigned(algorithm, key, &[]));
     let tiny = der(0x30, &[b"\x02\x01\x03\x02\x01\x03"]);
     let unused = {
         let at = good()
@@ -150,29 +141,13 @@ fn hostile() -> Vec<Seed> {
         ),
         lying("long_tag", [&[0x3f, 0x81, 0x10][..], &good()].concat()),
         lying("signature_of_one_bit", unused),
-        with_key(
-            "md5",
-            MD5_RSA,
-            &key(RSA, &tiny),
-            "Unsupported(UnsupportedSignature { what: \"algorithm 2a864886f70d010104\" })",
-        ),
-        with_key(
-            "rsa_key_of_two_bits",
-            SHA256_RSA,
-            &key(RSA, &tiny),
-            "Unsupported(UnsupportedSignature { what: \"RSA key \" })",
-        ),
+        with_key("md5", MD5_RSA, &key(RSA, &tiny)),
+        with_key("rsa_key_of_two_bits", SHA256_RSA, &key(RSA, &tiny)),
         with_key(
             "curve_that_is_not_known",
             SHA256_ECDSA,
             &key(&[EC, P521].concat(), &[4; 133]),
-            "Unsupported(UnsupportedSignature { what: \"elliptic curve \" })",
         ),
-        with_key(
-            "key_that_is_none",
-            SHA256_RSA,
-            b"\x30\x00",
-            "Unsupported(UnsupportedSignature { what: \"key \" })",
-        ),
+        with_key("key_that_is_none", SHA256_RSA, b"\x30\x00"),
     ]
 }

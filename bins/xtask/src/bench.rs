@@ -12,8 +12,6 @@ use crate::{process, term, tools};
 
 /// Written by the suites, below the target directory.
 const REPORT: &str = "bench/report.json";
-/// The page, in the same place.
-const PAGE: &str = "bench/index.html";
 /// A measurement that runs the release build of `compute-pcrs`.
 const PROCESS: &str = "pcr/process/";
 /// A measurement that runs the release build of `node-agent`.
@@ -142,9 +140,8 @@ impl Bench<'_> {
         process::run(&mut build)
     }
 
-    /// Prints a report and writes the page; the program of the benchmarks knows how.
+    /// Prints a report; the program of the benchmarks knows how.
     fn show(&self, report: &Path, more: &[&str]) -> Result<()> {
-        let page = self.target.join(PAGE);
         let mut show = cargo(self.root);
         show.args([
             "run",
@@ -155,10 +152,7 @@ impl Bench<'_> {
             "tec-benches",
             "--",
         ]);
-        show.arg(report).arg("--page").arg(&page).args(more);
-        process::run(&mut show)?;
-        term::success(&format!("the page is {}", page.display()));
-        Ok(())
+        process::run(show.arg(report).args(more))
     }
 
     /// Keeps the report of this run under the name of its commit.

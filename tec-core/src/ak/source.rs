@@ -4,10 +4,8 @@ use core::net::{IpAddr, Ipv4Addr};
 use std::fmt;
 use std::str::FromStr;
 
-use serde::de::Error as _;
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
-
 use crate::endpoint::network_of;
+use crate::text::text_form;
 
 /// The network that an attestation key was submitted from, as
 /// [`network_of`](crate::endpoint::network_of) counts: one IPv4 address, or the 64-bit prefix of an
@@ -46,16 +44,4 @@ impl FromStr for SourceNetwork {
     }
 }
 
-impl Serialize for SourceNetwork {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
-    }
-}
-
-impl<'de> Deserialize<'de> for SourceNetwork {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        String::deserialize(deserializer)?
-            .parse()
-            .map_err(D::Error::custom)
-    }
-}
+text_form!(SourceNetwork);

@@ -12,13 +12,14 @@ use std::str::FromStr;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use hkdf::Hkdf;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use sha2::Sha256;
 use uuid::Uuid;
 use zeroize::ZeroizeOnDrop;
 
 use crate::digest::Sha256Digest;
 use crate::secret::{SecretArray, SecretBytes};
+use crate::text::text_form;
 
 /// What every id of a data key begins with; it separates these keys from all others.
 const PREFIX: &str = "key-";
@@ -58,8 +59,7 @@ fn hkdf32(ikm: &[u8], salt: &[u8], label: &str) -> SecretArray<32> {
 }
 
 /// The UUID of a LUKS header. Written in lower case always: keys are derived from its text.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DiskId(Uuid);
 
 /// The text is no UUID.
@@ -82,19 +82,7 @@ impl FromStr for DiskId {
     }
 }
 
-impl TryFrom<String> for DiskId {
-    type Error = ParseDiskIdError;
-
-    fn try_from(text: String) -> Result<Self, Self::Error> {
-        text.parse()
-    }
-}
-
-impl From<DiskId> for String {
-    fn from(id: DiskId) -> Self {
-        id.to_string()
-    }
-}
+text_form!(DiskId, ParseDiskIdError);
 
 impl fmt::Display for DiskId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -6,10 +6,11 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
 use super::vault::{Response, Verdict};
 use crate::secret::SecretBytes;
+use crate::text::text_form;
 use crate::time::Timestamp;
 
 /// Longest name of a namespace or service account (RFC 1123 label, as Kubernetes takes it).
@@ -30,8 +31,7 @@ pub fn is_label(text: &str) -> bool {
 }
 
 /// A Kubernetes service account.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Account {
     namespace: String,
     name: String,
@@ -88,19 +88,7 @@ impl std::str::FromStr for Account {
     }
 }
 
-impl TryFrom<String> for Account {
-    type Error = AccountError;
-
-    fn try_from(text: String) -> Result<Self, AccountError> {
-        text.parse()
-    }
-}
-
-impl From<Account> for String {
-    fn from(account: Account) -> Self {
-        account.to_string()
-    }
-}
+text_form!(Account, AccountError);
 
 /// The vault's role of a caller. It follows from the call, never from the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

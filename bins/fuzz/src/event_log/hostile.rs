@@ -36,69 +36,28 @@ pub(super) fn seeds() -> Vec<Seed> {
     [headers(), events(), localities()].concat()
 }
 
-fn lying(name: &'static str, content: Vec<u8>, error: &'static str) -> Seed {
-    Seed::new(name, content).refused(read, error)
+fn lying(name: &'static str, content: Vec<u8>) -> Seed {
+    Seed::new(name, content).refused(read)
 }
 
 fn headers() -> Vec<Seed> {
     let with = |at: usize, bytes: &[u8]| put(good(), at, bytes);
     vec![
-        lying("nothing", Vec::new(), "Empty"),
-        lying("padding_only", vec![0xff; 100], "Empty"),
-        lying(
-            "header_is_cut_off",
-            cut(good(), 31),
-            "Truncated { offset: 28, field: \"event size\", needed: 4, left: 3 }",
-        ),
-        lying(
-            "header_of_four_gigabytes",
-            with(HEADER_SIZE, &[0xff; 4]),
-            "Truncated { offset: 32, field: \"event data\", needed: 4294967295, left: 113 }",
-        ),
-        lying(
-            "header_of_17_bytes",
-            with(HEADER_SIZE, &[17]),
-            "Truncated { offset: 32, field: \"specification id\", needed: 24, left: 17 }",
-        ),
-        lying(
-            "no_algorithms",
-            with(ALGORITHMS, &[0]),
-            "AlgorithmCount { offset: 56, count: 0, limit: 16 }",
-        ),
-        lying(
-            "four_billion_algorithms",
-            with(ALGORITHMS, &[0xff; 4]),
-            "AlgorithmCount { offset: 56, count: 4294967295, limit: 16 }",
-        ),
-        lying(
-            "sixteen_algorithms",
-            with(ALGORITHMS, &[16]),
-            "Truncated { offset: 68, field: \"algorithm\", needed: 2, left: 1 }",
-        ),
-        lying(
-            "digest_of_65535_bytes",
-            with(FIRST, &[0x12, 0, 0xff, 0xff]),
-            "Algorithm { offset: 60, algorithm: 18, size: 65535 }",
-        ),
-        lying(
-            "sha1_of_32_bytes",
-            with(FIRST_SIZE, &[32]),
-            "Algorithm { offset: 60, algorithm: 4, size: 32 }",
-        ),
-        lying(
-            "algorithm_twice",
-            with(SECOND, &[4, 0, 20]),
-            "Algorithm { offset: 64, algorithm: 4, size: 20 }",
-        ),
-        lying(
-            "vendor_part_past_the_end",
-            with(VENDOR, &[0xff]),
-            "Truncated { offset: 69, field: \"vendor info\", needed: 255, left: 0 }",
-        ),
+        lying("nothing", Vec::new()),
+        lying("padding_only", vec![0xff; 100]),
+        lying("header_is_cut_off", cut(good(), 31)),
+        lying("header_of_four_gigabytes", with(HEADER_SIZE, &[0xff; 4])),
+        lying("header_of_17_bytes", with(HEADER_SIZE, &[17])),
+        lying("no_algorithms", with(ALGORITHMS, &[0])),
+        lying("four_billion_algorithms", with(ALGORITHMS, &[0xff; 4])),
+        lying("sixteen_algorithms", with(ALGORITHMS, &[16])),
+        lying("digest_of_65535_bytes", with(FIRST, &[0x12, 0, 0xff, 0xff])),
+        lying("sha1_of_32_bytes", with(FIRST_SIZE, &[32])),
+        lying("algorithm_twice", with(SECOND, &[4, 0, 20])),
+        lying("vendor_part_past_the_end", with(VENDOR, &[0xff])),
         lying(
             "one_algorithm_too_few",
             put(with(ALGORITHMS, &[1]), SECOND, &[0]),
-            "HeaderLength { offset: 65, extra: 4 }",
         ),
     ]
 }
@@ -106,46 +65,17 @@ fn headers() -> Vec<Seed> {
 fn events() -> Vec<Seed> {
     let with = |at: usize, bytes: &[u8]| put(good(), at, bytes);
     vec![
-        lying(
-            "register_24",
-            with(REGISTER, &[24]),
-            "Register { offset: 69, index: 24 }",
-        ),
-        lying(
-            "register_of_ones",
-            with(REGISTER, &[0xff; 4]),
-            "Register { offset: 69, index: 4294967295 }",
-        ),
-        lying(
-            "four_billion_digests",
-            with(DIGESTS, &[0xff; 4]),
-            "DigestCount { offset: 77, count: 4294967295, announced: 2 }",
-        ),
-        lying(
-            "digest_twice",
-            with(SECOND_DIGEST, &[4]),
-            "Digest { offset: 103, algorithm: 4 }",
-        ),
+        lying("register_24", with(REGISTER, &[24])),
+        lying("register_of_ones", with(REGISTER, &[0xff; 4])),
+        lying("four_billion_digests", with(DIGESTS, &[0xff; 4])),
+        lying("digest_twice", with(SECOND_DIGEST, &[4])),
         lying(
             "digest_that_was_not_announced",
             with(SECOND_DIGEST, &[0x0c]),
-            "Digest { offset: 103, algorithm: 12 }",
         ),
-        lying(
-            "data_of_four_gigabytes",
-            with(DATA_SIZE, &[0xff; 4]),
-            "Truncated { offset: 141, field: \"event data\", needed: 4294967295, left: 4 }",
-        ),
-        lying(
-            "data_one_byte_too_long",
-            with(DATA_SIZE, &[5]),
-            "Truncated { offset: 141, field: \"event data\", needed: 5, left: 4 }",
-        ),
-        lying(
-            "digest_is_cut_off",
-            cut(good(), 110),
-            "Truncated { offset: 105, field: \"digest\", needed: 32, left: 5 }",
-        ),
+        lying("data_of_four_gigabytes", with(DATA_SIZE, &[0xff; 4])),
+        lying("data_one_byte_too_long", with(DATA_SIZE, &[5])),
+        lying("digest_is_cut_off", cut(good(), 110)),
     ]
 }
 
@@ -159,25 +89,9 @@ fn localities() -> Vec<Seed> {
     };
     let measured = || sha1_event(0, EventKind::SEPARATOR, b"data");
     vec![
-        lying(
-            "locality_twice",
-            [locality(&[3]), locality(&[3])].concat(),
-            "StartupLocality { offset: 49, reason: \"is repeated\" }",
-        ),
-        lying(
-            "locality_too_late",
-            [measured(), locality(&[3])].concat(),
-            "StartupLocality { offset: 36, reason: \"comes after PCR 0 was extended\" }",
-        ),
-        lying(
-            "locality_2",
-            locality(&[2]),
-            "StartupLocality { offset: 0, reason: \"names no locality that can start a TPM\" }",
-        ),
-        lying(
-            "locality_of_two_bytes",
-            locality(&[3, 1]),
-            "StartupLocality { offset: 0, reason: \"names no locality that can start a TPM\" }",
-        ),
+        lying("locality_twice", [locality(&[3]), locality(&[3])].concat()),
+        lying("locality_too_late", [measured(), locality(&[3])].concat()),
+        lying("locality_2", locality(&[2])),
+        lying("locality_of_two_bytes", locality(&[3, 1])),
     ]
 }

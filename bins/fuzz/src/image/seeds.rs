@@ -155,7 +155,7 @@ fn layers() -> Vec<u8> {
 }
 
 pub(crate) fn seeds() -> Vec<Seed> {
-    let mut seeds = vec![
+    let seeds = vec![
         Seed::new("tar", system()),
         Seed::new("tar_gzip", gzip(&system())),
         Seed::new("tar_zstd", zstd(&system())),
@@ -165,86 +165,45 @@ pub(crate) fn seeds() -> Vec<Seed> {
         Seed::new("oci", layers()),
         Seed::new("program", b"MZ program"),
     ];
-    seeds.extend(hostile_archives());
-    seeds.extend(hostile_disks());
-    seeds
+    [seeds, hostile_archives(), hostile_disks()].concat()
 }
 
-fn lying(name: &str, content: Vec<u8>, error: &'static str) -> Seed {
-    Seed::new(name, content).refused(read, error)
+fn lying(name: &str, content: Vec<u8>) -> Seed {
+    Seed::new(name, content).refused(read)
 }
 
 fn hostile_archives() -> Vec<Seed> {
-    const CUT: &str = r#"Tar { file: "-", source: Tar(Truncated { offset: 1024 }) }"#;
     let mut long = put(system(), SECTOR + 124, b"77777777777");
     sign_tar(long.get_mut(SECTOR..2 * SECTOR).unwrap_or_default());
     let below = tar(&[file("a", b""), file("a/b", b"")]);
     let outside = tar(&[file("../a", b"a")]);
     vec![
-        lying("nothing", Vec::new(), r#"Unknown { file: "-" }"#),
-        lying("tar_cut_off_in_a_file", cut(system(), 2 * SECTOR + 4), CUT),
-        lying("tar_file_of_eight_gigabytes", long, CUT),
-        lying(
-            "tar_path_out_of_the_image",
-            outside,
-            r#"Tar { file: "-", source: Tar(OutsidePath { offset: 0, path: "../a" }) }"#,
-        ),
-        lying(
-            "tar_file_below_a_file",
-            below,
-            r#"Tar { file: "-", source: Entry { offset: 1024, source: NotAFolder { path: "a/b", …"#,
-        ),
-        lying(
-            "gzip_cut_off",
-            cut(gzip(&system()), 700),
-            r#"Tar { file: "-", source: Tar(Read { offset: 685, source: Custom { kind: Other, …"#,
-        ),
-        lying(
-            "zstd_cut_off",
-            cut(zstd(&system()), 700),
-            r#"Read { file: "-", source: Custom { kind: Other, error: Damaged { offset: 700, …"#,
-        ),
-        lying(
-            "oci_layer_with_another_digest",
-            oci_of_another_layer(),
-            r#"Oci { file: "-", source: Layer { file: "blobs/sha256/2cf0535fec8798f52d1a5c5e…"#,
-        ),
+        lying("nothing", Vec::new()),
+        lying("tar_cut_off_in_a_file", cut(system(), 2 * SECTOR + 4)),
+        lying("tar_file_of_eight_gigabytes", long),
+        lying("tar_path_out_of_the_image", outside),
+        lying("tar_file_below_a_file", below),
+        lying("gzip_cut_off", cut(gzip(&system()), 700)),
+        lying("zstd_cut_off", cut(zstd(&system()), 700)),
+        lying("oci_layer_with_another_digest", oci_of_another_layer()),
     ]
 }
 
 fn hostile_disks() -> Vec<Seed> {
     let again = record(b"AGAIN      ", 0x10, 2, 0);
     vec![
-        lying(
-            "fat_without_sectors",
-            put(fat(), 19, &[0, 0]),
-            r#"Fat { file: "-", source: Field { offset: 19, field: "number of sectors", value: 0 } }"#,
-        ),
-        lying(
-            "fat_beyond_the_end",
-            put(fat(), 19, &[0xff, 0xff]),
-            r#"Fat { file: "-", source: Truncated { offset: 0, part: "the file system" } }"#,
-        ),
-        lying(
-            "fat_folder_in_itself",
-            put(fat(), 3 * SECTOR, &again),
-            r#"Fat { file: "-", source: SharedFolder { offset: 1536, path: "EFI/AGAIN" } }"#,
-        ),
+        lying("fat_without_sectors", put(fat(), 19, &[0, 0])),
+        lying("fat_beyond_the_end", put(fat(), 19, &[0xff, 0xff])),
+        lying("fat_folder_in_itself", put(fat(), 3 * SECTOR, &again)),
         lying(
             "fat_cluster_beyond_the_end",
             put(fat(), ROOT + 26, &[0xff, 0x0e]),
-            r#"Fat { file: "-", source: Cluster { offset: 1024, cluster: 3839 } }"#,
         ),
         lying(
             "gpt_with_a_wrong_checksum",
             put(gpt(), SECTOR + 16, &[0; 4]),
-            r#"Disk { file: "-", source: Checksum { offset: 512, part: "the GPT header" } }"#,
         ),
-        lying(
-            "mbr_partition_beyond_the_end",
-            put(mbr(), 458, &[0xff; 4]),
-            r#"Disk { file: "-", source: Field { offset: 454, field: "extent of a partition", …"#,
-        ),
+        lying("mbr_partition_beyond_the_end", put(mbr(), 458, &[0xff; 4])),
     ]
 }
 

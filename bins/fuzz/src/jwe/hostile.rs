@@ -78,124 +78,70 @@ fn headers() -> Vec<Seed> {
     let text = header(&good(0)).to_string();
     let twice = text.replacen('{', r#"{"alg":"dir","#, 1);
     [
-        (
-            "alg_none",
-            saying("", "alg", json!("none")),
-            r#"Unsupported { what: "alg \"none\"" }"#,
-        ),
-        (
-            "alg_dir",
-            saying("", "alg", json!("dir")),
-            r#"Unsupported { what: "alg \"dir\"" }"#,
-        ),
-        ("alg_twice", under(&twice), "Header(…"),
-        (
-            "enc_of_128_bits",
-            saying("", "enc", json!("A128GCM")),
-            r#"Unsupported { what: "enc \"A128GCM\"" }"#,
-        ),
-        (
-            "critical_extension",
-            saying("", "crit", json!(["exp"])),
-            r#"Unsupported { what: "a critical extension or \"zip\"" }"#,
-        ),
-        (
-            "compressed",
-            saying("", "zip", json!("DEF")),
-            r#"Unsupported { what: "a critical extension or \"zip\"" }"#,
-        ),
-        ("header_is_a_list", under("[]"), "Header(…"),
-        (
-            "header_is_large",
-            under(&" ".repeat(5000)),
-            r#"TooLarge { member: "protected" }"#,
-        ),
+        ("alg_none", saying("", "alg", json!("none"))),
+        ("alg_dir", saying("", "alg", json!("dir"))),
+        ("alg_twice", under(&twice)),
+        ("enc_of_128_bits", saying("", "enc", json!("A128GCM"))),
+        ("critical_extension", saying("", "crit", json!(["exp"]))),
+        ("compressed", saying("", "zip", json!("DEF"))),
+        ("header_is_a_list", under("[]")),
+        ("header_is_large", under(&" ".repeat(5000))),
         (
             "without_a_point",
             under(r#"{"alg":"ECDH-ES+A256KW","enc":"A256GCM"}"#),
-            "PublicKey",
         ),
         (
             "point_of_another_curve",
             saying("/epk", "crv", json!("P-521")),
-            "PublicKey",
         ),
-        (
-            "point_of_another_type",
-            saying("/epk", "kty", json!("OKP")),
-            "PublicKey",
-        ),
-        ("point_off_the_curve", under(&off.to_string()), "PublicKey"),
-        (
-            "point_that_is_short",
-            saying("/epk", "x", json!("AAAA")),
-            r#"Member { member: "x" }"#,
-        ),
-        (
-            "party_is_no_base64",
-            saying("", "apu", json!("!")),
-            r#"Member { member: "apu" }"#,
-        ),
-        ("header_written_anew", under(&format!(" {text}")), "Content"),
+        ("point_of_another_type", saying("/epk", "kty", json!("OKP"))),
+        ("point_off_the_curve", under(&off.to_string())),
+        ("point_that_is_short", saying("/epk", "x", json!("AAAA"))),
+        ("party_is_no_base64", saying("", "apu", json!("!"))),
+        ("header_written_anew", under(&format!(" {text}"))),
     ]
-    .map(|(name, jwe, error)| seed(name, &jwe).refused(open, error))
+    .map(|(name, jwe)| seed(name, &jwe).refused(open))
     .into()
 }
 
 fn members() -> Vec<Seed> {
     [
-        ("for_another_curve", good(1), "PublicKey"),
+        ("for_another_curve", good(1)),
         (
             "key_does_not_unwrap",
             changed(|jwe| with_bytes(&mut jwe.encrypted_key, |bytes| flip(bytes))),
-            "Unwrap",
         ),
         (
             "key_is_cut",
             changed(|jwe| with_bytes(&mut jwe.encrypted_key, |key| key.truncate(39))),
-            r#"Member { member: "encrypted_key" }"#,
         ),
         (
             "key_is_long",
             changed(|jwe| with_bytes(&mut jwe.encrypted_key, |key| key.push(0))),
-            r#"TooLarge { member: "encrypted_key" }"#,
         ),
         (
             "vector_of_16_bytes",
             changed(|jwe| with_bytes(&mut jwe.iv, |iv| iv.resize(16, 0))),
-            r#"TooLarge { member: "iv" }"#,
         ),
         (
             "another_vector",
             changed(|jwe| with_bytes(&mut jwe.iv, |bytes| flip(bytes))),
-            "Content",
         ),
         (
             "tag_is_cut",
             changed(|jwe| with_bytes(&mut jwe.tag, |tag| tag.truncate(12))),
-            r#"Member { member: "tag" }"#,
         ),
         (
             "another_tag",
             changed(|jwe| with_bytes(&mut jwe.tag, |bytes| flip(bytes))),
-            "Content",
         ),
         (
             "another_text",
             changed(|jwe| with_bytes(&mut jwe.ciphertext, |bytes| flip(bytes))),
-            "Content",
         ),
-        (
-            "text_is_padded",
-            changed(|jwe| jwe.ciphertext.push('=')),
-            r#"Member { member: "ciphertext" }"#,
-        ),
-        (
-            "text_is_empty",
-            changed(|jwe| jwe.ciphertext.clear()),
-            "Content",
-        ),
+        ("text_is_padded", changed(|jwe| jwe.ciphertext.push('='))),
+        ("text_is_empty", changed(|jwe| jwe.ciphertext.clear())),
     ]
-    .map(|(name, jwe, error)| seed(name, &jwe).refused(open, error))
+    .map(|(name, jwe)| seed(name, &jwe).refused(open))
     .into()
 }

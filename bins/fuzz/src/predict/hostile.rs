@@ -7,7 +7,7 @@ use crate::{Seed, signature_list};
 /// Boots with changes. With GRUB, files are 0 to 4 and variables begin at 5.
 pub(super) fn seeds(read: fn(&[u8]) -> Result<(), String>) -> Vec<Seed> {
     let changed = |name, choice: u8, edit: Vec<u8>| Seed::new(name, [vec![choice], edit].concat());
-    let refused = |name, choice, edit, error| changed(name, choice, edit).refused(read, error);
+    let refused = |name, choice, edit| changed(name, choice, edit).refused(read);
     let (shim, grub, script, kernel) = (0, 1, 2, 3);
     let (state, db, dbx, mok_list, mirror) = (5, 7, 8, 9, 14);
     let no_list = b"\0\0\0\0\0";
@@ -25,71 +25,20 @@ pub(super) fn seeds(read: fn(&[u8]) -> Result<(), String>) -> Vec<Seed> {
             1,
             written(kernel, 0x80, 0x210, b"other"),
         ),
-        refused(
-            "kernel_changed",
-            1,
-            written(kernel, 0, 0x210, b"other"),
-            "Signature { file: \"vmlinuz\", source: Mismatch {…",
-        ),
-        refused(
-            "kernel_is_cut_off",
-            1,
-            written(kernel, 2, 100, &[]),
-            "Pe { file: \"vmlinuz\", source: Truncated { offset: 100, part: \"PE header\", needed: 132 } }",
-        ),
-        refused(
-            "kernel_is_a_text",
-            1,
-            written(kernel, 3, 0, b"text"),
-            "Pe { file: \"vmlinuz\", source: Magic { offset: 0, magic: \"MZ\" } }",
-        ),
-        refused(
-            "no_grub",
-            1,
-            written(grub, 4, 0, &[]),
-            "NoSecondStage { file: \"EFI/BOOT/BOOTX64.EFI\" }",
-        ),
-        refused(
-            "no_shim",
-            1,
-            written(shim, 4, 0, &[]),
-            "Find(Missing { component: Shim })",
-        ),
-        refused(
-            "state_of_two_bytes",
-            1,
-            written(state, 1, 0, &[1]),
-            "Platform(Switch { variable: \"SecureBoot\", size: 2 })",
-        ),
-        refused(
-            "db_that_is_no_list",
-            1,
-            written(db, 3, 0, no_list),
-            "Authority { file: \"EFI/BOOT/BOOTX64.EFI\", source: List { variable: \"db\", source: Truncated { offset: 0, needed: 28, left: 5 } } }",
-        ),
-        refused(
-            "no_db",
-            1,
-            written(db, 4, 0, &[]),
-            "Authority { file: \"EFI/BOOT/BOOTX64.EFI\", source: Refused }",
-        ),
-        refused(
-            "dbx_of_sha1_digests",
-            1,
-            written(dbx, 3, 0, &sha1),
-            "Authority { file: \"EFI/BOOT/grubx64.efi\", source: Sha1Entries { variable: \"dbx\" } }",
-        ),
-        refused(
-            "revoked_ca",
-            1,
-            written(dbx, 3, 0, &ca),
-            "Authority { file: \"EFI/BOOT/BOOTX64.EFI\", source: Revoked { variable: \"dbx\" } }",
-        ),
+        refused("kernel_changed", 1, written(kernel, 0, 0x210, b"other")),
+        refused("kernel_is_cut_off", 1, written(kernel, 2, 100, &[])),
+        refused("kernel_is_a_text", 1, written(kernel, 3, 0, b"text")),
+        refused("no_grub", 1, written(grub, 4, 0, &[])),
+        refused("no_shim", 1, written(shim, 4, 0, &[])),
+        refused("state_of_two_bytes", 1, written(state, 1, 0, &[1])),
+        refused("db_that_is_no_list", 1, written(db, 3, 0, no_list)),
+        refused("no_db", 1, written(db, 4, 0, &[])),
+        refused("dbx_of_sha1_digests", 1, written(dbx, 3, 0, &sha1)),
+        refused("revoked_ca", 1, written(dbx, 3, 0, &ca)),
         refused(
             "owner_keys_that_are_no_list",
             1,
             written(mok_list, 3, 0, no_list),
-            "Authority { file: \"EFI/BOOT/grubx64.efi\", source: List { variable: \"MokListRT\", source: Truncated {…",
         ),
         refused(
             "mirror_of_another_shim",
@@ -99,7 +48,6 @@ pub(super) fn seeds(read: fn(&[u8]) -> Result<(), String>) -> Vec<Seed> {
                 written(mirror - 1, 3, 0, no_list),
             ]
             .concat(),
-            "Shim { file: \"EFI/BOOT/BOOTX64.EFI\", source: ForeignMirror }",
         ),
     ]
 }

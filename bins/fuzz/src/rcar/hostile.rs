@@ -27,12 +27,6 @@ fn answer(data: &[u8]) -> Result<(), String> {
     Err(format!("{} {}", reply.status.as_u16(), error.detail))
 }
 
-const MALFORMED: &str = "401 TEC-A400 the evidence is malformed…";
-const SORT: &str = "401 evidence of this sort is not accepted";
-const VERSION: &str = "401 KBS Client Protocol Version Mismatch: expect =0.4.0";
-const QUOTE: &str = "401 TEC-A405…";
-const SELECTION: &str = "401 TEC-A406…";
-
 pub(super) fn seeds() -> Vec<Seed> {
     [auth(), requests(), session_keys(), evidence(), quotes()].concat()
 }
@@ -41,47 +35,40 @@ fn auth() -> Vec<Seed> {
     let deep = format!("{}{}", "[".repeat(200), "]".repeat(200));
     let deep = format!(r#"{{"version":"0.4.0","tee":"tpm","extra-params":{deep}}}"#);
     [
-        ("auth_of_nothing", "", MALFORMED),
-        ("auth_of_a_list", r#"["0.4.0","tpm"]"#, MALFORMED),
+        ("auth_of_nothing", ""),
+        ("auth_of_a_list", r#"["0.4.0","tpm"]"#),
         (
             "auth_without_parameters",
             r#"{"version":"0.4.0","tee":"tpm"}"#,
-            MALFORMED,
         ),
         (
             "auth_of_two_sorts",
             r#"{"version":"0.4.0","tee":"tpm","extra-params":"","tee":"sample"}"#,
-            MALFORMED,
         ),
         (
             "auth_of_two_spellings",
             r#"{"version":"0.4.0","tee":"tpm","extra-params":"","\u0074ee":"snp"}"#,
-            MALFORMED,
         ),
-        ("auth_with_a_byte_order_mark", "\u{feff}{}", MALFORMED),
-        ("auth_that_is_deep", &deep, MALFORMED),
+        ("auth_with_a_byte_order_mark", "\u{feff}{}"),
+        ("auth_that_is_deep", &deep),
         (
             "auth_of_an_older_version",
             r#"{"version":"0.3.0","tee":"tpm","extra-params":""}"#,
-            VERSION,
         ),
         (
             "auth_of_a_newer_version",
             r#"{"version":"0.4.1","tee":"tpm","extra-params":""}"#,
-            VERSION,
         ),
         (
             "auth_of_sample",
             r#"{"version":"0.4.0","tee":"sample","extra-params":""}"#,
-            SORT,
         ),
         (
             "auth_of_an_unknown_sort",
             r#"{"version":"0.4.0","tee":"TPM","extra-params":""}"#,
-            SORT,
         ),
     ]
-    .map(|(name, body, error)| seed(name, "auth", body).refused(answer, error))
+    .map(|(name, body)| seed(name, "auth", body).refused(answer))
     .into()
 }
 
@@ -111,8 +98,8 @@ fn twice(member: &str, before: &str) -> String {
     twice
 }
 
-fn attests<const N: usize>(list: [(&str, String, &'static str); N]) -> Vec<Seed> {
-    list.map(|(name, body, error)| seed(name, "attest", body).refused(answer, error))
+fn attests<const N: usize>(list: [(&str, String); N]) -> Vec<Seed> {
+    list.map(|(name, body)| seed(name, "attest", body).refused(answer))
         .into()
 }
 
@@ -121,42 +108,32 @@ fn requests() -> Vec<Seed> {
     let init_data = json!({"format": "toml", "body": init_data});
     let devices = "/tee-evidence/additional_evidence";
     attests([
-        ("attest_of_nothing", String::new(), MALFORMED),
-        ("attest_of_an_empty_object", "{}".to_owned(), MALFORMED),
+        ("attest_of_nothing", String::new()),
+        ("attest_of_an_empty_object", "{}".to_owned()),
         (
             "attest_of_another_nonce",
             changed("/runtime-data/nonce", json!("x")),
-            QUOTE,
         ),
         (
             "attest_of_two_nonces",
             twice("\"nonce\"", "\"nonce\":\"x\""),
-            MALFORMED,
         ),
         (
             "attest_of_two_keys",
             twice("\"tee-pubkey\"", "\"tee-pubkey\":{}"),
-            MALFORMED,
         ),
-        (
-            "attest_of_two_lists",
-            twice("\"pcrs\"", "\"pcrs\":[]"),
-            MALFORMED,
-        ),
+        ("attest_of_two_lists", twice("\"pcrs\"", "\"pcrs\":[]")),
         (
             "attest_with_a_device",
             changed(devices, json!("{\"nvidia\":{}}")),
-            MALFORMED,
         ),
         (
             "attest_with_no_text_of_devices",
             changed(devices, json!({})),
-            MALFORMED,
         ),
         (
             "attest_with_init_data_of_48_bytes",
             changed("/init-data", init_data),
-            MALFORMED,
         ),
     ])
 }
@@ -167,14 +144,13 @@ fn session_keys() -> Vec<Seed> {
     let zeros = "A".repeat(43);
     let off = with_key(&[("x", &zeros), ("y", &zeros)]);
     attests([
-        ("attest_for_no_key", changed(key, json!({})), MALFORMED),
+        ("attest_for_no_key", changed(key, json!({}))),
         (
             "attest_for_a_short_key",
             changed(&format!("{key}/x"), json!("AAAA")),
-            MALFORMED,
         ),
-        ("attest_for_a_key_off_the_curve", off, MALFORMED),
-        ("attest_for_a_key_that_says_more", more, MALFORMED),
+        ("attest_for_a_key_off_the_curve", off),
+        ("attest_for_a_key_that_says_more", more),
     ])
 }
 
@@ -182,11 +158,10 @@ fn evidence() -> Vec<Seed> {
     let evidence = "/tee-evidence/primary_evidence";
     let other = rsa_tpm().public_key().to_base64();
     attests([
-        ("attest_of_a_list", changed(evidence, json!([])), MALFORMED),
+        ("attest_of_a_list", changed(evidence, json!([]))),
         (
             "attest_under_another_name",
             changed(&format!("{evidence}/ak_public"), json!(other)),
-            QUOTE,
         ),
     ])
 }
@@ -213,13 +188,11 @@ fn quotes() -> Vec<Seed> {
         (
             "quote_of_two_selections",
             quoting(|fields| fields.selections.extend_from_within(..)),
-            SELECTION,
         ),
-        ("quote_of_other_registers", quoting(some), SELECTION),
+        ("quote_of_other_registers", quoting(some)),
         (
             "quote_of_another_session",
             quoting(|fields| fields.extra_data = vec![0; 32]),
-            QUOTE,
         ),
     ])
 }

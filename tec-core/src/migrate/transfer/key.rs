@@ -5,11 +5,11 @@ use std::str::FromStr;
 
 use ed25519_dalek::{Signer as _, SigningKey, VerifyingKey};
 use hpke::{Deserializable as _, Kem as _, Serializable as _};
-use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
 
 use crate::port::Entropy;
 use crate::secret::{SecretArray, SecretBytes};
+use crate::text::text_form;
 
 pub(super) type Kem = hpke::kem::X25519HkdfSha256;
 pub(super) type Kdf = hpke::kdf::HkdfSha256;
@@ -34,16 +34,14 @@ pub struct ParseKeyError {
 }
 
 /// The public key that a transfer is sealed for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Recipient([u8; 32]);
 
 /// The public key that a transfer is signed with.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SignerKey([u8; 32]);
 
-macro_rules! text_form {
+macro_rules! key_form {
     ($name:ident, $prefix:ident, $kind:literal) => {
         impl fmt::Display for $name {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -66,24 +64,12 @@ macro_rules! text_form {
             }
         }
 
-        impl TryFrom<String> for $name {
-            type Error = ParseKeyError;
-
-            fn try_from(text: String) -> Result<Self, ParseKeyError> {
-                text.parse()
-            }
-        }
-
-        impl From<$name> for String {
-            fn from(key: $name) -> Self {
-                key.to_string()
-            }
-        }
+        text_form!($name, ParseKeyError);
     };
 }
 
-text_form!(Recipient, RECIPIENT, "recipient of transfers");
-text_form!(SignerKey, SIGNER, "signer of transfers");
+key_form!(Recipient, RECIPIENT, "recipient of transfers");
+key_form!(SignerKey, SIGNER, "signer of transfers");
 
 impl Recipient {
     pub(super) fn key(&self) -> Result<PublicKey, ParseKeyError> {

@@ -13,35 +13,14 @@ pub(super) fn entries() -> Vec<Seed> {
     let entry =
         |offset: usize, size: u32| with(CERTIFICATES, &[le32(offset), size.to_le_bytes()].concat());
     vec![
-        lying(
-            "certificates_without_an_offset",
-            entry(0, 8),
-            "CertificateTable { offset: 0, size: 8, reason: \"has a size without an offset, or the reverse\" }",
-        ),
-        lying(
-            "certificates_without_a_size",
-            entry(LENGTH, 0),
-            "CertificateTable { offset: 1536, size: 0, reason: \"has a size without an offset, or the reverse\" }",
-        ),
-        lying(
-            "certificates_over_a_section",
-            entry(0x400, 0x200),
-            "CertificateTable { offset: 1024, size: 512, reason: \"begins before the end of the sections\" }",
-        ),
-        lying(
-            "certificates_of_four_gigabytes",
-            entry(LENGTH, u32::MAX),
-            "CertificateTable { offset: 1536, size: 4294967295, reason: \"is larger than the limit of 1 MiB\" }",
-        ),
-        lying(
-            "certificates_past_the_end",
-            entry(LENGTH, 256),
-            "Truncated { offset: 1536, part: \"the certificate table\", needed: 1792 }",
-        ),
+        lying("certificates_without_an_offset", entry(0, 8)),
+        lying("certificates_without_a_size", entry(LENGTH, 0)),
+        lying("certificates_over_a_section", entry(0x400, 0x200)),
+        lying("certificates_of_four_gigabytes", entry(LENGTH, u32::MAX)),
+        lying("certificates_past_the_end", entry(LENGTH, 256)),
         lying(
             "bytes_after_the_certificates",
             [entry(LENGTH, 8), vec![0; 16]].concat(),
-            "CertificateTable { offset: 1536, size: 8, reason: \"is not the last part of the file\" }",
         ),
     ]
 }
@@ -72,56 +51,29 @@ pub(super) fn signatures() -> Vec<Seed> {
         content_info(&[b"\x02\x01\x01", &der(0x31, &[]), &content])
     };
     vec![
-        lying(
-            "certificate_of_zero_bytes",
-            table(&entry(0)),
-            "Entry { offset: 0, length: 0 }",
-        ),
-        lying(
-            "certificate_of_seven_bytes",
-            table(&entry(7)),
-            "Entry { offset: 0, length: 7 }",
-        ),
-        lying(
-            "certificate_of_four_gigabytes",
-            table(&entry(u32::MAX)),
-            "Entry { offset: 0, length: 4294967295 }",
-        ),
-        lying(
-            "certificate_header_is_cut_off",
-            table(&[16, 0, 0, 0]),
-            "Entry { offset: 0, length: 0 }",
-        ),
+        lying("certificate_of_zero_bytes", table(&entry(0))),
+        lying("certificate_of_seven_bytes", table(&entry(7))),
+        lying("certificate_of_four_gigabytes", table(&entry(u32::MAX))),
+        lying("certificate_header_is_cut_off", table(&[16, 0, 0, 0])),
         lying(
             "seventeen_certificates",
             table(&[8, 0, 0, 0, 0, 2, 1, 0].repeat(17)),
-            "TooManyEntries { limit: 16 }",
         ),
-        lying(
-            "certificate_without_content",
-            table(&entry(8)),
-            "Content { offset: 0, source: Der {…",
-        ),
+        lying("certificate_without_content", table(&entry(8))),
         lying(
             "certificate_of_another_content_type",
             signature(der(
                 0x30,
                 &[b"\x06\x09\x2a\x86\x48\x86\xf7\x0d\x01\x07\x01"],
             )),
-            "Content { offset: 0, source: ContentType { oid: \"1.2.840.113549.1.7.1\" } }",
         ),
-        lying(
-            "digest_of_31_bytes",
-            signature(short),
-            "Content { offset: 0, source: DigestLength { length: 31 } }",
-        ),
+        lying("digest_of_31_bytes", signature(short)),
         lying(
             "certificate_of_another_file",
             PeBuilder::new()
                 .section(".text", "x")
                 .signed_for([7; 32])
                 .build(),
-            "Mismatch { computed: …",
         ),
     ]
 }
