@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use tec_benches::{Figure, Suite, Unit, load};
-use tec_services_e2e::load::{CALLERS, Durations, Load};
+use tec_e2e::services::load::{CALLERS, Durations, Load};
 
 const COMPONENT: &str = "kube_services/component";
 /// Calls where the suite asks for one: with fewer than a few for each caller, they would never call at the

@@ -77,7 +77,7 @@ async fn a_thousandfold_race_has_one_winner_and_one_extension() {
 }
 
 #[tokio::test]
-async fn the_marker_is_that_of_the_contract_survives_the_process_and_ends_with_a_boot() {
+async fn the_marker_survives_the_process_and_ends_with_a_boot() {
     let mut swtpm = Swtpm::start().unwrap();
     let tpm = Arc::new(Tpm::open(&swtpm.tcti()).unwrap());
     let first = NodeLock::new(marker(&tpm) as Arc<_>);

@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn header_and_claims_are_those_of_the_contract() {
+    fn header_and_claims_are_those_of_trustee() {
         let mut verdict = Verdict::default();
         verdict.claims.insert("executables".to_owned(), 3);
         verdict

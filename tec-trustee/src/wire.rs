@@ -312,7 +312,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bodies_are_those_of_the_contract() {
+    fn bodies_are_those_of_the_protocol() {
         let auth = AuthRequest::new("tpm", serde_json::json!({}));
         assert_eq!(
             serde_json::to_string(&auth).unwrap(),

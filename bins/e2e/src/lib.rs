@@ -19,6 +19,7 @@ pub mod qemu;
 pub mod report;
 pub mod runbook;
 pub mod scenes;
+pub mod services;
 pub mod settings;
 pub mod story;
 pub mod transcript;

@@ -7,8 +7,8 @@ use anyhow::Result;
 use crate::cargo::cargo;
 use crate::{process, programs, term, tools};
 
-/// What the names of these tests begin with; each is a file in bins/e2e/tests.
-const TESTS: &str = "kube_*";
+/// The test program that has them, in bins/e2e/tests.
+const TESTS: &str = "kubernetes";
 /// The programs that they run.
 const PROGRAMS: [&str; 6] = [
     "attestation-key-register",

@@ -1,5 +1,5 @@
 //! `cargo xtask services-demo`: a platform's services from an empty directory, played by the binary
-//! `services-demo` of tec-services-e2e.
+//! `services-demo` of tec-e2e.
 
 use std::path::Path;
 

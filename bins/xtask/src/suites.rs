@@ -11,7 +11,7 @@ use crate::cargo::cargo;
 use crate::{lanes, process, programs, term};
 
 /// Those that take longest begin first.
-const LONGEST: [&str; 3] = ["kube", "scenarios", "services"];
+const LONGEST: [&str; 3] = ["kubernetes", "scenarios", "services"];
 
 /// Checks that passed, and checks that failed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

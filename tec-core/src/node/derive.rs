@@ -306,7 +306,7 @@ mod tests {
 
     // Vectors of the contract, appendix A.
     #[test]
-    fn ids_and_keys_are_those_of_the_contract() {
+    fn ids_and_keys_are_the_recorded_ones() {
         let secret = MeasurementSecret::new(from(0x00));
         assert_eq!(
             secret
@@ -338,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn the_chain_from_master_secret_to_register_is_that_of_the_contract() {
+    fn the_chain_from_master_secret_to_register_is_the_recorded_one() {
         let master = master(from(0x40), from(0x60));
         let key = master
             .data_key(&DataKeyId::measurement_secret(), 32)
@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_with_a_master_secret_gives_the_keys_of_the_contract_and_short_ones_none() {
+    fn a_file_with_a_master_secret_gives_the_recorded_keys_and_short_ones_none() {
         let json = |key: &[u8], salt: &[u8]| {
             let (key, salt) = (STANDARD.encode(key), STANDARD.encode(salt));
             format!(r#"{{"key": "{key}", "salt": "{salt}"}}"#)

@@ -114,7 +114,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_file_is_that_of_the_contract() {
+    fn the_file_is_that_of_constellation() {
         let state = NodeState::new(Role::ControlPlane, MeasurementSalt::new([0; 32]));
         let json = format!(
             r#"{{"Role":"ControlPlane","MeasurementSalt":"{}="}}"#,

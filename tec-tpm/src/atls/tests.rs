@@ -250,7 +250,7 @@ fn lying(lie: Lie) -> EndpointBuilder {
 }
 
 #[tokio::test]
-async fn scenario_8_documents_for_another_nonce_or_key_are_refused() {
+async fn documents_for_another_nonce_or_key_are_refused() {
     let nonce = |refused| matches!(refused, Err(AtlsError::Document(ValidateError::Nonce)));
     let (_, client) = meet_older(lying(Lie::Nonce), dummy_client()).await;
     assert!(nonce(client));
@@ -264,7 +264,7 @@ async fn scenario_8_documents_for_another_nonce_or_key_are_refused() {
 }
 
 #[tokio::test]
-async fn scenario_8_a_document_that_served_once_is_refused() {
+async fn a_document_that_served_once_is_refused() {
     let server = lying(Lie::Replay).build().unwrap();
     let client = dummy_client().build().unwrap();
     let meet = async || {
@@ -359,7 +359,7 @@ async fn who_stole_the_key_of_a_certificate_cannot_relay_evidence() {
 }
 
 #[tokio::test]
-async fn scenario_8_peers_without_a_known_document_are_refused() {
+async fn peers_without_a_known_document_are_refused() {
     let nothing = || now().with_validator(Arc::new(DangerousDummyValidator));
     let client = || dummy_client().with_issuer(Arc::new(DangerousDummyIssuer));
     let (_, refused) = meet(nothing(), client()).await;
@@ -383,7 +383,7 @@ async fn scenario_8_peers_without_a_known_document_are_refused() {
 }
 
 #[tokio::test]
-async fn scenario_8_certificates_of_another_time_are_refused() {
+async fn certificates_of_another_time_are_refused() {
     for seconds in [-3 * 3600, 3 * 3600] {
         let server = at(seconds).with_issuer(Arc::new(DangerousDummyIssuer));
         let (_, client) = meet_older(server, dummy_client()).await;
@@ -395,7 +395,7 @@ async fn scenario_8_certificates_of_another_time_are_refused() {
 }
 
 #[tokio::test]
-async fn scenario_8_a_document_that_fits_no_handshake_is_not_sent() {
+async fn a_document_that_fits_no_handshake_is_not_sent() {
     let (server, _) = meet(lying(Lie::Size), dummy_client()).await;
     assert!(matches!(
         server,
@@ -404,7 +404,7 @@ async fn scenario_8_a_document_that_fits_no_handshake_is_not_sent() {
 }
 
 #[test]
-fn scenario_8_oversized_and_foreign_certificates_are_refused() {
+fn oversized_and_foreign_certificates_are_refused() {
     let provider = ring::default_provider();
     let check = |der: &[u8]| certificate::PeerCertificate::check(der, SoftSnp::now(), &provider);
     let large = vec![0x30; MAX_DOCUMENT + 1025];

@@ -93,26 +93,24 @@ impl Drop for Ending {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn scenario_8_a_client_in_go_and_our_server_prove_themselves_to_each_other() {
+async fn a_client_in_go_and_our_server_prove_themselves_to_each_other() {
     serve(&ours(), "client").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn scenario_8_our_client_and_a_server_in_go_prove_themselves_to_each_other() {
+async fn our_client_and_a_server_in_go_prove_themselves_to_each_other() {
     ask(&ours(), "server").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn scenario_8_a_client_in_go_whose_nonce_is_the_server_name_and_our_server_prove_themselves()
-{
+async fn a_client_in_go_whose_nonce_is_the_server_name_and_our_server_prove_themselves() {
     for _ in 0..20 {
         serve(&ours(), "older-client").await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn scenario_8_our_client_whose_nonce_is_the_server_name_and_a_server_in_go_prove_themselves()
-{
+async fn our_client_whose_nonce_is_the_server_name_and_a_server_in_go_prove_themselves() {
     for _ in 0..20 {
         let ours = builder().with_channel_binding(ChannelBinding::OlderServers);
         let ours = ours.build().unwrap();
@@ -121,7 +119,7 @@ async fn scenario_8_our_client_whose_nonce_is_the_server_name_and_a_server_in_go
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn scenario_8_a_client_in_go_verifies_the_quote_in_our_certificate() {
+async fn a_client_in_go_verifies_the_quote_in_our_certificate() {
     let tpm = Arc::new(SoftTpm::rsa(5));
     tpm.extend(PcrIndex::BOOT_MANAGER, &Sha256Digest::of("shim"));
     let ours = super::endpoint(1)
@@ -134,7 +132,7 @@ async fn scenario_8_a_client_in_go_verifies_the_quote_in_our_certificate() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn scenario_8_a_client_in_go_that_cannot_bind_is_refused_where_that_is_demanded() {
+async fn a_client_in_go_that_cannot_bind_is_refused_where_that_is_demanded() {
     let ours = builder().build().unwrap();
     for sort in ["client", "older-client"] {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

@@ -101,7 +101,7 @@ async fn fetch(urls: &[String]) -> Result<SecretBytes, RcarError> {
 }
 
 #[tokio::test]
-async fn requests_are_those_of_the_contract() {
+async fn requests_are_those_of_the_protocol() {
     let script = Script::default().handshake().error("PolicyDeny", "no");
     let url = script.serve().await;
     fetch(&[url]).await.unwrap_err();

@@ -73,7 +73,7 @@ fn the_header_is_compact_and_in_the_order_that_survives_a_rewrite() {
 }
 
 #[test]
-fn the_session_key_has_exactly_the_members_of_the_contract() {
+fn the_session_key_has_exactly_the_members_of_the_protocol() {
     for (curve, width) in [(Curve::P256, 43), (Curve::P521, 88)] {
         let key = EcPrivateKey::generate(curve, &mut rng(1)).public();
         let value = serde_json::to_value(&key).unwrap();

@@ -290,7 +290,7 @@ async fn a_machine_gets_its_key() {
 }
 
 #[tokio::test]
-async fn the_challenge_is_that_of_the_contract() {
+async fn the_challenge_is_that_of_the_protocol() {
     let world = World::new().await;
     let answer = post("auth", AUTH).of(&world.kbs).await;
     let cookie = answer.cookie.clone().unwrap();
@@ -888,7 +888,7 @@ async fn the_memory_backend_keeps_the_contract_of_a_key_broker() {
 proptest::proptest! {
     #![proptest_config(proptest::prelude::ProptestConfig::with_cases(200))]
     #[test]
-    fn whatever_is_sent_is_answered_in_the_form_of_the_contract(
+    fn whatever_is_sent_is_answered_in_the_form_of_the_protocol(
         method in proptest::sample::select(vec!["GET", "POST", "PUT", "DELETE", "PATCH"]),
         path in "(/kbs/v0)?(/(auth|attest|resource|resource-policy|reference-value|[a-z.%0-9]{0,5})){0,5}(\\?[a-z=&%]{0,9})?",
         body in proptest::collection::vec(proptest::prelude::any::<u8>(), 0..200),

@@ -271,7 +271,7 @@ fn a_policy_that_never_ends_wanting_is_cut_off() {
 }
 
 #[test]
-fn tiers_are_those_of_the_contract() {
+fn tiers_are_those_of_ear() {
     for (value, tier) in [
         (0, TrustTier::None),
         (2, TrustTier::Affirming),

@@ -40,7 +40,7 @@ async fn derived(machine: &Machine) -> Vec<u8> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn scenario_1_init_makes_a_cluster_and_leaves_no_secret_behind() {
+async fn init_makes_a_cluster_and_leaves_no_secret_behind() {
     let machine = Machine::new("Plane_0", "ControlPlane");
     let program = machine.start("run").serving();
     let answer = init(&machine, request()).await.unwrap();
@@ -81,7 +81,7 @@ async fn scenario_1_init_makes_a_cluster_and_leaves_no_secret_behind() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn scenario_2_another_init_is_refused_while_the_first_runs_whose_caller_may_come_back() {
+async fn another_init_is_refused_while_the_first_runs_whose_caller_may_come_back() {
     let machine = Machine::new("plane-0", "ControlPlane");
     fs::write(machine.path("hold"), "").unwrap();
     let program = machine.start("run").serving();
@@ -119,7 +119,7 @@ async fn scenario_2_another_init_is_refused_while_the_first_runs_whose_caller_ma
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn scenario_4_bad_requests_leave_the_register_zero_and_the_server_up() {
+async fn bad_requests_leave_the_register_zero_and_the_server_up() {
     let machine = Machine::new("plane-0", "ControlPlane");
     let mut program = machine.start("run").serving();
     // After a boot nobody could reach the key that opens what it lies on.
@@ -229,7 +229,7 @@ async fn an_init_that_fails_beyond_the_lock_is_taken_up_again_by_itself_and_by_t
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn scenario_11_a_member_that_starts_again_only_starts_its_kubelet() {
+async fn a_member_that_starts_again_only_starts_its_kubelet() {
     let machine = Machine::new("plane-0", "ControlPlane");
     let program = machine.start("run").serving();
     init(&machine, request()).await.unwrap();

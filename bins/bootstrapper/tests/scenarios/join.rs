@@ -16,7 +16,7 @@ use crate::init;
 use crate::stage::{Machine, mode};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn scenario_5_a_worker_gets_no_file_of_the_control_plane_and_a_control_plane_all() {
+async fn a_worker_gets_no_file_of_the_control_plane_and_a_control_plane_all() {
     let plane = Machine::new("plane-0", "ControlPlane");
     for (role, wants) in [("Worker", false), ("ControlPlane", true)] {
         let machine = Machine::new("node-1", role);

@@ -1,4 +1,4 @@
-//! The scenarios of the contract (8.5), with the program itself: a real TPM implementation, real
+//! Scenarios of init, join and recovery, with the program itself: a real TPM implementation, real
 //! LUKS headers, attested connections. kubeadm and systemctl are scripts that write down how they
 //! were called; `swtpm`, `tpm2-tools`, `cryptsetup` and `openssl` must be installed. Key services
 //! come from the cache of `cargo xtask tools`.

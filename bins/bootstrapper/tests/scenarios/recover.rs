@@ -32,8 +32,7 @@ fn message(kms_uri: &str) -> RecoverMessage {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn scenario_6_a_member_that_booted_again_is_opened_by_its_cluster_and_only_starts_its_kubelet()
- {
+async fn a_member_that_booted_again_is_opened_by_its_cluster_and_only_starts_its_kubelet() {
     let plane = Machine::new("plane-0", "ControlPlane");
     let mut machine = Machine::new("node-1", "Worker");
     let ak = machine.ak;
@@ -63,7 +62,7 @@ async fn scenario_6_a_member_that_booted_again_is_opened_by_its_cluster_and_only
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn scenario_7_recover_takes_the_right_secret_only_and_keeps_serving_after_a_wrong_one() {
+async fn recover_takes_the_right_secret_only_and_keeps_serving_after_a_wrong_one() {
     let mut machine = Machine::new("plane-0", "ControlPlane");
     let program = machine.start("run").serving();
     init::init(&machine, init::request()).await.unwrap();
@@ -130,7 +129,7 @@ struct OlderMessage {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn scenario_7_an_older_client_that_streams_is_told_so_and_a_large_message_is_refused() {
+async fn an_older_client_that_streams_is_told_so_and_a_large_message_is_refused() {
     let mut machine = Machine::new("plane-0", "ControlPlane");
     let program = machine.start("run").serving();
     init::init(&machine, init::request()).await.unwrap();

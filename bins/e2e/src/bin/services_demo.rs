@@ -3,8 +3,8 @@
 use std::io;
 
 use clap::Parser;
-use tec_services_e2e::demo;
-use tec_services_e2e::demo::Extent;
+use tec_e2e::services::demo;
+use tec_e2e::services::demo::Extent;
 
 #[derive(Debug, Parser)]
 struct Args {

@@ -6,10 +6,10 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use crate::kube::{Guarded, eventually};
+use crate::packages::tool;
+use crate::process::Transcript;
 use anyhow::Context as _;
-use tec_e2e::kube::{Guarded, eventually};
-use tec_e2e::packages::tool;
-use tec_e2e::process::Transcript;
 use tec_k8s::service::{Http, Target, Vault};
 
 use tec_support::testing::free_address;

@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, Weak};
 
+use crate::kube::{ControlPlane, Link, rules};
 use anyhow::Context as _;
 use k8s_openapi::api::authentication::v1::{BoundObjectReference, TokenRequest, TokenRequestSpec};
 use k8s_openapi::api::core::v1::{Pod, ServiceAccount};
@@ -10,7 +11,6 @@ use kube::Api;
 use kube::api::{ObjectMeta, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 use tec_core::service::caller::Account;
-use tec_e2e::kube::{ControlPlane, Link, rules};
 use tokio::sync::Mutex;
 
 /// Whom the controller's callers name in their tokens.

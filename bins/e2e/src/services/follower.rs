@@ -7,8 +7,8 @@ use std::path::PathBuf;
 use tec_k8s::service::Vault;
 use tec_services::bootstrap::controller::Controller;
 
-use crate::bao::{Bao, Seal};
-use crate::stage::Stage;
+use crate::services::bao::{Bao, Seal};
+use crate::services::stage::Stage;
 
 /// A pod of the vault that is not the first.
 #[derive(Debug)]

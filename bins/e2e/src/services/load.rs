@@ -15,7 +15,7 @@ use tec_k8s::service::client::bootstrap_client::BootstrapClient;
 use tec_services::init::own_key::OwnKey;
 use tonic::transport::Channel;
 
-use crate::platform::Platform;
+use crate::services::platform::Platform;
 
 /// Callers at the same time.
 pub const CALLERS: u64 = 8;

@@ -10,11 +10,6 @@
 //! *What it is not*: there is no kubelet. Tokens are requested as a kubelet does, and files lie in a
 //! directory of the test where a pod would have volumes.
 
-#![expect(
-    clippy::indexing_slicing,
-    reason = "only JSON values are indexed, and a member that is missing is null"
-)]
-
 pub mod bao;
 pub mod cluster;
 pub mod demo;

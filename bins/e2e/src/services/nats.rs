@@ -4,13 +4,13 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::Command;
 
+use crate::kube::{Guarded, eventually};
+use crate::packages::tool;
 use anyhow::Context as _;
-use tec_e2e::kube::{Guarded, eventually};
-use tec_e2e::packages::tool;
 use tec_services::init::cli::Args;
 use tec_services::init::run;
 
-use crate::platform::Platform;
+use crate::services::platform::Platform;
 use tec_support::testing::free_address;
 
 /// A running server. Ends with the value, or with the process.

@@ -8,19 +8,19 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::kube::Guarded;
+use crate::packages::tool;
 use anyhow::Context as _;
 use http::Method;
 use rustls::pki_types::ServerName;
 use serde_json::Value;
 use tec_core::secret::SecretBytes;
 use tec_core::service::opensearch;
-use tec_e2e::kube::Guarded;
-use tec_e2e::packages::tool;
 use tec_k8s::service::{Http, Target};
 use tec_support::certificate::Certificate;
 use tokio::time::Instant;
 
-use crate::stage::Stage;
+use crate::services::stage::Stage;
 use tec_support::testing::free_address;
 
 /// Who runs it if the test is root, whom OpenSearch refuses: nobody.

@@ -16,7 +16,7 @@ use tec_support::{SystemClock, serve};
 use tokio::task::JoinSet;
 use tonic::transport::Channel;
 
-use crate::stage::Stage;
+use crate::services::stage::Stage;
 
 /// A platform that serves.
 #[derive(Debug)]

@@ -11,8 +11,8 @@ use tec_support::SystemClock;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use crate::nats::Nats;
-use crate::platform::Platform;
+use crate::services::nats::Nats;
+use crate::services::platform::Platform;
 
 /// What is under way when the last message was sent has come by then.
 const LAST: Duration = Duration::from_secs(10);

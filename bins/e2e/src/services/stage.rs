@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use crate::process::Transcript;
 use anyhow::Context as _;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -10,14 +11,13 @@ use k8s_openapi::api::core::v1::Secret;
 use kube::Api;
 use serde_json::Value;
 use tec_core::service::caller::Account;
-use tec_e2e::process::Transcript;
 use tec_services::bootstrap::cli::{Action, Args};
 use tec_services::bootstrap::compose;
 use tec_services::bootstrap::controller::Controller;
 use tempfile::TempDir;
 
-use crate::bao::{Bao, Seal};
-use crate::cluster::{AUDIENCE, Cluster};
+use crate::services::bao::{Bao, Seal};
+use crate::services::cluster::{AUDIENCE, Cluster};
 
 /// Everything of a vault's pod, and what outlives it.
 #[derive(Debug)]

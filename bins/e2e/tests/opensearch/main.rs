@@ -1,4 +1,4 @@
-//! Item 5 of the contract's section 8 on a real OpenSearch. Runs only when it is asked for, as by `cargo
+//! What an OpenSearch node gets, on a real OpenSearch. Runs only when it is asked for, as by `cargo
 //! xtask test --opensearch`: `cargo test -p tec-services-e2e --test opensearch`. Without OpenSearch it
 //! fails; `cargo xtask tools --opensearch` sets it up.
 #![expect(
@@ -14,12 +14,12 @@ use serde_json::{Value, json};
 use tec_core::secret::{SecretArray, SecretBytes};
 use tec_core::service::opensearch;
 use tec_e2e::kube::eventually;
+use tec_e2e::services::opensearch::{Answer, OpenSearch, Place, ask};
+use tec_e2e::services::platform::Platform;
+use tec_e2e::services::stage::Stage;
 use tec_k8s::service::Http;
 use tec_k8s::service::client::OpenSearchBootstrapRequest;
 use tec_services::init::run;
-use tec_services_e2e::opensearch::{Answer, OpenSearch, Place, ask};
-use tec_services_e2e::platform::Platform;
-use tec_services_e2e::stage::Stage;
 use tec_support::certificate::Certificate;
 use tokio::sync::{Mutex, MutexGuard};
 
@@ -116,7 +116,7 @@ const SEARCH: &str = "/otel-logs/_search?q=line";
 const USERS: &str = "/_plugins/_security/api/internalusers";
 
 #[tokio::test(flavor = "multi_thread")]
-async fn item_5_each_user_may_do_what_its_role_says_and_nothing_else() {
+async fn each_user_may_do_what_its_role_says_and_nothing_else() {
     let scene = Scene::new(&[]).await;
     let (collector, viewer) = (scene.collector().await, scene.viewer().await);
     let (writes, reads) = (("telemetry", &collector), ("viewer", &viewer));
@@ -172,7 +172,7 @@ async fn bulk(scene: &Scene, user: (&str, &SecretBytes), indices: &[&str]) -> (u
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn item_5_a_collector_writes_in_bulk_to_what_is_its_own_and_to_nothing_else() {
+async fn a_collector_writes_in_bulk_to_what_is_its_own_and_to_nothing_else() {
     let scene = Scene::new(&[]).await;
     let (collector, viewer) = (scene.collector().await, scene.viewer().await);
     let (writes, reads) = (("telemetry", &collector), ("viewer", &viewer));
@@ -192,7 +192,7 @@ async fn item_5_a_collector_writes_in_bulk_to_what_is_its_own_and_to_nothing_els
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn item_5_a_password_that_lived_long_enough_is_replaced_and_the_old_one_counts_no_more() {
+async fn a_password_that_lived_long_enough_is_replaced_and_the_old_one_counts_no_more() {
     let scene = Scene::new(&["--password-seconds", "1"]).await;
     let (old_writer, old_viewer) = (scene.collector().await, scene.viewer().await);
     let passwords = &scene.platform.controller.passwords;
@@ -212,7 +212,7 @@ async fn item_5_a_password_that_lived_long_enough_is_replaced_and_the_old_one_co
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn item_5_what_the_vault_has_counts_again_after_somebody_changed_it() {
+async fn what_the_vault_has_counts_again_after_somebody_changed_it() {
     let scene = Scene::new(&[]).await;
     let passwords = &scene.platform.controller.passwords;
     assert_eq!(passwords.ensure(&scene.authorities).await.unwrap(), 0);
@@ -235,7 +235,7 @@ async fn item_5_what_the_vault_has_counts_again_after_somebody_changed_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn item_5_a_renewed_certificate_is_served_without_a_restart() {
+async fn a_renewed_certificate_is_served_without_a_restart() {
     let scene = Scene::new(&[]).await;
     let admin = scene.admin().await;
     let serial = async || {

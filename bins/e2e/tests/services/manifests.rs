@@ -13,8 +13,8 @@ use rcgen::{CertificateParams, KeyPair};
 use tec_e2e::kube::{Guarded, eventually};
 use tec_e2e::packages::tool;
 use tec_e2e::process::Transcript;
+use tec_e2e::services::cluster::{Cluster, callers_rules, controller_rules};
 use tec_services::bootstrap::cli::{Action, Args, Serve, Unseal};
-use tec_services_e2e::cluster::{Cluster, callers_rules, controller_rules};
 use tec_support::testing::free_address;
 use tokio::net::UnixStream;
 
@@ -137,7 +137,7 @@ async fn is_taken(config: &str, scheme: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn section_3_5_the_chart_has_one_pod_of_the_vault_or_several_that_share_its_storage() {
+async fn the_chart_has_one_pod_of_the_vault_or_several_that_share_its_storage() {
     let cluster = Cluster::shared().await.unwrap();
     let (config, set) = configuration(&cluster, "one", &[]).await;
     assert!(!config.contains("retry_join") && !config.contains("0.0.0.0"));

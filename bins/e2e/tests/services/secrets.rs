@@ -10,10 +10,10 @@ use base64::engine::general_purpose::STANDARD;
 use tec_core::secret::SecretBytes;
 use tec_core::service::vault::password::Stored;
 use tec_core::service::vault::{OPENSEARCH_USERS, password};
+use tec_e2e::services::nats::Nats;
+use tec_e2e::services::platform::Platform;
+use tec_e2e::services::stage::Stage;
 use tec_services::init::run;
-use tec_services_e2e::nats::Nats;
-use tec_services_e2e::platform::Platform;
-use tec_services_e2e::stage::Stage;
 use tracing::Dispatch;
 use tracing::subscriber::NoSubscriber;
 use tracing_subscriber::fmt::MakeWriter;
@@ -143,7 +143,7 @@ async fn passwords(stage: &Stage, root: &SecretBytes) -> Vec<Needle> {
 
 // One thread, so that what is set for it hears of every task.
 #[tokio::test]
-async fn item_2_no_secret_is_in_any_log_or_in_a_file_where_it_does_not_belong() {
+async fn no_secret_is_in_any_log_or_in_a_file_where_it_does_not_belong() {
     let log = Log::default();
     let subscriber = tracing_subscriber::fmt()
         .with_max_level(tracing::Level::TRACE)

@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 use tec_core::secret::{SecretArray, SecretBytes};
 use tec_core::service::Fatal;
 use tec_core::service::vault::{Binding, Request, WrappedKey};
+use tec_e2e::services::stage::Stage;
 use tec_services::bootstrap::controller::{Controller, RoundError};
-use tec_services_e2e::stage::Stage;
 
 use crate::secrets::{Needle, astray};
 

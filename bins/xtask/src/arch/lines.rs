@@ -11,13 +11,7 @@ use crate::term;
 
 const KINDS: [&str; 5] = ["production", "test", "e2e", "fuzz", "generated"];
 /// Packages that exist for tests, benchmarks and documentation.
-const E2E: [&str; 5] = [
-    "benches",
-    "bins/e2e",
-    "bins/services-e2e",
-    "examples",
-    "examples/wasm",
-];
+const E2E: [&str; 4] = ["benches", "bins/e2e", "examples", "examples/wasm"];
 const FUZZ: &str = "bins/fuzz";
 
 /// Lines by kind, in the order of [`KINDS`].

@@ -172,7 +172,7 @@ fn adapters_are_apart(manifest: &Manifest, found: &mut Vec<Violation>) {
 }
 
 /// Programs that play others, for tests and measurements.
-const PLAYERS: [&str; 4] = ["bins/e2e", "bins/services-e2e", "bins/xtask", "benches"];
+const PLAYERS: [&str; 3] = ["bins/e2e", "bins/xtask", "benches"];
 /// What all programs share.
 const SHARED: &str = "bins/support";
 

@@ -14,7 +14,7 @@ const PAGES: [&str; 2] = ["SECURITY.md", "docs/explanation/threat-model.md"];
 /// Title of the last column of a table that is checked.
 const COLUMN: &str = "test";
 /// Tests that `cargo xtask test` runs on request only.
-const ON_REQUEST: &str = "bins/services-e2e/tests/opensearch";
+const ON_REQUEST: &str = "bins/e2e/tests/opensearch";
 const RULE: &str = "threat-has-test";
 
 pub(super) fn check(root: &Path, sources: &[Source]) -> Result<Vec<Violation>> {
@@ -132,7 +132,7 @@ mod tests {
         let plain = source("tec-core/src/x.rs");
         for name in ["it_is_checked", "it_waits"] {
             assert!(has_test(&plain, name), "{name}");
-            let on_request = source("bins/services-e2e/tests/opensearch/main.rs");
+            let on_request = source("bins/e2e/tests/opensearch/main.rs");
             assert!(!has_test(&on_request, name), "{name}");
         }
         for name in [

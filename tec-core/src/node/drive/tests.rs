@@ -96,7 +96,7 @@ async fn join(node: &Arc<MemoryNode>, lock: &NodeLock, role: Role) -> Option<Joi
 }
 
 #[tokio::test]
-async fn scenario_1_init_derives_everything_as_the_contract_says() {
+async fn init_derives_everything_as_the_contract_says() {
     let (node, request) = (node(), request("request"));
     let report = init(&node, &lock(&node), &request).await;
     let record = node.record();
@@ -145,7 +145,7 @@ async fn a_check_tells_the_cluster_that_would_be_and_changes_nothing() {
 }
 
 #[tokio::test]
-async fn scenario_2_another_init_is_told_that_the_node_is_taken() {
+async fn another_init_is_told_that_the_node_is_taken() {
     let node = node();
     let lock = lock(&node);
     let first = init(&node, &lock, &request("first")).await.outcome;
@@ -158,7 +158,7 @@ async fn scenario_2_another_init_is_told_that_the_node_is_taken() {
 }
 
 #[tokio::test]
-async fn scenario_3_of_init_and_join_one_wins() {
+async fn of_init_and_join_one_wins() {
     for init_first in [false, true] {
         let node = node();
         let lock = lock(&node);
@@ -180,7 +180,7 @@ async fn scenario_3_of_init_and_join_one_wins() {
 }
 
 #[tokio::test]
-async fn scenario_4_what_cannot_be_prepared_leaves_the_node_untouched() {
+async fn what_cannot_be_prepared_leaves_the_node_untouched() {
     for (kind, refused) in [
         (PortErrorKind::Invalid, true),
         (PortErrorKind::Unavailable, false),
@@ -199,7 +199,7 @@ async fn scenario_4_what_cannot_be_prepared_leaves_the_node_untouched() {
 }
 
 #[tokio::test]
-async fn scenario_5_control_planes_get_the_files_and_workers_do_not() {
+async fn control_planes_get_the_files_and_workers_do_not() {
     for (role, count) in [(Role::Worker, 0), (Role::ControlPlane, 10)] {
         let node = node();
         let outcome = join(&node, &lock(&node), role).await;
@@ -215,7 +215,7 @@ async fn scenario_5_control_planes_get_the_files_and_workers_do_not() {
 }
 
 #[tokio::test]
-async fn scenario_11_a_member_is_left_alone_by_both() {
+async fn a_member_is_left_alone_by_both() {
     let node = node();
     join(&node, &lock(&node), Role::Worker).await;
     let before = node.record();
@@ -239,7 +239,7 @@ async fn services_that_are_not_built_in_are_refused() {
 }
 
 #[tokio::test]
-async fn scenario_7_keys_that_do_not_open_the_disk_change_nothing_and_the_right_ones_do() {
+async fn keys_that_do_not_open_the_disk_change_nothing_and_the_right_ones_do() {
     let node = node();
     let joined = join(&node, &lock(&node), Role::Worker).await;
     let Some(JoinOutcome::Joined(cluster)) = joined else {

@@ -12,7 +12,7 @@ fn text(secret: &crate::secret::SecretBytes) -> String {
 }
 
 #[test]
-fn the_uri_of_a_cluster_kms_gives_the_keys_of_the_contract() {
+fn the_uri_of_a_cluster_kms_gives_the_recorded_keys() {
     let KmsUri::Cluster(master) = KmsUri::parse(CLUSTER).unwrap() else {
         panic!("another type");
     };

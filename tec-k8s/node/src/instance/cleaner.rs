@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(flavor = "multi_thread")]
-    async fn scenario_10_many_who_clean_at_once_stop_each_part_once() {
+    async fn many_who_clean_at_once_stop_each_part_once() {
         let cleaner = Cleaner::new();
         let stopped = Arc::new(AtomicUsize::new(0));
         let mut parts = JoinSet::new();
@@ -65,7 +65,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn scenario_10_cleaning_before_anybody_listens_and_after_the_end_is_fine() {
+    async fn cleaning_before_anybody_listens_and_after_the_end_is_fine() {
         let cleaner = Cleaner::new();
         cleaner.clean();
         cleaner.cleaned().await;

@@ -230,7 +230,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_empty_file_has_the_values_of_the_contract_and_trusts_nobody() {
+    fn an_empty_file_has_the_default_values_and_trusts_nobody() {
         let settings = Settings::parse("").unwrap();
         assert_eq!(settings.listen.port(), 9000);
         assert_eq!(settings.recovery_listen.port(), 9999);

@@ -78,7 +78,7 @@ async fn init(service: &InitService, request: InitRequest) -> Result<InitRespons
 }
 
 #[tokio::test]
-async fn scenario_1_init_answers_with_kubeconfig_and_the_id_of_the_marker() {
+async fn init_answers_with_kubeconfig_and_the_id_of_the_marker() {
     let node = node();
     let answer = init(&init_service(&node), init_request()).await.unwrap();
     assert_eq!(answer.kubeconfig, b"kubeconfig");
@@ -87,7 +87,7 @@ async fn scenario_1_init_answers_with_kubeconfig_and_the_id_of_the_marker() {
 }
 
 #[tokio::test]
-async fn scenario_2_a_second_init_is_a_failed_precondition() {
+async fn a_second_init_is_a_failed_precondition() {
     let node = node();
     let service = init_service(&node);
     init(&service, init_request()).await.unwrap();
@@ -104,7 +104,7 @@ async fn scenario_2_a_second_init_is_a_failed_precondition() {
 type Change<'a> = &'a dyn Fn(&mut InitRequest);
 
 #[tokio::test]
-async fn scenario_4_bad_requests_leave_the_node_untouched_and_the_service_up() {
+async fn bad_requests_leave_the_node_untouched_and_the_service_up() {
     let node = node();
     let service = init_service(&node);
     let denied = Code::PermissionDenied;
@@ -399,7 +399,7 @@ fn ticket_request(name: &str, disk: &str, is_control_plane: bool) -> IssueJoinTi
 }
 
 #[tokio::test]
-async fn scenario_5_only_listed_control_planes_get_the_keys_of_the_cluster() {
+async fn only_listed_control_planes_get_the_keys_of_the_cluster() {
     let service = join_service().await;
     let other = DISK.replace("AA", "BB");
     let request = from(1, ticket_request("c-1", DISK, true));
@@ -561,7 +561,7 @@ async fn a_machine_of_another_cluster_gets_no_ticket_and_one_of_ours_goes_on() {
 }
 
 #[tokio::test]
-async fn scenario_6_a_member_gets_the_key_of_its_own_disk_again_and_no_other() {
+async fn a_member_gets_the_key_of_its_own_disk_again_and_no_other() {
     let service = join_service().await;
     let first = service.issue_join_ticket(from(2, ticket_request("w-1", DISK, false)));
     let first = first.await.unwrap().into_inner();
@@ -582,7 +582,7 @@ async fn scenario_6_a_member_gets_the_key_of_its_own_disk_again_and_no_other() {
 }
 
 #[tokio::test]
-async fn scenario_7_recovery_takes_the_key_that_opens_the_disk() {
+async fn recovery_takes_the_key_that_opens_the_disk() {
     let node = node();
     init(&init_service(&node), init_request()).await.unwrap();
     node.reboot();

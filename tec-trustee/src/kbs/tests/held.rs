@@ -25,7 +25,7 @@ async fn answered(world: &World, key: &Value, additional: &str) -> Answer {
 }
 
 #[tokio::test]
-async fn a_session_key_has_the_members_of_the_contract_and_no_others() {
+async fn a_session_key_has_the_members_of_the_protocol_and_no_others() {
     let world = World::new().await;
     let good = serde_json::to_value(session_key().public()).unwrap();
     assert_eq!(answered(&world, &good, "").await.status, StatusCode::OK);

@@ -78,7 +78,7 @@ fn machine(swtpm: &Swtpm) -> Attestation {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_machine_in_no_cluster_obtains_the_master_secret_and_derives_the_contracts_keys() {
+async fn a_machine_in_no_cluster_obtains_the_master_secret_and_derives_the_recorded_keys() {
     let swtpm = Swtpm::start().unwrap();
     let machine = machine(&swtpm);
     let url = kbs(&master()).await;

@@ -8,22 +8,22 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use crate::kube::{Guarded, eventually, program};
+use crate::packages::tool;
 use anyhow::Context as _;
 use tec_core::service::caller::Account;
-use tec_e2e::kube::{Guarded, eventually, program};
-use tec_e2e::packages::tool;
 use tec_k8s::service::broker::broker_client::BrokerClient;
 use tec_k8s::service::broker::{PublishRequest, SubscribeRequest};
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint};
 
-use crate::bao::Seal;
-use crate::cluster::Cluster;
-use crate::nats::Nats;
-use crate::opensearch::Place;
-use crate::platform::Platform;
-use crate::rotation;
-use crate::rotation::Load;
-use crate::stage::Stage;
+use crate::services::bao::Seal;
+use crate::services::cluster::Cluster;
+use crate::services::nats::Nats;
+use crate::services::opensearch::Place;
+use crate::services::platform::Platform;
+use crate::services::rotation;
+use crate::services::rotation::Load;
+use crate::services::stage::Stage;
 use tec_support::testing::free_address;
 
 /// It takes no longer, with OpenSearch or without.

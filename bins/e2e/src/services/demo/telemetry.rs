@@ -5,18 +5,18 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 
+use crate::kube::eventually;
 use anyhow::Context as _;
 use http::Method;
 use serde_json::json;
 use tec_core::secret::SecretBytes;
-use tec_e2e::kube::eventually;
 use tec_k8s::service::Http;
 use tec_k8s::service::client::TlsMaterial;
 
 use super::{Story, init};
-use crate::opensearch::{OpenSearch, Place, ask};
-use crate::sink::Sink;
-use crate::stage::Stage;
+use crate::services::opensearch::{OpenSearch, Place, ask};
+use crate::services::sink::Sink;
+use crate::services::stage::Stage;
 
 /// What a broker says when it has come up.
 const LINE: &str = "connected to NATS";

@@ -103,7 +103,7 @@ async fn race(seed: u64, keys: &dyn DataKeys) -> bool {
 }
 
 #[tokio::test]
-async fn scenario_3_of_a_thousand_races_each_has_one_winner_and_one_extension() {
+async fn of_a_thousand_races_each_has_one_winner_and_one_extension() {
     let keys = keys().await;
     let mut by_init = 0;
     for seed in 0..1000 {

@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn init_has_the_values_of_the_contract() {
+    fn init_has_the_values_of_constellation() {
         let settings = KubeadmSettings::new("api.example.org");
         let text = init(
             "v1.34.3",

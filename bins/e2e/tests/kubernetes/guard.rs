@@ -1,0 +1,404 @@
+//! The guard as a program beside the key broker, with the rights of its account: it asks the API
+//! server for machines and keys, and tells there what came of each attempt.
+
+use std::ffi::OsStr;
+use std::fs::Permissions;
+use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use k8s_openapi::api::events::v1::Event;
+use kube::ResourceExt as _;
+use kube::api::ListParams;
+use serde_json::Value;
+use tec_core::ak::{AkCandidate, ManualMatcher, PublicKey};
+use tec_core::attest::{PinnedPcrs, Tee};
+use tec_core::code::Code;
+use tec_core::digest::Sha256Digest;
+use tec_core::endpoint::Endpoint;
+use tec_core::flow::{AkOutcome, AkPorts, AkSubmission, ClaimLimits};
+use tec_core::id::{MachineId, ResourcePath};
+use tec_core::machine::RegisteredBy;
+use tec_core::pcr::PcrIndex;
+use tec_core::port::{
+    AkRegistry, AttestationEvidence, Attester, AuditAction, AuditEvent, Clock, EntropyRng,
+    KeyBroker as _, MachineRegistry, PolicySlot, PortError, UnclaimedLimit,
+};
+use tec_core::secret::SecretBytes;
+use tec_core::testing::sample;
+use tec_core::{flow, machine};
+use tec_e2e::kube::{Bench, Guarded, eventually, plain_cluster, rights};
+use tec_e2e::settings::own_program;
+use tec_k8s::api::{Machine, TpmClock, TrustedExecutionCluster};
+use tec_k8s::client::{ATTEMPT_REPORTER, KubeRegistry};
+use tec_k8s::render::{Component, Deploy, Object, TrusteeFiles, trustee};
+use tec_support::{SystemClock, SystemEntropy};
+use tec_tpm::testing::SoftTpm;
+use tec_tpm::verifier::TpmVerifier;
+use tec_trustee::client::{Deadlines, RcarClient};
+use tec_trustee::kbs::{Kbs, KbsConfig, MemoryBackend};
+use tec_trustee::policy::{
+    PolicyIntent, ak_reference_name, ak_reference_value, pcr_reference_name,
+};
+use tec_trustee::token::TokenSigner;
+
+const DISK_KEY: &[u8] = b"the key of the disk";
+/// More than anybody would write down one by one.
+const FLOOD: usize = 20;
+
+fn clock() -> Arc<dyn Clock> {
+    Arc::new(SystemClock)
+}
+
+/// A key broker that releases the key of machine 1 to this TPM as it is now.
+async fn broker(tpm: &SoftTpm) -> SocketAddr {
+    let backend = Arc::new(MemoryBackend::new());
+    let intent = PolicyIntent::new(PinnedPcrs::boot_manager(), [Tee::Tpm]).unwrap();
+    for (slot, text) in [
+        (PolicySlot::Attestation, intent.render_attestation()),
+        (PolicySlot::Resource, intent.render_resource()),
+    ] {
+        backend.set_policy(slot, &text).await.unwrap();
+    }
+    let (id, key) = (sample::machine_id(1), tpm.public_key());
+    let booted = tpm.pcrs().value(PcrIndex::BOOT_MANAGER).to_string();
+    let facts = [
+        (
+            pcr_reference_name(PcrIndex::BOOT_MANAGER),
+            vec![booted].into(),
+        ),
+        (ak_reference_name(&key), ak_reference_value(&key, &id)),
+    ];
+    for (name, value) in &facts {
+        backend.set_reference_value(name, value).await.unwrap();
+    }
+    let secret = SecretBytes::new(DISK_KEY.to_vec());
+    backend
+        .put(&ResourcePath::luks_root(&id), &secret)
+        .await
+        .unwrap();
+    let kbs = Kbs::new(KbsConfig::new(
+        backend,
+        Arc::new(TpmVerifier::new()),
+        TokenSigner::random(&mut EntropyRng::new(&SystemEntropy)),
+        clock(),
+        Arc::new(SystemEntropy),
+    ));
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let service = kbs
+        .router()
+        .into_make_service_with_connect_info::<SocketAddr>();
+    #[expect(clippy::disallowed_methods, reason = "the server ends with its test")]
+    tokio::spawn(async move { axum::serve(listener, service).await });
+    address
+}
+
+struct World {
+    bench: Bench,
+    registry: KubeRegistry,
+    guard: SocketAddr,
+    upstream: SocketAddr,
+    pod: Pod,
+}
+
+/// A guard's process and its volume.
+struct Pod {
+    program: Guarded,
+    _volume: tempfile::TempDir,
+}
+
+impl Pod {
+    /// The guard as its Deployment says, with a volume that is new.
+    async fn start(bench: &Bench, upstream: SocketAddr) -> Self {
+        let (plane, namespace) = (&bench.plane, &bench.namespace);
+        let account = Component::Trustee.service_account();
+        let kubeconfig = plane.account_kubeconfig(namespace, account).await.unwrap();
+        let volume = tempfile::tempdir().unwrap();
+        // As the kubelet makes volumes.
+        std::fs::set_permissions(volume.path(), Permissions::from_mode(0o777)).unwrap();
+        let arguments = arguments(bench, upstream, volume.path()).await;
+        let environment = [
+            ("KUBECONFIG", kubeconfig.as_os_str()),
+            ("TEC_LOG_FORM", OsStr::new("json")),
+        ];
+        let path = own_program("kbs-guard").unwrap();
+        let program = Guarded::start("guard", &path, arguments, &environment, plane.logs());
+        Self {
+            program: program.unwrap(),
+            _volume: volume,
+        }
+    }
+}
+
+impl World {
+    /// Machine 1 with the key of this TPM, operator and guard at work.
+    async fn new(tpm: &SoftTpm) -> Self {
+        let bench = Bench::at_work_on(&plain_cluster("cluster")).await.unwrap();
+        let registry = KubeRegistry::new(bench.admin().unwrap(), &bench.namespace, clock());
+        bind(&registry, sample::machine_id(1), tpm.public_key()).await;
+        let account = Component::Trustee.service_account();
+        let rules = rights(Component::Trustee).unwrap();
+        let (plane, namespace) = (&bench.plane, &bench.namespace);
+        plane.account(namespace, account, &rules).await.unwrap();
+        let upstream = broker(tpm).await;
+        let pod = Pod::start(&bench, upstream).await;
+        Self {
+            guard: address(&pod.program).await,
+            upstream,
+            bench,
+            registry,
+            pod,
+        }
+    }
+
+    /// The node of the pod is lost: another process, and nothing in its volume.
+    async fn replace_guard(&mut self) {
+        self.pod.program.kill();
+        self.pod = Pod::start(&self.bench, self.upstream).await;
+        self.guard = address(&self.pod.program).await;
+    }
+
+    /// What a node does at boot.
+    async fn fetch(&self, attester: &dyn Attester) -> Result<SecretBytes, Code> {
+        let url = format!("http://{}", self.guard).parse().unwrap();
+        let endpoint = Endpoint::new(url, String::new());
+        let deadlines = Deadlines::new(Duration::from_secs(10), Duration::from_secs(20));
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let entropy = Arc::new(SystemEntropy);
+        let client = RcarClient::new(&[endpoint], deadlines, &provider, entropy).unwrap();
+        let path = ResourcePath::luks_root(&sample::machine_id(1));
+        let fetched = client.fetch(&path, attester).await;
+        fetched.map_err(|error| error.code())
+    }
+
+    async fn machine(&self) -> Machine {
+        let name = Machine::name_of(&sample::machine_id(1));
+        self.bench.objects().unwrap().get(&name).await.unwrap()
+    }
+
+    /// Waits until the condition `Attested` is so, as `False AttestationFailed`.
+    async fn attested(&self, wanted: &str) {
+        let holds = async || {
+            let status = self.machine().await.status.unwrap_or_default();
+            let mut conditions = status.conditions.iter();
+            let attested = conditions.find(|condition| condition.type_ == "Attested");
+            Ok(attested.is_some_and(|c| format!("{} {}", c.status, c.reason) == wanted))
+        };
+        eventually(wanted, holds).await.unwrap();
+    }
+
+    /// The guard's Events about the machine: reason and version of each, by reason.
+    async fn events(&self) -> Vec<(String, String)> {
+        let params = ListParams::default().fields(&format!(
+            "reportingController={ATTEMPT_REPORTER},regarding.kind=Machine"
+        ));
+        let events = self.bench.objects::<Event>().unwrap().list(&params).await;
+        let read = |event: &Event| {
+            let version = event.resource_version().unwrap();
+            (event.reason.clone().unwrap(), version)
+        };
+        let mut events: Vec<_> = events.unwrap().iter().map(read).collect();
+        events.sort();
+        events
+    }
+}
+
+/// What the Deployment hands to the guard, with addresses and the volume of this machine.
+async fn arguments(bench: &Bench, upstream: SocketAddr, volume: &Path) -> Vec<String> {
+    let clusters = bench.objects::<TrustedExecutionCluster>().unwrap();
+    let cluster = clusters.get("cluster").await.unwrap();
+    let objects = trustee(&cluster, &Deploy::default(), &TrusteeFiles::default()).unwrap();
+    let pods = objects.into_iter().filter_map(|object| match object {
+        Object::Deployment(deployment) => deployment.spec?.template.spec,
+        _ => None,
+    });
+    let mut containers = pods.flat_map(|pod| pod.containers);
+    let guard = containers
+        .find(|container| container.name == "kbs-guard")
+        .unwrap();
+    let mounts = guard.volume_mounts.unwrap();
+    let mount = mounts
+        .iter()
+        .find(|mount| mount.name == "guard-state")
+        .unwrap();
+    let local = |argument: &String| match argument.split_once('=') {
+        Some(("--upstream", _)) => format!("--upstream={upstream}"),
+        Some((flag @ ("--listen" | "--metrics-addr"), _)) => format!("{flag}=127.0.0.1:0"),
+        _ => argument.replace(&mount.mount_path, volume.to_str().unwrap()),
+    };
+    guard.args.unwrap().iter().map(local).collect()
+}
+
+async fn bind(registry: &KubeRegistry, id: MachineId, key: PublicKey) {
+    let machine = machine::Machine::unclaimed(id, RegisteredBy::Admin, SystemClock.now());
+    let machines: &dyn MachineRegistry = registry;
+    machines
+        .create(&machine, UnclaimedLimit::Unlimited)
+        .await
+        .unwrap();
+    let ports = AkPorts {
+        machines,
+        aks: registry,
+        matcher: &ManualMatcher,
+        audit: registry,
+        clock: &SystemClock,
+        claims: ClaimLimits::NONE,
+    };
+    let submission = AkSubmission::new(id, AkCandidate::from_admin(key, None));
+    let outcome = flow::approve(ports, submission).await.unwrap();
+    // The operator may have seen the key first.
+    let is_bound = matches!(outcome, AkOutcome::Bound(_) | AkOutcome::AlreadyBound);
+    assert!(is_bound, "{outcome:?}");
+}
+
+/// Where the program listens, as its log says.
+async fn address(program: &Guarded) -> SocketAddr {
+    let mut address = None;
+    let ready = async || {
+        let log = program.log()?;
+        let mut lines = log
+            .lines()
+            .filter_map(|line| serde_json::from_str::<Value>(line).ok());
+        let text = |line: &Value| {
+            let fields = line.get("fields")?;
+            fields.get("upstream")?;
+            Some(fields.get("address")?.as_str()?.to_owned())
+        };
+        address = lines.find_map(|line| text(&line));
+        Ok(address.is_some())
+    };
+    let came = eventually("the guard listens", ready).await;
+    assert!(came.is_ok(), "{}", program.log().unwrap());
+    address.unwrap().parse().unwrap()
+}
+
+/// Evidence that a stranger signed, in the name of a registered key.
+struct Impostor {
+    stranger: SoftTpm,
+    named: PublicKey,
+}
+
+impl std::fmt::Debug for Impostor {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Impostor")
+    }
+}
+
+#[async_trait]
+impl Attester for Impostor {
+    fn tee(&self) -> Tee {
+        Tee::Tpm
+    }
+
+    async fn attest(&self, report_data: &[u8; 48]) -> Result<AttestationEvidence, PortError> {
+        let honest = self.stranger.attest(report_data).await?;
+        let mut evidence = honest.evidence;
+        evidence["ak_public"] = STANDARD.encode(self.named.as_der()).into();
+        Ok(AttestationEvidence::new(Tee::Tpm, evidence))
+    }
+}
+
+fn approved_boot() -> SoftTpm {
+    let tpm = SoftTpm::rsa(1);
+    tpm.extend(PcrIndex::BOOT_MANAGER, &Sha256Digest::new([0xab; 32]));
+    tpm
+}
+
+#[tokio::test]
+async fn what_comes_of_an_attempt_stands_on_the_machine_and_a_flood_writes_it_once() {
+    let tpm = approved_boot();
+    let world = World::new(&tpm).await;
+    let key = world.fetch(&tpm).await.unwrap();
+    assert!(key.ct_eq(&SecretBytes::new(DISK_KEY.to_vec())));
+    world.attested("True AttestationSucceeded").await;
+    let status = world.machine().await.status.unwrap();
+    let last = status.last_attestation.unwrap();
+    assert!(last.attempt.is_some() && last.code.is_none(), "{last:?}");
+
+    // The disk key of a machine that booted something else stays where it is.
+    tpm.extend(PcrIndex::BOOT_MANAGER, &Sha256Digest::new([0xee; 32]));
+    let mut codes = Vec::new();
+    for _ in 0..FLOOD {
+        codes.push(world.fetch(&tpm).await.unwrap_err());
+    }
+    codes.dedup();
+    assert_eq!(codes.len(), 1, "{codes:?}");
+    let reason = match codes[0] {
+        Code::ReleaseDenied => "ResourcePolicyDenied",
+        _ => "AttestationFailed",
+    };
+    world.attested(&format!("False {reason}")).await;
+    let status = world.machine().await.status.unwrap();
+    let code = status.last_attestation.unwrap().code;
+    assert_eq!(code.as_deref(), Some(codes[0].as_str()));
+    let events = world.events().await;
+    let reasons: Vec<_> = events.iter().map(|(reason, _)| reason.as_str()).collect();
+    let mut expected = [reason, "AttestationSucceeded"];
+    expected.sort_unstable();
+    assert_eq!(reasons, expected);
+}
+
+#[tokio::test]
+async fn a_clone_that_is_older_is_refused_by_a_guard_that_never_saw_the_original() {
+    let (original, clone) = (approved_boot(), approved_boot());
+    let mut world = World::new(&original).await;
+    original.reboot();
+    original.extend(PcrIndex::BOOT_MANAGER, &Sha256Digest::new([0xab; 32]));
+    world.fetch(&original).await.unwrap();
+
+    world.replace_guard().await;
+    let refused = world.fetch(&clone).await.unwrap_err();
+    assert_eq!(refused, Code::TpmSetBack);
+    original.reboot();
+    original.extend(PcrIndex::BOOT_MANAGER, &Sha256Digest::new([0xab; 32]));
+    world.fetch(&original).await.unwrap();
+
+    // What is kept goes with the machine, and is no way to another right.
+    let clocks = world.bench.objects::<TpmClock>().unwrap();
+    let all = clocks.list(&ListParams::default()).await.unwrap().items;
+    let owners: Vec<_> = all.iter().flat_map(TpmClock::owner_references).collect();
+    assert_eq!((all.len(), owners.len()), (1, 1));
+    assert_eq!(Some(&owners[0].uid), world.machine().await.uid().as_ref());
+    assert_eq!(owners[0].kind, "Machine");
+}
+
+#[tokio::test]
+async fn a_revocation_counts_at_once() {
+    let tpm = approved_boot();
+    let world = World::new(&tpm).await;
+    world.fetch(&tpm).await.unwrap();
+    let key = tpm.public_key().fingerprint();
+    let line = AuditEvent::new(SystemClock.now(), AuditAction::AkRevoked, None, "test");
+    let keys: &dyn AkRegistry = &world.registry;
+    keys.revoke(&key, &line).await.unwrap();
+    assert_eq!(world.fetch(&tpm).await.unwrap_err(), Code::AkNotBound);
+    world.attested("False AttestationFailed").await;
+}
+
+#[tokio::test]
+async fn an_impostor_gets_nothing_and_says_nothing_about_the_machine() {
+    let tpm = approved_boot();
+    let world = World::new(&tpm).await;
+    world.fetch(&tpm).await.unwrap();
+    world.attested("True AttestationSucceeded").await;
+    let impostor = Impostor {
+        stranger: SoftTpm::rsa(2),
+        named: tpm.public_key(),
+    };
+    assert_eq!(
+        world.fetch(&impostor).await.unwrap_err(),
+        Code::QuoteInvalid
+    );
+    eventually("people are told", async || {
+        Ok(world.events().await.len() == 2)
+    })
+    .await
+    .unwrap();
+    world.attested("True AttestationSucceeded").await;
+}

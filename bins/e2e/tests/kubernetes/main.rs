@@ -1,0 +1,34 @@
+//! Tests on a real Kubernetes API server, one for all that run at the same time.
+#![expect(
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "a test's own tools may fail the test"
+)]
+
+mod bootstrap;
+mod broker;
+mod chaos;
+mod cluster;
+mod faults;
+mod flood;
+mod garbage;
+mod guard;
+mod images;
+mod install;
+mod job;
+mod machines;
+mod migrate;
+mod moves;
+mod packages;
+mod ports;
+mod program;
+mod registry;
+mod rights;
+mod rules;
+mod scale;
+mod servers;
+mod targets;
+mod tls;
+mod tutorial;
+mod volumes;

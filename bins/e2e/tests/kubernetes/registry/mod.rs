@@ -1,0 +1,143 @@
+//! From an image in a real registry to reference values at a Trustee: operator and Job are the
+//! programs, with the rights that their packages give them; the tests are the kubelet.
+
+mod world;
+
+use std::process::Output;
+
+use serde_json::{Value, json};
+use tec_core::image::ExpectedPcrs;
+use tec_core::reference::{BootImage as _, PcrComputer as _};
+use tec_e2e::kube::eventually;
+use tec_registry::testing::{Access, Content, RealRegistry, gzip};
+use tec_tpm::compute::testing::debian_chain;
+use tec_tpm::compute::{ChainComputer, MemoryImage, SecureBoot};
+use tec_tpm::output;
+
+use self::world::{World, pod_of};
+
+const REPOSITORY: &str = "team/os";
+
+fn expected(image: &MemoryImage) -> ExpectedPcrs {
+    ChainComputer::new(SecureBoot::On).compute(image).unwrap()
+}
+
+/// A layer with the boot files of an image.
+fn content(image: &MemoryImage, labels: &Value) -> (Content, String) {
+    let paths = image.files("").unwrap();
+    let files: Vec<(&str, &[u8])> = paths
+        .iter()
+        .map(|path| (path.as_str(), image.content(path).unwrap()))
+        .collect();
+    let mut content = Content::default();
+    let digest = content.image(labels, &[gzip(&files).unwrap()]);
+    (content, digest)
+}
+
+fn reference(registry: &str, digest: &str) -> String {
+    format!("{registry}/{REPOSITORY}@{digest}")
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_label_in_the_registry_becomes_reference_values() {
+    let registry = RealRegistry::start(Access::Everybody).await.unwrap();
+    // The label is enough: the layer holds something else.
+    let labeled = expected(&debian_chain("2.06"));
+    let label = json!({ "org.coreos.pcrs": output::label(&labeled).unwrap() });
+    let (content, digest) = content(&debian_chain("2.12"), &label);
+    registry.push(REPOSITORY, &content).await.unwrap();
+    let world = World::start(&[registry.host()], &[]).await;
+    world
+        .approve("labeled", &reference(registry.host(), &digest))
+        .await;
+    world.says("labeled", "ImageCommitted", &[]).await;
+    world.releases(&labeled).await;
+    assert!(world.jobs().await.is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_job_reads_what_has_no_label_from_the_registry() {
+    let registry = RealRegistry::start(Access::Everybody).await.unwrap();
+    let image = debian_chain("2.12");
+    let (content, digest) = content(&image, &json!({}));
+    registry.push(REPOSITORY, &content).await.unwrap();
+    let world = World::start(&[registry.host()], &[]).await;
+    world
+        .approve("bare", &reference(registry.host(), &digest))
+        .await;
+    let job = world.job().await;
+    world.says("bare", "Computing", &["has no label"]).await;
+    assert!(world.values().await.is_empty());
+    let output = world.run(&job, None).await;
+    assert!(output.status.success(), "{}", stderr(&output));
+    world.says("bare", "ImageCommitted", &[]).await;
+    world.releases(&expected(&image)).await;
+    eventually("the Job is removed", async || {
+        Ok(world.jobs().await.is_empty())
+    })
+    .await
+    .unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_job_reads_what_the_kubelet_mounted() {
+    let registry = RealRegistry::start(Access::Everybody).await.unwrap();
+    let image = debian_chain("2.12");
+    let (content, digest) = content(&image, &json!({}));
+    registry.push(REPOSITORY, &content).await.unwrap();
+    let mounted = tempfile::tempdir().unwrap();
+    for path in image.files("").unwrap() {
+        let file = mounted.path().join(&path);
+        std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+        std::fs::write(file, image.content(&path).unwrap()).unwrap();
+    }
+    let world = World::start(&[registry.host()], &["--image-access", "volume"]).await;
+    let reference = reference(registry.host(), &digest);
+    world.approve("bare", &reference).await;
+    let job = world.job().await;
+    let volumes = pod_of(&job).volumes.unwrap();
+    let mut images = volumes.into_iter().filter_map(|volume| volume.image);
+    assert_eq!(images.next().unwrap().reference, Some(reference));
+    // It needs no registry.
+    drop(registry);
+    let output = world.run(&job, Some(mounted.path().as_os_str())).await;
+    assert!(output.status.success(), "{}", stderr(&output));
+    world.releases(&expected(&image)).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_cannot_be_read_is_told_releases_nothing_and_is_read_later() {
+    let registry = RealRegistry::start(Access::Everybody).await.unwrap();
+    let down = RealRegistry::start(Access::Everybody).await.unwrap();
+    let (gone, host) = (down.host().to_owned(), registry.host().to_owned());
+    drop(down);
+    let image = debian_chain("2.12");
+    let (content, digest) = content(&image, &json!({}));
+    let world = World::start(&[&host, &gone], &[]).await;
+    let nowhere = reference(&gone, &format!("sha256:{}", "ab".repeat(32)));
+    world.approve("absent", &reference(&host, &digest)).await;
+    world.says("absent", "Computing", &["TEC-I414"]).await;
+    let job = world.job().await;
+    world.approve("nowhere", &nowhere).await;
+    world.says("nowhere", "Computing", &["TEC-I503"]).await;
+
+    let output = world.run(&job, None).await;
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).contains("TEC-I414"), "{}", stderr(&output));
+    world.report_failure(&job, &stderr(&output)).await;
+    world
+        .says("absent", "ComputationFailed", &["TEC-I414"])
+        .await;
+    assert!(world.values().await.is_empty());
+
+    // As soon as it is there, an attempt that still runs has it.
+    registry.push(REPOSITORY, &content).await.unwrap();
+    let output = world.run(&job, None).await;
+    assert!(output.status.success(), "{}", stderr(&output));
+    world.says("absent", "ImageCommitted", &[]).await;
+    world.releases(&expected(&image)).await;
+}

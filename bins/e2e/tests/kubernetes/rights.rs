@@ -1,0 +1,270 @@
+//! What each service account may do, as the API server sees it: exactly this, and nothing in another
+//! namespace.
+
+use std::collections::BTreeSet;
+
+use k8s_openapi::api::authorization::v1::{
+    ResourceAttributes, ResourceRule, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec,
+    SelfSubjectRulesReview, SelfSubjectRulesReviewSpec,
+};
+use kube::api::PostParams;
+use kube::{Api, Client};
+use tec_e2e::kube::ControlPlane;
+use tec_e2e::packages::{directory, helm_at};
+use tec_k8s::render::Component;
+
+const NAMESPACE: &str = "tec-rights";
+/// Our API group in the tables below; `core` is the group without a name.
+const TEC: &str = "trusted-execution-clusters.io";
+
+/// Verbs, and what they are on: group, resources, and the one name that counts, if one does.
+type Right = (
+    &'static str,
+    &'static str,
+    &'static str,
+    Option<&'static str>,
+);
+
+const READ: &str = "get list watch";
+const OWN: &str = "create delete get list patch update watch";
+const STATUS: &str = "get patch update";
+
+const OPERATOR: [Right; 14] = [
+    (
+        OWN,
+        TEC,
+        "trustedexecutionclusters machines approvedimages attestationkeys",
+        None,
+    ),
+    (
+        STATUS,
+        TEC,
+        "trustedexecutionclusters/status machines/status",
+        None,
+    ),
+    (
+        STATUS,
+        TEC,
+        "approvedimages/status attestationkeys/status",
+        None,
+    ),
+    (
+        "update",
+        TEC,
+        "trustedexecutionclusters/finalizers machines/finalizers",
+        None,
+    ),
+    (
+        "update",
+        TEC,
+        "approvedimages/finalizers attestationkeys/finalizers",
+        None,
+    ),
+    (OWN, "core", "configmaps services secrets", None),
+    (READ, "core", "pods", None),
+    (OWN, "apps", "deployments", None),
+    (OWN, "batch", "jobs", None),
+    (OWN, "networking.k8s.io", "networkpolicies", None),
+    (OWN, "policy", "poddisruptionbudgets", None),
+    ("create", "coordination.k8s.io", "leases", None),
+    (
+        STATUS,
+        "coordination.k8s.io",
+        "leases",
+        Some("trusted-cluster-operator"),
+    ),
+    (
+        "create get list patch watch",
+        "events.k8s.io",
+        "events",
+        None,
+    ),
+];
+const TRUSTEE: [Right; 3] = [
+    (READ, TEC, "machines attestationkeys", None),
+    ("create get update", TEC, "tpmclocks", None),
+    ("create patch", "events.k8s.io", "events", None),
+];
+const REGISTER_SERVER: [Right; 5] = [
+    (READ, TEC, "trustedexecutionclusters", None),
+    ("create get list watch", TEC, "machines", None),
+    ("get", "core", "configmaps", Some("trust-authority")),
+    ("update", TEC, "trustedexecutionclusters/finalizers", None),
+    ("create patch", "events.k8s.io", "events", None),
+];
+const ATTESTATION_KEY_REGISTER: [Right; 5] = [
+    (READ, TEC, "trustedexecutionclusters machines", None),
+    ("create get list watch", TEC, "attestationkeys", None),
+    ("get", "core", "configmaps", Some("trust-authority")),
+    ("update", TEC, "trustedexecutionclusters/finalizers", None),
+    ("create patch", "events.k8s.io", "events", None),
+];
+const COMPUTE_PCRS: [Right; 2] = [
+    ("get", TEC, "approvedimages", None),
+    (STATUS, TEC, "approvedimages/status", None),
+];
+
+/// What would be worth an attack, and nobody may: verb, group, resource, namespace.
+const NOBODY: [[&str; 4]; 15] = [
+    ["get", "", "secrets", "kube-system"],
+    ["list", "", "secrets", "default"],
+    ["get", TEC, "machines", "default"],
+    ["create", "", "pods", NAMESPACE],
+    ["create", "", "pods/exec", NAMESPACE],
+    ["get", "", "pods/log", NAMESPACE],
+    ["create", "", "serviceaccounts/token", NAMESPACE],
+    ["impersonate", "", "serviceaccounts", NAMESPACE],
+    [
+        "create",
+        "rbac.authorization.k8s.io",
+        "rolebindings",
+        NAMESPACE,
+    ],
+    ["escalate", "rbac.authorization.k8s.io", "roles", NAMESPACE],
+    ["bind", "rbac.authorization.k8s.io", "clusterroles", ""],
+    [
+        "patch",
+        "apiextensions.k8s.io",
+        "customresourcedefinitions",
+        "",
+    ],
+    [
+        "create",
+        "admissionregistration.k8s.io",
+        "validatingwebhookconfigurations",
+        "",
+    ],
+    ["get", "", "nodes", ""],
+    ["delete", "", "namespaces", ""],
+];
+/// What only the operator may.
+const OPERATOR_ONLY: [[&str; 4]; 6] = [
+    ["get", "", "secrets", NAMESPACE],
+    ["patch", TEC, "machines/status", NAMESPACE],
+    ["patch", TEC, "attestationkeys/status", NAMESPACE],
+    ["patch", TEC, "machines", NAMESPACE],
+    ["delete", TEC, "attestationkeys", NAMESPACE],
+    ["create", "apps", "deployments", NAMESPACE],
+];
+
+fn rights(component: Component) -> &'static [Right] {
+    match component {
+        Component::Operator => &OPERATOR,
+        Component::Trustee => &TRUSTEE,
+        Component::RegisterServer => &REGISTER_SERVER,
+        Component::AttestationKeyRegister => &ATTESTATION_KEY_REGISTER,
+        Component::ComputePcrs => &COMPUTE_PCRS,
+        other => panic!("{other:?} has no table"),
+    }
+}
+
+/// One line for each verb on each resource.
+fn expected(component: Component) -> BTreeSet<String> {
+    let mut lines = BTreeSet::new();
+    for (verbs, group, resources, name) in rights(component) {
+        for verb in verbs.split(' ') {
+            let name = name.map(|name| format!(" {name}")).unwrap_or_default();
+            let line = |resource| format!("{verb} {group}/{resource}{name}");
+            lines.extend(resources.split(' ').map(line));
+        }
+    }
+    lines
+}
+
+fn lines(rule: &ResourceRule) -> Vec<String> {
+    let mut lines = Vec::new();
+    let names = rule.resource_names.clone().unwrap_or_default();
+    let names: Vec<_> = names.iter().map(|name| format!(" {name}")).collect();
+    let names = if names.is_empty() {
+        vec![String::new()]
+    } else {
+        names
+    };
+    for verb in &rule.verbs {
+        for group in rule.api_groups.iter().flatten() {
+            let group = if group.is_empty() { "core" } else { group };
+            for resource in rule.resources.iter().flatten() {
+                lines.extend(
+                    names
+                        .iter()
+                        .map(|name| format!("{verb} {group}/{resource}{name}")),
+                );
+            }
+        }
+    }
+    lines
+}
+
+/// Everything that the owner of this client may do in a namespace.
+async fn allowed(client: &Client, namespace: &str) -> BTreeSet<String> {
+    let review = SelfSubjectRulesReview {
+        spec: SelfSubjectRulesReviewSpec {
+            namespace: Some(namespace.to_owned()),
+        },
+        ..SelfSubjectRulesReview::default()
+    };
+    let reviews = Api::<SelfSubjectRulesReview>::all(client.clone());
+    let answer = reviews.create(&PostParams::default(), &review).await;
+    let status = answer.unwrap().status.unwrap();
+    assert!(!status.incomplete, "{:?}", status.evaluation_error);
+    status.resource_rules.iter().flat_map(lines).collect()
+}
+
+async fn may(client: &Client, [verb, group, resource, namespace]: [&str; 4]) -> bool {
+    let (resource, part) = resource.split_once('/').unwrap_or((resource, ""));
+    let text = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
+    let review = SelfSubjectAccessReview {
+        spec: SelfSubjectAccessReviewSpec {
+            resource_attributes: Some(ResourceAttributes {
+                group: text(group),
+                namespace: text(namespace),
+                resource: text(resource),
+                subresource: text(part),
+                verb: text(verb),
+                ..ResourceAttributes::default()
+            }),
+            ..SelfSubjectAccessReviewSpec::default()
+        },
+        ..SelfSubjectAccessReview::default()
+    };
+    let reviews = Api::<SelfSubjectAccessReview>::all(client.clone());
+    let answer = reviews.create(&PostParams::default(), &review).await;
+    answer.unwrap().status.unwrap().allowed
+}
+
+#[tokio::test]
+async fn each_account_may_do_what_it_must_and_nothing_else() {
+    let plane = ControlPlane::start().await.unwrap();
+    let chart = directory().join("helm/tec-operator");
+    let install = [
+        "install",
+        "tec",
+        chart.to_str().unwrap(),
+        "--create-namespace",
+    ];
+    let admin = plane.admin_kubeconfig().unwrap();
+    helm_at(
+        &admin,
+        &[&install[..], &["--namespace", NAMESPACE]].concat(),
+    )
+    .unwrap();
+    let nobody = plane.account(NAMESPACE, "nobody", &[]).await.unwrap();
+    let everybodys = allowed(&nobody, NAMESPACE).await;
+    for component in Component::ALL {
+        let account = component.service_account();
+        let token = plane.token(NAMESPACE, account).await.unwrap();
+        let client = plane.client(&token).unwrap();
+        let all = allowed(&client, NAMESPACE).await;
+        let own: BTreeSet<_> = all.difference(&everybodys).cloned().collect();
+        assert_eq!(own, expected(component), "{account}");
+        assert_eq!(allowed(&client, "default").await, everybodys, "{account}");
+        for forbidden in NOBODY {
+            assert!(!may(&client, forbidden).await, "{account}: {forbidden:?}");
+        }
+        for delicate in OPERATOR_ONLY {
+            let is_operator = component == Component::Operator;
+            let is_allowed = may(&client, delicate).await;
+            assert_eq!(is_allowed, is_operator, "{account}: {delicate:?}");
+        }
+    }
+}

@@ -1,0 +1,8 @@
+//! The servers that nodes reach, on a real API server, with the rights that their packages give
+//! them. Names begin with the number of the check (trusted-cluster-operator).
+
+mod key;
+mod many;
+mod register;
+mod tls;
+mod world;

@@ -1,0 +1,309 @@
+//! The controller is killed at each step; the next one comes to the same end.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Instant;
+
+use futures::{StreamExt as _, stream};
+use tec_core::plan;
+use tec_core::plan::Shell;
+use tec_core::port::EntropyRng;
+use tec_core::secret::SecretArray;
+use tec_core::service::vault::{
+    BringUp, Effect, Event, Fresh, Method, Outcome, RootPart, Setup, SetupEffect, SetupEvent,
+};
+use tec_e2e::services::bao::Seal;
+use tec_e2e::services::cluster::Cluster;
+use tec_e2e::services::stage::Stage;
+use tec_k8s::service::{BringUpShell, SetupShell};
+use tec_services::bootstrap::controller::Controller;
+use tec_services::bootstrap::disk::Volume;
+use tec_services::bootstrap::guard;
+use tec_support::serve::Shutdown;
+use tokio::task::JoinSet;
+
+use crate::vault::{assert_nowhere_in_plain, root_tokens, seal_status, stored_key};
+
+/// Vaults at the same time; each mostly waits to lead.
+const AT_ONCE: usize = 8;
+
+/// A process that dies after so many steps: the last one is done, and nobody hears of it.
+struct Dying<S> {
+    shell: S,
+    left: usize,
+    /// It dies after this step, too: how many there are before it depends on how often it waits.
+    last: Option<String>,
+    steps: Vec<String>,
+}
+
+impl<S> Dying<S> {
+    fn new(shell: S, left: usize) -> Self {
+        Self {
+            shell,
+            left,
+            last: None,
+            steps: Vec::new(),
+        }
+    }
+
+    /// `None` if it is dead.
+    fn live(&mut self, step: String) -> Option<()> {
+        self.left = self.left.checked_sub(1)?;
+        self.steps.push(step);
+        Some(())
+    }
+
+    fn heard<T>(&self, event: Option<T>) -> Option<T> {
+        let is_last = self.last.is_some() && self.last.as_ref() == self.steps.last();
+        event.filter(|_| self.left > 0 && !is_last)
+    }
+}
+
+#[tonic::async_trait]
+impl Shell<BringUp> for Dying<BringUpShell> {
+    async fn perform(&mut self, effect: Effect) -> Option<Event> {
+        self.live(name(&effect))?;
+        let event = self.shell.perform(effect).await;
+        self.heard(event)
+    }
+}
+
+#[tonic::async_trait]
+impl Shell<Setup> for Dying<SetupShell> {
+    async fn perform(&mut self, effect: SetupEffect) -> Option<SetupEvent> {
+        let step = match &effect {
+            SetupEffect::Call(request) => format!("call {}", request.path),
+            effect => word(&format!("{effect:?}")),
+        };
+        self.live(step)?;
+        let event = self.shell.perform(effect).await;
+        self.heard(event)
+    }
+}
+
+fn name(effect: &Effect) -> String {
+    match effect {
+        Effect::Call(request) => {
+            let does = match request.method {
+                Method::Get | Method::List => "read",
+                _ if request.path.contains("/lookup-") => "read",
+                Method::Post => "post",
+                Method::Delete => "delete",
+            };
+            format!("{does} {}", request.path)
+        }
+        Effect::Advance { to, .. } => format!("write progress {}", word(&to.to_string())),
+        Effect::CreateSecret { .. }
+        | Effect::WriteFile(_)
+        | Effect::RemoveFile
+        | Effect::WriteIntent { .. }
+        | Effect::RemoveIntent => {
+            format!("write {}", word(&format!("{effect:?}")))
+        }
+        effect => format!("do {}", word(&format!("{effect:?}"))),
+    }
+}
+
+/// Writes that are alike are one sort; `None` if the step leaves nothing behind.
+fn sort(step: &str) -> Option<&str> {
+    let does = step.split(' ').next()?;
+    let alike = ["sys/policies/acl/", "auth/kubernetes/role/"];
+    let sort = alike.into_iter().find(|path| step.contains(path));
+    ["post", "delete", "write"]
+        .contains(&does)
+        .then_some(sort.unwrap_or(step))
+}
+
+fn word(text: &str) -> String {
+    let fits = |c: char| c.is_ascii_alphanumeric() || c == '-';
+    text.chars().take_while(|c| fits(*c)).collect()
+}
+
+/// One process, which dies after `steps`. Says what it did, and whether it came to its end.
+async fn bring_up(controller: &Controller, steps: usize) -> (Vec<String>, bool) {
+    bring_up_until(controller, steps, None).await
+}
+
+/// One process, which dies after this step.
+async fn die_after(controller: &Controller, step: &str) {
+    let (_, ended) = bring_up_until(controller, usize::MAX, Some(step.to_owned())).await;
+    assert!(!ended, "{step}");
+}
+
+async fn bring_up_until(
+    controller: &Controller,
+    steps: usize,
+    last: Option<String>,
+) -> (Vec<String>, bool) {
+    let mut rng = EntropyRng::new(&*controller.entropy);
+    let fresh = Fresh {
+        key: SecretArray::random(&mut rng),
+        seed: SecretArray::random(&mut rng),
+    };
+    let platform = controller.platform.clone();
+    let mut plan = BringUp::new(platform, controller.ordinal, RootPart::IfChanged, fresh);
+    let (cluster, disk) = (controller.cluster.clone(), controller.disk.clone());
+    let peers = controller.peers.clone();
+    let shell = BringUpShell::new(controller.vault.clone(), cluster, disk, peers);
+    let mut dying = Dying::new(shell, steps);
+    dying.last = last;
+    plan::run(&mut plan, Event::Start, &mut dying).await;
+    let end = dying.shell.end();
+    assert!(end.is_none_or(|end| end == Ok(Outcome::Up)), "{end:?}");
+    (dying.steps, end.is_some())
+}
+
+async fn set_up(controller: &Controller, steps: usize) -> (Vec<String>, bool) {
+    let mut plan = Setup::new(controller.platform.clone());
+    let (vault, cluster) = (controller.vault.clone(), controller.cluster.clone());
+    let shell = SetupShell::new(vault, cluster, controller.token.clone());
+    let mut dying = Dying::new(shell, steps);
+    plan::run(&mut plan, SetupEvent::Start, &mut dying).await;
+    let Dying { shell, steps, .. } = dying;
+    let end = shell.into_end();
+    (steps, end.is_some())
+}
+
+/// A vault that is run as in its pod, so that its storage can be emptied.
+struct Guarded {
+    stage: Stage,
+    controller: Controller,
+    _guard: JoinSet<anyhow::Result<()>>,
+}
+
+async fn guarded() -> Guarded {
+    let stage = Stage::prepare(Cluster::shared().await.unwrap(), &Seal::Shamir).unwrap();
+    let command = stage.bao.command_with_log(&stage.logs).unwrap();
+    let volume = Volume::new(stage.path("volume"));
+    let storage = stage.bao.storage();
+    let (shutdown, signals) = Shutdown::on_signals().unwrap();
+    let mut guard = JoinSet::new();
+    guard.spawn(async move {
+        let _signals = signals;
+        guard::run(&command, &storage, &volume, shutdown).await
+    });
+    stage.bao.wait().await.unwrap();
+    let controller = stage.controller(&[]).await.unwrap();
+    Guarded {
+        stage,
+        controller,
+        _guard: guard,
+    }
+}
+
+/// The one end, whatever happened on the way.
+async fn assert_up(guarded: &Guarded) {
+    let Guarded {
+        stage, controller, ..
+    } = guarded;
+    assert_eq!(seal_status(stage).await["sealed"], false);
+    let key = stored_key(stage, controller).await;
+    assert_eq!(root_tokens(stage, &key).await, 0, "a root token is left");
+    assert_nowhere_in_plain(stage, &key);
+    let secret = stage.secret("vault-aes").await.unwrap();
+    let progress =
+        &secret["metadata"]["annotations"]["trusted-execution-clusters.io/bootstrap-state"];
+    assert!(
+        progress.as_str().unwrap().starts_with("configured:"),
+        "{progress}"
+    );
+    stage.authorities().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_controller_that_always_dies_a_little_later_comes_to_the_same_end() {
+    let guarded = guarded().await;
+    let mut steps = 1;
+    while !bring_up(&guarded.controller, steps).await.1 {
+        steps += 1;
+    }
+    let died = steps;
+    steps = 1;
+    while !set_up(&guarded.controller, steps).await.1 {
+        // A look and a write: each of the two is the last one now and then.
+        steps += 5;
+    }
+    println!(
+        "the controller died at {died} steps in bringing up, and up to step {steps} in setting up"
+    );
+    assert!(died > 20 && steps > 50, "{died}, {steps}");
+    guarded.controller.round().await.unwrap();
+    assert_up(&guarded).await;
+}
+
+/// A process that dies: after what others died before it, and after what it does.
+struct Death {
+    earlier: Vec<String>,
+    steps: usize,
+    step: String,
+}
+
+/// Deaths after the first step of each sort, in the last one of these processes.
+async fn deaths(earlier: Vec<String>) -> Vec<Death> {
+    let guarded = guarded().await;
+    for step in &earlier {
+        die_after(&guarded.controller, step).await;
+    }
+    let (steps, ended) = bring_up(&guarded.controller, usize::MAX).await;
+    assert!(ended);
+    let mut seen = BTreeSet::new();
+    let death = |(index, step): (usize, &String)| {
+        let is_new = sort(step).is_some_and(|sort| seen.insert(sort.to_owned()));
+        is_new.then(|| Death {
+            earlier: earlier.clone(),
+            steps: index + 1,
+            step: step.clone(),
+        })
+    };
+    steps.iter().enumerate().filter_map(death).collect()
+}
+
+/// Dies, and says how it came up again.
+async fn die(death: Death) -> ((usize, usize), String) {
+    let Death {
+        mut earlier,
+        steps,
+        step,
+    } = death;
+    println!("a process dies after {step}");
+    let guarded = guarded().await;
+    earlier.push(step.clone());
+    for step in &earlier {
+        die_after(&guarded.controller, step).await;
+    }
+    let began = Instant::now();
+    guarded.controller.round().await.unwrap();
+    let seconds = began.elapsed().as_secs_f32();
+    assert_up(&guarded).await;
+    let which = if earlier.len() == 1 {
+        "first"
+    } else {
+        "second"
+    };
+    let row = format!("| {which:<6} | {steps:>3} | {step:<40} | {seconds:>4.1} s |");
+    ((earlier.len(), steps), row)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_death_after_each_sort_of_write_leads_to_the_same_end() {
+    let mut rows = deaths(Vec::new()).await;
+    let stored = rows.iter().find(|death| death.step.ends_with("key-stored"));
+    // The root token died with the first process: the second makes one.
+    let second = deaths(vec![stored.unwrap().step.clone()]).await;
+    assert!(
+        second
+            .iter()
+            .any(|death| death.step == "post sys/generate-root/update")
+    );
+    rows.extend(second);
+    let came: Vec<_> = stream::iter(rows)
+        .map(die)
+        .buffer_unordered(AT_ONCE)
+        .collect()
+        .await;
+    let came: BTreeMap<_, _> = came.into_iter().collect();
+    println!("| process | dies after | step | up again after |");
+    for row in came.values() {
+        println!("{row}");
+    }
+    assert!(came.len() > 20, "{}", came.len());
+}

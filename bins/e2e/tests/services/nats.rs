@@ -1,0 +1,400 @@
+//! NATS with what its initializer wrote, and components that connect to it.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use async_nats::connection::State;
+use async_nats::{Auth, AuthError, Client, ConnectError, ConnectErrorKind, ConnectOptions};
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::Api;
+use kube::api::PostParams;
+use nkeys::KeyPair;
+use tec_core::port::Clock;
+use tec_core::secret::SecretBytes;
+use tec_core::time::Timestamp;
+use tec_e2e::kube::eventually;
+use tec_e2e::services::nats::Nats;
+use tec_e2e::services::platform::Platform;
+use tec_e2e::services::rotation;
+use tec_e2e::services::rotation::Load;
+use tec_k8s::service::client::{
+    ComponentBootstrapRequest, ComponentBootstrapResponse, SignNonceRequest,
+};
+use tec_services::broker::bus::Bus;
+use tec_services::broker::identity::Identity;
+use tec_support::SystemClock;
+use tec_support::certificate::Certificate;
+use tokio::io::copy_bidirectional;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+use tonic::Code;
+
+const SOON: Duration = Duration::from_secs(20);
+
+async fn speak_and_be_kept_apart(program: &str) {
+    let platform = Platform::new(&[]).await.unwrap();
+    let nats = Nats::start(&platform, program).await.unwrap();
+    let listener = platform.broker("comp-b", &nats.url).await.unwrap();
+    let apps = &platform.stage.cluster.apps;
+    let mut events = listener.subscribe("evt.>").await.unwrap();
+
+    let speaker = platform.broker("comp-a", &nats.url).await.unwrap();
+    let own = format!("evt.{apps}.comp-a.x");
+    speaker.publish(&own, b"hello".to_vec()).await.unwrap();
+    let message = timeout(SOON, events.recv()).await.unwrap().unwrap();
+    assert_eq!(
+        (message.subject.as_str(), &*message.payload),
+        (own.as_str(), &b"hello"[..])
+    );
+
+    for (number, foreign) in [
+        format!("evt.{apps}.comp-b.x"),
+        "$SYS.REQ.CLAIMS.UPDATE".to_owned(),
+    ]
+    .iter()
+    .enumerate()
+    {
+        speaker.publish(foreign, b"forged".to_vec()).await.unwrap();
+        eventually("the server refuses it", async || {
+            Ok(speaker.refused() == u64::try_from(number)? + 1)
+        })
+        .await
+        .unwrap();
+    }
+    assert!(events.try_recv().is_err(), "a forged message came through");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_component_speaks_on_its_own_subjects_and_on_no_other() {
+    speak_and_be_kept_apart("nats-server").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_same_on_the_older_server_of_debian() {
+    speak_and_be_kept_apart("nats-server-debian").await;
+}
+
+/// A component that asks by hand, to do what a broker does not.
+struct ByHand {
+    user: KeyPair,
+    answer: ComponentBootstrapResponse,
+}
+
+async fn by_hand(platform: &Platform, name: &str) -> ByHand {
+    let account = platform.stage.cluster.component(name).await.unwrap();
+    let token = platform.stage.cluster.token(&account).await.unwrap();
+    let user = KeyPair::new_user();
+    let request = ComponentBootstrapRequest {
+        service_account_token: token.into_bytes(),
+        request_id: "test".to_owned(),
+        nats_user: user.public_key(),
+        ..ComponentBootstrapRequest::default()
+    };
+    let mut client = platform.client().await.unwrap();
+    let answer = client.bootstrap_component(request).await.unwrap();
+    let answer = answer.into_inner();
+    ByHand { user, answer }
+}
+
+impl ByHand {
+    /// Connects once, with a signature over what `choose` makes of the nonce.
+    async fn connect(
+        &self,
+        nats: &Nats,
+        choose: impl Fn(Vec<u8>) -> Vec<u8> + Send + Sync + 'static,
+    ) -> Result<Client, ConnectError> {
+        let tls = self.answer.tls.clone().unwrap();
+        let certificate = Arc::new(Certificate::default());
+        let key = SecretBytes::new(tls.private_key);
+        certificate
+            .replace(tls.certificate_chain.as_bytes(), &key)
+            .unwrap();
+        let jwt = self.answer.user_jwt.clone();
+        let user = KeyPair::from_seed(&self.user.seed().unwrap()).unwrap();
+        let (user, choose) = (Arc::new(user), Arc::new(choose));
+        ConnectOptions::with_auth_callback(move |nonce| {
+            let (user, jwt, signed) = (Arc::clone(&user), jwt.clone(), choose(nonce));
+            async move {
+                let mut auth = Auth::new();
+                auth.jwt = Some(jwt);
+                auth.signature = Some(user.sign(&signed).map_err(AuthError::new)?);
+                Ok(auth)
+            }
+        })
+        .tls_client_config(
+            certificate
+                .client_config(tls.authorities.as_bytes())
+                .unwrap(),
+        )
+        .require_tls(true)
+        .connect(&nats.url)
+        .await
+    }
+}
+
+fn refusal(outcome: Result<Client, ConnectError>) -> ConnectErrorKind {
+    outcome.map(|_| ()).unwrap_err().kind()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stale_nonce_another_key_and_an_expired_jwt_are_refused() {
+    let platform = Platform::new(&["--user-seconds", "4"]).await.unwrap();
+    let nats = Nats::start(&platform, "nats-server").await.unwrap();
+    let mut component = by_hand(&platform, "comp-a").await;
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let kept = Arc::clone(&seen);
+    let good = component.connect(&nats, move |nonce| {
+        kept.lock().unwrap().clone_from(&nonce);
+        nonce
+    });
+    good.await.unwrap();
+
+    let stale = seen.lock().unwrap().clone();
+    let replayed = component.connect(&nats, move |_| stale.clone()).await;
+    assert_eq!(refusal(replayed), ConnectErrorKind::AuthorizationViolation);
+
+    let own = std::mem::replace(&mut component.user, KeyPair::new_user());
+    let stolen = component.connect(&nats, |nonce| nonce).await;
+    assert_eq!(refusal(stolen), ConnectErrorKind::AuthorizationViolation);
+    component.user = own;
+
+    let end = u64::try_from(component.answer.jwt_expires).unwrap();
+    eventually("the JWT ends", async || {
+        Ok(std::time::UNIX_EPOCH.elapsed()?.as_secs() > end)
+    })
+    .await
+    .unwrap();
+    let expired = component.connect(&nats, |nonce| nonce).await;
+    assert_eq!(refusal(expired), ConnectErrorKind::AuthorizationViolation);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_jwt_of_three_seconds_ends_and_the_callback_brings_another() {
+    let platform = Platform::new(&["--user-seconds", "3"]).await.unwrap();
+    let nats = Nats::start(&platform, "nats-server").await.unwrap();
+    let apps = &platform.stage.cluster.apps;
+    let (own, broker) = (
+        format!("evt.{apps}.comp-a.x"),
+        platform.broker("comp-a", &nats.url).await.unwrap(),
+    );
+    let mut events = broker.subscribe(&own).await.unwrap();
+    // Nobody renews: the server closes the connection, and the client comes again by itself.
+    eventually("the server closes the connection", async || {
+        Ok(broker.refused() > 0)
+    })
+    .await
+    .unwrap();
+    broker.publish(&own, b"after".to_vec()).await.unwrap();
+    let message = timeout(SOON, events.recv()).await.unwrap().unwrap();
+    assert_eq!(&*message.payload, b"after");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_is_revoked_is_cut_off_and_stays_out_and_others_stay_in() {
+    let listen = tec_support::testing::free_address().unwrap();
+    let url = format!("tls://localhost:{}", listen.port());
+    let mut platform = Platform::new(&["--nats-url", &url]).await.unwrap();
+    let nats = Nats::start_at(&platform, "nats-server", listen)
+        .await
+        .unwrap();
+    let revoked = by_hand(&platform, "comp-a").await;
+    let other = by_hand(&platform, "comp-b").await;
+    let cut = revoked.connect(&nats, |nonce| nonce).await.unwrap();
+    let stays = other.connect(&nats, |nonce| nonce).await.unwrap();
+    platform.keep().unwrap();
+
+    let cluster = &platform.stage.cluster;
+    let maps: Api<ConfigMap> = Api::namespaced(cluster.plane.admin().unwrap(), &cluster.platform);
+    let now = std::time::UNIX_EPOCH.elapsed().unwrap().as_secs();
+    let line = serde_json::json!({
+        "metadata": {"name": "nats-revocations"},
+        "data": {revoked.user.public_key(): now.to_string()},
+    });
+    let line = serde_json::from_value(line).unwrap();
+    maps.create(&PostParams::default(), &line).await.unwrap();
+    eventually("the revoked user is cut off", async || {
+        Ok(cut.connection_state() != State::Connected)
+    })
+    .await
+    .unwrap();
+    let again = revoked.connect(&nats, |nonce| nonce).await;
+    assert_eq!(refusal(again), ConnectErrorKind::AuthorizationViolation);
+    assert_eq!(stays.connection_state(), State::Connected);
+    other.connect(&nats, |nonce| nonce).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_key_in_the_vault_signs_a_fresh_nonce_and_nothing_that_looks_like_a_jwt() {
+    let platform = Platform::new(&[]).await.unwrap();
+    let account = platform.stage.cluster.component("comp-a").await.unwrap();
+    let token = platform
+        .stage
+        .cluster
+        .token(&account)
+        .await
+        .unwrap()
+        .into_bytes();
+    let mut client = platform.client().await.unwrap();
+    let request = ComponentBootstrapRequest {
+        service_account_token: token.clone(),
+        request_id: "test".to_owned(),
+        nonce: "VkJmSAcW_DgK2-8".to_owned(),
+        ..ComponentBootstrapRequest::default()
+    };
+    let answer = client
+        .bootstrap_component(request)
+        .await
+        .unwrap()
+        .into_inner();
+    let user = KeyPair::from_public_key(&answer.user).unwrap();
+    user.verify(b"VkJmSAcW_DgK2-8", &answer.signature).unwrap();
+    let sign = |nonce: &str| SignNonceRequest {
+        service_account_token: token.clone(),
+        request_id: "test".to_owned(),
+        nonce: nonce.to_owned(),
+    };
+    let signed = client.sign_nonce(sign("another_nonce-1")).await.unwrap();
+    user.verify(b"another_nonce-1", &signed.into_inner().signature)
+        .unwrap();
+    let refused = client.sign_nonce(sign("eyJ0eXAi.eyJqdGki")).await;
+    assert_eq!(
+        refused.map(|_| ()).unwrap_err().code(),
+        Code::InvalidArgument
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_server_shows_a_renewed_certificate_without_a_restart() {
+    let platform = Platform::new(&[]).await.unwrap();
+    let nats = Nats::start(&platform, "nats-server").await.unwrap();
+    let stays = by_hand(&platform, "comp-a").await;
+    let stays = stays.connect(&nats, |nonce| nonce).await.unwrap();
+    let certificate = nats.init.out.join("tls.crt");
+    let before = std::fs::read(&certificate).unwrap();
+    let reload = nats.init.out.join("nats.pid");
+    let keep = tec_services::init::run::keep(&nats.init, Some(&reload), &SystemClock);
+    let renewed = eventually("the server read its certificate again", async || {
+        Ok(nats.log()?.contains("Reloaded: tls"))
+    });
+    tokio::select! {
+        ended = keep => panic!("{ended:?}"),
+        renewed = renewed => renewed.unwrap(),
+    }
+    assert_ne!(std::fs::read(&certificate).unwrap(), before);
+    assert_eq!(stays.connection_state(), State::Connected);
+    platform.broker("comp-b", &nats.url).await.unwrap();
+}
+
+/// Passes connections on, but for the second one, which breaks at once.
+async fn second_breaks(to: SocketAddr) -> (SocketAddr, JoinSet<()>) {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let mut tasks = JoinSet::new();
+    tasks.spawn(async move {
+        let mut passed = JoinSet::new();
+        for number in 0_u64.. {
+            let (mut client, _) = listener.accept().await.unwrap();
+            if number == 1 {
+                continue;
+            }
+            let mut server = TcpStream::connect(to).await.unwrap();
+            passed.spawn(async move { copy_bidirectional(&mut client, &mut server).await });
+        }
+    });
+    (address, tasks)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_renewal_that_breaks_is_tried_again_before_the_old_jwt_ends() {
+    let platform = Platform::new(&["--user-seconds", "9"]).await.unwrap();
+    let listen = tec_support::testing::free_address().unwrap();
+    let nats = Nats::start_at(&platform, "nats-server", listen);
+    let _nats = nats.await.unwrap();
+    let (address, _tasks) = second_breaks(listen).await;
+    let url = format!("tls://localhost:{}", address.port());
+    let broker = platform.broker("comp-a", &url).await.unwrap();
+    let renewed_twice = eventually("two renewals", async || Ok(broker.renewals() == 2));
+    tokio::select! {
+        () = broker.keep(&SystemClock) => {}
+        renewed = renewed_twice => renewed.unwrap(),
+    }
+    assert_eq!(
+        broker.refused(),
+        0,
+        "the old connection was there until its end"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_message_is_lost_while_jwts_and_certificates_are_renewed() {
+    let life = Duration::from_secs(6);
+    let load = Load {
+        components: 4,
+        each: Duration::from_millis(20),
+        lasts: life * 4,
+    };
+    let seconds = life.as_secs().to_string();
+    let flags = [
+        "--user-seconds",
+        &seconds,
+        "--certificate-seconds",
+        &seconds,
+    ];
+    let mut platform = Platform::new(&flags).await.unwrap();
+    platform.keep().unwrap();
+    let nats = Nats::start(&platform, "nats-server").await.unwrap();
+    let outcome = rotation::run(&platform, &nats, load).await.unwrap();
+    println!("{outcome}");
+    assert_eq!((outcome.lost, outcome.doubled, outcome.refused), (0, 0, 0));
+    assert!(
+        outcome.renewals >= 3 * 4 && outcome.certificates >= 3,
+        "{outcome}"
+    );
+}
+
+/// A clock that a test sets forward.
+#[derive(Debug, Default)]
+struct Later(AtomicI64);
+
+impl Clock for Later {
+    fn now(&self) -> Timestamp {
+        SystemClock
+            .now()
+            .plus_seconds(self.0.load(Ordering::Relaxed))
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn in_an_outage_what_a_broker_holds_is_good_until_its_end() {
+    let mut platform = Platform::new(&["--user-seconds", "600"]).await.unwrap();
+    let nats = Nats::start(&platform, "nats-server").await.unwrap();
+    let account = platform.stage.cluster.component("comp-a").await.unwrap();
+    let args = platform.init(&account, &["nats"]).await.unwrap();
+    let clock = Arc::new(Later::default());
+    let identity = Identity::new(args.way, Arc::<Later>::clone(&clock));
+    let identity = Arc::new(identity);
+    let bus = Bus::connect(Arc::clone(&identity), nats.url.clone());
+    let bus = bus.await.unwrap();
+    let held = identity.grant().await.unwrap();
+
+    platform.stage.bao.kill();
+    // Due, but alive.
+    clock.0.store(500, Ordering::Relaxed);
+    let asking = Arc::clone(&identity);
+    let mut asks = JoinSet::new();
+    asks.spawn(async move { asking.renewed().await.map(|_| ()) });
+    let at_once = timeout(Duration::from_secs(1), identity.grant());
+    let grant = at_once.await.expect("it waits for nobody").unwrap();
+    assert_eq!(grant.ends, held.ends);
+    // A connection that breaks comes back with it, although somebody asks all the time.
+    let callback = timeout(Duration::from_secs(5), identity.answer(b"nonce"));
+    assert!(callback.await.expect("in time for NATS").is_ok());
+    assert!(bus.is_connected().await);
+
+    clock.0.store(700, Ordering::Relaxed);
+    let callback = timeout(Duration::from_secs(5), identity.answer(b"nonce"));
+    assert!(callback.await.expect("in time for NATS").is_err());
+}
