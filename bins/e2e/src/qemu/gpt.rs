@@ -142,11 +142,9 @@ fn protective_record(last: u64) -> Vec<u8> {
 
 /// CRC-32 as in Ethernet (ISO 3309), reflected.
 fn crc32(bytes: &[u8]) -> u32 {
-    const POLYNOMIAL: u32 = 0xedb8_8320;
-    let shift = |crc: u32| (crc >> 1) ^ (POLYNOMIAL * (crc & 1));
-    !bytes.iter().fold(u32::MAX, |crc, byte| {
-        (0..8).fold(crc ^ u32::from(*byte), |crc, _| shift(crc))
-    })
+    let mut crc = flate2::Crc::new();
+    crc.update(bytes);
+    crc.sum()
 }
 
 #[cfg(test)]
