@@ -17,6 +17,7 @@ mod capability;
 mod channel;
 mod code;
 mod command;
+mod flush;
 mod nv;
 mod object;
 mod register;
@@ -132,7 +133,7 @@ impl AnyTpm for Tpm {
     fn read_ek(&self) -> Result<EkOffer, TpmError> {
         let channel = &mut self.channel();
         let (ek, area) = object::create_ek(channel, self.ek)?;
-        object::flush(channel, ek)?;
+        flush::flush(channel, ek)?;
         let public = PublicArea::from_tpm2b(&area).map_err(TpmError::Public)?;
         let certificate = nv::read(
             channel,

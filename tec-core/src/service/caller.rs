@@ -8,7 +8,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde::Deserialize;
 
-use super::vault::{Response, Verdict};
+use super::answer::{Response, Verdict};
 use crate::secret::SecretBytes;
 use crate::text::text_form;
 use crate::time::Timestamp;

@@ -14,6 +14,7 @@
 //!                   nats::ServerConfig     opensearch::SecurityFiles     telemetry::Collector
 //! ```
 
+mod answer;
 pub mod caller;
 mod fatal;
 pub mod nats;

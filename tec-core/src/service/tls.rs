@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
-use super::vault::{AnswerError, Response};
+use super::answer::{AnswerError, Response};
 use crate::secret::SecretBytes;
 use crate::time::Timestamp;
 

@@ -3,7 +3,7 @@
 use async_trait::async_trait;
 use rusqlite::{Connection, OptionalExtension as _, Params, Row};
 
-use super::error::{Failure, StoreError};
+use super::error::{Failure, StoreError, some_row};
 use super::{Store, audit, authority, machine};
 use crate::ak::{AkRecord, AkState, ApprovedAk, Fingerprint, PublicKey, SourceNetwork};
 use crate::id::MachineId;
@@ -74,7 +74,7 @@ impl AkRegistry for Store {
             let revoked = db
                 .prepare_cached("UPDATE ak SET state = 'revoked' WHERE fingerprint = ?1")?
                 .execute((&text,))?;
-            machine::some_row(revoked)?;
+            some_row(revoked)?;
             Ok(audit::append(db, &line)?)
         })
         .await

@@ -3,8 +3,8 @@
 use async_trait::async_trait;
 use rusqlite::{Connection, OptionalExtension as _};
 
-use super::error::StoreError;
-use super::{Store, audit, authority, machine};
+use super::error::{StoreError, some_row};
+use super::{Store, audit, authority};
 use crate::ak::{ClockReading, Fingerprint};
 use crate::id::MachineId;
 use crate::migrate::Deed;
@@ -28,7 +28,7 @@ impl ClockLog for Store {
         let (name, line) = (machine.to_string(), line.clone());
         self.write(move |db| {
             authority::permit(db, Deed::Admit)?;
-            machine::some_row(remove_of(db, &name)?)?;
+            some_row(remove_of(db, &name)?)?;
             Ok(audit::append(db, &line)?)
         })
         .await

@@ -235,3 +235,12 @@ impl From<rusqlite::Error> for StoreError {
         Self::sqlite("run the statement", error)
     }
 }
+
+/// `NotFound` unless a statement changed something.
+pub(super) fn some_row(changed: usize) -> Result<(), Failure> {
+    if changed == 0 {
+        Err(Failure::Refused(PortErrorKind::NotFound))
+    } else {
+        Ok(())
+    }
+}

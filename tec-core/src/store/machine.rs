@@ -3,7 +3,7 @@
 use async_trait::async_trait;
 use rusqlite::{Connection, OptionalExtension as _, Row};
 
-use super::error::{Failure, StoreError};
+use super::error::{Failure, StoreError, some_row};
 use super::{Store, attempt, audit, authority, clock};
 use crate::ak::AkRecord;
 use crate::id::MachineId;
@@ -72,15 +72,6 @@ impl MachineRegistry for Store {
         self.write(move |db| expire(db, before))
             .await
             .map_err(|failure| failure.during("expire unclaimed machines"))
-    }
-}
-
-/// `NotFound` unless a statement changed something.
-pub(super) fn some_row(changed: usize) -> Result<(), Failure> {
-    if changed == 0 {
-        Err(Failure::Refused(PortErrorKind::NotFound))
-    } else {
-        Ok(())
     }
 }
 

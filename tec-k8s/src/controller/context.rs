@@ -19,8 +19,8 @@ use tokio::sync::Notify;
 
 use super::cache::Cache;
 use super::metrics::Metrics;
+use super::parts::Parts;
 use super::queue::Queue;
-use super::run::Parts;
 use crate::api::{
     AUTHORITY, ApprovedImage, AttestationKey, ConditionKind, FIELD_MANAGER, Machine, TargetStatus,
     TrustedExecutionCluster,

@@ -33,6 +33,7 @@ mod key;
 mod lease;
 mod machine;
 mod metrics;
+mod parts;
 mod queue;
 mod report;
 mod run;
@@ -42,7 +43,8 @@ mod token;
 mod trust;
 
 pub use self::metrics::Metrics;
-pub use self::run::{Health, Operator, OperatorError, Parts};
+pub use self::parts::Parts;
+pub use self::run::{Health, Operator, OperatorError};
 pub use self::trust::{
     AdminPair, CertificatePair, LabelReader, Published, Round, SignerFiles, Trust, TrusteeMaker,
 };

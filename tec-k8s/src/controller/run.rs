@@ -10,61 +10,24 @@ use futures::stream::FuturesUnordered;
 use futures::{FutureExt as _, StreamExt as _};
 use k8s_openapi::api::core::v1::{ConfigMap, Secret, Service};
 use k8s_openapi::api::networking::v1::NetworkPolicy;
+use kube::ResourceExt as _;
 use kube::api::PartialObjectMeta;
 use kube::runtime::watcher;
-use kube::{Client, ResourceExt as _};
-use tec_core::luks::LuksKeyGenerator;
-use tec_core::port::{Clock, Entropy, PortError, PortErrorKind, chain};
+use tec_core::port::{PortError, PortErrorKind, chain};
 use tokio::time::Instant;
 
 use super::cache::Cache;
 use super::context::{Context, Task};
 use super::lease::Leadership;
 use super::metrics::Metrics;
+use super::parts::Parts;
 use super::queue::Next;
-use super::trust::{LabelReader, Trust, TrusteeMaker};
 use super::{attempt, cluster, image, key, machine, sweep, sync};
 use crate::api::{AUTHORITY, FIELD_MANAGER};
-use crate::render::Deploy;
 use crate::signal::Metric;
 
 /// Objects that are looked at at the same time.
 const WORKERS: usize = 16;
-
-/// What the program brings.
-#[derive(Clone)]
-#[expect(clippy::exhaustive_structs, reason = "a bundle, built field by field")]
-pub struct Parts {
-    /// The API server.
-    pub client: Client,
-    /// The one namespace that is looked after.
-    pub namespace: String,
-    /// Name of this replica, unique: that of its pod.
-    pub identity: String,
-    /// Which images run, and as whom.
-    pub deploy: Deploy,
-    /// The Trustees.
-    pub trust: Arc<dyn Trust>,
-    /// Labels of images.
-    pub labels: Arc<dyn LabelReader>,
-    /// Files of the cluster's own Trustee.
-    pub maker: Arc<dyn TrusteeMaker>,
-    /// Makes the disk keys of new machines.
-    pub keys: Arc<dyn LuksKeyGenerator>,
-    /// Time.
-    pub clock: Arc<dyn Clock>,
-    /// Randomness.
-    pub entropy: Arc<dyn Entropy>,
-}
-
-impl std::fmt::Debug for Parts {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Parts")
-            .field("namespace", &self.namespace)
-            .field("identity", &self.identity)
-            .finish_non_exhaustive()
-    }
-}
 
 /// The operator stopped, and nobody asked it to.
 #[derive(Debug, thiserror::Error)]

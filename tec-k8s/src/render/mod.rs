@@ -17,6 +17,7 @@
 //! reaches it passes the guard beside it. Where a TLS Secret is named, it must be there before
 //! the pod starts: nothing falls back to plain HTTP.
 
+mod installation;
 mod job;
 mod meta;
 mod name;
@@ -35,6 +36,7 @@ use k8s_openapi::api::core::v1::SecretVolumeSource;
 
 use crate::api::TrustedExecutionCluster;
 
+pub use self::installation::Installation;
 pub use self::job::{DOCKER_CONFIG, job, job_name};
 pub use self::meta::RenderError;
 pub use self::name::{
@@ -43,7 +45,7 @@ pub use self::name::{
     TRUSTEE_SIGNER,
 };
 pub use self::object::Object;
-pub use self::operator::{Installation, namespace, operator};
+pub use self::operator::{namespace, operator};
 pub use self::pins::{Authorities, PinsError, pins};
 pub use self::rbac::user_roles;
 pub use self::server::{attestation_key_register, register_server};

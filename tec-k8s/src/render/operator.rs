@@ -3,57 +3,19 @@
 use k8s_openapi::api::apps::v1::{Deployment, DeploymentSpec};
 use k8s_openapi::api::core::v1::{Container, EnvVar, Namespace, PodSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use tec_core::pcr::PcrIndex;
 
+use super::installation::Installation;
 use super::meta::{label_selector, labels};
-use super::name::{Component, DEFAULT_NAMESPACE, RELEASE, image};
+use super::name::Component;
 use super::network::Reach;
 use super::pod::ApiAccess;
 use super::server::disruption_budget;
-use super::{Deploy, Object, PodUser, RelatedImage, network, pod, rbac};
+use super::{Object, PodUser, RelatedImage, network, pod, rbac};
 
 /// One leads, one waits.
 const REPLICAS: i32 = 2;
 /// Tells the operator that the platform assigns users to pods.
 const ASSIGNED_USER_FLAG: &str = "--assigned-pod-user";
-
-/// Where the operator is installed, and what it runs.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Installation {
-    /// The namespace; operator and cluster object share it.
-    pub namespace: String,
-    /// Image of the operator.
-    pub image: String,
-    /// Images that it deploys, and the user of all pods.
-    pub deploy: Deploy,
-    /// Registers that boots must have as approved; the operator's own choice where empty.
-    pub pcrs: Vec<PcrIndex>,
-}
-
-impl Default for Installation {
-    /// This release in the usual namespace.
-    fn default() -> Self {
-        Self {
-            namespace: DEFAULT_NAMESPACE.to_owned(),
-            image: image(Component::Operator.service_account(), RELEASE),
-            deploy: Deploy::default(),
-            pcrs: Vec::new(),
-        }
-    }
-}
-
-impl Installation {
-    /// Metadata of an object of a component.
-    pub(super) fn metadata(&self, name: &str, component: Component) -> ObjectMeta {
-        ObjectMeta {
-            name: Some(name.to_owned()),
-            namespace: Some(self.namespace.clone()),
-            labels: Some(labels(component)),
-            ..ObjectMeta::default()
-        }
-    }
-}
 
 /// Accounts and rights of all components, and the operator's Deployment, Service for metrics,
 /// disruption budget and network policy; without the namespace and the custom resources.

@@ -6,9 +6,9 @@ use k8s_openapi::api::rbac::v1::{ClusterRole, PolicyRule, Role, RoleBinding, Rol
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use super::Object;
+use super::installation::Installation;
 use super::meta::{labels, text_map};
 use super::name::Component;
-use super::operator::Installation;
 use crate::api::{AUTHORITY, GROUP};
 
 /// Lease of the leader; the only one that the operator may change.

@@ -10,7 +10,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::{LazyConfigAcceptor, StartHandshake, TlsStream};
 
 use super::config::OneCertificate;
-use super::endpoint::Inner;
+use super::inner::Inner;
 use super::named::Wire;
 use super::verify::PeerVerifier;
 use super::{AtlsError, AtlsStream, AttestedPeer, ChannelBinding, Endpoint, Nonce, bind, config};

@@ -16,7 +16,7 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio_rustls::TlsStream;
 
 use super::challenge::key_hash;
-use super::endpoint::Inner;
+use super::inner::Inner;
 use super::signatures::ByProvider;
 use super::{AtlsError, AttestedPeer, MAX_DOCUMENT, Nonce, Variant, issue};
 

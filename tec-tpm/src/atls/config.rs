@@ -10,47 +10,34 @@ use rustls::version::TLS13;
 use rustls::{ClientConfig, ServerConfig, SignatureScheme};
 
 use super::bind;
+use super::inner::BoundConfigs;
 use super::verify::PeerVerifier;
 
-/// For both roles of an endpoint.
-#[derive(Debug)]
-pub(super) struct BoundConfigs {
-    pub(super) server: Arc<ServerConfig>,
-    pub(super) client: Arc<ClientConfig>,
-    identity: Arc<OneCertificate>,
-}
-
-impl BoundConfigs {
-    /// The certificate is no more than a carrier of the key. `attests`: there is an issuer;
-    /// `judges`: there are validators.
-    pub(super) fn new(
-        provider: &Arc<CryptoProvider>,
-        certified: CertifiedKey,
-        attests: bool,
-        judges: bool,
-    ) -> Result<Self, rustls::Error> {
-        let only = Arc::new(OneCertificate(Arc::new(certified)));
-        let verifier = PeerVerifier::any(provider);
-        let clients = judges.then(|| Arc::clone(&verifier));
-        let server = server(
-            provider,
-            clients,
-            Arc::clone(&only) as Arc<_>,
-            bind::bound(),
-        )?;
-        let identity = attests.then(|| Arc::clone(&only) as Arc<_>);
-        let client = client(provider, verifier, identity, bind::bound())?;
-        Ok(Self {
-            server: Arc::new(server),
-            client: Arc::new(client),
-            identity: only,
-        })
-    }
-
-    /// The certificate that carries the key.
-    pub(super) fn certificate(&self) -> Arc<CertifiedKey> {
-        Arc::clone(&self.identity.0)
-    }
+/// What TLS is told for both roles of an endpoint. The certificate is no more than a carrier of the
+/// key. `attests`: there is an issuer; `judges`: there are validators.
+pub(super) fn bound(
+    provider: &Arc<CryptoProvider>,
+    certified: CertifiedKey,
+    attests: bool,
+    judges: bool,
+) -> Result<BoundConfigs, rustls::Error> {
+    let certified = Arc::new(certified);
+    let only = Arc::new(OneCertificate(Arc::clone(&certified)));
+    let verifier = PeerVerifier::any(provider);
+    let clients = judges.then(|| Arc::clone(&verifier));
+    let server = server(
+        provider,
+        clients,
+        Arc::clone(&only) as Arc<_>,
+        bind::bound(),
+    )?;
+    let identity = attests.then_some(only as Arc<_>);
+    let client = client(provider, verifier, identity, bind::bound())?;
+    Ok(BoundConfigs {
+        server: Arc::new(server),
+        client: Arc::new(client),
+        certificate: certified,
+    })
 }
 
 /// A server that asks for certificates where there is a verifier.

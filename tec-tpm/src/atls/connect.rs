@@ -11,7 +11,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::runtime::Handle;
 use tokio_rustls::{TlsConnector, TlsStream};
 
-use super::endpoint::Inner;
+use super::inner::Inner;
 use super::named::Wire;
 use super::verify::PeerVerifier;
 use super::{
@@ -189,7 +189,7 @@ impl ResolvesClientCert for Identity {
             // A server that is to be sent evidence over the connection has no nonce; any other one
             // gets a certificate that proves nothing, and the failure counts.
             self.fail(AtlsError::NoNonce);
-            return Some(self.inner.bound.certificate());
+            return Some(Arc::clone(&self.inner.bound.certificate));
         };
         // It wants our document in a certificate: so its own is in one, which is judged before ours
         // is sent.

@@ -77,6 +77,7 @@ mod dummy;
 mod endpoint;
 mod error;
 mod identity;
+mod inner;
 mod issue;
 mod measurement;
 mod named;

@@ -296,7 +296,7 @@ async fn nobody_gets_the_document_of_a_client_that_did_not_judge_it() {
     let thief = thief.build().unwrap().0;
     // It asks for a document in the client's certificate, and has none in its own.
     let asking = verify::PeerVerifier::judging(Arc::clone(&thief), Nonce::new([7; 32]), true);
-    let bare = config::OneCertificate(thief.bound.certificate());
+    let bare = config::OneCertificate(Arc::clone(&thief.bound.certificate));
     let h2 = bind::unbound();
     let config = config::server(&thief.provider, Some(asking), Arc::new(bare), h2).unwrap();
     let client = dummy_client()

@@ -14,7 +14,7 @@ use rustls::{
 };
 
 use super::certificate::{PeerCertificate, PeerCertificateError};
-use super::endpoint::Inner;
+use super::inner::Inner;
 use super::signatures::ByProvider;
 use super::{AtlsError, AttestedPeer, Nonce};
 

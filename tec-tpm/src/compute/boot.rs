@@ -13,6 +13,7 @@ use super::pe::PeFile;
 use super::platform::{PlatformState, SecureBoot};
 use super::predict::{BootPredictor, Signatures};
 use super::predict_error::PredictError;
+use super::prediction::Prediction;
 use super::shim::Shim;
 use super::signature::SignaturePresence;
 use super::unpredictable::Unpredictable;
@@ -50,6 +51,32 @@ pub(super) struct Started {
 
 /// Most of what a file says about itself that is repeated.
 const MAX_MAGIC: usize = 64;
+impl BootPredictor {
+    /// Predicts the next boot.
+    ///
+    /// # Errors
+    /// [`PredictError`] naming the file. A register that cannot be told is no error: the
+    /// prediction says which and why.
+    ///
+    /// # Security
+    /// With Secure Boot on, every image must be allowed by a key of the machine or of shim: the
+    /// signatures are verified. With Secure Boot off they must fit their files, and nothing more.
+    pub fn predict(
+        &self,
+        image: &dyn BootImage,
+        platform: &PlatformState,
+    ) -> Result<Prediction, PredictError> {
+        let mut boot = Boot::new(self, image, platform)?;
+        boot.run()?;
+        let (mut measurements, mut unpredictable) = boot.finish();
+        measurements.retain(|measurement| self.wants(measurement.pcr));
+        for pcr in PcrIndex::all().filter(|pcr| !self.wants(*pcr)) {
+            unpredictable.insert(pcr, Unpredictable::NotAsked);
+        }
+        Ok(Prediction::new(measurements, unpredictable, self.banks))
+    }
+}
+
 impl<'b> Boot<'b> {
     pub(super) fn new(
         options: &'b BootPredictor,

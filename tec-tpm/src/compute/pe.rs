@@ -1,14 +1,16 @@
 //! What a PE file is asked for and what reading it once, front to back, yields.
 
+mod walk;
+
 use std::io::{ErrorKind, Read};
 
 use tec_core::digest::Sha256Digest;
 
+use self::walk::{Part, PeStream};
 use super::hash::{BankDigests, Banks};
 use super::layout::PeError;
 use super::signature;
 use super::signature::{SignatureError, SignaturePresence, SignedDigest};
-use super::walk::{Part, PeStream};
 
 /// Size of the pieces that are read: large against the cost of a call, and small enough that the
 /// allocator hands the same warm memory out again.

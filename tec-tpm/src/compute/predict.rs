@@ -5,15 +5,12 @@ use tec_core::image::ExpectedPcrs;
 use tec_core::pcr::{PcrIndex, PcrSet};
 use tec_core::reference::{BootImage, ComputeError, PcrComputer};
 
-use super::boot::Boot;
 use super::grub::GrubProfile;
 use super::hash::Banks;
 use super::platform::PlatformState;
 use super::predict_error::PredictError;
-use super::prediction::Prediction;
 use super::shim::ShimProfile;
 use super::stub::StubProfile;
-use super::unpredictable::Unpredictable;
 
 /// Predicts PCRs 4, 7, 8, 9, 11, 12 and 14 of the next boot of an image on a machine.
 ///
@@ -137,30 +134,6 @@ impl BootPredictor {
             predictor: self,
             platform,
         }
-    }
-
-    /// Predicts the next boot.
-    ///
-    /// # Errors
-    /// [`PredictError`] naming the file. A register that cannot be told is no error: the
-    /// prediction says which and why.
-    ///
-    /// # Security
-    /// With Secure Boot on, every image must be allowed by a key of the machine or of shim: the
-    /// signatures are verified. With Secure Boot off they must fit their files, and nothing more.
-    pub fn predict(
-        &self,
-        image: &dyn BootImage,
-        platform: &PlatformState,
-    ) -> Result<Prediction, PredictError> {
-        let mut boot = Boot::new(self, image, platform)?;
-        boot.run()?;
-        let (mut measurements, mut unpredictable) = boot.finish();
-        measurements.retain(|measurement| self.wants(measurement.pcr));
-        for pcr in PcrIndex::all().filter(|pcr| !self.wants(*pcr)) {
-            unpredictable.insert(pcr, Unpredictable::NotAsked);
-        }
-        Ok(Prediction::new(measurements, unpredictable, self.banks))
     }
 }
 

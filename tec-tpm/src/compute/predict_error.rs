@@ -9,7 +9,7 @@ use super::find::FindError;
 use super::grub::GrubError;
 use super::layout::PeError;
 use super::platform::PlatformError;
-use super::shim::ShimError;
+use super::shim_error::ShimError;
 use super::signature::SignatureError;
 use super::stub::StubError;
 use super::unpredictable::Unpredictable;

@@ -2,7 +2,8 @@
 
 use super::pe::PeFile;
 use super::platform::{PlatformState, SecureBoot};
-use super::sbat::{Sbat, SbatError, SbatLevel, SbatRevocation};
+use super::sbat::{Sbat, SbatLevel};
+use super::shim_error::ShimError;
 use super::shim_variable::{kept_or_mirrored, or_placeholder, sbat_level, trusts_list, user_list};
 use super::siglist;
 use crate::guid::Guid;
@@ -15,53 +16,6 @@ pub enum ShimProfile {
     V15_8,
     /// shim 16.1.
     V16_1,
-}
-
-/// What shim measures cannot be told.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum ShimError {
-    /// The section that says which shim this is lacks or is no text.
-    #[error("there is no .data.ident section that says which shim this is")]
-    NoVersion,
-    /// A version that has not been observed.
-    #[error("what shim {version} measures is not known; choose a profile to override")]
-    UnknownVersion {
-        /// Version.
-        version: String,
-    },
-    /// There is no section with the vendor's keys.
-    #[error("there is no .vendor_cert section")]
-    NoVendorKeys,
-    /// The section with the vendor's keys contradicts itself.
-    #[error(".vendor_cert offset {offset}: {size} bytes do not fit")]
-    VendorKeys {
-        /// Where the part begins.
-        offset: usize,
-        /// Its size.
-        size: usize,
-    },
-    /// There is no section with revocation levels, or it contradicts itself.
-    #[error("there is no readable .sbatlevel section")]
-    SbatLevel,
-    /// shim's own section `.sbat` cannot be read.
-    #[error("shim's own .sbat section cannot be read")]
-    Sbat(#[source] SbatError),
-    /// The level in force revokes shim itself.
-    #[error("this boot would be refused: the level in force revokes shim itself")]
-    Revoked(#[source] SbatRevocation),
-    /// MokManager asks the user before the boot goes on.
-    #[error("MokManager would ask the user first, because of variable {variable}")]
-    PendingRequest {
-        /// Variable with the request.
-        variable: &'static str,
-    },
-    /// The policy asks for images that keep data and code apart, which is not followed.
-    #[error("variable MokPolicy asks for NX in images, which is not followed")]
-    NxPolicy,
-    /// The mirror of the machine owner keys does not begin with this shim's own.
-    #[error("MokListRT was written by another shim, so the user's keys cannot be told")]
-    ForeignMirror,
 }
 
 /// One shim on one machine.

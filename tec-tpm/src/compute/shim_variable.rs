@@ -1,7 +1,7 @@
 //! The variables that shim keeps: its switches, the user's lists, and the revocation level.
 
 use super::platform::{PlatformState, SecureBoot};
-use super::shim::ShimError;
+use super::shim_error::ShimError;
 use super::siglist;
 use crate::guid::Guid;
 

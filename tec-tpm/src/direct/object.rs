@@ -5,6 +5,7 @@ use tec_core::secret::SecretBytes;
 use super::capability::handle_exists;
 use super::channel::{Channel, CommandError, failed};
 use super::command::{Code, Command};
+use super::flush::{flush, flush_quietly};
 use super::session::endorsed;
 use super::template;
 use super::template::{RH_ENDORSEMENT, RH_OWNER};
@@ -121,20 +122,6 @@ pub(super) fn evict(channel: &mut Channel, object: u32, handle: AkHandle) -> Res
         .run(&command)
         .map(drop)
         .map_err(failed("keep or remove the attestation key"))
-}
-
-/// Removes a transient object or a session.
-pub(super) fn flush(channel: &mut Channel, handle: u32) -> Result<(), TpmError> {
-    let command = Command::new(Code::FlushContext).u32(handle);
-    channel
-        .run(&command)
-        .map(drop)
-        .map_err(failed("remove a temporary object"))
-}
-
-/// Removes what an earlier failure left; that failure is what counts.
-pub(super) fn flush_quietly(channel: &mut Channel, handle: u32) {
-    let _ = flush(channel, handle);
 }
 
 /// Runs `work`, then removes a transient object, whatever came of it.

@@ -2,7 +2,7 @@
 
 use super::channel::{Channel, CommandError};
 use super::command::{Code, Command};
-use super::object::flush_quietly;
+use super::flush::flush_quietly;
 use super::template::{RH_ENDORSEMENT, RH_NULL};
 use crate::public::ALG_NULL;
 use crate::quote::ALG_SHA256;

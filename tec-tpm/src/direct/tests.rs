@@ -133,7 +133,7 @@ fn lock_out(tpm: &Tpm) {
         matches!(quoted, Err(TpmError::Lockout { .. }))
     });
     assert!(is_locked);
-    object::flush(channel, key).unwrap();
+    flush::flush(channel, key).unwrap();
 }
 
 /// As an attestation key, without noDA.

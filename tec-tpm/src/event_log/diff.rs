@@ -1,5 +1,7 @@
 //! What two boots measured differently.
 
+use std::fmt::Write as _;
+
 use serde::Serialize;
 use tec_core::pcr::{PcrIndex, PcrSet};
 
@@ -7,7 +9,7 @@ use super::bank::Bank;
 use super::error::EventLogError;
 use super::event::Event;
 use super::parse::EventLog;
-use super::view::EventView;
+use super::view::{EventView, line};
 
 /// Most pairs of events that are compared in one register; beyond, what lies between the common
 /// beginning and the common end is told as replaced.
@@ -207,6 +209,30 @@ impl Common {
 
     fn length(&self, i: usize, j: usize) -> u32 {
         self.lengths.get(i * self.width + j).copied().unwrap_or(0)
+    }
+}
+
+impl LogDiff {
+    /// A table for people: per register the values, then the events, those of one log only marked
+    /// with `-` and `+`.
+    pub fn table(&self) -> String {
+        if self.is_empty() {
+            return format!("the logs do not differ in the {} bank\n", self.bank);
+        }
+        let mut text = String::new();
+        for register in &self.registers {
+            let _ = writeln!(text, "PCR {}", register.pcr);
+            let _ = writeln!(text, "- {}\n+ {}", register.before, register.after);
+            for change in &register.changes {
+                let (mark, event) = match change {
+                    Change::Same { event } => (' ', event),
+                    Change::Removed { event } => ('-', event),
+                    Change::Added { event } => ('+', event),
+                };
+                let _ = writeln!(text, "{mark} {}", line(event));
+            }
+        }
+        text
     }
 }
 

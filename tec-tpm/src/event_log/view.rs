@@ -9,7 +9,6 @@ use tec_core::pcr::PcrIndex;
 
 use super::bank::Bank;
 use super::content::Content;
-use super::diff::{Change, LogDiff};
 use super::event::Event;
 use super::measured::DataProof;
 use super::parse::{EventLog, Format};
@@ -139,7 +138,7 @@ fn values(replayed: &Replayed) -> BTreeMap<PcrIndex, String> {
 
 /// One event on one line: number, register, type, start of the digest, detail. A detail that
 /// nothing proves stands in parentheses; one of data that is proven in part has a star.
-fn line(event: &EventView) -> String {
+pub(super) fn line(event: &EventView) -> String {
     // SHA-256 where there is one, else the first.
     let digest = event
         .digests
@@ -161,30 +160,6 @@ fn line(event: &EventView) -> String {
         "{number:>4}  {pcr:>2}  {:<34}  {start:<16}  {detail}",
         event.kind
     )
-}
-
-impl LogDiff {
-    /// A table for people: per register the values, then the events, those of one log only marked
-    /// with `-` and `+`.
-    pub fn table(&self) -> String {
-        if self.is_empty() {
-            return format!("the logs do not differ in the {} bank\n", self.bank);
-        }
-        let mut text = String::new();
-        for register in &self.registers {
-            let _ = writeln!(text, "PCR {}", register.pcr);
-            let _ = writeln!(text, "- {}\n+ {}", register.before, register.after);
-            for change in &register.changes {
-                let (mark, event) = match change {
-                    Change::Same { event } => (' ', event),
-                    Change::Removed { event } => ('-', event),
-                    Change::Added { event } => ('+', event),
-                };
-                let _ = writeln!(text, "{mark} {}", line(event));
-            }
-        }
-        text
-    }
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use axum::http::HeaderMap;
 use axum::http::header::{AUTHORIZATION, COOKIE};
 
 use crate::kbs::bearer;
-use crate::kbs::session::SessionId;
+use crate::kbs::session_id::SessionId;
 use crate::wire::SESSION_COOKIE;
 
 /// One credential of a request.

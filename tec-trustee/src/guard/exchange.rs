@@ -20,7 +20,7 @@ use super::{BrokerAnswer, Guard, Passage, credentials};
 use crate::kbs::intake::{MAX_AUTH, announced};
 use crate::kbs::reply::{Refusal, Reply};
 use crate::kbs::resource::parse_path;
-use crate::kbs::session::SessionId;
+use crate::kbs::session_id::SessionId;
 use crate::kbs::table::peer;
 use crate::kbs::{check, strict};
 use crate::wire::{

@@ -11,7 +11,8 @@ use tec_core::time::Timestamp;
 
 use super::Passage;
 use crate::kbs::budget::{Budget, Charge};
-use crate::kbs::session::{OPEN, SHARE, SessionId, record_bytes};
+use crate::kbs::session::{OPEN, SHARE, record_bytes};
+use crate::kbs::session_id::SessionId;
 use crate::kbs::table::Table;
 
 /// Evidence that one session may bring: the Trustee lets a client try again with its nonce.

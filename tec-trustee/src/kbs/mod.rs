@@ -51,6 +51,7 @@ pub(crate) mod reply;
 pub(crate) mod resource;
 mod sample;
 pub(crate) mod session;
+pub(crate) mod session_id;
 pub(crate) mod strict;
 pub(crate) mod table;
 #[cfg(test)]
@@ -79,7 +80,8 @@ pub use self::live::{LiveBackend, LivePorts};
 pub use self::memory::MemoryBackend;
 use self::metrics::Metrics;
 use self::reply::{Refusal, Reply};
-use self::session::{SessionId, Sessions};
+use self::session::Sessions;
+use self::session_id::SessionId;
 use self::table::peer;
 use crate::policy::{AttestationPolicy, PolicyError, ResourcePolicy};
 use crate::wire::{BASE_PATH, ErrorKind, SESSION_COOKIE};

@@ -10,7 +10,7 @@ use tec_core::port::{PortError, chain};
 use tec_core::time::Timestamp;
 use time::OffsetDateTime;
 
-use super::session::SessionId;
+use super::session_id::SessionId;
 use crate::wire::{ErrorBody, ErrorKind, SESSION_COOKIE};
 
 /// Why a request is refused, as the client is told.

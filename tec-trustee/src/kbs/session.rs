@@ -1,7 +1,6 @@
 //! The sessions.
 
 use std::collections::HashMap;
-use std::fmt;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -13,6 +12,7 @@ use tec_core::time::Timestamp;
 
 use super::Admission;
 use super::budget::{Budget, Charge};
+use super::session_id::SessionId;
 use super::table::Table;
 
 /// Bytes of a session that proved nothing, with its places in the tables.
@@ -23,42 +23,6 @@ pub(crate) const SHARE: usize = 2;
 /// Bytes that the record of an attempt takes: about twice its JSON.
 pub(crate) fn record_bytes(record: &Attempt) -> usize {
     serde_json::to_vec(record).map_or(usize::MAX, |json| json.len().saturating_mul(2))
-}
-
-/// Id of a session: 32 lowercase hexadecimal digits, the simple form of a UUID (KBS attestation
-/// protocol 0.4.0).
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) struct SessionId([u8; 16]);
-
-impl SessionId {
-    fn random(entropy: &dyn Entropy) -> Self {
-        let mut bytes = [0_u8; 16];
-        entropy.fill(&mut bytes);
-        // Version 4, variant 1 (RFC 9562, section 5.4).
-        bytes[6] = (bytes[6] & 0x0f) | 0x40;
-        bytes[8] = (bytes[8] & 0x3f) | 0x80;
-        Self(bytes)
-    }
-
-    pub(crate) fn parse(text: &str) -> Option<Self> {
-        let lower = text.bytes().all(|c| matches!(c, b'0'..=b'9' | b'a'..=b'f'));
-        let mut bytes = [0; 16];
-        hex::decode_to_slice(text, &mut bytes).ok()?;
-        lower.then_some(Self(bytes))
-    }
-}
-
-impl fmt::Display for SessionId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&hex::encode(self.0))
-    }
-}
-
-/// Session ids are as good as passwords: they do not print.
-impl fmt::Debug for SessionId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("SessionId([redacted])")
-    }
 }
 
 /// Digest of a token. As good as the token only for who can invert SHA-256.

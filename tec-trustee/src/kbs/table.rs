@@ -8,7 +8,7 @@ use axum::http::Extensions;
 use tec_core::endpoint::network_of;
 use tec_core::time::Timestamp;
 
-use super::session::SessionId;
+use super::session_id::SessionId;
 
 /// The part of a table that one client may fill, as a divisor: a flood from one address leaves
 /// room for all others, and a fleet behind one address still has a quarter.

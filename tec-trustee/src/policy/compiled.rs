@@ -14,7 +14,8 @@ use regorus::{Engine, Rc, Value};
 use serde_json::Value as Json;
 
 use super::PolicyIntent;
-use super::engine::{PolicyError, TIMER, evaluation_failed, parse, to_rego};
+use super::error::PolicyError;
+use super::rego::{TIMER, evaluation_failed, parse, to_rego};
 
 /// Rules that policies do not have: the function of Trustee as a question to the
 /// host, named after what is asked for so that the answers can be laid out beforehand; and both

@@ -6,68 +6,22 @@
 //! with them: [`Evaluation::Wants`].
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::num::NonZeroU32;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use regorus::Engine;
-use regorus::utils::limits::ExecutionTimerConfig;
-use serde::Deserialize as _;
 use serde_json::Value;
 
 use super::compiled::Compiled;
+use super::error::PolicyError;
+use super::rego::{analyzed, evaluation_failed, from_rego, to_rego};
 use super::verdict::{TrustTier, Verdict, verdict_of};
 
-/// Largest policy text.
-const MAX_POLICY: usize = 256 * 1024;
-/// Longest evaluation, since the default policies take well below a millisecond; and how many work
-/// units pass between two looks at the clock.
-pub(super) const TIMER: ExecutionTimerConfig = ExecutionTimerConfig {
-    limit: Duration::from_secs(2),
-    check_interval: NonZeroU32::MIN.saturating_add(255),
-};
 /// Name of the function that policies call (Trustee, attestation service).
 const QUERY: &str = "query_reference_value";
 /// Most reference values that one evaluation may ask for.
 const MAX_WANTED: usize = 256;
 /// Most rounds of an evaluation: names of reference values may follow from reference values.
 const MAX_ROUNDS: usize = 8;
-/// A policy cannot be used.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum PolicyError {
-    /// Longer than any sensible policy.
-    #[error("the policy has {length} bytes, at most 262144 are taken")]
-    TooLarge {
-        /// What was given.
-        length: usize,
-    },
-    /// The text does not parse.
-    #[error("the policy does not parse: {reason}")]
-    Parse {
-        /// Line, column and message.
-        reason: String,
-    },
-    /// The package is not `policy`.
-    #[error("the package of the policy is {package:?} instead of \"policy\"")]
-    Package {
-        /// What it is.
-        package: String,
-    },
-    /// The evaluation failed.
-    #[error("the policy cannot be evaluated: {reason}")]
-    Evaluate {
-        /// What went wrong.
-        reason: String,
-    },
-    /// The result is not of the prescribed form.
-    #[error("the policy's result is malformed at {at}")]
-    Result {
-        /// Rule or claim.
-        at: String,
-    },
-}
-
 /// How far an evaluation came.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "callers must handle every outcome")]
@@ -126,68 +80,6 @@ pub struct ResourcePolicy {
     engine: Engine,
 }
 
-pub(super) fn parse(text: &str) -> Result<Engine, PolicyError> {
-    if text.len() > MAX_POLICY {
-        return Err(PolicyError::TooLarge { length: text.len() });
-    }
-    if parsing_effort(text) > MAX_PARSING_EFFORT {
-        return Err(PolicyError::Parse {
-            reason: "brackets are nested too deeply".to_owned(),
-        });
-    }
-    let mut engine = Engine::new();
-    engine.set_execution_timer_config(TIMER);
-    // What ends without a line break does not parse at times.
-    let package = engine
-        .add_policy("policy.rego".to_owned(), format!("{text}\n"))
-        .map_err(|error| PolicyError::Parse {
-            reason: error.to_string(),
-        })?;
-    if package != "data.policy" {
-        return Err(PolicyError::Package { package });
-    }
-    Ok(engine)
-}
-
-/// As [`parse`], and analyzed.
-fn analyzed(text: &str) -> Result<Engine, PolicyError> {
-    let mut engine = parse(text)?;
-    // There is no such rule, which is found out after the policy was analyzed: once here, and not
-    // in every clone that evaluates it.
-    let _ = engine.eval_rule(String::new());
-    Ok(engine)
-}
-
-/// Most [`parsing_effort`] of a text: a hundred brackets nine deep pass, twenty nested ones do not.
-const MAX_PARSING_EFFORT: u64 = 1 << 16;
-
-/// How hard a text is to parse: the parser tries each bracket in two ways, so its effort doubles
-/// with each level. Brackets in strings and comments count, too.
-fn parsing_effort(text: &str) -> u64 {
-    let (mut depth, mut effort) = (0_u32, 0_u64);
-    for byte in text.bytes() {
-        match byte {
-            b'[' | b'{' => {
-                depth = depth.saturating_add(1);
-                effort = effort.saturating_add(1_u64.checked_shl(depth).unwrap_or(u64::MAX));
-            }
-            b']' | b'}' => depth = depth.saturating_sub(1),
-            _ => {}
-        }
-    }
-    effort
-}
-
-pub(super) fn evaluation_failed(error: impl std::fmt::Display) -> PolicyError {
-    PolicyError::Evaluate {
-        reason: error.to_string(),
-    }
-}
-
-pub(super) fn to_rego(value: &Value) -> Result<regorus::Value, PolicyError> {
-    regorus::Value::deserialize(value).map_err(evaluation_failed)
-}
-
 /// Value of a rule, `None` when undefined.
 fn rule(engine: &mut Engine, path: &str) -> Result<Option<Value>, PolicyError> {
     // A rule that is not there, or only in parts, is no rule to the quick way.
@@ -199,10 +91,6 @@ fn rule(engine: &mut Engine, path: &str) -> Result<Option<Value>, PolicyError> {
         regorus::Value::Undefined => Ok(None),
         value => from_rego(&value).map(Some),
     }
-}
-
-fn from_rego(value: &regorus::Value) -> Result<Value, PolicyError> {
-    serde_json::to_value(value).map_err(evaluation_failed)
 }
 
 fn queried(engine: &mut Engine, path: &str) -> Result<regorus::Value, PolicyError> {

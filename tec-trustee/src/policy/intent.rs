@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use tec_core::attest::{PinnedPcrs, Tee};
 use tec_core::pcr::PcrIndex;
 
-use super::render::path_of;
+use super::name::path_of;
 use crate::config::Generation;
 
 /// Name of the claim in the token that says which machine attested.

@@ -24,11 +24,15 @@
 mod compiled;
 #[cfg(feature = "kbs")]
 mod engine;
+#[cfg(feature = "kbs")]
+mod error;
 mod intent;
 #[cfg(feature = "kbs")]
 mod lint;
 mod name;
 mod read;
+#[cfg(feature = "kbs")]
+mod rego;
 mod render;
 #[cfg(test)]
 #[cfg(feature = "kbs")]
@@ -41,9 +45,9 @@ pub use self::engine::AttestationPolicy;
 #[cfg(feature = "kbs")]
 pub use self::engine::Evaluation;
 #[cfg(feature = "kbs")]
-pub use self::engine::PolicyError;
-#[cfg(feature = "kbs")]
 pub use self::engine::ResourcePolicy;
+#[cfg(feature = "kbs")]
+pub use self::error::PolicyError;
 pub use self::intent::{
     ClaimValue, MACHINE_CLAIM, PolicyIntent, PolicyIntentError, SnpRequirement, SnpTcb,
 };

@@ -2,6 +2,7 @@
 
 use serde_json::Value;
 use tec_core::ak::PublicKey;
+use tec_core::attest::Tee;
 use tec_core::id::MachineId;
 use tec_core::pcr::PcrIndex;
 
@@ -51,6 +52,15 @@ pub fn ak_reference_value(ak: &PublicKey, machine: &MachineId) -> Value {
 /// The name of the list of approved values of a register: `tpm_pcr4`, without padding.
 pub fn pcr_reference_name(pcr: PcrIndex) -> String {
     format!("tpm_pcr{pcr}")
+}
+
+/// Guard, and path of the object with `pcrNN` and `ak_public` (Trustee, verifiers).
+pub(super) fn path_of(tee: Tee) -> Option<(&'static str, &'static str)> {
+    match tee {
+        Tee::Tpm => Some(("input.tpm", "input.tpm")),
+        Tee::AzSnpVtpm => Some((r#"input["az-snp-vtpm"]"#, r#"input["az-snp-vtpm"].tpm"#)),
+        _ => None,
+    }
 }
 
 #[cfg(test)]

@@ -5,8 +5,9 @@ use tec_core::pcr::{PcrIndex, PcrSet};
 
 use super::intent::{Binding, ClaimValue, MACHINE_CLAIM, PolicyIntent, SnpTcb};
 use super::name::SNP_MEASUREMENT;
+use super::name::path_of;
 use super::pcr_reference_name;
-use super::render::{UNBOUND_HEAD, path_of};
+use super::render::UNBOUND_HEAD;
 
 impl PolicyIntent {
     /// The intent whose attestation policy is this very text, `None` for every other text.

@@ -7,7 +7,7 @@ use tec_core::attest::Tee;
 use super::intent::{
     Binding, ClaimValue, MACHINE_CLAIM, MACHINE_CLAIM_KEY, PolicyIntent, SnpRequirement,
 };
-use super::name::{PREFIX, SKIP, SNP_MEASUREMENT, TAKE};
+use super::name::{PREFIX, SKIP, SNP_MEASUREMENT, TAKE, path_of};
 use super::pcr_reference_name;
 
 impl PolicyIntent {
@@ -98,15 +98,6 @@ impl PolicyIntent {
         }
         text.push_str("}\n");
         text
-    }
-}
-
-/// Guard, and path of the object with `pcrNN` and `ak_public` (Trustee, verifiers).
-pub(super) fn path_of(tee: Tee) -> Option<(&'static str, &'static str)> {
-    match tee {
-        Tee::Tpm => Some(("input.tpm", "input.tpm")),
-        Tee::AzSnpVtpm => Some((r#"input["az-snp-vtpm"]"#, r#"input["az-snp-vtpm"].tpm"#)),
-        _ => None,
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value};
 
-use super::engine::PolicyError;
+use super::error::PolicyError;
 
 /// Trust claims of an AR4SI trust vector.
 const CLAIMS: [&str; 8] = [

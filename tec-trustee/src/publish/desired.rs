@@ -14,13 +14,10 @@ use tec_core::pcr::PcrIndex;
 use tec_core::secret::SecretBytes;
 use tokio::sync::watch;
 
-pub(super) use self::state::{Content, Entry, Position, State, canonical};
+pub(super) use self::state::{Content, Entry, State, canonical};
 use super::index;
-use super::item::{Item, ParseItemError, ReferenceName};
+use super::item::{Item, ParseItemError, ReferenceName, TRUSTED_AKS};
 use crate::policy::{PolicyIntent, ak_reference_name, ak_reference_value, pcr_reference_name};
-
-/// The list of all trusted keys that the upstream policy asks for.
-pub(super) const TRUSTED_AKS: &str = "trusted_aks";
 
 /// The state that is desired of every target: policies, reference values, secrets, and for the
 /// mounted form trusted keys and images.

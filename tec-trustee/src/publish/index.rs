@@ -25,8 +25,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tec_core::port::{Entropy, KeyBroker, PortError, PortErrorKind};
 
-use super::item::{Item, ParseItemError, ReferenceName};
-use super::plan::common_names;
+use super::item::{Item, ParseItemError, ReferenceName, common_names};
 use super::record::{Known, Record};
 
 const HEAD: &str = "tec-index";

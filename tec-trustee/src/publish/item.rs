@@ -6,6 +6,12 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 use tec_core::id::ResourcePath;
+use tec_core::pcr::PcrIndex;
+
+use crate::policy::pcr_reference_name;
+
+/// The list of all trusted keys that the upstream policy asks for.
+pub(super) const TRUSTED_AKS: &str = "trusted_aks";
 
 /// Separates these fingerprints from all other uses of the hash.
 const FINGERPRINT_LABEL: &[u8] = b"tec publish fingerprint v1\0";
@@ -165,6 +171,16 @@ impl From<Item> for String {
     fn from(item: Item) -> Self {
         item.to_string()
     }
+}
+
+/// Reference values that policies of any origin ask for.
+pub(super) fn common_names() -> Vec<Item> {
+    let registers = PcrIndex::all().map(pcr_reference_name);
+    let names = registers.chain([TRUSTED_AKS.to_owned()]);
+    names
+        .filter_map(|name| name.parse().ok())
+        .map(Item::Reference)
+        .collect()
 }
 
 #[cfg(test)]

@@ -2,12 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use tec_core::pcr::PcrIndex;
-
-use super::desired::{State, TRUSTED_AKS};
-use super::item::Item;
+use super::desired::State;
+use super::item::{Item, common_names};
 use super::record::Record;
-use crate::policy::pcr_reference_name;
 
 /// What is to be done with one item.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -93,14 +90,4 @@ fn order(step: &Step) -> (u8, &Item) {
         (_, Action::Set) => 2,
     };
     (phase, &step.item)
-}
-
-/// Reference values that policies of any origin ask for.
-pub(super) fn common_names() -> Vec<Item> {
-    let registers = PcrIndex::all().map(pcr_reference_name);
-    let names = registers.chain([TRUSTED_AKS.to_owned()]);
-    names
-        .filter_map(|name| name.parse().ok())
-        .map(Item::Reference)
-        .collect()
 }

@@ -3,9 +3,23 @@
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
+use std::sync::Arc;
 
-use super::desired::Position;
 use super::item::{Fingerprint, Item};
+
+/// Where in the changes of which desired state a publisher is.
+#[derive(Clone, Debug)]
+pub(super) struct Position {
+    pub(super) identity: Arc<()>,
+    pub(super) revision: u64,
+}
+
+impl Position {
+    /// Number of the latest change before it.
+    pub(super) fn revision(&self) -> u64 {
+        self.revision
+    }
+}
 
 /// What a publisher knows of its target: names and fingerprints, never content.
 #[derive(Clone, Debug, Default)]

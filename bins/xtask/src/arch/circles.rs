@@ -1,10 +1,10 @@
-//! No module imports one that imports it: among the top modules of libraries, and among modules side
-//! by side anywhere in programs.
+//! No module imports one that imports it, directly or by way of others: among modules side by side,
+//! at every depth.
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::Violation;
 use super::source::Source;
-use super::{Violation, is_library};
 
 const RULE: &str = "no-import-circle";
 const TODO: &str = "move what both need into a module below them";
@@ -27,10 +27,7 @@ pub(super) fn check(sources: &[Source]) -> Vec<Violation> {
             crates.entry(name).or_default().push((module, source));
         }
     }
-    crates
-        .iter()
-        .flat_map(|(name, files)| circles(name, files))
-        .collect()
+    crates.values().flat_map(|files| circles(files)).collect()
 }
 
 /// Crate and module of a file; `None` outside of a crate's sources.
@@ -54,7 +51,7 @@ fn place(file: &str) -> Option<(&str, Module)> {
     Some((name, module))
 }
 
-fn circles(name: &str, files: &[(Module, &Source)]) -> Vec<Violation> {
+fn circles(files: &[(Module, &Source)]) -> Vec<Violation> {
     let tests: BTreeSet<Module> = files.iter().flat_map(test_modules).collect();
     let is_test = |module: &Module| tests.iter().any(|test| module.starts_with(test));
     let files: Vec<_> = files
@@ -65,7 +62,6 @@ fn circles(name: &str, files: &[(Module, &Source)]) -> Vec<Violation> {
     for (module, _) in &files {
         modules.extend((0..=module.len()).filter_map(|length| module.get(..length)));
     }
-    let package = name.split("/src/").next().unwrap_or(name);
     let mut parents: BTreeMap<&[String], Edges<'_>> = BTreeMap::new();
     for (module, source) in &files {
         for (offset, path) in paths(source) {
@@ -80,9 +76,6 @@ fn circles(name: &str, files: &[(Module, &Source)]) -> Vec<Violation> {
             let (Some(from), Some(to)) = (module.get(same), other.get(same)) else {
                 continue;
             };
-            if same > 0 && is_library(package) {
-                continue;
-            }
             let edges = parents
                 .entry(module.get(..same).unwrap_or_default())
                 .or_default();

@@ -130,6 +130,15 @@ fn a_program_that_depends_on_another_is_seen() {
 }
 
 #[test]
+fn modules_that_import_one_another_are_seen_at_every_depth() {
+    assert_broken("no-import-circle", "tec-core/src/ak/loose_a.rs", |root| {
+        write(root, "tec-core/src/ak/loose_a.rs", "use super::loose_b::B;");
+        let back = "use crate::ak::{clock, loose_a::A};";
+        write(root, "tec-core/src/ak/loose_b.rs", back);
+    });
+}
+
+#[test]
 fn a_second_file_that_names_tss_esapi_is_seen() {
     assert_broken("tss-in-one-file", "tec-tpm/src/zzz.rs", |root| {
         write(root, "tec-tpm/src/zzz.rs", "use tss_esapi::Context;");

@@ -25,7 +25,6 @@ pub mod call;
 mod converge;
 mod desired;
 mod effect;
-mod http;
 mod object;
 pub mod password;
 mod platform;
@@ -38,12 +37,13 @@ mod wrap;
 pub use self::bring_up::BringUp;
 pub use self::desired::{NATS_KEYS, OPENSEARCH_USERS};
 pub use self::effect::{AesSecret, Effect, Event, Fresh, Outcome, Rotation, Sealed};
-pub(crate) use self::http::secret;
-pub use self::http::{AnswerError, Method, Request, Response, Verdict};
 pub use self::platform::{Ordinal, Peers, Platform, RootPart, SealKind};
 pub use self::progress::{Progress, ProgressError};
 pub use self::setup::{Published, Refused, Setup, SetupEffect, SetupEnd, SetupEvent};
 pub use self::wrap::{Binding, WrapError, WrappedKey};
+use super::answer as http;
+pub(crate) use super::answer::secret;
+pub use super::answer::{AnswerError, Method, Request, Response, Verdict};
 
 /// Where the engines are mounted. None lies below another, which the vault would refuse.
 pub(crate) struct Mounts {

@@ -10,7 +10,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::unpack::UnpackError;
+use super::unpack_error::UnpackError;
 
 /// Bytes that may come out of anything: a small image of zeros is no attack.
 const FREE: u64 = 128 << 20;

@@ -10,7 +10,7 @@ use super::disk::DiskError;
 use super::fat::FatError;
 use super::layers::LayerError;
 use super::oci::OciError;
-use super::unpack::UnpackError;
+use super::unpack_error::UnpackError;
 
 /// An image cannot be opened.
 #[derive(Debug, thiserror::Error)]

@@ -25,6 +25,7 @@
 //! and offset.
 
 mod allowance;
+mod blob;
 mod bytes;
 mod disk;
 mod error;
@@ -34,22 +35,26 @@ mod layers;
 mod oci;
 mod opening;
 mod ostree;
+mod parts;
 mod program;
 mod source;
 mod table;
 mod tar;
 mod tree;
 mod unpack;
+mod unpack_error;
 mod zstd;
 
+pub use blob::BlobError;
 pub use disk::{DiskError, Partition};
 pub use error::InputError;
 pub use fat::FatError;
 pub use layers::LayerError;
-pub use oci::{BlobError, Extent, ImageParts, OciError};
+pub use oci::OciError;
 pub(super) use ostree::Folders;
+pub use parts::{Extent, ImageParts};
 pub use source::{BootSource, OpenImage, SourceKind};
 pub use table::TableError;
 pub use tar::TarError;
 pub use tree::TreeError;
-pub use unpack::UnpackError;
+pub use unpack_error::UnpackError;

@@ -1,6 +1,8 @@
 //! The way from a file to an image.
 
+use std::fs::File;
 use std::io;
+use std::io::Read;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
@@ -12,15 +14,80 @@ use super::bytes::Bytes;
 use super::error::InputError;
 use super::fat::FatImage;
 use super::format::Format;
-use super::layers::{Layer, LayeredImage, Source, Whiteouts};
-use super::oci::{Extent, ImageParts};
+use super::layers::{Layer, LayeredImage, Whiteouts};
 use super::ostree::Folders;
+use super::parts::{Extent, ImageParts};
 use super::program::ProgramImage;
 use super::source::{BootSource, OpenImage, SourceKind};
 use super::tar::EndMark;
-use super::unpack::{Stream, unpack};
+use super::unpack::{Source, Stream, unpack};
 use super::{disk, oci, ostree};
 use crate::compute::DirectoryImage;
+
+/// Largest stream that is copied to a temporary file.
+const MAX_STREAM: u64 = 64 << 30;
+
+impl BootSource {
+    /// Opens a directory, a file, a block device or a pipe. What comes out of a pipe is copied to
+    /// a temporary file.
+    ///
+    /// # Errors
+    /// [`InputError`], which names the file and, where there is one, the offset.
+    pub fn open(&self, path: impl AsRef<Path>) -> Result<OpenImage, InputError> {
+        let opening = Opening {
+            source: self,
+            file: path.as_ref(),
+        };
+        if opening.file.is_dir() {
+            return opening.directory();
+        }
+        let bytes = File::open(opening.file).and_then(|file| Bytes::open(file, MAX_STREAM));
+        opening.file(&bytes.map_err(|source| opening.unreadable(source))?)
+    }
+
+    /// Reads an image from a stream, such as the standard input, which errors call `-`. It is
+    /// copied to a temporary file.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn read(&self, reader: impl Read) -> Result<OpenImage, InputError> {
+        let opening = Opening {
+            source: self,
+            file: Path::new("-"),
+        };
+        let bytes = Bytes::copy(reader, MAX_STREAM);
+        opening.file(&bytes.map_err(|source| opening.unreadable(source))?)
+    }
+
+    /// Opens an OCI image whose parts are kept elsewhere, such as in a registry. `manifest` is its
+    /// image manifest (no index), whose digest the caller has compared; `name` tells the image in
+    /// errors.
+    ///
+    /// Layers with a table of contents (estargz, zstd:chunked) are not read as a whole: only the
+    /// table, and the files that are opened later.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    ///
+    /// # Security
+    /// Layers that are read as a whole are compared with the digest in the manifest, tables and
+    /// files of the others with digests that follow from it. Software that unpacks all of a layer
+    /// may find other files in it than its table tells; then what is computed here is of no boot of
+    /// the image, and opens nothing.
+    pub fn open_parts(
+        &self,
+        name: &str,
+        manifest: &[u8],
+        parts: &Arc<dyn ImageParts>,
+        extent: Extent,
+    ) -> Result<OpenImage, InputError> {
+        let opening = Opening {
+            source: self,
+            file: Path::new(name),
+        };
+        opening.parts(name, manifest, parts, extent)
+    }
+}
 
 /// An image on its way to be opened.
 pub(super) struct Opening<'s> {

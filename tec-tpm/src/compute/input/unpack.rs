@@ -1,48 +1,24 @@
 //! Unpacks gzip and zstd streams, within the allowance of their image.
 
-use std::io;
 use std::io::{BufReader, Cursor, Read};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::{fmt, io};
 
 use flate2::bufread::MultiGzDecoder;
 
 use super::allowance::Meter;
+use super::unpack_error::UnpackError;
 use super::zstd::ZstdReader;
 
 /// A stream whose kind is not fixed.
 pub(super) type Stream = Box<dyn Read + Send>;
 
-/// A packed stream cannot be unpacked. The offset counts bytes from the start of the packed stream, and
-/// may lie some bytes after the culprit, since decoders read ahead.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum UnpackError {
-    /// The data are damaged.
-    #[error("offset {offset}: the {format} data are damaged")]
-    Damaged {
-        /// Where reading got.
-        offset: u64,
-        /// Format.
-        format: &'static str,
-        /// Why.
-        #[source]
-        source: io::Error,
-    },
-    /// Far more comes out of the image than went in.
-    #[error("a decompression bomb: {packed} bytes unpack to {unpacked} and more")]
-    Ratio {
-        /// Bytes of the image that were read.
-        packed: u64,
-        /// Bytes that came out of them.
-        unpacked: u64,
-    },
-    /// More comes out than the limit.
-    #[error("it unpacks to more than {limit} bytes")]
-    TooLarge {
-        /// Limit.
-        limit: u64,
-    },
+/// Where a stream comes from.
+pub(super) trait Source: fmt::Debug + Send + Sync {
+    /// Opens the stream, unpacked. What is wrong with it as a whole, such as its digest, is an
+    /// error at its end.
+    fn open(&self) -> io::Result<Stream>;
 }
 
 /// How a stream is packed.

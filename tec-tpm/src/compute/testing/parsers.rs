@@ -3,7 +3,8 @@
 use super::super::authenticode::{AuthenticodeError, Signature};
 use super::super::der::DerError;
 use super::super::platform::{PlatformState, SecureBoot};
-use super::super::shim::{ShimError, VendorKeys};
+use super::super::shim::VendorKeys;
+use super::super::shim_error::ShimError;
 use super::super::siglist::SignatureListError;
 use super::super::signature::{SignatureContentError, SignedDigest};
 use super::super::unpredictable::Unpredictable;

@@ -4,8 +4,8 @@ use serde_json::Value;
 use tec_core::port::{KeyBroker, PolicySlot, PortError, PortErrorKind};
 
 use super::super::desired::{Content, Entry};
+use super::super::item::common_names;
 use super::super::item::{Item, ReferenceName};
-use super::super::plan::common_names;
 use super::super::record::Known;
 
 /// Whether what was sent is there.

@@ -9,6 +9,7 @@ use tec_core::image::ApprovedImage;
 use tec_core::secret::SecretBytes;
 
 use super::super::item::{Fingerprint, Item};
+use super::super::record::Position;
 
 /// Removed items that the journal may hold beyond as many as there are items.
 const JOURNAL_SLACK: usize = 1024;
@@ -44,20 +45,6 @@ pub(in super::super) enum Content {
     Policy(String),
     Reference(Value),
     Secret(SecretBytes),
-}
-
-/// Where in the changes of which desired state a publisher is.
-#[derive(Clone, Debug)]
-pub(in super::super) struct Position {
-    identity: Arc<()>,
-    revision: u64,
-}
-
-impl Position {
-    /// Number of the latest change before it.
-    pub(in super::super) fn revision(&self) -> u64 {
-        self.revision
-    }
 }
 
 impl State {

@@ -5,7 +5,7 @@ use tec_core::time::Timestamp;
 
 use super::super::desired::{Content, State, canonical};
 use super::super::item::Item;
-use super::super::plan::common_names;
+use super::super::item::common_names;
 
 /// Version of the record; the only one (Trustee, RVPS).
 const VERSION: &str = "0.1.0";

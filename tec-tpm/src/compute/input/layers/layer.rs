@@ -1,23 +1,14 @@
 //! A tar stream as a layer.
 
+use std::io;
 use std::io::Read;
 use std::sync::Arc;
-use std::{fmt, io};
 
 use super::error::LayerError;
 use crate::compute::input::bytes::{Bytes, Window};
 use crate::compute::input::table::Table;
 use crate::compute::input::tar::{Archive, EndMark, Item, ItemKind};
-use crate::compute::input::unpack::Stream;
-
-/// Where a tar stream comes from.
-pub(in crate::compute::input) trait Source:
-    fmt::Debug + Send + Sync
-{
-    /// Opens the stream, unpacked. What is wrong with it as a whole, such as its digest, is an
-    /// error at its end.
-    fn open(&self) -> io::Result<Stream>;
-}
+use crate::compute::input::unpack::{Source, Stream};
 
 /// A tar stream.
 #[derive(Debug)]

@@ -12,7 +12,7 @@ use tec_core::reference::{BootImage, ImageFile};
 
 pub use self::error::LayerError;
 use self::kept::Kept;
-pub(super) use self::layer::{Layer, Source};
+pub(super) use self::layer::Layer;
 use self::put::{is_boot_file, names_boot_file, put};
 use super::bytes::Window;
 use super::ostree::Folders;

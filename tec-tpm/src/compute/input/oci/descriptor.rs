@@ -6,10 +6,10 @@ use std::sync::Arc;
 
 use serde::Deserialize;
 
-use super::blob::{Blob, BlobDigest};
 use super::error::OciError;
-use super::parts::ImageParts;
 use crate::compute::input::allowance::Allowance;
+use crate::compute::input::blob::{Blob, BlobDigest};
+use crate::compute::input::parts::ImageParts;
 
 /// Annotations with the name of an image (annotations.md), and where containerd puts it.
 const NAMES: [&str; 2] = [

@@ -4,10 +4,8 @@
 //! Of an image that is kept elsewhere, such as in a registry, the manifest and its [`ImageParts`]
 //! are enough.
 
-mod blob;
 mod descriptor;
 mod error;
-mod parts;
 
 use std::io;
 use std::io::Read;
@@ -17,14 +15,12 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use tec_core::reference::BootImage;
 
-pub use self::blob::BlobError;
-use self::blob::LayoutParts;
-pub(super) use self::blob::{Blob, BlobDigest};
 use self::descriptor::{Descriptor, MediaType, for_platform, named};
 pub use self::error::OciError;
-pub use self::parts::{Extent, ImageParts};
 use super::allowance::Allowance;
+use super::blob::{Blob, LayoutParts};
 use super::layers::{Layer, LayerError, LayeredImage, Whiteouts};
+use super::parts::{Extent, ImageParts};
 use super::table::{Place, Table};
 use super::tar::EndMark;
 use crate::compute::find_boot_files;

@@ -6,7 +6,7 @@ use std::ops::Range;
 use serde::Deserialize;
 
 use super::error::TableError;
-use crate::compute::input::oci::BlobDigest;
+use crate::compute::input::blob::BlobDigest;
 use crate::compute::input::tar::{Item, ItemKind, plain, text};
 
 /// A file, folder or link.

@@ -18,7 +18,7 @@ use std::io::Read;
 use self::entry::{Entry, entries};
 pub use self::error::TableError;
 pub(super) use self::place::Place;
-use super::oci::Blob;
+use super::blob::Blob;
 use super::tar::Item;
 use super::unpack::Stream;
 

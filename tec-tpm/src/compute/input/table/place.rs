@@ -5,7 +5,7 @@ use std::io::Read;
 use std::ops::Range;
 
 use super::error::TableError;
-use crate::compute::input::oci::{Blob, BlobDigest};
+use crate::compute::input::blob::{Blob, BlobDigest};
 use crate::compute::input::tar::{Archive, EndMark};
 use crate::compute::input::unpack::Stream;
 

@@ -3,8 +3,8 @@ use tec_core::reference::PcrComputer as _;
 
 use super::super::super::grub::{GrubError, GrubProfile};
 use super::super::super::prediction::Register;
-use super::super::super::shim::{ShimError, ShimProfile};
 use super::super::super::unpredictable::Unpredictable;
+use super::super::super::{ShimError, ShimProfile};
 use super::*;
 
 #[test]

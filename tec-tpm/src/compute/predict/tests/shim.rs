@@ -1,5 +1,6 @@
+use super::super::super::ShimError;
 use super::super::super::prediction::Register;
-use super::super::super::shim::{Shim, ShimError};
+use super::super::super::shim::Shim;
 use super::*;
 
 #[test]

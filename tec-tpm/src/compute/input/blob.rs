@@ -9,14 +9,13 @@ use std::{fmt, io};
 use sha2::{Digest as _, Sha256, Sha512};
 use tec_core::reference::BootImage;
 
+use super::allowance::{Allowance, Meter};
 use super::parts::ImageParts;
-use crate::compute::input::allowance::{Allowance, Meter};
-use crate::compute::input::layers::Source;
-use crate::compute::input::unpack::{Stream, unpack};
+use super::unpack::{Source, Stream, unpack};
 
 /// A part of an image.
 #[derive(Clone, Debug)]
-pub(in crate::compute::input) struct Blob {
+pub(super) struct Blob {
     parts: Arc<dyn ImageParts>,
     digest: BlobDigest,
     size: u64,
@@ -26,7 +25,7 @@ pub(in crate::compute::input) struct Blob {
 
 /// The digest of a part (descriptor.md, "Registered Algorithms").
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::compute::input) struct BlobDigest {
+pub(super) struct BlobDigest {
     algorithm: Algorithm,
     hex: String,
 }
@@ -39,7 +38,7 @@ enum Algorithm {
 
 /// The text is no digest that is known.
 #[derive(Debug)]
-pub(in crate::compute::input) struct UnknownDigest;
+pub(super) struct UnknownDigest;
 
 /// A part of an image is not the one that was described.
 #[derive(Debug, thiserror::Error)]
@@ -95,11 +94,7 @@ impl Algorithm {
 
 impl BlobDigest {
     /// `reader`, which must have this size and digest: else its end is an error.
-    pub(in crate::compute::input) fn verified(
-        &self,
-        reader: impl Read + Send + 'static,
-        size: u64,
-    ) -> Stream {
+    pub(super) fn verified(&self, reader: impl Read + Send + 'static, size: u64) -> Stream {
         Box::new(Verified {
             reader,
             hasher: Some(match self.algorithm {
@@ -135,7 +130,7 @@ impl Blob {
         format!("blobs/{}/{hex}", algorithm.name())
     }
 
-    pub(in crate::compute::input) fn size(&self) -> u64 {
+    pub(super) fn size(&self) -> u64 {
         self.size
     }
 
@@ -146,14 +141,14 @@ impl Blob {
     }
 
     /// Some of its bytes, which nothing vouches for yet.
-    pub(in crate::compute::input) fn unverified(&self, range: Range<u64>) -> io::Result<Stream> {
+    pub(super) fn unverified(&self, range: Range<u64>) -> io::Result<Stream> {
         let length = range.end.saturating_sub(range.start);
         let opened = self.parts.open(&self.digest.to_string(), range)?;
         Ok(Box::new(opened.take(length)))
     }
 
     /// Unpacks a stream that was made of some of its bytes.
-    pub(in crate::compute::input) fn unpack(&self, packed: Stream) -> io::Result<Stream> {
+    pub(super) fn unpack(&self, packed: Stream) -> io::Result<Stream> {
         unpack(packed, &self.allowance.meter())
     }
 }

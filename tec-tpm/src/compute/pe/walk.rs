@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use super::hash::MultiHasher;
-use super::layout::{Layout, MAX_FILE, MAX_HEADERS, PeError, Section, Unwritten};
-use super::pe::{PeFile, PeRequest};
+use super::{PeFile, PeRequest};
+use crate::compute::hash::MultiHasher;
+use crate::compute::layout::{Layout, MAX_FILE, MAX_HEADERS, PeError, Section, Unwritten};
 
 /// Largest section that is kept in memory; the largest that counts, shim's revocation list, has
 /// some 10 KiB.
@@ -23,18 +23,18 @@ const MAX_ZEROS: u64 = 1 << 20;
 
 /// A section that something is wanted of.
 #[derive(Clone, Debug)]
-pub(super) struct Part {
-    pub(super) name: String,
+pub(in crate::compute) struct Part {
+    pub(in crate::compute) name: String,
     /// Where it begins in the file.
     offset: u64,
-    pub(super) kept: Option<Vec<u8>>,
+    pub(in crate::compute) kept: Option<Vec<u8>>,
     /// Not finished, so that what follows the content elsewhere can be hashed too.
-    pub(super) hasher: Option<MultiHasher>,
+    pub(in crate::compute) hasher: Option<MultiHasher>,
     /// Size in memory.
-    pub(super) size: u64,
-    pub(super) nested: Option<Arc<Result<PeFile, PeError>>>,
+    pub(in crate::compute) size: u64,
+    pub(in crate::compute) nested: Option<Arc<Result<PeFile, PeError>>>,
     /// The first bytes of the content.
-    pub(super) start: Vec<u8>,
+    pub(in crate::compute) start: Vec<u8>,
     stream: Option<Box<PeStream>>,
     /// Bytes of the content that are still to come.
     left: u64,
@@ -43,7 +43,7 @@ pub(super) struct Part {
 
 /// Takes the bytes of a PE file in pieces.
 #[derive(Clone, Debug)]
-pub(super) struct PeStream {
+pub(in crate::compute) struct PeStream {
     request: PeRequest,
     /// The beginning, until there is enough of it to read the headers.
     start: Vec<u8>,
@@ -51,7 +51,7 @@ pub(super) struct PeStream {
 }
 
 impl PeStream {
-    pub(super) fn new(request: PeRequest) -> Self {
+    pub(in crate::compute) fn new(request: PeRequest) -> Self {
         Self {
             request,
             start: Vec::new(),
@@ -59,7 +59,7 @@ impl PeStream {
         }
     }
 
-    pub(super) fn feed(&mut self, mut chunk: &[u8]) -> Result<(), PeError> {
+    pub(in crate::compute) fn feed(&mut self, mut chunk: &[u8]) -> Result<(), PeError> {
         if self.walk.is_none() && self.start.is_empty() {
             // Headers that are whole need no copy. What is wrong with others is said when there
             // are enough bytes to tell.
@@ -91,7 +91,7 @@ impl PeStream {
         Ok(())
     }
 
-    pub(super) fn finish(mut self) -> Result<PeFile, PeError> {
+    pub(in crate::compute) fn finish(mut self) -> Result<PeFile, PeError> {
         if self.walk.is_none() {
             self.begin()?;
         }

@@ -1,0 +1,46 @@
+//! Where an operator is installed.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use tec_core::pcr::PcrIndex;
+
+use super::Deploy;
+use super::meta::labels;
+use super::name::{Component, DEFAULT_NAMESPACE, RELEASE, image};
+
+/// Where the operator is installed, and what it runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Installation {
+    /// The namespace; operator and cluster object share it.
+    pub namespace: String,
+    /// Image of the operator.
+    pub image: String,
+    /// Images that it deploys, and the user of all pods.
+    pub deploy: Deploy,
+    /// Registers that boots must have as approved; the operator's own choice where empty.
+    pub pcrs: Vec<PcrIndex>,
+}
+
+impl Default for Installation {
+    /// This release in the usual namespace.
+    fn default() -> Self {
+        Self {
+            namespace: DEFAULT_NAMESPACE.to_owned(),
+            image: image(Component::Operator.service_account(), RELEASE),
+            deploy: Deploy::default(),
+            pcrs: Vec::new(),
+        }
+    }
+}
+
+impl Installation {
+    /// Metadata of an object of a component.
+    pub(super) fn metadata(&self, name: &str, component: Component) -> ObjectMeta {
+        ObjectMeta {
+            name: Some(name.to_owned()),
+            namespace: Some(self.namespace.clone()),
+            labels: Some(labels(component)),
+            ..ObjectMeta::default()
+        }
+    }
+}

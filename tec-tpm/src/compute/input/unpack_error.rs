@@ -1,0 +1,35 @@
+//! Why a packed stream cannot be unpacked.
+
+use std::io;
+
+/// A packed stream cannot be unpacked. The offset counts bytes from the start of the packed stream, and
+/// may lie some bytes after the culprit, since decoders read ahead.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum UnpackError {
+    /// The data are damaged.
+    #[error("offset {offset}: the {format} data are damaged")]
+    Damaged {
+        /// Where reading got.
+        offset: u64,
+        /// Format.
+        format: &'static str,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// Far more comes out of the image than went in.
+    #[error("a decompression bomb: {packed} bytes unpack to {unpacked} and more")]
+    Ratio {
+        /// Bytes of the image that were read.
+        packed: u64,
+        /// Bytes that came out of them.
+        unpacked: u64,
+    },
+    /// More comes out than the limit.
+    #[error("it unpacks to more than {limit} bytes")]
+    TooLarge {
+        /// Limit.
+        limit: u64,
+    },
+}
